@@ -1,0 +1,16 @@
+# Warnings, hardening and sanitizers for our own host code (target bt_flags).
+add_library(bt_flags INTERFACE)
+target_compile_options(bt_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Werror
+  -fno-omit-frame-pointer -fstack-protector-strong)
+target_compile_definitions(bt_flags INTERFACE _GLIBCXX_ASSERTIONS)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug")
+  # Sanitizer builds: enough optimisation to keep the tests short, enough debug information to read a report.
+  string(REPLACE "-g" "-g1" CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
+  set(CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG} -O1")
+endif()
+set(BT_SANITIZE "" CACHE STRING "sanitizers for every target: address,undefined or thread")
+if(BT_SANITIZE)
+  add_compile_options(-fsanitize=${BT_SANITIZE} -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${BT_SANITIZE})
+endif()

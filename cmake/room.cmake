@@ -1,0 +1,39 @@
+# A room is a folder under src/ with one purpose, built as one static library, declared once:
+#
+#   bt_room(NAME SRCS a.cc ... [TESTS a_test.cc ...] [DEPS room ...] [LIBS external ...])
+#
+# DEPS is the whole list of rooms that it may include; tools/check_layers.py, which runs in the tests, refuses any
+# other include. Each test file becomes one executable and one ctest entry.
+function(bt_room name)
+  cmake_parse_arguments(ROOM "" "" "SRCS;TESTS;DEPS;LIBS" ${ARGN})
+  set(target bt_${name})
+  if(ROOM_SRCS)
+    add_library(${target} STATIC ${ROOM_SRCS})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE bt_flags)
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${PROJECT_SOURCE_DIR}/src)
+  foreach(dep ${ROOM_DEPS})
+    target_link_libraries(${target} ${scope} bt_${dep})
+  endforeach()
+  target_link_libraries(${target} ${scope} ${ROOM_LIBS})
+  if(BT_TESTS)
+    foreach(test ${ROOM_TESTS})
+      bt_test(${name} ${test} LINK ${target})
+    endforeach()
+  endif()
+endfunction()
+
+# bt_test(ROOM FILE_test.cc [LINK targets] [LABELS labels]): one executable, one ctest entry "ROOM/FILE_test".
+function(bt_test room file)
+  cmake_parse_arguments(T "" "" "LINK;LABELS" ${ARGN})
+  get_filename_component(stem ${file} NAME_WE)
+  set(exe ${room}_${stem})
+  add_executable(${exe} ${file})
+  target_link_libraries(${exe} PRIVATE ${T_LINK} bt_test_support bt_flags GTest::gmock GTest::gtest_main)
+  add_test(NAME ${room}/${stem} COMMAND ${exe} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${room}/${stem} PROPERTIES LABELS "unit;${T_LABELS}" TIMEOUT 600)
+endfunction()

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Refuses an include that the including room's DEPS do not allow, and CUDA headers outside their folders.
+
+A room is declared by bt_room(NAME ... DEPS ...) in src/NAME/CMakeLists.txt; only direct DEPS count.
+"""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+CUDA_FOLDERS = ("device/cuda", "ops/cuda", "comm/nccl", "comm/symmetric")
+
+
+def declared_deps():
+    deps = {}
+    for lists in sorted(SRC.glob("*/CMakeLists.txt")):
+        match = re.search(r"bt_room\(\s*(\w+)(.*?)\n?\)", lists.read_text(), re.S)
+        if not match:
+            sys.exit(f"{lists}: no bt_room")
+        words = re.search(r"\bDEPS\b([^)]*?)(?=\b(?:SRCS|TESTS|LIBS)\b|$)", match.group(2), re.S)
+        deps[match.group(1)] = set(words.group(1).split()) if words else set()
+    return deps
+
+
+def cycles(deps):
+    done, path = set(), []
+
+    def visit(room):
+        if room in path:
+            sys.exit("rooms depend on each other in a circle: " + " -> ".join([*path, room]))
+        if room in done:
+            return
+        path.append(room)
+        for dep in deps.get(room, ()):
+            visit(dep)
+        path.pop()
+        done.add(room)
+
+    for room in deps:
+        visit(room)
+
+
+def main():
+    deps = declared_deps()
+    cycles(deps)
+    bad = []
+    for file in sorted(SRC.rglob("*")):
+        if file.suffix not in (".h", ".cc", ".cu", ".cuh", ".inc"):
+            continue
+        relative = file.relative_to(SRC).as_posix()
+        room = relative.split("/")[0]
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            match = re.match(r'\s*#\s*include\s+([<"])([^>"]+)[>"]', line)
+            if not match:
+                continue
+            target = match.group(2)
+            if re.match(r"(cuda|cublas|nccl|cub/|cutlass)", target) and not relative.startswith(CUDA_FOLDERS):
+                bad.append(f"src/{relative}:{number}: CUDA header {target} outside {', '.join(CUDA_FOLDERS)}")
+            other = target.split("/")[0]
+            if match.group(1) != '"' or other not in deps or other == room:
+                continue
+            if other not in deps.get(room, set()):
+                bad.append(f"src/{relative}:{number}: room {room} may not use {other} (its DEPS: {' '.join(sorted(deps.get(room, set())))})")
+    print("\n".join(bad) or f"layers: {len(deps)} rooms, all includes allowed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
