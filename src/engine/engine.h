@@ -1,0 +1,84 @@
+#pragma once
+
+// One replica at work, inside one process: requests in through a bounded queue, token events out
+// through a sink. The door reaches it through this interface, in its own process (tests, small
+// uses) or over a socket (engine_process.h).
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "request/request.h"
+
+namespace baltoro {
+
+struct EngineConfig {
+  std::string model_dir;             // or empty with dummy weights and `config_json`
+  std::string load_format = "auto";  // auto, safetensors, dummy
+  std::string dtype = "auto";        // auto, bfloat16, float32
+  int64_t max_model_len = 0;         // 0: the model's; -1: the largest that the cache holds
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+  int64_t max_queued_requests = 1024;
+  int64_t kv_cache_bytes =
+      0;  // 0: VLLM_CPU_KVCACHE_SPACE or the default rule, resolved by the engine
+  bool enable_prefix_caching = true;
+  bool priority_scheduling = false;
+  bool async_scheduling = false;
+  int32_t threads = 0;  // 0: all
+  uint64_t seed = 0;
+};
+
+// What the engine found once it was ready.
+struct EngineInfo {
+  std::string model_type;
+  int64_t max_model_len = 0;
+  int64_t vocab_size = 0;  // width of the logits
+  int64_t num_blocks = 0;  // of 64 tokens
+  int64_t kv_cache_tokens = 0;
+  double load_seconds = 0;
+};
+
+// A snapshot for /metrics and the periodic log line; counters only grow.
+struct EngineStats {
+  uint64_t step = 0;
+  uint64_t heartbeat = 0;  // grows with every turn of the loop, idle ones too
+  int32_t running = 0, waiting = 0;
+  double kv_usage = 0;                           // 0..1
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t preemptions = 0;
+  uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
+  uint64_t step_tokens_last = 0;
+  double step_seconds_last = 0;
+};
+
+// Events of one step, in order. Called on the engine's thread; must not block.
+using EventSink = std::function<void(std::vector<TokenEvent> events)>;
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  // Any thread. kResourceExhausted when the queue is full, kInvalidArgument when the request can
+  // never run (longer than the model's length or than the whole cache), kUnavailable when the
+  // engine is not there. On OK exactly one final event will come.
+  virtual Status Submit(Request request) = 0;
+  // Any thread. The request's final event (kAbort) comes within two steps; unknown or finished ids
+  // are ignored.
+  virtual void Abort(RequestId id) = 0;
+  virtual EngineStats stats() const = 0;
+  virtual const EngineInfo& info() const = 0;
+  virtual bool healthy() const = 0;
+};
+
+// Progress while loading: done and total bytes. Called from the loading thread.
+using LoadProgress = std::function<void(int64_t done, int64_t total)>;
+
+// Loads the model and starts the engine's thread.
+Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
+                                            EventSink sink,
+                                            const LoadProgress& progress);
+
+}  // namespace baltoro

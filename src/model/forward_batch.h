@@ -1,0 +1,25 @@
+#pragma once
+
+// One step as the model sees it: plain arrays, made by the engine's worker from a StepPlan.
+
+#include <cstdint>
+#include <span>
+
+#include "ops/ops.h"
+#include "tensor/tensor_view.h"
+
+namespace baltoro {
+
+struct ForwardBatch {
+  std::span<const int32_t> tokens;     // [T]
+  std::span<const int32_t> positions;  // [T]
+  std::span<const int64_t> slots;      // [T] cache slot of each token: block * 64 + offset
+  std::span<const AttentionSequence> sequences;
+  std::span<const int32_t> logits_rows;  // rows whose logits are wanted, rising
+  // Rows whose embedding comes from elsewhere (images): row index -> row of `embedding_overrides`
+  // [M, H] f32.
+  std::span<const int32_t> override_rows;
+  TensorView embedding_overrides;
+};
+
+}  // namespace baltoro

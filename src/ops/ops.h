@@ -1,0 +1,218 @@
+#pragma once
+
+// The contract of every operation. `reference/` defines right with plain loops; `cpu/` and, later,
+// `cuda/` are products and are held to it by the same tests. A backend fills an OpsTable;
+// operations are coarse (a whole MLA attention, a whole expert bank) so that each backend may fuse.
+//
+// Letters in shapes: T tokens (rows) of the step, H hidden, h heads, R latent (512), P rope (64), N
+// nope (128), V value head (128), I intermediate, E experts, k experts a token.
+//
+// "act" is the activation type of the context: bf16 in products, f32 in float32 mode. The residual
+// stream is f32 in both. Sums run in f32. A row of any output depends on that row's inputs alone,
+// bit for bit: never on how many other rows are computed with it, nor on the number of threads.
+//
+// Shapes are checked once, with BT_CHECK, by the backend; T == 0 is a no-op everywhere. Outputs
+// never alias inputs unless said. Called from one thread; the backend spreads the work over its
+// own.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "device/buffer.h"
+#include "tensor/tensor_view.h"
+
+namespace baltoro {
+
+// A weight matrix [n, k] (y = x * W^T, out by in) in the layout of the backend that packed it. A
+// batch of `count` equal matrices lies one after the other, `bytes / count` each, so that each
+// expert is one contiguous slab.
+struct PackedMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kBf16;  // of the stored elements: bf16, or f32
+  int64_t n = 0;               // rows of one matrix: outputs
+  int64_t k = 0;               // columns: inputs
+  int64_t count = 1;
+  int64_t stride_bytes = 0;  // from one matrix to the next
+
+  PackedMatrix at(int64_t i) const {
+    PackedMatrix one = *this;
+    one.data = static_cast<const char*>(data) + i * stride_bytes;
+    one.count = 1;
+    return one;
+  }
+};
+
+// Interleaved rotary embedding of pairs (0,1), (2,3)...; built once by the model from model-family
+// §2.2.
+struct RopeTable {
+  const float* cos = nullptr;  // [positions, P/2], already multiplied by the yarn cos/sin factor
+  const float* sin = nullptr;
+  int64_t positions = 0;
+  int64_t dim = 0;  // P
+};
+
+// One layer of the paged cache: [num_blocks, 64, R + P], act type; per token the normalised latent,
+// then the rotated key.
+struct KvLayerView {
+  void* data = nullptr;
+  DType dtype = DType::kBf16;
+  int64_t num_blocks = 0;
+  int64_t width = 0;  // R + P
+  static constexpr int64_t kBlockTokens = 64;
+};
+
+// One sequence of the step, as attention sees it.
+struct AttentionSequence {
+  int32_t query_begin = 0;  // rows [query_begin, query_begin + query_count) of q and out
+  int32_t query_count = 0;
+  int32_t first_position = 0;  // position of the first query token; the others follow
+  int32_t absorbed_from =
+      0;  // query tokens at positions >= this use the absorbed form, the others the expanded one
+  std::span<const int32_t> blocks;  // physical blocks that hold keys
+  std::span<const int32_t>
+      block_positions;    // position of the first key of each; empty: block b starts at 64 b
+  int32_t key_count = 0;  // valid keys, counted through `blocks` in order; a query sees those at
+                          // positions <= its own
+};
+
+struct MlaAttentionArgs {
+  TensorView out;     // [T, h * V] act
+  TensorView q;       // [T, h, N + P] act, the rope part already rotated
+  KvLayerView cache;  // the keys of this step's tokens are already written
+  std::span<const AttentionSequence> sequences;
+  PackedMatrix kv_b;  // [h * (N + V), R]: per head N key rows, then V value rows
+  PackedMatrix uk_t;  // h matrices [R, N]: the key rows transposed, for the absorbed form
+  float scale = 0;    // softmax scale with the squared yarn mscale
+  int32_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
+  TensorView lse;  // optional [T, h] f32: log of the softmax sum, scale included; -inf and a zero
+                   // row if no key is seen
+};
+
+enum class RouterScore : uint8_t { kSigmoid, kSoftmax };
+
+// model-family §2.7. Ties go to the lower expert index.
+struct RouterParams {
+  RouterScore score = RouterScore::kSigmoid;
+  int32_t experts = 0, top_k = 0;
+  int32_t groups = 1, groups_used = 1;
+  bool group_by_top2 =
+      true;  // group score: sum of the two best biased scores (noaux_tc); else the maximum
+  bool normalise = true;  // divide by the sum of the chosen (+ 1e-20)
+  float scaling = 1.0f;
+};
+
+struct ExpertBankArgs {
+  TensorView out;  // [T, H] f32, added to: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
+                   // j in order
+  TensorView x;    // [T, H] act
+  TensorView ids;  // [T, k] i32, logical expert ids
+  TensorView weights;    // [T, k] f32
+  PackedMatrix gate_up;  // slots matrices [2 I, H]: gate rows, then up rows
+  PackedMatrix down;     // slots matrices [H, I]
+  std::span<const int32_t>
+      slot_of;  // [E] logical expert -> slot; -1: not held here (its share is left out)
+};
+
+// What one row of logits needs to become a token. Rows with `mask` all zero, or with a non-finite
+// logit, give token -1.
+struct SampleRow {
+  int32_t logits_row = 0;
+  float temperature = 1, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  float presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  uint64_t seed = 0;
+  uint64_t index =
+      0;  // of the token in the output: the draw depends on (seed, index) and the row alone
+  std::span<const int32_t> prompt;  // for repetition_penalty
+  std::span<const int32_t> output;  // for all three
+  std::span<const std::pair<int32_t, float>> logit_bias;
+  std::span<const int32_t> banned;  // ids that must not come (min_tokens)
+  std::span<const uint32_t> mask;   // one bit a token, set: allowed; empty: all
+  int32_t top_logprobs = -1;        // of the raw logits; -1: none
+};
+
+struct SampledLogprob {
+  int32_t id = 0;
+  float logprob = 0;
+  int32_t rank = 0;
+};
+
+struct SampleResult {
+  int32_t token = -1;
+  std::vector<SampledLogprob> logprobs;  // the token, then the top ones; empty unless asked for
+};
+
+class ThreadPool;
+
+struct OpContext {
+  ThreadPool* pool = nullptr;  // null: this thread only
+  Arena* scratch = nullptr;    // reset by the caller between steps
+};
+
+struct OpsTable {
+  const char* name = "";
+  DType act = DType::kBf16;
+
+  // Bytes of one packed matrix [n, k] whose elements are kept as `stored` (kBf16 or kF32).
+  int64_t (*packed_bytes)(DType stored, int64_t n, int64_t k);
+  // Packs rows [row_begin, row_begin + src.dim(0)) of a matrix [n, k] from src [rows, k] (bf16 or
+  // f32, row-major) into `dst`. Different row ranges may be packed by different threads if they
+  // start at multiples of 32.
+  void (*pack_rows)(
+      DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src);
+
+  // out[t] = table[ids[t]].  out [T, H] f32; table [vocab, H] bf16 or f32, row-major; ids [T] i32.
+  void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids);
+  // out[t, d] = x[t, d] * rsqrt(mean_d(x^2) + eps) * weight[d].  x [T, D] f32 or act, rows may be
+  // strided; out [T, D] act or f32, rows may be strided, may alias x; weight [D] f32.
+  void (*rms_norm)(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps);
+  // residual += delta; out = rms_norm(residual).  residual, delta [T, D] f32.
+  void (*add_rms_norm)(const OpContext&,
+                       TensorView out,
+                       TensorView residual,
+                       TensorView delta,
+                       TensorView weight,
+                       float eps);
+  // out[t, :] = x[t, :] * W^T.  x [T, k] act, rows may be strided; out [T, n] f32 or act, rows may
+  // be strided.
+  void (*linear)(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w);
+  // In place on x [T, heads, P] (act or f32, the two outer strides free): pair j of row t by angle
+  // positions[t] * inv_j.
+  void (*rope)(const OpContext&, TensorView x, TensorView positions, const RopeTable& table);
+  // cache[slots[t]] = latent[t] || rope[t].  latent [T, R], rope [T, P] act, rows may be strided;
+  // slots [T] i64, block * 64 + offset.
+  void (*kv_write)(const OpContext&,
+                   const KvLayerView& cache,
+                   TensorView latent,
+                   TensorView rope,
+                   TensorView slots);
+  void (*mla_attention)(const OpContext&, const MlaAttentionArgs&);
+  // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
+  void (*swiglu)(const OpContext&, TensorView out, TensorView x);
+  // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]
+  // f32, best first.
+  void (*route)(const OpContext&,
+                TensorView ids,
+                TensorView weights,
+                TensorView logits,
+                TensorView bias,
+                const RouterParams&);
+  void (*expert_bank)(const OpContext&, const ExpertBankArgs&);
+  // logits [rows, vocab] f32 is scratch: its rows may be overwritten.
+  void (*sample)(const OpContext&,
+                 TensorView logits,
+                 std::span<const SampleRow> rows,
+                 std::span<SampleResult> results);
+};
+
+// The definition of right: f32 activations, weights as stored, one thread, no SIMD.
+const OpsTable& ReferenceOps();
+// The CPU product. `act` kBf16 or kF32; the instruction set is chosen once for the process
+// (cpu/isa.h) and printed at start.
+const OpsTable& CpuOps(DType act);
+
+}  // namespace baltoro

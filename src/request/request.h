@@ -1,0 +1,105 @@
+#pragma once
+
+// The nouns of one request, as plain structs that cross process borders (wire.h). From here on
+// there is no text: prompts are token ids, stop strings are matched by the door, which then
+// cancels.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace baltoro {
+
+using TokenId = int32_t;
+
+// Made by the server, never by a client; unique for the life of the door.
+enum class RequestId : uint64_t {};
+
+struct SamplingParams {
+  float temperature = 1.0f;  // below 1e-5: greedy
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  int32_t top_k = 0;         // 0: off
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  float repetition_penalty =
+      1.0f;               // over prompt and output, as in vLLM; the two above count output only
+  uint64_t seed = 0;      // token i of the output is drawn with (seed, i) alone
+  int32_t logprobs = -1;  // top tokens reported beside the chosen one; -1: none at all
+  int32_t prompt_logprobs = -1;  // the same for each prompt token
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenId> allowed_token_ids;  // empty: all
+
+  bool greedy() const { return temperature < 1e-5f; }
+  bool operator==(const SamplingParams&) const = default;
+};
+
+struct StopRules {
+  int32_t max_tokens = 16;  // output tokens, >= 1
+  int32_t min_tokens =
+      0;  // below this nothing but the length limit stops; end and stop tokens are not sampled
+  bool ignore_eos = false;
+  std::vector<TokenId> eos_ids;   // ends with kStop and no stop token reported
+  std::vector<TokenId> stop_ids;  // ends with kStop and the id reported
+
+  bool operator==(const StopRules&) const = default;
+};
+
+struct Request {
+  RequestId id{};
+  std::vector<TokenId> prompt;  // at least one
+  SamplingParams sampling;
+  StopRules stop;
+  int32_t priority = 0;    // lower runs first under the priority policy
+  std::string cache_salt;  // requests share cached prefixes only under equal salts
+  std::string constraint;  // serialised token constraint; empty: none
+
+  bool operator==(const Request&) const = default;
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
+
+struct TokenLogprob {
+  TokenId id = 0;
+  float logprob =
+      0;  // natural log, of the raw distribution (before temperature, penalties and masks)
+  int32_t rank = 0;  // 1 is the most likely
+  bool operator==(const TokenLogprob&) const = default;
+};
+
+// First the token itself, then the top ones in falling order. Empty for the first prompt token.
+using TokenLogprobs = std::vector<TokenLogprob>;
+
+// What the engine says of one request after one step. The last event of a request has a finish
+// reason other than kNone; exactly one such event comes, whatever happens.
+struct TokenEvent {
+  RequestId request{};
+  std::vector<TokenId> tokens;                 // 0..k new output tokens
+  std::vector<TokenLogprobs> logprobs;         // one per token when asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // once, with the first event, when asked for
+  FinishReason finish = FinishReason::kNone;
+  std::optional<TokenId> stop_token;  // the stop_ids entry that ended it
+  int32_t cached_tokens = 0;          // prompt tokens found in the prefix cache at first admission
+  std::string error;                  // with kError: a sentence for the client
+
+  bool operator==(const TokenEvent&) const = default;
+};
+
+// Limits what may be sampled next. Owned by the sequence, used on the engine's threads only.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Clears the bits of tokens that may not come next in `mask`, one bit a token, [ceil(vocab/32)]
+  // words, all set before. With drafts: the mask after the first `drafted` tokens were accepted.
+  virtual void FillMask(std::span<const TokenId> drafted, std::span<uint32_t> mask) = 0;
+  // The token was chosen. False if it was not allowed; the request then ends with kError.
+  virtual bool Accept(TokenId token) = 0;
+  // Takes back the last `tokens` accepted ones.
+  virtual void Rollback(int tokens) = 0;
+};
+
+}  // namespace baltoro
