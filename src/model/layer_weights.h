@@ -1,0 +1,60 @@
+#pragma once
+
+// The weights of a model in the layout of its backend, and how they are filled from a source.
+// Matrices that read the same input are packed as one: the two down-projections of attention, and
+// gate with up.
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "device/buffer.h"
+#include "model/k2_config.h"
+#include "ops/ops.h"
+#include "weights/weight_source.h"
+
+namespace baltoro {
+
+struct MlpWeights {
+  PackedMatrix gate_up;  // [2 I, H]: gate rows, then up rows
+  PackedMatrix down;     // [H, I]
+};
+
+struct LayerWeights {
+  TensorView attention_norm;  // [H] f32
+  TensorView mlp_norm;        // [H] f32
+  // [q_lora + R + P, H]: q_a rows, then kv_a rows; without a low-rank query path [R + P, H].
+  PackedMatrix qkv_a;
+  TensorView q_norm;   // [q_lora] f32; empty without a low-rank query path
+  TensorView kv_norm;  // [R] f32
+  PackedMatrix q;      // [h (N + P), q_lora or H]
+  PackedMatrix kv_b;   // [h (N + V), R]
+  PackedMatrix uk_t;   // h matrices [R, N]
+  PackedMatrix o;      // [H, h V]
+  MlpWeights mlp;      // of a dense layer, or the shared experts; empty when there are none
+  // MoE layers only.
+  PackedMatrix router;           // [E, H]
+  TensorView router_bias;        // [E] f32; empty: none
+  PackedMatrix experts_gate_up;  // E matrices [2 I, H]
+  PackedMatrix experts_down;     // E matrices [H, I]
+};
+
+struct ModelWeights {
+  TensorView embedding;   // [vocab, H], row-major, bf16 or f32
+  TensorView final_norm;  // [H] f32
+  PackedMatrix lm_head;   // [vocab, H]
+  std::vector<LayerWeights> layers;
+  std::vector<int32_t> expert_slots;  // [E] logical expert -> slot
+  std::vector<Buffer> memory;
+  int64_t bytes = 0;
+};
+
+// Loads every weight the configuration needs, or says which is missing or misshapen. Matrices are
+// stored as ops.act. Several threads read and pack.
+Result<ModelWeights> LoadWeights(const K2Config& config,
+                                 WeightSource& source,
+                                 const OpsTable& ops,
+                                 int threads,
+                                 const LoadProgress& progress);
+
+}  // namespace baltoro

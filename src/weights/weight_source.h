@@ -1,0 +1,43 @@
+#pragma once
+
+// Where weights come from: a checkpoint on disk, or a seed. Names are the family's canonical ones
+// ("model.layers.0.self_attn.o_proj.weight"), whatever prefix the files use. Find() and Read() may
+// be called by several threads at once.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "tensor/dtype.h"
+#include "tensor/tensor_view.h"
+
+namespace baltoro {
+
+// Progress while loading: done and total bytes.
+using LoadProgress = std::function<void(int64_t done, int64_t total)>;
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // What the source holds under `name`. A source that makes weights up answers `wanted` itself.
+  struct Info {
+    DType dtype = DType::kBf16;
+    std::vector<int64_t> shape;
+  };
+  virtual std::optional<Info> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) const = 0;
+
+  // Reads rows [row, row + out.dim(0)) of the tensor as stored into `out` [rows, width], which has
+  // the tensor's type; a vector counts as one row.
+  virtual Status Read(std::string_view name, int64_t row, TensorView out) const = 0;
+
+  // For messages: the folder, or "dummy weights".
+  virtual std::string description() const = 0;
+};
+
+}  // namespace baltoro
