@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "device/buffer.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kChunkMin = size_t{1} << 20;
+
+}  // namespace
+
+struct Arena::List {
+  std::vector<Buffer> chunks;
+  size_t current = 0;  // chunk that is being filled; those before it are full
+  size_t used = 0;     // bytes taken of that chunk
+};
+
+void Arena::ListDeleter::operator()(List* list) const {
+  delete list;
+}
+
+void* Arena::Allocate(size_t bytes) {
+  if (chunks_ == nullptr) chunks_.reset(new List);
+  List& list = *chunks_;
+  const size_t rounded =
+      std::max<size_t>((bytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+  BT_CHECK(rounded >= bytes);
+  while (list.current < list.chunks.size() &&
+         list.chunks[list.current].bytes() - list.used < rounded) {
+    ++list.current;
+    list.used = 0;
+  }
+  if (list.current == list.chunks.size()) {
+    // Doubling keeps the number of chunks, and so the waste at their ends, small.
+    const size_t want = std::max({rounded, kChunkMin, reserved_});
+    Result<Buffer> chunk = Buffer::Create(want, "scratch memory");
+    if (!chunk.ok() && want > rounded) chunk = Buffer::Create(rounded, "scratch memory");
+    if (!chunk.ok()) {
+      BT_LOG(Error, "{} ({} bytes asked for, {} held already)", chunk.status().message(), bytes,
+             reserved_);
+      BT_CHECK(chunk.ok());
+    }
+    reserved_ += chunk.value().bytes();
+    list.chunks.push_back(std::move(chunk).value());
+    list.used = 0;
+  }
+  char* at = static_cast<char*>(list.chunks[list.current].data()) + list.used;
+  list.used += rounded;
+  return at;
+}
+
+void Arena::Reset() {
+  if (chunks_ == nullptr) return;
+  chunks_->current = 0;
+  chunks_->used = 0;
+}
+
+}  // namespace baltoro

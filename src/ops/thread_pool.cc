@@ -1,0 +1,189 @@
+#include "ops/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+// About 50 us: longer than the gap between two loops of one step, shorter than anybody would
+// notice on an idle machine.
+constexpr int kSpins = 1000;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// CPUs of the affinity mask, and no more than the control group's quota pays for.
+int UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int cpus = 1;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+    cpus = CPU_COUNT(&set);
+  } else {
+    cpus = static_cast<int>(std::thread::hardware_concurrency());
+  }
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota = 0;
+  double period = 0;
+  if (file >> quota >> period && quota > 0 && period > 0) {
+    cpus = std::min(cpus, static_cast<int>(std::ceil(quota / period)));
+  }
+  return std::max(cpus, 1);
+}
+
+// The gate holds, in one word, which loop is running (upper half), whether workers may still join
+// it (bit 31), and how many are inside (the rest). A worker that wakes late finds the gate closed
+// and never touches a loop whose caller has left.
+constexpr uint64_t kOpen = uint64_t{1} << 31;
+constexpr uint64_t kInside = kOpen - 1;
+
+uint64_t LoopOf(uint64_t gate) {
+  return gate >> 32;
+}
+
+}  // namespace
+
+struct ThreadPool::State {
+  // The part of the loop that a thread takes first; when it is done it helps the next thread.
+  // Neighbouring items thus stay on one thread, and nobody waits for a thread that is not running.
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
+  explicit State(int count) : ranges(static_cast<size_t>(count)) {}
+
+  void Work(int thread) {
+    const int count = static_cast<int>(ranges.size());
+    for (int i = 0; i < count; ++i) {
+      Range& range = ranges[static_cast<size_t>((thread + i) % count)];
+      while (range.next.load(std::memory_order_relaxed) < range.end) {
+        const int64_t item = range.next.fetch_add(1, std::memory_order_relaxed);
+        if (item >= range.end) break;
+        (*body)(item, thread);
+      }
+    }
+  }
+
+  void Worker(int thread) {
+    uint64_t seen = 0;
+    while (true) {
+      const uint64_t now = WaitForNewLoop(seen);
+      if (stop.load(std::memory_order_relaxed)) return;
+      uint64_t expected = now;
+      while (LoopOf(expected) == LoopOf(now) && (expected & kOpen) != 0) {
+        if (!gate.compare_exchange_weak(expected, expected + 1)) continue;
+        Work(thread);
+        const uint64_t before = gate.fetch_sub(1);
+        if ((before & kOpen) == 0 && (before & kInside) == 1) WakeCaller();
+        break;
+      }
+      seen = LoopOf(now);
+    }
+  }
+
+  uint64_t WaitForNewLoop(uint64_t seen) {
+    for (int i = 0; i < kSpins; ++i) {
+      const uint64_t now = gate.load();
+      if (LoopOf(now) != seen || stop.load(std::memory_order_relaxed)) return now;
+      Pause();
+    }
+    std::unique_lock lock(mutex);
+    ++sleepers;
+    wake_workers.wait(lock, [&] { return LoopOf(gate.load()) != seen || stop.load(); });
+    --sleepers;
+    return gate.load();
+  }
+
+  void WaitUntilEmpty() {
+    for (int i = 0; i < kSpins; ++i) {
+      if ((gate.load() & kInside) == 0) return;
+      Pause();
+    }
+    std::unique_lock lock(mutex);
+    wake_caller.wait(lock, [&] { return (gate.load() & kInside) == 0; });
+  }
+
+  void WakeCaller() {
+    const std::scoped_lock lock(mutex);
+    wake_caller.notify_one();
+  }
+
+  std::vector<Range> ranges;
+  const std::function<void(int64_t, int)>* body = nullptr;
+  std::atomic<uint64_t> gate{0};
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> stop{false};
+  bool running = false;
+  std::mutex mutex;
+  std::condition_variable wake_workers;
+  std::condition_variable wake_caller;
+  std::vector<std::thread> workers;
+};
+
+ThreadPool::ThreadPool(int threads)
+    : state_(std::make_unique<State>(threads > 0 ? threads : UsableCpus())) {
+  for (int i = 1; i < this->threads(); ++i) {
+    state_->workers.emplace_back([state = state_.get(), i] { state->Worker(i); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::scoped_lock lock(state_->mutex);
+    state_->stop.store(true);
+    state_->wake_workers.notify_all();
+  }
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+int ThreadPool::threads() const {
+  return static_cast<int>(state_->ranges.size());
+}
+
+void ThreadPool::ParallelFor(int64_t items,
+                             const std::function<void(int64_t item, int thread)>& body) {
+  if (items <= 0) return;
+  State& state = *state_;
+  BT_CHECK(!state.running);  // one loop at a time, none inside another
+  const int64_t count = threads();
+  if (items == 1 || count == 1) {
+    for (int64_t item = 0; item < items; ++item) body(item, 0);
+    return;
+  }
+  state.running = true;
+  state.body = &body;
+  for (int64_t i = 0; i < count; ++i) {
+    State::Range& range = state.ranges[static_cast<size_t>(i)];
+    range.next.store(items * i / count, std::memory_order_relaxed);
+    range.end = items * (i + 1) / count;
+  }
+  state.gate.store((LoopOf(state.gate.load()) + 1) << 32 | kOpen);
+  if (state.sleepers.load() > 0) {
+    const std::scoped_lock lock(state.mutex);
+    state.wake_workers.notify_all();
+  }
+  state.Work(0);
+  state.gate.fetch_and(~kOpen);
+  state.WaitUntilEmpty();
+  state.running = false;
+}
+
+}  // namespace baltoro
