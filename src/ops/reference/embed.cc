@@ -1,0 +1,16 @@
+#include "ops/reference/element.h"
+#include "ops/reference/reference_ops.h"
+
+namespace baltoro::reference {
+
+void Embed(const OpContext&, TensorView out, TensorView table, TensorView ids) {
+  BT_CHECK(out.rank == 2 && table.rank == 2 && ids.rank == 1);
+  BT_CHECK(out.dim(0) == ids.dim(0) && out.dim(1) == table.dim(1));
+  for (int64_t t = 0; t < ids.dim(0); ++t) {
+    const int32_t id = ids.as<int32_t>()[t];
+    BT_CHECK(id >= 0 && id < table.dim(0));
+    for (int64_t d = 0; d < table.dim(1); ++d) Store(out, t, d, Load(table, id, d));
+  }
+}
+
+}  // namespace baltoro::reference

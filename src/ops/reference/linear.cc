@@ -1,0 +1,34 @@
+#include "ops/reference/element.h"
+#include "ops/reference/reference_ops.h"
+
+namespace baltoro::reference {
+
+int64_t PackedBytes(DType stored, int64_t n, int64_t k) {
+  return n * k * SizeOf(stored);
+}
+
+void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src) {
+  BT_CHECK(src.rank == 2 && src.dim(1) == k);
+  BT_CHECK(row_begin >= 0 && row_begin + src.dim(0) <= n);
+  for (int64_t row = 0; row < src.dim(0); ++row) {
+    for (int64_t i = 0; i < k; ++i) {
+      Store(dst, stored, (row_begin + row) * k + i, Load(src, row, i));
+    }
+  }
+}
+
+void Linear(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w) {
+  BT_CHECK(x.rank == 2 && out.rank == 2);
+  BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
+  for (int64_t t = 0; t < x.dim(0); ++t) {
+    for (int64_t o = 0; o < w.n; ++o) {
+      double sum = 0;
+      for (int64_t i = 0; i < w.k; ++i) {
+        sum += double{Load(x, t, i)} * double{Load(w.data, w.dtype, o * w.k + i)};
+      }
+      Store(out, t, o, sum);
+    }
+  }
+}
+
+}  // namespace baltoro::reference

@@ -1,0 +1,42 @@
+#pragma once
+
+// The functions behind ReferenceOps(), one for each entry of the table: plain loops, one thread,
+// sums in f64. They read and write bf16 and f32 views alike. A packed matrix of the reference is
+// the matrix itself, row-major.
+
+#include "ops/ops.h"
+
+namespace baltoro::reference {
+
+int64_t PackedBytes(DType stored, int64_t n, int64_t k);
+void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src);
+void Embed(const OpContext&, TensorView out, TensorView table, TensorView ids);
+void RmsNorm(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps);
+void AddRmsNorm(const OpContext&,
+                TensorView out,
+                TensorView residual,
+                TensorView delta,
+                TensorView weight,
+                float eps);
+void Linear(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w);
+void Rope(const OpContext&, TensorView x, TensorView positions, const RopeTable& table);
+void KvWrite(const OpContext&,
+             const KvLayerView& cache,
+             TensorView latent,
+             TensorView rope,
+             TensorView slots);
+void MlaAttention(const OpContext&, const MlaAttentionArgs&);
+void Swiglu(const OpContext&, TensorView out, TensorView x);
+void Route(const OpContext&,
+           TensorView ids,
+           TensorView weights,
+           TensorView logits,
+           TensorView bias,
+           const RouterParams&);
+void ExpertBank(const OpContext&, const ExpertBankArgs&);
+void Sample(const OpContext&,
+            TensorView logits,
+            std::span<const SampleRow> rows,
+            std::span<SampleResult> results);
+
+}  // namespace baltoro::reference
