@@ -10,8 +10,11 @@
 namespace baltoro::reference {
 namespace {
 
-// Indices of the `count` largest values, best first; ties go to the lower index.
-std::vector<int32_t> Best(const std::vector<float>& values, int64_t count) {
+// Indices of the `count` largest values, best first; ties go to the lower index, NaN comes last.
+std::vector<int32_t> Best(std::vector<float> values, int64_t count) {
+  for (float& value : values) {
+    if (std::isnan(value)) value = -std::numeric_limits<float>::infinity();
+  }
   std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
