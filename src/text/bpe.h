@@ -1,0 +1,75 @@
+#pragma once
+
+// A byte-level BPE vocabulary: which byte strings are tokens, and the merging of a piece of text
+// into them. The priority of a merge is the id of the token it makes, so there is no list of
+// merges. Immutable after Build; any thread may call the const functions.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace baltoro {
+
+using TokenId = int32_t;
+
+class BpeVocabulary {
+ public:
+  // A longer token is refused: every look-up costs up to this much, and none is longer than 256
+  // bytes in the published vocabulary.
+  static constexpr size_t kTokenBytesMax = 1024;
+
+  // `tokens[i]` are the bytes of token i. Refuses an empty, too long or repeated token, and a
+  // vocabulary without each of the 256 single bytes; the message names the token.
+  static Result<BpeVocabulary> Build(const std::vector<std::string>& tokens);
+
+  TokenId size() const { return static_cast<TokenId>(starts_.size()) - 1; }
+
+  // 0 <= id < size().
+  std::string_view Bytes(TokenId id) const {
+    return {blob_.data() + starts_[id], starts_[id + 1] - starts_[id]};
+  }
+
+  // The token of exactly these bytes, or kNone.
+  static constexpr TokenId kNone = INT32_MAX;
+  TokenId Find(std::string_view bytes) const;
+
+  // Memory that a long piece needs; kept by the caller so that it is allocated once. Up to 24 bytes
+  // per byte of the longest piece.
+  struct Scratch {
+    struct Node {
+      uint32_t previous, next;  // starts of the neighbouring parts; next is where this one ends
+      TokenId id;
+      TokenId merged;  // what it and the next part would become, or kNone
+    };
+    std::vector<Node> nodes;
+    std::vector<uint64_t> queue;
+  };
+
+  // Appends the tokens of one piece: the piece itself if it is a token, else again and again the
+  // leftmost pair that makes the lowest id is merged. O(n log n); `piece` is under 4 GiB.
+  void EncodePiece(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
+
+ private:
+  struct Slot {
+    uint64_t key;     // the bytes themselves up to 8, else a hash of them
+    uint32_t length;  // 0: free
+    TokenId id;
+  };
+
+  void MergeShort(std::string_view piece, std::vector<TokenId>& out) const;
+  void MergeLong(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
+  size_t FirstSlot(uint64_t key, size_t length) const;
+
+  std::string blob_;
+  std::vector<uint32_t> starts_;  // [size + 1]
+  std::vector<Slot> slots_;       // open addressing; a power of two
+  int slot_shift_ = 0;
+  std::vector<TokenId> pairs_;  // [65536] tokens of two bytes, by first << 8 | second
+  TokenId bytes_[256] = {};
+};
+
+}  // namespace baltoro
