@@ -44,7 +44,8 @@ def learn(counts, ordinary):
     for piece, n in counts.items():
         raw = piece.encode()
         if len(raw) > 1 and not any(c.isnumeric() for c in piece):
-            words.append(([raw[i:i + 1] for i in range(len(raw))], n))
+            # Made-up words come once or twice; real ones must not drown in them.
+            words.append(([raw[i:i + 1] for i in range(len(raw))], 4 * n if n > 4 else n))
     totals = collections.Counter()
     where = collections.defaultdict(set)
 
