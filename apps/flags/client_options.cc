@@ -1,0 +1,112 @@
+#include "flags/client_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <utility>
+
+#include "flags/help.h"
+#include "flags/parse.h"
+
+namespace baltoro {
+namespace {
+
+using enum ValueKind;
+
+constexpr FlagSpec kChatFlags[] = {
+    {.name = "url", .kind = kString, .initial = "http://127.0.0.1:8000", .help = "The server."},
+    {.name = "model", .kind = kString, .initial = "the server's first", .help = "Which model."},
+    {.name = "api-key", .kind = kString, .help = "The key to show; else VLLM_API_KEY."},
+    {.name = "thinking",
+     .kind = kBool,
+     .initial = "true",
+     .help = "Lets the model think before it answers."},
+};
+
+constexpr FlagSpec kEvalFlags[] = {
+    {.name = "url", .kind = kString, .initial = "http://127.0.0.1:8000", .help = "The server."},
+    {.name = "model", .kind = kString, .initial = "the server's first", .help = "Which model."},
+    {.name = "api-key", .kind = kString, .help = "The key to show; else VLLM_API_KEY."},
+    {.name = "cases",
+     .kind = kString,
+     .initial = "the pocket model's",
+     .help = "File with cases, one JSON object on each line."},
+    {.name = "loglik",
+     .kind = kString,
+     .help = "File with held-out texts, whose mean log-likelihood is measured."},
+    {.name = "task", .kind = kString, .initial = "all", .help = "Only this task."},
+    {.name = "limit",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .help = "Cases of each task; 0 is all."},
+    {.name = "concurrency",
+     .kind = kInt,
+     .initial = "8",
+     .min = 1,
+     .max = 4096,
+     .help = "Requests at once."},
+    {.name = "output", .kind = kString, .help = "File for the result as JSON."},
+};
+
+template <typename T>
+void Get(const ParsedFlags& flags, std::string_view name, T& target) {
+  const auto found = flags.uses.find(name);
+  if (found != flags.uses.end()) target = found->second.value.template get<T>();
+}
+
+void GetKey(const ParsedFlags& flags, const Environment& environment, std::string& target) {
+  const auto variable = environment.find("VLLM_API_KEY");
+  if (variable != environment.end()) target = variable->second;
+  Get(flags, "api-key", target);
+}
+
+}  // namespace
+
+FlagTable ChatFlags() {
+  return FlagTable("baltoro chat", "[options] [PROMPT ...]",
+                   {{"Options", "Talks to a running server.", kChatFlags}});
+}
+
+FlagTable EvalFlags() {
+  return FlagTable("baltoro eval", "[options]",
+                   {{"Options", "Measures the accuracy of a running server.", kEvalFlags}});
+}
+
+Outcome<ChatOptions> ParseChat(std::span<const std::string> args, const Environment& environment) {
+  const FlagTable table = ChatFlags();
+  if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
+  const Result<ParsedFlags> flags = ParseFlags(table, args);
+  if (!flags.ok()) return UsageError(table, flags.status().message());
+  ChatOptions options;
+  Get(flags.value(), "url", options.url);
+  Get(flags.value(), "model", options.model);
+  Get(flags.value(), "thinking", options.thinking);
+  GetKey(flags.value(), environment, options.api_key);
+  options.prompt = fmt::format("{}", fmt::join(flags.value().positionals, " "));
+  return options;
+}
+
+Outcome<EvalOptions> ParseEval(std::span<const std::string> args, const Environment& environment) {
+  const FlagTable table = EvalFlags();
+  if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
+  const Result<ParsedFlags> flags = ParseFlags(table, args);
+  if (!flags.ok()) return UsageError(table, flags.status().message());
+  if (!flags.value().positionals.empty()) {
+    return UsageError(table, "unrecognized arguments: " + flags.value().positionals.front());
+  }
+  EvalOptions options;
+  Get(flags.value(), "url", options.url);
+  Get(flags.value(), "model", options.model);
+  GetKey(flags.value(), environment, options.api_key);
+  Get(flags.value(), "cases", options.cases);
+  Get(flags.value(), "loglik", options.loglik);
+  Get(flags.value(), "task", options.task);
+  Get(flags.value(), "limit", options.limit);
+  Get(flags.value(), "concurrency", options.concurrency);
+  Get(flags.value(), "output", options.output);
+  return options;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,112 @@
+#include "flags/command_line.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "flags/environment.h"
+#include "flags/help.h"
+#include "flags/serve_flags.h"
+
+namespace baltoro {
+namespace {
+
+struct Subcommand {
+  std::string_view name;
+  bool available;
+  std::string_view help;
+};
+
+constexpr Subcommand kSubcommands[] = {
+    {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
+    {"chat", true, "talk to a running server"},
+    {"eval", true, "measure the accuracy of a running server"},
+    {"bench", false, "measure the speed of a running server"},
+    {"plan", false, "memory and lengths before any weight is read"},
+    {"route", false, "send requests to several servers"},
+    {"tune", false, "tables of kernels"},
+    {"quantize", false, "another weight format"},
+    {"pull", false, "downloads"},
+    {"inspect", false, "look inside a checkpoint"},
+    {"help", true, "this text; help SUBCOMMAND; help --markdown for all flags"},
+    {"version", true, "the version"},
+};
+
+std::string Overview() {
+  std::string text = "usage: baltoro SUBCOMMAND [options]\n\n";
+  for (const Subcommand& each : kSubcommands) {
+    text += fmt::format("  {:<9} {}{}\n", each.name, each.help,
+                        each.available ? "" : " (not available yet)");
+  }
+  return text + "\nbaltoro SUBCOMMAND --help says more.\n";
+}
+
+template <typename Options>
+Command AsCommand(Outcome<Options> outcome) {
+  return std::visit([](auto&& each) { return Command(std::move(each)); }, std::move(outcome));
+}
+
+Command Help(std::span<const std::string> args, const Environment& environment) {
+  if (args.empty()) return Ending{.out = Overview()};
+  if (args.front() == "--markdown") return Ending{.out = FlagsMarkdown()};
+  return ParseCommandLine(std::vector<std::string>{args.front(), "--help"}, environment);
+}
+
+}  // namespace
+
+Command ParseCommandLine(std::span<const std::string> args, const Environment& environment) {
+  if (args.empty()) return Ending{.exit_code = 2, .err = Overview()};
+  const std::string& name = args.front();
+  const std::span<const std::string> rest = args.subspan(1);
+  if (name == "serve") return AsCommand(ParseServe(rest, environment));
+  if (name == "chat") return AsCommand(ParseChat(rest, environment));
+  if (name == "eval") return AsCommand(ParseEval(rest, environment));
+  if (name == "-h" || name == "--help") return Ending{.out = Overview()};
+  if (name == "help") {
+    if (!rest.empty() && (rest.front() == "help" || rest.front().starts_with("-h"))) {
+      return Ending{.out = Overview()};
+    }
+    return Help(rest, environment);
+  }
+  if (name == "version" || name == "--version" || name == "-v") {
+    return Ending{.out = "baltoro " BALTORO_VERSION "\n"};
+  }
+  for (const Subcommand& each : kSubcommands) {
+    if (each.name == name) {
+      return Ending{.exit_code = 1,
+                    .err = fmt::format("baltoro {} is not available yet in this version\n", name)};
+    }
+  }
+  return Ending{
+      .exit_code = 2,
+      .err = fmt::format("{}\nbaltoro: error: unknown subcommand '{}'\n", Overview(), name)};
+}
+
+std::string FlagsMarkdown() {
+  std::string text =
+      "# Flags\n\n"
+      "Made from the table that parses the command line (`baltoro help --markdown`); a test "
+      "compares "
+      "the two.\n\n"
+      "Underscores and dashes are the same in a flag's name, `--flag value` and `--flag=value` "
+      "too, "
+      "and a flag may be shortened to any beginning that no other flag has. A flag that takes a "
+      "JSON "
+      "object also takes parts of it: `--compilation-config.cudagraph_mode FULL`, and `+` at the "
+      "end "
+      "of a name adds to a list: `--x.list+ a,b`. `--config FILE.yaml` reads flags from a file; "
+      "the "
+      "command line goes before it. \"Today\" says what a flag does in this version: a flag "
+      "without "
+      "effect is accepted with one line in the log, a flag whose feature is not there stops the "
+      "start "
+      "unless its value is the default.\n\n";
+  text += "## baltoro serve\n\n" + MarkdownTables(ServeFlags());
+  text += "### Environment\n\n" + EnvironmentMarkdown() + "\n";
+  text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
+  text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
+  while (text.ends_with("\n\n")) text.pop_back();
+  return text;
+}
+
+}  // namespace baltoro

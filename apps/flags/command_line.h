@@ -1,0 +1,23 @@
+#pragma once
+
+// The whole command line of `baltoro`: which subcommand, with which options.
+
+#include <span>
+#include <string>
+#include <variant>
+
+#include "flags/client_options.h"
+#include "flags/ending.h"
+#include "flags/serve_options.h"
+
+namespace baltoro {
+
+using Command = std::variant<ServeOptions, ChatOptions, EvalOptions, Ending>;
+
+// `args` without the program's name. `help`, `version` and all errors are an Ending.
+Command ParseCommandLine(std::span<const std::string> args, const Environment& environment);
+
+// docs/flags.md, whole; also printed by `baltoro help --markdown`.
+std::string FlagsMarkdown();
+
+}  // namespace baltoro

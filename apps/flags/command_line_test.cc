@@ -1,0 +1,130 @@
+#include "flags/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/file.h"
+#include "flags/environment.h"
+#include "flags/serve_flags.h"
+
+namespace baltoro {
+namespace {
+
+using Args = std::vector<std::string>;
+
+Ending End(const Args& args) {
+  Command command = ParseCommandLine(args, {});
+  if (const Ending* ending = std::get_if<Ending>(&command)) return *ending;
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+template <typename Options>
+Options Accept(const Args& args, const Environment& environment = {}) {
+  Command command = ParseCommandLine(args, environment);
+  if (const Ending* ending = std::get_if<Ending>(&command)) ADD_FAILURE() << ending->err;
+  return std::holds_alternative<Options>(command) ? std::get<Options>(command) : Options();
+}
+
+bool Contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(CommandLineTest, SubcommandsAreTold) {
+  EXPECT_EQ(Accept<ServeOptions>({"serve", "/m"}).model, "/m");
+  EXPECT_EQ(End({"bench", "serve", "--model", "m"}).err,
+            "baltoro bench is not available yet in this version\n");
+  EXPECT_EQ(End({"bench"}).exit_code, 1);
+  EXPECT_EQ(End({"serv"}).exit_code, 2);
+  EXPECT_EQ(End({}).exit_code, 2);
+  EXPECT_EQ(End({"help"}).exit_code, 0);
+  EXPECT_TRUE(End({"--version"}).out.starts_with("baltoro "));
+}
+
+TEST(CommandLineTest, ChatTakesItsPromptAsWords) {
+  const ChatOptions options =
+      Accept<ChatOptions>({"chat", "--url", "http://h:1", "--no-thinking", "what", "is", "2+2?"},
+                          {{"VLLM_API_KEY", "env"}});
+  EXPECT_EQ(options.url, "http://h:1");
+  EXPECT_EQ(options.api_key, "env");
+  EXPECT_FALSE(options.thinking);
+  EXPECT_EQ(options.prompt, "what is 2+2?");
+  EXPECT_EQ(Accept<ChatOptions>({"chat", "--api-key=k"}, {{"VLLM_API_KEY", "env"}}).api_key, "k");
+  EXPECT_EQ(Accept<ChatOptions>({"chat", "--", "--no-thinking"}).prompt, "--no-thinking");
+  EXPECT_TRUE(Contains(End({"chat", "--help"}).out, "--no-thinking"));
+}
+
+TEST(CommandLineTest, EvalReachesItsFields) {
+  const EvalOptions options =
+      Accept<EvalOptions>({"eval", "--url=u", "--cases=c", "--loglik=l", "--task=t", "--limit=3",
+                           "--concurrency=4", "--output=o", "--model=m", "--api-key=k"});
+  EXPECT_EQ(options.url, "u");
+  EXPECT_EQ(options.cases, "c");
+  EXPECT_EQ(options.loglik, "l");
+  EXPECT_EQ(options.task, "t");
+  EXPECT_EQ(options.limit, 3);
+  EXPECT_EQ(options.concurrency, 4);
+  EXPECT_EQ(options.output, "o");
+  EXPECT_EQ(options.model, "m");
+  EXPECT_EQ(options.api_key, "k");
+  EXPECT_EQ(End({"eval", "x"}).exit_code, 2);
+}
+
+TEST(CommandLineTest, HelpComesWholeByGroupAndByPart) {
+  const Ending overview = End({"serve", "--port", "1", "--help"});
+  EXPECT_EQ(overview.exit_code, 0);
+  EXPECT_EQ(overview.err, "");
+  EXPECT_TRUE(Contains(overview.out, "CacheConfig"));
+
+  const FlagTable table = ServeFlags();
+  const std::string all = End({"serve", "--help=all"}).out;
+  for (const FlagGroup& group : table.groups()) {
+    for (const FlagSpec& spec : group.flags) {
+      EXPECT_TRUE(Contains(all, "--" + std::string(spec.name))) << spec.name;
+    }
+  }
+  const std::string cache = End({"serve", "--help=cacheconfig"}).out;
+  EXPECT_TRUE(Contains(cache, "--block-size"));
+  EXPECT_FALSE(Contains(cache, "--port"));
+
+  const std::string part = End({"serve", "--help=max_num"}).out;
+  EXPECT_TRUE(Contains(part, "--max-num-seqs"));
+  EXPECT_FALSE(Contains(part, "--block-size"));
+
+  EXPECT_TRUE(Contains(End({"serve", "--help=listgroup"}).out, "ParallelConfig"));
+  EXPECT_EQ(End({"serve", "--help=xyzzy"}).exit_code, 1);
+  EXPECT_EQ(End({"serve", "-h"}).out, overview.out);
+  EXPECT_EQ(End({"help", "serve"}).out, overview.out);
+}
+
+TEST(CommandLineTest, EveryRowSaysWhatItNeeds) {
+  const FlagTable table = ServeFlags();
+  for (const FlagGroup& group : table.groups()) {
+    for (const FlagSpec& spec : group.flags) {
+      EXPECT_TRUE(spec.help.ends_with('.')) << spec.name;
+      const bool plain = spec.state == FlagState::kWorks && spec.available.empty();
+      EXPECT_EQ(spec.reason.empty(), plain) << spec.name;
+    }
+  }
+}
+
+TEST(CommandLineTest, ReadsTheEnvironmentOfAProcess) {
+  const char* const variables[] = {"A=1", "B=", "C==x", "nonsense", nullptr};
+  EXPECT_EQ(ReadEnvironment(variables), (Environment{{"A", "1"}, {"B", ""}, {"C", "=x"}}));
+}
+
+// The document is checked in; BT_UPDATE=1 in the environment of this test writes it anew.
+TEST(CommandLineTest, DocumentEqualsTheTable) {
+  const std::string path = "docs/flags.md";
+  if (std::getenv("BT_UPDATE") != nullptr) std::ofstream(path) << FlagsMarkdown();
+  const Result<std::string> document = ReadFile(path);
+  ASSERT_TRUE(document.ok()) << document.status().message();
+  EXPECT_EQ(document.value(), FlagsMarkdown())
+      << "write it anew: baltoro help --markdown > " << path;
+  EXPECT_EQ(End({"help", "--markdown"}).out, FlagsMarkdown());
+}
+
+}  // namespace
+}  // namespace baltoro

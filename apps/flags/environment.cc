@@ -1,0 +1,163 @@
+#include "flags/environment.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace baltoro {
+namespace {
+
+struct Variable {
+  std::string_view name;
+  std::string_view help;  // empty: changes nothing here
+};
+
+constexpr Variable kVariables[] = {
+    {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
+    {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
+    {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},
+    {"VLLM_LOG_STATS_INTERVAL", "Seconds between two lines of statistics (10)."},
+    {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
+    {"VLLM_CONFIGURE_LOGGING", ""},
+    {"VLLM_ENABLE_RESPONSES_API_STORE", ""},
+    {"VLLM_ENGINE_READY_TIMEOUT_S", ""},
+    {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", ""},
+    {"VLLM_HOST_IP", ""},
+    {"VLLM_IMAGE_FETCH_TIMEOUT", ""},
+    {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", ""},
+    {"VLLM_LOGGING_CONFIG_PATH", ""},
+    {"VLLM_MAX_N_SEQUENCES", ""},
+    {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", ""},
+    {"VLLM_MOONCAKE_BOOTSTRAP_PORT", ""},
+    {"VLLM_NIXL_SIDE_CHANNEL_HOST", ""},
+    {"VLLM_NIXL_SIDE_CHANNEL_PORT", ""},
+    {"VLLM_PORT", ""},
+    {"VLLM_RPC_TIMEOUT", ""},
+    {"VLLM_SERVER_DEV_MODE", ""},
+    {"VLLM_TUNED_CONFIG_FOLDER", ""},
+    {"VLLM_USE_MODELSCOPE", ""},
+    {"VLLM_WORKER_MULTIPROC_METHOD", ""},
+};
+
+bool IsForOtherDevices(std::string_view name) {
+  for (const std::string_view prefix : {"VLLM_ASCEND_", "ASCEND_", "HCCL_", "PYTORCH_NPU_"}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return name == "TASK_QUEUE_ENABLE";
+}
+
+Status Wrong(std::string_view name, std::string_view value, std::string_view expected) {
+  return InvalidArgument(
+      fmt::format("environment variable {}={}: expected {}", name, value, expected));
+}
+
+std::optional<double> ParsePositive(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (!std::isfinite(value) || value < 0) return std::nullopt;
+  return value;
+}
+
+constexpr double kGibMax = 1 << 20;
+constexpr double kSecondsMax = 86'400;
+
+Status ApplyLevel(const std::string& value, ServeOptions& options) {
+  std::string level = value;
+  for (char& c : level) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
+  if (level == "DEBUG") {
+    options.log_level = LogLevel::kDebug;
+  } else if (level == "INFO") {
+    options.log_level = LogLevel::kInfo;
+  } else if (level == "WARNING" || level == "WARN") {
+    options.log_level = LogLevel::kWarning;
+  } else if (level == "ERROR" || level == "CRITICAL") {
+    options.log_level = LogLevel::kError;
+  } else {
+    return Wrong("VLLM_LOGGING_LEVEL", value, "DEBUG, INFO, WARNING or ERROR");
+  }
+  return Status();
+}
+
+Status ApplyOne(const std::string& name, const std::string& value, ServeOptions& options) {
+  if (value.empty()) return Status();  // as if it were not set
+  if (name == "VLLM_API_KEY") {
+    if (options.api_keys.empty()) options.api_keys = {value};
+  } else if (name == "VLLM_CPU_KVCACHE_SPACE") {
+    const std::optional<double> gib = ParsePositive(value);
+    if (!gib || *gib > kGibMax) return Wrong(name, value, "a number of GiB");
+    if (options.kv_cache_memory_bytes == 0) {
+      options.kv_cache_memory_bytes = static_cast<int64_t>(*gib * (int64_t{1} << 30));
+    }
+  } else if (name == "VLLM_LOGGING_LEVEL") {
+    return ApplyLevel(value, options);
+  } else if (name == "VLLM_LOG_STATS_INTERVAL") {
+    const std::optional<double> seconds = ParsePositive(value);
+    if (!seconds || *seconds == 0 || *seconds > kSecondsMax) {
+      return Wrong(name, value, "a number of seconds above 0");
+    }
+    options.log_stats_interval_s = *seconds;
+  } else if (name == "VLLM_ALLOW_LONG_MAX_MODEL_LEN") {
+    options.allow_long_max_model_len = value == "1" || value == "true" || value == "True";
+  }
+  return Status();
+}
+
+void Note(std::vector<std::string>& names, std::string_view what, ServeOptions& options) {
+  if (names.empty()) return;
+  options.notices.push_back(fmt::format("environment: {}: {}", fmt::join(names, ", "), what));
+}
+
+}  // namespace
+
+Environment ReadEnvironment(const char* const* variables) {
+  Environment environment;
+  for (; variables != nullptr && *variables != nullptr; ++variables) {
+    const std::string_view entry = *variables;
+    const size_t equals = entry.find('=');
+    if (equals == std::string_view::npos) continue;
+    environment.emplace(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  return environment;
+}
+
+Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
+  std::vector<std::string> other_devices, no_effect, unknown;
+  for (const auto& [name, value] : environment) {
+    if (IsForOtherDevices(name)) {
+      other_devices.push_back(name);
+      continue;
+    }
+    if (!name.starts_with("VLLM_")) continue;
+    const auto* found = std::find_if(std::begin(kVariables), std::end(kVariables),
+                                     [&](const Variable& each) { return each.name == name; });
+    if (found == std::end(kVariables)) {
+      unknown.push_back(name);
+    } else if (found->help.empty()) {
+      no_effect.push_back(name);
+    } else {
+      BT_RETURN_IF_ERROR(ApplyOne(name, value, options));
+    }
+  }
+  Note(other_devices, "settings of other devices, not used here", options);
+  Note(no_effect, "no effect in this version", options);
+  Note(unknown, "not known, no effect", options);
+  return Status();
+}
+
+std::string EnvironmentMarkdown() {
+  std::string text = "| variable | what it does |\n|---|---|\n";
+  for (const Variable& variable : kVariables) {
+    if (variable.help.empty()) continue;
+    text += fmt::format("| `{}` | {} |\n", variable.name, variable.help);
+  }
+  return text;
+}
+
+}  // namespace baltoro

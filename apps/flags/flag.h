@@ -1,0 +1,58 @@
+#pragma once
+
+// One flag of one subcommand, as a row of plain data. Parsing, --help and docs/flags.md are all
+// made from these rows; nothing else in the program knows how a flag is spelled.
+
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace baltoro {
+
+enum class ValueKind {
+  kBool,         // --x and --no-x, no value
+  kSwitch,       // --x, no value
+  kInt,          // decimal
+  kCount,        // decimal, or with a suffix: 25.6k = 25600, 1K = 1024
+  kCountOrAuto,  // kCount, or "auto", which reads as -1
+  kFloat,
+  kString,       // one of `choices` where these are given
+  kStrings,      // one or more words
+  kInts,         // one or more integers
+  kJsonObject,   // one JSON object, or dotted parts of it (--x.key value)
+  kJsonStrings,  // one JSON list of strings
+};
+
+enum class FlagState {
+  kWorks,            // has its effect; with `available` set, only for those values
+  kNoEffectHere,     // accepted with one line that says why nothing changes
+  kRemovedUpstream,  // accepted with one line of warning
+  kNotYet,   // stops the start, unless the value asks for nothing (its default, or `available`)
+  kRefused,  // stops the start: it would load somebody's Python
+};
+
+struct FlagSpec {
+  std::string_view name = {};     // without dashes: "max-num-seqs"
+  std::string_view aliases = {};  // separated by spaces, with dashes: "-tp --old-name"
+  ValueKind kind = ValueKind::kString;
+  std::string_view initial = {};                          // the default, as shown; empty: none
+  std::string_view choices = {};                          // separated by '|'; empty: any value
+  std::string_view available = {};                        // separated by '|'; see FlagState
+  bool fold_case = false;                                 // the value is lower-cased first
+  double min = -std::numeric_limits<double>::infinity();  // of a number, inclusive
+  double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
+  FlagState state = FlagState::kWorks;
+  std::string_view reason = {};  // why no effect, what is missing, what replaces it
+  std::string_view help = {};    // one sentence
+};
+
+// Rows that are shown together; the names are vLLM's configuration groups, and "Baltoro" for ours.
+struct FlagGroup {
+  std::string_view name;
+  std::string_view help;
+  std::span<const FlagSpec> flags;
+};
+
+inline constexpr std::string_view kOwnGroup = "Baltoro";
+
+}  // namespace baltoro

@@ -1,0 +1,125 @@
+#include "flags/flag_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+// Insertions, deletions, substitutions and swaps of neighbours that lead from a to b.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t change = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, change});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+constexpr size_t kGuessLengthMax = 64;  // longer than any flag of ours
+
+}  // namespace
+
+std::vector<std::string_view> SplitText(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  if (text.empty()) return parts;
+  for (size_t begin = 0;;) {
+    const size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string_view::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+FlagTable::FlagTable(std::string command, std::string usage, std::vector<FlagGroup> groups)
+    : command_(std::move(command)), usage_(std::move(usage)), groups_(std::move(groups)) {
+  for (const FlagGroup& group : groups_) {
+    for (const FlagSpec& spec : group.flags) {
+      const bool upstream = group.name != kOwnGroup && spec.state != FlagState::kRemovedUpstream;
+      const std::string name(spec.name);
+      Add("--" + name, {.spec = &spec, .negated = false, .upstream = upstream});
+      if (spec.kind == ValueKind::kBool) {
+        Add("--no-" + name, {.spec = &spec, .negated = true, .upstream = upstream});
+      }
+      for (std::string_view alias : SplitText(spec.aliases, ' ')) {
+        Add(std::string(alias), {.spec = &spec, .negated = false, .upstream = upstream});
+      }
+    }
+  }
+}
+
+void FlagTable::Add(std::string spelling, Spelling meaning) {
+  const bool is_new = spellings_.emplace(std::move(spelling), meaning).second;
+  BT_CHECK(is_new);
+}
+
+const FlagSpec* FlagTable::Get(std::string_view name) const {
+  const auto found = spellings_.find("--" + std::string(name));
+  return found == spellings_.end() || found->second.negated ? nullptr : found->second.spec;
+}
+
+bool FlagTable::Knows(std::string_view option) const {
+  // A bare "-" or "--" begins everything and names nothing.
+  if (option.find_first_not_of('-') == std::string_view::npos) return false;
+  const auto at = spellings_.lower_bound(option);
+  return at != spellings_.end() && at->first.starts_with(option);
+}
+
+Result<FlagMatch> FlagTable::Find(std::string_view option) const {
+  auto as_match = [](const auto& entry) {
+    return FlagMatch{entry.second.spec, entry.second.negated, entry.first};
+  };
+  if (const auto exact = spellings_.find(option); exact != spellings_.end()) {
+    return as_match(*exact);
+  }
+  std::vector<FlagMatch> upstream, others;
+  if (Knows(option)) {
+    for (auto at = spellings_.lower_bound(option);
+         at != spellings_.end() && at->first.starts_with(option); ++at) {
+      std::vector<FlagMatch>& list = at->second.upstream ? upstream : others;
+      const bool same = std::any_of(list.begin(), list.end(), [&](const FlagMatch& match) {
+        return match.spec == at->second.spec && match.negated == at->second.negated;
+      });
+      if (!same) list.push_back(as_match(*at));
+    }
+  }
+  const std::vector<FlagMatch>& candidates = upstream.empty() ? others : upstream;
+  if (candidates.size() == 1) return candidates.front();
+  if (candidates.empty()) {
+    const std::string guess = NearMiss(option);
+    return InvalidArgument("unrecognized arguments: " + std::string(option) +
+                           (guess.empty() ? "" : " (did you mean " + guess + "?)"));
+  }
+  std::string message = "ambiguous option: " + std::string(option) + " could match ";
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    message += (i == 0 ? "" : ", ") + candidates[i].spelling;
+  }
+  return InvalidArgument(message);
+}
+
+std::string FlagTable::NearMiss(std::string_view option) const {
+  if (option.size() > kGuessLengthMax) return "";
+  const bool is_long = option.starts_with("--");
+  size_t best = std::max<size_t>(2, option.size() / 4) + 1;
+  std::string guess;
+  for (const auto& [spelling, meaning] : spellings_) {
+    if (spelling.starts_with("--") != is_long) continue;
+    const size_t distance = EditDistance(option, spelling);
+    if (distance < best && distance < option.size() - 1) {
+      best = distance;
+      guess = spelling;
+    }
+  }
+  return guess;
+}
+
+}  // namespace baltoro

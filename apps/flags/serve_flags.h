@@ -1,0 +1,28 @@
+#pragma once
+
+// The rows of `baltoro serve`, a file per family of groups.
+
+#include <span>
+
+#include "flags/flag_table.h"
+
+namespace baltoro {
+
+FlagTable ServeFlags();
+
+std::span<const FlagSpec> FrontendFlags();
+std::span<const FlagSpec> ModelFlags();
+std::span<const FlagSpec> LoadFlags();
+std::span<const FlagSpec> CacheFlags();
+std::span<const FlagSpec> OffloadFlags();
+std::span<const FlagSpec> SchedulerFlags();
+std::span<const FlagSpec> ParallelFlags();
+std::span<const FlagSpec> KernelFlags();
+std::span<const FlagSpec> EngineFlags();
+std::span<const FlagSpec> MultiModalFlags();
+std::span<const FlagSpec> LoraFlags();
+std::span<const FlagSpec> ObservabilityFlags();
+std::span<const FlagSpec> OwnFlags();
+std::span<const FlagSpec> RemovedFlags();
+
+}  // namespace baltoro

@@ -1,0 +1,247 @@
+#include "flags/serve_options.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "flags/availability.h"
+#include "flags/config_file.h"
+#include "flags/environment.h"
+#include "flags/help.h"
+#include "flags/parse.h"
+#include "flags/serve_flags.h"
+
+namespace baltoro {
+namespace {
+
+Result<ParsedFlags> ParseWithConfigFile(const FlagTable& table, std::span<const std::string> args) {
+  BT_ASSIGN_OR_RETURN(ParsedFlags line, ParseFlags(table, args));
+  const auto config = line.uses.find("config");
+  if (config == line.uses.end()) return line;
+  if (config->second.times > 1) return InvalidArgument("More than one config file specified!");
+  const std::string path = config->second.value.get<std::string>();
+  BT_ASSIGN_OR_RETURN(ConfigArguments file, ReadConfigFile(table, path));
+  Result<ParsedFlags> below = ParseFlags(table, file.args);
+  if (!below.ok()) return InvalidArgument(path + ": " + below.status().message());
+  if (!below.value().positionals.empty()) {
+    return InvalidArgument(
+        path + ": more values than the flag takes: " + below.value().positionals.front());
+  }
+  if (below.value().uses.contains("config")) {
+    return InvalidArgument(path + ": a config file cannot name another");
+  }
+  std::vector<std::string>& notices = below.value().notices;
+  notices.insert(notices.begin(), file.notices.begin(), file.notices.end());
+  return ParseFlags(table, args, std::move(below).value());
+}
+
+// The model in front goes before --model, and both before the file's.
+Status PlaceModel(ParsedFlags& flags) {
+  const auto named = flags.uses.find("model");
+  if (named != flags.uses.end() && named->second.times > 0) {
+    flags.notices.push_back(
+        "the model goes in front, without --model: `baltoro serve MODEL`; --model is accepted");
+  }
+  if (flags.positionals.size() > 1) {
+    return InvalidArgument("unrecognized arguments: " + flags.positionals[1]);
+  }
+  if (flags.positionals.empty()) return Status();
+  const std::string& model = flags.positionals.front();
+  if (named != flags.uses.end() && named->second.times > 0 && named->second.value != Json(model)) {
+    return InvalidArgument(fmt::format("two models: {} and --model {}", model,
+                                       named->second.value.get<std::string>()));
+  }
+  flags.uses["model"].value = model;
+  return Status();
+}
+
+// Typed reading of what was parsed; each getter leaves `target` alone when the flag is absent.
+class Reader {
+ public:
+  explicit Reader(const ParsedFlags& flags) : flags_(flags) {}
+
+  const Json* Find(std::string_view name) const {
+    const auto found = flags_.uses.find(name);
+    return found == flags_.uses.end() ? nullptr : &found->second.value;
+  }
+  bool Has(std::string_view name) const { return Find(name) != nullptr; }
+  bool Is(std::string_view name) const {
+    const Json* value = Find(name);
+    return value != nullptr && *value == Json(true);
+  }
+  int64_t Number(std::string_view name, int64_t otherwise) const {
+    const Json* value = Find(name);
+    return value == nullptr ? otherwise : value->get<int64_t>();
+  }
+  template <typename T>
+  void Get(std::string_view name, T& target) const {
+    if (const Json* value = Find(name)) target = value->get<T>();
+  }
+
+ private:
+  const ParsedFlags& flags_;
+};
+
+Status CheckFrontend(const Reader& flags) {
+  if (flags.Is("enable-auto-tool-choice") && !flags.Has("tool-call-parser")) {
+    return InvalidArgument("Error: --enable-auto-tool-choice requires --tool-call-parser");
+  }
+  if (flags.Is("enable-log-outputs") && !flags.Is("enable-log-requests")) {
+    return InvalidArgument("Error: --enable-log-outputs requires --enable-log-requests");
+  }
+  if (flags.Is("headless") && flags.Number("api-server-count", 0) > 0) {
+    return InvalidArgument("--api-server-count must be 0 with --headless: there is no web server");
+  }
+  return Status();
+}
+
+Status CheckScheduler(const Reader& flags) {
+  if (!flags.Has("max-num-batched-tokens") || !flags.Has("max-num-seqs")) return Status();
+  const int64_t tokens = flags.Number("max-num-batched-tokens", 0);
+  const int64_t sequences = flags.Number("max-num-seqs", 0);
+  if (tokens >= sequences) return Status();
+  return InvalidArgument(fmt::format(
+      "max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}): each "
+      "running sequence needs a token in a step",
+      tokens, sequences));
+}
+
+Status CheckLayout(const Reader& flags) {
+  const int64_t tp = flags.Number("tensor-parallel-size", 1);
+  const int64_t dp = flags.Number("data-parallel-size", 1);
+  const int64_t dcp = flags.Number("decode-context-parallel-size", 1);
+  const bool ranked = flags.Has("data-parallel-rank");
+  if (ranked && flags.Has("data-parallel-start-rank")) {
+    return InvalidArgument(
+        "--data-parallel-rank and --data-parallel-start-rank exclude each other");
+  }
+  if (flags.Number("data-parallel-size-local", 1) > dp) {
+    return InvalidArgument(
+        fmt::format("--data-parallel-size-local {} is more than --data-parallel-size {}",
+                    flags.Number("data-parallel-size-local", 1), dp));
+  }
+  if (ranked && flags.Number("data-parallel-size-local", 1) != 1) {
+    return InvalidArgument("--data-parallel-size-local must be 1 with --data-parallel-rank");
+  }
+  if (tp % dcp != 0) {
+    return InvalidArgument(fmt::format(
+        "--tensor-parallel-size {} must be divisible by --decode-context-parallel-size {}", tp,
+        dcp));
+  }
+  if (flags.Is("enable-eplb") && (!flags.Is("enable-expert-parallel") || tp * dp == 1)) {
+    return InvalidArgument("--enable-eplb needs --enable-expert-parallel and more than one rank");
+  }
+  return Status();
+}
+
+void FillModel(const Reader& flags, ServeOptions& options) {
+  flags.Get("model", options.model);
+  flags.Get("served-model-name", options.served_model_names);
+  if (options.served_model_names.empty() && !options.model.empty()) {
+    options.served_model_names = {options.model};
+  }
+  flags.Get("tokenizer", options.tokenizer);
+  flags.Get("dtype", options.dtype);
+  if (options.dtype == "float") options.dtype = "float32";
+  flags.Get("quantization", options.quantization);
+  flags.Get("load-format", options.load_format);
+  if (options.load_format == "compressed-tensors") {
+    options.notices.push_back(
+        "--load-format compressed-tensors is taken as auto: it is a weight format, which the "
+        "checkpoint states itself");
+    options.load_format = "auto";
+  }
+  if (options.load_format == "hf") options.load_format = "auto";
+  flags.Get("max-model-len", options.max_model_len);
+  flags.Get("seed", options.seed);
+  flags.Get("generation-config", options.generation_config);
+  flags.Get("override-generation-config", options.override_generation_config);
+  flags.Get("max-logprobs", options.max_logprobs);
+}
+
+void FillDoor(const Reader& flags, ServeOptions& options) {
+  flags.Get("host", options.host);
+  flags.Get("port", options.port);
+  flags.Get("uds", options.uds);
+  if (!options.uds.empty() && (flags.Has("host") || flags.Has("port"))) {
+    options.notices.push_back("--host and --port have no effect beside --uds");
+  }
+  flags.Get("root-path", options.root_path);
+  flags.Get("api-key", options.api_keys);
+  flags.Get("api-key-file", options.api_key_file);
+  flags.Get("allowed-origins", options.allowed_origins);
+  flags.Get("allowed-methods", options.allowed_methods);
+  flags.Get("allowed-headers", options.allowed_headers);
+  flags.Get("allow-credentials", options.allow_credentials);
+  flags.Get("enable-request-id-headers", options.enable_request_id_headers);
+  flags.Get("enable-prompt-tokens-details", options.enable_prompt_tokens_details);
+  flags.Get("enable-force-include-usage", options.enable_force_include_usage);
+  flags.Get("enable-log-requests", options.enable_log_requests);
+  flags.Get("max-log-len", options.max_log_len);
+  flags.Get("disable-log-stats", options.disable_log_stats);
+  flags.Get("stream-interval", options.stream_interval);
+  flags.Get("shutdown-timeout", options.shutdown_timeout);
+  flags.Get("chat-template", options.chat_template);
+  flags.Get("chat-template-content-format", options.chat_template_content_format);
+  flags.Get("default-chat-template-kwargs", options.default_chat_template_kwargs);
+  flags.Get("tool-call-parser", options.tool_call_parser);
+  flags.Get("reasoning-parser", options.reasoning_parser);
+  flags.Get("enable-auto-tool-choice", options.enable_auto_tool_choice);
+}
+
+void FillEngine(const Reader& flags, ServeOptions& options) {
+  flags.Get("device", options.device);
+  flags.Get("cpu-threads", options.cpu_threads);
+  flags.Get("engine-in-process", options.engine_in_process);
+  flags.Get("kv-cache-dtype", options.kv_cache_dtype);
+  flags.Get("kv-cache-memory-bytes", options.kv_cache_memory_bytes);
+  if (const int64_t size = flags.Number("block-size", 64); size != 64) {
+    options.notices.push_back(fmt::format("--block-size {}: blocks of 64 tokens are used", size));
+  }
+  flags.Get("enable-prefix-caching", options.enable_prefix_caching);
+  flags.Get("enable-chunked-prefill", options.enable_chunked_prefill);
+  flags.Get("max-num-batched-tokens", options.max_num_batched_tokens);
+  flags.Get("max-num-seqs", options.max_num_seqs);
+  flags.Get("scheduling-policy", options.scheduling_policy);
+  flags.Get("max-queued-requests", options.max_queued_requests);
+}
+
+Ending Refusal(const FlagTable& table, const Availability& availability) {
+  Ending ending{.exit_code = 1};
+  for (const std::string& line : availability.refusals) {
+    ending.err += fmt::format("{}: {}\n", table.command(), line);
+  }
+  return ending;
+}
+
+}  // namespace
+
+Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
+                                 const Environment& environment) {
+  const FlagTable table = ServeFlags();
+  if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
+  Result<ParsedFlags> parsed = ParseWithConfigFile(table, args);
+  if (!parsed.ok()) return UsageError(table, parsed.status().message());
+  ParsedFlags& flags = parsed.value();
+
+  const Reader reader(flags);
+  for (const Status& status :
+       {PlaceModel(flags), CheckFrontend(reader), CheckScheduler(reader), CheckLayout(reader)}) {
+    if (!status.ok()) return UsageError(table, status.message());
+  }
+  const Availability availability = Judge(table, flags);
+  if (!availability.refusals.empty()) return Refusal(table, availability);
+
+  ServeOptions options;
+  options.notices = flags.notices;
+  options.notices.insert(options.notices.end(), availability.notices.begin(),
+                         availability.notices.end());
+  FillModel(reader, options);
+  FillDoor(reader, options);
+  FillEngine(reader, options);
+  const Status applied = ApplyEnvironment(environment, options);
+  if (!applied.ok()) return UsageError(table, applied.message());
+  return options;
+}
+
+}  // namespace baltoro

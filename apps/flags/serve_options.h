@@ -1,0 +1,84 @@
+#pragma once
+
+// `baltoro serve`: what its command line, file and environment come to.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "flags/ending.h"
+
+namespace baltoro {
+
+struct ServeOptions {
+  // The model. An empty path means the pocket model.
+  std::string model;
+  std::vector<std::string> served_model_names;  // never empty once `model` is known; see ParseServe
+  std::string tokenizer;                        // directory; empty: the model's
+  std::string dtype = "auto";                   // auto, bfloat16 or float32
+  std::string quantization;                     // empty: what the checkpoint says
+  std::string load_format = "auto";             // auto, safetensors or dummy
+  int64_t max_model_len = 0;                    // tokens; 0: the model's, -1: the most that fits
+  bool allow_long_max_model_len = false;        // above what the model was made for
+  uint64_t seed = 0;
+  std::string generation_config = "auto";  // auto, vllm, or a directory
+  Json override_generation_config = Json::object();
+  int max_logprobs = 20;  // -1: no limit
+
+  // The door.
+  std::string host;  // empty: all interfaces
+  int port = 8000;   // 0: a free one
+  std::string uds;   // path; not empty: instead of host and port
+  std::string root_path;
+  std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
+  std::string api_key_file;           // path; its keys are accepted too
+  Json allowed_origins = Json::array({"*"});
+  Json allowed_methods = Json::array({"*"});
+  Json allowed_headers = Json::array({"*"});
+  bool allow_credentials = false;
+  bool enable_request_id_headers = false;
+  bool enable_prompt_tokens_details = false;
+  bool enable_force_include_usage = false;
+  bool enable_log_requests = false;
+  int64_t max_log_len = -1;  // characters or token ids; -1: no limit
+  bool disable_log_stats = false;
+  double log_stats_interval_s = 10;
+  LogLevel log_level = LogLevel::kInfo;
+  int stream_interval = 1;   // tokens in a streamed piece
+  int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
+
+  // The chat format.
+  std::string chat_template;  // path, or the template itself; empty: the model's
+  std::string chat_template_content_format = "auto";
+  Json default_chat_template_kwargs = Json::object();
+  std::string tool_call_parser;
+  std::string reasoning_parser;
+  bool enable_auto_tool_choice = false;
+
+  // The engine.
+  std::string device = "auto";  // auto or cpu
+  int cpu_threads = 0;          // 0: one for each core
+  bool engine_in_process = false;
+  std::string kv_cache_dtype = "auto";  // auto or bfloat16
+  int64_t kv_cache_memory_bytes = 0;    // 0: the smaller of 4 GiB and a quarter of free memory
+  int block_size = 64;                  // tokens; always 64
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  int64_t max_num_batched_tokens = 0;  // 0: 2048
+  int max_num_seqs = 0;                // 0: 256, at most max_num_batched_tokens
+  std::string scheduling_policy = "fcfs";
+  int64_t max_queued_requests = 1024;
+
+  // One line each, for the log at start.
+  std::vector<std::string> notices;
+};
+
+// `args` are what follows "serve". Usage errors end with code 2; a flag whose feature is not there,
+// with 1 and a line for each such flag. served_model_names is left empty when neither
+// --served-model-name nor a model was given.
+Outcome<ServeOptions> ParseServe(std::span<const std::string> args, const Environment& environment);
+
+}  // namespace baltoro

@@ -1,0 +1,322 @@
+#include "flags/serve_options.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/support.h"
+
+namespace baltoro {
+namespace {
+
+using Args = std::vector<std::string>;
+
+ServeOptions Accept(const Args& args, const Environment& environment = {}) {
+  Outcome<ServeOptions> outcome = ParseServe(args, environment);
+  if (const Ending* ending = std::get_if<Ending>(&outcome)) {
+    ADD_FAILURE() << ending->err;
+    return {};
+  }
+  return std::get<ServeOptions>(outcome);
+}
+
+Ending End(const Args& args, const Environment& environment = {}) {
+  Outcome<ServeOptions> outcome = ParseServe(args, environment);
+  if (const Ending* ending = std::get_if<Ending>(&outcome)) return *ending;
+  ADD_FAILURE() << "accepted";
+  return {};
+}
+
+bool HasLine(const std::vector<std::string>& lines, std::string_view part) {
+  for (const std::string& line : lines) {
+    if (line.find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(ServeOptionsTest, AnEmptyLineGivesTheDefaults) {
+  const ServeOptions options = Accept({});
+  EXPECT_EQ(options.model, "");
+  EXPECT_EQ(options.port, 8000);
+  EXPECT_EQ(options.max_model_len, 0);
+  EXPECT_EQ(options.max_logprobs, 20);
+  EXPECT_TRUE(options.enable_prefix_caching);
+  EXPECT_TRUE(options.notices.empty());
+}
+
+TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
+  const ServeOptions options = Accept({"/m",
+                                       "--host=::1",
+                                       "--port=0",
+                                       "--served-model-name=a",
+                                       "--api-key=k1",
+                                       "--api-key-file=/keys",
+                                       "--allowed-origins=[\"o\"]",
+                                       "--allowed-methods=[\"GET\"]",
+                                       "--allowed-headers=[\"h\"]",
+                                       "--allow-credentials",
+                                       "--chat-template=/t",
+                                       "--chat-template-content-format=openai",
+                                       "--default-chat-template-kwargs.thinking=false",
+                                       "--tool-call-parser=kimi_k2",
+                                       "--reasoning-parser=kimi_k2",
+                                       "--enable-auto-tool-choice",
+                                       "--enable-prompt-tokens-details",
+                                       "--enable-force-include-usage",
+                                       "--enable-request-id-headers",
+                                       "--enable-log-requests",
+                                       "--max-log-len=9",
+                                       "--dtype=float",
+                                       "--max-model-len=4k",
+                                       "--seed=18446744073",
+                                       "--load-format=dummy",
+                                       "--generation-config=vllm",
+                                       "--override-generation-config={\"temperature\":0.5}",
+                                       "--max-logprobs=-1",
+                                       "--kv-cache-dtype=bfloat16",
+                                       "--kv-cache-memory-bytes=1G",
+                                       "--no-enable-prefix-caching",
+                                       "--max-num-batched-tokens=1K",
+                                       "--max-num-seqs=33",
+                                       "--scheduling-policy=priority",
+                                       "--stream-interval=4",
+                                       "--shutdown-timeout=30",
+                                       "--disable-log-stats",
+                                       "--root-path=/r",
+                                       "--device=cpu",
+                                       "--cpu-threads=2",
+                                       "--engine-in-process",
+                                       "--max-queued-requests=5",
+                                       "--tokenizer=/tok"});
+  EXPECT_EQ(options.model, "/m");
+  EXPECT_EQ(options.host, "::1");
+  EXPECT_EQ(options.port, 0);
+  EXPECT_EQ(options.served_model_names, Args({"a"}));
+  EXPECT_EQ(options.api_keys, Args({"k1"}));
+  EXPECT_EQ(options.api_key_file, "/keys");
+  EXPECT_EQ(options.allowed_origins, Json({"o"}));
+  EXPECT_EQ(options.allowed_methods, Json({"GET"}));
+  EXPECT_EQ(options.allowed_headers, Json({"h"}));
+  EXPECT_TRUE(options.allow_credentials);
+  EXPECT_EQ(options.chat_template, "/t");
+  EXPECT_EQ(options.chat_template_content_format, "openai");
+  EXPECT_EQ(options.default_chat_template_kwargs, Json::parse(R"({"thinking":false})"));
+  EXPECT_EQ(options.tool_call_parser, "kimi_k2");
+  EXPECT_EQ(options.reasoning_parser, "kimi_k2");
+  EXPECT_TRUE(options.enable_auto_tool_choice);
+  EXPECT_TRUE(options.enable_prompt_tokens_details);
+  EXPECT_TRUE(options.enable_force_include_usage);
+  EXPECT_TRUE(options.enable_request_id_headers);
+  EXPECT_TRUE(options.enable_log_requests);
+  EXPECT_EQ(options.max_log_len, 9);
+  EXPECT_EQ(options.dtype, "float32");
+  EXPECT_EQ(options.max_model_len, 4000);
+  EXPECT_EQ(options.seed, 18446744073u);
+  EXPECT_EQ(options.load_format, "dummy");
+  EXPECT_EQ(options.generation_config, "vllm");
+  EXPECT_EQ(options.override_generation_config, Json::parse(R"({"temperature":0.5})"));
+  EXPECT_EQ(options.max_logprobs, -1);
+  EXPECT_EQ(options.kv_cache_dtype, "bfloat16");
+  EXPECT_EQ(options.kv_cache_memory_bytes, int64_t{1} << 30);
+  EXPECT_FALSE(options.enable_prefix_caching);
+  EXPECT_EQ(options.max_num_batched_tokens, 1024);
+  EXPECT_EQ(options.max_num_seqs, 33);
+  EXPECT_EQ(options.scheduling_policy, "priority");
+  EXPECT_EQ(options.stream_interval, 4);
+  EXPECT_EQ(options.shutdown_timeout, 30);
+  EXPECT_TRUE(options.disable_log_stats);
+  EXPECT_EQ(options.root_path, "/r");
+  EXPECT_EQ(options.device, "cpu");
+  EXPECT_EQ(options.cpu_threads, 2);
+  EXPECT_TRUE(options.engine_in_process);
+  EXPECT_EQ(options.max_queued_requests, 5);
+  EXPECT_EQ(options.tokenizer, "/tok");
+  EXPECT_TRUE(options.notices.empty());
+}
+
+TEST(ServeOptionsTest, TheModelStandsInFrontOrBehindItsFlag) {
+  EXPECT_EQ(Accept({"/m", "--port", "1"}).served_model_names, Args({"/m"}));
+  EXPECT_EQ(Accept({"--port", "1", "/m"}).model, "/m");
+  const ServeOptions named = Accept({"--model", "/m"});
+  EXPECT_EQ(named.model, "/m");
+  EXPECT_TRUE(HasLine(named.notices, "--model"));
+  EXPECT_EQ(Accept({"/m", "--model", "/m"}).model, "/m");
+  EXPECT_EQ(End({"/m", "--model", "/n"}).exit_code, 2);
+  const Ending two = End({"/m", "/n"});
+  EXPECT_EQ(two.exit_code, 2);
+  EXPECT_NE(two.err.find("unrecognized arguments: /n"), std::string::npos);
+}
+
+TEST(ServeOptionsTest, UsageErrorsPrintTheUsageAndEndWithTwo) {
+  const Ending ending = End({"--nope"});
+  EXPECT_EQ(ending.exit_code, 2);
+  EXPECT_EQ(ending.out, "");
+  EXPECT_TRUE(ending.err.starts_with("usage: baltoro serve [MODEL] [options]\n"));
+  EXPECT_NE(ending.err.find("baltoro serve: error: unrecognized arguments: --nope"),
+            std::string::npos);
+}
+
+TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
+  const Ending ending = End({"/m", "-tp", "8", "--speculative-config", R"({"method":"eagle3"})"});
+  EXPECT_EQ(ending.exit_code, 1);
+  EXPECT_EQ(ending.err,
+            "baltoro serve: --tensor-parallel-size 8 is not available yet in this version: tensor "
+            "parallelism\n"
+            "baltoro serve: --speculative-config is not available yet in this version: Eagle3 "
+            "drafts\n");
+}
+
+TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {
+  const ServeOptions options = Accept(
+      {"-tp=1", "-pp", "1", "-dp", "1", "-dcp", "1", "--nnodes", "1", "--enable-chunked-prefill",
+       "--no-enable-eplb", "--kv-offloading-size", "0", "--speculative-config", "{}",
+       "--limit-mm-per-prompt", "{\"image\": 0}", "--response-role", "assistant"});
+  EXPECT_TRUE(options.notices.empty());
+}
+
+TEST(ServeOptionsTest, AFlagThatWorksForSomeValuesStopsAtTheOthers) {
+  for (const Args& args :
+       {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8"}, Args{"--load-format", "gguf"},
+        Args{"--device", "cuda"}, Args{"--no-enable-chunked-prefill"}, Args{"-q", "fp8"}}) {
+    const Ending ending = End(args);
+    EXPECT_EQ(ending.exit_code, 1) << args.back();
+    EXPECT_NE(ending.err.find("is not available yet in this version"), std::string::npos);
+  }
+}
+
+TEST(ServeOptionsTest, PythonPluginsAreRefusedClearly) {
+  const Ending ending = End({"--middleware", "my.Class"});
+  EXPECT_EQ(ending.exit_code, 1);
+  EXPECT_NE(ending.err.find("--middleware my.Class cannot be served"), std::string::npos);
+}
+
+TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
+  const ServeOptions options =
+      Accept({"--gpu-memory-utilization", "0.95", "--trust-remote-code", "--enforce-eager",
+              "--no-async-scheduling", "--swap-space", "32", "--disable-log-requests",
+              "--skip-non-local-expert-weights", "--api-server-count", "4",
+              "--distributed-executor-backend", "mp", "--load-format", "compressed-tensors",
+              "--block-size", "16", "--quantization-param-path", "/s.json"});
+  const Args expected = {"--gpu-memory-utilization 0.95 has no effect here",
+                         "--trust-remote-code has no effect here",
+                         "--enforce-eager has no effect here",
+                         "--no-async-scheduling has no effect here",
+                         "--swap-space 32 is ignored",
+                         "--disable-log-requests is ignored",
+                         "--skip-non-local-expert-weights is taken as --enable-ep-weight-filter",
+                         "--enable-ep-weight-filter has no effect here",
+                         "--api-server-count 4 has no effect here",
+                         "--distributed-executor-backend mp has no effect here",
+                         "--load-format compressed-tensors is taken as auto",
+                         "--block-size 16: blocks of 64 tokens are used",
+                         "--quantization-param-path /s.json is ignored"};
+  for (const std::string& line : expected) EXPECT_TRUE(HasLine(options.notices, line)) << line;
+  EXPECT_EQ(options.notices.size(), expected.size());
+  EXPECT_EQ(options.load_format, "auto");
+  EXPECT_EQ(options.block_size, 64);
+}
+
+TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
+  EXPECT_EQ(End({"--enable-auto-tool-choice"}).err,
+            "Error: --enable-auto-tool-choice requires --tool-call-parser\n");
+  EXPECT_EQ(End({"--enable-log-outputs"}).err,
+            "Error: --enable-log-outputs requires --enable-log-requests\n");
+  for (const Args& args :
+       {Args{"--enable-auto-tool-choice"}, Args{"--enable-log-outputs"},
+        Args{"--max-num-batched-tokens", "8", "--max-num-seqs", "9"},
+        Args{"-dp", "4", "-dpn", "1", "-dpr", "1"}, Args{"-dp", "2", "-dpl", "3"},
+        Args{"-dp", "4", "-dpn", "1", "-dpl", "2"}, Args{"-tp", "8", "-dcp", "3"},
+        Args{"--enable-eplb", "-ep"}, Args{"--enable-eplb", "-tp", "8"},
+        Args{"--headless", "--api-server-count", "2"}}) {
+    EXPECT_EQ(End(args).exit_code, 2) << args.front();
+  }
+}
+
+std::string WriteFile(const test::TempDir& dir, const std::string& name, const std::string& text) {
+  const std::string path = dir.path() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+TEST(ServeOptionsTest, TheCommandLineGoesBeforeTheFileAndTheFileBeforeDefaults) {
+  const test::TempDir dir;
+  const std::string path = WriteFile(dir, "a.yaml",
+                                     "model: /file\nport: 81\nmax_num_seqs: 8\n"
+                                     "enforce-eager: true\nserved-model-name: [x, y]\n"
+                                     "default-chat-template-kwargs: {thinking: true, k: 1}\n");
+  const ServeOptions options = Accept(
+      {"--port", "82", "--config", path, "--default-chat-template-kwargs.thinking", "false"});
+  EXPECT_EQ(options.model, "/file");
+  EXPECT_EQ(options.port, 82);
+  EXPECT_EQ(options.max_num_seqs, 8);
+  EXPECT_EQ(options.served_model_names, Args({"x", "y"}));
+  EXPECT_EQ(options.default_chat_template_kwargs, Json::parse(R"({"thinking":false,"k":1})"));
+  EXPECT_EQ(options.notices.size(), 1u);  // --enforce-eager; precedence is no duplicate
+  EXPECT_EQ(Accept({"/line", "--config=" + path}).model, "/line");
+  EXPECT_EQ(Accept({"--model", "/line", "--config=" + path}).model, "/line");
+}
+
+TEST(ServeOptionsTest, AWrongFileIsAUsageErrorThatNamesIt) {
+  const test::TempDir dir;
+  const std::string good = WriteFile(dir, "good.yaml", "port: 1\n");
+  const std::string unknown = WriteFile(dir, "unknown.yaml", "prot: 1\n");
+  const std::string many = WriteFile(dir, "many.yaml", "port: [1, 2]\n");
+  const std::string nested = WriteFile(dir, "nested.yaml", "config: " + good + "\n");
+  for (const std::string& path : {unknown, many, nested}) {
+    const Ending ending = End({"--config", path});
+    EXPECT_EQ(ending.exit_code, 2);
+    EXPECT_NE(ending.err.find(path + ": "), std::string::npos) << ending.err;
+  }
+  EXPECT_NE(End({"--config", good, "--config", good}).err.find("More than one config file"),
+            std::string::npos);
+  EXPECT_EQ(End({"--config", "/x.json"}).exit_code, 2);
+}
+
+TEST(ServeOptionsTest, TheEnvironmentFillsWhatTheLineLeavesOpen) {
+  const Environment environment = {{"VLLM_API_KEY", "env"},
+                                   {"VLLM_CPU_KVCACHE_SPACE", "2"},
+                                   {"VLLM_LOGGING_LEVEL", "debug"},
+                                   {"VLLM_LOG_STATS_INTERVAL", "2.5"},
+                                   {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1"},
+                                   {"HOME", "/root"}};
+  const ServeOptions options = Accept({}, environment);
+  EXPECT_EQ(options.api_keys, Args({"env"}));
+  EXPECT_EQ(options.kv_cache_memory_bytes, int64_t{2} << 30);
+  EXPECT_EQ(options.log_level, LogLevel::kDebug);
+  EXPECT_EQ(options.log_stats_interval_s, 2.5);
+  EXPECT_TRUE(options.allow_long_max_model_len);
+  EXPECT_TRUE(options.notices.empty());
+  const ServeOptions line =
+      Accept({"--api-key", "a", "b", "--kv-cache-memory-bytes", "5"}, environment);
+  EXPECT_EQ(line.api_keys, Args({"a", "b"}));
+  EXPECT_EQ(line.kv_cache_memory_bytes, 5);
+}
+
+TEST(ServeOptionsTest, AWrongVariableIsAUsageErrorThatNamesIt) {
+  for (const auto& [name, value] :
+       {std::pair("VLLM_CPU_KVCACHE_SPACE", "4GB"), std::pair("VLLM_CPU_KVCACHE_SPACE", "-1"),
+        std::pair("VLLM_CPU_KVCACHE_SPACE", "1e300"), std::pair("VLLM_LOGGING_LEVEL", "LOUD"),
+        std::pair("VLLM_LOG_STATS_INTERVAL", "0")}) {
+    const Ending ending = End({}, {{name, value}});
+    EXPECT_EQ(ending.exit_code, 2);
+    EXPECT_NE(ending.err.find(name), std::string::npos);
+  }
+}
+
+TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
+  const ServeOptions options = Accept({}, {{"HCCL_BUFFSIZE", "800"},
+                                           {"VLLM_ASCEND_ENABLE_MLAPO", "1"},
+                                           {"TASK_QUEUE_ENABLE", "1"},
+                                           {"VLLM_RPC_TIMEOUT", "1"},
+                                           {"VLLM_SOMETHING_NEW", "1"},
+                                           {"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(
+      options.notices,
+      Args({"environment: HCCL_BUFFSIZE, TASK_QUEUE_ENABLE, VLLM_ASCEND_ENABLE_MLAPO: settings "
+            "of other devices, not used here",
+            "environment: VLLM_RPC_TIMEOUT: no effect in this version",
+            "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
+}
+
+}  // namespace
+}  // namespace baltoro
