@@ -1,0 +1,78 @@
+#include "server/response_shape.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "base/json.h"
+#include "base/utf8.h"
+
+namespace baltoro {
+
+void AppendUsage(std::string& out, const Usage& usage) {
+  fmt::format_to(std::back_inserter(out),
+                 R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
+                 R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
+                 usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
+                 usage.completion_tokens, usage.cached_tokens);
+}
+
+void AppendStopReason(std::string& out, const ChoiceEnd& end) {
+  if (end.stop_string) {
+    AppendJsonString(out, *end.stop_string);
+  } else if (end.stop_token) {
+    out += std::to_string(*end.stop_token);
+  } else {
+    out += "null";
+  }
+}
+
+void AppendTokenIds(std::string& out, const std::vector<TokenId>& ids) {
+  out.push_back('[');
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out.push_back(',');
+    out += std::to_string(ids[i]);
+  }
+  out.push_back(']');
+}
+
+void AppendLogprob(std::string& out, float logprob) {
+  if (!std::isfinite(logprob)) {
+    out += "-9999.0";
+    return;
+  }
+  fmt::format_to(std::back_inserter(out), "{}", logprob);
+}
+
+std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
+  return Utf8Sanitize(tokenizer.TokenBytes(id));
+}
+
+void AppendPromptLogprobs(std::string& out,
+                          const Tokenizer& tokenizer,
+                          const std::vector<TokenLogprobs>& rows) {
+  out.push_back('[');
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0) out.push_back(',');
+    if (rows[i].empty()) {
+      out += "null";
+      continue;
+    }
+    out.push_back('{');
+    for (size_t j = 0; j < rows[i].size(); ++j) {
+      const TokenLogprob& one = rows[i][j];
+      // The token itself comes first and may come again among the top ones.
+      if (j > 0 && one.id == rows[i][0].id) continue;
+      fmt::format_to(std::back_inserter(out), R"({}"{}":{{"logprob":)", j > 0 ? "," : "", one.id);
+      AppendLogprob(out, one.logprob);
+      fmt::format_to(std::back_inserter(out), R"(,"rank":{},"decoded_token":)", one.rank);
+      AppendJsonString(out, TokenText(tokenizer, one.id));
+      out.push_back('}');
+    }
+    out.push_back('}');
+  }
+  out.push_back(']');
+}
+
+}  // namespace baltoro

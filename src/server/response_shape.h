@@ -1,0 +1,77 @@
+#pragma once
+
+// How an endpoint prints a generation. A shape knows JSON and nothing of engines, sockets or
+// threads.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "request/request.h"
+#include "server/api_error.h"
+#include "text/event_parser.h"
+#include "text/tokenizer.h"
+
+namespace baltoro {
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+// How one choice ended, in the API's words.
+struct ChoiceEnd {
+  std::string finish_reason;  // stop, length, tool_calls, abort
+  std::optional<std::string> stop_string;
+  std::optional<TokenId> stop_token;
+};
+
+// One choice as far as it has come. Streaming shapes read only the new part.
+struct ChoiceState {
+  int index = 0;
+  std::vector<TokenId> prompt;  // kept for echo and for prompt log-probabilities
+  std::vector<TokenId> tokens;  // kept when the whole answer or token ids need them
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  std::vector<OutputEvent> events;  // whole answers only
+  int64_t completion_tokens = 0;
+  ChoiceEnd end;
+};
+
+// What one step added to one choice.
+struct ChoiceDelta {
+  const std::vector<OutputEvent>& events;
+  std::vector<TokenId> tokens;
+  std::vector<TokenLogprobs> logprobs;
+};
+
+class ResponseShape {
+ public:
+  virtual ~ResponseShape() = default;
+  // Appends complete "data: {...}\n\n" events.
+  virtual void Begin(const ChoiceState& choice, const Usage* usage, std::string& out) = 0;
+  virtual void Delta(const ChoiceState& choice,
+                     const ChoiceDelta& delta,
+                     const Usage* usage,
+                     std::string& out) = 0;
+  virtual void End(const ChoiceState& choice, const Usage* usage, std::string& out) = 0;
+  virtual void UsageChunk(const Usage& usage, std::string& out) = 0;
+  // The whole answer as one JSON object.
+  virtual std::string Whole(const std::vector<ChoiceState>& choices, const Usage& usage) = 0;
+};
+
+// Shared pieces of JSON.
+void AppendUsage(std::string& out, const Usage& usage);
+void AppendStopReason(std::string& out, const ChoiceEnd& end);
+void AppendTokenIds(std::string& out, const std::vector<TokenId>& ids);
+// A log-probability as a finite JSON number; -inf becomes -9999.0, as upstream does.
+void AppendLogprob(std::string& out, float logprob);
+// The text of one token for a log-probability list: its characters, or its name.
+std::string TokenText(const Tokenizer& tokenizer, TokenId id);
+// [null, {"ID": {"logprob", "rank", "decoded_token"}, ...}, ...]
+void AppendPromptLogprobs(std::string& out,
+                          const Tokenizer& tokenizer,
+                          const std::vector<TokenLogprobs>& rows);
+
+}  // namespace baltoro

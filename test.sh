@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, and runs every test that this machine can run.
+#
+#   ./test.sh          format, layers, a release build with unit, golden and end-to-end tests, and an address- and
+#                      undefined-behaviour-sanitizer build of the host rooms
+#   ./test.sh --long   all that, then: thread sanitizer, the long simulations, the fuzz targets; takes hours
+set -euo pipefail
+cd "$(dirname "$0")"
+long=0
+case "${1:-}" in
+  "") ;;
+  --long) long=1 ;;
+  *) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+esac
+started=$(date +%s)
+step() { printf '\n== %s  (%s s)\n' "$*" "$(($(date +%s) - started))"; }
+
+step "packages"
+tools/install.sh $([ $long = 1 ] && echo long || echo test)
+tools/venv.sh .venv
+
+step "format, layers, words"
+tools/format.sh --check
+tools/check_layers.py
+tools/check_words.sh
+
+step "release build"
+cmake --preset release -DBT_TESTS=ON -DBT_BENCH=ON >/dev/null
+ninja -C build/release
+
+step "unit and golden tests"
+ctest --test-dir build/release --output-on-failure -j2 -LE 'gpu|e2e'
+
+step "against libraries of others, and from outside"
+ctest --test-dir build/release --output-on-failure -L e2e
+
+step "address and undefined-behaviour sanitizers, host rooms"
+cmake --preset asan -DBT_BENCH=OFF >/dev/null
+ninja -C build/asan
+ASAN_OPTIONS=detect_stack_use_after_return=1 ctest --test-dir build/asan --output-on-failure -j2 -LE 'gpu|e2e|slow'
+
+if [ $long = 1 ]; then
+  step "thread sanitizer"
+  cmake --preset tsan -DBT_BENCH=OFF >/dev/null
+  ninja -C build/tsan
+  ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e|slow'
+  step "long simulations"
+  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'simulation'
+  step "fuzz targets"
+  tools/fuzz.sh
+fi
+step "all passed"

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Installs what a task needs from the distribution's packages: install.sh build|test|long. Root or sudo. Installs nothing
+# that is already there, so a second call is quick and needs no network.
+set -euo pipefail
+case "${1:-build}" in
+  build) groups="build" ;;
+  test) groups="build test" ;;
+  long) groups="build test long" ;;
+  *) echo "usage: install.sh build|test|long" >&2; exit 2 ;;
+esac
+
+build="g++ cmake ninja-build ccache mold pkg-config libssl-dev nlohmann-json3-dev libfmt-dev libspdlog-dev
+  libyaml-cpp-dev prometheus-cpp-dev ca-certificates"
+test="libgtest-dev libgmock-dev libbenchmark-dev libicu-dev python3 python3-venv curl procps file"
+if apt-cache show clang-format-14 >/dev/null 2>&1; then test="$test clang-format-14"; fi
+long="clang-19 libclang-rt-19-dev"
+
+missing=""
+for group in $groups; do
+  for package in ${!group}; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+  done
+done
+[ -z "$missing" ] && exit 0
+
+as_root=""
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { echo "these packages are missing and neither root nor sudo is at hand:$missing" >&2; exit 1; }
+  as_root=sudo
+fi
+command -v apt-get >/dev/null || { echo "not a Debian or Ubuntu system; install the equivalents of:$missing" >&2; exit 1; }
+echo "installing:$missing"
+log=$(mktemp)
+if ! { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "the packages could not be installed; the whole log is in $log" >&2
+  exit 1
+fi
+rm -f "$log"
