@@ -6,7 +6,6 @@
 // Weights are kept as the table's activation type: bf16, or f32 in float32 mode.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,18 +21,18 @@
 
 namespace baltoro {
 
-enum class LoadFormat { kSafetensors, kDummy };
+enum class LoadFormat : uint8_t { kSafetensors, kDummy };
 
 struct K2LoadOptions {
   LoadFormat format = LoadFormat::kSafetensors;
   uint64_t seed = 0;          // of dummy weights
-  int64_t positions_max = 0;  // positions the rotary table covers; 0: the configuration's
+  int64_t positions_max = 0;  // that the rotary table covers; 0: the configuration's
   LoadProgress progress;      // may be empty; called on the loading thread
 };
 
 class K2Model {
  public:
-  // `dir` is ignored for dummy weights. `ops` and `pool` must outlive the model.
+  // `dir` is ignored for dummy weights. `ops` and `pool` (null: one thread) must outlive the model.
   static Result<std::unique_ptr<K2Model>> Load(const K2Config& config,
                                                const std::string& dir,
                                                const OpsTable& ops,
@@ -48,39 +47,41 @@ class K2Model {
 
   // Runs one step: writes the keys of its tokens into `cache` (one view a layer) and the logits of
   // batch.logits_rows into `logits` [rows, vocab] f32. Activations come from `arena`, which the
-  // caller resets between steps. Rows depend on their own sequence alone, bit for bit.
+  // caller resets between steps. A row depends on its own sequence alone, bit for bit.
   void Forward(const ForwardBatch& batch,
                std::span<const KvLayerView> cache,
                TensorView logits,
                Arena& arena);
 
-  // Makes `arena`, and the model's own scratch, as large as the largest step needs, by running
-  // steps of that size through a few layers on a throwaway cache.
-  void ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena& arena);
+  // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
+  // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
+  // each kind on a throwaway cache. `arena` is reset.
+  Status ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena& arena);
 
   const K2Config& config() const { return config_; }
   const OpsTable& ops() const { return ops_; }
   int64_t positions_max() const { return rope_table_.positions; }
   int64_t weight_bytes() const { return weights_.bytes; }
-  // Bytes of KV cache for one token over all layers.
-  int64_t kv_bytes_per_token() const;
+  int64_t scratch_bytes() const { return static_cast<int64_t>(op_scratch_.bytes_reserved()); }
 
  private:
   struct Activations;
 
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool);
-  void BuildRopeTable(int64_t positions);
-  void RunLayers(const ForwardBatch& batch,
-                 std::span<const KvLayerView> cache,
-                 std::span<const int32_t> layers,
-                 TensorView logits,
-                 Arena& arena);
+  Status BuildRopeTable(int64_t positions);
+  // Forward() through the layers named alone; cache[i] belongs to layers[i].
+  void Run(const ForwardBatch& batch,
+           std::span<const int32_t> layers,
+           std::span<const KvLayerView> cache,
+           TensorView logits,
+           Arena& arena);
+  Activations Allocate(int64_t tokens, Arena& arena) const;
   void Embed(const ForwardBatch& batch, const Activations& a);
   void Attention(const LayerWeights& layer,
                  const ForwardBatch& batch,
                  const KvLayerView& cache,
                  const Activations& a);
-  void DenseMlp(const LayerWeights& layer, const Activations& a);
+  void Mlp(const MlpWeights& mlp, const Activations& a);
   void Moe(const LayerWeights& layer, const Activations& a);
   void Logits(const ForwardBatch& batch, const Activations& a, TensorView logits, Arena& arena);
   OpContext Scratch();  // a context whose scratch is empty
@@ -89,14 +90,15 @@ class K2Model {
   const OpsTable& ops_;
   ThreadPool* pool_;
   ModelWeights weights_;
+  std::vector<int32_t> all_layers_;
+  std::vector<int32_t> expert_slots_;  // logical expert -> slot
   Buffer rope_memory_;
   RopeTable rope_table_;
-  Arena op_scratch_;
-  std::vector<int32_t> all_layers_;
+  float softmax_scale_;
+  Arena op_scratch_;  // taken back after every operation
 };
 
-// What Load() would take, without reading anything.
-int64_t WeightBytes(const K2Config& config, const OpsTable& ops);
+// Bytes of KV cache for one token over all layers.
 int64_t KvBytesPerToken(const K2Config& config, const OpsTable& ops);
 
 }  // namespace baltoro

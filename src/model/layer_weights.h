@@ -1,8 +1,7 @@
 #pragma once
 
-// The weights of a model in the layout of its backend, and how they are filled from a source.
-// Matrices that read the same input are packed as one: the two down-projections of attention, and
-// gate with up.
+// The weights of a model in the layout of its backend. Matrices that read the same input are packed
+// as one: the two down-projections of attention, and gate with up.
 
 #include <cstdint>
 #include <vector>
@@ -27,7 +26,7 @@ struct LayerWeights {
   PackedMatrix qkv_a;
   TensorView q_norm;   // [q_lora] f32; empty without a low-rank query path
   TensorView kv_norm;  // [R] f32
-  PackedMatrix q;      // [h (N + P), q_lora or H]
+  PackedMatrix q;      // [h (N + P), q_lora], or [h (N + P), H]
   PackedMatrix kv_b;   // [h (N + V), R]
   PackedMatrix uk_t;   // h matrices [R, N]
   PackedMatrix o;      // [H, h V]
@@ -40,17 +39,19 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  TensorView embedding;   // [vocab, H], row-major, bf16 or f32
+  TensorView embedding;   // [vocab, H], row-major
   TensorView final_norm;  // [H] f32
   PackedMatrix lm_head;   // [vocab, H]
   std::vector<LayerWeights> layers;
-  std::vector<int32_t> expert_slots;  // [E] logical expert -> slot
-  std::vector<Buffer> memory;
+  std::vector<Buffer> memory;  // of the embedding and head, then one a layer
   int64_t bytes = 0;
 };
 
-// Loads every weight the configuration needs, or says which is missing or misshapen. Matrices are
-// stored as ops.act. Several threads read and pack.
+// Bytes that LoadWeights would take. Matrices are stored as ops.act.
+int64_t WeightBytes(const K2Config& config, const OpsTable& ops);
+
+// Loads every weight the configuration needs, or says which is missing or misshapen. Several
+// threads read and pack; `progress` is called on this one.
 Result<ModelWeights> LoadWeights(const K2Config& config,
                                  WeightSource& source,
                                  const OpsTable& ops,

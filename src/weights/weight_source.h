@@ -1,8 +1,7 @@
 #pragma once
 
 // Where weights come from: a checkpoint on disk, or a seed. Names are the family's canonical ones
-// ("model.layers.0.self_attn.o_proj.weight"), whatever prefix the files use. Find() and Read() may
-// be called by several threads at once.
+// ("model.layers.0.self_attn.o_proj.weight"), whatever prefix the files use.
 
 #include <cstdint>
 #include <functional>
@@ -20,21 +19,25 @@ namespace baltoro {
 // Progress while loading: done and total bytes.
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
+struct SourceTensor {
+  std::string name;
+  DType dtype = DType::kBf16;
+  std::vector<int64_t> shape;
+  uint64_t handle = 0;  // of the source
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  // What the source holds under `name`. A source that makes weights up answers `wanted` itself.
-  struct Info {
-    DType dtype = DType::kBf16;
-    std::vector<int64_t> shape;
-  };
-  virtual std::optional<Info> Find(std::string_view name,
-                                   const std::vector<int64_t>& wanted) const = 0;
+  // What the source holds under `name`, if anything. A source that makes weights up answers with
+  // the shape `wanted`. One thread.
+  virtual std::optional<SourceTensor> Find(std::string_view name,
+                                           const std::vector<int64_t>& wanted) = 0;
 
-  // Reads rows [row, row + out.dim(0)) of the tensor as stored into `out` [rows, width], which has
-  // the tensor's type; a vector counts as one row.
-  virtual Status Read(std::string_view name, int64_t row, TensorView out) const = 0;
+  // Reads rows [row, row + out.dim(0)) of a found tensor, as stored, into `out` [rows, width],
+  // which is contiguous and has the tensor's type; a vector counts as one row. Any thread.
+  virtual Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const = 0;
 
   // For messages: the folder, or "dummy weights".
   virtual std::string description() const = 0;

@@ -1,0 +1,380 @@
+#include "model/k2_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "ops/thread_pool.h"
+#include "weights/checkpoint.h"
+#include "weights/dummy_source.h"
+
+namespace baltoro {
+namespace {
+
+// Disks answer faster when several reads are waiting.
+constexpr int kLoadThreadsMin = 4;
+
+template <typename Element>
+TensorView View(std::span<const Element> data, DType type) {
+  return TensorView(const_cast<Element*>(data.data()), type, {static_cast<int64_t>(data.size())});
+}
+
+// [T, width] seen as [T, heads, width / heads].
+TensorView Heads(const TensorView& x, int64_t heads) {
+  TensorView view = x;
+  view.rank = 3;
+  view.shape = {x.dim(0), heads, x.dim(1) / heads};
+  view.stride = {x.stride[0], x.dim(1) / heads, 1};
+  return view;
+}
+
+Status LogUnused(const Checkpoint& checkpoint, const K2Config& config) {
+  for (const auto& [kind, count] : checkpoint.UnusedKinds(config.layers)) {
+    BT_LOG(Warning, "{}: {} tensors {} are not used", checkpoint.description(), count, kind);
+  }
+  return {};
+}
+
+}  // namespace
+
+// Memory of one step, shared by all layers. T tokens.
+struct K2Model::Activations {
+  int64_t tokens = 0;
+  TensorView residual;   // [T, H] f32
+  TensorView delta;      // [T, H] f32: what a sublayer adds to the residual
+  TensorView normed;     // [T, H] act
+  TensorView qkv_a;      // [T, q_lora + R + P] act
+  TensorView q;          // [T, h (N + P)] act
+  TensorView attention;  // [T, h V] act
+  void* gate_up;         // [T, 2 I] act, of the widest MLP
+  void* gated;           // [T, I] act
+  TensorView router;     // [T, E] f32
+  TensorView ids;        // [T, k] i32
+  TensorView weights;    // [T, k] f32
+};
+
+K2Model::K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool)
+    : config_(config),
+      ops_(ops),
+      pool_(pool),
+      all_layers_(static_cast<size_t>(config.layers)),
+      expert_slots_(static_cast<size_t>(config.experts)),
+      softmax_scale_(static_cast<float>(SoftmaxScale(config))) {
+  std::iota(all_layers_.begin(), all_layers_.end(), 0);
+  std::iota(expert_slots_.begin(), expert_slots_.end(), 0);
+}
+
+Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
+                                               const std::string& dir,
+                                               const OpsTable& ops,
+                                               ThreadPool* pool,
+                                               const K2LoadOptions& options) {
+  if (options.format == LoadFormat::kDummy) {
+    DummySource source(options.seed);
+    return Load(config, source, ops, pool, options);
+  }
+  if (!config.quantization.empty()) {
+    return InvalidArgument(fmt::format(
+        "{}: quantization_config {} is not available yet; a BF16 checkpoint is expected", dir,
+        config.quantization));
+  }
+  BT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
+  BT_ASSIGN_OR_RETURN(auto model, Load(config, checkpoint, ops, pool, options));
+  BT_RETURN_IF_ERROR(LogUnused(checkpoint, config));
+  return model;
+}
+
+Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
+                                               WeightSource& source,
+                                               const OpsTable& ops,
+                                               ThreadPool* pool,
+                                               const K2LoadOptions& options) {
+  BT_RETURN_IF_ERROR(config.Validate());
+  std::unique_ptr<K2Model> model(new K2Model(config, ops, pool));
+  const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
+  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(config, source, ops, threads, options.progress));
+  const int64_t positions =
+      options.positions_max > 0 ? options.positions_max : config.positions_max;
+  BT_RETURN_IF_ERROR(model->BuildRopeTable(positions));
+  return model;
+}
+
+Status K2Model::BuildRopeTable(int64_t positions) {
+  const std::vector<double> inverse = InverseFrequencies(config_.rope, config_.rope_dim);
+  const auto pairs = static_cast<int64_t>(inverse.size());
+  const double factor = RopeCosFactor(config_.rope);
+  const int64_t entries = positions * pairs;
+  BT_ASSIGN_OR_RETURN(rope_memory_, Buffer::Create(static_cast<size_t>(2 * entries) * sizeof(float),
+                                                   "the rotary table"));
+  auto* cos = static_cast<float*>(rope_memory_.data());
+  float* sin = cos + entries;
+
+  // Position kNear a + b turns by the angle of kNear a, then by that of b: two short tables instead
+  // of a sine for each entry.
+  constexpr int64_t kNear = 256;
+  std::vector<double> near_cos, near_sin;
+  for (int64_t b = 0; b < kNear; ++b) {
+    for (const double turn : inverse) {
+      near_cos.push_back(std::cos(static_cast<double>(b) * turn));
+      near_sin.push_back(std::sin(static_cast<double>(b) * turn));
+    }
+  }
+  for (int64_t begin = 0; begin < positions; begin += kNear) {
+    const int64_t end = std::min(positions, begin + kNear);
+    for (int64_t j = 0; j < pairs; ++j) {
+      const double far_cos = factor * std::cos(static_cast<double>(begin) * inverse[j]);
+      const double far_sin = factor * std::sin(static_cast<double>(begin) * inverse[j]);
+      for (int64_t position = begin; position < end; ++position) {
+        const int64_t near = (position - begin) * pairs + j;
+        const int64_t at = position * pairs + j;
+        cos[at] = static_cast<float>(far_cos * near_cos[near] - far_sin * near_sin[near]);
+        sin[at] = static_cast<float>(far_sin * near_cos[near] + far_cos * near_sin[near]);
+      }
+    }
+  }
+  rope_table_ = {.cos = cos, .sin = sin, .positions = positions, .dim = config_.rope_dim};
+  return {};
+}
+
+OpContext K2Model::Scratch() {
+  op_scratch_.Reset();
+  return {.pool = pool_, .scratch = &op_scratch_};
+}
+
+K2Model::Activations K2Model::Allocate(int64_t tokens, Arena& arena) const {
+  const auto take = [&](DType type, int64_t width) {
+    void* data = arena.Allocate(static_cast<size_t>(tokens * width * SizeOf(type)));
+    return TensorView(data, type, {tokens, width});
+  };
+  const int64_t inter = std::max(config_.is_moe(0) ? 0 : config_.intermediate,
+                                 config_.moe_intermediate * config_.shared_experts);
+  Activations a;
+  a.tokens = tokens;
+  a.residual = take(DType::kF32, config_.hidden);
+  a.delta = take(DType::kF32, config_.hidden);
+  a.normed = take(ops_.act, config_.hidden);
+  a.qkv_a = take(ops_.act, config_.q_lora + config_.cache_width());
+  a.q = take(ops_.act, config_.heads * config_.head_dim());
+  a.attention = take(ops_.act, config_.heads * config_.value);
+  a.gate_up = take(ops_.act, 2 * inter).data;
+  a.gated = take(ops_.act, inter).data;
+  a.router = take(DType::kF32, config_.experts);
+  a.ids = take(DType::kI32, config_.router.top_k);
+  a.weights = take(DType::kF32, config_.router.top_k);
+  return a;
+}
+
+void K2Model::Forward(const ForwardBatch& batch,
+                      std::span<const KvLayerView> cache,
+                      TensorView logits,
+                      Arena& arena) {
+  BT_CHECK(cache.size() == all_layers_.size());
+  Run(batch, all_layers_, cache, logits, arena);
+}
+
+void K2Model::Run(const ForwardBatch& batch,
+                  std::span<const int32_t> layers,
+                  std::span<const KvLayerView> cache,
+                  TensorView logits,
+                  Arena& arena) {
+  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  BT_CHECK(batch.positions.size() == batch.tokens.size());
+  BT_CHECK(batch.slots.size() == batch.tokens.size());
+  BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
+  if (tokens == 0) return;
+  const Activations a = Allocate(tokens, arena);
+  const auto eps = static_cast<float>(config_.norm_eps);
+
+  Embed(batch, a);
+  const TensorView first_norm = weights_.layers[layers[0]].attention_norm;
+  ops_.rms_norm(Scratch(), a.normed, a.residual, first_norm, eps);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerWeights& layer = weights_.layers[layers[i]];
+    Attention(layer, batch, cache[i], a);
+    ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, layer.mlp_norm, eps);
+    if (config_.is_moe(layers[i])) {
+      Moe(layer, a);
+    } else {
+      Mlp(layer.mlp, a);
+    }
+    if (i + 1 == layers.size()) break;  // the last sum is made for the rows that are asked for
+    const TensorView next_norm = weights_.layers[layers[i + 1]].attention_norm;
+    ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, next_norm, eps);
+  }
+  Logits(batch, a, logits, arena);
+}
+
+void K2Model::Embed(const ForwardBatch& batch, const Activations& a) {
+  ops_.embed(Scratch(), a.residual, weights_.embedding, View(batch.tokens, DType::kI32));
+  if (batch.override_rows.empty()) return;
+  const TensorView& from = batch.embedding_overrides;
+  BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);
+  BT_CHECK(from.dim(0) == static_cast<int64_t>(batch.override_rows.size()));
+  for (size_t i = 0; i < batch.override_rows.size(); ++i) {
+    const int32_t row = batch.override_rows[i];
+    BT_CHECK(row >= 0 && row < a.tokens);
+    std::memcpy(a.residual.row<float>(row), from.row<const float>(static_cast<int64_t>(i)),
+                static_cast<size_t>(config_.hidden) * sizeof(float));
+  }
+}
+
+void K2Model::Attention(const LayerWeights& layer,
+                        const ForwardBatch& batch,
+                        const KvLayerView& cache,
+                        const Activations& a) {
+  const auto eps = static_cast<float>(config_.latent_norm_eps);
+  const TensorView positions = View(batch.positions, DType::kI32);
+  const TensorView latent = a.qkv_a.columns(config_.q_lora, config_.kv_lora);
+  const TensorView key = a.qkv_a.columns(config_.q_lora + config_.kv_lora, config_.rope_dim);
+
+  ops_.linear(Scratch(), a.qkv_a, a.normed, layer.qkv_a);
+  if (config_.q_lora > 0) {
+    const TensorView low = a.qkv_a.columns(0, config_.q_lora);
+    ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
+    ops_.linear(Scratch(), a.q, low, layer.q);
+  } else {
+    ops_.linear(Scratch(), a.q, a.normed, layer.q);
+  }
+  // Only the latent is normalised; the shared key is rotated as it is.
+  ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
+  ops_.rope(Scratch(), Heads(key, 1), positions, rope_table_);
+  ops_.kv_write(Scratch(), cache, latent, key, View(batch.slots, DType::kI64));
+
+  const TensorView q = Heads(a.q, config_.heads);
+  ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), positions, rope_table_);
+  const MlaAttentionArgs args{.out = a.attention,
+                              .q = q,
+                              .cache = cache,
+                              .sequences = batch.sequences,
+                              .kv_b = layer.kv_b,
+                              .uk_t = layer.uk_t,
+                              .scale = softmax_scale_,
+                              .heads = config_.heads,
+                              .nope = static_cast<int32_t>(config_.nope),
+                              .rope = static_cast<int32_t>(config_.rope_dim),
+                              .value = static_cast<int32_t>(config_.value),
+                              .latent = static_cast<int32_t>(config_.kv_lora),
+                              .lse = {}};
+  ops_.mla_attention(Scratch(), args);
+  ops_.linear(Scratch(), a.delta, a.attention, layer.o);
+}
+
+void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
+  const TensorView gate_up(a.gate_up, ops_.act, {a.tokens, mlp.gate_up.n});
+  const TensorView gated(a.gated, ops_.act, {a.tokens, mlp.down.k});
+  ops_.linear(Scratch(), gate_up, a.normed, mlp.gate_up);
+  ops_.swiglu(Scratch(), gated, gate_up);
+  ops_.linear(Scratch(), a.delta, gated, mlp.down);
+}
+
+void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
+  // The shared experts see every token; the routed ones add to their output.
+  if (config_.shared_experts > 0) {
+    Mlp(layer.mlp, a);
+  } else {
+    std::memset(a.delta.data, 0, static_cast<size_t>(a.delta.num_elements()) * sizeof(float));
+  }
+  RouterParams router = config_.router;
+  router.group_by_top2 = static_cast<bool>(layer.router_bias);
+  ops_.linear(Scratch(), a.router, a.normed, layer.router);
+  ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
+  ops_.expert_bank(Scratch(), {.out = a.delta,
+                               .x = a.normed,
+                               .ids = a.ids,
+                               .weights = a.weights,
+                               .gate_up = layer.experts_gate_up,
+                               .down = layer.experts_down,
+                               .slot_of = expert_slots_});
+}
+
+void K2Model::Logits(const ForwardBatch& batch,
+                     const Activations& a,
+                     TensorView logits,
+                     Arena& arena) {
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  if (rows == 0) return;
+  BT_CHECK(logits.rank == 2 && logits.dim(1) == config_.vocab && logits.dtype == DType::kF32);
+  const int64_t width = config_.hidden;
+  const auto take = [&] {
+    const auto bytes = static_cast<size_t>(rows * width) * sizeof(float);
+    return TensorView(arena.Allocate(bytes), DType::kF32, {rows, width});
+  };
+  const TensorView residual = take();
+  const TensorView delta = take();
+  for (int64_t i = 0; i < rows; ++i) {
+    const int32_t row = batch.logits_rows[i];
+    BT_CHECK(row >= 0 && row < a.tokens);
+    const auto bytes = static_cast<size_t>(width) * sizeof(float);
+    std::memcpy(residual.row<float>(i), a.residual.row<const float>(row), bytes);
+    std::memcpy(delta.row<float>(i), a.delta.row<const float>(row), bytes);
+  }
+  const TensorView normed = a.normed.rows(0, rows);
+  const auto eps = static_cast<float>(config_.norm_eps);
+  ops_.add_rms_norm(Scratch(), normed, residual, delta, weights_.final_norm, eps);
+  ops_.linear(Scratch(), logits, normed, weights_.lm_head);
+}
+
+Status K2Model::ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena& arena) {
+  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+  tokens_max = std::min(tokens_max, rope_table_.positions);
+  // One layer of each kind is enough: layers of a kind need the same.
+  std::vector<int32_t> layers;
+  if (!config_.is_moe(0)) layers.push_back(0);
+  if (config_.is_moe(config_.layers - 1)) layers.push_back(config_.layers - 1);
+
+  const int64_t blocks = std::max((tokens_max + kBlock - 1) / kBlock, sequences_max);
+  const int64_t bytes = blocks * kBlock * config_.cache_width() * SizeOf(ops_.act);
+  BT_ASSIGN_OR_RETURN(const Buffer memory,
+                      Buffer::Create(static_cast<size_t>(bytes), "a trial KV cache"));
+  const KvLayerView view{memory.data(), ops_.act, blocks, config_.cache_width()};
+  const std::vector<KvLayerView> cache(layers.size(), view);
+  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  std::iota(table.begin(), table.end(), 0);
+
+  const auto run = [&](int64_t tokens, int64_t sequences, int64_t logits_rows) {
+    arena.Reset();
+    const int64_t each = tokens / sequences;  // tokens of a sequence
+    std::vector<int32_t> ids(static_cast<size_t>(tokens), 0), positions, rows;
+    std::vector<int64_t> slots;
+    std::vector<AttentionSequence> parts;
+    for (int64_t s = 0; s < sequences; ++s) {
+      for (int64_t i = 0; i < each; ++i) {
+        positions.push_back(static_cast<int32_t>(i));
+        slots.push_back(s * kBlock + i);
+      }
+      parts.push_back({.query_begin = static_cast<int32_t>(s * each),
+                       .query_count = static_cast<int32_t>(each),
+                       .first_position = 0,
+                       .absorbed_from = sequences == 1 ? static_cast<int32_t>(each) : 0,
+                       .blocks = std::span<const int32_t>(table).subspan(s),
+                       .block_positions = {},
+                       .key_count = static_cast<int32_t>(each)});
+    }
+    for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
+    void* logits = arena.Allocate(static_cast<size_t>(logits_rows * config_.vocab) * sizeof(float));
+    Run({.tokens = ids,
+         .positions = positions,
+         .slots = slots,
+         .sequences = parts,
+         .logits_rows = rows,
+         .override_rows = {},
+         .embedding_overrides = {}},
+        layers, cache, TensorView(logits, DType::kF32, {logits_rows, config_.vocab}), arena);
+  };
+  if (tokens_max > 0) run(tokens_max, 1, std::min(tokens_max, sequences_max));
+  if (sequences_max > 0) run(sequences_max, sequences_max, sequences_max);
+  arena.Reset();
+  return {};
+}
+
+int64_t KvBytesPerToken(const K2Config& config, const OpsTable& ops) {
+  return config.layers * config.cache_width() * SizeOf(ops.act);
+}
+
+}  // namespace baltoro

@@ -1,0 +1,192 @@
+#include "model/weight_fills.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+// Large enough for full disk speed, small enough to stay in a core's cache while it is packed.
+constexpr int64_t kPieceBytes = int64_t{2} << 20;
+// Rows of a packed matrix may be filled by different threads from multiples of this.
+constexpr int64_t kPackRows = 32;
+
+// Rows [begin, end) of what a fill makes.
+struct Piece {
+  const WeightFill* fill;
+  int64_t begin, end;
+};
+
+int64_t WidthOf(const SourceTensor& tensor) {
+  return tensor.shape.back();
+}
+
+int64_t RowsOf(const WeightFill& fill) {
+  int64_t rows = 0;
+  for (const MatrixPart& part : fill.parts) rows += part.rows;
+  return rows;
+}
+
+int64_t BytesOf(const Piece& piece) {
+  const SourceTensor& tensor = piece.fill->parts[0].tensor;
+  return (piece.end - piece.begin) * WidthOf(tensor) * SizeOf(tensor.dtype);
+}
+
+std::vector<Piece> CutIntoPieces(const std::vector<WeightFill>& fills) {
+  std::vector<Piece> pieces;
+  for (const WeightFill& fill : fills) {
+    const int64_t rows = RowsOf(fill);
+    const SourceTensor& tensor = fill.parts[0].tensor;
+    const int64_t row_bytes = std::max<int64_t>(1, WidthOf(tensor) * SizeOf(tensor.dtype));
+    int64_t step = std::max(kPackRows, kPieceBytes / row_bytes / kPackRows * kPackRows);
+    if (fill.kind == WeightFill::Kind::kPackTransposed) step = std::max<int64_t>(rows, 1);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      pieces.push_back({&fill, begin, std::min(rows, begin + step)});
+    }
+  }
+  return pieces;
+}
+
+// One thread's memory and the work it does in it.
+class Packer {
+ public:
+  Packer(const WeightSource& source, const OpsTable& ops) : source_(source), ops_(ops) {}
+
+  Status Run(const Piece& piece) {
+    const WeightFill& fill = *piece.fill;
+    int64_t part_begin = 0;  // of the part, in rows of the whole
+    for (const MatrixPart& part : fill.parts) {
+      const int64_t begin = std::max(piece.begin, part_begin);
+      const int64_t end = std::min(piece.end, part_begin + part.rows);
+      if (begin < end) BT_RETURN_IF_ERROR(Place(fill, part, begin - part_begin, begin, end));
+      part_begin += part.rows;
+    }
+    return {};
+  }
+
+ private:
+  // Fills rows [begin, end) from the part's rows starting at its row `at`.
+  Status Place(
+      const WeightFill& fill, const MatrixPart& part, int64_t at, int64_t begin, int64_t end) {
+    const int64_t rows = end - begin;
+    if (fill.kind == WeightFill::Kind::kRows && fill.rows.dtype == part.tensor.dtype) {
+      return source_.Read(part.tensor, part.row + at, fill.rows.rows(begin, rows));
+    }
+    const TensorView read = Staging(read_, part.tensor.dtype, rows, WidthOf(part.tensor));
+    BT_RETURN_IF_ERROR(source_.Read(part.tensor, part.row + at, read));
+    const PackedMatrix& to = fill.matrix;
+    switch (fill.kind) {
+      case WeightFill::Kind::kPack:
+        ops_.pack_rows(to.dtype, const_cast<void*>(to.data), to.n, to.k, begin, read);
+        break;
+      case WeightFill::Kind::kPackTransposed:
+        ops_.pack_rows(to.dtype, const_cast<void*>(to.data), to.n, to.k, 0, Transposed(read));
+        break;
+      case WeightFill::Kind::kRows:
+        Convert(fill.rows.rows(begin, rows), read);
+        break;
+    }
+    return {};
+  }
+
+  static TensorView Staging(std::vector<char>& memory, DType type, int64_t rows, int64_t width) {
+    const auto bytes = static_cast<size_t>(rows * width * SizeOf(type));
+    if (memory.size() < bytes) memory.resize(bytes);
+    return TensorView(memory.data(), type, {rows, width});
+  }
+
+  TensorView Transposed(const TensorView& from) {
+    const TensorView to = Staging(transposed_, from.dtype, from.dim(1), from.dim(0));
+    const auto transpose = [&]<typename Element>(Element) {
+      for (int64_t i = 0; i < from.dim(0); ++i) {
+        for (int64_t j = 0; j < from.dim(1); ++j) {
+          to.row<Element>(j)[i] = from.row<const Element>(i)[j];
+        }
+      }
+    };
+    if (from.dtype == DType::kF32) {
+      transpose(float{});
+    } else {
+      transpose(Bf16{});
+    }
+    return to;
+  }
+
+  static void Convert(const TensorView& to, const TensorView& from) {
+    const int64_t count = from.num_elements();
+    if (to.dtype == DType::kF32) {
+      for (int64_t i = 0; i < count; ++i) to.as<float>()[i] = ToFloat(from.as<const Bf16>()[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) to.as<Bf16>()[i] = ToBf16(from.as<const float>()[i]);
+    }
+  }
+
+  const WeightSource& source_;
+  const OpsTable& ops_;
+  std::vector<char> read_, transposed_;
+};
+
+// What the threads share.
+struct Progress {
+  std::atomic<size_t> next{0};
+  std::atomic<int64_t> bytes{0};
+  std::atomic<bool> stop{false};
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t running = 0;  // threads; under the mutex, as is the error
+  Status error;
+};
+
+void RunPieces(const std::vector<Piece>& pieces, Packer packer, Progress& shared) {
+  while (!shared.stop) {
+    const size_t i = shared.next.fetch_add(1);
+    if (i >= pieces.size()) break;
+    const Status done = packer.Run(pieces[i]);
+    shared.bytes += BytesOf(pieces[i]);
+    if (!done.ok()) {
+      const std::lock_guard lock(shared.mutex);
+      if (shared.error.ok()) shared.error = done;
+      shared.stop = true;
+    }
+  }
+  const std::lock_guard lock(shared.mutex);
+  --shared.running;
+  shared.changed.notify_all();
+}
+
+}  // namespace
+
+Status RunFills(const std::vector<WeightFill>& fills,
+                const WeightSource& source,
+                const OpsTable& ops,
+                int threads,
+                const LoadProgress& progress) {
+  BT_CHECK(threads >= 1);
+  const std::vector<Piece> pieces = CutIntoPieces(fills);
+  int64_t total = 0;
+  for (const Piece& piece : pieces) total += BytesOf(piece);
+
+  Progress shared;
+  shared.running = static_cast<size_t>(threads);
+  std::vector<std::jthread> workers;
+  for (int i = 0; i < threads; ++i) {
+    workers.emplace_back([&] { RunPieces(pieces, Packer(source, ops), shared); });
+  }
+  std::unique_lock lock(shared.mutex);
+  while (shared.running > 0) {
+    shared.changed.wait_for(lock, std::chrono::milliseconds(200));
+    if (!progress) continue;
+    lock.unlock();
+    progress(shared.bytes, total);
+    lock.lock();
+  }
+  return shared.error;
+}
+
+}  // namespace baltoro

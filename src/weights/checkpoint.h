@@ -1,0 +1,65 @@
+#pragma once
+
+// A checkpoint folder: an index with its shards, or a single file. Headers are read and checked
+// when it is opened; data is read in large pieces when asked for.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "weights/safetensors.h"
+#include "weights/weight_source.h"
+
+namespace baltoro {
+
+// The name without the prefixes that some releases put before it: "language_model." with or without
+// "model." after it.
+std::string CanonicalName(std::string_view name);
+
+class Checkpoint final : public WeightSource {
+ public:
+  // Opens every file of <dir>/model.safetensors.index.json, or <dir>/model.safetensors.
+  static Result<Checkpoint> Open(const std::string& dir);
+  ~Checkpoint() override;
+  Checkpoint(Checkpoint&&) noexcept = default;
+  Checkpoint& operator=(Checkpoint&&) = delete;
+
+  std::optional<SourceTensor> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) override;
+  Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
+  std::string description() const override { return dir_; }
+
+  size_t num_tensors() const { return tensors_.size(); }
+  // Tensors that nobody asked for, counted by kind: numbers in the name become "*". Left out are
+  // what is never used: rotary frequencies, KV scales, and layers from `layers` on.
+  std::map<std::string, int64_t> UnusedKinds(int64_t layers) const;
+
+ private:
+  struct File {
+    std::string path;
+    int fd = -1;
+  };
+  struct Tensor {
+    std::string name;  // canonical
+    size_t file = 0;
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape;
+    uint64_t offset = 0;  // from the start of the file
+    bool used = false;
+  };
+
+  Checkpoint() = default;
+  // Adds the tensors of one file for which `wanted` says yes.
+  Status AddFile(const std::string& path,
+                 const std::function<bool(const std::string& name)>& wanted);
+  Status AddIndexedFiles(const std::string& index_path);
+
+  std::string dir_;
+  std::vector<File> files_;
+  std::vector<Tensor> tensors_;
+  std::unordered_map<std::string, size_t> by_name_;  // canonical name -> tensors_
+};
+
+}  // namespace baltoro

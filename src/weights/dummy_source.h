@@ -1,0 +1,47 @@
+#pragma once
+
+// Weights drawn from a seed instead of a file, in the range that training leaves them: uniform with
+// variance 1 / fan-in, norms 1. The same seed gives the same weights on every machine and for every
+// number of threads.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "weights/weight_source.h"
+
+namespace baltoro {
+
+// A hash of 32 bits in which every bit of the input reaches every bit of the output.
+constexpr uint32_t MixBits(uint32_t x) {
+  x ^= x >> 16;
+  x *= 0x7FEB352Du;
+  x ^= x >> 15;
+  x *= 0x846CA68Bu;
+  x ^= x >> 16;
+  return x;
+}
+
+// Element `index` of the stream `seed`: uniform in [-1, 1), a multiple of 2^-23.
+constexpr float HashUniform(uint32_t seed, uint32_t index) {
+  const uint32_t bits = MixBits(MixBits(index) + seed) >> 8;
+  return static_cast<float>(static_cast<int32_t>(bits) - (1 << 23)) * 0x1p-23f;
+}
+
+// The stream of a name: FNV-1a of its bytes, mixed with the seed.
+uint32_t HashStream(std::string_view name, uint64_t seed);
+
+class DummySource final : public WeightSource {
+ public:
+  explicit DummySource(uint64_t seed) : seed_(seed) {}
+
+  std::optional<SourceTensor> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) override;
+  Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
+  std::string description() const override { return "dummy weights"; }
+
+ private:
+  uint64_t seed_;
+};
+
+}  // namespace baltoro
