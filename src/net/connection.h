@@ -1,0 +1,87 @@
+#pragma once
+
+// One accepted connection: reads requests, hands them to the handler one at a time, sends what the
+// exchange has ready, and keeps the deadlines. Belongs to one I/O thread. Private to the room.
+//
+// The socket is watched edge-triggered for reading, writing and the peer's end alike, registered
+// once: the notes below remember what the kernel said, and Pump does all that they allow.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "net/event_loop.h"
+#include "net/exchange.h"
+#include "net/http_parser.h"
+#include "net/socket.h"
+
+namespace baltoro {
+
+class Connection : public EventLoop::Watcher {
+ public:
+  Connection(IoThread* io, uint64_t id, UniqueFd fd, std::string peer);
+
+  Status Open();
+  uint64_t id() const { return id_; }
+  // Between requests, or only waiting for the peer to close.
+  bool idle() const { return state_ == State::kIdle || state_ == State::kLingering; }
+  void OnEvents(uint32_t epoll_events) override;
+  void OnTick(Seconds now);
+  // Sends, finishes and reads as far as the peer and the kernel allow.
+  void Pump();
+  // At once; an unfinished exchange learns of it. The object lives to the end of the iteration.
+  void Close();
+
+ private:
+  enum class State {
+    kIdle,       // no byte of a request yet
+    kHead,       // inside a request's head
+    kBody,       // inside its body
+    kBusy,       // the handler has it
+    kClosing,    // a last answer is being sent
+    kLingering,  // sent; waiting for the peer to close, so that it reads the answer first
+    kClosed
+  };
+
+  bool Flush();
+  bool SendSome();
+  bool Read();
+  bool FillInput(std::string_view* input);
+  void Consume(std::string_view input);
+  void Dispatch();
+  void FinishExchange();
+  void SendError(int status, std::string_view reason);
+  void StartLinger();
+  void Discard();
+  void Reset();  // closes so that the peer sees an error
+  void Enter(State state);
+  Seconds DeadlineOf(State state) const;
+  bool BodyTooSlow(Seconds now) const;
+  bool WriteStalled(Seconds now);
+
+  IoThread* const io_;
+  const uint64_t id_;
+  UniqueFd fd_;
+  const std::string peer_;
+  State state_ = State::kIdle;
+  Seconds since_;  // when the state's deadline began
+  HttpParser parser_;
+  std::shared_ptr<Exchange> exchange_;  // shared with the Responder
+  size_t requests_ = 0;
+
+  bool readable_ = true;
+  bool writable_ = true;
+  bool peer_ended_ = false;
+  bool continue_sent_ = false;
+  std::string leftover_;  // read, but of a later request; at most the read buffer
+  size_t leftover_used_ = 0;
+
+  std::string out_;
+  size_t sent_ = 0;  // of out_
+  uint64_t sent_total_ = 0;
+  Seconds stalled_since_ = 0;  // 0: nothing waits
+  uint64_t stalled_at_ = 0;    // sent_total_ then
+};
+
+}  // namespace baltoro

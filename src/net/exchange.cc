@@ -1,0 +1,218 @@
+#include "net/exchange.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <iterator>
+
+#include "base/check.h"
+#include "net/io_thread.h"
+
+namespace baltoro {
+namespace {
+
+// A value from outside must not be able to end its line.
+void AppendHeader(std::string& out, std::string_view name, std::string_view value) {
+  const auto append = [&out](std::string_view text) {
+    for (const char c : text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  };
+  append(name);
+  out += ": ";
+  append(value);
+  out += "\r\n";
+}
+
+std::string StartHead(int status, const HttpHeaders& headers, bool keep_alive, bool http10) {
+  std::string out;
+  out.reserve(256);
+  fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\n", status, HttpReason(status));
+  AppendHeader(out, "date", HttpDate(std::time(nullptr)));
+  for (const auto& [name, value] : headers) AppendHeader(out, name, value);
+  if (!keep_alive) {
+    out += "connection: close\r\n";
+  } else if (http10) {
+    out += "connection: keep-alive\r\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string SerializeResponse(const HttpResponse& response, const AnswerFraming& framing) {
+  std::string out =
+      StartHead(response.status, response.headers, framing.keep_alive, framing.http10);
+  const bool may_have_body =
+      response.status >= 200 && response.status != 204 && response.status != 304;
+  if (may_have_body) {
+    if (!response.content_type.empty()) AppendHeader(out, "content-type", response.content_type);
+    fmt::format_to(std::back_inserter(out), "content-length: {}\r\n", response.body.size());
+  }
+  out += "\r\n";
+  if (may_have_body && !framing.head) out += response.body;
+  return out;
+}
+
+Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing)
+    : io_(io),
+      io_index_(io->index()),
+      connection_(connection),
+      framing_(framing),
+      stream_buffer_bytes_(io->options().stream_buffer_bytes) {}
+
+void Exchange::Queue() {
+  if (queued_) return;
+  queued_ = true;
+  io_->MarkDirty(shared_from_this());
+}
+
+void Exchange::Send(HttpResponse response) {
+  const std::lock_guard lock(mutex_);
+  BT_CHECK(phase_ == Phase::kOpen);
+  phase_ = Phase::kEnded;
+  if (gone_) return;
+  AnswerFraming framing = framing_;
+  framing.keep_alive = framing_.keep_alive && !response.close && !io_->draining();
+  close_after_ = !framing.keep_alive;
+  inbox_ = SerializeResponse(response, framing);
+  Queue();
+}
+
+void Exchange::StartStream(int status, const HttpHeaders& headers) {
+  const std::lock_guard lock(mutex_);
+  BT_CHECK(phase_ == Phase::kOpen);
+  phase_ = Phase::kStreaming;
+  if (gone_) return;
+  close_after_ = !framing_.keep_alive || framing_.http10 || io_->draining();
+  inbox_ = StartHead(status, headers, !close_after_, framing_.http10);
+  if (FindHeader(headers, "content-type").empty()) {
+    inbox_ += "content-type: text/event-stream; charset=utf-8\r\n";
+  }
+  if (FindHeader(headers, "cache-control").empty()) inbox_ += "cache-control: no-cache\r\n";
+  if (!framing_.http10) inbox_ += "transfer-encoding: chunked\r\n";
+  inbox_ += "\r\n";
+  Queue();
+}
+
+void Exchange::AppendChunk(std::string_view bytes) {
+  if (framing_.http10) {
+    inbox_ += bytes;
+    return;
+  }
+  char size[16];
+  const auto end = fmt::format_to(size, "{:x}\r\n", bytes.size());
+  inbox_.append(size, static_cast<size_t>(end - size));
+  inbox_ += bytes;
+  inbox_ += "\r\n";
+}
+
+bool Exchange::Write(std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  BT_CHECK(phase_ == Phase::kStreaming);
+  if (gone_) return false;
+  if (bytes.empty() || framing_.head) return true;  // an empty chunk would end the stream
+  const size_t waiting = inbox_.size() + unsent_.load(std::memory_order_relaxed);
+  if (waiting + bytes.size() > stream_buffer_bytes_) {
+    aborted_ = true;
+    Queue();
+    gone_ = true;
+    return false;
+  }
+  AppendChunk(bytes);
+  Queue();
+  return true;
+}
+
+void Exchange::End() {
+  const std::lock_guard lock(mutex_);
+  BT_CHECK(phase_ == Phase::kStreaming);
+  phase_ = Phase::kEnded;
+  if (gone_) return;
+  if (!framing_.head && !framing_.http10) inbox_ += "0\r\n\r\n";
+  Queue();
+}
+
+void Exchange::Abort() {
+  const std::lock_guard lock(mutex_);
+  BT_CHECK(phase_ != Phase::kEnded);
+  phase_ = Phase::kEnded;
+  if (gone_) return;
+  aborted_ = true;
+  Queue();
+  gone_ = true;
+}
+
+void Exchange::Drop() {
+  Phase phase;
+  std::string body;
+  {
+    const std::lock_guard lock(mutex_);
+    phase = phase_;
+    if (phase == Phase::kOpen && !gone_) body = io_->ErrorBody(500, "the request got no answer");
+  }
+  if (phase == Phase::kOpen) {
+    Send({.status = 500, .body = std::move(body)});
+  } else if (phase == Phase::kStreaming) {
+    Abort();
+  }
+}
+
+void Exchange::OnGone(std::function<void()> on_gone) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!gone_) {
+      if (phase_ != Phase::kEnded) on_gone_ = std::move(on_gone);
+      return;
+    }
+  }
+  on_gone();
+}
+
+bool Exchange::TakeOutput(std::string& out) {
+  const std::lock_guard lock(mutex_);
+  queued_ = false;
+  if (aborted_) return false;
+  if (out.empty()) {
+    out.swap(inbox_);
+  } else {
+    out += inbox_;
+    inbox_.clear();
+  }
+  unsent_.store(out.size(), std::memory_order_relaxed);
+  return true;
+}
+
+bool Exchange::ended() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ == Phase::kEnded;
+}
+
+bool Exchange::finished() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ == Phase::kEnded && inbox_.empty() && !aborted_;
+}
+
+bool Exchange::close_after() const {
+  const std::lock_guard lock(mutex_);
+  return close_after_;
+}
+
+void Exchange::Detach() {
+  const std::lock_guard lock(mutex_);
+  connection_ = nullptr;
+  on_gone_ = nullptr;
+}
+
+void Exchange::MarkGone() {
+  std::function<void()> on_gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    connection_ = nullptr;
+    inbox_ = std::string();
+    if (phase_ != Phase::kEnded) on_gone = std::move(on_gone_);
+    on_gone_ = nullptr;
+  }
+  if (on_gone) on_gone();
+}
+
+}  // namespace baltoro

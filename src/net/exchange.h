@@ -1,0 +1,82 @@
+#pragma once
+
+// What a Responder and a Connection share about one request's answer: bytes on their way from any
+// thread to the I/O thread. Private to the room.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "net/http_message.h"
+
+namespace baltoro {
+
+class Connection;
+class IoThread;
+
+// How the answer to one request must be framed.
+struct AnswerFraming {
+  bool head = false;        // a HEAD request: no body
+  bool http10 = false;      // no chunks; a stream ends with the connection
+  bool keep_alive = false;  // as the client asked and the server allows
+};
+
+// A whole answer with its framing headers.
+std::string SerializeResponse(const HttpResponse& response, const AnswerFraming& framing);
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(IoThread* io, Connection* connection, AnswerFraming framing);
+
+  // Any thread; see Responder.
+  void Send(HttpResponse response);
+  void StartStream(int status, const HttpHeaders& headers);
+  bool Write(std::string_view bytes);
+  void End();
+  void Abort();
+  void Drop();
+  bool gone() const { return gone_; }
+  void OnGone(std::function<void()> on_gone);
+  size_t io_index() const { return io_index_; }
+
+  // I/O thread only.
+  Connection* connection() const { return connection_; }
+  // Moves what was written since the last call to the end of `out`. False: break the answer off.
+  bool TakeOutput(std::string& out);
+  void set_unsent(size_t bytes) { unsent_.store(bytes, std::memory_order_relaxed); }
+  bool ended() const;     // the answer is complete, though perhaps not sent
+  bool finished() const;  // complete and taken
+  bool close_after() const;
+  void Detach();    // the answer is sent; the connection goes on without this exchange
+  void MarkGone();  // the connection is lost; tells whoever asked to know
+
+ private:
+  enum class Phase { kOpen, kStreaming, kEnded };
+
+  void AppendChunk(std::string_view bytes);
+  void Queue();  // asks the I/O thread to come for the inbox; with mutex_ held and not gone
+
+  // Valid while !gone_ and not detached. Queue is called under mutex_ only, which MarkGone takes
+  // before the thread ends.
+  IoThread* io_;
+  const size_t io_index_;
+  Connection* connection_;  // null after Detach or MarkGone
+  const AnswerFraming framing_;
+  const size_t stream_buffer_bytes_;
+
+  mutable std::mutex mutex_;
+  Phase phase_ = Phase::kOpen;
+  std::string inbox_;
+  bool queued_ = false;
+  bool aborted_ = false;
+  bool close_after_ = false;
+  std::function<void()> on_gone_;
+
+  std::atomic<bool> gone_ = false;
+  std::atomic<size_t> unsent_ = 0;  // taken by the connection but not by the kernel
+};
+
+}  // namespace baltoro

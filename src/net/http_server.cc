@@ -1,0 +1,142 @@
+#include "net/http_server.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/check.h"
+#include "net/acceptor.h"
+#include "net/io_thread.h"
+
+namespace baltoro {
+namespace {
+
+Status RequirePositive(const char* name, double value) {
+  if (value > 0) return {};
+  return InvalidArgument(fmt::format("{} is {}, but must be above 0", name, value));
+}
+
+Result<UniqueFd> OpenListener(const HttpServerOptions& options) {
+  const SocketTuning tuning{.backlog = options.backlog,
+                            .send_buffer_bytes = options.send_buffer_bytes,
+                            .user_timeout = options.write_stall};
+  if (!options.uds.empty()) return ListenUnix(options.uds, tuning);
+  return ListenTcp(options.host, options.port, tuning);
+}
+
+}  // namespace
+
+Status HttpServerOptions::Validate() const {
+  BT_RETURN_IF_ERROR(RequirePositive("threads", static_cast<double>(threads)));
+  BT_RETURN_IF_ERROR(RequirePositive("connections", static_cast<double>(connections)));
+  BT_RETURN_IF_ERROR(RequirePositive("header_deadline", header_deadline));
+  BT_RETURN_IF_ERROR(RequirePositive("body_deadline", body_deadline));
+  BT_RETURN_IF_ERROR(RequirePositive("body_rate_grace", body_rate_grace));
+  BT_RETURN_IF_ERROR(RequirePositive("keep_alive_idle", keep_alive_idle));
+  BT_RETURN_IF_ERROR(RequirePositive("write_stall", write_stall));
+  BT_RETURN_IF_ERROR(RequirePositive("linger", linger));
+  return RequirePositive("backlog", backlog);
+}
+
+Responder::Responder(std::shared_ptr<Exchange> exchange) : exchange_(std::move(exchange)) {}
+
+Responder& Responder::operator=(Responder&& other) noexcept {
+  Drop();
+  exchange_ = std::move(other.exchange_);
+  return *this;
+}
+
+Responder::~Responder() {
+  Drop();
+}
+
+void Responder::Drop() {
+  if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->Drop();
+}
+
+void Responder::Send(HttpResponse response) {
+  exchange_->Send(std::move(response));
+}
+void Responder::StartStream(int status, HttpHeaders headers) {
+  exchange_->StartStream(status, headers);
+}
+bool Responder::Write(std::string_view bytes) {
+  return exchange_->Write(bytes);
+}
+void Responder::End() {
+  exchange_->End();
+}
+void Responder::Abort() {
+  exchange_->Abort();
+}
+bool Responder::client_gone() const {
+  return exchange_->gone();
+}
+void Responder::OnClientGone(std::function<void()> on_gone) {
+  exchange_->OnGone(std::move(on_gone));
+}
+size_t Responder::io_thread() const {
+  return exchange_->io_index();
+}
+
+HttpServer::HttpServer(HttpServerOptions options, Handler handler)
+    : options_(std::move(options)), handler_(std::move(handler)) {}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpServerOptions options, Handler handler) {
+  BT_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(options), std::move(handler)));
+  BT_ASSIGN_OR_RETURN(UniqueFd listener, OpenListener(server->options_));
+  BT_ASSIGN_OR_RETURN(server->port_, BoundPort(listener.get()));
+  const ServerShared shared{.options = &server->options_,
+                            .handler = &server->handler_,
+                            .open_connections = &server->open_connections_,
+                            .draining = &server->draining_};
+  std::vector<IoThread*> threads;
+  for (size_t i = 0; i < server->options_.threads; ++i) {
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<IoThread> thread, IoThread::Create(shared, i));
+    threads.push_back(thread.get());
+    server->threads_.push_back(std::move(thread));
+  }
+  for (IoThread* thread : threads) thread->Start();
+  BT_ASSIGN_OR_RETURN(server->acceptor_,
+                      Acceptor::Start(std::move(listener), server->options_.connections,
+                                      &server->open_connections_, std::move(threads)));
+  return server;
+}
+
+HttpServer::~HttpServer() {
+  Stop(0);
+}
+
+void HttpServer::Post(size_t io_thread, std::function<void()> work) {
+  BT_CHECK(io_thread < threads_.size());
+  threads_[io_thread]->loop().Post(std::move(work));
+}
+
+void HttpServer::StopAccepting() {
+  if (acceptor_ == nullptr) return;
+  acceptor_.reset();
+  if (!options_.uds.empty()) unlink(options_.uds.c_str());
+}
+
+void HttpServer::Stop(Seconds drain) {
+  if (stopped_) return;
+  stopped_ = true;
+  StopAccepting();
+  draining_ = true;
+  const MonotonicClock clock;
+  const Seconds deadline = clock.Now() + drain;
+  constexpr Seconds kIdleSweep = 0.05;  // long enough for a last answer to leave
+  for (Seconds swept = 0; open_connections_ > 0 && clock.Now() < deadline;) {
+    if (clock.Now() > swept + kIdleSweep) {
+      swept = clock.Now();
+      for (auto& thread : threads_) thread->loop().Post([&thread] { thread->CloseIdle(); });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  for (auto& thread : threads_) thread->StopAndJoin();
+}
+
+}  // namespace baltoro
