@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "client/api_client.h"
 #include "client/eval_case.h"
+#include "model_location.h"
 
 namespace baltoro {
 namespace {
@@ -223,7 +224,19 @@ Status Run(const EvalOptions& options) {
 
 }  // namespace
 
-int RunEval(const EvalOptions& options) {
+int RunEval(const EvalOptions& given, const std::string& program) {
+  EvalOptions options = given;
+  if (options.cases.empty()) {
+    const Result<std::string> pocket = PocketDir(program);
+    if (!pocket.ok()) {
+      std::fprintf(stderr, "baltoro eval: %s; or give --cases\n",
+                   pocket.status().message().c_str());
+      return 1;
+    }
+    options.cases = pocket.value() + "/eval/cases.jsonl";
+    if (options.loglik.empty() && options.task.empty())
+      options.loglik = pocket.value() + "/eval/loglik.jsonl";
+  }
   const Status status = Run(options);
   if (status.ok()) return 0;
   std::fprintf(stderr, "baltoro eval: %s\n", status.message().c_str());

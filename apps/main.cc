@@ -1,0 +1,56 @@
+// `baltoro`: one program, a subcommand per job.
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "chat.h"
+#include "engine_main.h"
+#include "eval.h"
+#include "flags/command_line.h"
+#include "serve.h"
+
+extern char** environ;
+
+namespace {
+
+std::string ProgramPath(const char* argv0) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string(argv0) : self.string();
+}
+
+baltoro::Environment ReadEnvironment() {
+  baltoro::Environment out;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) out[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace baltoro;  // NOLINT: the program's own entry
+  std::signal(SIGPIPE, SIG_IGN);
+  const std::string program = ProgramPath(argv[0]);
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  // The engine's side of `serve`; started by the door, never by a person.
+  if (!args.empty() && args[0] == kEngineSubcommand) return RunEngineMain(args);
+
+  const Command command = ParseCommandLine(args, ReadEnvironment());
+  if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
+  if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
+  if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
+  const auto& ending = std::get<Ending>(command);
+  std::fputs(ending.out.c_str(), stdout);
+  std::fputs(ending.err.c_str(), stderr);
+  return ending.exit_code;
+}

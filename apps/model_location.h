@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+
+namespace baltoro {
+
+// The folder of a model given on the command line: a directory, a name in the Hugging Face cache
+// ("org/name" under $HF_HOME, else ~/.cache/huggingface), or, when empty, the pocket model that
+// comes with the program.
+Result<std::string> LocateModel(const std::string& model, const std::string& program);
+
+// The folder of the pocket model: $BALTORO_POCKET, else beside the program (share/baltoro/pocket in
+// an unpacked archive, pocket/ in a checkout).
+Result<std::string> PocketDir(const std::string& program);
+
+}  // namespace baltoro

@@ -1,0 +1,254 @@
+#include "serve.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <set>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "engine/engine_process.h"
+#include "model/k2_config.h"
+#include "model_location.h"
+#include "server/server.h"
+
+namespace baltoro {
+namespace {
+
+std::vector<std::string> StringList(const Json& list) {
+  std::vector<std::string> out;
+  for (const Json& item : list) {
+    if (item.is_string()) out.push_back(item.get<std::string>());
+  }
+  return out;
+}
+
+// Defaults of sampling from generation_config.json and --override-generation-config.
+Status ReadGenerationDefaults(const ServeOptions& options,
+                              const std::string& dir,
+                              ServerConfig& out) {
+  Json config = Json::object();
+  const std::string source = options.generation_config == "auto" ? dir : options.generation_config;
+  if (options.generation_config != "vllm" && FileExists(source + "/generation_config.json")) {
+    BT_ASSIGN_OR_RETURN(config, ReadJsonFile(source + "/generation_config.json"));
+  }
+  for (const auto& [key, value] : options.override_generation_config.items()) config[key] = value;
+  FieldReader reader(config);
+  SamplingParams& sampling = out.default_sampling;
+  reader.Number("temperature", sampling.temperature, 0, 100);
+  reader.Number("top_p", sampling.top_p, 0, 1, /*open_min=*/true);
+  reader.Number("min_p", sampling.min_p, 0, 1);
+  reader.Integer("top_k", sampling.top_k, -1, INT32_MAX);
+  sampling.top_k = std::max(sampling.top_k, 0);
+  reader.Number("repetition_penalty", sampling.repetition_penalty, 0, 100, /*open_min=*/true);
+  int64_t max_new_tokens = 0;
+  reader.Integer("max_new_tokens", max_new_tokens, 1, INT32_MAX);
+  if (max_new_tokens > 0) out.default_max_tokens = static_cast<int32_t>(max_new_tokens);
+  if (!reader.ok()) return InvalidArgument("generation config: " + reader.error()->message);
+  return {};
+}
+
+Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
+  out = options.api_keys;
+  if (options.api_key_file.empty()) return {};
+  const auto mode = std::filesystem::status(options.api_key_file).permissions();
+  const auto others = std::filesystem::perms::group_read | std::filesystem::perms::others_read;
+  if ((mode & others) != std::filesystem::perms::none && mode != std::filesystem::perms::unknown) {
+    return InvalidArgument(options.api_key_file + ": others may read this file; run: chmod 600 " +
+                           options.api_key_file);
+  }
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, 1 << 20));
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (end > begin) out.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return {};
+}
+
+Result<std::unique_ptr<ChatTemplate>> LoadTemplate(const ServeOptions& options,
+                                                   const std::string& dir) {
+  if (!options.chat_template.empty()) {
+    std::string source = options.chat_template;
+    if (FileExists(source)) {
+      BT_ASSIGN_OR_RETURN(source, ReadFile(options.chat_template, 1 << 20));
+    }
+    return ChatTemplate::Parse(source, "--chat-template");
+  }
+  return ChatTemplate::LoadFromDir(dir);
+}
+
+Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
+  ServerConfig config;
+  config.http.host = options.host;
+  config.http.port = options.port;
+  config.http.uds = options.uds;
+  config.model_names = options.served_model_names;
+  if (config.model_names.empty())
+    config.model_names = {options.model.empty() ? "pocket" : options.model};
+  config.model_path = options.model.empty() ? dir : options.model;
+  config.version = BALTORO_VERSION;
+  BT_RETURN_IF_ERROR(ReadApiKeys(options, config.api_keys));
+  config.cors = {.origins = StringList(options.allowed_origins),
+                 .methods = StringList(options.allowed_methods),
+                 .headers = StringList(options.allowed_headers),
+                 .credentials = options.allow_credentials};
+  config.default_template_kwargs = options.default_chat_template_kwargs;
+  config.reasoning_parser = options.reasoning_parser != "none";
+  config.tool_parser = options.tool_call_parser != "none";
+  config.enable_prefix_caching = options.enable_prefix_caching;
+  config.request_id_headers = options.enable_request_id_headers;
+  config.log_requests = options.enable_log_requests;
+  config.force_include_usage = options.enable_force_include_usage;
+  config.stream_interval = options.stream_interval;
+  config.max_logprobs = options.max_logprobs;
+  config.seed = options.seed;
+  BT_RETURN_IF_ERROR(ReadGenerationDefaults(options, dir, config));
+  return config;
+}
+
+EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& dir) {
+  EngineConfig config;
+  config.model_dir = dir;
+  config.load_format = options.load_format;
+  config.dtype = options.dtype;
+  config.max_model_len = options.max_model_len;
+  config.allow_long_max_model_len = options.allow_long_max_model_len;
+  if (options.max_num_batched_tokens > 0)
+    config.max_num_batched_tokens = static_cast<int32_t>(options.max_num_batched_tokens);
+  config.max_num_seqs =
+      std::min(options.max_num_seqs > 0 ? options.max_num_seqs : config.max_num_seqs,
+               config.max_num_batched_tokens);
+  config.max_queued_requests = options.max_queued_requests;
+  config.kv_cache_bytes = options.kv_cache_memory_bytes;
+  config.enable_prefix_caching = options.enable_prefix_caching;
+  config.priority_scheduling = options.scheduling_policy == "priority";
+  config.threads = options.cpu_threads;
+  config.seed = options.seed;
+  return config;
+}
+
+// End tokens: what the configuration says, and the family's own marks where the vocabulary has
+// them.
+std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer& tokenizer) {
+  std::set<TokenId> ids(config.stop_tokens.begin(), config.stop_tokens.end());
+  for (const char* name : {"<|im_end|>", "[EOS]", "[EOT]"}) {
+    if (const auto id = tokenizer.SpecialId(name)) ids.insert(*id);
+  }
+  return {ids.begin(), ids.end()};
+}
+
+LoadProgress ProgressLog() {
+  return [last = int64_t{0}](int64_t done, int64_t total) mutable {
+    const int64_t tenth = total > 0 ? 10 * done / total : 0;
+    if (total < (int64_t{1} << 28) || tenth == last) return;
+    last = tenth;
+    BT_LOG(Info, "Loading weights: {:.1f} of {:.1f} GB ({} %)", static_cast<double>(done) / 1e9,
+           static_cast<double>(total) / 1e9, 10 * tenth);
+  };
+}
+
+// Blocks the signals that end the server in every thread started from here on; the main thread asks
+// for them.
+sigset_t BlockSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return set;
+}
+
+bool WaitSignal(const sigset_t& set, int64_t milliseconds) {
+  const timespec wait{.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1'000'000};
+  return sigtimedwait(&set, nullptr, &wait) > 0;
+}
+
+void LogAddress(const ServeOptions& options, const Server& server) {
+  if (!options.uds.empty()) {
+    BT_LOG(Info, "Ready: unix socket {}", options.uds);
+    return;
+  }
+  const bool any = options.host.empty() || options.host == "0.0.0.0" || options.host == "::";
+  const std::string host = any ? "127.0.0.1" : options.host;
+  const std::string url = fmt::format(
+      "http://{}:{}", host.find(':') != std::string::npos ? "[" + host + "]" : host, server.port());
+  BT_LOG(Info, "Ready: {} {}try: baltoro chat --url {}", url,
+         any ? "(and every other address of this machine) " : "", url);
+}
+
+Status Serve(const ServeOptions& options, const std::string& program) {
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  const sigset_t signals = BlockSignals();
+  for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
+
+  BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
+  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
+  BT_ASSIGN_OR_RETURN(ServerConfig config, MakeServerConfig(options, dir));
+  const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
+  BT_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(tokenizer_dir));
+  auto chat_template = LoadTemplate(options, tokenizer_dir);
+  if (!chat_template.ok()) {
+    if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
+    BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
+  }
+  config.eos_ids = EndTokens(model_config, *tokenizer);
+  const bool loopback =
+      options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
+  if (config.api_keys.empty() && !loopback && options.uds.empty()) {
+    BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
+  }
+
+  BT_ASSIGN_OR_RETURN(
+      const auto server,
+      Server::Listen(std::move(config), std::move(tokenizer),
+                     chat_template.ok() ? std::move(chat_template).value() : nullptr));
+  BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
+  const EngineConfig engine_config = MakeEngineConfig(options, dir);
+  Result<std::unique_ptr<Engine>> started =
+      options.engine_in_process
+          ? StartEngine(engine_config, server->sink(), ProgressLog())
+          : StartEngineProcess(engine_config, program, server->sink(), ProgressLog());
+  if (!started.ok()) return started.status();
+  const std::unique_ptr<Engine> engine = std::move(started).value();
+  server->SetEngine(engine.get());
+  BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens",
+         clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
+         engine->info().kv_cache_tokens);
+  LogAddress(options, *server);
+
+  while (!WaitSignal(signals, 100)) {
+    const std::string line = server->Tick();
+    if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
+  }
+  BT_LOG(Info, "Shutting down{}",
+         options.shutdown_timeout > 0
+             ? fmt::format(": up to {} s for running requests", options.shutdown_timeout)
+             : "");
+  // A second signal ends the wait.
+  std::jthread second([&signals](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (WaitSignal(signals, 100)) std::_Exit(1);
+    }
+  });
+  server->Drain(options.shutdown_timeout);
+  second.request_stop();
+  server->SetEngine(nullptr);
+  return {};
+}
+
+}  // namespace
+
+int RunServe(const ServeOptions& options, const std::string& program) {
+  InitLog("APIServer", options.log_level);
+  const Status status = Serve(options, program);
+  if (status.ok()) return 0;
+  BT_LOG(Error, "{}", status.message());
+  return 1;
+}
+
+}  // namespace baltoro
