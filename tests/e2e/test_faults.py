@@ -1,0 +1,163 @@
+"""A fault ends a request, not the service."""
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import openai
+import pytest
+
+from conftest import Server
+
+
+def health(server):
+    try:
+        with urllib.request.urlopen(server.url + "/health", timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def endless(client, **options):
+    return client.completions.create(model="pocket", prompt="Hello", max_tokens=50000, stream=True,
+                                     extra_body={"ignore_eos": True}, **options)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def own_server():
+    server = Server()
+    yield server
+    if server.process.poll() is None:
+        server.stop()
+
+
+def test_a_killed_engine_ends_its_streams_and_comes_back(own_server):
+    client = own_server.client(max_retries=0)
+    question = dict(model="pocket", prompt="What is 3 + 4?", temperature=0, max_tokens=16)
+    before = client.completions.create(**question).choices[0].text
+    for _ in range(3):
+        stream = iter(endless(client))
+        next(stream)
+        engine = own_server.engine_pid()
+        killed = time.monotonic()
+        os.kill(engine, signal.SIGKILL)
+        with pytest.raises(openai.APIError):
+            for _ in stream:
+                pass
+        assert time.monotonic() - killed < 5
+        wait_for(lambda: health(own_server) == 200 and own_server.engine_pid() not in (None, engine), 30)
+        assert own_server.process.poll() is None
+        assert client.completions.create(**question).choices[0].text == before
+
+
+def test_while_the_engine_is_away_the_answer_is_503(own_server):
+    client = own_server.client(max_retries=0)
+    os.kill(own_server.engine_pid(), signal.SIGKILL)
+    seen = set()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        seen.add(health(own_server))
+        try:
+            client.completions.create(model="pocket", prompt="a", max_tokens=1)
+        except openai.APIStatusError as error:
+            assert error.status_code in (500, 503)
+        if health(own_server) == 200 and 503 in seen:
+            break
+    assert 503 in seen
+    # With its ordinary retries the client does not notice.
+    assert own_server.client(max_retries=8).completions.create(model="pocket", prompt="a", max_tokens=1)
+
+
+def test_health_is_a_heartbeat(own_server):
+    engine = own_server.engine_pid()
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        wait_for(lambda: health(own_server) == 503, 6)
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    wait_for(lambda: health(own_server) == 200, 6)
+
+
+def test_a_killed_door_leaves_no_engine(own_server):
+    stream = iter(endless(own_server.client(max_retries=0)))
+    next(stream)
+    engine = own_server.engine_pid()
+    own_server.process.kill()
+    own_server.process.wait()
+    wait_for(lambda: not alive(engine), 5)
+
+
+def test_sigterm_ends_at_once_without_a_drain_time():
+    server = Server()
+    stream = iter(endless(server.client(max_retries=0)))
+    next(stream)
+    engine = server.engine_pid()
+    begun = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begun < 5 and not alive(engine)
+
+
+def test_sigterm_drains():
+    server = Server("--shutdown-timeout", "30")
+    client = server.client(max_retries=0)
+    got = []
+
+    def run():
+        got.append(client.completions.create(model="pocket", prompt="Hello", max_tokens=300,
+                                             extra_body={"ignore_eos": True}).usage.completion_tokens)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_for(lambda: "num_requests_running{" in urllib.request.urlopen(server.url + "/metrics").read().decode()
+             and json.load(urllib.request.urlopen(server.url + "/load"))["server_load"] == 1, 10)
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: server.process.poll() is not None or health_gone(server), 5)
+    thread.join(30)
+    assert got == [300] and server.stop() == 0
+
+
+def health_gone(server):
+    try:
+        return health(server) == 503
+    except (urllib.error.URLError, ConnectionError):
+        return True
+
+
+def test_a_full_queue_is_429_and_the_client_retries():
+    server = Server("--max-num-seqs", "1", "--max-queued-requests", "1")
+    try:
+        client = server.client(max_retries=0)
+        streams = []
+        with pytest.raises(openai.RateLimitError) as error:
+            for _ in range(8):
+                streams.append(endless(client))
+                time.sleep(0.05)
+        assert int(error.value.response.headers["retry-after"]) >= 1
+        for stream in streams:
+            stream.close()
+        assert server.client(max_retries=8).completions.create(model="pocket", prompt="a", max_tokens=1)
+    finally:
+        server.stop()
+
+
+def test_a_model_that_is_not_there_is_named():
+    server = Server("/no/such/model", wait=False)
+    assert server.process.wait(20) == 1 and "/no/such/model: no such directory" in server.text()
