@@ -1,0 +1,40 @@
+#pragma once
+
+// Bugs that engines of this kind have really had. The simulation must find each of them; they are
+// compiled in only where BT_PLANTED_BUGS is defined, which is the simulation test's own copy of
+// the scheduler.
+
+namespace baltoro {
+
+enum class PlantedBug {
+  kNone,
+  kLostAbortWhileWaitingAgain,  // the final event of an aborted, preempted request is lost
+  kLeakOnAbortWhileEvicting,    // blocks of a request aborted while it was preempted stay taken
+  kReleaseWhileInFlight,        // blocks are given back while a step in flight writes them
+  kDoubleFinish,                // abort, then the stop in the step in flight, both end the request
+  kTokenAfterAbort,             // the step in flight still delivers its token
+  kKeepFailedBlocks,            // blocks written by a failed step become findable
+  kNameBeforeComputed,          // blocks become findable when planned
+  kIgnoreSalt,                  // prefixes are shared across salts
+  kHitCoversWholePrompt,        // nothing is left to compute, so nothing is ever sampled
+  kRefusedDraftsCount,          // positions of refused drafts count as computed
+  kStopIgnoredAmongDrafts,      // accepted drafts after a stop are delivered
+  kUnboundedPreemption,         // nobody is protected after eight preemptions
+  kStuckAfterPreemption,        // a preempted sequence is not queued again
+  kQueueUnbounded,              // the limit of waiting requests is not checked
+  kOvertakeHead,                // what fits is admitted past a head that does not
+  kPlanBeyondLength,            // tokens in flight do not count towards max_tokens
+};
+
+#ifdef BT_PLANTED_BUGS
+extern PlantedBug planted_bug;
+inline bool Planted(PlantedBug bug) {
+  return planted_bug == bug;
+}
+#else
+constexpr bool Planted(PlantedBug) {
+  return false;
+}
+#endif
+
+}  // namespace baltoro

@@ -1,0 +1,158 @@
+#pragma once
+
+// Which sequences run in the next step. Pure bookkeeping: no thread, no clock, no device, and the
+// same calls give the same plans.
+//
+//   Submit -> waiting -> (Plan admits it) -> running -> final event
+//                 ^-- preempted: its blocks are taken, it is computed again --'
+//
+// Plan() may be called again before the earlier plans were committed; Commit() takes results in the
+// order of the plans. Rules, in short:
+//   - decode first, then prefill chunks, then new sequences, within max_num_batched_tokens;
+//   - a sequence is admitted only if blocks for all its known tokens are free, and takes them then;
+//   - the queue is served strictly in order (priority, then arrival): nothing overtakes its head;
+//   - when no block is left the last in that order gives up its own; after eight times it goes
+//     first, and is admitted with all the blocks that it may ever need;
+//   - whatever a step in flight still writes keeps its owner until that step is committed;
+//   - a block becomes findable for others once every position in it was computed and committed.
+//
+// One thread.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/block_pool.h"
+#include "cache/prefix_cache.h"
+#include "schedule/sequence.h"
+#include "schedule/step_plan.h"
+
+namespace baltoro {
+
+struct SchedulerConfig {
+  int32_t num_blocks = 0;
+  int64_t max_model_len = 0;
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+  int64_t max_queued_requests = 1024;  // never admitted yet
+  int64_t max_queued_tokens = 0;       // 0: eight times what the cache holds
+  bool enable_prefix_caching = true;
+  bool priority_policy = false;  // false: first come, first served
+  int32_t drafts_max = 0;        // most drafts verified in one step; > 0: a sequence is not planned
+                                 // ahead of the token that it is sampling
+  int32_t prompt_logprob_rows_max = 64;  // of one step
+  double watermark = 0.01;               // share of blocks that an admission leaves free
+  HashKey hash_secret{};
+};
+
+struct SchedulerStats {
+  int32_t running = 0, waiting = 0;
+  int32_t free_blocks = 0;
+  uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
+  uint64_t preemptions = 0;
+  uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
+};
+
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerConfig& config);
+
+  // kInvalidArgument if it can never run, kResourceExhausted if the queue is full.
+  Status Submit(Request request);
+  // The final event is out at once; what steps in flight still bring for it is dropped.
+  void Abort(RequestId id);
+  // What to compute next; empty when there is nothing to do before a commit or a new request.
+  StepPlan Plan();
+  void Commit(const StepResult& result);
+  // The events since the last call, in order; at most one per request and commit.
+  std::vector<TokenEvent> TakeEvents();
+
+  // True if it holds nothing: no request, no plan in flight.
+  bool idle() const { return sequences_.empty() && in_flight_.empty(); }
+  int plans_in_flight() const { return static_cast<int>(in_flight_.size()); }
+  // Requests and tokens that count towards the limits of the queue.
+  int64_t queued_requests() const { return queued_requests_; }
+  int64_t queued_tokens() const { return queued_tokens_; }
+  SchedulerStats stats() const;
+
+  // For tests.
+  const BlockPool& pool() const { return pool_; }
+  const PrefixCache& prefix_cache() const { return prefix_; }
+  template <typename Visit>
+  void ForEachSequence(const Visit& visit) const {
+    for (const auto& [id, sequence] : sequences_) visit(*sequence);
+  }
+
+ private:
+  // The order of service: protected sequences, then priority, then arrival.
+  struct ServedBefore {
+    bool by_priority = false;
+    bool operator()(const Sequence* a, const Sequence* b) const;
+  };
+  struct PlannedEntry {
+    Sequence* sequence;
+    int32_t first_position, token_count, sampled_rows;
+    bool drafts;
+  };
+  struct InFlightPlan {
+    uint64_t step;
+    std::vector<PlannedEntry> entries;
+  };
+  // What is left of a step's limits while it is planned.
+  struct Budget {
+    int32_t tokens, prompt_logprob_rows;
+  };
+
+  // scheduler_plan.cc
+  void PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  void PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  void AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  bool Admit(Sequence& sequence);
+  void FindPrefix(Sequence& sequence, std::vector<BlockId>& hits);
+  bool GrowTo(Sequence& sequence, int32_t tokens);
+  Sequence* Victim() const;
+  void AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record);
+  int32_t PrefillChunk(const Sequence& sequence, const Budget& budget) const;
+
+  // scheduler_commit.cc
+  void CommitSequence(const PlannedEntry& entry, const SequenceResult& result);
+  void TakeTokens(Sequence& sequence, const SequenceResult& result, TokenEvent& event);
+  void NameComputedBlocks(Sequence& sequence);
+  void DropBlocks(Sequence& sequence);
+
+  // scheduler.cc
+  void Preempt(Sequence& sequence);
+  void LeaveRunning(Sequence& sequence);
+  void End(Sequence& sequence);
+  void Settle(Sequence& sequence);
+  void GiveBack(Sequence& sequence);
+  void LeaveQueue(Sequence& sequence);
+  void ExtendNames(Sequence& sequence, int32_t count);
+  std::span<const TokenId> BlockTokens(const Sequence& sequence, int32_t block) const;
+
+  SchedulerConfig config_;
+  BlockPool pool_;
+  PrefixCache prefix_;
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::set<Sequence*, ServedBefore> waiting_;
+  std::vector<Sequence*> running_;  // in the order of service
+  std::deque<InFlightPlan> in_flight_;
+  std::vector<SlotId> free_slots_;
+  std::vector<SlotId> retired_;   // to be told with the next plan
+  std::vector<BlockId> cleared_;  // likewise
+  std::vector<TokenEvent> events_;
+  std::vector<std::vector<PlannedEntry>> spare_records_;
+  bool short_of_blocks_ = false;  // in the plan being made
+  int32_t settling_ = 0;          // sequences that give blocks back once their steps are committed
+  int32_t evicting_ = 0;          // those of them that will be queued again
+  int64_t queued_requests_ = 0, queued_tokens_ = 0;
+  uint64_t next_arrival_ = 0, next_step_ = 1;
+  SchedulerStats stats_;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,248 @@
+// The planning half of the scheduler.
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "schedule/planted_bug.h"
+#include "schedule/scheduler.h"
+#include "schedule/stop_rule.h"
+
+namespace baltoro {
+
+namespace {
+
+// Whether another plan may be made for it now.
+bool Plannable(const Sequence& sequence, int32_t drafts_max) {
+  if (sequence.drafts_in_flight) return false;
+  if (drafts_max > 0 && sequence.tokens_in_flight > 0) return false;
+  const int32_t coming = Planted(PlantedBug::kPlanBeyondLength) ? 0 : sequence.tokens_in_flight;
+  return sequence.known() + coming < sequence.tokens_max && sequence.available() > 0;
+}
+
+}  // namespace
+
+StepPlan Scheduler::Plan() {
+  StepPlan plan;
+  plan.step = next_step_;
+  InFlightPlan record{.step = next_step_, .entries = {}};
+  if (!spare_records_.empty()) {
+    record.entries = std::move(spare_records_.back());
+    spare_records_.pop_back();
+  }
+  plan.sequences.reserve(running_.size());
+  plan.tokens.reserve(running_.size());
+  Budget budget{.tokens = config_.max_num_batched_tokens,
+                .prompt_logprob_rows = config_.prompt_logprob_rows_max};
+
+  short_of_blocks_ = false;
+  PlanDecodes(plan, record, budget);
+  PlanPrefills(plan, record, budget);
+  AdmitWaiting(plan, record, budget);
+
+  if (plan.empty()) {
+    spare_records_.push_back(std::move(record.entries));
+    return plan;
+  }
+  plan.retired = std::exchange(retired_, {});
+  plan.cleared = std::exchange(cleared_, {});
+  in_flight_.push_back(std::move(record));
+  ++next_step_;
+  return plan;
+}
+
+void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+  for (size_t i = 0; i < running_.size() && budget.tokens > 0;) {
+    Sequence& sequence = *running_[i];
+    if (sequence.available() != 1 || !Plannable(sequence, config_.drafts_max)) {
+      ++i;
+      continue;
+    }
+    // The token after the last draft must still be allowed by the length.
+    const int32_t room = std::min(
+        {budget.tokens - 1, config_.drafts_max, sequence.tokens_max - sequence.known() - 1});
+    if (static_cast<int32_t>(sequence.drafts.size()) > room) {
+      sequence.drafts.resize(std::max(room, 0));
+    }
+    const auto drafts = static_cast<int32_t>(sequence.drafts.size());
+    if (drafts > 0 && !GrowTo(sequence, sequence.planned + 1 + drafts)) sequence.drafts.clear();
+
+    bool grown = GrowTo(sequence, sequence.planned + 1);
+    bool gone = false;
+    while (!grown && !gone) {
+      short_of_blocks_ = true;
+      if (settling_ > 0) break;  // blocks come back with the next commit: wait for them
+      Sequence* victim = Victim();
+      gone = victim == &sequence;
+      Preempt(*victim);
+      if (!gone) grown = GrowTo(sequence, sequence.planned + 1);
+    }
+    if (gone) continue;  // the next one moved to its place
+    ++i;
+    if (!grown) continue;
+    const int32_t count = 1 + static_cast<int32_t>(sequence.drafts.size());
+    AddEntry(sequence, count, plan, record);
+    budget.tokens -= count;
+  }
+}
+
+void Scheduler::PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+  for (Sequence* sequence : running_) {
+    if (budget.tokens <= 0) return;
+    if (sequence->available() <= 1 || !Plannable(*sequence, config_.drafts_max)) continue;
+    const int32_t count = PrefillChunk(*sequence, budget);
+    if (count == 0) continue;
+    AddEntry(*sequence, count, plan, record);
+    budget.tokens -= count;
+    if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
+  }
+}
+
+void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+  // While blocks are short nobody new comes in; nor before a preempted sequence is in the queue
+  // again, which would be overtaken.
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (short_of_blocks_ || evicting_ > 0 || free_slots_.empty() || budget.tokens <= 0) return;
+    Sequence& sequence = **next;
+    if (sequence.wants_prompt_logprobs() && budget.prompt_logprob_rows <= 0) return;
+    if (!Admit(sequence)) {
+      if (!Planted(PlantedBug::kOvertakeHead)) return;
+      ++next;
+      continue;
+    }
+    next = waiting_.erase(next);
+    LeaveQueue(sequence);
+    sequence.admitted_before = true;
+    sequence.state = SequenceState::kRunning;
+    sequence.slot = free_slots_.back();
+    free_slots_.pop_back();
+    running_.insert(
+        std::ranges::upper_bound(running_, &sequence, ServedBefore{config_.priority_policy}),
+        &sequence);
+
+    AdmittedSequence& admitted = plan.admitted.emplace_back();
+    admitted.slot = sequence.slot;
+    admitted.sampling = sequence.request.sampling;
+    admitted.prompt = sequence.request.prompt;
+    admitted.output.assign(sequence.tokens.begin() + sequence.prompt_count, sequence.tokens.end());
+    admitted.banned_until_min = BannedUntilMin(sequence.request.stop);
+    admitted.min_tokens = sequence.request.stop.min_tokens;
+    admitted.constraint = sequence.request.constraint;
+
+    const int32_t count = PrefillChunk(sequence, budget);
+    if (count == 0) continue;
+    AddEntry(sequence, count, plan, record);
+    budget.tokens -= count;
+    if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
+  }
+}
+
+// Takes blocks for all known tokens, those of a cached prefix shared; or changes nothing.
+bool Scheduler::Admit(Sequence& sequence) {
+  std::vector<BlockId> hits;
+  if (config_.enable_prefix_caching && !sequence.wants_prompt_logprobs()) {
+    FindPrefix(sequence, hits);
+  }
+  const auto hit_count = static_cast<int32_t>(hits.size());
+  const int32_t total = BlocksFor(sequence.is_protected() ? sequence.tokens_max : sequence.known());
+  const auto idle_hits = static_cast<int32_t>(
+      std::ranges::count_if(hits, [&](BlockId block) { return pool_.owners(block) == 0; }));
+  const bool alone = running_.empty() && settling_ == 0;
+  const auto reserve = alone ? 0 : static_cast<int32_t>(config_.watermark * config_.num_blocks);
+  if (total - hit_count + idle_hits + reserve > pool_.num_free()) return false;
+
+  BT_CHECK(sequence.blocks.empty());
+  for (const BlockId block : hits) pool_.Share(block);
+  sequence.blocks = std::move(hits);
+  BT_CHECK(GrowTo(sequence, total * kBlockTokens));
+  sequence.blocks_named = hit_count;
+  sequence.planned = sequence.computed = hit_count * kBlockTokens;
+  if (!sequence.admitted_before) {
+    sequence.cached_tokens = sequence.computed;
+    stats_.prefix_queries += static_cast<uint64_t>(sequence.prompt_count);
+    stats_.prefix_hits += static_cast<uint64_t>(sequence.computed);
+  }
+  return true;
+}
+
+// The last known token is always computed, since what follows it is sampled from it.
+void Scheduler::FindPrefix(Sequence& sequence, std::vector<BlockId>& hits) {
+  const int32_t covered =
+      Planted(PlantedBug::kHitCoversWholePrompt) ? sequence.known() : sequence.known() - 1;
+  const int32_t count = covered / kBlockTokens;
+  ExtendNames(sequence, count);
+  for (int32_t block = 0; block < count; ++block) {
+    const BlockId hit = prefix_.Find(sequence.names[block], BlockTokens(sequence, block));
+    if (hit == BlockId{-1}) return;
+    hits.push_back(hit);
+  }
+}
+
+bool Scheduler::GrowTo(Sequence& sequence, int32_t tokens) {
+  const auto held = static_cast<int32_t>(sequence.blocks.size());
+  const int32_t missing = BlocksFor(tokens) - held;
+  if (missing <= 0) return true;
+  if (!pool_.Allocate(missing, sequence.blocks)) return false;
+  for (size_t i = held; i < sequence.blocks.size(); ++i) prefix_.Forget(sequence.blocks[i]);
+  return true;
+}
+
+// The last in the order of service that may still be preempted. Never one that this plan computes
+// already: decodes are planned in that order, and protected sequences own what they need.
+Sequence* Scheduler::Victim() const {
+  for (auto sequence = running_.rbegin(); sequence != running_.rend(); ++sequence) {
+    if (!(*sequence)->is_protected()) return *sequence;
+  }
+  BT_CHECK(false);
+  return nullptr;
+}
+
+int32_t Scheduler::PrefillChunk(const Sequence& sequence, const Budget& budget) const {
+  int32_t count = std::min(sequence.available(), budget.tokens);
+  // The last prompt row has no prompt token after it, so a chunk of that row alone needs no budget.
+  if (sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count) {
+    count = std::min(count, budget.prompt_logprob_rows);
+  }
+  return count;
+}
+
+// Computes the next `count` tokens; those after the available ones are drafts.
+void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record) {
+  const int32_t drafts = std::max(count - sequence.available(), 0);
+  const int32_t end = sequence.planned + count - drafts;
+  const bool samples = end == sequence.known() + sequence.tokens_in_flight;
+
+  PlannedSequence& planned = plan.sequences.emplace_back();
+  planned.slot = sequence.slot;
+  planned.first_position = sequence.planned;
+  planned.token_begin = plan.num_tokens();
+  planned.token_count = count;
+  const int32_t known_end = std::min(end, sequence.known());
+  for (int32_t p = sequence.planned; p < known_end; ++p) plan.tokens.push_back(sequence.tokens[p]);
+  if (end > known_end) plan.tokens.push_back(kSampledToken);
+  plan.tokens.insert(plan.tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + drafts);
+  planned.block_begin = static_cast<int32_t>(plan.new_blocks.size());
+  planned.block_count = static_cast<int32_t>(sequence.blocks.size()) - sequence.blocks_sent;
+  plan.new_blocks.insert(plan.new_blocks.end(), sequence.blocks.begin() + sequence.blocks_sent,
+                         sequence.blocks.end());
+  planned.sampled_rows = samples ? 1 + drafts : 0;
+  planned.prompt_logprobs =
+      sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count;
+
+  record.entries.push_back({.sequence = &sequence,
+                            .first_position = sequence.planned,
+                            .token_count = count,
+                            .sampled_rows = planned.sampled_rows,
+                            .drafts = drafts > 0});
+  sequence.blocks_sent = static_cast<int32_t>(sequence.blocks.size());
+  sequence.planned += count;
+  ++sequence.in_flight;
+  if (samples) ++sequence.tokens_in_flight;
+  if (drafts > 0) sequence.drafts_in_flight = true;
+  if (Planted(PlantedBug::kNameBeforeComputed)) {
+    sequence.computed = std::min(sequence.planned, sequence.known());
+    NameComputedBlocks(sequence);
+  }
+}
+
+}  // namespace baltoro

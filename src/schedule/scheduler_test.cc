@@ -1,0 +1,302 @@
+#include "schedule/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace baltoro {
+namespace {
+
+using ::testing::ElementsAre;
+
+SchedulerConfig Config() {
+  SchedulerConfig config;
+  config.num_blocks = 16;
+  config.max_model_len = 1024;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 256;
+  config.watermark = 0;
+  return config;
+}
+
+Request MakeRequest(uint64_t id, int prompt, int max_tokens) {
+  Request request;
+  request.id = RequestId{id};
+  request.prompt.resize(prompt);
+  std::iota(request.prompt.begin(), request.prompt.end(), static_cast<TokenId>(1000 * id));
+  request.stop.max_tokens = max_tokens;
+  return request;
+}
+
+// Every sampled row yields the token 7.
+StepResult Answer(const StepPlan& plan) {
+  StepResult result;
+  result.step = plan.step;
+  for (const PlannedSequence& planned : plan.sequences) {
+    SequenceResult& one = result.sequences.emplace_back();
+    one.slot = planned.slot;
+    if (planned.sampled_rows > 0) one.tokens = {7};
+  }
+  return result;
+}
+
+void RunUntilIdle(Scheduler& scheduler) {
+  while (!scheduler.idle()) {
+    const StepPlan plan = scheduler.Plan();
+    ASSERT_FALSE(plan.empty());
+    scheduler.Commit(Answer(plan));
+  }
+}
+
+std::vector<int32_t> TokenCounts(const StepPlan& plan) {
+  std::vector<int32_t> counts;
+  for (const PlannedSequence& planned : plan.sequences) counts.push_back(planned.token_count);
+  return counts;
+}
+
+TEST(SchedulerTest, APromptIsComputedInChunksAndOnlyTheLastOneSamples) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 300, 2)).ok());
+
+  const StepPlan first = scheduler.Plan();
+  scheduler.Commit(Answer(first));
+  const StepPlan second = scheduler.Plan();
+
+  EXPECT_THAT(TokenCounts(first), ElementsAre(256));
+  EXPECT_EQ(first.sequences[0].sampled_rows, 0);
+  EXPECT_EQ(first.new_blocks.size(), 5u);  // the whole prompt's blocks
+  EXPECT_THAT(TokenCounts(second), ElementsAre(44));
+  EXPECT_EQ(second.sequences[0].first_position, 256);
+  EXPECT_EQ(second.sequences[0].sampled_rows, 1);
+  EXPECT_TRUE(second.new_blocks.empty());
+}
+
+TEST(SchedulerTest, DecodesGoBeforePrefillChunksInOneStep) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 5)).ok());
+  scheduler.Commit(Answer(scheduler.Plan()));
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 400, 5)).ok());
+
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(1, 255));
+}
+
+TEST(SchedulerTest, OneEventAStepAndAFinalOne) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 2)).ok());
+
+  RunUntilIdle(scheduler);
+  const std::vector<TokenEvent> events = scheduler.TakeEvents();
+
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_THAT(events[0].tokens, ElementsAre(7));
+  EXPECT_EQ(events[0].finish, FinishReason::kNone);
+  EXPECT_EQ(events[1].finish, FinishReason::kLength);
+}
+
+TEST(SchedulerTest, APlanAheadOfTheCommitAsksForTheTokenBeingSampled) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 2)).ok());
+
+  const StepPlan first = scheduler.Plan();
+  const StepPlan second = scheduler.Plan();
+
+  EXPECT_THAT(second.tokens, ElementsAre(kSampledToken));
+  EXPECT_EQ(second.sequences[0].first_position, 10);
+  EXPECT_TRUE(scheduler.Plan().empty());  // the second token is the last one
+  scheduler.Commit(Answer(first));
+  scheduler.Commit(Answer(second));
+  EXPECT_TRUE(scheduler.idle());
+}
+
+TEST(SchedulerTest, ASecondRequestReusesThePrefixButComputesTheLastToken) {
+  Scheduler scheduler(Config());
+  Request request = MakeRequest(1, 128, 1);
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  RunUntilIdle(scheduler);
+  (void)scheduler.TakeEvents();
+
+  request.id = RequestId{2};
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  const StepPlan plan = scheduler.Plan();
+
+  EXPECT_EQ(plan.sequences[0].first_position, 64);  // not 128: something must be sampled from
+  EXPECT_THAT(TokenCounts(plan), ElementsAre(64));
+  scheduler.Commit(Answer(plan));
+  EXPECT_EQ(scheduler.TakeEvents()[0].cached_tokens, 64);
+}
+
+TEST(SchedulerTest, AnotherSaltSharesNothing) {
+  Scheduler scheduler(Config());
+  Request request = MakeRequest(1, 128, 1);
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  RunUntilIdle(scheduler);
+
+  request.id = RequestId{2};
+  request.cache_salt = "other";
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+
+  EXPECT_EQ(scheduler.Plan().sequences[0].first_position, 0);
+}
+
+TEST(SchedulerTest, AHeadThatDoesNotFitIsNotOvertaken) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 600, 400)).ok());
+  scheduler.Commit(Answer(scheduler.Plan()));
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 500, 1)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(3, 10, 1)).ok());
+
+  scheduler.Commit(Answer(scheduler.Plan()));
+  scheduler.Commit(Answer(scheduler.Plan()));
+
+  EXPECT_EQ(scheduler.stats().running, 1);
+  EXPECT_EQ(scheduler.stats().waiting, 2);
+}
+
+TEST(SchedulerTest, TheLatestArrivalGivesUpItsBlocks) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 4;
+  config.max_model_len = 256;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 64, 150)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 64, 150)).ok());
+
+  while (scheduler.stats().preemptions == 0) scheduler.Commit(Answer(scheduler.Plan()));
+
+  scheduler.ForEachSequence([](const Sequence& sequence) {
+    EXPECT_EQ(sequence.preemptions, sequence.request.id == RequestId{2} ? 1 : 0);
+  });
+  RunUntilIdle(scheduler);
+}
+
+TEST(SchedulerTest, ThePriorityPolicyServesLowValuesFirst) {
+  SchedulerConfig config = Config();
+  config.priority_policy = true;
+  config.max_num_seqs = 1;
+  Scheduler scheduler(config);
+  Request late = MakeRequest(2, 10, 1);
+  late.priority = -1;
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 1)).ok());
+  ASSERT_TRUE(scheduler.Submit(late).ok());
+
+  const StepPlan plan = scheduler.Plan();
+
+  EXPECT_EQ(plan.admitted[0].prompt, late.prompt);
+}
+
+TEST(SchedulerTest, AnAbortEndsAtOnceAndDropsWhatIsInFlight) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 5)).ok());
+  const StepPlan plan = scheduler.Plan();
+
+  scheduler.Abort(RequestId{1});
+  scheduler.Abort(RequestId{1});
+  scheduler.Abort(RequestId{9});
+
+  EXPECT_LT(scheduler.pool().num_free(), 16);  // the step in flight still writes it
+  scheduler.Commit(Answer(plan));
+  const std::vector<TokenEvent> events = scheduler.TakeEvents();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].finish, FinishReason::kAbort);
+  EXPECT_EQ(scheduler.pool().num_free(), 16);
+  EXPECT_TRUE(scheduler.idle());
+}
+
+TEST(SchedulerTest, AFailedRowEndsOnlyItsRequestAndItsBlocksAreZeroedAndNeverFound) {
+  Scheduler scheduler(Config());
+  const Request bad = MakeRequest(1, 129, 5);
+  ASSERT_TRUE(scheduler.Submit(bad).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 10, 5)).ok());
+  StepResult result = Answer(scheduler.Plan());
+  result.sequences[0].failed = true;
+
+  scheduler.Commit(result);
+
+  const std::vector<TokenEvent> events = scheduler.TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].finish, FinishReason::kError);
+  EXPECT_EQ(events[1].finish, FinishReason::kNone);
+  Request again = bad;
+  again.id = RequestId{3};
+  ASSERT_TRUE(scheduler.Submit(again).ok());
+  const StepPlan plan = scheduler.Plan();
+  EXPECT_EQ(plan.cleared.size(), 3u);
+  EXPECT_EQ(plan.sequences[1].first_position, 0);
+}
+
+TEST(SchedulerTest, RefusedDraftsAreComputedAgain) {
+  SchedulerConfig config = Config();
+  config.drafts_max = 3;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 9)).ok());
+  StepResult result = Answer(scheduler.Plan());
+  result.sequences[0].drafts = {7, 8, 9};
+  scheduler.Commit(result);
+
+  const StepPlan verify = scheduler.Plan();
+  EXPECT_THAT(verify.tokens, ElementsAre(7, 7, 8, 9));
+  EXPECT_EQ(verify.sequences[0].sampled_rows, 4);
+  result = Answer(verify);
+  result.sequences[0].tokens = {7, 5};  // the first draft was right
+  scheduler.Commit(result);
+
+  const StepPlan next = scheduler.Plan();
+  EXPECT_THAT(next.tokens, ElementsAre(5));
+  EXPECT_EQ(next.sequences[0].first_position, 12);
+}
+
+TEST(SchedulerTest, PromptLogprobsComeOnceWithTheFirstTokenAndBypassTheCache) {
+  SchedulerConfig config = Config();
+  config.prompt_logprob_rows_max = 50;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 70, 1)).ok());
+  RunUntilIdle(scheduler);
+  (void)scheduler.TakeEvents();
+  Request request = MakeRequest(1, 70, 2);
+  request.sampling.prompt_logprobs = 0;
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+
+  int32_t rows = 0;
+  for (const int32_t count : {50, 20, 1}) {
+    const StepPlan plan = scheduler.Plan();
+    ASSERT_THAT(TokenCounts(plan), ElementsAre(count));
+    StepResult result = Answer(plan);
+    for (int i = 0; i < count && rows < 69; ++i, ++rows) {
+      result.sequences[0].prompt_logprobs.push_back({{rows + 1, 0, 1}});
+    }
+    scheduler.Commit(result);
+  }
+
+  const std::vector<TokenEvent> events = scheduler.TakeEvents();
+  ASSERT_EQ(events.size(), 2u);
+  ASSERT_EQ(events[0].prompt_logprobs.size(), 70u);
+  EXPECT_TRUE(events[0].prompt_logprobs[0].empty());
+  EXPECT_EQ(events[0].prompt_logprobs[69][0].id, 69);
+  EXPECT_EQ(events[0].cached_tokens, 0);
+  EXPECT_TRUE(events[1].prompt_logprobs.empty());
+}
+
+TEST(SchedulerTest, RefusesWhatCanNeverRunAndWhatTheQueueCannotHold) {
+  SchedulerConfig config = Config();
+  config.max_queued_requests = 1;
+  config.num_blocks = 4;
+  Scheduler scheduler(config);
+
+  EXPECT_EQ(scheduler.Submit(MakeRequest(1, 0, 1)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.Submit(MakeRequest(1, 1024, 1)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.Submit(MakeRequest(1, 200, 100)).code(), Code::kInvalidArgument);
+  EXPECT_EQ(scheduler.Submit(MakeRequest(1, 10, 0)).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(scheduler.Submit(MakeRequest(1, 10, 1)).ok());
+  EXPECT_EQ(scheduler.Submit(MakeRequest(2, 10, 1)).code(), Code::kResourceExhausted);
+}
+
+TEST(SchedulerDeathTest, CommittingAnotherStepIsABug) {
+  Scheduler scheduler(Config());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 1)).ok());
+  StepResult result = Answer(scheduler.Plan());
+  result.step += 1;
+  EXPECT_DEATH(scheduler.Commit(result), "check failed");
+}
+
+}  // namespace
+}  // namespace baltoro

@@ -1,0 +1,201 @@
+#include "schedule/testing/mock_executor.h"
+
+#include <algorithm>
+
+namespace baltoro::test {
+
+namespace {
+
+constexpr uint64_t kPoison = ~uint64_t{0};
+
+uint64_t Mix(uint64_t x) {
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+}  // namespace
+
+uint64_t ChainStart(uint64_t seed) {
+  return Mix(seed + 0x1234567);
+}
+
+uint64_t ChainNext(uint64_t chain, TokenId token) {
+  return Mix(chain * 31 + static_cast<uint64_t>(token) + 1);
+}
+
+TokenId OracleToken(uint64_t chain,
+                    int32_t output_index,
+                    int32_t min_tokens,
+                    const std::vector<TokenId>& banned) {
+  for (uint64_t attempt = 0;; ++attempt) {
+    const auto token = static_cast<TokenId>(Mix(chain + attempt) % kVocab);
+    if (output_index >= min_tokens || std::ranges::count(banned, token) == 0) return token;
+  }
+}
+
+MockExecutor::MockExecutor(int32_t num_blocks,
+                           int32_t max_num_seqs,
+                           int32_t drafts_max,
+                           uint64_t seed)
+    : kv_(static_cast<size_t>(num_blocks) * kBlockTokens),
+      slots_(max_num_seqs),
+      drafts_max_(drafts_max),
+      random_(seed) {}
+
+StepResult MockExecutor::Run(const StepPlan& plan) {
+  Apply(plan);
+  StepResult result;
+  result.step = plan.step;
+  for (const PlannedSequence& planned : plan.sequences) {
+    SequenceResult& one = result.sequences.emplace_back();
+    one.slot = planned.slot;
+    RunSequence(plan, planned, one);
+  }
+  return result;
+}
+
+bool MockExecutor::IsPoisoned(BlockId block) const {
+  const auto begin = kv_.begin() + static_cast<int64_t>(block) * kBlockTokens;
+  return std::count(begin, begin + kBlockTokens, kPoison) > 0;
+}
+
+std::vector<BlockId> MockExecutor::WrittenBlocks(const StepPlan& plan) const {
+  std::vector<BlockId> written;
+  for (const PlannedSequence& planned : plan.sequences) {
+    const Slot& slot = slots_[static_cast<size_t>(planned.slot)];
+    if (!slot.live) continue;
+    const int32_t last = planned.first_position + planned.token_count - 1;
+    for (int32_t b = planned.first_position / kBlockTokens; b <= last / kBlockTokens; ++b) {
+      if (b < static_cast<int32_t>(slot.blocks.size())) written.push_back(slot.blocks[b]);
+    }
+  }
+  return written;
+}
+
+void MockExecutor::Apply(const StepPlan& plan) {
+  for (const BlockId block : plan.cleared) {
+    std::fill_n(kv_.begin() + static_cast<int64_t>(block) * kBlockTokens, kBlockTokens, 0);
+  }
+  for (const SlotId id : plan.retired) {
+    Slot& slot = slots_[static_cast<size_t>(id)];
+    if (!slot.live) Violate("a slot is retired that nobody has");
+    slot = {};
+  }
+  for (const AdmittedSequence& admitted : plan.admitted) {
+    Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
+    if (slot.live) Violate("a slot is given away before it was retired");
+    slot = {};
+    slot.live = true;
+    slot.admitted = admitted;
+    if (admitted.prompt[0] >= kFailBase) slot.fail_at = admitted.prompt[0] - kFailBase;
+    for (const TokenId token : admitted.prompt) Append(slot, token);
+    for (const TokenId token : admitted.output) Append(slot, token);
+  }
+}
+
+void MockExecutor::RunSequence(const StepPlan& plan,
+                               const PlannedSequence& planned,
+                               SequenceResult& result) {
+  Slot& slot = slots_[static_cast<size_t>(planned.slot)];
+  if (!slot.live) return Violate("a sequence is planned in a slot that nobody has");
+  const auto new_blocks = plan.new_blocks_of(planned);
+  slot.blocks.insert(slot.blocks.end(), new_blocks.begin(), new_blocks.end());
+  const int32_t first = planned.first_position;
+  const int32_t end = first + planned.token_count;
+  if (end > static_cast<int32_t>(slot.blocks.size()) * kBlockTokens) {
+    return Violate("a position is planned that no block holds");
+  }
+  bool poisoned = slot.failed || !ReadBefore(slot, first);
+  if (!violation_.empty()) return;
+  if (slot.failed) {
+    // Planned before the scheduler knew: there is no token to go on from.
+    for (int32_t p = first; p < end; ++p) Kv(slot, p) = kPoison;
+    result.failed = true;
+    return;
+  }
+
+  const auto tokens = plan.tokens_of(planned);
+  const int32_t drafts = std::max(planned.sampled_rows - 1, 0);
+  const int32_t prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
+  const auto known = static_cast<int32_t>(slot.tokens.size());
+  uint64_t chain = first > 0 ? slot.chain[first - 1] : ChainStart(slot.admitted.sampling.seed);
+  std::vector<uint64_t> chains;
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    const int32_t position = first + i;
+    const bool draft = i >= planned.token_count - drafts;
+    if (!draft && position >= known) return Violate("a token is computed that is not known");
+    if (!draft && tokens[i] != kSampledToken && tokens[i] != slot.tokens[position]) {
+      return Violate("a query token is not the sequence's");
+    }
+    chain = ChainNext(chain, draft ? tokens[i] : slot.tokens[position]);
+    chains.push_back(chain);
+    if (planned.prompt_logprobs && position + 1 < prompt_count) {
+      result.prompt_logprobs.push_back(
+          {{slot.admitted.prompt[position + 1], static_cast<float>(position + 1), 1}});
+    }
+  }
+  if (planned.sampled_rows > 0 && end - drafts != known) {
+    return Violate("a row is sampled that is not the last known token's");
+  }
+
+  const int32_t output_before = known - prompt_count;
+  if (planned.sampled_rows > 0 && slot.fail_at == output_before) poisoned = true;
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    Kv(slot, first + i) = poisoned ? kPoison : chains[i];
+  }
+  result.failed = slot.failed = poisoned;
+  if (poisoned || planned.sampled_rows == 0) return;
+  for (int32_t row = 0; row < planned.sampled_rows; ++row) {
+    if (slot.fail_at == output_before + row) break;  // its turn comes with the next step
+    const int32_t i = planned.token_count - planned.sampled_rows + row;
+    const TokenId token = OracleToken(chains[i], output_before + row, slot.admitted.min_tokens,
+                                      slot.admitted.banned_until_min);
+    result.tokens.push_back(token);
+    Append(slot, token);
+    if (row + 1 < planned.sampled_rows && tokens[i + 1] != token) break;
+  }
+  uint64_t guess = slot.chain.back();
+  for (int32_t count = static_cast<int32_t>(random_() % (drafts_max_ + 1)); count > 0; --count) {
+    const bool right = random_() % 4 != 0;
+    result.drafts.push_back(right ? OracleToken(guess, 1 << 30, 0, {}) : 0);
+    guess = ChainNext(guess, result.drafts.back());
+  }
+}
+
+// False if something that the step reads came from a failed one.
+bool MockExecutor::ReadBefore(const Slot& slot, int32_t first_position) {
+  if (first_position > static_cast<int32_t>(slot.tokens.size())) {
+    Violate("positions are claimed to be computed whose tokens are not known");
+    return true;
+  }
+  const bool may_fail = slot.fail_at >= 0;
+  for (int32_t p = 0; p < first_position; ++p) {
+    const uint64_t value =
+        kv_[static_cast<size_t>(slot.blocks[p / kBlockTokens]) * kBlockTokens + p % kBlockTokens];
+    if (value == slot.chain[p]) continue;
+    if (value != kPoison) Violate("a block does not hold what it is claimed to hold");
+    if (!may_fail) Violate("a request reads what a failed one wrote");
+    return false;
+  }
+  return true;
+}
+
+uint64_t& MockExecutor::Kv(const Slot& slot, int32_t position) {
+  return kv_[static_cast<size_t>(slot.blocks[position / kBlockTokens]) * kBlockTokens +
+             position % kBlockTokens];
+}
+
+void MockExecutor::Append(Slot& slot, TokenId token) {
+  slot.chain.push_back(ChainNext(
+      slot.chain.empty() ? ChainStart(slot.admitted.sampling.seed) : slot.chain.back(), token));
+  slot.tokens.push_back(token);
+}
+
+void MockExecutor::Violate(const std::string& what) {
+  if (violation_.empty()) violation_ = what;
+}
+
+}  // namespace baltoro::test

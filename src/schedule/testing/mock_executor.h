@@ -1,0 +1,67 @@
+#pragma once
+
+// Stands in for the ranks in tests of the scheduler. It keeps what a rank keeps for each slot, and
+// a KV cache in which the "value" of a position is a hash of all tokens up to it. Every step checks
+// that the cache really holds what the plan claims to have been computed.
+
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "schedule/step_plan.h"
+
+namespace baltoro::test {
+
+// A prompt whose first token is kFailBase + k fails when its output token k is sampled.
+inline constexpr TokenId kFailBase = 1 << 20;
+inline constexpr TokenId kVocab = 40;
+
+// The hash of a sequence that is about to begin; `seed` stands for the salt, so that a prefix
+// shared across salts is noticed.
+uint64_t ChainStart(uint64_t seed);
+uint64_t ChainNext(uint64_t chain, TokenId token);
+// The token that follows a sequence with this hash.
+TokenId OracleToken(uint64_t chain,
+                    int32_t output_index,
+                    int32_t min_tokens,
+                    const std::vector<TokenId>& banned);
+
+class MockExecutor {
+ public:
+  MockExecutor(int32_t num_blocks, int32_t max_num_seqs, int32_t drafts_max, uint64_t seed);
+
+  StepResult Run(const StepPlan& plan);
+
+  // The first thing that was wrong; empty if nothing was.
+  const std::string& violation() const { return violation_; }
+  bool IsPoisoned(BlockId block) const;
+  // The blocks that a plan, executed before, writes.
+  std::vector<BlockId> WrittenBlocks(const StepPlan& plan) const;
+
+ private:
+  struct Slot {
+    bool live = false;
+    AdmittedSequence admitted;
+    std::vector<TokenId> tokens;
+    std::vector<uint64_t> chain;  // one per token
+    std::vector<BlockId> blocks;
+    int32_t fail_at = -1;
+    bool failed = false;
+  };
+  void Apply(const StepPlan& plan);
+  void RunSequence(const StepPlan& plan, const PlannedSequence& planned, SequenceResult& result);
+  bool ReadBefore(const Slot& slot, int32_t first_position);
+  uint64_t& Kv(const Slot& slot, int32_t position);
+  void Append(Slot& slot, TokenId token);
+  void Violate(const std::string& what);
+
+  std::vector<uint64_t> kv_;
+  std::vector<Slot> slots_;
+  int32_t drafts_max_;
+  std::mt19937_64 random_;
+  std::string violation_;
+};
+
+}  // namespace baltoro::test
