@@ -17,6 +17,7 @@ bool AsksForNothing(const FlagSpec& spec, const Json& value) {
 std::string AsGiven(const FlagUse& use) {
   std::string text = "--" + std::string(use.spec->name);
   if (use.value == Json(false)) return "--no-" + std::string(use.spec->name);
+  if (use.spec->secret) return text;
   if (use.value.is_boolean() || use.value.is_object() || use.value.is_array()) return text;
   return text + " " + ValueText(use.value);
 }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -44,6 +43,13 @@ constexpr Variable kVariables[] = {
     {"VLLM_USE_MODELSCOPE", ""},
     {"VLLM_WORKER_MULTIPROC_METHOD", ""},
 };
+
+const Variable* FindVariable(std::string_view name) {
+  for (const Variable& each : kVariables) {
+    if (each.name == name) return &each;
+  }
+  return nullptr;
+}
 
 bool IsForOtherDevices(std::string_view name) {
   for (const std::string_view prefix : {"VLLM_ASCEND_", "ASCEND_", "HCCL_", "PYTORCH_NPU_"}) {
@@ -135,9 +141,8 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
       continue;
     }
     if (!name.starts_with("VLLM_")) continue;
-    const auto* found = std::find_if(std::begin(kVariables), std::end(kVariables),
-                                     [&](const Variable& each) { return each.name == name; });
-    if (found == std::end(kVariables)) {
+    const Variable* found = FindVariable(name);
+    if (found == nullptr) {
       unknown.push_back(name);
     } else if (found->help.empty()) {
       no_effect.push_back(name);

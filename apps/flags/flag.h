@@ -39,6 +39,7 @@ struct FlagSpec {
   std::string_view choices = {};                          // separated by '|'; empty: any value
   std::string_view available = {};                        // separated by '|'; see FlagState
   bool fold_case = false;                                 // the value is lower-cased first
+  bool secret = false;                                    // the value must not reach the log
   double min = -std::numeric_limits<double>::infinity();  // of a number, inclusive
   double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
   FlagState state = FlagState::kWorks;

@@ -97,6 +97,7 @@ constexpr FlagSpec kModelFlags[] = {
      .help = "Version of the code on a hub."},
     {.name = "hf-token",
      .kind = kString,
+     .secret = true,
      .state = kNoEffectHere,
      .reason = "nothing is downloaded",
      .help = "Token for the hub."},

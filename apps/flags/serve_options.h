@@ -67,7 +67,7 @@ struct ServeOptions {
   int block_size = 64;                  // tokens; always 64
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
-  int64_t max_num_batched_tokens = 0;  // 0: 2048
+  int64_t max_num_batched_tokens = 0;  // 0: 2048, at least max_num_seqs
   int max_num_seqs = 0;                // 0: 256, at most max_num_batched_tokens
   std::string scheduling_policy = "fcfs";
   int64_t max_queued_requests = 1024;

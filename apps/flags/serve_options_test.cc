@@ -216,6 +216,14 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
   EXPECT_EQ(options.block_size, 64);
 }
 
+TEST(ServeOptionsTest, SecretsStayOutOfTheNotices) {
+  const ServeOptions options =
+      Accept({"--hf-token", "hf_abc", "--api-key", "k1", "--api-key", "k2"});
+  EXPECT_EQ(options.notices.size(), 2u);
+  EXPECT_FALSE(HasLine(options.notices, "hf_abc"));
+  EXPECT_FALSE(HasLine(options.notices, "k2"));
+}
+
 TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
   EXPECT_EQ(End({"--enable-auto-tool-choice"}).err,
             "Error: --enable-auto-tool-choice requires --tool-call-parser\n");
