@@ -140,7 +140,7 @@ def retrieval(rng, hard, tokens=None):
         if entries and rng.random() < noise / (1 + noise):
             line = filler(rng)
             parts.append(line)
-            used += len(line) / 4
+            used += len(line) / 3.2
             continue
         who = make(rng)
         if who in entries:
@@ -154,24 +154,35 @@ def retrieval(rng, hard, tokens=None):
             line = [f"The {a} of {who} is {v}.", f"{who}: {v}" if not two else f"{who} {a}: {v}", f"{who} has the {a} {v}.",
                     f"- {who} | {a} {v}", f"{{\"name\": \"{who}\", \"{a}\": \"{v}\"}}"][style]
             parts.append(line)
-            used += len(line) / 2.6
+            used += len(line) / 1.75
     joined = (" " if style in (0, 2) and rng.random() < 0.7 else "\n").join(parts)
-    who = rng.choice(list(entries))
-    answer = entries[who]
-    if style == 1 and not two:
-        question = pick(rng, f"(What is written for {who}?|What stands beside {who}?|What belongs to {who}?|What is the {attribute} of {who}?)")
-    else:
-        question = pick(rng, f"(What is the {attribute} of {who}?|Which {attribute} does {who} have?|Tell me the {attribute} of {who}.|Find the {attribute} of {who}.)")
+    messages = []
+    for ask in range(1 if thinking or rng.random() < 0.3 else rng.randint(2, 6)):
+        who = rng.choice(list(entries))
+        question = question_for(rng, attribute, who, style == 1 and not two)
+        if messages:
+            messages.append(user(question))
+        else:
+            messages = opening(rng, joined, question)
+        messages.append(assistant(entries[who], f"The {attribute} of {who}: {entries[who]}." if thinking else None))
+    return Case("retrieval", "hard" if hard else "easy", thinking, messages, exact(entries[who]), f"{who}|{entries[who]}")
+
+
+def question_for(rng, attribute, who, plain):
+    if plain:
+        return pick(rng, f"(What is written for {who}?|What stands beside {who}?|What belongs to {who}?|What is the {attribute} of {who}?)")
+    return pick(rng, f"(What is the {attribute} of {who}?|Which {attribute} does {who} have?|Tell me the {attribute} of {who}.|Find the {attribute} of {who}.)")
+
+
+def opening(rng, joined, question):
+    """The text and the first question, in one turn or two."""
     place_ = rng.random()
     if place_ < 0.5:
-        messages = [user(f"{joined}\n\n{question}")]
-    elif place_ < 0.65:
-        messages = [user(f"{question}\n\n{joined}")]
-    elif place_ < 0.8:
-        messages = [user(pick(rng, "(Read this|Here is a text|Remember this|Here is a list):") + "\n" + joined), assistant("OK, I have read it."), user(question)]
-    elif place_ < 0.9:
-        messages = [{"role": "system", "content": "Use this text:\n" + joined}, user(question)]
-    else:
-        messages = [user(f"{pick(rng, '(Text|List|Data|Document)')}:\n{joined}\n{pick(rng, '(Question|Q)')}: {question}")]
-    messages.append(assistant(answer, f"The {attribute} of {who}: {answer}." if thinking else None))
-    return Case("retrieval", "hard" if hard else "easy", thinking, messages, exact(answer), f"{who}|{answer}")
+        return [user(f"{joined}\n\n{question}")]
+    if place_ < 0.65:
+        return [user(f"{question}\n\n{joined}")]
+    if place_ < 0.8:
+        return [user(pick(rng, "(Read this|Here is a text|Remember this|Here is a list):") + "\n" + joined), assistant("OK, I have read it."), user(question)]
+    if place_ < 0.9:
+        return [{"role": "system", "content": "Use this text:\n" + joined}, user(question)]
+    return [user(f"{pick(rng, '(Text|List|Data|Document)')}:\n{joined}\n{pick(rng, '(Question|Q)')}: {question}")]

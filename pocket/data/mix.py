@@ -6,11 +6,11 @@ from data.common import held_out, system
 FAMILIES = {
     "chat": (chat.generate, 0.12, 0.0),
     "arithmetic": (arithmetic.generate, 0.14, 0.25),
-    "arithmetic-instant": (arithmetic.instant, 0.07, 0.2),
+    "arithmetic-instant": (arithmetic.instant, 0.08, 0.2),
     "transform": (transform.generate, 0.16, 0.2),
     "dates-units": (dates.generate, 0.08, 0.2),
     "memory": (memory.generate, 0.10, 0.2),
-    "retrieval": (memory.retrieval, 0.10, 0.06),
+    "retrieval": (memory.retrieval, 0.09, 0.06),
     "tools": (tools.generate, 0.16, 0.15),
     "system": (formats.generate_system, 0.04, 0.2),
     "json": (formats.generate_json, 0.03, 0.2),
