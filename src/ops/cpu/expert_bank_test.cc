@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "ops/cpu/test_tensors.h"
+#include "support/support.h"
+
+namespace baltoro::cpu::test {
+namespace {
+
+using baltoro::test::Near;
+
+struct Shape {
+  int64_t tokens, hidden, inter, experts, top_k, absent;
+};
+constexpr Shape kShapes[] = {
+    {1, 64, 32, 4, 2, 0},     {1, 96, 48, 8, 8, 3},  // up starts inside a panel
+    {7, 256, 128, 16, 4, 0},                         // the pocket model's experts
+    {40, 100, 36, 5, 3, 1},                          // nothing is a multiple of anything
+    {130, 128, 64, 3, 3, 0},                         // every token in every expert
+    {600, 64, 32, 2, 1, 0},                          // groups longer than one product
+    {2, 2048, 1408, 8, 6, 0},                        // the 16-billion model's experts
+};
+
+struct Case {
+  Case(const Shape& shape, DType act)
+      : s(shape),
+        gate_up(1,
+                act,
+                s.experts - s.absent,
+                2 * s.inter,
+                s.hidden,
+                1 / std::sqrt(static_cast<float>(s.hidden))),
+        down(2,
+             act,
+             s.experts - s.absent,
+             s.hidden,
+             s.inter,
+             1 / std::sqrt(static_cast<float>(s.inter))),
+        x(Random(3, act, {s.tokens, s.hidden}, 1)),
+        weights(Random(4, DType::kF32, {s.tokens, s.top_k}, 1)),
+        ids(DType::kI32, {s.tokens, s.top_k}) {
+    // The first `absent` experts are held elsewhere; the slots are in another order.
+    for (int64_t e = 0; e < s.experts; ++e) {
+      slot_of.push_back(static_cast<int32_t>(e < s.absent ? -1 : s.experts - 1 - e));
+    }
+    std::mt19937 engine(5);
+    std::vector<int32_t> all(static_cast<size_t>(s.experts));
+    std::iota(all.begin(), all.end(), 0);
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      std::shuffle(all.begin(), all.end(), engine);
+      for (int64_t j = 0; j < s.top_k; ++j) {
+        ids.view.row<int32_t>(t)[j] = all[static_cast<size_t>(j)];
+      }
+    }
+  }
+  ExpertBankArgs Args(TensorView out, int64_t first, int64_t count, bool packed) const {
+    return {.out = out,
+            .x = x.view.rows(first, count),
+            .ids = ids.view.rows(first, count),
+            .weights = weights.view.rows(first, count),
+            .gate_up = packed ? gate_up.packed : gate_up.reference,
+            .down = packed ? down.packed : down.reference,
+            .slot_of = slot_of};
+  }
+
+  Shape s;
+  Weights gate_up;
+  Weights down;
+  Tensor x;
+  Tensor weights;
+  Tensor ids;
+  std::vector<int32_t> slot_of;
+};
+
+TEST(ExpertBankTest, AgreesWithTheReferenceAndAddsToItsOutput) {
+  Context context(3);
+  for (const Shape& shape : kShapes) {
+    for (const DType act : {DType::kBf16, DType::kF32}) {
+      const Case c(shape, act);
+      Tensor want = Random(6, DType::kF32, {shape.tokens, shape.hidden}, 1);
+      reference::ExpertBank({}, c.Args(want.view, 0, shape.tokens, false));
+      for (const Isa isa : SupportedIsas()) {
+        ASSERT_TRUE(ForceIsa(isa).ok());
+        Tensor got = Random(6, DType::kF32, {shape.tokens, shape.hidden}, 1);
+        context.scratch.Reset();
+
+        ExpertBank(context.get(), c.Args(got.view, 0, shape.tokens, true));
+
+        // In bf16 the intermediate is rounded once.
+        const auto tolerance = act == DType::kF32 ? baltoro::test::kF32 : baltoro::test::kBf16;
+        ASSERT_TRUE(Near(got.values(), want.values(), tolerance))
+            << NameOf(isa) << " T=" << shape.tokens << " H=" << shape.hidden;
+      }
+    }
+  }
+}
+
+TEST(ExpertBankTest, ATokenDoesNotDependOnItsCompanyOrOnThreads) {
+  const Shape shape = {90, 160, 96, 6, 3, 1};
+  Context one(1);
+  Context four(4);
+  for (const DType act : {DType::kBf16, DType::kF32}) {
+    const Case c(shape, act);
+    for (const Isa isa : SupportedIsas()) {
+      ASSERT_TRUE(ForceIsa(isa).ok());
+      Tensor all(DType::kF32, {shape.tokens, shape.hidden});
+      ExpertBank(four.get(), c.Args(all.view, 0, shape.tokens, true));
+      for (const int64_t count : {1, 2, 17, 40}) {
+        Tensor some(DType::kF32, {count, shape.hidden});
+
+        ExpertBank(one.get(), c.Args(some.view, 31, count, true));
+
+        ASSERT_EQ(0, std::memcmp(some.view.data, all.view.row<float>(31),
+                                 static_cast<size_t>(count * shape.hidden) * sizeof(float)))
+            << NameOf(isa) << " " << count << " tokens";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baltoro::cpu::test

@@ -1,0 +1,40 @@
+#pragma once
+
+// The two operand layouts of products, c[r, n] = sum_k a[r, k] b[k, n].
+//
+// Right operand (packed weights, and what attention packs on the way): panels
+// of 32 columns. A panel is a run of blocks of 32 k; a block is two halves of
+// 16 columns; a half is 1 KiB of bf16, 16 rows (pairs of k) x 16 columns x 2 -
+// the shape of an AMX tile and of what the bf16 dot products take - or 2 KiB of
+// f32, 32 k x 16 columns. Columns and k are padded with zeros.
+//
+// Left operand: tiles of 16 rows x 32 k, row-major in the tile, k blocks of 16
+// rows one after the other. k is padded with zeros; rows beyond the last are
+// never read.
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace baltoro::cpu {
+
+constexpr int64_t kPanelColumns = 32;
+constexpr int64_t kHalfColumns = 16;
+constexpr int64_t kBlockK = 32;
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kTileElements = kTileRows * kBlockK;
+constexpr int64_t kBlockElements = kBlockK * kPanelColumns;
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
+constexpr int64_t PanelBytes(DType stored, int64_t k) {
+  return CeilDiv(k, kBlockK) * kBlockElements * SizeOf(stored);
+}
+
+// Elements of `rows` rows of tiles.
+constexpr int64_t TileElements(int64_t rows, int64_t k) {
+  return RoundUp(rows, kTileRows) * RoundUp(k, kBlockK);
+}
+
+} // namespace baltoro::cpu
