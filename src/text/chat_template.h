@@ -1,0 +1,51 @@
+#pragma once
+
+// The model's own chat template: turns a request's messages and tools into the prompt's text, in
+// which every byte is known to come either from the template or from the request.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "text/segment.h"
+
+namespace baltoro {
+
+namespace jinja {
+struct Template;
+}
+
+struct ChatTemplateInput {
+  const Json* messages = nullptr;  // an array
+  const Json* tools = nullptr;     // an array, or null
+  const Json* extra = nullptr;     // an object of further variables (thinking, ...), or null;
+                                   // it cannot replace the others
+  bool add_generation_prompt = true;
+};
+
+// Immutable: any thread may render.
+class ChatTemplate {
+ public:
+  // Errors begin with `name` and name the line.
+  static Result<std::unique_ptr<ChatTemplate>> Parse(const std::string& source, std::string name);
+  // chat_template.jinja, or else the field chat_template of tokenizer_config.json.
+  static Result<std::unique_ptr<ChatTemplate>> LoadFromDir(const std::string& model_dir);
+
+  ~ChatTemplate();
+  ChatTemplate(const ChatTemplate&) = delete;
+  ChatTemplate& operator=(const ChatTemplate&) = delete;
+
+  // Neighbouring segments differ in special_allowed. Every error is the request's fault
+  // (kInvalidArgument): the template refused it, or it is over a limit.
+  Result<std::vector<TextSegment>> Render(const ChatTemplateInput& input) const;
+
+ private:
+  explicit ChatTemplate(std::unique_ptr<jinja::Template> parsed);
+
+  std::unique_ptr<jinja::Template> parsed_;
+  bool wants_typescript_;  // it mentions tools_ts_str, so it expects the vendor's preparation
+};
+
+}  // namespace baltoro
