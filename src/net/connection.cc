@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/check.h"
 #include "net/io_thread.h"
@@ -162,6 +163,9 @@ bool Connection::FillInput(std::string_view* input) {
 void Connection::Consume(std::string_view input) {
   const bool from_leftover = leftover_used_ < leftover_.size();
   const size_t used = parser_.Feed(input);
+  if (!parser_.failed() && !HoldBody()) {
+    return SendError(503, "the server holds too many unfinished requests");
+  }
   if (parser_.failed()) {
     return SendError(parser_.error_status(), parser_.error_reason());
   }
@@ -187,7 +191,20 @@ void Connection::Consume(std::string_view input) {
   }
 }
 
+// Many bodies within their limit are too much together.
+bool Connection::HoldBody() {
+  const size_t more = parser_.body_received() - held_body_bytes_;
+  if (more == 0) return true;
+  held_body_bytes_ += more;
+  return io_->held_body_bytes().fetch_add(more) + more <= io_->options().held_body_bytes;
+}
+
+void Connection::ReleaseBody() {
+  io_->held_body_bytes() -= std::exchange(held_body_bytes_, 0);
+}
+
 void Connection::Dispatch() {
+  ReleaseBody();
   requests_ += 1;
   continue_sent_ = false;
   const AnswerFraming framing{
@@ -218,6 +235,7 @@ void Connection::SendError(int status, std::string_view reason) {
 
 void Connection::StartLinger() {
   parser_.Reset();
+  ReleaseBody();
   leftover_ = std::string();
   leftover_used_ = 0;
   shutdown(fd_.get(), SHUT_WR);
@@ -255,6 +273,7 @@ void Connection::Close() {
   state_ = State::kClosed;
   io_->loop().Remove(fd_.get());
   fd_.Close();
+  ReleaseBody();
   if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->MarkGone();
   io_->Bury(this);
 }

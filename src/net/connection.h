@@ -49,6 +49,8 @@ class Connection : public EventLoop::Watcher {
   bool Read();
   bool FillInput(std::string_view* input);
   void Consume(std::string_view input);
+  bool HoldBody();
+  void ReleaseBody();
   void Dispatch();
   void FinishExchange();
   void SendError(int status, std::string_view reason);
@@ -76,6 +78,7 @@ class Connection : public EventLoop::Watcher {
   bool continue_sent_ = false;
   std::string leftover_;  // read, but of a later request; at most the read buffer
   size_t leftover_used_ = 0;
+  size_t held_body_bytes_ = 0;  // of the unfinished request, as counted for the whole server
 
   std::string out_;
   size_t sent_ = 0;  // of out_

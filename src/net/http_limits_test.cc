@@ -190,6 +190,24 @@ TEST(HttpLimitsTest, WantsABodyToArriveAtSomeRate) {
   EXPECT_THAT(steady.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }
 
+TEST(HttpLimitsTest, HoldsTheBodiesOfAllUnfinishedRequestsToALimit) {
+  const auto server = StartServer({.held_body_bytes = 100'000}, Echo);
+  const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n";
+  RawClient first(server->port());
+  RawClient second(server->port());
+  RawClient third(server->port());
+  first.Send(head + std::string(50'000, 'b'));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+
+  second.Send(head + std::string(50'001, 'b'));
+  EXPECT_THAT(second.ReadAll(), StartsWith("HTTP/1.1 503 "));
+  third.Send(head + std::string(40'000, 'b'));  // what was refused no longer counts
+  first.Send(std::string(10'000, 'b'));
+  EXPECT_THAT(first.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  third.Send(std::string(20'000, 'b'));
+  EXPECT_THAT(third.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
 TEST(HttpLimitsTest, ClosesAnIdleConnectionButNotABusyOne) {
   std::mutex mutex;
   std::vector<Responder> kept;

@@ -59,7 +59,7 @@ void Responder::Drop() {
 void Responder::Send(HttpResponse response) {
   exchange_->Send(std::move(response));
 }
-void Responder::StartStream(int status, HttpHeaders headers) {
+void Responder::StartStream(int status, const HttpHeaders& headers) {
   exchange_->StartStream(status, headers);
 }
 bool Responder::Write(std::string_view bytes) {
@@ -92,6 +92,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpServerOptions options
   const ServerShared shared{.options = &server->options_,
                             .handler = &server->handler_,
                             .open_connections = &server->open_connections_,
+                            .held_body_bytes = &server->held_body_bytes_,
                             .draining = &server->draining_};
   std::vector<IoThread*> threads;
   for (size_t i = 0; i < server->options_.threads; ++i) {

@@ -40,6 +40,7 @@ struct HttpServerOptions {
   size_t requests_per_connection = 1000;     // then it is closed
   size_t connections = 8192;                 // of all threads; over: accepting pauses
   size_t stream_buffer_bytes = 1 << 20;      // unsent bytes of one stream; over: aborted
+  size_t held_body_bytes = size_t{1} << 30;  // of all unfinished requests; over: 503
   Seconds write_stall = 60;                  // a client that takes next to nothing; then aborted
   double write_bytes_per_second_min = 1024;  // what "next to nothing" is
   Seconds linger = 5;                        // for the peer to read a last answer
@@ -47,8 +48,8 @@ struct HttpServerOptions {
   int send_buffer_bytes = 256 << 10;  // the kernel's buffer per connection; 0: its choice
 
   // The JSON body of an answer that the server gives by itself: 400, 408, 413, 414, 417, 431, 500,
-  // 505. `reason` is one of a fixed set of sentences. Called on any thread. Empty: a plain OpenAI
-  // error object.
+  // 503, 505. `reason` is one of a fixed set of sentences. Called on any thread. Empty: a plain
+  // OpenAI error object.
   std::function<std::string(int status, std::string_view reason)> error_body = {};
 
   Status Validate() const;
@@ -70,7 +71,7 @@ class Responder {
 
   // A chunked answer (HTTP/1.0: one that ends with the connection). Without content-type among the
   // headers it is text/event-stream; without cache-control it is no-cache.
-  void StartStream(int status, HttpHeaders headers = {});
+  void StartStream(int status, const HttpHeaders& headers = {});
   // Appends to the stream; what gathers before the I/O thread comes round leaves in one write.
   // False when the client is gone or its buffer is over the limit: the exchange is then over.
   bool Write(std::string_view bytes);
@@ -124,6 +125,7 @@ class HttpServer {
   Handler handler_;
   int port_ = 0;
   std::atomic<size_t> open_connections_ = 0;
+  std::atomic<size_t> held_body_bytes_ = 0;
   std::atomic<bool> draining_ = false;
   bool stopped_ = false;
   std::vector<std::unique_ptr<IoThread>> threads_;

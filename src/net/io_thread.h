@@ -24,6 +24,7 @@ struct ServerShared {
   const HttpServerOptions* options;
   const HttpServer::Handler* handler;
   std::atomic<size_t>* open_connections;
+  std::atomic<size_t>* held_body_bytes;
   const std::atomic<bool>* draining;
 };
 
@@ -51,6 +52,7 @@ class IoThread {
   void CloseIdle();
   void Bury(Connection* connection);  // closed; freed at the end of the iteration
   void PumpLater(uint64_t connection_id);
+  std::atomic<size_t>& held_body_bytes() { return *shared_.held_body_bytes; }
   const HttpServer::Handler& handler() const { return *shared_.handler; }
   char* read_buffer() { return read_buffer_.data(); }
   size_t read_buffer_bytes() const { return read_buffer_.size(); }

@@ -45,7 +45,8 @@ std::string ResponseOutcome(std::string_view bytes, NextPiece next_piece) {
   Require(parser.done() != parser.failed());
   Require(parser.body().size() <= kLimits.body_bytes);
   Require(parser.headers().size() <= kLimits.header_count);
-  return std::to_string(parser.status()) + parser.body() + std::string(parser.error_reason());
+  if (parser.failed()) return std::string(parser.error_reason());
+  return std::to_string(parser.status()) + parser.body();
 }
 
 template <typename NextPiece>
