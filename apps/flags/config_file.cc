@@ -1,5 +1,6 @@
 #include "flags/config_file.h"
 
+#include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -110,7 +111,7 @@ Status AddEntry(const FlagTable& table,
   for (const Json& element : value) {
     const std::string text = element.is_string() ? element.get<std::string>() : JsonText(element);
     if (text.starts_with('-') && text.size() > 1 && (text[1] < '0' || text[1] > '9')) {
-      return InvalidArgument(key + ": " + text + " reads as a flag");
+      return InvalidArgument(fmt::format("{}: {} reads as a flag", key, text));
     }
     result.args.push_back(text);
   }
@@ -128,10 +129,10 @@ Result<ConfigArguments> Convert(const FlagTable& table,
     if (!entry.first.IsScalar()) return InvalidArgument(path + ": a key is not a word");
     const std::string key = entry.first.Scalar();
     if (key.empty() || key.find('=') != std::string::npos || key.front() == '-') {
-      return InvalidArgument(path + ": '" + key + "' is not the name of a flag");
+      return InvalidArgument(fmt::format("{}: '{}' is not the name of a flag", path, key));
     }
     const Status added = AddEntry(table, key, entry.second, budget, result);
-    if (!added.ok()) return InvalidArgument(path + ": " + added.message());
+    if (!added.ok()) return InvalidArgument(fmt::format("{}: {}", path, added.message()));
   }
   return result;
 }

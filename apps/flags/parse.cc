@@ -69,7 +69,7 @@ void Merge(Json& target,
            const std::string& name,
            std::vector<std::string>& replaced) {
   for (const auto& [key, value] : update.items()) {
-    const std::string path = name + "." + key;
+    const std::string path = fmt::format("{}.{}", name, key);
     const auto there = target.find(key);
     if (there == target.end()) {
       target[key] = value;

@@ -13,8 +13,11 @@
 namespace baltoro {
 namespace {
 
+constexpr std::string_view kBlank = " \t\r\n";
+constexpr std::string_view kDecimalSuffixes = "kmgt";
+constexpr std::string_view kBinarySuffixes = "KMGT";
+
 std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r\n";
   const size_t begin = text.find_first_not_of(kBlank);
   if (begin == std::string_view::npos) return "";
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
@@ -46,13 +49,11 @@ Result<double> ParseFloat(std::string_view text) {
 
 // 10^(3n) or 2^(10n) by the suffix's place; upper case is binary.
 int64_t Multiplier(char suffix) {
-  constexpr std::string_view kDecimal = "kmgt";
-  constexpr std::string_view kBinary = "KMGT";
   int64_t value = 1;
-  if (const size_t place = kDecimal.find(suffix); place != std::string_view::npos) {
+  if (const size_t place = kDecimalSuffixes.find(suffix); place != std::string_view::npos) {
     for (size_t i = 0; i <= place; ++i) value *= 1000;
-  } else if (const size_t binary = kBinary.find(suffix); binary != std::string_view::npos) {
-    value <<= 10 * (binary + 1);
+  } else if (const size_t binary = kBinarySuffixes.find(suffix); binary != std::string_view::npos) {
+    for (size_t i = 0; i <= binary; ++i) value *= 1024;
   } else {
     value = 0;
   }
