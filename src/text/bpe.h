@@ -60,16 +60,33 @@ class BpeVocabulary {
     TokenId id;
   };
 
+  struct Part {
+    TokenId id;
+    uint32_t length;
+  };
+
+  void FindWholeChars(const std::vector<std::string>& tokens);
+  Part FirstPart(std::string_view piece, size_t at) const;
   void MergeShort(std::string_view piece, std::vector<TokenId>& out) const;
   void MergeLong(std::string_view piece, Scratch& scratch, std::vector<TokenId>& out) const;
-  size_t FirstSlot(uint64_t key, size_t length) const;
+  static uint64_t Mix(uint64_t key, size_t length);
 
   std::string blob_;
   std::vector<uint32_t> starts_;  // [size + 1]
   std::vector<Slot> slots_;       // open addressing; a power of two
   int slot_shift_ = 0;
+  // Two bits of one word for each token. Most look-ups while merging find nothing, and this, small
+  // enough for the nearest caches, says so without a visit to the slots.
+  std::vector<uint64_t> filter_;
+  int filter_shift_ = 0;
   std::vector<TokenId> pairs_;  // [65536] tokens of two bytes, by first << 8 | second
   TokenId bytes_[256] = {};
+  // [65536] By code point, the token of a three-byte character with which merging may begin instead
+  // of with its bytes, or kNone. See FindWholeChars.
+  std::vector<TokenId> whole_chars_;
+  // [65536] By first << 8 | second: where these bytes meet between two characters, some token holds
+  // both and only a part of one of the characters.
+  std::vector<bool> cuts_;
 };
 
 }  // namespace baltoro

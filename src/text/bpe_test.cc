@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+#include <set>
+
 #include "support/vocabulary.h"
 
 namespace baltoro {
@@ -56,6 +60,48 @@ TEST(BpeTest, EqualsTheNaiveAlgorithm) {
           << "alphabet " << alphabet << ", round " << round << ", length " << length;
     }
   }
+}
+
+// Characters of one to four bytes, and tokens cut out of text anywhere, so that they begin and end
+// inside characters, in an order that has longer ones before their parts.
+TEST(BpeTest, EqualsTheNaiveAlgorithmOnTokensThatCutCharacters) {
+  std::mt19937 random(6);
+  const std::vector<std::string> chars = {"a",  "é",  "中", "丰",   "串",   "乐",
+                                          "倭", "丳", "😀",  "\x80", "\xE4", "\xB8\xAD"};
+  for (int round = 0; round < 400; ++round) {
+    const size_t kinds = 2 + random() % (chars.size() - 1);
+    const auto some_text = [&](size_t length) {
+      std::string text;
+      for (size_t i = 0; i < length; ++i) text += chars[(2 + random() % kinds) % chars.size()];
+      return text;
+    };
+    auto tokens = test::RandomVocabulary(0, 1);
+    std::set<std::string> known(tokens.begin(), tokens.end());
+    for (int i = 0; i < 60; ++i) {
+      const std::string text = some_text(6);
+      const size_t from = random() % text.size();
+      const std::string token = text.substr(from, 2 + random() % (i < 30 ? 2 : 7));
+      if (known.insert(token).second) tokens.push_back(token);
+    }
+    if (round % 2 == 0) std::shuffle(tokens.begin() + 256, tokens.end(), random);
+    const BpeVocabulary vocabulary = BuildOrDie(tokens);
+    const test::NaiveBpe naive(tokens);
+    for (int i = 0; i < 40; ++i) {
+      const std::string piece = some_text(1 + random() % (i < 35 ? 12 : 90));
+      ASSERT_EQ(EncodePiece(vocabulary, piece), naive.Encode(piece)) << round << ": " << piece;
+    }
+  }
+}
+
+// The first merge of the character's bytes has a higher id than a token around the character.
+TEST(BpeTest, ACharacterBecomesWholeOnlyInItsTurn) {
+  auto tokens = test::RandomVocabulary(0, 1);
+  for (const char* token : {"中", "中d", "de", "\xE4\xB8"}) tokens.push_back(token);
+
+  const BpeVocabulary vocabulary = BuildOrDie(tokens);
+
+  EXPECT_EQ(EncodePiece(vocabulary, "中de"), (std::vector<TokenId>{256, 258}));
+  EXPECT_EQ(EncodePiece(vocabulary, "中d中"), (std::vector<TokenId>{257, 256}));
 }
 
 TEST(BpeTest, TakesAWholePieceThatMergingWouldNotReach) {
