@@ -1,0 +1,189 @@
+#include "support/tiny_model.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+
+#include "weights/dummy_source.h"
+
+namespace baltoro::test {
+namespace {
+
+constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+
+// What element i of a tensor is, before it is rounded to bf16.
+float TinyValue(const SourceTensor& tensor, uint32_t stream, int64_t i) {
+  const float u = HashUniform(stream, static_cast<uint32_t>(i));
+  const std::string_view name = tensor.name;
+  if (name.ends_with("e_score_correction_bias")) return u * 0.4f;
+  if (tensor.shape.size() == 1) return 1.0f + u * 0.25f;
+  if (name.ends_with("embed_tokens.weight")) return u;
+  auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(tensor.shape.back())));
+  if (name.ends_with("mlp.gate.weight")) scale *= 2.0f;
+  return u * scale;
+}
+
+}  // namespace
+
+std::optional<SourceTensor> TinySource::Find(std::string_view name,
+                                             const std::vector<int64_t>& wanted) {
+  const bool bias = name.ends_with("e_score_correction_bias");
+  if (bias && !has_bias_) return std::nullopt;
+  const SourceTensor tensor{.name = std::string(name),
+                            .dtype = bias ? DType::kF32 : DType::kBf16,
+                            .shape = wanted,
+                            .handle = HashStream(name, seed_)};
+  asked_for_.push_back(tensor);
+  return tensor;
+}
+
+Status TinySource::Read(const SourceTensor& tensor, int64_t row, TensorView out) const {
+  const int64_t first = row * out.dim(1);
+  for (int64_t i = 0; i < out.num_elements(); ++i) {
+    const Bf16 value = ToBf16(TinyValue(tensor, static_cast<uint32_t>(tensor.handle), first + i));
+    if (out.dtype == DType::kF32) {
+      out.as<float>()[i] = ToFloat(value);
+    } else {
+      out.as<Bf16>()[i] = value;
+    }
+  }
+  return {};
+}
+
+std::string SafetensorsFile(std::span<const FileTensor> tensors) {
+  Json header = Json::object();
+  std::string data;
+  for (const FileTensor& tensor : tensors) {
+    header[tensor.name] = {{"dtype", NameOf(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    data += tensor.bytes;
+  }
+  const std::string json = header.dump();
+  const uint64_t length = json.size();
+  std::string file(sizeof(length), '\0');
+  std::memcpy(file.data(), &length, sizeof(length));
+  return file + json + data;
+}
+
+void WriteFile(const std::string& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+}
+
+std::vector<FileTensor> TinyTensors(const K2Config& config, bool has_bias) {
+  TinySource source(has_bias);
+  const auto model = K2Model::Load(config, source, ReferenceOps(), nullptr, {});
+  BT_CHECK(model.ok());
+  std::vector<FileTensor> tensors;
+  for (const SourceTensor& tensor : source.asked_for()) {
+    const auto seen = [&](const FileTensor& other) { return other.name == tensor.name; };
+    if (std::any_of(tensors.begin(), tensors.end(), seen)) continue;
+    const int64_t rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
+    const int64_t width = tensor.shape.back();
+    std::string bytes(static_cast<size_t>(rows * width * SizeOf(tensor.dtype)), '\0');
+    BT_CHECK(source.Read(tensor, 0, TensorView(bytes.data(), tensor.dtype, {rows, width})).ok());
+    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, std::move(bytes)});
+  }
+  return tensors;
+}
+
+void WriteCheckpoint(const std::string& dir,
+                     std::vector<FileTensor> tensors,
+                     const CheckpointOptions& options) {
+  constexpr std::string_view kModel = "model.";
+  for (FileTensor& tensor : tensors) {
+    if (options.drop_model && tensor.name.starts_with(kModel)) {
+      tensor.name = tensor.name.substr(kModel.size());
+    }
+    tensor.name = options.prefix + tensor.name;
+  }
+  if (options.shards == 0) {
+    WriteFile(dir + "/model.safetensors", SafetensorsFile(tensors));
+    return;
+  }
+  std::vector<std::vector<FileTensor>> shards(static_cast<size_t>(options.shards));
+  Json map = Json::object();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t shard = i % shards.size();
+    map[tensors[i].name] = fmt::format("part-{}.safetensors", shard);
+    shards[shard].push_back(std::move(tensors[i]));
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    WriteFile(fmt::format("{}/part-{}.safetensors", dir, i), SafetensorsFile(shards[i]));
+  }
+  WriteFile(dir + "/model.safetensors.index.json", Json{{"weight_map", map}}.dump());
+}
+
+TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max) : model_(model) {
+  const K2Config& config = model.config();
+  const int64_t needed = (tokens_max + kBlock - 1) / kBlock;
+  const int64_t blocks = 2 * needed + 1;
+  const int64_t layer_bytes = blocks * kBlock * config.cache_width() * SizeOf(model.ops().act);
+  auto memory = Buffer::Create(static_cast<size_t>(config.layers * layer_bytes), "test cache");
+  memory_ = std::move(memory).value();
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    cache_.push_back({static_cast<char*>(memory_.data()) + layer * layer_bytes, model.ops().act,
+                      blocks, config.cache_width()});
+  }
+  // Odd blocks, backwards, so that no two neighbours are neighbours in memory; block 0 is spare.
+  for (int64_t i = 0; i < needed; ++i) blocks_.push_back(static_cast<int32_t>(blocks - 2 - 2 * i));
+}
+
+std::vector<float> TinyRunner::Run(std::span<const int32_t> tokens, int32_t absorbed_from) {
+  return RunAmong(tokens, absorbed_from, 0);
+}
+
+std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
+                                        int32_t absorbed_from,
+                                        int padding) {
+  const auto count = static_cast<int32_t>(tokens.size());
+  std::vector<int32_t> ids, positions, rows;
+  std::vector<int64_t> slots;
+  std::vector<AttentionSequence> sequences;
+  const std::vector<int32_t> spare{static_cast<int32_t>(spare_block_)};
+  for (int32_t i = 0; i < padding; ++i) {  // sequences of one token, before ours
+    ids.push_back(i % static_cast<int32_t>(model_.config().vocab));
+    positions.push_back(i);
+    slots.push_back(i);
+    sequences.push_back({.query_begin = i,
+                         .query_count = 1,
+                         .first_position = i,
+                         .absorbed_from = i % 2 == 0 ? 0 : i + 1,
+                         .blocks = spare,
+                         .block_positions = {},
+                         .key_count = i + 1});
+  }
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t position = position_ + i;
+    ids.push_back(tokens[i]);
+    positions.push_back(position);
+    slots.push_back(blocks_[position / kBlock] * kBlock + position % kBlock);
+    rows.push_back(padding + i);
+  }
+  sequences.push_back({.query_begin = padding,
+                       .query_count = count,
+                       .first_position = position_,
+                       .absorbed_from = absorbed_from,
+                       .blocks = blocks_,
+                       .block_positions = {},
+                       .key_count = position_ + count});
+  position_ += count;
+
+  const int64_t vocab = model_.config().vocab;
+  std::vector<float> logits(static_cast<size_t>(count * vocab));
+  arena_.Reset();
+  model_.Forward({.tokens = ids,
+                  .positions = positions,
+                  .slots = slots,
+                  .sequences = sequences,
+                  .logits_rows = rows,
+                  .override_rows = {},
+                  .embedding_overrides = {}},
+                 cache_, TensorView(logits.data(), DType::kF32, {count, vocab}), arena_);
+  return logits;
+}
+
+}  // namespace baltoro::test

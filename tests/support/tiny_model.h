@@ -1,0 +1,84 @@
+#pragma once
+
+// Tiny random models for tests: weights by the rule that tools/record_tiny_golden.py follows,
+// checkpoints written from them, and a model run on one sequence in chosen pieces.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "device/buffer.h"
+#include "model/k2_model.h"
+#include "weights/weight_source.h"
+
+namespace baltoro::test {
+
+// Weights from a hash of their name, rounded to bf16, served as bf16 (f32 for the selection bias).
+// Remembers every tensor that was asked for.
+class TinySource final : public WeightSource {
+ public:
+  explicit TinySource(bool has_bias, uint64_t seed = 7) : has_bias_(has_bias), seed_(seed) {}
+
+  std::optional<SourceTensor> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) override;
+  Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
+  std::string description() const override { return "tiny weights"; }
+
+  const std::vector<SourceTensor>& asked_for() const { return asked_for_; }
+
+ private:
+  bool has_bias_;
+  uint64_t seed_;
+  std::vector<SourceTensor> asked_for_;
+};
+
+// One tensor of a checkpoint to write.
+struct FileTensor {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+// A safetensors file of these tensors, in this order.
+std::string SafetensorsFile(std::span<const FileTensor> tensors);
+void WriteFile(const std::string& path, std::string_view bytes);
+// Everything a configuration needs, as TinySource makes it, in the order of loading.
+std::vector<FileTensor> TinyTensors(const K2Config& config, bool has_bias);
+
+struct CheckpointOptions {
+  std::string prefix;       // before every name
+  bool drop_model = false;  // leaves "model." out of names, after the prefix
+  int shards = 0;           // 0: one file without index; n: tensor i goes to shard i mod n
+};
+void WriteCheckpoint(const std::string& dir,
+                     std::vector<FileTensor> tensors,
+                     const CheckpointOptions& options);
+
+// A model with its own cache and one sequence, whose blocks lie scattered.
+class TinyRunner {
+ public:
+  TinyRunner(K2Model& model, int64_t tokens_max);
+
+  // Runs the next tokens and returns the logits of all of them, [tokens, vocab]. Tokens at
+  // positions from `absorbed_from` on use the absorbed form.
+  std::vector<float> Run(std::span<const int32_t> tokens, int32_t absorbed_from);
+  // As above with `padding` more sequences in the same step, whose logits are dropped.
+  std::vector<float> RunAmong(std::span<const int32_t> tokens, int32_t absorbed_from, int padding);
+
+ private:
+  K2Model& model_;
+  Buffer memory_;
+  std::vector<KvLayerView> cache_;
+  std::vector<int32_t> blocks_;
+  int64_t spare_block_ = 0;
+  int32_t position_ = 0;
+  Arena arena_;
+};
+
+}  // namespace baltoro::test
