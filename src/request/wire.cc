@@ -1,0 +1,214 @@
+#include "request/wire.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr size_t kLogprobBytes = 12;
+
+void Encode(WireWriter& writer, const SamplingParams& s) {
+  writer.Put(s.temperature);
+  writer.Put(s.top_p);
+  writer.Put(s.min_p);
+  writer.Put(s.top_k);
+  writer.Put(s.presence_penalty);
+  writer.Put(s.frequency_penalty);
+  writer.Put(s.repetition_penalty);
+  writer.Put(s.seed);
+  writer.Put(s.logprobs);
+  writer.Put(s.prompt_logprobs);
+  writer.Put(static_cast<uint32_t>(s.logit_bias.size()));
+  for (const auto& [id, bias] : s.logit_bias) {
+    writer.Put(id);
+    writer.Put(bias);
+  }
+  writer.PutArray<TokenId>(s.allowed_token_ids);
+}
+
+SamplingParams DecodeSampling(WireReader& reader) {
+  SamplingParams s;
+  s.temperature = reader.Get<float>();
+  s.top_p = reader.Get<float>();
+  s.min_p = reader.Get<float>();
+  s.top_k = reader.Get<int32_t>();
+  s.presence_penalty = reader.Get<float>();
+  s.frequency_penalty = reader.Get<float>();
+  s.repetition_penalty = reader.Get<float>();
+  s.seed = reader.Get<uint64_t>();
+  s.logprobs = reader.Get<int32_t>();
+  s.prompt_logprobs = reader.Get<int32_t>();
+  s.logit_bias.resize(reader.GetCount(sizeof(TokenId) + sizeof(float)));
+  for (auto& [id, bias] : s.logit_bias) {
+    id = reader.Get<TokenId>();
+    bias = reader.Get<float>();
+  }
+  s.allowed_token_ids = reader.GetArray<TokenId>();
+  return s;
+}
+
+void Encode(WireWriter& writer, const std::vector<TokenLogprobs>& rows) {
+  writer.Put(static_cast<uint32_t>(rows.size()));
+  for (const TokenLogprobs& row : rows) {
+    writer.Put(static_cast<uint32_t>(row.size()));
+    for (const TokenLogprob& one : row) {
+      writer.Put(one.id);
+      writer.Put(one.logprob);
+      writer.Put(one.rank);
+    }
+  }
+}
+
+std::vector<TokenLogprobs> DecodeLogprobs(WireReader& reader) {
+  std::vector<TokenLogprobs> rows(reader.GetCount(sizeof(uint32_t)));
+  for (TokenLogprobs& row : rows) {
+    row.resize(reader.GetCount(kLogprobBytes));
+    for (TokenLogprob& one : row) {
+      one.id = reader.Get<TokenId>();
+      one.logprob = reader.Get<float>();
+      one.rank = reader.Get<int32_t>();
+    }
+  }
+  return rows;
+}
+
+}  // namespace
+
+bool WireReader::GetBool() {
+  const auto value = Get<uint8_t>();
+  if (value > 1) ok_ = false;
+  return value == 1;
+}
+
+std::string WireReader::GetBytes() {
+  const size_t count = GetCount(1);
+  std::string bytes(rest_.substr(0, count));
+  rest_.remove_prefix(count);
+  return bytes;
+}
+
+size_t WireReader::GetCount(size_t bytes_each) {
+  const auto count = Get<uint32_t>();
+  if (!ok_ || count > rest_.size() / bytes_each) {
+    ok_ = false;
+    return 0;
+  }
+  return count;
+}
+
+Status WireReader::Finish(std::string_view what) const {
+  if (!ok_) return InvalidArgument(std::string(what) + ": cut short, or a value out of range");
+  if (!rest_.empty()) {
+    return InvalidArgument(std::string(what) + ": " + std::to_string(rest_.size()) +
+                           " bytes too many");
+  }
+  return {};
+}
+
+bool WireReader::Has(size_t bytes) {
+  if (rest_.size() < bytes) {
+    ok_ = false;
+    rest_ = {};
+  }
+  return ok_;
+}
+
+std::string EncodeFrame(uint16_t type, std::string_view payload) {
+  BT_CHECK(payload.size() <= kFramePayloadMax);
+  WireWriter header;
+  header.Put(kFrameMagic);
+  header.Put(kWireVersion);
+  header.Put(type);
+  header.Put(static_cast<uint32_t>(payload.size()));
+  std::string frame = header.Take();
+  frame.append(payload);
+  return frame;
+}
+
+Result<std::optional<Frame>> FrameParser::Next() {
+  const std::string_view rest = std::string_view(buffer_).substr(begin_);
+  if (rest.size() < kFrameHeaderBytes) return std::optional<Frame>();
+  WireReader header(rest.substr(0, kFrameHeaderBytes));
+  const auto magic = header.Get<uint32_t>();
+  const auto version = header.Get<uint16_t>();
+  const auto type = header.Get<uint16_t>();
+  const auto length = header.Get<uint32_t>();
+  if (magic != kFrameMagic) return InvalidArgument("a frame does not start with its magic number");
+  if (version != kWireVersion) {
+    return InvalidArgument("a frame of version " + std::to_string(version) + ", expected " +
+                           std::to_string(kWireVersion));
+  }
+  if (length > kFramePayloadMax) {
+    return InvalidArgument("a frame of " + std::to_string(length) + " bytes, the limit is " +
+                           std::to_string(kFramePayloadMax));
+  }
+  if (rest.size() - kFrameHeaderBytes < length) return std::optional<Frame>();
+  Frame frame{.type = type, .payload = std::string(rest.substr(kFrameHeaderBytes, length))};
+  begin_ += kFrameHeaderBytes + length;
+  if (begin_ == buffer_.size() || begin_ > (size_t{1} << 20)) {
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  return std::optional<Frame>(std::move(frame));
+}
+
+void Encode(WireWriter& writer, const Request& request) {
+  writer.Put(request.id);
+  writer.PutArray<TokenId>(request.prompt);
+  Encode(writer, request.sampling);
+  writer.Put(request.stop.max_tokens);
+  writer.Put(request.stop.min_tokens);
+  writer.Put(request.stop.ignore_eos);
+  writer.PutArray<TokenId>(request.stop.eos_ids);
+  writer.PutArray<TokenId>(request.stop.stop_ids);
+  writer.Put(request.priority);
+  writer.PutBytes(request.cache_salt);
+  writer.PutBytes(request.constraint);
+}
+
+Request DecodeRequest(WireReader& reader) {
+  Request request;
+  request.id = reader.Get<RequestId>();
+  request.prompt = reader.GetArray<TokenId>();
+  request.sampling = DecodeSampling(reader);
+  request.stop.max_tokens = reader.Get<int32_t>();
+  request.stop.min_tokens = reader.Get<int32_t>();
+  request.stop.ignore_eos = reader.GetBool();
+  request.stop.eos_ids = reader.GetArray<TokenId>();
+  request.stop.stop_ids = reader.GetArray<TokenId>();
+  request.priority = reader.Get<int32_t>();
+  request.cache_salt = reader.GetBytes();
+  request.constraint = reader.GetBytes();
+  return request;
+}
+
+void Encode(WireWriter& writer, const TokenEvent& event) {
+  writer.Put(event.request);
+  writer.PutArray<TokenId>(event.tokens);
+  Encode(writer, event.logprobs);
+  Encode(writer, event.prompt_logprobs);
+  writer.Put(event.finish);
+  writer.Put(event.stop_token.has_value());
+  if (event.stop_token.has_value()) writer.Put(*event.stop_token);
+  writer.Put(event.cached_tokens);
+  writer.PutBytes(event.error);
+}
+
+TokenEvent DecodeTokenEvent(WireReader& reader) {
+  TokenEvent event;
+  event.request = reader.Get<RequestId>();
+  event.tokens = reader.GetArray<TokenId>();
+  event.logprobs = DecodeLogprobs(reader);
+  event.prompt_logprobs = DecodeLogprobs(reader);
+  event.finish = reader.GetEnum(FinishReason::kError);
+  if (reader.GetBool()) event.stop_token = reader.Get<TokenId>();
+  event.cached_tokens = reader.Get<int32_t>();
+  event.error = reader.GetBytes();
+  return event;
+}
+
+}  // namespace baltoro
