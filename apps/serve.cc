@@ -102,6 +102,10 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
+  config.content_as_string = options.chat_template_content_format == "string";
+  config.root_path = options.root_path;
+  while (config.root_path.ends_with('/')) config.root_path.pop_back();
+  config.stats_every = options.log_stats_interval_s;
   config.force_include_usage = options.enable_force_include_usage;
   config.stream_interval = options.stream_interval;
   config.max_logprobs = options.max_logprobs;
@@ -117,11 +121,16 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.dtype = options.dtype;
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;
-  if (options.max_num_batched_tokens > 0)
+  // Where one of the two is given, the other follows it; where both are, the command line was
+  // checked.
+  if (options.max_num_batched_tokens > 0) {
     config.max_num_batched_tokens = static_cast<int32_t>(options.max_num_batched_tokens);
-  config.max_num_seqs =
-      std::min(options.max_num_seqs > 0 ? options.max_num_seqs : config.max_num_seqs,
-               config.max_num_batched_tokens);
+    config.max_num_seqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+  }
+  if (options.max_num_seqs > 0) {
+    config.max_num_seqs = options.max_num_seqs;
+    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  }
   config.max_queued_requests = options.max_queued_requests;
   config.kv_cache_bytes = options.kv_cache_memory_bytes;
   config.enable_prefix_caching = options.enable_prefix_caching;

@@ -35,6 +35,20 @@ std::string LastAssistantText(const Json& messages) {
   return last["content"].get<std::string>();
 }
 
+// Lists of text parts as one string each, for templates that know only strings.
+Json WithStringContent(Json messages) {
+  for (Json& message : messages) {
+    if (!message["content"].is_array()) continue;
+    std::string text;
+    for (const Json& part : message["content"]) {
+      if (!text.empty()) text += "\n";
+      text += part.is_string() ? part.get<std::string>() : part["text"].get<std::string>();
+    }
+    message["content"] = text;
+  }
+  return messages;
+}
+
 }  // namespace
 
 void Server::ChatCompletions(HttpRequest request, Responder responder) {
@@ -141,8 +155,10 @@ std::optional<ApiError> Server::RenderChat(const ChatRequest& chat,
   if (chat_template_ == nullptr) {
     return BadRequest("messages", "this model has no chat template; use /v1/completions");
   }
+  Json joined;
+  if (config_.content_as_string) joined = WithStringContent(chat.messages);
   ChatTemplateInput input;
-  input.messages = &chat.messages;
+  input.messages = config_.content_as_string ? &joined : &chat.messages;
   input.tools = chat.tools.is_null() ? nullptr : &chat.tools;
   input.extra = &chat.template_kwargs;
   input.add_generation_prompt = chat.add_generation_prompt;

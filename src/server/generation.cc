@@ -35,8 +35,7 @@ Generation::Generation(const GenerationContext& context,
       arrival_(context.clock->Now()) {
   choices_.reserve(options_.parsers.size());
   for (size_t i = 0; i < options_.parsers.size(); ++i) {
-    choices_.push_back(
-        {.state = {}, .text = ChoiceText(tokenizer, options_.parsers[i], options_.stops[i])});
+    choices_.emplace_back(ChoiceText(tokenizer, options_.parsers[i], options_.stops[i]));
     choices_.back().state.index = static_cast<int>(i);
   }
 }

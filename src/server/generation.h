@@ -53,6 +53,8 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
 
  private:
   struct Choice {
+    explicit Choice(ChoiceText its_text) : text(std::move(its_text)) {}
+
     ChoiceState state;
     ChoiceText text;
     RequestId id{};

@@ -14,7 +14,6 @@ namespace baltoro {
 namespace {
 
 constexpr Seconds kHeartbeatMax = 3;
-constexpr Seconds kStatsEvery = 10;
 
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -119,7 +118,7 @@ std::string Server::Tick() {
   metrics_->Update(stats);
 
   if (logged_at_ == 0) logged_at_ = now;
-  if (now - logged_at_ < kStatsEvery) return "";
+  if (now - logged_at_ < config_.stats_every) return "";
   const Seconds elapsed = now - logged_at_;
   // After a restart of the engine its counters start again.
   const bool restarted = stats.generation_tokens < logged_.generation_tokens;
@@ -200,6 +199,9 @@ void Server::Refuse(const HttpRequest& request, Responder& responder, const ApiE
 }
 
 void Server::Handle(HttpRequest request, Responder responder) {
+  if (!config_.root_path.empty() && request.path.starts_with(config_.root_path + "/")) {
+    request.path.erase(0, config_.root_path.size());
+  }
   const Route* found = nullptr;
   bool path_known = false;
   for (const Route& route : Routes()) {

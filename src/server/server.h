@@ -49,6 +49,10 @@ struct ServerConfig {
   bool enable_prefix_caching = true;
   bool request_id_headers = false;
   bool log_requests = false;
+  bool content_as_string =
+      false;  // the template sees a list of text parts as one string, joined by line breaks
+  std::string root_path;     // taken off the front of each path: where a proxy mounts the server
+  Seconds stats_every = 10;  // between lines of statistics
   bool force_include_usage = false;
   int stream_interval = 1;
   int32_t max_logprobs = 20;
