@@ -4,8 +4,8 @@
 Run it in an environment that has torch and transformers (the versions used are written into the file). Weights are not
 stored: both sides draw them from the same integer hash (src/weights/dummy_source.h, tests/support/tiny_model.h), rounded
 to bf16, so a case is a config.json, token ids and the logits of a few positions in float32. `bf16_nmse` is how far the same
-model, run by transformers in bf16, lies from its own float32 logits: the median over positions, since a rounding that
-tips the choice of an expert moves one position far.
+model, run by transformers in bf16, lies from its own float32 logits with the same experts chosen: a rounding that tips
+the choice of an expert would hide all others.
 """
 import copy
 import json
@@ -210,17 +210,47 @@ def build(config):
     return model.eval()
 
 
-def median_nmse(got, want):
-    return float((((got - want) ** 2).sum(-1) / (want**2).sum(-1)).median())
+def nmse(got, want):
+    return float(((got - want) ** 2).sum() / (want**2).sum())
+
+
+class ChosenExperts:
+    """Notes the experts each router chooses, then makes it choose the same again."""
+
+    def __init__(self, model):
+        self.chosen = {}
+        self.replay = False
+        for module in model.modules():
+            if type(module).__name__.endswith("TopkRouter"):
+                module.forward = self.wrap(module, module.forward)
+
+    def wrap(self, router, forward):
+        def choose(hidden):
+            logits, weights, indices = forward(hidden)
+            if not self.replay:
+                self.chosen[router] = indices
+                return logits, weights, indices
+            indices = self.chosen[router]
+            v2 = type(router).__name__.startswith("DeepseekV2")
+            scores = logits.softmax(-1, dtype=torch.float32) if v2 else logits.sigmoid()
+            weights = scores.gather(1, indices)
+            if not v2 and router.norm_topk_prob:
+                weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+            return logits, weights * router.routed_scaling_factor, indices
+
+        return choose
 
 
 @torch.no_grad()
 def record(name, config, tokens, bias):
     model = build(config)
     fill(model, bias)
+    experts = ChosenExperts(model)
     ids = (uniform(name, tokens) * 0.5 + 0.5) * config["vocab_size"]
     ids = torch.from_numpy(ids.astype(np.int64))[None]
     logits = model(ids, use_cache=False).logits[0].float()
+    experts.replay = True
+    assert torch.equal(model(ids, use_cache=False).logits[0].float(), logits)
     frequencies = model.model.rotary_emb.inv_freq.clone()
     model = model.to(torch.bfloat16)  # would round the frequencies too, which no serving code does
     model.model.rotary_emb.inv_freq = frequencies
@@ -231,7 +261,7 @@ def record(name, config, tokens, bias):
     if name == "b_kimi_k25":
         written = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25",
                    "text_config": written, "vision_config": {}}
-    print(f"{name}: bf16 nmse {median_nmse(rounded, logits):.2e}", file=sys.stderr)
+    print(f"{name}: bf16 nmse {nmse(rounded, logits):.2e}", file=sys.stderr)
     return {
         "name": name,
         "config": written,
@@ -239,7 +269,7 @@ def record(name, config, tokens, bias):
         "tokens": ids[0].tolist(),
         "rows": rows,
         "logits": [[float(f"{x:.8g}") for x in logits[row].tolist()] for row in rows],
-        "bf16_nmse": float(f"{median_nmse(rounded, logits):.3g}"),
+        "bf16_nmse": float(f"{nmse(rounded, logits):.3g}"),
     }
 
 
