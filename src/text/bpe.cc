@@ -247,7 +247,7 @@ void BpeVocabulary::EncodePiece(std::string_view piece,
   } else if (piece.size() <= kShortPieceBytes) {
     MergeShort(piece, out);
   } else {
-    MergeLong(piece, scratch, out);
+    MergeInWindows(piece, scratch, out);
   }
 }
 
@@ -299,9 +299,9 @@ void BpeVocabulary::MergeShort(std::string_view piece, std::vector<TokenId>& out
   for (size_t at = 0; at < size; at = next[at]) out.push_back(id[at]);
 }
 
-void BpeVocabulary::MergeLong(std::string_view piece,
-                              Scratch& scratch,
-                              std::vector<TokenId>& out) const {
+void BpeVocabulary::MergeQueued(std::string_view piece,
+                                Scratch& scratch,
+                                std::vector<TokenId>& out) const {
   BT_CHECK(piece.size() < UINT32_MAX);
   const auto size = static_cast<uint32_t>(piece.size());
   // A node lives at the index where its part starts. The queue holds (merged id, start), lowest
@@ -344,6 +344,47 @@ void BpeVocabulary::MergeLong(std::string_view piece,
     if (at > 0 && pair_up(node.previous)) sift_up();
   }
   for (uint32_t at = 0; at < size; at = nodes[at].next) out.push_back(nodes[at].id);
+}
+
+// If a row of tokens is such that the bytes of each two neighbours merge to these two, then merging
+// the whole gives this row. (Else there would be a first merge over a boundary. Until then each
+// token's bytes were merged as they are alone, so the same merge would come first when the two at
+// that boundary are merged without the rest.) So windows may be merged one by one, each starting
+// where a token of the one before ends, if only the two tokens where they meet are checked. The end
+// of a window is thrown away, because what it was cut off from may change its tokens.
+void BpeVocabulary::MergeInWindows(std::string_view piece,
+                                   Scratch& scratch,
+                                   std::vector<TokenId>& out) const {
+  const size_t first = out.size();
+  for (size_t start = 0; piece.size() > scratch.window_bytes;) {
+    const std::string_view window = piece.substr(start, scratch.window_bytes);
+    const size_t begun = out.size();
+    MergeQueued(window, scratch, out);
+    if (begun > first && !StayApart(Bytes(out[begun - 1]), Bytes(out[begun]), scratch)) break;
+    if (start + window.size() == piece.size()) return;
+    const size_t limit = start + window.size() - window.size() / 8;
+    size_t kept = begun;
+    while (start + Bytes(out[kept]).size() <= limit) start += Bytes(out[kept++]).size();
+    if (kept == begun) break;
+    out.resize(kept);
+  }
+  out.resize(first);
+  MergeQueued(piece, scratch, out);
+}
+
+// True if the bytes of two tokens, put together, merge to these two.
+bool BpeVocabulary::StayApart(std::string_view left,
+                              std::string_view right,
+                              Scratch& scratch) const {
+  std::string both(left);
+  both += right;
+  std::vector<TokenId> merged;
+  if (both.size() <= kShortPieceBytes) {
+    MergeShort(both, merged);
+  } else {
+    MergeQueued(both, scratch, merged);
+  }
+  return merged.size() == 2 && Bytes(merged[0]) == left && Bytes(merged[1]) == right;
 }
 
 }  // namespace baltoro

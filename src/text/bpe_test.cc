@@ -114,6 +114,33 @@ TEST(BpeTest, TakesAWholePieceThatMergingWouldNotReach) {
   EXPECT_EQ(EncodePiece(vocabulary, "xyza").size(), 4u);
 }
 
+// Windows as small as a few tokens, so that they often end where merging would not stop.
+TEST(BpeTest, WindowsChangeNothing) {
+  std::mt19937 random(8);
+  uint32_t seed = 300;
+  for (const int alphabet : {1, 2, 3, 8, 40}) {
+    const auto tokens = test::RandomVocabulary(alphabet == 1 ? 30 : 300, ++seed, alphabet);
+    const BpeVocabulary vocabulary = BuildOrDie(tokens);
+    const test::NaiveBpe naive(tokens);
+    for (int round = 0; round < 60; ++round) {
+      std::string piece;
+      const std::string unit = tokens[random() % tokens.size()];
+      const size_t length = 129 + random() % 300;
+      while (piece.size() < length) piece += random() % 8 == 0 ? tokens[random() % alphabet] : unit;
+      const std::vector<TokenId> want = naive.Encode(piece);
+      for (const size_t window_bytes : {16, 50, 64, 128, 200}) {
+        BpeVocabulary::Scratch scratch;
+        scratch.window_bytes = window_bytes;
+        std::vector<TokenId> out = {7};  // what is there stays
+        vocabulary.EncodePiece(piece, scratch, out);
+        ASSERT_EQ(out[0], 7);
+        out.erase(out.begin());
+        ASSERT_EQ(out, want) << alphabet << ", window " << window_bytes << ": " << piece;
+      }
+    }
+  }
+}
+
 TEST(BpeTest, ScratchIsReusable) {
   const auto tokens = test::RandomVocabulary(200, 3, 4);
   const BpeVocabulary vocabulary = BuildOrDie(tokens);
