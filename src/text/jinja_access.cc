@@ -147,13 +147,20 @@ Status Interpreter::AppendRepr(const Value& value, std::string& out, int depth_l
       return {};
     case ValueKind::kList: {
       const auto& items = value.list->items;
-      out += value.list->tuple ? '(' : '[';
+      const bool tuple = value.list->kind == ListKind::kTuple;
+      if (value.list->kind == ListKind::kRange) {
+        out += fmt::format("range({}, {}", value.list->begin, value.list->end);
+        if (value.list->step != 1) out += fmt::format(", {}", value.list->step);
+        out += ')';
+        return {};
+      }
+      out += tuple ? '(' : '[';
       for (size_t i = 0; i < items.size(); ++i) {
         if (i > 0) out += ", ";
         BT_RETURN_IF_ERROR(AppendRepr(items[i], out, depth_left - 1));
       }
-      if (value.list->tuple && items.size() == 1) out += ',';
-      out += value.list->tuple ? ')' : ']';
+      if (tuple && items.size() == 1) out += ',';
+      out += tuple ? ')' : ']';
       return {};
     }
     case ValueKind::kDict: {
@@ -279,8 +286,8 @@ Result<Value> Interpreter::GetAttribute(const Value& object, const std::string& 
     if (name == "first") return Value::Bool(index == 0);
     if (name == "last") return Value::Bool(index == size - 1);
     if (name == "length") return Value::Int(size);
-    if (name == "depth") return Value::Int(loop.nesting + 1);
-    if (name == "depth0") return Value::Int(loop.nesting);
+    if (name == "depth") return Value::Int(1);  // of recursion, which there is none of
+    if (name == "depth0") return Value::Int(0);
     if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
     if (name == "nextitem" && index + 1 < size) return loop.items[loop.index + 1];
     return Value::Undefined(&name);
@@ -314,11 +321,12 @@ Result<Value> Interpreter::Arithmetic(Op op, const Value& a, const Value& b) {
     BT_RETURN_IF_ERROR(AppendString(b, text));
     return NewString(std::move(text));
   }
-  if (op == Op::kAdd && a.is_list() && b.is_list() && a.list->tuple == b.list->tuple) {
+  if (op == Op::kAdd && a.is_list() && b.is_list() && a.list->kind == b.list->kind &&
+      a.list->kind != ListKind::kRange) {
     BT_ASSIGN_OR_RETURN(std::vector<Value> items, Items(a));
     BT_ASSIGN_OR_RETURN(const std::vector<Value> more, Items(b));
     items.insert(items.end(), more.begin(), more.end());
-    return NewList(std::move(items), a.list->tuple);
+    return NewList(std::move(items), a.list->kind);
   }
   if (op == Op::kMul && (a.is_integral() || b.is_integral())) {
     const Value& sequence = a.is_integral() ? b : a;
@@ -331,13 +339,13 @@ Result<Value> Interpreter::Arithmetic(Op op, const Value& a, const Value& b) {
       }
       return NewString(std::move(text));
     }
-    if (sequence.is_list()) {
+    if (sequence.is_list() && sequence.list->kind != ListKind::kRange) {
       std::vector<Value> items;
       for (int64_t i = 0; i < times && !sequence.list->items.empty(); ++i) {
         BT_RETURN_IF_ERROR(Charge(1 + static_cast<int64_t>(sequence.list->items.size() / 4)));
         items.insert(items.end(), sequence.list->items.begin(), sequence.list->items.end());
       }
-      return NewList(std::move(items), sequence.list->tuple);
+      return NewList(std::move(items), sequence.list->kind);
     }
   }
   static constexpr std::string_view kVerbs[] = {

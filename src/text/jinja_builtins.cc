@@ -165,7 +165,7 @@ Result<Value> Range(Interpreter& in, Value, const CallArgs& args) {
     if (__builtin_add_overflow(i, step, &i)) break;
   }
   BT_RETURN_IF_ERROR(in.Charge(static_cast<int64_t>(items.size() / 4)));
-  return in.NewList(std::move(items));
+  return in.NewRange(std::move(items), begin, end, step);
 }
 
 Result<Value> FillFromKeywords(Interpreter& in, Value made, const CallArgs& args) {

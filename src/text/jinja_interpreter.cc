@@ -122,10 +122,18 @@ Result<Value> Interpreter::NewString(Text text) {
   return Value::String(&texts_.emplace_back(std::move(text)));
 }
 
-Value Interpreter::NewList(std::vector<Value> items, bool tuple) {
+Value Interpreter::NewList(std::vector<Value> items, ListKind kind) {
   Value value;
   value.kind = ValueKind::kList;
-  value.list = &lists_.emplace_back(List{std::move(items), tuple});
+  value.list = &lists_.emplace_back(List{std::move(items), kind});
+  return value;
+}
+
+Value Interpreter::NewRange(std::vector<Value> items, int64_t begin, int64_t end, int64_t step) {
+  const Value value = NewList(std::move(items), ListKind::kRange);
+  value.list->begin = begin;
+  value.list->end = end;
+  value.list->step = step;
   return value;
 }
 
@@ -218,17 +226,11 @@ Status Interpreter::ExecFor(const Stmt& stmt) {
     }
     items = std::move(chosen);
   }
-  const bool empty = items.empty();
-  int nesting = 0;
-  for (Scope* around = outer; around != nullptr; around = around->parent) {
-    const Value* loop = loop_symbol_ < 0 ? nullptr : around->Find(loop_symbol_);
-    if (loop != nullptr && loop->kind == ValueKind::kLoop) nesting = loop->loop->nesting + 1;
-    if (loop != nullptr) break;
-  }
   Value loop;
   loop.kind = ValueKind::kLoop;
-  loop.loop = &loops_.emplace_back(Loop{std::move(items), 0, nesting, {}, false});
+  loop.loop = &loops_.emplace_back(Loop{std::move(items), 0, {}, false});
   const std::vector<Value>& visited = loop.loop->items;
+  bool completed = false;
   for (size_t i = 0; i < visited.size(); ++i) {
     BT_RETURN_IF_ERROR(Charge(1));
     scope.names.clear();
@@ -236,9 +238,11 @@ Status Interpreter::ExecFor(const Stmt& stmt) {
     if (loop_symbol_ >= 0) scope.Set(loop_symbol_, loop);
     BT_RETURN_IF_ERROR(Assign(stmt.target, visited[i]));
     BT_RETURN_IF_ERROR(ExecBody(stmt.bodies[0]));
+    completed |= jump_ == Jump::kNone;
     if (std::exchange(jump_, Jump::kNone) == Jump::kBreak) break;
   }
-  if (empty && stmt.bodies.size() > 1) {
+  // As Jinja: else runs unless some iteration came to its end.
+  if (!completed && stmt.bodies.size() > 1) {
     scope.names.clear();
     BT_RETURN_IF_ERROR(ExecBody(stmt.bodies[1]));
   }
@@ -335,7 +339,8 @@ Result<Value> Interpreter::Eval(const Expr& expr) {
     case ExprKind::kList:
     case ExprKind::kTuple: {
       BT_ASSIGN_OR_RETURN(std::vector<Value> items, EvalAll(expr.kids));
-      return NewList(std::move(items), expr.kind == ExprKind::kTuple);
+      return NewList(std::move(items),
+                     expr.kind == ExprKind::kTuple ? ListKind::kTuple : ListKind::kList);
     }
     case ExprKind::kDict:
       return EvalDict(expr);
@@ -354,6 +359,9 @@ Result<Value> Interpreter::Eval(const Expr& expr) {
       return EvalCall(expr);
     case ExprKind::kFilter:
     case ExprKind::kTest: {
+      if (expr.builtin == nullptr) {
+        return InvalidArgument(fmt::format("no filter or test '{}'", expr.name));
+      }
       Value operand = captured_;
       if (expr.kids[0]) {
         BT_ASSIGN_OR_RETURN(operand, Eval(*expr.kids[0]));
@@ -503,7 +511,12 @@ Result<Value> Interpreter::EvalSlice(const Expr& expr) {
     chosen.push_back(items[static_cast<size_t>(i)]);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  if (object.is_list()) return NewList(std::move(chosen), object.list->tuple);
+  if (object.is_list() && object.list->kind == ListKind::kRange) {
+    const List& range = *object.list;
+    return NewRange(std::move(chosen), range.begin + begin * range.step,
+                    range.begin + end * range.step, range.step * step);
+  }
+  if (object.is_list()) return NewList(std::move(chosen), object.list->kind);
   Text text;
   for (const Value& character : chosen) text.Append(*character.text);
   return NewString(std::move(text));

@@ -46,7 +46,8 @@ class Interpreter {
 
   // Takes the text into the arena, if it is not too long.
   Result<Value> NewString(Text text);
-  Value NewList(std::vector<Value> items, bool tuple = false);
+  Value NewList(std::vector<Value> items, ListKind kind = ListKind::kList);
+  Value NewRange(std::vector<Value> items, int64_t begin, int64_t end, int64_t step);
   Value NewDict();
   Value NewNamespace();
 
@@ -129,7 +130,6 @@ struct Macro {
 struct Loop {
   std::vector<Value> items;
   size_t index = 0;
-  int nesting = 0;
   std::vector<Value> seen;  // by loop.changed()
   bool changed_called = false;
 };

@@ -47,13 +47,15 @@ class Dumper {
         AppendPythonJson(out_, value.text->bytes(), style_.ensure_ascii);
         return {};
       case ValueKind::kList:
+        if (value.list->kind == ListKind::kRange) break;
         return DumpList(*value.list, depth);
       case ValueKind::kDict:
         return DumpDict(*value.dict, depth);
       default:
-        return InvalidArgument(
-            fmt::format("Object of type {} is not JSON serializable", TypeName(value)));
+        break;
     }
+    return InvalidArgument(
+        fmt::format("Object of type {} is not JSON serializable", TypeName(value)));
   }
 
   std::string Take() { return std::move(out_); }

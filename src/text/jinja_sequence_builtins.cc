@@ -105,7 +105,7 @@ Result<Value> PairList(Interpreter& in, const Dict& dict) {
   std::vector<Value> pairs;
   BT_RETURN_IF_ERROR(in.Charge(static_cast<int64_t>(dict.entries.size())));
   for (const auto& [key, value] : dict.entries) {
-    pairs.push_back(in.NewList({key, value}, /*tuple=*/true));
+    pairs.push_back(in.NewList({key, value}, ListKind::kTuple));
   }
   return in.NewList(std::move(pairs));
 }
@@ -369,7 +369,8 @@ constexpr NamedBuiltin kFilters[] = {
 Result<Value> Append(Interpreter& in, Value self, const CallArgs& args) {
   std::optional<Value> a[1];
   BT_RETURN_IF_ERROR(Bind(args, {"object"}, a));
-  if (!a[0] || self.list->tuple) return InvalidArgument("append needs a list and an object");
+  if (!a[0] || self.list->kind != ListKind::kList)
+    return InvalidArgument("append needs a list and an object");
   BT_RETURN_IF_ERROR(in.Charge(1));
   self.list->items.push_back(*a[0]);
   return Value::None();
@@ -378,7 +379,8 @@ Result<Value> Append(Interpreter& in, Value self, const CallArgs& args) {
 Result<Value> Extend(Interpreter& in, Value self, const CallArgs& args) {
   std::optional<Value> a[1];
   BT_RETURN_IF_ERROR(Bind(args, {"iterable"}, a));
-  if (!a[0] || self.list->tuple) return InvalidArgument("extend needs a list and an iterable");
+  if (!a[0] || self.list->kind != ListKind::kList)
+    return InvalidArgument("extend needs a list and an iterable");
   BT_ASSIGN_OR_RETURN(const std::vector<Value> more, in.Items(*a[0]));
   self.list->items.insert(self.list->items.end(), more.begin(), more.end());
   return Value::None();
@@ -388,7 +390,8 @@ Result<Value> Insert(Interpreter& in, Value self, const CallArgs& args) {
   std::optional<Value> a[2];
   BT_RETURN_IF_ERROR(Bind(args, {"index", "object"}, a));
   BT_ASSIGN_OR_RETURN(int64_t index, IntArgument(a[0], "index"));
-  if (!a[1] || self.list->tuple) return InvalidArgument("insert needs a list and an object");
+  if (!a[1] || self.list->kind != ListKind::kList)
+    return InvalidArgument("insert needs a list and an object");
   auto& items = self.list->items;
   const auto size = static_cast<int64_t>(items.size());
   BT_RETURN_IF_ERROR(in.Charge(1 + size / 16));
@@ -405,7 +408,7 @@ Result<Value> Pop(Interpreter& in, Value self, const CallArgs& args) {
   const auto size = static_cast<int64_t>(items.size());
   BT_RETURN_IF_ERROR(in.Charge(1 + size / 16));
   if (index < 0) index += size;
-  if (self.list->tuple || index < 0 || index >= size) {
+  if (self.list->kind != ListKind::kList || index < 0 || index >= size) {
     return InvalidArgument("pop index out of range");
   }
   const Value taken = items[static_cast<size_t>(index)];
@@ -444,7 +447,8 @@ Result<Value> CopyList(Interpreter& in, Value self, const CallArgs& args) {
 
 Result<Value> ReverseList(Interpreter& in, Value self, const CallArgs& args) {
   BT_RETURN_IF_ERROR(BindSpan(args, {}, {}));
-  if (self.list->tuple) return InvalidArgument("a tuple cannot be reversed in place");
+  if (self.list->kind != ListKind::kList)
+    return InvalidArgument("a tuple cannot be reversed in place");
   BT_RETURN_IF_ERROR(in.Charge(static_cast<int64_t>(self.list->items.size() / 16)));
   std::reverse(self.list->items.begin(), self.list->items.end());
   return Value::None();

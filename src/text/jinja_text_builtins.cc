@@ -225,6 +225,7 @@ Result<Value> SplitLines(Interpreter& in, Value self, const CallArgs& args) {
 Result<Value> Indent(Interpreter& in, Value self, const CallArgs& args) {
   std::optional<Value> a[3];
   BT_RETURN_IF_ERROR(Bind(args, {"width", "first", "blank"}, a));
+  if (self.is_undefined()) return UndefinedError(self);
   Text indent;
   if (a[0] && a[0]->is_string()) {
     indent = *a[0]->text;

@@ -127,7 +127,9 @@ std::string_view TypeName(const Value& value) {
     case ValueKind::kString:
       return "str";
     case ValueKind::kList:
-      return value.list->tuple ? "tuple" : "list";
+      return value.list->kind == ListKind::kTuple   ? "tuple"
+             : value.list->kind == ListKind::kRange ? "range"
+                                                    : "list";
     case ValueKind::kDict:
       return "dict";
     case ValueKind::kNamespace:
@@ -153,7 +155,7 @@ Result<bool> Equal(const Value& a, const Value& b, int64_t& steps, int depth_lef
     case ValueKind::kString:
       return a.text->bytes() == b.text->bytes();
     case ValueKind::kList: {
-      if (a.list->tuple != b.list->tuple || a.list->items.size() != b.list->items.size()) {
+      if (a.list->kind != b.list->kind || a.list->items.size() != b.list->items.size()) {
         return false;
       }
       for (size_t i = 0; i < a.list->items.size(); ++i) {
@@ -190,7 +192,8 @@ Result<int> Order(const Value& a, const Value& b, int64_t& steps, int depth_left
     const int order = a.text->bytes().compare(b.text->bytes());  // bytes order as code points do
     return order < 0 ? -1 : order > 0;
   }
-  if (a.is_list() && b.is_list() && a.list->tuple == b.list->tuple) {
+  if (a.is_list() && b.is_list() && a.list->kind == b.list->kind &&
+      a.list->kind != ListKind::kRange) {
     const size_t common = std::min(a.list->items.size(), b.list->items.size());
     for (size_t i = 0; i < common; ++i) {
       BT_ASSIGN_OR_RETURN(const bool same,

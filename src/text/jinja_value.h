@@ -116,9 +116,12 @@ struct Value {
   }
 };
 
+enum class ListKind : uint8_t { kList, kTuple, kRange };
+
 struct List {
   std::vector<Value> items;
-  bool tuple = false;
+  ListKind kind = ListKind::kList;
+  int64_t begin = 0, end = 0, step = 1;  // kRange: as it was written, for printing
 };
 
 struct Dict {

@@ -231,8 +231,7 @@ class Schema {
       self_reference_ = true;
       name = "parameters";
     } else {
-      const auto found = std::find_if(definitions_.begin(), definitions_.end(),
-                                      [&](const auto& entry) { return entry.first == name; });
+      const auto found = FindDefinition(name);
       if (!path.starts_with("#/$defs/") || found == definitions_.end() ||
           !found->second->is_object()) {
         return InvalidArgument("$ref to what is not in $defs: " + path);
@@ -357,11 +356,16 @@ class Schema {
     return type;
   }
 
+  std::vector<std::pair<std::string, const Json*>>::iterator FindDefinition(
+      const std::string& name) {
+    return std::find_if(definitions_.begin(), definitions_.end(),
+                        [&](const auto& entry) { return entry.first == name; });
+  }
+
   Status Define(const Json& definitions) {
     if (!definitions.is_object()) return InvalidArgument("$defs must be an object");
     for (const auto& [name, schema] : definitions.items()) {
-      const auto known = std::find_if(definitions_.begin(), definitions_.end(),
-                                      [&](const auto& entry) { return entry.first == name; });
+      const auto known = FindDefinition(name);
       if (known != definitions_.end()) {
         known->second = &schema;  // the later one counts, in the earlier one's place
       } else {
