@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "ops/reference/element.h"
 #include "ops/reference/reference_ops.h"
 
@@ -20,12 +22,12 @@ void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, 
 void Linear(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(x.rank == 2 && out.rank == 2);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
-  for (int64_t t = 0; t < x.dim(0); ++t) {
-    for (int64_t o = 0; o < w.n; ++o) {
+  std::vector<double> row(static_cast<size_t>(w.k));
+  for (int64_t o = 0; o < w.n; ++o) {
+    for (int64_t i = 0; i < w.k; ++i) row[i] = Load(w.data, w.dtype, o * w.k + i);
+    for (int64_t t = 0; t < x.dim(0); ++t) {
       double sum = 0;
-      for (int64_t i = 0; i < w.k; ++i) {
-        sum += double{Load(x, t, i)} * double{Load(w.data, w.dtype, o * w.k + i)};
-      }
+      for (int64_t i = 0; i < w.k; ++i) sum += double{Load(x, t, i)} * row[i];
       Store(out, t, o, sum);
     }
   }

@@ -17,16 +17,21 @@ std::vector<double> ExpandKeys(const MlaAttentionArgs& args,
                                int64_t head) {
   constexpr int32_t kBlock = KvLayerView::kBlockTokens;
   const int64_t rows = args.nope + args.value;
+  const int64_t width = args.latent;
+  std::vector<double> weights;
+  for (int64_t i = head * rows * width; i < (head + 1) * rows * width; ++i) {
+    weights.push_back(Load(args.kv_b.data, args.kv_b.dtype, i));
+  }
   std::vector<double> expanded;
-  expanded.reserve(static_cast<size_t>(sequence.key_count * rows));
+  std::vector<double> latent(static_cast<size_t>(width));
   for (int32_t key = 0; key < sequence.key_count; ++key) {
     const int64_t slot = int64_t{sequence.blocks[key / kBlock]} * kBlock + key % kBlock;
-    for (int64_t row = head * rows; row < (head + 1) * rows; ++row) {
+    for (int64_t r = 0; r < width; ++r) {
+      latent[r] = Load(args.cache.data, args.cache.dtype, slot * args.cache.width + r);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
       double sum = 0;
-      for (int64_t r = 0; r < args.latent; ++r) {
-        sum += double{Load(args.kv_b.data, args.kv_b.dtype, row * args.latent + r)} *
-               double{Load(args.cache.data, args.cache.dtype, slot * args.cache.width + r)};
-      }
+      for (int64_t r = 0; r < width; ++r) sum += weights[row * width + r] * latent[r];
       expanded.push_back(sum);
     }
   }
