@@ -31,15 +31,14 @@ def main():
     parser.add_argument("--failures", type=int, default=0)
     parser.add_argument("--float32", action="store_true")
     args = parser.parse_args()
+    with torch.autocast("cuda", dtype=torch.bfloat16, enabled=torch.cuda.is_available() and not args.float32):
+        run(args)
+
+
+def run(args):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = Tokenizer(args.folder)
     model = load(args.folder, device)
-    if not args.float32:
-        biases = [(layer.mlp, layer.mlp.e_score_correction_bias.clone()) for layer in model.layers if not layer.dense]
-        model = model.bfloat16()
-        for mlp, bias in biases:
-            mlp.e_score_correction_bias = bias
-        model.frequencies = load(args.folder).frequencies.to(device)
     renderer, started = Renderer(tokenizer), time.time()
     generator = Generator(model, tokenizer.special["<|im_end|>"])
     lines = list(cases(args.seed, args.scale))

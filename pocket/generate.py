@@ -16,7 +16,7 @@ class Generator:
     def batch(self, prompts, budgets):
         """Continuations (token lists without the stop token) of one batch."""
         m, c, dev = self.model, self.model.c, self.device
-        dtype = m.lm_head.weight.dtype
+        dtype = torch.get_autocast_dtype(dev.type) if torch.is_autocast_enabled(dev.type) else m.lm_head.weight.dtype
         lengths = torch.tensor([len(p) for p in prompts], device=dev)
         rows, longest = len(prompts), max(map(len, prompts))
         room = longest + max(budgets)
@@ -33,8 +33,8 @@ class Generator:
         for i, layer in enumerate(m.layers):
             a = layer.self_attn
             q, k, val = a.project(norm(x, layer.input_layernorm, layer.eps).to(dtype), cos, sin)
-            keys[i][row, :, position] = k
-            values[i][row, :, position] = val
+            keys[i][row, :, position] = k.to(dtype)
+            values[i][row, :, position] = val.to(dtype)
             padded = torch.nn.functional.pad(val, (0, qk - v))
             out = packed_attention(q, k, padded, bounds, longest, a.scale)[..., :v]
             x = self.rest(layer, x, a.o_proj(out.flatten(-2)), dtype)
@@ -56,10 +56,10 @@ class Generator:
             for i, layer in enumerate(m.layers):
                 a = layer.self_attn
                 q, k, val = a.project(norm(x, layer.input_layernorm, layer.eps).to(dtype), cos, sin)
-                keys[i][every, :, lengths] = k
-                values[i][every, :, lengths] = val
+                keys[i][every, :, lengths] = k.to(dtype)
+                values[i][every, :, lengths] = val.to(dtype)
                 scores = torch.einsum("bhd,bhld->bhl", q, keys[i]).float() * a.scale + mask
-                out = torch.einsum("bhl,bhld->bhd", scores.softmax(-1).to(dtype), values[i])
+                out = torch.einsum("bhl,bhld->bhd", scores.softmax(-1).to(dtype), values[i]).to(dtype)
                 x = self.rest(layer, x, a.o_proj(out.flatten(-2)), dtype)
             logits = m.lm_head(norm(x, m.norm, c["rms_norm_eps"]).to(dtype))
             lengths = torch.clamp(lengths + 1, max=room - 1)

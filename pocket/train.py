@@ -29,7 +29,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from data import mix  # noqa: E402
 from data.render import Renderer  # noqa: E402
-from modeling import PocketModel, load_config, save  # noqa: E402
+from modeling import PocketModel, load, load_config, save  # noqa: E402
 from tokenizer.encoding import Tokenizer  # noqa: E402
 
 ROW = 8192
@@ -164,6 +164,7 @@ def main():
     parser.add_argument("--balance", type=float, default=2e-3, help="step of the experts' correction bias")
     parser.add_argument("--save-every", type=float, default=90, help="seconds")
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--start-from", help="an exported model to go on from (its bfloat16 values)")
     parser.add_argument("--max-steps", type=int, default=0)
     args = parser.parse_args()
 
@@ -181,7 +182,7 @@ def main():
 
     torch.manual_seed(1)
     config = load_config()
-    model = PocketModel(config).to(device)
+    model = load(args.start_from, device).train() if args.start_from else PocketModel(config).to(device)
     parameters = [p for p in model.parameters()]
     biases = [layer.mlp.e_score_correction_bias for layer in model.layers if not layer.dense]
     experts = len(biases) * config["n_routed_experts"]
