@@ -97,6 +97,7 @@ def build_texts(ranks, special, megabytes, rng):
         except UnicodeDecodeError:
             continue
         (han if any("\u4e00" <= c <= "\u9fff" for c in word) else words).append(word)
+    han = han or [chr(c) for c in range(0x4E00, 0xA000)]  # a small vocabulary may have no such words
     punctuation = list("，。、！？；：“”（）《》\n") + ["。\n\n", " ", "，"]
 
     def chinese():

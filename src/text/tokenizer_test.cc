@@ -215,5 +215,23 @@ TEST_F(TokenizerTest, ErrorsOfTheConfigNameTheKey) {
               HasSubstr("added tokens 456 and 460 have the same name x"));
 }
 
+// The model in this repository, whose vocabulary is small.
+TEST(PocketTokenizerTest, LoadsAndFindsItsSpecialTokensByName) {
+  const auto loaded = Tokenizer::Load("pocket/model");
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const Tokenizer& pocket = *loaded.value();
+
+  EXPECT_LE(pocket.vocab_size(), 2304);
+  for (const char* name : {"[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_middle|>",
+                           "<|tool_call_begin|>", "<think>", "</think>"}) {
+    const std::optional<TokenId> id = pocket.SpecialId(name);
+    ASSERT_TRUE(id.has_value()) << name;
+    EXPECT_GE(*id, pocket.vocab_size() - 256) << name;
+    EXPECT_EQ(pocket.EncodeWithSpecials(name), std::vector<TokenId>{*id});
+  }
+  const std::string text = "What is 12 + 30? 中 😀\n";
+  EXPECT_EQ(pocket.Decode(pocket.Encode(text), true), text);
+}
+
 }  // namespace
 }  // namespace baltoro
