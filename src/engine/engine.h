@@ -16,10 +16,12 @@
 namespace baltoro {
 
 struct EngineConfig {
-  std::string model_dir;             // or empty with dummy weights and `config_json`
-  std::string load_format = "auto";  // auto, safetensors, dummy
+  std::string model_dir;             // of config.json, and of the weights unless they are dummies
+  std::string load_format = "auto";  // auto, safetensors, dummy; stand-in: no model at all, see
+                                     // stand_in.h
   std::string dtype = "auto";        // auto, bfloat16, float32
   int64_t max_model_len = 0;         // 0: the model's; -1: the largest that the cache holds
+  bool allow_long_max_model_len = false;  // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int64_t max_queued_requests = 1024;
@@ -28,8 +30,9 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
-  int32_t threads = 0;  // 0: all
-  uint64_t seed = 0;
+  int32_t threads = 0;          // 0: all
+  uint64_t seed = 0;            // of dummy weights
+  double stand_in_step_ms = 0;  // how long a step of a stand-in takes
 };
 
 // What the engine found once it was ready.
@@ -39,7 +42,9 @@ struct EngineInfo {
   int64_t vocab_size = 0;  // width of the logits
   int64_t num_blocks = 0;  // of 64 tokens
   int64_t kv_cache_tokens = 0;
+  int64_t kv_cache_bytes = 0;
   double load_seconds = 0;
+  double longest_step_seconds = 0;  // of a trial step of the largest size
 };
 
 // A snapshot for /metrics and the periodic log line; counters only grow.
@@ -53,6 +58,7 @@ struct EngineStats {
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0;
+  uint64_t restarts = 0;  // of the engine's process
 };
 
 // Events of one step, in order. Called on the engine's thread; must not block.

@@ -94,6 +94,10 @@ std::vector<TokenEvent> Scheduler::TakeEvents() {
   return std::exchange(events_, {});
 }
 
+std::vector<RequestId> Scheduler::TakeStarted() {
+  return std::exchange(started_, {});
+}
+
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = stats_;
   stats.running = static_cast<int32_t>(running_.size());

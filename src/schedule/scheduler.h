@@ -71,6 +71,8 @@ class Scheduler {
   void Commit(const StepResult& result);
   // The events since the last call, in order; at most one per request and commit.
   std::vector<TokenEvent> TakeEvents();
+  // The requests admitted for the first time since the last call.
+  std::vector<RequestId> TakeStarted();
 
   // True if it holds nothing: no request, no plan in flight.
   bool idle() const { return sequences_.empty() && in_flight_.empty(); }
@@ -146,6 +148,7 @@ class Scheduler {
   std::vector<SlotId> retired_;   // to be told with the next plan
   std::vector<BlockId> cleared_;  // likewise
   std::vector<TokenEvent> events_;
+  std::vector<RequestId> started_;
   std::vector<std::vector<PlannedEntry>> spare_records_;
   bool short_of_blocks_ = false;  // in the plan being made
   int32_t settling_ = 0;          // sequences that give blocks back once their steps are committed

@@ -112,6 +112,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
     }
     next = waiting_.erase(next);
     LeaveQueue(sequence);
+    if (!sequence.admitted_before) started_.push_back(sequence.request.id);
     sequence.admitted_before = true;
     sequence.state = SequenceState::kRunning;
     sequence.slot = free_slots_.back();

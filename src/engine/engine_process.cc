@@ -1,0 +1,172 @@
+#include "engine/engine_process.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/engine_wire.h"
+#include "engine/frame_connection.h"
+#include "engine/start_engine.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr std::chrono::milliseconds kStatsInterval(100);
+
+template <typename T>
+bool SendMessage(FrameConnection& connection, Message type, const T& value) {
+  WireWriter writer;
+  Encode(writer, value);
+  return connection.Send(static_cast<uint16_t>(type), writer.Take());
+}
+
+void SendStep(FrameConnection& connection, const StepOutput& output) {
+  WireWriter writer;
+  Encode(writer, output);
+  std::string payload = writer.Take();
+  if (payload.size() <= kFramePayloadMax) {
+    connection.Send(static_cast<uint16_t>(Message::kStep), payload);
+    return;
+  }
+  // Too much for one frame (log-probabilities of long prompts): one event each. What is too large
+  // even so is an error of its request.
+  StepOutput one{.events = {}, .started = output.started};
+  for (const TokenEvent& event : output.events) {
+    one.events = {event};
+    WireWriter single;
+    Encode(single, one);
+    payload = single.Take();
+    if (payload.size() > kFramePayloadMax) {
+      one.events[0] = {};
+      one.events[0].request = event.request;
+      one.events[0].finish = FinishReason::kError;
+      one.events[0].error = "the log-probabilities are too many to be sent";
+      WireWriter error;
+      Encode(error, one);
+      payload = error.Take();
+    }
+    connection.Send(static_cast<uint16_t>(Message::kStep), payload);
+    one.started.clear();
+  }
+}
+
+// The engine's side of one connection. The reading thread is the main one; the engine is loaded
+// beside it, so that a door that dies while weights are read is noticed at once.
+class EngineSide {
+ public:
+  explicit EngineSide(int fd) : connection_(fd) {}
+
+  int Run() {
+    std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
+    const Status status = connection_.ReadFrames([this](Frame frame) { return Handle(frame); });
+    if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
+    // Nothing here outlives the door, and nothing needs to be saved.
+    _exit(status.ok() ? 0 : 1);
+  }
+
+ private:
+  Status Handle(const Frame& frame) {
+    WireReader reader(frame.payload);
+    switch (static_cast<Message>(frame.type)) {
+      case Message::kConfig: {
+        const EngineConfig config = DecodeEngineConfig(reader);
+        BT_RETURN_IF_ERROR(reader.Finish("configuration"));
+        if (loader_.joinable()) return InvalidArgument("a second configuration");
+        loader_ = std::thread([this, config] { Load(config); });
+        return {};
+      }
+      case Message::kSubmit: {
+        Request request = DecodeRequest(reader);
+        BT_RETURN_IF_ERROR(reader.Finish("request"));
+        Submit(std::move(request));
+        return {};
+      }
+      case Message::kAbort: {
+        const auto id = reader.Get<RequestId>();
+        BT_RETURN_IF_ERROR(reader.Finish("abort"));
+        if (Engine* engine = engine_) engine->Abort(id);
+        return {};
+      }
+      default:
+        return InvalidArgument("a message of type " + std::to_string(frame.type) +
+                               ", which an engine does not take");
+    }
+  }
+
+  void Load(const EngineConfig& config) {
+    auto engine = StartLocalEngine(
+        config, [this](const StepOutput& output) { SendStep(connection_, output); },
+        [this](int64_t done, int64_t total) {
+          WireWriter writer;
+          writer.Put(done);
+          writer.Put(total);
+          connection_.Send(static_cast<uint16_t>(Message::kProgress), writer.Take());
+        });
+    if (!engine.ok()) {
+      SendMessage(connection_, Message::kFailed, engine.status());
+      return;  // the door closes the connection
+    }
+    owned_ = std::move(engine).value();
+    engine_ = owned_.get();
+    SendMessage(connection_, Message::kReady, owned_->info());
+  }
+
+  void Submit(Request request) {
+    const RequestId id = request.id;
+    Engine* engine = engine_;
+    const Status status = engine != nullptr
+                              ? engine->Submit(std::move(request))
+                              : Status(Code::kUnavailable, "the engine is still loading");
+    if (status.ok()) return;
+    StepOutput output;
+    TokenEvent& event = output.events.emplace_back();
+    event.request = id;
+    event.finish = FinishReason::kError;
+    event.error = status.message();
+    SendStep(connection_, output);
+  }
+
+  void SendStats(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(kStatsInterval);
+      Engine* engine = engine_;
+      if (engine != nullptr && !engine->healthy()) {
+        // The last events are out; the door starts a new process.
+        BT_LOG(Error, "The engine has stopped; leaving");
+        std::this_thread::sleep_for(kStatsInterval);
+        _exit(1);
+      }
+      SendMessage(connection_, Message::kStats,
+                  engine != nullptr ? engine->stats() : EngineStats{});
+    }
+  }
+
+  FrameConnection connection_;
+  std::thread loader_;
+  std::unique_ptr<Engine> owned_;
+  std::atomic<Engine*> engine_{nullptr};
+};
+
+}  // namespace
+
+int RunEngineProcess(int fd) {
+  // The door decides when to leave: a signal to the whole group, like Ctrl-C, must not end streams
+  // that it still drains.
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  signal(SIGHUP, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  EngineSide side(fd);
+  return side.Run();
+}
+
+}  // namespace baltoro

@@ -1,0 +1,26 @@
+#pragma once
+
+// An engine in a process of its own: `program engine --fd N`, started and watched by the door.
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace baltoro {
+
+// The whole life of the engine's side, over a connected socket. Returns the process's exit code
+// when the door asks for something that cannot be, or the engine fails; leaves by _exit(0) as soon
+// as the door closes the socket or dies.
+int RunEngineProcess(int fd);
+
+// The door's side: starts `program`, waits until the engine is ready or says why it cannot be, and
+// from then on keeps it running. When the process dies, every open request gets a final kError
+// event, Submit() answers kUnavailable, and a new process is started.
+Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
+                                                   const std::string& program,
+                                                   EventSink sink,
+                                                   const LoadProgress& progress);
+
+}  // namespace baltoro

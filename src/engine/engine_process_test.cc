@@ -1,0 +1,290 @@
+// Faults at the border between door and engine, with real processes.
+
+#include "engine/engine_process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "engine/child_process.h"
+#include "engine/frame_connection.h"
+#include "engine/remote_engine.h"
+#include "engine/stand_in.h"
+#include "engine/testing/event_log.h"
+
+namespace baltoro {
+namespace {
+
+using std::chrono::steady_clock;
+using test::EventLog;
+using test::Told;
+
+double SecondsSince(steady_clock::time_point start) {
+  return std::chrono::duration<double>(steady_clock::now() - start).count();
+}
+
+template <typename Condition>
+bool Eventually(const Condition& condition, double seconds) {
+  const auto start = steady_clock::now();
+  while (!condition()) {
+    if (SecondsSince(start) > seconds) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+bool IsAlive(pid_t pid) {
+  // A zombie that init has not reaped yet is not alive.
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  const size_t paren = text.rfind(") ");
+  return paren != std::string::npos && text[paren + 2] != 'Z';
+}
+
+EngineConfig StandIn(double step_ms) {
+  EngineConfig config;
+  config.load_format = "stand-in";
+  config.stand_in_step_ms = step_ms;
+  config.max_num_seqs = 8;
+  return config;
+}
+
+RemoteEngineOptions Options() {
+  RemoteEngineOptions options;
+  options.command = {BT_ENGINE_CHILD, "engine", "--fd", "3"};
+  return options;
+}
+
+std::unique_ptr<Engine> Start(const EngineConfig& config, EventLog& log) {
+  auto engine = RemoteEngine::Start(config, Options(), log.sink(), nullptr);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+pid_t PidOf(const Engine& engine) {
+  return dynamic_cast<const RemoteEngine&>(engine).pid();
+}
+
+Request MakeRequest(uint64_t id, int max_tokens) {
+  Request request;
+  request.id = RequestId{id};
+  request.prompt = {static_cast<TokenId>(id % 2000), 2, 3};
+  request.stop.max_tokens = max_tokens;
+  return request;
+}
+
+std::vector<TokenId> Expected(const Request& request) {
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < request.stop.max_tokens; ++i) {
+    tokens.push_back(StandInToken(request.prompt, tokens));
+  }
+  return tokens;
+}
+
+TEST(EngineProcessTest, ServesAcrossTheBorder) {
+  EventLog log;
+  const auto engine = Start(StandIn(0), log);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->info().model_type, "stand-in");
+  for (uint64_t id = 1; id <= 50; ++id) {
+    Request request = MakeRequest(id, 20);
+    request.sampling.logprobs = 2;
+    ASSERT_TRUE(engine->Submit(request).ok());
+  }
+  for (uint64_t id = 1; id <= 50; ++id) {
+    const Told told = log.WaitForEnd(id);
+    EXPECT_EQ(told.tokens, Expected(MakeRequest(id, 20)));
+    EXPECT_EQ(told.logprobs.size(), 20u);
+    EXPECT_EQ(told.finals, 1);
+  }
+  EXPECT_TRUE(Eventually([&] { return engine->stats().generation_tokens == 1000; }, 2));
+  EXPECT_TRUE(engine->healthy());
+}
+
+TEST(EngineProcessTest, AbortsCross) {
+  EventLog log;
+  const auto engine = Start(StandIn(5), log);
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(engine->Submit(MakeRequest(1, 10000)).ok());
+  (void)log.WaitForTokens(1, 2);
+  engine->Abort(RequestId{1});
+  EXPECT_EQ(log.WaitForEnd(1).finish, FinishReason::kAbort);
+}
+
+TEST(EngineProcessTest, WhatIsWrongIsRefusedAtOnceByTheDoor) {
+  EventLog log;
+  EngineConfig config = StandIn(20);
+  config.max_num_seqs = 1;
+  config.max_queued_requests = 2;
+  const auto engine = Start(config, log);
+  ASSERT_NE(engine, nullptr);
+  Request bad = MakeRequest(1, 10);
+  bad.prompt = {1 << 30};
+  EXPECT_EQ(engine->Submit(bad).code(), Code::kInvalidArgument);
+
+  ASSERT_TRUE(engine->Submit(MakeRequest(1, 10000)).ok());
+  (void)log.WaitForTokens(1, 1);
+  EXPECT_TRUE(engine->Submit(MakeRequest(2, 1)).ok());
+  EXPECT_TRUE(engine->Submit(MakeRequest(3, 1)).ok());
+  EXPECT_EQ(engine->Submit(MakeRequest(4, 1)).code(), Code::kResourceExhausted);
+}
+
+TEST(EngineProcessTest, AKilledEngineEndsItsStreamsAndComesBack) {
+  EventLog log;
+  const auto engine = Start(StandIn(5), log);
+  ASSERT_NE(engine, nullptr);
+  std::mt19937 random(1);
+  uint64_t id = 0;
+  for (int round = 0; round < 4; ++round) {
+    const uint64_t first = id;
+    for (int i = 0; i < 12; ++i) ASSERT_TRUE(engine->Submit(MakeRequest(id++, 10000)).ok());
+    (void)log.WaitForTokens(first, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 40));
+    const pid_t pid = PidOf(*engine);
+
+    kill(pid, SIGKILL);
+    const auto killed = steady_clock::now();
+    for (uint64_t open = first; open < id; ++open) {
+      const Told told = log.WaitForEnd(open, 2);
+      EXPECT_EQ(told.finish, FinishReason::kError);
+      EXPECT_EQ(told.finals, 1);
+      EXPECT_THAT(told.error, ::testing::StartsWith("the engine stopped"));
+    }
+    EXPECT_LT(SecondsSince(killed), 1.0);
+    EXPECT_FALSE(engine->healthy());
+
+    ASSERT_TRUE(Eventually([&] { return engine->healthy(); }, 15)) << "round " << round;
+    EXPECT_NE(PidOf(*engine), pid);
+    ASSERT_TRUE(engine->Submit(MakeRequest(++id, 5)).ok());
+    EXPECT_EQ(log.WaitForEnd(id).tokens, Expected(MakeRequest(id, 5)));
+    ++id;
+    EXPECT_EQ(engine->stats().restarts, static_cast<uint64_t>(round + 1));
+  }
+}
+
+TEST(EngineProcessTest, WhileItIsDownRequestsAreRefused) {
+  EventLog log;
+  const auto engine = Start(StandIn(5), log);
+  ASSERT_NE(engine, nullptr);
+  kill(PidOf(*engine), SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return !engine->healthy(); }, 2));
+  // Either it is still down, or it is back already.
+  const Status status = engine->Submit(MakeRequest(1, 1));
+  EXPECT_TRUE(status.ok() || status.code() == Code::kUnavailable);
+  if (status.ok()) {
+    EXPECT_EQ(log.WaitForEnd(1).finals, 1);
+  }
+}
+
+TEST(EngineProcessTest, AStalledEngineIsNotHealthy) {
+  EventLog log;
+  const auto engine = Start(StandIn(0), log);
+  ASSERT_NE(engine, nullptr);
+  kill(PidOf(*engine), SIGSTOP);
+  EXPECT_TRUE(Eventually([&] { return !engine->healthy(); }, 4));
+  kill(PidOf(*engine), SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return engine->healthy(); }, 2));
+}
+
+TEST(EngineProcessTest, EndingTheDoorsEngineEndsTheProcess) {
+  EventLog log;
+  auto engine = Start(StandIn(5), log);
+  ASSERT_NE(engine, nullptr);
+  const pid_t pid = PidOf(*engine);
+  ASSERT_TRUE(engine->Submit(MakeRequest(1, 10000)).ok());
+
+  const auto start = steady_clock::now();
+  engine.reset();
+
+  EXPECT_LT(SecondsSince(start), 2.0);
+  EXPECT_FALSE(IsAlive(pid));
+  EXPECT_EQ(log.Get(1).finals, 1);
+}
+
+TEST(EngineProcessTest, ADoorThatIsKilledLeavesNoProcess) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t door = fork();
+  if (door == 0) {
+    EventLog log;
+    auto engine = RemoteEngine::Start(StandIn(5), Options(), log.sink(), nullptr);
+    const pid_t pid = engine.ok() ? PidOf(*engine.value()) : -1;
+    (void)engine.value()->Submit(MakeRequest(1, 100000));
+    (void)log.WaitForTokens(1, 1);
+    if (write(ends[1], &pid, sizeof(pid)) != sizeof(pid)) _exit(1);
+    for (;;) pause();
+  }
+  pid_t engine = -1;
+  ASSERT_EQ(read(ends[0], &engine, sizeof(engine)), static_cast<ssize_t>(sizeof(engine)));
+  ASSERT_TRUE(IsAlive(engine));
+
+  kill(door, SIGKILL);
+  waitpid(door, nullptr, 0);
+
+  EXPECT_TRUE(Eventually([&] { return !IsAlive(engine); }, 2));
+}
+
+TEST(EngineProcessTest, AnEngineThatCannotStartSaysWhy) {
+  EventLog log;
+  EngineConfig config;
+  config.model_dir = "/nonexistent/model";
+  const auto engine = RemoteEngine::Start(config, Options(), log.sink(), nullptr);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("/nonexistent/model"));
+}
+
+TEST(EngineProcessTest, AProgramThatIsNoEngineIsReported) {
+  EventLog log;
+  RemoteEngineOptions options;
+  options.command = {"/bin/false"};
+  EXPECT_THAT(RemoteEngine::Start({}, options, log.sink(), nullptr).status().message(),
+              ::testing::HasSubstr("exit code 1"));
+  options.command = {"/nonexistent/program"};
+  EXPECT_FALSE(RemoteEngine::Start({}, options, log.sink(), nullptr).ok());
+}
+
+// An engine ends on the first frame that makes no sense.
+TEST(EngineProcessTest, AMalformedFrameEndsTheConnection) {
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), EncodeFrame(99, ""), EncodeFrame(2, "short"),
+        EncodeFrame(4, std::string(16, '\0'))}) {
+    auto child = StartChild({BT_ENGINE_CHILD, "engine", "--fd", "3"});
+    ASSERT_TRUE(child.ok());
+    ASSERT_EQ(write(child.value().fd, bytes.data(), bytes.size()),
+              static_cast<ssize_t>(bytes.size()));
+    EXPECT_EQ(ReapChild(child.value().pid, 5), "exit code 1");
+    close(child.value().fd);
+  }
+}
+
+TEST(FrameConnectionTest, ASlowReaderDoesNotStopTheSender) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  FrameConnection sender(ends[0]);
+  FrameConnection reader(ends[1]);
+  const std::string payload(1 << 20, 'x');
+  const auto start = steady_clock::now();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(sender.Send(static_cast<uint16_t>(i), payload));
+  EXPECT_LT(SecondsSince(start), 2.0);
+
+  int got = 0;
+  const Status status = reader.ReadFrames([&](const Frame& frame) {
+    EXPECT_EQ(frame.type, got);
+    EXPECT_EQ(frame.payload, payload);
+    return ++got == 20 ? Status(Code::kNotFound, "enough") : Status();
+  });
+  EXPECT_EQ(status.message(), "enough");
+  EXPECT_EQ(got, 20);
+}
+
+}  // namespace
+}  // namespace baltoro

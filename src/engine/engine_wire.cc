@@ -1,0 +1,128 @@
+#include "engine/engine_wire.h"
+
+#include <utility>
+
+namespace baltoro {
+
+namespace {
+
+// The fields of a struct, in one order for both directions.
+template <typename Fields>
+void VisitConfig(EngineConfig& c, const Fields& fields) {
+  fields(c.model_dir, c.load_format, c.dtype, c.max_model_len, c.allow_long_max_model_len,
+         c.max_num_seqs, c.max_num_batched_tokens, c.max_queued_requests, c.kv_cache_bytes,
+         c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling, c.threads, c.seed,
+         c.stand_in_step_ms);
+}
+
+template <typename Fields>
+void VisitInfo(EngineInfo& i, const Fields& fields) {
+  fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
+         i.kv_cache_bytes, i.load_seconds, i.longest_step_seconds);
+}
+
+template <typename Fields>
+void VisitStats(EngineStats& s, const Fields& fields) {
+  fields(s.step, s.heartbeat, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits,
+         s.preemptions, s.prompt_tokens_computed, s.generation_tokens, s.step_tokens_last,
+         s.step_seconds_last, s.restarts);
+}
+
+struct PutField {
+  WireWriter& writer;
+  void One(const std::string& value) const { writer.PutBytes(value); }
+  template <typename T>
+  void One(T value) const {
+    writer.Put(value);
+  }
+  template <typename... T>
+  void operator()(const T&... values) const {
+    (One(values), ...);
+  }
+};
+
+struct GetField {
+  WireReader& reader;
+  void One(std::string& value) const { value = reader.GetBytes(); }
+  void One(bool& value) const { value = reader.GetBool(); }
+  template <typename T>
+  void One(T& value) const {
+    value = reader.Get<T>();
+  }
+  template <typename... T>
+  void operator()(T&... values) const {
+    (One(values), ...);
+  }
+};
+
+constexpr size_t kEventBytesMin = 30;
+
+}  // namespace
+
+void Encode(WireWriter& writer, const EngineConfig& config) {
+  EngineConfig copy = config;
+  VisitConfig(copy, PutField{writer});
+}
+
+void Encode(WireWriter& writer, const EngineInfo& info) {
+  EngineInfo copy = info;
+  VisitInfo(copy, PutField{writer});
+}
+
+void Encode(WireWriter& writer, const EngineStats& stats) {
+  EngineStats copy = stats;
+  VisitStats(copy, PutField{writer});
+}
+
+void Encode(WireWriter& writer, const StepOutput& output) {
+  writer.Put(static_cast<uint32_t>(output.started.size()));
+  for (const RequestId id : output.started) writer.Put(id);
+  writer.Put(static_cast<uint32_t>(output.events.size()));
+  for (const TokenEvent& event : output.events) Encode(writer, event);
+}
+
+void Encode(WireWriter& writer, const Status& status) {
+  writer.Put(static_cast<uint8_t>(status.code()));
+  writer.PutBytes(status.message());
+}
+
+EngineConfig DecodeEngineConfig(WireReader& reader) {
+  EngineConfig config;
+  VisitConfig(config, GetField{reader});
+  return config;
+}
+
+EngineInfo DecodeEngineInfo(WireReader& reader) {
+  EngineInfo info;
+  VisitInfo(info, GetField{reader});
+  return info;
+}
+
+EngineStats DecodeEngineStats(WireReader& reader) {
+  EngineStats stats;
+  VisitStats(stats, GetField{reader});
+  return stats;
+}
+
+StepOutput DecodeStepOutput(WireReader& reader) {
+  StepOutput output;
+  output.started.resize(reader.GetCount(sizeof(RequestId)));
+  for (RequestId& id : output.started) id = reader.Get<RequestId>();
+  const size_t count = reader.GetCount(kEventBytesMin);
+  output.events.reserve(count);
+  for (size_t i = 0; i < count && reader.ok(); ++i) {
+    output.events.push_back(DecodeTokenEvent(reader));
+  }
+  return output;
+}
+
+Status DecodeStatus(WireReader& reader) {
+  const auto code = reader.Get<uint8_t>();
+  std::string message = reader.GetBytes();
+  if (code > static_cast<uint8_t>(Code::kInternal)) {
+    return Status(Code::kInternal, "an unknown error code");
+  }
+  return Status(static_cast<Code>(code), std::move(message));
+}
+
+}  // namespace baltoro

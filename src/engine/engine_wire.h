@@ -1,0 +1,39 @@
+#pragma once
+
+// What door and engine say to each other, one frame (request/wire.h) a message:
+//
+//   door -> engine   kConfig, once and first; kSubmit, kAbort
+//   engine -> door   kProgress*, then kReady or kFailed; kStep, one a step; kStats, ten a second
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/step_loop.h"
+#include "request/wire.h"
+
+namespace baltoro {
+
+enum class Message : uint16_t {
+  kConfig = 1,  // EngineConfig
+  kSubmit,      // Request
+  kAbort,       // RequestId
+  kProgress,    // done and total bytes, i64
+  kReady,       // EngineInfo
+  kFailed,      // code u8, message
+  kStep,        // StepOutput
+  kStats,       // EngineStats; also while loading, when it says only that the process lives
+};
+
+void Encode(WireWriter& writer, const EngineConfig& config);
+void Encode(WireWriter& writer, const EngineInfo& info);
+void Encode(WireWriter& writer, const EngineStats& stats);
+void Encode(WireWriter& writer, const StepOutput& output);
+void Encode(WireWriter& writer, const Status& status);
+EngineConfig DecodeEngineConfig(WireReader& reader);
+EngineInfo DecodeEngineInfo(WireReader& reader);
+EngineStats DecodeEngineStats(WireReader& reader);
+StepOutput DecodeStepOutput(WireReader& reader);
+Status DecodeStatus(WireReader& reader);
+
+}  // namespace baltoro

@@ -1,0 +1,46 @@
+#include "engine/local_engine.h"
+
+#include <random>
+#include <utility>
+
+#include "engine/request_check.h"
+
+namespace baltoro {
+
+SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info) {
+  SchedulerConfig scheduler;
+  scheduler.num_blocks = static_cast<int32_t>(info.num_blocks);
+  scheduler.max_model_len = info.max_model_len;
+  scheduler.max_num_seqs = config.max_num_seqs;
+  scheduler.max_num_batched_tokens = config.max_num_batched_tokens;
+  scheduler.max_queued_requests = config.max_queued_requests;
+  scheduler.enable_prefix_caching = config.enable_prefix_caching;
+  scheduler.priority_policy = config.priority_scheduling;
+  std::random_device random;
+  for (uint64_t& word : scheduler.hash_secret) word = uint64_t{random()} << 32 | random();
+  return scheduler;
+}
+
+LocalEngine::LocalEngine(const EngineConfig& config,
+                         const EngineInfo& info,
+                         std::unique_ptr<Executor> executor,
+                         StepLoop::Sink sink)
+    : info_(info),
+      executor_(std::move(executor)),
+      loop_(MakeSchedulerConfig(config, info),
+            config.async_scheduling ? 2 : 1,
+            *executor_,
+            std::move(sink)),
+      thread_([this] { loop_.Run(); }) {}
+
+LocalEngine::~LocalEngine() {
+  loop_.Stop();
+  thread_.join();
+}
+
+Status LocalEngine::Submit(Request request) {
+  BT_RETURN_IF_ERROR(CheckRequest(request, info_));
+  return loop_.Submit(std::move(request));
+}
+
+}  // namespace baltoro

@@ -1,0 +1,40 @@
+#pragma once
+
+// An engine inside this process: an executor, a step loop and their thread.
+
+#include <memory>
+#include <thread>
+
+#include "engine/engine.h"
+#include "engine/executor.h"
+#include "engine/step_loop.h"
+
+namespace baltoro {
+
+// The part of the configuration that the scheduler needs, with a fresh secret for its hashes.
+SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info);
+
+class LocalEngine final : public Engine {
+ public:
+  // The sink sees events and, before any event of theirs, the requests that left the queue.
+  LocalEngine(const EngineConfig& config,
+              const EngineInfo& info,
+              std::unique_ptr<Executor> executor,
+              StepLoop::Sink sink);
+  // Ends every open request with kAbort.
+  ~LocalEngine() override;
+
+  Status Submit(Request request) override;
+  void Abort(RequestId id) override { loop_.Abort(id); }
+  EngineStats stats() const override { return loop_.stats(); }
+  const EngineInfo& info() const override { return info_; }
+  bool healthy() const override { return loop_.alive(); }
+
+ private:
+  const EngineInfo info_;
+  std::unique_ptr<Executor> executor_;
+  StepLoop loop_;
+  std::thread thread_;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,322 @@
+#include "engine/remote_engine.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/child_process.h"
+#include "engine/engine_process.h"
+#include "engine/request_check.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr double kLeaveSeconds = 2;
+constexpr int64_t kQueuedCapacities = 8;  // waiting tokens, in contents of the cache
+
+template <typename T>
+std::string EncodeOne(const T& value) {
+  WireWriter writer;
+  Encode(writer, value);
+  return writer.Take();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> RemoteEngine::Start(const EngineConfig& config,
+                                                    const RemoteEngineOptions& options,
+                                                    EventSink sink,
+                                                    LoadProgress progress) {
+  std::unique_ptr<RemoteEngine> engine(
+      new RemoteEngine(config, options, std::move(sink), std::move(progress)));
+  {
+    std::unique_lock lock(engine->mutex_);
+    engine->changed_.wait(lock, [&] { return engine->Answered(); });
+    if (!engine->info_.has_value()) return *engine->first_failure_;
+  }
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+RemoteEngine::RemoteEngine(const EngineConfig& config,
+                           const RemoteEngineOptions& options,
+                           EventSink sink,
+                           LoadProgress progress)
+    : config_(config),
+      options_(options),
+      sink_(std::move(sink)),
+      progress_(std::move(progress)),
+      supervisor_([this] { Supervise(); }) {}
+
+RemoteEngine::~RemoteEngine() {
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kStopping;
+    if (connection_ != nullptr) connection_->Shutdown();
+    changed_.notify_all();
+  }
+  supervisor_.join();
+}
+
+Status RemoteEngine::Submit(Request request) {
+  BT_RETURN_IF_ERROR(CheckRequest(request, *info_));
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const std::string payload = EncodeOne(request);
+  if (payload.size() > kFramePayloadMax) return InvalidArgument("the request is too large");
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReady) {
+    return Status(Code::kUnavailable, "the engine is not running; it is being started again");
+  }
+  // The engine's own limits, seen from here: what is on its way counts as waiting.
+  if (queued_requests_ >= config_.max_queued_requests ||
+      queued_tokens_ + tokens > kQueuedCapacities * info_->kv_cache_tokens) {
+    return Status(Code::kResourceExhausted,
+                  fmt::format("the queue is full: {} requests are waiting", queued_requests_));
+  }
+  if (!open_.emplace(request.id, OpenRequest{.prompt_tokens = tokens, .started = false}).second) {
+    return InvalidArgument("the request id is in use");
+  }
+  ++queued_requests_;
+  queued_tokens_ += tokens;
+  // If the connection has just ended, the supervisor ends the request.
+  connection_->Send(static_cast<uint16_t>(Message::kSubmit), payload);
+  return {};
+}
+
+void RemoteEngine::Abort(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::kReady || !open_.contains(id)) return;
+  WireWriter writer;
+  writer.Put(id);
+  connection_->Send(static_cast<uint16_t>(Message::kAbort), writer.Take());
+}
+
+EngineStats RemoteEngine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.step += stats_past_.step;
+  stats.heartbeat += stats_past_.heartbeat;
+  stats.prefix_queries += stats_past_.prefix_queries;
+  stats.prefix_hits += stats_past_.prefix_hits;
+  stats.preemptions += stats_past_.preemptions;
+  stats.prompt_tokens_computed += stats_past_.prompt_tokens_computed;
+  stats.generation_tokens += stats_past_.generation_tokens;
+  stats.restarts = restarts_;
+  return stats;
+}
+
+bool RemoteEngine::healthy() const {
+  const std::lock_guard lock(mutex_);
+  const Seconds timeout = std::max(options_.heartbeat_timeout, 3 * longest_step_);
+  return state_ == State::kReady && clock_.Now() - heartbeat_at_ < timeout;
+}
+
+pid_t RemoteEngine::pid() const {
+  const std::lock_guard lock(mutex_);
+  return pid_;
+}
+
+void RemoteEngine::Supervise() {
+  for (int in_a_row = 0;;) {
+    if (RunOnce()) in_a_row = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!info_.has_value() || state_ == State::kStopping) return;
+      ++restarts_;
+    }
+    if (++in_a_row > options_.restarts_in_a_row_max) {
+      BT_LOG(Error, "The engine ended {} times in a row; it is not started again", in_a_row);
+      return;
+    }
+    if (!WaitBeforeRestart(in_a_row)) return;
+  }
+}
+
+bool RemoteEngine::RunOnce() {
+  Result<ChildProcess> child = StartChild(options_.command);
+  std::shared_ptr<FrameConnection> connection;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!child.ok()) {
+      BT_LOG(Error, "The engine cannot be started: {}", child.status().message());
+      if (!info_.has_value()) first_failure_ = child.status();
+      changed_.notify_all();
+      return false;
+    }
+    pid_ = child.value().pid;
+    connection = std::make_shared<FrameConnection>(child.value().fd);
+    connection_ = connection;
+    if (state_ == State::kStopping) connection->Shutdown();
+    ready_at_ = 0;
+  }
+  connection->Send(static_cast<uint16_t>(Message::kConfig), EncodeOne(config_));
+  const Status status =
+      connection->ReadFrames([this](const Frame& frame) { return Handle(frame); });
+
+  Seconds ready_seconds = 0;
+  bool stopping = false;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping = state_ == State::kStopping;
+    if (!stopping) state_ = State::kDown;
+    if (ready_at_ > 0) ready_seconds = clock_.Now() - ready_at_;
+  }
+  // First the clients, who wait, then the process.
+  FailOpenRequests(stopping ? "the server is stopping"
+                            : "the engine stopped; the request can be sent again");
+  const std::string end = ReapChild(child.value().pid, kLeaveSeconds);
+  // Of a process that never was ready Start() tells.
+  if (!stopping && info_.has_value()) {
+    BT_LOG(Error, "The engine process (pid {}) ended: {}{}", child.value().pid, end,
+           status.ok() ? "" : "; " + status.message());
+  }
+  const std::lock_guard lock(mutex_);
+  pid_ = -1;
+  connection_ = nullptr;
+  stats_past_.step += stats_.step;
+  stats_past_.heartbeat += stats_.heartbeat;
+  stats_past_.prefix_queries += stats_.prefix_queries;
+  stats_past_.prefix_hits += stats_.prefix_hits;
+  stats_past_.preemptions += stats_.preemptions;
+  stats_past_.prompt_tokens_computed += stats_.prompt_tokens_computed;
+  stats_past_.generation_tokens += stats_.generation_tokens;
+  stats_ = {};
+  if (!info_.has_value() && !first_failure_.has_value()) {
+    first_failure_ = Status(Code::kInternal,
+                            fmt::format("the engine process ended while it was loading: {}", end));
+  }
+  changed_.notify_all();
+  return ready_seconds >= options_.healthy_after;
+}
+
+Status RemoteEngine::Handle(const Frame& frame) {
+  WireReader reader(frame.payload);
+  switch (static_cast<Message>(frame.type)) {
+    case Message::kProgress: {
+      const auto done = reader.Get<int64_t>();
+      const auto total = reader.Get<int64_t>();
+      BT_RETURN_IF_ERROR(reader.Finish("progress"));
+      if (progress_) progress_(done, total);
+      return {};
+    }
+    case Message::kReady: {
+      const EngineInfo info = DecodeEngineInfo(reader);
+      BT_RETURN_IF_ERROR(reader.Finish("engine information"));
+      OnReady(info);
+      return {};
+    }
+    case Message::kFailed: {
+      Status why = DecodeStatus(reader);
+      BT_RETURN_IF_ERROR(reader.Finish("failure"));
+      const std::lock_guard lock(mutex_);
+      if (!info_.has_value()) first_failure_ = why;
+      return why.ok() ? InvalidArgument("a failure without a reason") : why;
+    }
+    case Message::kStep: {
+      StepOutput output = DecodeStepOutput(reader);
+      BT_RETURN_IF_ERROR(reader.Finish("step"));
+      OnStep(std::move(output));
+      return {};
+    }
+    case Message::kStats: {
+      const EngineStats stats = DecodeEngineStats(reader);
+      BT_RETURN_IF_ERROR(reader.Finish("statistics"));
+      OnStats(stats);
+      return {};
+    }
+    default:
+      return InvalidArgument(
+          fmt::format("a message of type {}, which an engine does not send", frame.type));
+  }
+}
+
+void RemoteEngine::OnReady(const EngineInfo& info) {
+  const std::lock_guard lock(mutex_);
+  if (!info_.has_value()) {
+    info_ = info;
+    // A process that is started again takes the same memory, whatever is free then.
+    config_.kv_cache_bytes = info.kv_cache_bytes;
+    config_.max_model_len = info.max_model_len;
+  }
+  ready_at_ = heartbeat_at_ = clock_.Now();
+  longest_step_ = std::max(longest_step_, info.longest_step_seconds);
+  if (state_ != State::kStopping) state_ = State::kReady;
+  changed_.notify_all();
+  if (restarts_ > 0) BT_LOG(Info, "The engine is ready again (pid {})", pid_);
+}
+
+void RemoteEngine::OnStep(StepOutput output) {
+  {
+    const std::lock_guard lock(mutex_);
+    heartbeat_at_ = clock_.Now();
+    for (const RequestId id : output.started) {
+      const auto open = open_.find(id);
+      if (open == open_.end() || open->second.started) continue;
+      open->second.started = true;
+      --queued_requests_;
+      queued_tokens_ -= open->second.prompt_tokens;
+    }
+    std::erase_if(output.events, [&](const TokenEvent& event) {
+      const auto open = open_.find(event.request);
+      if (open == open_.end()) return true;
+      if (event.finish != FinishReason::kNone) CloseRequest(open);
+      return false;
+    });
+  }
+  if (!output.events.empty()) sink_(std::move(output.events));
+}
+
+void RemoteEngine::OnStats(const EngineStats& stats) {
+  const std::lock_guard lock(mutex_);
+  if (stats.heartbeat != stats_.heartbeat) heartbeat_at_ = clock_.Now();
+  stats_ = stats;
+  longest_step_ = std::max(longest_step_, stats.step_seconds_last);
+}
+
+void RemoteEngine::FailOpenRequests(const std::string& why) {
+  std::vector<TokenEvent> events;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, open] : open_) {
+      TokenEvent& event = events.emplace_back();
+      event.request = id;
+      event.finish = FinishReason::kError;
+      event.error = why;
+    }
+    open_.clear();
+    queued_requests_ = queued_tokens_ = 0;
+  }
+  if (!events.empty()) sink_(std::move(events));
+}
+
+void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open) {
+  if (!open->second.started) {
+    --queued_requests_;
+    queued_tokens_ -= open->second.prompt_tokens;
+  }
+  open_.erase(open);
+}
+
+// False when it is time to stop.
+bool RemoteEngine::WaitBeforeRestart(int restarts_in_a_row) {
+  Seconds wait = options_.backoff_first;
+  for (int i = 1; i < restarts_in_a_row; ++i) wait = std::min(2 * wait, options_.backoff_max);
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, std::chrono::duration<double>(wait),
+                            [this] { return state_ == State::kStopping; });
+}
+
+Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
+                                                   const std::string& program,
+                                                   EventSink sink,
+                                                   const LoadProgress& progress) {
+  RemoteEngineOptions options;
+  options.command = {program, "engine", "--fd", "3"};
+  return RemoteEngine::Start(config, options, std::move(sink), progress);
+}
+
+}  // namespace baltoro

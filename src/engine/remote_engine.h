@@ -1,0 +1,98 @@
+#pragma once
+
+// The door's side of an engine process: starts it, speaks to it, and starts it again when it dies.
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_wire.h"
+#include "engine/frame_connection.h"
+
+namespace baltoro {
+
+struct RemoteEngineOptions {
+  std::vector<std::string> command;  // program and arguments
+  Seconds heartbeat_timeout = 3;     // or three times the longest step seen, if that is longer
+  Seconds backoff_first = 0.1, backoff_max = 10;
+  Seconds healthy_after = 10;  // a process that was ready for so long starts the back-off anew
+  int restarts_in_a_row_max = 10;
+};
+
+class RemoteEngine final : public Engine {
+ public:
+  // Returns when the first process is ready or has said why it cannot be.
+  static Result<std::unique_ptr<Engine>> Start(const EngineConfig& config,
+                                               const RemoteEngineOptions& options,
+                                               EventSink sink,
+                                               LoadProgress progress);
+  // Ends every open request with kError, and the process.
+  ~RemoteEngine() override;
+
+  Status Submit(Request request) override;
+  void Abort(RequestId id) override;
+  EngineStats stats() const override;
+  const EngineInfo& info() const override { return *info_; }
+  bool healthy() const override;
+
+  // Of the process now running; -1 when there is none.
+  pid_t pid() const;
+
+ private:
+  struct OpenRequest {
+    int64_t prompt_tokens = 0;
+    bool started = false;  // no longer counts towards the limits of the queue
+  };
+  enum class State { kLoading, kReady, kDown, kStopping };
+
+  RemoteEngine(const EngineConfig& config,
+               const RemoteEngineOptions& options,
+               EventSink sink,
+               LoadProgress progress);
+  void Supervise();
+  // One process from start to end. True if it was ready for long enough to be called healthy.
+  bool RunOnce();
+  Status Handle(const Frame& frame);
+  void OnReady(const EngineInfo& info);
+  void OnStep(StepOutput output);
+  void OnStats(const EngineStats& stats);
+  void FailOpenRequests(const std::string& why);
+  void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
+  bool WaitBeforeRestart(int restarts_in_a_row);
+  bool Answered() const { return info_.has_value() || first_failure_.has_value(); }
+
+  EngineConfig config_;  // the supervisor's; kv_cache_bytes is pinned once known
+  const RemoteEngineOptions options_;
+  const EventSink sink_;
+  const LoadProgress progress_;
+  const MonotonicClock clock_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Below: under mutex_. info_ is written once, before Start() returns.
+  State state_ = State::kLoading;
+  std::optional<EngineInfo> info_;
+  std::optional<Status> first_failure_;
+  std::shared_ptr<FrameConnection>
+      connection_;  // shared: a sender may hold it while it is replaced
+  pid_t pid_ = -1;
+  std::unordered_map<RequestId, OpenRequest> open_;
+  int64_t queued_requests_ = 0, queued_tokens_ = 0;
+  EngineStats stats_;       // of this process
+  EngineStats stats_past_;  // counters of the processes before it
+  Seconds heartbeat_at_ = 0, ready_at_ = 0, longest_step_ = 0;
+  uint64_t restarts_ = 0;
+
+  std::thread supervisor_;  // started last
+};
+
+}  // namespace baltoro

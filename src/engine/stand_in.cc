@@ -1,0 +1,118 @@
+#include "engine/stand_in.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "base/json.h"
+#include "engine/local_engine.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr uint64_t kHashStart = 0xcbf29ce484222325;
+constexpr int64_t kDefaultModelLen = 32768;
+constexpr int64_t kDefaultVocab = 2304;
+constexpr int64_t kDefaultBlocks = 16384;
+
+uint64_t Extend(uint64_t hash, TokenId token) {
+  return (hash ^ static_cast<uint64_t>(token)) * 0x100000001b3;
+}
+
+TokenId TokenOf(uint64_t hash) {
+  return static_cast<TokenId>((hash ^ hash >> 29) * 0xbf58476d1ce4e5b9 >> 56);
+}
+
+// Made up, but in the right form: the token, then ids beside it.
+TokenLogprobs MadeUpLogprobs(TokenId token, int32_t top) {
+  TokenLogprobs row = {{.id = token, .logprob = -0.5f, .rank = 1}};
+  for (int32_t i = 0; i < top; ++i) {
+    row.push_back(
+        {.id = (token + i) % 256, .logprob = -0.5f - static_cast<float>(i), .rank = i + 1});
+  }
+  return row;
+}
+
+}  // namespace
+
+TokenId StandInToken(std::span<const TokenId> prompt, std::span<const TokenId> output) {
+  uint64_t hash = kHashStart;
+  for (const TokenId token : prompt) hash = Extend(hash, token);
+  for (const TokenId token : output) hash = Extend(hash, token);
+  return TokenOf(hash);
+}
+
+StandInExecutor::StandInExecutor(int32_t max_num_seqs, double step_ms)
+    : slots_(max_num_seqs), step_ms_(step_ms) {}
+
+Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(step_ms_);
+  for (const AdmittedSequence& admitted : plan.admitted) {
+    Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
+    slot = {.sampling = admitted.sampling,
+            .banned = admitted.banned_until_min,
+            .min_tokens = admitted.min_tokens,
+            .prompt_count = static_cast<int32_t>(admitted.prompt.size()),
+            .tokens = admitted.prompt,
+            .hash = kHashStart};
+    slot.tokens.insert(slot.tokens.end(), admitted.output.begin(), admitted.output.end());
+    for (const TokenId token : slot.tokens) slot.hash = Extend(slot.hash, token);
+  }
+  StepResult result;
+  result.step = plan.step;
+  result.sequences.reserve(plan.sequences.size());
+  for (const PlannedSequence& planned : plan.sequences) {
+    Slot& slot = slots_[static_cast<size_t>(planned.slot)];
+    SequenceResult& one = result.sequences.emplace_back();
+    one.slot = planned.slot;
+    for (int32_t i = 0; planned.prompt_logprobs && i < planned.token_count; ++i) {
+      const int32_t next = planned.first_position + i + 1;
+      if (next >= slot.prompt_count) break;
+      one.prompt_logprobs.push_back(
+          MadeUpLogprobs(slot.tokens[next], slot.sampling.prompt_logprobs));
+    }
+    if (planned.sampled_rows == 0) continue;
+    BT_CHECK(planned.sampled_rows == 1);
+    TokenId token = TokenOf(slot.hash);
+    const auto output_count = static_cast<int32_t>(slot.tokens.size()) - slot.prompt_count;
+    while (output_count < slot.min_tokens && std::ranges::count(slot.banned, token) > 0) {
+      token = (token + 1) % 256;
+    }
+    one.tokens.push_back(token);
+    if (slot.sampling.logprobs >= 0) {
+      one.logprobs.push_back(MadeUpLogprobs(token, slot.sampling.logprobs));
+    }
+    slot.tokens.push_back(token);
+    slot.hash = Extend(slot.hash, token);
+  }
+  if (step_ms_ > 0) std::this_thread::sleep_until(end);
+  return result;
+}
+
+Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
+                                                   StepLoop::Sink sink) {
+  EngineInfo info;
+  info.model_type = "stand-in";
+  info.max_model_len = config.max_model_len > 0 ? config.max_model_len : kDefaultModelLen;
+  info.vocab_size = kDefaultVocab;
+  if (!config.model_dir.empty()) {
+    BT_ASSIGN_OR_RETURN(const Json model, ReadJsonFile(config.model_dir + "/config.json"));
+    const Json& text = model.contains("text_config") ? model["text_config"] : model;
+    if (text.contains("vocab_size") && text["vocab_size"].is_number_integer()) {
+      info.vocab_size = text["vocab_size"].get<int64_t>();
+    }
+  }
+  info.num_blocks = std::max<int64_t>(kDefaultBlocks, BlocksFor(info.max_model_len) + int64_t{1});
+  info.kv_cache_tokens = info.num_blocks * kBlockTokens;
+  info.longest_step_seconds = config.stand_in_step_ms / 1000;
+  auto executor = std::make_unique<StandInExecutor>(config.max_num_seqs, config.stand_in_step_ms);
+  std::unique_ptr<Engine> engine =
+      std::make_unique<LocalEngine>(config, info, std::move(executor), std::move(sink));
+  return engine;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,139 @@
+#include "engine/start_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/kv_budget.h"
+#include "engine/local_engine.h"
+#include "engine/stand_in.h"
+#include "engine/worker.h"
+#include "ops/cpu/isa.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+Result<LoadFormat> ParseLoadFormat(const std::string& name) {
+  if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
+  if (name == "dummy") return LoadFormat::kDummy;
+  return InvalidArgument(
+      fmt::format("--load-format is {}, expected auto, safetensors or dummy", name));
+}
+
+Result<DType> ParseActivationType(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBf16;
+  if (name == "float32" || name == "float") return DType::kF32;
+  return InvalidArgument(fmt::format("--dtype is {}, expected auto, bfloat16 or float32", name));
+}
+
+Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
+                                           const KvBudget& budget,
+                                           std::unique_ptr<ThreadPool> pool,
+                                           std::unique_ptr<K2Model> model,
+                                           DType act) {
+  BT_ASSIGN_OR_RETURN(
+      KvStorage kv, KvStorage::Create({.layers = model->config().layers,
+                                       .num_blocks = static_cast<int32_t>(budget.num_blocks),
+                                       .width = static_cast<int32_t>(model->config().cache_width()),
+                                       .dtype = act}));
+  const WorkerConfig worker{
+      .max_num_seqs = config.max_num_seqs,
+      .max_num_batched_tokens = config.max_num_batched_tokens,
+      .logits_rows_max = std::min(config.max_num_seqs, config.max_num_batched_tokens) +
+                         SchedulerConfig{}.prompt_logprob_rows_max};
+  return Worker::Create(worker, std::move(pool), std::move(model), std::move(kv));
+}
+
+void LogCache(const EngineConfig& config, const KvBudget& budget) {
+  const int64_t tokens = budget.num_blocks * kBlockTokens;
+  BT_LOG(Info, "Available KV cache memory: {:.2f} GiB", static_cast<double>(budget.bytes) / kGiB);
+  BT_LOG(Info, "GPU KV cache size: {} tokens (in host memory)", tokens);
+  BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x", budget.max_model_len,
+         static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
+  BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
+         config.max_num_batched_tokens);
+  if (config.async_scheduling) BT_LOG(Info, "Asynchronous scheduling is enabled.");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> StartLocalEngine(const EngineConfig& config,
+                                                 StepLoop::Sink sink,
+                                                 const LoadProgress& progress) {
+  if (config.max_num_seqs < 1 || config.max_num_batched_tokens < 1 ||
+      config.max_queued_requests < 1) {
+    return InvalidArgument(
+        "--max-num-seqs, --max-num-batched-tokens and the queue's limit must be at least 1");
+  }
+  if (config.load_format == "stand-in") return StartStandInEngine(config, std::move(sink));
+  BT_RETURN_IF_ERROR(cpu::CheckProcessor());
+  BT_ASSIGN_OR_RETURN(const LoadFormat format, ParseLoadFormat(config.load_format));
+  BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  const OpsTable& ops = CpuOps(act);
+  // Before weights are read: what cannot work should not take minutes to say so.
+  const auto weight_bytes = WeightBytes(model_config, ops);
+  const auto available = static_cast<int64_t>(AvailableHostMemory());
+  BT_ASSIGN_OR_RETURN(
+      const KvBudget budget,
+      PlanKvCache({.bytes_asked = config.kv_cache_bytes,
+                   .bytes_available = std::max<int64_t>(available - weight_bytes, 0),
+                   .bytes_per_token = KvBytesPerToken(model_config, ops),
+                   .model_len = model_config.positions_max,
+                   .max_model_len = config.max_model_len,
+                   .allow_longer = config.allow_long_max_model_len}));
+
+  auto pool = std::make_unique<ThreadPool>(config.threads);
+  BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
+         pool->threads());
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
+                      K2Model::Load(model_config, config.model_dir, ops, pool.get(),
+                                    {.format = format,
+                                     .seed = config.seed,
+                                     .positions_max = budget.max_model_len,
+                                     .progress = progress}));
+  const Seconds loaded = clock.Now();
+  BT_LOG(Info, "Loading weights took {:.2f} seconds", loaded - start);
+  BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
+         static_cast<double>(model->weight_bytes()) / kGiB, loaded - start);
+  LogCache(config, budget);
+
+  EngineInfo info{.model_type = model_config.model_type,
+                  .max_model_len = budget.max_model_len,
+                  .vocab_size = model_config.vocab,
+                  .num_blocks = budget.num_blocks,
+                  .kv_cache_tokens = budget.num_blocks * kBlockTokens,
+                  .kv_cache_bytes = budget.bytes,
+                  .load_seconds = loaded - start,
+                  .longest_step_seconds = 0};
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
+                      MakeWorker(config, budget, std::move(pool), std::move(model), act));
+  // The trial ran one layer of each kind.
+  info.longest_step_seconds = worker->trial_seconds() * model_config.layers;
+  BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
+         clock.Now() - loaded);
+  std::unique_ptr<Engine> engine =
+      std::make_unique<LocalEngine>(config, info, std::move(worker), std::move(sink));
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
+                                            EventSink sink,
+                                            const LoadProgress& progress) {
+  return StartLocalEngine(
+      config,
+      [sink = std::move(sink)](StepOutput output) {
+        if (!output.events.empty()) sink(std::move(output.events));
+      },
+      progress);
+}
+
+}  // namespace baltoro

@@ -1,0 +1,233 @@
+#include "engine/step_loop.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+
+namespace baltoro {
+
+namespace {
+
+// An idle loop turns this often, so that its heart is seen to beat.
+constexpr std::chrono::milliseconds kIdleTurn(50);
+
+}  // namespace
+
+// Runs plans in order on one thread.
+class StepLoop::ExecutorThread {
+ public:
+  explicit ExecutorThread(Executor& executor)
+      : executor_(executor), thread_([this](const std::stop_token& stop) { Work(stop); }) {}
+
+  void Send(StepPlan plan) {
+    const std::lock_guard lock(mutex_);
+    plans_.push_back(std::move(plan));
+    changed_.notify_all();
+  }
+  // Waits for the result of the oldest plan.
+  Result<StepResult> Receive() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !results_.empty(); });
+    Result<StepResult> result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+
+ private:
+  void Work(const std::stop_token& stop) {
+    for (;;) {
+      StepPlan plan;
+      {
+        std::unique_lock lock(mutex_);
+        if (!changed_.wait(lock, stop, [this] { return !plans_.empty(); })) return;
+        plan = std::move(plans_.front());
+        plans_.pop_front();
+      }
+      Result<StepResult> result = executor_.Run(plan);
+      const std::lock_guard lock(mutex_);
+      results_.push_back(std::move(result));
+      changed_.notify_all();
+    }
+  }
+
+  Executor& executor_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<StepPlan> plans_;
+  std::deque<Result<StepResult>> results_;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+StepLoop::StepLoop(const SchedulerConfig& config,
+                   int plans_in_flight,
+                   Executor& executor,
+                   Sink sink)
+    : scheduler_(config),
+      plans_in_flight_(plans_in_flight),
+      executor_(executor),
+      sink_(std::move(sink)),
+      queued_requests_max_(config.max_queued_requests),
+      queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
+  if (plans_in_flight > 1) executor_thread_ = std::make_unique<ExecutorThread>(executor);
+}
+
+StepLoop::~StepLoop() = default;
+
+Status StepLoop::Submit(Request request) {
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const RequestId id = request.id;
+  auto owned = std::make_unique<Request>(std::move(request));
+  const std::lock_guard lock(mutex_);
+  if (stop_ || !alive_) return Status(Code::kUnavailable, "the engine has stopped");
+  const int64_t requests = queued_requests_ + inbox_requests_;
+  if (requests >= queued_requests_max_ ||
+      queued_tokens_ + inbox_tokens_ + tokens > queued_tokens_max_) {
+    return Status(Code::kResourceExhausted,
+                  fmt::format("the queue is full: {} requests are waiting", requests));
+  }
+  inbox_.push_back({.id = id, .request = std::move(owned)});
+  ++inbox_requests_;
+  inbox_tokens_ += tokens;
+  wake_.notify_one();
+  return {};
+}
+
+void StepLoop::Abort(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  inbox_.push_back({.id = id, .request = nullptr});
+  wake_.notify_one();
+}
+
+EngineStats StepLoop::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.waiting += static_cast<int32_t>(inbox_requests_);
+  stats.heartbeat = heartbeat_;
+  return stats;
+}
+
+void StepLoop::Stop() {
+  const std::lock_guard lock(mutex_);
+  stop_ = true;
+  wake_.notify_one();
+}
+
+void StepLoop::Run() {
+  while (TakeArrivals(/*wait=*/scheduler_.idle() || stuck_)) {
+    const Status status = Step();
+    if (!status.ok()) {
+      BT_LOG(Error, "The engine stops: {}", status.message());
+      return EndAll(FinishReason::kError, "the engine stopped");
+    }
+    Deliver();
+  }
+  EndAll(FinishReason::kAbort, "");
+}
+
+// Hands what arrived to the scheduler. False when it is time to stop.
+bool StepLoop::TakeArrivals(bool wait) {
+  ++heartbeat_;
+  arrivals_.clear();
+  {
+    std::unique_lock lock(mutex_);
+    if (wait) wake_.wait_for(lock, kIdleTurn, [this] { return stop_ || !inbox_.empty(); });
+    if (stop_) return false;
+    arrivals_.swap(inbox_);
+    // Until the scheduler is asked again they count as queued.
+    queued_requests_ = scheduler_.queued_requests() + std::exchange(inbox_requests_, 0);
+    queued_tokens_ = scheduler_.queued_tokens() + std::exchange(inbox_tokens_, 0);
+  }
+  for (Arrival& arrival : arrivals_) {
+    if (arrival.request == nullptr) {
+      scheduler_.Abort(arrival.id);
+      continue;
+    }
+    const Status status = scheduler_.Submit(std::move(*arrival.request));
+    if (status.ok()) continue;
+    BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
+    StepOutput output;
+    TokenEvent& event = output.events.emplace_back();
+    event.request = arrival.id;
+    event.finish = FinishReason::kError;
+    event.error = status.message();
+    sink_(std::move(output));
+  }
+  return true;
+}
+
+Status StepLoop::Step() {
+  stuck_ = false;
+  const Seconds start = clock_.Now();
+  StepPlan plan;
+  if (scheduler_.plans_in_flight() < plans_in_flight_) plan = scheduler_.Plan();
+  const int32_t tokens = plan.num_tokens();
+  if (!plan.empty() && executor_thread_ != nullptr) {
+    executor_thread_->Send(std::move(plan));
+    if (scheduler_.plans_in_flight() < plans_in_flight_) return {};  // there is room for another
+  }
+  stuck_ = scheduler_.plans_in_flight() == 0;
+  if (stuck_) return {};
+
+  Result<StepResult> result =
+      executor_thread_ != nullptr ? executor_thread_->Receive() : executor_.Run(plan);
+  if (!result.ok()) return result.status();
+  scheduler_.Commit(result.value());
+
+  const std::lock_guard lock(mutex_);
+  stats_.step = result.value().step;
+  if (tokens > 0) stats_.step_tokens_last = static_cast<uint64_t>(tokens);
+  stats_.step_seconds_last = clock_.Now() - start;
+  return {};
+}
+
+void StepLoop::Deliver() {
+  StepOutput output{.events = scheduler_.TakeEvents(), .started = scheduler_.TakeStarted()};
+  if (!output.empty()) sink_(std::move(output));
+
+  const SchedulerStats now = scheduler_.stats();
+  const std::lock_guard lock(mutex_);
+  stats_.running = now.running;
+  stats_.waiting = now.waiting;
+  stats_.kv_usage = 1 - static_cast<double>(now.free_blocks) / scheduler_.pool().num_blocks();
+  stats_.prefix_queries = now.prefix_queries;
+  stats_.prefix_hits = now.prefix_hits;
+  stats_.preemptions = now.preemptions;
+  stats_.prompt_tokens_computed = now.prompt_tokens_computed;
+  stats_.generation_tokens = now.generation_tokens;
+}
+
+// The final event of every request that has none, also of those that arrived last.
+void StepLoop::EndAll(FinishReason reason, const std::string& error) {
+  std::vector<Arrival> late;
+  {
+    const std::lock_guard lock(mutex_);
+    alive_ = false;
+    late.swap(inbox_);
+    inbox_requests_ = inbox_tokens_ = 0;
+  }
+  StepOutput output{.events = scheduler_.TakeEvents(), .started = {}};
+  const auto end = [&](RequestId id) {
+    TokenEvent& event = output.events.emplace_back();
+    event.request = id;
+    event.finish = reason;
+    event.error = error;
+  };
+  scheduler_.ForEachSequence([&](const Sequence& sequence) {
+    if (sequence.state != SequenceState::kEnding) end(sequence.request.id);
+  });
+  for (const Arrival& arrival : late) {
+    if (arrival.request != nullptr) end(arrival.id);
+  }
+  if (!output.empty()) sink_(std::move(output));
+  const std::lock_guard lock(mutex_);
+  stats_.running = stats_.waiting = 0;
+  stats_.kv_usage = 0;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,293 @@
+#include "engine/worker.h"
+
+#include <algorithm>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace baltoro {
+
+namespace {
+
+TokenLogprobs ToLogprobs(const std::vector<SampledLogprob>& sampled) {
+  TokenLogprobs row;
+  row.reserve(sampled.size());
+  for (const SampledLogprob& one : sampled) {
+    row.push_back({.id = one.id, .logprob = one.logprob, .rank = one.rank});
+  }
+  return row;
+}
+
+}  // namespace
+
+// One forward pass. `sequences` borrows the slots' block tables.
+struct Worker::Batch {
+  struct Entry {
+    size_t index;              // in the plan and the result
+    int32_t prompt_row_begin;  // logits rows of prompt log-probabilities
+    int32_t prompt_row_count;
+    int32_t sampled_row_begin;  // logits rows of sampled tokens
+    int32_t sampled_row_count;
+  };
+  std::vector<Entry> entries;
+  std::vector<int32_t> tokens, positions;
+  std::vector<int64_t> cache_slots;
+  std::vector<AttentionSequence> sequences;
+  std::vector<int32_t> logits_rows;
+  TensorView logits;
+};
+
+Worker::Worker(const WorkerConfig& config,
+               std::unique_ptr<ThreadPool> pool,
+               std::unique_ptr<K2Model> model,
+               KvStorage kv)
+    : config_(config),
+      pool_(std::move(pool)),
+      model_(std::move(model)),
+      kv_(std::move(kv)),
+      slots_(config.max_num_seqs) {
+  for (int32_t layer = 0; layer < kv_.layout().layers; ++layer) {
+    layers_.push_back({.data = kv_.layer(layer).data,
+                       .dtype = kv_.layout().dtype,
+                       .num_blocks = kv_.layout().num_blocks,
+                       .width = kv_.layout().width});
+  }
+}
+
+Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
+                                               std::unique_ptr<ThreadPool> pool,
+                                               std::unique_ptr<K2Model> model,
+                                               KvStorage kv) {
+  BT_CHECK(kv.layout().layers == model->config().layers);
+  BT_CHECK(kv.layout().width == model->config().cache_width());
+  std::unique_ptr<Worker> worker(
+      new Worker(config, std::move(pool), std::move(model), std::move(kv)));
+  const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
+                                         worker->model_->config().vocab * SizeOf(DType::kF32));
+  BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits"));
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(config.max_num_batched_tokens,
+                                                    config.max_num_seqs, worker->arena_));
+  worker->trial_seconds_ = clock.Now() - start;
+  return worker;
+}
+
+Result<StepResult> Worker::Run(const StepPlan& plan) {
+  Apply(plan);
+  StepResult result;
+  result.step = plan.step;
+  result.sequences.resize(plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    result.sequences[i].slot = plan.sequences[i].slot;
+  }
+  try {
+    RunSequences(plan, 0, plan.sequences.size(), result);
+    return result;
+  } catch (const std::bad_alloc&) {
+    BT_LOG(Warning, "Out of memory in step {}: its {} requests are computed one by one", plan.step,
+           plan.sequences.size());
+  }
+  // Sampled tokens are kept last, and keys are written again, so that nothing is counted twice.
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    result.sequences[i] = {};
+    result.sequences[i].slot = plan.sequences[i].slot;
+    try {
+      RunSequences(plan, i, i + 1, result);
+    } catch (const std::bad_alloc&) {
+      BT_LOG(Error, "Out of memory in step {}: one request fails", plan.step);
+      result.sequences[i].failed = slot_of(plan.sequences[i]).failed = true;
+    }
+  }
+  return result;
+}
+
+void Worker::Apply(const StepPlan& plan) {
+  for (const BlockId block : plan.cleared) kv_.Clear(block);
+  for (const SlotId slot : plan.retired) slots_[static_cast<size_t>(slot)] = {};
+  for (const AdmittedSequence& admitted : plan.admitted) {
+    Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
+    BT_CHECK(!slot.live);
+    slot.live = true;
+    slot.admitted = admitted;
+    slot.output = admitted.output;
+    if (admitted.sampling.allowed_token_ids.empty()) continue;
+    slot.mask.assign(static_cast<size_t>((model_->config().vocab + 31) / 32), 0);
+    for (const TokenId id : admitted.sampling.allowed_token_ids) {
+      slot.mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+    }
+  }
+  for (const PlannedSequence& planned : plan.sequences) {
+    Slot& slot = slot_of(planned);
+    BT_CHECK(slot.live);
+    for (const BlockId block : plan.new_blocks_of(planned)) {
+      slot.blocks.push_back(static_cast<int32_t>(block));
+    }
+  }
+}
+
+void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
+  Batch batch;
+  for (size_t i = begin; i < end; ++i) {
+    const PlannedSequence& planned = plan.sequences[i];
+    if (slot_of(planned).failed) {
+      result.sequences[i].failed = true;
+      continue;
+    }
+    batch.entries.push_back({.index = i,
+                             .prompt_row_begin = 0,
+                             .prompt_row_count = 0,
+                             .sampled_row_begin = 0,
+                             .sampled_row_count = 0});
+    Pack(plan, planned, batch);
+  }
+  if (batch.entries.empty()) return;
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  BT_CHECK(rows <= config_.logits_rows_max);
+  batch.logits = TensorView(logits_.data(), DType::kF32, {rows, model_->config().vocab});
+
+  arena_.Reset();
+  model_->Forward({.tokens = batch.tokens,
+                   .positions = batch.positions,
+                   .slots = batch.cache_slots,
+                   .sequences = batch.sequences,
+                   .logits_rows = batch.logits_rows,
+                   .override_rows = {},
+                   .embedding_overrides = {}},
+                  layers_, batch.logits, arena_);
+  SamplePrompt(plan, batch, result);
+  SampleTokens(plan, batch, result);
+}
+
+void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) {
+  const Slot& slot = slot_of(planned);
+  const auto row_begin = static_cast<int32_t>(batch.tokens.size());
+  const auto prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
+  const auto tokens = plan.tokens_of(planned);
+  Batch::Entry& entry = batch.entries.back();
+  entry.prompt_row_begin = static_cast<int32_t>(batch.logits_rows.size());
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    const int32_t position = planned.first_position + i;
+    batch.tokens.push_back(tokens[i] == kSampledToken ? slot.output.back() : tokens[i]);
+    batch.positions.push_back(position);
+    batch.cache_slots.push_back(int64_t{slot.blocks[position / kBlockTokens]} * kBlockTokens +
+                                position % kBlockTokens);
+    if (planned.prompt_logprobs && position + 1 < prompt_count) {
+      batch.logits_rows.push_back(row_begin + i);
+      ++entry.prompt_row_count;
+    }
+  }
+  // A row may be wanted twice only if it is before the end of the prompt and sampled from, which
+  // cannot be.
+  entry.sampled_row_begin = static_cast<int32_t>(batch.logits_rows.size());
+  entry.sampled_row_count = planned.sampled_rows;
+  for (int32_t i = planned.token_count - planned.sampled_rows; i < planned.token_count; ++i) {
+    batch.logits_rows.push_back(row_begin + i);
+  }
+  batch.sequences.push_back({.query_begin = row_begin,
+                             .query_count = planned.token_count,
+                             .first_position = planned.first_position,
+                             .absorbed_from = prompt_count,
+                             .blocks = slot.blocks,
+                             .block_positions = {},
+                             .key_count = planned.first_position + planned.token_count});
+}
+
+// The log-probability of each prompt token, from the row before it.
+void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result) {
+  std::vector<SampleRow> rows;
+  for (const Batch::Entry& entry : batch.entries) {
+    const PlannedSequence& planned = plan.sequences[entry.index];
+    const Slot& slot = slot_of(planned);
+    for (int32_t i = 0; i < entry.prompt_row_count; ++i) {
+      rows.push_back({.logits_row = entry.prompt_row_begin + i,
+                      .top_logprobs = slot.admitted.sampling.prompt_logprobs,
+                      .given = slot.admitted.prompt[planned.first_position + i + 1]});
+    }
+  }
+  if (rows.empty()) return;
+  std::vector<SampleResult> sampled(rows.size());
+  sample_arena_.Reset();
+  model_->ops().sample({.pool = pool_.get(), .scratch = &sample_arena_}, batch.logits, rows,
+                       sampled);
+  size_t next = 0;
+  for (const Batch::Entry& entry : batch.entries) {
+    SequenceResult& one = result.sequences[entry.index];
+    for (int32_t i = 0; i < entry.prompt_row_count; ++i, ++next) {
+      if (sampled[next].token < 0) one.failed = true;
+      one.prompt_logprobs.push_back(ToLogprobs(sampled[next].logprobs));
+    }
+    if (one.failed) slot_of(plan.sequences[entry.index]).failed = true;
+  }
+}
+
+// Row by row: what comes after a draft is sampled only if the draft was right, and knows of it.
+void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result) {
+  std::vector<const Batch::Entry*> going;
+  for (const Batch::Entry& entry : batch.entries) {
+    if (entry.sampled_row_count > 0 && !result.sequences[entry.index].failed) {
+      going.push_back(&entry);
+    }
+  }
+  for (int32_t draft = 0; !going.empty(); ++draft) {
+    std::vector<SampleRow> rows;
+    for (const Batch::Entry* entry : going) {
+      rows.push_back(
+          RowFor(slot_of(plan.sequences[entry->index]), entry->sampled_row_begin + draft));
+    }
+    std::vector<SampleResult> sampled(rows.size());
+    sample_arena_.Reset();
+    model_->ops().sample({.pool = pool_.get(), .scratch = &sample_arena_}, batch.logits, rows,
+                         sampled);
+    std::vector<const Batch::Entry*> accepted;
+    for (size_t i = 0; i < going.size(); ++i) {
+      const PlannedSequence& planned = plan.sequences[going[i]->index];
+      SequenceResult& one = result.sequences[going[i]->index];
+      Slot& slot = slot_of(planned);
+      const TokenId token = sampled[i].token;
+      if (token < 0) {
+        one.failed = slot.failed = true;
+        continue;
+      }
+      one.tokens.push_back(token);
+      if (slot.admitted.sampling.logprobs >= 0) {
+        one.logprobs.push_back(ToLogprobs(sampled[i].logprobs));
+      }
+      slot.output.push_back(token);
+      const int32_t next = planned.token_count - planned.sampled_rows + draft + 1;
+      if (next < planned.token_count && plan.tokens_of(planned)[next] == token) {
+        accepted.push_back(going[i]);
+      }
+    }
+    going = std::move(accepted);
+  }
+}
+
+SampleRow Worker::RowFor(const Slot& slot, int32_t logits_row) const {
+  const SamplingParams& sampling = slot.admitted.sampling;
+  const bool banned = static_cast<int32_t>(slot.output.size()) < slot.admitted.min_tokens;
+  return {.logits_row = logits_row,
+          .temperature = sampling.temperature,
+          .top_p = sampling.top_p,
+          .min_p = sampling.min_p,
+          .top_k = sampling.top_k,
+          .presence_penalty = sampling.presence_penalty,
+          .frequency_penalty = sampling.frequency_penalty,
+          .repetition_penalty = sampling.repetition_penalty,
+          .seed = sampling.seed,
+          .index = slot.output.size(),
+          .prompt = slot.admitted.prompt,
+          .output = slot.output,
+          .logit_bias = sampling.logit_bias,
+          .banned = banned ? std::span<const TokenId>(slot.admitted.banned_until_min)
+                           : std::span<const TokenId>(),
+          .mask = slot.mask,
+          .top_logprobs = sampling.logprobs,
+          .given = -1};
+}
+
+}  // namespace baltoro

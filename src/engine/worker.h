@@ -1,0 +1,78 @@
+#pragma once
+
+// One rank at work: owns the model, the KV cache and what is kept for each slot; turns a plan into
+// a batch, runs it, samples.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/kv_storage.h"
+#include "device/buffer.h"
+#include "engine/executor.h"
+#include "model/k2_model.h"
+#include "ops/thread_pool.h"
+#include "schedule/step_plan.h"
+
+namespace baltoro {
+
+struct WorkerConfig {
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+  int32_t logits_rows_max = 320;  // of one step
+};
+
+class Worker final : public Executor {
+ public:
+  // Takes all memory that steps need, by a trial step of the largest size.
+  static Result<std::unique_ptr<Worker>> Create(const WorkerConfig& config,
+                                                std::unique_ptr<ThreadPool> pool,
+                                                std::unique_ptr<K2Model> model,
+                                                KvStorage kv);
+
+  // Running out of memory in a step fails the requests that cannot be computed alone either.
+  Result<StepResult> Run(const StepPlan& plan) override;
+
+  // How long the trial step took.
+  double trial_seconds() const { return trial_seconds_; }
+
+ private:
+  struct Slot {
+    bool live = false;
+    bool failed = false;  // no token to go on from; plans made before that was known are not run
+    AdmittedSequence admitted;
+    std::vector<TokenId> output;
+    std::vector<int32_t> blocks;
+    std::vector<uint32_t> mask;  // of allowed_token_ids; empty: all
+  };
+  struct Batch;
+
+  Worker(const WorkerConfig& config,
+         std::unique_ptr<ThreadPool> pool,
+         std::unique_ptr<K2Model> model,
+         KvStorage kv);
+  void Apply(const StepPlan& plan);
+  // Computes sequences [begin, end) of the plan.
+  void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
+  void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
+  void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
+  void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
+  SampleRow RowFor(const Slot& slot, int32_t logits_row) const;
+  Slot& slot_of(const PlannedSequence& planned) {
+    return slots_[static_cast<size_t>(planned.slot)];
+  }
+
+  const WorkerConfig config_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<K2Model> model_;
+  KvStorage kv_;
+  std::vector<KvLayerView> layers_;
+  Buffer logits_;  // [logits_rows_max, vocab] f32
+  Arena arena_;
+  Arena sample_arena_;
+  std::vector<Slot> slots_;
+  double trial_seconds_ = 0;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,50 @@
+// What stands between two processes: a stream of frames, and the requests and events in them, on
+// arbitrary bytes. Never crashes, never allocates what is not there, and what is accepted encodes
+// to the same bytes again.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/engine_wire.h"
+#include "request/wire.h"
+
+namespace {
+
+template <typename Decode>
+void CheckRoundTrip(std::string_view bytes, const Decode& decode) {
+  baltoro::WireReader reader(bytes);
+  const auto value = decode(reader);
+  if (!reader.Finish("input").ok()) return;
+  baltoro::WireWriter writer;
+  baltoro::Encode(writer, value);
+  if (writer.Take() != bytes) std::abort();
+}
+
+void CheckPayload(std::string_view bytes) {
+  CheckRoundTrip(bytes, baltoro::DecodeRequest);
+  CheckRoundTrip(bytes, baltoro::DecodeTokenEvent);
+  CheckRoundTrip(bytes, baltoro::DecodeEngineConfig);
+  CheckRoundTrip(bytes, baltoro::DecodeEngineInfo);
+  CheckRoundTrip(bytes, baltoro::DecodeEngineStats);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  CheckPayload(input);
+  baltoro::FrameParser parser;
+  const size_t cut = size > 0 ? data[0] % size : 0;
+  for (const std::string_view part : {input.substr(0, cut), input.substr(cut)}) {
+    parser.Append(part);
+    for (;;) {
+      auto next = parser.Next();
+      if (!next.ok()) return 0;
+      if (!next.value().has_value()) break;
+      CheckPayload(next.value()->payload);
+    }
+  }
+  return 0;
+}
