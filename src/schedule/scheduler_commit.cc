@@ -50,7 +50,9 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
   if (failed) {
     if (!Planted(PlantedBug::kKeepFailedBlocks)) DropBlocks(sequence);
     event.finish = FinishReason::kError;
-    event.error = "the model's numbers overflowed for this request (numerical_error)";
+    event.error =
+        "no token could be sampled: the logits are not finite, or every token is excluded "
+        "(numerical_error)";
   }
   if (!failed || Planted(PlantedBug::kKeepFailedBlocks)) {
     // Every accepted draft brings one token, and the row after the last of them one more.
