@@ -483,7 +483,7 @@ Result<Value> Interpreter::EvalSlice(const Expr& expr) {
   BT_ASSIGN_OR_RETURN(const Value object, Eval(*expr.kids[0]));
   if (object.is_undefined()) return UndefinedError(object);
   if (!object.is_list() && !object.is_string()) {
-    return Value::Undefined();  // as Jinja: an item that is not there
+    return InvalidArgument(fmt::format("a '{}' cannot be sliced", TypeName(object)));
   }
   BT_ASSIGN_OR_RETURN(const std::vector<Value> items, Items(object));
   const auto size = static_cast<int64_t>(items.size());

@@ -3,6 +3,10 @@
 // Runs one render of a parsed template. Bounded in steps, output and depth, and without any way to
 // the host: it sees the values given to it, and the clock through strftime_now. Everything it makes
 // lives in its arena and dies with it. One thread, one render.
+//
+// Known differences from Jinja2: a variable given to the template stays visible in inner scopes
+// even if the outermost scope assigns it further down; integers are int64; generators are lists,
+// and functions cannot be printed.
 
 #include <deque>
 #include <string>

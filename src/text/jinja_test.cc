@@ -93,6 +93,9 @@ TEST(JinjaTest, ErrorsNameTheLine) {
   EXPECT_THAT(Why("{% include 'x' %}"), HasSubstr("'include' is not supported"));
   EXPECT_THAT(Why("{{ 1 + 'a' }}"), HasSubstr("cannot add 'int' and 'str'"));
   EXPECT_THAT(Why("{{ (1).__class__.x }}"), HasSubstr("'__class__' is undefined"));
+  EXPECT_THAT(Why("{{ true[1:] }}"), HasSubstr("a 'bool' cannot be sliced"));
+  EXPECT_THAT(Why("{% if true %}{{ 1|nofilter }}{% endif %}"), HasSubstr("'nofilter'"));
+  EXPECT_EQ(Shown("{% if false %}{{ 1|nofilter }}{% endif %}"), "");
   EXPECT_THAT(Why("{% for x in y %}"), HasSubstr("expected 'endfor'"));
 }
 
