@@ -68,7 +68,31 @@ struct ThreadPool::State {
     int64_t end = 0;
   };
 
-  explicit State(int count) : ranges(static_cast<size_t>(count)) {}
+  explicit State(int count)
+      : ranges(static_cast<size_t>(count)), cpu_of(static_cast<size_t>(count)) {
+    CPU_ZERO(&allowed);
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cpus = CPU_COUNT(&allowed);
+  }
+
+  // A busy machine's scheduler is content to leave two of our threads on one processor, where each
+  // loop then takes as long as on one thread, or longer. A worker that finds itself beside the
+  // caller or a worker before it moves away; nobody is tied to one processor.
+  void FindOwnCpu(int thread) {
+    int cpu = sched_getcpu();
+    if (cpu < 0 || cpu >= CPU_SETSIZE) return;
+    cpu_set_t free = allowed;
+    bool shared = false;
+    for (int i = 0; i < thread; ++i) {
+      const int taken = cpu_of[static_cast<size_t>(i)].load(std::memory_order_relaxed);
+      shared |= taken == cpu;
+      CPU_CLR(static_cast<size_t>(taken), &free);
+    }
+    if (shared && thread < cpus && CPU_COUNT(&free) > 0 &&
+        sched_setaffinity(0, sizeof(free), &free) == 0) {
+      cpu = sched_getcpu();
+    }
+    cpu_of[static_cast<size_t>(thread)].store(cpu, std::memory_order_relaxed);
+  }
 
   void Work(int thread) {
     const int count = static_cast<int>(ranges.size());
@@ -87,6 +111,7 @@ struct ThreadPool::State {
     while (true) {
       const uint64_t now = WaitForNewLoop(seen);
       if (stop.load(std::memory_order_relaxed)) return;
+      FindOwnCpu(thread);
       uint64_t expected = now;
       while (LoopOf(expected) == LoopOf(now) && (expected & kOpen) != 0) {
         if (!gate.compare_exchange_weak(expected, expected + 1)) continue;
@@ -127,6 +152,9 @@ struct ThreadPool::State {
   }
 
   std::vector<Range> ranges;
+  std::vector<std::atomic<int>> cpu_of;  // that each thread was last seen on
+  cpu_set_t allowed;
+  int cpus = 0;  // in `allowed`; 0: unknown, so nobody moves
   const std::function<void(int64_t, int)>* body = nullptr;
   std::atomic<uint64_t> gate{0};
   std::atomic<int> sleepers{0};
@@ -170,6 +198,7 @@ void ThreadPool::ParallelFor(int64_t items,
   }
   state.running = true;
   state.body = &body;
+  state.FindOwnCpu(0);
   for (int64_t i = 0; i < count; ++i) {
     State::Range& range = state.ranges[static_cast<size_t>(i)];
     range.next.store(items * i / count, std::memory_order_relaxed);

@@ -14,49 +14,47 @@
 namespace baltoro::cpu {
 
 constexpr int64_t kKeys = KvLayerView::kBlockTokens;
-constexpr int64_t kGroupRows =
-    kPanelColumns; // rows that go through the products together
+constexpr int64_t kGroupRows = kPanelColumns;  // rows that go through the products together
 
 // One block of a sequence.
 struct KeyBlock {
-  const char *data = nullptr; // [64, R + P] act
-  int64_t position = 0;       // of its first key
-  int64_t keys = 0;           // valid ones; those beyond may hold anything
+  const char* data = nullptr;  // [64, R + P] act
+  int64_t position = 0;        // of its first key
+  int64_t keys = 0;            // valid ones; those beyond may hold anything
 };
 
-int64_t BlockCount(const AttentionSequence &sequence);
-KeyBlock BlockAt(const KvLayerView &cache, const AttentionSequence &sequence,
-                 int64_t i);
+int64_t BlockCount(const AttentionSequence& sequence);
+KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, int64_t i);
 
 // Running state of one group of up to 32 rows.
 struct GroupState {
-  float *out = nullptr; // [32, columns], stride RoundUp(columns, 32)
-  float *highest = nullptr;
-  float *sum = nullptr;
+  float* out = nullptr;  // [32, columns], stride RoundUp(columns, 32)
+  float* highest = nullptr;
+  float* sum = nullptr;
 };
 constexpr int64_t GroupStateFloats(int64_t columns) {
   return kGroupRows * (RoundUp(columns, kPanelColumns) + 2);
 }
-GroupState GroupStateAt(float *memory, int64_t columns);
-void ClearGroupState(const GroupState &state, int64_t columns);
+GroupState GroupStateAt(float* memory, int64_t columns);
+void ClearGroupState(const GroupState& state, int64_t columns);
 
 // What a thread needs to take one block into one group.
 struct GroupScratch {
-  float *scores = nullptr;       // [64, 32]
-  float *correction = nullptr;   // [32]
-  int32_t *limits = nullptr;     // [32]
-  void *probabilities = nullptr; // tiles [32, 64]
+  float* scores = nullptr;        // [64, 32]
+  float* correction = nullptr;    // [32]
+  int32_t* limits = nullptr;      // [32]
+  void* probabilities = nullptr;  // tiles [32, 64]
 
   static constexpr int64_t kBytes = kKeys * kGroupRows * 8 + 2 * kGroupRows * 4;
-  explicit GroupScratch(char *memory);
+  explicit GroupScratch(char* memory);
 };
 
 struct GroupProduct {
-  LeftOperand keys;              // [64, k]
-  int64_t key_count = 0;         // rows of it that are valid
-  const void *queries = nullptr; // one panel, k deep
+  LeftOperand keys;               // [64, k]
+  int64_t key_count = 0;          // rows of it that are valid
+  const void* queries = nullptr;  // one panel, k deep
   int64_t k = 0;
-  const void *values = nullptr; // panels [64, columns]
+  const void* values = nullptr;  // panels [64, columns]
   int64_t columns = 0;
   int64_t rows = 0;
   float scale = 0;
@@ -65,13 +63,14 @@ struct GroupProduct {
 
 // Takes one block into a group; scratch.limits is set: each row sees the keys
 // below its limit.
-void AttendBlock(const Kernels &kernels, const GroupProduct &product,
-                 const GroupScratch &scratch, const GroupState &state);
+void AttendBlock(const Kernels& kernels,
+                 const GroupProduct& product,
+                 const GroupScratch& scratch,
+                 const GroupState& state);
 
 // Fills limits[0, 32) for rows at `positions`; returns the largest.
 template <typename PositionOfRow>
-int32_t SetLimits(int32_t *limits, int64_t rows, const KeyBlock &block,
-                  PositionOfRow position_of) {
+int32_t SetLimits(int32_t* limits, int64_t rows, const KeyBlock& block, PositionOfRow position_of) {
   int32_t largest = 0;
   for (int64_t row = 0; row < kGroupRows; ++row) {
     int64_t limit = 0;
@@ -90,9 +89,9 @@ float LogSumExp(float highest, float sum);
 
 // Query tokens [0, first) of a sequence use the expanded form, the others the
 // absorbed one.
-int32_t FirstAbsorbed(const AttentionSequence &sequence);
+int32_t FirstAbsorbed(const AttentionSequence& sequence);
 
-void AttendExpanded(const OpContext &ctx, const MlaAttentionArgs &args);
-void AttendAbsorbed(const OpContext &ctx, const MlaAttentionArgs &args);
+void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args);
+void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args);
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -15,38 +15,35 @@ namespace baltoro::cpu {
 namespace {
 
 constexpr int64_t kItemsPerThread = 8;
-constexpr int64_t kRowsMax =
-    256; // of one product: bounds the sums that a thread holds
+constexpr int64_t kRowsMax = 256;  // of one product: bounds the sums that a thread holds
 
 // One expert that has rows in this step.
 struct Group {
   int32_t slot = 0;
-  int64_t first = 0; // its rows are [first, first + rows) of the grouped order
+  int64_t first = 0;  // its rows are [first, first + rows) of the grouped order
   int64_t rows = 0;
-  char *x = nullptr;      // tiles [rows, H]
-  char *middle = nullptr; // tiles [rows, I]
+  char* x = nullptr;       // tiles [rows, H]
+  char* middle = nullptr;  // tiles [rows, I]
 };
 
 struct Grouping {
-  Group *groups = nullptr;
+  Group* groups = nullptr;
   int64_t count = 0;
-  int32_t *token = nullptr; // [rows] of each grouped row
-  int64_t *place = nullptr; // [T * k] where choice (t, j) lies in the grouped
-                            // order; -1: not here
+  int32_t* token = nullptr;  // [rows] of each grouped row
+  int64_t* place = nullptr;  // [T * k] where choice (t, j) lies in the grouped
+                             // order; -1: not here
   int64_t rows = 0;
 };
 
-Grouping GroupByExpert(const ExpertBankArgs &args, Arena &scratch) {
+Grouping GroupByExpert(const ExpertBankArgs& args, Arena& scratch) {
   const int64_t tokens = args.x.dim(0);
   const int64_t top_k = args.ids.dim(1);
   const int64_t slots = args.gate_up.count;
   Grouping grouping;
-  grouping.place =
-      scratch.AllocateArray<int64_t>(static_cast<size_t>(tokens * top_k));
-  grouping.token =
-      scratch.AllocateArray<int32_t>(static_cast<size_t>(tokens * top_k));
-  auto *rows_of = scratch.AllocateArray<int64_t>(static_cast<size_t>(slots));
-  auto *group_of = scratch.AllocateArray<int64_t>(static_cast<size_t>(slots));
+  grouping.place = scratch.AllocateArray<int64_t>(static_cast<size_t>(tokens * top_k));
+  grouping.token = scratch.AllocateArray<int32_t>(static_cast<size_t>(tokens * top_k));
+  auto* rows_of = scratch.AllocateArray<int64_t>(static_cast<size_t>(slots));
+  auto* group_of = scratch.AllocateArray<int64_t>(static_cast<size_t>(slots));
   std::fill(rows_of, rows_of + slots, 0);
   const auto slot_at = [&](int64_t t, int64_t j) {
     const int32_t expert = args.ids.row<int32_t>(t)[j];
@@ -58,15 +55,13 @@ Grouping GroupByExpert(const ExpertBankArgs &args, Arena &scratch) {
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t j = 0; j < top_k; ++j) {
       const int32_t slot = slot_at(t, j);
-      if (slot >= 0)
-        ++rows_of[slot];
+      if (slot >= 0) ++rows_of[slot];
     }
   }
-  grouping.groups = scratch.AllocateArray<Group>(
-      static_cast<size_t>(std::min(slots, tokens * top_k)));
+  grouping.groups =
+      scratch.AllocateArray<Group>(static_cast<size_t>(std::min(slots, tokens * top_k)));
   for (int64_t slot = 0; slot < slots; ++slot) {
-    if (rows_of[slot] == 0)
-      continue;
+    if (rows_of[slot] == 0) continue;
     group_of[slot] = grouping.count;
     grouping.groups[grouping.count++] =
         Group{.slot = static_cast<int32_t>(slot), .first = grouping.rows};
@@ -79,7 +74,7 @@ Grouping GroupByExpert(const ExpertBankArgs &args, Arena &scratch) {
         grouping.place[t * top_k + j] = -1;
         continue;
       }
-      Group &group = grouping.groups[group_of[slot]];
+      Group& group = grouping.groups[group_of[slot]];
       const int64_t row = group.first + group.rows++;
       grouping.place[t * top_k + j] = row;
       grouping.token[row] = static_cast<int32_t>(t);
@@ -88,55 +83,52 @@ Grouping GroupByExpert(const ExpertBankArgs &args, Arena &scratch) {
   return grouping;
 }
 
-void Check(const ExpertBankArgs &args) {
+void Check(const ExpertBankArgs& args) {
   const int64_t tokens = args.x.dim(0);
-  BT_CHECK(args.x.rank == 2 && args.out.rank == 2 && args.ids.rank == 2 &&
-           args.weights.rank == 2);
+  BT_CHECK(args.x.rank == 2 && args.out.rank == 2 && args.ids.rank == 2 && args.weights.rank == 2);
   BT_CHECK(args.out.dtype == DType::kF32 && args.weights.dtype == DType::kF32);
   BT_CHECK(args.ids.dtype == DType::kI32);
-  BT_CHECK(args.out.dim(0) == tokens && args.ids.dim(0) == tokens &&
-           args.weights.dim(0) == tokens);
+  BT_CHECK(args.out.dim(0) == tokens && args.ids.dim(0) == tokens && args.weights.dim(0) == tokens);
   BT_CHECK(args.weights.dim(1) == args.ids.dim(1));
   CheckPacked(args.gate_up);
   CheckPacked(args.down);
-  BT_CHECK(args.gate_up.dtype == args.down.dtype &&
-           args.gate_up.count == args.down.count);
-  BT_CHECK(args.gate_up.n == 2 * args.down.k &&
-           args.gate_up.k == args.x.dim(1));
+  BT_CHECK(args.gate_up.dtype == args.down.dtype && args.gate_up.count == args.down.count);
+  BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == args.x.dim(1));
   BT_CHECK(args.down.n == args.out.dim(1));
 }
 
 // One step's work, so that the three loops share their sizes.
 class Bank {
-public:
-  Bank(const OpContext &ctx, const ExpertBankArgs &args)
-      : ctx_(ctx), args_(args),
+ public:
+  Bank(const OpContext& ctx, const ExpertBankArgs& args)
+      : ctx_(ctx),
+        args_(args),
         kernels_(KernelsFor(args.x.dtype, args.gate_up.dtype)),
-        threads_(ThreadCount(ctx)), hidden_(args.gate_up.k),
-        inter_(args.down.k), grouping_(GroupByExpert(args, *ctx.scratch)) {}
+        threads_(ThreadCount(ctx)),
+        hidden_(args.gate_up.k),
+        inter_(args.down.k),
+        grouping_(GroupByExpert(args, *ctx.scratch)) {}
 
   void Run() {
-    if (grouping_.rows == 0)
-      return;
+    if (grouping_.rows == 0) return;
     FillRows();
     GateUp();
     Down();
   }
 
-private:
+ private:
   void FillRows() {
     // A single token's row serves all of its experts.
     const bool shared = args_.x.dim(0) == 1;
-    char *one = nullptr;
+    char* one = nullptr;
     for (int64_t i = 0; i < grouping_.count; ++i) {
-      Group &group = grouping_.groups[i];
-      if (!shared || i == 0)
-        one = Tiles(group.rows, hidden_);
+      Group& group = grouping_.groups[i];
+      if (!shared || i == 0) one = Tiles(group.rows, hidden_);
       group.x = one;
       group.middle = Tiles(group.rows, inter_);
     }
     const auto fill = [&](int64_t item, int) {
-      const Group &group = grouping_.groups[item];
+      const Group& group = grouping_.groups[item];
       const RowSource source = {.data = args_.x.data,
                                 .dtype = args_.x.dtype,
                                 .stride = args_.x.stride[0],
@@ -146,8 +138,7 @@ private:
     if (shared) {
       fill(0, 0);
     } else if (grouping_.rows * hidden_ < (1 << 16)) {
-      for (int64_t i = 0; i < grouping_.count; ++i)
-        fill(i, 0);
+      for (int64_t i = 0; i < grouping_.count; ++i) fill(i, 0);
     } else {
       ParallelFor(ctx_, grouping_.count, fill);
     }
@@ -155,79 +146,72 @@ private:
 
   void GateUp() {
     const int64_t blocks = CeilDiv(inter_, kBlockK);
-    const int64_t run = std::clamp<int64_t>(grouping_.count * blocks /
-                                                (kItemsPerThread * threads_),
-                                            1, 4); // blocks of an item
+    const int64_t run = std::clamp<int64_t>(grouping_.count * blocks / (kItemsPerThread * threads_),
+                                            1, 4);  // blocks of an item
     const int64_t runs = CeilDiv(blocks, run);
     const int64_t rows_max = std::min(kRowsMax, LargestGroup());
     // Columns of `up` need not start on a panel.
     const int64_t buffer = rows_max * (run + 1) * kPanelColumns;
-    float *buffers = Floats(2 * buffer);
+    float* buffers = Floats(2 * buffer);
     ParallelFor(ctx_, grouping_.count * runs, [&](int64_t item, int thread) {
-      const Group &group = grouping_.groups[item / runs];
+      const Group& group = grouping_.groups[item / runs];
       const int64_t begin = item % runs * run * kBlockK;
       const int64_t end = std::min(inter_, begin + run * kBlockK);
       const PackedMatrix w = args_.gate_up.at(group.slot);
-      float *gates = buffers + 2 * thread * buffer;
+      float* gates = buffers + 2 * thread * buffer;
       for (int64_t row = 0; row < group.rows; row += kRowsMax) {
         const int64_t rows = std::min(kRowsMax, group.rows - row);
         const LeftOperand x = RowsAt(group.x, row, hidden_);
-        float *gate = MultiplyColumns(kernels_, x, rows, w, begin, end, gates);
-        const float *up = MultiplyColumns(kernels_, x, rows, w, inter_ + begin,
-                                          inter_ + end, gates + buffer);
+        float* gate = MultiplyColumns(kernels_, x, rows, w, begin, end, gates);
+        const float* up =
+            MultiplyColumns(kernels_, x, rows, w, inter_ + begin, inter_ + end, gates + buffer);
         const int64_t stride = ProductStride(begin, end);
         for (int64_t i = 0; i < rows; ++i) {
-          float *g = gate + i * stride;
-          kernels_.silu_mul(
-              g, g, up + i * ProductStride(inter_ + begin, inter_ + end),
-              end - begin);
+          float* g = gate + i * stride;
+          kernels_.silu_mul(g, g, up + i * ProductStride(inter_ + begin, inter_ + end),
+                            end - begin);
         }
-        StoreTiles(kernels_, group.middle, inter_, args_.x.dtype, gate, stride,
-                   row, rows, begin, end - begin);
+        StoreTiles(kernels_, group.middle, inter_, args_.x.dtype, gate, stride, row, rows, begin,
+                   end - begin);
       }
     });
   }
 
   void Down() {
     const int64_t panels = CeilDiv(args_.down.n, kPanelColumns);
-    const int64_t run =
-        std::clamp<int64_t>(panels / (kItemsPerThread * threads_), 1, 4);
+    const int64_t run = std::clamp<int64_t>(panels / (kItemsPerThread * threads_), 1, 4);
     const int64_t width = run * kPanelColumns;
-    float *buffers = Floats(grouping_.rows * width);
+    float* buffers = Floats(grouping_.rows * width);
     ParallelFor(ctx_, CeilDiv(panels, run), [&](int64_t item, int thread) {
       const int64_t begin = item * width;
       const int64_t end = std::min(args_.down.n, begin + width);
       const int64_t stride = ProductStride(begin, end);
-      float *y = buffers + thread * grouping_.rows * width;
+      float* y = buffers + thread * grouping_.rows * width;
       for (int64_t i = 0; i < grouping_.count; ++i) {
-        const Group &group = grouping_.groups[i];
+        const Group& group = grouping_.groups[i];
         MultiplyColumns(kernels_, RowsAt(group.middle, 0, inter_), group.rows,
-                        args_.down.at(group.slot), begin, end,
-                        y + group.first * stride);
+                        args_.down.at(group.slot), begin, end, y + group.first * stride);
       }
       const int64_t top_k = args_.ids.dim(1);
       for (int64_t t = 0; t < args_.x.dim(0); ++t) {
-        float *out = args_.out.row<float>(t) + begin;
+        float* out = args_.out.row<float>(t) + begin;
         for (int64_t j = 0; j < top_k; ++j) {
           const int64_t row = grouping_.place[t * top_k + j];
-          if (row < 0)
-            continue;
-          kernels_.add_scaled(out, args_.weights.row<float>(t)[j],
-                              y + row * stride, end - begin);
+          if (row < 0) continue;
+          kernels_.add_scaled(out, args_.weights.row<float>(t)[j], y + row * stride, end - begin);
         }
       }
     });
   }
 
-  char *Tiles(int64_t rows, int64_t k) {
+  char* Tiles(int64_t rows, int64_t k) {
     return ctx_.scratch->AllocateArray<char>(
         static_cast<size_t>(TileBytes(kernels_.tile, rows, k)));
   }
-  float *Floats(int64_t each) {
-    return ctx_.scratch->AllocateArray<float>(
-        static_cast<size_t>(threads_ * each));
+  float* Floats(int64_t each) {
+    return ctx_.scratch->AllocateArray<float>(static_cast<size_t>(threads_ * each));
   }
-  LeftOperand RowsAt(const char *tiles, int64_t row, int64_t k) const {
+  LeftOperand RowsAt(const char* tiles, int64_t row, int64_t k) const {
     LeftOperand left = TilesAt(tiles, kernels_.tile, k);
     left.data = tiles + row / kTileRows * left.row_tile;
     return left;
@@ -240,23 +224,22 @@ private:
     return largest;
   }
 
-  const OpContext &ctx_;
-  const ExpertBankArgs &args_;
-  const Kernels &kernels_;
+  const OpContext& ctx_;
+  const ExpertBankArgs& args_;
+  const Kernels& kernels_;
   const int64_t threads_;
   const int64_t hidden_;
   const int64_t inter_;
   const Grouping grouping_;
 };
 
-} // namespace
+}  // namespace
 
-void ExpertBank(const OpContext &ctx, const ExpertBankArgs &args) {
+void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   Check(args);
-  if (args.x.dim(0) == 0)
-    return;
+  if (args.x.dim(0) == 0) return;
   BT_CHECK(ctx.scratch != nullptr);
   Bank(ctx, args).Run();
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -13,15 +13,14 @@ namespace {
 constexpr int kNone = -1;
 // The one piece of state of this file: the table of operations takes no
 // instruction set, because it must be one for the process.
-std::atomic<int> forced{
-    kNone}; // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
+std::atomic<int> forced{kNone};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 // Tiles are 8 KiB more to save for each thread, so Linux grants them on request
 // only, to the whole process.
 bool MayUseTiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr long kRequestPermission = 0x1023; // ARCH_REQ_XCOMP_PERM
-  constexpr long kTileData = 18;              // XFEATURE_XTILEDATA
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
@@ -41,41 +40,35 @@ bool HasTiles() {
 
 std::optional<Isa> Detect() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-    return std::nullopt;
-  if (!__builtin_cpu_supports("avx512f") ||
-      !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512dq") ||
-      !__builtin_cpu_supports("avx512vl") ||
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return std::nullopt;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
       !__builtin_cpu_supports("avx512cd")) {
     return Isa::kAvx2;
   }
-  if (!__builtin_cpu_supports("avx512bf16"))
-    return Isa::kAvx512;
+  if (!__builtin_cpu_supports("avx512bf16")) return Isa::kAvx512;
   return HasTiles() && MayUseTiles() ? Isa::kAmx : Isa::kAvx512Bf16;
 }
 
-} // namespace
+}  // namespace
 
 std::string_view NameOf(Isa isa) {
   switch (isa) {
-  case Isa::kAvx2:
-    return "avx2";
-  case Isa::kAvx512:
-    return "avx512";
-  case Isa::kAvx512Bf16:
-    return "avx512bf16";
-  case Isa::kAmx:
-    return "amx";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "";
 }
 
 std::optional<Isa> ParseIsa(std::string_view name) {
-  for (const Isa isa :
-       {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
-    if (name == NameOf(isa))
-      return isa;
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
+    if (name == NameOf(isa)) return isa;
   }
   return std::nullopt;
 }
@@ -87,8 +80,7 @@ std::optional<Isa> BestIsa() {
 
 Isa ActiveIsa() {
   const int isa = forced.load(std::memory_order_relaxed);
-  if (isa != kNone)
-    return static_cast<Isa>(isa);
+  if (isa != kNone) return static_cast<Isa>(isa);
   const std::optional<Isa> best = BestIsa();
   BT_CHECK(best.has_value());
   return *best;
@@ -98,20 +90,18 @@ Status ForceIsa(Isa isa) {
   const std::optional<Isa> best = BestIsa();
   if (!best.has_value() || isa > *best) {
     return Status(Code::kInvalidArgument,
-                  "this processor has no " + std::string(NameOf(isa)) +
-                      "; its best is " +
-                      (best.has_value() ? std::string(NameOf(*best))
-                                        : "older than avx2"));
+                  "this processor has no " + std::string(NameOf(isa)) + "; its best is " +
+                      (best.has_value() ? std::string(NameOf(*best)) : "older than avx2"));
   }
   forced.store(static_cast<int>(isa), std::memory_order_relaxed);
   return Status();
 }
 
 Status CheckProcessor() {
-  if (BestIsa().has_value())
-    return Status();
-  return Status(Code::kUnavailable, "this processor has no AVX2 and FMA, which "
-                                    "the CPU backend needs at least");
+  if (BestIsa().has_value()) return Status();
+  return Status(Code::kUnavailable,
+                "this processor has no AVX2 and FMA, which "
+                "the CPU backend needs at least");
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -14,15 +14,14 @@ namespace baltoro::cpu {
 
 // In rising order of speed. A machine that has one has all before it.
 enum class Isa {
-  kAvx2,       // AVX2 and FMA: bf16 is widened to f32
-  kAvx512,     // x86-64-v4: the same in 512 bits
-  kAvx512Bf16, // dot products of bf16 pairs
-  kAmx,        // tiles of bf16
+  kAvx2,        // AVX2 and FMA: bf16 is widened to f32
+  kAvx512,      // x86-64-v4: the same in 512 bits
+  kAvx512Bf16,  // dot products of bf16 pairs
+  kAmx,         // tiles of bf16
 };
 
 std::string_view NameOf(Isa isa);
-std::optional<Isa>
-ParseIsa(std::string_view name); // "avx2", "avx512", "avx512bf16", "amx"
+std::optional<Isa> ParseIsa(std::string_view name);  // "avx2", "avx512", "avx512bf16", "amx"
 
 // The best one of this machine; nothing if it has not even AVX2. Asks the
 // operating system for permission to use tiles the first time. Any thread.
@@ -39,4 +38,4 @@ Status ForceIsa(Isa isa);
 // Whether the CPU operations can run here, in words for the operator if not.
 Status CheckProcessor();
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -13,20 +13,17 @@ Kernels WithBf16Products(Multiply multiply) {
   return kernels;
 }
 
-} // namespace
+}  // namespace
 
-const Kernels &KernelsFor(DType act, DType stored) {
+const Kernels& KernelsFor(DType act, DType stored) {
   static const Kernels avx512_bf16 = WithBf16Products(MultiplyAvx512Bf16);
   static const Kernels amx = WithBf16Products(MultiplyAmx);
   BT_CHECK(stored == DType::kBf16 || stored == DType::kF32);
   const Isa isa = ActiveIsa();
-  if (stored == DType::kF32)
-    return isa == Isa::kAvx2 ? kAvx2F32 : kAvx512F32;
-  if (isa == Isa::kAvx2)
-    return kAvx2Bf16;
-  if (act == DType::kF32 || isa == Isa::kAvx512)
-    return kAvx512WideningBf16;
+  if (stored == DType::kF32) return isa == Isa::kAvx2 ? kAvx2F32 : kAvx512F32;
+  if (isa == Isa::kAvx2) return kAvx2Bf16;
+  if (act == DType::kF32 || isa == Isa::kAvx512) return kAvx512WideningBf16;
   return isa == Isa::kAmx ? amx : avx512_bf16;
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

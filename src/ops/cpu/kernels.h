@@ -15,83 +15,104 @@ namespace baltoro::cpu {
 // Where the left operand lies, in bytes: tiles (panel.h), or plain rows whose
 // length is a multiple of 32.
 struct LeftOperand {
-  const void *data = nullptr;
-  int64_t row = 0;      // from one row to the next inside 16 rows
-  int64_t block = 0;    // from 32 k to the next 32
-  int64_t row_tile = 0; // from 16 rows to the next 16
+  const void* data = nullptr;
+  int64_t row = 0;       // from one row to the next inside 16 rows
+  int64_t block = 0;     // from 32 k to the next 32
+  int64_t row_tile = 0;  // from 16 rows to the next 16
 };
 
 // One block of 64 keys for up to 32 rows (queries or heads) of attention.
 struct SoftmaxBlock {
-  float *scores = nullptr;         // [64, 32]: key, row; overwritten
-  const int32_t *limits = nullptr; // [32]: the row sees keys below this
+  float* scores = nullptr;          // [64, 32]: key, row; overwritten
+  const int32_t* limits = nullptr;  // [32]: the row sees keys below this
   int64_t rows = 0;
   float scale = 0;
   bool round_to_bf16 = false;
-  float *highest = nullptr; // [32] running maximum of each row, updated
-  float *sum = nullptr;     // [32] running sum of exp(score - highest), updated
-  float *correction =
-      nullptr; // [32] out: what earlier sums must be multiplied with
-  void *probabilities = nullptr; // out: tiles of [32, 64]
+  float* highest = nullptr;       // [32] running maximum of each row, updated
+  float* sum = nullptr;           // [32] running sum of exp(score - highest), updated
+  float* correction = nullptr;    // [32] out: what earlier sums must be multiplied with
+  void* probabilities = nullptr;  // out: tiles of [32, 64]
 };
 
 struct Kernels {
-  DType tile = DType::kBf16;  // elements of the left operand
-  DType panel = DType::kBf16; // elements of the right operand
+  DType tile = DType::kBf16;   // elements of the left operand
+  DType panel = DType::kBf16;  // elements of the right operand
 
   // c[r, n] = (accumulate ? c[r, n] : 0) + sum_k a[r, k] b[k, n], for the
   // columns of the panels at `b`. Sums run over rising k for each element
   // alone, whatever `rows` and `columns`. Whole halves of 16 columns are
   // written.
-  void (*multiply)(const LeftOperand &a, int64_t rows, const void *b,
-                   int64_t k_blocks, int64_t columns, float *c, int64_t ldc,
+  void (*multiply)(const LeftOperand& a,
+                   int64_t rows,
+                   const void* b,
+                   int64_t k_blocks,
+                   int64_t columns,
+                   float* c,
+                   int64_t ldc,
                    bool accumulate) = nullptr;
 
   // Returns whether any correction differs from 1.
-  bool (*softmax_block)(const SoftmaxBlock &block) = nullptr;
+  bool (*softmax_block)(const SoftmaxBlock& block) = nullptr;
 
   // Packs `keys` rows of values [keys, width] (row stride in elements) as
   // panels with k = 64; keys beyond are zero. Source bf16 or f32, rounded to
   // `panel`.
-  void (*pack_values)(void *dst, const void *src, DType src_type,
-                      int64_t stride, int64_t keys, int64_t width) = nullptr;
+  void (*pack_values)(void* dst,
+                      const void* src,
+                      DType src_type,
+                      int64_t stride,
+                      int64_t keys,
+                      int64_t width) = nullptr;
 
   // Packs `rows` (up to 32) rows of k elements of the panel's type as one
   // panel.
-  void (*pack_panel)(void *dst, const void *src, int64_t stride, int64_t rows,
-                     int64_t k) = nullptr;
+  void (*pack_panel)(void* dst, const void* src, int64_t stride, int64_t rows, int64_t k) = nullptr;
 
   // Writes [rows, count] f32 values (row stride in elements) to columns [begin,
   // begin + count) of the first rows of `tiles`. `round`: to bf16 first,
   // whatever the tiles hold.
-  void (*store_tiles)(void *tiles, int64_t row_tile_elements, const float *src,
-                      int64_t stride, int64_t rows, int64_t begin,
-                      int64_t count, bool round) = nullptr;
+  void (*store_tiles)(void* tiles,
+                      int64_t row_tile_elements,
+                      const float* src,
+                      int64_t stride,
+                      int64_t rows,
+                      int64_t begin,
+                      int64_t count,
+                      bool round) = nullptr;
 
-  void (*round_to_bf16)(Bf16 *out, const float *in, int64_t n) = nullptr;
-  void (*widen)(float *out, const Bf16 *in, int64_t n) = nullptr;
+  void (*round_to_bf16)(Bf16* out, const float* in, int64_t n) = nullptr;
+  void (*widen)(float* out, const Bf16* in, int64_t n) = nullptr;
   // out[i] = silu(gate[i]) * up[i]; out may be gate.
-  void (*silu_mul)(float *out, const float *gate, const float *up,
-                   int64_t n) = nullptr;
+  void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n) = nullptr;
   // y[i] += s * x[i]
-  void (*add_scaled)(float *y, float s, const float *x, int64_t n) = nullptr;
+  void (*add_scaled)(float* y, float s, const float* x, int64_t n) = nullptr;
   // y[i] *= s
-  void (*scale)(float *y, float s, int64_t n) = nullptr;
+  void (*scale)(float* y, float s, int64_t n) = nullptr;
 };
 
 // The table for activations `act` and weights stored as `stored`, on the active
 // instruction set.
-const Kernels &KernelsFor(DType act, DType stored);
+const Kernels& KernelsFor(DType act, DType stored);
 
 // Each is defined in a file compiled for its instruction set alone.
 extern const Kernels kAvx2Bf16, kAvx2F32;
 extern const Kernels kAvx512WideningBf16, kAvx512F32;
-extern const Kernels kAvx512Bf16Tiles; // its `multiply` is one of the two below
-void MultiplyAvx512Bf16(const LeftOperand &a, int64_t rows, const void *b,
-                        int64_t k_blocks, int64_t columns, float *c,
-                        int64_t ldc, bool accumulate);
-void MultiplyAmx(const LeftOperand &a, int64_t rows, const void *b,
-                 int64_t k_blocks, int64_t columns, float *c, int64_t ldc,
+extern const Kernels kAvx512Bf16Tiles;  // its `multiply` is one of the two below
+void MultiplyAvx512Bf16(const LeftOperand& a,
+                        int64_t rows,
+                        const void* b,
+                        int64_t k_blocks,
+                        int64_t columns,
+                        float* c,
+                        int64_t ldc,
+                        bool accumulate);
+void MultiplyAmx(const LeftOperand& a,
+                 int64_t rows,
+                 const void* b,
+                 int64_t k_blocks,
+                 int64_t columns,
+                 float* c,
+                 int64_t ldc,
                  bool accumulate);
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -10,11 +10,12 @@
 namespace baltoro::cpu {
 namespace {
 
-constexpr int64_t kCachedBlocks =
-    16; // 512 k: 32 KiB of a panel, within the first cache
+// Deeper products are cut in blocks of k, so that 256 rows of them stay in the second cache.
+constexpr int64_t kWholeBlocks = 64;
+constexpr int64_t kCutBlocks = 32;
 constexpr int64_t kBlockBytes = kBlockElements * 2;
 constexpr int64_t kHalfBytes = kBlockBytes / 2;
-constexpr int64_t kPrefetchBlocks = 6; // 12 KiB ahead of the stream
+constexpr int64_t kAheadBlocks = 6;  // 12 KiB ahead of a panel that is read once
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -36,48 +37,51 @@ inline void Configure(int64_t rows0, int64_t rows1) {
 }
 
 struct Operands {
-  const char *left0 = nullptr;
-  const char *left1 = nullptr;
+  const char* left0 = nullptr;
+  const char* left1 = nullptr;
   int64_t left_row = 0;
   int64_t left_block = 0;
-  const char *right = nullptr;
+  const char* right = nullptr;
   int64_t k_blocks = 0;
-  float *c = nullptr; // both rows of tiles
-  int64_t ldc = 0;    // in bytes
+  // What will be needed after this panel is fetched into the second cache, some lines a block.
+  const char* ahead = nullptr;
+  int64_t ahead_lines = 0;
+  float* c = nullptr;  // both rows of tiles
+  int64_t ldc = 0;     // in bytes
   bool accumulate = false;
 };
 
-// kRowTiles x kHalves tiles of c. kPrefetch: the right operand comes from
+// kRowTiles x kHalves tiles of c. kOnce: these are all the rows, so the panel itself comes from
 // memory.
-template <int kRowTiles, int kHalves, bool kPrefetch>
-inline __attribute__((always_inline)) void MultiplyTiles(const Operands &o) {
-  char *c0 = reinterpret_cast<char *>(o.c);
-  char *c1 = c0 + kTileRows * o.ldc;
+template <int kRowTiles, int kHalves, bool kOnce>
+inline __attribute__((always_inline)) void MultiplyTiles(const Operands& o) {
+  char* c0 = reinterpret_cast<char*>(o.c);
+  char* c1 = c0 + kTileRows * o.ldc;
   if (o.accumulate) {
     _tile_loadd(0, c0, o.ldc);
-    if (kHalves == 2)
-      _tile_loadd(1, c0 + 64, o.ldc);
-    if (kRowTiles == 2)
-      _tile_loadd(2, c1, o.ldc);
-    if (kRowTiles == 2 && kHalves == 2)
-      _tile_loadd(3, c1 + 64, o.ldc);
+    if (kHalves == 2) _tile_loadd(1, c0 + 64, o.ldc);
+    if (kRowTiles == 2) _tile_loadd(2, c1, o.ldc);
+    if (kRowTiles == 2 && kHalves == 2) _tile_loadd(3, c1 + 64, o.ldc);
   } else {
     _tile_zero(0);
-    if (kHalves == 2)
-      _tile_zero(1);
-    if (kRowTiles == 2)
-      _tile_zero(2);
-    if (kRowTiles == 2 && kHalves == 2)
-      _tile_zero(3);
+    if (kHalves == 2) _tile_zero(1);
+    if (kRowTiles == 2) _tile_zero(2);
+    if (kRowTiles == 2 && kHalves == 2) _tile_zero(3);
   }
-  const char *left0 = o.left0;
-  const char *left1 = o.left1;
-  const char *right = o.right;
+  const char* left0 = o.left0;
+  const char* left1 = o.left1;
+  const char* right = o.right;
+  const char* ahead = o.ahead;
   for (int64_t block = 0; block < o.k_blocks; ++block) {
-    if (kPrefetch) {
+    if (kOnce) {
       for (int64_t line = 0; line < kHalves * kHalfBytes; line += 64) {
-        _mm_prefetch(right + kPrefetchBlocks * kBlockBytes + line, _MM_HINT_T0);
+        _mm_prefetch(right + kAheadBlocks * kBlockBytes + line, _MM_HINT_T0);
       }
+    } else {
+      for (int64_t line = 0; line < o.ahead_lines; ++line) {
+        _mm_prefetch(ahead + line * 64, _MM_HINT_T1);
+      }
+      ahead += o.ahead_lines * 64;
     }
     _tile_loadd(6, right, 64);
     _tile_loadd(4, left0, o.left_row);
@@ -89,49 +93,50 @@ inline __attribute__((always_inline)) void MultiplyTiles(const Operands &o) {
     if (kHalves == 2) {
       _tile_loadd(7, right + kHalfBytes, 64);
       _tile_dpbf16ps(1, 4, 7);
-      if (kRowTiles == 2)
-        _tile_dpbf16ps(3, 5, 7);
+      if (kRowTiles == 2) _tile_dpbf16ps(3, 5, 7);
     }
     left0 += o.left_block;
     left1 += o.left_block;
     right += kBlockBytes;
   }
   _tile_stored(0, c0, o.ldc);
-  if (kHalves == 2)
-    _tile_stored(1, c0 + 64, o.ldc);
-  if (kRowTiles == 2)
-    _tile_stored(2, c1, o.ldc);
-  if (kRowTiles == 2 && kHalves == 2)
-    _tile_stored(3, c1 + 64, o.ldc);
+  if (kHalves == 2) _tile_stored(1, c0 + 64, o.ldc);
+  if (kRowTiles == 2) _tile_stored(2, c1, o.ldc);
+  if (kRowTiles == 2 && kHalves == 2) _tile_stored(3, c1 + 64, o.ldc);
 }
 
-template <bool kPrefetch>
-inline void Multiply(const Operands &o, bool two_row_tiles, bool two_halves) {
+template <bool kOnce>
+inline void Multiply(const Operands& o, bool two_row_tiles, bool two_halves) {
   if (two_row_tiles) {
     if (two_halves) {
-      MultiplyTiles<2, 2, kPrefetch>(o);
+      MultiplyTiles<2, 2, kOnce>(o);
     } else {
-      MultiplyTiles<2, 1, kPrefetch>(o);
+      MultiplyTiles<2, 1, kOnce>(o);
     }
   } else if (two_halves) {
-    MultiplyTiles<1, 2, kPrefetch>(o);
+    MultiplyTiles<1, 2, kOnce>(o);
   } else {
-    MultiplyTiles<1, 1, kPrefetch>(o);
+    MultiplyTiles<1, 1, kOnce>(o);
   }
 }
 
-} // namespace
+}  // namespace
 
-void MultiplyAmx(const LeftOperand &a, int64_t rows, const void *b,
-                 int64_t k_blocks, int64_t columns, float *c, int64_t ldc,
+void MultiplyAmx(const LeftOperand& a,
+                 int64_t rows,
+                 const void* b,
+                 int64_t k_blocks,
+                 int64_t columns,
+                 float* c,
+                 int64_t ldc,
                  bool accumulate) {
   constexpr int64_t kRowsAtOnce = 2 * kTileRows;
   const int64_t whole = rows / kRowsAtOnce * kRowsAtOnce;
   const int64_t rest = rows - whole;
   const int64_t rest0 = rest < kTileRows ? rest : kTileRows;
   const int64_t rest1 = rest - rest0;
-  const int64_t step = rows <= kRowsAtOnce ? k_blocks : kCachedBlocks;
-  const char *left = static_cast<const char *>(a.data);
+  const int64_t step = rows <= kRowsAtOnce || k_blocks <= kWholeBlocks ? k_blocks : kCutBlocks;
+  const char* left = static_cast<const char*>(a.data);
   Operands o;
   o.left_row = a.row;
   o.left_block = a.block;
@@ -141,35 +146,44 @@ void MultiplyAmx(const LeftOperand &a, int64_t rows, const void *b,
   } else {
     Configure(rest0, rest1);
   }
-  // Blocks of k outermost: the rows' share of a block stays in the second cache
-  // over all panels, a panel's share in the first cache over all rows.
+  const int64_t row_blocks = CeilDiv(rows, kRowsAtOnce);
+  o.ahead_lines = CeilDiv(kBlockBytes / 64, row_blocks);
+  const int64_t panel_bytes = k_blocks * kBlockBytes;
+  // Blocks of k outermost: what the rows and a panel have in one stays in the second cache.
   for (int64_t block = 0; block < k_blocks; block += step) {
     o.k_blocks = block + step < k_blocks ? step : k_blocks - block;
     o.accumulate = accumulate || block > 0;
     for (int64_t column = 0; column < columns; column += kPanelColumns) {
       const bool two_halves = columns - column > kHalfColumns;
-      o.right = static_cast<const char *>(b) +
-                (column / kPanelColumns * k_blocks + block) * kBlockBytes;
+      o.right =
+          static_cast<const char*>(b) + column / kPanelColumns * panel_bytes + block * kBlockBytes;
       const auto at = [&](int64_t row) {
         o.left0 = left + row / kTileRows * a.row_tile + block * a.block;
         o.left1 = o.left0 + a.row_tile;
         o.c = c + row * ldc + column;
+        // Each row block fetches its share of the next panel.
+        o.ahead = o.right + panel_bytes + row / kRowsAtOnce * o.k_blocks * o.ahead_lines * 64;
       };
       for (int64_t row = 0; row < whole; row += kRowsAtOnce) {
         at(row);
-        Multiply<false>(o, true, two_halves);
+        if (row_blocks == 1) {
+          Multiply<true>(o, true, two_halves);
+        } else {
+          Multiply<false>(o, true, two_halves);
+        }
       }
-      if (rest == 0)
-        continue;
+      if (rest == 0) continue;
       at(whole);
-      if (whole > 0)
+      if (whole > 0) {
         Configure(rest0, rest1);
-      Multiply<true>(o, rest1 > 0, two_halves);
-      if (whole > 0)
+        Multiply<false>(o, rest1 > 0, two_halves);
         Configure(kTileRows, kTileRows);
+      } else {
+        Multiply<true>(o, rest1 > 0, two_halves);
+      }
     }
   }
   _tile_release();
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

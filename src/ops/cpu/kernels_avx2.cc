@@ -6,4 +6,4 @@ namespace baltoro::cpu {
 constinit const Kernels kAvx2Bf16 = MakeKernels<false, true>();
 constinit const Kernels kAvx2F32 = MakeKernels<false, false>();
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

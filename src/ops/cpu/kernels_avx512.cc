@@ -7,4 +7,4 @@ constinit const Kernels kAvx512WideningBf16 = MakeKernels<false, true>();
 constinit const Kernels kAvx512F32 = MakeKernels<false, false>();
 constinit const Kernels kAvx512Bf16Tiles = MakeKernels<true, true>();
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

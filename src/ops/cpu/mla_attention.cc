@@ -9,10 +9,9 @@
 namespace baltoro::cpu {
 namespace {
 
-void Check(const MlaAttentionArgs &args) {
+void Check(const MlaAttentionArgs& args) {
   const int64_t heads = args.heads;
-  BT_CHECK(args.q.rank == 3 && args.q.dim(1) == heads &&
-           args.q.dim(2) == args.nope + args.rope);
+  BT_CHECK(args.q.rank == 3 && args.q.dim(1) == heads && args.q.dim(2) == args.nope + args.rope);
   BT_CHECK(args.q.stride[1] >= args.q.dim(2));
   BT_CHECK(args.out.rank == 2 && args.out.dim(0) == args.q.dim(0));
   BT_CHECK(args.out.dim(1) == heads * args.value);
@@ -21,110 +20,96 @@ void Check(const MlaAttentionArgs &args) {
   BT_CHECK(args.cache.width == args.latent + args.rope);
   CheckPacked(args.kv_b);
   CheckPacked(args.uk_t);
-  BT_CHECK(args.kv_b.n == heads * (args.nope + args.value) &&
-           args.kv_b.k == args.latent);
-  BT_CHECK(args.uk_t.n == args.latent && args.uk_t.k == args.nope &&
-           args.uk_t.count == heads);
+  BT_CHECK(args.kv_b.n == heads * (args.nope + args.value) && args.kv_b.k == args.latent);
+  BT_CHECK(args.uk_t.n == args.latent && args.uk_t.k == args.nope && args.uk_t.count == heads);
   BT_CHECK(args.kv_b.dtype == args.uk_t.dtype);
   if (args.lse) {
     BT_CHECK(args.lse.dtype == DType::kF32 && args.lse.rank == 2);
     BT_CHECK(args.lse.dim(0) == args.q.dim(0) && args.lse.dim(1) == heads);
   }
-  for (const AttentionSequence &sequence : args.sequences) {
-    BT_CHECK(sequence.query_begin >= 0 && sequence.query_count >= 0 &&
-             sequence.key_count >= 0);
+  for (const AttentionSequence& sequence : args.sequences) {
+    BT_CHECK(sequence.query_begin >= 0 && sequence.query_count >= 0 && sequence.key_count >= 0);
     BT_CHECK(sequence.query_begin + sequence.query_count <= args.q.dim(0));
-    BT_CHECK(static_cast<int64_t>(sequence.blocks.size()) >=
-             BlockCount(sequence));
+    BT_CHECK(static_cast<int64_t>(sequence.blocks.size()) >= BlockCount(sequence));
     BT_CHECK(sequence.block_positions.empty() ||
              sequence.block_positions.size() == sequence.blocks.size());
   }
 }
 
-} // namespace
+}  // namespace
 
-int64_t BlockCount(const AttentionSequence &sequence) {
+int64_t BlockCount(const AttentionSequence& sequence) {
   return CeilDiv(sequence.key_count, kKeys);
 }
 
-KeyBlock BlockAt(const KvLayerView &cache, const AttentionSequence &sequence,
-                 int64_t i) {
+KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, int64_t i) {
   const auto at = static_cast<size_t>(i);
   const int32_t physical = sequence.blocks[at];
   BT_CHECK(physical >= 0 && physical < cache.num_blocks);
-  return {.data = static_cast<const char *>(cache.data) +
+  return {.data = static_cast<const char*>(cache.data) +
                   physical * kKeys * cache.width * SizeOf(cache.dtype),
-          .position = sequence.block_positions.empty()
-                          ? i * kKeys
-                          : int64_t{sequence.block_positions[at]},
+          .position =
+              sequence.block_positions.empty() ? i * kKeys : int64_t{sequence.block_positions[at]},
           .keys = std::min(kKeys, sequence.key_count - i * kKeys)};
 }
 
-GroupState GroupStateAt(float *memory, int64_t columns) {
+GroupState GroupStateAt(float* memory, int64_t columns) {
   const int64_t out = kGroupRows * RoundUp(columns, kPanelColumns);
-  return {
-      .out = memory, .highest = memory + out, .sum = memory + out + kGroupRows};
+  return {.out = memory, .highest = memory + out, .sum = memory + out + kGroupRows};
 }
 
-void ClearGroupState(const GroupState &state, int64_t columns) {
+void ClearGroupState(const GroupState& state, int64_t columns) {
   std::fill_n(state.out, kGroupRows * RoundUp(columns, kPanelColumns), 0.0f);
-  std::fill_n(state.highest, kGroupRows,
-              -std::numeric_limits<float>::infinity());
+  std::fill_n(state.highest, kGroupRows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, kGroupRows, 0.0f);
 }
 
-GroupScratch::GroupScratch(char *memory)
-    : scores(reinterpret_cast<float *>(memory)),
+GroupScratch::GroupScratch(char* memory)
+    : scores(reinterpret_cast<float*>(memory)),
       correction(scores + kKeys * kGroupRows),
-      limits(reinterpret_cast<int32_t *>(correction + kGroupRows)),
+      limits(reinterpret_cast<int32_t*>(correction + kGroupRows)),
       probabilities(limits + kGroupRows) {}
 
-void AttendBlock(const Kernels &kernels, const GroupProduct &product,
-                 const GroupScratch &scratch, const GroupState &state) {
-  kernels.multiply(product.keys, product.key_count, product.queries,
-                   CeilDiv(product.k, kBlockK), product.rows, scratch.scores,
-                   kGroupRows,
+void AttendBlock(const Kernels& kernels,
+                 const GroupProduct& product,
+                 const GroupScratch& scratch,
+                 const GroupState& state) {
+  kernels.multiply(product.keys, product.key_count, product.queries, CeilDiv(product.k, kBlockK),
+                   product.rows, scratch.scores, kGroupRows,
                    /*accumulate=*/false);
-  const bool corrected =
-      kernels.softmax_block({.scores = scratch.scores,
-                             .limits = scratch.limits,
-                             .rows = product.rows,
-                             .scale = product.scale,
-                             .round_to_bf16 = product.act == DType::kBf16,
-                             .highest = state.highest,
-                             .sum = state.sum,
-                             .correction = scratch.correction,
-                             .probabilities = scratch.probabilities});
+  const bool corrected = kernels.softmax_block({.scores = scratch.scores,
+                                                .limits = scratch.limits,
+                                                .rows = product.rows,
+                                                .scale = product.scale,
+                                                .round_to_bf16 = product.act == DType::kBf16,
+                                                .highest = state.highest,
+                                                .sum = state.sum,
+                                                .correction = scratch.correction,
+                                                .probabilities = scratch.probabilities});
   const int64_t stride = RoundUp(product.columns, kPanelColumns);
   for (int64_t row = 0; corrected && row < product.rows; ++row) {
-    if (scratch.correction[row] == 1.0f)
-      continue;
-    kernels.scale(state.out + row * stride, scratch.correction[row],
-                  product.columns);
+    if (scratch.correction[row] == 1.0f) continue;
+    kernels.scale(state.out + row * stride, scratch.correction[row], product.columns);
   }
-  kernels.multiply(TilesAt(scratch.probabilities, kernels.tile, kKeys),
-                   product.rows, product.values, kKeys / kBlockK,
-                   product.columns, state.out, stride,
+  kernels.multiply(TilesAt(scratch.probabilities, kernels.tile, kKeys), product.rows,
+                   product.values, kKeys / kBlockK, product.columns, state.out, stride,
                    /*accumulate=*/true);
 }
 
 float LogSumExp(float highest, float sum) {
-  return sum == 0 ? -std::numeric_limits<float>::infinity()
-                  : highest + std::log(sum);
+  return sum == 0 ? -std::numeric_limits<float>::infinity() : highest + std::log(sum);
 }
 
-int32_t FirstAbsorbed(const AttentionSequence &sequence) {
-  return std::clamp(sequence.absorbed_from - sequence.first_position, 0,
-                    sequence.query_count);
+int32_t FirstAbsorbed(const AttentionSequence& sequence) {
+  return std::clamp(sequence.absorbed_from - sequence.first_position, 0, sequence.query_count);
 }
 
-void MlaAttention(const OpContext &ctx, const MlaAttentionArgs &args) {
+void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args) {
   Check(args);
-  if (args.q.dim(0) == 0)
-    return;
+  if (args.q.dim(0) == 0) return;
   BT_CHECK(ctx.scratch != nullptr);
   AttendExpanded(ctx, args);
   AttendAbsorbed(ctx, args);
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

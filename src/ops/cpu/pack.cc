@@ -7,75 +7,75 @@
 namespace baltoro::cpu {
 namespace {
 
-Bf16 Stored(float x, Bf16) { return ToBf16(x); }
-Bf16 Stored(Bf16 x, Bf16) { return x; }
-float Stored(float x, float) { return x; }
-float Stored(Bf16 x, float) { return ToFloat(x); }
+Bf16 Stored(float x, Bf16) {
+  return ToBf16(x);
+}
+Bf16 Stored(Bf16 x, Bf16) {
+  return x;
+}
+float Stored(float x, float) {
+  return x;
+}
+float Stored(Bf16 x, float) {
+  return ToFloat(x);
+}
 
 // One block of 32 k of one column: `count` elements, then zeros.
 template <typename Out, typename In>
-void PackColumn(Out *column, const In *from, int64_t count) {
+void PackColumn(Out* column, const In* from, int64_t count) {
   // Elements of one k (f32) or of a pair of k (bf16) of the 16 columns of a
   // half lie together.
   constexpr int64_t kTogether = sizeof(Out) == 2 ? 2 : 1;
   for (int64_t k = 0; k < kBlockK; ++k) {
-    Out &to = column[k / kTogether * kTogether * kHalfColumns + k % kTogether];
+    Out& to = column[k / kTogether * kTogether * kHalfColumns + k % kTogether];
     to = k < count ? Stored(from[k], Out{}) : Out{};
   }
 }
 
 template <typename Out, typename In>
-void PackTyped(Out *dst, int64_t n, int64_t k, int64_t row_begin,
-               const TensorView &src) {
+void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const TensorView& src) {
   constexpr int64_t kTogether = sizeof(Out) == 2 ? 2 : 1;
   const int64_t blocks = CeilDiv(k, kBlockK);
   const int64_t given_end = row_begin + src.dim(0);
   // The rows that end the matrix also bring the padding of its last panel.
   const int64_t end = given_end == n ? RoundUp(n, kPanelColumns) : given_end;
-  for (int64_t begin = row_begin; begin < end;
-       begin = RoundUp(begin + 1, kHalfColumns)) {
+  for (int64_t begin = row_begin; begin < end; begin = RoundUp(begin + 1, kHalfColumns)) {
     const int64_t half_end = std::min(end, RoundUp(begin + 1, kHalfColumns));
-    Out *half = dst + begin / kPanelColumns * blocks * kBlockElements +
+    Out* half = dst + begin / kPanelColumns * blocks * kBlockElements +
                 begin % kPanelColumns / kHalfColumns * (kBlockElements / 2);
     // Block by block, so that what is written stays in the first cache.
     for (int64_t block = 0; block < blocks; ++block) {
       for (int64_t row = begin; row < half_end; ++row) {
-        const int64_t count =
-            row < given_end ? std::min(kBlockK, k - block * kBlockK) : 0;
-        const In *from = count > 0
-                             ? src.row<In>(row - row_begin) + block * kBlockK
-                             : nullptr;
-        PackColumn(half + block * kBlockElements +
-                       row % kHalfColumns * kTogether,
-                   from, count);
+        const int64_t count = row < given_end ? std::min(kBlockK, k - block * kBlockK) : 0;
+        const In* from = count > 0 ? src.row<In>(row - row_begin) + block * kBlockK : nullptr;
+        PackColumn(half + block * kBlockElements + row % kHalfColumns * kTogether, from, count);
       }
     }
   }
 }
 
-} // namespace
+}  // namespace
 
 int64_t PackedBytes(DType stored, int64_t n, int64_t k) {
   BT_CHECK(n > 0 && k > 0);
   return CeilDiv(n, kPanelColumns) * PanelBytes(stored, k);
 }
 
-void PackRows(DType stored, void *dst, int64_t n, int64_t k, int64_t row_begin,
-              TensorView src) {
+void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src) {
   BT_CHECK(src.rank == 2 && src.dim(1) == k);
   BT_CHECK(row_begin >= 0 && row_begin + src.dim(0) <= n);
   const bool from_bf16 = src.dtype == DType::kBf16;
   BT_CHECK(from_bf16 || src.dtype == DType::kF32);
   BT_CHECK(stored == DType::kBf16 || stored == DType::kF32);
   if (stored == DType::kBf16) {
-    auto *out = static_cast<Bf16 *>(dst);
+    auto* out = static_cast<Bf16*>(dst);
     from_bf16 ? PackTyped<Bf16, Bf16>(out, n, k, row_begin, src)
               : PackTyped<Bf16, float>(out, n, k, row_begin, src);
   } else {
-    auto *out = static_cast<float *>(dst);
+    auto* out = static_cast<float*>(dst);
     from_bf16 ? PackTyped<float, Bf16>(out, n, k, row_begin, src)
               : PackTyped<float, float>(out, n, k, row_begin, src);
   }
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

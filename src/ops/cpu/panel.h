@@ -25,8 +25,12 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileElements = kTileRows * kBlockK;
 constexpr int64_t kBlockElements = kBlockK * kPanelColumns;
 
-constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+constexpr int64_t CeilDiv(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+constexpr int64_t RoundUp(int64_t a, int64_t b) {
+  return CeilDiv(a, b) * b;
+}
 
 constexpr int64_t PanelBytes(DType stored, int64_t k) {
   return CeilDiv(k, kBlockK) * kBlockElements * SizeOf(stored);
@@ -37,4 +41,4 @@ constexpr int64_t TileElements(int64_t rows, int64_t k) {
   return RoundUp(rows, kTileRows) * RoundUp(k, kBlockK);
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

@@ -9,21 +9,19 @@ namespace baltoro::cpu {
 namespace {
 
 // n elements from one type to another.
-void Convert(const Kernels &kernels, void *out, DType to, const void *in,
-             DType from, int64_t n) {
+void Convert(const Kernels& kernels, void* out, DType to, const void* in, DType from, int64_t n) {
   if (from == to) {
     std::memcpy(out, in, static_cast<size_t>(n * SizeOf(to)));
   } else if (to == DType::kBf16) {
-    kernels.round_to_bf16(static_cast<Bf16 *>(out),
-                          static_cast<const float *>(in), n);
+    kernels.round_to_bf16(static_cast<Bf16*>(out), static_cast<const float*>(in), n);
   } else {
-    kernels.widen(static_cast<float *>(out), static_cast<const Bf16 *>(in), n);
+    kernels.widen(static_cast<float*>(out), static_cast<const Bf16*>(in), n);
   }
 }
 
-} // namespace
+}  // namespace
 
-LeftOperand TilesAt(const void *data, DType tile, int64_t k) {
+LeftOperand TilesAt(const void* data, DType tile, int64_t k) {
   const int64_t size = SizeOf(tile);
   return {.data = data,
           .row = kBlockK * size,
@@ -31,40 +29,57 @@ LeftOperand TilesAt(const void *data, DType tile, int64_t k) {
           .row_tile = CeilDiv(k, kBlockK) * kTileElements * size};
 }
 
-void FillTiles(const Kernels &kernels, void *tiles, const RowSource &source,
-               int64_t begin, int64_t end, int64_t k) {
+void FillTiles(const Kernels& kernels,
+               void* tiles,
+               const RowSource& source,
+               int64_t begin,
+               int64_t end,
+               int64_t k) {
   const int64_t size = SizeOf(kernels.tile);
   const LeftOperand at = TilesAt(tiles, kernels.tile, k);
-  for (int64_t row = begin; row < end; ++row) {
-    char *out = static_cast<char *>(tiles) + row / kTileRows * at.row_tile +
-                row % kTileRows * at.row;
-    const char *in = static_cast<const char *>(source.row(row));
-    for (int64_t i = 0; i < k; i += kBlockK, out += at.block) {
-      const int64_t count = std::min(kBlockK, k - i);
-      Convert(kernels, out, kernels.tile, in + i * SizeOf(source.dtype),
-              source.dtype, count);
-      if (count < kBlockK) {
-        std::memset(out + count * size, 0,
-                    static_cast<size_t>((kBlockK - count) * size));
+  const bool copied = source.dtype == DType::kBf16 && kernels.tile == DType::kBf16;
+  constexpr int64_t kRun = 4 * kBlockK;  // of a row before the next row: both stay in the cache
+  for (int64_t tile = begin; tile < end; tile = RoundUp(tile + 1, kTileRows)) {
+    const int64_t tile_end = std::min(end, RoundUp(tile + 1, kTileRows));
+    for (int64_t run = 0; run < k; run += kRun) {
+      for (int64_t row = tile; row < tile_end; ++row) {
+        char* out = static_cast<char*>(tiles) + row / kTileRows * at.row_tile +
+                    row % kTileRows * at.row + run / kBlockK * at.block;
+        const char* in = static_cast<const char*>(source.row(row));
+        for (int64_t i = run; i < std::min(k, run + kRun); i += kBlockK, out += at.block) {
+          const int64_t count = std::min(kBlockK, k - i);
+          if (copied && count == kBlockK) {
+            std::memcpy(out, in + i * 2, kBlockK * 2);
+            continue;
+          }
+          Convert(kernels, out, kernels.tile, in + i * SizeOf(source.dtype), source.dtype, count);
+          if (count < kBlockK) {
+            std::memset(out + count * size, 0, static_cast<size_t>((kBlockK - count) * size));
+          }
+        }
       }
     }
   }
 }
 
-void StoreTiles(const Kernels &kernels, void *tiles, int64_t k, DType act,
-                const float *values, int64_t stride, int64_t row, int64_t rows,
-                int64_t begin, int64_t count) {
+void StoreTiles(const Kernels& kernels,
+                void* tiles,
+                int64_t k,
+                DType act,
+                const float* values,
+                int64_t stride,
+                int64_t row,
+                int64_t rows,
+                int64_t begin,
+                int64_t count) {
   BT_CHECK(row % kTileRows == 0);
   static constexpr float kZeros[kBlockK] = {};
   const int64_t row_tile = CeilDiv(k, kBlockK) * kTileElements;
-  char *at = static_cast<char *>(tiles) +
-             row / kTileRows * row_tile * SizeOf(kernels.tile);
-  kernels.store_tiles(at, row_tile, values, stride, rows, begin, count,
-                      act == DType::kBf16);
+  char* at = static_cast<char*>(tiles) + row / kTileRows * row_tile * SizeOf(kernels.tile);
+  kernels.store_tiles(at, row_tile, values, stride, rows, begin, count, act == DType::kBf16);
   const int64_t padding = RoundUp(k, kBlockK) - k;
   if (padding > 0 && begin + count == k) {
-    kernels.store_tiles(at, row_tile, kZeros, /*stride=*/0, rows, k, padding,
-                        false);
+    kernels.store_tiles(at, row_tile, kZeros, /*stride=*/0, rows, k, padding, false);
   }
 }
 
@@ -72,35 +87,33 @@ int64_t ProductStride(int64_t begin, int64_t end) {
   return RoundUp(end, kPanelColumns) - begin / kPanelColumns * kPanelColumns;
 }
 
-float *MultiplyColumns(const Kernels &kernels, const LeftOperand &a,
-                       int64_t rows, const PackedMatrix &w, int64_t begin,
-                       int64_t end, float *buffer) {
+float* MultiplyColumns(const Kernels& kernels,
+                       const LeftOperand& a,
+                       int64_t rows,
+                       const PackedMatrix& w,
+                       int64_t begin,
+                       int64_t end,
+                       float* buffer) {
   const int64_t panel = begin / kPanelColumns;
   const int64_t skipped = begin - panel * kPanelColumns;
-  kernels.multiply(a, rows,
-                   static_cast<const char *>(w.data) +
-                       panel * PanelBytes(w.dtype, w.k),
-                   CeilDiv(w.k, kBlockK), skipped + end - begin, buffer,
-                   ProductStride(begin, end),
+  kernels.multiply(a, rows, static_cast<const char*>(w.data) + panel * PanelBytes(w.dtype, w.k),
+                   CeilDiv(w.k, kBlockK), skipped + end - begin, buffer, ProductStride(begin, end),
                    /*accumulate=*/false);
   return buffer + skipped;
 }
 
-void StoreRow(const Kernels &kernels, void *out, DType type, const float *in,
-              int64_t n) {
+void StoreRow(const Kernels& kernels, void* out, DType type, const float* in, int64_t n) {
   Convert(kernels, out, type, in, DType::kF32, n);
 }
 
-void LoadRow(const Kernels &kernels, float *out, const void *in, DType type,
-             int64_t n) {
+void LoadRow(const Kernels& kernels, float* out, const void* in, DType type, int64_t n) {
   Convert(kernels, out, DType::kF32, in, type, n);
 }
 
-void CheckPacked(const PackedMatrix &w) {
+void CheckPacked(const PackedMatrix& w) {
   BT_CHECK(w.data != nullptr && w.n > 0 && w.k > 0);
   BT_CHECK(w.dtype == DType::kBf16 || w.dtype == DType::kF32);
-  BT_CHECK(reinterpret_cast<uintptr_t>(w.data) % 64 == 0 &&
-           w.stride_bytes % 64 == 0);
+  BT_CHECK(reinterpret_cast<uintptr_t>(w.data) % 64 == 0 && w.stride_bytes % 64 == 0);
 }
 
-} // namespace baltoro::cpu
+}  // namespace baltoro::cpu

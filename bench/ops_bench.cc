@@ -1,0 +1,325 @@
+// The heavy operations at the shapes of the family, each beside what the machine can do at best:
+// bytes of weights and cache against the streaming-read ceiling where few rows share them,
+// operations against the peak of register-only products where many do.
+//
+//   ops_bench [--isa=NAME] [--threads=N] [--only=TEXT]
+//
+// Weights are cycled through copies that together exceed the caches, so that every pass reads them
+// from memory, as a model's layers do. Where bytes matter, plain reads of the same memory alternate
+// with the operation, so that both see the same pages and the same neighbours on a shared machine.
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "ceilings.h"
+#include "device/buffer.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/isa.h"
+
+namespace baltoro::bench {
+namespace {
+
+constexpr int64_t kColdBytes = int64_t{3} << 30;  // copies of weights in all
+constexpr int64_t kCopiesMax = 4096;
+
+Buffer Filled(int64_t bytes) {
+  Buffer buffer = Buffer::Create(static_cast<size_t>(bytes), "benchmark").value();
+  // Any finite numbers will do: 0x3c.. is about 0.01.
+  auto* words = static_cast<uint16_t*>(buffer.data());
+  for (int64_t i = 0; i < bytes / 2; ++i) {
+    words[i] = static_cast<uint16_t>(0x3C00 + i * 31 % 256 + (i % 3 == 0 ? 0x8000 : 0));
+  }
+  return buffer;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class OpsBench {
+ public:
+  OpsBench(int threads, std::string only) : pool_(threads), only_(std::move(only)) {}
+
+  void Run() {
+    product_gflops_ = MeasureProductGflops(pool_);
+    fmt::print("{} threads, {}: products {:.0f} GFLOP/s\n\n", pool_.threads(),
+               NameOf(cpu::ActiveIsa()), product_gflops_);
+    fmt::print("{:<52} {:>10} {:>7} {:>7} {:>6} {:>9} {:>6}\n", "operation", "median us", "GB/s",
+               "read", "%read", "GFLOP/s", "%peak");
+    Loops();
+    for (const auto& [name, n, k] : {std::tuple{"moonlight q", 3072, 2048},
+                                     {"moonlight o", 2048, 2048},
+                                     {"moonlight kv_a", 576, 2048},
+                                     {"moonlight router", 64, 2048},
+                                     {"moonlight dense", 22528, 2048},
+                                     {"pocket gate/up", 256, 256},
+                                     {"K2 q_a+kv_a", 2112, 7168},
+                                     {"K2 rank q_b", 1536, 1536},
+                                     {"K2 rank o", 7168, 1024}}) {
+      for (const int64_t rows : {1, 4, 8, 32, 64, 512}) LinearOp(name, rows, n, k);
+    }
+    for (const int64_t rows : {1, 4, 8, 32, 64, 512}) {
+      Experts("moonlight experts", rows, 2048, 1408, 64, 6);
+    }
+    for (const int64_t rows : {1, 32, 512}) Experts("pocket experts", rows, 256, 128, 16, 4);
+    for (const int64_t rows : {1, 32, 512}) Experts("K2 rank experts", rows, 7168, 256, 96, 8);
+    for (const int32_t heads : {8, 16, 64}) {
+      for (const int64_t keys : {512, 4096}) {
+        for (const int64_t sequences : {1, 8, 32}) Decode(heads, keys, sequences);
+      }
+      Prefill(heads, 512, 512);
+      Prefill(heads, 512, 4096);
+      Prefill(heads, 2048, 2048);
+    }
+  }
+
+ private:
+  // What one call must do: `bytes` of `memory`, which is read beside it where it is given.
+  struct Cost {
+    double bytes = 0;
+    double flops = 0;
+    const Buffer* memory = nullptr;
+  };
+
+  bool Wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
+
+  template <typename Body>
+  void Measure(const std::string& name, Cost cost, const Body& body) {
+    body(0);
+    const double once = Time(1, body).best;
+    const int rounds = std::clamp(static_cast<int>(0.25 / std::max(once, 1e-6)), 5, 2000);
+    std::vector<double> calls;
+    std::vector<double> reads;
+    const auto span = static_cast<int64_t>(cost.bytes) / 256 * 256;
+    for (int i = 0; i < rounds; ++i) {
+      calls.push_back(Time(1, [&](int) { body(i); }).best);
+      if (cost.memory == nullptr) continue;
+      // Half way round from where the operation is.
+      const auto size = static_cast<int64_t>(cost.memory->bytes());
+      const int64_t spans = std::max<int64_t>(1, size / span);
+      const char* at =
+          static_cast<const char*>(cost.memory->data()) + (i + spans / 2) % spans * span / 64 * 64;
+      reads.push_back(Time(1, [&](int) { StreamRead(pool_, at, std::min(span, size)); }).best);
+    }
+    const double seconds = Median(calls);
+    const double read_gbps = reads.empty() ? 0 : cost.bytes / Median(reads) * 1e-9;
+    const double gbps = cost.bytes / seconds * 1e-9;
+    const double gflops = cost.flops / seconds * 1e-9;
+    fmt::print("{:<52} {:>10.1f} {:>7.2f} {:>7.2f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", name,
+               seconds * 1e6, gbps, read_gbps, read_gbps > 0 ? 100 * gbps / read_gbps : 0, gflops,
+               100 * gflops / product_gflops_);
+    std::fflush(stdout);
+  }
+
+  OpContext Context() {
+    scratch_.Reset();
+    return {.pool = &pool_, .scratch = &scratch_};
+  }
+
+  void Loops() {
+    if (!Wanted("empty loop")) return;
+    Measure("empty loop", {},
+            [&](int) { pool_.ParallelFor(pool_.threads(), [](int64_t, int) {}); });
+  }
+
+  void LinearOp(const std::string& what, int64_t rows, int64_t n, int64_t k) {
+    const std::string name = fmt::format("linear {} T={} n={} k={}", what, rows, n, k);
+    if (!Wanted(name)) return;
+    const int64_t bytes = cpu::PackedBytes(DType::kBf16, n, k);
+    const int64_t copies = std::clamp<int64_t>(kColdBytes / bytes, 1, kCopiesMax);
+    const Buffer weights = Filled(bytes * copies);
+    const Buffer x = Filled(rows * k * 2);
+    const Buffer out = Filled(rows * n * 4);
+    PackedMatrix w = {.data = weights.data(), .n = n, .k = k, .count = copies};
+    w.stride_bytes = bytes;
+    Measure(name,
+            {.bytes = static_cast<double>(bytes),
+             .flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k),
+             .memory = &weights},
+            [&](int i) {
+              cpu::Linear(Context(), TensorView(out.data(), DType::kF32, {rows, n}),
+                          TensorView(x.data(), DType::kBf16, {rows, k}), w.at(i % copies));
+            });
+  }
+
+  void Experts(const std::string& what,
+               int64_t rows,
+               int64_t hidden,
+               int64_t inter,
+               int64_t experts,
+               int64_t top_k) {
+    const std::string name =
+        fmt::format("{} T={} H={} I={} {} of {}", what, rows, hidden, inter, top_k, experts);
+    if (!Wanted(name)) return;
+    const int64_t up_bytes = cpu::PackedBytes(DType::kBf16, 2 * inter, hidden);
+    const int64_t down_bytes = cpu::PackedBytes(DType::kBf16, hidden, inter);
+    const Buffer up = Filled(up_bytes * experts);
+    const Buffer down = Filled(down_bytes * experts);
+    const Buffer x = Filled(rows * hidden * 2);
+    const Buffer out = Filled(rows * hidden * 4);
+    const Buffer weights = Filled(rows * top_k * 4);
+    // Each round has its own uniform choice.
+    constexpr int64_t kRounds = 64;
+    const Buffer ids = Filled(kRounds * rows * top_k * 4);
+    std::mt19937 engine(1);
+    std::vector<int32_t> order(static_cast<size_t>(experts));
+    std::iota(order.begin(), order.end(), 0);
+    double used = 0;
+    for (int64_t round = 0; round < kRounds; ++round) {
+      std::vector<bool> seen(order.size());
+      for (int64_t t = 0; t < rows; ++t) {
+        std::shuffle(order.begin(), order.end(), engine);
+        for (int64_t j = 0; j < top_k; ++j) {
+          static_cast<int32_t*>(ids.data())[(round * rows + t) * top_k + j] = order[j];
+          seen[static_cast<size_t>(order[j])] = true;
+        }
+      }
+      used += static_cast<double>(std::count(seen.begin(), seen.end(), true)) / kRounds;
+    }
+    std::iota(order.begin(), order.end(), 0);
+    Measure(
+        name,
+        {.bytes = used * static_cast<double>(up_bytes + down_bytes),
+         .flops = 6.0 * static_cast<double>(rows * top_k * hidden) * static_cast<double>(inter)},
+        [&](int i) {
+          char* chosen = static_cast<char*>(ids.data()) + i % kRounds * rows * top_k * 4;
+          cpu::ExpertBank(Context(),
+                          {.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
+                           .x = TensorView(x.data(), DType::kBf16, {rows, hidden}),
+                           .ids = TensorView(chosen, DType::kI32, {rows, top_k}),
+                           .weights = TensorView(weights.data(), DType::kF32, {rows, top_k}),
+                           .gate_up = {.data = up.data(),
+                                       .n = 2 * inter,
+                                       .k = hidden,
+                                       .count = experts,
+                                       .stride_bytes = up_bytes},
+                           .down = {.data = down.data(),
+                                    .n = hidden,
+                                    .k = inter,
+                                    .count = experts,
+                                    .stride_bytes = down_bytes},
+                           .slot_of = order});
+        });
+  }
+
+  // Attention of `sequences` sequences of `keys` keys, the last `queries` tokens of each.
+  void Attention(const std::string& name,
+                 int32_t heads,
+                 int64_t keys,
+                 int64_t queries,
+                 int64_t sequences,
+                 bool absorbed,
+                 Cost cost) {
+    if (!Wanted(name)) return;
+    constexpr int64_t kNope = 128, kRope = 64, kValue = 128, kLatent = 512;
+    const int64_t blocks = (keys + 63) / 64;
+    const Buffer cache = Filled(sequences * blocks * 64 * (kLatent + kRope) * 2);
+    const Buffer kv_b = Filled(cpu::PackedBytes(DType::kBf16, heads * (kNope + kValue), kLatent));
+    const int64_t uk_bytes = cpu::PackedBytes(DType::kBf16, kLatent, kNope);
+    const Buffer uk_t = Filled(heads * uk_bytes);
+    const int64_t rows = sequences * queries;
+    const Buffer q = Filled(rows * heads * (kNope + kRope) * 2);
+    const Buffer out = Filled(rows * heads * kValue * 2);
+    std::vector<int32_t> ids(static_cast<size_t>(sequences * blocks));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::shuffle(ids.begin(), ids.end(), std::mt19937(2));
+    std::vector<AttentionSequence> all;
+    for (int64_t i = 0; i < sequences; ++i) {
+      all.push_back({.query_begin = static_cast<int32_t>(i * queries),
+                     .query_count = static_cast<int32_t>(queries),
+                     .first_position = static_cast<int32_t>(keys - queries),
+                     .absorbed_from = absorbed ? 0 : 1 << 30,
+                     .blocks = std::span(ids).subspan(static_cast<size_t>(i * blocks),
+                                                      static_cast<size_t>(blocks)),
+                     .block_positions = {},
+                     .key_count = static_cast<int32_t>(keys)});
+    }
+    if (absorbed) cost.memory = &cache;
+    Measure(name, cost, [&](int) {
+      cpu::MlaAttention(Context(),
+                        {.out = TensorView(out.data(), DType::kBf16, {rows, heads * kValue}),
+                         .q = TensorView(q.data(), DType::kBf16, {rows, heads, kNope + kRope}),
+                         .cache = {.data = cache.data(),
+                                   .num_blocks = sequences * blocks,
+                                   .width = kLatent + kRope},
+                         .sequences = all,
+                         .kv_b = {.data = kv_b.data(), .n = heads * (kNope + kValue), .k = kLatent},
+                         .uk_t = {.data = uk_t.data(),
+                                  .n = kLatent,
+                                  .k = kNope,
+                                  .count = heads,
+                                  .stride_bytes = uk_bytes},
+                         .scale = 0.07f,
+                         .heads = heads,
+                         .nope = kNope,
+                         .rope = kRope,
+                         .value = kValue,
+                         .latent = kLatent,
+                         .lse = {}});
+    });
+  }
+
+  void Decode(int32_t heads, int64_t keys, int64_t sequences) {
+    const auto h = static_cast<double>(heads);
+    const auto s = static_cast<double>(sequences);
+    const auto n = static_cast<double>(keys);
+    Attention(fmt::format("decode {} heads, {} keys, {} sequences", heads, keys, sequences), heads,
+              keys, 1, sequences, true,
+              {.bytes = s * n * 576 * 2 + h * 256 * 512 * 2,
+               .flops = s * h * (2 * n * (576 + 512) + 2.0 * 256 * 512)});
+  }
+
+  // Counts the products of the causal half only, and the expansion of each key once.
+  void Prefill(int32_t heads, int64_t queries, int64_t keys) {
+    const auto h = static_cast<double>(heads);
+    const auto n = static_cast<double>(keys);
+    const auto t = static_cast<double>(queries);
+    Attention(fmt::format("prefill {} heads, {} queries of {} keys", heads, queries, keys), heads,
+              keys, queries, 1, false,
+              {.bytes = n * 576 * 2 + h * 256 * 512 * 2,
+               .flops = h * (2 * t * (n - t / 2) * (192 + 128) + 2 * n * 256 * 512)});
+  }
+
+  ThreadPool pool_;
+  std::string only_;
+  Arena scratch_;
+  double product_gflops_ = 0;
+};
+
+int Main(int argc, char** argv) {
+  int threads = 0;
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg.starts_with("--isa=")) {
+      const auto isa = cpu::ParseIsa(arg.substr(6));
+      if (!isa.has_value() || !cpu::ForceIsa(*isa).ok()) {
+        fmt::print(stderr, "{}: not an instruction set of this machine\n", arg);
+        return 2;
+      }
+    } else if (arg.starts_with("--threads=")) {
+      threads = std::atoi(argv[i] + 10);
+    } else if (arg.starts_with("--only=")) {
+      only = arg.substr(7);
+    } else {
+      fmt::print(stderr, "usage: ops_bench [--isa=NAME] [--threads=N] [--only=TEXT]\n");
+      return 2;
+    }
+  }
+  OpsBench(threads, only).Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  return baltoro::bench::Main(argc, argv);
+}
