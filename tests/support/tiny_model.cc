@@ -14,16 +14,18 @@ namespace {
 
 constexpr int64_t kBlock = KvLayerView::kBlockTokens;
 
-// What element i of a tensor is, before it is rounded to bf16.
-float TinyValue(const SourceTensor& tensor, uint32_t stream, int64_t i) {
-  const float u = HashUniform(stream, static_cast<uint32_t>(i));
+// The elements of a tensor are base + scale * u, rounded to bf16, with u uniform in [-1, 1).
+struct Spread {
+  float base, scale;
+};
+
+Spread SpreadOf(const SourceTensor& tensor) {
   const std::string_view name = tensor.name;
-  if (name.ends_with("e_score_correction_bias")) return u * 0.4f;
-  if (tensor.shape.size() == 1) return 1.0f + u * 0.25f;
-  if (name.ends_with("embed_tokens.weight")) return u;
-  auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(tensor.shape.back())));
-  if (name.ends_with("mlp.gate.weight")) scale *= 2.0f;
-  return u * scale;
+  if (name.ends_with("e_score_correction_bias")) return {0, 0.4f};
+  if (tensor.shape.size() == 1) return {1, 0.25f};
+  if (name.ends_with("embed_tokens.weight")) return {0, 1};
+  const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(tensor.shape.back())));
+  return {0, name.ends_with("mlp.gate.weight") ? 2 * scale : scale};
 }
 
 }  // namespace
@@ -41,14 +43,23 @@ std::optional<SourceTensor> TinySource::Find(std::string_view name,
 }
 
 Status TinySource::Read(const SourceTensor& tensor, int64_t row, TensorView out) const {
-  const int64_t first = row * out.dim(1);
-  for (int64_t i = 0; i < out.num_elements(); ++i) {
-    const Bf16 value = ToBf16(TinyValue(tensor, static_cast<uint32_t>(tensor.handle), first + i));
-    if (out.dtype == DType::kF32) {
-      out.as<float>()[i] = ToFloat(value);
-    } else {
-      out.as<Bf16>()[i] = value;
+  const Spread spread = SpreadOf(tensor);
+  const auto stream = static_cast<uint32_t>(tensor.handle);
+  const auto first = static_cast<uint32_t>(row * out.dim(1));
+  const auto fill = [&]<typename Element>(Element* to) {
+    for (uint32_t i = 0; i < out.num_elements(); ++i) {
+      const Bf16 value = ToBf16(spread.base + spread.scale * HashUniform(stream, first + i));
+      if constexpr (std::is_same_v<Element, float>) {
+        to[i] = ToFloat(value);
+      } else {
+        to[i] = value;
+      }
     }
+  };
+  if (out.dtype == DType::kF32) {
+    fill(out.as<float>());
+  } else {
+    fill(out.as<Bf16>());
   }
   return {};
 }

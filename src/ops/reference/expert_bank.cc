@@ -9,9 +9,9 @@ namespace {
 
 // y[o] = sum_i x[i] * w[o, i]
 std::vector<double> Product(const std::vector<double>& x, const PackedMatrix& w) {
-  std::vector<double> y(static_cast<size_t>(w.n), 0.0);
+  std::vector<double> y;
   for (int64_t o = 0; o < w.n; ++o) {
-    for (int64_t i = 0; i < w.k; ++i) y[o] += x[i] * double{Load(w.data, w.dtype, o * w.k + i)};
+    y.push_back(Dot(x.data(), Widen(w.data, w.dtype, o * w.k, w.k).data(), w.k));
   }
   return y;
 }
@@ -26,8 +26,7 @@ void ExpertBank(const OpContext&, const ExpertBankArgs& args) {
   BT_CHECK(args.ids.dim(1) == args.weights.dim(1));
   BT_CHECK(args.gate_up.n == 2 * inter && args.gate_up.k == hidden && args.down.n == hidden);
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
-    std::vector<double> x(static_cast<size_t>(hidden));
-    for (int64_t d = 0; d < hidden; ++d) x[d] = Load(args.x, t, d);
+    const std::vector<double> x = Widen(args.x.data, args.x.dtype, t * args.x.stride[0], hidden);
     for (int64_t j = 0; j < args.ids.dim(1); ++j) {
       const int32_t expert = args.ids.row<int32_t>(t)[j];
       BT_CHECK(expert >= 0 && expert < static_cast<int64_t>(args.slot_of.size()));

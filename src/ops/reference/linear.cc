@@ -22,13 +22,14 @@ void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, 
 void Linear(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(x.rank == 2 && out.rank == 2);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
-  std::vector<double> row(static_cast<size_t>(w.k));
+  std::vector<std::vector<double>> rows;
+  for (int64_t t = 0; t < x.dim(0); ++t) {
+    rows.push_back(Widen(x.data, x.dtype, t * x.stride[0], w.k));
+  }
   for (int64_t o = 0; o < w.n; ++o) {
-    for (int64_t i = 0; i < w.k; ++i) row[i] = Load(w.data, w.dtype, o * w.k + i);
+    const std::vector<double> weights = Widen(w.data, w.dtype, o * w.k, w.k);
     for (int64_t t = 0; t < x.dim(0); ++t) {
-      double sum = 0;
-      for (int64_t i = 0; i < w.k; ++i) sum += double{Load(x, t, i)} * row[i];
-      Store(out, t, o, sum);
+      Store(out, t, o, Dot(rows[t].data(), weights.data(), w.k));
     }
   }
 }

@@ -9,162 +9,113 @@
 namespace baltoro::reference {
 namespace {
 
+using Values = std::vector<double>;
+
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What kv_b makes of the cached latents of one sequence, for one head: [keys][N + V].
-std::vector<double> ExpandKeys(const MlaAttentionArgs& args,
-                               const AttentionSequence& sequence,
-                               int64_t head) {
-  constexpr int32_t kBlock = KvLayerView::kBlockTokens;
-  const int64_t rows = args.nope + args.value;
-  const int64_t width = args.latent;
-  std::vector<double> weights;
-  for (int64_t i = head * rows * width; i < (head + 1) * rows * width; ++i) {
-    weights.push_back(Load(args.kv_b.data, args.kv_b.dtype, i));
-  }
-  std::vector<double> expanded;
-  std::vector<double> latent(static_cast<size_t>(width));
-  for (int32_t key = 0; key < sequence.key_count; ++key) {
-    const int64_t slot = int64_t{sequence.blocks[key / kBlock]} * kBlock + key % kBlock;
-    for (int64_t r = 0; r < width; ++r) {
-      latent[r] = Load(args.cache.data, args.cache.dtype, slot * args.cache.width + r);
-    }
-    for (int64_t row = 0; row < rows; ++row) {
-      double sum = 0;
-      for (int64_t r = 0; r < width; ++r) sum += weights[row * width + r] * latent[r];
-      expanded.push_back(sum);
+// The keys of one sequence: their positions, and what the cache holds of them, [keys][R + P].
+struct Keys {
+  Keys(const MlaAttentionArgs& args, const AttentionSequence& sequence) {
+    constexpr int32_t kBlock = KvLayerView::kBlockTokens;
+    const int64_t width = args.cache.width;
+    for (int32_t key = 0; key < sequence.key_count; ++key) {
+      const int64_t slot = int64_t{sequence.blocks[key / kBlock]} * kBlock + key % kBlock;
+      cached.push_back(Widen(args.cache.data, args.cache.dtype, slot * width, width));
+      positions.push_back(sequence.block_positions.empty()
+                              ? key
+                              : sequence.block_positions[key / kBlock] + key % kBlock);
     }
   }
-  return expanded;
+  int64_t count() const { return static_cast<int64_t>(positions.size()); }
+
+  std::vector<Values> cached;
+  std::vector<int32_t> positions;
+};
+
+// One head's share of the weights, and what kv_b makes of each latent: N elements of the key, then
+// V of the value.
+struct Head {
+  Head(const MlaAttentionArgs& args, const Keys& keys, int64_t head) {
+    const int64_t rows = args.nope + args.value;
+    const PackedMatrix& uk = args.uk_t;
+    kv_b = Widen(args.kv_b.data, args.kv_b.dtype, head * rows * args.latent, rows * args.latent);
+    uk_t = Widen(uk.at(head).data, uk.dtype, 0, args.latent * args.nope);
+    for (const Values& latent : keys.cached) {
+      Values key;
+      for (int64_t row = 0; row < rows; ++row) {
+        key.push_back(Dot(&kv_b[row * args.latent], latent.data(), args.latent));
+      }
+      expanded.push_back(std::move(key));
+    }
+  }
+
+  Values kv_b;                   // [N + V][R]
+  Values uk_t;                   // [R][N]
+  std::vector<Values> expanded;  // [keys][N + V]
+};
+
+struct Attended {
+  Values value;  // [V]
+  double lse = -kInfinity;
+};
+
+// sum_key softmax(scores)_key * rows[key][begin : begin + width]
+Values Weighted(const Values& scores,
+                double lse,
+                const std::vector<Values>& rows,
+                int64_t begin,
+                int64_t width) {
+  Values sum(static_cast<size_t>(width), 0.0);
+  for (size_t key = 0; key < scores.size(); ++key) {
+    if (scores[key] == -kInfinity) continue;  // not seen
+    const double share = std::exp(scores[key] - lse);
+    for (int64_t i = 0; i < width; ++i) sum[i] += share * rows[key][begin + i];
+  }
+  return sum;
 }
 
-// One query token of one head: its scores over the visible keys, then the weighted sum of values.
-// `expanded` is empty when no token of the sequence uses the expanded form.
-class Query {
- public:
-  Query(const MlaAttentionArgs& args,
-        const AttentionSequence& sequence,
-        int64_t t,
-        int64_t head,
-        const std::vector<double>& expanded)
-      : args_(args), sequence_(sequence), expanded_(expanded), t_(t), head_(head) {
-    const int32_t position =
-        sequence.first_position + static_cast<int32_t>(t) - sequence.query_begin;
-    absorbed_ = position >= sequence.absorbed_from;
-    for (int32_t key = 0; key < sequence.key_count; ++key) {
-      if (PositionOf(key) <= position) keys_.push_back(key);
-    }
+double LogSumExp(const Values& scores) {
+  double highest = -kInfinity;
+  for (const double score : scores) highest = std::max(highest, score);
+  if (highest == -kInfinity) return highest;
+  double sum = 0;
+  for (const double score : scores) sum += std::exp(score - highest);
+  return highest + std::log(sum);
+}
+
+// `q` is [N + P] of one token and head.
+Attended Attend(const MlaAttentionArgs& args,
+                const Keys& keys,
+                const Head& head,
+                const Values& q,
+                int32_t position,
+                bool absorbed) {
+  Values absorbed_query;  // [R]
+  for (int64_t r = 0; absorbed && r < args.latent; ++r) {
+    absorbed_query.push_back(Dot(q.data(), &head.uk_t[r * args.nope], args.nope));
+  }
+  Values scores;
+  for (int64_t key = 0; key < keys.count(); ++key) {
+    const Values& cached = keys.cached[key];
+    const double rotated = Dot(&q[args.nope], &cached[args.latent], args.rope);
+    const double content = absorbed ? Dot(absorbed_query.data(), cached.data(), args.latent)
+                                    : Dot(q.data(), head.expanded[key].data(), args.nope);
+    const bool seen = keys.positions[key] <= position;
+    scores.push_back(seen ? double{args.scale} * (content + rotated) : -kInfinity);
   }
 
-  void Run() {
-    const std::vector<double> scores = absorbed_ ? AbsorbedScores() : ExpandedScores();
-    double highest = -kInfinity;
-    for (const double score : scores) highest = std::max(highest, score);
-    double sum = 0;
-    for (const double score : scores) sum += std::exp(score - highest);
-
-    std::vector<double> out(static_cast<size_t>(args_.value), 0.0);
-    if (!keys_.empty()) {
-      std::vector<double> shares;
-      for (const double score : scores) shares.push_back(std::exp(score - highest) / sum);
-      out = absorbed_ ? AbsorbedValue(shares) : ExpandedValue(shares);
-    }
-    for (int64_t v = 0; v < args_.value; ++v) {
-      Store(args_.out, t_, head_ * args_.value + v, out[v]);
-    }
-    if (args_.lse) {
-      args_.lse.row<float>(t_)[head_] =
-          static_cast<float>(keys_.empty() ? -kInfinity : highest + std::log(sum));
-    }
+  Attended attended{.value = {}, .lse = LogSumExp(scores)};
+  if (!absorbed) {
+    attended.value = Weighted(scores, attended.lse, head.expanded, args.nope, args.value);
+    return attended;
   }
-
- private:
-  int32_t PositionOf(int32_t key) const {
-    constexpr int32_t kBlock = KvLayerView::kBlockTokens;
-    if (sequence_.block_positions.empty()) return key;
-    return sequence_.block_positions[key / kBlock] + key % kBlock;
+  const Values latent = Weighted(scores, attended.lse, keys.cached, 0, args.latent);
+  for (int64_t v = 0; v < args.value; ++v) {
+    attended.value.push_back(
+        Dot(&head.kv_b[(args.nope + v) * args.latent], latent.data(), args.latent));
   }
-  double Q(int64_t d) const {
-    const TensorView& q = args_.q;
-    return Load(q.data, q.dtype, t_ * q.stride[0] + head_ * q.stride[1] + d);
-  }
-  // Element d of the latent (d < R) or of the rotated key of a key token.
-  double Cached(int32_t key, int64_t d) const {
-    constexpr int32_t kBlock = KvLayerView::kBlockTokens;
-    const int64_t slot = int64_t{sequence_.blocks[key / kBlock]} * kBlock + key % kBlock;
-    return Load(args_.cache.data, args_.cache.dtype, slot * args_.cache.width + d);
-  }
-  // Row `row` of this head's share of kv_b: N key rows, then V value rows.
-  double KvB(int64_t row, int64_t r) const {
-    const int64_t first = head_ * (args_.nope + args_.value);
-    return Load(args_.kv_b.data, args_.kv_b.dtype, (first + row) * args_.latent + r);
-  }
-  double RopeScore(int32_t key) const {
-    double sum = 0;
-    for (int64_t d = 0; d < args_.rope; ++d)
-      sum += Q(args_.nope + d) * Cached(key, args_.latent + d);
-    return sum;
-  }
-  // k_nope[n] of one key for n < N, v[n - N] from there.
-  double Expanded(int32_t key, int64_t n) const {
-    return expanded_[static_cast<size_t>(key * (args_.nope + args_.value) + n)];
-  }
-
-  std::vector<double> ExpandedScores() const {
-    std::vector<double> scores;
-    for (const int32_t key : keys_) {
-      double sum = RopeScore(key);
-      for (int64_t n = 0; n < args_.nope; ++n) sum += Q(n) * Expanded(key, n);
-      scores.push_back(sum * double{args_.scale});
-    }
-    return scores;
-  }
-  std::vector<double> ExpandedValue(const std::vector<double>& shares) const {
-    std::vector<double> out(static_cast<size_t>(args_.value), 0.0);
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      for (int64_t v = 0; v < args_.value; ++v) {
-        out[v] += shares[i] * Expanded(keys_[i], args_.nope + v);
-      }
-    }
-    return out;
-  }
-
-  std::vector<double> AbsorbedScores() const {
-    const PackedMatrix uk = args_.uk_t.at(head_);
-    std::vector<double> query(static_cast<size_t>(args_.latent), 0.0);
-    for (int64_t r = 0; r < args_.latent; ++r) {
-      for (int64_t n = 0; n < args_.nope; ++n) {
-        query[r] += Q(n) * double{Load(uk.data, uk.dtype, r * args_.nope + n)};
-      }
-    }
-    std::vector<double> scores;
-    for (const int32_t key : keys_) {
-      double sum = RopeScore(key);
-      for (int64_t r = 0; r < args_.latent; ++r) sum += query[r] * Cached(key, r);
-      scores.push_back(sum * double{args_.scale});
-    }
-    return scores;
-  }
-  std::vector<double> AbsorbedValue(const std::vector<double>& shares) const {
-    std::vector<double> latent(static_cast<size_t>(args_.latent), 0.0);
-    for (size_t i = 0; i < keys_.size(); ++i) {
-      for (int64_t r = 0; r < args_.latent; ++r) latent[r] += shares[i] * Cached(keys_[i], r);
-    }
-    std::vector<double> out(static_cast<size_t>(args_.value), 0.0);
-    for (int64_t v = 0; v < args_.value; ++v) {
-      for (int64_t r = 0; r < args_.latent; ++r) out[v] += KvB(args_.nope + v, r) * latent[r];
-    }
-    return out;
-  }
-
-  const MlaAttentionArgs& args_;
-  const AttentionSequence& sequence_;
-  const std::vector<double>& expanded_;
-  int64_t t_;
-  int64_t head_;
-  bool absorbed_ = false;
-  std::vector<int32_t> keys_;  // that this query sees
-};
+  return attended;
+}
 
 }  // namespace
 
@@ -178,13 +129,20 @@ void MlaAttention(const OpContext&, const MlaAttentionArgs& args) {
   BT_CHECK(args.kv_b.k == args.latent);
   BT_CHECK(args.uk_t.n == args.latent && args.uk_t.k == args.nope);
   for (const AttentionSequence& sequence : args.sequences) {
-    const bool any_expanded =
-        sequence.query_count > 0 && sequence.first_position < sequence.absorbed_from;
-    for (int64_t head = 0; head < args.heads; ++head) {
-      const std::vector<double> expanded =
-          any_expanded ? ExpandKeys(args, sequence, head) : std::vector<double>();
+    const Keys keys(args, sequence);
+    for (int64_t h = 0; h < args.heads; ++h) {
+      const Head head(args, keys, h);
       for (int32_t i = 0; i < sequence.query_count; ++i) {
-        Query(args, sequence, sequence.query_begin + i, head, expanded).Run();
+        const int64_t t = sequence.query_begin + i;
+        const int32_t position = sequence.first_position + i;
+        const Values q = Widen(args.q.data, args.q.dtype,
+                               t * args.q.stride[0] + h * args.q.stride[1], args.nope + args.rope);
+        const Attended attended =
+            Attend(args, keys, head, q, position, position >= sequence.absorbed_from);
+        for (int64_t v = 0; v < args.value; ++v) {
+          Store(args.out, t, h * args.value + v, attended.value[v]);
+        }
+        if (args.lse) args.lse.row<float>(t)[h] = static_cast<float>(attended.lse);
       }
     }
   }
