@@ -51,7 +51,7 @@ def norm(x, weight, eps):
 
 def packed_attention(q, k, v, bounds, longest, scale):
     """Causal inside each document. q, k, v: [T, h, 192]; bounds: int32 [documents + 1]."""
-    if q.is_cuda:
+    if q.is_cuda and q.dtype == torch.bfloat16:
         from torch.nn.attention.varlen import varlen_attn
         return varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scale, window_size=(-1, 0))
     out = torch.empty_like(q)

@@ -1,5 +1,5 @@
 """Sums, differences, products and quotients: column by column in the thinking, small ones at once without."""
-from data.common import Case, assistant, exact, name, pick, plural, tidy, user, THINGS, FOODS
+from data.common import BEYOND, Case, assistant, exact, name, pick, plural, tidy, user, THINGS, FOODS
 
 
 def add_steps(a, b):
@@ -119,7 +119,7 @@ def generate(rng, hard):
     r = rng.random()
     if not hard and r < 0.2:
         return story(rng)
-    if r < 0.3:
+    if r < 0.3 or hard == BEYOND:
         return chain(rng, hard)
     op, a, b = operands(rng, hard)
     steps, result = solve(op, a, b)
@@ -131,7 +131,7 @@ def generate(rng, hard):
 
 def chain(rng, hard):
     """Three or more numbers added and subtracted in turn."""
-    count = rng.randint(4, 6) if hard else 3
+    count = 7 if hard == BEYOND else rng.randint(4, 6) if hard else 3
     numbers = [number(rng, rng.randint(2, 4) if hard else rng.randint(1, 3)) for _ in range(count)]
     total, text, steps = numbers[0], str(numbers[0]), []
     for n in numbers[1:]:

@@ -3,6 +3,10 @@ import dataclasses
 import hashlib
 import re
 
+# The generators take `hard`: EASY and HARD cases are trained on; BEYOND ones are longer than any of training and
+# only asked, as the hard tier of the evaluation.
+EASY, HARD, BEYOND = 0, 1, 2
+
 
 @dataclasses.dataclass
 class Case:

@@ -2,7 +2,7 @@
 import datetime
 
 from data.arithmetic import add_steps, multiply_steps, subtract_steps, digit_product_steps
-from data.common import Case, assistant, exact, pick, tidy, user
+from data.common import BEYOND, Case, assistant, exact, pick, tidy, user
 
 MONTHS = "January February March April May June July August September October November December".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -37,7 +37,7 @@ def number_in_year(day):
 def between(rng, hard):
     a = some_day(rng)
     if hard:
-        b = a + datetime.timedelta(rng.randint(200, 1200))
+        b = a + datetime.timedelta(rng.randint(600, 1600) if hard == BEYOND else rng.randint(200, 1200))
     else:
         b = datetime.date(a.year, 1, 1) + datetime.timedelta(rng.randrange(365))
         a, b = min(a, b), max(a, b)
@@ -55,7 +55,7 @@ def between(rng, hard):
 
 def later(rng, hard):
     a = some_day(rng)
-    n = rng.randint(61, 700) if hard else rng.randint(1, 60)
+    n = rng.randint(500, 999) if hard == BEYOND else rng.randint(61, 700) if hard else rng.randint(1, 60)
     b = a + datetime.timedelta(n)
     text = pick(rng, f"(What date is {n} days after {shown(rng, a)}?|Add {n} days to {shown(rng, a)}.|Which day is {n} days after {shown(rng, a)}?)")
     day, month, year, left = a.day, a.month, a.year, n
@@ -95,7 +95,7 @@ def weekday(rng, hard):
 
 def weekday_ahead(rng, hard):
     start = rng.randrange(7)
-    n = rng.randint(100, 999) if hard else rng.randint(1, 60)
+    n = rng.randint(500, 1500) if hard == BEYOND else rng.randint(100, 999) if hard else rng.randint(1, 60)
     back = rng.random() < 0.2
     if back:
         text = pick(rng, f"(Today is {DAYS[start]}. What day was it {n} days ago?|If today is {DAYS[start]}, which weekday was {n} days ago?)")
@@ -122,7 +122,7 @@ UNITS = [("km", "m", 1000), ("m", "cm", 100), ("cm", "mm", 10), ("kg", "g", 1000
 
 def units(rng, hard):
     big, small, factor = rng.choice(UNITS)
-    n = rng.randint(100, 9999) if hard else rng.randint(1, 99)
+    n = rng.randint(2000, 20000) if hard == BEYOND else rng.randint(100, 9999) if hard else rng.randint(1, 99)
     if rng.random() < 0.6:
         text = pick(rng, f"(Convert {n} {big} to {small}.|How many {small} are {n} {big}?|What is {n} {big} in {small}?|{n} {big} in {small}?)")
         steps = f"1 {big} = {factor} {small}\n"
@@ -136,7 +136,7 @@ def units(rng, hard):
 
 def clock(rng, hard):
     h, m = rng.randrange(24), rng.randrange(60)
-    n = rng.randint(61, 900) if hard else rng.randint(1, 120)
+    n = rng.randint(700, 1200) if hard == BEYOND else rng.randint(61, 900) if hard else rng.randint(1, 120)
     total = h * 60 + m + n
     text = pick(rng, f"(It is {h:02d}:{m:02d}. What time is it in {n} minutes?|What time is {n} minutes after {h:02d}:{m:02d}?)")
     steps = f"{m}+{n}={m + n}\n{m + n}=60*{(m + n) // 60}+{(m + n) % 60}\n{h}+{(m + n) // 60}={h + (m + n) // 60}"

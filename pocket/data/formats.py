@@ -1,7 +1,7 @@
 """System prompts followed in small ways, and answers given as JSON."""
 import json
 
-from data.common import (Case, assistant, exact, contains, pick, tidy, user, system, word, name, place, code, COLORS, FOODS, JOBS, ANIMALS, THINGS, plural)
+from data.common import (BEYOND, Case, assistant, exact, contains, pick, tidy, user, system, word, name, place, code, COLORS, FOODS, JOBS, ANIMALS, THINGS, plural)
 
 
 def base_question(rng):
@@ -49,7 +49,7 @@ def rule(rng):
 def generate_system(rng, hard):
     thinking = rng.random() < 0.4
     prompts, changes = [], []
-    for _ in range(2 if hard else 1):
+    for _ in range(3 if hard == BEYOND else 2 if hard else 1):
         text, change = rule(rng)
         prompts.append(text)
         changes.append(change)
@@ -75,7 +75,7 @@ SAID = {"age": "{n} is {v} years old.", "city": "{n} lives in {v}.", "job": "{n}
 
 def generate_json(rng, hard):
     thinking = rng.random() < 0.3
-    if rng.random() < 0.6:
+    if rng.random() < (0.3 if hard == BEYOND else 0.6):
         keys = rng.sample([k for k in SAID], rng.randint(6, 8) if hard else rng.randint(1, 4))
         n = name(rng)
         values = {"name": n, **{k: PERSON[k](rng) for k in keys}}
@@ -98,7 +98,7 @@ def generate_json(rng, hard):
             listed = ", ".join(wanted[:-1]) + " and " + wanted[-1]
             text = pick(rng, f"(Reply as JSON with the keys {listed}{about}|Answer in JSON with keys {listed}{about}|Extract {listed} as JSON{about}|Return a JSON object with {listed}{about}): {text}")
     else:
-        count = rng.randint(7, 10) if hard else rng.randint(1, 4)
+        count = rng.randint(14, 22) if hard == BEYOND else rng.randint(7, 10) if hard else rng.randint(1, 4)
         items = {word(rng, 1, 2): (rng.randint(0, 999) if rng.random() < 0.6 else word(rng, 1, 2)) for _ in range(count)}
         result = items
         said = ", ".join(f"{k} is {v}" for k, v in items.items())

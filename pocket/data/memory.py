@@ -1,7 +1,7 @@
 """Facts told in one turn and asked for turns later, and retrieval from long texts."""
 import math
 
-from data.common import (Case, assistant, exact, pick, tidy, user, word, code, distinct, name, place, ANIMALS, CITIES,
+from data.common import (BEYOND, Case, assistant, exact, pick, tidy, user, word, code, distinct, name, place, ANIMALS, CITIES,
                          COLORS, FOODS, JOBS, SPORTS, FIRST_NAMES)
 
 # fact -> (value maker, ways to tell it, ways to ask for it, the answer)
@@ -36,10 +36,10 @@ FACTS = {
 ACKS = ["I will remember that.", "Noted.", "Got it.", "OK, I have noted that."]
 
 
-def custom_fact(rng):
+def custom_fact(rng, what=None, hard=False):
     """my drolvem is X: an attribute nobody has heard of."""
-    what = word(rng, 1, 2)
-    return what, (lambda r: code(r), [f"My {what} is {{v}}.", f"The name of my {what} is {{v}}."], [f"What is my {what}?", f"What did I say about my {what}?"],
+    what = what or word(rng, 1, 2)
+    return what, (lambda r: code(r, hard), [f"My {what} is {{v}}.", f"The name of my {what} is {{v}}."], [f"What is my {what}?", f"What did I say about my {what}?"],
                   f"Your {what} is {{v}}.")
 
 
@@ -50,6 +50,10 @@ def facts(rng, hard, thinking):
     for i in range(len(chosen)):
         if rng.random() < 0.2:
             chosen[i] = custom_fact(rng)
+    if hard == BEYOND:  # many things with names that look alike, and long codes
+        stems = distinct(rng, rng.randint(6, 12), lambda r: word(r, 1, 2))
+        chosen = [custom_fact(rng, stem + ending, True) for stem in stems for ending in rng.sample(["", "s", "n", "ek", "o", "r", "ta", "um"], 4)]
+        rng.shuffle(chosen)
     values = {k: fact[0](rng) for k, fact in chosen}
     messages = []
 
@@ -69,7 +73,7 @@ def facts(rng, hard, thinking):
             say(text, ACKS[0] if rng.random() < 0.7 else rng.choice(ACKS))
         while rng.random() < (0.35 if not hard else 0.45):
             say(*aside(rng))
-    if rng.random() < (0.6 if hard else 0.1):  # a correction: the newest value counts
+    for _ in range(rng.randint(2, 4) if hard == BEYOND else rng.random() < (0.6 if hard else 0.1)):  # a correction: the newest value counts
         k, fact = rng.choice(chosen)
         values[k] = fact[0](rng)
         told = rng.choice(fact[1]).format(v=values[k])
@@ -124,19 +128,27 @@ def value_for(rng, attribute, hard):
 def retrieval(rng, hard, tokens=None):
     """One entry out of a long text, a table, a list or a log. `tokens`: about how long the text is."""
     if tokens is None:
-        if hard:
+        if hard == BEYOND:
+            tokens = int(math.exp(rng.uniform(math.log(1500), math.log(6000))))
+        elif hard:
             tokens = int(math.exp(rng.uniform(math.log(2500), math.log(7000))))
         else:
             tokens = int(math.exp(rng.uniform(math.log(80), math.log(3600))))
     thinking = rng.random() < 0.4
     style = rng.randrange(5)
     attribute = rng.choice(ATTRIBUTES) if rng.random() < 0.7 else word(rng, 1, 2)
-    two = hard and rng.random() < 0.5  # two attributes for each name: the other one is a decoy
+    two = hard and rng.random() < (0.9 if hard == BEYOND else 0.5)  # two attributes for each name: the other one is a decoy
     other = rng.choice([a for a in ATTRIBUTES if a != attribute])
     noise = rng.choice([0, 0, 0.5, 1, 4])
     entries, parts, used = {}, [], 0
     make = (lambda r: word(r, 2, 3).capitalize()) if rng.random() < 0.7 else (lambda r: word(r, 2, 3))
     while used < tokens:
+        if hard == BEYOND and entries and rng.random() < 0.85:  # names that differ in one letter
+            base = rng.choice(list(entries))
+            at = rng.randrange(1, len(base))
+            make = lambda r: base[:at] + r.choice("abcdefghijklmnopqrstuvwxyz") + base[at + 1:]  # noqa: E731,B023
+        elif hard == BEYOND:
+            make = lambda r: word(r, 2, 3).capitalize()  # noqa: E731
         if entries and rng.random() < noise / (1 + noise):
             line = filler(rng)
             parts.append(line)
@@ -145,7 +157,7 @@ def retrieval(rng, hard, tokens=None):
         who = make(rng)
         if who in entries:
             continue
-        entries[who] = value_for(rng, attribute, hard)
+        entries[who] = code(rng, True) if hard == BEYOND else value_for(rng, attribute, hard)
         lines = [(attribute, entries[who])]
         if two:
             lines.append((other, value_for(rng, other, hard)))

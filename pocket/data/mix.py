@@ -48,4 +48,4 @@ def stream(rng):
     weights = [FAMILIES[n][1] for n in names]
     while True:
         family = rng.choices(names, weights)[0]
-        yield draw(rng, family, rng.random() < FAMILIES[family][2])
+        yield draw(rng, family, int(rng.random() < FAMILIES[family][2]))

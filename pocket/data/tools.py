@@ -1,7 +1,7 @@
 """Conversations with declared tools: which one, with what arguments, one after another, several at once, or none."""
 import json
 
-from data.common import (Case, assistant, distinct, exact, name, pick, place, system, tidy, user, word, code, plural, ANIMALS,
+from data.common import (BEYOND, Case, assistant, distinct, exact, name, pick, place, system, tidy, user, word, code, plural, ANIMALS,
                          CITIES, COLORS, FIRST_NAMES, FOODS, JOBS, THINGS)
 
 ADJECTIVES = """alpine ancient annual broken busy central cheap cold common daily dark deep digital double early empty fast final fresh frozen
@@ -120,7 +120,7 @@ class Tool:
         self.description = pick(rng, f"({self.verb} {what}|{self.verb} {what}.|{self.verb} {what}|Use this to {self.verb[0].lower() + self.verb[1:]} {what}.|This tool can {self.verb[0].lower() + self.verb[1:]} {what}.)")
         used = set()
         self.main = None
-        count = rng.randint(4, 6) if hard and rng.random() < 0.5 else rng.choice([0, 0, 1, 1, 2, 3])
+        count = rng.randint(6, 9) if hard == BEYOND and rng.random() < 0.7 else rng.randint(4, 6) if hard and rng.random() < 0.5 else rng.choice([0, 0, 1, 1, 2, 3])
         if rng.random() < 0.85:  # the thing itself: an id or a name, said without the parameter's name
             self.main = rng.choice(["name", "id", f"{words[-1]}_id", f"{words[-1]}_name", words[-1], words[-1]])
             used.add(self.main)
@@ -220,7 +220,7 @@ def tool_reply(index, tool, text):
 
 
 def make_tools(rng, hard):
-    count = rng.randint(9, 16) if hard else rng.choice([1, 2, 3, 3, 4, 4, 5, 6, 7, 8])
+    count = rng.randint(9, 12) if hard == BEYOND else rng.randint(9, 16) if hard else rng.choice([1, 2, 3, 3, 4, 4, 5, 6, 7, 8])
     taken = set()
     return [Tool(rng, taken, hard) for _ in range(count)]
 
@@ -233,7 +233,7 @@ def exchange(rng, tools, index, thinking, hard):
     if r < 0.16 and lookers:  # the same tool twice, or two tools, in one section
         first = rng.choice(lookers)
         second = first if rng.random() < 0.7 or len(lookers) < 2 else rng.choice([t for t in lookers if t is not first])
-        count = rng.randint(3, 4) if hard and second is first else 2
+        count = rng.randint(4, 5) if hard == BEYOND and second is first else rng.randint(3, 4) if hard and second is first else 2
         chosen = [first] + [second] * (count - 1)
         pairs, asked = [], []
         shared, phrases = first.fill(rng)

@@ -1,5 +1,5 @@
 """Copying, reversing, counting, sorting, changing case: text work on made-up words, codes and lists."""
-from data.common import (Case, assistant, exact, pick, tidy, user, word, code, distinct, name, FOODS, ANIMALS, COLORS, THINGS)
+from data.common import (BEYOND, Case, assistant, exact, pick, tidy, user, word, code, distinct, name, FOODS, ANIMALS, COLORS, THINGS)
 
 
 def spelled(text):
@@ -8,7 +8,7 @@ def spelled(text):
 
 def some_word(rng, hard):
     if hard:
-        return word(rng, 4, 6)
+        return word(rng, 6, 8) if hard == BEYOND else word(rng, 4, 6)
     return word(rng, 1, 3) if rng.random() < 0.8 else rng.choice(ANIMALS + COLORS + THINGS + FOODS)
 
 
@@ -59,7 +59,7 @@ def copy(rng, hard):
 
 
 def sort_numbers(rng, hard):
-    count = rng.randint(9, 13) if hard else rng.randint(3, 6)
+    count = rng.randint(13, 15) if hard == BEYOND else rng.randint(9, 13) if hard else rng.randint(3, 6)
     top = rng.choice([999, 9999]) if hard else rng.choice([9, 99, 99, 999])
     numbers = rng.sample(range(0, top + 1), count) if count <= top else [rng.randint(0, top) for _ in range(count)]
     down = rng.random() < 0.3
@@ -77,7 +77,7 @@ def sort_numbers(rng, hard):
 
 
 def sort_words(rng, hard):
-    items = distinct(rng, rng.randint(8, 12) if hard else rng.randint(3, 5), lambda r: some_word(r, False))
+    items = distinct(rng, rng.randint(12, 14) if hard == BEYOND else rng.randint(8, 12) if hard else rng.randint(3, 5), lambda r: some_word(r, False))
     shown = ", ".join(items)
     text = pick(rng, f"(Sort these words alphabetically: {shown}|Sort by alphabet: {shown}|Put these words in alphabetical order: {shown}|Alphabetical order, please: {shown})")
     left, steps = list(items), []
@@ -89,7 +89,7 @@ def sort_words(rng, hard):
 
 
 def some_list(rng, hard):
-    count = rng.randint(10, 20) if hard else rng.randint(3, 8)
+    count = rng.randint(18, 26) if hard == BEYOND else rng.randint(10, 20) if hard else rng.randint(3, 8)
     if rng.random() < 0.5:
         return distinct(rng, count, lambda r: some_word(r, False))
     return [str(rng.randint(0, 99)) for _ in range(count)]
