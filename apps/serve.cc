@@ -46,7 +46,7 @@ Status ReadGenerationDefaults(const ServeOptions& options,
   reader.Number("repetition_penalty", sampling.repetition_penalty, 0, 100, /*open_min=*/true);
   int64_t max_new_tokens = 0;
   reader.Integer("max_new_tokens", max_new_tokens, 1, INT32_MAX);
-  if (max_new_tokens > 0) out.default_max_tokens = static_cast<int32_t>(max_new_tokens);
+  if (max_new_tokens > 0) out.max_tokens_cap = static_cast<int32_t>(max_new_tokens);
   if (!reader.ok()) return InvalidArgument("generation config: " + reader.error()->message);
   return {};
 }
@@ -79,6 +79,18 @@ Result<std::unique_ptr<ChatTemplate>> LoadTemplate(const ServeOptions& options,
     return ChatTemplate::Parse(source, "--chat-template");
   }
   return ChatTemplate::LoadFromDir(dir);
+}
+
+// Null, and a warning, for a model without a vocabulary of the form that is read here.
+Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dir) {
+  if (!FileExists(dir + "/tiktoken.model")) {
+    BT_LOG(Warning,
+           "{}: no tiktoken.model: prompts and answers are token ids (/v1/completions with "
+           "return_token_ids)",
+           dir);
+    return std::unique_ptr<Tokenizer>();
+  }
+  return Tokenizer::Load(dir);
 }
 
 Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
@@ -142,10 +154,11 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
 
 // End tokens: what the configuration says, and the family's own marks where the vocabulary has
 // them.
-std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer& tokenizer) {
+std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenizer) {
   std::set<TokenId> ids(config.stop_tokens.begin(), config.stop_tokens.end());
+  if (tokenizer == nullptr) return {ids.begin(), ids.end()};
   for (const char* name : {"<|im_end|>", "[EOS]", "[EOT]"}) {
-    if (const auto id = tokenizer.SpecialId(name)) ids.insert(*id);
+    if (const auto id = tokenizer->SpecialId(name)) ids.insert(*id);
   }
   return {ids.begin(), ids.end()};
 }
@@ -199,13 +212,13 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(ServerConfig config, MakeServerConfig(options, dir));
   const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
-  BT_ASSIGN_OR_RETURN(auto tokenizer, Tokenizer::Load(tokenizer_dir));
+  BT_ASSIGN_OR_RETURN(auto tokenizer, LoadTokenizer(tokenizer_dir));
   auto chat_template = LoadTemplate(options, tokenizer_dir);
   if (!chat_template.ok()) {
     if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
     BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
   }
-  config.eos_ids = EndTokens(model_config, *tokenizer);
+  config.eos_ids = EndTokens(model_config, tokenizer.get());
   const bool loopback =
       options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
   if (config.api_keys.empty() && !loopback && options.uds.empty()) {

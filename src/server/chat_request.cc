@@ -248,8 +248,7 @@ std::optional<ApiError> ReadChatRequest(const Json& body,
   bool logprobs = false;
   reader.Bool("logprobs", logprobs);
   int64_t top = 0;
-  const int64_t top_max = limits.max_logprobs < 0 ? limits.vocab_size : limits.max_logprobs;
-  reader.Integer("top_logprobs", top, 0, top_max);
+  ReadLogprobCount(reader, "top_logprobs", limits, top);
   if (top > 0 && !logprobs) reader.Fail("top_logprobs", "needs logprobs: true");
   if (logprobs) out.fields.sampling.logprobs = static_cast<int32_t>(top);
   return reader.error();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <utility>
 
 #include "base/json.h"
 
@@ -23,12 +24,12 @@ class ChatShape final : public ResponseShape {
 
   void Begin(const ChoiceState& choice, const Usage* usage, std::string& out) override {
     Open(choice, out);
-    out += R"("role":"assistant","content":""},"logprobs":null,"finish_reason":null)";
-    if (options_.return_token_ids) {
+    out += R"("role":"assistant","content":""},"logprobs":null,"finish_reason":null}])";
+    if (options_.return_token_ids && choice.prompt != nullptr) {
       out += R"(,"prompt_token_ids":)";
-      AppendTokenIds(out, choice.prompt);
+      AppendTokenIds(out, *choice.prompt);
     }
-    Close(usage, out);
+    CloseObject(usage, out);
     if (options_.echo.empty()) return;
     Open(choice, out);
     out += R"("content":)";
@@ -101,14 +102,14 @@ class ChatShape final : public ResponseShape {
     out += R"(],"service_tier":null,"system_fingerprint":null,"usage":)";
     AppendUsage(out, usage);
     out += R"(,"prompt_logprobs":)";
-    if (choices.front().prompt_logprobs.empty()) {
+    if (choices.front().prompt_logprobs == nullptr) {
       out += "null";
     } else {
-      AppendPromptLogprobs(out, tokenizer_, choices.front().prompt_logprobs);
+      AppendPromptLogprobs(out, tokenizer_, *choices.front().prompt_logprobs);
     }
     out += R"(,"prompt_token_ids":)";
-    if (options_.return_token_ids) {
-      AppendTokenIds(out, choices.front().prompt);
+    if (options_.return_token_ids && choices.front().prompt != nullptr) {
+      AppendTokenIds(out, *choices.front().prompt);
     } else {
       out += "null";
     }
@@ -141,6 +142,10 @@ class ChatShape final : public ResponseShape {
 
   static void Close(const Usage* usage, std::string& out) {
     out += "}]";
+    CloseObject(usage, out);
+  }
+
+  static void CloseObject(const Usage* usage, std::string& out) {
     if (usage != nullptr) {
       out += R"(,"usage":)";
       AppendUsage(out, *usage);
@@ -184,7 +189,7 @@ class ChatShape final : public ResponseShape {
 
   void AppendOne(const TokenLogprob& one, std::string& out) const {
     out += R"("token":)";
-    AppendJsonString(out, TokenText(tokenizer_, one.id));
+    AppendJsonString(out, TokenName(tokenizer_, one.id, options_.token_names_as_ids));
     out += R"(,"logprob":)";
     AppendLogprob(out, one.logprob);
     out += R"(,"bytes":[)";
@@ -198,15 +203,15 @@ class ChatShape final : public ResponseShape {
 
   void AppendLogprobs(std::string& out, const std::vector<TokenLogprobs>& rows) const {
     out += R"({"content":[)";
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (rows[i].empty()) continue;
-      if (i > 0) out.push_back(',');
-      out.push_back('{');
-      AppendOne(rows[i][0], out);
+    bool first = true;
+    for (const TokenLogprobs& row : rows) {
+      if (row.empty()) continue;
+      out += std::exchange(first, false) ? "{" : ",{";
+      AppendOne(row[0], out);
       out += R"(,"top_logprobs":[)";
-      for (size_t j = 1; j < rows[i].size(); ++j) {
+      for (size_t j = 1; j < row.size(); ++j) {
         out += j > 1 ? ",{" : "{";
-        AppendOne(rows[i][j], out);
+        AppendOne(row[j], out);
         out.push_back('}');
       }
       out += "]}";

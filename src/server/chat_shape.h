@@ -17,7 +17,8 @@ struct ChatShapeOptions {
   bool parallel_tool_calls = true;
   bool logprobs = false;
   bool return_token_ids = false;
-  std::string echo;  // text in front of the content; empty: none
+  bool token_names_as_ids = false;  // in log-probabilities
+  std::string echo;                 // text in front of the content; empty: none
 };
 
 std::unique_ptr<ResponseShape> MakeChatShape(const Tokenizer& tokenizer, ChatShapeOptions options);

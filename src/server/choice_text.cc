@@ -1,9 +1,29 @@
 #include "server/choice_text.h"
 
+#include <utility>
+
 namespace baltoro {
+namespace {
+
+bool IsText(OutputEventKind kind) {
+  return kind == OutputEventKind::kReasoning || kind == OutputEventKind::kContent;
+}
+
+void Append(OutputEvent event, std::vector<OutputEvent>& out) {
+  const bool continues = IsText(event.kind) || event.kind == OutputEventKind::kToolCallArguments;
+  if (continues && !out.empty() && out.back().kind == event.kind &&
+      out.back().call_index == event.call_index) {
+    out.back().text += event.text;
+  } else {
+    out.push_back(std::move(event));
+  }
+}
+
+}  // namespace
 
 size_t ChoiceText::Push(std::span<const TokenId> tokens, std::vector<OutputEvent>& out) {
   for (size_t i = 0; i < tokens.size(); ++i) {
+    ++tokens_;
     parser_.Push(tokens[i], parsed_);
     Emit(out);
     if (stops_.matched()) return i + 1;
@@ -23,25 +43,23 @@ void ChoiceText::Finish(std::vector<OutputEvent>& out) {
 void ChoiceText::Emit(std::vector<OutputEvent>& out) {
   for (OutputEvent& event : parsed_) {
     if (stops_.matched()) break;
-    const bool text =
-        event.kind == OutputEventKind::kReasoning || event.kind == OutputEventKind::kContent;
-    if (!text || event.kind != held_kind_) FlushHeld(out);
-    if (!text) {
-      out.push_back(std::move(event));
+    if (!IsText(event.kind) || event.kind != held_kind_) FlushHeld(out);
+    if (!IsText(event.kind) || tokens_ <= min_tokens_) {
+      Append(std::move(event), out);
       continue;
     }
     held_kind_ = event.kind;
-    OutputEvent shown{.kind = event.kind, .text = {}, .name = {}, .call_index = 0};
+    OutputEvent shown{.kind = event.kind, .text = {}, .name = {}};
     stops_.Push(event.text, shown.text);
-    if (!shown.text.empty()) out.push_back(std::move(shown));
+    if (!shown.text.empty()) Append(std::move(shown), out);
   }
   parsed_.clear();
 }
 
 void ChoiceText::FlushHeld(std::vector<OutputEvent>& out) {
-  OutputEvent shown{.kind = held_kind_, .text = {}, .name = {}, .call_index = 0};
+  OutputEvent shown{.kind = held_kind_, .text = {}, .name = {}};
   stops_.Flush(shown.text);
-  if (!shown.text.empty()) out.push_back(std::move(shown));
+  if (!shown.text.empty()) Append(std::move(shown), out);
 }
 
 }  // namespace baltoro

@@ -16,13 +16,15 @@ namespace baltoro {
 
 class ChoiceText {
  public:
+  // The text of the first `min_tokens` tokens is not searched for stop strings.
   ChoiceText(const Tokenizer& tokenizer,
              const EventParserOptions& options,
-             const StopMatcher& stops)
-      : parser_(tokenizer, options), stops_(stops) {}
+             const StopMatcher& stops,
+             int32_t min_tokens)
+      : parser_(tokenizer, options), stops_(stops), min_tokens_(min_tokens) {}
 
   // Takes tokens until a stop string is complete; returns how many were taken (all, unless
-  // stopped).
+  // stopped). Text that continues the last event of `out` is added to that event.
   size_t Push(std::span<const TokenId> tokens, std::vector<OutputEvent>& out);
   // The sequence ended: what was held back comes out.
   void Finish(std::vector<OutputEvent>& out);
@@ -38,6 +40,8 @@ class ChoiceText {
 
   EventParser parser_;
   StopMatcher stops_;
+  int32_t min_tokens_;
+  int64_t tokens_ = 0;  // pushed so far
   std::vector<OutputEvent> parsed_;
   OutputEventKind held_kind_ = OutputEventKind::kContent;  // of the text inside stops_
 };

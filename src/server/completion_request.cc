@@ -6,7 +6,8 @@ namespace baltoro {
 namespace {
 
 constexpr size_t kPromptsMax = 64;
-constexpr int64_t kDefaultMaxTokens = 16;
+constexpr const char* kIdsOnly =
+    "this model has no tokenizer: give a list of token ids, and ask for return_token_ids";
 
 bool IsTokenList(const Json& value) {
   if (!value.is_array() || value.empty()) return false;
@@ -41,7 +42,9 @@ void ReadPrompts(FieldReader& reader,
     }
     out.emplace_back(std::move(ids));
   };
-  if (field->is_string()) {
+  if (field->is_string() && !limits.has_text) {
+    reader.Fail("prompt", kIdsOnly);
+  } else if (field->is_string()) {
     out.emplace_back(field->get<std::string>());
   } else if (IsTokenList(*field)) {
     tokens(*field);
@@ -49,7 +52,9 @@ void ReadPrompts(FieldReader& reader,
     if (field->size() > kPromptsMax)
       return reader.Fail("prompt", fmt::format("more than {} prompts", kPromptsMax));
     for (const Json& item : *field) {
-      if (item.is_string()) {
+      if (item.is_string() && !limits.has_text) {
+        return reader.Fail("prompt", kIdsOnly);
+      } else if (item.is_string()) {
         out.emplace_back(item.get<std::string>());
       } else if (IsTokenList(item)) {
         tokens(item);
@@ -73,9 +78,9 @@ std::optional<ApiError> ReadCompletionRequest(const Json& body,
   FieldReader reader(body);
   ReadGenerationFields(reader, limits, out.fields);
   ReadPrompts(reader, limits, out.prompts);
-  out.fields.max_tokens =
-      limits.default_max_tokens ? *limits.default_max_tokens : kDefaultMaxTokens;
-  reader.Integer("max_tokens", out.fields.max_tokens, 1, INT32_MAX);
+  reader.Integer("max_tokens", out.fields.max_tokens, out.fields.echo ? 0 : 1, INT32_MAX);
+  out.fields.echo_only = out.fields.max_tokens == 0;
+  if (out.fields.echo_only) out.fields.max_tokens = 1;  // an engine request has one at least
   if (const Json* suffix = reader.Find("suffix");
       suffix != nullptr && !(suffix->is_string() && suffix->empty())) {
     reader.Fail("suffix", "is not supported");
@@ -85,11 +90,12 @@ std::optional<ApiError> ReadCompletionRequest(const Json& body,
   if (best_of != out.fields.n) reader.Fail("best_of", "must equal n");
 
   int64_t logprobs = -1;
-  const int64_t top_max = limits.max_logprobs < 0 ? limits.vocab_size : limits.max_logprobs;
-  reader.Integer("logprobs", logprobs, 0, top_max);
+  ReadLogprobCount(reader, "logprobs", limits, logprobs);
   out.fields.sampling.logprobs = static_cast<int32_t>(logprobs);
   if (out.fields.echo && logprobs >= 0) {
-    if (out.fields.stream) reader.Fail("echo", "with logprobs is not available with stream: true");
+    if (out.fields.stream && out.fields.n > 1) {
+      reader.Fail("echo", "with logprobs and stream: true is not available with n above 1");
+    }
     out.fields.sampling.prompt_logprobs =
         static_cast<int32_t>(std::max<int64_t>(logprobs, out.fields.sampling.prompt_logprobs));
   }

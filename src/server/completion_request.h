@@ -15,6 +15,8 @@ namespace baltoro {
 
 using CompletionPrompt = std::variant<std::string, std::vector<TokenId>>;
 
+inline constexpr int64_t kCompletionMaxTokens = 16;  // when the client gives none
+
 struct CompletionRequest {
   GenerationFields fields;  // sampling.prompt_logprobs is set too when echo and logprobs are
   std::vector<CompletionPrompt> prompts;  // 1 to 64

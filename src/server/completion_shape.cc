@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/json.h"
 
@@ -22,8 +24,19 @@ class CompletionShape final : public ResponseShape {
   }
 
   void Begin(const ChoiceState& choice, const Usage* usage, std::string& out) override {
+    const auto index = static_cast<size_t>(choice.index);
+    if (index >= streamed_.size()) streamed_.resize(index + 1);
+    streamed_[index].prompt_ids_due = !options_.echo;
     if (!options_.echo) return;
-    Chunk(choice, tokenizer_.Decode(choice.prompt, false), nullptr, usage, out);
+    Open(choice, PromptText(choice), out);
+    if (options_.logprobs) {
+      AppendLogprobs(out, PromptRows(choice), {}, StreamedOf(choice).offset);
+    } else {
+      out += "null";
+    }
+    out += R"(,"finish_reason":null,"stop_reason":null)";
+    AppendPromptIds(choice, out);
+    Close(usage, out);
   }
 
   void Delta(const ChoiceState& choice,
@@ -32,7 +45,19 @@ class CompletionShape final : public ResponseShape {
              std::string& out) override {
     std::string text;
     for (const OutputEvent& event : delta.events) text += event.text;
-    Chunk(choice, text, &delta, usage, out);
+    Open(choice, text, out);
+    if (options_.logprobs && !delta.logprobs.empty()) {
+      AppendLogprobs(out, {}, delta.logprobs, StreamedOf(choice).offset);
+    } else {
+      out += "null";
+    }
+    out += R"(,"finish_reason":null,"stop_reason":null)";
+    if (options_.return_token_ids) {
+      if (std::exchange(StreamedOf(choice).prompt_ids_due, false)) AppendPromptIds(choice, out);
+      out += R"(,"token_ids":)";
+      AppendTokenIds(out, delta.tokens);
+    }
+    Close(usage, out);
   }
 
   void End(const ChoiceState& choice, const Usage* usage, std::string& out) override {
@@ -67,27 +92,43 @@ class CompletionShape final : public ResponseShape {
   }
 
  private:
-  void Chunk(const ChoiceState& choice,
-             std::string_view text,
-             const ChoiceDelta* delta,
-             const Usage* usage,
-             std::string& out) const {
+  struct Streamed {
+    size_t offset = 0;            // in characters, of the next token with a log-probability
+    bool prompt_ids_due = false;  // with the next chunk
+  };
+  using PromptRow = std::pair<TokenId, const TokenLogprobs*>;  // null: no probability
+
+  // Up to the value of "logprobs".
+  void Open(const ChoiceState& choice, std::string_view text, std::string& out) const {
     out += "data: ";
     out += identity_;
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"text":)", choice.index);
     AppendJsonString(out, text);
     out += R"(,"logprobs":)";
-    if (options_.logprobs && delta != nullptr && !delta->logprobs.empty()) {
-      AppendLogprobs(out, {}, delta->logprobs);
-    } else {
-      out += "null";
+  }
+
+  Streamed& StreamedOf(const ChoiceState& choice) {
+    return streamed_[static_cast<size_t>(choice.index)];
+  }
+
+  std::string PromptText(const ChoiceState& choice) const {
+    return choice.prompt == nullptr ? "" : tokenizer_.Decode(*choice.prompt, false);
+  }
+
+  void AppendPromptIds(const ChoiceState& choice, std::string& out) const {
+    if (!options_.return_token_ids || choice.prompt == nullptr) return;
+    out += R"(,"prompt_token_ids":)";
+    AppendTokenIds(out, *choice.prompt);
+  }
+
+  static std::vector<PromptRow> PromptRows(const ChoiceState& choice) {
+    std::vector<PromptRow> rows;
+    if (choice.prompt == nullptr) return rows;
+    for (size_t i = 0; i < choice.prompt->size(); ++i) {
+      const bool known = choice.prompt_logprobs != nullptr && i < choice.prompt_logprobs->size();
+      rows.emplace_back((*choice.prompt)[i], known ? &(*choice.prompt_logprobs)[i] : nullptr);
     }
-    out += R"(,"finish_reason":null,"stop_reason":null)";
-    if (options_.return_token_ids && delta != nullptr) {
-      out += R"(,"token_ids":)";
-      AppendTokenIds(out, delta->tokens);
-    }
-    Close(usage, out);
+    return rows;
   }
 
   static void Close(const Usage* usage, std::string& out) {
@@ -100,33 +141,26 @@ class CompletionShape final : public ResponseShape {
   }
 
   // The older, columnar form. `prompt` rows come first; the first of them has no probability.
+  // `offset`, in characters from the start of the choice's text, is moved on.
   void AppendLogprobs(std::string& out,
-                      const std::vector<std::pair<TokenId, const TokenLogprobs*>>& prompt,
-                      const std::vector<TokenLogprobs>& rows) const {
+                      const std::vector<PromptRow>& prompt,
+                      const std::vector<TokenLogprobs>& rows,
+                      size_t& offset) const {
     std::string tokens, values, tops, offsets;
-    size_t offset = 0;
     const auto add = [&](TokenId id, const TokenLogprobs* row) {
       const char* comma = tokens.empty() ? "" : ",";
       for (std::string* column : {&tokens, &values, &tops, &offsets}) *column += comma;
-      const std::string text = TokenText(tokenizer_, id);
+      const std::string text = TokenName(tokenizer_, id, options_.token_names_as_ids);
       AppendJsonString(tokens, text);
       offsets += std::to_string(offset);
-      offset += text.size();
+      offset += CharacterCount(text);
       if (row == nullptr || row->empty()) {
         values += "null";
         tops += "null";
         return;
       }
       AppendLogprob(values, row->front().logprob);
-      tops.push_back('{');
-      for (size_t j = 0; j < row->size(); ++j) {
-        if (j > 0 && (*row)[j].id == row->front().id) continue;
-        if (j > 0) tops.push_back(',');
-        AppendJsonString(tops, TokenText(tokenizer_, (*row)[j].id));
-        tops.push_back(':');
-        AppendLogprob(tops, (*row)[j].logprob);
-      }
-      tops.push_back('}');
+      AppendTop(*row, tops);
     };
     for (const auto& [id, row] : prompt) add(id, row);
     for (const TokenLogprobs& row : rows) {
@@ -138,19 +172,39 @@ class CompletionShape final : public ResponseShape {
         offsets, values, tokens, tops);
   }
 
+  // Different tokens may have the same text (parts of characters do); an object's keys must differ,
+  // so the first and more likely one stands for them.
+  void AppendTop(const TokenLogprobs& row, std::string& out) const {
+    std::vector<std::string> names;
+    out.push_back('{');
+    for (const TokenLogprob& one : row) {
+      std::string name = TokenName(tokenizer_, one.id, options_.token_names_as_ids);
+      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (!names.empty()) out.push_back(',');
+      AppendJsonString(out, name);
+      out.push_back(':');
+      AppendLogprob(out, one.logprob);
+      names.push_back(std::move(name));
+    }
+    out.push_back('}');
+  }
+
+  static size_t CharacterCount(std::string_view utf8) {
+    return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char byte) {
+      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+    }));
+  }
+
   void AppendChoice(const ChoiceState& choice, std::string& out) const {
-    std::string text = options_.echo ? tokenizer_.Decode(choice.prompt, false) : "";
+    std::string text = options_.echo ? PromptText(choice) : "";
     for (const OutputEvent& event : choice.events) text += event.text;
     fmt::format_to(std::back_inserter(out), R"({{"index":{},"text":)", choice.index);
     AppendJsonString(out, text);
     out += R"(,"logprobs":)";
     if (options_.logprobs) {
-      std::vector<std::pair<TokenId, const TokenLogprobs*>> prompt;
-      for (size_t i = 0; options_.echo && i < choice.prompt.size(); ++i) {
-        const bool known = i < choice.prompt_logprobs.size();
-        prompt.emplace_back(choice.prompt[i], known ? &choice.prompt_logprobs[i] : nullptr);
-      }
-      AppendLogprobs(out, prompt, choice.logprobs);
+      size_t offset = 0;
+      AppendLogprobs(out, options_.echo ? PromptRows(choice) : std::vector<PromptRow>(),
+                     choice.logprobs, offset);
     } else {
       out += "null";
     }
@@ -165,14 +219,14 @@ class CompletionShape final : public ResponseShape {
       out += "null";
     }
     out += R"(,"prompt_logprobs":)";
-    if (choice.prompt_logprobs.empty()) {
+    if (choice.prompt_logprobs == nullptr) {
       out += "null";
     } else {
-      AppendPromptLogprobs(out, tokenizer_, choice.prompt_logprobs);
+      AppendPromptLogprobs(out, tokenizer_, *choice.prompt_logprobs);
     }
     out += R"(,"prompt_token_ids":)";
-    if (options_.return_token_ids) {
-      AppendTokenIds(out, choice.prompt);
+    if (options_.return_token_ids && choice.prompt != nullptr) {
+      AppendTokenIds(out, *choice.prompt);
     } else {
       out += "null";
     }
@@ -182,6 +236,7 @@ class CompletionShape final : public ResponseShape {
   const Tokenizer& tokenizer_;
   CompletionShapeOptions options_;
   std::string identity_;
+  std::vector<Streamed> streamed_;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ struct CompletionShapeOptions {
   bool logprobs = false;
   bool echo = false;
   bool return_token_ids = false;
+  bool token_names_as_ids = false;  // in log-probabilities
 };
 
 std::unique_ptr<ResponseShape> MakeCompletionShape(const Tokenizer& tokenizer,

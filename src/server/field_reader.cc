@@ -5,6 +5,24 @@
 #include <cmath>
 
 namespace baltoro {
+namespace {
+
+// 5 and 5.0 alike: some clients know only one kind of number.
+std::optional<int64_t> WholeNumber(const Json& field) {
+  if (field.is_number_unsigned()) {
+    const auto value = field.get<uint64_t>();
+    if (value > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
+    return static_cast<int64_t>(value);
+  }
+  if (field.is_number_integer()) return field.get<int64_t>();
+  if (!field.is_number_float()) return std::nullopt;
+  const auto value = field.get<double>();
+  constexpr double kExactMax = 9007199254740992.0;  // 2^53
+  if (!(std::abs(value) <= kExactMax) || value != std::floor(value)) return std::nullopt;
+  return static_cast<int64_t>(value);
+}
+
+}  // namespace
 
 const Json* FieldReader::Find(std::string_view name) const {
   if (error_) return nullptr;
@@ -27,15 +45,12 @@ void FieldReader::Bool(std::string_view name, bool& out) {
 void FieldReader::Integer(std::string_view name, int64_t& out, int64_t min, int64_t max) {
   const Json* field = Find(name);
   if (field == nullptr) return;
-  const bool too_large = field->is_number_unsigned() && field->get<uint64_t>() > INT64_MAX;
-  if (!field->is_number_integer() || too_large) {
-    return Fail(name, fmt::format("must be a whole number from {} to {}", min, max));
+  const std::optional<int64_t> value = WholeNumber(*field);
+  if (!value) return Fail(name, fmt::format("must be a whole number from {} to {}", min, max));
+  if (*value < min || *value > max) {
+    return Fail(name, fmt::format("must be from {} to {}, got {}", min, max, *value));
   }
-  const auto value = field->get<int64_t>();
-  if (value < min || value > max) {
-    return Fail(name, fmt::format("must be from {} to {}, got {}", min, max, value));
-  }
-  out = value;
+  out = *value;
 }
 
 void FieldReader::Integer(std::string_view name, int32_t& out, int64_t min, int64_t max) {

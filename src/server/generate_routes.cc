@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <thread>
 
 #include "base/log.h"
 #include "server/chat_shape.h"
@@ -13,19 +14,10 @@
 namespace baltoro {
 namespace {
 
-constexpr size_t kPrepareHereBytes = 32 * 1024;
-
 int64_t UnixNow() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
-}
-
-bool Printable(std::string_view text) {
-  for (const char c : text) {
-    if (c <= ' ' || c > '~') return false;
-  }
-  return !text.empty();
 }
 
 // The assistant's text that an echo repeats and a continued message starts with.
@@ -51,71 +43,71 @@ Json WithStringContent(Json messages) {
 
 }  // namespace
 
-void Server::ChatCompletions(HttpRequest request, Responder responder) {
-  Generate(std::move(request), std::move(responder),
-           [this](const HttpRequest& r, Prepared& out) { return PrepareChat(r, out); });
+void Server::ChatCompletions(HttpRequest request, Reply reply) {
+  Generate(std::move(request), std::move(reply), &Server::PrepareChat);
 }
 
-void Server::Completions(HttpRequest request, Responder responder) {
-  Generate(std::move(request), std::move(responder),
-           [this](const HttpRequest& r, Prepared& out) { return PrepareCompletion(r, out); });
+void Server::Completions(HttpRequest request, Reply reply) {
+  Generate(std::move(request), std::move(reply), &Server::PrepareCompletion);
 }
 
-void Server::Generate(HttpRequest request, Responder responder, Prepare prepare) {
+void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
   if (!Serving()) {
-    metrics_->CountRejected(draining_ ? "draining" : "not_ready");
-    return Refuse(
-        request, responder,
-        UnavailableError(draining_ ? "The server is shutting down." : "The engine is not ready."));
+    return Reject(reply, draining_ ? Rejection::kDraining : Rejection::kNotReady, NotServing());
   }
-  if (request.body.size() <= kPrepareHereBytes) {
-    Prepared prepared;
-    if (const auto error = prepare(request, prepared)) return Refuse(request, responder, *error);
-    return Launch(request, std::move(responder), std::move(prepared));
-  }
-  const size_t thread = responder.io_thread();
-  // std::function wants copies; the exchange has one owner at a time.
-  auto shared =
-      std::make_shared<std::pair<HttpRequest, Responder>>(std::move(request), std::move(responder));
-  worker_->Post([this, thread, shared, prepare = std::move(prepare)] {
-    auto prepared = std::make_shared<Prepared>();
-    if (const auto error = prepare(shared->first, *prepared))
-      return Refuse(shared->first, shared->second, *error);
-    http_->Post(thread, [this, shared, prepared] {
-      Launch(shared->first, std::move(shared->second), std::move(*prepared));
-    });
-  });
+  // Made here, so that a server that drains waits for what it has accepted.
+  const auto prepared = std::make_shared<Prepared>();
+  prepared->ticket = ActiveTicket(active_);
+  RunPreparing(std::move(request), std::move(reply),
+               [this, prepare, prepared, here = std::this_thread::get_id()](HttpRequest& asked,
+                                                                            Reply& answer) {
+                 if (const auto error = (this->*prepare)(asked, *prepared)) {
+                   return Reject(answer, Rejection::kInvalid, *error);
+                 }
+                 if (std::this_thread::get_id() == here) {
+                   return Launch(std::move(answer), std::move(*prepared));
+                 }
+                 const size_t thread = answer.io_thread();
+                 http_->Post(thread,
+                             [this, prepared, moved = std::make_shared<Reply>(std::move(answer))] {
+                               Launch(std::move(*moved), std::move(*prepared));
+                             });
+               });
 }
 
-void Server::Launch(const HttpRequest& request, Responder responder, Prepared prepared) {
-  Engine* engine = engine_;
-  if (engine == nullptr)
-    return Refuse(request, responder, UnavailableError("The engine is not ready."));
-  AddCors(request, prepared.options.headers);
-  if (config_.request_id_headers)
-    prepared.options.headers.emplace_back("x-request-id", prepared.answer_id);
+void Server::Launch(Reply reply, Prepared prepared) {
   if (config_.log_requests) {
-    const Request& first = prepared.requests.front();
+    const Request& first = prepared.prompts.front();
     BT_LOG(Info,
-           "Received request {}: prompt tokens: {}, max_tokens: {}, temperature: {}, top_p: {}, "
-           "choices: {}",
-           prepared.answer_id, first.prompt.size(), first.stop.max_tokens,
-           first.sampling.temperature, first.sampling.top_p, prepared.requests.size());
+           "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
+           "temperature: {}, top_p: {}",
+           prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
+           first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
   }
-  const GenerationContext context{.engine = engine,
+  const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,
                                   .metrics = metrics_.get(),
                                   .clock = &clock_,
+                                  .tokenizer = tokenizer_.get(),
                                   .stream_interval = config_.stream_interval};
-  ++active_;
-  const auto generation = std::shared_ptr<Generation>(
-      new Generation(context, std::move(responder), std::move(prepared.shape), *tokenizer_,
-                     std::move(prepared.options)),
-      [this](Generation* done) {
-        delete done;
-        --active_;
-      });
-  generation->Start(std::move(prepared.requests));
+  std::make_shared<Generation>(context, std::move(reply), std::move(prepared.ticket),
+                               std::move(prepared.shape), std::move(prepared.options))
+      ->Start(prepared.prompts);
+}
+
+GenerationOptions Server::OptionsOf(const GenerationFields& fields) const {
+  GenerationOptions options;
+  options.n = fields.n;
+  options.stream = fields.stream;
+  options.include_usage = fields.include_usage || config_.force_include_usage;
+  options.continuous_usage = options.include_usage && fields.continuous_usage;
+  options.keep_tokens = fields.return_token_ids;
+  options.keep_prompt = fields.return_token_ids || fields.echo;
+  options.show_stop_token = fields.include_stop_str_in_output;
+  options.echo_only = fields.echo_only;
+  options.parser.skip_special_tokens = fields.skip_special_tokens;
+  options.stops = StopMatcher(fields.stop, fields.include_stop_str_in_output);
+  return options;
 }
 
 std::optional<ApiError> Server::ReadBody(const HttpRequest& request, Json& out) const {
@@ -126,6 +118,7 @@ std::optional<ApiError> Server::ReadBody(const HttpRequest& request, Json& out) 
   Result<Json> parsed = ParseJson(request.body);
   if (!parsed.ok()) return BadRequest("", parsed.status().message());
   out = std::move(parsed).value();
+  if (!out.is_object()) return BadRequest("", "the body must be a JSON object");
   return std::nullopt;
 }
 
@@ -144,16 +137,22 @@ std::string Server::AnswerId(std::string_view prefix,
                              const GenerationFields& fields) {
   const std::string_view header = request.Header("x-request-id");
   for (const std::string_view given : {header, std::string_view(fields.request_id)}) {
-    if (given.size() <= 64 && Printable(given)) return fmt::format("{}-{}", prefix, given);
+    if (!given.empty() && given.size() <= 64 && IsPrintable(given)) {
+      return fmt::format("{}-{}", prefix, given);
+    }
   }
-  const uint64_t number = next_answer_.fetch_add(1, std::memory_order_relaxed);
-  return fmt::format("{}-{:016x}{:016x}", prefix, answer_salt_, number * 0x9E3779B97F4A7C15u);
+  return fmt::format("{}-{}", prefix, NewName());
 }
 
 std::optional<ApiError> Server::RenderChat(const ChatRequest& chat,
+                                           const GenerationLimits& limits,
                                            std::vector<TokenId>& out) const {
-  if (chat_template_ == nullptr) {
-    return BadRequest("messages", "this model has no chat template; use /v1/completions");
+  if (chat_template_ == nullptr || tokenizer_->empty()) {
+    return BadRequest("messages", tokenizer_->empty()
+                                      ? "messages: this model has no tokenizer; use "
+                                        "/v1/completions with token ids"
+                                      : "messages: this model has no chat template; use "
+                                        "/v1/completions");
   }
   Json joined;
   if (config_.content_as_string) joined = WithStringContent(chat.messages);
@@ -168,10 +167,18 @@ std::optional<ApiError> Server::RenderChat(const ChatRequest& chat,
   if (chat.continue_final_message) {
     // Cut what the template closes the last message with.
     while (!segments.empty() && segments.back().special_allowed) segments.pop_back();
-    if (LastAssistantText(chat.messages).empty() || segments.empty()) {
+    const bool ends_in_text =
+        !LastAssistantText(chat.messages).empty() && !chat.messages.back().contains("tool_calls");
+    if (!ends_in_text || segments.empty()) {
       return BadRequest("continue_final_message",
-                        "the last message must be an assistant message with text");
+                        "continue_final_message: the last message must be an assistant message "
+                        "with text and without tool calls");
     }
+  }
+  size_t bytes = 0;
+  for (const TextSegment& segment : segments) bytes += segment.text.size();
+  if (limits.max_model_len > 0) {
+    if (auto error = CheckTextSize("messages", bytes, limits)) return error;
   }
   out = tokenizer_->EncodeSegments(segments);
   return std::nullopt;
@@ -184,14 +191,14 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
   ChatRequest chat;
   if (auto error = ReadChatRequest(body, limits, config_.default_template_kwargs, chat))
     return error;
-  if (auto error = CheckModel(chat.fields.model)) return error;
+  GenerationFields& fields = chat.fields;
+  if (auto error = CheckModel(fields.model)) return error;
   std::vector<TokenId> prompt;
-  if (auto error = RenderChat(chat, prompt)) return error;
-  if (auto error =
-          FitToPrompt(static_cast<int64_t>(prompt.size()), limits, std::nullopt, chat.fields))
-    return error;
+  if (auto error = RenderChat(chat, limits, prompt)) return error;
+  TruncatePrompt(fields, limits, prompt);
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  if (auto error = FitToPrompt(prompt_tokens, limits, std::nullopt, fields)) return error;
 
-  const GenerationFields& fields = chat.fields;
   out.answer_id = AnswerId("chatcmpl", request, fields);
   out.shape =
       MakeChatShape(*tokenizer_, {.id = out.answer_id,
@@ -201,25 +208,16 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
                                   .parallel_tool_calls = chat.parallel_tool_calls,
                                   .logprobs = fields.sampling.logprobs >= 0,
                                   .return_token_ids = fields.return_token_ids,
+                                  .token_names_as_ids = fields.token_names_as_ids,
                                   .echo = fields.echo ? LastAssistantText(chat.messages) : ""});
-  EventParserOptions parser;
+  out.options = OptionsOf(fields);
+  EventParserOptions& parser = out.options.parser;
   parser.reasoning = config_.reasoning_parser;
   parser.tools = config_.tool_parser && chat.tool_choice != ToolChoice::kNone;
   // Read off the prompt itself, so that template and parser cannot disagree.
   const std::optional<TokenId> think = tokenizer_->SpecialId("<think>");
   parser.starts_in_reasoning = think.has_value() && prompt.back() == *think;
-  parser.skip_special_tokens = fields.skip_special_tokens;
-  out.options.stream = fields.stream;
-  out.options.include_usage = fields.include_usage || config_.force_include_usage;
-  out.options.continuous_usage = fields.continuous_usage || config_.force_include_usage;
-  out.options.keep_tokens = fields.return_token_ids;
-  const uint64_t seed =
-      config_.seed + next_seed_.fetch_add(1, std::memory_order_relaxed) * 0xD1342543DE82EF95u;
-  for (int32_t i = 0; i < fields.n; ++i) {
-    out.requests.push_back(MakeRequest(fields, prompt, config_.eos_ids, seed, i));
-    out.options.parsers.push_back(parser);
-    out.options.stops.emplace_back(fields.stop, fields.include_stop_str_in_output);
-  }
+  out.prompts.push_back(MakeRequest(fields, std::move(prompt), config_.eos_ids, NextSeed()));
   return std::nullopt;
 }
 
@@ -229,7 +227,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
   const GenerationLimits limits = Limits();
   CompletionRequest completion;
   if (auto error = ReadCompletionRequest(body, limits, completion)) return error;
-  GenerationFields& fields = completion.fields;
+  const GenerationFields& fields = completion.fields;
   if (auto error = CheckModel(fields.model)) return error;
 
   out.answer_id = AnswerId("cmpl", request, fields);
@@ -238,41 +236,26 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
                                                 .created = UnixNow(),
                                                 .logprobs = fields.sampling.logprobs >= 0,
                                                 .echo = fields.echo,
-                                                .return_token_ids = fields.return_token_ids});
+                                                .return_token_ids = fields.return_token_ids,
+                                                .token_names_as_ids = fields.token_names_as_ids});
   // Raw text: every token's characters, control tokens left out unless asked for.
-  EventParserOptions parser;
-  parser.reasoning = false;
-  parser.tools = false;
-  parser.starts_in_reasoning = false;
-  parser.skip_special_tokens = fields.skip_special_tokens;
-  out.options.stream = fields.stream;
-  out.options.include_usage = fields.include_usage || config_.force_include_usage;
-  out.options.continuous_usage = fields.continuous_usage || config_.force_include_usage;
-  out.options.keep_tokens = fields.return_token_ids;
-  const uint64_t seed =
-      config_.seed + next_seed_.fetch_add(1, std::memory_order_relaxed) * 0xD1342543DE82EF95u;
+  out.options = OptionsOf(fields);
+  out.options.parser.reasoning = false;
+  out.options.parser.tools = false;
   for (CompletionPrompt& given : completion.prompts) {
     std::vector<TokenId> prompt;
     if (auto* text = std::get_if<std::string>(&given)) {
-      // A text over 16 bytes a token of the model's length cannot fit; no need to encode it to
-      // know.
-      if (text->size() > static_cast<size_t>(16 * limits.max_model_len) + (1 << 20)) {
-        return BadRequest("prompt",
-                          fmt::format("prompt: {} bytes are too long for a model of {} tokens",
-                                      text->size(), limits.max_model_len));
-      }
+      if (auto error = CheckTextSize("prompt", text->size(), limits)) return error;
       prompt = tokenizer_->Encode(*text);
     } else {
       prompt = std::move(std::get<std::vector<TokenId>>(given));
     }
-    if (auto error = FitToPrompt(static_cast<int64_t>(prompt.size()), limits, std::nullopt, fields))
-      return error;
-    for (int32_t i = 0; i < fields.n; ++i) {
-      out.requests.push_back(
-          MakeRequest(fields, prompt, config_.eos_ids, seed + out.requests.size() / fields.n, i));
-      out.options.parsers.push_back(parser);
-      out.options.stops.emplace_back(fields.stop, fields.include_stop_str_in_output);
-    }
+    TruncatePrompt(fields, limits, prompt);
+    GenerationFields fitted = fields;
+    const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+    const int64_t implied = kCompletionMaxTokens;
+    if (auto error = FitToPrompt(prompt_tokens, limits, implied, fitted)) return error;
+    out.prompts.push_back(MakeRequest(fitted, std::move(prompt), config_.eos_ids, NextSeed()));
   }
   return std::nullopt;
 }

@@ -1,12 +1,15 @@
 #include "server/generation.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "server/generation_fields.h"
 
 namespace baltoro {
 namespace {
 
 std::string FinishName(const TokenEvent& event, const ChoiceText& text) {
-  if (text.saw_tool_call() && event.finish == FinishReason::kStop) return "tool_calls";
   switch (event.finish) {
     case FinishReason::kLength:
       return "length";
@@ -18,118 +21,156 @@ std::string FinishName(const TokenEvent& event, const ChoiceText& text) {
     case FinishReason::kStop:
       break;
   }
-  return "stop";
+  return text.saw_tool_call() ? "tool_calls" : "stop";
+}
+
+Rejection RejectionOf(const Status& status) {
+  switch (status.code()) {
+    case Code::kResourceExhausted:
+      return Rejection::kQueueFull;
+    case Code::kUnavailable:
+      return Rejection::kNotReady;
+    case Code::kInvalidArgument:
+      return Rejection::kInvalid;
+    case Code::kOk:
+    case Code::kNotFound:
+    case Code::kInternal:
+      break;
+  }
+  return Rejection::kEngine;
 }
 
 }  // namespace
 
 Generation::Generation(const GenerationContext& context,
-                       Responder responder,
+                       Reply reply,
+                       ActiveTicket ticket,
                        std::unique_ptr<ResponseShape> shape,
-                       const Tokenizer& tokenizer,
                        GenerationOptions options)
     : context_(context),
-      responder_(std::move(responder)),
+      reply_(std::move(reply)),
+      ticket_(std::move(ticket)),
       shape_(std::move(shape)),
       options_(std::move(options)),
-      arrival_(context.clock->Now()) {
-  choices_.reserve(options_.parsers.size());
-  for (size_t i = 0; i < options_.parsers.size(); ++i) {
-    choices_.emplace_back(ChoiceText(tokenizer, options_.parsers[i], options_.stops[i]));
-    choices_.back().state.index = static_cast<int>(i);
-  }
-}
+      arrival_(context.clock->Now()) {}
 
-void Generation::Start(std::vector<Request> requests) {
-  BT_CHECK(requests.size() == choices_.size());
-  const std::shared_ptr<Generation> self = shared_from_this();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    Choice& choice = choices_[i];
-    choice.id = context_.dispatcher->NewId(responder_.io_thread());
-    choice.state.prompt = requests[i].prompt;
-    requests[i].id = choice.id;
-    const int64_t prompt_tokens = static_cast<int64_t>(requests[i].prompt.size());
-    const int32_t max_tokens = requests[i].stop.max_tokens;
-    context_.dispatcher->Register(choice.id, self, static_cast<int>(i));
-    if (const Status status = context_.engine->Submit(std::move(requests[i])); !status.ok()) {
-      for (size_t j = i; j < choices_.size(); ++j) choices_[j].done = true;
-      context_.dispatcher->Forget(choice.id);
-      context_.metrics->CountRejected(status.code() == Code::kResourceExhausted ? "queue_full"
-                                                                                : "engine");
-      return Fail(FromStatus(status));
+void Generation::Start(const std::vector<Request>& prompts) {
+  choices_.reserve(prompts.size() * static_cast<size_t>(options_.n));
+  for (const Request& prompt : prompts) {
+    const auto kept = options_.keep_prompt
+                          ? std::make_shared<const std::vector<TokenId>>(prompt.prompt)
+                          : nullptr;
+    for (int32_t i = 0; i < options_.n; ++i) {
+      Choice& choice = choices_.emplace_back(
+          ChoiceText(*context_.tokenizer, options_.parser, options_.stops, prompt.stop.min_tokens));
+      choice.state.index = static_cast<int>(choices_.size()) - 1;
+      choice.state.prompt = kept;
+      choice.prompt_tokens = static_cast<int64_t>(prompt.prompt.size());
+      choice.max_tokens = prompt.stop.max_tokens;
     }
-    context_.metrics->ObserveRequest(prompt_tokens, max_tokens,
-                                     static_cast<int32_t>(choices_.size()));
   }
-  responder_.OnClientGone([weak = weak_from_this()] {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const auto n = static_cast<size_t>(options_.n);
+    if (!Submit(prompts[i / n], choices_[i], static_cast<int>(i % n))) return;
+  }
+  reply_.OnClientGone([weak = weak_from_this()] {
     if (const auto generation = weak.lock()) generation->Cancel();
   });
+}
+
+bool Generation::Submit(const Request& prompt, Choice& choice, int index) {
+  choice.id = context_.dispatcher->NewId(reply_.io_thread());
+  Request request = ForChoice(prompt, index);
+  request.id = choice.id;
+  context_.dispatcher->Register(choice.id, shared_from_this(), choice.state.index);
+  const Status status = context_.engine->Submit(std::move(request));
+  choice.submitted = status.ok();
+  if (choice.submitted) return true;
+  context_.dispatcher->Forget(choice.id);
+  context_.metrics->CountRejected(RejectionOf(status));
+  Fail(FromStatus(status));
+  return false;
 }
 
 void Generation::OnEvent(TokenEvent event, int index) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (over_ || choice.done) return;
+  choice.cached_tokens = std::max<int64_t>(choice.cached_tokens, event.cached_tokens);
   if (event.finish == FinishReason::kError) {
     choice.done = true;
-    context_.metrics->ObserveFinish("error", static_cast<int64_t>(choice.state.prompt.size()),
-                                    choice.state.completion_tokens, choice.cached_tokens, {});
-    const bool gone = !context_.engine->healthy();
-    return Fail(gone ? UnavailableError(event.error) : InternalError(event.error));
+    ObserveEnd(choice, "error");
+    // A lost engine is worth another try, an error inside one is not.
+    const bool lost = !context_.engine->healthy();
+    return Fail(lost ? UnavailableError(event.error) : InternalError(event.error));
   }
-  choice.cached_tokens = std::max<int64_t>(choice.cached_tokens, event.cached_tokens);
-  if (!event.prompt_logprobs.empty())
-    choice.state.prompt_logprobs = std::move(event.prompt_logprobs);
+  if (!event.prompt_logprobs.empty()) {
+    SharePromptLogprobs(choice, std::move(event.prompt_logprobs));
+  }
+  // An event with nothing in it says that the request has left the queue.
+  if (choice.scheduled == 0 && event.tokens.empty() && event.finish == FinishReason::kNone) {
+    choice.scheduled = context_.clock->Now();
+  }
   if (!event.tokens.empty()) TakeTokens(choice, event);
   if (choice.done) return;
   if (event.finish != FinishReason::kNone) EndChoice(choice, event);
 }
 
+void Generation::SharePromptLogprobs(const Choice& choice, std::vector<TokenLogprobs> rows) {
+  const auto shared = std::make_shared<const std::vector<TokenLogprobs>>(std::move(rows));
+  const auto n = static_cast<size_t>(options_.n);
+  const size_t first = static_cast<size_t>(choice.state.index) / n * n;
+  for (size_t i = first; i < first + n; ++i) choices_[i].state.prompt_logprobs = shared;
+}
+
 void Generation::TakeTokens(Choice& choice, TokenEvent& event) {
-  const bool first = choice.state.completion_tokens == 0;
-  // A token that ends the sequence is counted but never shown.
-  const bool ended_by_token = event.finish == FinishReason::kStop;
-  const size_t shown = event.tokens.size() - (ended_by_token ? 1 : 0);
+  const bool first = choice.engine_tokens == 0;
+  ObserveTokens(choice);
+  choice.engine_tokens += static_cast<int64_t>(event.tokens.size());
+  if (options_.stream && !choice.began) Begin(choice);
+  if (options_.echo_only) return;
+
+  // A token that ends the sequence is counted, but its text is shown only if asked for.
+  const bool hide_last = event.finish == FinishReason::kStop && !options_.show_stop_token;
+  const size_t shown = event.tokens.size() - (hide_last ? 1 : 0);
   size_t taken = choice.text.Push(std::span(event.tokens).first(shown), choice.pending);
-  if (choice.text.stop_string() == nullptr) taken = event.tokens.size();
+  const bool stopped = choice.text.stop_string() != nullptr;
+  if (!stopped) taken = event.tokens.size();
   choice.state.completion_tokens += static_cast<int64_t>(taken);
   choice.pending_tokens += static_cast<int>(taken);
 
-  const auto end = event.tokens.begin() + static_cast<std::ptrdiff_t>(taken);
   if (options_.keep_tokens) {
     auto& ids = options_.stream ? choice.pending_ids : choice.state.tokens;
-    ids.insert(ids.end(), event.tokens.begin(), end);
+    ids.insert(ids.end(), event.tokens.begin(),
+               event.tokens.begin() + static_cast<std::ptrdiff_t>(taken));
   }
   if (!event.logprobs.empty()) {
     auto& rows = options_.stream ? choice.pending_logprobs : choice.state.logprobs;
-    const size_t count = std::min(taken, event.logprobs.size());
-    rows.insert(rows.end(), event.logprobs.begin(),
-                event.logprobs.begin() + static_cast<std::ptrdiff_t>(count));
+    const auto count = static_cast<std::ptrdiff_t>(std::min(taken, event.logprobs.size()));
+    std::move(event.logprobs.begin(), event.logprobs.begin() + count, std::back_inserter(rows));
   }
-  Observe(choice, first, taken);
-
-  if (options_.stream && !choice.began) {
-    choice.began = true;
-    shape_->Begin(choice.state, ContinuousUsage(choice), out_);
-  }
-  if (choice.text.stop_string() != nullptr) {
-    choice.state.end.stop_string = *choice.text.stop_string();
+  if (stopped) {
     if (event.finish == FinishReason::kNone) context_.engine->Abort(choice.id);
     event.finish = FinishReason::kStop;
     EndChoice(choice, event);
-  } else if (options_.stream && choice.pending_tokens >= context_.stream_interval) {
+  } else if (options_.stream && (first || choice.pending_tokens >= context_.stream_interval)) {
     FlushDelta(choice);
   }
 }
 
-void Generation::Observe(Choice& choice, bool first, size_t tokens) {
+void Generation::ObserveTokens(Choice& choice) {
   const Seconds now = context_.clock->Now();
-  if (first) {
+  if (choice.engine_tokens == 0) {
     choice.first_token = now;
-    context_.metrics->ObserveFirstToken(now - arrival_);
-  } else if (tokens > 0) {
+    context_.metrics->ObserveFirstToken(now - arrival_, choice.prompt_tokens, choice.cached_tokens);
+  } else {
     context_.metrics->ObserveInterToken(now - choice.last_token);
   }
   choice.last_token = now;
+}
+
+void Generation::Begin(Choice& choice) {
+  choice.began = true;
+  shape_->Begin(choice.state, ContinuousUsage(choice), out_);
 }
 
 void Generation::FlushDelta(Choice& choice) {
@@ -147,104 +188,124 @@ void Generation::FlushDelta(Choice& choice) {
 void Generation::EndChoice(Choice& choice, const TokenEvent& event) {
   choice.done = true;
   choice.text.Finish(choice.pending);
-  choice.state.end.finish_reason = FinishName(event, choice.text);
-  if (!choice.state.end.stop_string) choice.state.end.stop_token = event.stop_token;
+  if (const std::string* stop = choice.text.stop_string(); stop != nullptr) {
+    choice.state.end.stop_string = *stop;
+  } else {
+    choice.state.end.stop_token = event.stop_token;
+  }
+  choice.state.end.finish_reason = options_.echo_only ? "length" : FinishName(event, choice.text);
   if (options_.stream) {
-    if (!choice.began) shape_->Begin(choice.state, ContinuousUsage(choice), out_);
-    choice.began = true;
+    if (!choice.began) Begin(choice);
     FlushDelta(choice);
     shape_->End(choice.state, ContinuousUsage(choice), out_);
   } else {
     choice.state.events = std::move(choice.pending);
   }
-  const Seconds now = context_.clock->Now();
-  RequestTimes times;
-  times.end_to_end = now - arrival_;
-  times.inference = times.end_to_end;
-  times.decode = choice.last_token - choice.first_token;
-  times.prefill = choice.first_token > 0 ? choice.first_token - arrival_ : 0;
-  context_.metrics->ObserveFinish(
-      choice.state.end.finish_reason == "tool_calls" ? "stop" : choice.state.end.finish_reason,
-      static_cast<int64_t>(choice.state.prompt.size()), choice.state.completion_tokens,
-      choice.cached_tokens, times);
+  const std::string& reason = choice.state.end.finish_reason;
+  ObserveEnd(choice, reason == "tool_calls" ? "stop" : reason);
   FinishIfAllDone();
 }
 
+void Generation::ObserveEnd(const Choice& choice, std::string_view reason) const {
+  const Seconds now = context_.clock->Now();
+  FinishedChoice seen;
+  seen.reason = reason;
+  seen.prompt_tokens = choice.prompt_tokens;
+  seen.cached_tokens = choice.cached_tokens;
+  seen.output_tokens = choice.state.completion_tokens;
+  seen.max_tokens = choice.max_tokens;
+  seen.answered = choice.engine_tokens > 0;
+  if (choice.scheduled > 0) seen.queue_seconds = choice.scheduled - arrival_;
+  const Seconds begin = choice.scheduled > 0 ? choice.scheduled : arrival_;
+  seen.prefill_seconds = choice.first_token - begin;
+  seen.decode_seconds = choice.last_token - choice.first_token;
+  seen.inference_seconds = choice.last_token - begin;
+  seen.end_to_end_seconds = now - arrival_;
+  context_.metrics->ObserveFinish(seen);
+}
+
 void Generation::FinishIfAllDone() {
-  if (over_ ||
-      !std::all_of(choices_.begin(), choices_.end(), [](const Choice& c) { return c.done; }))
-    return;
-  over_ = true;
+  const auto done = [](const Choice& choice) { return choice.done; };
+  if (over_ || !std::all_of(choices_.begin(), choices_.end(), done)) return;
+  Over();
   const Usage usage = TotalUsage();
-  if (!options_.stream) {
-    std::vector<ChoiceState> states;
-    for (Choice& choice : choices_) states.push_back(std::move(choice.state));
-    responder_.Send(
-        {.status = 200, .headers = options_.headers, .body = shape_->Whole(states, usage)});
+  if (options_.stream) {
+    if (options_.include_usage) shape_->UsageChunk(usage, out_);
+    out_ += "data: [DONE]\n\n";
     return;
   }
-  if (options_.include_usage) shape_->UsageChunk(usage, out_);
-  out_ += "data: [DONE]\n\n";
+  std::vector<ChoiceState> states;
+  for (Choice& choice : choices_) states.push_back(std::move(choice.state));
+  reply_.SendJson(shape_->Whole(states, usage));
 }
 
 void Generation::OnStepEnd() {
   if (out_.empty()) return;
   if (!streaming_) {
     streaming_ = true;
-    responder_.StartStream(200, options_.headers);
+    reply_.StartStream();
   }
-  if (!responder_.Write(out_)) return Cancel();
+  const bool written = reply_.Write(out_);
   out_.clear();
-  if (over_) responder_.End();
+  if (!written) {
+    Cancel();
+  } else if (over_) {
+    reply_.End();
+  }
 }
 
 void Generation::Fail(const ApiError& error) {
   Cancel();
-  over_ = true;
   if (!streaming_) {
-    HttpResponse response{
-        .status = error.status, .headers = options_.headers, .body = ErrorBody(error)};
-    if (error.status == 429 || error.status == 503)
-      response.headers.emplace_back("retry-after", "1");
     out_.clear();
-    return responder_.Send(std::move(response));
+    return reply_.Refuse(error);
   }
   out_ += "data: " + ErrorBody(error) + "\n\ndata: [DONE]\n\n";
-  responder_.Write(out_);
+  if (reply_.Write(out_)) reply_.End();
   out_.clear();
-  responder_.End();
 }
 
 // The client is gone, or the answer is an error: what still runs is stopped, its later events are
 // ignored.
 void Generation::Cancel() {
-  over_ = true;
+  if (over_) return;
   for (Choice& choice : choices_) {
     if (choice.done) continue;
     choice.done = true;
+    if (!choice.submitted) continue;
     context_.engine->Abort(choice.id);
-    context_.metrics->ObserveFinish("abort", static_cast<int64_t>(choice.state.prompt.size()),
-                                    choice.state.completion_tokens, choice.cached_tokens, {});
+    ObserveEnd(choice, "abort");
+  }
+  Over();
+}
+
+void Generation::Over() {
+  over_ = true;
+  ticket_ = {};
+  const auto n = static_cast<size_t>(options_.n);
+  for (size_t i = 0; i < choices_.size(); i += n) {
+    int64_t longest = 0;
+    for (size_t j = i; j < i + n; ++j) {
+      longest = std::max(longest, choices_[j].state.completion_tokens);
+    }
+    if (choices_[i].submitted) context_.metrics->ObservePrompt(options_.n, longest);
   }
 }
 
 Usage Generation::TotalUsage() const {
   Usage usage;
-  // The choices of one prompt share it; several prompts come one after the other.
-  const std::vector<TokenId>* last = nullptr;
-  for (const Choice& choice : choices_) {
-    usage.completion_tokens += choice.state.completion_tokens;
-    if (last != nullptr && *last == choice.state.prompt) continue;
-    last = &choice.state.prompt;
-    usage.prompt_tokens += static_cast<int64_t>(choice.state.prompt.size());
-    usage.cached_tokens += choice.cached_tokens;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    usage.completion_tokens += choices_[i].state.completion_tokens;
+    if (i % static_cast<size_t>(options_.n) != 0) continue;  // a prompt counts once
+    usage.prompt_tokens += choices_[i].prompt_tokens;
+    usage.cached_tokens += choices_[i].cached_tokens;
   }
   return usage;
 }
 
 const Usage* Generation::ContinuousUsage(const Choice& choice) {
   if (!options_.continuous_usage) return nullptr;
-  usage_ = {.prompt_tokens = static_cast<int64_t>(choice.state.prompt.size()),
+  usage_ = {.prompt_tokens = choice.prompt_tokens,
             .completion_tokens = choice.state.completion_tokens,
             .cached_tokens = choice.cached_tokens};
   return &usage_;

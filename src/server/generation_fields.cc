@@ -12,6 +12,9 @@ constexpr size_t kStopStringsMax = 16;
 constexpr size_t kStopStringBytesMax = 256;
 constexpr size_t kLogitBiasMax = 1024;
 constexpr size_t kStopTokensMax = 256;
+constexpr int64_t kChoiceLengthsMax = 4;  // n * max_tokens, in lengths of the model
+constexpr int64_t kTextBytesPerToken = 16;
+constexpr size_t kTextBytesMore = 1 << 20;
 
 // Fields of features that are not here yet: refused, because ignoring them would change the answer
 // silently.
@@ -94,13 +97,23 @@ void ReadGenerationFields(FieldReader& reader,
   reader.Bool("ignore_eos", out.ignore_eos);
   reader.TokenIds("stop_token_ids", out.stop_token_ids, kStopTokensMax, limits.vocab_size);
   reader.Strings("stop", out.stop, kStopStringsMax, kStopStringBytesMax);
+  if (!out.stop.empty() && !limits.has_text) {
+    reader.Fail("stop", "this model has no tokenizer; use stop_token_ids");
+  }
   reader.Bool("include_stop_str_in_output", out.include_stop_str_in_output);
   reader.Bool("skip_special_tokens", out.skip_special_tokens);
   reader.Integer("n", out.n, 1, limits.n_max);
   reader.Bool("echo", out.echo);
   reader.Bool("return_token_ids", out.return_token_ids);
+  reader.Bool("return_tokens_as_token_ids", out.token_names_as_ids);
+  reader.Integer("truncate_prompt_tokens", out.truncate_prompt_tokens, -1, limits.max_model_len);
   reader.Integer("priority", out.priority, INT32_MIN, INT32_MAX);
   reader.String("request_id", out.request_id, 64);
+  if (!IsPrintable(out.request_id)) {
+    reader.Fail("request_id", "must be printable ASCII without blanks");
+  }
+  std::string user;  // checked, and then ignored
+  reader.String("user", user, 512);
 
   int64_t seed = -1;
   reader.Integer("seed", seed, INT64_MIN, INT64_MAX);
@@ -108,8 +121,7 @@ void ReadGenerationFields(FieldReader& reader,
   out.sampling.seed = static_cast<uint64_t>(seed);
 
   int64_t prompt_logprobs = -1;
-  reader.Integer("prompt_logprobs", prompt_logprobs, 0,
-                 limits.max_logprobs < 0 ? limits.vocab_size : limits.max_logprobs);
+  ReadLogprobCount(reader, "prompt_logprobs", limits, prompt_logprobs);
   if (prompt_logprobs >= 0 && out.stream)
     reader.Fail("prompt_logprobs", "is not available with stream: true");
   out.sampling.prompt_logprobs = static_cast<int32_t>(prompt_logprobs);
@@ -120,58 +132,90 @@ void ReadGenerationFields(FieldReader& reader,
   if (out.sampling.greedy() && out.n > 1) reader.Fail("n", "must be 1 when temperature is 0");
 }
 
+void ReadLogprobCount(FieldReader& reader,
+                      std::string_view name,
+                      const GenerationLimits& limits,
+                      int64_t& out) {
+  const bool unlimited = limits.max_logprobs < 0;
+  const Json* field = reader.Find(name);
+  if (field == nullptr) return;
+  reader.Integer(name, out, unlimited ? -1 : 0,
+                 unlimited ? limits.vocab_size : limits.max_logprobs);
+  if (reader.ok() && out == -1) out = limits.vocab_size;
+}
+
+bool IsPrintable(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
+void TruncatePrompt(const GenerationFields& fields,
+                    const GenerationLimits& limits,
+                    std::vector<TokenId>& prompt) {
+  if (fields.truncate_prompt_tokens == 0) return;
+  const int64_t fits = limits.max_model_len - std::max<int64_t>(fields.max_tokens, 1);
+  const int64_t keep = fields.truncate_prompt_tokens > 0 ? fields.truncate_prompt_tokens
+                                                         : std::max<int64_t>(fits, 1);
+  const auto size = static_cast<int64_t>(prompt.size());
+  if (size > keep) prompt.erase(prompt.begin(), prompt.end() - static_cast<std::ptrdiff_t>(keep));
+}
+
 std::optional<ApiError> FitToPrompt(int64_t prompt_tokens,
                                     const GenerationLimits& limits,
-                                    std::optional<int64_t> fallback,
+                                    std::optional<int64_t> implied,
                                     GenerationFields& fields) {
-  const int64_t left = limits.max_model_len - prompt_tokens;
-  const int64_t wanted = fields.max_tokens >= 0 ? fields.max_tokens : 1;
   if (prompt_tokens == 0) return BadRequest("prompt", "prompt: must hold at least one token");
+  const int64_t left = limits.max_model_len - prompt_tokens;
+  const int64_t wanted = std::max<int64_t>(fields.max_tokens, 1);
   if (left < wanted) {
     return BadRequest(
         "input_tokens",
         fmt::format("This model's maximum context length is {} tokens. However, you requested {} "
-                    "output tokens and your "
-                    "prompt contains {} input tokens, for a total of {} tokens. Please reduce the "
-                    "length of the input "
-                    "prompt or the number of requested output tokens.",
+                    "output tokens and your prompt contains {} input tokens, for a total of {} "
+                    "tokens. Please reduce the length of the input prompt or the number of "
+                    "requested output tokens.",
                     limits.max_model_len, wanted, prompt_tokens, prompt_tokens + wanted));
   }
+  const int64_t all_choices_max = kChoiceLengthsMax * limits.max_model_len;
   if (fields.max_tokens < 0) {
-    fields.max_tokens = left;
-    if (limits.default_max_tokens)
-      fields.max_tokens = std::min<int64_t>(left, *limits.default_max_tokens);
-    if (fallback) fields.max_tokens = std::min(left, *fallback);
     // min_tokens above an implied limit raises it: the client asked for at least that many.
-    fields.max_tokens =
-        std::max<int64_t>(fields.max_tokens, std::min<int64_t>(left, fields.min_tokens));
+    fields.max_tokens = std::max<int64_t>(std::min(left, implied.value_or(left)),
+                                          std::min<int64_t>(left, fields.min_tokens));
+    fields.max_tokens = std::min(fields.max_tokens, all_choices_max / fields.n);
+  }
+  if (limits.max_tokens_cap) {
+    fields.max_tokens = std::min<int64_t>(fields.max_tokens, *limits.max_tokens_cap);
   }
   if (fields.min_tokens > fields.max_tokens) {
     return BadRequest("min_tokens",
                       fmt::format("min_tokens: must be at most max_tokens ({}), got {}",
                                   fields.max_tokens, fields.min_tokens));
   }
-  if (fields.n * fields.max_tokens > 4 * limits.max_model_len) {
+  if (fields.n * fields.max_tokens > all_choices_max) {
     return BadRequest(
-        "n",
-        fmt::format("n: {} choices of {} tokens are more than four times the model's length ({})",
-                    fields.n, fields.max_tokens, limits.max_model_len));
+        "n", fmt::format("n: {} choices of {} tokens are more than {} times the "
+                         "model's length ({})",
+                         fields.n, fields.max_tokens, kChoiceLengthsMax, limits.max_model_len));
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> CheckTextSize(std::string_view field,
+                                      size_t bytes,
+                                      const GenerationLimits& limits) {
+  const auto most = static_cast<size_t>(kTextBytesPerToken * limits.max_model_len) + kTextBytesMore;
+  if (bytes <= most) return std::nullopt;
+  return BadRequest(field, fmt::format("{}: {} bytes are too long for a model of {} tokens", field,
+                                       bytes, limits.max_model_len));
 }
 
 Request MakeRequest(const GenerationFields& fields,
                     std::vector<TokenId> prompt,
                     const std::vector<TokenId>& eos_ids,
-                    uint64_t base_seed,
-                    int32_t index) {
+                    uint64_t base_seed) {
   Request request;
   request.prompt = std::move(prompt);
   request.sampling = fields.sampling;
   if (!fields.seed_given) request.sampling.seed = base_seed;
-  // Choices of one request differ; choice 0 is what a request with n = 1 and the same seed would
-  // get.
-  request.sampling.seed += static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15u;
   request.stop.max_tokens = static_cast<int32_t>(fields.max_tokens);
   request.stop.min_tokens = fields.min_tokens;
   request.stop.ignore_eos = fields.ignore_eos;
@@ -179,6 +223,13 @@ Request MakeRequest(const GenerationFields& fields,
   request.stop.stop_ids = fields.stop_token_ids;
   request.priority = fields.priority;
   request.cache_salt = fields.cache_salt;
+  return request;
+}
+
+Request ForChoice(const Request& first, int32_t index) {
+  Request request = first;
+  request.sampling.seed += static_cast<uint64_t>(index) * 0x9E3779B97F4A7C15u;
+  if (index > 0) request.sampling.prompt_logprobs = -1;
   return request;
 }
 

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -20,8 +21,9 @@ struct GenerationLimits {
   int64_t max_model_len = 0;
   int32_t max_logprobs = 20;  // -1: no cap
   int32_t n_max = 16;
-  SamplingParams defaults;  // from generation_config.json
-  std::optional<int32_t> default_max_tokens;
+  SamplingParams defaults;                // from generation_config.json
+  std::optional<int32_t> max_tokens_cap;  // of every request, from generation_config.json
+  bool has_text = true;                   // false: a model without a vocabulary, token ids only
 };
 
 struct GenerationFields {
@@ -40,6 +42,9 @@ struct GenerationFields {
   bool continuous_usage = false;
   bool echo = false;
   bool return_token_ids = false;
+  bool token_names_as_ids = false;     // in log-probabilities
+  bool echo_only = false;              // max_tokens 0 with echo: the prompt and nothing else
+  int64_t truncate_prompt_tokens = 0;  // keep so many of the prompt's last; 0: all, -1: what fits
   int32_t priority = 0;
   std::string cache_salt;
   std::string request_id;
@@ -52,20 +57,41 @@ void ReadGenerationFields(FieldReader& reader,
                           const GenerationLimits& limits,
                           GenerationFields& out);
 
-// Bounds that tie fields to the prompt: fills max_tokens when not given (with `fallback`, else what
-// is left of the model's length). The sentence about the maximum context length is upstream's:
-// client libraries match on it.
+// How many top log-probabilities are asked for; -1, where there is no cap, means all.
+void ReadLogprobCount(FieldReader& reader,
+                      std::string_view name,
+                      const GenerationLimits& limits,
+                      int64_t& out);
+
+// ASCII without control characters and blanks. True of an empty text.
+bool IsPrintable(std::string_view text);
+
+// Cuts the front off a prompt, if the request asks for it.
+void TruncatePrompt(const GenerationFields& fields,
+                    const GenerationLimits& limits,
+                    std::vector<TokenId>& prompt);
+
+// Bounds that tie fields to the prompt: fills max_tokens when not given, with `implied` or else
+// with what is left of the model's length. The sentence about the maximum context length is
+// upstream's: client libraries match on it.
 std::optional<ApiError> FitToPrompt(int64_t prompt_tokens,
                                     const GenerationLimits& limits,
-                                    std::optional<int64_t> fallback,
+                                    std::optional<int64_t> implied,
                                     GenerationFields& fields);
 
-// One engine request for choice `index` of `fields.n`. `base_seed` is used when the client gave
-// none.
+// Whether a text of so many bytes can fit at all; checked before it is encoded.
+std::optional<ApiError> CheckTextSize(std::string_view field,
+                                      size_t bytes,
+                                      const GenerationLimits& limits);
+
+// The engine request of choice 0 of a prompt. `base_seed` is used when the client gave none.
 Request MakeRequest(const GenerationFields& fields,
                     std::vector<TokenId> prompt,
                     const std::vector<TokenId>& eos_ids,
-                    uint64_t base_seed,
-                    int32_t index);
+                    uint64_t base_seed);
+
+// The one of choice `index`: choices of one prompt differ in their seed, and the first alone
+// reports the prompt's log-probabilities.
+Request ForChoice(const Request& first, int32_t index);
 
 }  // namespace baltoro

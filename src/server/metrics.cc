@@ -4,10 +4,15 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
+#include <prometheus/summary.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
 #include <vector>
+
+#include "base/check.h"
 
 namespace baltoro {
 namespace {
@@ -30,6 +35,19 @@ const Buckets& RequestBuckets() {
                                   30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
   return buckets;
 }
+
+const Buckets& IterationBuckets() {
+  static const Buckets buckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+  return buckets;
+}
+
+constexpr std::pair<Rejection, const char*> kRejections[] = {
+    {Rejection::kInvalid, "invalid"},      {Rejection::kUnauthorized, "unauthorized"},
+    {Rejection::kNotFound, "not_found"},   {Rejection::kHttp, "http"},
+    {Rejection::kQueueFull, "queue_full"}, {Rejection::kPreparingFull, "preparing_full"},
+    {Rejection::kNotReady, "not_ready"},   {Rejection::kDraining, "draining"},
+    {Rejection::kEngine, "engine"},
+};
 
 // 1, 2, 5, 10, 20 ... up to `max`.
 Buckets Decades(int64_t max) {
@@ -62,7 +80,8 @@ class Follower {
 struct Metrics::State {
   prometheus::Registry registry;
   Labels labels;
-  std::string model_name;
+
+  void ObserveSteps(const EngineStats& stats);
 
   prometheus::Gauge& AddGauge(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(labels);
@@ -75,10 +94,18 @@ struct Metrics::State {
                                                                                      buckets);
   }
 
+  prometheus::Counter& AddSource(const char* source) {
+    Labels with_source = labels;
+    with_source["source"] = source;
+    return prometheus::BuildCounter()
+        .Name("vllm:prompt_tokens_by_source_total")
+        .Help("Prompt tokens by where their KV came from.")
+        .Register(registry)
+        .Add(with_source);
+  }
+
   State(const std::string& model, int64_t max_model_len)
-      : labels{{"model_name", model}, {"engine", "0"}},
-        model_name(model),
-        token_counts(Decades(max_model_len)) {}
+      : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {}
 
   Buckets token_counts;
   std::mutex update_mutex;  // scrapes may come from several I/O threads
@@ -95,16 +122,13 @@ struct Metrics::State {
   Follower prefix_hits{
       AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")};
   Follower generation_tokens{AddCounter("vllm:generation_tokens_total", "Tokens generated.")};
-  Follower local_compute{
-      prometheus::BuildCounter()
-          .Name("vllm:prompt_tokens_by_source_total")
-          .Help("Prompt tokens by where their KV came from.")
-          .Register(registry)
-          .Add({{"model_name", model_name}, {"engine", "0"}, {"source", "local_compute"}})};
+  Follower restarts{AddCounter("baltoro:engine_restarts_total", "Restarts of a lost engine.")};
   prometheus::Counter& prompt_tokens =
-      AddCounter("vllm:prompt_tokens_total", "Prompt tokens of finished requests.");
+      AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
   prometheus::Counter& cached_tokens =
-      AddCounter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from the cache.");
+      AddCounter("vllm:prompt_tokens_cached_total", "Prompt tokens taken from a cache.");
+  prometheus::Counter& computed_source = AddSource("local_compute");
+  prometheus::Counter& cached_source = AddSource("local_cache_hit");
 
   prometheus::Histogram& first_token = AddHistogram(
       "vllm:time_to_first_token_seconds", "Arrival to first token.", FirstTokenBuckets());
@@ -132,20 +156,22 @@ struct Metrics::State {
       AddHistogram("vllm:request_params_max_tokens", "max_tokens of a request.", token_counts);
   prometheus::Histogram& request_n =
       AddHistogram("vllm:request_params_n", "n of a request.", {1, 2, 5, 10, 20});
+  prometheus::Histogram& request_longest =
+      AddHistogram("vllm:request_max_num_generation_tokens",
+                   "Generated tokens of the longest choice of a request.",
+                   token_counts);
+  prometheus::Histogram& request_computed =
+      AddHistogram("vllm:request_prefill_kv_computed_tokens",
+                   "Prompt tokens of a request that no cache held.",
+                   token_counts);
   prometheus::Histogram& iteration_tokens =
-      AddHistogram("vllm:iteration_tokens_total",
-                   "Tokens computed in a step.",
-                   {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384});
-  uint64_t last_step = 0;
+      AddHistogram("vllm:iteration_tokens_total", "Tokens computed in a step.", IterationBuckets());
+  EngineStats last;  // under update_mutex
 
-  prometheus::Family<prometheus::Counter>& success = prometheus::BuildCounter()
-                                                         .Name("vllm:request_success_total")
-                                                         .Help("Finished requests.")
-                                                         .Register(registry);
-  prometheus::Family<prometheus::Counter>& rejected = prometheus::BuildCounter()
-                                                          .Name("baltoro:requests_rejected_total")
-                                                          .Help("Requests refused, by reason.")
-                                                          .Register(registry);
+  // By finished_reason; every series exists from the start.
+  std::map<std::string, prometheus::Counter*, std::less<>> success;
+  std::map<Rejection, prometheus::Counter*> rejected;
+
   prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter()
                                                       .Name("http_requests_total")
                                                       .Help("HTTP requests answered.")
@@ -153,7 +179,16 @@ struct Metrics::State {
   prometheus::Family<prometheus::Histogram>& http_duration =
       prometheus::BuildHistogram()
           .Name("http_request_duration_seconds")
-          .Help("Time to answer a request.")
+          .Help("From a request's last byte to the end of its answer.")
+          .Register(registry);
+  prometheus::Family<prometheus::Summary>& http_request_bytes = prometheus::BuildSummary()
+                                                                    .Name("http_request_size_bytes")
+                                                                    .Help("Bodies of requests.")
+                                                                    .Register(registry);
+  prometheus::Family<prometheus::Summary>& http_response_bytes =
+      prometheus::BuildSummary()
+          .Name("http_response_size_bytes")
+          .Help("Bodies of answers.")
           .Register(registry);
 };
 
@@ -167,6 +202,22 @@ Metrics::Metrics(const std::string& model_name, int64_t max_model_len)
     Labels labels = state_->labels;
     labels["sleep_state"] = name;
     sleep.Add(labels).Set(std::string_view(name) == "awake" ? 1 : 0);
+  }
+  auto& success = prometheus::BuildCounter()
+                      .Name("vllm:request_success_total")
+                      .Help("Finished requests.")
+                      .Register(state_->registry);
+  for (const char* reason : {"stop", "length", "abort", "error"}) {
+    Labels labels = state_->labels;
+    labels["finished_reason"] = reason;
+    state_->success[reason] = &success.Add(labels);
+  }
+  auto& rejected = prometheus::BuildCounter()
+                       .Name("baltoro:requests_rejected_total")
+                       .Help("Requests refused, by reason.")
+                       .Register(state_->registry);
+  for (const auto& [reason, name] : kRejections) {
+    state_->rejected[reason] = &rejected.Add({{"reason", name}});
   }
 }
 
@@ -196,58 +247,83 @@ void Metrics::Update(const EngineStats& stats) {
   state_->prefix_queries.Follow(stats.prefix_queries);
   state_->prefix_hits.Follow(stats.prefix_hits);
   state_->generation_tokens.Follow(stats.generation_tokens);
-  state_->local_compute.Follow(stats.prompt_tokens_computed);
-  if (stats.step != state_->last_step) {
-    state_->last_step = stats.step;
-    state_->iteration_tokens.Observe(static_cast<double>(stats.step_tokens_last));
-  }
+  state_->restarts.Follow(stats.restarts);
+  state_->ObserveSteps(stats);
+  state_->last = stats;
 }
 
-void Metrics::ObserveRequest(int64_t prompt_tokens, int64_t max_tokens, int32_t n) {
-  state_->request_prompt.Observe(static_cast<double>(prompt_tokens));
-  state_->request_max_tokens.Observe(static_cast<double>(max_tokens));
-  state_->request_n.Observe(n);
+// There is a snapshot for many steps: count and sum are right, and each step since the last
+// snapshot stands with their mean.
+void Metrics::State::ObserveSteps(const EngineStats& stats) {
+  const auto tokens = [](const EngineStats& of) {
+    return of.prompt_tokens_computed + of.generation_tokens;
+  };
+  if (stats.step <= last.step || tokens(stats) < tokens(last)) return;
+  const auto steps = static_cast<double>(stats.step - last.step);
+  const auto sum = static_cast<double>(tokens(stats) - tokens(last));
+  const Buckets& buckets = IterationBuckets();
+  std::vector<double> increments(buckets.size() + 1, 0);
+  const auto bucket = std::lower_bound(buckets.begin(), buckets.end(), sum / steps);
+  increments[static_cast<size_t>(bucket - buckets.begin())] = steps;
+  iteration_tokens.ObserveMultiple(increments, sum);
 }
 
-void Metrics::ObserveFirstToken(double seconds) {
+void Metrics::ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens) {
   state_->first_token.Observe(seconds);
+  state_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
+  state_->cached_tokens.Increment(static_cast<double>(cached_tokens));
+  state_->computed_source.Increment(static_cast<double>(prompt_tokens - cached_tokens));
+  state_->cached_source.Increment(static_cast<double>(cached_tokens));
 }
+
 void Metrics::ObserveInterToken(double seconds) {
   state_->inter_token.Observe(seconds);
 }
 
-void Metrics::ObserveFinish(std::string_view reason,
-                            int64_t prompt_tokens,
-                            int64_t output_tokens,
-                            int64_t cached_tokens,
-                            const RequestTimes& times) {
-  Labels labels = state_->labels;
-  labels["finished_reason"] = std::string(reason);
-  state_->success.Add(labels).Increment();
-  state_->prompt_tokens.Increment(static_cast<double>(prompt_tokens));
-  state_->cached_tokens.Increment(static_cast<double>(cached_tokens));
-  state_->request_generation.Observe(static_cast<double>(output_tokens));
-  state_->queue_time.Observe(times.queue);
-  state_->prefill_time.Observe(times.prefill);
-  state_->decode_time.Observe(times.decode);
-  state_->inference_time.Observe(times.inference);
-  state_->end_to_end.Observe(times.end_to_end);
-  if (output_tokens > 1)
-    state_->per_token.Observe(times.decode / static_cast<double>(output_tokens - 1));
+void Metrics::ObserveFinish(const FinishedChoice& choice) {
+  const auto counter = state_->success.find(choice.reason);
+  BT_CHECK(counter != state_->success.end());
+  counter->second->Increment();
+  state_->request_prompt.Observe(static_cast<double>(choice.prompt_tokens));
+  state_->request_generation.Observe(static_cast<double>(choice.output_tokens));
+  state_->request_max_tokens.Observe(static_cast<double>(choice.max_tokens));
+  state_->end_to_end.Observe(choice.end_to_end_seconds);
+  if (choice.queue_seconds) state_->queue_time.Observe(*choice.queue_seconds);
+  if (!choice.answered) return;
+  state_->request_computed.Observe(
+      static_cast<double>(choice.prompt_tokens - choice.cached_tokens));
+  state_->prefill_time.Observe(choice.prefill_seconds);
+  state_->decode_time.Observe(choice.decode_seconds);
+  state_->inference_time.Observe(choice.inference_seconds);
+  if (choice.output_tokens > 1) {
+    state_->per_token.Observe(choice.decode_seconds /
+                              static_cast<double>(choice.output_tokens - 1));
+  }
 }
 
-void Metrics::ObserveHttp(const std::string& route,
-                          const std::string& method,
-                          int status,
-                          double seconds) {
-  const std::string group = std::to_string(status / 100) + "xx";
-  state_->http.Add({{"handler", route}, {"method", method}, {"status", group}}).Increment();
+void Metrics::ObservePrompt(int32_t n, int64_t longest) {
+  state_->request_n.Observe(n);
+  state_->request_longest.Observe(static_cast<double>(longest));
+}
+
+void Metrics::ObserveHttp(const HttpObservation& seen) {
+  const Labels handler = {{"handler", std::string(seen.route)}};
+  Labels labels = handler;
+  labels["method"] = seen.method;
   static const Buckets buckets = {.01, .05, .1, .5, 1, 5, 10, 60};
-  state_->http_duration.Add({{"handler", route}, {"method", method}}, buckets).Observe(seconds);
+  state_->http_duration.Add(labels, buckets).Observe(seen.seconds);
+  labels["status"] = std::to_string(seen.status / 100) + "xx";
+  state_->http.Add(labels).Increment();
+  // Without quantiles a summary is a count and a sum, as upstream's is.
+  static const prometheus::Summary::Quantiles quantiles = {};
+  state_->http_request_bytes.Add(handler, quantiles)
+      .Observe(static_cast<double>(seen.request_bytes));
+  state_->http_response_bytes.Add(handler, quantiles)
+      .Observe(static_cast<double>(seen.response_bytes));
 }
 
-void Metrics::CountRejected(const std::string& reason) {
-  state_->rejected.Add({{"reason", reason}}).Increment();
+void Metrics::CountRejected(Rejection reason) {
+  state_->rejected.at(reason)->Increment();
 }
 
 std::string Metrics::Scrape() const {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "engine/engine.h"
 #include "request/request.h"
@@ -21,9 +23,35 @@ struct CacheConfigInfo {
   double memory_utilization = 0.9;
 };
 
-// Times in seconds of one finished request.
-struct RequestTimes {
-  double queue = 0, prefill = 0, decode = 0, inference = 0, end_to_end = 0;
+// One finished choice.
+struct FinishedChoice {
+  std::string_view reason;  // stop, length, abort or error
+  int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0, max_tokens = 0;
+  bool answered = false;                // at least one token came
+  std::optional<double> queue_seconds;  // if the engine said when the wait ended
+  double prefill_seconds = 0, decode_seconds = 0, inference_seconds = 0, end_to_end_seconds = 0;
+};
+
+// One HTTP request and its answer. The names come from the server's own tables, never from a
+// client.
+struct HttpObservation {
+  std::string_view route, method;
+  int status = 0;
+  double seconds = 0;
+  size_t request_bytes = 0, response_bytes = 0;
+};
+
+// Why a request was refused.
+enum class Rejection {
+  kInvalid,        // 400
+  kUnauthorized,   // 401
+  kNotFound,       // 404, 405
+  kHttp,           // what net refuses: limits of headers and bodies, time, framing
+  kQueueFull,      // 429, the engine's queue
+  kPreparingFull,  // 429, too many large bodies
+  kNotReady,       // 503
+  kDraining,       // 503
+  kEngine          // the engine's own reasons
 };
 
 class Metrics {
@@ -35,17 +63,14 @@ class Metrics {
   // Gauges and counters that the engine counts; called before each scrape and each log line.
   void Update(const EngineStats& stats);
 
-  void ObserveRequest(int64_t prompt_tokens, int64_t max_tokens, int32_t n);
-  void ObserveFirstToken(double seconds);
+  // A choice's first token, `seconds` after the request came.
+  void ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens);
   void ObserveInterToken(double seconds);
-  void ObserveFinish(std::string_view reason,
-                     int64_t prompt_tokens,
-                     int64_t output_tokens,
-                     int64_t cached_tokens,
-                     const RequestTimes& times);
-  // `route` is one of the server's own names for its routes, never what a client sent.
-  void ObserveHttp(const std::string& route, const std::string& method, int status, double seconds);
-  void CountRejected(const std::string& reason);
+  void ObserveFinish(const FinishedChoice& choice);
+  // The choices of one prompt are over; `longest` is the most tokens of one of them.
+  void ObservePrompt(int32_t n, int64_t longest);
+  void ObserveHttp(const HttpObservation& seen);
+  void CountRejected(Rejection reason);
 
   // Prometheus text, version 0.0.4.
   std::string Scrape() const;

@@ -49,6 +49,11 @@ std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
   return Utf8Sanitize(tokenizer.TokenBytes(id));
 }
 
+std::string TokenName(const Tokenizer& tokenizer, TokenId id, bool as_id) {
+  if (as_id || tokenizer.empty()) return "token_id:" + std::to_string(id);
+  return TokenText(tokenizer, id);
+}
+
 void AppendPromptLogprobs(std::string& out,
                           const Tokenizer& tokenizer,
                           const std::vector<TokenLogprobs>& rows) {

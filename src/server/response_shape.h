@@ -3,6 +3,7 @@
 // How an endpoint prints a generation. A shape knows JSON and nothing of engines, sockets or
 // threads.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,10 +31,12 @@ struct ChoiceEnd {
 // One choice as far as it has come. Streaming shapes read only the new part.
 struct ChoiceState {
   int index = 0;
-  std::vector<TokenId> prompt;  // kept for echo and for prompt log-probabilities
-  std::vector<TokenId> tokens;  // kept when the whole answer or token ids need them
+  // The choices of one prompt share both. The first is null unless options ask for the prompt, the
+  // second unless its log-probabilities were asked for.
+  std::shared_ptr<const std::vector<TokenId>> prompt;
+  std::shared_ptr<const std::vector<TokenLogprobs>> prompt_logprobs;
+  std::vector<TokenId> tokens;  // whole answers only, when token ids are shown
   std::vector<TokenLogprobs> logprobs;
-  std::vector<TokenLogprobs> prompt_logprobs;
   std::vector<OutputEvent> events;  // whole answers only
   int64_t completion_tokens = 0;
   ChoiceEnd end;
@@ -67,8 +70,11 @@ void AppendStopReason(std::string& out, const ChoiceEnd& end);
 void AppendTokenIds(std::string& out, const std::vector<TokenId>& ids);
 // A log-probability as a finite JSON number; -inf becomes -9999.0, as upstream does.
 void AppendLogprob(std::string& out, float logprob);
-// The text of one token for a log-probability list: its characters, or its name.
+// The characters of one token, or its name if it is an added one.
 std::string TokenText(const Tokenizer& tokenizer, TokenId id);
+// How a list of log-probabilities names a token: its text, or with `as_id` (and where there is no
+// vocabulary) "token_id:ID".
+std::string TokenName(const Tokenizer& tokenizer, TokenId id, bool as_id);
 // [null, {"ID": {"logprob", "rank", "decoded_token"}, ...}, ...]
 void AppendPromptLogprobs(std::string& out,
                           const Tokenizer& tokenizer,

@@ -6,6 +6,9 @@
 // Threads: handlers run on net's I/O threads; bodies over 32 KiB are prepared on one worker thread,
 // so that a long prompt does not hold up other streams. SetEngine, Tick and Drain belong to the
 // owner's thread.
+//
+// Of the sources, server.cc is the life of the server, server_door.cc what every request passes
+// through; the routes are in info_routes.cc, text_routes.cc and generate_routes.cc.
 
 #include <atomic>
 #include <memory>
@@ -20,10 +23,12 @@
 #include "server/api_keys.h"
 #include "server/chat_request.h"
 #include "server/dispatcher.h"
+#include "server/engine_slot.h"
 #include "server/generation.h"
 #include "server/generation_fields.h"
 #include "server/job_thread.h"
 #include "server/metrics.h"
+#include "server/reply.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -58,26 +63,29 @@ struct ServerConfig {
   int32_t max_logprobs = 20;
   uint64_t seed = 0;
   SamplingParams default_sampling;
-  std::optional<int32_t> default_max_tokens;
+  std::optional<int32_t> max_tokens_cap;
   std::vector<TokenId> eos_ids;
+  JobLimits preparing;  // of large bodies that wait for the worker
 };
 
 class Server {
  public:
-  // `chat_template` may be null (a model without one): chat endpoints then say so.
+  // Without a tokenizer (null) prompts are token ids, and so are answers. `chat_template` may be
+  // null; chat endpoints then say so.
   static Result<std::unique_ptr<Server>> Listen(ServerConfig config,
                                                 std::unique_ptr<Tokenizer> tokenizer,
                                                 std::unique_ptr<ChatTemplate> chat_template);
+  // The engine that was given sink() must be gone by then.
   ~Server();
 
   int port() const { return http_->port(); }
   // For StartEngine: where events go.
   EventSink sink();
-  // From here on requests are served. The engine must outlive the server, or be replaced by null
-  // first.
+  // From here on requests are served. Before it ends, an engine must be replaced by null; when that
+  // call returns, no thread is inside the engine.
   void SetEngine(Engine* engine);
-  // Every 100 ms or so: watches the heartbeat, and every ten seconds returns a line for the log
-  // (else "").
+  // Every 100 ms or so: watches the heartbeat, and now and then returns a line for the log (else
+  // "").
   std::string Tick();
   // New work is refused with 503; returns when the running exchanges are over or `seconds` have
   // passed.
@@ -96,49 +104,62 @@ class Server {
 
   void Handle(HttpRequest request, Responder responder);
   bool Authorised(const HttpRequest& request) const;
-  void AddCors(const HttpRequest& request, HttpHeaders& headers) const;
-  void Answer(const HttpRequest& request, Responder& responder, HttpResponse response) const;
-  void Refuse(const HttpRequest& request, Responder& responder, const ApiError& error) const;
+  Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
+  HttpHeaders CommonHeaders(const HttpRequest& request);
+  HttpHeaders CorsHeaders(const HttpRequest& request) const;
+  void Reject(Reply& reply, Rejection reason, const ApiError& error);
   bool Serving() const;
+  ApiError NotServing() const;
+  // Runs `work` here or, for a large body, on the worker.
+  using Work = std::function<void(HttpRequest&, Reply&)>;
+  void RunPreparing(HttpRequest request, Reply reply, Work work);
 
-  void Health(HttpRequest request, Responder responder);
-  void Version(HttpRequest request, Responder responder);
-  void Models(HttpRequest request, Responder responder);
-  void MetricsText(HttpRequest request, Responder responder);
-  void Load(HttpRequest request, Responder responder);
-  void Tokenize(HttpRequest request, Responder responder);
-  void Detokenize(HttpRequest request, Responder responder);
-  void ChatCompletions(HttpRequest request, Responder responder);
-  void Completions(HttpRequest request, Responder responder);
+  void Health(HttpRequest request, Reply reply);
+  void Version(HttpRequest request, Reply reply);
+  void Models(HttpRequest request, Reply reply);
+  void MetricsText(HttpRequest request, Reply reply);
+  void Load(HttpRequest request, Reply reply);
+  void Tokenize(HttpRequest request, Reply reply);
+  void Detokenize(HttpRequest request, Reply reply);
+  void ChatCompletions(HttpRequest request, Reply reply);
+  void Completions(HttpRequest request, Reply reply);
 
-  // Runs `prepare` here or, for a large body, on the worker, and then launches or refuses.
-  using Prepare = std::function<std::optional<ApiError>(const HttpRequest&, Prepared&)>;
-  void Generate(HttpRequest request, Responder responder, Prepare prepare);
-  void Launch(const HttpRequest& request, Responder responder, Prepared prepared);
+  // Prepares, and then launches on the reply's I/O thread or refuses.
+  using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
+  void Generate(HttpRequest request, Reply reply, Prepare prepare);
+  void Launch(Reply reply, Prepared prepared);
   std::optional<ApiError> PrepareChat(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> PrepareCompletion(const HttpRequest& request, Prepared& out);
+  std::optional<ApiError> TokenizeBody(const HttpRequest& request, std::string& out) const;
+  std::optional<ApiError> DetokenizeBody(const HttpRequest& request, std::string& out) const;
+  GenerationOptions OptionsOf(const GenerationFields& fields) const;
+  // The body as a JSON object.
   std::optional<ApiError> ReadBody(const HttpRequest& request, Json& out) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
-  std::optional<ApiError> RenderChat(const ChatRequest& chat, std::vector<TokenId>& out) const;
+  std::optional<ApiError> RenderChat(const ChatRequest& chat,
+                                     const GenerationLimits& limits,
+                                     std::vector<TokenId>& out) const;
   std::string AnswerId(std::string_view prefix,
                        const HttpRequest& request,
                        const GenerationFields& fields);
+  std::string NewName();
+  uint64_t NextSeed();
   GenerationLimits Limits() const;
 
-  ServerConfig config_;
-  std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<ChatTemplate> chat_template_;
-  ApiKeys keys_;
+  const ServerConfig config_;
+  const std::unique_ptr<Tokenizer> tokenizer_;  // never null
+  const std::unique_ptr<ChatTemplate> chat_template_;
+  const ApiKeys keys_;
   MonotonicClock clock_;
   std::unique_ptr<Metrics> metrics_;
-  Dispatcher dispatcher_;
-  std::atomic<Engine*> engine_{nullptr};
+  EngineSlot engine_;
   std::atomic<bool> draining_{false};
-  std::atomic<int64_t> active_{0};  // generating exchanges
-  std::atomic<uint64_t> next_answer_{1};
+  std::atomic<int64_t> active_{0};  // generating exchanges, from their preparation on
+  std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_seed_{0};
-  uint64_t answer_salt_ = 0;
-  int64_t started_unix_ = 0;
+  const uint64_t name_salt_;
+  const int64_t started_unix_;
+  Dispatcher dispatcher_;
 
   // Heartbeat watch, written by Tick.
   std::atomic<bool> beating_{false};

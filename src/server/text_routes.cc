@@ -1,15 +1,42 @@
 // /tokenize and /detokenize.
 
-#include "base/utf8.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
+namespace {
 
-void Server::Tokenize(HttpRequest request, Responder responder) {
+constexpr size_t kPromptBytesMax = size_t{32} << 20;
+constexpr size_t kDetokenizeIdsMax = 4 << 20;
+
+std::optional<ApiError> NoTokenizer(std::string_view param) {
+  return BadRequest(param, std::string(param) + ": this model has no tokenizer");
+}
+
+}  // namespace
+
+void Server::Tokenize(HttpRequest request, Reply reply) {
+  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
+    std::string body;
+    if (const auto error = TokenizeBody(asked, body)) {
+      return Reject(answer, Rejection::kInvalid, *error);
+    }
+    answer.SendJson(std::move(body));
+  });
+}
+
+void Server::Detokenize(HttpRequest request, Reply reply) {
+  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
+    std::string body;
+    if (const auto error = DetokenizeBody(asked, body)) {
+      return Reject(answer, Rejection::kInvalid, *error);
+    }
+    answer.SendJson(std::move(body));
+  });
+}
+
+std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request, std::string& out) const {
   Json body;
-  if (const auto error = ReadBody(request, body)) return Refuse(request, responder, *error);
-  if (!body.is_object())
-    return Refuse(request, responder, BadRequest("", "the body must be a JSON object"));
+  if (auto error = ReadBody(request, body)) return error;
   FieldReader reader(body);
   std::string model;
   std::string prompt;
@@ -22,21 +49,22 @@ void Server::Tokenize(HttpRequest request, Responder responder) {
     ReadConversation(reader, config_.default_template_kwargs, conversation);
   } else {
     if (reader.Find("prompt") == nullptr) reader.Fail("prompt", "is required (or messages)");
-    reader.String("prompt", prompt, size_t{32} << 20);
+    reader.String("prompt", prompt, kPromptBytesMax);
   }
-  if (!reader.ok()) return Refuse(request, responder, *reader.error());
-  if (const auto error = CheckModel(model)) return Refuse(request, responder, *error);
+  if (!reader.ok()) return reader.error();
+  if (auto error = CheckModel(model)) return error;
+  if (tokenizer_->empty()) return NoTokenizer(chat ? "messages" : "prompt");
 
+  const GenerationLimits limits = Limits();
   std::vector<TokenId> ids;
   if (chat) {
-    if (const auto error = RenderChat(conversation, ids)) return Refuse(request, responder, *error);
+    if (auto error = RenderChat(conversation, limits, ids)) return error;
   } else {
     ids = tokenizer_->Encode(prompt);
   }
-  const Engine* engine = engine_;
-  std::string out = R"({"count":)" + std::to_string(ids.size()) + R"(,"max_model_len":)" +
-                    (engine == nullptr ? "null" : std::to_string(engine->info().max_model_len)) +
-                    R"(,"tokens":)";
+  out = R"({"count":)" + std::to_string(ids.size()) + R"(,"max_model_len":)" +
+        (limits.max_model_len == 0 ? "null" : std::to_string(limits.max_model_len)) +
+        R"(,"tokens":)";
   AppendTokenIds(out, ids);
   out += R"(,"token_strs":)";
   if (token_strings) {
@@ -49,26 +77,25 @@ void Server::Tokenize(HttpRequest request, Responder responder) {
   } else {
     out += "null}";
   }
-  Answer(request, responder, {.status = 200, .headers = {}, .body = std::move(out)});
+  return std::nullopt;
 }
 
-void Server::Detokenize(HttpRequest request, Responder responder) {
+std::optional<ApiError> Server::DetokenizeBody(const HttpRequest& request, std::string& out) const {
   Json body;
-  if (const auto error = ReadBody(request, body)) return Refuse(request, responder, *error);
-  if (!body.is_object())
-    return Refuse(request, responder, BadRequest("", "the body must be a JSON object"));
+  if (auto error = ReadBody(request, body)) return error;
+  if (tokenizer_->empty()) return NoTokenizer("tokens");
   FieldReader reader(body);
   std::string model;
   std::vector<TokenId> ids;
   reader.String("model", model, 4096);
   if (reader.Find("tokens") == nullptr) reader.Fail("tokens", "is required");
-  reader.TokenIds("tokens", ids, 4 << 20, tokenizer_->vocab_size());
-  if (!reader.ok()) return Refuse(request, responder, *reader.error());
-  if (const auto error = CheckModel(model)) return Refuse(request, responder, *error);
-  std::string out = R"({"prompt":)";
+  reader.TokenIds("tokens", ids, kDetokenizeIdsMax, tokenizer_->vocab_size());
+  if (!reader.ok()) return reader.error();
+  if (auto error = CheckModel(model)) return error;
+  out = R"({"prompt":)";
   AppendJsonString(out, tokenizer_->Decode(ids, /*skip_special=*/false));
   out += "}";
-  Answer(request, responder, {.status = 200, .headers = {}, .body = std::move(out)});
+  return std::nullopt;
 }
 
 }  // namespace baltoro

@@ -128,7 +128,6 @@ Result<BpeVocabulary> BpeVocabulary::Build(const std::vector<std::string>& token
 
   out.blob_.reserve(bytes_total);
   out.starts_.reserve(tokens.size() + 1);
-  out.starts_.push_back(0);
   const size_t slots = std::bit_ceil(std::max<size_t>(tokens.size() * 2, 512));
   out.slots_.assign(slots, Slot{0, 0, kNone});
   out.slot_shift_ = 64 - std::countr_zero(slots);

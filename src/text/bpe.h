@@ -16,6 +16,7 @@ namespace baltoro {
 
 using TokenId = int32_t;
 
+// Before Build it holds no token, and no text can be encoded.
 class BpeVocabulary {
  public:
   // A longer token is refused: every look-up costs up to this much, and none is longer than 256
@@ -78,8 +79,8 @@ class BpeVocabulary {
   static uint64_t Mix(uint64_t key, size_t length);
 
   std::string blob_;
-  std::vector<uint32_t> starts_;  // [size + 1]
-  std::vector<Slot> slots_;       // open addressing; a power of two
+  std::vector<uint32_t> starts_ = {0};  // [size + 1]
+  std::vector<Slot> slots_;             // open addressing; a power of two
   int slot_shift_ = 0;
   // Two bits of one word for each token. Most look-ups while merging find nothing, and this, small
   // enough for the nearest caches, says so without a visit to the slots.

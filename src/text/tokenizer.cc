@@ -74,6 +74,10 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir)
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(vocabulary).value(), std::move(added)));
 }
 
+std::unique_ptr<Tokenizer> Tokenizer::WithoutVocabulary() {
+  return std::unique_ptr<Tokenizer>(new Tokenizer(BpeVocabulary(), {}));
+}
+
 Result<std::vector<Tokenizer::Added>> Tokenizer::ReadAdded(const std::string& path,
                                                            TokenId first_id) {
   std::vector<Added> added(kReservedIds);
@@ -188,6 +192,7 @@ void Tokenizer::AppendText(std::string_view text,
                            BpeVocabulary::Scratch& scratch,
                            std::vector<TokenId>& out) const {
   BT_CHECK(text.size() < UINT32_MAX);
+  if (empty()) return;
   while (!text.empty()) {
     const size_t length = FirstPieceLength(text);
     vocabulary_.EncodePiece(text.substr(0, length), scratch, out);

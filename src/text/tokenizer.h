@@ -27,6 +27,10 @@ class Tokenizer {
   // <|reserved_token_ID|>. Errors name the file, and the line or the key.
   static Result<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
+  // For a model whose directory has none: texts have no tokens, tokens no text.
+  static std::unique_ptr<Tokenizer> WithoutVocabulary();
+  bool empty() const { return vocab_size() == 0; }
+
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 

@@ -1,0 +1,58 @@
+#pragma once
+
+// Where the server keeps its engine. The owner may put another one in, or none, while I/O threads
+// use it: Set returns only when no call into the former engine is under way. Any thread.
+
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace baltoro {
+
+class EngineSlot {
+ public:
+  // Null: no engine; requests are refused and aborts are nothing.
+  void Set(Engine* engine) {
+    const std::unique_lock lock(mutex_);
+    engine_ = engine;
+    if (engine != nullptr) info_ = engine->info();
+  }
+
+  Status Submit(Request request) {
+    const std::shared_lock lock(mutex_);
+    if (engine_ == nullptr) return Status(Code::kUnavailable, "The engine is not ready.");
+    return engine_->Submit(std::move(request));
+  }
+  void Abort(RequestId id) {
+    const std::shared_lock lock(mutex_);
+    if (engine_ != nullptr) engine_->Abort(id);
+  }
+  bool present() const {
+    const std::shared_lock lock(mutex_);
+    return engine_ != nullptr;
+  }
+  bool healthy() const {
+    const std::shared_lock lock(mutex_);
+    return engine_ != nullptr && engine_->healthy();
+  }
+  std::optional<EngineStats> stats() const {
+    const std::shared_lock lock(mutex_);
+    if (engine_ == nullptr) return std::nullopt;
+    return engine_->stats();
+  }
+  // Of the engine, or of the last one; empty before the first.
+  std::optional<EngineInfo> info() const {
+    const std::shared_lock lock(mutex_);
+    return info_;
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  Engine* engine_ = nullptr;
+  std::optional<EngineInfo> info_;
+};
+
+}  // namespace baltoro

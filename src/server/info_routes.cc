@@ -1,0 +1,56 @@
+// The routes that tell about the server itself.
+
+#include "server/server_internal.h"
+
+namespace baltoro {
+
+void Server::Health(HttpRequest /*request*/, Reply reply) {
+  if (!Serving()) return reply.Refuse(NotServing());
+  reply.Send({.status = 200, .headers = {}, .body = ""});
+}
+
+void Server::Version(HttpRequest /*request*/, Reply reply) {
+  reply.SendJson(Json{{"version", config_.version}}.dump());
+}
+
+void Server::Load(HttpRequest /*request*/, Reply reply) {
+  reply.SendJson(Json{{"server_load", active_.load()}}.dump());
+}
+
+void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
+  if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  reply.Send({.status = 200,
+              .headers = {},
+              .body = metrics_->Scrape(),
+              .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+void Server::Models(HttpRequest /*request*/, Reply reply) {
+  const auto info = engine_.info();
+  Json list = Json::array();
+  for (const std::string& name : config_.model_names) {
+    const Json permission = {{"id", "modelperm-" + name},
+                             {"object", "model_permission"},
+                             {"created", started_unix_},
+                             {"allow_create_engine", false},
+                             {"allow_sampling", true},
+                             {"allow_logprobs", true},
+                             {"allow_search_indices", false},
+                             {"allow_view", true},
+                             {"allow_fine_tuning", false},
+                             {"organization", "*"},
+                             {"group", nullptr},
+                             {"is_blocking", false}};
+    list.push_back({{"id", name},
+                    {"object", "model"},
+                    {"created", started_unix_},
+                    {"owned_by", "baltoro"},
+                    {"root", config_.model_path},
+                    {"parent", nullptr},
+                    {"max_model_len", info ? Json(info->max_model_len) : Json()},
+                    {"permission", Json::array({permission})}});
+  }
+  reply.SendJson(Json{{"object", "list"}, {"data", list}}.dump());
+}
+
+}  // namespace baltoro

@@ -1,0 +1,78 @@
+#include "server/reply.h"
+
+#include <iterator>
+#include <utility>
+
+namespace baltoro {
+namespace {
+
+constexpr int kClientClosedRequest = 499;  // for the count only: nobody is there to read it
+
+}  // namespace
+
+Reply::Reply(Responder responder, HttpHeaders headers, std::optional<ReplyCount> count)
+    : responder_(std::move(responder)), headers_(std::move(headers)), count_(count) {}
+
+Reply::Reply(Reply&& other) noexcept
+    : responder_(std::move(other.responder_)),
+      headers_(std::move(other.headers_)),
+      count_(std::exchange(other.count_, std::nullopt)),
+      status_(other.status_),
+      response_bytes_(other.response_bytes_) {}
+
+Reply::~Reply() {
+  if (!count_) return;
+  // A Responder dropped unanswered answers 500.
+  if (status_ == 0) status_ = responder_.client_gone() ? kClientClosedRequest : 500;
+  Count();
+}
+
+void Reply::Send(HttpResponse response) {
+  status_ = response.status;
+  response_bytes_ = response.body.size();
+  response.headers.insert(response.headers.end(), std::make_move_iterator(headers_.begin()),
+                          std::make_move_iterator(headers_.end()));
+  // Counted first: who has read the answer finds it in the metrics.
+  Count();
+  responder_.Send(std::move(response));
+}
+
+void Reply::StartStream() {
+  status_ = 200;
+  responder_.StartStream(200, headers_);
+}
+
+bool Reply::Write(std::string_view bytes) {
+  response_bytes_ += bytes.size();
+  return responder_.Write(bytes);
+}
+
+void Reply::End() {
+  Count();
+  responder_.End();
+}
+
+void Reply::SendJson(std::string body) {
+  Send({.status = 200, .headers = {}, .body = std::move(body)});
+}
+
+void Reply::Refuse(const ApiError& error) {
+  HttpResponse response{.status = error.status, .headers = {}, .body = ErrorBody(error)};
+  if (error.status == 429 || error.status == 503) response.headers.emplace_back("retry-after", "1");
+  // What cannot serve now should not be the one to be asked again.
+  response.close = error.status == 503;
+  Send(std::move(response));
+}
+
+void Reply::Count() {
+  if (!count_) return;
+  count_->metrics->ObserveHttp({.route = count_->route,
+                                .method = count_->method,
+                                .status = status_,
+                                .seconds = count_->clock->Now() - count_->start,
+                                .request_bytes = count_->request_bytes,
+                                .response_bytes = response_bytes_});
+  count_.reset();
+}
+
+}  // namespace baltoro

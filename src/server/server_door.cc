@@ -1,0 +1,155 @@
+// What every request passes through: routing, keys, the headers of every answer, and the choice of
+// the thread that prepares it.
+
+#include <algorithm>
+
+#include "server/server_internal.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kPrepareHereBytes = 32 * 1024;
+
+// An origin, method or header list as one header value.
+std::string Joined(const std::vector<std::string>& items) {
+  std::string out;
+  for (const std::string& item : items) out += (out.empty() ? "" : ", ") + item;
+  return out;
+}
+
+bool Contains(const std::vector<std::string>& list, std::string_view item) {
+  return std::find(list.begin(), list.end(), item) != list.end();
+}
+
+// A closed set, for labels.
+std::string_view MethodLabel(std::string_view method) {
+  for (const std::string_view known : {"GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"}) {
+    if (method == known) return known;
+  }
+  return "other";
+}
+
+}  // namespace
+
+const std::vector<Server::Route>& Server::Routes() {
+  static const std::vector<Route> routes = {
+      {"GET", "/health", &Server::Health, false, false},
+      {"GET", "/ping", &Server::Health, false, false},
+      {"POST", "/ping", &Server::Health, false, false},
+      {"GET", "/version", &Server::Version, false, false},
+      {"GET", "/metrics", &Server::MetricsText, false, false},
+      {"GET", "/load", &Server::Load, true, false},
+      {"GET", "/v1/models", &Server::Models, true, true},
+      {"POST", "/tokenize", &Server::Tokenize, true, true},
+      {"POST", "/detokenize", &Server::Detokenize, true, true},
+      {"POST", "/v1/chat/completions", &Server::ChatCompletions, true, true},
+      {"POST", "/v1/completions", &Server::Completions, true, true},
+  };
+  return routes;
+}
+
+bool Server::Authorised(const HttpRequest& request) const {
+  return keys_.empty() || keys_.Accept(request.Header("authorization"));
+}
+
+HttpHeaders Server::CorsHeaders(const HttpRequest& request) const {
+  const std::string_view origin = request.Header("origin");
+  const CorsConfig& cors = config_.cors;
+  const bool any = Contains(cors.origins, "*");
+  if (origin.empty() || (!any && !Contains(cors.origins, origin))) return {};
+  HttpHeaders headers;
+  // With credentials the star is not allowed by browsers, and echoing any origin would be worse
+  // than no CORS.
+  headers.emplace_back("access-control-allow-origin", any ? "*" : std::string(origin));
+  if (!any) headers.emplace_back("vary", "Origin");
+  if (!any && cors.credentials) headers.emplace_back("access-control-allow-credentials", "true");
+  if (request.method != "OPTIONS") return headers;
+  headers.emplace_back("access-control-allow-methods", Joined(cors.methods));
+  // The star does not stand for Authorization, so what the browser asks for is named.
+  const std::string_view asked = request.Header("access-control-request-headers");
+  const bool any_header = Contains(cors.headers, "*") && !asked.empty();
+  headers.emplace_back("access-control-allow-headers",
+                       any_header ? std::string(asked) : Joined(cors.headers));
+  headers.emplace_back("access-control-max-age", "600");
+  return headers;
+}
+
+HttpHeaders Server::CommonHeaders(const HttpRequest& request) {
+  HttpHeaders headers = CorsHeaders(request);
+  if (config_.request_id_headers) {
+    const std::string_view given = request.Header("x-request-id");
+    const bool usable = !given.empty() && given.size() <= 64 && IsPrintable(given);
+    headers.emplace_back("x-request-id", usable ? std::string(given) : NewName());
+  }
+  return headers;
+}
+
+Reply Server::MakeReply(const HttpRequest& request, Responder responder, const Route* route) {
+  std::optional<ReplyCount> count;
+  if (route == nullptr || route->counted) {
+    count = {.metrics = metrics_.get(),
+             .clock = &clock_,
+             .route = route == nullptr ? "none" : route->path,
+             .method = MethodLabel(request.method),
+             .start = clock_.Now(),
+             .request_bytes = request.body.size()};
+  }
+  return Reply(std::move(responder), CommonHeaders(request), count);
+}
+
+void Server::Reject(Reply& reply, Rejection reason, const ApiError& error) {
+  metrics_->CountRejected(reason);
+  reply.Refuse(error);
+}
+
+void Server::Handle(HttpRequest request, Responder responder) {
+  const std::string& root = config_.root_path;
+  if (!root.empty() && request.path.starts_with(root + "/")) request.path.erase(0, root.size());
+  const Route* found = nullptr;
+  std::string allowed;  // methods of the path
+  for (const Route& route : Routes()) {
+    if (route.path != request.path) continue;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+    const bool head = request.method == "HEAD" && route.method == "GET";
+    if (route.method == request.method || head) found = &route;
+  }
+  Reply reply = MakeReply(request, std::move(responder), found);
+  if (request.method == "OPTIONS") return reply.Send({.status = 200, .headers = {}, .body = ""});
+
+  // A caller without a key learns nothing, not even which paths exist.
+  const bool open = found != nullptr && !found->needs_key;
+  if (!open && !Authorised(request)) {
+    metrics_->CountRejected(Rejection::kUnauthorized);
+    return reply.Send({.status = 401,
+                       .headers = {{"www-authenticate", "Bearer"}},
+                       .body = R"({"error":"Unauthorized"})"});
+  }
+  if (found == nullptr) {
+    metrics_->CountRejected(Rejection::kNotFound);
+    ApiError error;
+    error.status = allowed.empty() ? 404 : 405;
+    error.type = error.message = HttpReason(error.status);
+    HttpResponse response{.status = error.status, .headers = {}, .body = ErrorBody(error)};
+    if (!allowed.empty()) response.headers.emplace_back("allow", allowed);
+    return reply.Send(std::move(response));
+  }
+  (this->*found->handler)(std::move(request), std::move(reply));
+}
+
+void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
+  if (request.body.size() <= kPrepareHereBytes) return work(request, reply);
+  const size_t bytes = request.body.size();
+  // std::function wants copies; the exchange has one owner at a time.
+  const auto held =
+      std::make_shared<std::pair<HttpRequest, Reply>>(std::move(request), std::move(reply));
+  const bool taken = worker_->Post(
+      [held, work = std::move(work)] {
+        if (!held->second.client_gone()) work(held->first, held->second);
+      },
+      bytes);
+  if (taken) return;
+  Reject(held->second, Rejection::kPreparingFull,
+         OverloadedError("Too many large requests are waiting."));
+}
+
+}  // namespace baltoro
