@@ -79,8 +79,8 @@ class EngineSide {
       case Message::kConfig: {
         const EngineConfig config = DecodeEngineConfig(reader);
         BT_RETURN_IF_ERROR(reader.Finish("configuration"));
-        if (loader_.joinable()) return InvalidArgument("a second configuration");
-        loader_ = std::thread([this, config] { Load(config); });
+        if (std::exchange(configured_, true)) return InvalidArgument("a second configuration");
+        std::thread([this, config] { Load(config); }).detach();  // ends with the process
         return {};
       }
       case Message::kSubmit: {
@@ -150,7 +150,7 @@ class EngineSide {
   }
 
   FrameConnection connection_;
-  std::thread loader_;
+  bool configured_ = false;
   std::unique_ptr<Engine> owned_;
   std::atomic<Engine*> engine_{nullptr};
 };

@@ -275,7 +275,7 @@ TEST(SampleCpuTest, EqualsTheReferenceOnRandomRows) {
     SampleRow row;
     row.temperature = std::vector<float>{0, 0.01f, 0.7f, 1, 2}[random() % 5];
     row.top_p = std::vector<float>{1, 1, 0.999f, 0.9f, 0.3f}[random() % 5];
-    row.min_p = std::vector<float>{0, 0, 0.05f, 1}[random() % 4];
+    row.min_p = std::vector<float>{0, 0, 0.05f, 0.001f, 1}[random() % 5];
     row.top_k = std::vector<int32_t>{0, 0, 1, 20, 3000}[random() % 5];
     row.repetition_penalty = std::vector<float>{1, 1.3f}[random() % 2];
     row.presence_penalty = std::vector<float>{0, 0.5f}[random() % 2];

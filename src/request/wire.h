@@ -81,7 +81,7 @@ class WireReader {
   std::vector<T> GetArray() {
     const size_t count = GetCount(sizeof(T));
     std::vector<T> values(count);
-    std::memcpy(values.data(), rest_.data(), count * sizeof(T));
+    if (count > 0) std::memcpy(values.data(), rest_.data(), count * sizeof(T));
     rest_.remove_prefix(count * sizeof(T));
     return values;
   }

@@ -2,6 +2,7 @@
 // and whatever needs the best ids afterwards looks only into chunks that can hold one.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -75,10 +76,6 @@ struct Row {
   }
 };
 
-// Widths below the highest logit, in units of the temperature, at which candidates are looked for;
-// the last one takes all.
-constexpr float kWidths[] = {4, 8, 20, 60, std::numeric_limits<float>::infinity()};
-
 // A logit that at least `count` ids reach: the count-th highest of the chunks' maxima, if there are
 // so many.
 float ReachedBy(const Row& row, int64_t count) {
@@ -109,9 +106,16 @@ double TotalWeight(std::span<const Candidate> candidates) {
   return total;
 }
 
-// Keeps the fewest heaviest candidates whose weights sum to at least `target`: a quickselect by
-// weight.
-void KeepHeaviest(std::vector<Candidate>& candidates, double target) {
+// The lightest of the `count` heaviest candidates.
+Candidate CutByCount(std::vector<Candidate> candidates, int64_t count) {
+  const auto cut = candidates.begin() + (count - 1);
+  std::nth_element(candidates.begin(), cut, candidates.end(), Heavier);
+  return *cut;
+}
+
+// The lightest of the fewest heaviest candidates whose weights sum to at least `target`: a
+// quickselect by weight.
+Candidate CutByWeight(std::vector<Candidate> candidates, double target) {
   constexpr int64_t kSmall = 64;
   auto begin = candidates.begin();
   auto end = candidates.end();
@@ -127,52 +131,84 @@ void KeepHeaviest(std::vector<Candidate>& candidates, double target) {
     }
   }
   std::sort(begin, end, Heavier);
-  while (begin != end && target > 0) target -= (begin++)->weight;
-  if (begin == candidates.begin() && begin != end) ++begin;  // at least one
-  candidates.erase(begin, candidates.end());
+  auto cut = begin;
+  for (target -= cut->weight; target > 0 && cut + 1 != end; target -= cut->weight) ++cut;
+  return *cut;
 }
 
-// Fills the scratch with all candidates that the filters can keep, and perhaps more.
-void GatherForFilters(const Row& row, const SampleRow& want, float highest) {
-  auto& candidates = row.scratch.candidates;
+void DropBelow(std::vector<Candidate>& candidates, const Candidate& cut) {
+  std::erase_if(candidates, [&](const Candidate& c) { return Heavier(cut, c); });
+}
+
+// A logit such that those at or above it weigh at least `target`.
+float ReachedByWeight(const Row& row, float highest, float temperature, double target) {
+  constexpr int kBinsPerUnit = 16;
+  constexpr int kBins = 40 * kBinsPerUnit;  // the rest weighs less than any rounding of the total
+  std::array<double, kBins> bins{};
+  std::array<float, kScanChunk> weights;
+  const float inverse = 1 / temperature;
+  for (int64_t begin = 0; begin < row.vocab; begin += kScanChunk) {
+    const int64_t count = std::min(kScanChunk, row.vocab - begin);
+    row.scan.exp_chunk(row.logits + begin, count, highest, inverse, weights.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const float below = (highest - row.logits[begin + i]) * inverse;
+      if (below < static_cast<float>(kBins / kBinsPerUnit)) {
+        bins[std::min(static_cast<int>(below * kBinsPerUnit), kBins - 1)] += double{weights[i]};
+      }
+    }
+  }
+  double sum = 0;
+  for (int bin = 0; bin < kBins; ++bin) {
+    sum += bins[bin];
+    // One bin more, since edges are rounded.
+    const float width = static_cast<float>(bin + 2) / kBinsPerUnit;
+    if (sum >= target) return highest - width * temperature;
+  }
+  return kExcluded;
+}
+
+// Fills the scratch, in the order of ids, with all candidates that the filters can keep, and
+// perhaps more. Returns the weight of which top_p is a share, or 0 if that of the candidates, once
+// the other filters were applied, is.
+double GatherForFilters(const Row& row, const SampleRow& want, float highest) {
   // A little lower than min_p says: the exact test comes later.
   const float floor = want.min_p > 0 ? highest + want.temperature * (std::log(want.min_p) - 1e-3f) -
                                            std::abs(highest) * 1e-6f
                                      : kExcluded;
-  if (want.top_k > 0) return row.Gather(std::max(floor, ReachedBy(row, want.top_k)));
-  double target = 0;
-  if (want.top_p < 1) target = row.ExpSum(highest, 1 / want.temperature) * want.top_p;
-  for (const float width : kWidths) {
-    const float threshold = std::max(floor, highest - width * want.temperature);
-    row.Gather(threshold);
-    if (threshold == floor) return;
-    if (target > 0) {
-      SetWeights(candidates, highest, want.temperature);
-      // With some room for the rounding of `target`.
-      if (TotalWeight(candidates) > target * (1 + 1e-5)) return;
-    }
+  if (want.top_k > 0) {
+    row.Gather(std::max(floor, ReachedBy(row, want.top_k)));
+    return 0;
   }
+  if (want.min_p > 0) {
+    row.Gather(floor);
+    return 0;
+  }
+  const double total = row.ExpSum(highest, 1 / want.temperature);
+  const double enough = total * want.top_p * (1 + 1e-5);  // with room for its rounding
+  constexpr float kNear = 8;
+  constexpr size_t kFew = 4096;
+  row.Gather(highest - kNear * want.temperature);
+  if (row.scratch.candidates.size() <= kFew) {
+    SetWeights(row.scratch.candidates, highest, want.temperature);
+    if (TotalWeight(row.scratch.candidates) >= enough) return total;
+  }
+  row.Gather(ReachedByWeight(row, highest, want.temperature, enough));
+  return total;
 }
 
 int32_t DrawFiltered(const Row& row, const SampleRow& want, float highest) {
-  GatherForFilters(row, want, highest);
+  const double total = GatherForFilters(row, want, highest);
   auto& kept = row.scratch.candidates;
-  double total_all = 0;
-  if (want.top_k == 0 && want.min_p <= 0) {
-    for (const double sum : row.scratch.sums) total_all += sum;
-  }
-  if (want.top_k > 0 && static_cast<int64_t>(kept.size()) > want.top_k) {
-    std::nth_element(kept.begin(), kept.begin() + want.top_k, kept.end(), Heavier);
-    kept.resize(want.top_k);
-  }
   SetWeights(kept, highest, want.temperature);
   if (want.min_p > 0) {
     std::erase_if(kept, [&](const Candidate& c) { return c.weight < want.min_p; });
   }
-  if (want.top_p < 1) {
-    KeepHeaviest(kept, want.top_p * (total_all > 0 ? total_all : TotalWeight(kept)));
+  if (want.top_k > 0 && static_cast<int64_t>(kept.size()) > want.top_k) {
+    DropBelow(kept, CutByCount(kept, want.top_k));
   }
-  std::ranges::sort(kept, {}, &Candidate::id);
+  if (want.top_p < 1) {
+    DropBelow(kept, CutByWeight(kept, want.top_p * (total > 0 ? total : TotalWeight(kept))));
+  }
   const double target = SamplingUniform(want.seed, want.index) * TotalWeight(kept);
   double sum = 0;
   for (const Candidate& candidate : kept) {
