@@ -184,29 +184,29 @@ class OpsBench {
       used += static_cast<double>(std::count(seen.begin(), seen.end(), true)) / kRounds;
     }
     std::iota(order.begin(), order.end(), 0);
-    Measure(
-        name,
-        {.bytes = used * static_cast<double>(up_bytes + down_bytes),
-         .flops = 6.0 * static_cast<double>(rows * top_k * hidden) * static_cast<double>(inter)},
-        [&](int i) {
-          char* chosen = static_cast<char*>(ids.data()) + i % kRounds * rows * top_k * 4;
-          cpu::ExpertBank(Context(),
-                          {.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
-                           .x = TensorView(x.data(), DType::kBf16, {rows, hidden}),
-                           .ids = TensorView(chosen, DType::kI32, {rows, top_k}),
-                           .weights = TensorView(weights.data(), DType::kF32, {rows, top_k}),
-                           .gate_up = {.data = up.data(),
-                                       .n = 2 * inter,
-                                       .k = hidden,
-                                       .count = experts,
-                                       .stride_bytes = up_bytes},
-                           .down = {.data = down.data(),
-                                    .n = hidden,
-                                    .k = inter,
-                                    .count = experts,
-                                    .stride_bytes = down_bytes},
-                           .slot_of = order});
-        });
+    Measure(name,
+            {.bytes = used * static_cast<double>(up_bytes + down_bytes),
+             .flops = 6.0 * static_cast<double>(rows * top_k * hidden) * static_cast<double>(inter),
+             .memory = &up},
+            [&](int i) {
+              char* chosen = static_cast<char*>(ids.data()) + i % kRounds * rows * top_k * 4;
+              cpu::ExpertBank(Context(),
+                              {.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
+                               .x = TensorView(x.data(), DType::kBf16, {rows, hidden}),
+                               .ids = TensorView(chosen, DType::kI32, {rows, top_k}),
+                               .weights = TensorView(weights.data(), DType::kF32, {rows, top_k}),
+                               .gate_up = {.data = up.data(),
+                                           .n = 2 * inter,
+                                           .k = hidden,
+                                           .count = experts,
+                                           .stride_bytes = up_bytes},
+                               .down = {.data = down.data(),
+                                        .n = hidden,
+                                        .k = inter,
+                                        .count = experts,
+                                        .stride_bytes = down_bytes},
+                               .slot_of = order});
+            });
   }
 
   // Attention of `sequences` sequences of `keys` keys, the last `queries` tokens of each.

@@ -15,7 +15,8 @@ namespace baltoro::cpu {
 namespace {
 
 constexpr int64_t kItemsPerThread = 8;
-constexpr int64_t kRowsMax = 256;  // of one product: bounds the sums that a thread holds
+constexpr int64_t kDownItemsPerThread = 4;  // fewer: each goes through the rows of all experts
+constexpr int64_t kRowsMax = 256;           // of one product: bounds the sums that a thread holds
 
 // One expert that has rows in this step.
 struct Group {
@@ -146,10 +147,10 @@ class Bank {
 
   void GateUp() {
     const int64_t blocks = CeilDiv(inter_, kBlockK);
+    const int64_t rows_max = std::min(kRowsMax, LargestGroup());
     const int64_t run = std::clamp<int64_t>(grouping_.count * blocks / (kItemsPerThread * threads_),
                                             1, 4);  // blocks of an item
     const int64_t runs = CeilDiv(blocks, run);
-    const int64_t rows_max = std::min(kRowsMax, LargestGroup());
     // Columns of `up` need not start on a panel.
     const int64_t buffer = rows_max * (run + 1) * kPanelColumns;
     float* buffers = Floats(2 * buffer);
@@ -158,13 +159,20 @@ class Bank {
       const int64_t begin = item % runs * run * kBlockK;
       const int64_t end = std::min(inter_, begin + run * kBlockK);
       const PackedMatrix w = args_.gate_up.at(group.slot);
+      const void* next = nullptr;
+      if (end < inter_) {
+        next = PanelOf(w, end);
+      } else if (item / runs + 1 < grouping_.count) {
+        next = args_.gate_up.at(grouping_.groups[item / runs + 1].slot).data;
+      }
       float* gates = buffers + 2 * thread * buffer;
       for (int64_t row = 0; row < group.rows; row += kRowsMax) {
         const int64_t rows = std::min(kRowsMax, group.rows - row);
         const LeftOperand x = RowsAt(group.x, row, hidden_);
-        float* gate = MultiplyColumns(kernels_, x, rows, w, begin, end, gates);
-        const float* up =
-            MultiplyColumns(kernels_, x, rows, w, inter_ + begin, inter_ + end, gates + buffer);
+        float* gate =
+            MultiplyColumns(kernels_, x, rows, w, begin, end, gates, PanelOf(w, inter_ + begin));
+        const float* up = MultiplyColumns(kernels_, x, rows, w, inter_ + begin, inter_ + end,
+                                          gates + buffer, next);
         const int64_t stride = ProductStride(begin, end);
         for (int64_t i = 0; i < rows; ++i) {
           float* g = gate + i * stride;
@@ -179,7 +187,7 @@ class Bank {
 
   void Down() {
     const int64_t panels = CeilDiv(args_.down.n, kPanelColumns);
-    const int64_t run = std::clamp<int64_t>(panels / (kItemsPerThread * threads_), 1, 4);
+    const int64_t run = std::clamp<int64_t>(panels / (kDownItemsPerThread * threads_), 1, 4);
     const int64_t width = run * kPanelColumns;
     float* buffers = Floats(grouping_.rows * width);
     ParallelFor(ctx_, CeilDiv(panels, run), [&](int64_t item, int thread) {
@@ -189,8 +197,14 @@ class Bank {
       float* y = buffers + thread * grouping_.rows * width;
       for (int64_t i = 0; i < grouping_.count; ++i) {
         const Group& group = grouping_.groups[i];
+        const void* next = nullptr;
+        if (i + 1 < grouping_.count) {
+          next = PanelOf(args_.down.at(grouping_.groups[i + 1].slot), begin);
+        } else if (end < args_.down.n) {
+          next = PanelOf(args_.down.at(grouping_.groups[0].slot), end);
+        }
         MultiplyColumns(kernels_, RowsAt(group.middle, 0, inter_), group.rows,
-                        args_.down.at(group.slot), begin, end, y + group.first * stride);
+                        args_.down.at(group.slot), begin, end, y + group.first * stride, next);
       }
       const int64_t top_k = args_.ids.dim(1);
       for (int64_t t = 0; t < args_.x.dim(0); ++t) {

@@ -21,6 +21,14 @@ struct LeftOperand {
   int64_t row_tile = 0;  // from 16 rows to the next 16
 };
 
+// Panels that hold `columns` columns (panel.h).
+struct RightOperand {
+  const void* panels = nullptr;
+  int64_t k_blocks = 0;
+  int64_t columns = 0;
+  const void* next = nullptr;  // the panel that the caller will need after these, if it knows
+};
+
 // One block of 64 keys for up to 32 rows (queries or heads) of attention.
 struct SoftmaxBlock {
   float* scores = nullptr;          // [64, 32]: key, row; overwritten
@@ -44,9 +52,7 @@ struct Kernels {
   // written.
   void (*multiply)(const LeftOperand& a,
                    int64_t rows,
-                   const void* b,
-                   int64_t k_blocks,
-                   int64_t columns,
+                   const RightOperand& b,
                    float* c,
                    int64_t ldc,
                    bool accumulate) = nullptr;
@@ -100,17 +106,13 @@ extern const Kernels kAvx512WideningBf16, kAvx512F32;
 extern const Kernels kAvx512Bf16Tiles;  // its `multiply` is one of the two below
 void MultiplyAvx512Bf16(const LeftOperand& a,
                         int64_t rows,
-                        const void* b,
-                        int64_t k_blocks,
-                        int64_t columns,
+                        const RightOperand& b,
                         float* c,
                         int64_t ldc,
                         bool accumulate);
 void MultiplyAmx(const LeftOperand& a,
                  int64_t rows,
-                 const void* b,
-                 int64_t k_blocks,
-                 int64_t columns,
+                 const RightOperand& b,
                  float* c,
                  int64_t ldc,
                  bool accumulate);

@@ -124,9 +124,7 @@ inline void Multiply(const Operands& o, bool two_row_tiles, bool two_halves) {
 
 void MultiplyAmx(const LeftOperand& a,
                  int64_t rows,
-                 const void* b,
-                 int64_t k_blocks,
-                 int64_t columns,
+                 const RightOperand& b,
                  float* c,
                  int64_t ldc,
                  bool accumulate) {
@@ -135,8 +133,9 @@ void MultiplyAmx(const LeftOperand& a,
   const int64_t rest = rows - whole;
   const int64_t rest0 = rest < kTileRows ? rest : kTileRows;
   const int64_t rest1 = rest - rest0;
-  const int64_t step = rows <= kRowsAtOnce || k_blocks <= kWholeBlocks ? k_blocks : kCutBlocks;
+  const int64_t step = rows <= kRowsAtOnce || b.k_blocks <= kWholeBlocks ? b.k_blocks : kCutBlocks;
   const char* left = static_cast<const char*>(a.data);
+  const char* panels = static_cast<const char*>(b.panels);
   Operands o;
   o.left_row = a.row;
   o.left_block = a.block;
@@ -148,21 +147,24 @@ void MultiplyAmx(const LeftOperand& a,
   }
   const int64_t row_blocks = CeilDiv(rows, kRowsAtOnce);
   o.ahead_lines = CeilDiv(kBlockBytes / 64, row_blocks);
-  const int64_t panel_bytes = k_blocks * kBlockBytes;
+  const int64_t panel_bytes = b.k_blocks * kBlockBytes;
   // Blocks of k outermost: what the rows and a panel have in one stays in the second cache.
-  for (int64_t block = 0; block < k_blocks; block += step) {
-    o.k_blocks = block + step < k_blocks ? step : k_blocks - block;
+  for (int64_t block = 0; block < b.k_blocks; block += step) {
+    o.k_blocks = block + step < b.k_blocks ? step : b.k_blocks - block;
     o.accumulate = accumulate || block > 0;
-    for (int64_t column = 0; column < columns; column += kPanelColumns) {
-      const bool two_halves = columns - column > kHalfColumns;
-      o.right =
-          static_cast<const char*>(b) + column / kPanelColumns * panel_bytes + block * kBlockBytes;
+    for (int64_t column = 0; column < b.columns; column += kPanelColumns) {
+      const bool two_halves = b.columns - column > kHalfColumns;
+      o.right = panels + column / kPanelColumns * panel_bytes + block * kBlockBytes;
+      const bool last = column + kPanelColumns >= b.columns;
+      const char* after = last ? static_cast<const char*>(b.next) : o.right + panel_bytes;
+      // Fetching what is there already costs nothing but the instruction.
+      if (after == nullptr) after = o.right;
       const auto at = [&](int64_t row) {
         o.left0 = left + row / kTileRows * a.row_tile + block * a.block;
         o.left1 = o.left0 + a.row_tile;
         o.c = c + row * ldc + column;
         // Each row block fetches its share of the next panel.
-        o.ahead = o.right + panel_bytes + row / kRowsAtOnce * o.k_blocks * o.ahead_lines * 64;
+        o.ahead = after + row / kRowsAtOnce * o.k_blocks * o.ahead_lines * 64;
       };
       for (int64_t row = 0; row < whole; row += kRowsAtOnce) {
         at(row);

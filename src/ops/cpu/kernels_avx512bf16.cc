@@ -76,21 +76,19 @@ inline __attribute__((always_inline)) void MultiplyRows(const LeftOperand& a,
 
 void MultiplyAvx512Bf16(const LeftOperand& a,
                         int64_t rows,
-                        const void* b,
-                        int64_t k_blocks,
-                        int64_t columns,
+                        const RightOperand& b,
                         float* c,
                         int64_t ldc,
                         bool accumulate) {
-  const int64_t step = rows <= kRowsAtOnce ? k_blocks : kCachedBlocks;
-  for (int64_t column = 0; column < columns; column += kPanelColumns) {
+  const int64_t step = rows <= kRowsAtOnce ? b.k_blocks : kCachedBlocks;
+  for (int64_t column = 0; column < b.columns; column += kPanelColumns) {
     const char* panel =
-        static_cast<const char*>(b) + column / kPanelColumns * k_blocks * kBlockBytes;
-    for (int64_t block = 0; block < k_blocks; block += step) {
-      const int64_t blocks = block + step < k_blocks ? step : k_blocks - block;
+        static_cast<const char*>(b.panels) + column / kPanelColumns * b.k_blocks * kBlockBytes;
+    for (int64_t block = 0; block < b.k_blocks; block += step) {
+      const int64_t blocks = block + step < b.k_blocks ? step : b.k_blocks - block;
       const bool add = accumulate || block > 0;
       const char* at = panel + block * kBlockBytes;
-      if (columns - column > kHalfColumns) {
+      if (b.columns - column > kHalfColumns) {
         MultiplyRows<2>(a, rows, at, block, blocks, c + column, ldc, add);
       } else {
         MultiplyRows<1>(a, rows, at, block, blocks, c + column, ldc, add);

@@ -80,7 +80,8 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
     LeftOperand a = left;
     a.data = static_cast<const char*>(left.data) + row / kTileRows * left.row_tile;
     const float* c =
-        MultiplyColumns(kernels, a, count, w, begin, end, buffers + thread * buffer_floats);
+        MultiplyColumns(kernels, a, count, w, begin, end, buffers + thread * buffer_floats,
+                        end < w.n ? PanelOf(w, end) : nullptr);
     char* to = static_cast<char*>(out.data) + (row * out.stride[0] + begin) * SizeOf(out.dtype);
     for (int64_t i = 0; i < count; ++i) {
       StoreRow(kernels, to + i * out.stride[0] * SizeOf(out.dtype), out.dtype,

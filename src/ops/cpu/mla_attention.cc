@@ -74,8 +74,9 @@ void AttendBlock(const Kernels& kernels,
                  const GroupProduct& product,
                  const GroupScratch& scratch,
                  const GroupState& state) {
-  kernels.multiply(product.keys, product.key_count, product.queries, CeilDiv(product.k, kBlockK),
-                   product.rows, scratch.scores, kGroupRows,
+  const RightOperand queries = {
+      .panels = product.queries, .k_blocks = CeilDiv(product.k, kBlockK), .columns = product.rows};
+  kernels.multiply(product.keys, product.key_count, queries, scratch.scores, kGroupRows,
                    /*accumulate=*/false);
   const bool corrected = kernels.softmax_block({.scores = scratch.scores,
                                                 .limits = scratch.limits,
@@ -91,9 +92,10 @@ void AttendBlock(const Kernels& kernels,
     if (scratch.correction[row] == 1.0f) continue;
     kernels.scale(state.out + row * stride, scratch.correction[row], product.columns);
   }
-  kernels.multiply(TilesAt(scratch.probabilities, kernels.tile, kKeys), product.rows,
-                   product.values, kKeys / kBlockK, product.columns, state.out, stride,
-                   /*accumulate=*/true);
+  const RightOperand values = {
+      .panels = product.values, .k_blocks = kKeys / kBlockK, .columns = product.columns};
+  kernels.multiply(TilesAt(scratch.probabilities, kernels.tile, kKeys), product.rows, values,
+                   state.out, stride, /*accumulate=*/true);
 }
 
 float LogSumExp(float highest, float sum) {

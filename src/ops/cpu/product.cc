@@ -87,18 +87,25 @@ int64_t ProductStride(int64_t begin, int64_t end) {
   return RoundUp(end, kPanelColumns) - begin / kPanelColumns * kPanelColumns;
 }
 
+const void* PanelOf(const PackedMatrix& w, int64_t column) {
+  return static_cast<const char*>(w.data) + column / kPanelColumns * PanelBytes(w.dtype, w.k);
+}
+
 float* MultiplyColumns(const Kernels& kernels,
                        const LeftOperand& a,
                        int64_t rows,
                        const PackedMatrix& w,
                        int64_t begin,
                        int64_t end,
-                       float* buffer) {
+                       float* buffer,
+                       const void* next) {
   const int64_t panel = begin / kPanelColumns;
   const int64_t skipped = begin - panel * kPanelColumns;
-  kernels.multiply(a, rows, static_cast<const char*>(w.data) + panel * PanelBytes(w.dtype, w.k),
-                   CeilDiv(w.k, kBlockK), skipped + end - begin, buffer, ProductStride(begin, end),
-                   /*accumulate=*/false);
+  const RightOperand right = {.panels = PanelOf(w, begin),
+                              .k_blocks = CeilDiv(w.k, kBlockK),
+                              .columns = skipped + end - begin,
+                              .next = next};
+  kernels.multiply(a, rows, right, buffer, ProductStride(begin, end), /*accumulate=*/false);
   return buffer + skipped;
 }
 

@@ -56,8 +56,12 @@ void StoreTiles(const Kernels& kernels,
                 int64_t begin,
                 int64_t count);
 
+// The panel in which a column lies.
+const void* PanelOf(const PackedMatrix& w, int64_t column);
+
 // Columns [begin, end) of a * W^T. `buffer` has room for rows * ProductStride()
 // floats; returns where the result starts in it, rows ProductStride() apart.
+// `next`: the panel that the caller multiplies after these, if it knows.
 int64_t ProductStride(int64_t begin, int64_t end);
 float* MultiplyColumns(const Kernels& kernels,
                        const LeftOperand& a,
@@ -65,7 +69,8 @@ float* MultiplyColumns(const Kernels& kernels,
                        const PackedMatrix& w,
                        int64_t begin,
                        int64_t end,
-                       float* buffer);
+                       float* buffer,
+                       const void* next = nullptr);
 
 // out[i] = in[i], rounded to the type of out.
 void StoreRow(const Kernels& kernels, void* out, DType type, const float* in, int64_t n);
