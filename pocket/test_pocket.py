@@ -1,0 +1,109 @@
+"""Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; torch and transformers for the last)."""
+import json
+import os
+import pathlib
+import random
+import re
+import sys
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from data import mix  # noqa: E402
+from data.common import BEYOND, held_out  # noqa: E402
+from data.render import Renderer, sorted_keys, tools_typescript  # noqa: E402
+from tokenizer.encoding import PATTERN, Tokenizer  # noqa: E402
+
+
+def template():
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    env.filters["tojson"] = lambda value, separators=None: json.dumps(value, ensure_ascii=False, separators=separators)
+    return env.from_string((HERE / "model/chat_template.jinja").read_text())
+
+
+class PocketTest(unittest.TestCase):
+    def setUp(self):
+        self.tokenizer = Tokenizer()
+
+    def test_tokens_equal_tiktoken(self):
+        import tiktoken
+        encoding = tiktoken.Encoding("pocket", pat_str=PATTERN, mergeable_ranks={b: r for r, b in self.tokenizer.bytes_of.items()}, special_tokens=self.tokenizer.special)
+        rng = random.Random(1)
+        for _ in range(3000):
+            text = "".join(rng.choice([" ", "\n", "a", "Zo", "12", "é", "中文", "😀", "'s", "//", "_x", "\t", "<|im_end|>"]) for _ in range(rng.randint(1, 40)))
+            self.assertEqual(self.tokenizer.encode(text), encoding.encode_ordinary(text))
+            self.assertEqual(self.tokenizer.decode(self.tokenizer.encode(text)), text)
+
+    def test_every_token_is_reached_by_merging_and_no_two_digits_join(self):
+        for rank, raw in self.tokenizer.bytes_of.items():
+            self.assertEqual(self.tokenizer.pairs.merge(raw), [rank])
+            self.assertIsNone(re.search(rb"[0-9]{2}", raw))
+
+    def test_training_ids_are_what_the_template_prints(self):
+        special = re.compile("(" + "|".join(map(re.escape, self.tokenizer.special)) + ")")
+        renderer, page = Renderer(self.tokenizer), template()
+        for case, _ in zip(mix.stream(random.Random(5)), range(300)):
+            declared = tools_typescript(sorted_keys(case.tools)) if case.tools else None
+            text = page.render(messages=case.messages[:-1], tools=case.tools, tools_ts_str=declared, add_generation_prompt=True, thinking=case.thinking)
+            ids = []
+            for part in special.split(text):
+                ids += [self.tokenizer.special[part]] if part in self.tokenizer.special else self.tokenizer.encode(part)
+            full, flags = renderer.training(case)
+            self.assertEqual(full[:len(ids)], ids)
+            self.assertTrue(all(flags[len(ids):]))
+            self.assertEqual(len(full), len(flags))
+
+    def test_template_prints_what_the_vendors_does(self):
+        folder = os.environ.get("BALTORO_TEST_DATA")
+        if not folder:
+            self.skipTest("BALTORO_TEST_DATA names no folder")
+        page = template()
+        for line in (pathlib.Path(folder) / "golden_prompts.jsonl").read_text().splitlines():
+            golden = json.loads(line)
+            request = golden["request"]
+            extra = {"thinking": request["thinking"]} if "thinking" in request else {}
+            self.assertEqual(page.render(messages=request["messages"], tools=sorted_keys(request.get("tools")), tools_ts_str=golden["tools_typescript"],
+                                         add_generation_prompt=request.get("add_generation_prompt", True), **extra), golden["prompt"])
+
+    def test_training_never_draws_what_is_held_out(self):
+        rng = random.Random(9)
+        for family, (make, _, _) in mix.FAMILIES.items():
+            for hard in (0, 1, BEYOND):
+                case = mix.draw_held_out(rng, family, hard)
+                self.assertTrue(held_out(case))
+                self.assertFalse(held_out(mix.draw(rng, family, hard)))
+
+    def test_eval_questions_are_held_out_and_reproducible(self):
+        from make_eval import cases
+        stored = (HERE / "eval/cases.jsonl").read_text().splitlines()
+        for line, fresh in zip(stored[:300], cases()):
+            self.assertEqual(json.loads(line), fresh)
+
+    def test_written_steps_reach_the_right_result(self):
+        from data import arithmetic
+        rng = random.Random(3)
+        for _ in range(500):
+            op, a, b = arithmetic.operands(rng, rng.randrange(2))
+            steps, result = arithmetic.solve(op, a, b)
+            truth = {"+": a + b, "-": a - b, "*": a * b}.get(op)
+            self.assertEqual(result, str(truth) if truth is not None else f"{a // b}" + (f" remainder {a % b}" if a % b else ""))
+            self.assertIn(str(abs(truth)) if truth is not None else str(a // b), steps)
+
+    def test_the_model_agrees_with_transformers(self):
+        try:
+            import torch
+            import transformers  # noqa: F401
+        except ImportError:
+            self.skipTest("torch or transformers is not installed")
+        sys.path.insert(0, str(HERE.parent / "tools"))
+        from modeling import load
+        from record_pocket_golden import reference_model
+        ids = torch.tensor(Renderer(self.tokenizer).prompt([{"role": "user", "content": "What is 4821 + 377?"}], None, True))
+        with torch.no_grad():
+            ours, theirs = load(HERE / "model").logits(ids), reference_model(torch.float32)(ids[None]).logits[0]
+        self.assertLess(float((ours - theirs).abs().max()), 1e-3)
+
+
+if __name__ == "__main__":
+    unittest.main()
