@@ -45,10 +45,14 @@ class Server:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), **options)
 
     def engine_pid(self):
-        children = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        for pid in map(int, children):
-            if b"engine" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                return pid
+        """The engine is the child of whichever of the door's threads started it."""
+        for children in pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children"):
+            for pid in map(int, children.read_text().split()):
+                try:
+                    if b"engine" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return pid
+                except FileNotFoundError:
+                    pass
         return None
 
     def stop(self, signum=signal.SIGTERM, seconds=30):
