@@ -28,39 +28,44 @@ Spread SpreadOf(const SourceTensor& tensor) {
   return {0, name.ends_with("mlp.gate.weight") ? 2 * scale : scale};
 }
 
+std::string TinyBytes(const SourceTensor& tensor, uint32_t stream) {
+  uint32_t count = 1;
+  for (const int64_t dim : tensor.shape) count *= static_cast<uint32_t>(dim);
+  const Spread spread = SpreadOf(tensor);
+  std::string bytes(static_cast<size_t>(count * SizeOf(tensor.dtype)), '\0');
+  for (uint32_t i = 0; i < count; ++i) {
+    const Bf16 value = ToBf16(spread.base + spread.scale * HashUniform(stream, i));
+    if (tensor.dtype == DType::kF32) {
+      reinterpret_cast<float*>(bytes.data())[i] = ToFloat(value);
+    } else {
+      reinterpret_cast<Bf16*>(bytes.data())[i] = value;
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::optional<SourceTensor> TinySource::Find(std::string_view name,
                                              const std::vector<int64_t>& wanted) {
   const bool bias = name.ends_with("e_score_correction_bias");
   if (bias && !has_bias_) return std::nullopt;
-  const SourceTensor tensor{.name = std::string(name),
-                            .dtype = bias ? DType::kF32 : DType::kBf16,
-                            .shape = wanted,
-                            .handle = HashStream(name, seed_)};
-  asked_for_.push_back(tensor);
-  return tensor;
+  const auto [known, is_new] = by_name_.emplace(name, made_.size());
+  if (is_new) {
+    const DType type = bias ? DType::kF32 : DType::kBf16;
+    SourceTensor tensor{
+        .name = std::string(name), .dtype = type, .shape = wanted, .handle = made_.size()};
+    std::string bytes = TinyBytes(tensor, HashStream(name, seed_));
+    made_.push_back({std::move(tensor), std::move(bytes)});
+  }
+  return made_[known->second].tensor;
 }
 
 Status TinySource::Read(const SourceTensor& tensor, int64_t row, TensorView out) const {
-  const Spread spread = SpreadOf(tensor);
-  const auto stream = static_cast<uint32_t>(tensor.handle);
-  const auto first = static_cast<uint32_t>(row * out.dim(1));
-  const auto fill = [&]<typename Element>(Element* to) {
-    for (uint32_t i = 0; i < out.num_elements(); ++i) {
-      const Bf16 value = ToBf16(spread.base + spread.scale * HashUniform(stream, first + i));
-      if constexpr (std::is_same_v<Element, float>) {
-        to[i] = ToFloat(value);
-      } else {
-        to[i] = value;
-      }
-    }
-  };
-  if (out.dtype == DType::kF32) {
-    fill(out.as<float>());
-  } else {
-    fill(out.as<Bf16>());
-  }
+  BT_CHECK(out.contiguous() && out.dtype == tensor.dtype);
+  const int64_t row_bytes = out.dim(1) * SizeOf(out.dtype);
+  const std::string& bytes = made_[tensor.handle].bytes;
+  std::memcpy(out.data, bytes.data() + row * row_bytes, out.dim(0) * row_bytes);
   return {};
 }
 
@@ -89,14 +94,8 @@ std::vector<FileTensor> TinyTensors(const K2Config& config, bool has_bias) {
   const auto model = K2Model::Load(config, source, ReferenceOps(), nullptr, {});
   BT_CHECK(model.ok());
   std::vector<FileTensor> tensors;
-  for (const SourceTensor& tensor : source.asked_for()) {
-    const auto seen = [&](const FileTensor& other) { return other.name == tensor.name; };
-    if (std::any_of(tensors.begin(), tensors.end(), seen)) continue;
-    const int64_t rows = tensor.shape.size() > 1 ? tensor.shape[0] : 1;
-    const int64_t width = tensor.shape.back();
-    std::string bytes(static_cast<size_t>(rows * width * SizeOf(tensor.dtype)), '\0');
-    BT_CHECK(source.Read(tensor, 0, TensorView(bytes.data(), tensor.dtype, {rows, width})).ok());
-    tensors.push_back({tensor.name, tensor.dtype, tensor.shape, std::move(bytes)});
+  for (const TinySource::Made& made : source.made()) {
+    tensors.push_back({made.tensor.name, made.tensor.dtype, made.tensor.shape, made.bytes});
   }
   return tensors;
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/json.h"
@@ -19,7 +20,7 @@
 namespace baltoro::test {
 
 // Weights from a hash of their name, rounded to bf16, served as bf16 (f32 for the selection bias).
-// Remembers every tensor that was asked for.
+// Makes each tensor once and keeps it, in the order in which they were asked for.
 class TinySource final : public WeightSource {
  public:
   explicit TinySource(bool has_bias, uint64_t seed = 7) : has_bias_(has_bias), seed_(seed) {}
@@ -29,12 +30,17 @@ class TinySource final : public WeightSource {
   Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
   std::string description() const override { return "tiny weights"; }
 
-  const std::vector<SourceTensor>& asked_for() const { return asked_for_; }
+  struct Made {
+    SourceTensor tensor;
+    std::string bytes;
+  };
+  const std::vector<Made>& made() const { return made_; }
 
  private:
   bool has_bias_;
   uint64_t seed_;
-  std::vector<SourceTensor> asked_for_;
+  std::vector<Made> made_;  // SourceTensor::handle is the place in it
+  std::unordered_map<std::string, size_t> by_name_;
 };
 
 // One tensor of a checkpoint to write.
