@@ -81,8 +81,7 @@ std::optional<ApiError> ReadCompletionRequest(const Json& body,
   reader.Integer("max_tokens", out.fields.max_tokens, out.fields.echo ? 0 : 1, INT32_MAX);
   out.fields.echo_only = out.fields.max_tokens == 0;
   if (out.fields.echo_only) out.fields.max_tokens = 1;  // an engine request has one at least
-  if (const Json* suffix = reader.Find("suffix");
-      suffix != nullptr && !(suffix->is_string() && suffix->empty())) {
+  if (const Json* suffix = reader.Find("suffix"); suffix != nullptr && *suffix != "") {
     reader.Fail("suffix", "is not supported");
   }
   int64_t best_of = out.fields.n;
