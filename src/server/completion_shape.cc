@@ -153,7 +153,8 @@ class CompletionShape final : public ResponseShape {
       const std::string text = TokenName(tokenizer_, id, options_.token_names_as_ids);
       AppendJsonString(tokens, text);
       offsets += std::to_string(offset);
-      offset += CharacterCount(text);
+      // A character counts where it begins, also when its bytes are in several tokens.
+      offset += CharacterCount(tokenizer_.TokenBytes(id));
       if (row == nullptr || row->empty()) {
         values += "null";
         tops += "null";

@@ -27,8 +27,8 @@ struct CacheConfigInfo {
 struct FinishedChoice {
   std::string_view reason;  // stop, length, abort or error
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0, max_tokens = 0;
-  bool answered = false;                // at least one token came
-  std::optional<double> queue_seconds;  // if the engine said when the wait ended
+  bool answered = false;                     // at least one token came
+  std::optional<double> queue_seconds = {};  // if the engine said when the wait ended
   double prefill_seconds = 0, decode_seconds = 0, inference_seconds = 0, end_to_end_seconds = 0;
 };
 

@@ -1,0 +1,175 @@
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <set>
+
+#include "server/server_fixture.h"
+
+namespace baltoro {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The names that dashboards know, with their types, as far as they apply.
+const std::set<std::string> kNames = {
+    "baltoro:engine_restarts_total counter",
+    "baltoro:requests_rejected_total counter",
+    "http_request_duration_seconds histogram",
+    "http_request_size_bytes summary",
+    "http_requests_total counter",
+    "http_response_size_bytes summary",
+    "vllm:cache_config_info gauge",
+    "vllm:e2e_request_latency_seconds histogram",
+    "vllm:engine_sleep_state gauge",
+    "vllm:generation_tokens_total counter",
+    "vllm:inter_token_latency_seconds histogram",
+    "vllm:iteration_tokens_total histogram",
+    "vllm:kv_cache_usage_perc gauge",
+    "vllm:num_preemptions_total counter",
+    "vllm:num_requests_running gauge",
+    "vllm:num_requests_waiting gauge",
+    "vllm:prefix_cache_hits_total counter",
+    "vllm:prefix_cache_queries_total counter",
+    "vllm:prompt_tokens_by_source_total counter",
+    "vllm:prompt_tokens_cached_total counter",
+    "vllm:prompt_tokens_total counter",
+    "vllm:request_decode_time_seconds histogram",
+    "vllm:request_generation_tokens histogram",
+    "vllm:request_inference_time_seconds histogram",
+    "vllm:request_max_num_generation_tokens histogram",
+    "vllm:request_params_max_tokens histogram",
+    "vllm:request_params_n histogram",
+    "vllm:request_prefill_kv_computed_tokens histogram",
+    "vllm:request_prefill_time_seconds histogram",
+    "vllm:request_prompt_tokens histogram",
+    "vllm:request_queue_time_seconds histogram",
+    "vllm:request_success_total counter",
+    "vllm:request_time_per_output_token_seconds histogram",
+    "vllm:time_to_first_token_seconds histogram",
+};
+
+// The value of a series by its exact name and labels; -1 if there is none.
+double Value(const std::string& text, const std::string& series) {
+  const size_t at = ("\n" + text).find("\n" + series + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + series.size() + 1));
+}
+
+class MetricsTest : public test::ServerFixture {};
+
+TEST_F(MetricsTest, TheNamesAreVllms) {
+  Start(Says("x"));
+  Complete();
+
+  const test::Answer answer = Get("/metrics");
+
+  EXPECT_EQ(answer.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
+  std::set<std::string> names;
+  const std::string prefix = "# TYPE ";
+  for (size_t at = answer.body.find(prefix); at != std::string::npos;
+       at = answer.body.find(prefix, at + 1)) {
+    const size_t begin = at + prefix.size();
+    names.insert(answer.body.substr(begin, answer.body.find('\n', begin) - begin));
+  }
+  EXPECT_EQ(names, kNames);
+}
+
+TEST_F(MetricsTest, ARequestLeavesItsMarks) {
+  Start([](const Request&) {
+    std::vector<TokenEvent> events = test::Play({{}, {300}, {301}, {302}}, FinishReason::kLength);
+    events[1].cached_tokens = 2;
+    return events;
+  });
+
+  Complete({{"prompt", {1, 2, 3, 4, 5}}, {"n", 2}, {"max_tokens", 40}});
+  const std::string text = Get("/metrics").body;
+
+  const std::string labels = "{engine=\"0\",model_name=\"pocket\"}";
+  const auto labelled = [&](const char* name) { return Value(text, name + labels); };
+  EXPECT_EQ(labelled("vllm:prompt_tokens_total"), 10);
+  EXPECT_EQ(labelled("vllm:prompt_tokens_cached_total"), 4);
+  EXPECT_EQ(Value(text,
+                  "vllm:prompt_tokens_by_source_total{engine=\"0\",model_name=\"pocket\","
+                  "source=\"local_compute\"}"),
+            6);
+  EXPECT_EQ(Value(text,
+                  "vllm:request_success_total{engine=\"0\",finished_reason=\"length\","
+                  "model_name=\"pocket\"}"),
+            2);
+  EXPECT_EQ(labelled("vllm:request_params_n_count"), 1);
+  EXPECT_EQ(labelled("vllm:request_params_n_sum"), 2);
+  EXPECT_EQ(labelled("vllm:request_params_max_tokens_sum"), 80);
+  EXPECT_EQ(labelled("vllm:request_generation_tokens_sum"), 6);
+  EXPECT_EQ(labelled("vllm:request_max_num_generation_tokens_sum"), 3);
+  EXPECT_EQ(labelled("vllm:request_prefill_kv_computed_tokens_sum"), 6);
+  EXPECT_EQ(labelled("vllm:time_to_first_token_seconds_count"), 2);
+  EXPECT_EQ(labelled("vllm:inter_token_latency_seconds_count"), 4);
+  EXPECT_EQ(labelled("vllm:request_time_per_output_token_seconds_count"), 2);
+  // An empty event said when the wait was over.
+  EXPECT_EQ(labelled("vllm:request_queue_time_seconds_count"), 2);
+  EXPECT_EQ(labelled("vllm:e2e_request_latency_seconds_count"), 2);
+}
+
+TEST_F(MetricsTest, WithoutWordOfTheQueueNoTimeInItIsInvented) {
+  Start(Says("x"));
+
+  Complete();
+  const std::string text = Get("/metrics").body;
+
+  EXPECT_EQ(
+      Value(text, "vllm:request_queue_time_seconds_count{engine=\"0\",model_name=\"pocket\"}"), 0);
+  EXPECT_EQ(
+      Value(text, "vllm:request_prefill_time_seconds_count{engine=\"0\",model_name=\"pocket\"}"),
+      1);
+}
+
+TEST(MetricsUpdateTest, CountersFollowAnEngineThatStartsAgain) {
+  Metrics metrics("m", 1000);
+  const std::string series = "vllm:generation_tokens_total{engine=\"0\",model_name=\"m\"}";
+
+  metrics.Update({.generation_tokens = 100});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 100);
+  metrics.Update({.generation_tokens = 30});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 130);
+  metrics.Update({.generation_tokens = 30});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 130);
+}
+
+TEST(MetricsUpdateTest, EveryStepIsCountedWithTheMeanOfItsSnapshot) {
+  Metrics metrics("m", 1000);
+
+  metrics.Update({.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40});
+  metrics.Update({.step = 10, .prompt_tokens_computed = 60, .generation_tokens = 40});
+  metrics.Update({.step = 12, .prompt_tokens_computed = 60, .generation_tokens = 42});
+
+  const std::string text = metrics.Scrape();
+  const auto value = [&](const std::string& name) {
+    return Value(text, "vllm:iteration_tokens_total" + name);
+  };
+  EXPECT_EQ(value("_count{engine=\"0\",model_name=\"m\"}"), 12);
+  EXPECT_EQ(value("_sum{engine=\"0\",model_name=\"m\"}"), 102);
+  EXPECT_EQ(value("_bucket{engine=\"0\",model_name=\"m\",le=\"1\"}"), 2);
+  EXPECT_EQ(value("_bucket{engine=\"0\",model_name=\"m\",le=\"16\"}"), 12);
+}
+
+TEST(MetricsUpdateTest, ManyRequestsAddNoSeries) {
+  Metrics metrics("m", 1000);
+  metrics.ObserveFinish({.reason = "stop"});
+  metrics.ObserveHttp({.route = "/v1/models", .method = "GET", .status = 200});
+  const auto lines = [&] {
+    const std::string text = metrics.Scrape();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const auto before = lines();
+
+  for (int i = 0; i < 1000; ++i) {
+    metrics.ObserveFinish({.reason = "stop", .prompt_tokens = i});
+    metrics.ObserveHttp({.route = "/v1/models", .method = "GET", .status = 200 + i % 50});
+  }
+
+  EXPECT_EQ(lines(), before);
+}
+
+}  // namespace
+}  // namespace baltoro
