@@ -61,10 +61,7 @@ constexpr FlagSpec kFrontendFlags[] = {
     {.name = "enable-auto-tool-choice",
      .kind = kSwitch,
      .initial = "false",
-     .state = kNoEffectHere,
-     .reason = "the model may always decide to call a declared tool; tool_choice \"none\" in a "
-               "request, or --tool-call-parser none, turns that off",
-     .help = "Lets the model decide to call a tool; needs --tool-call-parser."},
+     .help = "Lets the model decide to call a tool; on by default, see --tool-call-parser none."},
     {.name = "tool-call-parser",
      .kind = kString,
      .choices = "kimi_k2|none",

@@ -174,10 +174,8 @@ void FillDoor(const Reader& flags, ServeOptions& options) {
   flags.Get("allowed-headers", options.allowed_headers);
   flags.Get("allow-credentials", options.allow_credentials);
   flags.Get("enable-request-id-headers", options.enable_request_id_headers);
-  flags.Get("enable-prompt-tokens-details", options.enable_prompt_tokens_details);
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
-  flags.Get("max-log-len", options.max_log_len);
   flags.Get("disable-log-stats", options.disable_log_stats);
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);

@@ -40,10 +40,8 @@ struct ServeOptions {
   Json allowed_headers = Json::array({"*"});
   bool allow_credentials = false;
   bool enable_request_id_headers = false;
-  bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool enable_log_requests = false;
-  int64_t max_log_len = -1;  // characters or token ids; -1: no limit
   bool disable_log_stats = false;
   double log_stats_interval_s = 10;
   LogLevel log_level = LogLevel::kInfo;

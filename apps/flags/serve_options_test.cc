@@ -61,11 +61,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--tool-call-parser=kimi_k2",
                                        "--reasoning-parser=kimi_k2",
                                        "--enable-auto-tool-choice",
-                                       "--enable-prompt-tokens-details",
                                        "--enable-force-include-usage",
                                        "--enable-request-id-headers",
                                        "--enable-log-requests",
-                                       "--max-log-len=9",
                                        "--dtype=float",
                                        "--max-model-len=4k",
                                        "--seed=18446744073",
@@ -104,11 +102,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_EQ(options.tool_call_parser, "kimi_k2");
   EXPECT_EQ(options.reasoning_parser, "kimi_k2");
   EXPECT_TRUE(options.enable_auto_tool_choice);
-  EXPECT_TRUE(options.enable_prompt_tokens_details);
   EXPECT_TRUE(options.enable_force_include_usage);
   EXPECT_TRUE(options.enable_request_id_headers);
   EXPECT_TRUE(options.enable_log_requests);
-  EXPECT_EQ(options.max_log_len, 9);
   EXPECT_EQ(options.dtype, "float32");
   EXPECT_EQ(options.max_model_len, 4000);
   EXPECT_EQ(options.seed, 18446744073u);
