@@ -28,12 +28,12 @@ KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, in
 
 // Running state of one group of up to 32 rows.
 struct GroupState {
-  float* out = nullptr;  // [32, columns], stride RoundUp(columns, 32)
-  float* highest = nullptr;
+  float* out = nullptr;      // [32, columns], stride ResultStride(columns)
+  float* highest = nullptr;  // exponents of 2
   float* sum = nullptr;
 };
 constexpr int64_t GroupStateFloats(int64_t columns) {
-  return kGroupRows * (RoundUp(columns, kPanelColumns) + 2);
+  return kGroupRows * (ResultStride(columns) + 2);
 }
 GroupState GroupStateAt(float* memory, int64_t columns);
 void ClearGroupState(const GroupState& state, int64_t columns);
@@ -55,6 +55,7 @@ struct GroupProduct {
   const void* queries = nullptr;  // one panel, k deep
   int64_t k = 0;
   const void* values = nullptr;  // panels [64, columns]
+  const void* next = nullptr;    // memory to be fetched early, if any
   int64_t columns = 0;
   int64_t rows = 0;
   float scale = 0;
@@ -78,13 +79,13 @@ int32_t SetLimits(int32_t* limits, int64_t rows, const KeyBlock& block, Position
       limit = position_of(row) - block.position + 1;
       limit = limit < 0 ? 0 : limit > block.keys ? block.keys : limit;
     }
-    limits[row] = static_cast<int32_t>(limit);
-    largest = limits[row] > largest ? limits[row] : largest;
+    limits[row] = static_cast<int32_t>(row < rows ? limit : kKeys);  // nobody reads absent rows
+    if (row < rows && limits[row] > largest) largest = limits[row];
   }
   return largest;
 }
 
-// log of the softmax sum; -inf if no key was seen.
+// Natural log of the softmax sum, from a maximum that is an exponent of 2; -inf if no key was seen.
 float LogSumExp(float highest, float sum);
 
 // Query tokens [0, first) of a sequence use the expanded form, the others the

@@ -62,8 +62,8 @@ class AbsorbedForm {
   void Run() {
     FindTokens();
     if (tokens_ == 0) return;
-    product_floats_ = kRowsMax * (RoundUp(std::max<int64_t>(latent_, args_.value), kPanelColumns) +
-                                  kPanelColumns);
+    product_floats_ =
+        kRowsMax * ResultStride(std::max<int64_t>(latent_, args_.value) + kPanelColumns);
     products_ = Floats(threads_ * product_floats_);
     FoldQueries();
     MakeGroups();
@@ -234,7 +234,13 @@ class AbsorbedForm {
           return sequence.first_position + (group.first_row + row) / heads_;
         });
         if (largest == 0) continue;
-        if (!packed) Pack(block, memory, values);
+        // The packing of this block's values fetches the second half of the next block, the first
+        // product with its keys the first half.
+        const char* next = nullptr;
+        if (!packed) {
+          if (at + 1 < end) next = BlockAt(args_.cache, *sequence.sequence, at + 1).data;
+          Pack(block, next == nullptr ? nullptr : next + BlockBytes() / 2, memory, values);
+        }
         packed = true;
         AttendBlock(inner_,
                     {.keys = KeysOf(block, memory),
@@ -242,6 +248,7 @@ class AbsorbedForm {
                      .queries = group.queries,
                      .k = width_,
                      .values = values,
+                     .next = next,
                      .columns = latent_,
                      .rows = group.rows,
                      .scale = args_.scale,
@@ -251,13 +258,15 @@ class AbsorbedForm {
     }
   }
 
-  void Pack(const KeyBlock& block, char* tiles, char* values) const {
+  void Pack(const KeyBlock& block, const char* next, char* tiles, char* values) const {
     if (!in_place_) {
       const RowSource source = {.data = block.data, .dtype = act_, .stride = width_};
       FillTiles(inner_, tiles, source, 0, block.keys, width_);
     }
-    inner_.pack_values(values, block.data, act_, width_, block.keys, latent_);
+    inner_.pack_values(values, block.data, act_, width_, block.keys, latent_, next);
   }
+
+  int64_t BlockBytes() const { return kKeys * width_ * SizeOf(act_); }
 
   LeftOperand KeysOf(const KeyBlock& block, const char* tiles) const {
     if (!in_place_) return TilesAt(tiles, inner_.tile, width_);
@@ -274,7 +283,7 @@ class AbsorbedForm {
 
   // Adds the splits up in the first one's place, in order.
   void Merge(const Group& group) const {
-    const int64_t stride = RoundUp(latent_, kPanelColumns);
+    const int64_t stride = ResultStride(latent_);
     const GroupState state = StateOf(group, 0);
     const Sequence& sequence = *group.sequence;
     for (int64_t lane = 0; lane < group.rows; ++lane) {
@@ -285,8 +294,8 @@ class AbsorbedForm {
         const GroupState other = StateOf(group, split);
         if (other.sum[lane] == 0) continue;
         const float now = std::max(highest, other.highest[lane]);
-        const float keep = sum == 0 ? 0 : std::exp(highest - now);
-        const float add = std::exp(other.highest[lane] - now);
+        const float keep = sum == 0 ? 0 : std::exp2(highest - now);
+        const float add = std::exp2(other.highest[lane] - now);
         if (keep != 1.0f) inner_.scale(out, keep, latent_);
         inner_.add_scaled(out, add, other.out + lane * stride, latent_);
         sum = sum * keep + other.sum[lane] * add;

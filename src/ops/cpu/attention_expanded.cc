@@ -69,8 +69,8 @@ class ExpandedForm {
       return taken;
     };
     Memory m;
-    m.expanded =
-        reinterpret_cast<float*>(take(kKeys * (args_.nope + args_.value + 2 * kPanelColumns) * 4));
+    m.expanded = reinterpret_cast<float*>(
+        take(kKeys * ResultStride(args_.nope + args_.value + kPanelColumns) * 4));
     m.latents = take(TileBytes(kernels_.tile, kKeys, args_.latent));
     m.keys = take(TileBytes(inner_.tile, kKeys, depth_));
     m.values = take(CeilDiv(args_.value, kPanelColumns) * PanelBytes(act_, kKeys));
@@ -155,7 +155,7 @@ class ExpandedForm {
     StoreTiles(inner_, m.keys, depth_, act_, expanded, stride, 0, block.keys, 0, args_.nope);
     StoreRope(block, m);
     inner_.pack_values(m.values, expanded + args_.nope, DType::kF32, stride, block.keys,
-                       args_.value);
+                       args_.value, nullptr);
   }
 
   void StoreRope(const KeyBlock& block, const Memory& m) const {
@@ -218,7 +218,7 @@ class ExpandedForm {
   void StoreResult(const Item& item, int64_t row, const Memory& m) const {
     const GroupState state = StateOf(m, row / kGroupRows);
     const int64_t lane = row % kGroupRows;
-    float* out = state.out + lane * RoundUp(args_.value, kPanelColumns);
+    float* out = state.out + lane * ResultStride(args_.value);
     if (state.sum[lane] != 0) inner_.scale(out, 1.0f / state.sum[lane], args_.value);
     const int64_t token = item.sequence->query_begin + item.first + row;
     char* to = static_cast<char*>(args_.out.data) +

@@ -152,7 +152,7 @@ class Bank {
                                             1, 4);  // blocks of an item
     const int64_t runs = CeilDiv(blocks, run);
     // Columns of `up` need not start on a panel.
-    const int64_t buffer = rows_max * (run + 1) * kPanelColumns;
+    const int64_t buffer = rows_max * ResultStride((run + 1) * kPanelColumns);
     float* buffers = Floats(2 * buffer);
     ParallelFor(ctx_, grouping_.count * runs, [&](int64_t item, int thread) {
       const Group& group = grouping_.groups[item / runs];
@@ -189,12 +189,12 @@ class Bank {
     const int64_t panels = CeilDiv(args_.down.n, kPanelColumns);
     const int64_t run = std::clamp<int64_t>(panels / (kDownItemsPerThread * threads_), 1, 4);
     const int64_t width = run * kPanelColumns;
-    float* buffers = Floats(grouping_.rows * width);
+    float* buffers = Floats(grouping_.rows * ResultStride(width));
     ParallelFor(ctx_, CeilDiv(panels, run), [&](int64_t item, int thread) {
       const int64_t begin = item * width;
       const int64_t end = std::min(args_.down.n, begin + width);
       const int64_t stride = ProductStride(begin, end);
-      float* y = buffers + thread * grouping_.rows * width;
+      float* y = buffers + thread * grouping_.rows * ResultStride(width);
       for (int64_t i = 0; i < grouping_.count; ++i) {
         const Group& group = grouping_.groups[i];
         const void* next = nullptr;

@@ -34,10 +34,10 @@ struct SoftmaxBlock {
   float* scores = nullptr;          // [64, 32]: key, row; overwritten
   const int32_t* limits = nullptr;  // [32]: the row sees keys below this
   int64_t rows = 0;
-  float scale = 0;
+  float scale = 0;  // positive; a score times this is an exponent of 2
   bool round_to_bf16 = false;
-  float* highest = nullptr;       // [32] running maximum of each row, updated
-  float* sum = nullptr;           // [32] running sum of exp(score - highest), updated
+  float* highest = nullptr;       // [32] running maximum of each row, scaled, updated
+  float* sum = nullptr;           // [32] running sum of 2^(score - highest), updated
   float* correction = nullptr;    // [32] out: what earlier sums must be multiplied with
   void* probabilities = nullptr;  // out: tiles of [32, 64]
 };
@@ -68,7 +68,8 @@ struct Kernels {
                       DType src_type,
                       int64_t stride,
                       int64_t keys,
-                      int64_t width) = nullptr;
+                      int64_t width,
+                      const void* next) = nullptr;
 
   // Packs `rows` (up to 32) rows of k elements of the panel's type as one
   // panel.

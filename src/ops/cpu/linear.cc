@@ -68,7 +68,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   const int threads = ThreadCount(ctx);
   const LinearPlan plan =
       PlanLinear(rows, CeilDiv(w.n, kPanelColumns), PanelBytes(w.dtype, w.k), threads);
-  const int64_t buffer_floats = plan.rows * plan.panels * kPanelColumns;
+  const int64_t buffer_floats = plan.rows * ResultStride(plan.panels * kPanelColumns);
   float* buffers = ctx.scratch->AllocateArray<float>(static_cast<size_t>(threads * buffer_floats));
   const LeftOperand left = TilesAt(tiles, kernels.tile, w.k);
   ParallelFor(ctx, plan.row_chunks * plan.panel_groups, [&](int64_t item, int thread) {

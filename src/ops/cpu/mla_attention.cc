@@ -9,6 +9,8 @@
 namespace baltoro::cpu {
 namespace {
 
+constexpr float kLog2E = 1.44269504f;
+
 void Check(const MlaAttentionArgs& args) {
   const int64_t heads = args.heads;
   BT_CHECK(args.q.rank == 3 && args.q.dim(1) == heads && args.q.dim(2) == args.nope + args.rope);
@@ -18,6 +20,7 @@ void Check(const MlaAttentionArgs& args) {
   BT_CHECK(args.q.dtype == DType::kBf16 || args.q.dtype == DType::kF32);
   BT_CHECK(args.out.dtype == args.q.dtype && args.cache.dtype == args.q.dtype);
   BT_CHECK(args.cache.width == args.latent + args.rope);
+  BT_CHECK(args.scale > 0);
   CheckPacked(args.kv_b);
   CheckPacked(args.uk_t);
   BT_CHECK(args.kv_b.n == heads * (args.nope + args.value) && args.kv_b.k == args.latent);
@@ -54,12 +57,12 @@ KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, in
 }
 
 GroupState GroupStateAt(float* memory, int64_t columns) {
-  const int64_t out = kGroupRows * RoundUp(columns, kPanelColumns);
+  const int64_t out = kGroupRows * ResultStride(columns);
   return {.out = memory, .highest = memory + out, .sum = memory + out + kGroupRows};
 }
 
 void ClearGroupState(const GroupState& state, int64_t columns) {
-  std::fill_n(state.out, kGroupRows * RoundUp(columns, kPanelColumns), 0.0f);
+  std::fill_n(state.out, kGroupRows * ResultStride(columns), 0.0f);
   std::fill_n(state.highest, kGroupRows, -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, kGroupRows, 0.0f);
 }
@@ -74,20 +77,22 @@ void AttendBlock(const Kernels& kernels,
                  const GroupProduct& product,
                  const GroupScratch& scratch,
                  const GroupState& state) {
-  const RightOperand queries = {
-      .panels = product.queries, .k_blocks = CeilDiv(product.k, kBlockK), .columns = product.rows};
+  const RightOperand queries = {.panels = product.queries,
+                                .k_blocks = CeilDiv(product.k, kBlockK),
+                                .columns = product.rows,
+                                .next = product.next};
   kernels.multiply(product.keys, product.key_count, queries, scratch.scores, kGroupRows,
                    /*accumulate=*/false);
   const bool corrected = kernels.softmax_block({.scores = scratch.scores,
                                                 .limits = scratch.limits,
                                                 .rows = product.rows,
-                                                .scale = product.scale,
+                                                .scale = product.scale * kLog2E,
                                                 .round_to_bf16 = product.act == DType::kBf16,
                                                 .highest = state.highest,
                                                 .sum = state.sum,
                                                 .correction = scratch.correction,
                                                 .probabilities = scratch.probabilities});
-  const int64_t stride = RoundUp(product.columns, kPanelColumns);
+  const int64_t stride = ResultStride(product.columns);
   for (int64_t row = 0; corrected && row < product.rows; ++row) {
     if (scratch.correction[row] == 1.0f) continue;
     kernels.scale(state.out + row * stride, scratch.correction[row], product.columns);
@@ -99,7 +104,7 @@ void AttendBlock(const Kernels& kernels,
 }
 
 float LogSumExp(float highest, float sum) {
-  return sum == 0 ? -std::numeric_limits<float>::infinity() : highest + std::log(sum);
+  return sum == 0 ? -std::numeric_limits<float>::infinity() : highest / kLog2E + std::log(sum);
 }
 
 int32_t FirstAbsorbed(const AttentionSequence& sequence) {

@@ -41,4 +41,10 @@ constexpr int64_t TileElements(int64_t rows, int64_t k) {
   return RoundUp(rows, kTileRows) * RoundUp(k, kBlockK);
 }
 
+// Floats from one row of a result to the next: an odd number of cache lines, so that the 16 rows of
+// a tile never fall into the same few sets of a cache.
+constexpr int64_t ResultStride(int64_t columns) {
+  return RoundUp(columns, kPanelColumns) + kHalfColumns;
+}
+
 }  // namespace baltoro::cpu

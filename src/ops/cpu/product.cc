@@ -84,7 +84,7 @@ void StoreTiles(const Kernels& kernels,
 }
 
 int64_t ProductStride(int64_t begin, int64_t end) {
-  return RoundUp(end, kPanelColumns) - begin / kPanelColumns * kPanelColumns;
+  return ResultStride(end - begin / kPanelColumns * kPanelColumns);
 }
 
 const void* PanelOf(const PackedMatrix& w, int64_t column) {
