@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -20,6 +21,8 @@
 
 namespace baltoro {
 namespace {
+
+constexpr int kAttempts = 30;
 
 struct Tally {
   int64_t cases = 0, right = 0, failed = 0;
@@ -74,7 +77,7 @@ class Runner {
   Status RunCases(const std::vector<EvalCase>& cases, std::vector<EvalVerdict>& verdicts) {
     verdicts.assign(cases.size(), {});
     return ForEach(cases.size(), [&](ApiClient& client, size_t i) -> Status {
-      Result<Json> answer = client.Post("/v1/chat/completions", cases[i].Request(model_));
+      Result<Json> answer = Ask(client, "/v1/chat/completions", cases[i].Request(model_));
       if (!answer.ok()) {
         verdicts[i].note = answer.status().message();
         verdicts[i].failed = true;
@@ -92,7 +95,7 @@ class Runner {
       const Json body = {{"model", model_}, {"prompt", texts[i]["ids"]},
                          {"max_tokens", 1}, {"echo", true},
                          {"logprobs", 0},   {"temperature", 0}};
-      BT_ASSIGN_OR_RETURN(const Json answer, client.Post("/v1/completions", body));
+      BT_ASSIGN_OR_RETURN(const Json answer, Ask(client, "/v1/completions", body));
       const Json& values = answer["choices"][0]["logprobs"]["token_logprobs"];
       const size_t begin = std::max<size_t>(1, texts[i].value("score_from", size_t{1}));
       const size_t end = texts[i]["ids"].size();
@@ -115,6 +118,19 @@ class Runner {
   }
 
  private:
+  // A busy or restarting server says 429 or 503; as any client would, this one waits and asks
+  // again.
+  static Result<Json> Ask(ApiClient& client, const std::string& path, const Json& body) {
+    Result<Json> answer = client.Post(path, body);
+    for (int attempt = 1;
+         attempt < kAttempts && !answer.ok() && answer.status().code() == Code::kUnavailable;
+         ++attempt) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      answer = client.Post(path, body);
+    }
+    return answer;
+  }
+
   const EvalOptions& options_;
   std::string model_;
 };

@@ -13,6 +13,7 @@
 namespace baltoro {
 namespace {
 
+// A beat comes with each turn of the engine's loop, so a long step makes a long pause.
 constexpr Seconds kHeartbeatMax = 3;
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // odd, so that multiplying keeps numbers apart
 
@@ -92,7 +93,8 @@ std::string Server::Tick() {
     last_beat_ = stats.heartbeat;
     last_beat_at_ = now;
   }
-  beating_ = now - last_beat_at_ <= kHeartbeatMax;
+  const Seconds step = std::max(engine->info().longest_step_seconds, stats.step_seconds_last);
+  beating_ = now - last_beat_at_ <= std::max(kHeartbeatMax, 3 * step);
   metrics_->Update(stats);
 
   if (logged_at_ == 0) logged_at_ = now;
