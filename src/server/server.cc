@@ -79,6 +79,7 @@ void Server::SetEngine(Engine* engine) {
                               .cache_dtype = "auto",
                               .enable_prefix_caching = config_.enable_prefix_caching});
     last_beat_at_ = clock_.Now();
+    longest_step_ = info.longest_step_seconds;
     beating_ = true;
   }
   engine_.Set(engine);
@@ -93,7 +94,7 @@ std::string Server::Tick() {
     last_beat_ = stats.heartbeat;
     last_beat_at_ = now;
   }
-  const Seconds step = std::max(engine->info().longest_step_seconds, stats.step_seconds_last);
+  const Seconds step = std::max(longest_step_, stats.step_seconds_last);
   beating_ = now - last_beat_at_ <= std::max(kHeartbeatMax, 3 * step);
   metrics_->Update(stats);
 

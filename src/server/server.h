@@ -165,6 +165,7 @@ class Server {
   std::atomic<bool> beating_{false};
   uint64_t last_beat_ = 0;
   Seconds last_beat_at_ = 0;
+  Seconds longest_step_ = 0;  // of the trial at start
   EngineStats logged_;
   Seconds logged_at_ = 0;
 
