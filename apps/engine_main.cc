@@ -2,11 +2,26 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/log.h"
 #include "engine/engine_process.h"
+#include "ops/cpu/isa.h"
 
 namespace baltoro {
+namespace {
+
+// BALTORO_CPU_ISA=amx|avx512bf16|avx512|avx2: other instructions than the best ones of this machine.
+Status ChooseInstructions() {
+  const char* name = std::getenv("BALTORO_CPU_ISA");
+  if (name == nullptr || *name == 0) return {};
+  const auto isa = cpu::ParseIsa(name);
+  if (isa.has_value()) return cpu::ForceIsa(*isa);
+  return Status(Code::kInvalidArgument,
+                std::string("BALTORO_CPU_ISA is '") + name + "'; expected amx, avx512bf16, avx512 or avx2");
+}
+
+}  // namespace
 
 int RunEngineMain(const std::vector<std::string>& args) {
   int fd = -1;
@@ -18,6 +33,10 @@ int RunEngineMain(const std::vector<std::string>& args) {
     return 2;
   }
   InitLog("EngineCore", LogLevel::kInfo);
+  if (const Status chosen = ChooseInstructions(); !chosen.ok()) {
+    BT_LOG(Error, "{}", chosen.message());
+    return 2;
+  }
   return RunEngineProcess(fd);
 }
 

@@ -16,12 +16,12 @@ struct Shape {
   int64_t tokens, hidden, inter, experts, top_k, absent;
 };
 constexpr Shape kShapes[] = {
-    {1, 64, 32, 4, 2, 0},     {1, 96, 48, 8, 8, 3},  // up starts inside a panel
-    {7, 256, 128, 16, 4, 0},                         // the pocket model's experts
-    {40, 100, 36, 5, 3, 1},                          // nothing is a multiple of anything
-    {130, 128, 64, 3, 3, 0},                         // every token in every expert
-    {600, 64, 32, 2, 1, 0},                          // groups longer than one product
-    {2, 2048, 1408, 8, 6, 0},                        // the 16-billion model's experts
+    {1, 64, 32, 4, 2, 0},    {1, 96, 48, 8, 8, 3},  // up starts inside a panel
+    {7, 256, 128, 16, 4, 0},                        // the pocket model's experts
+    {40, 100, 36, 5, 3, 1},                         // nothing is a multiple of anything
+    {130, 128, 64, 3, 3, 0},                        // every token in every expert
+    {300, 64, 32, 2, 1, 0},                         // groups longer than one product
+    {2, 2048, 352, 3, 2, 0},                        // as deep as the 16-billion model's experts
 };
 
 struct Case {

@@ -22,6 +22,7 @@ constexpr Dims kFamily = {16, 128, 64, 128, 512};
 constexpr Dims kRank = {8, 128, 64, 128, 512};
 constexpr Dims kTiny = {3, 24, 8, 20, 40};  // nothing is a multiple of 32
 constexpr Dims kWide = {40, 32, 32, 32, 64};
+constexpr Dims kSmall = {5, 32, 32, 32, 64};
 
 // A cache filled with one long sequence whose blocks lie in shuffled places; what no key owns is
 // NaN, which must never reach a result.
@@ -119,8 +120,12 @@ TEST(MlaAttentionTest, BothFormsAgreeWithTheReference) {
   Context context(3);
   for (const Dims& dims : {kTiny, kRank, kWide}) {
     // Keys in all, the first query of the call, where the absorbed form starts.
-    for (const Span& span : {Span{1, 0, 0}, Span{1, 0, 1}, Span{70, 60, 65}, Span{64, 0, 40},
-                             Span{131, 100, 0}, Span{131, 90, 1000}, Span{600, 597, 0}}) {
+    std::vector<Span> spans = {{70, 60, 65}, {600, 597, 0}};
+    if (dims.latent < 512) {
+      spans.insert(spans.end(),
+                   {{1, 0, 0}, {1, 0, 1}, {64, 0, 40}, {131, 100, 0}, {131, 90, 1000}});
+    }
+    for (const Span& span : spans) {
       for (const DType act : {DType::kBf16, DType::kF32}) {
         const Case c(dims, act, span.keys);
         const int64_t count = span.keys - span.first;
@@ -154,8 +159,8 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
   Context one(1);
   Context four(4);
   for (const DType act : {DType::kBf16, DType::kF32}) {
-    const Case c(kRank, act, kKeys);
-    const int64_t width = int64_t{kRank.heads} * kRank.value;
+    const Case c(kSmall, act, kKeys);
+    const int64_t width = int64_t{kSmall.heads} * kSmall.value;
     for (const Isa isa : SupportedIsas()) {
       if (isa < *BestIsa() && isa != Isa::kAvx2) continue;  // the extremes; they share the code
       ASSERT_TRUE(ForceIsa(isa).ok());
@@ -187,7 +192,7 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
 // Several sequences in one call, with both forms, against each alone.
 TEST(MlaAttentionTest, ASequenceDoesNotDependOnItsCompany) {
   Context context(3);
-  const Case c(kFamily, DType::kBf16, 300);
+  const Case c(kFamily, DType::kBf16, 101);
   const int64_t width = int64_t{kFamily.heads} * kFamily.value;
   ASSERT_TRUE(ForceIsa(*BestIsa()).ok());
   // Rows 40..42 decode, row 43 .. 99 prefill, row 100 decodes: all of the same keys.

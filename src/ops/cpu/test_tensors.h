@@ -55,13 +55,15 @@ struct Tensor {
   }
 };
 
-// Normal numbers, rounded to bf16 whatever the type, so that both types see the same values.
+// Even numbers of this standard deviation, rounded to bf16 whatever the type, so that both types
+// see the same values.
 inline Tensor Random(uint32_t seed, DType type, std::initializer_list<int64_t> dims, float scale) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<float> normal(0, scale);
+  uint64_t state = seed;
   Tensor tensor(type, dims);
   for (int64_t i = 0; i < tensor.view.num_elements(); ++i) {
-    tensor.set(i, ToFloat(ToBf16(normal(engine))));
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const float even = static_cast<float>(state >> 40) * 0x1p-23f - 1;  // [-1, 1)
+    tensor.set(i, ToFloat(ToBf16(even * scale * 1.7320508f)));
   }
   return tensor;
 }
