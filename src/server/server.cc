@@ -79,7 +79,7 @@ void Server::SetEngine(Engine* engine) {
                               .cache_dtype = "auto",
                               .enable_prefix_caching = config_.enable_prefix_caching});
     last_beat_at_ = clock_.Now();
-    longest_step_ = info.longest_step_seconds;
+    longest_step_ = engine->info().longest_step_seconds;
     beating_ = true;
   }
   engine_.Set(engine);
