@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "ops/thread_pool.h"
+#include "support/chosen_experts.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
 
@@ -16,44 +17,6 @@ namespace {
 const Json& Golden() {
   static const Json golden = ReadJsonFile("tests/golden/tiny_models.json").value();
   return golden;
-}
-
-// The bf16 operations with the experts of an earlier float32 run: a rounding that tips the choice
-// of an expert would hide all others. Tables are plain functions, hence the file's one variable.
-struct ChosenExperts {
-  std::vector<std::vector<int32_t>> calls;  // ids of each call of route
-  size_t next = 0;
-};
-ChosenExperts chosen_experts;  // NOLINT
-
-void RouteAndNote(const OpContext& context,
-                  TensorView ids,
-                  TensorView weights,
-                  TensorView logits,
-                  TensorView bias,
-                  const RouterParams& params) {
-  CpuOps(DType::kF32).route(context, ids, weights, logits, bias, params);
-  const auto* begin = ids.as<const int32_t>();
-  chosen_experts.calls.emplace_back(begin, begin + ids.num_elements());
-}
-
-// A bias far above every score leaves the router no choice.
-void RouteAsNoted(const OpContext& context,
-                  TensorView ids,
-                  TensorView weights,
-                  TensorView logits,
-                  TensorView,
-                  const RouterParams& params) {
-  RouterParams free = params;
-  free.groups = free.groups_used = 1;
-  const std::vector<int32_t>& noted = chosen_experts.calls[chosen_experts.next++];
-  for (int64_t t = 0; t < ids.dim(0); ++t) {
-    std::vector<float> bias(static_cast<size_t>(params.experts), 0.0f);
-    for (int64_t j = 0; j < params.top_k; ++j) bias[noted[t * params.top_k + j]] = 100;
-    CpuOps(DType::kBf16)
-        .route(context, ids.rows(t, 1), weights.rows(t, 1), logits.rows(t, 1),
-               TensorView(bias.data(), DType::kF32, {params.experts}), free);
-  }
 }
 
 class GoldenTest : public ::testing::TestWithParam<size_t> {
@@ -103,21 +66,18 @@ TEST_P(GoldenTest, LogitsAgreeWithTransformers) {
     ExpectAgreement(Logits(*reference, INT32_MAX), "reference, expanded");
     ExpectAgreement(Logits(*reference, 0), "reference, absorbed");
   }
-  OpsTable noting = CpuOps(DType::kF32);
-  noting.route = RouteAndNote;
-  const auto exact = Load(noting);
+  const auto exact = Load(test::NotingFloat32Ops());
   ExpectAgreement(Logits(*exact, half_), "CPU in float32, expanded then absorbed");
-  chosen_experts = {};
+  test::ForgetExperts();
   const std::vector<float> want = Logits(*exact, INT32_MAX);
   ExpectAgreement(want, "CPU in float32, expanded");
 
-  // In bf16 the CPU is held to the error that transformers makes in bf16.
-  OpsTable following = CpuOps(DType::kBf16);
-  following.route = RouteAsNoted;
-  const auto rounded = Load(following);
+  // In bf16 the CPU is held to the error that transformers makes in bf16, both with the experts of
+  // float32.
+  const auto rounded = Load(test::FollowingBf16Ops());
   const test::Tolerance tolerance{.nmse = golden_["bf16_nmse"].get<double>(), .max_abs = 1};
   for (const int32_t absorbed_from : {INT32_MAX, 0}) {
-    chosen_experts.next = 0;
+    test::RewindExperts();
     EXPECT_TRUE(test::Near(Logits(*rounded, absorbed_from), want, tolerance)) << absorbed_from;
   }
 }
