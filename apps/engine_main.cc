@@ -11,14 +11,15 @@
 namespace baltoro {
 namespace {
 
-// BALTORO_CPU_ISA=amx|avx512bf16|avx512|avx2: other instructions than the best ones of this machine.
+// BALTORO_CPU_ISA=amx|avx512bf16|avx512|avx2: other instructions than the best ones of this
+// machine.
 Status ChooseInstructions() {
   const char* name = std::getenv("BALTORO_CPU_ISA");
   if (name == nullptr || *name == 0) return {};
   const auto isa = cpu::ParseIsa(name);
   if (isa.has_value()) return cpu::ForceIsa(*isa);
-  return Status(Code::kInvalidArgument,
-                std::string("BALTORO_CPU_ISA is '") + name + "'; expected amx, avx512bf16, avx512 or avx2");
+  return Status(Code::kInvalidArgument, std::string("BALTORO_CPU_ISA is '") + name +
+                                            "'; expected amx, avx512bf16, avx512 or avx2");
 }
 
 }  // namespace
@@ -26,10 +27,12 @@ Status ChooseInstructions() {
 int RunEngineMain(const std::vector<std::string>& args) {
   int fd = -1;
   for (size_t i = 1; i + 1 < args.size(); ++i) {
-    if (args[i] == "--fd") std::from_chars(args[i + 1].data(), args[i + 1].data() + args[i + 1].size(), fd);
+    if (args[i] == "--fd")
+      std::from_chars(args[i + 1].data(), args[i + 1].data() + args[i + 1].size(), fd);
   }
   if (fd < 0) {
-    std::fputs("baltoro engine is started by baltoro serve and needs its socket (--fd N)\n", stderr);
+    std::fputs("baltoro engine is started by baltoro serve and needs its socket (--fd N)\n",
+               stderr);
     return 2;
   }
   InitLog("EngineCore", LogLevel::kInfo);

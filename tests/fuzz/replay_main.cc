@@ -1,5 +1,5 @@
-// Runs a fuzz target over the files of a folder and over a few thousand inputs made from a fixed seed, so that every
-// ordinary test run exercises the target and its assertions.
+// Runs a fuzz target over the files of a folder and over a few thousand inputs made from a fixed
+// seed, so that every ordinary test run exercises the target and its assertions.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,8 @@ std::vector<std::string> ReadCorpus(const char* folder) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> corpus = argc > 1 ? ReadCorpus(argv[1]) : std::vector<std::string>();
+  const std::vector<std::string> corpus =
+      argc > 1 ? ReadCorpus(argv[1]) : std::vector<std::string>();
   for (const std::string& input : corpus) Run(input);
 
   std::mt19937 random(1);
