@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
 // Rows of a packed matrix may be filled by different threads from multiples of this.
 constexpr int64_t kPackRows = 32;
+constexpr std::chrono::milliseconds kReport(200);  // between two reports of progress
 
 // Rows [begin, end) of what a fill makes.
 struct Piece {
@@ -180,12 +181,12 @@ Status RunFills(const std::vector<WeightFill>& fills,
   }
   std::unique_lock lock(shared.mutex);
   while (shared.running > 0) {
-    shared.changed.wait_for(lock, std::chrono::milliseconds(200));
-    if (!progress) continue;
+    if (shared.changed.wait_for(lock, kReport) != std::cv_status::timeout || !progress) continue;
     lock.unlock();
     progress(shared.bytes, total);
     lock.lock();
   }
+  if (progress && shared.error.ok()) progress(total, total);
   return shared.error;
 }
 
