@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 
 #include <array>
-#include <cmath>
 #include <random>
 #include <set>
 
@@ -15,7 +14,6 @@ namespace {
 
 using test::Answer;
 using test::Eventually;
-using test::FakeEngine;
 using test::Play;
 using test::PlayOneByOne;
 using ::testing::HasSubstr;
@@ -353,28 +351,6 @@ TEST_F(GenerateRoutesTest, MaxTokensDefaultsDiffer) {
   EXPECT_EQ(requests[0].stop.eos_ids, std::vector<TokenId>{2050});
 }
 
-TEST_F(GenerateRoutesTest, PromptsThatCannotBeServedAreRefused) {
-  Start(Says("x"));
-  const std::vector<int> longest(4095, 300);
-  const std::vector<int> too_long(4096, 300);
-
-  EXPECT_EQ(Complete({{"prompt", longest}, {"max_tokens", 1}}).status, 200);
-  const Answer answer = Complete({{"prompt", too_long}, {"max_tokens", 1}});
-  EXPECT_EQ(answer.status, 400);
-  EXPECT_EQ(answer.error()["param"], "input_tokens");
-  EXPECT_THAT(answer.body, HasSubstr("maximum context length is 4096 tokens"));
-  for (const Json& prompt :
-       {Json(""), Json::array(), Json::array({""}), Json::array({Json::array()}), Json(nullptr)}) {
-    EXPECT_EQ(Complete({{"prompt", prompt}}).status, 400) << prompt.dump();
-  }
-  const std::string text(16 * 4096 + (1 << 20) + 1, 'a');
-  EXPECT_THAT(Complete({{"prompt", text}}).body, HasSubstr("bytes are too long"));
-  EXPECT_THAT(Chat({{"messages", {{{"role", "user"}, {"content", text}}}}}).body,
-              HasSubstr("bytes are too long"));
-  EXPECT_EQ(Complete({{"prompt", too_long}, {"truncate_prompt_tokens", 10}}).status, 200);
-  EXPECT_EQ(engine_->submitted().back().prompt.size(), 10u);
-}
-
 TEST_F(GenerateRoutesTest, AStopTokenIsReportedAndItsTextLeftOut) {
   Start([this](const Request&) {
     std::vector<TokenEvent> events = PlayOneByOne(Ids("</think>one two"), FinishReason::kStop);
@@ -461,183 +437,6 @@ TEST_F(GenerateRoutesTest, ForcedUsageIsOneChunkAtTheEnd) {
 
   EXPECT_TRUE(chunks.back().contains("usage"));
   EXPECT_FALSE(chunks.front().contains("usage"));
-}
-
-TEST_F(GenerateRoutesTest, AClientThatHangsUpEndsTheEnginesWork) {
-  Start([](const Request&) { return Play({{300}, {301}}, FinishReason::kNone); });
-
-  for (const bool stream : {true, false}) {
-    const size_t before = engine_->aborts();
-    {
-      HttpClient http = Client();
-      const HttpClientRequest request = {
-          .method = "POST",
-          .target = "/v1/completions",
-          .body = Json{{"prompt", "x"}, {"stream", stream}, {"n", 3}}.dump()};
-      std::jthread closer;
-      if (stream) {
-        (void)http.Stream(request, [](const SseEvent&) { return false; });
-      } else {
-        HttpClient quick({.port = server_->port(), .idle_timeout = 0.2});
-        EXPECT_FALSE(quick.Send(request).ok());
-      }
-    }
-    EXPECT_TRUE(Eventually([&] { return engine_->aborts() == before + 3; })) << stream;
-    EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
-  }
-  EXPECT_TRUE(Eventually([&] { return Get("/load").json()["server_load"] == 0; }));
-  EXPECT_THAT(Get("/metrics").body,
-              HasSubstr("vllm:request_success_total{engine=\"0\",finished_reason=\"abort\","
-                        "model_name=\"pocket\"} 6\n"));
-}
-
-TEST_F(GenerateRoutesTest, AnErrorBeforeTheFirstByteIsAStatus) {
-  const auto script = [](const Request&) {
-    std::vector<TokenEvent> events(1);
-    events[0].finish = FinishReason::kError;
-    events[0].error = "something went wrong";
-    return events;
-  };
-  Start(script);
-
-  const Answer whole = Complete();
-  const Answer stream = Complete({{"stream", true}});
-  engine_->Hold(true);
-  Answer lost;
-  std::jthread client([&] { lost = Complete({{"stream", true}}); });
-  ASSERT_TRUE(Eventually([&] { return engine_->submitted().size() == 3; }));
-  engine_->set_healthy(false);
-  engine_->Hold(false);
-  client.join();
-
-  for (const Answer* answer : {&whole, &stream}) {
-    EXPECT_EQ(answer->status, 500);
-    EXPECT_EQ(answer->error()["type"], "InternalServerError");
-    EXPECT_EQ(answer->error()["message"], "something went wrong");
-  }
-  EXPECT_EQ(lost.status, 503) << "a lost engine is worth another try";
-  EXPECT_EQ(lost.Header("retry-after"), "1");
-}
-
-TEST_F(GenerateRoutesTest, AnErrorInAStreamIsItsLastEvent) {
-  Start([](const Request&) {
-    std::vector<TokenEvent> events = Play({{300}, {301}, {}}, FinishReason::kError);
-    events.back().error = "the engine was lost";
-    return events;
-  });
-
-  const Answer answer = Complete({{"stream", true}, {"n", 2}});
-
-  EXPECT_EQ(answer.status, 200);
-  const std::vector<Json> chunks = answer.chunks();
-  EXPECT_EQ(chunks.back()["error"]["message"], "the engine was lost");
-  EXPECT_EQ(chunks.back()["error"]["code"], 500);
-  EXPECT_GE(chunks.size(), 3u);
-}
-
-TEST_F(GenerateRoutesTest, AFullQueueIs429AndLeavesNothingRunning) {
-  Start([](const Request&) { return std::vector<TokenEvent>(); });
-  engine_->Refuse(Status(Code::kResourceExhausted, "the queue is full"), /*after=*/2);
-
-  const Answer answer = Complete({{"n", 4}, {"stream", true}});
-
-  EXPECT_EQ(answer.status, 429);
-  EXPECT_EQ(answer.Header("retry-after"), "1");
-  EXPECT_EQ(answer.Header("connection"), "");
-  EXPECT_EQ(answer.error()["type"], "RateLimitError");
-  EXPECT_EQ(engine_->submitted().size(), 2u);
-  EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
-  EXPECT_THAT(Get("/metrics").body,
-              HasSubstr("baltoro:requests_rejected_total{reason=\"queue_full\"} 1\n"));
-  EXPECT_EQ(Get("/load").json()["server_load"], 0);
-}
-
-TEST_F(GenerateRoutesTest, WhatTheEngineRefusesForGoodIs400) {
-  Start(Says("x"));
-  engine_->Refuse(InvalidArgument("longer than the whole cache"));
-
-  const Answer answer = Complete();
-
-  EXPECT_EQ(answer.status, 400);
-  EXPECT_EQ(answer.error()["message"], "longer than the whole cache");
-}
-
-TEST_F(GenerateRoutesTest, ChatLogprobsNameTokensAndBytes) {
-  const TokenId token = 300;
-  Start([](const Request&) {
-    std::vector<TokenEvent> events = Play({{token}}, FinishReason::kLength);
-    events[0].logprobs = {{{token, -0.25f, 1}, {token, -0.25f, 1}, {200, -INFINITY, 2}}};
-    return events;
-  });
-
-  const Json rows =
-      Chat({{"logprobs", true}, {"top_logprobs", 2}}).json()["choices"][0]["logprobs"]["content"];
-  const Json by_id = Chat({{"logprobs", true}, {"return_tokens_as_token_ids", true}})
-                         .json()["choices"][0]["logprobs"]["content"];
-
-  ASSERT_EQ(rows.size(), 1u);
-  EXPECT_EQ(rows[0]["token"], tokenizer_->TokenBytes(token));
-  EXPECT_EQ(rows[0]["logprob"], -0.25);
-  EXPECT_EQ(rows[0]["bytes"].size(), tokenizer_->TokenBytes(token).size());
-  ASSERT_EQ(rows[0]["top_logprobs"].size(), 2u);
-  EXPECT_EQ(rows[0]["top_logprobs"][1]["logprob"], -9999.0);
-  EXPECT_EQ(by_id[0]["token"], "token_id:300");
-  EXPECT_EQ(engine_->submitted()[0].sampling.logprobs, 2);
-}
-
-TEST_F(GenerateRoutesTest, EchoedLogprobsStartWithThePrompt) {
-  Start([](const Request& request) {
-    std::vector<TokenEvent> events = Play({{300}}, FinishReason::kLength);
-    if (request.sampling.prompt_logprobs >= 0) {
-      events[0].prompt_logprobs.emplace_back();
-      for (size_t i = 1; i < request.prompt.size(); ++i) {
-        events[0].prompt_logprobs.push_back({{request.prompt[i], -1.5f, 4}});
-      }
-    }
-    events[0].logprobs = {{{300, -0.5f, 1}}};
-    return events;
-  });
-  const std::string prompt = "naïve café";
-  const Json body = {{"prompt", prompt}, {"echo", true}, {"logprobs", 0}};
-  Json streamed = body;
-  streamed["stream"] = true;
-  Json only = body;
-  only["max_tokens"] = 0;
-
-  const Json choice = Complete(body).json()["choices"][0];
-  const std::vector<Json> chunks = Complete(streamed).chunks();
-  const Json nothing_new = Complete(only).json();
-
-  const size_t tokens = Ids(prompt).size();
-  EXPECT_EQ(choice["text"], prompt + std::string(tokenizer_->TokenBytes(300)));
-  const Json& logprobs = choice["logprobs"];
-  ASSERT_EQ(logprobs["tokens"].size(), tokens + 1);
-  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
-  EXPECT_EQ(logprobs["token_logprobs"][1], -1.5);
-  EXPECT_EQ(logprobs["token_logprobs"].back(), -0.5);
-  // In characters, not in bytes: two of the prompt's characters have two bytes.
-  EXPECT_EQ(logprobs["text_offset"].back(), 10);
-  ASSERT_GE(chunks.size(), 2u);
-  EXPECT_EQ(chunks[0]["choices"][0]["text"], prompt);
-  EXPECT_EQ(chunks[0]["choices"][0]["logprobs"]["tokens"].size(), tokens);
-  EXPECT_EQ(chunks[1]["choices"][0]["logprobs"]["text_offset"][0], 10);
-  EXPECT_EQ(nothing_new["choices"][0]["text"], prompt);
-  EXPECT_EQ(nothing_new["choices"][0]["logprobs"]["tokens"].size(), tokens);
-  EXPECT_EQ(nothing_new["usage"]["completion_tokens"], 0);
-}
-
-TEST_F(GenerateRoutesTest, TopLogprobsHaveEachKeyOnce) {
-  Start([](const Request&) {
-    std::vector<TokenEvent> events = Play({{200}}, FinishReason::kLength);
-    // Three single bytes that are no characters by themselves.
-    events[0].logprobs = {{{200, -1, 2}, {201, -0.5f, 1}, {200, -1, 2}, {202, -3, 3}}};
-    return events;
-  });
-
-  const Answer answer = Complete({{"logprobs", 3}});
-
-  EXPECT_EQ(answer.status, 200);
-  (void)answer.json();  // refuses repeated keys
 }
 
 TEST_F(GenerateRoutesTest, ContinuingAMessageOpensItAgain) {

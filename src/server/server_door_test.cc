@@ -327,13 +327,13 @@ TEST_F(ServerDoorTest, LimitsOfHttpAreAnsweredInTheSameForm) {
 
 TEST_F(ServerDoorTest, LargeBodiesArePreparedElsewhereAndBounded) {
   ServerConfig config = DefaultConfig();
-  config.preparing = {.jobs = 1, .bytes = 1 << 20};
+  config.preparing = {.jobs = 1, .bytes = 1 << 30};
   Start(Says("x"), config);
   // Long enough for the worker to be busy while others come.
-  const std::string big = Json{{"prompt", std::string(8 << 20, 'a')}}.dump();
+  const std::string big = Json{{"prompt", std::string(1 << 20, 'a')}}.dump();
   const Json long_prompt = {{"prompt", std::string(40000, 'a')}, {"max_tokens", 1}};
 
-  std::vector<Answer> answers(12);
+  std::vector<Answer> answers(8);
   {
     std::vector<std::jthread> clients;
     for (Answer& answer : answers) {

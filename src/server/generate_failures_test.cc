@@ -1,0 +1,139 @@
+// What the generating endpoints do when a request cannot be served, or not to its end.
+
+#include <gmock/gmock.h>
+
+#include "server/server_fixture.h"
+
+namespace baltoro {
+namespace {
+
+using test::Answer;
+using test::Eventually;
+using test::Play;
+using ::testing::HasSubstr;
+
+class GenerateFailuresTest : public test::ServerFixture {};
+
+TEST_F(GenerateFailuresTest, PromptsThatCannotBeServedAreRefused) {
+  Start(Says("x"));
+  const std::vector<int> longest(4095, 300);
+  const std::vector<int> too_long(4096, 300);
+
+  EXPECT_EQ(Complete({{"prompt", longest}, {"max_tokens", 1}}).status, 200);
+  const Answer answer = Complete({{"prompt", too_long}, {"max_tokens", 1}});
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.error()["param"], "input_tokens");
+  EXPECT_THAT(answer.body, HasSubstr("maximum context length is 4096 tokens"));
+  for (const Json& prompt :
+       {Json(""), Json::array(), Json::array({""}), Json::array({Json::array()}), Json(nullptr)}) {
+    EXPECT_EQ(Complete({{"prompt", prompt}}).status, 400) << prompt.dump();
+  }
+  const std::string text(16 * 4096 + (1 << 20) + 1, 'a');
+  EXPECT_THAT(Complete({{"prompt", text}}).body, HasSubstr("bytes are too long"));
+  EXPECT_THAT(Chat({{"messages", {{{"role", "user"}, {"content", text}}}}}).body,
+              HasSubstr("bytes are too long"));
+  EXPECT_EQ(Complete({{"prompt", too_long}, {"truncate_prompt_tokens", 10}}).status, 200);
+  EXPECT_EQ(engine_->submitted().back().prompt.size(), 10u);
+}
+
+TEST_F(GenerateFailuresTest, AClientThatHangsUpEndsTheEnginesWork) {
+  Start([](const Request&) { return Play({{300}, {301}}, FinishReason::kNone); });
+
+  for (const bool stream : {true, false}) {
+    const size_t before = engine_->aborts();
+    {
+      HttpClient http = Client();
+      const HttpClientRequest request = {
+          .method = "POST",
+          .target = "/v1/completions",
+          .body = Json{{"prompt", "x"}, {"stream", stream}, {"n", 3}}.dump()};
+      std::jthread closer;
+      if (stream) {
+        (void)http.Stream(request, [](const SseEvent&) { return false; });
+      } else {
+        HttpClient quick({.port = server_->port(), .idle_timeout = 0.2});
+        EXPECT_FALSE(quick.Send(request).ok());
+      }
+    }
+    EXPECT_TRUE(Eventually([&] { return engine_->aborts() == before + 3; })) << stream;
+    EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return Get("/load").json()["server_load"] == 0; }));
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("vllm:request_success_total{engine=\"0\",finished_reason=\"abort\","
+                        "model_name=\"pocket\"} 6\n"));
+}
+
+TEST_F(GenerateFailuresTest, AnErrorBeforeTheFirstByteIsAStatus) {
+  const auto script = [](const Request&) {
+    std::vector<TokenEvent> events(1);
+    events[0].finish = FinishReason::kError;
+    events[0].error = "something went wrong";
+    return events;
+  };
+  Start(script);
+
+  const Answer whole = Complete();
+  const Answer stream = Complete({{"stream", true}});
+  engine_->Hold(true);
+  Answer lost;
+  std::jthread client([&] { lost = Complete({{"stream", true}}); });
+  ASSERT_TRUE(Eventually([&] { return engine_->submitted().size() == 3; }));
+  engine_->set_healthy(false);
+  engine_->Hold(false);
+  client.join();
+
+  for (const Answer* answer : {&whole, &stream}) {
+    EXPECT_EQ(answer->status, 500);
+    EXPECT_EQ(answer->error()["type"], "InternalServerError");
+    EXPECT_EQ(answer->error()["message"], "something went wrong");
+  }
+  EXPECT_EQ(lost.status, 503) << "a lost engine is worth another try";
+  EXPECT_EQ(lost.Header("retry-after"), "1");
+}
+
+TEST_F(GenerateFailuresTest, AnErrorInAStreamIsItsLastEvent) {
+  Start([](const Request&) {
+    std::vector<TokenEvent> events = Play({{300}, {301}, {}}, FinishReason::kError);
+    events.back().error = "the engine was lost";
+    return events;
+  });
+
+  const Answer answer = Complete({{"stream", true}, {"n", 2}});
+
+  EXPECT_EQ(answer.status, 200);
+  const std::vector<Json> chunks = answer.chunks();
+  EXPECT_EQ(chunks.back()["error"]["message"], "the engine was lost");
+  EXPECT_EQ(chunks.back()["error"]["code"], 500);
+  EXPECT_GE(chunks.size(), 3u);
+}
+
+TEST_F(GenerateFailuresTest, AFullQueueIs429AndLeavesNothingRunning) {
+  Start([](const Request&) { return std::vector<TokenEvent>(); });
+  engine_->Refuse(Status(Code::kResourceExhausted, "the queue is full"), /*after=*/2);
+
+  const Answer answer = Complete({{"n", 4}, {"stream", true}});
+
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_EQ(answer.Header("retry-after"), "1");
+  EXPECT_EQ(answer.Header("connection"), "");
+  EXPECT_EQ(answer.error()["type"], "RateLimitError");
+  EXPECT_EQ(engine_->submitted().size(), 2u);
+  EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("baltoro:requests_rejected_total{reason=\"queue_full\"} 1\n"));
+  EXPECT_EQ(Get("/load").json()["server_load"], 0);
+}
+
+TEST_F(GenerateFailuresTest, WhatTheEngineRefusesForGoodIs400) {
+  Start(Says("x"));
+  engine_->Refuse(InvalidArgument("longer than the whole cache"));
+
+  const Answer answer = Complete();
+
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.error()["message"], "longer than the whole cache");
+}
+
+}  // namespace
+}  // namespace baltoro
