@@ -37,7 +37,8 @@ ctest --test-dir build/release --output-on-failure -L e2e
 step "address and undefined-behaviour sanitizers, host rooms"
 cmake --preset asan -DBT_BENCH=OFF >/dev/null
 ninja -C build/asan
-ASAN_OPTIONS=detect_stack_use_after_return=1 ctest --test-dir build/asan --output-on-failure -j2 -LE 'gpu|e2e|slow'
+# (detect_stack_use_after_return stays off: g++ 12 places its fake frames too loosely for 64-byte vectors.)
+ctest --test-dir build/asan --output-on-failure -j2 -LE 'gpu|e2e|slow'
 
 if [ $long = 1 ]; then
   step "thread sanitizer"
