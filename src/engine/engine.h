@@ -82,9 +82,11 @@ class Engine {
 // Progress while loading: done and total bytes. Called from the loading thread.
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
-// Loads the model and starts the engine's thread.
+// Loads the model and starts the engine's thread. Without a maker of constraints, requests that
+// carry one are refused.
 Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
                                             EventSink sink,
-                                            const LoadProgress& progress);
+                                            const LoadProgress& progress,
+                                            const ConstraintFactoryMaker& constraints = nullptr);
 
 }  // namespace baltoro

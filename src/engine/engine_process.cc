@@ -157,7 +157,7 @@ class EngineSide {
 
 }  // namespace
 
-int RunEngineProcess(int fd) {
+int RunEngineProcess(int fd, const ConstraintFactoryMaker& /*constraints*/) {
   // The door decides when to leave: a signal to the whole group, like Ctrl-C, must not end streams
   // that it still drains.
   signal(SIGINT, SIG_IGN);

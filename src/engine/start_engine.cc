@@ -127,7 +127,8 @@ Result<std::unique_ptr<Engine>> StartLocalEngine(const EngineConfig& config,
 
 Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
                                             EventSink sink,
-                                            const LoadProgress& progress) {
+                                            const LoadProgress& progress,
+                                            const ConstraintFactoryMaker& /*constraints*/) {
   return StartLocalEngine(
       config,
       [sink = std::move(sink)](StepOutput output) {

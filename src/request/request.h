@@ -5,12 +5,15 @@
 // cancels.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/status.h"
 
 namespace baltoro {
 
@@ -78,6 +81,8 @@ using TokenLogprobs = std::vector<TokenLogprob>;
 // reason other than kNone; exactly one such event comes, whatever happens.
 struct TokenEvent {
   RequestId request{};
+  bool started = false;  // it left the queue for the first time; comes once, before any token, in
+                         // an event without tokens
   std::vector<TokenId> tokens;                 // 0..k new output tokens
   std::vector<TokenLogprobs> logprobs;         // one per token when asked for
   std::vector<TokenLogprobs> prompt_logprobs;  // once, with the first event, when asked for
@@ -89,17 +94,37 @@ struct TokenEvent {
   bool operator==(const TokenEvent&) const = default;
 };
 
-// Limits what may be sampled next. Owned by the sequence, used on the engine's threads only.
+// Limits what may be sampled next. Used by one thread at a time, which is not always the same one.
+// What it throws ends its request alone.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
   // Clears the bits of tokens that may not come next in `mask`, one bit a token, [ceil(vocab/32)]
-  // words, all set before. With drafts: the mask after the first `drafted` tokens were accepted.
+  // words, all set before. With drafts: the mask after the first `drafted` tokens were accepted,
+  // each of which is allowed where it stands. No bit is left where nothing may follow: the request
+  // ends with kStop.
   virtual void FillMask(std::span<const TokenId> drafted, std::span<uint32_t> mask) = 0;
   // The token was chosen. False if it was not allowed; the request then ends with kError.
   virtual bool Accept(TokenId token) = 0;
   // Takes back the last `tokens` accepted ones.
   virtual void Rollback(int tokens) = 0;
+  // Why the request cannot go on, as a sentence for the client; empty while it can. Asked after
+  // FillMask and after a refused Accept; the request then ends with kError.
+  virtual std::string error() const { return {}; }
 };
+
+// Makes the constraint of a request out of Request::constraint.
+class ConstraintFactory {
+ public:
+  virtual ~ConstraintFactory() = default;
+  // Any thread, never the engine's; may take milliseconds, or as long as a vocabulary takes to
+  // load. An error ends the request with its message. The constraint knows nothing sampled yet.
+  virtual Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) = 0;
+};
+
+// How an engine gets its factory, once it knows its model: called once, before weights are read,
+// with the folder of the model and the width of its logits. Must not block. Null: no constraints.
+using ConstraintFactoryMaker = std::function<std::shared_ptr<ConstraintFactory>(
+    const std::string& model_dir, int32_t vocab_size)>;
 
 }  // namespace baltoro
