@@ -82,11 +82,14 @@ class ChatShape final : public ResponseShape {
     Close(usage, out);
   }
 
-  void UsageChunk(const Usage& usage, std::string& out) override {
-    out += head_;
-    out += R"(],"usage":)";
-    AppendUsage(out, usage);
-    out += "}\n\n";
+  void CloseStream(const Usage& usage, bool include_usage, std::string& out) override {
+    if (include_usage) {
+      out += head_;
+      out += R"(],"usage":)";
+      AppendUsage(out, usage);
+      out += "}\n\n";
+    }
+    out += "data: [DONE]\n\n";
   }
 
   std::string Whole(const std::vector<ChoiceState>& choices, const Usage& usage) override {

@@ -24,6 +24,7 @@ void Append(OutputEvent event, std::vector<OutputEvent>& out) {
 size_t ChoiceText::Push(std::span<const TokenId> tokens, std::vector<OutputEvent>& out) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     ++tokens_;
+    if (parser_.in_reasoning()) ++reasoning_tokens_;
     parser_.Push(tokens[i], parsed_);
     Emit(out);
     if (stops_.matched()) return i + 1;

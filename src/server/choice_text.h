@@ -32,6 +32,8 @@ class ChoiceText {
   const std::string* stop_string() const {
     return stops_.matched() ? &stops_.stop(*stops_.matched()) : nullptr;
   }
+  // Tokens of reasoning, its end mark included.
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
   bool saw_tool_call() const { return parser_.saw_tool_call(); }
 
  private:
@@ -42,6 +44,7 @@ class ChoiceText {
   StopMatcher stops_;
   int32_t min_tokens_;
   int64_t tokens_ = 0;  // pushed so far
+  int64_t reasoning_tokens_ = 0;
   std::vector<OutputEvent> parsed_;
   OutputEventKind held_kind_ = OutputEventKind::kContent;  // of the text inside stops_
 };

@@ -71,12 +71,15 @@ class CompletionShape final : public ResponseShape {
     Close(usage, out);
   }
 
-  void UsageChunk(const Usage& usage, std::string& out) override {
-    out += "data: ";
-    out += identity_;
-    out += R"(],"usage":)";
-    AppendUsage(out, usage);
-    out += "}\n\n";
+  void CloseStream(const Usage& usage, bool include_usage, std::string& out) override {
+    if (include_usage) {
+      out += "data: ";
+      out += identity_;
+      out += R"(],"usage":)";
+      AppendUsage(out, usage);
+      out += "}\n\n";
+    }
+    out += "data: [DONE]\n\n";
   }
 
   std::string Whole(const std::vector<ChoiceState>& choices, const Usage& usage) override {

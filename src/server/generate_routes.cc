@@ -184,13 +184,8 @@ std::optional<ApiError> Server::RenderChat(const ChatRequest& chat,
   return std::nullopt;
 }
 
-std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared& out) {
-  Json body;
-  if (auto error = ReadBody(request, body)) return error;
+std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& out) {
   const GenerationLimits limits = Limits();
-  ChatRequest chat;
-  if (auto error = ReadChatRequest(body, limits, config_.default_template_kwargs, chat))
-    return error;
   GenerationFields& fields = chat.fields;
   if (auto error = CheckModel(fields.model)) return error;
   std::vector<TokenId> prompt;
@@ -199,6 +194,24 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   if (auto error = FitToPrompt(prompt_tokens, limits, std::nullopt, fields)) return error;
 
+  out.options = OptionsOf(fields);
+  EventParserOptions& parser = out.options.parser;
+  parser.reasoning = config_.reasoning_parser;
+  parser.tools = config_.tool_parser && chat.tool_choice != ToolChoice::kNone;
+  // Read off the prompt itself, so that template and parser cannot disagree.
+  const std::optional<TokenId> think = tokenizer_->SpecialId("<think>");
+  parser.starts_in_reasoning = think.has_value() && prompt.back() == *think;
+  out.prompts.push_back(MakeRequest(fields, std::move(prompt), config_.eos_ids, NextSeed()));
+  return std::nullopt;
+}
+
+std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared& out) {
+  Json body;
+  if (auto error = ReadBody(request, body)) return error;
+  ChatRequest chat;
+  if (auto error = ReadChatRequest(body, Limits(), config_.default_template_kwargs, chat))
+    return error;
+  const GenerationFields& fields = chat.fields;
   out.answer_id = AnswerId("chatcmpl", request, fields);
   out.shape =
       MakeChatShape(*tokenizer_, {.id = out.answer_id,
@@ -210,15 +223,7 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
                                   .return_token_ids = fields.return_token_ids,
                                   .token_names_as_ids = fields.token_names_as_ids,
                                   .echo = fields.echo ? LastAssistantText(chat.messages) : ""});
-  out.options = OptionsOf(fields);
-  EventParserOptions& parser = out.options.parser;
-  parser.reasoning = config_.reasoning_parser;
-  parser.tools = config_.tool_parser && chat.tool_choice != ToolChoice::kNone;
-  // Read off the prompt itself, so that template and parser cannot disagree.
-  const std::optional<TokenId> think = tokenizer_->SpecialId("<think>");
-  parser.starts_in_reasoning = think.has_value() && prompt.back() == *think;
-  out.prompts.push_back(MakeRequest(fields, std::move(prompt), config_.eos_ids, NextSeed()));
-  return std::nullopt;
+  return PrepareConversation(std::move(chat), out);
 }
 
 std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Prepared& out) {

@@ -136,6 +136,7 @@ void Generation::TakeTokens(Choice& choice, TokenEvent& event) {
   const bool stopped = choice.text.stop_string() != nullptr;
   if (!stopped) taken = event.tokens.size();
   choice.state.completion_tokens += static_cast<int64_t>(taken);
+  choice.state.reasoning_tokens = choice.text.reasoning_tokens();
   choice.pending_tokens += static_cast<int>(taken);
 
   if (options_.keep_tokens) {
@@ -230,9 +231,7 @@ void Generation::FinishIfAllDone() {
   Over();
   const Usage usage = TotalUsage();
   if (options_.stream) {
-    if (options_.include_usage) shape_->UsageChunk(usage, out_);
-    out_ += "data: [DONE]\n\n";
-    return;
+    return shape_->CloseStream(usage, options_.include_usage, out_);
   }
   std::vector<ChoiceState> states;
   for (Choice& choice : choices_) states.push_back(std::move(choice.state));
@@ -260,7 +259,7 @@ void Generation::Fail(const ApiError& error) {
     out_.clear();
     return reply_.Refuse(error);
   }
-  out_ += "data: " + ErrorBody(error) + "\n\ndata: [DONE]\n\n";
+  shape_->FailStream(error, out_);
   if (reply_.Write(out_)) reply_.End();
   out_.clear();
 }
@@ -296,6 +295,7 @@ Usage Generation::TotalUsage() const {
   Usage usage;
   for (size_t i = 0; i < choices_.size(); ++i) {
     usage.completion_tokens += choices_[i].state.completion_tokens;
+    usage.reasoning_tokens += choices_[i].state.reasoning_tokens;
     if (i % static_cast<size_t>(options_.n) != 0) continue;  // a prompt counts once
     usage.prompt_tokens += choices_[i].prompt_tokens;
     usage.cached_tokens += choices_[i].cached_tokens;
@@ -307,7 +307,8 @@ const Usage* Generation::ContinuousUsage(const Choice& choice) {
   if (!options_.continuous_usage) return nullptr;
   usage_ = {.prompt_tokens = choice.prompt_tokens,
             .completion_tokens = choice.state.completion_tokens,
-            .cached_tokens = choice.cached_tokens};
+            .cached_tokens = choice.cached_tokens,
+            .reasoning_tokens = choice.state.reasoning_tokens};
   return &usage_;
 }
 

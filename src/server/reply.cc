@@ -17,6 +17,7 @@ Reply::Reply(Reply&& other) noexcept
     : responder_(std::move(other.responder_)),
       headers_(std::move(other.headers_)),
       count_(std::exchange(other.count_, std::nullopt)),
+      error_form_(other.error_form_),
       status_(other.status_),
       response_bytes_(other.response_bytes_) {}
 
@@ -57,7 +58,7 @@ void Reply::SendJson(std::string body) {
 }
 
 void Reply::Refuse(const ApiError& error) {
-  HttpResponse response{.status = error.status, .headers = {}, .body = ErrorBody(error)};
+  HttpResponse response{.status = error.status, .headers = {}, .body = error_form_(error)};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("retry-after", "1");
   // What cannot serve now should not be the one to be asked again.
   response.close = error.status == 503;

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/clock.h"
@@ -32,6 +33,10 @@ class Reply {
   Reply& operator=(Reply&&) = delete;
   ~Reply();
 
+  // How refusals are printed; ErrorBody unless an API has a form of its own.
+  using ErrorForm = std::string (*)(const ApiError&);
+  void SetErrorForm(ErrorForm form) { error_form_ = form; }
+
   // As Responder's.
   void Send(HttpResponse response);
   void StartStream();
@@ -51,6 +56,7 @@ class Reply {
   Responder responder_;
   HttpHeaders headers_;
   std::optional<ReplyCount> count_;
+  ErrorForm error_form_ = &ErrorBody;
   int status_ = 0;  // 0: nothing was answered
   size_t response_bytes_ = 0;
 };

@@ -10,6 +10,10 @@
 
 namespace baltoro {
 
+void ResponseShape::FailStream(const ApiError& error, std::string& out) {
+  out += "data: " + ErrorBody(error) + "\n\ndata: [DONE]\n\n";
+}
+
 void AppendUsage(std::string& out, const Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"

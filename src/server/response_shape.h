@@ -19,6 +19,7 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of completion_tokens
 };
 
 // How one choice ended, in the API's words.
@@ -39,6 +40,7 @@ struct ChoiceState {
   std::vector<TokenLogprobs> logprobs;
   std::vector<OutputEvent> events;  // whole answers only
   int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of completion_tokens
   ChoiceEnd end;
 };
 
@@ -52,14 +54,18 @@ struct ChoiceDelta {
 class ResponseShape {
  public:
   virtual ~ResponseShape() = default;
-  // Appends complete "data: {...}\n\n" events.
+  // Appends complete server-sent events. `usage` is this choice's so far; null unless
+  // GenerationOptions::continuous_usage.
   virtual void Begin(const ChoiceState& choice, const Usage* usage, std::string& out) = 0;
   virtual void Delta(const ChoiceState& choice,
                      const ChoiceDelta& delta,
                      const Usage* usage,
                      std::string& out) = 0;
   virtual void End(const ChoiceState& choice, const Usage* usage, std::string& out) = 0;
-  virtual void UsageChunk(const Usage& usage, std::string& out) = 0;
+  // After the last choice: what closes the stream. `include_usage` as in GenerationOptions.
+  virtual void CloseStream(const Usage& usage, bool include_usage, std::string& out) = 0;
+  // Closes a stream that cannot go on; nothing comes after it. By default OpenAI's form.
+  virtual void FailStream(const ApiError& error, std::string& out);
   // The whole answer as one JSON object.
   virtual std::string Whole(const std::vector<ChoiceState>& choices, const Usage& usage) = 0;
 };

@@ -7,6 +7,12 @@
 // so that a long prompt does not hold up other streams. SetEngine, Tick and Drain belong to the
 // owner's thread.
 //
+// Every API that talks in messages goes the same way, the chat pipeline: its route calls Generate
+// with a Prepare function, which reads the body into a ChatRequest, hands it to PrepareConversation
+// (template, constraint, parser, stop rules: everything that decides what the model writes) and
+// adds a ResponseShape, which prints the events of the answer in the API's own form. An API whose
+// errors look different sets its Reply's error form first.
+//
 // Of the sources, server.cc is the life of the server, server_door.cc what every request passes
 // through; the routes are in info_routes.cc, text_routes.cc and generate_routes.cc.
 
@@ -128,6 +134,8 @@ class Server {
   using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
   void Generate(HttpRequest request, Reply reply, Prepare prepare);
   void Launch(Reply reply, Prepared prepared);
+  // The chat pipeline: fills all of `out` but shape and answer_id, which are the API's own.
+  std::optional<ApiError> PrepareConversation(ChatRequest chat, Prepared& out);
   std::optional<ApiError> PrepareChat(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> PrepareCompletion(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> TokenizeBody(const HttpRequest& request, std::string& out) const;
