@@ -48,6 +48,6 @@ if [ $long = 1 ]; then
   step "long simulations"
   BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'simulation'
   step "fuzz targets"
-  tools/fuzz.sh
+  tools/fuzz.sh "${BALTORO_FUZZ_SECONDS:-600}"
 fi
 step "all passed"

@@ -141,6 +141,7 @@ def retrieval(rng, hard, tokens=None):
     other = rng.choice([a for a in ATTRIBUTES if a != attribute])
     noise = rng.choice([0, 0, 0.5, 1, 4])
     entries, parts, used = {}, [], 0
+    codes = 2 if hard == BEYOND and rng.random() < 0.35 else 1  # two codes in one: twice as much to copy
     make = (lambda r: word(r, 2, 3).capitalize()) if rng.random() < 0.7 else (lambda r: word(r, 2, 3))
     while used < tokens:
         if hard == BEYOND and entries and rng.random() < 0.85:  # names that differ in one letter
@@ -157,7 +158,7 @@ def retrieval(rng, hard, tokens=None):
         who = make(rng)
         if who in entries:
             continue
-        entries[who] = code(rng, True) if hard == BEYOND else value_for(rng, attribute, hard)
+        entries[who] = "-".join(code(rng, True) for _ in range(codes)) if hard == BEYOND else value_for(rng, attribute, hard)
         lines = [(attribute, entries[who])]
         if two:
             lines.append((other, value_for(rng, other, hard)))
