@@ -11,71 +11,6 @@ namespace {
 
 constexpr size_t kLogprobBytes = 12;
 
-void Encode(WireWriter& writer, const SamplingParams& s) {
-  writer.Put(s.temperature);
-  writer.Put(s.top_p);
-  writer.Put(s.min_p);
-  writer.Put(s.top_k);
-  writer.Put(s.presence_penalty);
-  writer.Put(s.frequency_penalty);
-  writer.Put(s.repetition_penalty);
-  writer.Put(s.seed);
-  writer.Put(s.logprobs);
-  writer.Put(s.prompt_logprobs);
-  writer.Put(static_cast<uint32_t>(s.logit_bias.size()));
-  for (const auto& [id, bias] : s.logit_bias) {
-    writer.Put(id);
-    writer.Put(bias);
-  }
-  writer.PutArray<TokenId>(s.allowed_token_ids);
-}
-
-SamplingParams DecodeSampling(WireReader& reader) {
-  SamplingParams s;
-  s.temperature = reader.Get<float>();
-  s.top_p = reader.Get<float>();
-  s.min_p = reader.Get<float>();
-  s.top_k = reader.Get<int32_t>();
-  s.presence_penalty = reader.Get<float>();
-  s.frequency_penalty = reader.Get<float>();
-  s.repetition_penalty = reader.Get<float>();
-  s.seed = reader.Get<uint64_t>();
-  s.logprobs = reader.Get<int32_t>();
-  s.prompt_logprobs = reader.Get<int32_t>();
-  s.logit_bias.resize(reader.GetCount(sizeof(TokenId) + sizeof(float)));
-  for (auto& [id, bias] : s.logit_bias) {
-    id = reader.Get<TokenId>();
-    bias = reader.Get<float>();
-  }
-  s.allowed_token_ids = reader.GetArray<TokenId>();
-  return s;
-}
-
-void Encode(WireWriter& writer, const std::vector<TokenLogprobs>& rows) {
-  writer.Put(static_cast<uint32_t>(rows.size()));
-  for (const TokenLogprobs& row : rows) {
-    writer.Put(static_cast<uint32_t>(row.size()));
-    for (const TokenLogprob& one : row) {
-      writer.Put(one.id);
-      writer.Put(one.logprob);
-      writer.Put(one.rank);
-    }
-  }
-}
-
-std::vector<TokenLogprobs> DecodeLogprobs(WireReader& reader) {
-  std::vector<TokenLogprobs> rows(reader.GetCount(sizeof(uint32_t)));
-  for (TokenLogprobs& row : rows) {
-    row.resize(reader.GetCount(kLogprobBytes));
-    for (TokenLogprob& one : row) {
-      one.id = reader.Get<TokenId>();
-      one.logprob = reader.Get<float>();
-      one.rank = reader.Get<int32_t>();
-    }
-  }
-  return rows;
-}
-
 }  // namespace
 
 bool WireReader::GetBool() {
@@ -156,6 +91,71 @@ Result<std::optional<Frame>> FrameParser::Next() {
   return std::optional<Frame>(std::move(frame));
 }
 
+void Encode(WireWriter& writer, const SamplingParams& s) {
+  writer.Put(s.temperature);
+  writer.Put(s.top_p);
+  writer.Put(s.min_p);
+  writer.Put(s.top_k);
+  writer.Put(s.presence_penalty);
+  writer.Put(s.frequency_penalty);
+  writer.Put(s.repetition_penalty);
+  writer.Put(s.seed);
+  writer.Put(s.logprobs);
+  writer.Put(s.prompt_logprobs);
+  writer.Put(static_cast<uint32_t>(s.logit_bias.size()));
+  for (const auto& [id, bias] : s.logit_bias) {
+    writer.Put(id);
+    writer.Put(bias);
+  }
+  writer.PutArray<TokenId>(s.allowed_token_ids);
+}
+
+SamplingParams DecodeSampling(WireReader& reader) {
+  SamplingParams s;
+  s.temperature = reader.Get<float>();
+  s.top_p = reader.Get<float>();
+  s.min_p = reader.Get<float>();
+  s.top_k = reader.Get<int32_t>();
+  s.presence_penalty = reader.Get<float>();
+  s.frequency_penalty = reader.Get<float>();
+  s.repetition_penalty = reader.Get<float>();
+  s.seed = reader.Get<uint64_t>();
+  s.logprobs = reader.Get<int32_t>();
+  s.prompt_logprobs = reader.Get<int32_t>();
+  s.logit_bias.resize(reader.GetCount(sizeof(TokenId) + sizeof(float)));
+  for (auto& [id, bias] : s.logit_bias) {
+    id = reader.Get<TokenId>();
+    bias = reader.Get<float>();
+  }
+  s.allowed_token_ids = reader.GetArray<TokenId>();
+  return s;
+}
+
+void Encode(WireWriter& writer, const std::vector<TokenLogprobs>& rows) {
+  writer.Put(static_cast<uint32_t>(rows.size()));
+  for (const TokenLogprobs& row : rows) {
+    writer.Put(static_cast<uint32_t>(row.size()));
+    for (const TokenLogprob& one : row) {
+      writer.Put(one.id);
+      writer.Put(one.logprob);
+      writer.Put(one.rank);
+    }
+  }
+}
+
+std::vector<TokenLogprobs> DecodeLogprobs(WireReader& reader) {
+  std::vector<TokenLogprobs> rows(reader.GetCount(sizeof(uint32_t)));
+  for (TokenLogprobs& row : rows) {
+    row.resize(reader.GetCount(kLogprobBytes));
+    for (TokenLogprob& one : row) {
+      one.id = reader.Get<TokenId>();
+      one.logprob = reader.Get<float>();
+      one.rank = reader.Get<int32_t>();
+    }
+  }
+  return rows;
+}
+
 void Encode(WireWriter& writer, const Request& request) {
   writer.Put(request.id);
   writer.PutArray<TokenId>(request.prompt);
@@ -188,6 +188,7 @@ Request DecodeRequest(WireReader& reader) {
 
 void Encode(WireWriter& writer, const TokenEvent& event) {
   writer.Put(event.request);
+  writer.Put(event.started);
   writer.PutArray<TokenId>(event.tokens);
   Encode(writer, event.logprobs);
   Encode(writer, event.prompt_logprobs);
@@ -201,6 +202,7 @@ void Encode(WireWriter& writer, const TokenEvent& event) {
 TokenEvent DecodeTokenEvent(WireReader& reader) {
   TokenEvent event;
   event.request = reader.Get<RequestId>();
+  event.started = reader.GetBool();
   event.tokens = reader.GetArray<TokenId>();
   event.logprobs = DecodeLogprobs(reader);
   event.prompt_logprobs = DecodeLogprobs(reader);

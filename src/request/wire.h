@@ -25,7 +25,7 @@ namespace baltoro {
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
 
 inline constexpr uint32_t kFrameMagic = 0x4F544C42;  // "BLTO"
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kFrameHeaderBytes = 12;
 inline constexpr size_t kFramePayloadMax = size_t{64} << 20;
 
@@ -118,8 +118,12 @@ class FrameParser {
   size_t begin_ = 0;
 };
 
+void Encode(WireWriter& writer, const SamplingParams& sampling);
+void Encode(WireWriter& writer, const std::vector<TokenLogprobs>& rows);
 void Encode(WireWriter& writer, const Request& request);
 void Encode(WireWriter& writer, const TokenEvent& event);
+SamplingParams DecodeSampling(WireReader& reader);
+std::vector<TokenLogprobs> DecodeLogprobs(WireReader& reader);
 Request DecodeRequest(WireReader& reader);
 TokenEvent DecodeTokenEvent(WireReader& reader);
 

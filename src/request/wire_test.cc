@@ -4,78 +4,12 @@
 
 #include <random>
 
+#include "request/testing/random_values.h"
+
 namespace baltoro {
 namespace {
 
-class RandomValues {
- public:
-  explicit RandomValues(uint64_t seed) : random_(seed) {}
-
-  template <typename T>
-  T Number() {
-    return static_cast<T>(random_());
-  }
-  float Float() { return static_cast<float>(static_cast<int32_t>(random_())) / 1000.0f; }
-  std::string Bytes() {
-    std::string bytes(random_() % 40, 0);
-    for (char& c : bytes) c = Number<char>();
-    return bytes;
-  }
-  std::vector<TokenId> Ids() {
-    std::vector<TokenId> ids(random_() % 20);
-    for (TokenId& id : ids) id = Number<TokenId>();
-    return ids;
-  }
-  std::vector<TokenLogprobs> Logprobs() {
-    std::vector<TokenLogprobs> rows(random_() % 4);
-    for (TokenLogprobs& row : rows) {
-      row.resize(random_() % 3);
-      for (TokenLogprob& one : row) one = {Number<TokenId>(), Float(), Number<int32_t>()};
-    }
-    return rows;
-  }
-  Request AnyRequest() {
-    Request request;
-    request.id = RequestId{random_()};
-    request.prompt = Ids();
-    request.sampling = {.temperature = Float(),
-                        .top_p = Float(),
-                        .min_p = Float(),
-                        .top_k = Number<int32_t>(),
-                        .presence_penalty = Float(),
-                        .frequency_penalty = Float(),
-                        .repetition_penalty = Float(),
-                        .seed = random_(),
-                        .logprobs = Number<int32_t>(),
-                        .prompt_logprobs = Number<int32_t>(),
-                        .logit_bias = {{Number<TokenId>(), Float()}},
-                        .allowed_token_ids = Ids()};
-    request.stop = {.max_tokens = Number<int32_t>(),
-                    .min_tokens = Number<int32_t>(),
-                    .ignore_eos = random_() % 2 == 0,
-                    .eos_ids = Ids(),
-                    .stop_ids = Ids()};
-    request.priority = Number<int32_t>();
-    request.cache_salt = Bytes();
-    request.constraint = Bytes();
-    return request;
-  }
-  TokenEvent AnyEvent() {
-    TokenEvent event;
-    event.request = RequestId{random_()};
-    event.tokens = Ids();
-    event.logprobs = Logprobs();
-    event.prompt_logprobs = Logprobs();
-    event.finish = static_cast<FinishReason>(random_() % 5);
-    if (random_() % 2 == 0) event.stop_token = Number<TokenId>();
-    event.cached_tokens = Number<int32_t>();
-    event.error = Bytes();
-    return event;
-  }
-
- private:
-  std::mt19937_64 random_;
-};
+using test::RandomValues;
 
 TEST(WireTest, WhatIsDecodedIsWhatWasEncoded) {
   RandomValues values(1);

@@ -62,6 +62,8 @@ Status Scheduler::Submit(Request request) {
   sequence->tokens_max = static_cast<int32_t>(tokens_max);
   sequence->tokens.reserve(prompt_count + std::min(request.stop.max_tokens, 1024));
   sequence->tokens = request.prompt;
+  sequence->constrained = !request.constraint.empty();
+  request.constraint = {};  // it may be large, and was made into an object already
   sequence->request = std::move(request);
   waiting_.insert(sequence.get());
   ++queued_requests_;

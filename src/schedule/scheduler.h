@@ -62,7 +62,8 @@ class Scheduler {
  public:
   explicit Scheduler(const SchedulerConfig& config);
 
-  // kInvalidArgument if it can never run, kResourceExhausted if the queue is full.
+  // kInvalidArgument if it can never run, kResourceExhausted if the queue is full. Of a constraint
+  // only its existence is noted.
   Status Submit(Request request);
   // The final event is out at once; what steps in flight still bring for it is dropped.
   void Abort(RequestId id);

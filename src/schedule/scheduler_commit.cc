@@ -1,5 +1,6 @@
 // The committing half of the scheduler.
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -46,13 +47,15 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
   TokenEvent event;
   event.request = sequence.request.id;
   event.cached_tokens = sequence.cached_tokens;
-  const bool failed = result.failed || (entry.sampled_rows > 0 && result.tokens.empty());
+  const bool failed =
+      result.failed || (entry.sampled_rows > 0 && result.tokens.empty() && !result.ended);
   if (failed) {
     if (!Planted(PlantedBug::kKeepFailedBlocks)) DropBlocks(sequence);
     event.finish = FinishReason::kError;
-    event.error =
-        "no token could be sampled: the logits are not finite, or every token is excluded "
-        "(numerical_error)";
+    event.error = !result.error.empty()
+                      ? result.error
+                      : "no token could be sampled: the logits are not finite, or every token is "
+                        "excluded (numerical_error)";
   }
   if (!failed || Planted(PlantedBug::kKeepFailedBlocks)) {
     // Every accepted draft brings one token, and the row after the last of them one more.
@@ -93,6 +96,13 @@ void Scheduler::TakeTokens(Sequence& sequence, const SequenceResult& result, Tok
     event.stop_token = stop.stop_token;
     if (stop.finish == FinishReason::kNone) continue;
     if (!(Planted(PlantedBug::kStopIgnoredAmongDrafts) && i + 1 < result.tokens.size())) break;
+  }
+  if (result.ended && event.finish == FinishReason::kNone) {
+    event.finish = FinishReason::kStop;
+    if (!event.tokens.empty() &&
+        std::ranges::count(sequence.request.stop.stop_ids, event.tokens.back()) > 0) {
+      event.stop_token = event.tokens.back();
+    }
   }
   if (sequence.wants_prompt_logprobs()) {
     event.prompt_logprobs.emplace_back();  // nothing comes before the first prompt token

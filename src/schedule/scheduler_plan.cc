@@ -123,12 +123,13 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
 
     AdmittedSequence& admitted = plan.admitted.emplace_back();
     admitted.slot = sequence.slot;
+    admitted.request = sequence.request.id;
     admitted.sampling = sequence.request.sampling;
     admitted.prompt = sequence.request.prompt;
     admitted.output.assign(sequence.tokens.begin() + sequence.prompt_count, sequence.tokens.end());
     admitted.banned_until_min = BannedUntilMin(sequence.request.stop);
     admitted.min_tokens = sequence.request.stop.min_tokens;
-    admitted.constraint = sequence.request.constraint;
+    admitted.constrained = sequence.constrained;
 
     const int32_t count = PrefillChunk(sequence, budget);
     if (count == 0) continue;

@@ -28,6 +28,7 @@ struct Sequence {
   std::vector<TokenId> tokens;  // prompt, then output
   std::vector<TokenId> drafts;  // proposed continuation, to be verified by the next step
   int32_t prompt_count = 0;
+  bool constrained = false;
   // Most tokens that it may ever have, prompt included.
   int32_t tokens_max = 0;
 

@@ -44,20 +44,21 @@ TEST(SimulationTest, HoldsItsInvariantsOnEverySeed) {
     sum.hit_tokens += report.hit_tokens;
     sum.draft_steps += report.draft_steps;
     sum.refusals += report.refusals;
+    sum.constraint_ends += report.constraint_ends;
   }
 
   // The lives were not boring.
   for (const int64_t count : {sum.requests, sum.tokens, sum.aborts, sum.failures, sum.preemptions,
-                              sum.hit_tokens, sum.draft_steps, sum.refusals}) {
+                              sum.hit_tokens, sum.draft_steps, sum.refusals, sum.constraint_ends}) {
     EXPECT_GT(count, seeds);
   }
   std::printf(
       "requests %ld, tokens %ld, aborts %ld, failures %ld, preemptions %ld, "
-      "hit tokens %ld, steps with drafts %ld, refusals %ld\n",
+      "hit tokens %ld, steps with drafts %ld, refusals %ld, ends by a constraint %ld\n",
       static_cast<long>(sum.requests), static_cast<long>(sum.tokens), static_cast<long>(sum.aborts),
       static_cast<long>(sum.failures), static_cast<long>(sum.preemptions),
       static_cast<long>(sum.hit_tokens), static_cast<long>(sum.draft_steps),
-      static_cast<long>(sum.refusals));
+      static_cast<long>(sum.refusals), static_cast<long>(sum.constraint_ends));
 }
 
 TEST(SimulationTest, TheSameSeedGivesTheSameTrace) {

@@ -31,13 +31,15 @@ inline constexpr TokenId kSampledToken = -1;
 // Sent once when a sequence gets a slot (again after a preemption): what ranks keep for it.
 struct AdmittedSequence {
   SlotId slot{};
+  RequestId request{};
   SamplingParams sampling;
   std::vector<TokenId> prompt;  // their positions are computed in expanded form, all later ones in
                                 // absorbed form
   std::vector<TokenId> output;  // tokens sampled before, after a preemption
   std::vector<TokenId> banned_until_min;  // may not be sampled while the output is shorter than
   int32_t min_tokens = 0;                 // this
-  std::string constraint;                 // serialised; empty: none
+  bool constrained = false;               // what it samples is masked; the constraint itself stays
+                                          // where tokens are sampled, under the request's id
 
   bool operator==(const AdmittedSequence&) const = default;
 };
@@ -88,12 +90,21 @@ struct SequenceResult {
   std::vector<TokenLogprobs> logprobs;         // one per token when asked for
   std::vector<TokenLogprobs> prompt_logprobs;  // one per query row that a prompt token follows,
                                                // when asked for
-  bool failed = false;  // non-finite logits or no allowed token: only this request ends
+  bool ended = false;  // its constraint allows nothing more, or nothing but a token that min_tokens
+                       // forbade, which is then the last of `tokens`: only this request ends,
+                       // with kStop
+  bool failed = false;  // no token can be sampled: only this request ends
+  std::string error;    // with `failed`: a sentence for the client; empty: logits that are not
+                        // finite, or every token excluded
+
+  bool operator==(const SequenceResult&) const = default;
 };
 
 struct StepResult {
   uint64_t step = 0;
   std::vector<SequenceResult> sequences;
+
+  bool operator==(const StepResult&) const = default;
 };
 
 }  // namespace baltoro

@@ -90,7 +90,12 @@ void MockExecutor::Apply(const StepPlan& plan) {
     slot = {};
     slot.live = true;
     slot.admitted = admitted;
-    if (admitted.prompt[0] >= kFailBase) slot.fail_at = admitted.prompt[0] - kFailBase;
+    if (admitted.prompt[0] >= kEndBase) {
+      slot.end_at = admitted.prompt[0] - kEndBase;
+      if (!admitted.constrained) Violate("a constraint was lost");
+    } else if (admitted.prompt[0] >= kFailBase) {
+      slot.fail_at = admitted.prompt[0] - kFailBase;
+    }
     for (const TokenId token : admitted.prompt) Append(slot, token);
     for (const TokenId token : admitted.output) Append(slot, token);
   }
@@ -150,6 +155,10 @@ void MockExecutor::RunSequence(const StepPlan& plan,
   if (poisoned || planned.sampled_rows == 0) return;
   for (int32_t row = 0; row < planned.sampled_rows; ++row) {
     if (slot.fail_at == output_before + row) break;  // its turn comes with the next step
+    if (slot.end_at == output_before + row) {
+      if (row == 0) result.ended = slot.failed = true;
+      break;
+    }
     const int32_t i = planned.token_count - planned.sampled_rows + row;
     const TokenId token = OracleToken(chains[i], output_before + row, slot.admitted.min_tokens,
                                       slot.admitted.banned_until_min);

@@ -16,6 +16,8 @@ namespace baltoro::test {
 
 // A prompt whose first token is kFailBase + k fails when its output token k is sampled.
 inline constexpr TokenId kFailBase = 1 << 20;
+// A prompt whose first token is kEndBase + k has a constraint that allows k output tokens.
+inline constexpr TokenId kEndBase = 1 << 21;
 inline constexpr TokenId kVocab = 40;
 
 // The hash of a sequence that is about to begin; `seed` stands for the salt, so that a prefix
@@ -47,8 +49,8 @@ class MockExecutor {
     std::vector<TokenId> tokens;
     std::vector<uint64_t> chain;  // one per token
     std::vector<BlockId> blocks;
-    int32_t fail_at = -1;
-    bool failed = false;
+    int32_t fail_at = -1, end_at = -1;
+    bool failed = false;  // or ended
   };
   void Apply(const StepPlan& plan);
   void RunSequence(const StepPlan& plan, const PlannedSequence& planned, SequenceResult& result);

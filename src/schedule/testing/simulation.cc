@@ -32,6 +32,7 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
   abort_one_in_ = Chance(2) ? 1 << 30 : Between(4, 60);
   failures_ = Chance(2);
   prompt_logprobs_ = Chance(2);
+  constraints_ = Chance(2);
   const int room = config_.num_blocks * kBlockTokens;
   prompt_max_ = Between(1, room * 2 / 3);
   output_max_ = Between(1, room / 3);
@@ -121,6 +122,9 @@ Request Simulation::RandomRequest() {
   if (prompt_logprobs_ && Chance(4)) request.sampling.prompt_logprobs = 0;
   if (failures_ && Chance(6)) {
     request.prompt[0] = kFailBase + Between(0, std::min(request.stop.max_tokens, 5) - 1);
+  } else if (constraints_ && Chance(4)) {
+    request.prompt[0] = kEndBase + Between(0, std::min(request.stop.max_tokens, 40));
+    request.constraint = "ends";
   }
   return request;
 }
@@ -130,7 +134,11 @@ void Simulation::SubmitOne() {
   Client client;
   client.request = request;
   client.arrival = next_id_;
-  if (request.prompt[0] >= kFailBase) client.fail_at = request.prompt[0] - kFailBase;
+  if (!request.constraint.empty()) {
+    client.end_at = request.prompt[0] - kEndBase;
+  } else if (request.prompt[0] >= kFailBase) {
+    client.fail_at = request.prompt[0] - kFailBase;
+  }
   client.chain = ChainStart(request.sampling.seed);
   for (const TokenId token : request.prompt) client.chain = ChainNext(client.chain, token);
   const auto prompt_count = static_cast<int64_t>(request.prompt.size());
@@ -213,7 +221,8 @@ void Simulation::CheckEvent(Client& client, const TokenEvent& event) {
   if (client.ended) return Violate("an event after the final one");
   const bool first = client.received == 0;
   CheckTokens(client, event);
-  if (client.request.sampling.prompt_logprobs >= 0 && first && !event.tokens.empty()) {
+  if (client.request.sampling.prompt_logprobs >= 0 && first &&
+      (!event.tokens.empty() || event.finish == FinishReason::kStop)) {
     const auto& rows = event.prompt_logprobs;
     if (rows.size() != client.request.prompt.size()) return Violate("prompt logprobs are missing");
     for (size_t p = 1; p < rows.size(); ++p) {
@@ -245,11 +254,17 @@ void Simulation::CheckTokens(Client& client, const TokenEvent& event) {
         OracleToken(client.chain, client.received, request.stop.min_tokens, banned);
     if (token != wanted) return Violate("a token is not the oracle's");
     if (client.fail_at == client.received) return Violate("a failed step yielded a token");
+    if (client.end_at == client.received) return Violate("a token after the constraint's end");
     client.chain = ChainNext(client.chain, token);
     ++client.received;
     ++report_.tokens;
     stop = DecideStop(request.stop, token, client.received,
                       client.tokens_max - static_cast<int32_t>(request.prompt.size()));
+  }
+  if (client.end_at == client.received && event.finish == FinishReason::kStop &&
+      stop.finish == FinishReason::kNone) {
+    ++report_.constraint_ends;
+    return;
   }
   const bool stopped = event.finish == FinishReason::kStop || event.finish == FinishReason::kLength;
   if (event.finish != stop.finish && (stopped || stop.finish != FinishReason::kNone)) {

@@ -20,7 +20,7 @@ struct SimulationReport {
   std::string violation;  // empty: none
   uint64_t trace = 0;     // hash of every plan and event
   int64_t requests = 0, tokens = 0, aborts = 0, failures = 0, preemptions = 0, hit_tokens = 0;
-  int64_t draft_steps = 0, refusals = 0;
+  int64_t draft_steps = 0, refusals = 0, constraint_ends = 0;
 };
 
 class Simulation {
@@ -35,7 +35,7 @@ class Simulation {
     uint64_t chain = 0;  // of prompt and tokens so far
     int32_t received = 0;
     bool aborted = false, ended = false, started = false;
-    int32_t fail_at = -1;
+    int32_t fail_at = -1, end_at = -1;
     int32_t bypassed = 0;
     int32_t tokens_max = 0;
   };
@@ -66,7 +66,7 @@ class Simulation {
   SchedulerConfig config_;
   int lag_ = 0;
   int arrival_one_in_ = 1, abort_one_in_ = 1;
-  bool urgent_ = false, failures_ = false, prompt_logprobs_ = false;
+  bool urgent_ = false, failures_ = false, prompt_logprobs_ = false, constraints_ = false;
   int prompt_max_ = 0, output_max_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<MockExecutor> executor_;
