@@ -1,0 +1,133 @@
+#pragma once
+
+// What the expert bank's kernels share: barriers in shared memory, bulk copies, widening of INT4
+// values, the matrix instruction, and the launch that overlaps with the kernel before it.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+
+namespace baltoro::cuda {
+
+__device__ inline uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+__device__ inline void BarrierInit(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+__device__ inline void BarrierExpectBytes(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ inline void BarrierWait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A weight is read once a step, so its lines leave the L2 first.
+__device__ inline uint64_t ReadOncePolicy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ inline void CopyBulk(
+    uint32_t to_shared, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to_shared),
+      "l"(from),
+      "r"(bytes),
+      "r"(barrier),
+      "l"(policy)
+      : "memory");
+}
+
+// Returns once the kernels before this one in the stream have ended.
+__device__ inline void WaitForEarlierKernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Lets the next kernel start where there is room; it waits as above before it uses results.
+__device__ inline void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+__device__ inline uint4 LoadShared4(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address));
+  return v;
+}
+
+// Pair p of a packed word, times `scale` in both halves. 0x4300 is bf16 128, whose last bits count
+// ones: 128 + (q + 8) - 136 = q, exactly; the product is rounded to bf16.
+__device__ inline uint32_t WidenPair(uint32_t word, int p, uint32_t scale) {
+  uint32_t raw, out;
+  asm("lop3.b32 %0, %1, 0x000f000f, 0x43004300, 0xea;" : "=r"(raw) : "r"(word >> (4 * p)));
+  asm("{\n"
+      ".reg .b32 q;\n"
+      "sub.rn.bf16x2 q, %1, %2;\n"
+      "mul.rn.bf16x2 %0, q, %3;\n"
+      "}\n"
+      : "=r"(out)
+      : "r"(raw), "r"(0x43084308u), "r"(scale));
+  return out;
+}
+
+// c += a (16 x 16, row) * b (16 x 8, column), bf16 operands.
+__device__ inline void MultiplyAdd(
+    float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ inline float SiluTimes(float gate, float up) {
+  return gate / (1.0f + __expf(-gate)) * up;
+}
+
+// Launches `kernel` so that it may start while the kernel before it in the stream ends.
+template <typename... Params, typename... Given>
+Status LaunchOverlapped(const char* what,
+                        void (*kernel)(Params...),
+                        dim3 grid,
+                        dim3 block,
+                        size_t shared_bytes,
+                        cudaStream_t stream,
+                        Given&&... given) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, Params(given)...);
+  if (error == cudaSuccess) return Status();
+  return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,91 @@
+#include "ops/cuda/moe_expert_bank.h"
+
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+Status Check(const MoeShape& s) {
+  if (s.slots < 1 || s.slots > 1024) return InvalidArgument("MoE: slots outside 1..1024");
+  if (s.hidden < 128 || s.hidden % 128 != 0) {
+    return InvalidArgument("MoE: hidden is not a multiple of 128");
+  }
+  if (s.intermediate < 128 || s.intermediate % 128 != 0) {
+    return InvalidArgument("MoE: intermediate is not a multiple of 128");
+  }
+  if (s.top_k < 1 || s.top_k > 32) return InvalidArgument("MoE: top_k outside 1..32");
+  if (s.max_tokens < 0 || s.max_tokens > 65535) {
+    return InvalidArgument("MoE: max_tokens outside 0..65535");
+  }
+  return Status();
+}
+
+bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
+
+// Offsets of the workspace's parts; the last is its size.
+struct Cut {
+  int64_t tiles, order, middle, shares, end;
+};
+
+Cut Offsets(const MoeShape& s) {
+  const int64_t entries = static_cast<int64_t>(s.max_tokens) * s.top_k;
+  const int64_t tiles = s.slots + entries / kStreamingTileRows;
+  Cut cut = {};
+  cut.tiles = 256;
+  cut.order = cut.tiles + Align(tiles * static_cast<int64_t>(sizeof(MoeTile)));
+  cut.middle = cut.order + Align(entries * 4);
+  cut.shares = cut.middle + Align(entries * s.intermediate * 2);
+  cut.end = cut.shares + Align(entries * s.hidden * 2);
+  return cut;
+}
+
+}  // namespace
+
+MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
+  const Cut cut = Offsets(shape);
+  char* base = static_cast<char*>(workspace);
+  MoePlan plan;
+  plan.num_tiles = reinterpret_cast<int32_t*>(base);
+  plan.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
+  plan.order = reinterpret_cast<int32_t*>(base + cut.order);
+  plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
+  plan.shares = reinterpret_cast<__nv_bfloat16*>(base + cut.shares);
+  return plan;
+}
+
+Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
+  BT_RETURN_IF_ERROR(Check(shape));
+  return Offsets(shape).end;
+}
+
+Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
+  BT_RETURN_IF_ERROR(Check(shape));
+  if (args.tokens < 0 || args.tokens > shape.max_tokens) {
+    return InvalidArgument("MoE: tokens outside 0..max_tokens");
+  }
+  if (args.tokens == 0) return Status();
+  if (args.slot_of == nullptr && args.experts > shape.slots) {
+    return InvalidArgument("MoE: more experts than slots, and no slot_of");
+  }
+  if (args.x_stride < shape.hidden || args.x_stride % 8 != 0 || !Aligned(args.x, 16)) {
+    return InvalidArgument("MoE: rows of x are not 16-byte aligned");
+  }
+  if (args.out_stride < shape.hidden || args.out_stride % 4 != 0 || !Aligned(args.out, 16)) {
+    return InvalidArgument("MoE: rows of out are not 16-byte aligned");
+  }
+  if (!Aligned(args.gate_up, 128) || !Aligned(args.down, 128) || !Aligned(args.workspace, 256)) {
+    return InvalidArgument("MoE: weights or workspace are not aligned");
+  }
+  if (args.workspace_bytes < Offsets(shape).end) {
+    return InvalidArgument("MoE: the workspace is too small");
+  }
+  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
+  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, kStreamingTileRows, stream));
+  BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+  BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
+  return LaunchMoeCombine(shape, args, plan, stream);
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,65 @@
+#pragma once
+
+// A bank of experts on one GPU, INT4 weights (group 32, bf16 scales) by bf16 activations:
+//
+//   out[t] += sum_j weights[t, j] * Down(SiLU(Gate(x[t])) * Up(x[t])) of expert ids[t, j], j in
+//   order
+//
+// Four kernels: routing preparation (moe_route), gate/up product with SiLU * mul, down product
+// times the routing weight, sum over j. They are chained by programmatic dependent launch and are
+// capturable in a graph: nothing is allocated, no host work depends on device data.
+//
+// Products take bf16 operands and sum in f32; the middle activation [T k, I] and each expert's
+// weighted share [T k, H] are rounded to bf16, the sum over j is f32. Two forms of the products:
+//   - streaming (small T): mma.m16n8k16 with weights as the rows, so that few tokens waste nothing;
+//     bound by the bytes of the chosen experts;
+//   - wide (large T): wgmma, weights widened in registers.
+// Each form gives a row the same bits whatever rows are beside it; the two forms differ by rounding.
+//
+// Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
+// bytes over the card's read bandwidth. Of the wide form: T k * 6 I H operations over the card's
+// bf16 matrix rate.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace baltoro::cuda {
+
+enum class MoeForm { kAuto, kStreaming, kWide };
+
+struct MoeShape {
+  int32_t slots = 0;         // expert matrices held, at most 1024
+  int32_t hidden = 0;        // H, a multiple of 128
+  int32_t intermediate = 0;  // I, a multiple of 128
+  int32_t top_k = 0;         // k, 1..32
+  int32_t max_tokens = 0;    // T at most
+};
+
+struct MoeInt4Args {
+  const __nv_bfloat16* x = nullptr;  // [T, H], 16-byte aligned rows
+  int64_t x_stride = 0;              // elements from one row to the next, a multiple of 8
+  const int32_t* ids = nullptr;      // [T, k] logical experts; outside [0, experts): left out
+  const float* weights = nullptr;    // [T, k]
+  const int32_t* slot_of = nullptr;  // device [experts]: expert -> slot, -1: not held here; null:
+                                     // experts are slots
+  int32_t experts = 0;               // logical experts
+  int32_t tokens = 0;                // T
+  const void* gate_up = nullptr;     // slots matrices [2 I, H], moe_int4_layout.h, 128-byte aligned
+  const void* down = nullptr;        // slots matrices [H, I]
+  float* out = nullptr;              // [T, H], added to
+  int64_t out_stride = 0;            // elements, a multiple of 4
+  void* workspace = nullptr;         // MoeWorkspaceBytes(shape), 256-byte aligned
+  int64_t workspace_bytes = 0;
+  MoeForm form = MoeForm::kAuto;
+};
+
+Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
+
+// Enqueues the bank's kernels. T == 0 is a no-op.
+Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+
+}  // namespace baltoro::cuda

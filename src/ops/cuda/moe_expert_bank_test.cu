@@ -1,0 +1,255 @@
+// The INT4 expert bank against plain loops in double over the checkpoint's own form of the weights.
+// A program of its own: returns 0 if all is right, 77 without a GPU.
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "ops/cuda/moe_test_support.cuh"
+
+namespace baltoro::cuda::moe_test {
+namespace {
+
+int failures = 0;
+
+void Fail(const std::string& what) {
+  ++failures;
+  std::printf("FAIL %s\n", what.c_str());
+}
+
+enum class Routing { kRandom, kSameForAll, kWithHoles };
+
+struct Bank {
+  MoeShape shape;
+  Int4Source gate, up, down;
+  DeviceSource device_gate, device_up, device_down;
+  std::unique_ptr<Memory<char>> packed_gate_up, packed_down;
+
+  Bank(MoeShape s, Random& random)
+      : shape(s),
+        gate(s.slots, s.intermediate, s.hidden, random),
+        up(s.slots, s.intermediate, s.hidden, random),
+        down(s.slots, s.hidden, s.intermediate, random),
+        device_gate(gate),
+        device_up(up),
+        device_down(down) {
+    const int64_t first = Int4PackedBytes(2 * s.intermediate, s.hidden);
+    const int64_t second = Int4PackedBytes(s.hidden, s.intermediate);
+    std::vector<char> a(s.slots * first), b(s.slots * second);
+    for (int64_t e = 0; e < s.slots; ++e) {
+      PackInt4GateUp(&a[e * first], gate.at(e), up.at(e), s.intermediate, s.hidden);
+      PackInt4Down(&b[e * second], down.at(e), s.hidden, s.intermediate);
+    }
+    packed_gate_up = std::make_unique<Memory<char>>(a);
+    packed_down = std::make_unique<Memory<char>>(b);
+  }
+};
+
+struct Step {
+  int tokens, experts;
+  std::vector<uint16_t> x;
+  std::vector<int32_t> ids, slot_of, slots;
+  std::vector<float> weights;
+
+  Step(const MoeShape& s, int tokens_, Routing routing, Random& random)
+      : tokens(tokens_), experts(s.slots) {
+    for (int64_t i = 0; i < static_cast<int64_t>(tokens) * s.hidden; ++i) {
+      x.push_back(Bf16Bits(static_cast<float>(random.Uniform() * 2 - 1)));
+    }
+    const bool holes = routing == Routing::kWithHoles;
+    if (holes) experts = 2 * s.slots;
+    for (int e = 0; e < experts; ++e) {
+      slot_of.push_back(!holes ? e : e % 2 == 0 ? experts / 2 - 1 - e / 2 : -1);
+    }
+    for (int t = 0; t < tokens; ++t) {
+      for (int j = 0; j < s.top_k; ++j) {
+        const int64_t first = static_cast<int64_t>(ids.size()) - j;
+        int id = 0;
+        bool taken = true;
+        while (taken) {
+          id = routing == Routing::kSameForAll ? j : static_cast<int>(random.Next() % experts);
+          taken = false;
+          for (int k = 0; k < j; ++k) taken = taken || ids[first + k] == id;
+        }
+        if (holes && t % 7 == 3) id = t % 2 == 0 ? -1 : experts;  // a padding row
+        ids.push_back(id);
+        weights.push_back(static_cast<float>(random.Uniform()));
+        slots.push_back(id < 0 || id >= experts ? -1 : slot_of[id]);
+        if (id < 0 || id >= experts) continue;
+      }
+    }
+  }
+};
+
+std::vector<double> Reference(const Bank& bank, const Step& step) {
+  const MoeShape& s = bank.shape;
+  const Memory<uint16_t> x(step.x);
+  const Memory<int32_t> slots(step.slots);
+  const Memory<float> weights(step.weights);
+  const int64_t entries = static_cast<int64_t>(step.tokens) * s.top_k;
+  Memory<double> middle(entries * s.intermediate), out(static_cast<int64_t>(step.tokens) * s.hidden);
+  const ReferenceParams p = {reinterpret_cast<const __nv_bfloat16*>(x.get()),
+                             slots.get(),
+                             weights.get(),
+                             bank.device_gate.values.get(),
+                             bank.device_up.values.get(),
+                             bank.device_down.values.get(),
+                             bank.device_gate.scales.get(),
+                             bank.device_up.scales.get(),
+                             bank.device_down.scales.get(),
+                             s.hidden,
+                             s.intermediate,
+                             s.top_k,
+                             middle.get(),
+                             out.get()};
+  ReferenceMiddle<<<dim3(s.intermediate, entries), 32>>>(p);
+  ReferenceOut<<<dim3(s.hidden, step.tokens), 32>>>(p);
+  Must(cudaDeviceSynchronize(), "reference");
+  return out.Download();
+}
+
+constexpr float kBefore = 0.25f;  // what out holds before it is added to
+
+std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
+  MoeShape s = bank.shape;
+  s.max_tokens = step.tokens;
+  auto bytes = MoeWorkspaceBytes(s);
+  Must(bytes.status(), "workspace");
+  Memory<char> workspace(bytes.value());
+  workspace.Fill(0xff);  // NaN wherever nothing is written
+  // A row of NaN after the last one, which must not be read.
+  std::vector<uint16_t> rows = step.x;
+  rows.resize(rows.size() + s.hidden, 0x7fc0);
+  const Memory<uint16_t> x(rows);
+  const Memory<int32_t> ids(step.ids), slot_of(step.slot_of);
+  const Memory<float> weights(step.weights);
+  const Memory<float> out(std::vector<float>(static_cast<size_t>(step.tokens) * s.hidden, kBefore));
+  MoeInt4Args args;
+  args.x = reinterpret_cast<const __nv_bfloat16*>(x.get());
+  args.x_stride = s.hidden;
+  args.ids = ids.get();
+  args.weights = weights.get();
+  args.slot_of = slot_of.get();
+  args.experts = step.experts;
+  args.tokens = step.tokens;
+  args.gate_up = bank.packed_gate_up->get();
+  args.down = bank.packed_down->get();
+  args.out = out.get();
+  args.out_stride = s.hidden;
+  args.workspace = workspace.get();
+  args.workspace_bytes = bytes.value();
+  args.form = form;
+  Must(LaunchMoeInt4(s, args, nullptr), "LaunchMoeInt4");
+  Must(cudaDeviceSynchronize(), "the bank");
+  return out.Download();
+}
+
+void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
+  const MoeShape& s = bank.shape;
+  const Step step(s, tokens, routing, random);
+  const std::vector<double> right = Reference(bank, step);
+  const std::vector<float> got = Product(bank, step, form);
+  double worst = 0;
+  int worst_row = -1;
+  for (int t = 0; t < tokens; ++t) {
+    double error = 0, norm = 1e-12;
+    for (int64_t d = 0; d < s.hidden; ++d) {
+      const double want = right[t * static_cast<int64_t>(s.hidden) + d];
+      const double diff = got[t * static_cast<int64_t>(s.hidden) + d] - kBefore - want;
+      error += diff * diff;
+      norm += want * want;
+    }
+    const double relative = std::sqrt(error / norm);
+    if (!(relative <= worst)) {
+      worst = relative;
+      worst_row = t;
+    }
+  }
+  const std::string name = "slots " + std::to_string(s.slots) + " H " + std::to_string(s.hidden) +
+                           " I " + std::to_string(s.intermediate) + " k " +
+                           std::to_string(s.top_k) + " T " + std::to_string(tokens) + " routing " +
+                           std::to_string(static_cast<int>(routing)) + " form " +
+                           std::to_string(static_cast<int>(form));
+  // Shares are rounded to bf16 (2^-9 at most, about 1.7e-3 on average).
+  const bool good = worst < 4e-3;
+  std::printf("%-64s relative error %.2e (row %d) %s\n", name.c_str(), worst, worst_row,
+              good ? "ok" : "");
+  if (!good) Fail(name);
+}
+
+// A row's bits must not depend on the rows beside it.
+void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
+  const MoeShape& s = bank.shape;
+  const Step all(s, 70, Routing::kRandom, random);
+  const std::vector<float> together = Product(bank, all, form);
+  for (int t = 0; t < all.tokens; t += 23) {
+    Step one = all;
+    one.tokens = 1;
+    one.x.assign(all.x.begin() + t * s.hidden, all.x.begin() + (t + 1) * s.hidden);
+    one.ids.assign(all.ids.begin() + t * s.top_k, all.ids.begin() + (t + 1) * s.top_k);
+    one.weights.assign(all.weights.begin() + t * s.top_k, all.weights.begin() + (t + 1) * s.top_k);
+    const std::vector<float> alone = Product(bank, one, form);
+    if (std::memcmp(alone.data(), &together[t * s.hidden], s.hidden * sizeof(float)) != 0) {
+      Fail("row " + std::to_string(t) + " alone differs");
+    }
+  }
+  std::printf("rows alone: form %d done\n", static_cast<int>(form));
+}
+
+// The launch refuses what it cannot do, and says so.
+void CheckRefusals() {
+  MoeShape s = {16, 256, 128, 4, 8};
+  MoeInt4Args args;
+  if (MoeWorkspaceBytes({16, 200, 128, 4, 8}).ok()) Fail("hidden 200 was taken");
+  if (MoeWorkspaceBytes({2000, 256, 128, 4, 8}).ok()) Fail("2000 slots were taken");
+  args.tokens = 9;
+  if (LaunchMoeInt4(s, args, nullptr).ok()) Fail("too many tokens were taken");
+  args.tokens = 1;
+  args.x_stride = args.out_stride = 256;
+  args.experts = 16;
+  if (LaunchMoeInt4(s, args, nullptr).ok()) Fail("no workspace was taken");
+  args.tokens = 0;
+  if (!LaunchMoeInt4(s, args, nullptr).ok()) Fail("no tokens were refused");
+}
+
+int Run(bool small) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: no GPU\n");
+    return 77;
+  }
+  Random random = {20261121};
+  CheckRefusals();
+  const auto forms = {MoeForm::kStreaming};
+  for (const MoeForm form : forms) {
+    for (const MoeShape& shape : {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}}) {
+      const Bank bank(shape, random);
+      for (const int tokens : {1, 2, 7, 8, 9, 63, 64, 65, 257}) {
+        Check(bank, tokens, Routing::kRandom, form, random);
+      }
+      for (const int tokens : {1, 33, 130}) {
+        Check(bank, tokens, Routing::kSameForAll, form, random);
+        Check(bank, tokens, Routing::kWithHoles, form, random);
+      }
+      CheckRowsAlone(bank, form, random);
+    }
+    if (small) continue;
+    const Bank family({24, 7168, 256, 8, 0}, random);
+    for (const int tokens : {1, 3, 16, 65, 200, 700}) {
+      Check(family, tokens, Routing::kRandom, form, random);
+    }
+    Check(family, 40, Routing::kWithHoles, form, random);
+    const Bank whole({8, 7168, 2048, 8, 0}, random);
+    for (const int tokens : {1, 5, 40}) Check(whole, tokens, Routing::kRandom, form, random);
+  }
+  std::printf(failures == 0 ? "all right\n" : "%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace baltoro::cuda::moe_test
+
+int main(int argc, char** argv) {
+  return baltoro::cuda::moe_test::Run(argc > 1 && std::strcmp(argv[1], "--small") == 0);
+}

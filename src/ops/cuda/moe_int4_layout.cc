@@ -1,0 +1,61 @@
+#include "ops/cuda/moe_int4_layout.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+// The eight columns of a source word in the nibble order of the tile.
+uint32_t Interleave(uint32_t word) {
+  uint32_t out = 0;
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t nibble = (word >> (4 * i)) & 0xFu;
+    out |= nibble << (4 * (i % 2 == 0 ? i / 2 : 4 + i / 2));
+  }
+  return out;
+}
+
+// One row of the source as row `r` of the tiles of a strip of 16 rows.
+void PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k) {
+  const uint32_t* values = src.values + row * src.values_stride;
+  const uint16_t* scales = src.scales + row * src.scales_stride;
+  const int64_t g = r % 8, high = r / 8;
+  for (int64_t c = 0; c < k / kInt4TileColumns; ++c) {
+    char* tile = strip + c * kInt4TileBytes;
+    for (int64_t j = 0; j < 4; ++j) {
+      for (int64_t t = 0; t < 4; ++t) {
+        const uint32_t word = Interleave(values[c * 16 + j * 4 + t]);
+        const int64_t at = (j / 2) * 512 + (4 * g + t) * 16 + (2 * (j % 2) + high) * 4;
+        std::memcpy(tile + at, &word, 4);
+      }
+      std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &scales[c * 4 + j], 2);
+    }
+  }
+}
+
+}  // namespace
+
+void PackInt4GateUp(
+    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden) {
+  BT_CHECK(intermediate % 8 == 0 && hidden % kInt4TileColumns == 0);
+  const int64_t strip_bytes = hidden / kInt4TileColumns * kInt4TileBytes;
+  for (int64_t i = 0; i < intermediate; ++i) {
+    char* strip = static_cast<char*>(dst) + i / 8 * strip_bytes;
+    PackRow(strip, gate, i, i % 8, hidden);
+    PackRow(strip, up, i, 8 + i % 8, hidden);
+  }
+}
+
+void PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate) {
+  BT_CHECK(hidden % kInt4TileRows == 0 && intermediate % kInt4TileColumns == 0);
+  const int64_t strip_bytes = intermediate / kInt4TileColumns * kInt4TileBytes;
+  for (int64_t d = 0; d < hidden; ++d) {
+    char* strip = static_cast<char*>(dst) + d / kInt4TileRows * strip_bytes;
+    const int64_t pair = d % kInt4TileRows;
+    PackRow(strip, down, d, pair / 2 + 8 * (pair % 2), intermediate);
+  }
+}
+
+}  // namespace baltoro

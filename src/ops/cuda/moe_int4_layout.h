@@ -1,0 +1,58 @@
+#pragma once
+
+// The layout of an INT4 expert matrix as the CUDA expert bank reads it, and its packing on the
+// host.
+//
+// A matrix [n, k] (y = x * W^T) of 4-bit values q in -8..7 with one bf16 scale per 32 columns of a
+// row; W = q * scale, rounded to bf16. n is a multiple of 16, k of 128.
+//
+// It is cut into tiles of 16 rows x 128 columns, kInt4TileBytes each, tile (m, c) at
+// (m * (k / 128) + c) * kInt4TileBytes: all columns of 16 rows lie together. Inside a tile, with
+// g = 0..7 and t = 0..3 (lane = 4 g + t of the warp that reads it), j = 0..3 a group of 32 columns:
+//
+//   bytes    0.. 511  lane: 4 words: (row g, j 0) (row g+8, j 0) (row g, j 1) (row g+8, j 1)
+//   bytes  512..1023  the same for j = 2 and 3
+//   bytes 1024..1151  g: 4 words, one a group: scale of row g (low half), of row g+8 (high half)
+//
+// Word (row, j) of lane t holds columns 32 j + 8 t + i, i = 0..7, as unsigned q + 8: the even
+// columns i = 0 2 4 6 in nibbles 0..3, the odd ones i = 1 3 5 7 in nibbles 4..7. So one shift and
+// one mask give a pair of neighbouring columns in the two halves of a register, a warp's words are
+// the first operand of mma.m16n8k16 (and of wgmma) with the columns of each 32 permuted, and eight
+// neighbouring activations, one 16-byte load, are its second operand.
+//
+// Rows are permuted so that the two results a thread holds (rows g and g + 8) belong together:
+//   gate/up [2 I, H]: tile row r < 8 is gate row 8 m + r, tile row 8 + r is up row 8 m + r;
+//   down [H, I]: tile row r < 8 is row 16 m + 2 r, tile row 8 + r is row 16 m + 2 r + 1.
+
+#include <cstdint>
+
+namespace baltoro {
+
+inline constexpr int64_t kInt4TileRows = 16;
+inline constexpr int64_t kInt4TileColumns = 128;
+inline constexpr int64_t kInt4Group = 32;
+inline constexpr int64_t kInt4TileBytes = 1152;
+
+// Rows as a checkpoint of compressed-tensors "pack-quantized" holds them, or a slice of them:
+// `values` has 8 columns a word, column 8 c + i in bits 4 i .. 4 i + 3 of word c, plus 8; `scales`
+// are bf16 bits, one per 32 columns. A slice along columns starts at a multiple of 32.
+struct Int4Rows {
+  const uint32_t* values = nullptr;
+  int64_t values_stride = 0;  // words from one row to the next
+  const uint16_t* scales = nullptr;
+  int64_t scales_stride = 0;  // elements from one row to the next
+};
+
+constexpr int64_t Int4PackedBytes(int64_t n, int64_t k) {
+  return n / kInt4TileRows * (k / kInt4TileColumns) * kInt4TileBytes;
+}
+
+// Packs one expert's gate and up [intermediate, hidden] each into `dst`,
+// Int4PackedBytes(2 * intermediate, hidden) bytes. intermediate is a multiple of 8.
+void PackInt4GateUp(
+    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden);
+
+// Packs one expert's down [hidden, intermediate] into `dst`, Int4PackedBytes(hidden, intermediate).
+void PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate);
+
+}  // namespace baltoro

@@ -1,0 +1,50 @@
+#pragma once
+
+// The kernels of the expert bank one by one, for its launcher and for benchmarks.
+
+#include "ops/cuda/moe_expert_bank.h"
+
+namespace baltoro::cuda {
+
+// Consecutive rows of the sorted order that one expert takes in one pass over its weights.
+struct MoeTile {
+  int32_t slot;
+  int32_t begin;  // first row in the sorted order
+  int32_t count;
+  int32_t unused;
+};
+
+// Rows of a tile at most, by form.
+inline constexpr int32_t kStreamingTileRows = 32;
+inline constexpr int32_t kWideTileRows = 128;
+
+// The workspace, cut up.
+struct MoePlan {
+  int32_t* num_tiles = nullptr;        // [1]
+  MoeTile* tiles = nullptr;            // [slots + T k / 32]
+  int32_t* order = nullptr;            // [T k] sorted row -> t * k + j
+  __nv_bfloat16* middle = nullptr;     // [T k, I] in sorted order
+  __nv_bfloat16* shares = nullptr;     // [T k, H] at t * k + j
+};
+
+MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
+
+Status LaunchMoeRoute(const MoeShape& shape,
+                      const MoeInt4Args& args,
+                      const MoePlan& plan,
+                      int32_t tile_rows,
+                      cudaStream_t stream);
+Status LaunchMoeStreamGateUp(const MoeShape& shape,
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream);
+Status LaunchMoeStreamDown(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream);
+Status LaunchMoeCombine(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoePlan& plan,
+                        cudaStream_t stream);
+
+}  // namespace baltoro::cuda

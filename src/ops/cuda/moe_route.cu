@@ -1,0 +1,172 @@
+// Routing preparation (tokens by expert) and the sum over a token's experts.
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kRouteThreads = 1024;
+constexpr int kCombineThreads = 128;
+
+// Inclusive sum over the block of two counts packed in one word.
+__device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int d = 1; d < 32; d *= 2) {
+    const uint64_t other = __shfl_up_sync(~0u, value, d);
+    if (lane >= d) value += other;
+  }
+  if (lane == 31) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    uint64_t sum = warp_sums[lane];
+    for (int d = 1; d < 32; d *= 2) {
+      const uint64_t other = __shfl_up_sync(~0u, sum, d);
+      if (lane >= d) sum += other;
+    }
+    warp_sums[lane] = sum;
+  }
+  __syncthreads();
+  return warp == 0 ? value : value + warp_sums[warp - 1];
+}
+
+struct RouteParams {
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, entries, tile_rows;
+  int32_t* num_tiles;
+  MoeTile* tiles;
+  int32_t* order;
+};
+
+__device__ int SlotOf(const RouteParams& p, int entry) {
+  const int id = p.ids[entry];
+  if (id < 0 || id >= p.experts) return -1;
+  const int slot = p.slot_of == nullptr ? id : p.slot_of[id];
+  return slot < p.slots ? slot : -1;
+}
+
+// One block: counts, offsets and tiles by slot, then the sorted order. The order of rows of one
+// expert varies from run to run; no result depends on it.
+__global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
+  __shared__ int32_t counts[kRouteThreads];
+  __shared__ uint64_t warp_sums[32];
+  const int i = threadIdx.x;
+  AllowNextKernel();
+  counts[i] = 0;
+  __syncthreads();
+  WaitForEarlierKernels();
+  for (int e = i; e < p.entries; e += kRouteThreads) {
+    const int slot = SlotOf(p, e);
+    if (slot >= 0) atomicAdd(&counts[slot], 1);
+  }
+  __syncthreads();
+  const int count = counts[i];
+  const int tiles = (count + p.tile_rows - 1) / p.tile_rows;
+  const uint64_t mine = static_cast<uint64_t>(tiles) << 32 | static_cast<uint32_t>(count);
+  const uint64_t sums = BlockScan(mine, warp_sums);
+  const int first_row = static_cast<int>(sums & 0xffffffffu) - count;
+  const int first_tile = static_cast<int>(sums >> 32) - tiles;
+  for (int k = 0; k < tiles; ++k) {
+    const int at = k * p.tile_rows;
+    const int rows = min(p.tile_rows, count - at);
+    reinterpret_cast<int4*>(p.tiles)[first_tile + k] = make_int4(i, first_row + at, rows, 0);
+  }
+  if (i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
+  counts[i] = first_row;
+  __syncthreads();
+  for (int e = i; e < p.entries; e += kRouteThreads) {
+    const int slot = SlotOf(p, e);
+    if (slot >= 0) p.order[atomicAdd(&counts[slot], 1)] = e;
+  }
+}
+
+struct CombineParams {
+  RouteParams route;  // which shares exist
+  const __nv_bfloat16* shares;
+  float* out;
+  int64_t out_stride;
+  int32_t hidden, top_k;
+};
+
+// Block: 128 threads x 8 columns of one token.
+__global__ void __launch_bounds__(kCombineThreads) CombineKernel(CombineParams p) {
+  const int token = blockIdx.y;
+  const int column = (blockIdx.x * kCombineThreads + threadIdx.x) * 8;
+  AllowNextKernel();
+  WaitForEarlierKernels();
+  if (column >= p.hidden) return;
+  float sum[8] = {};
+  const int first = token * p.top_k;
+#pragma unroll 8
+  for (int j = 0; j < p.top_k; ++j) {
+    if (SlotOf(p.route, first + j) < 0) continue;
+    const uint4 raw = __ldcs(reinterpret_cast<const uint4*>(
+        p.shares + static_cast<int64_t>(first + j) * p.hidden + column));
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      sum[2 * w] += __uint_as_float(words[w] << 16);
+      sum[2 * w + 1] += __uint_as_float(words[w] & 0xffff0000u);
+    }
+  }
+  float4* out = reinterpret_cast<float4*>(p.out + token * p.out_stride + column);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float4 v = out[half];
+    v.x += sum[4 * half];
+    v.y += sum[4 * half + 1];
+    v.z += sum[4 * half + 2];
+    v.w += sum[4 * half + 3];
+    out[half] = v;
+  }
+}
+
+RouteParams Route(const MoeShape& shape,
+                  const MoeInt4Args& args,
+                  const MoePlan& plan,
+                  int32_t tile_rows) {
+  return {args.ids,
+          args.slot_of,
+          args.experts,
+          shape.slots,
+          args.tokens * shape.top_k,
+          tile_rows,
+          plan.num_tiles,
+          plan.tiles,
+          plan.order};
+}
+
+}  // namespace
+
+Status LaunchMoeRoute(const MoeShape& shape,
+                      const MoeInt4Args& args,
+                      const MoePlan& plan,
+                      int32_t tile_rows,
+                      cudaStream_t stream) {
+  return LaunchOverlapped("MoE routing",
+                          RouteKernel,
+                          dim3(1),
+                          dim3(kRouteThreads),
+                          0,
+                          stream,
+                          Route(shape, args, plan, tile_rows));
+}
+
+Status LaunchMoeCombine(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoePlan& plan,
+                        cudaStream_t stream) {
+  const CombineParams params = {Route(shape, args, plan, kStreamingTileRows),
+                                plan.shares,
+                                args.out,
+                                args.out_stride,
+                                shape.hidden,
+                                shape.top_k};
+  const int columns = kCombineThreads * 8;
+  const dim3 grid((shape.hidden + columns - 1) / columns, args.tokens);
+  return LaunchOverlapped(
+      "MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream, params);
+}
+
+}  // namespace baltoro::cuda
