@@ -37,8 +37,10 @@ Result<std::string> TemplateOfConfig(const std::string& path) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::unique_ptr<jinja::Template> parsed)
-    : parsed_(std::move(parsed)), wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {}
+ChatTemplate::ChatTemplate(std::unique_ptr<jinja::Template> parsed, bool mentions_thinking)
+    : parsed_(std::move(parsed)),
+      mentions_thinking_(mentions_thinking),
+      wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {}
 
 ChatTemplate::~ChatTemplate() = default;
 
@@ -47,7 +49,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(const std::string& sou
   auto parsed = jinja::ParseTemplate(source);
   if (!parsed.ok()) return InvalidArgument(name + ": " + parsed.status().message());
   return std::unique_ptr<ChatTemplate>(
-      new ChatTemplate(std::make_unique<jinja::Template>(std::move(parsed).value())));
+      new ChatTemplate(std::make_unique<jinja::Template>(std::move(parsed).value()),
+                       source.find("<think>") != std::string::npos));
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::LoadFromDir(const std::string& model_dir) {

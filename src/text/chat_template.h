@@ -37,14 +37,18 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
+  // Its text names <think>.
+  bool mentions_thinking() const { return mentions_thinking_; }
+
   // Neighbouring segments differ in special_allowed. Every error is the request's fault
   // (kInvalidArgument): the template refused it, or it is over a limit.
   Result<std::vector<TextSegment>> Render(const ChatTemplateInput& input) const;
 
  private:
-  explicit ChatTemplate(std::unique_ptr<jinja::Template> parsed);
+  ChatTemplate(std::unique_ptr<jinja::Template> parsed, bool mentions_thinking);
 
   std::unique_ptr<jinja::Template> parsed_;
+  bool mentions_thinking_;
   bool wants_typescript_;  // it mentions tools_ts_str, so it expects the vendor's preparation
 };
 

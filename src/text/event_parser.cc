@@ -1,14 +1,19 @@
 #include "text/event_parser.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "base/utf8.h"
+#include "text/tool_call_ids.h"
 
 namespace baltoro {
 namespace {
 
 constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kSpelledBegin = "<|tool_call_section_begin|>";
+constexpr std::string_view kSpelledEnd = "<|tool_call_section_end|>";
+constexpr size_t kSpaceBeforeCallMax = 32;  // behind a spelled beginning
 
 std::string_view Trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
@@ -34,6 +39,7 @@ std::string_view NameOfCall(std::string_view id) {
 EventParser::EventParser(const Tokenizer& tokenizer, const EventParserOptions& options)
     : tokenizer_(&tokenizer),
       skip_special_tokens_(options.skip_special_tokens),
+      first_call_index_(options.first_call_index),
       section_begin_(tokenizer.SpecialId("<|tool_calls_section_begin|>")),
       section_end_(tokenizer.SpecialId("<|tool_calls_section_end|>")),
       call_begin_(tokenizer.SpecialId("<|tool_call_begin|>")),
@@ -96,6 +102,10 @@ bool EventParser::TakeMarker(TokenId id, std::vector<OutputEvent>& out) {
   }
   if (IsMarker(call_begin_, id)) {
     EndCall(out);
+    if (held_.empty() && spelled_.starts_with(kSpelledBegin)) {
+      in_section_ = true;
+      spelled_.clear();
+    }
     Enter(State::kCallId, out);
     call_id_.clear();
     return true;
@@ -113,13 +123,14 @@ bool EventParser::TakeMarker(TokenId id, std::vector<OutputEvent>& out) {
 
 void EventParser::BeginArguments(std::vector<OutputEvent>& out) {
   Enter(State::kSkippedCall, out);
-  const std::string id = Utf8Sanitize(Trimmed(call_id_));
-  const std::string_view name = NameOfCall(id);
+  std::string id = Utf8Sanitize(Trimmed(call_id_));
+  std::string name(NameOfCall(id));
   if (name.empty()) return;
+  if (first_call_index_) id = ToolCallId(name, *first_call_index_ + calls_);
   state_ = State::kArguments;
   argument_seen_ = false;
   space_.clear();
-  out.push_back({OutputEventKind::kToolCallBegin, id, std::string(name), calls_++});
+  out.push_back({OutputEventKind::kToolCallBegin, std::move(id), std::move(name), calls_++});
 }
 
 // Leaves a call, if inside one, for the section or the content around it.
@@ -134,6 +145,8 @@ void EventParser::EndCall(std::vector<OutputEvent>& out) {
 // A border: a character left incomplete before it will not be completed behind it.
 void EventParser::Enter(State state, std::vector<OutputEvent>& out) {
   if (!held_.empty()) Emit(Utf8Sanitize(std::exchange(held_, {})), out);
+  FlushSpelled(out);
+  noise_.clear();
   state_ = state;
 }
 
@@ -159,7 +172,45 @@ void EventParser::Emit(std::string_view text, std::vector<OutputEvent>& out) {
     EmitArguments(text, out);
     return;
   }
+  if (state_ == State::kSection) return DropNoise(text, out);
   if (state_ != State::kReasoning && state_ != State::kContent) return;
+  if (!tools_) return EmitText(text, out);
+  spelled_ += text;
+  size_t shown = 0;  // of spelled_: what cannot belong to a beginning
+  while (shown < spelled_.size()) {
+    shown = std::min(spelled_.find('<', shown), spelled_.size());
+    const std::string_view rest = std::string_view(spelled_).substr(shown);
+    if (kSpelledBegin.starts_with(rest)) break;
+    const bool space_only = rest.size() <= kSpelledBegin.size() + kSpaceBeforeCallMax &&
+                            rest.find_first_not_of(kSpace, kSpelledBegin.size()) == rest.npos;
+    if (rest.starts_with(kSpelledBegin) && space_only) break;
+    ++shown;
+  }
+  EmitText(std::string_view(spelled_).substr(0, shown), out);
+  spelled_.erase(0, shown);
+}
+
+void EventParser::FlushSpelled(std::vector<OutputEvent>& out) {
+  if (!spelled_.empty()) EmitText(std::exchange(spelled_, {}), out);
+}
+
+// Text of a section around its calls, which ends a section whose end is spelled.
+void EventParser::DropNoise(std::string_view text, std::vector<OutputEvent>& out) {
+  noise_ += text;
+  const size_t end = noise_.find(kSpelledEnd);
+  if (end == std::string::npos) {
+    if (noise_.size() > kSpelledEnd.size()) noise_.erase(0, noise_.size() - kSpelledEnd.size());
+    return;
+  }
+  const std::string after = noise_.substr(end + kSpelledEnd.size());
+  noise_.clear();
+  in_section_ = false;
+  state_ = State::kContent;
+  Emit(after, out);
+}
+
+void EventParser::EmitText(std::string_view text, std::vector<OutputEvent>& out) {
+  if (text.empty()) return;
   const auto kind =
       state_ == State::kReasoning ? OutputEventKind::kReasoning : OutputEventKind::kContent;
   if (out.empty() || out.back().kind != kind) out.push_back({kind, {}, {}, -1});

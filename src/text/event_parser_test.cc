@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <random>
+#include <utility>
 
 #include "base/file.h"
 #include "base/utf8.h"
@@ -150,6 +152,27 @@ TEST_F(EventParserTest, AMissingEndMarkIsTheNextMark) {
   EXPECT_EQ(Parse("[S(Cf:0,A1[S(Cg:1,A2)C]S", kInstant), "B0<f:0=f>A0<1>E0B1<g:1=g>A1<2>E1");
 }
 
+TEST_F(EventParserTest, MarksOfASectionMayBeSpelledInTheSingular) {
+  const std::string begin = "<|tool_call_section_begin|>";
+  const std::string end = "<|tool_call_section_end|>";
+  EXPECT_EQ(Parse("a" + begin + "(Cf:0,A{})C" + end + "b", kInstant), "C<a>B0<f:0=f>A0<{}>E0C<b>");
+  EXPECT_EQ(Parse("hm" + begin + " \n(Cf:0,A{})C noise (Cg:1,A1)C " + end, kThinking),
+            "R<hm>B0<f:0=f>A0<{}>E0B1<g:1=g>A1<1>E1");
+  EXPECT_EQ(Parse("[S(Cf:0,A{})C" + end + "b]S", kInstant), "B0<f:0=f>A0<{}>E0C<b>");
+  // Elsewhere they are words that a model may well say.
+  EXPECT_EQ(Parse("It is " + begin + " that opens" + end, kInstant),
+            "C<It is " + begin + " that opens" + end + ">");
+  EXPECT_EQ(Parse(begin, kInstant), "C<" + begin + ">");
+  EXPECT_EQ(Parse("<<|tool_call_s</think>" + begin + begin + "(Cf:0,A{})C", kThinking),
+            "R<<<|tool_call_s>C<" + begin + ">B0<f:0=f>A0<{}>E0");
+}
+
+TEST_F(EventParserTest, CallsCanBeNumberedByTheServer) {
+  const EventParserOptions counted{.first_call_index = 7};
+  EXPECT_EQ(Parse("[S(Cfunctions.a.b:0,A{})C(Cg:9,A1)C]S", counted),
+            "B0<functions.a.b:7=a.b>A0<{}>E0B1<functions.g:8=g>A1<1>E1");
+}
+
 TEST_F(EventParserTest, WithoutToolsTheirMarksAreText) {
   const EventParserOptions raw{.tools = false, .starts_in_reasoning = true};
   EXPECT_EQ(Parse("a[S(Cf:0", raw), "R<a>C<<|tool_calls_section_begin|><|tool_call_begin|>f:0>");
@@ -194,6 +217,7 @@ class SlowReader {
 
   std::vector<OutputEvent> Read(bool thinking) {
     size_t at = 0;
+    bool open = false;  // a section's beginning was spelled
     if (thinking) {
       const size_t end = Next(0, {"</think>", kSection, kCall});
       size_t begin = 0;
@@ -205,17 +229,28 @@ class SlowReader {
       std::vector<TokenId> text(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(end));
       if (begin < end && Is(begin, "<think>"))
         text.erase(text.begin() + static_cast<std::ptrdiff_t>(begin));
-      Add(OutputEventKind::kReasoning, Text(text));
+      Add(OutputEventKind::kReasoning, WithoutSpelledBegin(Text(text), end, open));
       at = end < ids_.size() && Is(end, "</think>") ? end + 1 : end;
     }
     while (at < ids_.size()) {
       const size_t end = Next(at, {kSection, kCall});
-      Add(OutputEventKind::kContent, Text(at, end));
+      Add(OutputEventKind::kContent, WithoutSpelledBegin(Text(at, end), end, open));
       at = end;
       if (at < ids_.size() && Is(at, kCall)) at = Call(at);
-      if (at >= ids_.size() || !Is(at, kSection)) continue;
-      while (at < ids_.size() && !Is(at, kSectionEnd)) at = Is(at, kCall) ? Call(at) : at + 1;
-      ++at;
+      const bool section = at < ids_.size() && Is(at, kSection);
+      const bool opened = std::exchange(open, false);
+      if (!section && !opened) continue;
+      size_t noise = at;  // its first token
+      while (at < ids_.size() && !Is(at, kSectionEnd)) {
+        if (Is(at, kCall)) {
+          noise = at = Call(at);
+        } else if (Is(at, kSection)) {
+          noise = ++at;
+        } else if (++at; Text(noise, at).ends_with(kSpelledEnd)) {
+          break;
+        }
+      }
+      if (at < ids_.size() && Is(at, kSectionEnd)) ++at;
     }
     return events_;
   }
@@ -226,6 +261,19 @@ class SlowReader {
   static constexpr std::string_view kCall = "<|tool_call_begin|>";
   static constexpr std::string_view kArgument = "<|tool_call_argument_begin|>";
   static constexpr std::string_view kCallEnd = "<|tool_call_end|>";
+
+  static constexpr std::string_view kSpelledBegin = "<|tool_call_section_begin|>";
+  static constexpr std::string_view kSpelledEnd = "<|tool_call_section_end|>";
+
+  // The text in front of the token at `end`, which may be a call.
+  std::string WithoutSpelledBegin(std::string text, size_t end, bool& open) const {
+    if (end >= ids_.size() || !Is(end, kCall)) return text;
+    const size_t last = text.find_last_not_of(" \t\r\n") + 1;
+    if (!std::string_view(text).substr(0, last).ends_with(kSpelledBegin)) return text;
+    if (text.size() - last > 32) return text;
+    open = true;
+    return text.substr(0, last - kSpelledBegin.size());
+  }
 
   bool Is(size_t at, std::string_view name) const { return ids_[at] == tokenizer_.SpecialId(name); }
   bool Blank(size_t at) const {
@@ -327,12 +375,17 @@ TEST_F(EventParserTest, AnyStreamInAnyPiecesReadsAsTheWhole) {
   pool.push_back(tokenizer_->vocab_size());
   // Whole calls are rare among random tokens.
   std::vector<std::vector<TokenId>> chunks;
-  for (const char* text : {"(Cfunctions.f:0,A", "(C a.b-c:12 ,A\n{} )C", "[S(Cf:1,A[1, 2]", "]S"}) {
+  for (const char* text :
+       {"(Cfunctions.f:0,A", "(C a.b-c:12 ,A\n{} )C", "[S(Cf:1,A[1, 2]", "]S",
+        "<|tool_call_section_begin|>", "<|tool_call_section_end|>",
+        "<|tool_call_section_begin|>(Cf:1,A{})C", "<|tool_call_section_begin|> \n(Cf:1,A"}) {
     chunks.push_back(Ids(text));
   }
   std::mt19937 random(11);
   int calls = 0;
-  for (int round = 0; round < 40000; ++round) {
+  const char* const wanted = std::getenv("BALTORO_LONG");
+  const int rounds = wanted != nullptr && *wanted == '1' ? 1'000'000 : 50'000;
+  for (int round = 0; round < rounds; ++round) {
     std::vector<TokenId> ids;
     for (size_t pieces = random() % 40; pieces > 0; --pieces) {
       if (random() % 4 != 0) {
@@ -370,7 +423,7 @@ TEST_F(EventParserTest, AnyStreamInAnyPiecesReadsAsTheWhole) {
                 return event.kind == OutputEventKind::kToolCallBegin;
               }));
   }
-  EXPECT_GT(calls, 20000);
+  EXPECT_GT(calls, rounds / 2);
 }
 
 }  // namespace
