@@ -13,6 +13,7 @@
 #include "engine_main.h"
 #include "eval.h"
 #include "flags/command_line.h"
+#include "plan.h"
 #include "serve.h"
 
 extern char** environ;
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
   const Command command = ParseCommandLine(args, ReadEnvironment());
   if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
+  if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan);
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
   const auto& ending = std::get<Ending>(command);
   std::fputs(ending.out.c_str(), stdout);

@@ -15,11 +15,16 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 enable_language(CUDA)
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 set(BT_CUDA_BUILT TRUE)
 
 add_library(bt_cuda_flags INTERFACE)
-set(cuda -std=c++20 -O3 -lineinfo --expt-relaxed-constexpr --Werror=all-warnings
+set(cuda -O3 -lineinfo --expt-relaxed-constexpr --Werror=all-warnings
   -Xcompiler=-Wall,-Wextra,-Werror,-fno-omit-frame-pointer)
 set(host -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror)
 target_compile_options(bt_cuda_flags INTERFACE

@@ -22,7 +22,7 @@ constexpr Subcommand kSubcommands[] = {
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
     {"bench", false, "measure the speed of a running server"},
-    {"plan", false, "memory and lengths before any weight is read"},
+    {"plan", true, "memory and lengths before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
     {"quantize", false, "another weight format"},
@@ -61,6 +61,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "serve") return AsCommand(ParseServe(rest, environment));
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
+  if (name == "plan") return AsCommand(ParsePlan(rest));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
   if (name == "help") {
     if (!rest.empty() && (rest.front() == "help" || rest.front().starts_with("-h"))) {
@@ -105,6 +106,7 @@ std::string FlagsMarkdown() {
   text += "### Environment\n\n" + EnvironmentMarkdown() + "\n";
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
+  text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
   while (text.ends_with("\n\n")) text.pop_back();
   return text;
 }

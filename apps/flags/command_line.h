@@ -8,11 +8,12 @@
 
 #include "flags/client_options.h"
 #include "flags/ending.h"
+#include "flags/plan_options.h"
 #include "flags/serve_options.h"
 
 namespace baltoro {
 
-using Command = std::variant<ServeOptions, ChatOptions, EvalOptions, Ending>;
+using Command = std::variant<ServeOptions, ChatOptions, EvalOptions, PlanCommand, Ending>;
 
 // `args` without the program's name. `help`, `version` and all errors are an Ending.
 Command ParseCommandLine(std::span<const std::string> args, const Environment& environment);

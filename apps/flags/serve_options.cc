@@ -5,55 +5,14 @@
 #include <utility>
 
 #include "flags/availability.h"
-#include "flags/config_file.h"
 #include "flags/environment.h"
 #include "flags/help.h"
 #include "flags/parse.h"
+#include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
 
 namespace baltoro {
 namespace {
-
-Result<ParsedFlags> ParseWithConfigFile(const FlagTable& table, std::span<const std::string> args) {
-  BT_ASSIGN_OR_RETURN(ParsedFlags line, ParseFlags(table, args));
-  const auto config = line.uses.find("config");
-  if (config == line.uses.end()) return line;
-  if (config->second.times > 1) return InvalidArgument("More than one config file specified!");
-  const std::string path = config->second.value.get<std::string>();
-  BT_ASSIGN_OR_RETURN(ConfigArguments file, ReadConfigFile(table, path));
-  Result<ParsedFlags> below = ParseFlags(table, file.args);
-  if (!below.ok()) return InvalidArgument(path + ": " + below.status().message());
-  if (!below.value().positionals.empty()) {
-    return InvalidArgument(
-        path + ": more values than the flag takes: " + below.value().positionals.front());
-  }
-  if (below.value().uses.contains("config")) {
-    return InvalidArgument(path + ": a config file cannot name another");
-  }
-  std::vector<std::string>& notices = below.value().notices;
-  notices.insert(notices.begin(), file.notices.begin(), file.notices.end());
-  return ParseFlags(table, args, std::move(below).value());
-}
-
-// The model in front goes before --model, and both before the file's.
-Status PlaceModel(ParsedFlags& flags) {
-  const auto named = flags.uses.find("model");
-  if (named != flags.uses.end() && named->second.times > 0) {
-    flags.notices.push_back(
-        "the model goes in front, without --model: `baltoro serve MODEL`; --model is accepted");
-  }
-  if (flags.positionals.size() > 1) {
-    return InvalidArgument("unrecognized arguments: " + flags.positionals[1]);
-  }
-  if (flags.positionals.empty()) return Status();
-  const std::string& model = flags.positionals.front();
-  if (named != flags.uses.end() && named->second.times > 0 && named->second.value != Json(model)) {
-    return InvalidArgument(fmt::format("two models: {} and --model {}", model,
-                                       named->second.value.get<std::string>()));
-  }
-  flags.uses["model"].value = model;
-  return Status();
-}
 
 // Typed reading of what was parsed; each getter leaves `target` alone when the flag is absent.
 class Reader {
@@ -218,13 +177,13 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
                                  const Environment& environment) {
   const FlagTable table = ServeFlags();
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
-  Result<ParsedFlags> parsed = ParseWithConfigFile(table, args);
+  Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());
   ParsedFlags& flags = parsed.value();
 
   const Reader reader(flags);
   for (const Status& status :
-       {PlaceModel(flags), CheckFrontend(reader), CheckScheduler(reader), CheckLayout(reader)}) {
+       {CheckFrontend(reader), CheckScheduler(reader), CheckLayout(reader)}) {
     if (!status.ok()) return UsageError(table, status.message());
   }
   const Availability availability = Judge(table, flags);

@@ -1,0 +1,56 @@
+#include "plan.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "plan/memory_plan.h"
+
+namespace baltoro {
+namespace {
+
+Result<KvForm> KvFormOf(const std::string& dtype) {
+  if (dtype == "auto" || dtype == "bfloat16" || dtype == "float16") return KvForm::kBf16;
+  if (dtype == "fp8" || dtype == "fp8_e4m3" || dtype == "fp8_e5m2") return KvForm::kFp8;
+  if (dtype == "fp8_ds_mla") return KvForm::kFp8Blocks;
+  return InvalidArgument("--kv-cache-dtype " + dtype +
+                         ": this model family keeps bfloat16, fp8 or fp8_ds_mla");
+}
+
+Result<MemoryPlan> MakePlan(const PlanCommand& command) {
+  BT_ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(command.model));
+  PlanOptions options;
+  BT_ASSIGN_OR_RETURN(options.device, FindDevice(command.gpu));
+  BT_ASSIGN_OR_RETURN(options.kv, KvFormOf(command.kv_cache_dtype));
+  options.layout.tensor = command.tensor;
+  options.layout.pipeline = command.pipeline;
+  options.layout.decode_context = command.decode_context;
+  options.layout.data = command.data;
+  options.layout.whole_experts = command.whole_experts;
+  options.layout.experts_in_turn = command.experts_in_turn;
+  options.layout.redundant_experts = command.redundant_experts;
+  options.utilisation = command.utilisation;
+  options.kv_cache_bytes = command.kv_cache_bytes;
+  options.max_model_len = std::max<int64_t>(command.max_model_len, 0);
+  options.max_num_seqs = command.max_num_seqs;
+  options.max_num_batched_tokens = command.max_num_batched_tokens;
+  options.graphs = command.graphs;
+  return PlanMemory(model, options);
+}
+
+}  // namespace
+
+int RunPlan(const PlanCommand& command) {
+  for (const std::string& notice : command.notices) fmt::print(stderr, "{}\n", notice);
+  const Result<MemoryPlan> plan = MakePlan(command);
+  if (!plan.ok()) {
+    fmt::print(stderr, "baltoro plan: error: {}\n", plan.status().message());
+    return 2;
+  }
+  std::vector<int64_t> lengths = command.lengths;
+  if (lengths.empty()) lengths = {4096, 32768, 131072};
+  std::fputs(PlanText(plan.value(), lengths).c_str(), stdout);
+  return plan.value().Holds(plan.value().options.max_model_len, 1) ? 0 : 1;
+}
+
+}  // namespace baltoro

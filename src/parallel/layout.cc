@@ -1,0 +1,135 @@
+#include "parallel/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+Status CheckStageLayers(const ParallelLayout& layout, const LayoutShape& shape) {
+  if (layout.stage_layers.empty()) return {};
+  const int64_t sum =
+      std::accumulate(layout.stage_layers.begin(), layout.stage_layers.end(), int64_t{0});
+  const bool all_positive = std::all_of(layout.stage_layers.begin(), layout.stage_layers.end(),
+                                        [](int32_t n) { return n > 0; });
+  if (static_cast<int32_t>(layout.stage_layers.size()) != layout.pipeline || sum != shape.layers ||
+      !all_positive) {
+    return InvalidArgument(fmt::format(
+        "the layers given for each pipeline stage must be {} positive numbers with sum {}; there "
+        "are {} with sum {}",
+        layout.pipeline, shape.layers, layout.stage_layers.size(), sum));
+  }
+  return {};
+}
+
+}  // namespace
+
+RankPlace PlaceOf(const ParallelLayout& layout, int32_t rank) {
+  BT_CHECK(rank >= 0 && rank < layout.ranks());
+  RankPlace place;
+  place.tensor = rank % layout.tensor;
+  place.stage = rank / layout.tensor % layout.pipeline;
+  place.data = rank / layout.tensor / layout.pipeline;
+  return place;
+}
+
+Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
+  if (layout.tensor < 1 || layout.pipeline < 1 || layout.decode_context < 1 || layout.data < 1) {
+    return InvalidArgument("parallel sizes are 1 or more");
+  }
+  if (shape.heads % layout.tensor != 0) {
+    // The sentence operators know.
+    return InvalidArgument(
+        fmt::format("Total number of attention heads ({}) must be divisible by tensor parallel "
+                    "size ({}).",
+                    shape.heads, layout.tensor));
+  }
+  if (layout.tensor % layout.decode_context != 0) {
+    return InvalidArgument(
+        fmt::format("--decode-context-parallel-size {} must divide --tensor-parallel-size {}",
+                    layout.decode_context, layout.tensor));
+  }
+  if (layout.pipeline > shape.layers) {
+    return InvalidArgument(
+        fmt::format("--pipeline-parallel-size {} is more than the model's {} layers",
+                    layout.pipeline, shape.layers));
+  }
+  BT_RETURN_IF_ERROR(CheckStageLayers(layout, shape));
+  const bool sliced = layout.tensor > 1;
+  if (sliced && (shape.vocab < layout.tensor || shape.intermediate < layout.tensor)) {
+    return InvalidArgument(fmt::format(
+        "--tensor-parallel-size {} cuts a vocabulary of {} or an MLP of {} columns into nothing",
+        layout.tensor, shape.vocab, shape.intermediate));
+  }
+  if (shape.experts == 0) {
+    if (!layout.whole_experts) return {};
+    return InvalidArgument("--enable-expert-parallel: the model has no experts");
+  }
+  if (layout.redundant_experts > 0 && !layout.whole_experts) {
+    return InvalidArgument("redundant experts need --enable-expert-parallel");
+  }
+  const int64_t slots = int64_t{shape.experts} + layout.redundant_experts;
+  if (layout.whole_experts && slots < layout.expert_ranks()) {
+    return InvalidArgument(fmt::format("{} experts do not reach all {} ranks: use fewer ranks",
+                                       slots, layout.expert_ranks()));
+  }
+  if (layout.redundant_experts > 0 && slots % layout.expert_ranks() != 0) {
+    return InvalidArgument(fmt::format(
+        "{} experts and {} redundant ones must divide evenly over {} ranks: {} redundant ones do",
+        shape.experts, layout.redundant_experts, layout.expert_ranks(),
+        layout.redundant_experts + layout.expert_ranks() - slots % layout.expert_ranks()));
+  }
+  if (!layout.whole_experts && shape.moe_intermediate < layout.expert_ranks()) {
+    return InvalidArgument(
+        fmt::format("{} ranks cut experts of {} columns into nothing: use --enable-expert-parallel",
+                    layout.expert_ranks(), shape.moe_intermediate));
+  }
+  return {};
+}
+
+IndexRange EvenShare(int64_t total, int32_t parts, int32_t index) {
+  BT_CHECK(parts > 0 && index >= 0 && index < parts && total >= 0);
+  const int64_t base = total / parts, larger = total % parts;
+  const int64_t begin = base * index + std::min<int64_t>(index, larger);
+  return {begin, begin + base + (index < larger ? 1 : 0)};
+}
+
+IndexRange StageLayers(const ParallelLayout& layout, int32_t layers, int32_t stage) {
+  BT_CHECK(stage >= 0 && stage < layout.pipeline);
+  const auto size_of = [&](int32_t s) -> int64_t {
+    if (!layout.stage_layers.empty()) return layout.stage_layers[static_cast<size_t>(s)];
+    // What is left over goes to the stages before the last, latest first.
+    const int32_t left = layers % layout.pipeline;
+    const bool one_more = s < layout.pipeline - 1 && s >= layout.pipeline - 1 - left;
+    return layers / layout.pipeline + (one_more ? 1 : 0);
+  };
+  int64_t begin = 0;
+  for (int32_t s = 0; s < stage; ++s) begin += size_of(s);
+  return {begin, begin + size_of(stage)};
+}
+
+ExpertShare ExpertsOf(const ParallelLayout& layout, int32_t experts, int32_t expert_rank) {
+  const int64_t slots = int64_t{experts} + layout.redundant_experts;
+  const int32_t ranks = layout.expert_ranks();
+  if (!layout.whole_experts) return {0, experts, 1};
+  const IndexRange run = EvenShare(slots, ranks, expert_rank);
+  if (!layout.experts_in_turn) return {run.begin, run.size(), 1};
+  return {expert_rank, (slots - expert_rank + ranks - 1) / ranks, ranks};
+}
+
+int64_t ContextTokens(const ParallelLayout& layout,
+                      int64_t length,
+                      int64_t block_tokens,
+                      int32_t context) {
+  const int64_t full = length / block_tokens, rest = length % block_tokens;
+  const int32_t ways = layout.decode_context;
+  const int64_t blocks =
+      (full - context + ways - 1) / ways;  // full ones with b mod ways == context
+  return std::max<int64_t>(blocks, 0) * block_tokens + (full % ways == context ? rest : 0);
+}
+
+}  // namespace baltoro

@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/memory_plan.h"
+
+namespace baltoro {
+namespace {
+
+constexpr double kUtilisationMax = 0.98;
+constexpr int64_t kBatchedTokensMin = 512;
+
+struct Candidate {
+  PlanOptions options = {};
+  std::vector<std::string> changes;
+  double cost = 0;  // a thousand for each flag changed, then how far
+};
+
+std::vector<Candidate> Candidates(const PlanOptions& base) {
+  std::vector<Candidate> out = {{.options = base, .changes = {}}};
+  const auto extend = [&out](auto&& variants) {
+    std::vector<Candidate> more;
+    for (const Candidate& c : out) variants(c, more);
+    out.insert(out.end(), more.begin(), more.end());
+  };
+  extend([](const Candidate& c, std::vector<Candidate>& more) {
+    const int32_t tensor = c.options.layout.tensor;
+    for (int32_t ways = 2; ways <= tensor; ++ways) {
+      if (tensor % ways != 0 || ways <= c.options.layout.decode_context) continue;
+      Candidate next = c;
+      next.options.layout.decode_context = ways;
+      next.changes.push_back(fmt::format("--decode-context-parallel-size {}", ways));
+      next.cost += 1000 + ways;
+      more.push_back(std::move(next));
+    }
+  });
+  extend([](const Candidate& c, std::vector<Candidate>& more) {
+    if (c.options.kv != KvForm::kBf16) return;
+    Candidate next = c;
+    next.options.kv = KvForm::kFp8;
+    next.changes.emplace_back("--kv-cache-dtype fp8");
+    next.cost += 1020;
+    more.push_back(std::move(next));
+  });
+  extend([](const Candidate& c, std::vector<Candidate>& more) {
+    double halvings = 0;
+    for (int64_t tokens = c.options.max_num_batched_tokens / 2; tokens >= kBatchedTokensMin;
+         tokens /= 2) {
+      Candidate next = c;
+      next.options.max_num_batched_tokens = tokens;
+      next.changes.push_back(fmt::format("--max-num-batched-tokens {}", tokens));
+      next.cost += 1040 + ++halvings * 10;
+      more.push_back(std::move(next));
+    }
+  });
+  extend([](const Candidate& c, std::vector<Candidate>& more) {
+    if (!c.options.device.gpu || c.options.kv_cache_bytes > 0) return;
+    for (int percent = static_cast<int>(std::floor(c.options.utilisation * 100 + 1e-6)) + 1;
+         percent <= static_cast<int>(kUtilisationMax * 100); ++percent) {
+      Candidate next = c;
+      next.options.utilisation = percent / 100.0;
+      next.changes.push_back(fmt::format("--gpu-memory-utilization {:.2f}", percent / 100.0));
+      next.cost += 1150 + percent;
+      more.push_back(std::move(next));
+    }
+  });
+  return out;
+}
+
+}  // namespace
+
+Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
+  std::vector<Candidate> candidates = Candidates(options);
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
+  for (Candidate& candidate : candidates) {
+    const Result<MemoryPlan> plan = PlanMemory(model, candidate.options);
+    if (!plan.ok() || !plan.value().Holds(plan.value().options.max_model_len, requests)) continue;
+    return {.found = true,
+            .options = std::move(candidate.options),
+            .changes = std::move(candidate.changes)};
+  }
+  return {};
+}
+
+}  // namespace baltoro

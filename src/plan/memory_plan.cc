@@ -1,0 +1,159 @@
+#include "plan/memory_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace baltoro {
+namespace {
+
+constexpr int64_t kGib = int64_t{1} << 30;
+constexpr int64_t kBlockTokens = 64;
+
+// Beyond weights, arenas and cache; rounded up from what processes of this kind are seen to hold.
+constexpr int64_t kContextBytes = kGib * 55 / 100;  // driver context and loaded kernels
+constexpr int64_t kGraphBytes = kGib / 4;           // captured graphs
+constexpr int64_t kCommBytes = kGib * 15 / 100;     // staging of collectives
+
+// Tokens that an expert bank, and an expanded stretch of cached keys, work on at a time.
+constexpr int64_t kExpertTokens = 2048;
+constexpr int64_t kExpandedTokens = 8192;
+
+std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
+  const K2Config& c = model.config;
+  const int64_t tp = o.layout.tensor, heads = c.heads / tp;
+  const auto up = [](int64_t total, int64_t parts) { return (total + parts - 1) / parts; };
+  const int64_t columns = std::max(c.dense_layers > 0 ? up(c.intermediate, tp) : 0,
+                                   up(c.moe_intermediate * c.shared_experts, tp));
+  // As K2Model::Allocate takes them: two f32 streams, the rest bf16.
+  const int64_t per_token = (4 + 4 + 2) * c.hidden + 2 * (c.q_lora + c.cache_width()) +
+                            2 * heads * (c.head_dim() + c.value) + 2 * 3 * columns + 4 * c.experts +
+                            8 * c.router.top_k;
+  const int64_t tokens = o.max_num_batched_tokens;
+  const int64_t expert_columns =
+      o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
+  const int64_t pairs = std::min(tokens, kExpertTokens) * c.router.top_k;
+  const int64_t rows = std::min<int64_t>(o.max_num_seqs, tokens);
+  const int64_t gathered =
+      heads * o.layout.decode_context;  // heads that a context rank attends for
+
+  std::vector<PlanItem> out;
+  out.push_back({"activations", tokens * per_token, fmt::format("{} tokens", tokens)});
+  if (c.experts > 0) {
+    out.push_back({"expert workspace", pairs * 2 * (c.hidden + 3 * expert_columns),
+                   fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
+  }
+  out.push_back({"attention workspace",
+                 rows * gathered * (2 * c.cache_width() + 4 * c.kv_lora) +
+                     kExpandedTokens * heads * (c.head_dim() + c.value) * 2,
+                 fmt::format("{} sequences", rows)});
+  out.push_back({"logits", rows * 4 * (c.vocab + up(c.vocab, tp)), fmt::format("{} rows", rows)});
+  out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
+  if (o.device.gpu) {
+    out.push_back({"driver and kernels", kContextBytes, "assumed"});
+    if (o.graphs) out.push_back({"graphs", kGraphBytes, "assumed; --enforce-eager saves it"});
+    if (o.layout.ranks() > 1) out.push_back({"collectives", kCommBytes, "assumed"});
+  }
+  return out;
+}
+
+// Of the ranks of a stage the one with the most weights.
+RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_t stage) {
+  RankPlan fullest;
+  int64_t most = -1;
+  for (int32_t data = 0; data < o.layout.data; ++data) {
+    for (int32_t tensor = 0; tensor < o.layout.tensor; ++tensor) {
+      const RankPlace place{.data = data, .stage = stage, .tensor = tensor};
+      std::vector<PlanItem> weights = WeightsOfRank(model, o.layout, place);
+      const int64_t bytes = TotalBytes(weights);
+      if (bytes <= most) continue;
+      most = bytes;
+      fullest.place = place;
+      fullest.weights = std::move(weights);
+    }
+  }
+  return fullest;
+}
+
+}  // namespace
+
+std::vector<DeviceSpec> KnownDevices() {
+  // Bytes that the driver reports as total, a little less than the name says.
+  return {{.name = "h100-80g", .memory_bytes = kGib * 7910 / 100},
+          {.name = "h800-80g", .memory_bytes = kGib * 7910 / 100},
+          {.name = "a100-80g", .memory_bytes = kGib * 7910 / 100},
+          {.name = "h20-96g", .memory_bytes = kGib * 9500 / 100},
+          {.name = "gh200-96g", .memory_bytes = kGib * 9450 / 100},
+          {.name = "h200-141g", .memory_bytes = kGib * 13980 / 100},
+          {.name = "h20-141g", .memory_bytes = kGib * 13980 / 100}};
+}
+
+Result<DeviceSpec> FindDevice(const std::string& name) {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : KnownDevices()) {
+    if (device.name == name) return device;
+    names.push_back(device.name);
+  }
+  return InvalidArgument(
+      fmt::format("--gpu {}: not known; known are {}", name, fmt::join(names, ", ")));
+}
+
+const char* KvFormName(KvForm form) {
+  switch (form) {
+    case KvForm::kBf16:
+      return "bfloat16";
+    case KvForm::kFp8:
+      return "fp8";
+    case KvForm::kFp8Blocks:
+      return "fp8_ds_mla";
+  }
+  return "";
+}
+
+int64_t KvTokenBytes(KvForm form, const K2Config& config) {
+  switch (form) {
+    case KvForm::kBf16:
+      return 2 * config.cache_width();
+    case KvForm::kFp8:
+      return config.cache_width();
+    // One f32 scale for 128 latents; the rotated key stays bf16.
+    case KvForm::kFp8Blocks:
+      return config.kv_lora + config.kv_lora / 128 * 4 + 2 * config.rope_dim;
+  }
+  return 0;
+}
+
+bool MemoryPlan::Holds(int64_t length, int64_t requests) const {
+  const int64_t unit = kBlockTokens * options.layout.decode_context;
+  const int64_t each = (length + unit - 1) / unit * unit;
+  return kv_tokens / each >= requests;
+}
+
+Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options) {
+  BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
+  MemoryPlan plan;
+  plan.model = model;
+  plan.options = options;
+  if (plan.options.max_model_len <= 0) plan.options.max_model_len = model.config.positions_max;
+  plan.replicas = options.layout.data;
+  const std::vector<PlanItem> arenas = Arenas(model, plan.options);
+  const auto budget = static_cast<int64_t>(static_cast<double>(options.device.memory_bytes) *
+                                           (options.device.gpu ? options.utilisation : 1.0));
+  int64_t blocks = INT64_MAX;
+  for (int32_t stage = 0; stage < options.layout.pipeline; ++stage) {
+    RankPlan rank = FullestRank(model, plan.options, stage);
+    rank.arenas = arenas;
+    const int64_t left = budget - TotalBytes(rank.weights) - TotalBytes(rank.arenas);
+    rank.kv_bytes = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : left;
+    rank.kv_token_bytes = StageLayers(options.layout, model.config.layers, stage).size() *
+                          KvTokenBytes(options.kv, model.config);
+    rank.kv_blocks = std::max<int64_t>(rank.kv_bytes, 0) / (rank.kv_token_bytes * kBlockTokens);
+    blocks = std::min(blocks, rank.kv_blocks);
+    plan.stages.push_back(std::move(rank));
+  }
+  plan.kv_tokens = blocks * kBlockTokens * options.layout.decode_context;
+  return plan;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,84 @@
+#pragma once
+
+// Where the memory of a rank goes before anything is read: weights, arenas, KV cache. `baltoro
+// plan` prints it, `serve` prints it and keeps to it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/weight_plan.h"
+
+namespace baltoro {
+
+struct DeviceSpec {
+  std::string name;
+  int64_t memory_bytes = 0;  // as the driver reports it
+  bool gpu = true;
+};
+// h100-80g, h200-141g, ...; kInvalidArgument lists them.
+Result<DeviceSpec> FindDevice(const std::string& name);
+std::vector<DeviceSpec> KnownDevices();
+
+enum class KvForm : uint8_t { kBf16, kFp8, kFp8Blocks };  // 2 bytes, 1 byte, the 656-byte layout
+const char* KvFormName(KvForm form);
+// Bytes of one token in one layer.
+int64_t KvTokenBytes(KvForm form, const K2Config& config);
+
+struct PlanOptions {
+  ParallelLayout layout;
+  DeviceSpec device;
+  double utilisation = 0.9;    // of the device's memory; of no effect on a CPU
+  int64_t kv_cache_bytes = 0;  // per rank; 0: what is left
+  int64_t max_model_len = 0;   // tokens of one request, prompt and output
+  int32_t max_num_seqs = 1024;
+  int64_t max_num_batched_tokens = 8192;
+  KvForm kv = KvForm::kBf16;
+  bool graphs = true;  // false: --enforce-eager
+};
+
+struct RankPlan {
+  RankPlace place;
+  std::vector<PlanItem> weights, arenas;
+  int64_t kv_bytes = 0;        // for the cache; negative: that much is missing
+  int64_t kv_token_bytes = 0;  // of one token that lies here, over the rank's layers
+  int64_t kv_blocks = 0;       // of 64 tokens
+};
+
+struct MemoryPlan {
+  ModelDescription model;
+  PlanOptions options = {};
+  std::vector<RankPlan> stages;  // the fullest rank of each stage
+  int64_t kv_tokens = 0;         // of one replica: the least over stages, times DCP
+  int64_t replicas = 1;          // data ranks, each with its own cache
+
+  // How many requests of `length` tokens fit at once.
+  double Concurrency(int64_t length) const {
+    return length > 0 ? static_cast<double>(kv_tokens) / static_cast<double>(length) : 0;
+  }
+  // A request holds whole blocks on each context rank.
+  bool Holds(int64_t length, int64_t requests) const;
+};
+
+// kInvalidArgument when the layout cannot hold the model's shape; a plan that does not fit is a
+// plan with negative kv_bytes.
+Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options);
+
+// The nearest options under which `requests` of max_model_len tokens fit at once, changing as few
+// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.98), shorter requests
+// last. Empty changes: it fits as it is.
+struct Fitting {
+  bool found = false;
+  PlanOptions options = {};
+  std::vector<std::string> changes = {};  // flags with their values
+};
+Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests);
+
+// The plan as text for people, with what to change where it does not fit.
+std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths);
+
+// 1.50 GiB
+std::string GibText(int64_t bytes);
+
+}  // namespace baltoro

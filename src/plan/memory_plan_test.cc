@@ -1,0 +1,124 @@
+#include "plan/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+constexpr double kGib = 1073741824.0;
+
+ModelDescription Known(const std::string& name) {
+  auto model = DescribeModel(name);
+  BT_CHECK(model.ok());
+  return model.value();
+}
+
+PlanOptions On(const std::string& device, ParallelLayout layout) {
+  PlanOptions options;
+  options.device = FindDevice(device).value();
+  options.layout = layout;
+  options.max_model_len = 262144;
+  return options;
+}
+
+MemoryPlan Plan(const ModelDescription& model, const PlanOptions& options) {
+  auto plan = PlanMemory(model, options);
+  BT_CHECK(plan.ok());
+  return plan.value();
+}
+
+// vLLM's recipe for K2-Thinking on 8 x H200 prints 46.8 GiB of cache a GPU, 715,072 tokens, and
+// 5,721,088 with -dcp 8: the same within a block a rank (46.8 is rounded).
+TEST(MemoryPlanTest, PublishedCacheSizesComeOut) {
+  const ModelDescription model = Known("Kimi-K2-Thinking");
+  PlanOptions options = On("h200-141g", {.tensor = 8});
+  options.kv_cache_bytes = static_cast<int64_t>(46.8 * kGib);
+  EXPECT_EQ(Plan(model, options).kv_tokens, 715072);
+  options.layout.decode_context = 8;
+  EXPECT_NEAR(static_cast<double>(Plan(model, options).kv_tokens), 5721088.0, 64.0 * 8);
+}
+
+TEST(MemoryPlanTest, TokensCostWhatTheFamilyPageSays) {
+  const ModelDescription model = Known("Kimi-K2.5");
+  EXPECT_EQ(61 * KvTokenBytes(KvForm::kBf16, model.config), 70272);
+  EXPECT_EQ(61 * KvTokenBytes(KvForm::kFp8, model.config), 35136);
+  EXPECT_EQ(61 * KvTokenBytes(KvForm::kFp8Blocks, model.config), 40016);
+}
+
+// Guide 003: 8 x H100-80GB. 32k tokens need 2.14 GiB on every rank.
+TEST(MemoryPlanTest, WhyThirtyTwoThousandTokensNeedTwoGibibytes) {
+  const ModelDescription model = Known("Kimi-K2-Thinking");
+  PlanOptions options = On("h100-80g", {.tensor = 8});
+  options.utilisation = 0.95;
+  options.kv_cache_bytes = static_cast<int64_t>(0.86 * kGib);  // what was left there
+  options.max_model_len = 32768;
+  options.max_num_seqs = 1;
+  const MemoryPlan plan = Plan(model, options);
+  EXPECT_FALSE(plan.Holds(32768, 1));
+  EXPECT_TRUE(plan.Holds(12288, 1));
+  EXPECT_NEAR(32768.0 * static_cast<double>(plan.stages[0].kv_token_bytes) / kGib, 2.14, 0.01);
+  EXPECT_NE(PlanText(plan, {}).find("needs 2.14 GiB of cache a rank, has 0.86 GiB"),
+            std::string::npos)
+      << PlanText(plan, {});
+}
+
+// The same machine holds 262,144 tokens, once the cache is dealt over the ranks in fp8.
+TEST(MemoryPlanTest, TheFlagsThatHoldAFullLengthRequestOnEightH100) {
+  const ModelDescription model = Known("Kimi-K2-Thinking");
+  PlanOptions options = On("h100-80g", {.tensor = 8});
+  options.utilisation = 0.95;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 32768;
+  const Fitting one = FindFitting(model, options, 1);
+  ASSERT_TRUE(one.found);
+  EXPECT_EQ(one.options.utilisation, 0.95);  // the guide's
+  EXPECT_GT(one.options.layout.decode_context, 1);
+  EXPECT_TRUE(Plan(model, one.options).Holds(262144, 1));
+  options.layout.decode_context = 8;
+  options.kv = KvForm::kFp8;
+  const Fitting four = FindFitting(model, options, 4);
+  ASSERT_TRUE(four.found);
+  EXPECT_TRUE(Plan(model, four.options).Holds(262144, 4));
+  EXPECT_LE(four.options.utilisation, 0.98);
+  EXPECT_LT(four.options.max_num_batched_tokens, 32768);
+}
+
+TEST(MemoryPlanTest, AFittingChangesNothingThatNeedNotChange) {
+  const Fitting fitting = FindFitting(Known("Kimi-K2-Thinking"), On("h200-141g", {.tensor = 8}), 1);
+  ASSERT_TRUE(fitting.found);
+  EXPECT_TRUE(fitting.changes.empty());
+}
+
+TEST(MemoryPlanTest, AModelThatIsTooLargeIsShortOfMemoryAndSaysSo) {
+  PlanOptions options = On("h100-80g", {.tensor = 8});
+  const ModelDescription fp8 = Known("Kimi-K2-Instruct");
+  const MemoryPlan plan = Plan(fp8, options);
+  EXPECT_LT(plan.stages[0].kv_bytes, 0);
+  EXPECT_EQ(plan.kv_tokens, 0);
+  EXPECT_FALSE(FindFitting(fp8, options, 1).found);
+  EXPECT_NE(PlanText(plan, {4096}).find("use more devices"), std::string::npos);
+  options.layout.pipeline = 2;
+  EXPECT_GT(Plan(fp8, options).kv_tokens, 0);
+}
+
+// A block is held whole: 65 tokens over 8 context ranks take a block on each.
+TEST(MemoryPlanTest, RequestsAreRoundedUpToBlocksOfEveryContextRank) {
+  MemoryPlan plan;
+  plan.options.layout.tensor = plan.options.layout.decode_context = 8;
+  plan.kv_tokens = 1024;
+  EXPECT_TRUE(plan.Holds(512, 2));
+  EXPECT_FALSE(plan.Holds(513, 2));
+}
+
+TEST(MemoryPlanTest, TheStageWithTheFewestTokensDecides) {
+  const MemoryPlan plan =
+      Plan(Known("Kimi-K2-Instruct"), On("h800-80g", {.tensor = 8, .pipeline = 2}));
+  ASSERT_EQ(plan.stages.size(), 2u);
+  const int64_t least = std::min(plan.stages[0].kv_blocks, plan.stages[1].kv_blocks);
+  EXPECT_EQ(plan.kv_tokens, least * 64);
+}
+
+}  // namespace
+}  // namespace baltoro

@@ -1,0 +1,230 @@
+#include "plan/model_description.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <unordered_set>
+
+#include "base/file.h"
+#include "base/json.h"
+
+namespace baltoro {
+namespace {
+
+K2Config FamilyShape() {
+  K2Config c;
+  c.heads = 64;
+  c.hidden = 7168;
+  c.layers = 61;
+  c.q_lora = 1536;
+  c.kv_lora = 512;
+  c.nope = 128;
+  c.rope_dim = 64;
+  c.value = 128;
+  c.intermediate = 18432;
+  c.moe_intermediate = 2048;
+  c.experts = 384;
+  c.shared_experts = 1;
+  c.dense_layers = 1;
+  c.router.experts = 384;
+  c.router.top_k = 8;
+  c.positions_max = 131072;
+  c.vocab = 163840;
+  return c;
+}
+
+K2Config DeepSeekV3Shape() {
+  K2Config c = FamilyShape();
+  c.model_type = "deepseek_v3";
+  c.heads = 128;
+  c.experts = c.router.experts = 256;
+  c.dense_layers = 3;
+  c.vocab = 129280;
+  c.positions_max = 163840;
+  return c;
+}
+
+K2Config SmallShape(const char* type, int64_t intermediate, int64_t vocab, int64_t positions) {
+  K2Config c = FamilyShape();
+  c.model_type = type;
+  c.heads = 16;
+  c.hidden = 2048;
+  c.layers = 27;
+  c.q_lora = 0;
+  c.intermediate = intermediate;
+  c.moe_intermediate = 1408;
+  c.experts = c.router.experts = 64;
+  c.router.top_k = 6;
+  c.shared_experts = 2;
+  c.vocab = vocab;
+  c.positions_max = positions;
+  return c;
+}
+
+ModelDescription Fp8(std::string name, K2Config config) {
+  const WeightForm f = WeightForm::kFp8Block;
+  return {.name = std::move(name),
+          .config = std::move(config),
+          .attention = f,
+          .kv_b = f,
+          .dense = f,
+          .shared = f,
+          .experts = f};
+}
+
+ModelDescription Plain(std::string name, K2Config config) {
+  return {.name = std::move(name), .config = std::move(config)};
+}
+
+// Sizes: model-family §3 and §10.
+constexpr int64_t kVisionParameters = 416'866'032 + 54'277'888;
+
+std::vector<ModelDescription> Known() {
+  K2Config long_k2 = FamilyShape();
+  long_k2.positions_max = 262144;
+  K2Config k25 = long_k2;
+  k25.model_type = "kimi_k25";
+  k25.multimodal = true;
+
+  ModelDescription thinking = Plain("Kimi-K2-Thinking", long_k2);
+  thinking.experts = WeightForm::kInt4Group;
+  ModelDescription seen = Plain("Kimi-K2.5", k25);
+  seen.experts = WeightForm::kInt4Group;
+  seen.vision_parameters = kVisionParameters;
+  ModelDescription newer = seen;
+  newer.name = "Kimi-K2.6";
+  ModelDescription w4a8 = seen;
+  w4a8.name = "Kimi-K2.5-W4A8";
+  w4a8.attention = WeightForm::kInt8Static;
+  w4a8.dense = w4a8.shared = WeightForm::kInt8;
+  w4a8.experts = WeightForm::kInt4;
+  return {Fp8("Kimi-K2-Instruct", FamilyShape()),
+          Fp8("Kimi-K2-Instruct-0905", long_k2),
+          Fp8("Kimi-K2-Base", FamilyShape()),
+          thinking,
+          seen,
+          newer,
+          w4a8,
+          Fp8("DeepSeek-V3", DeepSeekV3Shape()),
+          Fp8("DeepSeek-R1", DeepSeekV3Shape()),
+          Plain("DeepSeek-V2-Lite", SmallShape("deepseek_v2", 10944, 102400, 163840)),
+          Plain("Moonlight-16B-A3B", SmallShape("deepseek_v3", 11264, 163840, 8192))};
+}
+
+std::string Lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+// The form that the ascend tools call by this name.
+Result<WeightForm> AscendForm(const std::string& type, const std::string& tensor) {
+  if (type == "FLOAT") return WeightForm::kBf16;
+  if (type == "W8A8") return WeightForm::kInt8Static;
+  if (type == "W8A8_DYNAMIC") return WeightForm::kInt8;
+  if (type == "W4A8_DYNAMIC") return WeightForm::kInt4;
+  return InvalidArgument(
+      fmt::format("quant_model_description.json: {} has the type \"{}\", which is not known; known "
+                  "are FLOAT, W8A8, W8A8_DYNAMIC and W4A8_DYNAMIC",
+                  tensor, type));
+}
+
+Result<Json> ReadJson(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return Json();
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path.string()));
+  auto json = ParseJson(text);
+  if (!json.ok()) return InvalidArgument(path.string() + ": " + json.status().message());
+  return json;
+}
+
+}  // namespace
+
+std::vector<std::string> KnownModels() {
+  std::vector<std::string> out;
+  for (const ModelDescription& m : Known()) out.push_back(m.name);
+  return out;
+}
+
+Result<ModelDescription> DescribeFiles(const K2Config& config,
+                                       const Json& index,
+                                       const Json& quantisation) {
+  ModelDescription out;
+  out.config = config;
+  if (config.multimodal) out.vision_parameters = kVisionParameters;
+  std::unordered_set<std::string> names;
+  if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
+    for (const auto& [name, file] : index["weight_map"].items()) names.insert(name);
+    const Json metadata = index.value("metadata", Json::object());
+    if (metadata.is_object() && metadata.contains("total_size") &&
+        metadata["total_size"].is_number()) {
+      out.file_bytes = metadata["total_size"].get<int64_t>();
+    }
+  }
+  // How the files name a tensor; the index decides, without one the configuration does.
+  std::string prefix = config.multimodal ? "language_model." : "";
+  if (!names.empty() && names.count(prefix + "model.norm.weight") == 0) {
+    prefix = prefix.empty() ? "language_model." : "";
+  }
+  const auto form = [&](const std::string& module, bool routed) -> Result<WeightForm> {
+    const std::string base = prefix + module;
+    if (quantisation.is_object()) {
+      const std::string key = base + ".weight";
+      if (!quantisation.contains(key) || !quantisation[key].is_string()) {
+        return InvalidArgument("quant_model_description.json: no entry for " + key);
+      }
+      return AscendForm(quantisation[key].get<std::string>(), key);
+    }
+    if (!names.empty()) {
+      if (names.count(base + ".weight_packed") > 0) return WeightForm::kInt4Group;
+      if (names.count(base + ".weight_scale_inv") > 0) return WeightForm::kFp8Block;
+      if (names.count(base + ".weight") > 0) return WeightForm::kBf16;
+      return InvalidArgument("the index names neither " + base + ".weight nor a quantised form");
+    }
+    if (config.quantization == "fp8") return WeightForm::kFp8Block;
+    if (config.quantization == "compressed-tensors" && routed) return WeightForm::kInt4Group;
+    return WeightForm::kBf16;
+  };
+  const int32_t last = config.layers - 1;  // an expert layer, if there are any
+  const std::string layer = fmt::format("model.layers.{}.", last);
+  BT_ASSIGN_OR_RETURN(out.attention, form(layer + "self_attn.o_proj", false));
+  BT_ASSIGN_OR_RETURN(out.kv_b, form(layer + "self_attn.kv_b_proj", false));
+  if (config.dense_layers > 0 || config.experts == 0) {
+    BT_ASSIGN_OR_RETURN(out.dense, form("model.layers.0.mlp.down_proj", false));
+  }
+  if (config.is_moe(last)) {
+    BT_ASSIGN_OR_RETURN(out.experts, form(layer + "mlp.experts.0.down_proj", true));
+    if (config.shared_experts > 0) {
+      BT_ASSIGN_OR_RETURN(out.shared, form(layer + "mlp.shared_experts.down_proj", false));
+    }
+  }
+  return out;
+}
+
+Result<ModelDescription> DescribeModel(const std::string& model) {
+  const std::filesystem::path dir = model;
+  std::error_code error;
+  if (std::filesystem::exists(dir / "config.json", error)) {
+    BT_ASSIGN_OR_RETURN(const K2Config config, K2Config::Read(model));
+    BT_ASSIGN_OR_RETURN(Json index, ReadJson(dir / "model.safetensors.index.json"));
+    if (index.is_null()) {
+      BT_ASSIGN_OR_RETURN(index, ReadJson(dir / "quant_model_weights.safetensors.index.json"));
+    }
+    BT_ASSIGN_OR_RETURN(const Json quantisation, ReadJson(dir / "quant_model_description.json"));
+    BT_ASSIGN_OR_RETURN(ModelDescription out, DescribeFiles(config, index, quantisation));
+    out.name = model;
+    return out;
+  }
+  const std::string wanted = Lower(std::string_view(model).substr(model.rfind('/') + 1));
+  for (ModelDescription& known : Known()) {
+    if (Lower(known.name) == wanted) return std::move(known);
+  }
+  return InvalidArgument(
+      fmt::format("{}: no directory with a config.json, and not a known model; known are {}", model,
+                  fmt::join(KnownModels(), ", ")));
+}
+
+}  // namespace baltoro

@@ -1,0 +1,112 @@
+#include "plan/weight_plan.h"
+
+#include <fmt/format.h>
+
+namespace baltoro {
+namespace {
+
+// One rank's share of every size that is cut.
+struct Cuts {
+  int64_t heads, vocab, dense, shared, expert;  // heads, rows, columns
+  int64_t experts;                              // experts held
+  IndexRange layers;
+};
+
+Cuts CutsOf(const K2Config& c, const ParallelLayout& layout, const RankPlace& place) {
+  const auto share = [&](int64_t total) {
+    return EvenShare(total, layout.tensor, place.tensor).size();
+  };
+  Cuts cuts;
+  cuts.heads = share(c.heads);
+  cuts.vocab = share(c.vocab);
+  cuts.dense = share(c.intermediate);
+  cuts.shared = share(c.moe_intermediate * c.shared_experts);
+  const int32_t expert_rank = place.expert(layout);
+  cuts.experts = ExpertsOf(layout, c.experts, expert_rank).count;
+  cuts.expert = layout.whole_experts
+                    ? c.moe_intermediate
+                    : EvenShare(c.moe_intermediate, layout.expert_ranks(), expert_rank).size();
+  cuts.layers = StageLayers(layout, c.layers, place.stage);
+  return cuts;
+}
+
+int64_t MlpBytes(WeightForm form, int64_t hidden, int64_t columns) {
+  return 2 * MatrixBytes(form, columns, hidden) + MatrixBytes(form, hidden, columns);
+}
+
+}  // namespace
+
+LayoutShape ShapeOf(const K2Config& config) {
+  return {.heads = config.heads,
+          .layers = config.layers,
+          .experts = config.experts,
+          .vocab = config.vocab,
+          .intermediate = config.intermediate,
+          .moe_intermediate = config.moe_intermediate};
+}
+
+int64_t TotalBytes(const std::vector<PlanItem>& items) {
+  int64_t sum = 0;
+  for (const PlanItem& item : items) sum += item.bytes;
+  return sum;
+}
+
+std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
+                                    const ParallelLayout& layout,
+                                    const RankPlace& place) {
+  const K2Config& c = model.config;
+  const Cuts cut = CutsOf(c, layout, place);
+  int64_t moe_layers = 0;
+  for (int64_t l = cut.layers.begin; l < cut.layers.end; ++l) {
+    moe_layers += c.is_moe(static_cast<int32_t>(l));
+  }
+  const int64_t layers = cut.layers.size(), dense_layers = layers - moe_layers;
+  const bool first = place.stage == 0, last = place.stage == layout.pipeline - 1;
+
+  // The down-projections are whole on every tensor rank.
+  const int64_t down = (c.q_lora > 0 ? MatrixBytes(model.attention, c.q_lora, c.hidden) : 0) +
+                       MatrixBytes(model.attention, c.cache_width(), c.hidden);
+  const int64_t q =
+      MatrixBytes(model.attention, cut.heads * c.head_dim(), c.q_lora > 0 ? c.q_lora : c.hidden);
+  const int64_t kv_b = MatrixBytes(model.kv_b, cut.heads * (c.nope + c.value), c.kv_lora);
+  const int64_t absorbed = MatrixBytes(WeightForm::kBf16, cut.heads * c.kv_lora, c.nope);
+  const int64_t o = MatrixBytes(model.attention, c.hidden, cut.heads * c.value);
+  const int64_t norms = 4 * (2 * c.hidden + c.q_lora + c.kv_lora);
+
+  std::vector<PlanItem> out;
+  const auto add = [&](std::string name, int64_t bytes, std::string note) {
+    if (bytes > 0) out.push_back({std::move(name), bytes, std::move(note)});
+  };
+  const std::string sliced = layout.tensor > 1 ? fmt::format("1/{}", layout.tensor) : "";
+  const auto how = [&](WeightForm form, const std::string& spread) {
+    return spread.empty() ? std::string(WeightFormName(form))
+                          : fmt::format("{}; {}", WeightFormName(form), spread);
+  };
+  add("embedding", first ? MatrixBytes(WeightForm::kBf16, cut.vocab, c.hidden) : 0,
+      how(WeightForm::kBf16, sliced));
+  add("attention, down-projections", layers * down,
+      how(model.attention, layout.tensor > 1 ? "whole on every tensor rank" : ""));
+  add("attention, heads", layers * (q + o), how(model.attention, sliced));
+  add("attention, kv_b", layers * kv_b, how(model.kv_b, sliced));
+  add("attention, transposed keys of kv_b", layers * absorbed, how(WeightForm::kBf16, sliced));
+  add("dense layers", dense_layers * MlpBytes(model.dense, c.hidden, cut.dense),
+      how(model.dense, sliced));
+  add("routed experts", moe_layers * cut.experts * MlpBytes(model.experts, c.hidden, cut.expert),
+      how(model.experts, layout.expert_ranks() == 1 ? ""
+                         : layout.whole_experts
+                             ? fmt::format("{} of {} experts", cut.experts, c.experts)
+                             : fmt::format("1/{} of each", layout.expert_ranks())));
+  add("shared experts",
+      moe_layers * (c.shared_experts > 0 ? MlpBytes(model.shared, c.hidden, cut.shared) : 0),
+      how(model.shared, sliced));
+  add("router",
+      moe_layers * MatrixBytes(WeightForm::kBf16, c.experts, c.hidden) + moe_layers * 4 * c.experts,
+      how(WeightForm::kBf16, layout.tensor > 1 ? "whole on every tensor rank" : ""));
+  add("norms", layers * norms + (last ? 4 * c.hidden : 0), WeightFormName(WeightForm::kF32));
+  add("head", last && !c.tied_embeddings ? MatrixBytes(WeightForm::kBf16, cut.vocab, c.hidden) : 0,
+      how(WeightForm::kBf16, sliced));
+  add("vision", first ? 2 * model.vision_parameters : 0, "bf16; whole on every rank");
+  return out;
+}
+
+}  // namespace baltoro
