@@ -1,0 +1,215 @@
+// MLA decoding: time of one layer's attention (merge included, plan not: it is made once a step)
+// beside its floor, over heads, batch and context. Block tables are shuffled over a cache of
+// several GB, and consecutive runs use other blocks, so that nothing is left in the L2.
+//
+//   cuda_mla_decode_bench [quick]
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "card.h"
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/device_buffer.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/mla_decode.h"
+
+namespace baltoro::bench {
+namespace {
+
+using cuda::MlaCacheType;
+
+constexpr double kMatrixRate = 800e12;  // bf16 FLOP/s that a large product reaches on these cards
+constexpr int64_t kCacheBytes = int64_t{12} << 30;
+constexpr double kFlushBytes = 400e6;  // read by other runs before the same blocks come again
+
+struct Case {
+  int heads;
+  int batch;
+  int context;
+  int query_tokens = 1;
+  bool mixed = false;  // lengths from context / 16 to context
+  MlaCacheType type = MlaCacheType::kBf16;
+  int chunk_blocks = 0;
+};
+
+#define ABORT_IF_ERROR(expr)                                                \
+  do {                                                                      \
+    const ::baltoro::Status bt_status = (expr);                             \
+    if (!bt_status.ok()) {                                                  \
+      std::fprintf(stderr, "%s: %s\n", #expr, bt_status.message().c_str()); \
+      std::exit(1);                                                         \
+    }                                                                       \
+  } while (false)
+
+DeviceBuffer Allocate(size_t bytes) {
+  Result<DeviceBuffer> buffer = DeviceBuffer::Create(bytes, "benchmark");
+  ABORT_IF_ERROR(buffer.status());
+  return std::move(buffer).value();
+}
+
+DeviceBuffer Upload(const std::vector<int32_t>& values) {
+  DeviceBuffer buffer = Allocate(values.size() * 4);
+  ABORT_IF_ERROR(CudaStatus(
+      cudaMemcpy(buffer.data(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice), "copy"));
+  return buffer;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Stream& stream) : stream_(stream), cache_(Allocate(kCacheBytes)) {
+    Result<DeviceInfo> info = CurrentDeviceInfo();
+    ABORT_IF_ERROR(info.status());
+    info_ = info.value();
+    ABORT_IF_ERROR(FillRandomBf16(cache_.data(), kCacheBytes / 2, 1, stream));
+    ABORT_IF_ERROR(stream.Synchronize());
+    Result<double> bandwidth = ReadBandwidth(cache_.data(), size_t{4} << 30, stream);
+    ABORT_IF_ERROR(bandwidth.status());
+    bandwidth_ = bandwidth.value();
+    std::printf("%s, %d multiprocessors, read bandwidth %.0f GB/s\n", info_.name.c_str(),
+                info_.multiprocessors, bandwidth_ / 1e9);
+    std::printf("%5s %5s %7s %2s %5s %5s %6s | %9s %8s %7s %9s %7s | plan us\n", "heads", "batch",
+                "context", "q", "cache", "mixed", "chunks", "us", "GB/s", "of read", "TFLOP/s",
+                "of floor");
+  }
+
+  void Run(const Case& c) {
+    if (c.type == MlaCacheType::kFp8E4m3 && !fp8_filled_) {
+      ABORT_IF_ERROR(FillRandomE4m3(cache_.data(), kCacheBytes, 1, stream_));
+      fp8_filled_ = true;
+    }
+    const int element = c.type == MlaCacheType::kBf16 ? 2 : 1;
+    std::mt19937 random(7);
+    std::vector<int32_t> counts, firsts, begin = {0};
+    int64_t keys = 0, blocks = 0, seen = 0;
+    for (int s = 0; s < c.batch; ++s) {
+      int length = c.context;
+      if (c.mixed) length = c.context / 16 + static_cast<int>(random() % (c.context * 15u / 16));
+      counts.push_back(length);
+      firsts.push_back(length - c.query_tokens);
+      begin.push_back(begin.back() + c.query_tokens);
+      keys += length;
+      blocks += (length + 63) / 64;
+      seen += int64_t{length} * c.query_tokens;
+    }
+    const int stride = (c.context + 63) / 64;
+    const int64_t rows = int64_t{c.batch} * c.query_tokens;
+    const double cache_bytes = static_cast<double>(keys) * cuda::kMlaWidth * element;
+    const double bytes = cache_bytes + static_cast<double>(rows) * c.heads * (1152 + 1024);
+    const double flops = 2.0 * c.heads * 1088 * static_cast<double>(seen);
+    const int64_t pool = kCacheBytes / (64 * cuda::kMlaWidth * element);
+    const int copies = static_cast<int>(std::clamp(kFlushBytes / cache_bytes, 1.0, 40.0)) + 1;
+    std::vector<int32_t> physical(pool);
+    std::iota(physical.begin(), physical.end(), 0);
+    std::shuffle(physical.begin(), physical.end(), random);
+    std::vector<DeviceBuffer> tables;
+    size_t taken = 0;
+    for (int copy = 0; copy < copies; ++copy) {
+      std::vector<int32_t> table(static_cast<size_t>(c.batch) * stride, 0);
+      for (int s = 0; s < c.batch; ++s) {
+        for (int b = 0; b * 64 < counts[s]; ++b) {
+          table[static_cast<size_t>(s) * stride + b] = physical[taken++ % pool];
+        }
+      }
+      tables.push_back(Upload(table));
+    }
+    const DeviceBuffer device_counts = Upload(counts), device_firsts = Upload(firsts),
+                       device_begin = Upload(begin);
+    const DeviceBuffer q = Allocate(rows * c.heads * 1152), out = Allocate(rows * c.heads * 1024),
+                       lse = Allocate(rows * c.heads * 4);
+    ABORT_IF_ERROR(FillRandomBf16(q.data(), rows * c.heads * 576, 2, stream_));
+    cuda::MlaDecodeLimits limits;
+    limits.heads = c.heads;
+    limits.sequences = c.batch;
+    limits.max_query_tokens = c.query_tokens;
+    limits.multiprocessors = info_.multiprocessors;
+    limits.chunk_blocks = c.chunk_blocks;
+    limits.max_total_blocks = blocks;
+    Result<size_t> workspace_bytes = cuda::MlaDecodeWorkspaceBytes(limits);
+    ABORT_IF_ERROR(workspace_bytes.status());
+    const DeviceBuffer workspace = Allocate(workspace_bytes.value());
+    cuda::MlaDecodeArgs args;
+    args.out = out.data();
+    args.lse = lse.as<float>();
+    args.q = q.data();
+    args.rows = rows;
+    args.cache = cache_.data();
+    args.cache_type = c.type;
+    args.num_blocks = pool;
+    args.scale = 0.07f;
+    args.sequences.query_begin = device_begin.as<int32_t>();
+    args.sequences.key_count = device_counts.as<int32_t>();
+    args.sequences.first_position = device_firsts.as<int32_t>();
+    args.sequences.table_stride = stride;
+    const auto plan = [&] {
+      return cuda::PlanMlaDecode(limits, args.sequences, workspace.data(), stream_.get());
+    };
+    Result<double> plan_seconds = MedianSeconds(stream_, 1, 9, plan);
+    ABORT_IF_ERROR(plan_seconds.status());
+    Result<double> seconds = MedianSeconds(stream_, copies, 31, [&] {
+      for (const DeviceBuffer& table : tables) {
+        args.sequences.block_table = table.as<int32_t>();
+        BT_RETURN_IF_ERROR(cuda::MlaDecode(limits, args, workspace.data(), stream_.get()));
+      }
+      return Status();
+    });
+    ABORT_IF_ERROR(seconds.status());
+    const double t = seconds.value();
+    const double floor = std::max(bytes / bandwidth_, flops / kMatrixRate);
+    std::printf("%5d %5d %7d %2d %5s %5s %6d | %9.1f %8.0f %6.1f%% %9.0f %6.1f%% | %.1f\n", c.heads,
+                c.batch, c.context, c.query_tokens, element == 2 ? "bf16" : "fp8",
+                c.mixed ? "mixed" : "equal", c.chunk_blocks, t * 1e6, bytes / t / 1e9,
+                100 * bytes / t / bandwidth_, flops / t / 1e12, 100 * floor / t,
+                plan_seconds.value() * 1e6);
+    std::fflush(stdout);
+  }
+
+ private:
+  const Stream& stream_;
+  DeviceBuffer cache_;
+  DeviceInfo info_;
+  double bandwidth_ = 0;
+  bool fp8_filled_ = false;
+};
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  using baltoro::bench::Case;
+  using baltoro::cuda::MlaCacheType;
+  if (baltoro::UsableDeviceCount() == 0) {
+    std::printf("no GPU that this build can use\n");
+    return 77;
+  }
+  baltoro::Result<baltoro::Stream> stream = baltoro::Stream::Create();
+  ABORT_IF_ERROR(stream.status());
+  baltoro::bench::Bench bench(stream.value());
+  const bool quick = argc > 1 && std::strcmp(argv[1], "quick") == 0;
+  std::vector<Case> cases;
+  for (const int heads : {64, 128}) {
+    for (const int context : {4096, 8192, 16384, 32768}) cases.push_back({heads, 128, context});
+  }
+  for (const int context : {1024, 4096, 32768}) {
+    for (const int batch : {1, 4, 16, 64, 256}) cases.push_back({8, batch, context});
+  }
+  for (const int batch : {1, 16}) {
+    for (const int context : {1024, 4096, 32768}) cases.push_back({64, batch, context});
+  }
+  cases.push_back({64, 128, 16384, 1, true});
+  cases.push_back({8, 128, 16384, 1, true});
+  cases.push_back({128, 128, 16384, 1, true});
+  cases.push_back({64, 32, 8192, 4});
+  cases.push_back({64, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
+  cases.push_back({8, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
+  for (size_t i = 0; i < cases.size(); ++i) {
+    if (!quick || i % 3 == 0) bench.Run(cases[i]);
+  }
+  return 0;
+}

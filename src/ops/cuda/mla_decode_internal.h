@@ -1,0 +1,75 @@
+#pragma once
+
+// What the three kernels of MLA decoding share.
+//
+// Query tokens times heads of a sequence are its rows, cut into tiles of 64. The work of a step is
+// the list of (tile, sequence, block of keys), in that order; a part, the work of one thread block,
+// is a run of it. A run of one sequence's blocks in one tile within one part is a piece. A (tile,
+// sequence) of one piece is written to the output; pieces of one that has several go to slots, and
+// an entry of the merge list says which.
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/cuda/mla_decode.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int kMlaTileRows = 64;
+
+struct MlaPart {
+  int32_t tile;
+  int32_t sequence;
+  int32_t block;
+  int32_t unused;
+};
+
+struct MlaMerge {
+  int32_t tile;
+  int32_t sequence;
+  int32_t count;        // of pieces; 0: no entry
+  int32_t first_slot;   // of the first piece
+  int32_t second_slot;  // of the second; the others follow at `stride`
+  int32_t stride;
+};
+
+struct MlaPlan {
+  int32_t* merge_count;  // [1]
+  MlaPart* parts;        // [num_parts + 1]: begins; the part's end is the next one's begin
+  MlaMerge* merges;      // [max_merges]
+  int32_t* chunk_slots;  // [tiles * sequences] first slot of each, only with chunk_blocks
+  float* partial_lse;    // [slots, tile_rows], in log2
+  float* partial_out;    // [slots, tile_rows, 512]
+  int num_parts;
+  int tiles;      // of one sequence, at most
+  int tile_rows;  // of a tile that can be used: 8, 16, .. 64
+  int64_t slots;
+  int64_t max_merges;
+  size_t bytes;
+};
+
+// Cuts up a workspace (null: only the sizes). The limits are valid.
+MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace);
+
+// Everything but the tensor maps that the attention kernel and the merge need.
+struct MlaKernelArgs {
+  MlaPlan plan;
+  MlaDecodeSequences sequences;
+  int num_sequences;
+  int heads;
+  int chunk_blocks;
+  float scale_log2;  // softmax scale times log2(e), cache scale included
+  float out_scale;   // cache scale
+  void* out;
+  float* lse;
+  const void* cache;
+};
+
+Status LaunchMlaAttention(const MlaKernelArgs& args,
+                          const MlaDecodeArgs& from,
+                          cudaStream_t stream);
+Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream);
+
+}  // namespace baltoro::cuda
