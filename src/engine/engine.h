@@ -45,6 +45,7 @@ struct EngineInfo {
   int64_t kv_cache_bytes = 0;
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
+  bool constraints = false;         // requests may carry a constraint
 };
 
 // A snapshot for /metrics and the periodic log line; counters only grow.
@@ -61,7 +62,7 @@ struct EngineStats {
   uint64_t restarts = 0;  // of the engine's process
 };
 
-// Events of one step, in order. Called on the engine's thread; must not block.
+// Events, in order. Called on the engine's thread; must not block.
 using EventSink = std::function<void(std::vector<TokenEvent> events)>;
 
 class Engine {

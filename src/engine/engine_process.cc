@@ -9,11 +9,11 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
-#include "engine/start_engine.h"
 
 namespace baltoro {
 
@@ -28,9 +28,9 @@ bool SendMessage(FrameConnection& connection, Message type, const T& value) {
   return connection.Send(static_cast<uint16_t>(type), writer.Take());
 }
 
-void SendStep(FrameConnection& connection, const StepOutput& output) {
+void SendEvents(FrameConnection& connection, const std::vector<TokenEvent>& events) {
   WireWriter writer;
-  Encode(writer, output);
+  Encode(writer, events);
   std::string payload = writer.Take();
   if (payload.size() <= kFramePayloadMax) {
     connection.Send(static_cast<uint16_t>(Message::kStep), payload);
@@ -38,23 +38,20 @@ void SendStep(FrameConnection& connection, const StepOutput& output) {
   }
   // Too much for one frame (log-probabilities of long prompts): one event each. What is too large
   // even so is an error of its request.
-  StepOutput one{.events = {}, .started = output.started};
-  for (const TokenEvent& event : output.events) {
-    one.events = {event};
+  for (const TokenEvent& event : events) {
     WireWriter single;
-    Encode(single, one);
+    Encode(single, std::vector{event});
     payload = single.Take();
     if (payload.size() > kFramePayloadMax) {
-      one.events[0] = {};
-      one.events[0].request = event.request;
-      one.events[0].finish = FinishReason::kError;
-      one.events[0].error = "the log-probabilities are too many to be sent";
-      WireWriter error;
-      Encode(error, one);
-      payload = error.Take();
+      std::vector<TokenEvent> error(1);
+      error[0].request = event.request;
+      error[0].finish = FinishReason::kError;
+      error[0].error = "the log-probabilities are too many to be sent";
+      WireWriter other;
+      Encode(other, error);
+      payload = other.Take();
     }
     connection.Send(static_cast<uint16_t>(Message::kStep), payload);
-    one.started.clear();
   }
 }
 
@@ -62,7 +59,8 @@ void SendStep(FrameConnection& connection, const StepOutput& output) {
 // beside it, so that a door that dies while weights are read is noticed at once.
 class EngineSide {
  public:
-  explicit EngineSide(int fd) : connection_(fd) {}
+  EngineSide(int fd, ConstraintFactoryMaker constraints)
+      : connection_(fd), constraints_(std::move(constraints)) {}
 
   int Run() {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
@@ -102,14 +100,15 @@ class EngineSide {
   }
 
   void Load(const EngineConfig& config) {
-    auto engine = StartLocalEngine(
-        config, [this](const StepOutput& output) { SendStep(connection_, output); },
+    auto engine = StartEngine(
+        config, [this](const std::vector<TokenEvent>& events) { SendEvents(connection_, events); },
         [this](int64_t done, int64_t total) {
           WireWriter writer;
           writer.Put(done);
           writer.Put(total);
           connection_.Send(static_cast<uint16_t>(Message::kProgress), writer.Take());
-        });
+        },
+        constraints_);
     if (!engine.ok()) {
       SendMessage(connection_, Message::kFailed, engine.status());
       return;  // the door closes the connection
@@ -126,12 +125,11 @@ class EngineSide {
                               ? engine->Submit(std::move(request))
                               : Status(Code::kUnavailable, "the engine is still loading");
     if (status.ok()) return;
-    StepOutput output;
-    TokenEvent& event = output.events.emplace_back();
-    event.request = id;
-    event.finish = FinishReason::kError;
-    event.error = status.message();
-    SendStep(connection_, output);
+    std::vector<TokenEvent> events(1);
+    events[0].request = id;
+    events[0].finish = FinishReason::kError;
+    events[0].error = status.message();
+    SendEvents(connection_, events);
   }
 
   void SendStats(const std::stop_token& stop) {
@@ -150,6 +148,7 @@ class EngineSide {
   }
 
   FrameConnection connection_;
+  const ConstraintFactoryMaker constraints_;
   bool configured_ = false;
   std::unique_ptr<Engine> owned_;
   std::atomic<Engine*> engine_{nullptr};
@@ -157,7 +156,7 @@ class EngineSide {
 
 }  // namespace
 
-int RunEngineProcess(int fd, const ConstraintFactoryMaker& /*constraints*/) {
+int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints) {
   // The door decides when to leave: a signal to the whole group, like Ctrl-C, must not end streams
   // that it still drains.
   signal(SIGINT, SIG_IGN);
@@ -165,7 +164,7 @@ int RunEngineProcess(int fd, const ConstraintFactoryMaker& /*constraints*/) {
   signal(SIGHUP, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  EngineSide side(fd);
+  EngineSide side(fd, constraints);
   return side.Run();
 }
 

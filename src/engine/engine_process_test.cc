@@ -210,6 +210,42 @@ TEST(EngineProcessTest, EndingTheDoorsEngineEndsTheProcess) {
   EXPECT_EQ(log.Get(1).finals, 1);
 }
 
+TEST(EngineProcessTest, ConstraintsCrossAndAKillEndsTheirRequests) {
+  EventLog log;
+  const auto engine = Start(StandIn(2), log);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(engine->info().constraints);
+  Request request = MakeRequest(1, 20);
+  request.constraint = "5 6 7";
+  ASSERT_TRUE(engine->Submit(request).ok());
+  EXPECT_EQ(log.WaitForEnd(1).tokens, (std::vector<TokenId>{5, 6, 7}));
+  EXPECT_EQ(log.Get(1).starts, 1);
+  request = MakeRequest(2, 20);
+  request.constraint = "make-error 5";
+  ASSERT_TRUE(engine->Submit(request).ok());
+  EXPECT_THAT(log.WaitForEnd(2).error, ::testing::HasSubstr("makes no sense"));
+
+  // Running, being prepared, and waiting to be.
+  const char* const scripts[] = {"slow=5 loop 5 6", "make-slow=5000 5", "loop 5"};
+  for (uint64_t id = 3; id <= 5; ++id) {
+    request = MakeRequest(id, 10000);
+    request.constraint = scripts[id - 3];
+    ASSERT_TRUE(engine->Submit(request).ok());
+    if (id == 3) (void)log.WaitForTokens(3, 2);
+  }
+  kill(PidOf(*engine), SIGKILL);
+  for (uint64_t id = 3; id <= 5; ++id) {
+    const Told told = log.WaitForEnd(id, 5);
+    EXPECT_EQ(told.finish, FinishReason::kError) << id;
+    EXPECT_EQ(told.finals, 1);
+  }
+  ASSERT_TRUE(Eventually([&] { return engine->healthy(); }, 5));
+  request = MakeRequest(6, 20);
+  request.constraint = "5 6 7";
+  ASSERT_TRUE(engine->Submit(request).ok());
+  EXPECT_EQ(log.WaitForEnd(6).tokens, (std::vector<TokenId>{5, 6, 7}));
+}
+
 TEST(EngineProcessTest, ADoorThatIsKilledLeavesNoProcess) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -18,7 +18,7 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
-         i.kv_cache_bytes, i.load_seconds, i.longest_step_seconds);
+         i.kv_cache_bytes, i.load_seconds, i.longest_step_seconds, i.constraints);
 }
 
 template <typename Fields>
@@ -55,7 +55,7 @@ struct GetField {
   }
 };
 
-constexpr size_t kEventBytesMin = 30;
+constexpr size_t kEventBytesMin = 31;
 
 }  // namespace
 
@@ -74,11 +74,9 @@ void Encode(WireWriter& writer, const EngineStats& stats) {
   VisitStats(copy, PutField{writer});
 }
 
-void Encode(WireWriter& writer, const StepOutput& output) {
-  writer.Put(static_cast<uint32_t>(output.started.size()));
-  for (const RequestId id : output.started) writer.Put(id);
-  writer.Put(static_cast<uint32_t>(output.events.size()));
-  for (const TokenEvent& event : output.events) Encode(writer, event);
+void Encode(WireWriter& writer, const std::vector<TokenEvent>& events) {
+  writer.Put(static_cast<uint32_t>(events.size()));
+  for (const TokenEvent& event : events) Encode(writer, event);
 }
 
 void Encode(WireWriter& writer, const Status& status) {
@@ -104,16 +102,12 @@ EngineStats DecodeEngineStats(WireReader& reader) {
   return stats;
 }
 
-StepOutput DecodeStepOutput(WireReader& reader) {
-  StepOutput output;
-  output.started.resize(reader.GetCount(sizeof(RequestId)));
-  for (RequestId& id : output.started) id = reader.Get<RequestId>();
+std::vector<TokenEvent> DecodeEvents(WireReader& reader) {
+  std::vector<TokenEvent> events;
   const size_t count = reader.GetCount(kEventBytesMin);
-  output.events.reserve(count);
-  for (size_t i = 0; i < count && reader.ok(); ++i) {
-    output.events.push_back(DecodeTokenEvent(reader));
-  }
-  return output;
+  events.reserve(count);
+  for (size_t i = 0; i < count && reader.ok(); ++i) events.push_back(DecodeTokenEvent(reader));
+  return events;
 }
 
 Status DecodeStatus(WireReader& reader) {

@@ -3,13 +3,14 @@
 // What door and engine say to each other, one frame (request/wire.h) a message:
 //
 //   door -> engine   kConfig, once and first; kSubmit, kAbort
-//   engine -> door   kProgress*, then kReady or kFailed; kStep, one a step; kStats, ten a second
+//   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
+//   second
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "engine/engine.h"
-#include "engine/step_loop.h"
 #include "request/wire.h"
 
 namespace baltoro {
@@ -21,19 +22,19 @@ enum class Message : uint16_t {
   kProgress,    // done and total bytes, i64
   kReady,       // EngineInfo
   kFailed,      // code u8, message
-  kStep,        // StepOutput
+  kStep,        // TokenEvents
   kStats,       // EngineStats; also while loading, when it says only that the process lives
 };
 
 void Encode(WireWriter& writer, const EngineConfig& config);
 void Encode(WireWriter& writer, const EngineInfo& info);
 void Encode(WireWriter& writer, const EngineStats& stats);
-void Encode(WireWriter& writer, const StepOutput& output);
+void Encode(WireWriter& writer, const std::vector<TokenEvent>& events);
 void Encode(WireWriter& writer, const Status& status);
 EngineConfig DecodeEngineConfig(WireReader& reader);
 EngineInfo DecodeEngineInfo(WireReader& reader);
 EngineStats DecodeEngineStats(WireReader& reader);
-StepOutput DecodeStepOutput(WireReader& reader);
+std::vector<TokenEvent> DecodeEvents(WireReader& reader);
 Status DecodeStatus(WireReader& reader);
 
 }  // namespace baltoro

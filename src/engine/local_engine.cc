@@ -3,6 +3,7 @@
 #include <random>
 #include <utility>
 
+#include "base/check.h"
 #include "engine/request_check.h"
 
 namespace baltoro {
@@ -24,14 +25,20 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo
 LocalEngine::LocalEngine(const EngineConfig& config,
                          const EngineInfo& info,
                          std::unique_ptr<Executor> executor,
-                         StepLoop::Sink sink)
+                         EventSink sink,
+                         std::shared_ptr<ConstraintFactory> factory,
+                         std::shared_ptr<ConstraintTable> table)
     : info_(info),
       executor_(std::move(executor)),
       loop_(MakeSchedulerConfig(config, info),
             config.async_scheduling ? 2 : 1,
             *executor_,
-            std::move(sink)),
-      thread_([this] { loop_.Run(); }) {}
+            std::move(sink),
+            factory,
+            std::move(table)),
+      thread_([this] { loop_.Run(); }) {
+  BT_CHECK(info.constraints == (factory != nullptr));
+}
 
 LocalEngine::~LocalEngine() {
   loop_.Stop();

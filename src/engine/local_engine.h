@@ -16,11 +16,13 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo
 
 class LocalEngine final : public Engine {
  public:
-  // The sink sees events and, before any event of theirs, the requests that left the queue.
+  // With a factory, the table is the one that the executor looks into, and info.constraints is set.
   LocalEngine(const EngineConfig& config,
               const EngineInfo& info,
               std::unique_ptr<Executor> executor,
-              StepLoop::Sink sink);
+              EventSink sink,
+              std::shared_ptr<ConstraintFactory> factory = nullptr,
+              std::shared_ptr<ConstraintTable> table = nullptr);
   // Ends every open request with kAbort.
   ~LocalEngine() override;
 

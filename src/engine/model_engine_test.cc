@@ -9,9 +9,9 @@
 #include <fstream>
 #include <memory>
 
-#include "engine/local_engine.h"
+#include "engine/engine.h"
 #include "engine/testing/event_log.h"
-#include "engine/worker.h"
+#include "engine/testing/model_engine.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
 
@@ -19,99 +19,12 @@ namespace baltoro {
 namespace {
 
 using test::EventLog;
+using test::kVocab;
+using test::LoadSmall;
+using test::MakeRequest;
+using test::ModelEngine;
+using test::Setting;
 using test::Told;
-
-constexpr int32_t kVocab = 90;
-
-K2Config SmallConfig() {
-  K2Config config;
-  config.hidden = 128;
-  config.layers = 2;
-  config.heads = 2;
-  config.q_lora = 64;
-  config.kv_lora = 512;
-  config.nope = 128;
-  config.rope_dim = 64;
-  config.value = 128;
-  config.intermediate = 192;
-  config.moe_intermediate = 64;
-  config.experts = 8;
-  config.shared_experts = 1;
-  config.dense_layers = 1;
-  config.router.experts = 8;
-  config.router.top_k = 3;
-  config.router.scaling = 2;
-  config.router_has_bias = true;
-  config.positions_max = 512;
-  config.vocab = kVocab;
-  return config;
-}
-
-std::unique_ptr<K2Model> LoadSmall(ThreadPool* pool) {
-  test::TinySource source(true);
-  return std::move(K2Model::Load(SmallConfig(), source, CpuOps(DType::kBf16), pool, {})).value();
-}
-
-struct Setting {
-  int32_t threads = 2;
-  int32_t num_blocks = 64;
-  int32_t max_num_seqs = 16;
-  int32_t max_num_batched_tokens = 512;
-  bool prefix_caching = false;
-  bool async = false;
-};
-
-class ModelEngine {
- public:
-  explicit ModelEngine(const Setting& setting) {
-    auto pool = std::make_unique<ThreadPool>(setting.threads);
-    auto model = LoadSmall(pool.get());
-    auto kv = KvStorage::Create({.layers = 2, .num_blocks = setting.num_blocks, .width = 576});
-    auto worker = Worker::Create({.max_num_seqs = setting.max_num_seqs,
-                                  .max_num_batched_tokens = setting.max_num_batched_tokens,
-                                  .logits_rows_max = setting.max_num_seqs + 64},
-                                 std::move(pool), std::move(model), std::move(kv).value());
-    EngineConfig config;
-    config.max_num_seqs = setting.max_num_seqs;
-    config.max_num_batched_tokens = setting.max_num_batched_tokens;
-    config.enable_prefix_caching = setting.prefix_caching;
-    config.async_scheduling = setting.async;
-    EngineInfo info;
-    info.max_model_len = std::min(512, setting.num_blocks * kBlockTokens);
-    info.vocab_size = kVocab;
-    info.num_blocks = setting.num_blocks;
-    info.kv_cache_tokens = info.num_blocks * kBlockTokens;
-    engine_ = std::make_unique<LocalEngine>(
-        config, info, std::move(worker).value(),
-        [sink = log_.sink()](StepOutput output) { sink(std::move(output.events)); });
-  }
-
-  void Submit(const Request& request) {
-    const Status status = engine_->Submit(request);
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  Told Wait(uint64_t id) { return log_.WaitForEnd(id, 60); }
-  Told Ask(const Request& request) {
-    Submit(request);
-    return Wait(static_cast<uint64_t>(request.id));
-  }
-  EngineStats stats() const { return engine_->stats(); }
-
- private:
-  EventLog log_;
-  std::unique_ptr<LocalEngine> engine_;
-};
-
-Request MakeRequest(uint64_t id, int prompt, int max_tokens) {
-  Request request;
-  request.id = RequestId{id};
-  for (int i = 0; i < prompt; ++i) {
-    request.prompt.push_back(static_cast<TokenId>((id * 31 + i * i * 7 + i) % kVocab));
-  }
-  request.sampling.temperature = 0;
-  request.stop.max_tokens = max_tokens;
-  return request;
-}
 
 // Prompts of many lengths, sampled in many ways.
 std::vector<Request> Mixed(int count) {
@@ -262,6 +175,117 @@ TEST(ModelEngineTest, ARequestThatLeavesNoTokenFailsAlone) {
   EXPECT_EQ(engine.Wait(1).finish, FinishReason::kError);
   EXPECT_EQ(engine.Wait(2).finish, FinishReason::kLength);
   EXPECT_EQ(engine.Wait(2).tokens, ModelEngine({}).Ask(other).tokens);
+}
+
+// A period of three sets, so that a constraint that lost or repeated a token would be noticed.
+std::vector<Request> Constrained(int count, int max_tokens) {
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    Request request = MakeRequest(i + 1, 50 + i, max_tokens);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+    request.sampling.seed = 77 + i;
+    request.constraint = "loop 3,5,7,11 13,17 40,41,42,43,44";
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+TEST(ModelEngineTest, ConstrainedTokensDoNotDependOnTheBatchLagOrPreemption) {
+  const std::vector<Request> requests = Constrained(8, 120);
+  const auto alone = TokensOf({}, requests, false);
+  for (const auto& tokens : alone) {
+    ASSERT_EQ(tokens.size(), 120u);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const auto& script = test::Script::Parse(requests[0].constraint);
+      ASSERT_TRUE(script.Allows(i, tokens[i])) << i << ": " << tokens[i];
+    }
+  }
+
+  for (const bool async : {false, true}) {
+    EXPECT_EQ(TokensOf({.async = async}, requests, true), alone);
+    uint64_t preemptions = 0;
+    EXPECT_EQ(TokensOf({.num_blocks = 8, .async = async}, requests, true, &preemptions), alone);
+    EXPECT_GT(preemptions, 0u);
+  }
+}
+
+TEST(ModelEngineTest, ConstrainedRequestsLeaveOthersAsTheyWere) {
+  std::vector<Request> requests = Mixed(6);
+  const auto alone = TokensOf({}, requests, false);
+  for (Request& request : Constrained(6, 30)) {
+    request.id = RequestId{static_cast<uint64_t>(request.id) + 100};
+    requests.push_back(request);
+  }
+  for (const bool async : {false, true}) {
+    auto together = TokensOf({.async = async}, requests, true);
+    together.resize(6);
+    EXPECT_EQ(together, alone);
+  }
+}
+
+// Masks take time; the step waits for them, and for nothing longer.
+TEST(ModelEngineTest, SlowMasksAreWaitedFor) {
+  for (const bool async : {false, true}) {
+    ModelEngine engine({.async = async});
+    Request request = MakeRequest(1, 20, 10);
+    request.constraint = "slow=20 3 4 5 6 7";
+    const Told told = engine.Ask(request);
+    EXPECT_EQ(told.tokens, (std::vector<TokenId>{3, 4, 5, 6, 7}));
+    EXPECT_EQ(told.finish, FinishReason::kStop);
+  }
+}
+
+TEST(ModelEngineTest, AConstraintThatFailsEndsItsRequestAlone) {
+  for (const bool async : {false, true}) {
+    ModelEngine engine({.async = async});
+    const char* const scripts[] = {"fill-throw=3 loop 5", "fill-error=3 loop 5",
+                                   "accept-throw=3 loop 5", "accept-false=3 loop 5"};
+    uint64_t id = 1;
+    for (const char* script : scripts) {
+      Request request = MakeRequest(id++, 20, 30);
+      request.constraint = script;
+      engine.Submit(request);
+    }
+    const Request other = MakeRequest(id, 20, 30);
+    engine.Submit(other);
+    for (uint64_t i = 1; i < id; ++i) {
+      const Told told = engine.Wait(i);
+      EXPECT_EQ(told.finish, FinishReason::kError);
+      EXPECT_EQ(told.tokens, (std::vector<TokenId>{5, 5, 5}));
+      EXPECT_FALSE(told.error.empty());
+    }
+    EXPECT_EQ(engine.Wait(id).tokens, ModelEngine({}).Ask(other).tokens);
+  }
+}
+
+TEST(ModelEngineTest, AnAbortWhileMasksAreMadeIsAnswered) {
+  for (const bool async : {false, true}) {
+    ModelEngine engine({.async = async});
+    Request request = MakeRequest(1, 20, 300);
+    request.constraint = "slow=10 loop 5 6";
+    engine.Submit(request);
+    (void)engine.log().WaitForTokens(1, 2);
+    engine.Abort(1);
+    EXPECT_EQ(engine.Wait(1).finish, FinishReason::kAbort);
+    request = MakeRequest(2, 20, 3);
+    request.constraint = "7 8 9 10";
+    EXPECT_EQ(engine.Ask(request).tokens, (std::vector<TokenId>{7, 8, 9}));
+    EXPECT_EQ(engine.Ask(MakeRequest(3, 5, 1)).tokens.size(), 1u);
+    EXPECT_EQ(engine.constraints().alive, 0);
+  }
+}
+
+TEST(ModelEngineTest, PromptLogprobsComeWithAConstraintToo) {
+  ModelEngine engine({});
+  Request request = MakeRequest(1, 100, 5);
+  request.sampling.prompt_logprobs = 1;
+  const auto free = engine.Ask(request).prompt_logprobs;
+  request.id = RequestId{2};
+  request.constraint = "make-slow=0 slow=0";  // allows nothing at all
+  const Told told = engine.Ask(request);
+  EXPECT_EQ(told.finish, FinishReason::kStop);
+  EXPECT_EQ(told.tokens.size(), 0u);
+  EXPECT_EQ(told.prompt_logprobs, free);
 }
 
 TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {

@@ -217,9 +217,9 @@ Status RemoteEngine::Handle(const Frame& frame) {
       return why.ok() ? InvalidArgument("a failure without a reason") : why;
     }
     case Message::kStep: {
-      StepOutput output = DecodeStepOutput(reader);
+      std::vector<TokenEvent> events = DecodeEvents(reader);
       BT_RETURN_IF_ERROR(reader.Finish("step"));
-      OnStep(std::move(output));
+      OnStep(std::move(events));
       return {};
     }
     case Message::kStats: {
@@ -249,25 +249,23 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
   if (restarts_ > 0) BT_LOG(Info, "The engine is ready again (pid {})", pid_);
 }
 
-void RemoteEngine::OnStep(StepOutput output) {
+void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
   {
     const std::lock_guard lock(mutex_);
     heartbeat_at_ = clock_.Now();
-    for (const RequestId id : output.started) {
-      const auto open = open_.find(id);
-      if (open == open_.end() || open->second.started) continue;
-      open->second.started = true;
-      --queued_requests_;
-      queued_tokens_ -= open->second.prompt_tokens;
-    }
-    std::erase_if(output.events, [&](const TokenEvent& event) {
+    std::erase_if(events, [&](const TokenEvent& event) {
       const auto open = open_.find(event.request);
       if (open == open_.end()) return true;
+      if (event.started && !open->second.started) {
+        open->second.started = true;
+        --queued_requests_;
+        queued_tokens_ -= open->second.prompt_tokens;
+      }
       if (event.finish != FinishReason::kNone) CloseRequest(open);
       return false;
     });
   }
-  if (!output.events.empty()) sink_(std::move(output.events));
+  if (!events.empty()) sink_(std::move(events));
 }
 
 void RemoteEngine::OnStats(const EngineStats& stats) {

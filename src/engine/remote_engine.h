@@ -63,7 +63,7 @@ class RemoteEngine final : public Engine {
   bool RunOnce();
   Status Handle(const Frame& frame);
   void OnReady(const EngineInfo& info);
-  void OnStep(StepOutput output);
+  void OnStep(std::vector<TokenEvent> events);
   void OnStats(const EngineStats& stats);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);

@@ -54,8 +54,8 @@ Status CheckRequest(const Request& request, const EngineInfo& info) {
   BT_RETURN_IF_ERROR(CheckRange(stop.min_tokens, 0, stop.max_tokens, "min_tokens"));
   BT_RETURN_IF_ERROR(CheckIds(stop.eos_ids, "eos_ids", info.vocab_size));
   BT_RETURN_IF_ERROR(CheckIds(stop.stop_ids, "stop_token_ids", info.vocab_size));
-  if (!request.constraint.empty()) {
-    return InvalidArgument("structured output is not available yet");
+  if (!request.constraint.empty() && !info.constraints) {
+    return InvalidArgument("structured output is not available from this engine");
   }
   const auto prompt_count = static_cast<int64_t>(request.prompt.size());
   if (prompt_count >= info.max_model_len) {

@@ -45,12 +45,19 @@ TokenId StandInToken(std::span<const TokenId> prompt, std::span<const TokenId> o
   return TokenOf(hash);
 }
 
-StandInExecutor::StandInExecutor(int32_t max_num_seqs, double step_ms)
-    : slots_(max_num_seqs), step_ms_(step_ms) {}
+StandInExecutor::StandInExecutor(int32_t max_num_seqs,
+                                 double step_ms,
+                                 int64_t vocab,
+                                 std::shared_ptr<const ConstraintTable> constraints)
+    : slots_(max_num_seqs), step_ms_(step_ms), mask_words_(static_cast<size_t>((vocab + 31) / 32)) {
+  if (constraints == nullptr) return;
+  masks_ = std::make_unique<StepMasks>(std::move(constraints), max_num_seqs, vocab, /*threads=*/1);
+}
 
 Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(step_ms_);
+  if (masks_ != nullptr) masks_->Apply(plan);
   for (const AdmittedSequence& admitted : plan.admitted) {
     Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
     slot = {.sampling = admitted.sampling,
@@ -58,9 +65,21 @@ Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
             .min_tokens = admitted.min_tokens,
             .prompt_count = static_cast<int32_t>(admitted.prompt.size()),
             .tokens = admitted.prompt,
-            .hash = kHashStart};
+            .hash = kHashStart,
+            .constrained = admitted.constrained,
+            .mask = {}};
+    if (admitted.constrained && !admitted.sampling.allowed_token_ids.empty()) {
+      slot.mask.resize(mask_words_);
+      for (const TokenId id : admitted.sampling.allowed_token_ids) {
+        slot.mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+      }
+    }
     slot.tokens.insert(slot.tokens.end(), admitted.output.begin(), admitted.output.end());
     for (const TokenId token : slot.tokens) slot.hash = Extend(slot.hash, token);
+  }
+  if (masks_ != nullptr) {
+    masks_->Begin(plan, 0, plan.sequences.size());
+    masks_->Wait();
   }
   StepResult result;
   result.step = plan.step;
@@ -77,11 +96,8 @@ Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
     }
     if (planned.sampled_rows == 0) continue;
     BT_CHECK(planned.sampled_rows == 1);
-    TokenId token = TokenOf(slot.hash);
-    const auto output_count = static_cast<int32_t>(slot.tokens.size()) - slot.prompt_count;
-    while (output_count < slot.min_tokens && std::ranges::count(slot.banned, token) > 0) {
-      token = (token + 1) % 256;
-    }
+    const TokenId token = Next(planned.slot, one);
+    if (token < 0) continue;
     one.tokens.push_back(token);
     if (slot.sampling.logprobs >= 0) {
       one.logprobs.push_back(MadeUpLogprobs(token, slot.sampling.logprobs));
@@ -93,8 +109,43 @@ Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
   return result;
 }
 
+TokenId StandInExecutor::Next(SlotId id, SequenceResult& one) {
+  Slot& slot = slots_[static_cast<size_t>(id)];
+  const auto output_count = static_cast<int32_t>(slot.tokens.size()) - slot.prompt_count;
+  const auto banned = output_count < slot.min_tokens ? std::span<const TokenId>(slot.banned)
+                                                     : std::span<const TokenId>();
+  if (!slot.constrained) {
+    TokenId token = TokenOf(slot.hash);
+    while (std::ranges::count(banned, token) > 0) token = (token + 1) % 256;
+    return token;
+  }
+  BT_CHECK(masks_ != nullptr);
+  const auto end = [&](bool& how) {
+    how = slot.over = true;
+    one.error = masks_->error(id);
+    masks_->Drop(id);
+    return TokenId{-1};
+  };
+  if (slot.over || !masks_->error(id).empty()) return end(one.failed);
+  const StepMasks::Choice choice = masks_->Choose(id, 0, slot.mask, banned);
+  if (choice.mask.empty()) return end(one.ended);
+  std::vector<TokenId> allowed;
+  for (TokenId token = 0; token < static_cast<TokenId>(32 * choice.mask.size()); ++token) {
+    const bool is_set = (choice.mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
+    if (is_set && (choice.lifts_ban || std::ranges::count(banned, token) == 0)) {
+      allowed.push_back(token);
+    }
+  }
+  const TokenId token =
+      allowed[static_cast<size_t>((slot.hash ^ slot.hash >> 29) % allowed.size())];
+  if (!masks_->Accept(id, token)) return end(one.failed);
+  one.ended = slot.over = choice.lifts_ban;
+  return token;
+}
+
 Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
-                                                   StepLoop::Sink sink) {
+                                                   EventSink sink,
+                                                   const ConstraintFactoryMaker& constraints) {
   EngineInfo info;
   info.model_type = "stand-in";
   info.max_model_len = config.max_model_len > 0 ? config.max_model_len : kDefaultModelLen;
@@ -109,9 +160,15 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
   info.num_blocks = std::max<int64_t>(kDefaultBlocks, BlocksFor(info.max_model_len) + int64_t{1});
   info.kv_cache_tokens = info.num_blocks * kBlockTokens;
   info.longest_step_seconds = config.stand_in_step_ms / 1000;
-  auto executor = std::make_unique<StandInExecutor>(config.max_num_seqs, config.stand_in_step_ms);
-  std::unique_ptr<Engine> engine =
-      std::make_unique<LocalEngine>(config, info, std::move(executor), std::move(sink));
+  std::shared_ptr<ConstraintFactory> factory;
+  std::shared_ptr<ConstraintTable> table;
+  if (constraints) factory = constraints(config.model_dir, static_cast<int32_t>(info.vocab_size));
+  if (factory != nullptr) table = std::make_shared<ConstraintTable>();
+  info.constraints = factory != nullptr;
+  auto executor = std::make_unique<StandInExecutor>(config.max_num_seqs, config.stand_in_step_ms,
+                                                    info.vocab_size, table);
+  std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
+      config, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
   return engine;
 }
 

@@ -3,7 +3,8 @@
 // An engine without a model: the real scheduler and step loop, and tokens that are a function of
 // the prompt and of the tokens before them. For tests of everything around an engine, and for
 // measuring the door. Its vocabulary is that of the model folder, if one is given; it yields ids
-// below 256 only, which are single bytes in the vocabularies of the family.
+// below 256 only, which are single bytes in the vocabularies of the family, but for requests with a
+// constraint: these get any token that it allows.
 
 #include <memory>
 #include <span>
@@ -11,7 +12,7 @@
 
 #include "engine/engine.h"
 #include "engine/executor.h"
-#include "engine/step_loop.h"
+#include "engine/step_masks.h"
 
 namespace baltoro {
 
@@ -20,7 +21,11 @@ TokenId StandInToken(std::span<const TokenId> prompt, std::span<const TokenId> o
 
 class StandInExecutor final : public Executor {
  public:
-  StandInExecutor(int32_t max_num_seqs, double step_ms);
+  // `constraints` null: no request has one.
+  StandInExecutor(int32_t max_num_seqs,
+                  double step_ms,
+                  int64_t vocab = 0,
+                  std::shared_ptr<const ConstraintTable> constraints = nullptr);
   Result<StepResult> Run(const StepPlan& plan) override;
 
  private:
@@ -31,11 +36,19 @@ class StandInExecutor final : public Executor {
     int32_t prompt_count = 0;
     std::vector<TokenId> tokens;
     uint64_t hash = 0;  // of tokens
+    bool constrained = false, over = false;
+    std::vector<uint32_t> mask;  // of allowed_token_ids; empty: all
   };
+  // The next token, or how the request ends.
+  TokenId Next(SlotId id, SequenceResult& one);
   std::vector<Slot> slots_;
   double step_ms_;
+  const size_t mask_words_;
+  std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
 };
 
-Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config, StepLoop::Sink sink);
+Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
+                                                   EventSink sink,
+                                                   const ConstraintFactoryMaker& constraints);
 
 }  // namespace baltoro

@@ -1,5 +1,3 @@
-#include "engine/start_engine.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@ namespace baltoro {
 namespace {
 
 constexpr double kGiB = 1 << 30;
+constexpr int kMaskThreadsMax = 8;
 
 Result<LoadFormat> ParseLoadFormat(const std::string& name) {
   if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
@@ -36,7 +35,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
                                            const KvBudget& budget,
                                            std::unique_ptr<ThreadPool> pool,
                                            std::unique_ptr<K2Model> model,
-                                           DType act) {
+                                           DType act,
+                                           std::shared_ptr<const ConstraintTable> constraints) {
   BT_ASSIGN_OR_RETURN(
       KvStorage kv, KvStorage::Create({.layers = model->config().layers,
                                        .num_blocks = static_cast<int32_t>(budget.num_blocks),
@@ -46,7 +46,9 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
       .logits_rows_max = std::min(config.max_num_seqs, config.max_num_batched_tokens) +
-                         SchedulerConfig{}.prompt_logprob_rows_max};
+                         SchedulerConfig{}.prompt_logprob_rows_max,
+      .constraints = std::move(constraints),
+      .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax)};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(kv));
 }
 
@@ -63,15 +65,18 @@ void LogCache(const EngineConfig& config, const KvBudget& budget) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> StartLocalEngine(const EngineConfig& config,
-                                                 StepLoop::Sink sink,
-                                                 const LoadProgress& progress) {
+Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
+                                            EventSink sink,
+                                            const LoadProgress& progress,
+                                            const ConstraintFactoryMaker& constraints) {
   if (config.max_num_seqs < 1 || config.max_num_batched_tokens < 1 ||
       config.max_queued_requests < 1) {
     return InvalidArgument(
         "--max-num-seqs, --max-num-batched-tokens and the queue's limit must be at least 1");
   }
-  if (config.load_format == "stand-in") return StartStandInEngine(config, std::move(sink));
+  if (config.load_format == "stand-in") {
+    return StartStandInEngine(config, std::move(sink), constraints);
+  }
   BT_RETURN_IF_ERROR(cpu::CheckProcessor());
   BT_ASSIGN_OR_RETURN(const LoadFormat format, ParseLoadFormat(config.load_format));
   BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
@@ -90,6 +95,12 @@ Result<std::unique_ptr<Engine>> StartLocalEngine(const EngineConfig& config,
                    .model_len = model_config.positions_max,
                    .max_model_len = config.max_model_len,
                    .allow_longer = config.allow_long_max_model_len}));
+
+  std::shared_ptr<ConstraintFactory> factory;
+  std::shared_ptr<ConstraintTable> table;
+  if (constraints)
+    factory = constraints(config.model_dir, static_cast<int32_t>(model_config.vocab));
+  if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
   auto pool = std::make_unique<ThreadPool>(config.threads);
   BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
@@ -113,28 +124,17 @@ Result<std::unique_ptr<Engine>> StartLocalEngine(const EngineConfig& config,
                   .kv_cache_tokens = budget.num_blocks * kBlockTokens,
                   .kv_cache_bytes = budget.bytes,
                   .load_seconds = loaded - start,
-                  .longest_step_seconds = 0};
+                  .longest_step_seconds = 0,
+                  .constraints = factory != nullptr};
   BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
-                      MakeWorker(config, budget, std::move(pool), std::move(model), act));
+                      MakeWorker(config, budget, std::move(pool), std::move(model), act, table));
   // The trial ran one layer of each kind.
   info.longest_step_seconds = worker->trial_seconds() * model_config.layers;
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - loaded);
-  std::unique_ptr<Engine> engine =
-      std::make_unique<LocalEngine>(config, info, std::move(worker), std::move(sink));
+  std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
+      config, info, std::move(worker), std::move(sink), std::move(factory), std::move(table));
   return engine;
-}
-
-Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
-                                            EventSink sink,
-                                            const LoadProgress& progress,
-                                            const ConstraintFactoryMaker& /*constraints*/) {
-  return StartLocalEngine(
-      config,
-      [sink = std::move(sink)](StepOutput output) {
-        if (!output.events.empty()) sink(std::move(output.events));
-      },
-      progress);
 }
 
 }  // namespace baltoro

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "base/log.h"
 
 namespace baltoro {
@@ -16,6 +17,9 @@ namespace {
 
 // An idle loop turns this often, so that its heart is seen to beat.
 constexpr std::chrono::milliseconds kIdleTurn(50);
+
+// Serialised constraints that wait to be made.
+constexpr int64_t kPreparingBytesMax = int64_t{256} << 20;
 
 }  // namespace
 
@@ -67,47 +71,101 @@ class StepLoop::ExecutorThread {
 StepLoop::StepLoop(const SchedulerConfig& config,
                    int plans_in_flight,
                    Executor& executor,
-                   Sink sink)
+                   EventSink sink,
+                   std::shared_ptr<ConstraintFactory> factory,
+                   std::shared_ptr<ConstraintTable> table)
     : scheduler_(config),
       plans_in_flight_(plans_in_flight),
       executor_(executor),
       sink_(std::move(sink)),
+      table_(std::move(table)),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
   if (plans_in_flight > 1) executor_thread_ = std::make_unique<ExecutorThread>(executor);
+  if (factory == nullptr) return;
+  BT_CHECK(table_ != nullptr);
+  preparer_ = std::make_unique<ConstraintPreparer>(
+      std::move(factory), [this](std::unique_ptr<Request> request, auto constraint) {
+        OnPrepared(std::move(request), std::move(constraint));
+      });
 }
 
 StepLoop::~StepLoop() = default;
 
 Status StepLoop::Submit(Request request) {
   const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const auto bytes = static_cast<int64_t>(request.constraint.size());
   const RequestId id = request.id;
   auto owned = std::make_unique<Request>(std::move(request));
   const std::lock_guard lock(mutex_);
   if (stop_ || !alive_) return Status(Code::kUnavailable, "the engine has stopped");
-  const int64_t requests = queued_requests_ + inbox_requests_;
+  const auto preparing = static_cast<int64_t>(preparing_.size());
+  const int64_t requests = queued_requests_ + inbox_requests_ + preparing;
   if (requests >= queued_requests_max_ ||
-      queued_tokens_ + inbox_tokens_ + tokens > queued_tokens_max_) {
+      queued_tokens_ + inbox_tokens_ + preparing_tokens_ + tokens > queued_tokens_max_) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: {} requests are waiting", requests));
   }
-  inbox_.push_back({.id = id, .request = std::move(owned)});
-  ++inbox_requests_;
-  inbox_tokens_ += tokens;
-  wake_.notify_one();
+  if (bytes == 0) {
+    inbox_.push_back({.id = id, .request = std::move(owned), .constraint = {}, .error = {}});
+    ++inbox_requests_;
+    inbox_tokens_ += tokens;
+    wake_.notify_one();
+    return {};
+  }
+  BT_CHECK(preparer_ != nullptr);
+  if (preparing_bytes_ > 0 && preparing_bytes_ + bytes > kPreparingBytesMax) {
+    return Status(Code::kResourceExhausted,
+                  fmt::format("the queue is full: output formats of {} MiB are waiting",
+                              preparing_bytes_ >> 20));
+  }
+  if (!preparing_.emplace(id, tokens).second) return InvalidArgument("the request id is in use");
+  preparing_tokens_ += tokens;
+  preparing_bytes_ += bytes;
+  preparer_->Add(std::move(owned));
   return {};
+}
+
+// On the preparer's thread.
+void StepLoop::OnPrepared(std::unique_ptr<Request> request,
+                          Result<std::unique_ptr<TokenConstraint>> constraint) {
+  const std::lock_guard lock(mutex_);
+  preparing_bytes_ -= static_cast<int64_t>(request->constraint.size());
+  const auto found = preparing_.find(request->id);
+  if (found == preparing_.end()) return;  // aborted
+  const int64_t tokens = found->second;
+  preparing_.erase(found);
+  preparing_tokens_ -= tokens;
+  Arrival arrival{.id = request->id, .request = {}, .constraint = {}, .error = {}};
+  if (constraint.ok()) {
+    arrival.request = std::move(request);
+    arrival.constraint = std::move(constraint).value();
+    ++inbox_requests_;
+    inbox_tokens_ += tokens;
+  } else {
+    arrival.finish = FinishReason::kError;
+    arrival.error = constraint.status().message();
+  }
+  inbox_.push_back(std::move(arrival));
+  wake_.notify_one();
 }
 
 void StepLoop::Abort(RequestId id) {
   const std::lock_guard lock(mutex_);
-  inbox_.push_back({.id = id, .request = nullptr});
+  Arrival arrival{.id = id, .request = {}, .constraint = {}, .error = {}};
+  if (const auto found = preparing_.find(id); found != preparing_.end()) {
+    preparing_tokens_ -= found->second;
+    preparing_.erase(found);
+    arrival.finish = FinishReason::kAbort;
+  }
+  inbox_.push_back(std::move(arrival));
   wake_.notify_one();
 }
 
 EngineStats StepLoop::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
-  stats.waiting += static_cast<int32_t>(inbox_requests_);
+  stats.waiting += static_cast<int32_t>(inbox_requests_ + static_cast<int64_t>(preparing_.size()));
   stats.heartbeat = heartbeat_;
   return stats;
 }
@@ -143,29 +201,39 @@ bool StepLoop::TakeArrivals(bool wait) {
     queued_requests_ = scheduler_.queued_requests() + std::exchange(inbox_requests_, 0);
     queued_tokens_ = scheduler_.queued_tokens() + std::exchange(inbox_tokens_, 0);
   }
-  for (Arrival& arrival : arrivals_) {
-    if (arrival.request == nullptr) {
-      scheduler_.Abort(arrival.id);
-      continue;
-    }
-    const Status status = scheduler_.Submit(std::move(*arrival.request));
-    if (status.ok()) continue;
-    BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
-    StepOutput output;
-    TokenEvent& event = output.events.emplace_back();
-    event.request = arrival.id;
-    event.finish = FinishReason::kError;
-    event.error = status.message();
-    sink_(std::move(output));
-  }
+  for (Arrival& arrival : arrivals_) Take(std::move(arrival));
   return true;
+}
+
+void StepLoop::Take(Arrival arrival) {
+  if (arrival.finish != FinishReason::kNone) return Emit(arrival.id, arrival.finish, arrival.error);
+  if (arrival.request == nullptr) return scheduler_.Abort(arrival.id);
+  const Status status = scheduler_.Submit(std::move(*arrival.request));
+  if (status.ok()) {
+    if (arrival.constraint != nullptr) table_->Add(arrival.id, std::move(arrival.constraint));
+    return;
+  }
+  BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
+  Emit(arrival.id, FinishReason::kError, status.message());
+}
+
+// The final event of a request that the scheduler does not know.
+void StepLoop::Emit(RequestId id, FinishReason finish, const std::string& error) {
+  std::vector<TokenEvent> events(1);
+  events[0].request = id;
+  events[0].finish = finish;
+  events[0].error = error;
+  sink_(std::move(events));
 }
 
 Status StepLoop::Step() {
   stuck_ = false;
   const Seconds start = clock_.Now();
   StepPlan plan;
-  if (scheduler_.plans_in_flight() < plans_in_flight_) plan = scheduler_.Plan();
+  if (scheduler_.plans_in_flight() < plans_in_flight_) {
+    plan = scheduler_.Plan();
+    DeliverStarted();
+  }
   const int32_t tokens = plan.num_tokens();
   if (!plan.empty() && executor_thread_ != nullptr) {
     executor_thread_->Send(std::move(plan));
@@ -186,9 +254,30 @@ Status StepLoop::Step() {
   return {};
 }
 
+// Before the step is computed, which may take long.
+void StepLoop::DeliverStarted() {
+  std::vector<TokenEvent> events;
+  for (const RequestId id : scheduler_.TakeStarted()) {
+    TokenEvent& event = events.emplace_back();
+    event.request = id;
+    event.started = true;
+  }
+  if (events.empty()) return;
+  {
+    // Whoever hears that a request has left the queue finds its place free.
+    const std::lock_guard lock(mutex_);
+    queued_requests_ = scheduler_.queued_requests();
+    queued_tokens_ = scheduler_.queued_tokens();
+  }
+  sink_(std::move(events));
+}
+
 void StepLoop::Deliver() {
-  StepOutput output{.events = scheduler_.TakeEvents(), .started = scheduler_.TakeStarted()};
-  if (!output.empty()) sink_(std::move(output));
+  std::vector<TokenEvent> events = scheduler_.TakeEvents();
+  for (const TokenEvent& event : events) {
+    if (table_ != nullptr && event.finish != FinishReason::kNone) table_->Remove(event.request);
+  }
+  if (!events.empty()) sink_(std::move(events));
 
   const SchedulerStats now = scheduler_.stats();
   const std::lock_guard lock(mutex_);
@@ -205,15 +294,17 @@ void StepLoop::Deliver() {
 // The final event of every request that has none, also of those that arrived last.
 void StepLoop::EndAll(FinishReason reason, const std::string& error) {
   std::vector<Arrival> late;
+  std::unordered_map<RequestId, int64_t> preparing;
   {
     const std::lock_guard lock(mutex_);
     alive_ = false;
     late.swap(inbox_);
-    inbox_requests_ = inbox_tokens_ = 0;
+    preparing.swap(preparing_);
+    inbox_requests_ = inbox_tokens_ = preparing_tokens_ = 0;
   }
-  StepOutput output{.events = scheduler_.TakeEvents(), .started = {}};
+  std::vector<TokenEvent> events = scheduler_.TakeEvents();
   const auto end = [&](RequestId id) {
-    TokenEvent& event = output.events.emplace_back();
+    TokenEvent& event = events.emplace_back();
     event.request = id;
     event.finish = reason;
     event.error = error;
@@ -222,9 +313,10 @@ void StepLoop::EndAll(FinishReason reason, const std::string& error) {
     if (sequence.state != SequenceState::kEnding) end(sequence.request.id);
   });
   for (const Arrival& arrival : late) {
-    if (arrival.request != nullptr) end(arrival.id);
+    if (arrival.request != nullptr || arrival.finish != FinishReason::kNone) end(arrival.id);
   }
-  if (!output.empty()) sink_(std::move(output));
+  for (const auto& [id, tokens] : preparing) end(id);
+  if (!events.empty()) sink_(std::move(events));
   const std::lock_guard lock(mutex_);
   stats_.running = stats_.waiting = 0;
   stats_.kv_usage = 0;

@@ -1,40 +1,43 @@
 #pragma once
 
 // The heart of an engine: requests come in through a bounded queue, the scheduler plans, the
-// executor computes, events leave through the sink, one batch a step. Everything but the queue
-// belongs to the thread that calls Run().
+// executor computes, events leave through the sink, one batch a step, and one before it if requests
+// leave the queue with it. Everything but the queue belongs to the thread that calls Run().
+//
+// A request with a constraint is first prepared: its constraint is made on another thread. Until
+// then it is in no order with others, but counts as waiting and can be aborted.
 //
 // With two plans in flight the executor has a thread of its own, and the next step is planned while
 // one computes. Nobody else learns of it.
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/constraint_preparer.h"
+#include "engine/constraint_table.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "schedule/scheduler.h"
 
 namespace baltoro {
 
-struct StepOutput {
-  std::vector<TokenEvent> events;
-  std::vector<RequestId> started;  // requests that left the queue for the first time
-
-  bool empty() const { return events.empty() && started.empty(); }
-};
-
 class StepLoop {
  public:
-  // Called on the engine's thread; must not block.
-  using Sink = std::function<void(StepOutput)>;
-
-  StepLoop(const SchedulerConfig& config, int plans_in_flight, Executor& executor, Sink sink);
+  // Constraints of requests are made by the factory and put into the table, where the executor
+  // finds them. With neither, no request may have one.
+  StepLoop(const SchedulerConfig& config,
+           int plans_in_flight,
+           Executor& executor,
+           EventSink sink,
+           std::shared_ptr<ConstraintFactory> factory = nullptr,
+           std::shared_ptr<ConstraintTable> table = nullptr);
   ~StepLoop();
 
   // Any thread. kResourceExhausted when the queue is full, kUnavailable after the loop ended. The
@@ -52,18 +55,29 @@ class StepLoop {
   class ExecutorThread;
   struct Arrival {
     RequestId id{};
-    std::unique_ptr<Request> request;  // null: an abort
+    std::unique_ptr<Request> request;             // null: an abort
+    std::shared_ptr<TokenConstraint> constraint;  // of the request
+    // Not kNone: the request ends before the scheduler has seen it.
+    FinishReason finish = FinishReason::kNone;
+    std::string error;
   };
+
+  void OnPrepared(std::unique_ptr<Request> request,
+                  Result<std::unique_ptr<TokenConstraint>> constraint);
+  void Take(Arrival arrival);
+  void Emit(RequestId id, FinishReason finish, const std::string& error);
 
   bool TakeArrivals(bool wait);
   Status Step();
+  void DeliverStarted();
   void Deliver();
   void EndAll(FinishReason reason, const std::string& error);
 
   Scheduler scheduler_;
   const int plans_in_flight_;
   Executor& executor_;
-  Sink sink_;
+  EventSink sink_;
+  const std::shared_ptr<ConstraintTable> table_;
   std::unique_ptr<ExecutorThread> executor_thread_;  // null with one plan in flight
   MonotonicClock clock_;
   std::vector<Arrival> arrivals_;
@@ -76,10 +90,15 @@ class StepLoop {
   // Below: under mutex_.
   std::vector<Arrival> inbox_;
   int64_t inbox_requests_ = 0, inbox_tokens_ = 0;
+  std::unordered_map<RequestId, int64_t> preparing_;  // prompt tokens of each
+  int64_t preparing_tokens_ = 0;
+  int64_t preparing_bytes_ = 0;  // of constraints, aborted ones too until they are dropped
   int64_t queued_requests_ = 0, queued_tokens_ = 0;  // in the scheduler, when last seen
   const int64_t queued_requests_max_, queued_tokens_max_;
   bool stop_ = false;
   EngineStats stats_;
+
+  std::unique_ptr<ConstraintPreparer> preparer_;  // last: its thread uses all of the above
 };
 
 }  // namespace baltoro

@@ -50,6 +50,10 @@ Worker::Worker(const WorkerConfig& config,
       model_(std::move(model)),
       kv_(std::move(kv)),
       slots_(config.max_num_seqs) {
+  if (config.constraints != nullptr) {
+    masks_ = std::make_unique<StepMasks>(config.constraints, config.max_num_seqs,
+                                         model_->config().vocab, config.mask_threads);
+  }
   for (int32_t layer = 0; layer < kv_.layout().layers; ++layer) {
     layers_.push_back({.data = kv_.layer(layer).data,
                        .dtype = kv_.layout().dtype,
@@ -92,21 +96,39 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     BT_LOG(Warning, "Out of memory in step {}: its {} requests are computed one by one", plan.step,
            plan.sequences.size());
   }
-  // Sampled tokens are kept last, and keys are written again, so that nothing is counted twice.
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    result.sequences[i] = {};
-    result.sequences[i].slot = plan.sequences[i].slot;
+    SequenceResult& one = result.sequences[i];
+    if (slot_of(plan.sequences[i]).over && (one.failed || one.ended)) continue;
+    Undo(plan.sequences[i], one);
+    if (one.failed) continue;
     try {
       RunSequences(plan, i, i + 1, result);
     } catch (const std::bad_alloc&) {
       BT_LOG(Error, "Out of memory in step {}: one request fails", plan.step);
-      result.sequences[i].failed = slot_of(plan.sequences[i]).failed = true;
+      Fail(plan.sequences[i], "", one);
     }
   }
   return result;
 }
 
+// As if nothing had been sampled in this step. Keys are simply written again.
+void Worker::Undo(const PlannedSequence& planned, SequenceResult& one) {
+  Slot& slot = slot_of(planned);
+  slot.output.resize(slot.output_before);
+  one = {};
+  one.slot = planned.slot;
+  if (masks_ != nullptr && !masks_->Undo(planned.slot)) {
+    Fail(planned, masks_->error(planned.slot), one);
+  }
+}
+
+void Worker::Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one) {
+  one.failed = slot_of(planned).over = true;
+  one.error = error;
+}
+
 void Worker::Apply(const StepPlan& plan) {
+  if (masks_ != nullptr) masks_->Apply(plan);
   for (const BlockId block : plan.cleared) kv_.Clear(block);
   for (const SlotId slot : plan.retired) slots_[static_cast<size_t>(slot)] = {};
   for (const AdmittedSequence& admitted : plan.admitted) {
@@ -124,6 +146,7 @@ void Worker::Apply(const StepPlan& plan) {
   for (const PlannedSequence& planned : plan.sequences) {
     Slot& slot = slot_of(planned);
     BT_CHECK(slot.live);
+    slot.output_before = slot.output.size();
     for (const BlockId block : plan.new_blocks_of(planned)) {
       slot.blocks.push_back(static_cast<int32_t>(block));
     }
@@ -134,7 +157,7 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   Batch batch;
   for (size_t i = begin; i < end; ++i) {
     const PlannedSequence& planned = plan.sequences[i];
-    if (slot_of(planned).failed) {
+    if (slot_of(planned).over) {
       result.sequences[i].failed = true;
       continue;
     }
@@ -150,6 +173,15 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   BT_CHECK(rows <= config_.logits_rows_max);
   batch.logits = TensorView(logits_.data(), DType::kF32, {rows, model_->config().vocab});
 
+  // Masks are of this batch, and read its plan: they are made by the time it is left.
+  struct MaskWaiter {
+    StepMasks* masks;
+    ~MaskWaiter() {
+      if (masks != nullptr) masks->Wait();
+    }
+  };
+  const MaskWaiter waiter{masks_.get()};
+  if (masks_ != nullptr) masks_->Begin(plan, begin, end);
   arena_.Reset();
   model_->Forward({.tokens = batch.tokens,
                    .positions = batch.positions,
@@ -160,6 +192,7 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
                    .embedding_overrides = {}},
                   layers_, batch.logits, arena_);
   SamplePrompt(plan, batch, result);
+  if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
 }
 
@@ -221,7 +254,7 @@ void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& 
       if (sampled[next].token < 0) one.failed = true;
       one.prompt_logprobs.push_back(ToLogprobs(sampled[next].logprobs));
     }
-    if (one.failed) slot_of(plan.sequences[entry.index]).failed = true;
+    if (one.failed) slot_of(plan.sequences[entry.index]).over = true;
   }
 }
 
@@ -235,10 +268,14 @@ void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& 
   }
   for (int32_t draft = 0; !going.empty(); ++draft) {
     std::vector<SampleRow> rows;
-    for (const Batch::Entry* entry : going) {
-      rows.push_back(
-          RowFor(slot_of(plan.sequences[entry->index]), entry->sampled_row_begin + draft));
-    }
+    std::erase_if(going, [&](const Batch::Entry* entry) {
+      const PlannedSequence& planned = plan.sequences[entry->index];
+      SampleRow row = RowFor(slot_of(planned), entry->sampled_row_begin + draft);
+      if (!Limit(planned, draft, row, result.sequences[entry->index])) return true;
+      rows.push_back(row);
+      return false;
+    });
+    if (going.empty()) return;
     std::vector<SampleResult> sampled(rows.size());
     sample_arena_.Reset();
     model_->ops().sample({.pool = pool_.get(), .scratch = &sample_arena_}, batch.logits, rows,
@@ -247,24 +284,57 @@ void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& 
     for (size_t i = 0; i < going.size(); ++i) {
       const PlannedSequence& planned = plan.sequences[going[i]->index];
       SequenceResult& one = result.sequences[going[i]->index];
-      Slot& slot = slot_of(planned);
-      const TokenId token = sampled[i].token;
-      if (token < 0) {
-        one.failed = slot.failed = true;
-        continue;
-      }
-      one.tokens.push_back(token);
-      if (slot.admitted.sampling.logprobs >= 0) {
-        one.logprobs.push_back(ToLogprobs(sampled[i].logprobs));
-      }
-      slot.output.push_back(token);
+      TakeToken(planned, sampled[i], one);
       const int32_t next = planned.token_count - planned.sampled_rows + draft + 1;
-      if (next < planned.token_count && plan.tokens_of(planned)[next] == token) {
+      if (!one.failed && !one.ended && next < planned.token_count &&
+          plan.tokens_of(planned)[next] == one.tokens.back()) {
         accepted.push_back(going[i]);
       }
     }
     going = std::move(accepted);
   }
+}
+
+bool Worker::Limit(const PlannedSequence& planned,
+                   int32_t row,
+                   SampleRow& sample,
+                   SequenceResult& one) {
+  if (!slot_of(planned).admitted.constrained) return true;
+  BT_CHECK(masks_ != nullptr);
+  if (const std::string& error = masks_->error(planned.slot); !error.empty()) {
+    Fail(planned, error, one);
+    return false;
+  }
+  const StepMasks::Choice choice =
+      masks_->Choose(planned.slot, row, slot_of(planned).mask, sample.banned);
+  if (choice.mask.empty()) {
+    // After a draft there is a token to tell of first; the end comes with the next step.
+    if (row > 0) return false;
+    one.ended = slot_of(planned).over = true;
+    masks_->Drop(planned.slot);
+    return false;
+  }
+  sample.mask = choice.mask;
+  if (choice.lifts_ban) {
+    sample.banned = {};
+    one.ended = true;  // with the token that is now sampled
+  }
+  return true;
+}
+
+void Worker::TakeToken(const PlannedSequence& planned,
+                       const SampleResult& sampled,
+                       SequenceResult& one) {
+  Slot& slot = slot_of(planned);
+  const TokenId token = sampled.token;
+  if (token < 0) return Fail(planned, "", one);
+  if (slot.admitted.constrained && !masks_->Accept(planned.slot, token)) {
+    return Fail(planned, masks_->error(planned.slot), one);
+  }
+  one.tokens.push_back(token);
+  if (slot.admitted.sampling.logprobs >= 0) one.logprobs.push_back(ToLogprobs(sampled.logprobs));
+  slot.output.push_back(token);
+  if (one.ended) slot.over = true;
 }
 
 SampleRow Worker::RowFor(const Slot& slot, int32_t logits_row) const {

@@ -10,7 +10,9 @@
 #include "base/status.h"
 #include "cache/kv_storage.h"
 #include "device/buffer.h"
+#include "engine/constraint_table.h"
 #include "engine/executor.h"
+#include "engine/step_masks.h"
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
 #include "schedule/step_plan.h"
@@ -20,7 +22,9 @@ namespace baltoro {
 struct WorkerConfig {
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
-  int32_t logits_rows_max = 320;  // of one step
+  int32_t logits_rows_max = 320;                       // of one step
+  std::shared_ptr<const ConstraintTable> constraints;  // null: no request has one
+  int32_t mask_threads = 1;                            // that make masks while the model computes
 };
 
 class Worker final : public Executor {
@@ -40,9 +44,10 @@ class Worker final : public Executor {
  private:
   struct Slot {
     bool live = false;
-    bool failed = false;  // no token to go on from; plans made before that was known are not run
+    bool over = false;  // no token to go on from; plans made before that was known are not run
     AdmittedSequence admitted;
     std::vector<TokenId> output;
+    size_t output_before = 0;  // size of `output` when the step began
     std::vector<int32_t> blocks;
     std::vector<uint32_t> mask;  // of allowed_token_ids; empty: all
   };
@@ -58,6 +63,11 @@ class Worker final : public Executor {
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
+  // False if nothing may be sampled, which the result then says.
+  bool Limit(const PlannedSequence& planned, int32_t row, SampleRow& sample, SequenceResult& one);
+  void TakeToken(const PlannedSequence& planned, const SampleResult& sampled, SequenceResult& one);
+  void Undo(const PlannedSequence& planned, SequenceResult& one);
+  void Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one);
   SampleRow RowFor(const Slot& slot, int32_t logits_row) const;
   Slot& slot_of(const PlannedSequence& planned) {
     return slots_[static_cast<size_t>(planned.slot)];
@@ -72,6 +82,7 @@ class Worker final : public Executor {
   Arena arena_;
   Arena sample_arena_;
   std::vector<Slot> slots_;
+  std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
   double trial_seconds_ = 0;
 };
 

@@ -14,27 +14,7 @@ namespace {
 
 // Small, with the family's real widths of a head, and more tokens than two cache blocks.
 K2Config SmallConfig() {
-  K2Config config;
-  config.hidden = 128;
-  config.layers = 3;
-  config.heads = 4;
-  config.q_lora = 64;
-  config.kv_lora = 512;
-  config.nope = 128;
-  config.rope_dim = 64;
-  config.value = 128;
-  config.intermediate = 192;
-  config.moe_intermediate = 64;
-  config.experts = 8;
-  config.shared_experts = 1;
-  config.dense_layers = 1;
-  config.router.experts = 8;
-  config.router.top_k = 3;
-  config.router.scaling = 2;
-  config.router_has_bias = true;
-  config.positions_max = 512;
-  config.vocab = 90;
-  return config;
+  return test::SmallConfig(/*layers=*/3, /*heads=*/4);
 }
 
 std::vector<int32_t> Tokens(int64_t count) {

@@ -46,6 +46,30 @@ std::string TinyBytes(const SourceTensor& tensor, uint32_t stream) {
 
 }  // namespace
 
+K2Config SmallConfig(int32_t layers, int32_t heads) {
+  K2Config config;
+  config.hidden = 128;
+  config.layers = layers;
+  config.heads = heads;
+  config.q_lora = 64;
+  config.kv_lora = 512;
+  config.nope = 128;
+  config.rope_dim = 64;
+  config.value = 128;
+  config.intermediate = 192;
+  config.moe_intermediate = 64;
+  config.experts = 8;
+  config.shared_experts = 1;
+  config.dense_layers = 1;
+  config.router.experts = 8;
+  config.router.top_k = 3;
+  config.router.scaling = 2;
+  config.router_has_bias = true;
+  config.positions_max = 512;
+  config.vocab = 90;
+  return config;
+}
+
 std::optional<SourceTensor> TinySource::Find(std::string_view name,
                                              const std::vector<int64_t>& wanted) {
   const bool bias = name.ends_with("e_score_correction_bias");

@@ -19,6 +19,8 @@ struct Told {
   FinishReason finish = FinishReason::kNone;
   std::string error;
   int finals = 0, events = 0;
+  int starts = 0;
+  bool token_before_start = false;
   int32_t cached_tokens = 0;
 };
 
@@ -29,6 +31,8 @@ class EventLog {
       const std::lock_guard lock(mutex_);
       for (TokenEvent& event : events) {
         Told& told = told_[event.request];
+        if (event.started) ++told.starts;
+        if (told.starts == 0 && !event.tokens.empty()) told.token_before_start = true;
         told.tokens.insert(told.tokens.end(), event.tokens.begin(), event.tokens.end());
         told.logprobs.insert(told.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
         if (!event.prompt_logprobs.empty()) told.prompt_logprobs = event.prompt_logprobs;
@@ -45,6 +49,9 @@ class EventLog {
   // What the request was told by its end, or by the time that patience ends.
   Told WaitForEnd(uint64_t id, double seconds = 20) {
     return WaitUntil(id, seconds, [](const Told& told) { return told.finals > 0; });
+  }
+  Told WaitForStart(uint64_t id, double seconds = 20) {
+    return WaitUntil(id, seconds, [](const Told& told) { return told.starts > 0; });
   }
   Told WaitForTokens(uint64_t id, size_t count, double seconds = 20) {
     return WaitUntil(id, seconds, [&](const Told& told) { return told.tokens.size() >= count; });

@@ -1,0 +1,96 @@
+#pragma once
+
+// A whole engine around a tiny model, with scripted constraints.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "engine/local_engine.h"
+#include "engine/testing/event_log.h"
+#include "engine/testing/scripted_constraint.h"
+#include "engine/worker.h"
+#include "support/tiny_model.h"
+
+namespace baltoro::test {
+
+inline constexpr int32_t kVocab = 90;
+
+inline std::unique_ptr<K2Model> LoadSmall(ThreadPool* pool) {
+  TinySource source(true);
+  return std::move(K2Model::Load(SmallConfig(/*layers=*/2, /*heads=*/2), source,
+                                 CpuOps(DType::kBf16), pool, {}))
+      .value();
+}
+
+struct Setting {
+  int32_t threads = 2;
+  int32_t num_blocks = 64;
+  int32_t max_num_seqs = 16;
+  int32_t max_num_batched_tokens = 512;
+  bool prefix_caching = false;
+  bool async = false;
+};
+
+class ModelEngine {
+ public:
+  explicit ModelEngine(const Setting& setting) {
+    auto pool = std::make_unique<ThreadPool>(setting.threads);
+    auto model = LoadSmall(pool.get());
+    auto kv = KvStorage::Create({.layers = 2, .num_blocks = setting.num_blocks, .width = 576});
+    const auto table = std::make_shared<ConstraintTable>();
+    auto worker = Worker::Create({.max_num_seqs = setting.max_num_seqs,
+                                  .max_num_batched_tokens = setting.max_num_batched_tokens,
+                                  .logits_rows_max = setting.max_num_seqs + 64,
+                                  .constraints = table,
+                                  .mask_threads = 1},
+                                 std::move(pool), std::move(model), std::move(kv).value());
+    EngineConfig config;
+    config.max_num_seqs = setting.max_num_seqs;
+    config.max_num_batched_tokens = setting.max_num_batched_tokens;
+    config.enable_prefix_caching = setting.prefix_caching;
+    config.async_scheduling = setting.async;
+    EngineInfo info;
+    info.max_model_len = std::min(512, setting.num_blocks * kBlockTokens);
+    info.vocab_size = kVocab;
+    info.num_blocks = setting.num_blocks;
+    info.kv_cache_tokens = info.num_blocks * kBlockTokens;
+    info.constraints = true;
+    engine_ = std::make_unique<LocalEngine>(config, info, std::move(worker).value(), log_.sink(),
+                                            factory_, table);
+  }
+
+  void Submit(const Request& request) {
+    const Status status = engine_->Submit(request);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  Told Wait(uint64_t id) { return log_.WaitForEnd(id, 60); }
+  Told Ask(const Request& request) {
+    Submit(request);
+    return Wait(static_cast<uint64_t>(request.id));
+  }
+  void Abort(uint64_t id) { engine_->Abort(RequestId{id}); }
+  EventLog& log() { return log_; }
+  EngineStats stats() const { return engine_->stats(); }
+  const ScriptedCalls& constraints() const { return factory_->calls(); }
+
+ private:
+  EventLog log_;
+  std::shared_ptr<ScriptedFactory> factory_ = std::make_shared<ScriptedFactory>();
+  std::unique_ptr<LocalEngine> engine_;
+};
+
+inline Request MakeRequest(uint64_t id, int prompt, int max_tokens) {
+  Request request;
+  request.id = RequestId{id};
+  for (int i = 0; i < prompt; ++i) {
+    request.prompt.push_back(static_cast<TokenId>((id * 31 + i * i * 7 + i) % kVocab));
+  }
+  request.sampling.temperature = 0;
+  request.stop.max_tokens = max_tokens;
+  return request;
+}
+
+}  // namespace baltoro::test
