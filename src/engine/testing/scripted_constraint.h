@@ -42,7 +42,7 @@ struct Script {
 
   static Script Parse(const std::string& text) {
     Script script;
-    std::istringstream words(text);
+    std::istringstream words(text.substr(0, 1000));  // what follows is weight
     for (std::string word; words >> word;) {
       if (word == "loop") {
         script.loop = true;
