@@ -21,12 +21,16 @@ bool ApiKeys::Accept(std::string_view authorization) const {
   constexpr std::string_view kScheme = "Bearer ";
   const bool bearer = authorization.size() > kScheme.size() &&
                       EqualsIgnoreCase(authorization.substr(0, kScheme.size()), kScheme);
-  const Digest given = DigestOf(bearer ? authorization.substr(kScheme.size()) : std::string_view());
+  return AcceptKey(bearer ? authorization.substr(kScheme.size()) : std::string_view());
+}
+
+bool ApiKeys::AcceptKey(std::string_view key) const {
+  const Digest given = DigestOf(key);
   int found = 0;
   for (const Digest& known : digests_) {
     found |= static_cast<int>(CRYPTO_memcmp(given.data(), known.data(), known.size()) == 0);
   }
-  return bearer && found != 0;
+  return !key.empty() && found != 0;
 }
 
 }  // namespace baltoro

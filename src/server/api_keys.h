@@ -15,6 +15,7 @@ class ApiKeys {
   bool empty() const { return digests_.empty(); }
   // `authorization`: the header's value; the scheme "Bearer" is compared without case.
   bool Accept(std::string_view authorization) const;
+  bool AcceptKey(std::string_view key) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;

@@ -1,5 +1,6 @@
 // The routes that tell about the server itself.
 
+#include "server/route_path.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -25,32 +26,40 @@ void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
               .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
 
-void Server::Models(HttpRequest /*request*/, Reply reply) {
+Json Server::ModelCard(const std::string& name) const {
   const auto info = engine_.info();
+  const Json permission = {{"id", "modelperm-" + name},
+                           {"object", "model_permission"},
+                           {"created", started_unix_},
+                           {"allow_create_engine", false},
+                           {"allow_sampling", true},
+                           {"allow_logprobs", true},
+                           {"allow_search_indices", false},
+                           {"allow_view", true},
+                           {"allow_fine_tuning", false},
+                           {"organization", "*"},
+                           {"group", nullptr},
+                           {"is_blocking", false}};
+  return {{"id", name},
+          {"object", "model"},
+          {"created", started_unix_},
+          {"owned_by", "baltoro"},
+          {"root", config_.model_path},
+          {"parent", nullptr},
+          {"max_model_len", info ? Json(info->max_model_len) : Json()},
+          {"permission", Json::array({permission})}};
+}
+
+void Server::Models(HttpRequest /*request*/, Reply reply) {
   Json list = Json::array();
-  for (const std::string& name : config_.model_names) {
-    const Json permission = {{"id", "modelperm-" + name},
-                             {"object", "model_permission"},
-                             {"created", started_unix_},
-                             {"allow_create_engine", false},
-                             {"allow_sampling", true},
-                             {"allow_logprobs", true},
-                             {"allow_search_indices", false},
-                             {"allow_view", true},
-                             {"allow_fine_tuning", false},
-                             {"organization", "*"},
-                             {"group", nullptr},
-                             {"is_blocking", false}};
-    list.push_back({{"id", name},
-                    {"object", "model"},
-                    {"created", started_unix_},
-                    {"owned_by", "baltoro"},
-                    {"root", config_.model_path},
-                    {"parent", nullptr},
-                    {"max_model_len", info ? Json(info->max_model_len) : Json()},
-                    {"permission", Json::array({permission})}});
-  }
+  for (const std::string& name : config_.model_names) list.push_back(ModelCard(name));
   reply.SendJson(Json{{"object", "list"}, {"data", list}}.dump());
+}
+
+void Server::Model(HttpRequest request, Reply reply) {
+  const std::string name = PathArgument("/v1/models/{model}", request.path);
+  if (const auto error = CheckModel(name)) return Reject(reply, Rejection::kNotFound, *error);
+  reply.SendJson(ModelCard(name).dump());
 }
 
 }  // namespace baltoro

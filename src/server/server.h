@@ -35,6 +35,7 @@
 #include "server/job_thread.h"
 #include "server/metrics.h"
 #include "server/reply.h"
+#include "server/response_store.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -123,12 +124,22 @@ class Server {
   void Health(HttpRequest request, Reply reply);
   void Version(HttpRequest request, Reply reply);
   void Models(HttpRequest request, Reply reply);
+  void Model(HttpRequest request, Reply reply);
+  Json ModelCard(const std::string& name) const;
   void MetricsText(HttpRequest request, Reply reply);
   void Load(HttpRequest request, Reply reply);
   void Tokenize(HttpRequest request, Reply reply);
   void Detokenize(HttpRequest request, Reply reply);
   void ChatCompletions(HttpRequest request, Reply reply);
   void Completions(HttpRequest request, Reply reply);
+  void Messages(HttpRequest request, Reply reply);
+  void CountTokens(HttpRequest request, Reply reply);
+  void Responses(HttpRequest request, Reply reply);
+  void ReadResponse(HttpRequest request, Reply reply);
+  void DeleteResponse(HttpRequest request, Reply reply);
+  void CancelResponse(HttpRequest request, Reply reply);
+  void OpenApi(HttpRequest request, Reply reply);
+  void Docs(HttpRequest request, Reply reply);
 
   // Prepares, and then launches on the reply's I/O thread or refuses.
   using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
@@ -138,6 +149,10 @@ class Server {
   std::optional<ApiError> PrepareConversation(ChatRequest chat, Prepared& out);
   std::optional<ApiError> PrepareChat(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> PrepareCompletion(const HttpRequest& request, Prepared& out);
+  std::optional<ApiError> PrepareMessages(const HttpRequest& request, Prepared& out);
+  std::optional<ApiError> CountTokensOf(const HttpRequest& request,
+                                        std::vector<TokenId>& prompt) const;
+  std::optional<ApiError> PrepareResponse(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> TokenizeBody(const HttpRequest& request, std::string& out) const;
   std::optional<ApiError> DetokenizeBody(const HttpRequest& request, std::string& out) const;
   GenerationOptions OptionsOf(const GenerationFields& fields) const;
@@ -165,6 +180,7 @@ class Server {
   std::atomic<int64_t> active_{0};  // generating exchanges, from their preparation on
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_seed_{0};
+  ResponseStore responses_{clock_};
   const uint64_t name_salt_;
   const int64_t started_unix_;
   Dispatcher dispatcher_;

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "server/messages_shape.h"
+#include "server/route_path.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -39,17 +41,27 @@ const std::vector<Server::Route>& Server::Routes() {
       {"GET", "/version", &Server::Version, false, false},
       {"GET", "/metrics", &Server::MetricsText, false, false},
       {"GET", "/load", &Server::Load, true, false},
+      {"GET", "/docs", &Server::Docs, false, false},
+      {"GET", "/openapi.json", &Server::OpenApi, false, false},
       {"GET", "/v1/models", &Server::Models, true, true},
+      {"GET", "/v1/models/{model}", &Server::Model, true, true},
       {"POST", "/tokenize", &Server::Tokenize, true, true},
       {"POST", "/detokenize", &Server::Detokenize, true, true},
       {"POST", "/v1/chat/completions", &Server::ChatCompletions, true, true},
       {"POST", "/v1/completions", &Server::Completions, true, true},
+      {"POST", "/v1/messages", &Server::Messages, true, true},
+      {"POST", "/v1/messages/count_tokens", &Server::CountTokens, true, true},
+      {"POST", "/v1/responses", &Server::Responses, true, true},
+      {"GET", "/v1/responses/{id}", &Server::ReadResponse, true, true},
+      {"DELETE", "/v1/responses/{id}", &Server::DeleteResponse, true, true},
+      {"POST", "/v1/responses/{id}/cancel", &Server::CancelResponse, true, true},
   };
   return routes;
 }
 
 bool Server::Authorised(const HttpRequest& request) const {
-  return keys_.empty() || keys_.Accept(request.Header("authorization"));
+  return keys_.empty() || keys_.Accept(request.Header("authorization")) ||
+         keys_.AcceptKey(request.Header("x-api-key"));
 }
 
 HttpHeaders Server::CorsHeaders(const HttpRequest& request) const {
@@ -108,28 +120,34 @@ void Server::Handle(HttpRequest request, Responder responder) {
   const Route* found = nullptr;
   std::string allowed;  // methods of the path
   for (const Route& route : Routes()) {
-    if (route.path != request.path) continue;
+    if (!PathMatches(route.path, request.path)) continue;
     allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
     const bool head = request.method == "HEAD" && route.method == "GET";
     if (route.method == request.method || head) found = &route;
   }
   Reply reply = MakeReply(request, std::move(responder), found);
+  const bool messages = request.path.starts_with("/v1/messages");
+  if (messages) reply.SetErrorForm(&MessagesErrorBody);
   if (request.method == "OPTIONS") return reply.Send({.status = 200, .headers = {}, .body = ""});
 
   // A caller without a key learns nothing, not even which paths exist.
   const bool open = found != nullptr && !found->needs_key;
   if (!open && !Authorised(request)) {
     metrics_->CountRejected(Rejection::kUnauthorized);
-    return reply.Send({.status = 401,
-                       .headers = {{"www-authenticate", "Bearer"}},
-                       .body = R"({"error":"Unauthorized"})"});
+    const ApiError error{.status = 401, .type = "", .message = "Unauthorized", .param = {}};
+    return reply.Send(
+        {.status = 401,
+         .headers = {{"www-authenticate", "Bearer"}},
+         .body = messages ? MessagesErrorBody(error) : R"({"error":"Unauthorized"})"});
   }
   if (found == nullptr) {
     metrics_->CountRejected(Rejection::kNotFound);
     ApiError error;
     error.status = allowed.empty() ? 404 : 405;
     error.type = error.message = HttpReason(error.status);
-    HttpResponse response{.status = error.status, .headers = {}, .body = ErrorBody(error)};
+    HttpResponse response{.status = error.status,
+                          .headers = {},
+                          .body = messages ? MessagesErrorBody(error) : ErrorBody(error)};
     if (!allowed.empty()) response.headers.emplace_back("allow", allowed);
     return reply.Send(std::move(response));
   }

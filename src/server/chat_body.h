@@ -1,0 +1,67 @@
+#pragma once
+
+// APIs in other forms than OpenAI's chat are translated: their body becomes one of
+// /v1/chat/completions, which ReadChatRequest then checks like any other. What is here is common to
+// those translations.
+
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "server/api_error.h"
+
+namespace baltoro {
+
+// Puts chat messages together from pieces. Pieces of the assistant that follow each other become
+// one message, as the template wants them.
+class ChatMessages {
+ public:
+  // `content`: a string or a list of {"type": "text", "text"} parts. Role system, developer, user.
+  void Add(std::string_view role, Json content);
+  void AddAssistantText(std::string_view text);
+  void AddReasoning(std::string_view text);
+  // `arguments`: an object, or a string with one.
+  void AddToolCall(std::string_view id, std::string_view name, Json arguments);
+  void AddToolResult(std::string_view id, Json content);
+  // The assistant's next piece begins a message of its own.
+  void EndMessage();
+  // The list; nothing stays here.
+  Json Take();
+
+ private:
+  Json& Assistant();
+
+  Json messages_ = Json::array();
+  Json assistant_;  // being put together, or null
+};
+
+// {"type": "text", "text": text}
+Json TextPart(std::string_view text);
+// One declaration of a function as chat wants it. `parameters` may be null.
+Json FunctionTool(const Json& name,
+                  const Json* description,
+                  const Json* parameters,
+                  const Json* strict);
+
+// Copies the fields that mean the same in every API of this server and are extensions of its own:
+// seed, penalties, cache_salt and the like.
+void CopyExtensions(const Json& body, Json& chat);
+// The names of those fields.
+std::span<const std::string_view> ExtensionFields();
+
+struct FieldName {
+  std::string_view chat, here;
+};
+// An error of the chat request, told with this API's own names of the fields.
+ApiError WithNames(ApiError error, std::initializer_list<FieldName> names);
+
+// 400 that names a place inside the body: "messages.0.content.1: why".
+ApiError BadPlace(std::string place, std::string_view why);
+
+// A member that is a string, or null.
+const std::string* StringMember(const Json& object, std::string_view name);
+
+}  // namespace baltoro

@@ -1,0 +1,58 @@
+// POST /v1/messages and /v1/messages/count_tokens.
+
+#include "server/messages_request.h"
+#include "server/messages_shape.h"
+#include "server/server_internal.h"
+
+namespace baltoro {
+
+void Server::Messages(HttpRequest request, Reply reply) {
+  Generate(std::move(request), std::move(reply), &Server::PrepareMessages);
+}
+
+void Server::CountTokens(HttpRequest request, Reply reply) {
+  RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
+    std::vector<TokenId> prompt;
+    if (const auto error = CountTokensOf(asked, prompt)) {
+      return Reject(answer, Rejection::kInvalid, *error);
+    }
+    answer.SendJson(Json{{"input_tokens", prompt.size()}}.dump());
+  });
+}
+
+std::optional<ApiError> Server::CountTokensOf(const HttpRequest& request,
+                                              std::vector<TokenId>& prompt) const {
+  Json body;
+  if (auto error = ReadBody(request, body)) return error;
+  MessagesRequest messages;
+  if (auto error = ReadMessagesRequest(body, MessagesUse::kCount, messages)) return error;
+  const GenerationLimits limits = Limits();
+  ChatRequest chat;
+  auto error = ReadChatRequest(messages.chat, limits, config_.default_template_kwargs, chat);
+  if (!error) error = CheckModel(chat.fields.model);
+  if (!error) error = RenderChat(chat, limits, prompt);
+  if (error) return MessagesFieldNames(*error);
+  return std::nullopt;
+}
+
+std::optional<ApiError> Server::PrepareMessages(const HttpRequest& request, Prepared& out) {
+  Json body;
+  if (auto error = ReadBody(request, body)) return error;
+  MessagesRequest messages;
+  if (auto error = ReadMessagesRequest(body, MessagesUse::kGenerate, messages)) return error;
+  ChatRequest chat;
+  if (auto error =
+          ReadChatRequest(messages.chat, Limits(), config_.default_template_kwargs, chat)) {
+    return MessagesFieldNames(*error);
+  }
+  out.answer_id = AnswerId("msg", request, chat.fields);
+  out.shape = MakeMessagesShape({.id = out.answer_id,
+                                 .model = config_.model_names.front(),
+                                 .show_thinking = messages.show_thinking && chat.include_reasoning,
+                                 .parallel_tool_calls = chat.parallel_tool_calls});
+  if (auto error = PrepareConversation(std::move(chat), out)) return MessagesFieldNames(*error);
+  out.options.continuous_usage = true;  // the first event tells what the prompt was
+  return std::nullopt;
+}
+
+}  // namespace baltoro

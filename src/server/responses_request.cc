@@ -1,0 +1,393 @@
+#include "server/responses_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/chat_body.h"
+#include "server/field_reader.h"
+
+namespace baltoro {
+namespace {
+
+using Error = std::optional<ApiError>;
+
+constexpr size_t kItemsMax = 8192;
+constexpr size_t kToolsMax = 128;
+constexpr size_t kMetadataMax = 16;
+constexpr size_t kMetadataKeyBytesMax = 64;
+constexpr size_t kMetadataValueBytesMax = 512;
+
+std::string Place(std::string_view parent, size_t index) {
+  return fmt::format("{}[{}]", parent, index);
+}
+
+// A string, or a list of text parts.
+Error ReadText(const Json& content, const std::string& place, Json& out) {
+  if (content.is_string()) {
+    out = content;
+    return std::nullopt;
+  }
+  if (!content.is_array()) return BadPlace(place, "must be a string or a list of parts");
+  Json parts = Json::array();
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& part = content[i];
+    const std::string here = Place(place, i);
+    const std::string* type = part.is_object() ? StringMember(part, "type") : nullptr;
+    if (type == nullptr) return BadPlace(here, "must be an object with a type");
+    const bool refusal = *type == "refusal";
+    if (!refusal && *type != "input_text" && *type != "output_text" && *type != "text" &&
+        *type != "reasoning_text" && *type != "summary_text") {
+      return BadPlace(here + ".type",
+                      "\"" + *type + "\" is not available: this model reads text only");
+    }
+    const std::string* text = StringMember(part, refusal ? "refusal" : "text");
+    if (text == nullptr) return BadPlace(here + ".text", "must be a string");
+    parts.push_back(TextPart(*text));
+  }
+  if (parts.empty()) {
+    out = "";
+  } else if (parts.size() == 1) {
+    out = parts[0]["text"];
+  } else {
+    out = std::move(parts);
+  }
+  return std::nullopt;
+}
+
+std::string Joined(const Json& text) {
+  if (text.is_string()) return text.get<std::string>();
+  std::string out;
+  for (const Json& part : text) out += part["text"].get_ref<const std::string&>();
+  return out;
+}
+
+Error ReadMessage(const Json& item, const std::string& place, ChatMessages& out) {
+  const std::string* role = StringMember(item, "role");
+  if (role == nullptr ||
+      (*role != "user" && *role != "assistant" && *role != "system" && *role != "developer")) {
+    return BadPlace(place + ".role", "must be user, assistant, system or developer");
+  }
+  const auto content = item.find("content");
+  if (content == item.end()) return BadPlace(place + ".content", "is required");
+  Json text;
+  if (auto error = ReadText(*content, place + ".content", text)) return error;
+  if (*role == "assistant") {
+    out.AddAssistantText(Joined(text));
+  } else {
+    out.Add(*role, std::move(text));
+  }
+  return std::nullopt;
+}
+
+Error ReadReasoning(const Json& item, const std::string& place, ChatMessages& out) {
+  // A summary is no reasoning, and what is encrypted cannot be read here.
+  const auto content = item.find("content");
+  if (content == item.end() || content->is_null()) return std::nullopt;
+  Json text;
+  if (auto error = ReadText(*content, place + ".content", text)) return error;
+  if (text != "") out.AddReasoning(Joined(text));
+  return std::nullopt;
+}
+
+Error ReadItem(const Json& item, const std::string& place, ChatMessages& out) {
+  if (!item.is_object()) return BadPlace(place, "must be an object");
+  const std::string* type = StringMember(item, "type");
+  if (type == nullptr || *type == "message") return ReadMessage(item, place, out);
+  if (*type == "reasoning") return ReadReasoning(item, place, out);
+  if (*type == "function_call") {
+    const std::string* id = StringMember(item, "call_id");
+    const std::string* name = StringMember(item, "name");
+    const std::string* arguments = StringMember(item, "arguments");
+    if (id == nullptr) return BadPlace(place + ".call_id", "must be a string");
+    if (name == nullptr) return BadPlace(place + ".name", "must be a string");
+    if (arguments == nullptr) return BadPlace(place + ".arguments", "must be a string");
+    out.AddToolCall(*id, *name, *arguments);
+    return std::nullopt;
+  }
+  if (*type == "function_call_output") {
+    const std::string* id = StringMember(item, "call_id");
+    const auto output = item.find("output");
+    if (id == nullptr) return BadPlace(place + ".call_id", "must be a string");
+    if (output == item.end()) return BadPlace(place + ".output", "is required");
+    Json text;
+    if (auto error = ReadText(*output, place + ".output", text)) return error;
+    out.AddToolResult(*id, std::move(text));
+    return std::nullopt;
+  }
+  if (*type == "item_reference") {
+    return BadPlace(place, "send the item itself, or continue with previous_response_id");
+  }
+  return BadPlace(place + ".type", "\"" + *type + "\" is not an item that this server knows");
+}
+
+Error ReadInput(FieldReader& reader, const Json& earlier, ResponsesRequest& out) {
+  const Json* input = reader.Find("input");
+  if (input == nullptr) return BadPlace("input", "is required");
+  if (!input->is_string() && !input->is_array()) {
+    return BadPlace("input", "must be a string or a list of items");
+  }
+  if (input->empty() && input->is_array() && earlier.empty()) {
+    return BadPlace("input", "must hold at least one item");
+  }
+  out.items = earlier;
+  if (input->is_string()) {
+    out.items.push_back({{"type", "message"}, {"role", "user"}, {"content", *input}});
+  } else {
+    for (const Json& item : *input) out.items.push_back(item);
+  }
+  if (out.items.size() > kItemsMax) {
+    return BadPlace("input", fmt::format("more than {} items", kItemsMax));
+  }
+  ChatMessages messages;
+  std::string instructions;
+  reader.String("instructions", instructions, SIZE_MAX);
+  if (!reader.ok()) return reader.error();
+  if (!instructions.empty()) messages.Add("system", instructions);
+  for (size_t i = 0; i < out.items.size(); ++i) {
+    // An earlier item was read once before, so the index of a wrong one is the input's own.
+    const size_t own = i - std::min(i, earlier.size());
+    if (auto error = ReadItem(out.items[i], Place("input", own), messages)) return error;
+  }
+  out.chat["messages"] = messages.Take();
+  return std::nullopt;
+}
+
+Error ReadTools(FieldReader& reader, Json& chat) {
+  const Json* tools = reader.Find("tools");
+  if (tools == nullptr) return std::nullopt;
+  if (!tools->is_array()) return BadPlace("tools", "must be a list");
+  if (tools->size() > kToolsMax) {
+    return BadPlace("tools", fmt::format("more than {} tools", kToolsMax));
+  }
+  for (size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const std::string place = Place("tools", i);
+    if (!tool.is_object()) return BadPlace(place, "must be an object");
+    FieldReader fields(tool);
+    const Json* type = fields.Find("type");
+    if (type == nullptr || *type != "function") {
+      return BadPlace(place + ".type", "only functions of the client's own are available");
+    }
+    const Json* name = fields.Find("name");
+    if (name == nullptr || !name->is_string() || name->get_ref<const std::string&>().empty()) {
+      return BadPlace(place + ".name", "must be a string that is not empty");
+    }
+    const Json* description = fields.Find("description");
+    if (description != nullptr && !description->is_string()) {
+      return BadPlace(place + ".description", "must be a string");
+    }
+    const Json* parameters = fields.Find("parameters");
+    if (parameters != nullptr && !parameters->is_object()) {
+      return BadPlace(place + ".parameters", "must be an object");
+    }
+    const Json* strict = fields.Find("strict");
+    if (strict != nullptr && !strict->is_boolean()) {
+      return BadPlace(place + ".strict", "must be true or false");
+    }
+    chat["tools"].push_back(FunctionTool(*name, description, parameters, strict));
+  }
+  return std::nullopt;
+}
+
+Error ReadAllowedTools(const Json& choice, Json& chat) {
+  const auto listed = choice.find("tools");
+  if (listed == choice.end() || !listed->is_array()) {
+    return BadPlace("tool_choice.tools", "must be a list");
+  }
+  Json kept = Json::array();
+  for (const Json& tool : chat.value("tools", Json::array())) {
+    const auto& name = tool["function"]["name"];
+    const bool allowed = std::any_of(listed->begin(), listed->end(), [&](const Json& one) {
+      return one.is_object() && one.value("name", Json()) == name;
+    });
+    if (allowed) kept.push_back(tool);
+  }
+  if (kept.size() != listed->size()) {
+    return BadPlace("tool_choice.tools", "must name functions of tools, each once");
+  }
+  const bool required = choice.value("mode", Json("auto")) == "required";
+  chat["tool_choice"] = kept.empty() ? "none" : required ? "required" : "auto";
+  chat["tools"] = std::move(kept);
+  return std::nullopt;
+}
+
+Error ReadToolChoice(FieldReader& reader, Json& chat) {
+  const Json* choice = reader.Find("tool_choice");
+  if (choice == nullptr) return std::nullopt;
+  if (choice->is_string()) {
+    const bool needs_tools = *choice == "auto" && !chat.contains("tools");
+    if (!needs_tools) chat["tool_choice"] = *choice;
+    return std::nullopt;
+  }
+  const std::string* type = choice->is_object() ? StringMember(*choice, "type") : nullptr;
+  if (type != nullptr && *type == "allowed_tools") return ReadAllowedTools(*choice, chat);
+  const std::string* name = type != nullptr ? StringMember(*choice, "name") : nullptr;
+  if (name == nullptr || *type != "function") {
+    return BadPlace("tool_choice",
+                    "must be \"none\", \"auto\", \"required\", "
+                    "{\"type\": \"function\", \"name\": ...} or allowed_tools");
+  }
+  chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
+  return std::nullopt;
+}
+
+Error ReadTextFormat(FieldReader& reader, Json& chat) {
+  const Json* text = reader.Find("text");
+  if (text == nullptr) return std::nullopt;
+  if (!text->is_object()) return BadPlace("text", "must be an object");
+  FieldReader fields(*text);
+  const Json* format = fields.Find("format");
+  if (format == nullptr) return std::nullopt;
+  const std::string* type = format->is_object() ? StringMember(*format, "type") : nullptr;
+  if (type == nullptr) return BadPlace("text.format", "must be an object with a type");
+  Json as_chat = {{"type", *type}};
+  if (*type == "json_schema") {
+    for (const char* name : {"name", "description", "schema", "strict"}) {
+      const auto member = format->find(name);
+      if (member != format->end()) as_chat["json_schema"][name] = *member;
+    }
+  }
+  chat["response_format"] = std::move(as_chat);
+  return std::nullopt;
+}
+
+Error ReadEffort(FieldReader& reader, Json& chat) {
+  const Json* reasoning = reader.Find("reasoning");
+  if (reasoning == nullptr) return std::nullopt;
+  if (!reasoning->is_object()) return BadPlace("reasoning", "must be an object");
+  FieldReader fields(*reasoning);
+  if (const Json* effort = fields.Find("effort"); effort != nullptr) {
+    chat["reasoning_effort"] = *effort;
+  }
+  return std::nullopt;
+}
+
+Error ReadMetadata(FieldReader& reader) {
+  const Json* metadata = reader.Find("metadata");
+  if (metadata == nullptr) return std::nullopt;
+  if (!metadata->is_object()) return BadPlace("metadata", "must be an object");
+  if (metadata->size() > kMetadataMax) {
+    return BadPlace("metadata", fmt::format("more than {} entries", kMetadataMax));
+  }
+  for (const auto& [key, value] : metadata->items()) {
+    const bool fits = key.size() <= kMetadataKeyBytesMax && value.is_string() &&
+                      value.get_ref<const std::string&>().size() <= kMetadataValueBytesMax;
+    if (!fits) {
+      return BadPlace("metadata",
+                      fmt::format("keys have at most {} bytes, values are strings of at most {}",
+                                  kMetadataKeyBytesMax, kMetadataValueBytesMax));
+    }
+  }
+  return std::nullopt;
+}
+
+// What would change the answer if it were ignored.
+Error RefuseUnknownWays(FieldReader& reader) {
+  bool background = false;
+  reader.Bool("background", background);
+  if (background) reader.Fail("background", "answers are not made in the background");
+  for (const char* name : {"conversation", "prompt"}) {
+    if (reader.Find(name) != nullptr) {
+      reader.Fail(name, "nothing of that name is kept here; use previous_response_id or input");
+    }
+  }
+  int64_t top_logprobs = 0;
+  reader.Integer("top_logprobs", top_logprobs, 0, 20);
+  if (top_logprobs > 0) {
+    reader.Fail("top_logprobs", "is not available here; /v1/chat/completions has it");
+  }
+  if (const Json* include = reader.Find("include"); include != nullptr) {
+    if (!include->is_array()) return BadPlace("include", "must be a list of strings");
+    for (const Json& one : *include) {
+      if (one == "message.output_text.logprobs") {
+        reader.Fail("include", "log-probabilities: /v1/chat/completions has them");
+      }
+    }
+  }
+  std::string truncation = "disabled";
+  reader.String("truncation", truncation, 32);
+  if (truncation != "disabled" && truncation != "auto") {
+    reader.Fail("truncation", "must be \"auto\" or \"disabled\"");
+  }
+  return reader.error();
+}
+
+Error ReadSampling(FieldReader& reader, Json& chat) {
+  const auto copy = [&](std::string_view name, std::string_view as) {
+    if (const Json* field = reader.Find(name); field != nullptr) chat[std::string(as)] = *field;
+  };
+  copy("model", "model");
+  copy("max_output_tokens", "max_completion_tokens");
+  copy("temperature", "temperature");
+  copy("top_p", "top_p");
+  copy("top_k", "top_k");
+  copy("stop", "stop");
+  copy("stream", "stream");
+  copy("parallel_tool_calls", "parallel_tool_calls");
+  copy("user", "user");
+  int64_t calls = 0;  // of tools that a server has; this one has none
+  reader.Integer("max_tool_calls", calls, 1, INT32_MAX);
+  return reader.error();
+}
+
+void FillEcho(const Json& body, Json& echo) {
+  const auto take = [&](const char* name, Json otherwise) {
+    const auto found = body.find(name);
+    const bool given = found != body.end() && !found->is_null();
+    echo[name] = given ? *found : std::move(otherwise);
+  };
+  take("instructions", nullptr);
+  take("max_output_tokens", nullptr);
+  take("max_tool_calls", nullptr);
+  take("metadata", Json::object());
+  take("parallel_tool_calls", true);
+  take("previous_response_id", nullptr);
+  take("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
+  take("store", true);
+  take("text", {{"format", {{"type", "text"}}}});
+  take("tool_choice", "auto");
+  take("tools", Json::array());
+  take("truncation", "disabled");
+  take("user", nullptr);
+  echo["background"] = false;
+  echo["service_tier"] = "default";
+  echo["top_logprobs"] = 0;
+}
+
+}  // namespace
+
+Error ReadPreviousId(const Json& body, std::string& out) {
+  FieldReader reader(body);
+  reader.String("previous_response_id", out, 256);
+  return reader.error();
+}
+
+Error ReadResponsesRequest(const Json& body, const Json& earlier, ResponsesRequest& out) {
+  FieldReader reader(body);
+  out.chat = Json::object();
+  CopyExtensions(body, out.chat);
+  if (auto error = RefuseUnknownWays(reader)) return error;
+  if (auto error = ReadInput(reader, earlier, out)) return error;
+  if (auto error = ReadTools(reader, out.chat)) return error;
+  if (auto error = ReadToolChoice(reader, out.chat)) return error;
+  if (auto error = ReadTextFormat(reader, out.chat)) return error;
+  if (auto error = ReadEffort(reader, out.chat)) return error;
+  if (auto error = ReadMetadata(reader)) return error;
+  reader.Bool("store", out.store);
+  if (auto error = ReadSampling(reader, out.chat)) return error;
+  FillEcho(body, out.echo);
+  return std::nullopt;
+}
+
+ApiError ResponsesFieldNames(ApiError error) {
+  return WithNames(std::move(error), {{"max_completion_tokens", "max_output_tokens"},
+                                      {"max_tokens", "max_output_tokens"},
+                                      {"response_format", "text.format"},
+                                      {"reasoning_effort", "reasoning.effort"},
+                                      {"messages", "input"},
+                                      {"input_tokens", "input"}});
+}
+
+}  // namespace baltoro

@@ -1,0 +1,143 @@
+// /v1/responses: make an answer, read it again, delete it.
+
+#include <fmt/format.h>
+#include <openssl/sha.h>
+
+#include <array>
+#include <chrono>
+#include <iterator>
+#include <random>
+
+#include "server/responses_request.h"
+#include "server/responses_shape.h"
+#include "server/route_path.h"
+#include "server/server_internal.h"
+
+namespace baltoro {
+namespace {
+
+constexpr std::string_view kRoute = "/v1/responses/{id}";
+
+int64_t UnixNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+// Not to be guessed: on a server without keys the name is all that protects an answer.
+std::string RandomName() {
+  std::random_device random;
+  std::string out;
+  for (int i = 0; i < 4; ++i) fmt::format_to(std::back_inserter(out), "{:08x}", random());
+  return out;
+}
+
+// Who sent the request, as far as a server can tell: a digest of the key.
+std::string OwnerOf(const HttpRequest& request) {
+  std::string shown(request.Header("authorization"));
+  if (shown.empty()) shown = request.Header("x-api-key");
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
+  SHA256(reinterpret_cast<const unsigned char*>(shown.data()), shown.size(), digest.data());
+  return {digest.begin(), digest.end()};
+}
+
+ApiError NoSuchResponse(std::string_view param, const std::string& id) {
+  return NotFoundError(param, fmt::format("Response with id '{}' not found.", id.substr(0, 256)));
+}
+
+// A float as JSON shows it best: 0.6 and not 0.6000000238.
+Json Shortest(float value) {
+  Result<Json> parsed = ParseJson(fmt::format("{}", value));
+  return parsed.ok() ? std::move(parsed).value() : Json(value);
+}
+
+}  // namespace
+
+void Server::Responses(HttpRequest request, Reply reply) {
+  Generate(std::move(request), std::move(reply), &Server::PrepareResponse);
+}
+
+void Server::ReadResponse(HttpRequest request, Reply reply) {
+  const std::string id = PathArgument(kRoute, request.path);
+  if (request.query.find("stream=true") != std::string::npos) {
+    return Reject(reply, Rejection::kInvalid,
+                  BadRequest("stream", "stream: an answer is streamed only while it is made"));
+  }
+  const auto stored = responses_.Get(id, OwnerOf(request));
+  if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
+  reply.SendJson(stored->response);
+}
+
+void Server::DeleteResponse(HttpRequest request, Reply reply) {
+  const std::string id = PathArgument(kRoute, request.path);
+  if (!responses_.Erase(id, OwnerOf(request))) {
+    return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
+  }
+  reply.SendJson(Json{{"id", id}, {"object", "response"}, {"deleted", true}}.dump());
+}
+
+void Server::CancelResponse(HttpRequest request, Reply reply) {
+  const std::string id = PathArgument("/v1/responses/{id}/cancel", request.path);
+  if (!responses_.Get(id, OwnerOf(request))) {
+    return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
+  }
+  Reject(reply, Rejection::kInvalid,
+         BadRequest("id",
+                    "Cannot cancel a synchronous response: it is complete. One under way is "
+                    "cancelled by closing its connection."));
+}
+
+std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prepared& out) {
+  Json body;
+  if (auto error = ReadBody(request, body)) return error;
+  std::string previous;
+  if (auto error = ReadPreviousId(body, previous)) return error;
+  std::string owner = OwnerOf(request);
+  Json earlier = Json::array();
+  if (!previous.empty()) {
+    const auto stored = responses_.Get(previous, owner);
+    if (!stored) return NoSuchResponse("previous_response_id", previous);
+    Result<Json> items = ParseJson(stored->items);
+    if (!items.ok()) {
+      return BadRequest("previous_response_id",
+                        "previous_response_id: the conversation has grown too large: " +
+                            items.status().message());
+    }
+    earlier = std::move(items).value();
+  }
+  ResponsesRequest asked;
+  if (auto error = ReadResponsesRequest(body, earlier, asked)) return error;
+  ChatRequest chat;
+  if (auto error = ReadChatRequest(asked.chat, Limits(), config_.default_template_kwargs, chat)) {
+    return ResponsesFieldNames(*error);
+  }
+  const std::string name = RandomName();
+  out.answer_id = "resp_" + name;
+  asked.echo["temperature"] = Shortest(chat.fields.sampling.temperature);
+  asked.echo["top_p"] = Shortest(chat.fields.sampling.top_p);
+  ResponsesShapeOptions options{.id = out.answer_id,
+                                .name = name,
+                                .model = config_.model_names.front(),
+                                .created = UnixNow(),
+                                .echo = std::move(asked.echo),
+                                .show_reasoning = chat.include_reasoning,
+                                .parallel_tool_calls = chat.parallel_tool_calls,
+                                .on_done = {}};
+  if (asked.store) {
+    options.on_done = [this, id = out.answer_id, owner = std::move(owner),
+                       items = asked.items.dump(-1, ' ', false, Json::error_handler_t::replace)](
+                          std::string response, const std::string& output) {
+      // Two lists one after the other: "[a,b]" and "[c]".
+      std::string all = items;
+      all.pop_back();
+      if (all.size() > 1 && output.size() > 2) all.push_back(',');
+      all.append(output, 1);
+      responses_.Put(id, owner, {.response = std::move(response), .items = std::move(all)});
+    };
+  }
+  out.shape = MakeResponsesShape(std::move(options));
+  if (auto error = PrepareConversation(std::move(chat), out)) return ResponsesFieldNames(*error);
+  return std::nullopt;
+}
+
+}  // namespace baltoro
