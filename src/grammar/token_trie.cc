@@ -1,0 +1,122 @@
+#include "grammar/token_trie.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr size_t kTokenBytesMax = 255;
+
+// Characters of a plain text; 0 if it is none.
+int PlainCharacters(std::string_view text) {
+  int count = 0;
+  while (!text.empty()) {
+    const auto byte = static_cast<unsigned char>(text[0]);
+    const size_t length = Utf8ValidLength(text);
+    if (length == 0 || byte < 0x20 || byte == '"' || byte == '\\') return 0;
+    text.remove_prefix(length);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
+ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::pair(a.bytes, a.token) < std::pair(b.bytes, b.token);
+  });
+  ByteTrie trie;
+  trie.nodes.emplace_back();
+  trie.tokens.reserve(entries.size());
+  std::vector<uint32_t> path = {0};  // nodes from the root to the last entry
+  std::string_view last;
+  const auto close = [&](size_t depth) {
+    while (path.size() > depth + 1) {
+      trie.nodes[path.back()].end = static_cast<uint32_t>(trie.nodes.size());
+      path.pop_back();
+    }
+  };
+  for (const Entry& entry : entries) {
+    BT_CHECK(!entry.bytes.empty() && entry.bytes.size() <= kTokenBytesMax);
+    const auto differ =
+        std::mismatch(last.begin(), last.end(), entry.bytes.begin(), entry.bytes.end());
+    close(static_cast<size_t>(differ.first - last.begin()));
+    for (size_t depth = path.size() - 1; depth < entry.bytes.size(); ++depth) {
+      Node node;
+      node.first_token = node.end_token = static_cast<uint32_t>(trie.tokens.size());
+      node.byte = static_cast<uint8_t>(entry.bytes[depth]);
+      node.depth = static_cast<uint8_t>(depth + 1);
+      path.push_back(static_cast<uint32_t>(trie.nodes.size()));
+      trie.nodes.push_back(node);
+    }
+    trie.tokens.push_back(entry.token);
+    trie.nodes[path.back()].end_token = static_cast<uint32_t>(trie.tokens.size());
+    last = entry.bytes;
+  }
+  close(0);
+  trie.nodes[0].end = static_cast<uint32_t>(trie.nodes.size());
+  return trie;
+}
+
+TokenTrie::TokenTrie(std::span<const std::string_view> texts, const std::vector<bool>& special)
+    : vocab_size_(static_cast<int32_t>(texts.size())) {
+  BT_CHECK(special.size() == texts.size());
+  text_tokens_.resize(words());
+  plain_tokens_.resize(words());
+  offsets_.push_back(0);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (!special[i]) bytes_ += texts[i];
+    offsets_.push_back(static_cast<uint32_t>(bytes_.size()));
+  }
+  std::vector<ByteTrie::Entry> plain, rest;
+  for (TokenId id = 0; id < vocab_size_; ++id) {
+    const std::string_view text = TokenBytes(id);
+    if (text.empty()) continue;
+    SetBit(text_tokens_, id);
+    if (text.size() > kTokenBytesMax) continue;
+    max_token_bytes_ = std::max(max_token_bytes_, static_cast<int>(text.size()));
+    if (PlainCharacters(text) > 0) {
+      SetBit(plain_tokens_, id);
+      plain.push_back({text, id});
+    } else {
+      rest.push_back({text, id});
+    }
+  }
+  plain_ = ByteTrie::Make(std::move(plain));
+  rest_ = ByteTrie::Make(std::move(rest));
+  plain_characters_.reserve(plain_.tokens.size());
+  for (const TokenId id : plain_.tokens) {
+    plain_characters_.push_back(static_cast<uint8_t>(PlainCharacters(TokenBytes(id))));
+  }
+}
+
+std::shared_ptr<const TokenTrie> TokenTrie::Make(const Tokenizer& tokenizer, int32_t vocab_size) {
+  std::vector<std::string_view> texts(static_cast<size_t>(std::max(vocab_size, 0)));
+  std::vector<bool> special(texts.size(), true);
+  const int32_t known = std::min(vocab_size, tokenizer.vocab_size());
+  for (TokenId id = 0; id < known; ++id) {
+    texts[static_cast<size_t>(id)] = tokenizer.TokenBytes(id);
+    special[static_cast<size_t>(id)] = tokenizer.IsSpecial(id);
+  }
+  return std::make_shared<const TokenTrie>(texts, special);
+}
+
+std::string_view TokenTrie::TokenBytes(TokenId id) const {
+  if (id < 0 || id >= vocab_size_) return {};
+  const auto at = static_cast<size_t>(id);
+  return std::string_view(bytes_).substr(offsets_[at], offsets_[at + 1] - offsets_[at]);
+}
+
+int64_t TokenTrie::num_bytes() const {
+  return static_cast<int64_t>(bytes_.size() + offsets_.size() * sizeof(uint32_t) +
+                              2 * words() * sizeof(uint32_t) + plain_characters_.size()) +
+         plain_.num_bytes() + rest_.num_bytes();
+}
+
+}  // namespace baltoro
