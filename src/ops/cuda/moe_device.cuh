@@ -77,20 +77,38 @@ __device__ inline uint4 LoadShared4(uint32_t address) {
   return v;
 }
 
-// Pair p of a packed word, times `scale` in both halves. 0x4300 is bf16 128, whose last bits count
-// ones: 128 + (q + 8) - 136 = q, exactly; the product is rounded to bf16.
-__device__ inline uint32_t WidenPair(uint32_t word, int p, uint32_t scale) {
-  uint32_t raw, out;
-  asm("lop3.b32 %0, %1, 0x000f000f, 0x43004300, 0xea;" : "=r"(raw) : "r"(word >> (4 * p)));
-  asm("{\n"
-      ".reg .b32 q;\n"
-      "sub.rn.bf16x2 q, %1, %2;\n"
-      "mul.rn.bf16x2 %0, q, %3;\n"
-      "}\n"
-      : "=r"(out)
-      : "r"(raw), "r"(0x43084308u), "r"(scale));
-  return out;
+__device__ inline uint4 LoadGlobal4(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
 }
+
+// What the values of one row and group of 32 columns are widened with.
+struct WidenScale {
+  __nv_bfloat162 factor, offset;
+};
+
+// From the low or the high half of a scale word.
+__device__ __forceinline__ WidenScale LoadScale(uint32_t word, bool high) {
+  const __nv_bfloat162 pair = *reinterpret_cast<const __nv_bfloat162*>(&word);
+  const __nv_bfloat162 both = high ? __high2bfloat162(pair) : __low2bfloat162(pair);
+  // -2^-127, a subnormal number of bf16.
+  const uint32_t minus = 0x80408040u;
+  return {both, __hmul2(both, *reinterpret_cast<const __nv_bfloat162*>(&minus))};
+}
+
+// Pair p of a packed word as bf16 W * 2^-8; see moe_int4_layout.h.
+__device__ __forceinline__ uint32_t WidenPair(uint32_t word, int p, const WidenScale& scale) {
+  const uint32_t raw = __funnelshift_r(word, word, 4 * p) & 0x00780078u;
+  const __nv_bfloat162 wide =
+      __hfma2(*reinterpret_cast<const __nv_bfloat162*>(&raw), scale.factor, scale.offset);
+  return *reinterpret_cast<const uint32_t*>(&wide);
+}
+
+// What undoes the 2^-8.
+inline constexpr float kWidenUndo = 256.0f;
 
 // c += a (16 x 16, row) * b (16 x 8, column), bf16 operands.
 __device__ inline void MultiplyAdd(

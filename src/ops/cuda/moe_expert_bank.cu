@@ -1,5 +1,7 @@
 #include "ops/cuda/moe_expert_bank.h"
 
+#include <algorithm>
+
 #include "ops/cuda/moe_internal.h"
 
 namespace baltoro::cuda {
@@ -26,14 +28,15 @@ bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p
 
 // Offsets of the workspace's parts; the last is its size.
 struct Cut {
-  int64_t tiles, order, middle, shares, end;
+  int64_t starts, tiles, order, middle, shares, end;
 };
 
 Cut Offsets(const MoeShape& s) {
   const int64_t entries = static_cast<int64_t>(s.max_tokens) * s.top_k;
   const int64_t tiles = s.slots + entries / kStreamingTileRows;
   Cut cut = {};
-  cut.tiles = 256;
+  cut.starts = 256;
+  cut.tiles = cut.starts + Align((kMaxBlocks + 1) * static_cast<int64_t>(sizeof(MoeStart)));
   cut.order = cut.tiles + Align(tiles * static_cast<int64_t>(sizeof(MoeTile)));
   cut.middle = cut.order + Align(entries * 4);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
@@ -43,11 +46,22 @@ Cut Offsets(const MoeShape& s) {
 
 }  // namespace
 
+Result<int32_t> MoeBlocks() {
+  int device = 0, count = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  }
+  if (error != cudaSuccess) return Status(Code::kUnavailable, cudaGetErrorString(error));
+  return std::min(count, kMaxBlocks);
+}
+
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   const Cut cut = Offsets(shape);
   char* base = static_cast<char*>(workspace);
   MoePlan plan;
   plan.num_tiles = reinterpret_cast<int32_t*>(base);
+  plan.starts = reinterpret_cast<MoeStart*>(base + cut.starts);
   plan.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
   plan.order = reinterpret_cast<int32_t*>(base + cut.order);
   plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
@@ -82,7 +96,8 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     return InvalidArgument("MoE: the workspace is too small");
   }
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, kStreamingTileRows, stream));
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
+  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, kStreamingTileRows, blocks, stream));
   BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
   BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   return LaunchMoeCombine(shape, args, plan, stream);

@@ -38,8 +38,8 @@ struct Bank {
     const int64_t second = Int4PackedBytes(s.hidden, s.intermediate);
     std::vector<char> a(s.slots * first), b(s.slots * second);
     for (int64_t e = 0; e < s.slots; ++e) {
-      PackInt4GateUp(&a[e * first], gate.at(e), up.at(e), s.intermediate, s.hidden);
-      PackInt4Down(&b[e * second], down.at(e), s.hidden, s.intermediate);
+      Must(PackInt4GateUp(&a[e * first], gate.at(e), up.at(e), s.intermediate, s.hidden), "pack");
+      Must(PackInt4Down(&b[e * second], down.at(e), s.hidden, s.intermediate), "pack");
     }
     packed_gate_up = std::make_unique<Memory<char>>(a);
     packed_down = std::make_unique<Memory<char>>(b);

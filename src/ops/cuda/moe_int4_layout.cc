@@ -14,14 +14,15 @@ uint32_t Interleave(uint32_t word) {
     const uint32_t nibble = (word >> (4 * i)) & 0xFu;
     out |= nibble << (4 * (i % 2 == 0 ? i / 2 : 4 + i / 2));
   }
-  return out;
+  return out << 3 | out >> 29;
 }
 
 // One row of the source as row `r` of the tiles of a strip of 16 rows.
-void PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k) {
+bool PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k) {
   const uint32_t* values = src.values + row * src.values_stride;
   const uint16_t* scales = src.scales + row * src.scales_stride;
   const int64_t g = r % 8, high = r / 8;
+  bool fits = true;
   for (int64_t c = 0; c < k / kInt4TileColumns; ++c) {
     char* tile = strip + c * kInt4TileBytes;
     for (int64_t j = 0; j < 4; ++j) {
@@ -30,32 +31,52 @@ void PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k
         const int64_t at = (j / 2) * 512 + (4 * g + t) * 16 + (2 * (j % 2) + high) * 4;
         std::memcpy(tile + at, &word, 4);
       }
-      std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &scales[c * 4 + j], 2);
+      uint16_t scale = 0;
+      fits = PackInt4Scale(scales[c * 4 + j], &scale) && fits;
+      std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &scale, 2);
     }
   }
+  return fits;
+}
+
+Status ScaleStatus(bool fits) {
+  return fits ? Status() : InvalidArgument("INT4 experts: a scale is 64 or more, or not finite");
 }
 
 }  // namespace
 
-void PackInt4GateUp(
+bool PackInt4Scale(uint16_t scale, uint16_t* packed) {
+  const int exponent = (scale >> 7) & 0xff;
+  *packed = scale & 0x8000u;
+  if (exponent == 0) return true;  // zero, or too small to tell from it
+  if (exponent + 122 > 254) return false;
+  *packed = static_cast<uint16_t>(scale + (122 << 7));
+  return true;
+}
+
+Status PackInt4GateUp(
     void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden) {
   BT_CHECK(intermediate % 8 == 0 && hidden % kInt4TileColumns == 0);
+  bool fits = true;
   const int64_t strip_bytes = hidden / kInt4TileColumns * kInt4TileBytes;
   for (int64_t i = 0; i < intermediate; ++i) {
     char* strip = static_cast<char*>(dst) + i / 8 * strip_bytes;
-    PackRow(strip, gate, i, i % 8, hidden);
-    PackRow(strip, up, i, 8 + i % 8, hidden);
+    fits = PackRow(strip, gate, i, i % 8, hidden) && fits;
+    fits = PackRow(strip, up, i, 8 + i % 8, hidden) && fits;
   }
+  return ScaleStatus(fits);
 }
 
-void PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate) {
+Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate) {
   BT_CHECK(hidden % kInt4TileRows == 0 && intermediate % kInt4TileColumns == 0);
+  bool fits = true;
   const int64_t strip_bytes = intermediate / kInt4TileColumns * kInt4TileBytes;
   for (int64_t d = 0; d < hidden; ++d) {
     char* strip = static_cast<char*>(dst) + d / kInt4TileRows * strip_bytes;
     const int64_t pair = d % kInt4TileRows;
-    PackRow(strip, down, d, pair / 2 + 8 * (pair % 2), intermediate);
+    fits = PackRow(strip, down, d, pair / 2 + 8 * (pair % 2), intermediate) && fits;
   }
+  return ScaleStatus(fits);
 }
 
 }  // namespace baltoro

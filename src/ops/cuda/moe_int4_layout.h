@@ -15,16 +15,22 @@
 //   bytes 1024..1151  g: 4 words, one a group: scale of row g (low half), of row g+8 (high half)
 //
 // Word (row, j) of lane t holds columns 32 j + 8 t + i, i = 0..7, as unsigned q + 8: the even
-// columns i = 0 2 4 6 in nibbles 0..3, the odd ones i = 1 3 5 7 in nibbles 4..7. So one shift and
-// one mask give a pair of neighbouring columns in the two halves of a register, a warp's words are
-// the first operand of mma.m16n8k16 (and of wgmma) with the columns of each 32 permuted, and eight
-// neighbouring activations, one 16-byte load, are its second operand.
+// columns i = 0 2 4 6 in nibbles 0..3, the odd ones i = 1 3 5 7 in nibbles 4..7, the whole word
+// rotated left by 3. So one rotation and one mask put a pair of neighbouring columns into bits 3..6
+// of the two halves of a register: the bf16 numbers (q + 8) * 2^-130. Scales are stored times
+// 2^122, so that one fused multiply-add, (q + 8) 2^-130 * S - S 2^-127, gives W * 2^-8 rounded
+// once; kernels multiply the sums by 2^8, exactly. A scale is below 64 in magnitude.
+//
+// A warp's words are the first operand of mma.m16n8k16 (and of wgmma) with the columns of each 32
+// permuted, and eight neighbouring activations, one 16-byte load, are its second operand.
 //
 // Rows are permuted so that the two results a thread holds (rows g and g + 8) belong together:
 //   gate/up [2 I, H]: tile row r < 8 is gate row 8 m + r, tile row 8 + r is up row 8 m + r;
 //   down [H, I]: tile row r < 8 is row 16 m + 2 r, tile row 8 + r is row 16 m + 2 r + 1.
 
 #include <cstdint>
+
+#include "base/status.h"
 
 namespace baltoro {
 
@@ -47,12 +53,16 @@ constexpr int64_t Int4PackedBytes(int64_t n, int64_t k) {
   return n / kInt4TileRows * (k / kInt4TileColumns) * kInt4TileBytes;
 }
 
+// The packed form of a bf16 scale, and false where its magnitude is 64 or more or it is not finite.
+bool PackInt4Scale(uint16_t scale, uint16_t* packed);
+
 // Packs one expert's gate and up [intermediate, hidden] each into `dst`,
-// Int4PackedBytes(2 * intermediate, hidden) bytes. intermediate is a multiple of 8.
-void PackInt4GateUp(
+// Int4PackedBytes(2 * intermediate, hidden) bytes. intermediate is a multiple of 8. Fails
+// where a scale cannot be stored.
+Status PackInt4GateUp(
     void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden);
 
 // Packs one expert's down [hidden, intermediate] into `dst`, Int4PackedBytes(hidden, intermediate).
-void PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate);
+Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate);
 
 }  // namespace baltoro

@@ -18,21 +18,34 @@ struct MoeTile {
 inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kWideTileRows = 128;
 
+// Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
+struct MoeStart {
+  int32_t tile;
+  int32_t part;
+};
+inline constexpr int32_t kMaxBlocks = 256;
+
 // The workspace, cut up.
 struct MoePlan {
   int32_t* num_tiles = nullptr;        // [1]
   MoeTile* tiles = nullptr;            // [slots + T k / 32]
+  MoeStart* starts = nullptr;          // [kMaxBlocks + 1]
   int32_t* order = nullptr;            // [T k] sorted row -> t * k + j
   __nv_bfloat16* middle = nullptr;     // [T k, I] in sorted order
   __nv_bfloat16* shares = nullptr;     // [T k, H] at t * k + j
 };
 
+// Blocks of the streaming form: one a multiprocessor.
+Result<int32_t> MoeBlocks();
+
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
+// `starts` shares the tiles out equally among `blocks`.
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
                       int32_t tile_rows,
+                      int32_t blocks,
                       cudaStream_t stream);
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,

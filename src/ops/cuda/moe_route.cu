@@ -3,13 +3,18 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 
+#ifndef BT_MOE_COST_16
+#define BT_MOE_COST_16 7
+#define BT_MOE_COST_32 12
+#endif
+
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kRouteThreads = 1024;
 constexpr int kCombineThreads = 128;
 
-// Inclusive sum over the block of two counts packed in one word.
+// Inclusive sum over the block; `value` may hold several counts side by side.
 __device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int d = 1; d < 32; d *= 2) {
@@ -33,9 +38,10 @@ __device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
 struct RouteParams {
   const int32_t* ids;
   const int32_t* slot_of;
-  int32_t experts, slots, entries, tile_rows;
+  int32_t experts, slots, entries, tile_rows, blocks;
   int32_t* num_tiles;
   MoeTile* tiles;
+  MoeStart* starts;
   int32_t* order;
 };
 
@@ -46,10 +52,24 @@ __device__ int SlotOf(const RouteParams& p, int entry) {
   return slot < p.slots ? slot : -1;
 }
 
+// What a pass over an expert's weights costs with this many rows, in quarters of the least.
+// Measured; docs/kernels/moe.md.
+__device__ int PassCost(int rows) {
+  return rows <= 8 ? 4 : rows <= 16 ? BT_MOE_COST_16 : BT_MOE_COST_32;
+}
+
+// Counts side by side: rows in 22 bits, tiles in 20, cost in 22.
+__device__ uint64_t Counts(int rows, int tiles, int cost) {
+  return static_cast<uint64_t>(rows) | static_cast<uint64_t>(tiles) << 22 |
+         static_cast<uint64_t>(cost) << 42;
+}
+
 // One block: counts, offsets and tiles by slot, then the sorted order. The order of rows of one
 // expert varies from run to run; no result depends on it.
 __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __shared__ int32_t counts[kRouteThreads];
+  __shared__ int32_t costs[kRouteThreads + 1];  // before each slot
+  __shared__ int32_t first_tiles[kRouteThreads];
   __shared__ uint64_t warp_sums[32];
   const int i = threadIdx.x;
   AllowNextKernel();
@@ -63,16 +83,41 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __syncthreads();
   const int count = counts[i];
   const int tiles = (count + p.tile_rows - 1) / p.tile_rows;
-  const uint64_t mine = static_cast<uint64_t>(tiles) << 32 | static_cast<uint32_t>(count);
-  const uint64_t sums = BlockScan(mine, warp_sums);
-  const int first_row = static_cast<int>(sums & 0xffffffffu) - count;
-  const int first_tile = static_cast<int>(sums >> 32) - tiles;
+  const int last_rows = count - (tiles - 1) * p.tile_rows;
+  const int full_cost = PassCost(p.tile_rows);
+  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(last_rows);
+  const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
+  const int first_row = static_cast<int>(sums & 0x3fffff) - count;
+  const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
   for (int k = 0; k < tiles; ++k) {
     const int at = k * p.tile_rows;
     const int rows = min(p.tile_rows, count - at);
     reinterpret_cast<int4*>(p.tiles)[first_tile + k] = make_int4(i, first_row + at, rows, 0);
   }
   if (i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
+  costs[i + 1] = static_cast<int>(sums >> 42);
+  first_tiles[i] = first_tile;
+  if (i == 0) costs[0] = 0;
+  __syncthreads();
+  const int total = costs[kRouteThreads];
+  if (i < p.blocks) {
+    const int64_t fine_target = (static_cast<int64_t>(total) << 16) * i / p.blocks;
+    const int target = static_cast<int>(fine_target >> 16);
+    int slot = 0;  // the last one that begins at or before the target
+    for (int step = kRouteThreads / 2; step > 0; step /= 2) {
+      if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
+    }
+    const int rows = counts[slot];
+    const int its_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
+    const int within = target - costs[slot];
+    const int k = max(0, min(within / full_cost, its_tiles - 1));
+    const int tile_cost = PassCost(min(p.tile_rows, rows - k * p.tile_rows));
+    const int64_t fine = fine_target - (static_cast<int64_t>(costs[slot] + k * full_cost) << 16);
+    const int part = static_cast<int>(fine / tile_cost);
+    p.starts[i] = {first_tiles[slot] + k, total == 0 ? 0 : part};
+  }
+  if (i == kRouteThreads - 1) p.starts[p.blocks] = {first_tile + tiles, 0};
+  __syncthreads();
   counts[i] = first_row;
   __syncthreads();
   for (int e = i; e < p.entries; e += kRouteThreads) {
@@ -125,15 +170,18 @@ __global__ void __launch_bounds__(kCombineThreads) CombineKernel(CombineParams p
 RouteParams Route(const MoeShape& shape,
                   const MoeInt4Args& args,
                   const MoePlan& plan,
-                  int32_t tile_rows) {
+                  int32_t tile_rows,
+                  int32_t blocks) {
   return {args.ids,
           args.slot_of,
           args.experts,
           shape.slots,
           args.tokens * shape.top_k,
           tile_rows,
+          blocks,
           plan.num_tiles,
           plan.tiles,
+          plan.starts,
           plan.order};
 }
 
@@ -143,21 +191,23 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
                       int32_t tile_rows,
+                      int32_t blocks,
                       cudaStream_t stream) {
+  if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..256");
   return LaunchOverlapped("MoE routing",
                           RouteKernel,
                           dim3(1),
                           dim3(kRouteThreads),
                           0,
                           stream,
-                          Route(shape, args, plan, tile_rows));
+                          Route(shape, args, plan, tile_rows, blocks));
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
                         cudaStream_t stream) {
-  const CombineParams params = {Route(shape, args, plan, kStreamingTileRows),
+  const CombineParams params = {Route(shape, args, plan, kStreamingTileRows, 1),
                                 plan.shares,
                                 args.out,
                                 args.out_stride,

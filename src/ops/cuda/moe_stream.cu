@@ -3,8 +3,12 @@
 // One block per multiprocessor takes an equal share of the weight strips (16 rows x all columns) of
 // the chosen experts, in order. One warp feeds a ring in shared memory with bulk copies, far ahead;
 // the others widen the 4-bit values in registers and multiply: weights are the 16 rows of the
-// matrix instruction, tokens its 8 columns, activations come through the L1 cache. kWarpsK warps
-// share a strip along its columns and add up at its end; kWarpsM strips are in work at a time.
+// matrix instruction, tokens its 8 columns, activations come through the L1 cache.
+//
+// Two forms of the work. kWarpsK warps share one strip along its columns and add up at its end (the
+// long strips of gate/up); two strips of one expert are in work together where there are two, so
+// that activations are loaded once for both. Or kWarpsM warps take a strip each (the short ones of
+// down).
 
 #include <algorithm>
 
@@ -23,7 +27,7 @@ struct ProductParams {
   int64_t slot_bytes;
   int32_t strips;        // 16-row strips of one matrix
   int32_t column_tiles;  // 128-column tiles of a strip
-  const int32_t* num_tiles;
+  const MoeStart* starts;
   const MoeTile* tiles;
   const int32_t* order;
   const __nv_bfloat16* in;  // gate/up: x by token; down: middle by sorted row
@@ -34,18 +38,27 @@ struct ProductParams {
   const float* route_weights;  // down
 };
 
-template <bool kGateUp_, int kWarpsK_, int kWarpsM_, int kTilesPerStage_, int kStages_>
+template <bool kGateUp_,
+          int kWarpsK_,
+          int kWarpsM_,
+          int kTilesPerStage_,
+          int kStages_,
+          int kTogether_>
 struct Form {
   static constexpr bool kGateUp = kGateUp_;
   static constexpr int kWarpsK = kWarpsK_, kWarpsM = kWarpsM_;
   static constexpr int kTilesPerStage = kTilesPerStage_;  // per warp
   static constexpr int kStages = kStages_;
+  static constexpr int kTogether = kTogether_;  // strips, where warps share them
+  static_assert(kStages >= kTogether);
   static constexpr int kWarps = kWarpsK * kWarpsM;
+  static_assert(kWarpsK == 1 || kWarpsM == 1);
   static constexpr int kThreads = 32 * (kWarps + 1);
   static constexpr int kStripStageBytes = kWarpsK * kTilesPerStage * kTileBytes;
   static constexpr int kStageBytes = kWarpsM * kStripStageBytes;
+  static constexpr int kPartials = kMaxColumnTiles;  // of 16 x 8 sums a warp
   static constexpr int kPartialBytes =
-      kWarpsK == 1 ? 0 : 2 * kWarps * kMaxColumnTiles * 32 * static_cast<int>(sizeof(float4));
+      kWarpsK == 1 ? 0 : kWarps * kPartials * 32 * static_cast<int>(sizeof(float4));
   static constexpr int kSharedBytes = kStages * kStageBytes + kPartialBytes + kStages * 16;
 };
 
@@ -67,10 +80,34 @@ __device__ MoeTile LoadTile(const MoeTile* tiles, int at) {
   return {raw.x, raw.y, raw.z, 0};
 }
 
+// Strips in work together where `left` are left of a run.
+template <typename F>
+__device__ __forceinline__ int StripsTogether(int left) {
+  return left >= F::kTogether ? F::kTogether : left >= 2 ? 2 : 1;
+}
+
+// Units first .. last - 1 of tile `index`; a block's share is a few such runs.
+struct UnitRun {
+  MoeTile tile;
+  int first, last;
+};
+
+__device__ UnitRun NextRun(const ProductParams& p, int unit, int last, int units_per_tile) {
+  const int index = unit / units_per_tile;
+  const int first = unit - index * units_per_tile;
+  return {LoadTile(p.tiles, index), first, min(units_per_tile, first + last - unit)};
+}
+
+__device__ int FirstUnit(const ProductParams& p, int block, int units_per_tile) {
+  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
+  return start.x * units_per_tile +
+         static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+}
+
 template <typename F>
 __device__ void FeedRing(const ProductParams& p,
-                         int first_unit,
-                         int last_unit,
+                         int unit,
+                         int last,
                          int units_per_tile,
                          uint32_t ring,
                          uint32_t full,
@@ -79,46 +116,52 @@ __device__ void FeedRing(const ProductParams& p,
   const uint64_t policy = ReadOncePolicy();
   const int strip_bytes = p.column_tiles * kTileBytes;
   RingPosition<F> at;
-  for (int unit = first_unit; unit < last_unit; ++unit) {
-    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
-    const int strip = unit % units_per_tile * F::kWarpsM;
-    const int strips = min(F::kWarpsM, p.strips - strip);
-    const char* from = p.weights + tile.slot * p.slot_bytes +
-                       static_cast<int64_t>(strip + lane) * strip_bytes;
-    for (int done = 0; done < strip_bytes; done += F::kStripStageBytes) {
-      const int bytes = min(F::kStripStageBytes, strip_bytes - done);
-      BarrierWait(empty + 8 * at.stage, at.parity ^ 1);
-      if (lane == 0) BarrierExpectBytes(full + 8 * at.stage, bytes * strips);
-      __syncwarp();
-      if (lane < strips) {
-        CopyBulk(ring + at.stage * F::kStageBytes + lane * F::kStripStageBytes,
-                 from + done,
-                 bytes,
-                 full + 8 * at.stage,
-                 policy);
+  while (unit < last) {
+    const UnitRun run = NextRun(p, unit, last, units_per_tile);
+    const char* weights = p.weights + run.tile.slot * p.slot_bytes;
+    for (int u = run.first; u < run.last;) {
+      const int together = F::kWarpsK > 1 ? StripsTogether<F>(run.last - u) : 1;
+      const int strips = min(F::kWarpsM, p.strips - u * F::kWarpsM);
+      for (int done = 0; done < strip_bytes; done += F::kStripStageBytes) {
+        const int bytes = min(F::kStripStageBytes, strip_bytes - done);
+        for (int s = 0; s < together; ++s) {
+          BarrierWait(empty + 8 * at.stage, at.parity ^ 1);
+          if (lane == 0) BarrierExpectBytes(full + 8 * at.stage, bytes * strips);
+          __syncwarp();
+          if (lane < strips) {
+            CopyBulk(ring + at.stage * F::kStageBytes + lane * F::kStripStageBytes,
+                     weights + static_cast<int64_t>((u + s) * F::kWarpsM + lane) * strip_bytes + done,
+                     bytes,
+                     full + 8 * at.stage,
+                     policy);
+          }
+          at.Next();
+        }
       }
-      at.Next();
+      u += together;
     }
+    unit += run.last - run.first;
   }
 }
 
-// acc += one 16 x 128 tile of weights in shared memory by the rows' activations of these columns.
-template <int kN>
+// acc += groups kFirst .. kFirst + kGroups - 1 (of four) of one 16 x 128 tile of weights in shared
+// memory by the rows' activations of these columns.
+template <int kN, int kFirst, int kGroups>
 __device__ __forceinline__ void MultiplyTile(float (&acc)[kN][4],
                                              uint32_t tile,
-                                             const uint4 (&x)[kN][4],
+                                             const uint4 (&x)[kN][kGroups],
                                              int lane) {
   const uint4 scales = LoadShared4(tile + 1024 + lane / 4 * 16);
   const uint32_t scale_words[4] = {scales.x, scales.y, scales.z, scales.w};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = kFirst / 2; half < (kFirst + kGroups) / 2; ++half) {
     const uint4 words = LoadShared4(tile + half * 512 + lane * 16);
     const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
 #pragma unroll
     for (int jj = 0; jj < 2; ++jj) {
       const int j = 2 * half + jj;
-      const uint32_t scale_low = __byte_perm(scale_words[j], 0, 0x1010);
-      const uint32_t scale_high = __byte_perm(scale_words[j], 0, 0x3232);
+      const WidenScale scale_low = LoadScale(scale_words[j], false);
+      const WidenScale scale_high = LoadScale(scale_words[j], true);
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
         const uint32_t a0 = WidenPair(low[jj], 2 * step, scale_low);
@@ -127,134 +170,285 @@ __device__ __forceinline__ void MultiplyTile(float (&acc)[kN][4],
         const uint32_t a3 = WidenPair(high[jj], 2 * step + 1, scale_high);
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          const uint32_t b0 = step == 0 ? x[n][j].x : x[n][j].z;
-          const uint32_t b1 = step == 0 ? x[n][j].y : x[n][j].w;
-          MultiplyAdd(acc[n], a0, a1, a2, a3, b0, b1);
+          const uint4& v = x[n][j - kFirst];
+          MultiplyAdd(acc[n], a0, a1, a2, a3, step == 0 ? v.x : v.z, step == 0 ? v.y : v.w);
         }
       }
     }
   }
 }
 
-// What one thread holds of a strip: rows g and g + 8, tokens 2 t and 2 t + 1 of column tile n.
-template <typename F>
-__device__ __forceinline__ void StoreResult(
-    const ProductParams& p, const MoeTile& tile, int strip, int n, int lane, const float (&c)[4]) {
-  const int g = lane / 4;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const int row = n * 8 + lane % 4 * 2 + e;
-    if (row >= tile.count) continue;
-    if (F::kGateUp) {
-      p.out[static_cast<int64_t>(tile.begin + row) * p.out_stride + strip * 8 + g] =
-          __float2bfloat16_rn(SiluTimes(c[e], c[2 + e]));
-    } else {
-      const int entry = __ldcg(p.order + tile.begin + row);
-      const float weight = __ldg(p.route_weights + entry);
-      *reinterpret_cast<__nv_bfloat162*>(p.out + static_cast<int64_t>(entry) * p.out_stride +
-                                         strip * 16 + 2 * g) =
-          __floats2bfloat162_rn(c[e] * weight, c[2 + e] * weight);
-    }
-  }
-}
-
-// Units [first, last) of one tile, all with kN column tiles.
+// The rows of a tile as one thread sees them. Rows beyond the tile's count repeat its first row:
+// the columns of the matrix instruction do not mix, and theirs are not stored.
 template <typename F, int kN>
-__device__ __forceinline__ void MultiplyUnits(const ProductParams& p,
-                                           const MoeTile& tile,
-                                           int first,
-                                           int last,
-                                           uint32_t ring,
-                                           float4* partials,
-                                           uint32_t full,
-                                           uint32_t empty,
-                                           RingPosition<F>& at) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_m = warp / F::kWarpsK, warp_k = warp % F::kWarpsK;
-  const int g = lane / 4, t = lane % 4;
-  const __nv_bfloat16* in[kN];
+struct Rows {
+  const __nv_bfloat16* in[kN];  // at this thread's first column
+  int32_t entry[kN][2];         // where the thread's two results of a row go; -1: nowhere
+  float weight[kN][2];
+
+  __device__ __forceinline__ Rows(const ProductParams& p, const MoeTile& tile, int lane) {
 #pragma unroll
-  for (int n = 0; n < kN; ++n) {
-    const int row = n * 8 + g;
-    in[n] = nullptr;
-    if (row < tile.count) {
-      const int64_t source =
-          F::kGateUp ? __ldcg(p.order + tile.begin + row) / p.top_k : tile.begin + row;
-      in[n] = p.in + source * p.in_stride + t * 8;
+    for (int n = 0; n < kN; ++n) {
+      const int mine = n * 8 + lane / 4;
+      const int row = tile.begin + (mine < tile.count ? mine : 0);
+      const int64_t source = F::kGateUp ? __ldcg(p.order + row) / p.top_k : row;
+      in[n] = p.in + source * p.in_stride + lane % 4 * 8;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int result = n * 8 + lane % 4 * 2 + e;
+        entry[n][e] = result >= tile.count ? -1
+                      : F::kGateUp         ? tile.begin + result
+                                           : __ldcg(p.order + tile.begin + result);
+        weight[n][e] = kWidenUndo;
+        if (!F::kGateUp && entry[n][e] >= 0) weight[n][e] *= __ldg(p.route_weights + entry[n][e]);
+      }
     }
   }
-  for (int unit = first; unit < last; ++unit) {
-    const int strip = unit * F::kWarpsM + warp_m;
-    const bool mine = F::kWarpsM == 1 || strip < p.strips;
-    float acc[kN][4] = {};
-    for (int base = 0; base < p.column_tiles; base += F::kWarpsK * F::kTilesPerStage) {
-      const int column_tile = base + warp_k * F::kTilesPerStage;
-      const uint32_t shared = ring + at.stage * F::kStageBytes + warp_m * F::kStripStageBytes +
-                              warp_k * F::kTilesPerStage * kTileBytes;
+
+  template <int kFirst, int kGroups>
+  __device__ __forceinline__ void Load(uint4 (&x)[kN][kGroups], int column_tile) const {
 #pragma unroll
-      for (int c = 0; c < F::kTilesPerStage; ++c) {
-        const bool inside = mine && column_tile + c < p.column_tiles;
-        uint4 x[kN][4];
+    for (int n = 0; n < kN; ++n) {
 #pragma unroll
-        for (int n = 0; n < kN; ++n) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            x[n][j] = make_uint4(0, 0, 0, 0);
-            if (inside && in[n] != nullptr) {
-              x[n][j] =
-                  *reinterpret_cast<const uint4*>(in[n] + (column_tile + c) * 128 + j * 32);
-            }
-          }
-        }
-        if (c == 0) BarrierWait(full + 8 * at.stage, at.parity);
-        if (inside) MultiplyTile<kN>(acc, shared + c * kTileBytes, x, lane);
+      for (int j = 0; j < kGroups; ++j) {
+        x[n][j] = LoadGlobal4(in[n] + column_tile * 128 + (kFirst + j) * 32);
       }
-      __syncwarp();
-      if (lane == 0) BarrierArrive(empty + 8 * at.stage);
+    }
+  }
+
+  // What one thread holds of a strip: tile rows g and g + 8, rows 2 t and 2 t + 1 of column tile n.
+  __device__ __forceinline__ void Store(
+      const ProductParams& p, int strip, int n, int lane, const float (&c)[4]) const {
+    const int g = lane / 4;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (entry[n][e] < 0) continue;
+      __nv_bfloat16* out = p.out + static_cast<int64_t>(entry[n][e]) * p.out_stride;
+      if (F::kGateUp) {
+        out[strip * 8 + g] =
+            __float2bfloat16_rn(SiluTimes(c[e] * kWidenUndo, c[2 + e] * kWidenUndo));
+      } else {
+        *reinterpret_cast<__nv_bfloat162*>(out + strip * 16 + 2 * g) =
+            __floats2bfloat162_rn(c[e] * weight[n][e], c[2 + e] * weight[n][e]);
+      }
+    }
+  }
+};
+
+template <typename F>
+struct Progress {
+  RingPosition<F> at;
+  uint32_t sums = 0;  // strips added up
+};
+
+struct Shared {
+  float4* partials;
+  uint32_t ring, full, empty;
+};
+
+template <typename F>
+__device__ __forceinline__ void ConsumerBarrier() {
+  asm volatile("bar.sync 1, %0;" ::"n"(F::kWarps * 32) : "memory");
+}
+
+// kTogether strips from unit `unit` on, shared by the warps along the columns.
+template <typename F, int kN, int kTogether>
+__device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
+                                               const Rows<F, kN>& rows,
+                                               int unit,
+                                               const Shared& shared,
+                                               RingPosition<F>& at,
+                                               uint32_t& sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float acc[kTogether][kN][4] = {};
+  for (int base = 0; base < p.column_tiles; base += F::kWarpsK * F::kTilesPerStage) {
+    RingPosition<F> stages[kTogether];
+#pragma unroll
+    for (int s = 0; s < kTogether; ++s) {
+      stages[s] = at;
       at.Next();
     }
-    if constexpr (F::kWarpsK == 1) {
-      if (!mine) continue;
 #pragma unroll
-      for (int n = 0; n < kN; ++n) StoreResult<F>(p, tile, strip, n, lane, acc[n]);
-    } else {
-      // Two buffers: whoever adds up unit u has done so before the barrier of unit u + 1.
-      float4* buffer = partials + (unit & 1) * F::kWarps * kMaxColumnTiles * 32;
+    for (int c = 0; c < F::kTilesPerStage; ++c) {
+      const int column_tile = base + warp * F::kTilesPerStage + c;
+      const bool inside = column_tile < p.column_tiles;
+      const int loaded = min(column_tile, p.column_tiles - 1);
+      const uint32_t tile =
+          shared.ring + (warp * F::kTilesPerStage + c) * kTileBytes;
+      if constexpr (kN <= 2) {
+        uint4 x[kN][4];
+        rows.template Load<0, 4>(x, loaded);
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        buffer[(warp * kMaxColumnTiles + n) * 32 + lane] =
-            make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-      }
-      asm volatile("bar.sync 1, %0;" ::"n"(F::kWarps * 32) : "memory");
-      for (int job = (warp + unit) % F::kWarps; job < F::kWarpsM * kN; job += F::kWarps) {
-        const int m = job / kN, n = job % kN;
-        if (unit * F::kWarpsM + m >= p.strips) continue;
-        float sum[4] = {};
-#pragma unroll
-        for (int k = 0; k < F::kWarpsK; ++k) {
-          const float4 v = buffer[((m * F::kWarpsK + k) * kMaxColumnTiles + n) * 32 + lane];
-          sum[0] += v.x;
-          sum[1] += v.y;
-          sum[2] += v.z;
-          sum[3] += v.w;
+        for (int s = 0; s < kTogether; ++s) {
+          if (c == 0) BarrierWait(shared.full + 8 * stages[s].stage, stages[s].parity);
+          if (inside) {
+            MultiplyTile<kN, 0, 4>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
+          }
         }
-        StoreResult<F>(p, tile, unit * F::kWarpsM + m, n, lane, sum);
+      } else {
+        // Half the columns at a time, for want of registers.
+        uint4 x[kN][2];
+        rows.template Load<0, 2>(x, loaded);
+#pragma unroll
+        for (int s = 0; s < kTogether; ++s) {
+          if (c == 0) BarrierWait(shared.full + 8 * stages[s].stage, stages[s].parity);
+          if (inside) {
+            MultiplyTile<kN, 0, 2>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
+          }
+        }
+        rows.template Load<2, 2>(x, loaded);
+#pragma unroll
+        for (int s = 0; s < kTogether; ++s) {
+          if (inside) {
+            MultiplyTile<kN, 2, 2>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
+          }
+        }
       }
+    }
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int s = 0; s < kTogether; ++s) BarrierArrive(shared.empty + 8 * stages[s].stage);
+    }
+  }
+  // The warps' sums. With two buffers one barrier a strip will do: whoever adds up has done so
+  // before the next strip's barrier.
+  constexpr bool kTwoBuffers = 2 * kN <= F::kPartials;
+#pragma unroll
+  for (int s = 0; s < kTogether; ++s, ++sums) {
+    float4* buffer = shared.partials + (kTwoBuffers ? sums % 2 * kN : 0) * F::kWarps * 32;
+    if (!kTwoBuffers) ConsumerBarrier<F>();
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const float(&c)[4] = acc[s][n];
+      buffer[(n * F::kWarps + warp) * 32 + lane] = make_float4(c[0], c[1], c[2], c[3]);
+    }
+    ConsumerBarrier<F>();
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      if (warp != (sums * kN + n) % F::kWarps) continue;
+      float sum[4] = {};
+#pragma unroll 2
+      for (int k = 0; k < F::kWarps; ++k) {
+        const float4 v = buffer[(n * F::kWarps + k) * 32 + lane];
+        sum[0] += v.x;
+        sum[1] += v.y;
+        sum[2] += v.z;
+        sum[3] += v.w;
+      }
+      rows.Store(p, unit + s, n, lane, sum);
     }
   }
 }
 
+// Units first .. last - 1 of one tile, a strip a warp. kKeep: a strip is one stage, and the
+// activations stay in registers for all strips.
+template <typename F, int kN, bool kKeep>
+__device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
+                                              const Rows<F, kN>& rows,
+                                              int first,
+                                              int last,
+                                              const Shared& shared,
+                                              RingPosition<F>& at) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int strips = p.strips, column_tiles = p.column_tiles;
+  uint4 kept[kKeep ? F::kTilesPerStage : 1][kN][4];
+  if constexpr (kKeep) {
+#pragma unroll
+    for (int c = 0; c < F::kTilesPerStage; ++c) rows.template Load<0, 4>(kept[c], c);
+  }
+  for (int unit = first; unit < last; ++unit) {
+    const int strip = unit * F::kWarpsM + warp;
+    float acc[kN][4] = {};
+    int base = 0;
+    do {
+      const uint32_t tile = shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
+      BarrierWait(shared.full + 8 * at.stage, at.parity);
+#pragma unroll
+      for (int c = 0; c < F::kTilesPerStage; ++c) {
+        if (strip >= strips || (!kKeep && base + c >= column_tiles)) break;
+        if constexpr (kKeep) {
+          MultiplyTile<kN, 0, 4>(acc, tile + c * kTileBytes, kept[c], lane);
+        } else if constexpr (kN <= 2) {
+          uint4 x[kN][4];
+          rows.template Load<0, 4>(x, base + c);
+          MultiplyTile<kN, 0, 4>(acc, tile + c * kTileBytes, x, lane);
+        } else {
+          uint4 x[kN][2];
+          rows.template Load<0, 2>(x, base + c);
+          MultiplyTile<kN, 0, 2>(acc, tile + c * kTileBytes, x, lane);
+          rows.template Load<2, 2>(x, base + c);
+          MultiplyTile<kN, 2, 2>(acc, tile + c * kTileBytes, x, lane);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) BarrierArrive(shared.empty + 8 * at.stage);
+      at.Next();
+      base += F::kTilesPerStage;
+    } while (!kKeep && base < column_tiles);
+    if (strip >= strips) continue;
+#pragma unroll
+    for (int n = 0; n < kN; ++n) rows.Store(p, strip, n, lane, acc[n]);
+  }
+}
+
+template <typename F, int kN>
+__device__ __forceinline__ void MultiplyRun(const ProductParams& p,
+                                            const UnitRun& run,
+                                            const Shared& shared,
+                                            Progress<F>& progress) {
+  RingPosition<F> at = progress.at;
+  uint32_t sums = progress.sums;
+  const Rows<F, kN> rows(p, run.tile, threadIdx.x % 32);
+  if constexpr (F::kWarpsK == 1) {
+    if (kN == 1 && p.column_tiles == F::kTilesPerStage) {
+      MultiplyAlone<F, kN, kN == 1>(p, rows, run.first, run.last, shared, at);
+    } else {
+      MultiplyAlone<F, kN, false>(p, rows, run.first, run.last, shared, at);
+    }
+  } else {
+    for (int unit = run.first; unit < run.last;) {
+      const int together = StripsTogether<F>(run.last - unit);
+      if (together == F::kTogether) {
+        MultiplyAcross<F, kN, F::kTogether>(p, rows, unit, shared, at, sums);
+      } else if (together == 2) {
+        MultiplyAcross<F, kN, 2>(p, rows, unit, shared, at, sums);
+      } else {
+        MultiplyAcross<F, kN, 1>(p, rows, unit, shared, at, sums);
+      }
+      unit += together;
+    }
+    // The next run's first sums may go into the buffer that is being added up.
+    ConsumerBarrier<F>();
+  }
+  progress.at = at;
+  progress.sums = sums;
+}
+
+// The rarer tiles of more than 8 rows. Not inlined, so that they do not take registers from the
+// others.
+template <typename F, int kN>
+__device__ __noinline__ Progress<F> MultiplyLargeRun(const ProductParams& p,
+                                                     UnitRun run,
+                                                     Shared shared,
+                                                     Progress<F> progress) {
+  MultiplyRun<F, kN>(p, run, shared, progress);
+  return progress;
+}
+
 template <typename F>
-__global__ void __launch_bounds__(F::kThreads, 1) StreamProductKernel(const ProductParams p) {
-  extern __shared__ __align__(128) char shared[];
-  float4* partials = reinterpret_cast<float4*>(shared + F::kStages * F::kStageBytes);
-  const uint32_t ring = SharedAddress(shared);
-  const uint32_t full = ring + F::kStages * F::kStageBytes + F::kPartialBytes;
-  const uint32_t empty = full + 8 * F::kStages;
+__global__ void __launch_bounds__(F::kThreads, 1) StreamProductKernel(
+    const __grid_constant__ ProductParams p) {
+  extern __shared__ __align__(128) char memory[];
+  Shared shared;
+  shared.partials = reinterpret_cast<float4*>(memory + F::kStages * F::kStageBytes);
+  shared.ring = SharedAddress(memory);
+  shared.full = shared.ring + F::kStages * F::kStageBytes + F::kPartialBytes;
+  shared.empty = shared.full + 8 * F::kStages;
   if (threadIdx.x == 0) {
     for (int s = 0; s < F::kStages; ++s) {
-      BarrierInit(full + 8 * s, 1);
-      BarrierInit(empty + 8 * s, F::kWarps);
+      BarrierInit(shared.full + 8 * s, 1);
+      BarrierInit(shared.empty + 8 * s, F::kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -266,53 +460,40 @@ __global__ void __launch_bounds__(F::kThreads, 1) StreamProductKernel(const Prod
   AllowNextKernel();
 
   const int units_per_tile = (p.strips + F::kWarpsM - 1) / F::kWarpsM;
-  const int64_t units = static_cast<int64_t>(__ldcg(p.num_tiles)) * units_per_tile;
-  const int first = static_cast<int>(units * blockIdx.x / gridDim.x);
-  const int last = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  const int first = FirstUnit(p, blockIdx.x, units_per_tile);
+  const int last = FirstUnit(p, blockIdx.x + 1, units_per_tile);
   if (feeder) {
-    FeedRing<F>(p, first, last, units_per_tile, ring, full, empty);
+    FeedRing<F>(p, first, last, units_per_tile, shared.ring, shared.full, shared.empty);
     return;
   }
-  RingPosition<F> at;
+  Progress<F> progress;
   for (int unit = first; unit < last;) {
-    const int index = unit / units_per_tile;
-    const MoeTile tile = LoadTile(p.tiles, index);
-    const int begin = unit - index * units_per_tile;
-    const int end = min(units_per_tile, begin + last - unit);
-    if (tile.count <= 8) {
-      MultiplyUnits<F, 1>(p, tile, begin, end, ring, partials, full, empty, at);
-    } else if (tile.count <= 16) {
-      MultiplyUnits<F, 2>(p, tile, begin, end, ring, partials, full, empty, at);
+    const UnitRun run = NextRun(p, unit, last, units_per_tile);
+    if (run.tile.count <= 8) {
+      MultiplyRun<F, 1>(p, run, shared, progress);
+    } else if (run.tile.count <= 16) {
+      progress = MultiplyLargeRun<F, 2>(p, run, shared, progress);
     } else {
-      MultiplyUnits<F, 4>(p, tile, begin, end, ring, partials, full, empty, at);
+      progress = MultiplyLargeRun<F, 4>(p, run, shared, progress);
     }
-    unit += end - begin;
-    // The next tile's first unit may use the buffer that is being added up.
-    if constexpr (F::kWarpsK > 1) {
-      asm volatile("bar.sync 1, %0;" ::"n"(F::kWarps * 32) : "memory");
-    }
+    unit += run.last - run.first;
   }
-}
-
-Result<int> Multiprocessors() {
-  int device = 0, count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error != cudaSuccess) return Status(Code::kUnavailable, cudaGetErrorString(error));
-  return count;
 }
 
 template <typename F>
 Status Launch(const char* what, const ProductParams& params, cudaStream_t stream) {
   const auto kernel = StreamProductKernel<F>;
-  const cudaError_t error =
+  cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, F::kSharedBytes);
+  if (error == cudaSuccess) {
+    // The rest is L1, which holds the activations.
+    const int percent = std::min(100, (F::kSharedBytes + 1024) * 100 / (228 * 1024) + 1);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
+  }
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int blocks, Multiprocessors());
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
   return LaunchOverlapped(
       what, kernel, dim3(blocks), dim3(F::kThreads), F::kSharedBytes, stream, params);
 }
@@ -320,10 +501,10 @@ Status Launch(const char* what, const ProductParams& params, cudaStream_t stream
 }  // namespace
 
 #ifndef BT_MOE_GATE_UP_FORM
-#define BT_MOE_GATE_UP_FORM 14, 1, 1, 8
+#define BT_MOE_GATE_UP_FORM 14, 1, 1, 6, 2
 #endif
 #ifndef BT_MOE_DOWN_FORM
-#define BT_MOE_DOWN_FORM 1, 12, 2, 4
+#define BT_MOE_DOWN_FORM 1, 14, 2, 4, 1
 #endif
 
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
@@ -335,7 +516,7 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  p.num_tiles = plan.num_tiles;
+  p.starts = plan.starts;
   p.tiles = plan.tiles;
   p.order = plan.order;
   p.in = args.x;
@@ -355,7 +536,7 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
   p.column_tiles = shape.intermediate / 128;
-  p.num_tiles = plan.num_tiles;
+  p.starts = plan.starts;
   p.tiles = plan.tiles;
   p.order = plan.order;
   p.in = plan.middle;
