@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "grammar/automaton.h"
 #include "grammar/grammar_builder.h"
 
 namespace baltoro {
@@ -18,6 +19,7 @@ struct ExprNode {
     kLiteral,  // text; empty: Empty()
     kBytes,
     kCodePoints,
+    kAutomaton,
     kSequence,
     kChoice,
     kRepeat,
@@ -30,7 +32,7 @@ struct ExprNode {
   };
   Kind kind = Kind::kNothing;
   uint8_t first = 0, last = 0;  // kBytes
-  uint32_t symbol = 0;          // kCall: rule; kToken: id; kAnyOrder: index into any_orders
+  uint32_t symbol = 0;          // kCall: rule; kToken: id; kAnyOrder, kAutomaton: index
   int64_t min = 0, max = 0;     // kRepeat
   std::string text{};
   std::vector<uint32_t> parts{};
@@ -51,6 +53,7 @@ struct Expressions {
   };
   std::vector<ExprNode> nodes;
   std::vector<AnyOrder> any_orders;
+  std::vector<Dfa> automata;
   std::vector<Rule> rules;
 };
 

@@ -93,6 +93,23 @@ GrammarBuilder::Expr GrammarBuilder::Repeat(Expr part, int64_t min, int64_t max)
   return state_->Add({.kind = Kind::kRepeat, .min = min, .max = max, .parts = {Index(part)}});
 }
 
+GrammarBuilder::Expr GrammarBuilder::Automaton(std::span<const ByteState> states) {
+  BT_CHECK(!states.empty());
+  Dfa dfa;
+  dfa.states.resize(states.size());
+  for (size_t i = 0; i < states.size(); ++i) {
+    dfa.states[i].accept = states[i].accept;
+    for (const ByteState::Edge& edge : states[i].edges) {
+      BT_CHECK(edge.first <= edge.last && edge.target < states.size());
+      dfa.states[i].edges.push_back({edge.first, edge.last, edge.target});
+    }
+  }
+  state_->all.automata.push_back(std::move(dfa));
+  ExprNode node{.kind = Kind::kAutomaton};
+  node.symbol = static_cast<uint32_t>(state_->all.automata.size() - 1);
+  return state_->Add(std::move(node));
+}
+
 GrammarBuilder::Rule GrammarBuilder::DeclareRule(std::string name) {
   state_->all.rules.push_back({.name = std::move(name)});
   return static_cast<Rule>(state_->all.rules.size() - 1);

@@ -51,6 +51,18 @@ class GrammarBuilder {
   // Large bounds are counted while matching, not unrolled.
   Expr Repeat(Expr part, int64_t min, int64_t max);
 
+  // A deterministic automaton over bytes, for languages that no expression says well (multiples of
+  // a number). State 0 starts; edges are sorted and do not overlap; at least one state.
+  struct ByteState {
+    struct Edge {
+      uint8_t first = 0, last = 0;  // both included
+      uint32_t target = 0;
+    };
+    std::vector<Edge> edges;
+    bool accept = false;
+  };
+  Expr Automaton(std::span<const ByteState> states);
+
   // A rule may call itself, directly or through others, as long as something is read before it
   // does (left recursion is refused by Build with the rule's name).
   Rule DeclareRule(std::string name);

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "grammar/minimise.h"
 
 namespace baltoro {
 
@@ -119,6 +120,11 @@ Status GrammarCompiler::Judge(uint32_t index) {
       break;
     case Kind::kCodePoints: {
       BT_ASSIGN_OR_RETURN(form.dfa, CharacterDfa(node.ranges, budget_));
+      break;
+    }
+    case Kind::kAutomaton: {
+      BT_ASSIGN_OR_RETURN(form.dfa, Minimise(all_.automata[node.symbol], budget_));
+      form.loops = true;
       break;
     }
     case Kind::kAnd:
@@ -302,6 +308,7 @@ Status GrammarCompiler::EmitNode(Nfa& nfa, uint32_t expr, uint32_t from, uint32_
       break;
     }
     case Kind::kCodePoints:
+    case Kind::kAutomaton:
     case Kind::kAnd:
     case Kind::kNot:
     case Kind::kAnyOrder:

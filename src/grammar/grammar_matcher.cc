@@ -94,6 +94,10 @@ bool GrammarMatcher::CanFinish() const {
   return state_->states.accepts(state_->now);
 }
 
+bool GrammarMatcher::overflowed() const {
+  return state_->states.overflowed();
+}
+
 int64_t GrammarMatcher::num_bytes() const {
   return state_->states.num_bytes() +
          static_cast<int64_t>(state_->before.size() * sizeof(MatchStates::Config));

@@ -41,6 +41,9 @@ class GrammarMatcher {
 
   // What was accepted is a whole text of the grammar.
   bool CanFinish() const;
+  // Some token was refused, or left out of a mask, because it could be read in too many ways at
+  // once (1024).
+  bool overflowed() const;
   // Bytes held by this matcher alone.
   int64_t num_bytes() const;
 

@@ -1,0 +1,56 @@
+#pragma once
+
+// The output of one request under an OutputConstraint.
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar_matcher.h"
+#include "grammar/output_constraint.h"
+#include "request/request.h"
+
+namespace baltoro {
+
+// One thread at a time. Rollback reaches GrammarMatcher::kRollbackMax tokens back.
+class ConstrainedOutput final : public TokenConstraint {
+ public:
+  // `ends`: the tokens that end the request.
+  ConstrainedOutput(std::shared_ptr<const OutputConstraint> constraint,
+                    std::vector<TokenId> ends,
+                    std::shared_ptr<const TokenTrie> trie,
+                    std::shared_ptr<MaskStore> store);
+
+  void FillMask(std::span<const TokenId> drafted, std::span<uint32_t> mask) override;
+  bool Accept(TokenId token) override;
+  void Rollback(int tokens) override;
+  std::string error() const override { return error_; }
+
+ private:
+  enum class Part : uint8_t { kReasoning, kText, kEnded };
+  struct Step {
+    TokenId token = 0;
+    Part part_before{};
+    bool matched = false;  // the matcher took it as well
+  };
+  bool IsEnd(TokenId token) const;
+  bool IsBanned(TokenId token) const;
+  bool ReasoningIsSpent() const;
+  void FillHere(std::span<uint32_t> mask);
+  void FillReasoning(std::span<uint32_t> mask);
+  void FillText(std::span<uint32_t> mask);
+
+  const std::shared_ptr<const OutputConstraint> constraint_;
+  const std::vector<TokenId> ends_;
+  const std::shared_ptr<const TokenTrie> trie_;
+  std::optional<GrammarMatcher> matcher_;
+  Part part_ = Part::kText;
+  int64_t reasoning_tokens_ = 0;
+  std::deque<Step> steps_;  // the last ones
+  TokenBits bits_;
+  std::string error_;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,118 @@
+#include "grammar/constraint_factory.h"
+
+#include <future>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "base/log.h"
+#include "grammar/constrained_output.h"
+#include "grammar/key_hash.h"
+#include "grammar/mask_store.h"
+#include "grammar/output_constraint.h"
+
+namespace baltoro {
+
+namespace {
+
+constexpr size_t kConstraintsMax = 256;
+constexpr int64_t kConstraintBytesMax = int64_t{64} << 20;
+
+struct KeyHasher {
+  size_t operator()(const Key128& key) const { return key.low; }
+};
+
+// The constraints that were read last, by their texts. Any thread.
+class ConstraintCache {
+ public:
+  using Value = std::shared_ptr<const OutputConstraint>;
+
+  Value Find(const Key128& key) {
+    const std::lock_guard lock(mutex_);
+    const auto found = places_.find(key);
+    if (found == places_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return found->second->value;
+  }
+
+  void Keep(const Key128& key, Value value, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > kConstraintBytesMax || places_.contains(key)) return;
+    entries_.push_front({key, std::move(value), bytes});
+    places_[key] = entries_.begin();
+    bytes_ += bytes;
+    while (entries_.size() > kConstraintsMax || bytes_ > kConstraintBytesMax) {
+      bytes_ -= entries_.back().bytes;
+      places_.erase(entries_.back().key);
+      entries_.pop_back();
+    }
+  }
+
+ private:
+  struct Entry {
+    Key128 key;
+    Value value;
+    int64_t bytes = 0;
+  };
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the last used first
+  std::unordered_map<Key128, std::list<Entry>::iterator, KeyHasher> places_;
+  int64_t bytes_ = 0;
+};
+
+using TriePtr = std::shared_ptr<const TokenTrie>;
+
+Result<TriePtr> LoadTrie(const std::string& model_dir, int32_t vocab_size) {
+  BT_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model_dir));
+  TriePtr trie = TokenTrie::Make(*tokenizer, vocab_size);
+  BT_LOG(Info, "output constraints: tries of {} tokens, {} MiB", vocab_size,
+         trie->num_bytes() >> 20);
+  return trie;
+}
+
+class Factory final : public ConstraintFactory {
+ public:
+  explicit Factory(std::future<Result<TriePtr>> trie) : trie_(trie.share()) {}
+
+  Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) override {
+    BT_ASSIGN_OR_RETURN(const TriePtr trie, trie_.get());
+    KeyHash hash(0x636F6E73u);
+    hash.AddBytes(request.constraint);
+    ConstraintCache::Value constraint = cache_.Find(hash.key());
+    if (constraint == nullptr) {
+      BT_ASSIGN_OR_RETURN(OutputConstraint parsed, OutputConstraint::Parse(request.constraint));
+      constraint = std::make_shared<const OutputConstraint>(std::move(parsed));
+      int64_t bytes = 256;
+      if (constraint->grammar) bytes += constraint->grammar->num_bytes();
+      for (const auto& banned : constraint->banned_sequences) {
+        bytes += static_cast<int64_t>(32 + banned.size() * sizeof(TokenId));
+      }
+      cache_.Keep(hash.key(), constraint, bytes);
+    }
+    std::vector<TokenId> ends = request.stop.eos_ids;
+    ends.insert(ends.end(), request.stop.stop_ids.begin(), request.stop.stop_ids.end());
+    return std::unique_ptr<TokenConstraint>(
+        std::make_unique<ConstrainedOutput>(constraint, std::move(ends), trie, store_));
+  }
+
+ private:
+  const std::shared_future<Result<TriePtr>> trie_;
+  ConstraintCache cache_;
+  const std::shared_ptr<MaskStore> store_ = std::make_shared<MaskStore>();
+};
+
+}  // namespace
+
+std::shared_ptr<ConstraintFactory> MakeConstraintFactory(const std::string& model_dir,
+                                                         int32_t vocab_size) {
+  return std::make_shared<Factory>(std::async(std::launch::async, LoadTrie, model_dir, vocab_size));
+}
+
+std::shared_ptr<ConstraintFactory> MakeConstraintFactory(std::shared_ptr<const TokenTrie> trie) {
+  std::promise<Result<TriePtr>> made;
+  made.set_value(Result<TriePtr>(std::move(trie)));
+  return std::make_shared<Factory>(made.get_future());
+}
+
+}  // namespace baltoro
