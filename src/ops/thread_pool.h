@@ -20,7 +20,8 @@ class ThreadPool {
 
   int threads() const;
   // Calls body(item, thread) once for each item in [0, items), in any order, on any of the threads,
-  // and returns when all are done. `thread` is in [0, threads()).
+  // and returns when all are done. `thread` is in [0, threads()). If a body throws, the rest of the
+  // items may be left out, and the first exception comes out of here.
   void ParallelFor(int64_t items, const std::function<void(int64_t item, int thread)>& body);
 
  private:

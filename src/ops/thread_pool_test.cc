@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -75,6 +76,26 @@ TEST(ThreadPoolTest, WorkersThatSleptWakeForTheNextLoop) {
     });
 
     EXPECT_EQ(done.load(), 2);
+  }
+}
+
+TEST(ThreadPoolTest, WhatABodyThrowsReachesTheCaller) {
+  for (const int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      std::atomic<int> runs = 0;
+      EXPECT_THROW(pool.ParallelFor(40,
+                                    [&](int64_t item, int) {
+                                      if (item == round % 40) throw std::bad_alloc();
+                                      ++runs;
+                                    }),
+                   std::bad_alloc);
+      EXPECT_LT(runs.load(), 40);
+
+      std::atomic<int> after = 0;  // the pool is as good as before
+      pool.ParallelFor(40, [&](int64_t, int) { ++after; });
+      EXPECT_EQ(after.load(), 40);
+    }
   }
 }
 
