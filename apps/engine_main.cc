@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "engine/engine_process.h"
+#include "grammar/constraint_factory.h"
 #include "ops/cpu/isa.h"
 
 namespace baltoro {
@@ -24,6 +25,12 @@ Status ChooseInstructions() {
 
 }  // namespace
 
+std::shared_ptr<ConstraintFactory> MakeConstraints(const std::string& tokenizer_dir,
+                                                   int32_t vocab_size) {
+  if (tokenizer_dir.empty()) return nullptr;
+  return MakeConstraintFactory(tokenizer_dir, vocab_size);
+}
+
 int RunEngineMain(const std::vector<std::string>& args) {
   int fd = -1;
   for (size_t i = 1; i + 1 < args.size(); ++i) {
@@ -40,7 +47,7 @@ int RunEngineMain(const std::vector<std::string>& args) {
     BT_LOG(Error, "{}", chosen.message());
     return 2;
   }
-  return RunEngineProcess(fd);
+  return RunEngineProcess(fd, MakeConstraints);
 }
 
 }  // namespace baltoro

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/engine_process.h"
+#include "engine_main.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "server/server.h"
@@ -129,6 +130,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
 EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& dir) {
   EngineConfig config;
   config.model_dir = dir;
+  config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
   config.dtype = options.dtype;
   config.max_model_len = options.max_model_len;
@@ -233,7 +235,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   const EngineConfig engine_config = MakeEngineConfig(options, dir);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
-          ? StartEngine(engine_config, server->sink(), ProgressLog())
+          ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
           : StartEngineProcess(engine_config, program, server->sink(), ProgressLog());
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();

@@ -19,8 +19,9 @@ struct EngineConfig {
   std::string model_dir;             // of config.json, and of the weights unless they are dummies
   std::string load_format = "auto";  // auto, safetensors, dummy; stand-in: no model at all, see
                                      // stand_in.h
-  std::string dtype = "auto";        // auto, bfloat16, float32
-  int64_t max_model_len = 0;         // 0: the model's; -1: the largest that the cache holds
+  std::string tokenizer_dir;   // of the vocabulary that constraints are about; empty: model_dir
+  std::string dtype = "auto";  // auto, bfloat16, float32
+  int64_t max_model_len = 0;   // 0: the model's; -1: the largest that the cache holds
   bool allow_long_max_model_len = false;  // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
@@ -34,6 +35,10 @@ struct EngineConfig {
   uint64_t seed = 0;            // of dummy weights
   double stand_in_step_ms = 0;  // how long a step of a stand-in takes
 };
+
+inline const std::string& TokenizerDir(const EngineConfig& config) {
+  return config.tokenizer_dir.empty() ? config.model_dir : config.tokenizer_dir;
+}
 
 // What the engine found once it was ready.
 struct EngineInfo {

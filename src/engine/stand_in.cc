@@ -162,7 +162,8 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
   info.longest_step_seconds = config.stand_in_step_ms / 1000;
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;
-  if (constraints) factory = constraints(config.model_dir, static_cast<int32_t>(info.vocab_size));
+  if (constraints)
+    factory = constraints(TokenizerDir(config), static_cast<int32_t>(info.vocab_size));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
   info.constraints = factory != nullptr;
   auto executor = std::make_unique<StandInExecutor>(config.max_num_seqs, config.stand_in_step_ms,

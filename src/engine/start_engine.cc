@@ -99,7 +99,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;
   if (constraints)
-    factory = constraints(config.model_dir, static_cast<int32_t>(model_config.vocab));
+    factory = constraints(TokenizerDir(config), static_cast<int32_t>(model_config.vocab));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
   auto pool = std::make_unique<ThreadPool>(config.threads);

@@ -123,8 +123,9 @@ class ConstraintFactory {
 };
 
 // How an engine gets its factory, once it knows its model: called once, before weights are read,
-// with the folder of the model and the width of its logits. Must not block. Null: no constraints.
+// with the folder of its tokenizer and the width of its logits. Must not block. Null: no
+// constraints.
 using ConstraintFactoryMaker = std::function<std::shared_ptr<ConstraintFactory>(
-    const std::string& model_dir, int32_t vocab_size)>;
+    const std::string& tokenizer_dir, int32_t vocab_size)>;
 
 }  // namespace baltoro
