@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <set>
+#include <sstream>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -232,6 +233,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
       Server::Listen(std::move(config), std::move(tokenizer),
                      chat_template.ok() ? std::move(chat_template).value() : nullptr));
   BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
+  BT_LOG(Info, "Available routes are:");
+  std::istringstream routes(server->RouteList());
+  for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
   const EngineConfig engine_config = MakeEngineConfig(options, dir);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process

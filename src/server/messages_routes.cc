@@ -31,8 +31,7 @@ std::optional<ApiError> Server::CountTokensOf(const HttpRequest& request,
   auto error = ReadChatRequest(messages.chat, limits, config_.default_template_kwargs, chat);
   if (!error) error = CheckModel(chat.fields.model);
   if (!error) error = RenderChat(chat, limits, prompt);
-  if (error) return MessagesFieldNames(*error);
-  return std::nullopt;
+  return error;
 }
 
 std::optional<ApiError> Server::PrepareMessages(const HttpRequest& request, Prepared& out) {
@@ -43,14 +42,14 @@ std::optional<ApiError> Server::PrepareMessages(const HttpRequest& request, Prep
   ChatRequest chat;
   if (auto error =
           ReadChatRequest(messages.chat, Limits(), config_.default_template_kwargs, chat)) {
-    return MessagesFieldNames(*error);
+    return error;
   }
-  out.answer_id = AnswerId("msg", request, chat.fields);
+  out.answer_id = "msg_" + NewName();
   out.shape = MakeMessagesShape({.id = out.answer_id,
                                  .model = config_.model_names.front(),
                                  .show_thinking = messages.show_thinking && chat.include_reasoning,
                                  .parallel_tool_calls = chat.parallel_tool_calls});
-  if (auto error = PrepareConversation(std::move(chat), out)) return MessagesFieldNames(*error);
+  if (auto error = PrepareConversation(std::move(chat), out)) return error;
   out.options.continuous_usage = true;  // the first event tells what the prompt was
   return std::nullopt;
 }

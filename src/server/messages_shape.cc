@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "server/messages_request.h"
 
 namespace baltoro {
 namespace {
@@ -286,7 +287,7 @@ std::unique_ptr<ResponseShape> MakeMessagesShape(MessagesShapeOptions options) {
 std::string MessagesErrorBody(const ApiError& error) {
   std::string out =
       fmt::format(R"({{"type":"error","error":{{"type":"{}","message":)", ErrorType(error.status));
-  AppendJsonString(out, error.message);
+  AppendJsonString(out, MessagesFieldNames(error).message);
   out += "}}";
   return out;
 }

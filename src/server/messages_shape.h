@@ -20,7 +20,7 @@ struct MessagesShapeOptions {
 // the prompt was.
 std::unique_ptr<ResponseShape> MakeMessagesShape(MessagesShapeOptions options);
 
-// {"type":"error","error":{"type","message"}}
+// {"type":"error","error":{"type","message"}}; fields have the names that they have in this API.
 std::string MessagesErrorBody(const ApiError& error);
 
 // "functions.get_weather:0" as an id that Anthropic's clients accept, [a-zA-Z0-9_-]+:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <iterator>
@@ -34,7 +35,8 @@ std::string RandomName() {
 
 // Who sent the request, as far as a server can tell: a digest of the key.
 std::string OwnerOf(const HttpRequest& request) {
-  std::string shown(request.Header("authorization"));
+  std::string_view shown = request.Header("authorization");
+  shown.remove_prefix(std::min(shown.size(), shown.find(' ') + 1));  // the scheme
   if (shown.empty()) shown = request.Header("x-api-key");
   std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
   SHA256(reinterpret_cast<const unsigned char*>(shown.data()), shown.size(), digest.data());
@@ -54,6 +56,7 @@ Json Shortest(float value) {
 }  // namespace
 
 void Server::Responses(HttpRequest request, Reply reply) {
+  reply.SetErrorForm([](const ApiError& error) { return ErrorBody(ResponsesFieldNames(error)); });
   Generate(std::move(request), std::move(reply), &Server::PrepareResponse);
 }
 
@@ -109,7 +112,7 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
   if (auto error = ReadResponsesRequest(body, earlier, asked)) return error;
   ChatRequest chat;
   if (auto error = ReadChatRequest(asked.chat, Limits(), config_.default_template_kwargs, chat)) {
-    return ResponsesFieldNames(*error);
+    return error;
   }
   const std::string name = RandomName();
   out.answer_id = "resp_" + name;
@@ -136,8 +139,7 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
     };
   }
   out.shape = MakeResponsesShape(std::move(options));
-  if (auto error = PrepareConversation(std::move(chat), out)) return ResponsesFieldNames(*error);
-  return std::nullopt;
+  return PrepareConversation(std::move(chat), out);
 }
 
 }  // namespace baltoro

@@ -19,6 +19,7 @@ struct Item {
   std::string id;
   std::string text;           // of a call: its arguments
   std::string call_id, name;  // of a call
+  bool cut = false;           // the answer was cut inside it
 };
 
 class ResponsesShape final : public ResponseShape {
@@ -50,8 +51,7 @@ class ResponsesShape final : public ResponseShape {
   }
 
   void End(const ChoiceState& choice, const Usage* /*usage*/, std::string& out) override {
-    cut_ = choice.end.finish_reason == "length";
-    CloseItem(&out);
+    EndAt(choice.end, &out);
   }
 
   void CloseStream(const Usage& usage, bool /*include_usage*/, std::string& out) override {
@@ -75,8 +75,7 @@ class ResponsesShape final : public ResponseShape {
   std::string Whole(const std::vector<ChoiceState>& choices, const Usage& usage) override {
     const ChoiceState& choice = choices.front();
     for (const OutputEvent& event : choice.events) Take(event, nullptr);
-    cut_ = choice.end.finish_reason == "length";
-    CloseItem(nullptr);
+    EndAt(choice.end, nullptr);
     std::string response = Finished(usage);
     Done(response);
     return response;
@@ -171,13 +170,16 @@ class ResponsesShape final : public ResponseShape {
     }
     OpenEvent("response.output_item.done", *out);
     fmt::format_to(std::back_inserter(*out), R"(,"output_index":{},"item":)", items_.size() - 1);
-    AppendItem(item, StatusOf(items_.size() - 1), *out);
+    AppendItem(item, StatusOf(item), *out);
     CloseEvent(*out);
   }
 
-  // The answer was cut inside its last item, if it was cut.
-  const char* StatusOf(size_t index) const {
-    return cut_ && index + 1 == items_.size() ? "incomplete" : "completed";
+  static const char* StatusOf(const Item& item) { return item.cut ? "incomplete" : "completed"; }
+
+  void EndAt(const ChoiceEnd& end, std::string* out) {
+    cut_ = end.finish_reason == "length";
+    if (open_) items_.back().cut = cut_;
+    CloseItem(out);
   }
 
   void OpenEvent(std::string_view name, std::string& out) {
@@ -225,7 +227,7 @@ class ResponsesShape final : public ResponseShape {
     out.push_back('[');
     for (size_t i = 0; i < items_.size(); ++i) {
       if (i > 0) out.push_back(',');
-      AppendItem(items_[i], StatusOf(i), out);
+      AppendItem(items_[i], StatusOf(items_[i]), out);
     }
     out.push_back(']');
   }
