@@ -29,7 +29,7 @@ struct GrammarMatcher::State {
   MatchStates::Config After(TokenId token) {
     const std::string_view bytes = trie->TokenBytes(token);
     MatchStates::Config whole = MatchStates::kDead;
-    if (filler.names_tokens()) whole = states.StepToken(now, token, !bytes.empty());
+    if (filler.names_tokens()) whole = states.StepToken(now, token, IsText(token));
     if (bytes.empty()) return whole;
     MatchStates::Config at = now;
     for (const char byte : bytes) {
@@ -37,6 +37,10 @@ struct GrammarMatcher::State {
       if (at == MatchStates::kDead) break;
     }
     return states.Union(whole, at);
+  }
+
+  bool IsText(TokenId token) const {
+    return token >= 0 && token < trie->vocab_size() && HasBit(trie->text_tokens(), token);
   }
 
   void DropUnneeded() {

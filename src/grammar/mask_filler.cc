@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "grammar/key_hash.h"
+#include "grammar/leaf_profile.h"
 
 namespace baltoro {
 
@@ -64,8 +65,47 @@ void MaskFiller::Fill(MatchStates& states, MatchStates::Config config, std::span
 
 void MaskFiller::Compute(MatchStates& states, MatchStates::Config config) {
   if (names_tokens_) AddTokenEdges(states, config);
-  Walk(states, config, trie_.plain());
-  Walk(states, config, trie_.rest());
+  // Copied: the states grow below.
+  const auto all = states.heads(config);
+  const std::vector<uint32_t> heads(all.begin(), all.end());
+  std::vector<uint32_t> others;
+  for (const uint32_t head : heads) {
+    if (!AddLeaf(states, head)) others.push_back(head);
+  }
+  if (others.empty()) return;
+  const MatchStates::Config rest = others.size() == heads.size() ? config : states.Only(others);
+  Walk(states, rest, trie_.plain());
+  Walk(states, rest, trie_.rest());
+}
+
+// Adds what a stack allows whose innermost rule is a leaf; false if a walk has to tell.
+bool MaskFiller::AddLeaf(MatchStates& states, uint32_t head) {
+  const uint32_t state = states.frame(head).state;
+  if (!g_.rules[g_.states[state].rule].leaf) return false;
+  const auto profile = LeafProfile::Get(g_, state, trie_, store_);
+  if (profile->too_many_exits) return false;
+  profile->AddInside(states.RepetitionsLeft(head), bits_);
+  if (profile->exit_tokens.empty() || states.frame(head).parent == MatchStates::kNoFrame) {
+    return true;
+  }
+  path_.resize(ByteTrie::kBytesMax + 1);
+  path_[0] = states.AfterRule(head);
+  const auto& nodes = profile->exits.nodes;
+  for (uint32_t at = 1; at < nodes.size();) {
+    const ByteTrie::Node& node = nodes[at];
+    const MatchStates::Config next = states.Step(path_[node.depth - 1], node.byte);
+    if (next == MatchStates::kDead) {
+      at = node.end;
+      continue;
+    }
+    path_[node.depth] = next;
+    for (uint32_t i = node.first_token; i < node.end_token; ++i) {
+      const auto& exit = profile->exit_tokens[static_cast<size_t>(profile->exits.tokens[i])];
+      if (states.CanLeave(head, exit.repetitions)) SetBit(bits_, exit.token);
+    }
+    ++at;
+  }
+  return true;
 }
 
 void MaskFiller::AddTokenEdges(MatchStates& states, MatchStates::Config config) {
@@ -89,7 +129,7 @@ void MaskFiller::AddTokenEdges(MatchStates& states, MatchStates::Config config) 
 }
 
 void MaskFiller::Walk(MatchStates& states, MatchStates::Config config, const ByteTrie& trie) {
-  path_.resize(256);
+  path_.resize(ByteTrie::kBytesMax + 1);
   path_[0] = config;
   const auto& nodes = trie.nodes;
   for (uint32_t at = 1; at < nodes.size();) {

@@ -28,6 +28,7 @@ class MaskFiller {
  private:
   // Adds what is allowed to `bits_`.
   void Compute(MatchStates& states, MatchStates::Config config);
+  bool AddLeaf(MatchStates& states, uint32_t head);
   void AddTokenEdges(MatchStates& states, MatchStates::Config config);
   void Walk(MatchStates& states, MatchStates::Config config, const ByteTrie& trie);
 

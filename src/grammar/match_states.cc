@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "grammar/key_hash.h"
+#include "grammar/token_trie.h"
 
 namespace baltoro {
 
@@ -17,8 +18,8 @@ using EdgeKind = CompiledGrammar::EdgeKind;
 using Rule = CompiledGrammar::Rule;
 using RuleKind = CompiledGrammar::RuleKind;
 
-// Counts this far from their bounds behave alike for one token, which has fewer bytes.
-constexpr int64_t kFar = 256;
+// Counts this far from their bounds behave alike for one token, which has no more bytes.
+constexpr int64_t kFar = ByteTrie::kBytesMax + 1;
 constexpr size_t kMetMax = 64 * MatchStates::kStacksMax;
 
 bool Has(const CompiledGrammar::ItemSet& set, uint32_t item) {
@@ -333,6 +334,12 @@ MatchStates::Config MatchStates::Union(Config left, Config right) {
   }
   std::sort(found_.begin(), found_.end());
   found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+  return InternConfig();
+}
+
+MatchStates::Config MatchStates::Only(std::span<const uint32_t> chosen) {
+  Begin();
+  found_.assign(chosen.begin(), chosen.end());
   return InternConfig();
 }
 

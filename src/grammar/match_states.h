@@ -40,7 +40,9 @@ class MatchStates {
   Config StepToken(Config from, TokenId token, bool is_text);
   // What stands where either stands.
   Config Union(Config left, Config right);
-  // The configuration of these stacks alone.
+  // These of a configuration's heads alone; where the output can end is left out.
+  Config Only(std::span<const uint32_t> heads);
+  // What follows from these stacks.
   Config Of(std::span<const uint32_t> frames);
   // Where the stack stands when its innermost rule has ended; `frame` has a parent.
   Config AfterRule(uint32_t frame) { return Of({&frames_[frame].parent, 1}); }

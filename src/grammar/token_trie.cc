@@ -10,8 +10,6 @@ namespace baltoro {
 
 namespace {
 
-constexpr size_t kTokenBytesMax = 255;
-
 // Characters of a plain text; 0 if it is none.
 int PlainCharacters(std::string_view text) {
   int count = 0;
@@ -43,7 +41,7 @@ ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
     }
   };
   for (const Entry& entry : entries) {
-    BT_CHECK(!entry.bytes.empty() && entry.bytes.size() <= kTokenBytesMax);
+    BT_CHECK(!entry.bytes.empty() && entry.bytes.size() <= kBytesMax);
     const auto differ =
         std::mismatch(last.begin(), last.end(), entry.bytes.begin(), entry.bytes.end());
     close(static_cast<size_t>(differ.first - last.begin()));
@@ -51,7 +49,7 @@ ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
       Node node;
       node.first_token = node.end_token = static_cast<uint32_t>(trie.tokens.size());
       node.byte = static_cast<uint8_t>(entry.bytes[depth]);
-      node.depth = static_cast<uint8_t>(depth + 1);
+      node.depth = static_cast<uint16_t>(depth + 1);
       path.push_back(static_cast<uint32_t>(trie.nodes.size()));
       trie.nodes.push_back(node);
     }
@@ -71,15 +69,15 @@ TokenTrie::TokenTrie(std::span<const std::string_view> texts, const std::vector<
   plain_tokens_.resize(words());
   offsets_.push_back(0);
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (!special[i]) bytes_ += texts[i];
+    const bool fits = texts[i].size() <= ByteTrie::kBytesMax;
+    if (!special[i] && !texts[i].empty()) SetBit(text_tokens_, static_cast<TokenId>(i));
+    if (!special[i] && fits) bytes_ += texts[i];
     offsets_.push_back(static_cast<uint32_t>(bytes_.size()));
   }
   std::vector<ByteTrie::Entry> plain, rest;
   for (TokenId id = 0; id < vocab_size_; ++id) {
     const std::string_view text = TokenBytes(id);
     if (text.empty()) continue;
-    SetBit(text_tokens_, id);
-    if (text.size() > kTokenBytesMax) continue;
     max_token_bytes_ = std::max(max_token_bytes_, static_cast<int>(text.size()));
     if (PlainCharacters(text) > 0) {
       SetBit(plain_tokens_, id);
@@ -92,7 +90,7 @@ TokenTrie::TokenTrie(std::span<const std::string_view> texts, const std::vector<
   rest_ = ByteTrie::Make(std::move(rest));
   plain_characters_.reserve(plain_.tokens.size());
   for (const TokenId id : plain_.tokens) {
-    plain_characters_.push_back(static_cast<uint8_t>(PlainCharacters(TokenBytes(id))));
+    plain_characters_.push_back(static_cast<uint16_t>(PlainCharacters(TokenBytes(id))));
   }
 }
 
@@ -115,7 +113,8 @@ std::string_view TokenTrie::TokenBytes(TokenId id) const {
 
 int64_t TokenTrie::num_bytes() const {
   return static_cast<int64_t>(bytes_.size() + offsets_.size() * sizeof(uint32_t) +
-                              2 * words() * sizeof(uint32_t) + plain_characters_.size()) +
+                              2 * words() * sizeof(uint32_t) +
+                              plain_characters_.size() * sizeof(uint16_t)) +
          plain_.num_bytes() + rest_.num_bytes();
 }
 

@@ -26,12 +26,13 @@ inline bool HasBit(std::span<const uint32_t> bits, TokenId id) {
 
 // Nodes in preorder. Node 0 is the root and spells nothing.
 struct ByteTrie {
+  static constexpr size_t kBytesMax = 1024;  // of an entry
   struct Node {
     uint32_t end = 0;          // one past the last node below this one
     uint32_t first_token = 0;  // in `tokens`: those that end here or below, in preorder
     uint32_t end_token = 0;    // one past those that end here
+    uint16_t depth = 0;        // bytes spelled
     uint8_t byte = 0;
-    uint8_t depth = 0;  // bytes spelled
   };
   std::vector<Node> nodes;
   std::vector<TokenId> tokens;
@@ -45,7 +46,7 @@ struct ByteTrie {
   }
 
   struct Entry {
-    std::string_view bytes;  // at most 255, not empty
+    std::string_view bytes;  // at most kBytesMax, not empty
     TokenId token = 0;
   };
   static ByteTrie Make(std::vector<Entry> entries);
@@ -53,8 +54,9 @@ struct ByteTrie {
 
 class TokenTrie {
  public:
-  // Token i has the bytes texts[i]; an empty or overlong (over 255 bytes) one has no place in the
-  // tries and is never matched by bytes. `special` ones are matched by their ids alone.
+  // Token i has the bytes texts[i]; one that is empty or over ByteTrie::kBytesMax bytes long has
+  // no place in the tries and is never matched by bytes. `special` ones are matched by their ids
+  // alone.
   TokenTrie(std::span<const std::string_view> texts, const std::vector<bool>& special);
   // Ids from the tokenizer's vocabulary up to `vocab_size` are special; those beyond `vocab_size`
   // are left out.
@@ -62,7 +64,7 @@ class TokenTrie {
 
   int32_t vocab_size() const { return vocab_size_; }
   size_t words() const { return (static_cast<size_t>(vocab_size_) + 31) / 32; }
-  // Empty for special ones.
+  // Empty for those that are never matched by bytes.
   std::string_view TokenBytes(TokenId id) const;
   // All that are not special.
   const TokenBits& text_tokens() const { return text_tokens_; }
@@ -74,7 +76,7 @@ class TokenTrie {
   const ByteTrie& rest() const { return rest_; }
   const TokenBits& plain_tokens() const { return plain_tokens_; }
   // How many characters the plain token plain().tokens[i] has.
-  std::span<const uint8_t> plain_characters() const { return plain_characters_; }
+  std::span<const uint16_t> plain_characters() const { return plain_characters_; }
 
   int64_t num_bytes() const;
 
@@ -85,7 +87,7 @@ class TokenTrie {
   std::vector<uint32_t> offsets_;  // [vocab_size + 1] into bytes_
   TokenBits text_tokens_, plain_tokens_;
   ByteTrie plain_, rest_;
-  std::vector<uint8_t> plain_characters_;
+  std::vector<uint16_t> plain_characters_;
 };
 
 }  // namespace baltoro
