@@ -113,6 +113,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.default_template_kwargs = options.default_chat_template_kwargs;
   config.reasoning_parser = options.reasoning_parser != "none";
   config.tool_parser = options.tool_call_parser != "none";
+  config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;

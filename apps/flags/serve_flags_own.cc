@@ -32,6 +32,12 @@ constexpr FlagSpec kOwnFlags[] = {
     {.name = "api-key-file",
      .kind = kString,
      .help = "File with one key on each line, beside --api-key."},
+    {.name = "normalise-tool-call-ids",
+     .kind = kBool,
+     .initial = "true",
+     .help =
+         "Numbers the tool calls of a conversation as the model was trained to read them; clients "
+         "keep their own ids."},
 };
 
 constexpr FlagSpec kRemovedFlags[] = {

@@ -128,6 +128,7 @@ void FillDoor(const Reader& flags, ServeOptions& options) {
   flags.Get("root-path", options.root_path);
   flags.Get("api-key", options.api_keys);
   flags.Get("api-key-file", options.api_key_file);
+  flags.Get("normalise-tool-call-ids", options.normalise_tool_call_ids);
   flags.Get("allowed-origins", options.allowed_origins);
   flags.Get("allowed-methods", options.allowed_methods);
   flags.Get("allowed-headers", options.allowed_headers);

@@ -55,6 +55,7 @@ struct ServeOptions {
   std::string tool_call_parser;
   std::string reasoning_parser;
   bool enable_auto_tool_choice = false;
+  bool normalise_tool_call_ids = true;
 
   // The engine.
   std::string device = "auto";  // auto or cpu

@@ -12,6 +12,8 @@ namespace {
 constexpr size_t kMessagesMax = 4096;
 constexpr size_t kPartsMax = 1024;
 constexpr size_t kToolsMax = 128;
+constexpr size_t kToolNameBytesMax = 256;
+constexpr size_t kCallsMax = 1024;  // of one message
 constexpr size_t kToolBytesMax = 256 * 1024;
 constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
                                                     "assistant", "tool",      "function"};
@@ -64,13 +66,30 @@ bool CheckToolCalls(Json& message, std::string& why) {
     why = "tool_calls must be a list";
     return false;
   }
-  for (const Json& call : *calls) {
-    const bool shaped =
-        call.is_object() && call.contains("function") && call["function"].is_object() &&
-        call["function"].contains("name") && call["function"]["name"].is_string() &&
-        call["function"].contains("arguments") && call.contains("id") && call["id"].is_string();
+  if (calls->size() > kCallsMax) {
+    why = fmt::format("more than {} tool calls", kCallsMax);
+    return false;
+  }
+  for (Json& call : *calls) {
+    const bool shaped = call.is_object() && call.contains("function") &&
+                        call["function"].is_object() && call["function"].contains("name") &&
+                        call["function"]["name"].is_string();
     if (!shaped) {
-      why = "a tool call needs id, function.name and function.arguments";
+      why = "a tool call needs function.name";
+      return false;
+    }
+    if (!call.contains("id") || call["id"].is_null()) call["id"] = "";
+    if (!call["id"].is_string()) {
+      why = "the id of a tool call must be a string";
+      return false;
+    }
+    // As text or as an object; a call without any has the empty object.
+    Json& function = call["function"];
+    const auto arguments = function.find("arguments");
+    if (arguments == function.end() || arguments->is_null()) {
+      function["arguments"] = "{}";
+    } else if (!arguments->is_string() && !arguments->is_object()) {
+      why = "function.arguments must be a string or an object";
       return false;
     }
   }
@@ -115,12 +134,39 @@ void ReadMessages(FieldReader& reader, Json& out) {
     const bool says_something = message.contains("content") || message.contains("tool_calls");
     if (!says_something && *role != "assistant") return fail("content is required");
     if (!message.contains("content")) message["content"] = nullptr;
-    if (*role == "tool" &&
-        !(message.contains("tool_call_id") && message["tool_call_id"].is_string())) {
-      return fail("a tool message needs tool_call_id");
+    // One without an id answers the calls before it in order.
+    if (*role == "tool" && message.contains("tool_call_id") && message["tool_call_id"].is_null()) {
+      message.erase("tool_call_id");
+    }
+    if (*role == "tool" && message.contains("tool_call_id") &&
+        !message["tool_call_id"].is_string()) {
+      return fail("tool_call_id must be a string");
     }
     UnifyReasoning(message);
   }
+}
+
+// What is wrong with a declared function; empty if nothing is.
+std::string WrongFunction(const Json& function) {
+  const auto& name = function["name"].get_ref<const std::string&>();
+  if (name.empty() || name.size() > kToolNameBytesMax) {
+    return fmt::format("the name must have 1 to {} bytes", kToolNameBytesMax);
+  }
+  // The name is a part of what the model writes in front of the arguments.
+  for (const char c : name) {
+    if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) {
+      return "the name must not hold blanks or control characters";
+    }
+  }
+  const auto parameters = function.find("parameters");
+  if (parameters != function.end() && !parameters->is_null() && !parameters->is_object()) {
+    return "parameters must be an object";
+  }
+  const auto strict = function.find("strict");
+  if (strict != function.end() && !strict->is_null() && !strict->is_boolean()) {
+    return "strict must be true or false";
+  }
+  return {};
 }
 
 void ReadTools(FieldReader& reader, Json& out) {
@@ -129,14 +175,18 @@ void ReadTools(FieldReader& reader, Json& out) {
   if (!field->is_array()) return reader.Fail("tools", "must be a list");
   if (field->size() > kToolsMax)
     return reader.Fail("tools", fmt::format("more than {} tools", kToolsMax));
-  for (const Json& tool : *field) {
-    const bool shaped = tool.is_object() && tool.contains("function") &&
-                        tool["function"].is_object() && tool["function"].contains("name") &&
-                        tool["function"]["name"].is_string() &&
-                        !tool["function"]["name"].get_ref<const std::string&>().empty();
-    if (!shaped)
+  for (size_t i = 0; i < field->size(); ++i) {
+    const Json& tool = (*field)[i];
+    const bool shaped = tool.is_object() && tool.value("type", "function") == "function" &&
+                        tool.contains("function") && tool["function"].is_object() &&
+                        tool["function"].contains("name") && tool["function"]["name"].is_string();
+    if (!shaped) {
       return reader.Fail(
           "tools", "each tool must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    }
+    const auto& function = tool["function"];
+    const std::string why = WrongFunction(function);
+    if (!why.empty()) return reader.Fail("tools", fmt::format("tool {}: {}", i, why));
   }
   if (field->dump(-1, ' ', false, Json::error_handler_t::replace).size() > kToolBytesMax) {
     return reader.Fail("tools", fmt::format("more than {} bytes of declarations", kToolBytesMax));
@@ -144,19 +194,38 @@ void ReadTools(FieldReader& reader, Json& out) {
   if (!field->empty()) out = *field;
 }
 
+bool IsDeclared(const Json& tools, const std::string& name) {
+  return std::any_of(tools.begin(), tools.end(),
+                     [&](const Json& tool) { return tool["function"]["name"] == name; });
+}
+
+void ReadNamedChoice(FieldReader& reader, const Json& field, ChatRequest& out) {
+  const auto function = field.find("function");
+  const bool named = field.value("type", "function") == "function" && function != field.end() &&
+                     function->is_object() && function->contains("name") &&
+                     (*function)["name"].is_string();
+  if (!named) {
+    return reader.Fail("tool_choice",
+                       "must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+  }
+  out.tool_choice = ToolChoice::kNamed;
+  out.named_tool = (*function)["name"].get<std::string>();
+  if (out.tools.is_null() || !IsDeclared(out.tools, out.named_tool)) {
+    reader.Fail("tool_choice", fmt::format("the function \"{}\" is not among tools",
+                                           out.named_tool.substr(0, 64)));
+  }
+}
+
 void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
   out.tool_choice = out.tools.is_null() ? ToolChoice::kNone : ToolChoice::kAuto;
   const Json* field = reader.Find("tool_choice");
   if (field == nullptr) return;
+  if (field->is_object()) return ReadNamedChoice(reader, *field, out);
   const std::string name = field->is_string() ? field->get<std::string>() : "";
-  if (name == "none") {
+  if (name == "none" || (name == "required" && out.tools.is_null())) {
     out.tool_choice = ToolChoice::kNone;
-  } else if (name == "required" && out.tools.is_null()) {
-    out.tool_choice = ToolChoice::kNone;
-  } else if (name == "required" || field->is_object()) {
-    reader.Fail(
-        "tool_choice",
-        "\"required\" and a named function are not available yet in this version; use \"auto\"");
+  } else if (name == "required") {
+    out.tool_choice = ToolChoice::kRequired;
   } else if (name == "auto") {
     if (out.tools.is_null()) reader.Fail("tool_choice", "\"auto\" needs tools");
   } else {
@@ -164,10 +233,45 @@ void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
   }
 }
 
+// True and false as some clients write them.
+std::optional<bool> TruthOf(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>();
+  if (!value.is_string()) return std::nullopt;
+  std::string text = value.get<std::string>();
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  if (text == "true") return true;
+  if (text == "false") return false;
+  return std::nullopt;
+}
+
+// {"type": "enabled" or "disabled", "budget_tokens": N}
+void ReadThinkingObject(FieldReader& reader, ChatRequest& out) {
+  const Json* thinking = reader.Find("thinking");
+  if (thinking == nullptr) return;
+  const bool typed =
+      thinking->is_object() && thinking->contains("type") && (*thinking)["type"].is_string();
+  const std::string type = typed ? (*thinking)["type"].get<std::string>() : "";
+  if (type != "enabled" && type != "disabled") {
+    return reader.Fail("thinking", "must be {\"type\": \"enabled\"} or {\"type\": \"disabled\"}");
+  }
+  out.template_kwargs["thinking"] = type == "enabled";
+  FieldReader inner(*thinking);
+  inner.Integer("budget_tokens", out.fields.thinking_budget, 0, INT32_MAX);
+  if (!inner.ok()) reader.Fail("thinking", inner.error()->message);
+}
+
 // Every spelling of "think or not" becomes the one template variable, so that template and parser
-// cannot disagree.
+// cannot disagree. The last of them counts: effort, thinking, enable_thinking, and the variable
+// itself.
 void ReadThinking(FieldReader& reader, ChatRequest& out) {
-  const auto set = [&](bool thinking) { out.template_kwargs["thinking"] = thinking; };
+  // The server's own defaults may be spelled in any of these ways too.
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    const auto given = out.template_kwargs.find(name);
+    if (given == out.template_kwargs.end()) continue;
+    if (const std::optional<bool> truth = TruthOf(*given)) out.template_kwargs["thinking"] = *truth;
+  }
   if (const Json* effort = reader.Find("reasoning_effort"); effort != nullptr) {
     static constexpr std::array<std::string_view, 6> kEfforts = {"none",   "minimal", "low",
                                                                  "medium", "high",    "xhigh"};
@@ -175,37 +279,26 @@ void ReadThinking(FieldReader& reader, ChatRequest& out) {
     if (std::find(kEfforts.begin(), kEfforts.end(), value) == kEfforts.end()) {
       return reader.Fail("reasoning_effort", "must be none, minimal, low, medium, high or xhigh");
     }
+    out.template_kwargs["reasoning_effort"] = value;
     if (value == "none") {
       out.include_reasoning = false;
-      set(false);
+      out.template_kwargs["thinking"] = false;
     }
   }
-  if (const Json* thinking = reader.Find("thinking"); thinking != nullptr) {
-    const bool typed =
-        thinking->is_object() && thinking->contains("type") && (*thinking)["type"].is_string();
-    const std::string type = typed ? (*thinking)["type"].get<std::string>() : "";
-    if (type != "enabled" && type != "disabled") {
-      return reader.Fail("thinking", "must be {\"type\": \"enabled\"} or {\"type\": \"disabled\"}");
-    }
-    set(type == "enabled");
-  }
+  ReadThinkingObject(reader, out);
   const Json* kwargs = reader.Find("chat_template_kwargs");
   if (kwargs == nullptr) return;
   if (!kwargs->is_object()) return reader.Fail("chat_template_kwargs", "must be an object");
   for (const auto& [key, value] : kwargs->items()) out.template_kwargs[key] = value;
-  if (kwargs->contains("thinking") && !(*kwargs)["thinking"].is_boolean()) {
-    reader.Fail("chat_template_kwargs", "thinking must be true or false");
-  }
-}
-
-void ReadResponseFormat(FieldReader& reader) {
-  const Json* format = reader.Find("response_format");
-  if (format == nullptr) return;
-  const bool typed =
-      format->is_object() && format->contains("type") && (*format)["type"].is_string();
-  if (!typed) return reader.Fail("response_format", "must be an object with a type");
-  if ((*format)["type"] != "text") {
-    reader.Fail("response_format", "only {\"type\": \"text\"} is available yet in this version");
+  for (const char* name : {"enable_thinking", "thinking"}) {
+    const auto given = kwargs->find(name);
+    if (given == kwargs->end() || given->is_null()) continue;
+    const std::optional<bool> truth = TruthOf(*given);
+    if (!truth) {
+      return reader.Fail("chat_template_kwargs", fmt::format("{} must be true or false", name));
+    }
+    out.template_kwargs[name] = *truth;
+    out.template_kwargs["thinking"] = *truth;
   }
 }
 
@@ -239,11 +332,11 @@ std::optional<ApiError> ReadChatRequest(const Json& body,
   ReadConversation(reader, default_template_kwargs, out);
   ReadToolChoice(reader, out);
   reader.Bool("parallel_tool_calls", out.parallel_tool_calls);
-  ReadResponseFormat(reader);
   ReadGenerationFields(reader, limits, out.fields);
   reader.Integer("max_tokens", out.fields.max_tokens, 1, INT32_MAX);
   reader.Integer("max_completion_tokens", out.fields.max_tokens, 1, INT32_MAX);
   reader.Bool("include_reasoning", out.include_reasoning);
+  reader.Bool("constrain_tools", out.constrain_tools);
 
   bool logprobs = false;
   reader.Bool("logprobs", logprobs);

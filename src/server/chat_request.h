@@ -11,7 +11,7 @@
 
 namespace baltoro {
 
-enum class ToolChoice { kNone, kAuto };
+enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
 
 struct ChatRequest {
   GenerationFields fields;
@@ -19,11 +19,19 @@ struct ChatRequest {
   Json tools;            // null or a non-empty list
   Json template_kwargs;  // an object
   ToolChoice tool_choice = ToolChoice::kNone;
+  std::string named_tool;  // with kNamed: one of `tools`
   bool parallel_tool_calls = true;
+  int64_t earlier_calls = 0;  // in `messages`; known once the prompt is rendered
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool include_reasoning = true;
+  // Calls keep to the declared names and schemas. False, the field constrain_tools: the model
+  // writes as it likes, which is for measuring what it would do.
+  bool constrain_tools = true;
 };
+
+// Every API that talks in messages ends here: it writes its request as the body of a chat
+// completion, or fills a ChatRequest itself.
 
 // Only what the chat template sees: shared by /tokenize and the chat endpoint.
 void ReadConversation(FieldReader& reader, const Json& default_template_kwargs, ChatRequest& out);

@@ -18,7 +18,7 @@ struct ChatShapeOptions {
   bool logprobs = false;
   bool return_token_ids = false;
   bool token_names_as_ids = false;  // in log-probabilities
-  std::string echo;                 // text in front of the content; empty: none
+  std::string echo = {};            // text in front of the content; empty: none
 };
 
 std::unique_ptr<ResponseShape> MakeChatShape(const Tokenizer& tokenizer, ChatShapeOptions options);

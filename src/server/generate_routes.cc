@@ -20,25 +20,18 @@ int64_t UnixNow() {
       .count();
 }
 
-// The assistant's text that an echo repeats and a continued message starts with.
-std::string LastAssistantText(const Json& messages) {
-  const Json& last = messages.back();
-  if (last["role"] != "assistant" || !last["content"].is_string()) return "";
-  return last["content"].get<std::string>();
-}
-
-// Lists of text parts as one string each, for templates that know only strings.
-Json WithStringContent(Json messages) {
-  for (Json& message : messages) {
-    if (!message["content"].is_array()) continue;
-    std::string text;
-    for (const Json& part : message["content"]) {
-      if (!text.empty()) text += "\n";
-      text += part.is_string() ? part.get<std::string>() : part["text"].get<std::string>();
-    }
-    message["content"] = text;
+// Header values are short and plain.
+std::string UncheckedHeader(const std::vector<std::string>& unchecked) {
+  constexpr size_t kBytesMax = 1024;
+  std::string out;
+  for (const std::string& one : unchecked) {
+    if (!out.empty()) out += "; ";
+    for (const char c : one) out.push_back(c >= ' ' && c <= '~' ? c : '?');
+    if (out.size() <= kBytesMax) continue;
+    out.resize(kBytesMax);
+    return out + " ...";
   }
-  return messages;
+  return out;
 }
 
 }  // namespace
@@ -64,15 +57,59 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
                  if (const auto error = (this->*prepare)(asked, *prepared)) {
                    return Reject(answer, Rejection::kInvalid, *error);
                  }
-                 if (std::this_thread::get_id() == here) {
-                   return Launch(std::move(answer), std::move(*prepared));
-                 }
-                 const size_t thread = answer.io_thread();
-                 http_->Post(thread,
-                             [this, prepared, moved = std::make_shared<Reply>(std::move(answer))] {
-                               Launch(std::move(*moved), std::move(*prepared));
-                             });
+                 prepared->io_thread = here;
+                 Constrain(std::move(answer), std::move(*prepared));
                });
+}
+
+// On any thread: a grammar that is not known yet is compiled on the compiler's.
+void Server::Constrain(Reply reply, Prepared prepared) {
+  if (!prepared.form) return LaunchThere(std::move(reply), std::move(prepared));
+  if (auto known = forms_.Find(*prepared.form)) {
+    prepared.compiled = std::move(known);
+    return LaunchThere(std::move(reply), std::move(prepared));
+  }
+  const size_t bytes = prepared.form->key.size();
+  const auto held =
+      std::make_shared<std::pair<Reply, Prepared>>(std::move(reply), std::move(prepared));
+  const bool taken = compiler_->Post(
+      [this, held] {
+        auto& [answer, rest] = *held;
+        if (answer.client_gone()) return;
+        auto compiled = forms_.Compile(*rest.form);
+        if (!compiled.ok()) {
+          const std::string message = compiled.status().message();
+          return Reject(answer, Rejection::kInvalid,
+                        BadRequest(rest.form->ParamOf(message), message));
+        }
+        rest.compiled = std::move(compiled).value();
+        LaunchThere(std::move(answer), std::move(rest));
+      },
+      bytes);
+  if (!taken) {
+    Reject(held->first, Rejection::kPreparingFull,
+           OverloadedError("Too many grammars are waiting to be compiled."));
+  }
+}
+
+void Server::LaunchThere(Reply reply, Prepared prepared) {
+  if (prepared.compiled != nullptr) {
+    prepared.limits.grammar = prepared.compiled->grammar;
+    const std::string unchecked = UncheckedHeader(prepared.compiled->unchecked);
+    if (!unchecked.empty()) reply.AddHeader("x-baltoro-unchecked", unchecked);
+  }
+  if (prepared.limits.grammar || prepared.limits.thinking_budget >= 0 ||
+      !prepared.limits.banned_sequences.empty()) {
+    const std::string constraint = prepared.limits.Serialise();
+    for (Request& prompt : prepared.prompts) prompt.constraint = constraint;
+  }
+  if (std::this_thread::get_id() == prepared.io_thread) {
+    return Launch(std::move(reply), std::move(prepared));
+  }
+  const size_t thread = reply.io_thread();
+  const auto held =
+      std::make_shared<std::pair<Reply, Prepared>>(std::move(reply), std::move(prepared));
+  http_->Post(thread, [this, held] { Launch(std::move(held->first), std::move(held->second)); });
 }
 
 void Server::Launch(Reply reply, Prepared prepared) {
@@ -144,67 +181,6 @@ std::string Server::AnswerId(std::string_view prefix,
   return fmt::format("{}-{}", prefix, NewName());
 }
 
-std::optional<ApiError> Server::RenderChat(const ChatRequest& chat,
-                                           const GenerationLimits& limits,
-                                           std::vector<TokenId>& out) const {
-  if (chat_template_ == nullptr || tokenizer_->empty()) {
-    return BadRequest("messages", tokenizer_->empty()
-                                      ? "messages: this model has no tokenizer; use "
-                                        "/v1/completions with token ids"
-                                      : "messages: this model has no chat template; use "
-                                        "/v1/completions");
-  }
-  Json joined;
-  if (config_.content_as_string) joined = WithStringContent(chat.messages);
-  ChatTemplateInput input;
-  input.messages = config_.content_as_string ? &joined : &chat.messages;
-  input.tools = chat.tools.is_null() ? nullptr : &chat.tools;
-  input.extra = &chat.template_kwargs;
-  input.add_generation_prompt = chat.add_generation_prompt;
-  Result<std::vector<TextSegment>> rendered = chat_template_->Render(input);
-  if (!rendered.ok()) return BadRequest("messages", rendered.status().message());
-  std::vector<TextSegment> segments = std::move(rendered).value();
-  if (chat.continue_final_message) {
-    // Cut what the template closes the last message with.
-    while (!segments.empty() && segments.back().special_allowed) segments.pop_back();
-    const bool ends_in_text =
-        !LastAssistantText(chat.messages).empty() && !chat.messages.back().contains("tool_calls");
-    if (!ends_in_text || segments.empty()) {
-      return BadRequest("continue_final_message",
-                        "continue_final_message: the last message must be an assistant message "
-                        "with text and without tool calls");
-    }
-  }
-  size_t bytes = 0;
-  for (const TextSegment& segment : segments) bytes += segment.text.size();
-  if (limits.max_model_len > 0) {
-    if (auto error = CheckTextSize("messages", bytes, limits)) return error;
-  }
-  out = tokenizer_->EncodeSegments(segments);
-  return std::nullopt;
-}
-
-std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& out) {
-  const GenerationLimits limits = Limits();
-  GenerationFields& fields = chat.fields;
-  if (auto error = CheckModel(fields.model)) return error;
-  std::vector<TokenId> prompt;
-  if (auto error = RenderChat(chat, limits, prompt)) return error;
-  TruncatePrompt(fields, limits, prompt);
-  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
-  if (auto error = FitToPrompt(prompt_tokens, limits, std::nullopt, fields)) return error;
-
-  out.options = OptionsOf(fields);
-  EventParserOptions& parser = out.options.parser;
-  parser.reasoning = config_.reasoning_parser;
-  parser.tools = config_.tool_parser && chat.tool_choice != ToolChoice::kNone;
-  // Read off the prompt itself, so that template and parser cannot disagree.
-  const std::optional<TokenId> think = tokenizer_->SpecialId("<think>");
-  parser.starts_in_reasoning = think.has_value() && prompt.back() == *think;
-  out.prompts.push_back(MakeRequest(fields, std::move(prompt), config_.eos_ids, NextSeed()));
-  return std::nullopt;
-}
-
 std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared& out) {
   Json body;
   if (auto error = ReadBody(request, body)) return error;
@@ -213,16 +189,16 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
     return error;
   const GenerationFields& fields = chat.fields;
   out.answer_id = AnswerId("chatcmpl", request, fields);
-  out.shape =
-      MakeChatShape(*tokenizer_, {.id = out.answer_id,
-                                  .model = config_.model_names.front(),
-                                  .created = UnixNow(),
-                                  .include_reasoning = chat.include_reasoning,
-                                  .parallel_tool_calls = chat.parallel_tool_calls,
-                                  .logprobs = fields.sampling.logprobs >= 0,
-                                  .return_token_ids = fields.return_token_ids,
-                                  .token_names_as_ids = fields.token_names_as_ids,
-                                  .echo = fields.echo ? LastAssistantText(chat.messages) : ""});
+  out.shape = MakeChatShape(
+      *tokenizer_, {.id = out.answer_id,
+                    .model = config_.model_names.front(),
+                    .created = UnixNow(),
+                    .include_reasoning = chat.include_reasoning,
+                    .parallel_tool_calls = chat.parallel_tool_calls,
+                    .logprobs = fields.sampling.logprobs >= 0,
+                    .return_token_ids = fields.return_token_ids,
+                    .token_names_as_ids = fields.token_names_as_ids,
+                    .echo = fields.echo ? std::string(LastAssistantText(chat.messages)) : ""});
   return PrepareConversation(std::move(chat), out);
 }
 
@@ -232,7 +208,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
   const GenerationLimits limits = Limits();
   CompletionRequest completion;
   if (auto error = ReadCompletionRequest(body, limits, completion)) return error;
-  const GenerationFields& fields = completion.fields;
+  GenerationFields& fields = completion.fields;
   if (auto error = CheckModel(fields.model)) return error;
 
   out.answer_id = AnswerId("cmpl", request, fields);
@@ -243,6 +219,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
                                                 .echo = fields.echo,
                                                 .return_token_ids = fields.return_token_ids,
                                                 .token_names_as_ids = fields.token_names_as_ids});
+  ConstrainText(fields, out);
   // Raw text: every token's characters, control tokens left out unless asked for.
   out.options = OptionsOf(fields);
   out.options.parser.reasoning = false;

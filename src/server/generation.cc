@@ -9,7 +9,7 @@
 namespace baltoro {
 namespace {
 
-std::string FinishName(const TokenEvent& event, const ChoiceText& text) {
+std::string FinishName(const TokenEvent& event, bool called) {
   switch (event.finish) {
     case FinishReason::kLength:
       return "length";
@@ -21,7 +21,7 @@ std::string FinishName(const TokenEvent& event, const ChoiceText& text) {
     case FinishReason::kStop:
       break;
   }
-  return text.saw_tool_call() ? "tool_calls" : "stop";
+  return called ? "tool_calls" : "stop";
 }
 
 Rejection RejectionOf(const Status& status) {
@@ -194,7 +194,8 @@ void Generation::EndChoice(Choice& choice, const TokenEvent& event) {
   } else {
     choice.state.end.stop_token = event.stop_token;
   }
-  choice.state.end.finish_reason = options_.echo_only ? "length" : FinishName(event, choice.text);
+  const bool called = choice.text.saw_tool_call() && !options_.calls_end_as_stop;
+  choice.state.end.finish_reason = options_.echo_only ? "length" : FinishName(event, called);
   if (options_.stream) {
     if (!choice.began) Begin(choice);
     FlushDelta(choice);

@@ -46,10 +46,11 @@ struct GenerationOptions {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  bool keep_tokens = false;      // the answer shows the ids of tokens
-  bool keep_prompt = false;      // and those of the prompt, or its text
-  bool show_stop_token = false;  // the text of the token that ended a choice is a part of it
-  bool echo_only = false;        // the one token that the engine makes is not a part of the answer
+  bool keep_tokens = false;        // the answer shows the ids of tokens
+  bool keep_prompt = false;        // and those of the prompt, or its text
+  bool show_stop_token = false;    // the text of the token that ended a choice is a part of it
+  bool calls_end_as_stop = false;  // the finish reason of an answer with tool calls is "stop"
+  bool echo_only = false;  // the one token that the engine makes is not a part of the answer
   EventParserOptions parser;
   StopMatcher stops{{}, false};
 };

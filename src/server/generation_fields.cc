@@ -12,16 +12,15 @@ constexpr size_t kStopStringsMax = 16;
 constexpr size_t kStopStringBytesMax = 256;
 constexpr size_t kLogitBiasMax = 1024;
 constexpr size_t kStopTokensMax = 256;
+constexpr size_t kBadWordsMax = 128;
+constexpr size_t kBadWordBytesMax = 256;
 constexpr int64_t kChoiceLengthsMax = 4;  // n * max_tokens, in lengths of the model
 constexpr int64_t kTextBytesPerToken = 16;
 constexpr size_t kTextBytesMore = 1 << 20;
 
 // Fields of features that are not here yet: refused, because ignoring them would change the answer
 // silently.
-constexpr const char* kNotYet[] = {"structured_outputs", "guided_json",    "guided_regex",
-                                   "guided_choice",      "guided_grammar", "thinking_token_budget",
-                                   "bad_words",          "prompt_embeds",  "repetition_detection",
-                                   "logits_processors"};
+constexpr const char* kNotYet[] = {"prompt_embeds", "repetition_detection", "logits_processors"};
 
 void ReadSampling(FieldReader& reader, const GenerationLimits& limits, SamplingParams& out) {
   reader.Number("temperature", out.temperature, 0, 100);
@@ -99,6 +98,14 @@ void ReadGenerationFields(FieldReader& reader,
   reader.Strings("stop", out.stop, kStopStringsMax, kStopStringBytesMax);
   if (!out.stop.empty() && !limits.has_text) {
     reader.Fail("stop", "this model has no tokenizer; use stop_token_ids");
+  }
+  ReadOutputForm(reader, out.form);
+  reader.Strings("bad_words", out.bad_words, kBadWordsMax, kBadWordBytesMax);
+  reader.Integer("thinking_token_budget", out.thinking_budget, 0, INT32_MAX);
+  for (const auto& [name, asked] :
+       {std::pair{"bad_words", !out.bad_words.empty()},
+        std::pair{out.form.path.c_str(), out.form.kind != OutputFormKind::kFree}}) {
+    if (asked && !limits.has_text) reader.Fail(name, "this model has no tokenizer");
   }
   reader.Bool("include_stop_str_in_output", out.include_stop_str_in_output);
   reader.Bool("skip_special_tokens", out.skip_special_tokens);

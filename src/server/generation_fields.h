@@ -12,6 +12,7 @@
 #include "request/request.h"
 #include "server/api_error.h"
 #include "server/field_reader.h"
+#include "server/output_form.h"
 
 namespace baltoro {
 
@@ -46,6 +47,9 @@ struct GenerationFields {
   bool echo_only = false;              // max_tokens 0 with echo: the prompt and nothing else
   int64_t truncate_prompt_tokens = 0;  // keep so many of the prompt's last; 0: all, -1: what fits
   int32_t priority = 0;
+  OutputForm form;
+  std::vector<std::string> bad_words;
+  int64_t thinking_budget = -1;  // tokens of reasoning; -1: no bound
   std::string cache_salt;
   std::string request_id;
   std::string model;

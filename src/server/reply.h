@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/clock.h"
 #include "net/http_server.h"
@@ -33,6 +34,10 @@ class Reply {
   Reply& operator=(Reply&&) = delete;
   ~Reply();
 
+  // One more header, before anything is sent; the value without control characters.
+  void AddHeader(std::string name, std::string value) {
+    headers_.emplace_back(std::move(name), std::move(value));
+  }
   // How refusals are printed; ErrorBody unless an API has a form of its own.
   using ErrorForm = std::string (*)(const ApiError&);
   void SetErrorForm(ErrorForm form) { error_form_ = form; }

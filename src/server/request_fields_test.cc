@@ -188,9 +188,7 @@ TEST(RequestFieldsTest, TextFieldsAreBounded) {
 }
 
 TEST(RequestFieldsTest, FeaturesThatAreNotHereAreRefusedByName) {
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "thinking_token_budget", "bad_words", "prompt_embeds",
-                           "repetition_detection", "logits_processors"}) {
+  for (const char* name : {"prompt_embeds", "repetition_detection", "logits_processors"}) {
     EXPECT_EQ(ChatRefusal({{name, {{"x", 1}}}}), name);
     EXPECT_EQ(CompletionRefusal({{name, {{"x", 1}}}}), name);
     EXPECT_EQ(ChatRefusal({{name, nullptr}}), "") << name;
@@ -198,8 +196,6 @@ TEST(RequestFieldsTest, FeaturesThatAreNotHereAreRefusedByName) {
   EXPECT_EQ(ChatRefusal({{"use_beam_search", true}}), "use_beam_search");
   EXPECT_EQ(ChatRefusal({{"use_beam_search", false}}), "");
   EXPECT_EQ(ChatRefusal({{"chat_template", "{{ 1 }}"}}), "chat_template");
-  EXPECT_EQ(ChatRefusal({{"response_format", {{"type", "json_object"}}}}), "response_format");
-  EXPECT_EQ(ChatRefusal({{"response_format", {{"type", "text"}}}}), "");
   EXPECT_EQ(CompletionRefusal({{"suffix", "x"}}), "suffix");
   EXPECT_EQ(CompletionRefusal({{"suffix", ""}}), "");
   EXPECT_EQ(CompletionRefusal({{"best_of", 2}}), "best_of");
@@ -259,7 +255,7 @@ TEST(RequestFieldsTest, MessagesAreChecked) {
   EXPECT_EQ(refusal({{{"role", "wizard"}, {"content", "hi"}}}), "messages");
   EXPECT_EQ(refusal({{{"role", "user"}}}), "messages");
   EXPECT_EQ(refusal({{{"role", "user"}, {"content", 1}}}), "messages");
-  EXPECT_EQ(refusal({{{"role", "tool"}, {"content", "x"}}}), "messages");
+  EXPECT_EQ(refusal({{{"role", "tool"}, {"content", "x"}, {"tool_call_id", 1}}}), "messages");
   const Json image = {{"type", "image_url"}, {"image_url", {{"url", "data:"}}}};
   EXPECT_EQ(refusal({{{"role", "user"}, {"content", Json::array({image})}}}), "messages");
   const Json text = {{"type", "text"}, {"text", "hi"}};
@@ -285,8 +281,6 @@ TEST(RequestFieldsTest, ToolsAreChecked) {
   EXPECT_EQ(ChatRefusal({{"tools", Json::array({big})}}), "tools");
   EXPECT_EQ(ChatRefusal({{"tool_choice", "auto"}}), "tool_choice");
   EXPECT_EQ(ChatRefusal({{"tool_choice", "required"}}), "");
-  EXPECT_EQ(ChatRefusal({{"tools", Json::array({tool})}, {"tool_choice", "required"}}),
-            "tool_choice");
   EXPECT_EQ(ChatRefusal({{"tools", Json::array({tool})}, {"tool_choice", "sometimes"}}),
             "tool_choice");
 
@@ -296,6 +290,123 @@ TEST(RequestFieldsTest, ToolsAreChecked) {
   ChatRequest none;
   EXPECT_FALSE(ReadChat({{"tools", Json::array()}}, none));
   EXPECT_EQ(none.tool_choice, ToolChoice::kNone);
+  ChatRequest required;
+  EXPECT_FALSE(ReadChat({{"tools", Json::array({tool})}, {"tool_choice", "required"}}, required));
+  EXPECT_EQ(required.tool_choice, ToolChoice::kRequired);
+
+  const auto named = [&](const Json& choice) {
+    return ChatRefusal({{"tools", Json::array({tool})}, {"tool_choice", choice}});
+  };
+  EXPECT_EQ(named({{"type", "function"}, {"function", {{"name", "f"}}}}), "");
+  EXPECT_EQ(named({{"type", "function"}, {"function", {{"name", "g"}}}}), "tool_choice");
+  EXPECT_EQ(named({{"type", "function"}}), "tool_choice");
+  EXPECT_EQ(named({{"type", "wish"}, {"function", {{"name", "f"}}}}), "tool_choice");
+  ChatRequest chosen;
+  EXPECT_FALSE(ReadChat({{"tools", Json::array({tool})},
+                         {"tool_choice", {{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                        chosen));
+  EXPECT_EQ(chosen.tool_choice, ToolChoice::kNamed);
+  EXPECT_EQ(chosen.named_tool, "f");
+
+  const auto declared = [&](const char* key, const Json& value) {
+    Json wrong = tool;
+    wrong["function"][key] = value;
+    return ChatRefusal({{"tools", Json::array({wrong})}});
+  };
+  EXPECT_EQ(declared("name", "a b"), "tools");
+  EXPECT_EQ(declared("name", "a\nb"), "tools");
+  EXPECT_EQ(declared("name", std::string(257, 'n')), "tools");
+  EXPECT_EQ(declared("name", "a.b-c:d/\xC3\xA9"), "");
+  EXPECT_EQ(declared("parameters", 1), "tools");
+  EXPECT_EQ(declared("parameters", nullptr), "");
+  EXPECT_EQ(declared("strict", "yes"), "tools");
+  EXPECT_EQ(declared("strict", true), "");
+}
+
+TEST(RequestFieldsTest, CallsOfTheHistoryTakeSeveralShapes) {
+  const auto read = [](const Json& call, ChatRequest& out) {
+    const Json messages = {{{"role", "assistant"}, {"content", ""}, {"tool_calls", {call}}}};
+    return ReadChat({{"messages", messages}}, out);
+  };
+  ChatRequest text, object, none, bad;
+  EXPECT_FALSE(
+      read({{"id", "x"}, {"function", {{"name", "f"}, {"arguments", "{\"a\": 1}"}}}}, text));
+  EXPECT_EQ(text.messages[0]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}");
+  EXPECT_FALSE(
+      read({{"id", "x"}, {"function", {{"name", "f"}, {"arguments", {{"a", 1}}}}}}, object));
+  EXPECT_EQ(object.messages[0]["tool_calls"][0]["function"]["arguments"], Json({{"a", 1}}));
+  EXPECT_FALSE(read({{"function", {{"name", "f"}}}}, none));
+  EXPECT_EQ(none.messages[0]["tool_calls"][0]["function"]["arguments"], "{}");
+  EXPECT_TRUE(read({{"id", "x"}, {"function", {{"name", "f"}, {"arguments", 1}}}}, bad));
+  EXPECT_TRUE(read({{"id", 1}, {"function", {{"name", "f"}}}}, bad));
+  EXPECT_TRUE(read({{"id", "x"}, {"function", {{"name", 1}}}}, bad));
+}
+
+TEST(RequestFieldsTest, TheFormOfTheAnswerHasManyNames) {
+  const auto form = [](const Json& fields) {
+    ChatRequest out;
+    const auto error = ReadChat(fields, out);
+    EXPECT_FALSE(error) << error->message;
+    return out.fields.form;
+  };
+  const Json schema = {{"type", "object"}};
+  EXPECT_EQ(form({{"response_format", {{"type", "text"}}}}).kind, OutputFormKind::kFree);
+  EXPECT_EQ(form({{"response_format", {{"type", "json_object"}}}}).kind,
+            OutputFormKind::kJsonObject);
+  const Json format = {{"type", "json_schema"},
+                       {"json_schema", {{"name", "n"}, {"schema", schema}, {"strict", true}}}};
+  for (const Json& fields :
+       {Json{{"response_format", format}}, Json{{"structured_outputs", {{"json", schema}}}},
+        Json{{"structured_outputs", {{"json", schema.dump()}, {"regex", nullptr}}}},
+        Json{{"guided_json", schema}}, Json{{"guided_json", schema.dump()}}}) {
+    EXPECT_EQ(form(fields).kind, OutputFormKind::kJsonSchema) << fields;
+    EXPECT_EQ(form(fields).schema, schema) << fields;
+  }
+  EXPECT_EQ(form({{"response_format", format}}).path, "response_format.json_schema.schema");
+  EXPECT_EQ(form({{"structured_outputs", {{"json_object", true}}}}).kind,
+            OutputFormKind::kJsonObject);
+  EXPECT_EQ(form({{"structured_outputs", {{"regex", "a+"}}}}).text, "a+");
+  EXPECT_EQ(form({{"guided_regex", "a+"}}).kind, OutputFormKind::kRegex);
+  EXPECT_EQ(form({{"guided_grammar", "root ::= \"a\""}}).kind, OutputFormKind::kGrammar);
+  EXPECT_EQ(form({{"guided_choice", {"a", "b"}}}).choices, (std::vector<std::string>{"a", "b"}));
+  CompletionRequest completion;
+  EXPECT_FALSE(
+      ReadCompletionRequest({{"prompt", "x"}, {"guided_choice", {"a"}}}, TestLimits(), completion));
+  EXPECT_EQ(completion.fields.form.kind, OutputFormKind::kChoice);
+
+  EXPECT_EQ(ChatRefusal({{"response_format", "json"}}), "response_format");
+  EXPECT_EQ(ChatRefusal({{"response_format", {{"type", "structural_tag"}}}}), "response_format");
+  EXPECT_EQ(ChatRefusal({{"response_format", {{"type", "json_schema"}}}}), "response_format");
+  EXPECT_EQ(ChatRefusal({{"structured_outputs", Json::object()}}), "structured_outputs");
+  EXPECT_EQ(ChatRefusal({{"structured_outputs", {{"json", schema}, {"regex", "a"}}}}),
+            "structured_outputs");
+  EXPECT_EQ(ChatRefusal({{"structured_outputs", {{"regex", "a"}, {"whitespace_pattern", " "}}}}),
+            "structured_outputs");
+  EXPECT_EQ(ChatRefusal({{"structured_outputs", {{"json", "{"}}}}), "structured_outputs");
+  EXPECT_EQ(ChatRefusal({{"structured_outputs", {{"json", 1}}}}), "structured_outputs");
+  EXPECT_EQ(ChatRefusal({{"guided_choice", Json::array()}}), "guided_choice");
+  EXPECT_EQ(ChatRefusal({{"guided_choice", {1}}}), "guided_choice");
+  EXPECT_EQ(ChatRefusal({{"guided_regex", ""}}), "guided_regex");
+  EXPECT_EQ(ChatRefusal({{"guided_regex", std::string(16 * 1024 + 1, 'a')}}), "guided_regex");
+  EXPECT_EQ(ChatRefusal({{"guided_whitespace_pattern", " "}}), "guided_whitespace_pattern");
+  EXPECT_EQ(ChatRefusal({{"guided_regex", "a"}, {"response_format", format}}), "guided_regex");
+}
+
+TEST(RequestFieldsTest, ThinkingHasABudget) {
+  const auto budget = [](const Json& fields) {
+    ChatRequest out;
+    const auto error = ReadChat(fields, out);
+    EXPECT_FALSE(error) << error->message;
+    return out.fields.thinking_budget;
+  };
+  EXPECT_EQ(budget(Json::object()), -1);
+  EXPECT_EQ(budget({{"thinking_token_budget", 0}}), 0);
+  EXPECT_EQ(budget({{"thinking", {{"type", "enabled"}, {"budget_tokens", 64}}}}), 64);
+  EXPECT_EQ(budget({{"thinking", {{"type", "enabled"}, {"budget_tokens", 64}}},
+                    {"thinking_token_budget", 32}}),
+            32);
+  EXPECT_EQ(ChatRefusal({{"thinking_token_budget", -1}}), "thinking_token_budget");
+  EXPECT_EQ(ChatRefusal({{"thinking", {{"type", "enabled"}, {"budget_tokens", "x"}}}}), "thinking");
 }
 
 TEST(RequestFieldsTest, EverySpellingOfThinkingBecomesOne) {
@@ -310,6 +421,13 @@ TEST(RequestFieldsTest, EverySpellingOfThinkingBecomesOne) {
   EXPECT_EQ(thinking({{"thinking", {{"type", "enabled"}}}}), Json(true));
   EXPECT_EQ(thinking({{"reasoning_effort", "none"}}), Json(false));
   EXPECT_EQ(thinking({{"reasoning_effort", "high"}}), Json());
+  EXPECT_EQ(thinking({{"chat_template_kwargs", {{"thinking", "false"}}}}), Json(false));
+  EXPECT_EQ(thinking({{"chat_template_kwargs", {{"enable_thinking", false}}}}), Json(false));
+  EXPECT_EQ(thinking({{"chat_template_kwargs", {{"enable_thinking", "False"}}}}), Json(false));
+  EXPECT_EQ(thinking({{"chat_template_kwargs", {{"enable_thinking", false}, {"thinking", true}}}}),
+            Json(true));
+  EXPECT_EQ(thinking({{"reasoning_effort", "none"}, {"thinking", {{"type", "enabled"}}}}),
+            Json(true));
   EXPECT_EQ(ChatRefusal({{"reasoning_effort", "extreme"}}), "reasoning_effort");
   EXPECT_EQ(ChatRefusal({{"thinking", true}}), "thinking");
   EXPECT_EQ(ChatRefusal({{"chat_template_kwargs", {{"thinking", 1}}}}), "chat_template_kwargs");

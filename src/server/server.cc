@@ -31,11 +31,13 @@ Server::Server(ServerConfig config,
     : config_(std::move(config)),
       tokenizer_(tokenizer != nullptr ? std::move(tokenizer) : Tokenizer::WithoutVocabulary()),
       chat_template_(std::move(chat_template)),
+      forms_(*tokenizer_),
       keys_(config_.api_keys),
       metrics_(std::make_unique<Metrics>(config_.model_names.front(), 1 << 20)),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
-      worker_(std::make_unique<JobThread>(config_.preparing)) {}
+      worker_(std::make_unique<JobThread>(config_.preparing)),
+      compiler_(std::make_unique<JobThread>(config_.compiling)) {}
 
 Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
                                                std::unique_ptr<Tokenizer> tokenizer,
@@ -67,6 +69,7 @@ Server::~Server() {
   engine_.Set(nullptr);
   http_->Stop(0);
   worker_.reset();
+  compiler_.reset();
 }
 
 EventSink Server::sink() {

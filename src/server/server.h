@@ -4,7 +4,8 @@
 // until it is), builds requests, prints answers, and keeps going when the engine is lost.
 //
 // Threads: handlers run on net's I/O threads; bodies over 32 KiB are prepared on one worker thread,
-// so that a long prompt does not hold up other streams. SetEngine, Tick and Drain belong to the
+// so that a long prompt does not hold up other streams, and grammars that are not known yet are
+// compiled on another. SetEngine, Tick and Drain belong to the
 // owner's thread.
 //
 // Every API that talks in messages goes the same way, the chat pipeline: its route calls Generate
@@ -14,7 +15,8 @@
 // errors look different sets its Reply's error form first.
 //
 // Of the sources, server.cc is the life of the server, server_door.cc what every request passes
-// through; the routes are in info_routes.cc, text_routes.cc and generate_routes.cc.
+// through, chat_pipeline.cc the chat pipeline; the routes are in info_routes.cc, text_routes.cc and
+// generate_routes.cc.
 
 #include <atomic>
 #include <memory>
@@ -30,6 +32,7 @@
 #include "server/chat_request.h"
 #include "server/dispatcher.h"
 #include "server/engine_slot.h"
+#include "server/form_compiler.h"
 #include "server/generation.h"
 #include "server/generation_fields.h"
 #include "server/job_thread.h"
@@ -58,6 +61,7 @@ struct ServerConfig {
   Json default_template_kwargs;
   bool reasoning_parser = true;
   bool tool_parser = true;
+  bool normalise_tool_call_ids = true;  // those of earlier turns, before the template sees them
   bool enable_prefix_caching = true;
   bool request_id_headers = false;
   bool log_requests = false;
@@ -73,6 +77,7 @@ struct ServerConfig {
   std::optional<int32_t> max_tokens_cap;
   std::vector<TokenId> eos_ids;
   JobLimits preparing;  // of large bodies that wait for the worker
+  JobLimits compiling;  // of grammars that wait for the compiler
 };
 
 class Server {
@@ -144,6 +149,8 @@ class Server {
   // Prepares, and then launches on the reply's I/O thread or refuses.
   using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
   void Generate(HttpRequest request, Reply reply, Prepare prepare);
+  void Constrain(Reply reply, Prepared prepared);
+  void LaunchThere(Reply reply, Prepared prepared);
   void Launch(Reply reply, Prepared prepared);
   // The chat pipeline: fills all of `out` but shape and answer_id, which are the API's own.
   std::optional<ApiError> PrepareConversation(ChatRequest chat, Prepared& out);
@@ -159,9 +166,16 @@ class Server {
   // The body as a JSON object.
   std::optional<ApiError> ReadBody(const HttpRequest& request, Json& out) const;
   std::optional<ApiError> CheckModel(const std::string& name) const;
-  std::optional<ApiError> RenderChat(const ChatRequest& chat,
+  // Settles the ids of the conversation's tool calls as well.
+  std::optional<ApiError> RenderChat(ChatRequest& chat,
                                      const GenerationLimits& limits,
                                      std::vector<TokenId>& out) const;
+  std::optional<ApiError> SettleToolCalls(ChatRequest& chat) const;
+  bool StartsInReasoning(const ChatRequest& chat, const std::vector<TokenId>& prompt) const;
+  void ConstrainText(const GenerationFields& fields, Prepared& out) const;
+  std::optional<ApiError> ConstrainConversation(const ChatRequest& chat,
+                                                bool reasoning,
+                                                Prepared& out) const;
   std::string AnswerId(std::string_view prefix,
                        const HttpRequest& request,
                        const GenerationFields& fields);
@@ -172,6 +186,7 @@ class Server {
   const ServerConfig config_;
   const std::unique_ptr<Tokenizer> tokenizer_;  // never null
   const std::unique_ptr<ChatTemplate> chat_template_;
+  FormCompiler forms_;
   const ApiKeys keys_;
   MonotonicClock clock_;
   std::unique_ptr<Metrics> metrics_;
@@ -194,7 +209,8 @@ class Server {
   Seconds logged_at_ = 0;
 
   std::unique_ptr<JobThread> worker_;
-  std::unique_ptr<HttpServer> http_;  // last: its threads call into all of the above
+  std::unique_ptr<JobThread> compiler_;  // of grammars
+  std::unique_ptr<HttpServer> http_;     // last: its threads call into all of the above
 };
 
 }  // namespace baltoro

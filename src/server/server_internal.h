@@ -2,6 +2,13 @@
 
 // The private types of Server, shared by its source files.
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grammar/output_constraint.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -14,11 +21,19 @@ struct Server::Route {
   bool counted;  // in the HTTP metrics
 };
 
+// The assistant's text at the end of a conversation, which an echo repeats and a continued message
+// starts with.
+std::string LastAssistantText(const Json& messages);
+
 struct Server::Prepared {
   std::vector<Request> prompts;  // the request of each one's choice 0
   std::unique_ptr<ResponseShape> shape;
   GenerationOptions options;
   std::string answer_id;
+  OutputConstraint limits;       // all but its grammar
+  std::optional<FormSpec> form;  // the grammar, while it is to be found or made
+  std::shared_ptr<const CompiledForm> compiled;
+  std::thread::id io_thread;
   ActiveTicket ticket;
 };
 

@@ -1,0 +1,45 @@
+#pragma once
+
+// The grammar of an answer that may call tools, in the model's own format:
+//
+//   text <|tool_calls_section_begin|>
+//     ( <|tool_call_begin|> functions.NAME:INDEX <|tool_call_argument_begin|> ARGUMENTS
+//       <|tool_call_end|> )+
+//   <|tool_calls_section_end|>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar_builder.h"
+#include "request/request.h"
+
+namespace baltoro {
+
+struct ToolMarks {
+  TokenId section_begin = 0, section_end = 0;
+  TokenId call_begin = 0, argument_begin = 0, call_end = 0;
+};
+
+struct CallableTool {
+  std::string name;
+  GrammarBuilder::Expr arguments{};
+};
+
+struct ToolFormat {
+  ToolMarks marks = {};
+  std::vector<CallableTool> tools = {};  // at least one; equal names are alternatives
+  int64_t first_index = 0;               // the first call's INDEX; each further one has the next
+  bool parallel = true;                  // false: one call at most
+  bool required = false;                 // the answer is a section and nothing in front of it
+  // What the answer is when no tool is called; none: any text, which a section may follow.
+  std::optional<GrammarBuilder::Expr> text = std::nullopt;
+};
+
+// Calls of one answer at most: fewer with many tools, so that the grammar stays small.
+int64_t MaxToolCalls(size_t tools);
+
+GrammarBuilder::Expr AddToolFormat(GrammarBuilder& builder, const ToolFormat& format);
+
+}  // namespace baltoro

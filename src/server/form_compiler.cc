@@ -1,0 +1,216 @@
+#include "server/form_compiler.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "grammar/grammar_builder.h"
+#include "grammar/grammar_text.h"
+#include "grammar/json_schema.h"
+#include "grammar/json_text.h"
+#include "grammar/regex.h"
+
+namespace baltoro {
+namespace {
+
+using Expr = GrammarBuilder::Expr;
+
+constexpr size_t kUncheckedMax = 64;  // of one form; what is beyond is counted
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// Arguments are always an object, also where the schema forgets to say so.
+Json ParametersOf(const Json& function) {
+  const auto found = function.find("parameters");
+  if (found == function.end() || found->is_null()) {
+    return {{"type", "object"}, {"properties", Json::object()}, {"additionalProperties", false}};
+  }
+  Json parameters = *found;
+  if (!parameters.contains("type")) parameters["type"] = "object";
+  return parameters;
+}
+
+// A schema's own errors do not know where in the request it stands.
+Status Placed(const std::string& path, const Status& status) {
+  const std::string& message = status.message();
+  const bool placed = message.starts_with(path);
+  const char* between = message.starts_with(".") || message.starts_with("[") ? "" : ": ";
+  return InvalidArgument(placed ? message : path + between + message);
+}
+
+std::optional<ToolMarks> MarksOf(const Tokenizer& tokenizer) {
+  ToolMarks marks;
+  const std::pair<TokenId*, const char*> wanted[] = {
+      {&marks.section_begin, "<|tool_calls_section_begin|>"},
+      {&marks.section_end, "<|tool_calls_section_end|>"},
+      {&marks.call_begin, "<|tool_call_begin|>"},
+      {&marks.argument_begin, "<|tool_call_argument_begin|>"},
+      {&marks.call_end, "<|tool_call_end|>"}};
+  for (const auto& [mark, name] : wanted) {
+    const std::optional<TokenId> id = tokenizer.SpecialId(name);
+    if (!id) return std::nullopt;
+    *mark = *id;
+  }
+  return marks;
+}
+
+// What one grammar is made with.
+struct Work {
+  GrammarBuilder builder;
+  JsonText text{builder};
+  std::vector<std::string> unchecked;
+};
+
+Result<Expr> AddSchema(Work& work, const Json& schema, bool strict, const std::string& path) {
+  JsonSchemaOptions options;
+  options.strict = strict;
+  options.name = path;
+  options.text = &work.text;
+  return AddJsonSchema(work.builder, schema, options, &work.unchecked);
+}
+
+// The text of the answer, where its form is not free. Forms are always strict.
+Result<Expr> AddForm(Work& work, const OutputForm& form) {
+  switch (form.kind) {
+    case OutputFormKind::kJsonObject:
+      return work.text.Object();
+    case OutputFormKind::kJsonSchema:
+      return AddSchema(work, form.schema, /*strict=*/true, form.path);
+    case OutputFormKind::kRegex: {
+      auto expr = AddRegex(work.builder, form.text, {.anchored = true});
+      if (!expr.ok()) return Placed(form.path, expr.status());
+      return expr;
+    }
+    case OutputFormKind::kChoice:
+      return AddChoice(work.builder, form.choices);
+    case OutputFormKind::kGrammar: {
+      const auto rule = AddGrammarText(work.builder, form.text);
+      if (!rule.ok()) return Placed(form.path, rule.status());
+      return work.builder.Call(rule.value());
+    }
+    case OutputFormKind::kFree:
+      break;
+  }
+  return Status(Code::kInternal, "a form that is free has no grammar");
+}
+
+Result<Expr> AddAnswer(Work& work, const FormSpec& spec, const std::optional<ToolMarks>& marks) {
+  if (spec.tools.empty()) return AddForm(work, spec.form);
+  if (!marks) return Status(Code::kInternal, "the vocabulary has no marks of tool calls");
+  ToolFormat format;
+  format.marks = *marks;
+  format.first_index = spec.first_index;
+  format.parallel = spec.parallel;
+  format.required = spec.must_call;
+  for (const FormSpec::Tool& tool : spec.tools) {
+    BT_ASSIGN_OR_RETURN(const Expr arguments,
+                        AddSchema(work, tool.parameters, tool.strict, tool.path));
+    format.tools.push_back({tool.name, arguments});
+  }
+  if (!spec.must_call && spec.form.kind != OutputFormKind::kFree) {
+    BT_ASSIGN_OR_RETURN(format.text, AddForm(work, spec.form));
+  }
+  return AddToolFormat(work.builder, format);
+}
+
+}  // namespace
+
+FormSpec FormSpec::Of(OutputForm form) {
+  FormSpec spec;
+  spec.key = fmt::format("{}\n{}\n{}\n{}\n", static_cast<int>(form.kind), form.path,
+                         Dump(form.schema), form.text);
+  for (const std::string& choice : form.choices) {
+    spec.key += fmt::format("{}:{}", choice.size(), choice);
+  }
+  spec.form = std::move(form);
+  return spec;
+}
+
+FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
+  FormSpec spec = Of(std::move(form));
+  spec.must_call = use.must_call;
+  spec.parallel = use.parallel;
+  spec.first_index = use.first_index;
+  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index);
+  for (size_t i = 0; i < use.tools->size(); ++i) {
+    const Json& function = (*use.tools)[i]["function"];
+    Tool tool;
+    tool.name = function["name"].get<std::string>();
+    if (!use.named.empty() && tool.name != use.named) continue;
+    tool.path = fmt::format("tools[{}].function.parameters", i);
+    tool.parameters = ParametersOf(function);
+    const auto strict = function.find("strict");
+    tool.strict = strict != function.end() && *strict == true;
+    spec.key += fmt::format("\n{}\n{}\n{}{}", i, tool.name, tool.strict, Dump(tool.parameters));
+    spec.tools.push_back(std::move(tool));
+  }
+  return spec;
+}
+
+std::string FormSpec::ParamOf(std::string_view message) const {
+  if (form.path.empty() || message.starts_with("tools[")) return "tools";
+  return form.path.substr(0, form.path.find('.'));
+}
+
+FormCompiler::FormCompiler(const Tokenizer& tokenizer, const FormCacheLimits& limits)
+    : marks_(MarksOf(tokenizer)), limits_(limits) {}
+
+std::shared_ptr<const CompiledForm> FormCompiler::Find(const FormSpec& spec) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_key_.find(spec.key);
+  if (found == by_key_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, found->second);
+  return entries_.front().form;
+}
+
+Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec& spec) {
+  // Requests that waited for the same grammar find it made.
+  if (auto known = Find(spec)) return known;
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  auto compiled = std::make_shared<CompiledForm>();
+  Work work;
+  BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_));
+  compiled->unchecked = std::move(work.unchecked);
+  const GrammarBuilder::Rule root = work.builder.DeclareRule("answer");
+  work.builder.DefineRule(root, answer);
+  auto built = work.builder.Build(root);
+  if (!built.ok()) {
+    return Placed(spec.tools.empty() ? spec.form.path : "tools", built.status());
+  }
+  compiled->grammar = std::move(built).value();
+  if (compiled->unchecked.size() > kUncheckedMax) {
+    const size_t more = compiled->unchecked.size() - kUncheckedMax;
+    compiled->unchecked.resize(kUncheckedMax);
+    compiled->unchecked.push_back(fmt::format("and {} more", more));
+  }
+  for (const std::string& one : compiled->unchecked) {
+    BT_LOG(Warning, "Not enforced by the grammar: {}", one);
+  }
+  BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
+         1000 * (clock.Now() - start));
+  std::shared_ptr<const CompiledForm> form = std::move(compiled);
+  Keep(spec.key, form);
+  return form;
+}
+
+void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {
+  const size_t bytes = key.size() + static_cast<size_t>(form->grammar.num_bytes());
+  const std::lock_guard lock(mutex_);
+  if (by_key_.contains(key) || bytes > limits_.bytes) return;
+  entries_.push_front({key, std::move(form), bytes});
+  by_key_.emplace(entries_.front().key, entries_.begin());
+  bytes_ += bytes;
+  while (entries_.size() > limits_.entries || bytes_ > limits_.bytes) {
+    bytes_ -= entries_.back().bytes;
+    by_key_.erase(entries_.back().key);
+    entries_.pop_back();
+  }
+}
+
+}  // namespace baltoro
