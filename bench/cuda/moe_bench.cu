@@ -2,7 +2,7 @@
 // operations that it must move and the card's measured read bandwidth.
 //
 //   moe_bench [--intermediate 256] [--hidden 7168] [--layers 4] [--tokens 1,4,16] [--form auto]
-//             [--routing uniform|zipf]
+//             [--routing uniform|zipf] [--once 1]
 //
 // Routing is drawn anew for every bank of every replay, uniform and Zipf (exponent 1, experts
 // shuffled a bank); `layers` different sets of weights take turns, so the L2 holds none.
@@ -61,6 +61,7 @@ struct Options {
   std::vector<int> tokens = {1, 4, 16, 32, 64, 128, 256};
   MoeForm form = MoeForm::kAuto;
   bool uniform = true, zipf = true;
+  bool once = false;  // three plain launches, for a profiler
 };
 
 enum Part { kRoute = 1, kGateUp = 2, kDown = 4, kCombine = 8, kAll = 15 };
@@ -130,6 +131,11 @@ class Bench {
         Must(LaunchMoeParts(shape, args, parts, stream_), "parts");
       }
     };
+    if (options_.once) {
+      for (int i = 0; i < 3; ++i) bank(i, kAll);
+      Must(cudaStreamSynchronize(stream_), "bank");
+      return;
+    }
     const double all = Time(banks, [&](int i) { bank(i, kAll); });
     // The products alone: with everything before them, less the time of what is before them.
     const double route = Time(banks, [&](int i) { bank(i, kRoute); });
@@ -215,11 +221,20 @@ class Bench {
                                int parts,
                                cudaStream_t stream) {
     const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
+    const MoeForm form = ChooseMoeForm(shape, args);
+    const bool wide = form == MoeForm::kWide;
+    BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
     if (parts & kRoute) {
-      BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, kStreamingTileRows, MoeBlocks().value(), stream));
+      BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
     }
-    if (parts & kGateUp) BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-    if (parts & kDown) BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
+    if (parts & kGateUp) {
+      const auto gate_up = wide ? LaunchMoeWideGateUp : LaunchMoeStreamGateUp;
+      BT_RETURN_IF_ERROR(gate_up(shape, args, plan, stream));
+    }
+    if (parts & kDown) {
+      const auto down = wide ? LaunchMoeWideDown : LaunchMoeStreamDown;
+      BT_RETURN_IF_ERROR(down(shape, args, plan, stream));
+    }
     if (parts & kCombine) BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, stream));
     return Status();
   }
@@ -244,6 +259,7 @@ int Run(int argc, char** argv) {
       options.uniform = value != "zipf";
       options.zipf = value != "uniform";
     }
+    if (name == "--once") options.once = value == "1";
     if (name == "--form") {
       options.form = value == "wide"        ? MoeForm::kWide
                      : value == "streaming" ? MoeForm::kStreaming

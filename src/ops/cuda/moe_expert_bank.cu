@@ -28,7 +28,7 @@ bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p
 
 // Offsets of the workspace's parts; the last is its size.
 struct Cut {
-  int64_t starts, tiles, order, middle, shares, end;
+  int64_t starts, tiles, order, ordered, middle, shares, end;
 };
 
 Cut Offsets(const MoeShape& s) {
@@ -38,7 +38,8 @@ Cut Offsets(const MoeShape& s) {
   cut.starts = 256;
   cut.tiles = cut.starts + Align((kMaxBlocks + 1) * static_cast<int64_t>(sizeof(MoeStart)));
   cut.order = cut.tiles + Align(tiles * static_cast<int64_t>(sizeof(MoeTile)));
-  cut.middle = cut.order + Align(entries * 4);
+  cut.ordered = cut.order + Align(entries * 4);
+  cut.middle = cut.ordered + Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
   cut.end = cut.shares + Align(entries * s.hidden * 2);
   return cut;
@@ -56,6 +57,13 @@ Result<int32_t> MoeBlocks() {
   return std::min(count, kMaxBlocks);
 }
 
+MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
+  if (args.form != MoeForm::kAuto) return args.form;
+  // Measured, docs/measured/cuda-moe.md: from about 10 rows an expert.
+  const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
+  return entries > 10 * static_cast<int64_t>(shape.slots) ? MoeForm::kWide : MoeForm::kStreaming;
+}
+
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   const Cut cut = Offsets(shape);
   char* base = static_cast<char*>(workspace);
@@ -64,6 +72,7 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   plan.starts = reinterpret_cast<MoeStart*>(base + cut.starts);
   plan.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
   plan.order = reinterpret_cast<int32_t*>(base + cut.order);
+  plan.ordered = reinterpret_cast<__nv_bfloat16*>(base + cut.ordered);
   plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
   plan.shares = reinterpret_cast<__nv_bfloat16*>(base + cut.shares);
   return plan;
@@ -96,10 +105,16 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     return InvalidArgument("MoE: the workspace is too small");
   }
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
+  const MoeForm form = ChooseMoeForm(shape, args);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
-  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, kStreamingTileRows, blocks, stream));
-  BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-  BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
+  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
+  if (form == MoeForm::kWide) {
+    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
+  } else {
+    BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
+  }
   return LaunchMoeCombine(shape, args, plan, stream);
 }
 

@@ -221,7 +221,7 @@ int Run(bool small) {
   }
   Random random = {20261121};
   CheckRefusals();
-  const auto forms = {MoeForm::kStreaming};
+  const auto forms = {MoeForm::kStreaming, MoeForm::kWide};
   for (const MoeForm form : forms) {
     for (const MoeShape& shape : {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}}) {
       const Bank bank(shape, random);

@@ -31,20 +31,24 @@ struct MoePlan {
   MoeTile* tiles = nullptr;            // [slots + T k / 32]
   MoeStart* starts = nullptr;          // [kMaxBlocks + 1]
   int32_t* order = nullptr;            // [T k] sorted row -> t * k + j
+  __nv_bfloat16* ordered = nullptr;    // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;     // [T k, I] in sorted order
   __nv_bfloat16* shares = nullptr;     // [T k, H] at t * k + j
 };
 
-// Blocks of the streaming form: one a multiprocessor.
+// The form that kAuto stands for.
+MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
+
+// Blocks of a product: one a multiprocessor.
 Result<int32_t> MoeBlocks();
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
-// `starts` shares the tiles out equally among `blocks`.
+// `form` is not kAuto. `starts` shares the tiles out equally among `blocks`.
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
-                      int32_t tile_rows,
+                      MoeForm form,
                       int32_t blocks,
                       cudaStream_t stream);
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
@@ -55,6 +59,14 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);
+Status LaunchMoeWideGateUp(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream);
+Status LaunchMoeWideDown(const MoeShape& shape,
+                         const MoeInt4Args& args,
+                         const MoePlan& plan,
+                         cudaStream_t stream);
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,

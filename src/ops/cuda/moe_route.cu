@@ -38,7 +38,8 @@ __device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
 struct RouteParams {
   const int32_t* ids;
   const int32_t* slot_of;
-  int32_t experts, slots, entries, tile_rows, blocks;
+  int32_t experts, slots, entries, blocks;
+  bool wide;
   int32_t* num_tiles;
   MoeTile* tiles;
   MoeStart* starts;
@@ -46,15 +47,35 @@ struct RouteParams {
 };
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
+  if (entry >= p.entries) return -1;
   const int id = p.ids[entry];
   if (id < 0 || id >= p.experts) return -1;
   const int slot = p.slot_of == nullptr ? id : p.slot_of[id];
   return slot < p.slots ? slot : -1;
 }
 
-// What a pass over an expert's weights costs with this many rows, in quarters of the least.
-// Measured; docs/kernels/moe.md.
-__device__ int PassCost(int rows) {
+// The slots of every kRouteThreads-th entry from `entry` on, loaded together.
+constexpr int kBatch = 8;
+__device__ void LoadSlots(const RouteParams& p, int entry, int (&slots)[kBatch]) {
+#pragma unroll
+  for (int b = 0; b < kBatch; ++b) slots[b] = SlotOf(p, entry + b * kRouteThreads);
+}
+
+// Passes over the weights of an expert with `count` rows, rows of each but the last, and what one of
+// `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
+__device__ int Passes(bool wide, int count) {
+  const int most = wide ? kWideTileRows : kStreamingTileRows;
+  return (count + most - 1) / most;
+}
+
+__device__ int RowsOfPass(bool wide, int count) {
+  if (!wide) return kStreamingTileRows;
+  const int passes = max(1, Passes(wide, count));
+  return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
+}
+
+__device__ int PassCost(bool wide, int rows) {
+  if (wide) return rows <= 64 ? 4 : rows <= 96 ? 6 : 8;
   return rows <= 8 ? 4 : rows <= 16 ? BT_MOE_COST_16 : BT_MOE_COST_32;
 }
 
@@ -72,26 +93,31 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __shared__ int32_t first_tiles[kRouteThreads];
   __shared__ uint64_t warp_sums[32];
   const int i = threadIdx.x;
-  AllowNextKernel();
+  if (!p.wide) AllowNextKernel();
   counts[i] = 0;
   __syncthreads();
   WaitForEarlierKernels();
-  for (int e = i; e < p.entries; e += kRouteThreads) {
-    const int slot = SlotOf(p, e);
-    if (slot >= 0) atomicAdd(&counts[slot], 1);
+  if (p.wide) AllowNextKernel();  // the next one reads x, which is there now
+  for (int e = i; e < p.entries; e += kBatch * kRouteThreads) {
+    int slots[kBatch];
+    LoadSlots(p, e, slots);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (slots[b] >= 0) atomicAdd(&counts[slots[b]], 1);
+    }
   }
   __syncthreads();
   const int count = counts[i];
-  const int tiles = (count + p.tile_rows - 1) / p.tile_rows;
-  const int last_rows = count - (tiles - 1) * p.tile_rows;
-  const int full_cost = PassCost(p.tile_rows);
-  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(last_rows);
+  const int tiles = Passes(p.wide, count), rows_of_pass = RowsOfPass(p.wide, count);
+  const int full_cost = PassCost(p.wide, rows_of_pass);
+  const int last_rows = count - (tiles - 1) * rows_of_pass;
+  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(p.wide, last_rows);
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
   for (int k = 0; k < tiles; ++k) {
-    const int at = k * p.tile_rows;
-    const int rows = min(p.tile_rows, count - at);
+    const int at = k * rows_of_pass;
+    const int rows = min(rows_of_pass, count - at);
     reinterpret_cast<int4*>(p.tiles)[first_tile + k] = make_int4(i, first_row + at, rows, 0);
   }
   if (i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
@@ -107,12 +133,12 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     for (int step = kRouteThreads / 2; step > 0; step /= 2) {
       if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
     }
-    const int rows = counts[slot];
-    const int its_tiles = (rows + p.tile_rows - 1) / p.tile_rows;
+    const int rows = counts[slot], its_rows = RowsOfPass(p.wide, rows);
+    const int its_full_cost = PassCost(p.wide, its_rows);
     const int within = target - costs[slot];
-    const int k = max(0, min(within / full_cost, its_tiles - 1));
-    const int tile_cost = PassCost(min(p.tile_rows, rows - k * p.tile_rows));
-    const int64_t fine = fine_target - (static_cast<int64_t>(costs[slot] + k * full_cost) << 16);
+    const int k = max(0, min(within / its_full_cost, Passes(p.wide, rows) - 1));
+    const int tile_cost = PassCost(p.wide, min(its_rows, rows - k * its_rows));
+    const int64_t fine = fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
     const int part = static_cast<int>(fine / tile_cost);
     p.starts[i] = {first_tiles[slot] + k, total == 0 ? 0 : part};
   }
@@ -120,9 +146,13 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __syncthreads();
   counts[i] = first_row;
   __syncthreads();
-  for (int e = i; e < p.entries; e += kRouteThreads) {
-    const int slot = SlotOf(p, e);
-    if (slot >= 0) p.order[atomicAdd(&counts[slot], 1)] = e;
+  for (int e = i; e < p.entries; e += kBatch * kRouteThreads) {
+    int slots[kBatch];
+    LoadSlots(p, e, slots);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      if (slots[b] >= 0) p.order[atomicAdd(&counts[slots[b]], 1)] = e + b * kRouteThreads;
+    }
   }
 }
 
@@ -170,15 +200,15 @@ __global__ void __launch_bounds__(kCombineThreads) CombineKernel(CombineParams p
 RouteParams Route(const MoeShape& shape,
                   const MoeInt4Args& args,
                   const MoePlan& plan,
-                  int32_t tile_rows,
+                  MoeForm form,
                   int32_t blocks) {
   return {args.ids,
           args.slot_of,
           args.experts,
           shape.slots,
           args.tokens * shape.top_k,
-          tile_rows,
           blocks,
+          form == MoeForm::kWide,
           plan.num_tiles,
           plan.tiles,
           plan.starts,
@@ -190,7 +220,7 @@ RouteParams Route(const MoeShape& shape,
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
-                      int32_t tile_rows,
+                      MoeForm form,
                       int32_t blocks,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..256");
@@ -200,14 +230,14 @@ Status LaunchMoeRoute(const MoeShape& shape,
                           dim3(kRouteThreads),
                           0,
                           stream,
-                          Route(shape, args, plan, tile_rows, blocks));
+                          Route(shape, args, plan, form, blocks));
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
                         cudaStream_t stream) {
-  const CombineParams params = {Route(shape, args, plan, kStreamingTileRows, 1),
+  const CombineParams params = {Route(shape, args, plan, MoeForm::kStreaming, 1),
                                 plan.shares,
                                 args.out,
                                 args.out_stride,

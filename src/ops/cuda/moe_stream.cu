@@ -52,7 +52,7 @@ struct Form {
   static constexpr int kTogether = kTogether_;  // strips, where warps share them
   static_assert(kStages >= kTogether);
   static constexpr int kWarps = kWarpsK * kWarpsM;
-  static_assert(kWarpsK == 1 || kWarpsM == 1);
+  static_assert(kWarpsK == 1 || (kWarpsM == 1 && kTilesPerStage_ == 1));
   static constexpr int kThreads = 32 * (kWarps + 1);
   static constexpr int kStripStageBytes = kWarpsK * kTilesPerStage * kTileBytes;
   static constexpr int kStageBytes = kWarpsM * kStripStageBytes;
@@ -144,34 +144,52 @@ __device__ void FeedRing(const ProductParams& p,
   }
 }
 
-// acc += groups kFirst .. kFirst + kGroups - 1 (of four) of one 16 x 128 tile of weights in shared
-// memory by the rows' activations of these columns.
-template <int kN, int kFirst, int kGroups>
-__device__ __forceinline__ void MultiplyTile(float (&acc)[kN][4],
-                                             uint32_t tile,
-                                             const uint4 (&x)[kN][kGroups],
-                                             int lane) {
-  const uint4 scales = LoadShared4(tile + 1024 + lane / 4 * 16);
-  const uint32_t scale_words[4] = {scales.x, scales.y, scales.z, scales.w};
+// acc[s] += groups kFirst .. kFirst + kGroups - 1 (of four) of a 16 x 128 tile of weights in shared
+// memory by the rows' activations of these columns, for the tiles of kT strips side by side: their
+// sums do not wait for each other.
+template <int kT, int kN, int kFirst, int kGroups>
+__device__ __forceinline__ void MultiplyTiles(float (&acc)[kT][kN][4],
+                                              const uint32_t (&tiles)[kT],
+                                              const uint4 (&x)[kN][kGroups],
+                                              int lane) {
+  uint32_t scales[kT][4];
+#pragma unroll
+  for (int s = 0; s < kT; ++s) {
+    const uint4 v = LoadShared4(tiles[s] + 1024 + lane / 4 * 16);
+    scales[s][0] = v.x;
+    scales[s][1] = v.y;
+    scales[s][2] = v.z;
+    scales[s][3] = v.w;
+  }
 #pragma unroll
   for (int half = kFirst / 2; half < (kFirst + kGroups) / 2; ++half) {
-    const uint4 words = LoadShared4(tile + half * 512 + lane * 16);
-    const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+    uint32_t low[kT][2], high[kT][2];
+#pragma unroll
+    for (int s = 0; s < kT; ++s) {
+      const uint4 words = LoadShared4(tiles[s] + half * 512 + lane * 16);
+      low[s][0] = words.x;
+      high[s][0] = words.y;
+      low[s][1] = words.z;
+      high[s][1] = words.w;
+    }
 #pragma unroll
     for (int jj = 0; jj < 2; ++jj) {
       const int j = 2 * half + jj;
-      const WidenScale scale_low = LoadScale(scale_words[j], false);
-      const WidenScale scale_high = LoadScale(scale_words[j], true);
 #pragma unroll
       for (int step = 0; step < 2; ++step) {
-        const uint32_t a0 = WidenPair(low[jj], 2 * step, scale_low);
-        const uint32_t a1 = WidenPair(high[jj], 2 * step, scale_high);
-        const uint32_t a2 = WidenPair(low[jj], 2 * step + 1, scale_low);
-        const uint32_t a3 = WidenPair(high[jj], 2 * step + 1, scale_high);
 #pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          const uint4& v = x[n][j - kFirst];
-          MultiplyAdd(acc[n], a0, a1, a2, a3, step == 0 ? v.x : v.z, step == 0 ? v.y : v.w);
+        for (int s = 0; s < kT; ++s) {
+          const WidenScale scale_low = LoadScale(scales[s][j], false);
+          const WidenScale scale_high = LoadScale(scales[s][j], true);
+          const uint32_t a0 = WidenPair(low[s][jj], 2 * step, scale_low);
+          const uint32_t a1 = WidenPair(high[s][jj], 2 * step, scale_high);
+          const uint32_t a2 = WidenPair(low[s][jj], 2 * step + 1, scale_low);
+          const uint32_t a3 = WidenPair(high[s][jj], 2 * step + 1, scale_high);
+#pragma unroll
+          for (int n = 0; n < kN; ++n) {
+            const uint4& v = x[n][j - kFirst];
+            MultiplyAdd(acc[s][n], a0, a1, a2, a3, step == 0 ? v.x : v.z, step == 0 ? v.y : v.w);
+          }
         }
       }
     }
@@ -251,64 +269,60 @@ __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, %0;" ::"n"(F::kWarps * 32) : "memory");
 }
 
-// kTogether strips from unit `unit` on, shared by the warps along the columns.
+// The column tile that warp `warp` takes after `column_tile`; the first again after the last.
+template <typename F>
+__device__ __forceinline__ int NextColumnTile(int column_tile, int column_tiles) {
+  const int next = column_tile + F::kWarps;
+  return next < column_tiles ? next : static_cast<int>(threadIdx.x / 32);
+}
+
+// kTogether strips from unit `unit` on, shared by the warps along the columns. For kN 1, `x` holds
+// the activations of the warp's first tile before and after.
 template <typename F, int kN, int kTogether>
 __device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
                                                const Rows<F, kN>& rows,
                                                int unit,
                                                const Shared& shared,
+                                               uint4 (&x)[kN][4],
                                                RingPosition<F>& at,
                                                uint32_t& sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float acc[kTogether][kN][4] = {};
-  for (int base = 0; base < p.column_tiles; base += F::kWarpsK * F::kTilesPerStage) {
-    RingPosition<F> stages[kTogether];
+  for (int base = 0; base < p.column_tiles; base += F::kWarps) {
+    const int column_tile = base + warp;
+    const bool inside = column_tile < p.column_tiles;
+    const int loaded = min(column_tile, p.column_tiles - 1);
+    uint32_t tiles[kTogether];
+    int stages[kTogether];
+    if constexpr (kN == 2) rows.template Load<0, 4>(x, loaded);
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
-      stages[s] = at;
+      BarrierWait(shared.full + 8 * at.stage, at.parity);
+      stages[s] = at.stage;
+      tiles[s] = shared.ring + at.stage * F::kStageBytes + warp * kTileBytes;
       at.Next();
     }
+    if constexpr (kN == 1) {
+      uint4 next[kN][4];
+      rows.template Load<0, 4>(
+          next, min(NextColumnTile<F>(column_tile, p.column_tiles), p.column_tiles - 1));
+      if (inside) MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
 #pragma unroll
-    for (int c = 0; c < F::kTilesPerStage; ++c) {
-      const int column_tile = base + warp * F::kTilesPerStage + c;
-      const bool inside = column_tile < p.column_tiles;
-      const int loaded = min(column_tile, p.column_tiles - 1);
-      const uint32_t tile =
-          shared.ring + (warp * F::kTilesPerStage + c) * kTileBytes;
-      if constexpr (kN <= 2) {
-        uint4 x[kN][4];
-        rows.template Load<0, 4>(x, loaded);
-#pragma unroll
-        for (int s = 0; s < kTogether; ++s) {
-          if (c == 0) BarrierWait(shared.full + 8 * stages[s].stage, stages[s].parity);
-          if (inside) {
-            MultiplyTile<kN, 0, 4>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
-          }
-        }
-      } else {
-        // Half the columns at a time, for want of registers.
-        uint4 x[kN][2];
-        rows.template Load<0, 2>(x, loaded);
-#pragma unroll
-        for (int s = 0; s < kTogether; ++s) {
-          if (c == 0) BarrierWait(shared.full + 8 * stages[s].stage, stages[s].parity);
-          if (inside) {
-            MultiplyTile<kN, 0, 2>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
-          }
-        }
-        rows.template Load<2, 2>(x, loaded);
-#pragma unroll
-        for (int s = 0; s < kTogether; ++s) {
-          if (inside) {
-            MultiplyTile<kN, 2, 2>(acc[s], tile + stages[s].stage * F::kStageBytes, x, lane);
-          }
-        }
-      }
+      for (int j = 0; j < 4; ++j) x[0][j] = next[0][j];
+    } else if constexpr (kN == 2) {
+      if (inside) MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
+    } else {
+      // Half the columns at a time, for want of registers.
+      uint4 part[kN][2];
+      rows.template Load<0, 2>(part, loaded);
+      if (inside) MultiplyTiles<kTogether, kN, 0, 2>(acc, tiles, part, lane);
+      rows.template Load<2, 2>(part, loaded);
+      if (inside) MultiplyTiles<kTogether, kN, 2, 2>(acc, tiles, part, lane);
     }
     __syncwarp();
     if (lane == 0) {
 #pragma unroll
-      for (int s = 0; s < kTogether; ++s) BarrierArrive(shared.empty + 8 * stages[s].stage);
+      for (int s = 0; s < kTogether; ++s) BarrierArrive(shared.empty + 8 * stages[s]);
     }
   }
   // The warps' sums. With two buffers one barrier a strip will do: whoever adds up has done so
@@ -359,26 +373,27 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
   }
   for (int unit = first; unit < last; ++unit) {
     const int strip = unit * F::kWarpsM + warp;
-    float acc[kN][4] = {};
+    float acc[F::kTilesPerStage][1][kN][4] = {};  // sums that do not wait for each other
     int base = 0;
     do {
-      const uint32_t tile = shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
+      const uint32_t first_tile = shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
       BarrierWait(shared.full + 8 * at.stage, at.parity);
 #pragma unroll
       for (int c = 0; c < F::kTilesPerStage; ++c) {
         if (strip >= strips || (!kKeep && base + c >= column_tiles)) break;
+        const uint32_t tile[1] = {first_tile + c * kTileBytes};
         if constexpr (kKeep) {
-          MultiplyTile<kN, 0, 4>(acc, tile + c * kTileBytes, kept[c], lane);
+          MultiplyTiles<1, kN, 0, 4>(acc[c], tile, kept[c], lane);
         } else if constexpr (kN <= 2) {
           uint4 x[kN][4];
           rows.template Load<0, 4>(x, base + c);
-          MultiplyTile<kN, 0, 4>(acc, tile + c * kTileBytes, x, lane);
+          MultiplyTiles<1, kN, 0, 4>(acc[c], tile, x, lane);
         } else {
           uint4 x[kN][2];
           rows.template Load<0, 2>(x, base + c);
-          MultiplyTile<kN, 0, 2>(acc, tile + c * kTileBytes, x, lane);
+          MultiplyTiles<1, kN, 0, 2>(acc[c], tile, x, lane);
           rows.template Load<2, 2>(x, base + c);
-          MultiplyTile<kN, 2, 2>(acc, tile + c * kTileBytes, x, lane);
+          MultiplyTiles<1, kN, 2, 2>(acc[c], tile, x, lane);
         }
       }
       __syncwarp();
@@ -388,7 +403,15 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
     } while (!kKeep && base < column_tiles);
     if (strip >= strips) continue;
 #pragma unroll
-    for (int n = 0; n < kN; ++n) rows.Store(p, strip, n, lane, acc[n]);
+    for (int n = 0; n < kN; ++n) {
+      float sum[4] = {};
+#pragma unroll
+      for (int c = 0; c < F::kTilesPerStage; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[e] += acc[c][0][n][e];
+      }
+      rows.Store(p, strip, n, lane, sum);
+    }
   }
 }
 
@@ -407,14 +430,18 @@ __device__ __forceinline__ void MultiplyRun(const ProductParams& p,
       MultiplyAlone<F, kN, false>(p, rows, run.first, run.last, shared, at);
     }
   } else {
+    uint4 x[kN][4];
+    if constexpr (kN == 1) {
+      rows.template Load<0, 4>(x, min(static_cast<int>(threadIdx.x / 32), p.column_tiles - 1));
+    }
     for (int unit = run.first; unit < run.last;) {
       const int together = StripsTogether<F>(run.last - unit);
       if (together == F::kTogether) {
-        MultiplyAcross<F, kN, F::kTogether>(p, rows, unit, shared, at, sums);
+        MultiplyAcross<F, kN, F::kTogether>(p, rows, unit, shared, x, at, sums);
       } else if (together == 2) {
-        MultiplyAcross<F, kN, 2>(p, rows, unit, shared, at, sums);
+        MultiplyAcross<F, kN, 2>(p, rows, unit, shared, x, at, sums);
       } else {
-        MultiplyAcross<F, kN, 1>(p, rows, unit, shared, at, sums);
+        MultiplyAcross<F, kN, 1>(p, rows, unit, shared, x, at, sums);
       }
       unit += together;
     }

@@ -1,0 +1,372 @@
+// The wide form of the expert products: tens of rows an expert and more, bound by arithmetic.
+//
+// A block takes 256 rows of weights (16 strips) by up to 128 tokens of one expert at a time, a
+// persistent share of all such pieces. Two warpgroups each widen twice 64 rows of 4-bit values into
+// registers, the first operand of wgmma, one 64 while the other is being multiplied; tokens are the
+// second operand, in shared memory. Four warps fill a ring: weights by bulk copies, the expert's rows of activations 16 bytes at a time. Activations are
+// read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at 8 q + 2 t + e, which
+// is how the packed weights number them (moe_int4_layout.h). A first kernel brings x into that
+// order; the middle activations are written in it.
+
+#include <algorithm>
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kStages = 4;
+constexpr int kConsumerWarps = 8;
+constexpr int kProducers = 128;
+constexpr int kThreads = 32 * kConsumerWarps + kProducers;
+constexpr int kStrips = 2 * kConsumerWarps;  // of a piece
+constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
+constexpr int kWeightBytes = kStrips * kTileBytes;
+constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
+
+struct WideParams {
+  const char* weights;
+  int64_t slot_bytes;
+  int32_t strips;
+  int32_t column_tiles;
+  const MoeStart* starts;
+  const MoeTile* tiles;
+  const int32_t* order;
+  const __nv_bfloat16* in;
+  int64_t in_stride;
+  __nv_bfloat16* out;
+  int32_t out_stride;
+  int32_t top_k;
+  const float* route_weights;
+};
+
+struct Ring {
+  uint32_t input, weights, full, empty;
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+// Rows of the matrix instruction's second operand for a tile of `count` rows.
+__device__ __forceinline__ int Columns(int count) { return max(32, (count + 31) / 32 * 32); }
+
+__device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
+  const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
+  return {raw.x, raw.y, raw.z, 0};
+}
+
+__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+}
+
+// The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
+template <bool kGateUp>
+__device__ void Produce(const WideParams& p, int first, int last, int pieces, Ring ring) {
+  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
+  const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
+  const int row = thread / 8, chunk = thread % 8;
+  const uint64_t policy = ReadOncePolicy();
+  const int strip_bytes = p.column_tiles * kTileBytes;
+  const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
+  for (int unit = first; unit < last; ++unit) {
+    const MoeTile tile = LoadTile(p.tiles, unit / pieces);
+    const int strip = unit % pieces * kStrips;
+    const int strips = min(kStrips, p.strips - strip);
+    const int half_bytes = Columns(tile.count) * 128;
+    const char* weights =
+        p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
+    uint32_t source[kRows];  // in 16 bytes
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int at = tile.begin + min(row + kStep * i, tile.count - 1);
+      const int64_t from = kGateUp ? __ldcg(p.order + at) / p.top_k : at;
+      source[i] = static_cast<uint32_t>(from * p.in_stride / 8);
+    }
+    const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
+    for (int c = 0; c < p.column_tiles; ++c, columns += 256, weights += kTileBytes) {
+      BarrierWait(ring.Empty(), ring.parity ^ 1);
+      if (thread < 32) {
+        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
+        __syncwarp();
+        if (lane < strips) {
+          CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes,
+                   weights,
+                   kTileBytes,
+                   ring.Full(),
+                   policy);
+        }
+      }
+      const uint32_t to = to_row + ring.stage * kInputBytes;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (row + kStep * i >= tile.count) break;
+        const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
+        Copy16(to + i * kStep * 128, from);
+        Copy16(to + i * kStep * 128 + half_bytes, from + 128);
+      }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
+      ring.Next();
+    }
+  }
+}
+
+// Where a tile's results go, in shared memory.
+struct Targets {
+  int32_t entry[kWideTileRows];  // gate/up: sorted row; down: t * k + j
+  float weight[kWideTileRows];
+};
+
+// A warp's strip of a piece.
+template <bool kGateUp, int kN>
+__device__ __forceinline__ void StorePiece(const WideParams& p,
+                                           const MoeTile& tile,
+                                           int strip,
+                                           const Targets& targets,
+                                           const float (&acc)[kN / 2]) {
+  const int lane = threadIdx.x % 32;
+  const int g = lane / 4;
+#pragma unroll
+  for (int i = 0; i < kN / 4; ++i) {
+    const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    if (row >= tile.count) continue;
+    const float low = acc[i / 2 * 4 + i % 2], high = acc[i / 2 * 4 + 2 + i % 2];
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(targets.entry[row]) * p.out_stride;
+    if (kGateUp) {
+      // Column strip * 8 + g in matrix order.
+      out[strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2] =
+          __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
+    } else {
+      const float weight = targets.weight[row];
+      *reinterpret_cast<__nv_bfloat162*>(out + strip * 16 + 2 * g) =
+          __floats2bfloat162_rn(low * weight, high * weight);
+    }
+  }
+}
+
+// One piece: kN columns.
+template <bool kGateUp, int kN>
+__device__ __forceinline__ void MultiplyPiece(const WideParams& p,
+                                              const MoeTile& tile,
+                                              int first_strip,
+                                              const Targets& targets,
+                                              Ring& ring) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
+  float acc[2][kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
+  uint32_t a[2][4][4];
+  for (int c = 0; c < p.column_tiles; ++c) {
+    BarrierWait(ring.Full(), ring.parity);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    const uint32_t packed = ring.weights + ring.stage * kWeightBytes + strip_in_piece * kTileBytes;
+    const uint32_t input = ring.input + ring.stage * kInputBytes;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int block = 0; block < 2; ++block) {
+        const uint32_t weights = packed + block * 4 * kTileBytes;
+        const uint4 words = LoadShared4(weights + half * 512 + lane * 16);
+        const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+        const uint2 scales = LoadShared2(weights + 1024 + lane / 4 * 16 + half * 8);
+        if (half == 1) GroupWait<1>();  // the products that read this block's `a`
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int jj = i / 2, step = i % 2;
+          const WidenScale scale_low = LoadScale(jj == 0 ? scales.x : scales.y, false);
+          const WidenScale scale_high = LoadScale(jj == 0 ? scales.x : scales.y, true);
+          a[block][i][0] = WidenPair(low[jj], 2 * step, scale_low);
+          a[block][i][1] = WidenPair(high[jj], 2 * step, scale_high);
+          a[block][i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
+          a[block][i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
+        }
+        GroupFence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          GroupMultiply<kN>::Add(
+              acc[block], a[block][i], SwizzledOperand(input + half * kN * 128 + i * 32));
+        }
+        GroupCommit();
+      }
+    }
+    GroupWait<0>();
+    if (lane == 0) BarrierArrive(ring.Empty());
+    ring.Next();
+  }
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    const int strip = first_strip + strip_in_piece + 4 * block;
+    if (strip < p.strips) StorePiece<kGateUp, kN>(p, tile, strip, targets, acc[block]);
+  }
+}
+
+__device__ int FirstUnit(const WideParams& p, int block, int pieces) {
+  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
+  return start.x * pieces + static_cast<int>(static_cast<int64_t>(start.y) * pieces >> 16);
+}
+
+template <bool kGateUp>
+__global__ void __launch_bounds__(kThreads, 1) WideProductKernel(
+    const __grid_constant__ WideParams p) {
+  extern __shared__ char memory[];
+  __shared__ Targets targets[2];
+  Ring ring;
+  ring.input = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  ring.weights = ring.input + kStages * kInputBytes;
+  ring.full = ring.weights + kStages * kWeightBytes;
+  ring.empty = ring.full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(ring.full + 8 * s, 1 + kProducers);
+      BarrierInit(ring.empty + 8 * s, kConsumerWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const int pieces = (p.strips + kStrips - 1) / kStrips;
+  const int first = FirstUnit(p, blockIdx.x, pieces);
+  const int last = FirstUnit(p, blockIdx.x + 1, pieces);
+  // Registers move from the producers to the others; together they stay at 168 a thread.
+  if (threadIdx.x >= 32 * kConsumerWarps) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    Produce<kGateUp>(p, first, last, pieces, ring);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    MoeTile tile = {};
+    int index = -1, buffer = 0;
+    for (int unit = first; unit < last; ++unit) {
+      const int strip = unit % pieces * kStrips;
+      if (unit / pieces != index) {
+        // Two buffers: nobody is more than one tile ahead of another.
+        index = unit / pieces;
+        tile = LoadTile(p.tiles, index);
+        buffer ^= 1;
+        if (threadIdx.x < tile.count) {
+          const int at = tile.begin + threadIdx.x;
+          const int entry = kGateUp ? at : __ldcg(p.order + at);
+          targets[buffer].entry[threadIdx.x] = entry;
+          if (!kGateUp) {
+            targets[buffer].weight[threadIdx.x] = __ldg(p.route_weights + entry) * kWidenUndo;
+          }
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(32 * kConsumerWarps) : "memory");
+      }
+      const int columns = Columns(tile.count);
+      if (columns == 32) {
+        MultiplyPiece<kGateUp, 32>(p, tile, strip, targets[buffer], ring);
+      } else if (columns == 64) {
+        MultiplyPiece<kGateUp, 64>(p, tile, strip, targets[buffer], ring);
+      } else if (columns == 96) {
+        MultiplyPiece<kGateUp, 96>(p, tile, strip, targets[buffer], ring);
+      } else {
+        MultiplyPiece<kGateUp, 128>(p, tile, strip, targets[buffer], ring);
+      }
+    }
+  }
+}
+
+constexpr int kOrderThreads = 128;
+
+// x in matrix order; a thread takes 32 columns of a row.
+__global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bfloat16* x,
+                                                                   int64_t x_stride,
+                                                                   __nv_bfloat16* out,
+                                                                   int32_t hidden) {
+  const int column = (blockIdx.x * kOrderThreads + threadIdx.x) * 32;
+  AllowNextKernel();
+  // The routing let this kernel start only when all before it had ended, and does not touch x.
+  if (column < hidden) {
+    const uint4* from = reinterpret_cast<const uint4*>(x + blockIdx.y * x_stride + column);
+    uint4* to =
+        reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
+    const uint4 a = from[0], b = from[1], c = from[2], d = from[3];
+    to[0] = make_uint4(a.x, b.x, c.x, d.x);
+    to[1] = make_uint4(a.y, b.y, c.y, d.y);
+    to[2] = make_uint4(a.z, b.z, c.z, d.z);
+    to[3] = make_uint4(a.w, b.w, c.w, d.w);
+  }
+  WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
+}
+
+template <bool kGateUp>
+Status Launch(const char* what, const WideParams& params, cudaStream_t stream) {
+  const auto kernel = WideProductKernel<kGateUp>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
+  return LaunchOverlapped(
+      what, kernel, dim3(blocks), dim3(kThreads), kSharedBytes, stream, params);
+}
+
+}  // namespace
+
+Status LaunchMoeWideGateUp(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream) {
+  const int columns = kOrderThreads * 32;
+  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order",
+                                      MatrixOrderKernel,
+                                      dim3((shape.hidden + columns - 1) / columns, args.tokens),
+                                      dim3(kOrderThreads),
+                                      0,
+                                      stream,
+                                      args.x,
+                                      args.x_stride,
+                                      plan.ordered,
+                                      shape.hidden));
+  WideParams p = {};
+  p.weights = static_cast<const char*>(args.gate_up);
+  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
+  p.strips = 2 * shape.intermediate / 16;
+  p.column_tiles = shape.hidden / 128;
+  p.starts = plan.starts;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.in = plan.ordered;
+  p.in_stride = shape.hidden;
+  p.out = plan.middle;
+  p.out_stride = shape.intermediate;
+  p.top_k = shape.top_k;
+  return Launch<true>("MoE gate/up, wide", p, stream);
+}
+
+Status LaunchMoeWideDown(const MoeShape& shape,
+                         const MoeInt4Args& args,
+                         const MoePlan& plan,
+                         cudaStream_t stream) {
+  WideParams p = {};
+  p.weights = static_cast<const char*>(args.down);
+  p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
+  p.strips = shape.hidden / 16;
+  p.column_tiles = shape.intermediate / 128;
+  p.starts = plan.starts;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.in = plan.middle;
+  p.in_stride = shape.intermediate;
+  p.out = plan.shares;
+  p.out_stride = shape.hidden;
+  p.top_k = shape.top_k;
+  p.route_weights = args.weights;
+  return Launch<false>("MoE down, wide", p, stream);
+}
+
+}  // namespace baltoro::cuda
