@@ -1,6 +1,7 @@
 #include "engine/stand_in.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -34,6 +35,30 @@ TokenLogprobs MadeUpLogprobs(TokenId token, int32_t top) {
         {.id = (token + i) % 256, .logprob = -0.5f - static_cast<float>(i), .rank = i + 1});
   }
   return row;
+}
+
+// One of the set bits that are not banned, by a number. There is one.
+TokenId AllowedToken(std::span<const uint32_t> mask,
+                     std::span<const TokenId> banned,
+                     uint64_t number) {
+  uint64_t count = 0;
+  for (const uint32_t word : mask) count += static_cast<uint64_t>(std::popcount(word));
+  BT_CHECK(count > 0);
+  uint64_t skip = number % count;
+  for (size_t i = 0;; i = (i + 1) % mask.size()) {
+    const auto here = static_cast<uint64_t>(std::popcount(mask[i]));
+    if (skip >= here) {
+      skip -= here;
+      continue;
+    }
+    for (int bit = 0; bit < 32; ++bit) {
+      if ((mask[i] >> bit & 1) == 0 || skip-- > 0) continue;
+      const auto token = static_cast<TokenId>(32 * i) + bit;
+      if (std::ranges::count(banned, token) == 0) return token;
+      skip = 0;  // the next one, then
+    }
+    skip = 0;
+  }
 }
 
 }  // namespace
@@ -129,15 +154,9 @@ TokenId StandInExecutor::Next(SlotId id, SequenceResult& one) {
   if (slot.over || !masks_->error(id).empty()) return end(one.failed);
   const StepMasks::Choice choice = masks_->Choose(id, 0, slot.mask, banned);
   if (choice.mask.empty()) return end(one.ended);
-  std::vector<TokenId> allowed;
-  for (TokenId token = 0; token < static_cast<TokenId>(32 * choice.mask.size()); ++token) {
-    const bool is_set = (choice.mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
-    if (is_set && (choice.lifts_ban || std::ranges::count(banned, token) == 0)) {
-      allowed.push_back(token);
-    }
-  }
   const TokenId token =
-      allowed[static_cast<size_t>((slot.hash ^ slot.hash >> 29) % allowed.size())];
+      AllowedToken(choice.mask, choice.lifts_ban ? std::span<const TokenId>() : banned,
+                   slot.hash ^ slot.hash >> 29);
   if (!masks_->Accept(id, token)) return end(one.failed);
   one.ended = slot.over = choice.lifts_ban;
   return token;

@@ -120,13 +120,17 @@ StepMasks::Choice StepMasks::Choose(SlotId id,
   BT_CHECK(row < slot.rows_made);
   const std::span<uint32_t> mask = MaskOf(slot, row);
   for (size_t i = 0; i < allowed.size(); ++i) mask[i] &= allowed[i];
-  const auto is_zero = [](uint32_t word) { return word == 0; };
-  if (std::ranges::all_of(mask, is_zero)) return {};
-  // `banned` holds a handful of ids, each once.
-  int64_t left = 0;
-  for (const uint32_t word : mask) left += std::popcount(word);
-  for (const TokenId token : banned) left -= Has(mask, token) ? 1 : 0;
-  return {.mask = mask, .lifts_ban = left == 0};
+  // `banned` holds a handful of ids, each once: one more than those that the mask has is enough.
+  const auto banned_here =
+      std::ranges::count_if(banned, [&](TokenId token) { return Has(mask, token); });
+  int64_t count = 0;
+  for (const uint32_t word : mask) {
+    if (word == 0) continue;
+    count += std::popcount(word);
+    if (count > banned_here) return {.mask = mask, .lifts_ban = false};
+  }
+  if (count == 0) return {};
+  return {.mask = mask, .lifts_ban = true};
 }
 
 bool StepMasks::Accept(SlotId id, TokenId token) {
