@@ -2,7 +2,10 @@
 // beside its floor, over heads, batch and context. Block tables are shuffled over a cache of
 // several GB, and consecutive runs use other blocks, so that nothing is left in the L2.
 //
-//   cuda_mla_decode_bench [quick]
+//   cuda_mla_decode_bench [HEADS BATCH CONTEXT [QUERY_TOKENS [mixed|equal [bf16|fp8
+//   [CHUNK_BLOCKS]]]]]...
+//
+// Cases are separated by a comma of their own; without any, the table of docs/measured.
 
 #include <algorithm>
 #include <cmath>
@@ -129,6 +132,7 @@ class Bench {
     limits.sequences = c.batch;
     limits.max_query_tokens = c.query_tokens;
     limits.multiprocessors = info_.multiprocessors;
+    limits.cache_type = c.type;
     limits.chunk_blocks = c.chunk_blocks;
     limits.max_total_blocks = blocks;
     Result<size_t> workspace_bytes = cuda::MlaDecodeWorkspaceBytes(limits);
@@ -140,7 +144,6 @@ class Bench {
     args.q = q.data();
     args.rows = rows;
     args.cache = cache_.data();
-    args.cache_type = c.type;
     args.num_blocks = pool;
     args.scale = 0.07f;
     args.sequences.query_begin = device_begin.as<int32_t>();
@@ -178,20 +181,28 @@ class Bench {
   bool fp8_filled_ = false;
 };
 
-}  // namespace
-}  // namespace baltoro::bench
-
-int main(int argc, char** argv) {
-  using baltoro::bench::Case;
-  using baltoro::cuda::MlaCacheType;
-  if (baltoro::UsableDeviceCount() == 0) {
-    std::printf("no GPU that this build can use\n");
-    return 77;
+// From the arguments; `,` begins the next case.
+std::vector<Case> CasesOf(int argc, char** argv) {
+  std::vector<Case> cases;
+  std::vector<std::string> words;
+  for (int i = 1; i <= argc; ++i) {
+    if (i < argc && std::string(argv[i]) != ",") {
+      words.push_back(argv[i]);
+      continue;
+    }
+    if (words.size() < 3) continue;
+    Case c{std::stoi(words[0]), std::stoi(words[1]), std::stoi(words[2])};
+    if (words.size() > 3) c.query_tokens = std::stoi(words[3]);
+    if (words.size() > 4) c.mixed = words[4] == "mixed";
+    if (words.size() > 5 && words[5] == "fp8") c.type = MlaCacheType::kFp8E4m3;
+    if (words.size() > 6) c.chunk_blocks = std::stoi(words[6]);
+    cases.push_back(c);
+    words.clear();
   }
-  baltoro::Result<baltoro::Stream> stream = baltoro::Stream::Create();
-  ABORT_IF_ERROR(stream.status());
-  baltoro::bench::Bench bench(stream.value());
-  const bool quick = argc > 1 && std::strcmp(argv[1], "quick") == 0;
+  return cases;
+}
+
+std::vector<Case> AllCases() {
   std::vector<Case> cases;
   for (const int heads : {64, 128}) {
     for (const int context : {4096, 8192, 16384, 32768}) cases.push_back({heads, 128, context});
@@ -202,14 +213,28 @@ int main(int argc, char** argv) {
   for (const int batch : {1, 16}) {
     for (const int context : {1024, 4096, 32768}) cases.push_back({64, batch, context});
   }
-  cases.push_back({64, 128, 16384, 1, true});
-  cases.push_back({8, 128, 16384, 1, true});
-  cases.push_back({128, 128, 16384, 1, true});
+  for (const int heads : {8, 64, 128}) cases.push_back({heads, 128, 16384, 1, true});
   cases.push_back({64, 32, 8192, 4});
-  cases.push_back({64, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
-  cases.push_back({8, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
-  for (size_t i = 0; i < cases.size(); ++i) {
-    if (!quick || i % 3 == 0) bench.Run(cases[i]);
+  for (const int heads : {8, 64}) {
+    cases.push_back({heads, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
   }
+  return cases;
+}
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  using baltoro::bench::Case;
+  if (baltoro::UsableDeviceCount() == 0) {
+    std::printf("no GPU that this build can use\n");
+    return 77;
+  }
+  baltoro::Result<baltoro::Stream> stream = baltoro::Stream::Create();
+  ABORT_IF_ERROR(stream.status());
+  baltoro::bench::Bench bench(stream.value());
+  std::vector<Case> cases = baltoro::bench::CasesOf(argc, argv);
+  if (cases.empty()) cases = baltoro::bench::AllCases();
+  for (const Case& c : cases) bench.Run(c);
   return 0;
 }

@@ -40,7 +40,7 @@ bool Aligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-Status Check(const MlaDecodeArgs& args) {
+Status Check(const MlaDecodeArgs& args, MlaCacheType cache_type) {
   const MlaDecodeSequences& s = args.sequences;
   if (args.rows < 1 || args.rows > INT32_MAX / kMlaMaxHeads) return OutOfRange("rows", args.rows);
   if (args.num_blocks < 1 || args.num_blocks > INT32_MAX / kMlaBlockTokens) {
@@ -50,7 +50,7 @@ Status Check(const MlaDecodeArgs& args) {
   if (!(args.scale > 0) || !std::isfinite(args.scale)) {
     return InvalidArgument("MLA decode: scale is not a positive number");
   }
-  if (args.cache_type == MlaCacheType::kFp8E4m3 &&
+  if (cache_type == MlaCacheType::kFp8E4m3 &&
       (!(args.cache_scale > 0) || !std::isfinite(args.cache_scale))) {
     return InvalidArgument("MLA decode: cache_scale is not a positive number");
   }
@@ -87,9 +87,8 @@ MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
     array = base == nullptr ? nullptr : reinterpret_cast<decltype(+array)>(base + used);
     used += (static_cast<size_t>(count) * sizeof(*array) + 255) / 256 * 256;
   };
-  take(plan.merge_count, 1);
   take(plan.parts, plan.num_parts + 1);
-  take(plan.merges, plan.max_merges);
+  take(plan.merges, plan.max_merges + 1);
   take(plan.chunk_slots, limits.chunk_blocks > 0 ? items : 0);
   take(plan.partial_lse, plan.slots * plan.tile_rows);
   take(plan.partial_out, plan.slots * plan.tile_rows * kMlaLatent);
@@ -107,7 +106,7 @@ Status MlaDecode(const MlaDecodeLimits& limits,
                  void* workspace,
                  cudaStream_t stream) {
   BT_RETURN_IF_ERROR(Check(limits));
-  BT_RETURN_IF_ERROR(Check(args));
+  BT_RETURN_IF_ERROR(Check(args, limits.cache_type));
   if (workspace == nullptr || !Aligned(workspace, 256)) {
     return InvalidArgument("MLA decode: the workspace is null or not 256-byte aligned");
   }
@@ -117,7 +116,8 @@ Status MlaDecode(const MlaDecodeLimits& limits,
   kernel.num_sequences = limits.sequences;
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
-  const float cache_scale = args.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
+  kernel.cache_type = limits.cache_type;
+  const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);
   kernel.out_scale = cache_scale;
   kernel.out = args.out;

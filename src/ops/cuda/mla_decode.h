@@ -30,6 +30,7 @@ inline constexpr int kMlaMaxQueryTokens = 8;
 inline constexpr int kMlaMaxHeads = 128;
 inline constexpr int kMlaMaxSequences = 4096;
 
+// fp8 has one scale for the whole cache; its codes of NaN are read as +-480.
 enum class MlaCacheType { kBf16, kFp8E4m3 };
 
 // What is fixed when a graph is captured. Sizes the workspace.
@@ -37,7 +38,8 @@ struct MlaDecodeLimits {
   int heads = 0;             // of this rank, 1..128
   int sequences = 0;         // slots of the step, 1..4096; a slot without query tokens is skipped
   int max_query_tokens = 1;  // of one sequence, 1..8
-  int multiprocessors = 0;   // that the kernel may use
+  int multiprocessors = 0;   // that the kernel may use, at least 16
+  MlaCacheType cache_type = MlaCacheType::kBf16;
   // 0: the context is cut so that every multiprocessor has the same work; how a row is summed
   // depends on the whole step. Above 0: sequences are cut at multiples of this many blocks and
   // nowhere else, so that a row's result is the same bit for bit whatever else is in the step.
@@ -65,8 +67,7 @@ struct MlaDecodeArgs {
   const void* q = nullptr;  // [rows, heads, 576] bf16: absorbed latent part, then the rotated one
   int64_t rows = 0;         // of q and out; at least query_begin[sequences]
   const void* cache = nullptr;  // [num_blocks, 64, 576]; 16-byte aligned
-  MlaCacheType cache_type = MlaCacheType::kBf16;
-  float cache_scale = 1;  // of fp8: element times this is the key
+  float cache_scale = 1;        // of fp8: element times this is the key
   int64_t num_blocks = 0;
   float scale = 0;  // of the scores, above 0
   MlaDecodeSequences sequences;

@@ -19,26 +19,30 @@ namespace baltoro::cuda {
 
 inline constexpr int kMlaTileRows = 64;
 
-struct MlaPart {
+// Where a part begins, and what is asked first about the sequence there.
+struct alignas(16) MlaPart {
   int32_t tile;
   int32_t sequence;
   int32_t block;
-  int32_t unused;
+  int32_t first_query;
+  int32_t rows;  // of the sequence
+  int32_t key_count;
+  int32_t unused[2];
 };
 
-struct MlaMerge {
-  int32_t tile;
-  int32_t sequence;
-  int32_t count;        // of pieces; 0: no entry
+struct alignas(16) MlaMerge {
+  int32_t first_row;    // of the tile, in [rows * heads]
+  int32_t rows;         // of the tile that exist
+  int32_t count;        // of pieces
   int32_t first_slot;   // of the first piece
   int32_t second_slot;  // of the second; the others follow at `stride`
   int32_t stride;
+  int32_t unused[2];
 };
 
 struct MlaPlan {
-  int32_t* merge_count;  // [1]
-  MlaPart* parts;        // [num_parts + 1]: begins; the part's end is the next one's begin
-  MlaMerge* merges;      // [max_merges]
+  MlaPart* parts;        // [num_parts + 1]: begins; a part's end is the next one's begin
+  MlaMerge* merges;      // [1 + max_merges]; the first holds the count of the others
   int32_t* chunk_slots;  // [tiles * sequences] first slot of each, only with chunk_blocks
   float* partial_lse;    // [slots, tile_rows], in log2
   float* partial_out;    // [slots, tile_rows, 512]
@@ -60,6 +64,7 @@ struct MlaKernelArgs {
   int num_sequences;
   int heads;
   int chunk_blocks;
+  MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale
   void* out;

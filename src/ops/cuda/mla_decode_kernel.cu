@@ -14,497 +14,144 @@
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
-#include <math_constants.h>
 
-#include <algorithm>
 #include <string>
 
 #include "device/cuda/cuda_status.h"
-#include "ops/cuda/hopper.cuh"
-#include "ops/cuda/mla_decode_internal.h"
-#include "ops/cuda/mla_decode_work.cuh"
+#include "ops/cuda/mla_decode_consumer.cuh"
+#include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/mla_decode_widen.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
-using namespace hopper;  // NOLINT: the instructions this file is written in
+using namespace mla;  // NOLINT: the roles of this kernel
 
-constexpr int kTokens = kMlaBlockTokens;
-constexpr int kTileBytes = 64 * 64 * 2;                   // 64 tokens, 64 columns
-constexpr int kStageBytes = kMlaWidth / 64 * kTileBytes;  // 9 tiles
-constexpr int kHalfBytes = 4 * kTileBytes;
-constexpr int kRopeTile = 8;
-constexpr int kComputeThreads = 256;
-constexpr int kThreads = kComputeThreads + 128;  // a warpgroup more, of which one warp produces
-constexpr int kComputeRegisters = 232;
-constexpr int kProducerRegisters = 40;
-constexpr float kSlack = 24;
-constexpr float kLn2 = 0.69314718056f;
+// Warpgroups 0 and 1 compute; of the third, the last warp is the producer, and with an fp8 cache
+// the others widen.
+constexpr int kThreads = kComputeThreads + 128;
 
-// Shared memory, after alignment to 1024: Q (9 tiles of tile_rows rows), 2 stages, P, then:
-struct Small {
-  uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
-  uint64_t full_late[2];   // the tiles of the other warpgroup
-  uint64_t empty_early[2];
-  uint64_t empty_late[2];
-  uint64_t full_q;
-  uint64_t empty_q;
-  float reference[64];  // of the P in shared memory
-  float sums[2][64];
-};
-
-constexpr int SharedBytes(int tile_rows) {
-  // A tile of fewer than 64 rows is read as one of 64: what follows it must be there.
-  return 1024 + kMlaWidth / 64 * tile_rows * 128 + 2 * kStageBytes + kTileBytes +
-         static_cast<int>(sizeof(Small));
-}
-
-struct Layout {
-  uint32_t q, stages, p;
-  Small* small;
-  uint32_t q_tile_bytes;
-
-  __device__ Layout(unsigned char* raw, int tile_rows) {
-    const uint32_t base = (SharedAddress(raw) + 1023) & ~1023u;
-    q_tile_bytes = tile_rows * 128;
-    q = base;
-    stages = q + kMlaWidth / 64 * q_tile_bytes;
-    p = stages + 2 * kStageBytes;
-    small = reinterpret_cast<Small*>(raw + (p + kTileBytes - SharedAddress(raw)));
-  }
-  __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
-};
-
-enum NamedBarrier { kGroup0 = 1, kGroup1, kPFrom0, kPFrom1, kBoth };
-
-struct Maps {
-  CUtensorMap q;     // [rows * heads, 576] in boxes of 9 tiles
-  CUtensorMap half;  // [num_blocks * 64, 576] in boxes of 4 tiles
-  CUtensorMap rope;  // the same, in boxes of 1 tile
-};
-
-// ---- the producer
-
-__device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem) {
-  const int lane = threadIdx.x % 32;
-  Small& small = *smem.small;
-  uint32_t uses[2] = {0, 0};
-  uint32_t pieces = 0;
-  MlaWalker walker(args, blockIdx.x);
-  for (MlaPiece piece; walker.Next(piece); ++pieces) {
-    if (lane == 0) {
-      Wait(SharedAddress(&small.empty_q), (pieces & 1) ^ 1);
-      const uint32_t full = SharedAddress(&small.full_q);
-      ArriveExpecting(full, kMlaWidth / 64 * smem.q_tile_bytes);
-      CopyBox(smem.q, &maps.q, full, 0, static_cast<int>(piece.first_row), 0);
-    }
-    const int32_t* const table =
-        args.sequences.block_table + piece.sequence * args.sequences.table_stride;
-    int mine = 0;
-    for (int block = piece.begin_block; block < piece.end_block; ++block) {
-      const int i = block - piece.begin_block;
-      if (i % 32 == 0) mine = block + lane < piece.end_block ? __ldg(table + block + lane) : 0;
-      const int row = __shfl_sync(0xFFFFFFFF, mine, i % 32) * kTokens;
-      const int s = i & 1;
-      if (lane == 0) {
-        const uint32_t parity = (uses[s] & 1) ^ 1;
-        const uint32_t to = smem.stage(s);
-        const uint32_t early = SharedAddress(&small.full_early[s]);
-        const uint32_t late = SharedAddress(&small.full_late[s]);
-        Wait(SharedAddress(&small.empty_early[s]), parity);
-        ArriveExpecting(early, kHalfBytes + kTileBytes);
-        CopyBox(to + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile);
-        CopyBox(to + s * kHalfBytes, &maps.half, early, 0, row, 4 * s);
-        Wait(SharedAddress(&small.empty_late[s]), parity);
-        ArriveExpecting(late, kHalfBytes);
-        CopyBox(to + (1 - s) * kHalfBytes, &maps.half, late, 0, row, 4 * (1 - s));
-      }
-      ++uses[s];
-    }
-  }
-}
-
-// ---- the computing warpgroups
-
-template <bool kScoresFirst>
-class Consumer {
- public:
-  __device__ Consumer(const MlaKernelArgs& args, const Layout& smem)
-      : args_(args),
-        smem_(smem),
-        small_(*smem.small),
-        group_(__shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0)),
-        warp_(threadIdx.x / 32 % 4),
-        lane_(threadIdx.x % 32) {}
-
-  __device__ __forceinline__ void Run() {
-    MlaWalker walker(args_, blockIdx.x);
-    uint32_t pieces = 0;
-    for (MlaPiece piece; walker.Next(piece); ++pieces) {
-      Wait(SharedAddress(&small_.full_q), pieces & 1);
-      Compute(piece);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void Compute(const MlaPiece& piece) {
-    const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
-    Begin(piece);
-    int i = group_;
-    if (group_ == 0 && count > 0) {
-      IssueScores();
-      WaitProducts<0>();
-      Pin(s_);
-      Softmax(piece, 0);
-      OwnValues(piece, 0);
-      i = 2;
-    }
-    for (; i < count; i += 2) {
-      if (kScoresFirst) {
-        IssueScores();
-        IssueOtherValues(piece, i - 1);
-        WaitProducts<1>();
-        Pin(s_);
-        Softmax(piece, i);
-        WaitProducts<0>();
-        Pin(o_);
-        ReleaseLate();
-      } else {
-        IssueOtherValues(piece, i - 1);
-        WaitProducts<0>();
-        Pin(o_);
-        ReleaseLate();
-        IssueScores();
-        WaitProducts<0>();
-        Pin(s_);
-        Softmax(piece, i);
-      }
-      NamedSync(kGroup0 + group_, 128);  // nobody of this group reads P any more
-      OwnValues(piece, i);
-    }
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
-    if (count > 0 && (count - 1) % 2 != group_) {
-      IssueOtherValues(piece, count - 1);
-      WaitProducts<0>();
-      Pin(o_);
-      ReleaseLate();
-    }
-    End(piece);
-  }
-
-  __device__ __forceinline__ void Begin(const MlaPiece& piece) {
-    const int first = __ldg(args_.sequences.first_position + piece.sequence);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      reference_[r] = -CUDART_INF_F;
-      sum_reference_[r] = -CUDART_INF_F;
-      sum_[r] = 0;
-      const int row = Row(r);
-      // Rows that do not exist see everything; they are not written.
-      position_[r] = row < piece.rows ? first + (piece.tile_row + row) / args_.heads : INT_MAX / 2;
-    }
-    begun_ = 0;
-  }
-
-  __device__ __forceinline__ int Row(int r) const {
-    return warp_ * 16 + lane_ / 4 + 8 * r;
-  }
-
-  // S = Q K^T of the next own block, committed.
-  __device__ __forceinline__ void IssueScores() {
-    const uint32_t parity = own_uses_ & 1;
-    ++own_uses_;
-    const uint64_t q = OperandDescriptor(smem_.q, 0);
-    const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
-    Wait(SharedAddress(&small_.full_early[group_]), parity);
-    Pin(s_);
-    FenceProducts();
-    ScoresOfTile(q, k, kRopeTile, 0);
-#pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * group_ + t, 1);
-    Wait(SharedAddress(&small_.full_late[group_]), parity);
-    FenceProducts();
-#pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);
-    CommitProducts();
-  }
-
-  __device__ __forceinline__ void ScoresOfTile(uint64_t q, uint64_t k, int tile, int accumulate) {
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ProductN64(s_, Advance(q, tile * smem_.q_tile_bytes + step * 32),
-                 Advance(k, tile * kTileBytes + step * 32), step > 0 ? 1 : accumulate);
-    }
-  }
-
-  // From the scores of own block i: the exponentials in p_, the row's reference and sums.
-  __device__ __forceinline__ void Softmax(const MlaPiece& piece, int i) {
-    const int block = piece.begin_block + i;
-    const int in_block = piece.key_count - block * kTokens;  // keys that exist
-    const int32_t* const positions = args_.sequences.block_positions;
-    const int first =
-        positions == nullptr
-            ? block * kTokens
-            : __ldg(positions + piece.sequence * args_.sequences.table_stride + block);
-    const int seen0 = min(in_block, position_[0] - first + 1);
-    const int seen1 = min(in_block, position_[1] - first + 1);
-    if (!__all_sync(0xFFFFFFFF, min(seen0, seen1) >= kTokens)) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int column = 8 * j + 2 * (lane_ % 4) + e % 2;
-          if (column >= (e < 2 ? seen0 : seen1)) s_[4 * j + e] = -CUDART_INF_F;
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float highest = -CUDART_INF_F;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        highest = fmaxf(highest, fmaxf(s_[4 * j + 2 * r], s_[4 * j + 2 * r + 1]));
-      }
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 1));
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 2));
-      highest *= args_.scale_log2;
-      const float before = reference_[r];
-      const float now = highest > before + kSlack ? highest : before;
-      next_reference_[r] = now;
-      const float subtract = now == -CUDART_INF_F ? 0 : now;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float a = Exp2(fmaf(s_[4 * j + 2 * r], args_.scale_log2, -subtract));
-        const float b = Exp2(fmaf(s_[4 * j + 2 * r + 1], args_.scale_log2, -subtract));
-        sum += a + b;
-        // Register of the A operand: columns 8 j belong to step j / 2, its half j % 2.
-        p_[j / 2][2 * (j % 2) + r] = PackBf16(a, b);
-      }
-      sum_[r] = sum_[r] * Ratio(sum_reference_[r], now) + sum;
-      sum_reference_[r] = now;
-    }
-  }
-
-  // 2^(from - to), of equal infinities 1.
-  __device__ static __forceinline__ float Ratio(float from, float to) {
-    return from == to ? 1.0f : Exp2(from - to);
-  }
-
-  // Brings the sums from their reference to another.
-  __device__ __forceinline__ void Rescale(float reference0, float reference1) {
-    if (__any_sync(0xFFFFFFFF, reference0 != reference_[0] || reference1 != reference_[1])) {
-      const float ratio0 = Ratio(reference_[0], reference0);
-      const float ratio1 = Ratio(reference_[1], reference1);
-#pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        o_[4 * j] *= ratio0;
-        o_[4 * j + 1] *= ratio0;
-        o_[4 * j + 2] *= ratio1;
-        o_[4 * j + 3] *= ratio1;
-      }
-      reference_[0] = reference0;
-      reference_[1] = reference1;
-    }
-  }
-
-  // Hands P to the other warpgroup, adds P V of own block i, and gives the early half back.
-  __device__ __forceinline__ void OwnValues(const MlaPiece& piece, int i) {
-    const int row = warp_ * 16 + lane_ % 8 + 8 * (lane_ / 8 % 2);
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int chunk = (2 * step + lane_ / 16) ^ (row % 8);
-      StoreMatrices(smem_.p + row * 128 + chunk * 16, p_[step]);
-    }
-    if (lane_ % 4 == 0) {
-      small_.reference[Row(0)] = next_reference_[0];
-      small_.reference[Row(1)] = next_reference_[1];
-    }
-    ClearTail(piece, i, group_);
-    FenceAsyncProxy();
-    NamedArrive(kPFrom0 + group_, kComputeThreads);
-    Rescale(next_reference_[0], next_reference_[1]);
-    const uint64_t v = OperandDescriptor(smem_.stage(group_) + group_ * kHalfBytes, kTileBytes);
-    Pin(o_);
-    FenceProducts();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ProductN256(o_, p_[step], Advance(v, step * 2048), step > 0 ? 1 : begun_);
-    }
-    CommitProducts();
-    begun_ = 1;
-    WaitProducts<0>();
-    Pin(o_);
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_early[group_]));
-  }
-
-  // Adds P V of block i, whose P the other warpgroup made; committed, not waited for.
-  __device__ __forceinline__ void IssueOtherValues(const MlaPiece& piece, int i) {
-    const int other = 1 - group_;
-    NamedSync(kPFrom0 + other, kComputeThreads);
-    Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
-    ++other_uses_;
-    if (ClearTail(piece, i, other)) FenceAsyncProxy();
-    Rescale(small_.reference[Row(0)], small_.reference[Row(1)]);
-    const uint64_t p = OperandDescriptor(smem_.p, 0);
-    const uint64_t v = OperandDescriptor(smem_.stage(other) + group_ * kHalfBytes, kTileBytes);
-    Pin(o_);
-    FenceProducts();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      ProductN256(o_, Advance(p, step * 32), Advance(v, step * 2048), step > 0 ? 1 : begun_);
-    }
-    CommitProducts();
-    begun_ = 1;
-  }
-
-  __device__ __forceinline__ void ReleaseLate() {
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_late[1 - group_]));
-  }
-
-  // Zeroes this warpgroup's columns of the tokens of block i that do not exist, since 0 times
-  // whatever is there could be NaN. Only in a sequence's last block.
-  __device__ __forceinline__ bool ClearTail(const MlaPiece& piece, int i, int stage) {
-    const int valid = piece.key_count - (piece.begin_block + i) * kTokens;
-    if (valid >= kTokens) return false;
-    const uint32_t half = smem_.stage(stage) + group_ * kHalfBytes;
-    for (int at = valid * 8 + threadIdx.x % 128; at < kTokens * 8; at += 128) {
-#pragma unroll
-      for (int tile = 0; tile < 4; ++tile) {
-        asm volatile(
-            "st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(half + tile * kTileBytes + at * 16),
-            "r"(0)
-            : "memory");
-      }
-    }
-    FenceAsyncProxy();
-    NamedSync(kGroup0 + group_, 128);
-    return true;
-  }
-
-  // Divides by the softmax sum and writes.
-  __device__ __forceinline__ void End(const MlaPiece& piece) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float sum = sum_[r] * Ratio(sum_reference_[r], reference_[r]);
-      sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
-      sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
-      if (lane_ % 4 == 0) small_.sums[group_][Row(r)] = sum;
-    }
-    NamedSync(kBoth, kComputeThreads);
-    const int tile_rows = args_.plan.tile_rows;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = Row(r);
-      const float sum = small_.sums[0][row] + small_.sums[1][row];
-      const float lse = sum == 0 ? -CUDART_INF_F : reference_[r] + log2f(sum);
-      const float share = sum == 0 ? 0 : 1 / sum;
-      if (row >= piece.rows) continue;
-      const int column = 256 * group_ + 2 * (lane_ % 4);
-      const bool writes_lse = group_ == 0 && lane_ % 4 == 0;
-      if (piece.slot >= 0) {
-        const int64_t at = int64_t{piece.slot} * tile_rows + row;
-        float* const to = args_.plan.partial_out + at * kMlaLatent + column;
-        if (writes_lse) args_.plan.partial_lse[at] = lse;
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          const float a = sum == 0 ? 0 : o_[4 * j + 2 * r] * share;
-          const float b = sum == 0 ? 0 : o_[4 * j + 2 * r + 1] * share;
-          *reinterpret_cast<float2*>(to + 8 * j) = make_float2(a, b);
-        }
-      } else {
-        const int64_t at = piece.first_row + row;
-        auto* const to = static_cast<__nv_bfloat16*>(args_.out) + at * kMlaLatent + column;
-        if (writes_lse && args_.lse != nullptr) args_.lse[at] = lse * kLn2;
-        const float scaled = share * args_.out_scale;
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          const float a = sum == 0 ? 0 : o_[4 * j + 2 * r] * scaled;
-          const float b = sum == 0 ? 0 : o_[4 * j + 2 * r + 1] * scaled;
-          *reinterpret_cast<uint32_t*>(to + 8 * j) = PackBf16(a, b);
-        }
-      }
-    }
-    NamedSync(kBoth, kComputeThreads);  // the sums may be overwritten
-  }
-
-  const MlaKernelArgs& args_;
-  const Layout& smem_;
-  Small& small_;
-  const int group_, warp_, lane_;
-  uint32_t own_uses_ = 0, other_uses_ = 0;
-
-  float o_[128];  // rows Row(0), Row(1); columns 256 group + 8 j + 2 (lane % 4) + {0, 1}
-  float s_[32];
-  uint32_t p_[4][4];  // of the own block, as the A operand of 4 steps of 16 tokens
-  float reference_[2], next_reference_[2];  // of o_; of p_
-  float sum_[2], sum_reference_[2];         // of the own blocks' exponentials
-  int position_[2];
-  int begun_;  // o_ holds something
-};
-
-template <bool kScoresFirst>
+template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaKernel(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ Maps maps) {
+  // Of a thread; what three warpgroups have is 504.
+  constexpr int kComputeRegisters = kFp8 ? 200 : 232;
+  constexpr int kOtherRegisters = kFp8 ? 104 : 40;
   extern __shared__ unsigned char raw[];
   const Layout smem(raw, args.plan.tile_rows);
   Small& small = *smem.small;
   if (threadIdx.x == 0) {
+    constexpr int kWarps = 4;  // of a warpgroup
     for (int s = 0; s < 2; ++s) {
-      InitBarrier(SharedAddress(&small.full_early[s]), 1);
-      InitBarrier(SharedAddress(&small.full_late[s]), 1);
-      InitBarrier(SharedAddress(&small.empty_early[s]), 4);  // a warpgroup's warps
-      InitBarrier(SharedAddress(&small.empty_late[s]), 4);
+      InitBarrier(SharedAddress(&small.full_early[s]), kFp8 ? kWidenThreads : 1);
+      InitBarrier(SharedAddress(&small.full_late[s]), kFp8 ? kWidenThreads : 1);
+      InitBarrier(SharedAddress(&small.raw_early[s]), 1);
+      InitBarrier(SharedAddress(&small.raw_late[s]), 1);
+      InitBarrier(SharedAddress(&small.empty_early[s]), kWarps);
+      InitBarrier(SharedAddress(&small.empty_late[s]), kWarps);
+      InitBarrier(SharedAddress(&small.full_p[s]), kWarps);
     }
     InitBarrier(SharedAddress(&small.full_q), 1);
-    InitBarrier(SharedAddress(&small.empty_q), 8);
+    InitBarrier(SharedAddress(&small.empty_q), 2 * kWarps);
     FenceBarrierInit();
     PrefetchMap(&maps.q);
     PrefetchMap(&maps.half);
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
+  WaitForPredecessors();
   LetDependentsLaunch();  // the merge waits for this kernel's end itself
+  const int part = blockIdx.x;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
-  if (role == 2) {
-    LowerRegisters<kProducerRegisters>();
-    if (threadIdx.x < kComputeThreads + 32) Produce(args, maps, smem);
-  } else {
+  if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer<kScoresFirst> consumer(args, smem);
+    Consumer consumer(args, smem, part);
     consumer.Run();
+  } else {
+    LowerRegisters<kOtherRegisters>();
+    if (threadIdx.x >= kThreads - 32) {
+      Produce<kFp8>(args, maps, smem, part);
+    } else if (kFp8) {
+      Widen(args, smem, part);
+    }
   }
 }
 
-// A row-major bf16 matrix [rows, 576] as 9 tiles of 64 columns, read in boxes of 64 columns x
-// box_rows x box_tiles.
-Status MakeMap(CUtensorMap& map, const void* data, int64_t rows, int box_rows, int box_tiles) {
-  static const PFN_cuTensorMapEncodeTiled_v12000 encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
-                                         &found) != cudaSuccess ||
-        found != cudaDriverEntryPointSuccess) {
-      entry = nullptr;
-    }
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(entry);
-  }();
-  if (encode == nullptr) {
+using EncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
+
+Result<EncodeTiled> FindEncodeTiled() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  BT_CUDA_RETURN_IF_ERROR(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                           cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || entry == nullptr) {
     return Status(Code::kUnavailable, "the driver has no cuTensorMapEncodeTiled");
   }
-  const cuuint64_t sizes[3] = {64, static_cast<cuuint64_t>(rows), kMlaWidth / 64};
-  const cuuint64_t strides[2] = {kMlaWidth * 2, 128};
-  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_rows),
-                             static_cast<cuuint32_t>(box_tiles)};
+  return reinterpret_cast<EncodeTiled>(entry);
+}
+
+struct MapShape {
+  CUtensorMapDataType type;
+  CUtensorMapSwizzle swizzle;
+  cuuint64_t sizes[3];
+  cuuint64_t strides[2];  // in bytes, of the second and third dimension
+  cuuint32_t box[3];
+};
+
+// A row-major bf16 matrix [rows, 576] as 9 tiles of 64 columns.
+MapShape TiledBf16(int64_t rows, int box_rows, int box_tiles) {
+  return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+          CU_TENSOR_MAP_SWIZZLE_128B,
+          {64, static_cast<cuuint64_t>(rows), kMlaWidth / 64},
+          {kMlaWidth * 2, 128},
+          {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_tiles)}};
+}
+
+MapShape RawFp8(int64_t rows, int box_columns) {
+  return {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+          CU_TENSOR_MAP_SWIZZLE_NONE,
+          {kMlaWidth, static_cast<cuuint64_t>(rows), 1},
+          {kMlaWidth, static_cast<cuuint64_t>(rows) * kMlaWidth},
+          {static_cast<cuuint32_t>(box_columns), kTokens, 1}};
+}
+
+Status MakeMap(EncodeTiled encode, const MapShape& shape, const void* data, CUtensorMap& map) {
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult result =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) {
-    return Status(Code::kInternal,
-                  "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
-  }
+      encode(&map, shape.type, 3, const_cast<void*>(data), shape.sizes, shape.strides, shape.box,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return Status();
+  return Status(Code::kInternal,
+                "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
+}
+
+template <bool kFp8>
+Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
+  Maps maps = {};
+  BT_ASSIGN_OR_RETURN(const EncodeTiled encode, FindEncodeTiled());
+  const int64_t cached = from.num_blocks * kTokens;
+  const MapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
+  BT_RETURN_IF_ERROR(MakeMap(encode, q, from.q, maps.q));
+  const MapShape half = kFp8 ? RawFp8(cached, 256) : TiledBf16(cached, kTokens, 4);
+  BT_RETURN_IF_ERROR(MakeMap(encode, half, from.cache, maps.half));
+  const MapShape rope = kFp8 ? RawFp8(cached, 64) : TiledBf16(cached, kTokens, 1);
+  BT_RETURN_IF_ERROR(MakeMap(encode, rope, from.cache, maps.rope));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = static_cast<size_t>(SharedBytes(args.plan.tile_rows));
+  config.stream = stream;
+  // May be placed before its predecessor's end; it waits for that itself.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  auto* const kernel = MlaKernel<kFp8>;
+  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(config.dynamicSmemBytes)));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args, maps));
   return Status();
 }
 
@@ -513,21 +160,8 @@ Status MakeMap(CUtensorMap& map, const void* data, int64_t rows, int box_rows, i
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream) {
-  if (from.cache_type != MlaCacheType::kBf16) {
-    return InvalidArgument("MLA decode: the fp8 cache has no kernel yet");
-  }
-  Maps maps;
-  const int64_t cache_rows = from.num_blocks * kTokens;
-  BT_RETURN_IF_ERROR(
-      MakeMap(maps.q, from.q, from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64));
-  BT_RETURN_IF_ERROR(MakeMap(maps.half, from.cache, cache_rows, kTokens, 4));
-  BT_RETURN_IF_ERROR(MakeMap(maps.rope, from.cache, cache_rows, kTokens, 1));
-  const int shared = SharedBytes(args.plan.tile_rows);
-  auto* const kernel = args.plan.tiles > 1 ? MlaKernel<true> : MlaKernel<false>;
-  BT_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
-  kernel<<<args.plan.num_parts, kThreads, shared, stream>>>(args, maps);
-  return CudaLaunchStatus("MLA decode");
+  return args.cache_type == MlaCacheType::kFp8E4m3 ? Launch<true>(args, from, stream)
+                                                   : Launch<false>(args, from, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -19,112 +19,137 @@ constexpr int kThreads = kColumns * kGroups;
 constexpr int kManyPieces = 6;  // above, all groups share a row
 constexpr float kLn2 = 0.69314718056f;
 
-__device__ int SlotOf(const MlaMerge& merge, int piece) {
-  return piece == 0 ? merge.first_slot : merge.second_slot + (piece - 1) * merge.stride;
+// Index of the row in the partial results of a piece.
+__device__ int64_t At(const MlaPlan& plan, const MlaMerge& merge, int piece, int row) {
+  const int slot = piece == 0 ? merge.first_slot : merge.second_slot + (piece - 1) * merge.stride;
+  return int64_t{slot} * plan.tile_rows + row;
 }
 
+// Sums of the pieces' results times 2^(lse - base), and of those weights.
 struct Sum {
-  float4 out;
-  float lse;
+  float4 out = make_float4(0, 0, 0, 0);
+  float weights = 0;
+
+  __device__ void Add(float weight, const float4& part) {
+    weights += weight;
+    out.x += weight * part.x;
+    out.y += weight * part.y;
+    out.z += weight * part.z;
+    out.w += weight * part.w;
+  }
 };
 
-// Pieces [begin, end) of one row.
-__device__ Sum
-AddPieces(const MlaPlan& plan, const MlaMerge& merge, int row, int column, int begin, int end) {
-  const auto at = [&](int piece) { return int64_t{SlotOf(merge, piece)} * plan.tile_rows + row; };
-  float highest = -CUDART_INF_F;
-  for (int piece = begin; piece < end; ++piece) {
-    highest = fmaxf(highest, plan.partial_lse[at(piece)]);
-  }
-  Sum sum = {make_float4(0, 0, 0, 0), -CUDART_INF_F};
-  // A NaN is lost by fmaxf but not by the sum below.
-  const float base = highest == -CUDART_INF_F ? 0 : highest;
-  float weights = 0;
-#pragma unroll 4
-  for (int piece = begin; piece < end; ++piece) {
-    const float weight = exp2f(plan.partial_lse[at(piece)] - base);
-    const float4 part =
-        *reinterpret_cast<const float4*>(plan.partial_out + at(piece) * kMlaLatent + 4 * column);
-    weights += weight;
-    sum.out.x += weight * part.x;
-    sum.out.y += weight * part.y;
-    sum.out.z += weight * part.z;
-    sum.out.w += weight * part.w;
-  }
-  if (weights == 0) return sum;
-  const float share = 1 / weights;
-  sum.out = make_float4(sum.out.x * share, sum.out.y * share, sum.out.z * share, sum.out.w * share);
-  sum.lse = base + log2f(weights);
-  return sum;
+__device__ float4 LoadPart(const MlaPlan& plan, int64_t at, int column) {
+  return *reinterpret_cast<const float4*>(plan.partial_out + at * kMlaLatent + 4 * column);
 }
 
-__device__ void Write(const MlaKernelArgs& args, int64_t row, int column, const Sum& sum) {
-  const float scale = args.out_scale;
+// fmaxf drops a NaN, but the weight made of it does not.
+__device__ float Base(float highest) {
+  return highest == -CUDART_INF_F ? 0 : highest;
+}
+
+__device__ void Write(
+    const MlaKernelArgs& args, int64_t row, int column, const Sum& sum, float base) {
+  const float share = sum.weights == 0 ? 0 : args.out_scale / sum.weights;
   uint2 packed;
-  packed.x = hopper::PackBf16(sum.out.x * scale, sum.out.y * scale);
-  packed.y = hopper::PackBf16(sum.out.z * scale, sum.out.w * scale);
+  packed.x = hopper::PackBf16(sum.out.x * share, sum.out.y * share);
+  packed.y = hopper::PackBf16(sum.out.z * share, sum.out.w * share);
   auto* const out = static_cast<__nv_bfloat16*>(args.out) + row * kMlaLatent + 4 * column;
   *reinterpret_cast<uint2*>(out) = packed;
-  if (column == 0 && args.lse != nullptr) args.lse[row] = sum.lse * kLn2;
+  if (column == 0 && args.lse != nullptr) {
+    args.lse[row] = sum.weights == 0 ? -CUDART_INF_F : (base + log2f(sum.weights)) * kLn2;
+  }
+}
+
+// One row by 128 threads, all loads at once.
+__device__ void MergeFew(const MlaKernelArgs& args, const MlaMerge& merge, int row, int column) {
+  float lse[kManyPieces];
+  float4 part[kManyPieces];
+  float highest = -CUDART_INF_F;
+#pragma unroll
+  for (int piece = 0; piece < kManyPieces; ++piece) {
+    if (piece >= merge.count) break;
+    const int64_t at = At(args.plan, merge, piece, row);
+    lse[piece] = args.plan.partial_lse[at];
+    part[piece] = LoadPart(args.plan, at, column);
+  }
+#pragma unroll
+  for (int piece = 0; piece < kManyPieces; ++piece) {
+    if (piece < merge.count) highest = fmaxf(highest, lse[piece]);
+  }
+  const float base = Base(highest);
+  Sum sum;
+#pragma unroll
+  for (int piece = 0; piece < kManyPieces; ++piece) {
+    if (piece < merge.count) sum.Add(exp2f(lse[piece] - base), part[piece]);
+  }
+  Write(args, merge.first_row + row, column, sum, base);
+}
+
+// One row by the thread block, each group of threads a run of the pieces.
+__device__ void MergeMany(const MlaKernelArgs& args, const MlaMerge& merge, int row) {
+  __shared__ Sum sums[kGroups][kColumns];
+  __shared__ float highests[kThreads / 32];
+  const int group = threadIdx.x / kColumns;
+  const int column = threadIdx.x % kColumns;
+  float highest = -CUDART_INF_F;
+  for (int piece = threadIdx.x; piece < merge.count; piece += kThreads) {
+    highest = fmaxf(highest, args.plan.partial_lse[At(args.plan, merge, piece, row)]);
+  }
+  for (int other = 16; other > 0; other /= 2) {
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, other));
+  }
+  __syncthreads();  // the row before is done with shared memory
+  if (threadIdx.x % 32 == 0) highests[threadIdx.x / 32] = highest;
+  __syncthreads();
+  for (int warp = 0; warp < kThreads / 32; ++warp) highest = fmaxf(highest, highests[warp]);
+  const float base = Base(highest);
+  Sum sum;
+  const int end = merge.count * (group + 1) / kGroups;
+#pragma unroll 8
+  for (int piece = merge.count * group / kGroups; piece < end; ++piece) {
+    const int64_t at = At(args.plan, merge, piece, row);
+    sum.Add(exp2f(args.plan.partial_lse[at] - base), LoadPart(args.plan, at, column));
+  }
+  sums[group][column] = sum;
+  __syncthreads();
+  if (group != 0) return;
+  for (int other = 1; other < kGroups; ++other) {
+    const Sum& more = sums[other][column];
+    const float weights = sum.weights + more.weights;
+    sum.Add(1, more.out);
+    sum.weights = weights;
+  }
+  Write(args, merge.first_row + row, column, sum, base);
 }
 
 __global__ void __launch_bounds__(kThreads)
     MergeKernel(const __grid_constant__ MlaKernelArgs args) {
-  __shared__ float4 outs[kGroups][kColumns];
-  __shared__ float lses[kGroups];
-  hopper::WaitForPredecessors();
   const MlaPlan& plan = args.plan;
+  // The plan is older than the kernel before this one, so it can be read before that one's end.
+  const int merges = plan.merges[0].count;
+  const int fours = plan.tile_rows / kGroups;
   const int group = threadIdx.x / kColumns;
   const int column = threadIdx.x % kColumns;
-  const int merges = *plan.merge_count;
-  // A unit is 4 rows of one merge.
-  const int units_each = plan.tile_rows / kGroups;
-  for (int unit = blockIdx.x; unit < merges * units_each; unit += gridDim.x) {
-    const MlaMerge merge = plan.merges[unit / units_each];
-    const int first = unit % units_each * kGroups;
-    const int first_query = args.sequences.query_begin[merge.sequence];
-    const int tile_row = merge.tile * kMlaTileRows;
-    const int rows =
-        (args.sequences.query_begin[merge.sequence + 1] - first_query) * args.heads - tile_row;
-    const int64_t out_row = int64_t{first_query} * args.heads + tile_row;
-    if (merge.count <= kManyPieces) {
-      const int row = first + group;
-      if (row < rows) {
-        Write(args, out_row + row, column, AddPieces(plan, merge, row, column, 0, merge.count));
-      }
-      continue;
-    }
-    for (int row = first; row < min(first + kGroups, rows); ++row) {
-      const int begin = merge.count * group / kGroups;
-      const int end = merge.count * (group + 1) / kGroups;
-      const Sum mine = AddPieces(plan, merge, row, column, begin, end);
-      __syncthreads();
-      outs[group][column] = mine.out;
-      if (column == 0) lses[group] = mine.lse;
-      __syncthreads();
-      if (group != 0) continue;
-      float highest = -CUDART_INF_F;
-      for (int g = 0; g < kGroups; ++g) highest = fmaxf(highest, lses[g]);
-      const float base = highest == -CUDART_INF_F ? 0 : highest;
-      Sum all = {make_float4(0, 0, 0, 0), -CUDART_INF_F};
-      float weights = 0;
-      for (int g = 0; g < kGroups; ++g) {
-        const float weight = exp2f(lses[g] - base);
-        weights += weight;
-        all.out.x += weight * outs[g][column].x;
-        all.out.y += weight * outs[g][column].y;
-        all.out.z += weight * outs[g][column].z;
-        all.out.w += weight * outs[g][column].w;
-      }
-      if (!(weights == 0)) {
-        const float share = 1 / weights;
-        all.out =
-            make_float4(all.out.x * share, all.out.y * share, all.out.z * share, all.out.w * share);
-        all.lse = base + log2f(weights);
-      }
-      Write(args, out_row + row, column, all);
-    }
+  bool waited = false;
+  for (int unit = blockIdx.x; unit < merges * fours; unit += gridDim.x) {
+    const MlaMerge merge = plan.merges[1 + unit / fours];
+    const int row = unit % fours * kGroups + group;
+    if (merge.count > kManyPieces || row >= merge.rows) continue;
+    if (!waited) hopper::WaitForPredecessors();
+    waited = true;
+    MergeFew(args, merge, row, column);
   }
+  for (int unit = blockIdx.x; unit < merges * plan.tile_rows; unit += gridDim.x) {
+    const MlaMerge merge = plan.merges[1 + unit / plan.tile_rows];
+    const int row = unit % plan.tile_rows;
+    if (merge.count <= kManyPieces || row >= merge.rows) continue;
+    if (!waited) hopper::WaitForPredecessors();
+    waited = true;
+    MergeMany(args, merge, row);
+  }
+  // What comes after this kernel must come after the one before it too.
+  if (!waited) hopper::WaitForPredecessors();
 }
 
 }  // namespace

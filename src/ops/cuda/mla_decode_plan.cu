@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <climits>
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/mla_decode_internal.h"
@@ -12,7 +12,7 @@ constexpr int kLeastPiece = 2;  // no smaller piece is cut off
 constexpr int kOverfill = 2;    // a part takes this much more to finish a sequence
 
 constexpr int kClosed = -(1 << 30);  // room in a part that is not there
-constexpr int kThreads = 256;
+constexpr int kThreads = 256;        // more warps would hold each other up
 
 struct PlanArgs {
   MlaPlan plan;
@@ -40,11 +40,15 @@ __device__ int Fill(
   const auto open = [&](int tile, int sequence, int block) {
     ++part;
     space = capacity;
-    if (write && part < plan.num_parts) plan.parts[part] = {tile, sequence, block, 0};
+    if (write && part < plan.num_parts) {
+      const int first_query = args.query_begin[sequence];
+      const int rows = (args.query_begin[sequence + 1] - first_query) * args.heads;
+      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], {}};
+    }
   };
   for (int tile = 0; tile < plan.tiles; ++tile) {
-    // The same tile of all sequences begins a part, so that parts of different tiles read the same
-    // keys at about the same time.
+    // The same tile of all sequences begins a part, so that parts of different tiles read the
+    // same keys at about the same time.
     space = kClosed;
     for (int sequence = 0; sequence < args.sequences; ++sequence) {
       if (tiles[sequence] <= tile) continue;
@@ -78,7 +82,9 @@ __device__ int Fill(
         if (chunk_slot + chunks > plan.slots) __trap();  // max_total_blocks was not true
       }
       if (write && pieces > 1) {
-        MlaMerge merge = {tile, sequence, pieces, 0, 0, 0};
+        const int first_row = args.query_begin[sequence] * args.heads + tile * kMlaTileRows;
+        const int rows = args.query_begin[sequence + 1] * args.heads - first_row;
+        MlaMerge merge = {first_row, min(rows, kMlaTileRows), pieces, 0, 0, 0, {}};
         if (args.chunk_blocks > 0) {
           merge.first_slot = static_cast<int32_t>(chunk_slot);
           merge.second_slot = merge.first_slot + 1;
@@ -88,15 +94,15 @@ __device__ int Fill(
           merge.second_slot = 2 * (first_part + 1);
           merge.stride = 2;
         }
-        plan.merges[merges++] = merge;
+        plan.merges[++merges] = merge;
       }
       chunk_slot += chunks;
     }
   }
   if (write) {
-    *plan.merge_count = merges;
+    plan.merges[0].count = merges;
     for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
-      plan.parts[rest] = {plan.tiles, 0, 0, 0};
+      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};
     }
   }
   return part + 1;
@@ -116,26 +122,24 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(const PlanArgs args) {
   }
   atomicAdd(&total, cost);
   __syncthreads();
-  if (threadIdx.x >= 32) return;
-  // Each lane tries another capacity; the smallest that fits is taken. The step grows with the
-  // work, and what no lane can fit (a part a sequence, at worst) is found by doubling.
+  // The first lane of each warp tries another capacity; the smallest that fits is taken. Beyond
+  // those the step is doubled: a part a tile fits at the latest.
+  __shared__ int chosen;
+  if (threadIdx.x == 0) chosen = INT_MAX;
+  __syncthreads();
   const int parts = args.plan.num_parts;
-  const int even = static_cast<int>((total + parts - 1) / parts);
-  int least = max(even, kPieceCost + kLeastPiece);
-  int step = max(1, least / 64);
-  for (;;) {
-    const int capacity = least + static_cast<int>(threadIdx.x) * step;
-    const bool fits = Fill(args, tiles, blocks, capacity, false) <= parts;
-    const unsigned ballot = __ballot_sync(0xFFFFFFFF, fits);
-    if (ballot != 0) {
-      if (static_cast<int>(threadIdx.x) == __ffs(ballot) - 1) {
-        Fill(args, tiles, blocks, capacity, true);
-      }
-      return;
+  int least = max(static_cast<int>((total + parts - 1) / parts), kPieceCost + kLeastPiece);
+  const int warp = threadIdx.x / 32;
+  for (int step = max(1, least / 64);; step *= 2) {
+    const int capacity = least + warp * step;
+    if (threadIdx.x % 32 == 0 && Fill(args, tiles, blocks, capacity, false) <= parts) {
+      atomicMin(&chosen, capacity);
     }
-    least += 32 * step;
-    step *= 2;
+    __syncthreads();
+    if (chosen != INT_MAX) break;
+    least += kThreads / 32 * step;
   }
+  if (threadIdx.x == 0) Fill(args, tiles, blocks, chosen, true);
 }
 
 }  // namespace

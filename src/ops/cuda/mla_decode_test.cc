@@ -167,6 +167,7 @@ class Rig {
       limits_.max_query_tokens = std::max(limits_.max_query_tokens, s.query_tokens);
     }
     limits_.multiprocessors = step.multiprocessors;
+    limits_.cache_type = step.cache_type;
     limits_.chunk_blocks = step.chunk_blocks;
     limits_.max_total_blocks = std::max(blocks, 1);
     Result<size_t> bytes = MlaDecodeWorkspaceBytes(limits_);
@@ -184,7 +185,6 @@ class Rig {
     args.q = device_q_.data();
     args.rows = rows_;
     args.cache = device_cache_.data();
-    args.cache_type = step_.cache_type;
     args.cache_scale = kCacheScale;
     args.num_blocks = num_blocks_;
     args.scale = kScale;
@@ -335,7 +335,7 @@ std::vector<TestSequence> OneToken(const std::vector<int>& lengths) {
   return sequences;
 }
 
-const MlaCacheType kCacheTypes[] = {MlaCacheType::kBf16};
+const MlaCacheType kCacheTypes[] = {MlaCacheType::kBf16, MlaCacheType::kFp8E4m3};
 
 GPU_TEST(MlaDecodeTest, IsRightForEveryHeadCountAndOddLengths) {
   for (const MlaCacheType type : kCacheTypes) {

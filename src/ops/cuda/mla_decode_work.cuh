@@ -21,56 +21,68 @@ struct MlaPiece {
 class MlaWalker {
  public:
   __device__ MlaWalker(const MlaKernelArgs& args, int part)
-      : args_(args), part_(part), at_(args.plan.parts[part]), end_(args.plan.parts[part + 1]) {}
+      : args_(args),
+        part_(part),
+        begin_(args.plan.parts[part]),
+        end_(args.plan.parts[part + 1]),
+        tile_(begin_.tile),
+        sequence_(begin_.sequence),
+        block_(begin_.block) {}
 
   __device__ bool Next(MlaPiece& piece) {
-    for (;;) {
-      if (at_.tile >= args_.plan.tiles) return false;
-      if (at_.tile == end_.tile && at_.sequence == end_.sequence && at_.block == end_.block) {
-        return false;
+    for (;; GoOn()) {
+      if (tile_ >= args_.plan.tiles) return false;
+      const bool at_end = tile_ == end_.tile && sequence_ == end_.sequence;
+      if (at_end && block_ == end_.block) return false;
+      if (sequence_ == args_.num_sequences) continue;
+      int first_query = begin_.first_query, rows = begin_.rows, keys = begin_.key_count;
+      if (!first_) {
+        first_query = __ldg(args_.sequences.query_begin + sequence_);
+        rows = (__ldg(args_.sequences.query_begin + sequence_ + 1) - first_query) * args_.heads;
+        keys = __ldg(args_.sequences.key_count + sequence_);
       }
-      if (at_.sequence == args_.num_sequences) {
-        at_ = {at_.tile + 1, 0, 0, 0};
-        continue;
-      }
-      const int s = at_.sequence;
-      const int first_query = __ldg(args_.sequences.query_begin + s);
-      const int rows = (__ldg(args_.sequences.query_begin + s + 1) - first_query) * args_.heads;
-      piece.tile_row = at_.tile * kMlaTileRows;
-      if (rows <= piece.tile_row) {
-        at_ = {at_.tile, s + 1, 0, 0};
-        continue;
-      }
-      piece.sequence = s;
+      first_ = false;
+      if (rows <= tile_ * kMlaTileRows) continue;
+      piece.sequence = sequence_;
+      piece.tile_row = tile_ * kMlaTileRows;
       piece.rows = min(rows - piece.tile_row, kMlaTileRows);
       piece.first_row = int64_t{first_query} * args_.heads + piece.tile_row;
-      piece.key_count = __ldg(args_.sequences.key_count + s);
-      const int blocks = (piece.key_count + kMlaBlockTokens - 1) / kMlaBlockTokens;
-      piece.begin_block = at_.block;
-      piece.end_block = blocks;
-      const bool ends_here = at_.tile == end_.tile && s == end_.sequence;
-      if (ends_here) piece.end_block = end_.block;
+      piece.key_count = keys;
+      const int blocks = (keys + kMlaBlockTokens - 1) / kMlaBlockTokens;
+      piece.begin_block = block_;
+      piece.end_block = at_end ? end_.block : blocks;
       if (args_.chunk_blocks > 0) {
-        piece.end_block = min(piece.end_block, at_.block + args_.chunk_blocks);
+        piece.end_block = min(piece.end_block, block_ + args_.chunk_blocks);
       }
       piece.slot = -1;
-      if (piece.begin_block > 0 || piece.end_block < blocks) {
+      if (block_ > 0 || piece.end_block < blocks) {
         piece.slot = args_.chunk_blocks > 0
-                         ? __ldg(args_.plan.chunk_slots + at_.tile * args_.num_sequences + s) +
-                               piece.begin_block / args_.chunk_blocks
-                         : 2 * part_ + (piece.begin_block == 0);
+                         ? __ldg(args_.plan.chunk_slots + tile_ * args_.num_sequences + sequence_) +
+                               block_ / args_.chunk_blocks
+                         : 2 * part_ + (block_ == 0);
       }
-      at_.block = piece.end_block;
-      if (piece.end_block >= blocks) at_ = {at_.tile, s + 1, 0, 0};
+      block_ = piece.end_block;
+      if (block_ >= blocks) GoOn();
       return true;
     }
   }
 
  private:
+  __device__ void GoOn() {
+    block_ = 0;
+    if (sequence_ == args_.num_sequences) {
+      ++tile_;
+      sequence_ = 0;
+    } else {
+      ++sequence_;
+    }
+  }
+
   const MlaKernelArgs& args_;
   const int part_;
-  MlaPart at_;
-  const MlaPart end_;
+  const MlaPart begin_, end_;
+  int tile_, sequence_, block_;
+  bool first_ = true;
 };
 
 }  // namespace baltoro::cuda

@@ -1,0 +1,62 @@
+#pragma once
+
+// What the roles of the attention kernel share: shared memory and the order of work.
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/mla_decode_internal.h"
+
+namespace baltoro::cuda::mla {
+
+using namespace hopper;  // NOLINT: the instructions that these files are written in
+
+inline constexpr int kTokens = kMlaBlockTokens;
+inline constexpr int kTileBytes = 64 * 64 * 2;                   // 64 tokens, 64 columns
+inline constexpr int kStageBytes = kMlaWidth / 64 * kTileBytes;  // 9 tiles
+inline constexpr int kHalfBytes = 4 * kTileBytes;
+inline constexpr int kRopeTile = 8;
+inline constexpr int kComputeThreads = 256;
+
+// Shared memory, after alignment to 1024: Q (9 tiles of tile_rows rows), 2 stages, P, then:
+struct Small {
+  uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
+  uint64_t full_late[2];   // the tiles of the other warpgroup
+  uint64_t empty_early[2];
+  uint64_t empty_late[2];
+  uint64_t raw_early[2];  // of an fp8 cache: the same as it lies in memory
+  uint64_t raw_late[2];
+  uint64_t full_p[2];  // the P of warpgroup w is in shared memory
+  uint64_t full_q;
+  uint64_t empty_q;
+  float reference[64];  // of the P in shared memory
+  float sums[2][64];
+};
+
+constexpr int SharedBytes(int tile_rows) {
+  // A tile of fewer than 64 rows is read as one of 64: what follows it must be there.
+  return 1024 + kMlaWidth / 64 * tile_rows * 128 + 2 * kStageBytes + kTileBytes +
+         static_cast<int>(sizeof(Small));
+}
+
+struct Layout {
+  uint32_t q, stages, p;
+  Small* small;
+  uint32_t q_tile_bytes;
+
+  __device__ Layout(unsigned char* raw, int tile_rows) {
+    const uint32_t base = (SharedAddress(raw) + 1023) & ~1023u;
+    q_tile_bytes = tile_rows * 128;
+    q = base;
+    stages = q + kMlaWidth / 64 * q_tile_bytes;
+    p = stages + 2 * kStageBytes;
+    small = reinterpret_cast<Small*>(raw + (p + kTileBytes - SharedAddress(raw)));
+  }
+  __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
+};
+
+enum NamedBarrier { kGroup0 = 1, kGroup1, kBoth, kWideners };
+
+}  // namespace baltoro::cuda::mla
