@@ -26,6 +26,7 @@ constexpr int kAttempts = 30;
 
 struct Tally {
   int64_t cases = 0, right = 0, failed = 0;
+  int64_t free_cases = 0, free_right = 0;  // of those asked without the constraint as well
 };
 
 struct Interval {
@@ -74,10 +75,15 @@ class Runner {
     return first;
   }
 
-  Status RunCases(const std::vector<EvalCase>& cases, std::vector<EvalVerdict>& verdicts) {
+  // With `constrained` false, only the cases with tools.
+  Status RunCases(const std::vector<EvalCase>& cases,
+                  bool constrained,
+                  std::vector<EvalVerdict>& verdicts) {
     verdicts.assign(cases.size(), {});
     return ForEach(cases.size(), [&](ApiClient& client, size_t i) -> Status {
-      Result<Json> answer = Ask(client, "/v1/chat/completions", cases[i].Request(model_));
+      if (!constrained && !cases[i].has_tools()) return {};
+      const Json body = cases[i].Request(model_, constrained);
+      Result<Json> answer = Ask(client, "/v1/chat/completions", body);
       if (!answer.ok()) {
         verdicts[i].note = answer.status().message();
         verdicts[i].failed = true;
@@ -153,22 +159,37 @@ Result<std::vector<Json>> ReadLines(const std::string& path) {
   return out;
 }
 
-Json PrintTable(const std::vector<EvalCase>& cases, const std::vector<EvalVerdict>& verdicts) {
+// `free`: the verdicts without the constraint, or empty; it adds two columns.
+Json PrintTable(const std::vector<EvalCase>& cases,
+                const std::vector<EvalVerdict>& verdicts,
+                const std::vector<EvalVerdict>& free) {
   std::map<std::pair<std::string, std::string>, Tally> tallies;
   for (size_t i = 0; i < cases.size(); ++i) {
     Tally& tally = tallies[{cases[i].tier, cases[i].task}];
     ++tally.cases;
     tally.right += verdicts[i].right ? 1 : 0;
     tally.failed += verdicts[i].failed ? 1 : 0;
+    if (free.empty() || !cases[i].has_tools()) continue;
+    ++tally.free_cases;
+    tally.free_right += free[i].right ? 1 : 0;
   }
-  fmt::print("{:<6} {:<28} {:>6} {:>8} {:>19} {:>7}\n", "tier", "task", "cases", "right",
-             "95 % interval", "errors");
+  fmt::print("{:<6} {:<28} {:>6} {:>8} {:>19} {:>7}{}\n", "tier", "task", "cases", "right",
+             "95 % interval", "errors",
+             free.empty() ? "" : fmt::format(" {:>13} {:>19}", "unconstrained", "95 % interval"));
   Json rows = Json::array();
   for (const auto& [key, tally] : tallies) {
     const Interval interval = Wilson(tally.right, tally.cases);
     const double share = static_cast<double>(tally.right) / static_cast<double>(tally.cases);
-    fmt::print("{:<6} {:<28} {:>6} {:>7.1f}% {:>8.1f}% - {:>5.1f}% {:>8}\n", key.first, key.second,
+    fmt::print("{:<6} {:<28} {:>6} {:>7.1f}% {:>8.1f}% - {:>5.1f}% {:>8}", key.first, key.second,
                tally.cases, 100 * share, 100 * interval.low, 100 * interval.high, tally.failed);
+    const double free_share = static_cast<double>(tally.free_right) /
+                              static_cast<double>(std::max<int64_t>(1, tally.free_cases));
+    const Interval free_interval = Wilson(tally.free_right, tally.free_cases);
+    if (tally.free_cases > 0) {
+      fmt::print(" {:>12.1f}% {:>9.1f}% - {:>5.1f}%", 100 * free_share, 100 * free_interval.low,
+                 100 * free_interval.high);
+    }
+    fmt::print("\n");
     rows.push_back({{"tier", key.first},
                     {"task", key.second},
                     {"cases", tally.cases},
@@ -177,6 +198,12 @@ Json PrintTable(const std::vector<EvalCase>& cases, const std::vector<EvalVerdic
                     {"low", interval.low},
                     {"high", interval.high},
                     {"errors", tally.failed}});
+    if (tally.free_cases == 0) continue;
+    rows.back()["unconstrained"] = {{"cases", tally.free_cases},
+                                    {"right", tally.free_right},
+                                    {"share", free_share},
+                                    {"low", free_interval.low},
+                                    {"high", free_interval.high}};
   }
   return rows;
 }
@@ -213,9 +240,13 @@ Status Run(const EvalOptions& options) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   std::vector<EvalVerdict> verdicts;
-  BT_RETURN_IF_ERROR(runner.RunCases(cases, verdicts));
+  BT_RETURN_IF_ERROR(runner.RunCases(cases, /*constrained=*/true, verdicts));
+  std::vector<EvalVerdict> free;
+  if (options.compare_constraint) {
+    BT_RETURN_IF_ERROR(runner.RunCases(cases, /*constrained=*/false, free));
+  }
   Json report = {{"model", model}, {"url", options.url}};
-  report["tasks"] = PrintTable(cases, verdicts);
+  report["tasks"] = PrintTable(cases, verdicts, free);
   if (!options.loglik.empty()) {
     BT_ASSIGN_OR_RETURN(const std::vector<Json> texts, ReadLines(options.loglik));
     Likelihood likelihood;

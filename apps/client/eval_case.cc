@@ -48,13 +48,14 @@ Result<EvalCase> EvalCase::Parse(const Json& line) {
   return out;
 }
 
-Json EvalCase::Request(const std::string& model) const {
+Json EvalCase::Request(const std::string& model, bool constrained) const {
   Json body = {{"model", model},
                {"messages", messages},
                {"temperature", 0},
                {"max_tokens", max_tokens},
                {"chat_template_kwargs", {{"thinking", thinking}}}};
-  if (!tools.is_null() && !tools.empty()) body["tools"] = tools;
+  if (has_tools()) body["tools"] = tools;
+  if (!constrained) body["constrain_tools"] = false;
   return body;
 }
 

@@ -23,8 +23,10 @@ struct EvalCase {
   int64_t max_tokens = 512;
 
   static Result<EvalCase> Parse(const Json& line);
-  // The body of a chat completion: greedy.
-  Json Request(const std::string& model) const;
+  // The body of a chat completion: greedy. With `constrained` false, calls are not held to the
+  // declared tools.
+  Json Request(const std::string& model, bool constrained = true) const;
+  bool has_tools() const { return tools.is_array() && !tools.empty(); }
   EvalVerdict Judge(const Json& answer) const;
 };
 

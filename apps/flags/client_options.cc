@@ -47,6 +47,10 @@ constexpr FlagSpec kEvalFlags[] = {
      .min = 1,
      .max = 4096,
      .help = "Requests at once."},
+    {.name = "compare-constraint",
+     .kind = kBool,
+     .initial = "false",
+     .help = "Asks cases with tools a second time, with calls that are not held to the tools."},
     {.name = "output", .kind = kString, .help = "File for the result as JSON."},
 };
 
@@ -105,6 +109,7 @@ Outcome<EvalOptions> ParseEval(std::span<const std::string> args, const Environm
   Get(flags.value(), "task", options.task);
   Get(flags.value(), "limit", options.limit);
   Get(flags.value(), "concurrency", options.concurrency);
+  Get(flags.value(), "compare-constraint", options.compare_constraint);
   Get(flags.value(), "output", options.output);
   return options;
 }

@@ -29,7 +29,8 @@ struct EvalOptions {
   std::string task;    // empty: all tasks
   int64_t limit = 0;   // cases of a task; 0: all
   int concurrency = 8;
-  std::string output;  // path of the JSON result; empty: none
+  bool compare_constraint = false;  // cases with tools also without the constraint
+  std::string output;               // path of the JSON result; empty: none
 };
 
 FlagTable ChatFlags();

@@ -57,15 +57,16 @@ TEST(CommandLineTest, ChatTakesItsPromptAsWords) {
 }
 
 TEST(CommandLineTest, EvalReachesItsFields) {
-  const EvalOptions options =
-      Accept<EvalOptions>({"eval", "--url=u", "--cases=c", "--loglik=l", "--task=t", "--limit=3",
-                           "--concurrency=4", "--output=o", "--model=m", "--api-key=k"});
+  const EvalOptions options = Accept<EvalOptions>(
+      {"eval", "--url=u", "--cases=c", "--loglik=l", "--task=t", "--limit=3", "--concurrency=4",
+       "--output=o", "--model=m", "--api-key=k", "--compare-constraint"});
   EXPECT_EQ(options.url, "u");
   EXPECT_EQ(options.cases, "c");
   EXPECT_EQ(options.loglik, "l");
   EXPECT_EQ(options.task, "t");
   EXPECT_EQ(options.limit, 3);
   EXPECT_EQ(options.concurrency, 4);
+  EXPECT_TRUE(options.compare_constraint);
   EXPECT_EQ(options.output, "o");
   EXPECT_EQ(options.model, "m");
   EXPECT_EQ(options.api_key, "k");

@@ -329,6 +329,11 @@ Error ReadSampling(FieldReader& reader, MessagesUse use, Json& chat) {
   if (const Json* servers = reader.Find("mcp_servers"); servers != nullptr && !servers->empty()) {
     return BadPlace("mcp_servers", "this server calls no others");
   }
+  // Half a conversation must not pass for a whole one.
+  if (reader.Find(kThreadField) != nullptr) {
+    return BadPlace(std::string(kThreadField),
+                    "conversations are not kept here; send the whole one, without this field");
+  }
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 // POST /v1/messages and /v1/messages/count_tokens, Anthropic's form: the body as a chat request.
 
 #include <optional>
+#include <string_view>
 
 #include "base/json.h"
 #include "server/api_error.h"
@@ -14,6 +15,9 @@ struct MessagesRequest {
   Json chat;                  // the body of /v1/chat/completions that says the same
   bool show_thinking = true;  // false: thinking happens, but is not part of the answer
 };
+
+// Conversations that the server keeps are refused under this name.
+inline constexpr std::string_view kThreadField = "thread";
 
 // What count_tokens needs is less: max_tokens is then not required.
 enum class MessagesUse { kGenerate, kCount };

@@ -288,6 +288,10 @@ std::string MessagesErrorBody(const ApiError& error) {
   std::string out =
       fmt::format(R"({{"type":"error","error":{{"type":"{}","message":)", ErrorType(error.status));
   AppendJsonString(out, MessagesFieldNames(error).message);
+  // By this code Anthropic's clients know that they can send the whole conversation instead.
+  if (error.param == kThreadField) {
+    out += R"(,"details":{"error_code":"thread_unsupported_request"})";
+  }
   out += "}}";
   return out;
 }

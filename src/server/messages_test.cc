@@ -276,6 +276,9 @@ TEST_F(MessagesTest, ErrorsHaveAnthropicsForm) {
   check(Get("/v1/messages"), 405, "invalid_request_error");
   check(Post("/v1/messages/batches", Json::object()), 404, "not_found_error");
   check(Post("/v1/messages", {{"messages", Json::array()}}), 400, "invalid_request_error");
+  const Answer thread = Ask({{"thread", {{"type", "create"}}}});
+  check(thread, 400, "invalid_request_error");
+  EXPECT_EQ(thread.error()["details"]["error_code"], "thread_unsupported_request");
   engine_->Refuse(Status(Code::kResourceExhausted, "full"));
   check(Ask(), 429, "rate_limit_error");
   engine_->set_healthy(false);

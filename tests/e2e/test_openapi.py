@@ -122,10 +122,11 @@ def test_the_routes_are_those_of_the_server(document, server):
 
 def test_every_field_that_the_server_reads_is_described(document):
     read = set()
-    for source in SOURCES.glob("*.cc"):
+    for source in [*SOURCES.glob("*.cc"), *SOURCES.glob("*.h")]:
         if not source.name.endswith("_test.cc"):
             text = source.read_text()
             read |= set(re.findall(r"\b(?:reader|inner|fields)\.(?:Find|Bool|Integer|Number|String|Strings|TokenIds)\(\s*\"(\w+)\"", text))
+            read |= set(re.findall(r"k\w+Field = \"(\w+)\"", text))
             read |= set(re.findall(r"\bcopy\(\"(\w+)\"", text))
     extensions = re.search(r"kExtensions = \{([^}]+)\}", (SOURCES / "chat_body.cc").read_text()).group(1)
     read |= set(re.findall(r'"(\w+)"', extensions))
