@@ -19,7 +19,8 @@ Status Damaged(const char* what) {
 
 int64_t CompiledGrammar::num_bytes() const {
   return static_cast<int64_t>(edges.size() * sizeof(Edge) + states.size() * sizeof(State) +
-                              rules.size() * sizeof(Rule) + item_heights.size());
+                              rules.size() * sizeof(Rule) + item_heights.size() +
+                              state_bytes.size() * sizeof(state_bytes[0]));
 }
 
 std::string CompiledGrammar::Serialise() const {

@@ -78,8 +78,9 @@ class CompiledGrammar {
   std::vector<State> states;
   std::vector<Rule> rules;  // rules[0] is the start
   int max_depth = 64;
-  std::vector<uint8_t> item_heights;  // derived; of all rules' items
-  Key128 hash;                        // derived, of everything
+  std::vector<uint8_t> item_heights;          // derived; of all rules' items
+  std::vector<std::bitset<256>> state_bytes;  // derived; the bytes that a state has edges for
+  Key128 hash;                                // derived, of everything
 
   int64_t num_states() const { return static_cast<int64_t>(states.size()) - 1; }
   int64_t num_bytes() const;

@@ -157,6 +157,13 @@ Status CompiledGrammar::Derive(uint32_t* left_recursive) {
     edge.tail = edge.kind == EdgeKind::kCall && states[edge.target].accept == Accept::kYes &&
                 EdgesOf(edge.target).empty();
   }
+  state_bytes.assign(states.size(), {});
+  for (uint32_t state = 0; state + 1 < states.size(); ++state) {
+    for (const Edge& edge : EdgesOf(state)) {
+      if (edge.kind != EdgeKind::kByte) continue;
+      for (int byte = edge.first; byte <= edge.last; ++byte) state_bytes[state].set(byte);
+    }
+  }
   DeriveHeights();
   if (rules[0].height == kNever) {
     return InvalidArgument(
@@ -323,7 +330,7 @@ void CompiledGrammar::DeriveLeaves() {
 
 void CompiledGrammar::DeriveFollows() {
   // What a state can read next, where it may also leave its rule.
-  std::vector<std::bitset<256>> next(states.size()), first(rules.size());
+  std::vector<std::bitset<256>> next;
   for (Rule& rule : rules) rule.follow.reset();
   bool changed = true;
   int rounds = 0;
@@ -346,12 +353,7 @@ void CompiledGrammar::DeriveFollows() {
       changed = true;
     }
   };
-  for (uint32_t at = 0; at + 1 < states.size(); ++at) {
-    for (const Edge& edge : EdgesOf(at)) {
-      if (edge.kind != EdgeKind::kByte) continue;
-      for (int byte = edge.first; byte <= edge.last; ++byte) next[at].set(byte);
-    }
-  }
+  next = state_bytes;
   for (; changed && rounds < 64; ++rounds) {
     changed = false;
     for (auto at = static_cast<uint32_t>(states.size() - 1); at-- > 0;) visit(at);

@@ -1,6 +1,8 @@
 #include "grammar/leaf_profile.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "grammar/key_hash.h"
 
@@ -13,11 +15,7 @@ using Action = CompiledGrammar::Action;
 using Edge = CompiledGrammar::Edge;
 
 constexpr size_t kExitsMax = 100'000;
-constexpr uint32_t kNoState = UINT32_MAX;
-
-bool IsPlainByte(int byte) {
-  return byte >= 0x20 && byte != '"' && byte != '\\';
-}
+constexpr uint32_t kNoEdge = UINT32_MAX;
 
 class ProfileMaker {
  public:
@@ -26,16 +24,18 @@ class ProfileMaker {
     const uint32_t index = g_.states[state].rule;
     const uint32_t end = index + 1 < g_.rules.size() ? g_.rules[index + 1].first_state
                                                      : static_cast<uint32_t>(g_.states.size() - 1);
-    closed_.assign(end - rule_.first_state, kUnknown);
+    loops_.resize(end - rule_.first_state);
+    rows_.resize(end - rule_.first_state);
     counted_ = rule_.kind == CompiledGrammar::RuleKind::kCounter;
     for (int byte = 0; byte < 256; ++byte) {
-      if (rule_.follow[byte] && IsPlainByte(byte)) follow_has_plain_ = true;
+      if (rule_.follow[byte]) follow_ |= uint64_t{1} << ByteClass(static_cast<uint8_t>(byte));
     }
   }
 
   std::shared_ptr<const LeafProfile> Make() {
     made_ = std::make_shared<LeafProfile>();
     made_->inside.resize(trie_.words());
+    if (counted_) made_->up_to.assign(LeafProfile::kUpTo, TokenBits(trie_.words()));
     if (Walk(trie_.plain(), true) && Walk(trie_.rest(), false)) {
       Finish();
     } else {
@@ -46,32 +46,48 @@ class ProfileMaker {
   }
 
  private:
-  static constexpr int8_t kUnknown = -1;
-
   struct Place {
     uint32_t state = 0;
     uint16_t repetitions = 0;
     uint16_t characters = 0;
   };
 
-  const Edge* Next(uint32_t state, uint8_t byte) const {
-    for (const Edge& edge : g_.EdgesOf(state)) {
-      if (byte < edge.first) break;
-      if (byte <= edge.last) return &edge;
+  // Where each byte leads from one state: an index into the grammar's edges.
+  using Row = std::array<uint32_t, 256>;
+
+  const Edge* Next(uint32_t state, uint8_t byte) {
+    std::unique_ptr<Row>& row = rows_[state - rule_.first_state];
+    if (row == nullptr) {
+      row = std::make_unique<Row>();
+      row->fill(kNoEdge);
+      uint32_t index = g_.states[state].first_edge;
+      for (const Edge& edge : g_.EdgesOf(state)) {
+        std::fill(row->begin() + edge.first, row->begin() + edge.last + 1, index++);
+      }
     }
-    return nullptr;
+    const uint32_t edge = (*row)[byte];
+    return edge == kNoEdge ? nullptr : &g_.edges[edge];
   }
 
   void AddInside(TokenId token, uint16_t repetitions) {
     SetBit(made_->inside, token);
-    if (counted_) by_count_.emplace_back(repetitions, token);
+    if (!counted_) return;
+    if (repetitions < LeafProfile::kUpTo) {
+      SetBit(made_->up_to[repetitions], token);
+    } else {
+      made_->beyond.emplace_back(repetitions, token);
+    }
   }
 
   // False: too many exits.
-  bool Walk(const ByteTrie& trie, bool plain) {
+  bool Walk(const ByteTrie& trie, bool whole_characters) {
     std::vector<Place> path(ByteTrie::kBytesMax + 1);
     path[0] = {.state = start_};
     const auto& nodes = trie.nodes;
+    if (LoopsBelow(trie, 0, start_, whole_characters)) {
+      TakeAll(trie, 0, path[0]);
+      return true;
+    }
     for (uint32_t at = 1; at < nodes.size();) {
       const ByteTrie::Node& node = nodes[at];
       const Place& from = path[node.depth - 1];
@@ -90,7 +106,7 @@ class ProfileMaker {
       place.repetitions =
           static_cast<uint16_t>(from.repetitions + (edge->action == Action::kCount));
       place.characters = static_cast<uint16_t>(from.characters + ((node.byte & 0xC0) != 0x80));
-      if (plain && TakesAnyPlain(place.state)) {
+      if (LoopsBelow(trie, at, place.state, whole_characters)) {
         TakeAll(trie, at, place);
         at = node.end;
         continue;
@@ -115,45 +131,61 @@ class ProfileMaker {
     return true;
   }
 
-  // All tokens at or below the node are made of plain characters.
+  // All tokens at or below the node, whose characters lead back to the same state.
   void TakeAll(const ByteTrie& trie, uint32_t node, const Place& place) {
     const uint32_t end = trie.TokensEnd(node);
     for (uint32_t i = trie.nodes[node].first_token; i < end; ++i) {
-      const int more = counted_ ? trie_.plain_characters()[i] - place.characters : 0;
+      const int more = counted_ ? trie.characters[i] - place.characters : 0;
       AddInside(trie.tokens[i], static_cast<uint16_t>(place.repetitions + more));
     }
   }
 
-  // From the state every plain character leads back to it, as one repetition where those are
-  // counted, and there is no way out before one.
-  bool TakesAnyPlain(uint32_t state) {
-    int8_t& known = closed_[state - rule_.first_state];
-    if (known == kUnknown) known = FindTakesAnyPlain(state) ? 1 : 0;
-    return known == 1;
+  // From the state every character under the node leads back to it, as one repetition where those
+  // are counted, and none can end the leaf. Where characters can be cut, they must be ASCII.
+  bool LoopsBelow(const ByteTrie& trie, uint32_t node, uint32_t state, bool whole_characters) {
+    uint64_t loops = Loops(state);
+    if (!whole_characters) loops &= ~(uint64_t{1} << kByteClassNotAscii);
+    const uint64_t below = trie.below[node];
+    if ((below & ~loops) != 0) return false;
+    return g_.states[state].accept == Accept::kNo || (below & follow_) == 0;
   }
 
-  bool FindTakesAnyPlain(uint32_t state) const {
-    if (g_.states[state].accept != Accept::kNo && follow_has_plain_) return false;
+  // The classes of characters that lead from the state back to it.
+  uint64_t Loops(uint32_t state) {
+    std::optional<uint64_t>& known = loops_[state - rule_.first_state];
+    if (!known) known = FindLoops(state);
+    return *known;
+  }
+
+  uint64_t FindLoops(uint32_t state) {
+    uint64_t loops = ~uint64_t{0};
+    for (int byte = 0; byte < 0x80; ++byte) {
+      const Edge* edge = Next(state, static_cast<uint8_t>(byte));
+      if (edge == nullptr || (edge->action == Action::kCount) != counted_ ||
+          edge->target != state) {
+        loops &= ~(uint64_t{1} << ByteClass(static_cast<uint8_t>(byte)));
+      }
+    }
     struct Span {
       int first, last;            // lead bytes
       int next_first, next_last;  // the byte after
       int length;
     };
-    constexpr Span kSpans[] = {
-        {0x20, 0x21, 0, 0, 1},       {0x23, 0x5B, 0, 0, 1},       {0x5D, 0x7F, 0, 0, 1},
-        {0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3},
-        {0xED, 0xED, 0x80, 0x9F, 3}, {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
-        {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
+    constexpr Span kSpans[] = {{0xC2, 0xDF, 0x80, 0xBF, 2}, {0xE0, 0xE0, 0xA0, 0xBF, 3},
+                               {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
+                               {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4},
+                               {0xF1, 0xF3, 0x80, 0xBF, 4}, {0xF4, 0xF4, 0x80, 0x8F, 4}};
     for (const Span& span : kSpans) {
       for (int lead = span.first; lead <= span.last; ++lead) {
         const Edge* edge = Next(state, static_cast<uint8_t>(lead));
-        if (edge == nullptr || (edge->action == Action::kCount) != counted_) return false;
-        if (!Returns(edge->target, state, span.length - 1, span.next_first, span.next_last)) {
-          return false;
+        if (edge != nullptr && (edge->action == Action::kCount) == counted_ &&
+            Returns(edge->target, state, span.length - 1, span.next_first, span.next_last)) {
+          continue;
         }
+        return loops & ~(uint64_t{1} << kByteClassNotAscii);
       }
     }
-    return true;
+    return loops;
   }
 
   // Whether all `bytes` further bytes, of which the first is in the range, lead to `home`.
@@ -171,19 +203,12 @@ class ProfileMaker {
 
   void Finish() {
     made_->exits = ByteTrie::Make(std::move(exits_));
-    if (!counted_) return;
-    std::stable_sort(by_count_.begin(), by_count_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    made_->up_to.resize(LeafProfile::kUpTo);
-    TokenBits bits(trie_.words());
-    size_t at = 0;
-    for (int count = 0; count < LeafProfile::kUpTo; ++count) {
-      for (; at < by_count_.size() && by_count_[at].first <= count; ++at) {
-        SetBit(bits, by_count_[at].second);
+    for (size_t count = 1; count < made_->up_to.size(); ++count) {
+      for (size_t i = 0; i < trie_.words(); ++i) {
+        made_->up_to[count][i] |= made_->up_to[count - 1][i];
       }
-      made_->up_to[static_cast<size_t>(count)] = bits;
     }
-    made_->beyond.assign(by_count_.begin() + static_cast<std::ptrdiff_t>(at), by_count_.end());
+    std::sort(made_->beyond.begin(), made_->beyond.end());
   }
 
   const CompiledGrammar& g_;
@@ -191,10 +216,10 @@ class ProfileMaker {
   const uint32_t start_;
   const TokenTrie& trie_;
   bool counted_ = false;
-  bool follow_has_plain_ = false;
-  std::vector<int8_t> closed_;  // by state of the rule: TakesAnyPlain, once known
+  uint64_t follow_ = 0;                         // classes of the bytes that may come after the leaf
+  std::vector<std::optional<uint64_t>> loops_;  // by state of the rule, once known
   std::shared_ptr<LeafProfile> made_;
-  std::vector<std::pair<uint16_t, TokenId>> by_count_;
+  std::vector<std::unique_ptr<Row>> rows_;  // by state of the rule, once asked for
   std::vector<ByteTrie::Entry> exits_;
 };
 

@@ -124,10 +124,7 @@ MatchStates::Config MatchStates::InternConfig() {
   for (const uint32_t head : found_) {
     sum.low += frames_[head].key.low;
     sum.high += MixBits(frames_[head].key.high ^ frames_[head].key.low);
-    for (const Edge& edge : g_.EdgesOf(frames_[head].state)) {
-      if (edge.kind != EdgeKind::kByte) continue;
-      for (int byte = edge.first; byte <= edge.last; ++byte) config.first_bytes.set(byte);
-    }
+    config.first_bytes |= g_.state_bytes[frames_[head].state];
   }
   KeyHash key(found_.size());
   key.Add(sum.low);
@@ -278,6 +275,7 @@ MatchStates::Config MatchStates::Step(Config from, uint8_t byte) {
   Begin();
   for (uint32_t i = 0; i < configs_[from].count; ++i) {
     const Frame frame = frames_[heads_[configs_[from].first + i]];
+    if (!g_.state_bytes[frame.state][byte]) continue;
     for (const Edge& edge : g_.EdgesOf(frame.state)) {
       if (edge.kind != EdgeKind::kByte || byte < edge.first || byte > edge.last) continue;
       uint32_t reg = 0;

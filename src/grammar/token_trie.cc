@@ -25,6 +25,31 @@ int PlainCharacters(std::string_view text) {
 
 }  // namespace
 
+int ByteClass(uint8_t byte) {
+  if (byte >= 0x80) return kByteClassNotAscii;
+  if (byte >= 'a' && byte <= 'z') return byte <= 'f' ? 0 : 1;
+  if (byte >= 'A' && byte <= 'Z') return byte <= 'F' ? 2 : 3;
+  if (byte >= '0' && byte <= '9') return byte == '0' ? 4 : 5;
+  switch (byte) {
+    case ' ':
+      return 40;
+    case '\t':
+      return 41;
+    case '\n':
+      return 42;
+    case '\r':
+      return 43;
+    default:
+      break;
+  }
+  if (byte < 0x20 || byte == 0x7F) return 44;
+  // Each of the 32 marks is a class of its own.
+  if (byte <= '/') return 8 + byte - '!';
+  if (byte <= '@') return 23 + byte - ':';
+  if (byte <= '`') return 30 + byte - '[';
+  return 36 + byte - '{';
+}
+
 ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.bytes, a.token) < std::pair(b.bytes, b.token);
@@ -59,6 +84,22 @@ ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
   }
   close(0);
   trie.nodes[0].end = static_cast<uint32_t>(trie.nodes.size());
+
+  trie.characters.reserve(entries.size());
+  for (const Entry& entry : entries) {
+    trie.characters.push_back(static_cast<uint16_t>(std::count_if(
+        entry.bytes.begin(), entry.bytes.end(), [](char c) { return (c & 0xC0) != 0x80; })));
+  }
+  // Children come after their parents.
+  trie.below.resize(trie.nodes.size());
+  std::vector<uint32_t> last_at(kBytesMax + 1, 0), parent(trie.nodes.size(), 0);
+  for (uint32_t i = 1; i < trie.nodes.size(); ++i) {
+    parent[i] = last_at[trie.nodes[i].depth - 1u];
+    last_at[trie.nodes[i].depth] = i;
+  }
+  for (auto i = static_cast<uint32_t>(trie.nodes.size() - 1); i > 0; --i) {
+    trie.below[parent[i]] |= trie.below[i] | uint64_t{1} << ByteClass(trie.nodes[i].byte);
+  }
   return trie;
 }
 
@@ -88,10 +129,6 @@ TokenTrie::TokenTrie(std::span<const std::string_view> texts, const std::vector<
   }
   plain_ = ByteTrie::Make(std::move(plain));
   rest_ = ByteTrie::Make(std::move(rest));
-  plain_characters_.reserve(plain_.tokens.size());
-  for (const TokenId id : plain_.tokens) {
-    plain_characters_.push_back(static_cast<uint16_t>(PlainCharacters(TokenBytes(id))));
-  }
 }
 
 std::shared_ptr<const TokenTrie> TokenTrie::Make(const Tokenizer& tokenizer, int32_t vocab_size) {
@@ -113,8 +150,7 @@ std::string_view TokenTrie::TokenBytes(TokenId id) const {
 
 int64_t TokenTrie::num_bytes() const {
   return static_cast<int64_t>(bytes_.size() + offsets_.size() * sizeof(uint32_t) +
-                              2 * words() * sizeof(uint32_t) +
-                              plain_characters_.size() * sizeof(uint16_t)) +
+                              2 * words() * sizeof(uint32_t)) +
          plain_.num_bytes() + rest_.num_bytes();
 }
 

@@ -24,6 +24,11 @@ inline bool HasBit(std::span<const uint32_t> bits, TokenId id) {
   return (bits[static_cast<size_t>(id) >> 5] >> (id & 31) & 1) != 0;
 }
 
+// Bytes that grammars seldom tell apart are one of these classes, below 64; all bytes from 0x80 up
+// are kByteClassNotAscii.
+inline constexpr int kByteClassNotAscii = 45;
+int ByteClass(uint8_t byte);
+
 // Nodes in preorder. Node 0 is the root and spells nothing.
 struct ByteTrie {
   static constexpr size_t kBytesMax = 1024;  // of an entry
@@ -36,13 +41,16 @@ struct ByteTrie {
   };
   std::vector<Node> nodes;
   std::vector<TokenId> tokens;
+  std::vector<uint16_t> characters;  // of each of `tokens`: bytes that do not continue a character
+  std::vector<uint64_t> below;       // by node: the classes of all bytes under it, see ByteClass
 
   uint32_t TokensEnd(uint32_t node) const {  // one past the tokens at or below `node`
     const uint32_t end = nodes[node].end;
     return end < nodes.size() ? nodes[end].first_token : static_cast<uint32_t>(tokens.size());
   }
   int64_t num_bytes() const {
-    return static_cast<int64_t>(nodes.size() * sizeof(Node) + tokens.size() * sizeof(TokenId));
+    return static_cast<int64_t>(nodes.size() * (sizeof(Node) + sizeof(uint64_t)) +
+                                tokens.size() * (sizeof(TokenId) + sizeof(uint16_t)));
   }
 
   struct Entry {
@@ -75,8 +83,6 @@ class TokenTrie {
   const ByteTrie& plain() const { return plain_; }
   const ByteTrie& rest() const { return rest_; }
   const TokenBits& plain_tokens() const { return plain_tokens_; }
-  // How many characters the plain token plain().tokens[i] has.
-  std::span<const uint16_t> plain_characters() const { return plain_characters_; }
 
   int64_t num_bytes() const;
 
@@ -87,7 +93,6 @@ class TokenTrie {
   std::vector<uint32_t> offsets_;  // [vocab_size + 1] into bytes_
   TokenBits text_tokens_, plain_tokens_;
   ByteTrie plain_, rest_;
-  std::vector<uint16_t> plain_characters_;
 };
 
 }  // namespace baltoro
