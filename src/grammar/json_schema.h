@@ -26,7 +26,7 @@ struct JsonSchemaOptions {
   // Shared by the schemas of one builder; null: made for this one.
   JsonText* text = nullptr;
   // Of the grammar that is tried to see whether anything matches.
-  GrammarLimits limits;
+  GrammarLimits limits = {};
 };
 
 // One value of the schema. kInvalidArgument names path and keyword: an unsupported one when strict,

@@ -52,7 +52,7 @@ class SchemaEmitter {
   Result<MaybeExpr> ExtraKey(const ObjectRules& rules,
                              const std::vector<const ObjectRules::Pattern*>& matched);
   MaybeExpr ObjectOf(const GrammarBuilder::Members& members);
-  MaybeExpr DeclaredOrder(const GrammarBuilder::Members& members);
+  MaybeExpr InGroups(const GrammarBuilder::Members& members);
 
   SchemaContext& context_;
   SchemaExpander expander_;

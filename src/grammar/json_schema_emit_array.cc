@@ -189,13 +189,15 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::ContainingArray(const 
   AddToSet(both, rule.item);
   BT_ASSIGN_OR_RETURN(const MaybeExpr wanted, Value(both));
   if (!wanted || (rules.max >= 0 && rules.max < rule.min)) return MaybeExpr();
-  if (rule.min == 1 && rules.min <= 1 && rules.max < 0) {
-    // Any items before it, and any after.
+  if (rules.min <= rule.min && rules.max < 0) {
+    // Any items before each, and any after the last.
     const Expr comma = text_.Comma();
     const Expr before[] = {*rules.rest, comma}, after[] = {comma, *rules.rest};
+    const Expr any = builder_.Repeat(builder_.Sequence(after), 0, GrammarBuilder::kUnbounded);
+    const Expr next[] = {any, comma, *wanted};
     const Expr inside[] = {
         builder_.Repeat(builder_.Sequence(before), 0, GrammarBuilder::kUnbounded), *wanted,
-        builder_.Repeat(builder_.Sequence(after), 0, GrammarBuilder::kUnbounded)};
+        builder_.Repeat(builder_.Sequence(next), rule.min - 1, rule.min - 1), any};
     return MaybeExpr(text_.Brackets('[', builder_.Sequence(inside), false, ']'));
   }
   // What must be there comes first: its place would have to be counted beside the items.

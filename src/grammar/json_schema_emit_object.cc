@@ -147,44 +147,51 @@ std::optional<SchemaEmitter::Expr> SchemaEmitter::ObjectOf(const GrammarBuilder:
   if (members.max_total != 0 && !too_few && (count > 0 || !members.extra.empty())) {
     GrammarBuilder::Members some = members;
     some.min_total = std::max<int64_t>(members.min_total, 1);
-    inside =
-        members.members.size() <= kMaxAnyOrder ? builder_.AnyOrder(some) : DeclaredOrder(members);
+    inside = members.members.size() <= kMaxAnyOrder ? builder_.AnyOrder(some) : InGroups(members);
   }
   if (!inside && !may_be_empty) return std::nullopt;
   return text_.Brackets('{', inside, may_be_empty, '}');
 }
 
-// Members in the order of the schema, the required ones first so that something always stands
-// before the others. Of members that are all optional, one of the first few comes.
-std::optional<SchemaEmitter::Expr> SchemaEmitter::DeclaredOrder(
-    const GrammarBuilder::Members& members) {
-  constexpr size_t kFirst = 8;
+// Members in groups that follow each other, each in any order.
+std::optional<SchemaEmitter::Expr> SchemaEmitter::InGroups(const GrammarBuilder::Members& members) {
   std::vector<GrammarBuilder::Member> sorted = members.members;
   std::stable_partition(sorted.begin(), sorted.end(), [](const auto& one) { return one.required; });
-  const size_t starts = sorted[0].required ? 1 : kFirst;
+  const auto count = static_cast<int64_t>(sorted.size());
   const auto required = static_cast<int64_t>(
       std::count_if(sorted.begin(), sorted.end(), [](const auto& one) { return one.required; }));
-  // Counting would need a register for each length; such bounds are met by what must be there.
-  const bool bounded =
-      members.min_total > std::max<int64_t>(required, 1) ||
-      (members.max_total >= 0 && members.max_total < static_cast<int64_t>(sorted.size()));
-  const auto after_comma = [&](size_t i) {
-    const Expr parts[] = {members.separator, sorted[i].item};
-    return builder_.Sequence(parts);
-  };
+  // Members of several groups are not counted together: a bound is met in the first one alone.
+  const bool at_most = members.max_total >= 0 && members.max_total < count;
+  const bool at_least = members.min_total > std::max<int64_t>(required, 1);
+  const auto group_size = static_cast<int64_t>(kMaxAnyOrder);
+  if (at_most || at_least) {
+    if (required > group_size) return std::nullopt;
+    GrammarBuilder::Members first = members;
+    first.members.assign(sorted.begin(), sorted.begin() + group_size);
+    return builder_.AnyOrder(first);
+  }
+  std::vector<Expr> groups;
+  for (int64_t begin = 0; begin < count; begin += group_size) {
+    GrammarBuilder::Members group = members;
+    group.members.assign(sorted.begin() + begin,
+                         sorted.begin() + std::min(begin + group_size, count));
+    group.min_total = 1;
+    const GrammarBuilder::Rule rule = builder_.DeclareRule("members");
+    builder_.DefineRule(rule, builder_.AnyOrder(group));
+    groups.push_back(builder_.Call(rule));
+  }
   std::vector<Expr> ways;
-  for (size_t start = 0; start < starts; ++start) {
-    std::vector<Expr> parts = {sorted[start].item};
-    for (size_t i = start + 1; i < sorted.size(); ++i) {
-      if (sorted[i].required) {
-        parts.push_back(after_comma(i));
-      } else if (!bounded) {
-        parts.push_back(builder_.Optional(after_comma(i)));
-      }
+  for (size_t start = 0; start < groups.size(); ++start) {
+    std::vector<Expr> parts = {groups[start]};
+    for (size_t i = start + 1; i < groups.size(); ++i) {
+      const Expr next[] = {members.separator, groups[i]};
+      const Expr more = builder_.Sequence(next);
+      const bool must = static_cast<int64_t>(i) * group_size < required;
+      parts.push_back(must ? more : builder_.Optional(more));
     }
     ways.push_back(builder_.Sequence(parts));
+    if (static_cast<int64_t>(start) * group_size < required) break;  // it cannot be passed over
   }
-  if (bounded && members.min_total > std::max<int64_t>(required, 1)) return std::nullopt;
   return builder_.Choice(ways);
 }
 

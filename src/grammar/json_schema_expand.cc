@@ -125,6 +125,7 @@ Status SchemaExpander::Finish(State state, std::vector<SchemaNode>& out, int64_t
         unsupported = true;
         continue;
       }
+      state.negated = true;
       std::vector<Branch> group;
       for (const Json* other : *others) group.push_back({.schemas = {other}, .pick = {}});
       added.push_back(std::move(group));
@@ -137,6 +138,11 @@ Status SchemaExpander::Finish(State state, std::vector<SchemaNode>& out, int64_t
       state.choices = std::move(added);
       return Run(std::move(state), out, left);
     }
+  }
+  if (node.unevaluated != nullptr && state.negated) {
+    // What a schema looks at that does not hold, nobody has looked at.
+    BT_RETURN_IF_ERROR(
+        context_.Unsupported(state.only, "unevaluatedProperties", "beside \"not\" or \"if\""));
   }
   out.push_back(std::move(node));
   return Status();

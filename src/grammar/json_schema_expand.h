@@ -36,6 +36,7 @@ class SchemaExpander {
     std::vector<const Json*> seen;
     SchemaNode node;
     std::vector<std::vector<Branch>> choices;
+    bool negated = false;        // some demand is the opposite of a schema
     const Json* only = nullptr;  // the schema that was asked about, if it is one alone
   };
 

@@ -328,6 +328,7 @@ class SchemaMerger {
   Status NotThis(const std::string& key, const Json& demand) {
     const std::optional<SchemaSet> others = expander_.Negate(&demand);
     if (!others) return context_.Unsupported(schema_, key);
+    state_.negated = true;
     AddChoice(*others);
     return Status();
   }
@@ -343,6 +344,7 @@ class SchemaMerger {
     if (then == schema_->end() && otherwise == schema_->end()) return Status();
     const std::optional<SchemaSet> others = expander_.Negate(&demand);
     if (!others) return context_.Unsupported(schema_, key, "a condition this complex");
+    state_.negated = true;
     std::vector<Branch> branches = {{.schemas = {&demand}, .pick = {}}};
     if (then != schema_->end()) branches[0].schemas.push_back(&*then);
     for (const Json* other : *others) {

@@ -146,9 +146,10 @@ std::optional<SchemaSet> SchemaExpander::MakeNegation(const Json* schema) {
     } else if (key == "allOf" && demand.is_array()) {
       for (const Json& one : demand) keep_all(Negate(&one));
     } else if (key == "anyOf" && demand.is_array()) {
+      if (std::find(demand.begin(), demand.end(), Json(true)) != demand.end()) continue;
       Json other = Json::object();
       for (const Json& one : demand) other["allOf"].push_back(NotOf(one));
-      keep(std::move(other));
+      if (!demand.empty()) keep(std::move(other));
     } else if (key == "$ref" && demand.is_string()) {
       const Result<const Json*> target = context_.index.Resolve(schema, demand);
       keep_all(target.ok() ? Negate(target.value()) : std::nullopt);

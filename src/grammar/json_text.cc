@@ -1,5 +1,6 @@
 #include "grammar/json_text.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kMaxIndent = 20;
 constexpr size_t kMaxAnyOrder = 256;
+constexpr double kExactInteger = 1e15;
 
 Expr Sequence(GrammarBuilder& builder, std::initializer_list<Expr> parts) {
   return builder.Sequence(std::span<const Expr>(parts.begin(), parts.size()));
@@ -188,6 +190,11 @@ Expr JsonText::Object() {
 
 Expr JsonText::Constant(const Json& value) {
   if (value.is_string()) return PlainString(value.get_ref<const std::string&>());
+  if (value.is_number_float() && std::abs(value.get<double>()) < kExactInteger &&
+      value.get<double>() == std::floor(value.get<double>())) {
+    const std::string whole = std::to_string(static_cast<int64_t>(value.get<double>()));
+    return Choice(builder_, {builder_.Literal(whole), builder_.Literal(whole + ".0")});
+  }
   if (!value.is_structured()) return builder_.Literal(value.dump());
   if (value.empty())
     return Brackets(value.is_array() ? '[' : '{', std::nullopt, true, value.is_array() ? ']' : '}');
