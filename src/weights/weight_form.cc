@@ -1,4 +1,4 @@
-#include "plan/weight_form.h"
+#include "weights/weight_form.h"
 
 namespace baltoro {
 namespace {
