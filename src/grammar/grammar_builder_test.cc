@@ -166,10 +166,26 @@ TEST(GrammarBuilderTest, DeepExpressionsNeedNoStack) {
   EXPECT_EQ(LanguageOf(b, expr, 2), "a b ");
 }
 
+TEST(GrammarBuilderTest, SmallRulesStandInPlaceOfTheirCalls) {
+  GrammarBuilder b;
+  const auto letter = b.DeclareRule("letter");
+  const auto root = b.DeclareRule("root");
+  const Expr parts[] = {b.Literal("c"), b.Repeat(b.Call(letter), 0, GrammarBuilder::kUnbounded),
+                        b.Literal("c")};
+  b.DefineRule(root, b.Sequence(parts));
+  b.DefineRule(letter, b.Bytes('a', 'b'));
+  const auto grammar = b.Build(root);
+  ASSERT_TRUE(grammar.ok());
+  EXPECT_EQ(grammar.value().num_states(), 3);
+  EXPECT_EQ(Language(grammar.value(), 3), "cc cac cbc ");
+}
+
 TEST(GrammarBuilderTest, SharedPartsAreNotCopiedOutAgainAndAgain) {
   GrammarBuilder b;
   const auto rule = b.DeclareRule("a");
-  b.DefineRule(rule, b.Literal("a"));
+  const Expr again[] = {b.Literal("c"), b.Call(rule)};
+  const Expr either[] = {b.Literal("a"), b.Sequence(again)};
+  b.DefineRule(rule, b.Choice(either));
   Expr expr = b.Call(rule);
   for (int i = 0; i < 30; ++i) {
     const Expr parts[] = {expr, expr};

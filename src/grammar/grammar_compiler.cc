@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kHuge = int64_t{1} << 40;
 constexpr int64_t kAutomatonSize = 20'000;  // over this a regular expression is cut into rules
 constexpr int64_t kInlineSize = 24;         // over this one within a rule becomes a rule itself
+constexpr int64_t kInlineRuleSize = 256;    // a rule up to this, without loops, is no rule
 constexpr int64_t kUnrollSize = 64;         // a repetition over this is counted
 constexpr int64_t kUnrolledMax = 400'000;   // within And and Not
 constexpr int64_t kRepeatMax = 1'000'000'000;
@@ -42,9 +43,7 @@ Status GrammarCompiler::TooMany(const char* what, int64_t limit) const {
 
 Result<Grammar> GrammarCompiler::Compile(uint32_t start) {
   BT_RETURN_IF_ERROR(Reach(start));
-  for (uint32_t i = 0; i < forms_.size(); ++i) {
-    if (forms_[i].reached) BT_RETURN_IF_ERROR(Judge(i));
-  }
+  for (const uint32_t expr : PartsFirst(all_.rules[start].body)) BT_RETURN_IF_ERROR(Judge(expr));
   RuleOfName(start);
   for (uint32_t i = 0; i < rules_.size(); ++i) {
     BT_RETURN_IF_ERROR(CompileRule(i));
@@ -86,17 +85,47 @@ Status GrammarCompiler::Reach(uint32_t start) {
   while (!todo.empty()) {
     const uint32_t at = todo.back();
     todo.pop_back();
-    forms_[at].reached = true;
     for (const uint32_t part : all_.nodes[at].parts) use(part);
     if (all_.nodes[at].kind == Kind::kCall) use_rule(all_.nodes[at].symbol);
   }
   return status;
 }
 
+// What is reached from `body`, each behind its parts, and calls behind the rules that they call but
+// where those call themselves.
+std::vector<uint32_t> GrammarCompiler::PartsFirst(uint32_t body) const {
+  std::vector<uint32_t> order;
+  std::vector<bool> entered(forms_.size());
+  struct Visit {
+    uint32_t expr;
+    size_t next;  // of its parts; a call has one, the rule's body
+  };
+  std::vector<Visit> path = {{body, 0}};
+  entered[body] = true;
+  while (!path.empty()) {
+    const uint32_t expr = path.back().expr;
+    const size_t next = path.back().next++;
+    const ExprNode& node = all_.nodes[expr];
+    const bool is_call = node.kind == Kind::kCall;
+    if (next < (is_call ? 1 : node.parts.size())) {
+      const uint32_t part = is_call ? all_.rules[node.symbol].body : node.parts[next];
+      if (!entered[part]) {
+        entered[part] = true;
+        path.push_back({part, 0});
+      }
+    } else {
+      order.push_back(expr);
+      path.pop_back();
+    }
+  }
+  return order;
+}
+
 // Fills in the form of an expression whose parts are judged.
 Status GrammarCompiler::Judge(uint32_t index) {
   const ExprNode& node = all_.nodes[index];
   Form& form = forms_[index];
+  form.judged = true;
   form.pure = true;
   form.regular = true;
   for (const uint32_t part : node.parts) {
@@ -110,7 +139,15 @@ Status GrammarCompiler::Judge(uint32_t index) {
     case Kind::kLiteral:
       form.full = static_cast<int64_t>(node.text.size());
       break;
-    case Kind::kCall:
+    case Kind::kCall: {
+      // A small rule becomes part of its callers: the automaton of a string is then one, also where
+      // its characters are a rule.
+      const Form& body = forms_[all_.rules[node.symbol].body];
+      form.inlined = body.judged && body.regular && !body.loops && body.full <= kInlineRuleSize;
+      form.pure = form.regular = form.inlined;
+      form.full = form.inlined ? body.full : 1;
+      break;
+    }
     case Kind::kToken:
     case Kind::kAnyText:
     case Kind::kAnyOrder:
@@ -227,7 +264,10 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
     const Job job = jobs_.back();
     jobs_.pop_back();
     if (mode == Mode::kMixed && !outermost && StandsAlone(job.expr)) {
-      const uint32_t label = Label(EdgeKind::kCall, RuleOfExpr(job.expr));
+      const ExprNode& node = all_.nodes[job.expr];
+      const uint32_t rule =
+          node.kind == Kind::kCall ? RuleOfName(node.symbol) : RuleOfExpr(job.expr);
+      const uint32_t label = Label(EdgeKind::kCall, rule);
       nfa.states[job.from].edges.push_back({label, label, job.to});
     } else {
       BT_RETURN_IF_ERROR(EmitNode(nfa, job.expr, job.from, job.to));
@@ -293,6 +333,10 @@ Status GrammarCompiler::EmitNode(Nfa& nfa, uint32_t expr, uint32_t from, uint32_
       EmitRepeat(nfa, node, from, to);
       break;
     case Kind::kCall: {
+      if (forms_[expr].inlined) {
+        jobs_.push_back({all_.rules[node.symbol].body, from, to});
+        break;
+      }
       const uint32_t label = Label(EdgeKind::kCall, RuleOfName(node.symbol));
       edge(label, label);
       break;

@@ -22,7 +22,8 @@ class GrammarCompiler {
  private:
   // What is known of an expression before it is compiled.
   struct Form {
-    bool reached = false;
+    bool judged = false;
+    bool inlined = false;  // a call of a rule that stands in place of it
     bool pure = false;     // no calls, tokens, members: a regular language
     bool regular = false;  // pure, and small enough to become one automaton without counting
     bool loops = false;
@@ -54,6 +55,7 @@ class GrammarCompiler {
   enum class Mode { kUnrolled, kMixed };
 
   Status Reach(uint32_t start);
+  std::vector<uint32_t> PartsFirst(uint32_t body) const;
   Status Judge(uint32_t index);
   bool StandsAlone(uint32_t index) const;
   Result<Dfa> MakeDfa(uint32_t expr, Mode mode);
