@@ -42,6 +42,7 @@ class ConstraintTest : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     engine_ = std::move(engine).value();
   }
+  void TearDown() override { factory_->Release(); }
   Told Ask(const Request& request) {
     const Status status = engine_->Submit(request);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -137,46 +138,50 @@ TEST_P(ConstraintTest, ABadConstraintEndsItsOwnRequestAlone) {
 
 TEST_P(ConstraintTest, NobodyWaitsForTheConstraintOfAnother) {
   Start();
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-slow=600 5 6")).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-hold 5 6")).ok());
   EXPECT_EQ(Ask(MakeRequest(2, "")).finish, FinishReason::kLength);
   EXPECT_EQ(log_.Get(1).events, 0);
+  factory_->Release();
   EXPECT_EQ(log_.WaitForEnd(1).tokens, (Tokens{5, 6}));
 }
 
 TEST_P(ConstraintTest, PreparingCountsAsWaiting) {
   Start(/*step_ms=*/0, /*queue=*/2);
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-slow=200 5")).ok());
-  ASSERT_TRUE(engine_->Submit(MakeRequest(2, "make-slow=200 5")).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-hold 5")).ok());
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, "make-hold 5")).ok());
   EXPECT_EQ(engine_->stats().waiting, 2);
   EXPECT_EQ(engine_->Submit(MakeRequest(3, "5")).code(), Code::kResourceExhausted);
   EXPECT_EQ(engine_->Submit(MakeRequest(4, "")).code(), Code::kResourceExhausted);
+  factory_->Release();
   (void)log_.WaitForEnd(2);
   EXPECT_EQ(Ask(MakeRequest(5, "5")).tokens, Tokens{5});
 }
 
 TEST_P(ConstraintTest, LargeConstraintsThatWaitAreBounded) {
   Start();
-  const std::string large = "make-slow=200 5" + std::string(size_t{100} << 20, ' ');
+  const std::string large = "make-hold 5" + std::string(size_t{100} << 20, ' ');
   ASSERT_TRUE(engine_->Submit(MakeRequest(1, large)).ok());
   ASSERT_TRUE(engine_->Submit(MakeRequest(2, large)).ok());
   const Status status = engine_->Submit(MakeRequest(3, large));
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_THAT(status.message(), ::testing::HasSubstr("200 MiB"));
+  factory_->Release();
   EXPECT_EQ(log_.WaitForEnd(2).tokens, Tokens{5});
   EXPECT_EQ(Ask(MakeRequest(4, large)).tokens, Tokens{5});
 }
 
 TEST_P(ConstraintTest, AbortsReachARequestInEveryState) {
   Start(/*step_ms=*/2);
-  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-slow=800 loop 5")).ok());  // being made
-  ASSERT_TRUE(engine_->Submit(MakeRequest(2, "loop 5")).ok());                // behind it
+  ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-hold loop 5")).ok());  // being made
+  ASSERT_TRUE(engine_->Submit(MakeRequest(2, "loop 5")).ok());            // behind it
   engine_->Abort(RequestId{2});
   engine_->Abort(RequestId{1});
   for (const uint64_t id : {1, 2}) {
-    const Told told = log_.WaitForEnd(id, 0.7);
+    const Told told = log_.WaitForEnd(id);
     EXPECT_EQ(told.finish, FinishReason::kAbort);
     EXPECT_EQ(told.starts, 0);
   }
+  factory_->Release();
   ASSERT_TRUE(engine_->Submit(MakeRequest(3, "slow=5 loop 5", 10000)).ok());
   (void)log_.WaitForTokens(3, 3);
   engine_->Abort(RequestId{3});

@@ -1,6 +1,6 @@
-// What stands between two processes: a stream of frames, and the requests and events in them, on
-// arbitrary bytes. Never crashes, never allocates what is not there, and what is accepted encodes
-// to the same bytes again.
+// What stands between two processes: a stream of frames, and the requests, events, plans and
+// results in them, on arbitrary bytes. Never crashes, never allocates what is not there, and what
+// is accepted encodes to the same bytes again.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "engine/engine_wire.h"
 #include "request/wire.h"
+#include "schedule/step_plan_wire.h"
 
 namespace {
 
@@ -28,6 +29,11 @@ void CheckPayload(std::string_view bytes) {
   CheckRoundTrip(bytes, baltoro::DecodeEngineConfig);
   CheckRoundTrip(bytes, baltoro::DecodeEngineInfo);
   CheckRoundTrip(bytes, baltoro::DecodeEngineStats);
+  const baltoro::StepPlanLimits limits = {.max_num_seqs = 8, .num_blocks = 64, .vocab = 1000};
+  const auto plan = baltoro::ParsePlan(bytes, limits);
+  if (plan.ok() && baltoro::SerialisePlan(plan.value()) != bytes) std::abort();
+  const auto result = baltoro::ParseResult(bytes);
+  if (result.ok() && baltoro::SerialiseResult(result.value()) != bytes) std::abort();
 }
 
 }  // namespace

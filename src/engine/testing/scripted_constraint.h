@@ -8,6 +8,7 @@
 // and, before the first set of ids, words that make trouble:
 //
 //   make-error  make-throw  make-slow=MS   when it is made
+//   make-hold                              made once the factory is told to Release()
 //   slow=MS                                each mask takes that long
 //   fill-throw=I  fill-error=I             the mask of output token I
 //   accept-false=I  accept-throw=I         when output token I is taken
@@ -151,6 +152,7 @@ class ScriptedFactory final : public ConstraintFactory {
     Script script = Script::Parse(request.constraint);
     const int slow = script.MillisecondsOf("make-slow");
     if (slow > 0) std::this_thread::sleep_for(std::chrono::milliseconds(slow));
+    if (script.trouble.contains("make-hold")) released_.wait(false);
     if (script.trouble.contains("make-error")) return InvalidArgument("the script makes no sense");
     if (script.trouble.contains("make-throw")) throw std::bad_alloc();
     std::unique_ptr<TokenConstraint> made =
@@ -158,8 +160,13 @@ class ScriptedFactory final : public ConstraintFactory {
     return made;
   }
   const ScriptedCalls& calls() const { return *calls_; }
+  void Release() {
+    released_ = true;
+    released_.notify_all();
+  }
 
  private:
+  std::atomic<bool> released_ = false;
   std::shared_ptr<ScriptedCalls> calls_ = std::make_shared<ScriptedCalls>();
 };
 
