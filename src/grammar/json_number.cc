@@ -439,6 +439,14 @@ Result<Expr> AddNumber(GrammarBuilder& builder, const NumberRules& rules) {
     BT_ASSIGN_OR_RETURN(
         out, AddRegex(builder, "-?(0|[1-9][0-9]{0,14})(\\.[0-9]{1,16})?", {.anchored = true}));
   }
+  if (!rules.integers || !rules.excluded.empty()) {
+    // No more digits than a double tells apart: none is rounded to what may not come.
+    BT_ASSIGN_OR_RETURN(
+        const Expr exact,
+        AddRegex(builder, "-?([0-9]{1,9}(\\.[0-9]{1,6})?|[0-9]{1,13}(\\.[0-9]{1,2})?)|-?[0-9]+",
+                 {.anchored = true}));
+    out = builder.And(out, exact);
+  }
   if (!rules.integers) {
     BT_ASSIGN_OR_RETURN(const Expr broken,
                         AddRegex(builder, "[-0-9]+\\.[0-9]*[1-9]", {.anchored = true}));

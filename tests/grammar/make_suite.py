@@ -26,6 +26,11 @@ DIALECTS = {
     "draft4": jsonschema.Draft4Validator,
 }
 
+OLD = {
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft4": "http://json-schema.org/draft-04/schema#",
+}
+
 
 def agrees(dialect, schema, test):
     try:
@@ -49,8 +54,8 @@ def main():
                     text = json.dumps(schema)
                 if "json-schema.org" in text or "$dynamicRef" in text or "$vocabulary" in text:
                     continue
-                if dialect == "draft4" and isinstance(schema, dict):
-                    schema = {"$schema": "http://json-schema.org/draft-04/schema#", **schema}
+                if dialect in OLD and isinstance(schema, dict):
+                    schema = {"$schema": OLD[dialect], **schema}
                 case = {"name": f"{dialect}/{name}: {group['description']}", "schema": schema, "valid": [],
                         "invalid": []}
                 for test in group["tests"]:

@@ -6,6 +6,7 @@ grammar. Each must be JSON without repeated declared keys, and valid. Schemas of
 drawn from too, but only have to give JSON.
 """
 import argparse
+import decimal
 import json
 import pathlib
 import subprocess
@@ -20,8 +21,15 @@ def load(text):
     return json.loads(text, object_pairs_hook=pairs, parse_constant=lambda name: sys.exit(f"{name} in {text!r}"))
 
 
+def multiple_of(validator, factor, value, schema):
+    """As the standard says it; jsonschema divides doubles, to which 19.99 is no multiple of 0.01."""
+    if validator.is_type(value, "number") and decimal.Decimal(str(value)) % decimal.Decimal(str(factor)) != 0:
+        yield jsonschema.ValidationError(f"{value} is not a multiple of {factor}")
+
+
 def judge(schema):
     cls = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    cls = jsonschema.validators.extend(cls, {"multipleOf": multiple_of})
     return cls(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 
 
