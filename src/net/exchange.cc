@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <iterator>
 
@@ -57,7 +58,8 @@ Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing)
       io_index_(io->index()),
       connection_(connection),
       framing_(framing),
-      stream_buffer_bytes_(io->options().stream_buffer_bytes) {}
+      stream_buffer_bytes_(io->options().stream_buffer_bytes),
+      unsent_max_(stream_buffer_bytes_) {}
 
 void Exchange::Queue() {
   if (queued_) return;
@@ -111,7 +113,11 @@ bool Exchange::Write(std::string_view bytes) {
   if (gone_) return false;
   if (bytes.empty() || framing_.head) return true;  // an empty chunk would end the stream
   const size_t waiting = inbox_.size() + unsent_.load(std::memory_order_relaxed);
-  if (waiting + bytes.size() > stream_buffer_bytes_) {
+  // One large write says nothing about the client; that it stays behind afterwards does.
+  if (waiting <= stream_buffer_bytes_ && bytes.size() > stream_buffer_bytes_) {
+    unsent_max_ = std::max(unsent_max_, waiting + bytes.size() + stream_buffer_bytes_);
+  }
+  if (waiting + bytes.size() > unsent_max_) {
     aborted_ = true;
     Queue();
     gone_ = true;

@@ -68,6 +68,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   const size_t stream_buffer_bytes_;
 
   mutable std::mutex mutex_;
+  size_t unsent_max_;  // stream_buffer_bytes_, and room for single writes that are larger
   Phase phase_ = Phase::kOpen;
   std::string inbox_;
   bool queued_ = false;

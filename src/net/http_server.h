@@ -36,10 +36,12 @@ struct HttpServerOptions {
   Seconds body_deadline = 120;              // from the end of the headers; then 408
   double body_bytes_per_second_min = 1024;  // after the grace; then 408
   Seconds body_rate_grace = 10;
-  Seconds keep_alive_idle = 30;              // between requests; then the connection is closed
-  size_t requests_per_connection = 1000;     // then it is closed
-  size_t connections = 8192;                 // of all threads; over: accepting pauses
-  size_t stream_buffer_bytes = 1 << 20;      // unsent bytes of one stream; over: aborted
+  Seconds keep_alive_idle = 30;           // between requests; then the connection is closed
+  size_t requests_per_connection = 1000;  // then it is closed
+  size_t connections = 8192;              // of all threads; over: accepting pauses
+  // Unsent bytes of one stream; over: aborted. A single write that is larger is let through and
+  // raises the bound of its stream by its size.
+  size_t stream_buffer_bytes = 1 << 20;
   size_t held_body_bytes = size_t{1} << 30;  // of all unfinished requests; over: 503
   Seconds write_stall = 60;                  // a client that takes next to nothing; then aborted
   double write_bytes_per_second_min = 1024;  // what "next to nothing" is

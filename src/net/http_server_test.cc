@@ -285,6 +285,20 @@ TEST(HttpServerTest, AbortsASlowReaderAtItsBufferLimit) {
   EXPECT_FALSE(responder.Write("more"));
 }
 
+TEST(HttpServerTest, LetsOneLargeWriteThroughAndNotASecondOne) {
+  Kept kept;
+  const auto server = StartServer({.send_buffer_bytes = 16 << 10}, kept.Handler());
+  RawClient client(server->port(), /*receive_buffer=*/16 << 10);
+  client.Send(kGet);
+  Responder responder = kept.Next();
+  responder.StartStream(200);
+
+  EXPECT_TRUE(responder.Write(std::string(4 << 20, 'a')));
+  EXPECT_TRUE(responder.Write("b"));
+  EXPECT_FALSE(responder.Write(std::string(4 << 20, 'c')));
+  EXPECT_TRUE(responder.client_gone());
+}
+
 TEST(HttpServerTest, AbortsAReaderThatTakesNothing) {
   Kept kept;
   const auto server =

@@ -181,6 +181,7 @@ std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& 
   TruncatePrompt(fields, limits, prompt);
   const auto prompt_tokens = static_cast<int64_t>(prompt.size());
   if (auto error = FitToPrompt(prompt_tokens, limits, std::nullopt, fields)) return error;
+  if (auto error = CheckPromptLogprobs(prompt_tokens, fields)) return error;
 
   out.options = OptionsOf(fields);
   EventParserOptions& parser = out.options.parser;

@@ -224,6 +224,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
   out.options = OptionsOf(fields);
   out.options.parser.reasoning = false;
   out.options.parser.tools = false;
+  int64_t all_prompt_tokens = 0;
   for (CompletionPrompt& given : completion.prompts) {
     std::vector<TokenId> prompt;
     if (auto* text = std::get_if<std::string>(&given)) {
@@ -237,6 +238,8 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
     const auto prompt_tokens = static_cast<int64_t>(prompt.size());
     const int64_t implied = kCompletionMaxTokens;
     if (auto error = FitToPrompt(prompt_tokens, limits, implied, fitted)) return error;
+    all_prompt_tokens += prompt_tokens;
+    if (auto error = CheckPromptLogprobs(all_prompt_tokens, fields)) return error;
     out.prompts.push_back(MakeRequest(fitted, std::move(prompt), config_.eos_ids, NextSeed()));
   }
   return std::nullopt;

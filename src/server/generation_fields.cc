@@ -17,6 +17,7 @@ constexpr size_t kBadWordBytesMax = 256;
 constexpr int64_t kChoiceLengthsMax = 4;  // n * max_tokens, in lengths of the model
 constexpr int64_t kTextBytesPerToken = 16;
 constexpr size_t kTextBytesMore = 1 << 20;
+constexpr int64_t kPromptLogprobsMax = 1 << 18;  // of one answer, about 20 MiB of JSON
 
 // Fields of features that are not here yet: refused, because ignoring them would change the answer
 // silently.
@@ -204,6 +205,15 @@ std::optional<ApiError> FitToPrompt(int64_t prompt_tokens,
                          fields.n, fields.max_tokens, kChoiceLengthsMax, limits.max_model_len));
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> CheckPromptLogprobs(int64_t prompt_tokens, const GenerationFields& fields) {
+  const int64_t shown = fields.sampling.prompt_logprobs + int64_t{1};  // of each prompt token
+  if (shown * prompt_tokens <= kPromptLogprobsMax) return std::nullopt;
+  return BadRequest(
+      "prompt_logprobs",
+      fmt::format("prompt_logprobs: {} tokens with {} log-probabilities each are more than {}",
+                  prompt_tokens, shown, kPromptLogprobsMax));
 }
 
 std::optional<ApiError> CheckTextSize(std::string_view field,

@@ -83,6 +83,9 @@ std::optional<ApiError> FitToPrompt(int64_t prompt_tokens,
                                     std::optional<int64_t> implied,
                                     GenerationFields& fields);
 
+// Whether the log-probabilities of so many prompt tokens, those of all prompts, fit in one answer.
+std::optional<ApiError> CheckPromptLogprobs(int64_t prompt_tokens, const GenerationFields& fields);
+
 // Whether a text of so many bytes can fit at all; checked before it is encoded.
 std::optional<ApiError> CheckTextSize(std::string_view field,
                                       size_t bytes,

@@ -1,0 +1,306 @@
+// What a conversation becomes on its way to the engine: prompt, constraint, parser.
+
+#include <set>
+#include <thread>
+#include "grammar/constraint_factory.h"
+#include "grammar/output_constraint.h"
+
+#include "server/server_fixture.h"
+
+namespace baltoro {
+namespace {
+
+const Json kWeather = {
+    {"type", "function"},
+    {"function",
+     {{"name", "get_weather"},
+      {"parameters",
+       {{"type", "object"},
+        {"properties", {{"city", {{"type", "string"}, {"enum", {"Oslo", "Rome"}}}}}},
+        {"required", {"city"}},
+        {"additionalProperties", false}}}}}};
+const Json kInstant = {{"thinking", false}};
+
+Json Call(const char* id, const char* name) {
+  return {{"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", "{}"}}}};
+}
+
+class ChatPipelineTest : public test::ServerFixture {
+ protected:
+  void SetUp() override { Restart("</think>ok"); }
+
+  // A server with a model that says `text`.
+  void Restart(const std::string& text, ServerConfig config = DefaultConfig()) {
+    if (server_ != nullptr) server_->SetEngine(nullptr);
+    engine_.reset();
+    server_.reset();
+    Start(Says(text), std::move(config));
+    ASSERT_FALSE(HasFatalFailure());
+    factory_ = MakeConstraintFactory(
+        TokenTrie::Make(*tokenizer_, static_cast<int32_t>(test::kTestVocabulary)));
+  }
+
+  const Request& Last() {
+    submitted_ = engine_->submitted();
+    EXPECT_FALSE(submitted_.empty());
+    return submitted_.back();
+  }
+  std::string Prompt() { return tokenizer_->Decode(Last().prompt, false); }
+  OutputConstraint Constraint() {
+    auto parsed = OutputConstraint::Parse(Last().constraint);
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    return parsed.ok() ? std::move(parsed).value() : OutputConstraint();
+  }
+
+  // Whether the engine would let the model write this and end.
+  bool MayWrite(const std::string& text) {
+    auto made = factory_->Make(Last());
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    if (!made.ok()) return false;
+    for (const TokenId id : Ids(text + "<|im_end|>")) {
+      std::vector<uint32_t> mask(static_cast<size_t>(test::kTestVocabulary + 31) / 32, ~0u);
+      made.value()->FillMask({}, mask);
+      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0) return false;
+      if (!made.value()->Accept(id)) return false;
+    }
+    return true;
+  }
+  static std::string Section(const std::string& calls) {
+    return "<|tool_calls_section_begin|>" + calls + "<|tool_calls_section_end|>";
+  }
+  static std::string Written(const std::string& id, const std::string& arguments) {
+    return "<|tool_call_begin|>" + id + "<|tool_call_argument_begin|>" + arguments +
+           "<|tool_call_end|>";
+  }
+
+  std::shared_ptr<ConstraintFactory> factory_;
+  std::vector<Request> submitted_;
+};
+
+TEST_F(ChatPipelineTest, CallsOfTheHistoryAreNumberedAndNewOnesGoOn) {
+  const Json messages = {
+      {{"role", "user"}, {"content", "a"}},
+      {{"role", "assistant"},
+       {"content", nullptr},
+       {"tool_calls", {Call("call_x", "get_weather"), Call("call_y", "get_time")}}},
+      {{"role", "tool"}, {"tool_call_id", "call_y"}, {"content", "noon"}},
+      {{"role", "tool"}, {"tool_call_id", "call_x"}, {"content", "rain"}}};
+  ASSERT_EQ(Chat({{"messages", messages}, {"tools", {kWeather}}}).status, 200);
+  EXPECT_NE(Prompt().find("<|tool_call_begin|>functions.get_weather:0<|"), std::string::npos);
+  EXPECT_NE(Prompt().find("## Return of functions.get_time:1\nnoon"), std::string::npos);
+  EXPECT_NE(Prompt().find("## Return of functions.get_weather:0\nrain"), std::string::npos);
+  EXPECT_EQ(Prompt().find("call_x"), std::string::npos);
+  EXPECT_TRUE(
+      MayWrite("hm</think>" + Section(Written("functions.get_weather:2", "{\"city\": \"Oslo\"}"))));
+  EXPECT_FALSE(
+      MayWrite("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"))));
+
+  ServerConfig verbatim = DefaultConfig();
+  verbatim.normalise_tool_call_ids = false;
+  Restart("</think>ok", std::move(verbatim));
+  ASSERT_EQ(Chat({{"messages", messages}, {"tools", {kWeather}}}).status, 200);
+  EXPECT_NE(Prompt().find("## Return of call_y\nnoon"), std::string::npos);
+}
+
+TEST_F(ChatPipelineTest, AResultWithoutACallIsRefused) {
+  const test::Answer answer = Chat({{"messages", {{{"role", "tool"}, {"content", "x"}}}}});
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.error()["param"], "messages");
+}
+
+TEST_F(ChatPipelineTest, DeclaredToolsAreHeldToTheirSchemas) {
+  ASSERT_EQ(Chat({{"tools", {kWeather}}}).status, 200);
+  const std::string good = Written("functions.get_weather:0", "{\"city\": \"Oslo\"}");
+  EXPECT_TRUE(MayWrite("anything</think>free text"));
+  EXPECT_TRUE(MayWrite("anything</think>free text" + Section(good)));
+  EXPECT_TRUE(MayWrite("no end of thinking" + Section(good)));
+  EXPECT_FALSE(MayWrite("thinking without an answer"));
+  EXPECT_FALSE(MayWrite("</think>" + Section(Written("functions.get_weather:0", "{}"))));
+  EXPECT_FALSE(MayWrite("</think>" + Section(Written("functions.other:0", "{}"))));
+  EXPECT_TRUE(MayWrite("</think>" +
+                       Section(good + Written("functions.get_weather:1", "{\"city\": \"Rome\"}"))));
+
+  ASSERT_EQ(Chat({{"tools", {kWeather}}, {"parallel_tool_calls", false}}).status, 200);
+  EXPECT_FALSE(MayWrite(
+      "</think>" + Section(good + Written("functions.get_weather:1", "{\"city\": \"Rome\"}"))));
+
+  ASSERT_EQ(Chat({{"tools", {kWeather}}, {"constrain_tools", false}}).status, 200);
+  EXPECT_EQ(Last().constraint, "");
+  ServerConfig raw = DefaultConfig();
+  raw.tool_parser = false;
+  Restart("</think>ok", std::move(raw));
+  ASSERT_EQ(Chat({{"tools", {kWeather}}}).status, 200);
+  EXPECT_EQ(Last().constraint, "");
+  EXPECT_EQ(Chat({{"tools", {kWeather}}, {"tool_choice", "required"}}).status, 400);
+}
+
+TEST_F(ChatPipelineTest, TheClientMayChooseForTheModel) {
+  const std::string good = Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"));
+  Json body = {{"tools", {kWeather}}, {"chat_template_kwargs", kInstant}};
+  body["tool_choice"] = "none";
+  ASSERT_EQ(Chat(body).status, 200);
+  EXPECT_TRUE(MayWrite("text"));
+  EXPECT_FALSE(MayWrite(good));
+
+  body["tool_choice"] = "required";
+  ASSERT_EQ(Chat(body).status, 200);
+  EXPECT_TRUE(MayWrite(good));
+  EXPECT_FALSE(MayWrite("text"));
+  EXPECT_FALSE(MayWrite("text" + good));
+
+  Json other = kWeather;
+  other["function"]["name"] = "other";
+  body["tools"].push_back(other);
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "other"}}}};
+  ASSERT_EQ(Chat(body).status, 200);
+  EXPECT_FALSE(MayWrite(good));
+  EXPECT_TRUE(MayWrite(Section(Written("functions.other:0", "{\"city\": \"Oslo\"}"))));
+}
+
+TEST_F(ChatPipelineTest, ANamedChoiceEndsWithStop) {
+  Restart("</think>" + Section(Written("functions.get_weather:0", "{}")));
+  Json body = {{"tools", {kWeather}}};
+  EXPECT_EQ(Chat(body).json()["choices"][0]["finish_reason"], "tool_calls");
+  body["tool_choice"] = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
+  EXPECT_EQ(Chat(body).json()["choices"][0]["finish_reason"], "stop");
+}
+
+TEST_F(ChatPipelineTest, FormsHoldAfterThinking) {
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"n", {{"type", "integer"}, {"maximum", 9}}}}},
+                       {"required", {"n"}}};
+  const Json format = {{"type", "json_schema"},
+                       {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+  for (const Json& body :
+       {Json{{"response_format", format}}, Json{{"structured_outputs", {{"json", schema}}}},
+        Json{{"guided_json", schema}}}) {
+    ASSERT_EQ(Chat(body).status, 200);
+    EXPECT_TRUE(MayWrite("Let me think.</think>{\"n\": 7}")) << body;
+    EXPECT_FALSE(MayWrite("Let me think.</think>{\"n\": 10}")) << body;
+    EXPECT_FALSE(MayWrite("Let me think.</think>Sure!")) << body;
+    ASSERT_EQ(Complete(body).status, 200);
+    EXPECT_TRUE(MayWrite("{\"n\": 7}")) << body;
+    EXPECT_FALSE(MayWrite("x")) << body;
+  }
+  ASSERT_EQ(Chat({{"response_format", {{"type", "json_object"}}}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>{\"any\": [1, null]}"));
+  EXPECT_FALSE(MayWrite("</think>[]"));
+  ASSERT_EQ(Chat({{"guided_regex", "[ab]{2}"}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>ab"));
+  EXPECT_FALSE(MayWrite("</think>abc"));
+  ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>no"));
+  EXPECT_FALSE(MayWrite("</think>maybe"));
+  ASSERT_EQ(Chat({{"guided_grammar", "root ::= \"a\" root | \"b\""}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>aab"));
+  EXPECT_FALSE(MayWrite("</think>aa"));
+  // With tools as well: one or the other.
+  ASSERT_EQ(Chat({{"response_format", format}, {"tools", {kWeather}}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>{\"n\": 7}"));
+  EXPECT_TRUE(
+      MayWrite("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"))));
+  EXPECT_FALSE(MayWrite("</think>text"));
+}
+
+TEST_F(ChatPipelineTest, WithoutAReasoningParserAFormHoldsFromTheStart) {
+  ServerConfig raw = DefaultConfig();
+  raw.reasoning_parser = false;
+  Restart("</think>ok", std::move(raw));
+  ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}}).status, 200);
+  EXPECT_TRUE(MayWrite("no"));
+  EXPECT_FALSE(MayWrite("hm</think>no"));
+}
+
+TEST_F(ChatPipelineTest, WhatCannotBeEnforcedIsRefusedOrTold) {
+  Json tool = kWeather;
+  tool["function"]["parameters"]["properties"]["city"] = {{"type", "string"},
+                                                          {"format", "no-such-format"}};
+  const test::Answer told = Chat({{"tools", {tool}}});
+  EXPECT_EQ(told.status, 200);
+  EXPECT_NE(told.Header("x-baltoro-unchecked").find("tools[0].function.parameters"),
+            std::string::npos)
+      << told.Header("x-baltoro-unchecked");
+  // Known from now on, and told again; streams tell it too.
+  EXPECT_EQ(Chat({{"tools", {tool}}, {"stream", true}}).Header("x-baltoro-unchecked"),
+            told.Header("x-baltoro-unchecked"));
+  EXPECT_EQ(Chat({{"tools", {kWeather}}}).Header("x-baltoro-unchecked"), "");
+
+  tool["function"]["strict"] = true;
+  const test::Answer refused = Chat({{"tools", {tool}}});
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.error()["param"], "tools");
+  EXPECT_NE(refused.error()["message"].get<std::string>().find("format"), std::string::npos);
+
+  const auto error = [&](const Json& body) { return Chat(body).error(); };
+  EXPECT_EQ(error({{"guided_json", {{"type", "wish"}}}})["param"], "guided_json");
+  EXPECT_EQ(error({{"guided_regex", "(a"}})["param"], "guided_regex");
+  EXPECT_EQ(error({{"structured_outputs", {{"grammar", "root ::= x"}}}})["param"],
+            "structured_outputs");
+  const Json nothing = {{"type", "string"}, {"minLength", 3}, {"maxLength", 2}};
+  EXPECT_EQ(error({{"response_format",
+                    {{"type", "json_schema"}, {"json_schema", {{"schema", nothing}}}}}})["param"],
+            "response_format");
+}
+
+TEST_F(ChatPipelineTest, ThinkingBudgetsTravel) {
+  ASSERT_EQ(Chat({{"thinking_token_budget", 3}}).status, 200);
+  const OutputConstraint constraint = Constraint();
+  EXPECT_TRUE(constraint.starts_in_reasoning);
+  EXPECT_EQ(constraint.thinking_budget, 3);
+  EXPECT_FALSE(constraint.grammar);
+  EXPECT_FALSE(MayWrite("aaa bbb ccc ddd eee fff</think>x"));
+  ASSERT_EQ(Chat({{"thinking_token_budget", 0}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>x"));
+  EXPECT_FALSE(MayWrite("a</think>x"));
+  ASSERT_EQ(Chat({{"thinking_token_budget", 0}, {"chat_template_kwargs", kInstant}}).status, 200);
+  EXPECT_TRUE(MayWrite("x"));
+  ASSERT_EQ(Chat({}).status, 200);
+  EXPECT_EQ(Last().constraint, "");
+}
+
+TEST_F(ChatPipelineTest, BadWordsAreBannedWithAndWithoutASpace) {
+  ASSERT_EQ(Chat({{"bad_words", {"the"}}, {"chat_template_kwargs", kInstant}}).status, 200);
+  EXPECT_EQ(Constraint().banned_sequences.front(), Ids("the"));
+  EXPECT_FALSE(MayWrite("the"));
+  ASSERT_EQ(Complete({{"bad_words", {"zq jx"}}}).status, 200);
+  EXPECT_TRUE(MayWrite("zq"));
+  EXPECT_FALSE(MayWrite("zq jx"));
+}
+
+TEST_F(ChatPipelineTest, ManyRequestsShareOneGrammar) {
+  std::vector<std::jthread> clients;
+  std::atomic<int> answered = 0;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      for (int n = 0; n < 20; ++n) {
+        if (Chat({{"tools", {kWeather}}}).status == 200) ++answered;
+      }
+    });
+  }
+  clients.clear();
+  EXPECT_EQ(answered, 160);
+  std::set<std::string> constraints;
+  for (const Request& request : engine_->submitted()) constraints.insert(request.constraint);
+  EXPECT_EQ(constraints.size(), 1u);
+}
+
+TEST_F(ChatPipelineTest, WhatTooManyWaitForIsRefused) {
+  ServerConfig config = DefaultConfig();
+  config.compiling = {.jobs = 1, .bytes = 1};
+  Restart("</think>ok", std::move(config));
+  std::vector<std::jthread> clients;
+  std::atomic<int> refused = 0, answered = 0;
+  for (int i = 0; i < 16; ++i) {
+    clients.emplace_back([&, i] {
+      const test::Answer answer = Chat({{"guided_regex", "[a-z]{1,2000}" + std::to_string(i)}});
+      answered += answer.status == 200;
+      refused += answer.status == 429;
+    });
+  }
+  clients.clear();
+  EXPECT_EQ(answered + refused, 16);
+  EXPECT_GT(answered, 0);
+}
+
+}  // namespace
+}  // namespace baltoro
