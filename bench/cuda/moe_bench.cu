@@ -91,9 +91,8 @@ class Bench {
     }
     std::sort(times.begin(), times.end());
     bandwidth_ = static_cast<double>(count) * 16 / (times[times.size() / 2] * 1e-3);
-    std::printf("%s, read bandwidth %.2f TB/s, H %d I %d experts %d of %d\n",
-                device.name, bandwidth_ / 1e12, options.hidden, options.intermediate, kTopK,
-                kExperts);
+    std::printf("%s, read bandwidth %.2f TB/s, H %d I %d experts %d of %d\n", device.name,
+                bandwidth_ / 1e12, options.hidden, options.intermediate, kTopK, kExperts);
   }
   ~Bench() { cudaStreamDestroy(stream_); }
 
@@ -143,11 +142,11 @@ class Bench {
     const double second = Time(banks, [&](int i) { bank(i, kRoute | kGateUp | kDown); });
     const double needed = distinct_ * (gate_up_bytes_ + down_bytes_);
     const double floor_us = needed / bandwidth_ * 1e6;
-    const double tflops = 6.0 * tokens * kTopK * options_.hidden * options_.intermediate / all / 1e6;
-    std::printf(
-        "%5d %-7s %6.1f %7.1f | %8.1f %8.1f %5.1f%% %7.1f | %6.1f %8.1f %8.1f %8.1f\n",
-        tokens, zipf ? "zipf" : "uniform", distinct_, needed / 1e6, floor_us, all,
-        100 * floor_us / all, tflops, route, first - route, second - first, all - second);
+    const double tflops =
+        6.0 * tokens * kTopK * options_.hidden * options_.intermediate / all / 1e6;
+    std::printf("%5d %-7s %6.1f %7.1f | %8.1f %8.1f %5.1f%% %7.1f | %6.1f %8.1f %8.1f %8.1f\n",
+                tokens, zipf ? "zipf" : "uniform", distinct_, needed / 1e6, floor_us, all,
+                100 * floor_us / all, tflops, route, first - route, second - first, all - second);
     std::fflush(stdout);
   }
 
@@ -223,7 +222,7 @@ class Bench {
     const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
     const MoeForm form = ChooseMoeForm(shape, args);
     const bool wide = form == MoeForm::kWide;
-    BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
+    BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
     if (parts & kRoute) {
       BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
     }
@@ -274,7 +273,9 @@ int Run(int argc, char** argv) {
     }
   }
   Bench bench(options);
-  std::printf("                       MB |  floor us      us  floor  TFLOP/s |  route   gate/up     down   combine\n");
+  std::printf(
+      "                       MB |  floor us      us  floor  TFLOP/s |  route   gate/up     down   "
+      "combine\n");
   for (const bool zipf : {false, true}) {
     if (zipf ? !options.zipf : !options.uniform) continue;
     for (const int tokens : options.tokens) bench.Row(tokens, zipf);
@@ -285,4 +286,6 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace baltoro::cuda::moe_test
 
-int main(int argc, char** argv) { return baltoro::cuda::moe_test::Run(argc, argv); }
+int main(int argc, char** argv) {
+  return baltoro::cuda::moe_test::Run(argc, argv);
+}

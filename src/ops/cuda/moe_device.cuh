@@ -55,15 +55,14 @@ __device__ inline void CopyBulk(
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1], %2, [%3], %4;" ::"r"(to_shared),
-      "l"(from),
-      "r"(bytes),
-      "r"(barrier),
-      "l"(policy)
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
 
 // Returns once the kernels before this one in the stream have ended.
-__device__ inline void WaitForEarlierKernels() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ inline void WaitForEarlierKernels() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
 // Lets the next kernel start where there is room; it waits as above before it uses results.
 __device__ inline void AllowNextKernel() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -129,7 +128,8 @@ __device__ inline float SiluTimes(float gate, float up) {
   return gate / (1.0f + __expf(-gate)) * up;
 }
 
-// Launches `kernel` so that it may start while the kernel before it in the stream ends.
+// Launches `kernel`, in clusters of `cluster` blocks, so that it may start while the kernel before
+// it in the stream ends.
 template <typename... Params, typename... Given>
 Status LaunchOverlapped(const char* what,
                         void (*kernel)(Params...),
@@ -137,17 +137,20 @@ Status LaunchOverlapped(const char* what,
                         dim3 block,
                         size_t shared_bytes,
                         cudaStream_t stream,
+                        unsigned cluster,
                         Given&&... given) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, Params(given)...);
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));

@@ -7,7 +7,9 @@
 namespace baltoro::cuda {
 namespace {
 
-int64_t Align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t Align(int64_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
 
 Status Check(const MoeShape& s) {
   if (s.slots < 1 || s.slots > 1024) return InvalidArgument("MoE: slots outside 1..1024");
@@ -24,7 +26,9 @@ Status Check(const MoeShape& s) {
   return Status();
 }
 
-bool Aligned(const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; }
+bool Aligned(const void* p, uintptr_t to) {
+  return reinterpret_cast<uintptr_t>(p) % to == 0;
+}
 
 // Offsets of the workspace's parts; the last is its size.
 struct Cut {
@@ -47,21 +51,22 @@ Cut Offsets(const MoeShape& s) {
 
 }  // namespace
 
-Result<int32_t> MoeBlocks() {
+Result<int32_t> MoeBlocks(MoeForm form) {
   int device = 0, count = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
   }
   if (error != cudaSuccess) return Status(Code::kUnavailable, cudaGetErrorString(error));
+  count = form == MoeForm::kStreaming ? count * kStreamingBlocks : std::max(1, count / kWideTeam);
   return std::min(count, kMaxBlocks);
 }
 
 MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   if (args.form != MoeForm::kAuto) return args.form;
-  // Measured, docs/measured/cuda-moe.md: from about 10 rows an expert.
+  // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
-  return entries > 10 * static_cast<int64_t>(shape.slots) ? MoeForm::kWide : MoeForm::kStreaming;
+  return entries > 12 * static_cast<int64_t>(shape.slots) ? MoeForm::kWide : MoeForm::kStreaming;
 }
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
@@ -106,7 +111,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   }
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   const MoeForm form = ChooseMoeForm(shape, args);
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
   BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
   if (form == MoeForm::kWide) {
     BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));

@@ -14,7 +14,8 @@
 //   - streaming (small T): mma.m16n8k16 with weights as the rows, so that few tokens waste nothing;
 //     bound by the bytes of the chosen experts;
 //   - wide (large T): wgmma, weights widened in registers.
-// Each form gives a row the same bits whatever rows are beside it; the two forms differ by rounding.
+// Each form gives a row the same bits whatever rows are beside it; the two forms differ by
+// rounding.
 //
 // Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
 // bytes over the card's read bandwidth. Of the wide form: T k * 6 I H operations over the card's

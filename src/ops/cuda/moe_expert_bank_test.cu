@@ -1,5 +1,4 @@
 // The INT4 expert bank against plain loops in double over the checkpoint's own form of the weights.
-// A program of its own: returns 0 if all is right, 77 without a GPU.
 
 #include <cmath>
 #include <cstring>
@@ -7,15 +6,13 @@
 #include <string>
 
 #include "ops/cuda/moe_test_support.cuh"
+#include "support/gpu_test.h"
 
 namespace baltoro::cuda::moe_test {
 namespace {
 
-int failures = 0;
-
 void Fail(const std::string& what) {
-  ++failures;
-  std::printf("FAIL %s\n", what.c_str());
+  ::baltoro::testing::ReportFailure(__FILE__, __LINE__, what);
 }
 
 enum class Routing { kRandom, kSameForAll, kWithHoles };
@@ -88,7 +85,8 @@ std::vector<double> Reference(const Bank& bank, const Step& step) {
   const Memory<int32_t> slots(step.slots);
   const Memory<float> weights(step.weights);
   const int64_t entries = static_cast<int64_t>(step.tokens) * s.top_k;
-  Memory<double> middle(entries * s.intermediate), out(static_cast<int64_t>(step.tokens) * s.hidden);
+  Memory<double> middle(entries * s.intermediate),
+      out(static_cast<int64_t>(step.tokens) * s.hidden);
   const ReferenceParams p = {reinterpret_cast<const __nv_bfloat16*>(x.get()),
                              slots.get(),
                              weights.get(),
@@ -172,10 +170,10 @@ void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& 
                            std::to_string(static_cast<int>(routing)) + " form " +
                            std::to_string(static_cast<int>(form));
   // Shares are rounded to bf16 (2^-9 at most, about 1.7e-3 on average).
-  const bool good = worst < 4e-3;
-  std::printf("%-64s relative error %.2e (row %d) %s\n", name.c_str(), worst, worst_row,
-              good ? "ok" : "");
-  if (!good) Fail(name);
+  if (!(worst < 4e-3)) {
+    Fail(name + ": relative error " + std::to_string(worst) + " in row " +
+         std::to_string(worst_row));
+  }
 }
 
 // A row's bits must not depend on the rows beside it.
@@ -194,12 +192,70 @@ void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
       Fail("row " + std::to_string(t) + " alone differs");
     }
   }
-  std::printf("rows alone: form %d done\n", static_cast<int>(form));
 }
 
-// The launch refuses what it cannot do, and says so.
-void CheckRefusals() {
-  MoeShape s = {16, 256, 128, 4, 8};
+const auto kForms = {MoeForm::kStreaming, MoeForm::kWide};
+// The pocket model's bank, and one whose sizes no piece divides.
+const auto kSmallShapes = {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}};
+
+GPU_TEST(MoeExpertBankTest, SmallBanksAgreeWithPlainLoops) {
+  Random random = {1};
+  for (const MoeShape& shape : kSmallShapes) {
+    const Bank bank(shape, random);
+    for (const MoeForm form : kForms) {
+      for (const int tokens : {1, 2, 7, 8, 9, 63, 64, 65, 257}) {
+        Check(bank, tokens, Routing::kRandom, form, random);
+      }
+      for (const int tokens : {1, 33, 130}) Check(bank, tokens, Routing::kSameForAll, form, random);
+    }
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, ExpertsHeldElsewhereAndPaddingRowsAreLeftOut) {
+  Random random = {2};
+  for (const MoeShape& shape : kSmallShapes) {
+    const Bank bank(shape, random);
+    for (const MoeForm form : kForms) {
+      for (const int tokens : {1, 4, 33, 130}) {
+        Check(bank, tokens, Routing::kWithHoles, form, random);
+      }
+    }
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, ManyTokensRouteThroughSeveralBlocks) {
+  Random random = {3};
+  const Bank bank({16, 256, 128, 4, 0}, random);
+  for (const MoeForm form : kForms) {
+    for (const int tokens : {300, 2047, 5000}) {
+      Check(bank, tokens, Routing::kRandom, form, random);
+    }
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, BanksOfTheFamilyAgreeWithPlainLoops) {
+  Random random = {4};
+  for (const MoeForm form : kForms) {
+    const Bank rank({24, 7168, 256, 8, 0}, random);
+    for (const int tokens : {1, 3, 16, 65, 200, 700}) {
+      Check(rank, tokens, Routing::kRandom, form, random);
+    }
+    Check(rank, 40, Routing::kWithHoles, form, random);
+    const Bank whole({8, 7168, 2048, 8, 0}, random);
+    for (const int tokens : {1, 5, 40}) Check(whole, tokens, Routing::kRandom, form, random);
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, ARowsBitsDoNotDependOnTheRowsBesideIt) {
+  Random random = {5};
+  for (const MoeShape& shape : kSmallShapes) {
+    const Bank bank(shape, random);
+    for (const MoeForm form : kForms) CheckRowsAlone(bank, form, random);
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, TheLaunchRefusesWhatItCannotDo) {
+  const MoeShape s = {16, 256, 128, 4, 8};
   MoeInt4Args args;
   if (MoeWorkspaceBytes({16, 200, 128, 4, 8}).ok()) Fail("hidden 200 was taken");
   if (MoeWorkspaceBytes({2000, 256, 128, 4, 8}).ok()) Fail("2000 slots were taken");
@@ -211,45 +267,18 @@ void CheckRefusals() {
   if (LaunchMoeInt4(s, args, nullptr).ok()) Fail("no workspace was taken");
   args.tokens = 0;
   if (!LaunchMoeInt4(s, args, nullptr).ok()) Fail("no tokens were refused");
-}
-
-int Run(bool small) {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::printf("skipped: no GPU\n");
-    return 77;
-  }
-  Random random = {20261121};
-  CheckRefusals();
-  const auto forms = {MoeForm::kStreaming, MoeForm::kWide};
-  for (const MoeForm form : forms) {
-    for (const MoeShape& shape : {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}}) {
-      const Bank bank(shape, random);
-      for (const int tokens : {1, 2, 7, 8, 9, 63, 64, 65, 257}) {
-        Check(bank, tokens, Routing::kRandom, form, random);
-      }
-      for (const int tokens : {1, 33, 130}) {
-        Check(bank, tokens, Routing::kSameForAll, form, random);
-        Check(bank, tokens, Routing::kWithHoles, form, random);
-      }
-      CheckRowsAlone(bank, form, random);
-    }
-    if (small) continue;
-    const Bank family({24, 7168, 256, 8, 0}, random);
-    for (const int tokens : {1, 3, 16, 65, 200, 700}) {
-      Check(family, tokens, Routing::kRandom, form, random);
-    }
-    Check(family, 40, Routing::kWithHoles, form, random);
-    const Bank whole({8, 7168, 2048, 8, 0}, random);
-    for (const int tokens : {1, 5, 40}) Check(whole, tokens, Routing::kRandom, form, random);
-  }
-  std::printf(failures == 0 ? "all right\n" : "%d failures\n", failures);
-  return failures == 0 ? 0 : 1;
+  uint16_t packed = 0;
+  if (!PackInt4Scale(0x4200, &packed) || packed != 0x4200 + (122 << 7)) Fail("scale 32");
+  if (PackInt4Scale(0x4280, &packed)) Fail("scale 64 was taken");
+  if (PackInt4Scale(0x7f80, &packed)) Fail("an infinite scale was taken");
+  if (!PackInt4Scale(0x8000, &packed) || packed != 0x8000) Fail("scale -0");
 }
 
 }  // namespace
 }  // namespace baltoro::cuda::moe_test
 
 int main(int argc, char** argv) {
-  return baltoro::cuda::moe_test::Run(argc > 1 && std::strcmp(argv[1], "--small") == 0);
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess) devices = 0;
+  return baltoro::testing::RunGpuCases(argc, argv, devices);
 }

@@ -18,29 +18,37 @@ struct MoeTile {
 inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kWideTileRows = 128;
 
+// Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
+#ifndef BT_MOE_STREAMING_BLOCKS
+#define BT_MOE_STREAMING_BLOCKS 2
+#endif
+inline constexpr int32_t kStreamingBlocks = BT_MOE_STREAMING_BLOCKS;
+
+inline constexpr int32_t kWideTeam = 2;
+
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
   int32_t tile;
   int32_t part;
 };
-inline constexpr int32_t kMaxBlocks = 256;
+inline constexpr int32_t kMaxBlocks = 512;
 
 // The workspace, cut up.
 struct MoePlan {
-  int32_t* num_tiles = nullptr;        // [1]
-  MoeTile* tiles = nullptr;            // [slots + T k / 32]
-  MoeStart* starts = nullptr;          // [kMaxBlocks + 1]
-  int32_t* order = nullptr;            // [T k] sorted row -> t * k + j
-  __nv_bfloat16* ordered = nullptr;    // [T, H] x in the wide form's column order
-  __nv_bfloat16* middle = nullptr;     // [T k, I] in sorted order
-  __nv_bfloat16* shares = nullptr;     // [T k, H] at t * k + j
+  int32_t* num_tiles = nullptr;      // [1]
+  MoeTile* tiles = nullptr;          // [slots + T k / 32]
+  MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
+  int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
+  __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
+  __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
+  __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j
 };
 
 // The form that kAuto stands for.
 MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
 
-// Blocks of a product: one a multiprocessor.
-Result<int32_t> MoeBlocks();
+// Blocks of the products; of the wide form, teams of kWideTeam.
+Result<int32_t> MoeBlocks(MoeForm form);
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 

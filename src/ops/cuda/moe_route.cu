@@ -44,10 +44,10 @@ struct RouteParams {
   MoeTile* tiles;
   MoeStart* starts;
   int32_t* order;
+  int32_t* ranks;  // [T k] scratch
 };
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
-  if (entry >= p.entries) return -1;
   const int id = p.ids[entry];
   if (id < 0 || id >= p.experts) return -1;
   const int slot = p.slot_of == nullptr ? id : p.slot_of[id];
@@ -56,13 +56,16 @@ __device__ int SlotOf(const RouteParams& p, int entry) {
 
 // The slots of every kRouteThreads-th entry from `entry` on, loaded together.
 constexpr int kBatch = 8;
-__device__ void LoadSlots(const RouteParams& p, int entry, int (&slots)[kBatch]) {
+__device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)[kBatch]) {
 #pragma unroll
-  for (int b = 0; b < kBatch; ++b) slots[b] = SlotOf(p, entry + b * kRouteThreads);
+  for (int b = 0; b < kBatch; ++b) {
+    const int at = entry + b * kRouteThreads;
+    slots[b] = at < end ? SlotOf(p, at) : -1;
+  }
 }
 
-// Passes over the weights of an expert with `count` rows, rows of each but the last, and what one of
-// `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
+// Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
+// of `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
 __device__ int Passes(bool wide, int count) {
   const int most = wide ? kWideTileRows : kStreamingTileRows;
   return (count + most - 1) / most;
@@ -85,7 +88,34 @@ __device__ uint64_t Counts(int rows, int tiles, int cost) {
          static_cast<uint64_t>(cost) << 42;
 }
 
-// One block: counts, offsets and tiles by slot, then the sorted order. The order of rows of one
+__device__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ void ClusterBarrier() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// The word at `word` of this block's shared memory, in the shared memory of block `rank`.
+__device__ int LoadFromBlock(const int32_t* word, uint32_t rank) {
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(word));
+  int value;
+  asm volatile(
+      "{\n"
+      ".reg .u32 there;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "ld.shared::cluster.s32 %0, [there];\n"
+      "}\n"
+      : "=r"(value)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return value;
+}
+
+// One cluster: counts, offsets and tiles by slot, then the sorted order; each block has a share of
+// the entries, and all know all counts. The order of rows of one
 // expert varies from run to run; no result depends on it.
 __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __shared__ int32_t counts[kRouteThreads];
@@ -93,21 +123,34 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __shared__ int32_t first_tiles[kRouteThreads];
   __shared__ uint64_t warp_sums[32];
   const int i = threadIdx.x;
+  const int rank = static_cast<int>(ClusterRank()), ranks = static_cast<int>(gridDim.x);
+  const int share = (p.entries + ranks - 1) / ranks;
+  const int begin = rank * share, end = min(p.entries, begin + share);
   if (!p.wide) AllowNextKernel();
   counts[i] = 0;
   __syncthreads();
   WaitForEarlierKernels();
   if (p.wide) AllowNextKernel();  // the next one reads x, which is there now
-  for (int e = i; e < p.entries; e += kBatch * kRouteThreads) {
+  for (int e = begin + i; e < end; e += kBatch * kRouteThreads) {
     int slots[kBatch];
-    LoadSlots(p, e, slots);
+    LoadSlots(p, e, end, slots);
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      if (slots[b] >= 0) atomicAdd(&counts[slots[b]], 1);
+      if (slots[b] >= 0) p.ranks[e + b * kRouteThreads] = atomicAdd(&counts[slots[b]], 1);
     }
   }
   __syncthreads();
-  const int count = counts[i];
+  int count = counts[i], before = 0;
+  if (ranks > 1) {
+    ClusterBarrier();
+    count = 0;
+    for (int r = 0; r < ranks; ++r) {
+      if (r == rank) before = count;
+      count += LoadFromBlock(&counts[i], r);
+    }
+    ClusterBarrier();  // none goes on to overwrite its counts before all have read them
+    counts[i] = count;
+  }
   const int tiles = Passes(p.wide, count), rows_of_pass = RowsOfPass(p.wide, count);
   const int full_cost = PassCost(p.wide, rows_of_pass);
   const int last_rows = count - (tiles - 1) * rows_of_pass;
@@ -115,18 +158,18 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
-  for (int k = 0; k < tiles; ++k) {
+  for (int k = 0; k < tiles && rank == 0; ++k) {
     const int at = k * rows_of_pass;
     const int rows = min(rows_of_pass, count - at);
     reinterpret_cast<int4*>(p.tiles)[first_tile + k] = make_int4(i, first_row + at, rows, 0);
   }
-  if (i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
+  if (rank == 0 && i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
   costs[i + 1] = static_cast<int>(sums >> 42);
   first_tiles[i] = first_tile;
   if (i == 0) costs[0] = 0;
   __syncthreads();
   const int total = costs[kRouteThreads];
-  if (i < p.blocks) {
+  if (rank == 0 && i < p.blocks) {
     const int64_t fine_target = (static_cast<int64_t>(total) << 16) * i / p.blocks;
     const int target = static_cast<int>(fine_target >> 16);
     int slot = 0;  // the last one that begins at or before the target
@@ -138,20 +181,22 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     const int within = target - costs[slot];
     const int k = max(0, min(within / its_full_cost, Passes(p.wide, rows) - 1));
     const int tile_cost = PassCost(p.wide, min(its_rows, rows - k * its_rows));
-    const int64_t fine = fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
+    const int64_t fine =
+        fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
     const int part = static_cast<int>(fine / tile_cost);
     p.starts[i] = {first_tiles[slot] + k, total == 0 ? 0 : part};
   }
-  if (i == kRouteThreads - 1) p.starts[p.blocks] = {first_tile + tiles, 0};
+  if (rank == 0 && i == kRouteThreads - 1) p.starts[p.blocks] = {first_tile + tiles, 0};
   __syncthreads();
-  counts[i] = first_row;
+  counts[i] = first_row + before;
   __syncthreads();
-  for (int e = i; e < p.entries; e += kBatch * kRouteThreads) {
+  for (int e = begin + i; e < end; e += kBatch * kRouteThreads) {
     int slots[kBatch];
-    LoadSlots(p, e, slots);
+    LoadSlots(p, e, end, slots);
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      if (slots[b] >= 0) p.order[atomicAdd(&counts[slots[b]], 1)] = e + b * kRouteThreads;
+      const int entry = e + b * kRouteThreads;
+      if (slots[b] >= 0) p.order[counts[slots[b]] + p.ranks[entry]] = entry;
     }
   }
 }
@@ -212,7 +257,8 @@ RouteParams Route(const MoeShape& shape,
           plan.num_tiles,
           plan.tiles,
           plan.starts,
-          plan.order};
+          plan.order,
+          reinterpret_cast<int32_t*>(plan.shares)};
 }
 
 }  // namespace
@@ -223,14 +269,11 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       MoeForm form,
                       int32_t blocks,
                       cudaStream_t stream) {
-  if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..256");
-  return LaunchOverlapped("MoE routing",
-                          RouteKernel,
-                          dim3(1),
-                          dim3(kRouteThreads),
-                          0,
-                          stream,
-                          Route(shape, args, plan, form, blocks));
+  if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
+  const int32_t entries = args.tokens * shape.top_k;
+  const uint32_t ranks = entries <= kRouteThreads ? 1 : entries <= 8192 ? 4 : 8;
+  return LaunchOverlapped("MoE routing", RouteKernel, dim3(ranks), dim3(kRouteThreads), 0, stream,
+                          ranks, Route(shape, args, plan, form, blocks));
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
@@ -245,8 +288,8 @@ Status LaunchMoeCombine(const MoeShape& shape,
                                 shape.top_k};
   const int columns = kCombineThreads * 8;
   const dim3 grid((shape.hidden + columns - 1) / columns, args.tokens);
-  return LaunchOverlapped(
-      "MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream, params);
+  return LaunchOverlapped("MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream,
+                          1, params);
 }
 
 }  // namespace baltoro::cuda

@@ -1,9 +1,9 @@
 // The streaming form of the expert products: few rows an expert, bound by the bytes of the weights.
 //
-// One block per multiprocessor takes an equal share of the weight strips (16 rows x all columns) of
-// the chosen experts, in order. One warp feeds a ring in shared memory with bulk copies, far ahead;
-// the others widen the 4-bit values in registers and multiply: weights are the 16 rows of the
-// matrix instruction, tokens its 8 columns, activations come through the L1 cache.
+// Each block, a few per multiprocessor, takes an equal share of the weight strips (16 rows x all
+// columns) of the chosen experts, in order. One warp feeds a ring in shared memory with bulk
+// copies, far ahead; the others widen the 4-bit values in registers and multiply: weights are the
+// 16 rows of the matrix instruction, tokens its 8 columns, activations come through the L1 cache.
 //
 // Two forms of the work. kWarpsK warps share one strip along its columns and add up at its end (the
 // long strips of gate/up); two strips of one expert are in work together where there are two, so
@@ -129,11 +129,10 @@ __device__ void FeedRing(const ProductParams& p,
           if (lane == 0) BarrierExpectBytes(full + 8 * at.stage, bytes * strips);
           __syncwarp();
           if (lane < strips) {
-            CopyBulk(ring + at.stage * F::kStageBytes + lane * F::kStripStageBytes,
-                     weights + static_cast<int64_t>((u + s) * F::kWarpsM + lane) * strip_bytes + done,
-                     bytes,
-                     full + 8 * at.stage,
-                     policy);
+            CopyBulk(
+                ring + at.stage * F::kStageBytes + lane * F::kStripStageBytes,
+                weights + static_cast<int64_t>((u + s) * F::kWarpsM + lane) * strip_bytes + done,
+                bytes, full + 8 * at.stage, policy);
           }
           at.Next();
         }
@@ -202,7 +201,8 @@ template <typename F, int kN>
 struct Rows {
   const __nv_bfloat16* in[kN];  // at this thread's first column
   int32_t entry[kN][2];         // where the thread's two results of a row go; -1: nowhere
-  float weight[kN][2];
+  static constexpr bool kKeepWeights = !F::kGateUp && kN <= 2;  // registers are short
+  float weight[kKeepWeights ? kN : 1][2];
 
   __device__ __forceinline__ Rows(const ProductParams& p, const MoeTile& tile, int lane) {
 #pragma unroll
@@ -217,10 +217,13 @@ struct Rows {
         entry[n][e] = result >= tile.count ? -1
                       : F::kGateUp         ? tile.begin + result
                                            : __ldcg(p.order + tile.begin + result);
-        weight[n][e] = kWidenUndo;
-        if (!F::kGateUp && entry[n][e] >= 0) weight[n][e] *= __ldg(p.route_weights + entry[n][e]);
+        if constexpr (kKeepWeights) weight[n][e] = Weight(p, entry[n][e]);
       }
     }
+  }
+
+  static __device__ __forceinline__ float Weight(const ProductParams& p, int at) {
+    return at < 0 ? 0 : __ldg(p.route_weights + at) * kWidenUndo;
   }
 
   template <int kFirst, int kGroups>
@@ -246,8 +249,9 @@ struct Rows {
         out[strip * 8 + g] =
             __float2bfloat16_rn(SiluTimes(c[e] * kWidenUndo, c[2 + e] * kWidenUndo));
       } else {
+        const float w = kKeepWeights ? weight[kKeepWeights ? n : 0][e] : Weight(p, entry[n][e]);
         *reinterpret_cast<__nv_bfloat162*>(out + strip * 16 + 2 * g) =
-            __floats2bfloat162_rn(c[e] * weight[n][e], c[2 + e] * weight[n][e]);
+            __floats2bfloat162_rn(c[e] * w, c[2 + e] * w);
       }
     }
   }
@@ -373,27 +377,28 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
   }
   for (int unit = first; unit < last; ++unit) {
     const int strip = unit * F::kWarpsM + warp;
-    float acc[F::kTilesPerStage][1][kN][4] = {};  // sums that do not wait for each other
+    float acc[1][kN][4] = {};
     int base = 0;
     do {
-      const uint32_t first_tile = shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
+      const uint32_t first_tile =
+          shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
       BarrierWait(shared.full + 8 * at.stage, at.parity);
 #pragma unroll
       for (int c = 0; c < F::kTilesPerStage; ++c) {
         if (strip >= strips || (!kKeep && base + c >= column_tiles)) break;
         const uint32_t tile[1] = {first_tile + c * kTileBytes};
         if constexpr (kKeep) {
-          MultiplyTiles<1, kN, 0, 4>(acc[c], tile, kept[c], lane);
+          MultiplyTiles<1, kN, 0, 4>(acc, tile, kept[c], lane);
         } else if constexpr (kN <= 2) {
           uint4 x[kN][4];
           rows.template Load<0, 4>(x, base + c);
-          MultiplyTiles<1, kN, 0, 4>(acc[c], tile, x, lane);
+          MultiplyTiles<1, kN, 0, 4>(acc, tile, x, lane);
         } else {
           uint4 x[kN][2];
           rows.template Load<0, 2>(x, base + c);
-          MultiplyTiles<1, kN, 0, 2>(acc[c], tile, x, lane);
+          MultiplyTiles<1, kN, 0, 2>(acc, tile, x, lane);
           rows.template Load<2, 2>(x, base + c);
-          MultiplyTiles<1, kN, 2, 2>(acc[c], tile, x, lane);
+          MultiplyTiles<1, kN, 2, 2>(acc, tile, x, lane);
         }
       }
       __syncwarp();
@@ -404,13 +409,7 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
     if (strip >= strips) continue;
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      float sum[4] = {};
-#pragma unroll
-      for (int c = 0; c < F::kTilesPerStage; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sum[e] += acc[c][0][n][e];
-      }
-      rows.Store(p, strip, n, lane, sum);
+      rows.Store(p, strip, n, lane, acc[0][n]);
     }
   }
 }
@@ -464,8 +463,8 @@ __device__ __noinline__ Progress<F> MultiplyLargeRun(const ProductParams& p,
 }
 
 template <typename F>
-__global__ void __launch_bounds__(F::kThreads, 1) StreamProductKernel(
-    const __grid_constant__ ProductParams p) {
+__global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
+    StreamProductKernel(const __grid_constant__ ProductParams p) {
   extern __shared__ __align__(128) char memory[];
   Shared shared;
   shared.partials = reinterpret_cast<float4*>(memory + F::kStages * F::kStageBytes);
@@ -514,24 +513,25 @@ Status Launch(const char* what, const ProductParams& params, cudaStream_t stream
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, F::kSharedBytes);
   if (error == cudaSuccess) {
     // The rest is L1, which holds the activations.
-    const int percent = std::min(100, (F::kSharedBytes + 1024) * 100 / (228 * 1024) + 1);
+    const int percent =
+        std::min(100, kStreamingBlocks * (F::kSharedBytes + 1024) * 100 / (228 * 1024) + 1);
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
   }
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
-  return LaunchOverlapped(
-      what, kernel, dim3(blocks), dim3(F::kThreads), F::kSharedBytes, stream, params);
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
+  return LaunchOverlapped(what, kernel, dim3(blocks), dim3(F::kThreads), F::kSharedBytes, stream, 1,
+                          params);
 }
 
 }  // namespace
 
 #ifndef BT_MOE_GATE_UP_FORM
-#define BT_MOE_GATE_UP_FORM 14, 1, 1, 6, 2
+#define BT_MOE_GATE_UP_FORM 8, 1, 1, 6, 2
 #endif
 #ifndef BT_MOE_DOWN_FORM
-#define BT_MOE_DOWN_FORM 1, 14, 2, 4, 1
+#define BT_MOE_DOWN_FORM 1, 8, 2, 3, 1
 #endif
 
 Status LaunchMoeStreamGateUp(const MoeShape& shape,

@@ -98,7 +98,8 @@ struct DeviceSource {
 __device__ inline double SourceWeight(
     const uint32_t* values, const uint16_t* scales, int64_t row, int64_t k, int64_t column) {
   const int q = static_cast<int>((values[row * (k / 8) + column / 8] >> (column % 8 * 4)) & 15) - 8;
-  const float scale = __uint_as_float(static_cast<uint32_t>(scales[row * (k / 32) + column / 32]) << 16);
+  const float scale =
+      __uint_as_float(static_cast<uint32_t>(scales[row * (k / 32) + column / 32]) << 16);
   return __bfloat162float(__float2bfloat16_rn(static_cast<float>(q) * scale));
 }
 

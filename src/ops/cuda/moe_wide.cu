@@ -1,12 +1,14 @@
 // The wide form of the expert products: tens of rows an expert and more, bound by arithmetic.
 //
 // A block takes 256 rows of weights (16 strips) by up to 128 tokens of one expert at a time, a
-// persistent share of all such pieces. Two warpgroups each widen twice 64 rows of 4-bit values into
-// registers, the first operand of wgmma, one 64 while the other is being multiplied; tokens are the
-// second operand, in shared memory. Four warps fill a ring: weights by bulk copies, the expert's rows of activations 16 bytes at a time. Activations are
-// read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at 8 q + 2 t + e, which
-// is how the packed weights number them (moe_int4_layout.h). A first kernel brings x into that
-// order; the middle activations are written in it.
+// persistent share of all such pieces; two blocks take neighbouring pieces of the same tokens at
+// the same time, so that the second finds the activations in the L2. Two warpgroups each widen
+// twice 64 rows of 4-bit values into registers, the first operand of wgmma, one 64 while the other
+// is being multiplied; tokens are the second operand, in shared memory. Four warps fill a ring:
+// weights by bulk copies, the expert's rows of activations 16 bytes at a time. Activations are read
+// in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at 8 q + 2 t + e, which is
+// how the packed weights number them (moe_int4_layout.h). A first kernel brings x into that order;
+// the middle activations are written in it.
 
 #include <algorithm>
 
@@ -20,10 +22,11 @@ namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStages = 4;
+constexpr int kTeam = kWideTeam;
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
-constexpr int kStrips = 2 * kConsumerWarps;  // of a piece
+constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
 constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
 constexpr int kWeightBytes = kStrips * kTileBytes;
 constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
@@ -59,20 +62,28 @@ struct Ring {
 };
 
 // Rows of the matrix instruction's second operand for a tile of `count` rows.
-__device__ __forceinline__ int Columns(int count) { return max(32, (count + 31) / 32 * 32); }
+__device__ __forceinline__ int Columns(int count) {
+  return max(32, (count + 31) / 32 * 32);
+}
 
 __device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
   const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
   return {raw.x, raw.y, raw.z, 0};
 }
 
+// Of this block's piece of a unit.
+__device__ __forceinline__ int FirstStrip(int unit_in_tile) {
+  return (unit_in_tile * kTeam + static_cast<int>(blockIdx.x) % kTeam) * kStrips;
+}
+
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
 }
 
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
 template <bool kGateUp>
-__device__ void Produce(const WideParams& p, int first, int last, int pieces, Ring ring) {
+__device__ void Produce(const WideParams& p, int first, int last, int units_per_tile, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
@@ -80,8 +91,9 @@ __device__ void Produce(const WideParams& p, int first, int last, int pieces, Ri
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = first; unit < last; ++unit) {
-    const MoeTile tile = LoadTile(p.tiles, unit / pieces);
-    const int strip = unit % pieces * kStrips;
+    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
+    const int strip = FirstStrip(unit % units_per_tile);
+    if (strip >= p.strips) continue;
     const int strips = min(kStrips, p.strips - strip);
     const int half_bytes = Columns(tile.count) * 128;
     const char* weights =
@@ -100,11 +112,8 @@ __device__ void Produce(const WideParams& p, int first, int last, int pieces, Ri
         if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
         __syncwarp();
         if (lane < strips) {
-          CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes,
-                   weights,
-                   kTileBytes,
-                   ring.Full(),
-                   policy);
+          CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes, weights,
+                   kTileBytes, ring.Full(), policy);
         }
       }
       const uint32_t to = to_row + ring.stage * kInputBytes;
@@ -157,11 +166,8 @@ __device__ __forceinline__ void StorePiece(const WideParams& p,
 
 // One piece: kN columns.
 template <bool kGateUp, int kN>
-__device__ __forceinline__ void MultiplyPiece(const WideParams& p,
-                                              const MoeTile& tile,
-                                              int first_strip,
-                                              const Targets& targets,
-                                              Ring& ring) {
+__device__ __forceinline__ void MultiplyPiece(
+    const WideParams& p, const MoeTile& tile, int first_strip, const Targets& targets, Ring& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
   float acc[2][kN / 2];
@@ -195,12 +201,13 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
         GroupFence();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          GroupMultiply<kN>::Add(
-              acc[block], a[block][i], SwizzledOperand(input + half * kN * 128 + i * 32));
+          GroupMultiply<kN>::Add(acc[block], a[block][i],
+                                 SwizzledOperand(input + half * kN * 128 + i * 32));
         }
         GroupCommit();
       }
     }
+    // Products that go on into the next turn make the compiler put each behind the one before.
     GroupWait<0>();
     if (lane == 0) BarrierArrive(ring.Empty());
     ring.Next();
@@ -212,14 +219,15 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
   }
 }
 
-__device__ int FirstUnit(const WideParams& p, int block, int pieces) {
-  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
-  return start.x * pieces + static_cast<int>(static_cast<int64_t>(start.y) * pieces >> 16);
+__device__ int FirstUnit(const WideParams& p, int team, int units_per_tile) {
+  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
+  return start.x * units_per_tile +
+         static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
 }
 
 template <bool kGateUp>
-__global__ void __launch_bounds__(kThreads, 1) WideProductKernel(
-    const __grid_constant__ WideParams p) {
+__global__ void __launch_bounds__(kThreads, 1)
+    WideProductKernel(const __grid_constant__ WideParams p) {
   extern __shared__ char memory[];
   __shared__ Targets targets[2];
   Ring ring;
@@ -238,21 +246,24 @@ __global__ void __launch_bounds__(kThreads, 1) WideProductKernel(
   WaitForEarlierKernels();
   AllowNextKernel();
   const int pieces = (p.strips + kStrips - 1) / kStrips;
-  const int first = FirstUnit(p, blockIdx.x, pieces);
-  const int last = FirstUnit(p, blockIdx.x + 1, pieces);
+  // A unit is a piece for each block of the team.
+  const int units_per_tile = (pieces + kTeam - 1) / kTeam;
+  const int first = FirstUnit(p, blockIdx.x / kTeam, units_per_tile);
+  const int last = FirstUnit(p, blockIdx.x / kTeam + 1, units_per_tile);
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= 32 * kConsumerWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-    Produce<kGateUp>(p, first, last, pieces, ring);
+    Produce<kGateUp>(p, first, last, units_per_tile, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
     MoeTile tile = {};
     int index = -1, buffer = 0;
     for (int unit = first; unit < last; ++unit) {
-      const int strip = unit % pieces * kStrips;
-      if (unit / pieces != index) {
+      const int strip = FirstStrip(unit % units_per_tile);
+      if (strip >= p.strips) continue;
+      if (unit / units_per_tile != index) {
         // Two buffers: nobody is more than one tile ahead of another.
-        index = unit / pieces;
+        index = unit / units_per_tile;
         tile = LoadTile(p.tiles, index);
         buffer ^= 1;
         if (threadIdx.x < tile.count) {
@@ -291,8 +302,7 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
   // The routing let this kernel start only when all before it had ended, and does not touch x.
   if (column < hidden) {
     const uint4* from = reinterpret_cast<const uint4*>(x + blockIdx.y * x_stride + column);
-    uint4* to =
-        reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
+    uint4* to = reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
     const uint4 a = from[0], b = from[1], c = from[2], d = from[3];
     to[0] = make_uint4(a.x, b.x, c.x, d.x);
     to[1] = make_uint4(a.y, b.y, c.y, d.y);
@@ -310,9 +320,9 @@ Status Launch(const char* what, const WideParams& params, cudaStream_t stream) {
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks());
-  return LaunchOverlapped(
-      what, kernel, dim3(blocks), dim3(kThreads), kSharedBytes, stream, params);
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped(what, kernel, dim3(teams * kTeam), dim3(kThreads), kSharedBytes, stream,
+                          1, params);
 }
 
 }  // namespace
@@ -322,16 +332,10 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoePlan& plan,
                            cudaStream_t stream) {
   const int columns = kOrderThreads * 32;
-  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order",
-                                      MatrixOrderKernel,
+  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
                                       dim3((shape.hidden + columns - 1) / columns, args.tokens),
-                                      dim3(kOrderThreads),
-                                      0,
-                                      stream,
-                                      args.x,
-                                      args.x_stride,
-                                      plan.ordered,
-                                      shape.hidden));
+                                      dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
+                                      plan.ordered, shape.hidden));
   WideParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
