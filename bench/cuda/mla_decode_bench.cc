@@ -214,10 +214,16 @@ std::vector<Case> AllCases() {
     for (const int context : {1024, 4096, 32768}) cases.push_back({64, batch, context});
   }
   for (const int heads : {8, 64, 128}) cases.push_back({heads, 128, 16384, 1, true});
-  cases.push_back({64, 32, 8192, 4});
+  for (const int batch : {32, 128}) cases.push_back({64, batch, 8192, 4});
   for (const int heads : {8, 64}) {
     cases.push_back({heads, 128, 8192, 1, false, MlaCacheType::kBf16, 32});
   }
+  for (const int context : {8192, 32768}) {
+    for (const int heads : {8, 64, 128}) {
+      cases.push_back({heads, 128, context, 1, false, MlaCacheType::kFp8E4m3});
+    }
+  }
+  cases.push_back({8, 16, 32768, 1, false, MlaCacheType::kFp8E4m3});
   return cases;
 }
 

@@ -8,6 +8,7 @@
 #include <climits>
 
 #include "ops/cuda/mla_decode_shared.cuh"
+#include "ops/cuda/mla_decode_widen.cuh"
 #include "ops/cuda/mla_decode_work.cuh"
 
 namespace baltoro::cuda::mla {
@@ -15,6 +16,7 @@ namespace baltoro::cuda::mla {
 inline constexpr float kSlack = 24;
 inline constexpr float kLn2 = 0.69314718056f;
 
+template <bool kFp8>
 class Consumer {
  public:
   __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part)
@@ -100,6 +102,10 @@ class Consumer {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
+    if constexpr (kFp8) {
+      const uint32_t stage = smem_.stage(group_);
+      WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, kGroup0 + group_);
+    }
     Pin(s_);
     FenceProducts();
     ScoresOfTile(q, k, kRopeTile, 0);
@@ -113,6 +119,9 @@ class Consumer {
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
     ++own_uses_;
+    if constexpr (kFp8) {
+      WidenHalf(smem_.stage(group_) + (1 - group_) * kHalfBytes, kGroup0 + group_);
+    }
     FenceProducts();
 #pragma unroll
     for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);

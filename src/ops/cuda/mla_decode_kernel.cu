@@ -20,33 +20,29 @@
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/mla_decode_consumer.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
-#include "ops/cuda/mla_decode_widen.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
 using namespace mla;  // NOLINT: the roles of this kernel
 
-// Warpgroups 0 and 1 compute; of the third, the last warp is the producer, and with an fp8 cache
-// the others widen.
+// Warpgroups 0 and 1 compute; of the third one warp is the producer.
 constexpr int kThreads = kComputeThreads + 128;
+// Of a thread; what three warpgroups have is 504.
+constexpr int kComputeRegisters = 232;
+constexpr int kProducerRegisters = 40;
 
 template <bool kFp8>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaKernel(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ Maps maps) {
-  // Of a thread; what three warpgroups have is 504.
-  constexpr int kComputeRegisters = kFp8 ? 200 : 232;
-  constexpr int kOtherRegisters = kFp8 ? 104 : 40;
   extern __shared__ unsigned char raw[];
   const Layout smem(raw, args.plan.tile_rows);
   Small& small = *smem.small;
   if (threadIdx.x == 0) {
     constexpr int kWarps = 4;  // of a warpgroup
     for (int s = 0; s < 2; ++s) {
-      InitBarrier(SharedAddress(&small.full_early[s]), kFp8 ? kWidenThreads : 1);
-      InitBarrier(SharedAddress(&small.full_late[s]), kFp8 ? kWidenThreads : 1);
-      InitBarrier(SharedAddress(&small.raw_early[s]), 1);
-      InitBarrier(SharedAddress(&small.raw_late[s]), 1);
+      InitBarrier(SharedAddress(&small.full_early[s]), 1);
+      InitBarrier(SharedAddress(&small.full_late[s]), 1);
       InitBarrier(SharedAddress(&small.empty_early[s]), kWarps);
       InitBarrier(SharedAddress(&small.empty_late[s]), kWarps);
       InitBarrier(SharedAddress(&small.full_p[s]), kWarps);
@@ -65,15 +61,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer consumer(args, smem, part);
+    Consumer<kFp8> consumer(args, smem, part);
     consumer.Run();
   } else {
-    LowerRegisters<kOtherRegisters>();
-    if (threadIdx.x >= kThreads - 32) {
-      Produce<kFp8>(args, maps, smem, part);
-    } else if (kFp8) {
-      Widen(args, smem, part);
-    }
+    LowerRegisters<kProducerRegisters>();
+    if (threadIdx.x < kComputeThreads + 32) Produce<kFp8>(args, maps, smem, part);
   }
 }
 
@@ -107,12 +99,20 @@ MapShape TiledBf16(int64_t rows, int box_rows, int box_tiles) {
           {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_tiles)}};
 }
 
-MapShape RawFp8(int64_t rows, int box_columns) {
+MapShape RawLatent(int64_t rows) {
+  return {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+          CU_TENSOR_MAP_SWIZZLE_128B,
+          {128, static_cast<cuuint64_t>(rows), kMlaLatent / 128},
+          {kMlaWidth, 128},
+          {128, kTokens, 2}};
+}
+
+MapShape RawRope(int64_t rows) {
   return {CU_TENSOR_MAP_DATA_TYPE_UINT8,
           CU_TENSOR_MAP_SWIZZLE_NONE,
-          {kMlaWidth, static_cast<cuuint64_t>(rows), 1},
+          {64, static_cast<cuuint64_t>(rows), 1},
           {kMlaWidth, static_cast<cuuint64_t>(rows) * kMlaWidth},
-          {static_cast<cuuint32_t>(box_columns), kTokens, 1}};
+          {64, kTokens, 1}};
 }
 
 Status MakeMap(EncodeTiled encode, const MapShape& shape, const void* data, CUtensorMap& map) {
@@ -133,10 +133,11 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   const int64_t cached = from.num_blocks * kTokens;
   const MapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeMap(encode, q, from.q, maps.q));
-  const MapShape half = kFp8 ? RawFp8(cached, 256) : TiledBf16(cached, kTokens, 4);
+  const MapShape half = kFp8 ? RawLatent(cached) : TiledBf16(cached, kTokens, 4);
   BT_RETURN_IF_ERROR(MakeMap(encode, half, from.cache, maps.half));
-  const MapShape rope = kFp8 ? RawFp8(cached, 64) : TiledBf16(cached, kTokens, 1);
-  BT_RETURN_IF_ERROR(MakeMap(encode, rope, from.cache, maps.rope));
+  const MapShape rope = kFp8 ? RawRope(cached) : TiledBf16(cached, kTokens, 1);
+  const auto* const rope_columns = static_cast<const char*>(from.cache) + (kFp8 ? kMlaLatent : 0);
+  BT_RETURN_IF_ERROR(MakeMap(encode, rope, rope_columns, maps.rope));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(args.plan.num_parts);
   config.blockDim = kThreads;

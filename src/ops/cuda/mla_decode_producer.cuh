@@ -9,7 +9,8 @@
 namespace baltoro::cuda::mla {
 
 // Of the cache in bf16: tensors [9 tiles][num_blocks * 64][64], in the swizzle of the matrix
-// products. In fp8: [num_blocks * 64][576] as it lies.
+// products. In fp8: the latent columns [4 pairs of tiles][num_blocks * 64][128] in the same
+// swizzle, the rope columns [num_blocks * 64][64] as they lie.
 struct Maps {
   CUtensorMap q;     // boxes of a tile's rows, all columns
   CUtensorMap half;  // boxes of 64 tokens, 256 columns
@@ -51,7 +52,7 @@ __device__ __forceinline__ void CopyHalf(
     const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half) {
   const uint32_t to = stage + half * kHalfBytes;
   if constexpr (kFp8) {
-    CopyBox(to, &maps.half, barrier, half * 256, row, 0);
+    CopyBox(to, &maps.half, barrier, 0, row, half * 2);
   } else {
     CopyBox(to, &maps.half, barrier, 0, row, half * 4);
   }
@@ -64,7 +65,7 @@ __device__ __forceinline__ void CopyRope(const Maps& maps,
                                          int row) {
   const uint32_t to = stage + kRopeTile * kTileBytes;
   if constexpr (kFp8) {
-    CopyBox(to, &maps.rope, barrier, kMlaLatent, row, 0);
+    CopyBox(to, &maps.rope, barrier, 0, row, 0);
   } else {
     CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile);
   }
@@ -93,8 +94,8 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
       if (lane == 0) {
         const uint32_t parity = ((s == 0 ? uses0 : uses1) & 1) ^ 1;
         const uint32_t stage = smem.stage(s);
-        const uint32_t early = SharedAddress(kFp8 ? &small.raw_early[s] : &small.full_early[s]);
-        const uint32_t late = SharedAddress(kFp8 ? &small.raw_late[s] : &small.full_late[s]);
+        const uint32_t early = SharedAddress(&small.full_early[s]);
+        const uint32_t late = SharedAddress(&small.full_late[s]);
         Wait(SharedAddress(&small.empty_early[s]), parity);
         ArriveExpecting(early, (kHalfBytes + kTileBytes) / kShrink);
         CopyRope<kFp8>(maps, stage, early, row);

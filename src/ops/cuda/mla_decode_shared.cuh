@@ -26,8 +26,6 @@ struct Small {
   uint64_t full_late[2];   // the tiles of the other warpgroup
   uint64_t empty_early[2];
   uint64_t empty_late[2];
-  uint64_t raw_early[2];  // of an fp8 cache: the same as it lies in memory
-  uint64_t raw_late[2];
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
   uint64_t full_q;
   uint64_t empty_q;
@@ -57,6 +55,6 @@ struct Layout {
   __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
 };
 
-enum NamedBarrier { kGroup0 = 1, kGroup1, kBoth, kWideners };
+enum NamedBarrier { kGroup0 = 1, kGroup1, kBoth };
 
 }  // namespace baltoro::cuda::mla

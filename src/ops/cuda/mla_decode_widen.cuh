@@ -1,13 +1,12 @@
 #pragma once
 
-// Between the producer and the computing warpgroups where the cache is fp8: makes bf16 of a block,
-// in the swizzle of the matrix products. The raw elements lie in the first half of the place where
-// the wide ones belong, so all are read before any is written. Three warps.
+// Makes bf16 of a block of an fp8 cache, in the swizzle of the matrix products. The raw elements
+// lie in the first half of the place where the wide ones belong. By the warpgroup that computes the
+// block's scores, thread by thread 16 columns of a token at a time.
 
 #include <cuda_bf16.h>
 
 #include "ops/cuda/mla_decode_shared.cuh"
-#include "ops/cuda/mla_decode_work.cuh"
 
 namespace baltoro::cuda::mla {
 
@@ -15,7 +14,7 @@ namespace baltoro::cuda::mla {
 __device__ __forceinline__ void WidenFour(uint32_t codes, uint32_t& low, uint32_t& high) {
   // A byte moved to the top of its half, its magnitude 4 lower, is a bf16 2^-120 times the value.
   const auto widen = [](uint32_t spread) {
-    const uint32_t bits = (spread & 0x80008000u) | (spread & 0x7F007F00u) >> 4;
+    const uint32_t bits = (spread & 0x80008000u) | (spread >> 4 & 0x07F007F0u);
     const __nv_bfloat162 factor = __nv_bfloat162(__nv_bfloat162_raw{0x7B80, 0x7B80});
     __nv_bfloat162 value;
     memcpy(&value, &bits, 4);
@@ -43,75 +42,82 @@ __device__ __forceinline__ uint4 LoadShared(uint32_t from) {
   return value;
 }
 
-// 16 elements to two adjacent 16-byte places of a row of 128 bytes, 2 * quarter and the next, in
-// the swizzle of row `token`; the second first if `odd`.
-__device__ __forceinline__ void StoreWide(
-    uint32_t row, int quarter, int token, bool odd, const uint4& codes) {
+// 16 elements to the 16-byte places 2 * quarter and the next of a row of 128 bytes, in the swizzle
+// of row `swizzle` of 8.
+__device__ __forceinline__ void StoreWide(uint32_t row,
+                                          int quarter,
+                                          int swizzle,
+                                          const uint4& codes) {
   uint4 wide[2];
   WidenFour(codes.x, wide[0].x, wide[0].y);
   WidenFour(codes.y, wide[0].z, wide[0].w);
   WidenFour(codes.z, wide[1].x, wide[1].y);
   WidenFour(codes.w, wide[1].z, wide[1].w);
-  const int first = (2 * quarter + odd) ^ token % 8;
-  StoreShared(row + first * 16, odd ? wide[1] : wide[0]);
-  StoreShared(row + (first ^ 1) * 16, odd ? wide[0] : wide[1]);
+  const int first = (2 * quarter) ^ swizzle;
+  StoreShared(row + first * 16, wide[0]);
+  StoreShared(row + (first ^ 1) * 16, wide[1]);
 }
 
-// Columns of a part of a block (16 raw bytes each) a token, and all tokens' of them a thread.
-inline constexpr int kWidenThreads = 96;
-inline constexpr int kRopeQuarters = 4;
-inline constexpr int kHalfQuarters = 16;
-template <int kQuarters>
-inline constexpr int kShare = (kQuarters * kTokens + kWidenThreads - 1) / kWidenThreads;
+// Raw, 256 latent columns are two pairs of tiles: 128 columns of 64 tokens in the first tile's
+// place, 128 more in the second's. Step j of 4 of this thread covers 16 columns of a pair; 8 lanes
+// always touch all banks.
+struct WidenStep {
+  __device__ WidenStep(int j)
+      : columns(threadIdx.x / 32 % 4 * 2 + j / 2), token(j % 2 * 32 + threadIdx.x % 32) {}
 
-// Piece j of this thread, of 16 raw bytes.
-template <int kQuarters>
-__device__ __forceinline__ uint4 LoadRaw(uint32_t from, int j) {
-  const int at = j * kWidenThreads + threadIdx.x % 128;
-  return at < kQuarters * kTokens ? LoadShared(from + at * 16) : uint4{};
-}
-
-template <int kQuarters>
-__device__ __forceinline__ void Store(uint32_t to, int j, const uint4& codes) {
-  const int at = j * kWidenThreads + threadIdx.x % 128;
-  if (at >= kQuarters * kTokens) return;
-  const int token = at / kQuarters;
-  const int tile = at % kQuarters / 4;
-  // 8 lanes write to two tiles: to other banks if one begins with the second place.
-  StoreWide(to + tile * kTileBytes + token * 128, at % 4, token, tile % 2 != 0, codes);
-}
-
-// kQuarters * 16 columns of a block in place.
-template <int kQuarters>
-__device__ __forceinline__ void WidenColumns(uint32_t tiles) {
-  uint4 codes[kShare<kQuarters>];
-#pragma unroll
-  for (int j = 0; j < kShare<kQuarters>; ++j) codes[j] = LoadRaw<kQuarters>(tiles, j);
-  NamedSync(kWideners, kWidenThreads);
-#pragma unroll
-  for (int j = 0; j < kShare<kQuarters>; ++j) Store<kQuarters>(tiles, j, codes[j]);
-}
-
-// Threads 0 .. 95 of the warpgroup.
-__device__ inline void Widen(const MlaKernelArgs& args, const Layout& smem, int part) {
-  Small& small = *smem.small;
-  uint32_t uses0 = 0, uses1 = 0;
-  MlaWalker walker(args, part);
-  for (MlaPiece piece; walker.Next(piece);) {
-    const int count = piece.end_block - piece.begin_block;
-#pragma unroll 1
-    for (int part_of_block = 0; part_of_block < 2 * count; ++part_of_block) {
-      const int s = part_of_block / 2 & 1;
-      const bool late = part_of_block % 2 != 0;
-      const uint32_t parity = (s == 0 ? uses0 : uses1) & 1;
-      Wait(SharedAddress(late ? &small.raw_late[s] : &small.raw_early[s]), parity);
-      if (!late) WidenColumns<kRopeQuarters>(smem.stage(s) + kRopeTile * kTileBytes);
-      WidenColumns<kHalfQuarters>(smem.stage(s) + (late ? 1 - s : s) * kHalfBytes);
-      FenceAsyncProxy();
-      Arrive(SharedAddress(late ? &small.full_late[s] : &small.full_early[s]));
-      if (late) ++(s == 0 ? uses0 : uses1);
-    }
+  __device__ uint4 Load(uint32_t half, int pair) const {
+    return LoadShared(half + pair * kTileBytes + token * 128 + (columns ^ token % 8) * 16);
   }
+  __device__ void Store(uint32_t half, int pair, const uint4& codes) const {
+    const uint32_t tile = half + (2 * pair + columns / 4) * kTileBytes;
+    StoreWide(tile + token * 128, columns % 4, token % 8, codes);
+  }
+
+  const int columns;  // of 16
+  const int token;
+};
+
+// 256 latent columns and the 64 rope columns. `barrier` is one of the warpgroup's own.
+__device__ __forceinline__ void WidenWithRope(uint32_t half, uint32_t rope, int barrier) {
+  uint4 codes[2][4], rope_codes[2];
+  const int thread = threadIdx.x % 128;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) rope_codes[j] = LoadShared(rope + (j * 128 + thread) * 16);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    codes[0][j] = WidenStep(j).Load(half, 0);
+    codes[1][j] = WidenStep(j).Load(half, 1);
+  }
+  NamedSync(barrier, 128);  // all is read
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int token = j * 32 + thread / 4;
+    StoreWide(rope + token * 128, thread % 4, token % 8, rope_codes[j]);
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    WidenStep(j).Store(half, 0, codes[0][j]);
+    WidenStep(j).Store(half, 1, codes[1][j]);
+  }
+  FenceAsyncProxy();
+  NamedSync(barrier, 128);
+}
+
+// 256 latent columns, with fewer registers: where the second pair's wide elements belong nothing
+// lies.
+__device__ __forceinline__ void WidenHalf(uint32_t half, int barrier) {
+  uint4 codes[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) codes[j] = WidenStep(j).Load(half, 1);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) WidenStep(j).Store(half, 1, codes[j]);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) codes[j] = WidenStep(j).Load(half, 0);
+  NamedSync(barrier, 128);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) WidenStep(j).Store(half, 0, codes[j]);
+  FenceAsyncProxy();
+  NamedSync(barrier, 128);
 }
 
 }  // namespace baltoro::cuda::mla
