@@ -147,6 +147,23 @@ TEST_F(ResponsesTest, StreamedEqualsWholeForAnythingThatAModelMaySay) {
   }
 }
 
+// The events at the end hold the whole text several times: more than a stream's buffer.
+TEST_F(ResponsesTest, ALongAnswerComesWhole) {
+  std::string text;
+  for (int i = 0; i < 70000; ++i) text += " word" + std::to_string(i % 10);
+  Start([&](const Request&) {
+    const std::vector<TokenId> ids = Ids(text + "<|im_end|>");
+    std::vector<std::vector<TokenId>> steps;
+    for (size_t i = 0; i < ids.size(); i += 5000) {
+      steps.emplace_back(ids.begin() + i, ids.begin() + std::min(ids.size(), i + 5000));
+    }
+    return Play(steps, FinishReason::kStop);
+  });
+  const Json response =
+      Checked(Ask({{"stream", true}, {"chat_template_kwargs", {{"thinking", false}}}}));
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], text);
+}
+
 TEST_F(ResponsesTest, ACutAnswerIsIncomplete) {
   Start([this](const Request&) { return PlayOneByOne(Ids("One two"), FinishReason::kLength); });
   const Json answer = Ask().json();

@@ -67,7 +67,7 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
 
 Server::~Server() {
   engine_.Set(nullptr);
-  http_->Stop(0);
+  if (http_ != nullptr) http_->Stop(0);  // null where it could not listen
   worker_.reset();
   compiler_.reset();
 }

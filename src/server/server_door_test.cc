@@ -381,6 +381,18 @@ TEST_F(ServerDoorTest, AnEngineMayBeTakenAwayUnderLoad) {
   EXPECT_GT(served, 0);
 }
 
+TEST_F(ServerDoorTest, ATakenPortIsAnErrorAndNothingElse) {
+  Start(Says("x"));
+  ServerConfig config = DefaultConfig();
+  config.http.port = server_->port();
+
+  const auto second = Server::Listen(config, nullptr, nullptr);
+
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().message(), HasSubstr(std::to_string(server_->port())));
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(ServerDoorTest, RoutesAreListedForTheLog) {
   Start(Says("x"));
 
