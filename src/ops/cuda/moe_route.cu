@@ -78,7 +78,7 @@ __device__ int RowsOfPass(bool wide, int count) {
 }
 
 __device__ int PassCost(bool wide, int rows) {
-  if (wide) return rows <= 64 ? 4 : rows <= 96 ? 6 : 8;
+  if (wide) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? BT_MOE_COST_16 : BT_MOE_COST_32;
 }
 

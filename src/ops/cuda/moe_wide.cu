@@ -63,7 +63,7 @@ struct Ring {
 
 // Rows of the matrix instruction's second operand for a tile of `count` rows.
 __device__ __forceinline__ int Columns(int count) {
-  return max(32, (count + 31) / 32 * 32);
+  return max(32, (count + 15) / 16 * 16);
 }
 
 __device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
@@ -209,6 +209,7 @@ __device__ __forceinline__ void MultiplyPiece(
     }
     // Products that go on into the next turn make the compiler put each behind the one before.
     GroupWait<0>();
+    __syncwarp();  // every lane has read its weights
     if (lane == 0) BarrierArrive(ring.Empty());
     ring.Next();
   }
@@ -277,14 +278,27 @@ __global__ void __launch_bounds__(kThreads, 1)
         asm volatile("bar.sync 1, %0;" ::"n"(32 * kConsumerWarps) : "memory");
       }
       const int columns = Columns(tile.count);
-      if (columns == 32) {
-        MultiplyPiece<kGateUp, 32>(p, tile, strip, targets[buffer], ring);
-      } else if (columns == 64) {
-        MultiplyPiece<kGateUp, 64>(p, tile, strip, targets[buffer], ring);
-      } else if (columns == 96) {
-        MultiplyPiece<kGateUp, 96>(p, tile, strip, targets[buffer], ring);
-      } else {
-        MultiplyPiece<kGateUp, 128>(p, tile, strip, targets[buffer], ring);
+      switch (columns) {
+        case 32:
+          MultiplyPiece<kGateUp, 32>(p, tile, strip, targets[buffer], ring);
+          break;
+        case 48:
+          MultiplyPiece<kGateUp, 48>(p, tile, strip, targets[buffer], ring);
+          break;
+        case 64:
+          MultiplyPiece<kGateUp, 64>(p, tile, strip, targets[buffer], ring);
+          break;
+        case 80:
+          MultiplyPiece<kGateUp, 80>(p, tile, strip, targets[buffer], ring);
+          break;
+        case 96:
+          MultiplyPiece<kGateUp, 96>(p, tile, strip, targets[buffer], ring);
+          break;
+        case 112:
+          MultiplyPiece<kGateUp, 112>(p, tile, strip, targets[buffer], ring);
+          break;
+        default:
+          MultiplyPiece<kGateUp, 128>(p, tile, strip, targets[buffer], ring);
       }
     }
   }
