@@ -70,7 +70,8 @@ class CompiledGrammar {
     bool can_be_empty = false;
     bool leaf = false;        // reads bytes alone, and a byte decides where it goes
     std::bitset<256> follow;  // leaf: bytes that can come after it
-    Key128 content;           // leaf: equal for leaves that behave alike but for min and max
+    // Leaf: equal for leaves that behave alike but for min and max; and also for what follows.
+    Key128 content, content_and_follow;
   };
 
   // States hold a last one more, which ends the edges of the one before.

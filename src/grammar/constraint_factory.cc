@@ -10,6 +10,7 @@
 #include "grammar/constrained_output.h"
 #include "grammar/key_hash.h"
 #include "grammar/mask_store.h"
+#include "grammar/mask_warmup.h"
 #include "grammar/output_constraint.h"
 
 namespace baltoro {
@@ -63,17 +64,21 @@ class ConstraintCache {
 
 using TriePtr = std::shared_ptr<const TokenTrie>;
 
-Result<TriePtr> LoadTrie(const std::string& model_dir, int32_t vocab_size) {
+Result<TriePtr> LoadTrie(const std::string& model_dir,
+                         int32_t vocab_size,
+                         const std::shared_ptr<MaskStore>& store) {
   BT_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model_dir));
   TriePtr trie = TokenTrie::Make(*tokenizer, vocab_size);
   BT_LOG(Info, "output constraints: tries of {} tokens, {} MiB", vocab_size,
          trie->num_bytes() >> 20);
+  WarmMaskStore(trie, store);
   return trie;
 }
 
 class Factory final : public ConstraintFactory {
  public:
-  explicit Factory(std::future<Result<TriePtr>> trie) : trie_(trie.share()) {}
+  Factory(std::future<Result<TriePtr>> trie, std::shared_ptr<MaskStore> store)
+      : trie_(trie.share()), store_(std::move(store)) {}
 
   Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) override {
     BT_ASSIGN_OR_RETURN(const TriePtr trie, trie_.get());
@@ -99,20 +104,22 @@ class Factory final : public ConstraintFactory {
  private:
   const std::shared_future<Result<TriePtr>> trie_;
   ConstraintCache cache_;
-  const std::shared_ptr<MaskStore> store_ = std::make_shared<MaskStore>();
+  const std::shared_ptr<MaskStore> store_;
 };
 
 }  // namespace
 
 std::shared_ptr<ConstraintFactory> MakeConstraintFactory(const std::string& model_dir,
                                                          int32_t vocab_size) {
-  return std::make_shared<Factory>(std::async(std::launch::async, LoadTrie, model_dir, vocab_size));
+  auto store = std::make_shared<MaskStore>();
+  auto trie = std::async(std::launch::async, LoadTrie, model_dir, vocab_size, store);
+  return std::make_shared<Factory>(std::move(trie), std::move(store));
 }
 
 std::shared_ptr<ConstraintFactory> MakeConstraintFactory(std::shared_ptr<const TokenTrie> trie) {
   std::promise<Result<TriePtr>> made;
   made.set_value(Result<TriePtr>(std::move(trie)));
-  return std::make_shared<Factory>(made.get_future());
+  return std::make_shared<Factory>(made.get_future(), std::make_shared<MaskStore>());
 }
 
 }  // namespace baltoro

@@ -428,9 +428,6 @@ Status GrammarCompiler::CompileAnyOrder(TempRule& out, const ExprNode& node) {
   const Expressions::AnyOrder& order = all_.any_orders[node.symbol];
   CompiledGrammar::Rule& rule = out.rule;
   const auto members = static_cast<uint32_t>(order.required.size());
-  const auto mode = [&](uint32_t expr) {
-    return forms_[expr].regular ? Mode::kUnrolled : Mode::kMixed;
-  };
   rule.kind = RuleKind::kItems;
   rule.min = std::max<int64_t>(0, order.min_total);
   rule.max = order.max_total;
@@ -451,13 +448,14 @@ Status GrammarCompiler::CompileAnyOrder(TempRule& out, const ExprNode& node) {
   for (uint32_t i = 0; i < members; ++i) {
     if (order.required[i]) rule.required[i / 64] |= uint64_t{1} << (i % 64);
   }
-  BT_ASSIGN_OR_RETURN(const Dfa separator, MakeDfa(order.separator, mode(order.separator)));
+  BT_ASSIGN_OR_RETURN(const Dfa separator, MakeDfa(order.separator, Mode::kMixed));
   const uint32_t after_item[] = {1};
   AppendFragment(out, separator, after_item, 2, Action::kSeparator, 0);
+  // Texts within items become rules of their own, so that they are leaves.
   std::vector<uint32_t> hubs = {0, 2};
   if (separator.states[0].accept) hubs.push_back(1);
   for (uint32_t i = 0; i < order.items.size(); ++i) {
-    BT_ASSIGN_OR_RETURN(const Dfa item, MakeDfa(order.items[i], mode(order.items[i])));
+    BT_ASSIGN_OR_RETURN(const Dfa item, MakeDfa(order.items[i], Mode::kMixed));
     if (item.states[0].accept) return InvalidArgument("a member can be empty");
     AppendFragment(out, item, hubs, 1, Action::kItem, static_cast<uint16_t>(i));
   }

@@ -368,7 +368,7 @@ void CompiledGrammar::DeriveFollows() {
       for (int i = 0; i < 64; ++i) bits |= static_cast<uint64_t>(rule.follow[word * 64 + i]) << i;
       content.Add(bits);
     }
-    rule.content = content.key();
+    rule.content_and_follow = content.key();
   }
 }
 

@@ -14,7 +14,7 @@ using Accept = CompiledGrammar::Accept;
 using Action = CompiledGrammar::Action;
 using Edge = CompiledGrammar::Edge;
 
-constexpr size_t kExitsMax = 100'000;
+constexpr size_t kExitsMax = 20'000;
 constexpr uint32_t kNoEdge = UINT32_MAX;
 
 class ProfileMaker {
@@ -32,17 +32,30 @@ class ProfileMaker {
     }
   }
 
-  std::shared_ptr<const LeafProfile> Make() {
-    made_ = std::make_shared<LeafProfile>();
-    made_->inside.resize(trie_.words());
-    if (counted_) made_->up_to.assign(LeafProfile::kUpTo, TokenBits(trie_.words()));
-    if (Walk(trie_.plain(), true) && Walk(trie_.rest(), false)) {
-      Finish();
-    } else {
-      made_ = std::make_shared<LeafProfile>();
-      made_->too_many_exits = true;
+  std::shared_ptr<const LeafInside> MakeInside() {
+    inside_ = std::make_shared<LeafInside>();
+    inside_->all.resize(trie_.words());
+    if (counted_) inside_->up_to.assign(LeafInside::kUpTo, TokenBits(trie_.words()));
+    Walk(trie_.plain(), true);
+    Walk(trie_.rest(), false);
+    for (size_t count = 1; count < inside_->up_to.size(); ++count) {
+      for (size_t i = 0; i < trie_.words(); ++i) {
+        inside_->up_to[count][i] |= inside_->up_to[count - 1][i];
+      }
     }
-    return made_;
+    std::sort(inside_->beyond.begin(), inside_->beyond.end());
+    return inside_;
+  }
+
+  std::shared_ptr<const LeafExits> MakeExits() {
+    exits_ = std::make_shared<LeafExits>();
+    if (Walk(trie_.plain(), true) && Walk(trie_.rest(), false)) {
+      exits_->rests = ByteTrie::Make(std::move(rests_));
+    } else {
+      exits_ = std::make_shared<LeafExits>();
+      exits_->too_many = true;
+    }
+    return exits_;
   }
 
  private:
@@ -70,12 +83,12 @@ class ProfileMaker {
   }
 
   void AddInside(TokenId token, uint16_t repetitions) {
-    SetBit(made_->inside, token);
+    SetBit(inside_->all, token);
     if (!counted_) return;
-    if (repetitions < LeafProfile::kUpTo) {
-      SetBit(made_->up_to[repetitions], token);
+    if (repetitions < LeafInside::kUpTo) {
+      SetBit(inside_->up_to[repetitions], token);
     } else {
-      made_->beyond.emplace_back(repetitions, token);
+      inside_->beyond.emplace_back(repetitions, token);
     }
   }
 
@@ -92,7 +105,7 @@ class ProfileMaker {
       const ByteTrie::Node& node = nodes[at];
       const Place& from = path[node.depth - 1];
       // Leaving before anything is read is not this leaf's business.
-      if (node.depth > 1 && rule_.follow[node.byte] &&
+      if (exits_ != nullptr && node.depth > 1 && rule_.follow[node.byte] &&
           g_.states[from.state].accept != Accept::kNo && !AddExits(trie, at, from)) {
         return false;
       }
@@ -111,8 +124,10 @@ class ProfileMaker {
         at = node.end;
         continue;
       }
-      for (uint32_t i = node.first_token; i < node.end_token; ++i) {
-        AddInside(trie.tokens[i], place.repetitions);
+      if (inside_ != nullptr) {
+        for (uint32_t i = node.first_token; i < node.end_token; ++i) {
+          AddInside(trie.tokens[i], place.repetitions);
+        }
       }
       ++at;
     }
@@ -123,16 +138,17 @@ class ProfileMaker {
     const uint32_t end = trie.TokensEnd(node);
     const size_t depth = trie.nodes[node].depth - 1u;
     for (uint32_t i = trie.nodes[node].first_token; i < end; ++i) {
-      if (made_->exit_tokens.size() >= kExitsMax) return false;
-      const auto index = static_cast<TokenId>(made_->exit_tokens.size());
-      made_->exit_tokens.push_back({trie.tokens[i], from.repetitions});
-      exits_.push_back({trie_.TokenBytes(trie.tokens[i]).substr(depth), index});
+      if (exits_->exits.size() >= kExitsMax) return false;
+      const auto index = static_cast<TokenId>(exits_->exits.size());
+      exits_->exits.push_back({trie.tokens[i], from.repetitions});
+      rests_.push_back({trie_.TokenBytes(trie.tokens[i]).substr(depth), index});
     }
     return true;
   }
 
   // All tokens at or below the node, whose characters lead back to the same state.
   void TakeAll(const ByteTrie& trie, uint32_t node, const Place& place) {
+    if (inside_ == nullptr) return;
     const uint32_t end = trie.TokensEnd(node);
     for (uint32_t i = trie.nodes[node].first_token; i < end; ++i) {
       const int more = counted_ ? trie.characters[i] - place.characters : 0;
@@ -141,13 +157,14 @@ class ProfileMaker {
   }
 
   // From the state every character under the node leads back to it, as one repetition where those
-  // are counted, and none can end the leaf. Where characters can be cut, they must be ASCII.
+  // are counted, and none of them can come after the leaf if exits are sought. Where characters can
+  // be cut, they must be ASCII.
   bool LoopsBelow(const ByteTrie& trie, uint32_t node, uint32_t state, bool whole_characters) {
     uint64_t loops = Loops(state);
     if (!whole_characters) loops &= ~(uint64_t{1} << kByteClassNotAscii);
     const uint64_t below = trie.below[node];
     if ((below & ~loops) != 0) return false;
-    return g_.states[state].accept == Accept::kNo || (below & follow_) == 0;
+    return exits_ == nullptr || g_.states[state].accept == Accept::kNo || (below & follow_) == 0;
   }
 
   // The classes of characters that lead from the state back to it.
@@ -201,16 +218,6 @@ class ProfileMaker {
     return next > last;
   }
 
-  void Finish() {
-    made_->exits = ByteTrie::Make(std::move(exits_));
-    for (size_t count = 1; count < made_->up_to.size(); ++count) {
-      for (size_t i = 0; i < trie_.words(); ++i) {
-        made_->up_to[count][i] |= made_->up_to[count - 1][i];
-      }
-    }
-    std::sort(made_->beyond.begin(), made_->beyond.end());
-  }
-
   const CompiledGrammar& g_;
   const CompiledGrammar::Rule& rule_;
   const uint32_t start_;
@@ -218,48 +225,74 @@ class ProfileMaker {
   bool counted_ = false;
   uint64_t follow_ = 0;                         // classes of the bytes that may come after the leaf
   std::vector<std::optional<uint64_t>> loops_;  // by state of the rule, once known
-  std::shared_ptr<LeafProfile> made_;
+  // One of them is being made.
+  std::shared_ptr<LeafInside> inside_;
+  std::shared_ptr<LeafExits> exits_;
   std::vector<std::unique_ptr<Row>> rows_;  // by state of the rule, once asked for
-  std::vector<ByteTrie::Entry> exits_;
+  std::vector<ByteTrie::Entry> rests_;
 };
 
 }  // namespace
 
-int64_t LeafProfile::num_bytes() const {
-  size_t words = inside.size();
-  for (const TokenBits& bits : up_to) words += bits.size();
-  return static_cast<int64_t>(words * sizeof(uint32_t) + beyond.size() * sizeof(beyond[0]) +
-                              exit_tokens.size() * sizeof(Exit)) +
-         exits.num_bytes();
+int64_t LeafInside::num_bytes() const {
+  return static_cast<int64_t>((1 + up_to.size()) * all.size() * sizeof(uint32_t) +
+                              beyond.size() * sizeof(beyond[0]));
 }
 
-void LeafProfile::AddInside(int64_t left, std::span<uint32_t> bits) const {
+void LeafInside::AddTo(std::span<uint32_t> bits, int64_t left) const {
+  const auto limit = static_cast<int64_t>(kUpTo);
   const bool bounded =
-      !up_to.empty() && (left < kUpTo || (!beyond.empty() && left < beyond.back().first));
-  const TokenBits& from =
-      bounded ? up_to[static_cast<size_t>(std::min<int64_t>(left, kUpTo - 1))] : inside;
+      !up_to.empty() && (left < limit || (!beyond.empty() && left < beyond.back().first));
+  const TokenBits& from = bounded ? up_to[static_cast<size_t>(std::min(left, limit - 1))] : all;
   for (size_t i = 0; i < bits.size(); ++i) bits[i] |= from[i];
-  if (!bounded || left < kUpTo) return;
+  if (!bounded || left < limit) return;
   for (const auto& [count, token] : beyond) {
     if (count > left) break;
     SetBit(bits, token);
   }
 }
 
-std::shared_ptr<const LeafProfile> LeafProfile::Get(const CompiledGrammar& grammar,
-                                                    uint32_t state,
-                                                    const TokenTrie& trie,
-                                                    MaskStore& store) {
+int64_t LeafExits::num_bytes() const {
+  return static_cast<int64_t>(exits.size() * sizeof(Exit)) + rests.num_bytes();
+}
+
+namespace {
+
+Key128 KeyOf(uint64_t kind, const Key128& content, uint32_t state) {
+  KeyHash key(kind);
+  key.Add(content.low);
+  key.Add(content.high);
+  key.Add(state);
+  return key.key();
+}
+
+}  // namespace
+
+std::shared_ptr<const LeafInside> LeafInside::Get(const CompiledGrammar& grammar,
+                                                  uint32_t state,
+                                                  const TokenTrie& trie,
+                                                  MaskStore& store) {
   const CompiledGrammar::Rule& rule = grammar.rules[grammar.states[state].rule];
-  KeyHash key(0x70726F66u);
-  key.Add(rule.content.low);
-  key.Add(rule.content.high);
-  key.Add(state - rule.first_state);
-  if (auto found = store.Find(key.key())) {
-    return std::static_pointer_cast<const LeafProfile>(std::move(found));
+  const Key128 key = KeyOf(0x696E7369u, rule.content, state - rule.first_state);
+  if (const auto found = store.Find(key)) {
+    return std::static_pointer_cast<const LeafInside>(found);
   }
-  auto made = ProfileMaker(grammar, state, trie).Make();
-  store.Keep(key.key(), made);
+  auto made = ProfileMaker(grammar, state, trie).MakeInside();
+  store.Keep(key, made);
+  return made;
+}
+
+std::shared_ptr<const LeafExits> LeafExits::Get(const CompiledGrammar& grammar,
+                                                uint32_t state,
+                                                const TokenTrie& trie,
+                                                MaskStore& store) {
+  const CompiledGrammar::Rule& rule = grammar.rules[grammar.states[state].rule];
+  const Key128 key = KeyOf(0x65786974u, rule.content_and_follow, state - rule.first_state);
+  if (const auto found = store.Find(key)) {
+    return std::static_pointer_cast<const LeafExits>(found);
+  }
+  auto made = ProfileMaker(grammar, state, trie).MakeExits();
+  store.Keep(key, made);
   return made;
 }
 

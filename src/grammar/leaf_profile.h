@@ -15,34 +15,42 @@
 
 namespace baltoro {
 
-struct LeafProfile final : MaskStore::Value {
-  // A token of which a part ends the leaf; `exits` spells the rest, its tokens are indices of
-  // these.
+// The tokens that stay inside.
+struct LeafInside final : MaskStore::Value {
+  static constexpr size_t kUpTo = 16;
+  // All of them; those that begin at most i repetitions, i < kUpTo (of counted leaves); the others
+  // of those, sorted.
+  TokenBits all;
+  std::vector<TokenBits> up_to;
+  std::vector<std::pair<uint16_t, TokenId>> beyond;
+
+  int64_t num_bytes() const override;
+  // Adds those that begin at most `left` repetitions.
+  void AddTo(std::span<uint32_t> bits, int64_t left) const;
+
+  // From the store, else computed and kept. `state` belongs to a leaf.
+  static std::shared_ptr<const LeafInside> Get(const CompiledGrammar& grammar,
+                                               uint32_t state,
+                                               const TokenTrie& trie,
+                                               MaskStore& store);
+};
+
+// The tokens of which a part ends the leaf, where what comes after it fits the rules around it.
+struct LeafExits final : MaskStore::Value {
   struct Exit {
     TokenId token = 0;
     uint16_t repetitions = 0;  // that it begins before it leaves
   };
-  static constexpr int kUpTo = 16;
-
-  // Tokens that stay inside: all of them; those that begin at most i repetitions, i < kUpTo (of
-  // counted leaves); the others of those, sorted.
-  TokenBits inside;
-  std::vector<TokenBits> up_to;
-  std::vector<std::pair<uint16_t, TokenId>> beyond;
-  std::vector<Exit> exit_tokens;
-  ByteTrie exits;
-  // There are so many ways out that a plain walk is better. Nothing else is filled in then.
-  bool too_many_exits = false;
+  std::vector<Exit> exits;
+  ByteTrie rests;  // what comes after the leaf; its tokens are indices of `exits`
+  // There are so many that a plain walk is better. Nothing else is filled in then.
+  bool too_many = false;
 
   int64_t num_bytes() const override;
-  // Adds the tokens that stay inside and begin at most `left` repetitions.
-  void AddInside(int64_t left, std::span<uint32_t> bits) const;
-
-  // From the store, else computed and kept. `state` belongs to a leaf.
-  static std::shared_ptr<const LeafProfile> Get(const CompiledGrammar& grammar,
-                                                uint32_t state,
-                                                const TokenTrie& trie,
-                                                MaskStore& store);
+  static std::shared_ptr<const LeafExits> Get(const CompiledGrammar& grammar,
+                                              uint32_t state,
+                                              const TokenTrie& trie,
+                                              MaskStore& store);
 };
 
 }  // namespace baltoro

@@ -82,15 +82,17 @@ void MaskFiller::Compute(MatchStates& states, MatchStates::Config config) {
 bool MaskFiller::AddLeaf(MatchStates& states, uint32_t head) {
   const uint32_t state = states.frame(head).state;
   if (!g_.rules[g_.states[state].rule].leaf) return false;
-  const auto profile = LeafProfile::Get(g_, state, trie_, store_);
-  if (profile->too_many_exits) return false;
-  profile->AddInside(states.RepetitionsLeft(head), bits_);
-  if (profile->exit_tokens.empty() || states.frame(head).parent == MatchStates::kNoFrame) {
-    return true;
+  const bool has_parent = states.frame(head).parent != MatchStates::kNoFrame;
+  std::shared_ptr<const LeafExits> exits;
+  if (has_parent) {
+    exits = LeafExits::Get(g_, state, trie_, store_);
+    if (exits->too_many) return false;
   }
+  LeafInside::Get(g_, state, trie_, store_)->AddTo(bits_, states.RepetitionsLeft(head));
+  if (!has_parent || exits->exits.empty()) return true;
   path_.resize(ByteTrie::kBytesMax + 1);
   path_[0] = states.AfterRule(head);
-  const auto& nodes = profile->exits.nodes;
+  const auto& nodes = exits->rests.nodes;
   for (uint32_t at = 1; at < nodes.size();) {
     const ByteTrie::Node& node = nodes[at];
     const MatchStates::Config next = states.Step(path_[node.depth - 1], node.byte);
@@ -100,7 +102,7 @@ bool MaskFiller::AddLeaf(MatchStates& states, uint32_t head) {
     }
     path_[node.depth] = next;
     for (uint32_t i = node.first_token; i < node.end_token; ++i) {
-      const auto& exit = profile->exit_tokens[static_cast<size_t>(profile->exits.tokens[i])];
+      const auto& exit = exits->exits[static_cast<size_t>(exits->rests.tokens[i])];
       if (states.CanLeave(head, exit.repetitions)) SetBit(bits_, exit.token);
     }
     ++at;

@@ -1,0 +1,17 @@
+#pragma once
+
+// What the first masks of nearly every JSON grammar need, made before there is one.
+
+#include <memory>
+
+#include "grammar/mask_store.h"
+#include "grammar/token_trie.h"
+
+namespace baltoro {
+
+// Fills the store with the walks of JSON strings (any, and of bounded length) and numbers, about
+// 10 ms of work.
+void WarmMaskStore(const std::shared_ptr<const TokenTrie>& trie,
+                   const std::shared_ptr<MaskStore>& store);
+
+}  // namespace baltoro
