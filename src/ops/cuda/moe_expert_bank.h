@@ -5,8 +5,8 @@
 //   out[t] += sum_j weights[t, j] * Down(SiLU(Gate(x[t])) * Up(x[t])) of expert ids[t, j], j in
 //   order
 //
-// Four kernels: routing preparation (moe_route), gate/up product with SiLU * mul, down product
-// times the routing weight, sum over j. They are chained by programmatic dependent launch and are
+// Kernels: routing preparation (moe_route), gate/up product with SiLU * mul, down product times the
+// routing weight, sum over j; the wide form first reorders x. They are chained by programmatic dependent launch and are
 // capturable in a graph: nothing is allocated, no host work depends on device data.
 //
 // Products take bf16 operands and sum in f32; the middle activation [T k, I] and each expert's
