@@ -14,6 +14,7 @@ import torch
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.utils.helpers import calculate_qparams
+from safetensors import safe_open
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -48,26 +49,45 @@ def float8():
             "values": [decoded[i].item() if i in numbers else None for i in range(256)]}
 
 
-def int4_case(rows, columns, seed, zero_group):
-    bits = draw(rows * columns, seed)
-    if zero_group:
-        bits[32:64] = 0
-    weight = bf16(bits).reshape(rows, columns)
+def int4(weight):
+    """The library's tensors for a bf16 matrix, and what it reads back from them."""
     args = QuantizationArgs(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32)
-    groups = weight.unflatten(-1, (columns // 32, 32))
+    groups = weight.unflatten(-1, (weight.shape[1] // 32, 32))
     scale, _ = calculate_qparams(groups.amin(-1), groups.amax(-1), args)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     stored = PackedQuantizationCompressor.compress({"weight": weight, "weight_scale": scale}, scheme)
     back = PackedQuantizationCompressor.decompress(stored, scheme)["weight"]
     assert back.dtype == torch.bfloat16 and stored["weight_shape"].dtype == torch.int64
+    return stored, back
+
+
+def int4_case(rows, columns, seed, zero_group):
+    bits = draw(rows * columns, seed)
+    if zero_group:
+        bits[32:64] = 0
+    stored, back = int4(bf16(bits).reshape(rows, columns))
     return {"rows": rows, "columns": columns, "seed": seed, "zero_group": zero_group,
-            "scales": scale.view(torch.int16).numpy().view(np.uint16).flatten().tolist(),
+            "scales": stored["weight_scale"].view(torch.int16).numpy().view(np.uint16).flatten().tolist(),
             "packed": stored["weight_packed"].numpy().view(np.uint32).flatten().tolist(),
             "hash_of_bf16_back": fnv(back.contiguous().view(torch.int16).numpy().tobytes())}
 
 
+def pocket_case(name):
+    """A matrix of the pocket model: what `baltoro quantize --format int4` must write for it."""
+    folder = ROOT / "pocket/model"
+    file = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name + ".weight"]
+    with safe_open(folder / file, "pt") as tensors:
+        weight = tensors.get_tensor(name + ".weight")
+    stored, back = int4(weight)
+    return {"name": name, "hash_of_packed": fnv(stored["weight_packed"].numpy().tobytes()),
+            "hash_of_scales": fnv(stored["weight_scale"].view(torch.int16).numpy().tobytes()),
+            "hash_of_bf16_back": fnv(back.contiguous().view(torch.int16).numpy().tobytes())}
+
+
 def main():
-    golden = {"torch": torch.__version__, "compressed_tensors": compressed_tensors.__version__, "float8": float8(),
+    experts = "language_model.model.layers.1.mlp.experts."
+    golden = {"pocket": [pocket_case(experts + "0.down_proj"), pocket_case(experts + "15.gate_proj")],
+              "torch": torch.__version__, "compressed_tensors": compressed_tensors.__version__, "float8": float8(),
               "int4": [int4_case(3, 160, 1, False), int4_case(2, 64, 2, True), int4_case(5, 32, 3, False)]}
     path = ROOT / "tests/golden/quant.json"
     path.write_text(json.dumps(golden, separators=(",", ":")) + "\n")

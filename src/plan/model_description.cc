@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "weights/quant_description.h"
 
 namespace baltoro {
 namespace {
@@ -121,18 +122,6 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-// The form that the ascend tools call by this name.
-Result<WeightForm> AscendForm(const std::string& type, const std::string& tensor) {
-  if (type == "FLOAT") return WeightForm::kBf16;
-  if (type == "W8A8") return WeightForm::kInt8Static;
-  if (type == "W8A8_DYNAMIC") return WeightForm::kInt8;
-  if (type == "W4A8_DYNAMIC") return WeightForm::kInt4;
-  return InvalidArgument(
-      fmt::format("quant_model_description.json: {} has the type \"{}\", which is not known; known "
-                  "are FLOAT, W8A8, W8A8_DYNAMIC and W4A8_DYNAMIC",
-                  tensor, type));
-}
-
 Result<Json> ReadJson(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return Json();
   BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path.string()));
@@ -176,7 +165,11 @@ Result<ModelDescription> DescribeFiles(const K2Config& config,
       if (!quantisation.contains(key) || !quantisation[key].is_string()) {
         return InvalidArgument("quant_model_description.json: no entry for " + key);
       }
-      return AscendForm(quantisation[key].get<std::string>(), key);
+      const auto known = AscendForm(quantisation[key].get<std::string>(), key);
+      if (!known.ok()) {
+        return InvalidArgument("quant_model_description.json: " + known.status().message());
+      }
+      return known;
     }
     if (!names.empty()) {
       if (names.count(base + ".weight_packed") > 0) return WeightForm::kInt4Group;

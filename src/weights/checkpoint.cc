@@ -6,52 +6,29 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 
-#include "base/file.h"
 #include "base/json.h"
+#include "weights/shard_index.h"
+#include "weights/tensor_names.h"
 
 namespace baltoro {
 namespace {
 
 constexpr std::string_view kOuterPrefix = "language_model.";
-constexpr std::string_view kLayers = "model.layers.";
 
 Status InFile(const std::string& path, const Status& why) {
   return Status(why.code(), path + ": " + why.message());
 }
 
-bool IsPlainFileName(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
-}
+}  // namespace
 
-bool NeverUsed(std::string_view name, int64_t layers) {
+bool IsNeverUsed(std::string_view name, int64_t layers) {
   for (const std::string_view end : {".rotary_emb.inv_freq", ".k_scale", ".v_scale"}) {
     if (name.ends_with(end)) return true;
   }
-  if (!name.starts_with(kLayers)) return false;
-  int64_t layer = -1;
-  const char* digits = name.data() + kLayers.size();
-  std::from_chars(digits, name.data() + name.size(), layer);
-  return layer >= layers;  // multi-token prediction
+  return LayerOf(name) >= layers;  // multi-token prediction
 }
-
-// "model.layers.3.mlp.x" -> "model.layers.*.mlp.x"
-std::string KindOf(std::string_view name) {
-  std::string kind;
-  for (const char c : name) {
-    if (c < '0' || c > '9' || (!kind.empty() && kind.back() != '.' && kind.back() != '*')) {
-      kind.push_back(c);
-    } else if (kind.empty() || kind.back() != '*') {
-      kind.push_back('*');
-    }
-  }
-  return kind;
-}
-
-}  // namespace
 
 std::string CanonicalName(std::string_view name) {
   if (!name.starts_with(kOuterPrefix)) return std::string(name);
@@ -67,43 +44,31 @@ Checkpoint::~Checkpoint() {
 Result<Checkpoint> Checkpoint::Open(const std::string& dir) {
   Checkpoint checkpoint;
   checkpoint.dir_ = dir;
-  const std::string index = dir + "/model.safetensors.index.json";
-  const std::string single = dir + "/model.safetensors";
-  if (FileExists(index)) {
-    BT_RETURN_IF_ERROR(checkpoint.AddIndexedFiles(index));
-  } else if (FileExists(single)) {
-    BT_RETURN_IF_ERROR(checkpoint.AddFile(single, [](const std::string&) { return true; }));
+  BT_ASSIGN_OR_RETURN(const WeightFiles files, FindWeightFiles(dir));
+  if (!files.index.empty()) {
+    BT_RETURN_IF_ERROR(checkpoint.AddIndexedFiles(files.index));
   } else {
-    return Status(
-        Code::kNotFound,
-        dir + ": no weights: neither model.safetensors.index.json nor model.safetensors is there");
+    BT_RETURN_IF_ERROR(checkpoint.AddFile(files.single, [](const std::string&) { return true; }));
   }
   return checkpoint;
 }
 
 Status Checkpoint::AddIndexedFiles(const std::string& index_path) {
-  BT_ASSIGN_OR_RETURN(const Json index, ReadJsonFile(index_path));
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  if (!index.is_object() || map == index.end() || !map->is_object()) {
-    return InvalidArgument(index_path + ": no weight_map object");
-  }
-  std::map<std::string, std::map<std::string, bool>> files;  // file -> its tensors -> seen
-  for (const auto& [name, file] : map->items()) {
-    if (!file.is_string() || !IsPlainFileName(file.get_ref<const std::string&>())) {
-      return InvalidArgument(fmt::format("{}: tensor {}: no plain file name", index_path, name));
-    }
-    files[file.get_ref<const std::string&>()][name] = false;
-  }
-  for (auto& [file, names] : files) {
+  BT_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(index_path));
+  const auto index = ParseShardIndex(json);
+  if (!index.ok()) return InFile(index_path, index.status());
+  for (const auto& [file, names] : index.value().files) {
     const std::string path = dir_ + "/" + file;
-    BT_RETURN_IF_ERROR(AddFile(path, [&wanted = names](const std::string& name) {
-      const auto found = wanted.find(name);
-      if (found == wanted.end()) return false;
+    std::map<std::string, bool> seen;
+    for (const std::string& name : names) seen[name] = false;
+    BT_RETURN_IF_ERROR(AddFile(path, [&seen](const std::string& name) {
+      const auto found = seen.find(name);
+      if (found == seen.end()) return false;
       found->second = true;
       return true;
     }));
-    for (const auto& [name, seen] : names) {
-      if (!seen) {
+    for (const auto& [name, there] : seen) {
+      if (!there) {
         return InvalidArgument(
             fmt::format("{}: tensor {} is not in it, though the index says so", path, name));
       }
@@ -133,6 +98,7 @@ Status Checkpoint::AddFile(const std::string& path,
       return InvalidArgument(fmt::format("{}: tensor {} is there twice", path, entry.name));
     }
     tensors_.push_back({.name = std::move(name),
+                        .stored_name = std::move(entry.name),
                         .file = files_.size() - 1,
                         .dtype = entry.dtype,
                         .shape = std::move(entry.shape),
@@ -159,9 +125,18 @@ Status Checkpoint::Read(const SourceTensor& tensor, int64_t row, TensorView out)
   BT_CHECK(stored.shape.size() <= 2 && out.dim(1) == width);
   BT_CHECK(row >= 0 && out.dim(0) >= 0 && row + out.dim(0) <= rows);
   const int64_t row_bytes = width * SizeOf(stored.dtype);
+  return ReadBytes(tensor, static_cast<uint64_t>(row * row_bytes), out.data,
+                   static_cast<size_t>(out.dim(0) * row_bytes));
+}
+
+Status Checkpoint::ReadBytes(const SourceTensor& tensor,
+                             uint64_t offset,
+                             void* out,
+                             size_t bytes) const {
+  BT_CHECK(tensor.handle < tensors_.size());
+  const Tensor& stored = tensors_[tensor.handle];
   const File& file = files_[stored.file];
-  const Status read = ReadAt(file.fd, stored.offset + static_cast<uint64_t>(row * row_bytes),
-                             out.data, static_cast<size_t>(out.dim(0) * row_bytes));
+  const Status read = ReadAt(file.fd, stored.offset + offset, out, bytes);
   if (!read.ok()) {
     return Status(read.code(),
                   fmt::format("{}: tensor {}: {}", file.path, stored.name, read.message()));
@@ -169,10 +144,20 @@ Status Checkpoint::Read(const SourceTensor& tensor, int64_t row, TensorView out)
   return {};
 }
 
+std::vector<CheckpointTensor> Checkpoint::tensors() const {
+  std::vector<CheckpointTensor> out;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const Tensor& t = tensors_[i];
+    out.push_back({.stored_name = t.stored_name,
+                   .tensor = {.name = t.name, .dtype = t.dtype, .shape = t.shape, .handle = i}});
+  }
+  return out;
+}
+
 std::map<std::string, int64_t> Checkpoint::UnusedKinds(int64_t layers) const {
   std::map<std::string, int64_t> kinds;
   for (const Tensor& tensor : tensors_) {
-    if (!tensor.used && !NeverUsed(tensor.name, layers)) ++kinds[KindOf(tensor.name)];
+    if (!tensor.used && !IsNeverUsed(tensor.name, layers)) ++kinds[KindOf(tensor.name)];
   }
   return kinds;
 }

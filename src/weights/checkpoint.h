@@ -18,9 +18,18 @@ namespace baltoro {
 // "model." after it.
 std::string CanonicalName(std::string_view name);
 
+// What no version of the model reads: rotary frequencies, KV scales, layers from `layers` on.
+bool IsNeverUsed(std::string_view name, int64_t layers);
+
+struct CheckpointTensor {
+  std::string stored_name;  // as the file has it, prefix included
+  SourceTensor tensor;
+};
+
 class Checkpoint final : public WeightSource {
  public:
-  // Opens every file of <dir>/model.safetensors.index.json, or <dir>/model.safetensors.
+  // Opens every file of <dir>/model.safetensors.index.json, or <dir>/model.safetensors; of an
+  // "ascend" checkpoint, quant_model_weights.safetensors in the same ways.
   static Result<Checkpoint> Open(const std::string& dir);
   ~Checkpoint() override;
   Checkpoint(Checkpoint&&) noexcept = default;
@@ -30,6 +39,11 @@ class Checkpoint final : public WeightSource {
                                    const std::vector<int64_t>& wanted) override;
   Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
   std::string description() const override { return dir_; }
+
+  // Bytes from `offset` of a tensor of any shape. Any thread.
+  Status ReadBytes(const SourceTensor& tensor, uint64_t offset, void* out, size_t bytes) const;
+  // All tensors, by file and place in it.
+  std::vector<CheckpointTensor> tensors() const;
 
   size_t num_tensors() const { return tensors_.size(); }
   // Tensors that nobody asked for, counted by kind: numbers in the name become "*". Left out are
@@ -43,6 +57,7 @@ class Checkpoint final : public WeightSource {
   };
   struct Tensor {
     std::string name;  // canonical
+    std::string stored_name;
     size_t file = 0;
     DType dtype = DType::kF32;
     std::vector<int64_t> shape;
