@@ -192,6 +192,7 @@ Error ReadConversationOf(FieldReader& reader, Json& chat) {
     if (auto error = ReadOne((*messages)[i], Place("messages", i), out)) return error;
   }
   chat["messages"] = out.Take();
+  if (chat["messages"].empty()) return BadPlace("messages", "must hold at least one block");
   // A last message of the assistant is the beginning of the answer.
   const Json& last = chat["messages"].back();
   if (last["role"] == "assistant" && !last.contains("tool_calls")) {

@@ -3,6 +3,7 @@ import json
 import re
 
 import anthropic
+import pydantic
 import pytest
 
 GREEDY = {"temperature": 0}  # by extra_body: the newest clients have no argument for it
@@ -144,12 +145,19 @@ def test_structured_output(claude, model):
                                     output_config={"format": {"type": "json_schema", "schema": schema}})
     assert set(json.loads(answer.content[-1].text)) == {"sum"}
 
+    class Sum(pydantic.BaseModel):
+        sum: int
+
+    parsed = claude.messages.parse(model=model, messages=QUESTION, max_tokens=400, extra_body=GREEDY, output_format=Sum)
+    assert isinstance(parsed.parsed_output, Sum)
+
 
 @pytest.mark.parametrize("change, place", [
     ({"messages": []}, "messages"), ({"max_tokens": 0}, "max_tokens"), ({"extra_body": {"temperature": -1}}, "temperature"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x/"}}]}]},
      "messages.0.content.0"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.type"),
     ({"tools": [{"name": "x"}]}, "tools.0.input_schema"), ({"tool_choice": {"type": "any"}}, "tool_choice"),

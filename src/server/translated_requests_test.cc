@@ -1,0 +1,136 @@
+// Bodies of the translated APIs, bent in any way, are accepted or refused; nothing else happens.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/chat_request.h"
+#include "server/messages_request.h"
+#include "server/responses_request.h"
+
+namespace baltoro {
+namespace {
+
+Json MessagesBody() {
+  return ParseJson(R"({
+    "model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "s"}], "temperature": 0.5,
+    "stop_sequences": ["a"], "thinking": {"type": "enabled", "budget_tokens": 5, "display": "x"},
+    "tools": [{"name": "f", "input_schema": {"type": "object"}, "strict": false}],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": true},
+    "output_config": {"format": {"type": "json_schema", "schema": {}}}, "metadata": {"user_id": "u"},
+    "messages": [
+      {"role": "system", "content": "x"},
+      {"role": "user", "content": [{"type": "text", "text": "q"}]},
+      {"role": "assistant", "content": [
+        {"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "text", "text": "a"},
+        {"type": "redacted_thinking", "data": "d"},
+        {"type": "tool_use", "id": "i", "name": "f", "input": {"a": 1}}]},
+      {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": "i", "is_error": true,
+         "content": [{"type": "text", "text": "r"}, {"type": "text", "text": "s"}]},
+        {"type": "text", "text": "u"}]},
+      {"role": "assistant", "content": "begun"}]})")
+      .value();
+}
+
+Json ResponsesBody() {
+  return ParseJson(R"({
+    "model": "m", "max_output_tokens": 5, "instructions": "i", "temperature": 0.5,
+    "metadata": {"a": "b"}, "reasoning": {"effort": "low", "summary": "auto"}, "store": true,
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {}, "strict": true}},
+    "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": true}],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto",
+                    "tools": [{"type": "function", "name": "f"}]},
+    "include": ["reasoning.encrypted_content"], "parallel_tool_calls": true,
+    "input": [
+      {"role": "user", "content": [{"type": "input_text", "text": "q"}]},
+      {"type": "reasoning", "id": "r", "summary": [],
+       "content": [{"type": "reasoning_text", "text": "t"}]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]},
+      {"type": "function_call", "call_id": "i", "name": "f", "arguments": "{}"},
+      {"type": "function_call_output", "call_id": "i",
+       "output": [{"type": "input_text", "text": "r"}, {"type": "input_text", "text": "s"}]},
+      {"role": "developer", "content": "d"}]})")
+      .value();
+}
+
+// One value somewhere inside becomes another, or goes.
+void Bend(Json& value, std::mt19937& random) {
+  const bool deeper = value.is_structured() && !value.empty() && random() % 5 != 0;
+  if (deeper) {
+    auto inner = value.begin();
+    std::advance(inner, random() % value.size());
+    if (random() % 8 == 0) {
+      value.erase(inner);
+    } else {
+      Bend(*inner, random);
+    }
+    return;
+  }
+  static const std::vector<Json> kOthers = {nullptr,
+                                            true,
+                                            -1,
+                                            1e300,
+                                            "",
+                                            "text",
+                                            "tool_use",
+                                            "tool_result",
+                                            "function_call",
+                                            "reasoning",
+                                            Json::array(),
+                                            Json::object(),
+                                            Json::array({nullptr, 1, "x"}),
+                                            Json{{"type", "text"}},
+                                            Json{{"type", 5}, {"text", {}}}};
+  value = kOthers[random() % kOthers.size()];
+}
+
+GenerationLimits Limits() {
+  GenerationLimits limits;
+  limits.vocab_size = 1000;
+  limits.max_model_len = 1000;
+  return limits;
+}
+
+// Whether all of it was accepted.
+bool Read(const Json& chat) {
+  ChatRequest request;
+  return !ReadChatRequest(chat, Limits(), Json::object(), request).has_value();
+}
+
+TEST(TranslatedRequestsTest, BentMessages) {
+  std::mt19937 random(1);
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 8000; ++round) {
+    Json body = MessagesBody();
+    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) Bend(body, random);
+    if (!body.is_object()) continue;
+    MessagesRequest out;
+    const auto error = ReadMessagesRequest(body, MessagesUse::kGenerate, out);
+    EXPECT_TRUE(!error || error->status == 400);
+    (!error && Read(out.chat) ? accepted : refused) += 1;
+    EXPECT_TRUE(round > 0 || accepted == 1) << (error ? error->message : "");
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(TranslatedRequestsTest, BentResponses) {
+  std::mt19937 random(2);
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 8000; ++round) {
+    Json body = ResponsesBody();
+    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) Bend(body, random);
+    if (!body.is_object()) continue;
+    ResponsesRequest out;
+    const auto error = ReadResponsesRequest(body, Json::array(), out);
+    EXPECT_TRUE(!error || error->status == 400);
+    (!error && Read(out.chat) ? accepted : refused) += 1;
+    EXPECT_TRUE(round > 0 || accepted == 1) << (error ? error->message : "");
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace baltoro
