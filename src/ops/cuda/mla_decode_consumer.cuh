@@ -221,8 +221,7 @@ class Consumer {
     }
     ClearTail(piece, i, group_);
     FenceAsyncProxy();
-    __syncwarp();
-    if (lane_ == 0) Arrive(SharedAddress(&small_.full_p[group_]));
+    Arrive(SharedAddress(&small_.full_p[group_]));
     Rescale(next_reference_[0], next_reference_[1]);
     const uint64_t v = OperandDescriptor(smem_.stage(group_) + group_ * kHalfBytes, kTileBytes);
     Pin(o_);
