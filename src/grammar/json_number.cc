@@ -153,7 +153,12 @@ class NumberMaker {
       return index;
     };
     states[2].accept = true;
-    if (places > 0) edge(states[2], '.', after_point(0));
+    // The target first: making it moves the states.
+    const auto add_point = [&](uint32_t from, int64_t remainder) {
+      const uint32_t target = after_point(remainder);
+      edge(states[from], '.', target);
+    };
+    if (places > 0) add_point(2, 0);
     for (int64_t remainder = 0; remainder < factor; ++remainder) {
       states[at(0, remainder)].accept = remainder * scale % factor == 0;
       for (char digit = '0'; digit <= '9'; ++digit) {
@@ -168,7 +173,7 @@ class NumberMaker {
         states[at(place, remainder)].accept = remainder * left % factor == 0;
         left = left * 10 % factor;
       }
-      if (places > 0) edge(states[at(0, remainder)], '.', after_point(remainder));
+      if (places > 0) add_point(at(0, remainder), remainder);
     }
     for (State& state : states) {
       std::sort(state.edges.begin(), state.edges.end(),
