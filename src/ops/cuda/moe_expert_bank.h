@@ -6,8 +6,9 @@
 //   order
 //
 // Kernels: routing preparation (moe_route), gate/up product with SiLU * mul, down product times the
-// routing weight, sum over j; the wide form first reorders x. They are chained by programmatic dependent launch and are
-// capturable in a graph: nothing is allocated, no host work depends on device data.
+// routing weight, sum over j; the wide form first reorders x. They are chained by programmatic
+// dependent launch and are capturable in a graph: nothing is allocated, no host work depends on
+// device data.
 //
 // Products take bf16 operands and sum in f32; the middle activation [T k, I] and each expert's
 // weighted share [T k, H] are rounded to bf16, the sum over j is f32. Two forms of the products:

@@ -131,7 +131,14 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __syncthreads();
   WaitForEarlierKernels();
   if (p.wide) AllowNextKernel();  // the next one reads x, which is there now
-  for (int e = begin + i; e < end; e += kBatch * kRouteThreads) {
+  // One entry a thread at most, as in decoding: its slot and rank stay in registers.
+  const bool one = share <= kRouteThreads;
+  int only_slot = -1, only_rank = 0;
+  if (one) {
+    if (begin + i < end) only_slot = SlotOf(p, begin + i);
+    if (only_slot >= 0) only_rank = atomicAdd(&counts[only_slot], 1);
+  }
+  for (int e = begin + i; !one && e < end; e += kBatch * kRouteThreads) {
     int slots[kBatch];
     LoadSlots(p, e, end, slots);
 #pragma unroll
@@ -190,7 +197,8 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   __syncthreads();
   counts[i] = first_row + before;
   __syncthreads();
-  for (int e = begin + i; e < end; e += kBatch * kRouteThreads) {
+  if (only_slot >= 0) p.order[counts[only_slot] + only_rank] = begin + i;
+  for (int e = begin + i; !one && e < end; e += kBatch * kRouteThreads) {
     int slots[kBatch];
     LoadSlots(p, e, end, slots);
 #pragma unroll
