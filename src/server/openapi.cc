@@ -16,8 +16,8 @@ constexpr const char* kDocsPage = R"(<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Baltoro: HTTP API</title></head>
 <body><h1>Baltoro</h1>
 <p>This server speaks the APIs of OpenAI and Anthropic. Every route, every field and every limit is
-in <a href="openapi.json">openapi.json</a> (OpenAPI 3.1). Examples that run are in docs/api.md of the
-package.</p>
+in <a href="openapi.json">openapi.json</a> (OpenAPI 3.1). Examples are in docs/api.md of the
+sources.</p>
 </body></html>
 )";
 
