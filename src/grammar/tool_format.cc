@@ -12,7 +12,6 @@ namespace {
 using Expr = GrammarBuilder::Expr;
 
 constexpr int64_t kCallsMax = 32;
-constexpr int64_t kCallsMin = 4;
 constexpr int64_t kBranchesMax = 1024;  // calls times tools
 
 Expr SequenceOf(GrammarBuilder& builder, std::initializer_list<Expr> parts) {
@@ -38,7 +37,7 @@ Expr Calls(GrammarBuilder& builder, const ToolFormat& format) {
     tools.push_back({RuleOf(builder, "name of " + tool.name, builder.Literal(tool.name)),
                      RuleOf(builder, "arguments of " + tool.name, rest)});
   }
-  const int64_t count = format.parallel ? MaxToolCalls(tools.size()) : 1;
+  const int64_t count = format.max_calls;
   Expr calls = builder.Empty();
   for (int64_t i = count; i-- > 0;) {
     const Expr index = builder.Literal(":" + std::to_string(format.first_index + i));
@@ -58,7 +57,7 @@ Expr Calls(GrammarBuilder& builder, const ToolFormat& format) {
 
 int64_t MaxToolCalls(size_t tools) {
   BT_CHECK(tools > 0);
-  return std::clamp(kBranchesMax / static_cast<int64_t>(tools), kCallsMin, kCallsMax);
+  return std::clamp(kBranchesMax / static_cast<int64_t>(tools), kLeastMaxToolCalls, kCallsMax);
 }
 
 GrammarBuilder::Expr AddToolFormat(GrammarBuilder& builder, const ToolFormat& format) {

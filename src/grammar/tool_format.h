@@ -31,13 +31,14 @@ struct ToolFormat {
   ToolMarks marks = {};
   std::vector<CallableTool> tools = {};  // at least one; equal names are alternatives
   int64_t first_index = 0;               // the first call's INDEX; each further one has the next
-  bool parallel = true;                  // false: one call at most
+  int64_t max_calls = 1;                 // at least 1; more cost states
   bool required = false;                 // the answer is a section and nothing in front of it
   // What the answer is when no tool is called; none: any text, which a section may follow.
   std::optional<GrammarBuilder::Expr> text = std::nullopt;
 };
 
 // Calls of one answer at most: fewer with many tools, so that the grammar stays small.
+inline constexpr int64_t kLeastMaxToolCalls = 4;
 int64_t MaxToolCalls(size_t tools);
 
 GrammarBuilder::Expr AddToolFormat(GrammarBuilder& builder, const ToolFormat& format);

@@ -68,7 +68,7 @@ class ToolFormatTest : public ::testing::Test {
 };
 
 TEST_F(ToolFormatTest, TextMayComeBeforeASectionAndNothingBehindIt) {
-  const Grammar grammar = Made({});
+  const Grammar grammar = Made({.max_calls = 32});
   EXPECT_TRUE(Takes(grammar, ""));
   EXPECT_TRUE(Takes(grammar, "Hello, I am text with {} and functions.f:0."));
   EXPECT_TRUE(Takes(grammar, "Let me see.[S(Cfunctions.f:0,A{})C]S"));
@@ -80,7 +80,7 @@ TEST_F(ToolFormatTest, TextMayComeBeforeASectionAndNothingBehindIt) {
 }
 
 TEST_F(ToolFormatTest, ASectionHoldsOnlyCallsOfDeclaredTools) {
-  const Grammar grammar = Made({});
+  const Grammar grammar = Made({.max_calls = 32});
   EXPECT_FALSE(Takes(grammar, "[S]S"));
   EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:0,A{})C"));
   EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.k:0,A{})C]S"));
@@ -92,7 +92,7 @@ TEST_F(ToolFormatTest, ASectionHoldsOnlyCallsOfDeclaredTools) {
 }
 
 TEST_F(ToolFormatTest, EachCallHasTheNextIndex) {
-  const Grammar grammar = Made({.first_index = 9});
+  const Grammar grammar = Made({.first_index = 9, .max_calls = 32});
   EXPECT_TRUE(Takes(grammar,
                     "[S(Cfunctions.f:9,A{})C(Cfunctions.f:10,A{})C"
                     "(Cfunctions.g.h-i:11,A{})C]S"));
@@ -107,17 +107,19 @@ TEST_F(ToolFormatTest, CallsAreBounded) {
     for (int64_t i = 0; i < n; ++i) text += "(Cfunctions.f:" + std::to_string(i) + ",A{})C";
     return text + "]S";
   };
-  const Grammar grammar = Made({});
-  EXPECT_TRUE(Takes(grammar, calls(MaxToolCalls(2))));
-  EXPECT_FALSE(Takes(grammar, calls(MaxToolCalls(2) + 1)));
-  EXPECT_GE(MaxToolCalls(128), 4);
-  const Grammar one = Made({.parallel = false});
+  const Grammar grammar = Made({.max_calls = 32});
+  EXPECT_TRUE(Takes(grammar, calls(32)));
+  EXPECT_FALSE(Takes(grammar, calls(32 + 1)));
+  EXPECT_EQ(MaxToolCalls(1), 32);
+  EXPECT_EQ(MaxToolCalls(128), 8);
+  EXPECT_EQ(MaxToolCalls(1000), kLeastMaxToolCalls);
+  const Grammar one = Made({.max_calls = 1});
   EXPECT_TRUE(Takes(one, calls(1)));
   EXPECT_FALSE(Takes(one, calls(2)));
 }
 
 TEST_F(ToolFormatTest, ARequiredCallHasNothingInFrontOfIt) {
-  const Grammar grammar = Made({.required = true});
+  const Grammar grammar = Made({.max_calls = 32, .required = true});
   EXPECT_TRUE(Takes(grammar, "[S(Cfunctions.f:0,A{})C]S"));
   EXPECT_FALSE(Takes(grammar, ""));
   EXPECT_FALSE(Takes(grammar, "a"));
@@ -125,7 +127,7 @@ TEST_F(ToolFormatTest, ARequiredCallHasNothingInFrontOfIt) {
 }
 
 TEST_F(ToolFormatTest, AFormTakesTheTextsPlace) {
-  const Grammar grammar = Made({}, "yes");
+  const Grammar grammar = Made({.max_calls = 32}, "yes");
   EXPECT_TRUE(Takes(grammar, "yes"));
   EXPECT_TRUE(Takes(grammar, "[S(Cfunctions.f:0,A{})C]S"));
   EXPECT_FALSE(Takes(grammar, "no"));
@@ -137,6 +139,7 @@ TEST_F(ToolFormatTest, ManyToolsMakeAModestGrammar) {
   GrammarBuilder builder;
   ToolFormat format;
   format.marks = marks_;
+  format.max_calls = MaxToolCalls(128);
   for (int i = 0; i < 128; ++i) {
     format.tools.push_back({"tool_with_a_long_name_" + std::to_string(i), builder.Literal("{}")});
   }

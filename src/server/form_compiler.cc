@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -18,7 +18,9 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
-constexpr size_t kUncheckedMax = 64;  // of one form; what is beyond is counted
+constexpr size_t kToldMax = 8;          // in one line of the log
+constexpr size_t kToldLinesMax = 1000;  // remembered, so as not to be told twice
+constexpr size_t kUncheckedMax = 64;    // of one form; what is beyond is counted
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -99,15 +101,28 @@ Result<Expr> AddForm(Work& work, const OutputForm& form) {
   return Status(Code::kInternal, "a form that is free has no grammar");
 }
 
-Result<Expr> AddAnswer(Work& work, const FormSpec& spec, const std::optional<ToolMarks>& marks) {
+// How much of a declaration the grammar holds on to. Each step down makes it smaller.
+enum class Detail { kAll, kFewCalls, kAnyArguments };
+
+Result<Expr> AddAnswer(Work& work,
+                       const FormSpec& spec,
+                       const std::optional<ToolMarks>& marks,
+                       Detail detail) {
   if (spec.tools.empty()) return AddForm(work, spec.form);
   if (!marks) return Status(Code::kInternal, "the vocabulary has no marks of tool calls");
   ToolFormat format;
   format.marks = *marks;
   format.first_index = spec.first_index;
-  format.parallel = spec.parallel;
+  const int64_t many =
+      detail == Detail::kAll ? MaxToolCalls(spec.tools.size()) : kLeastMaxToolCalls;
+  format.max_calls = spec.parallel ? many : 1;
   format.required = spec.must_call;
   for (const FormSpec::Tool& tool : spec.tools) {
+    if (detail == Detail::kAnyArguments && !tool.strict) {
+      work.unchecked.push_back(tool.path + ": too large, with the other tools, for a grammar");
+      format.tools.push_back({tool.name, work.text.Object()});
+      continue;
+    }
     BT_ASSIGN_OR_RETURN(const Expr arguments,
                         AddSchema(work, tool.parameters, tool.strict, tool.path));
     format.tools.push_back({tool.name, arguments});
@@ -174,29 +189,43 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   auto compiled = std::make_shared<CompiledForm>();
-  Work work;
-  BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_));
-  compiled->unchecked = std::move(work.unchecked);
-  const GrammarBuilder::Rule root = work.builder.DeclareRule("answer");
-  work.builder.DefineRule(root, answer);
-  auto built = work.builder.Build(root);
-  if (!built.ok()) {
-    return Placed(spec.tools.empty() ? spec.form.path : "tools", built.status());
+  Result<Grammar> built = Status(Code::kInternal, "nothing was built");
+  for (const Detail detail : {Detail::kAll, Detail::kFewCalls, Detail::kAnyArguments}) {
+    Work work;
+    BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_, detail));
+    const GrammarBuilder::Rule root = work.builder.DeclareRule("answer");
+    work.builder.DefineRule(root, answer);
+    built = work.builder.Build(root);
+    compiled->unchecked = std::move(work.unchecked);
+    // What fails here, although each schema is sound, is too large together.
+    if (built.ok() || spec.tools.empty()) break;
   }
+  if (!built.ok()) return Placed(spec.tools.empty() ? spec.form.path : "tools", built.status());
   compiled->grammar = std::move(built).value();
   if (compiled->unchecked.size() > kUncheckedMax) {
     const size_t more = compiled->unchecked.size() - kUncheckedMax;
     compiled->unchecked.resize(kUncheckedMax);
     compiled->unchecked.push_back(fmt::format("and {} more", more));
   }
-  for (const std::string& one : compiled->unchecked) {
-    BT_LOG(Warning, "Not enforced by the grammar: {}", one);
-  }
+  Tell(compiled->unchecked);
   BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
          1000 * (clock.Now() - start));
   std::shared_ptr<const CompiledForm> form = std::move(compiled);
   Keep(spec.key, form);
   return form;
+}
+
+// The grammars of one conversation differ in their first index; that is no reason to say it again.
+void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
+  if (unchecked.empty()) return;
+  const size_t shown = std::min(unchecked.size(), kToldMax);
+  const std::string more =
+      shown < unchecked.size() ? fmt::format(" and {} more", unchecked.size() - shown) : "";
+  const std::string line =
+      fmt::format("{}{}", fmt::join(unchecked.begin(), unchecked.begin() + shown, "; "), more);
+  const std::lock_guard lock(mutex_);
+  if (told_.size() >= kToldLinesMax) told_.clear();
+  if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
 }
 
 void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/json.h"
@@ -25,7 +26,7 @@ namespace baltoro {
 // The tools of a request as far as the answer's form depends on them.
 struct ToolUse {
   const Json* tools = nullptr;  // the request's list, checked
-  std::string named;            // the only one that may be called; empty: any
+  std::string named = {};       // the only one that may be called; empty: any
   bool must_call = false;
   bool parallel = true;
   int64_t first_index = 0;  // of the first call, in the whole conversation
@@ -86,6 +87,7 @@ class FormCompiler {
     size_t bytes = 0;
   };
 
+  void Tell(const std::vector<std::string>& unchecked);
   void Keep(const std::string& key, std::shared_ptr<const CompiledForm> form);
 
   std::optional<ToolMarks> marks_;
@@ -94,6 +96,7 @@ class FormCompiler {
   std::list<Entry> entries_;  // the latest used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;  // keys lie in entries_
   size_t bytes_ = 0;
+  std::unordered_set<std::string> told_;  // lines of the log
 };
 
 }  // namespace baltoro
