@@ -19,10 +19,7 @@ inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kWideTileRows = 128;
 
 // Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
-#ifndef BT_MOE_STREAMING_BLOCKS
-#define BT_MOE_STREAMING_BLOCKS 2
-#endif
-inline constexpr int32_t kStreamingBlocks = BT_MOE_STREAMING_BLOCKS;
+inline constexpr int32_t kStreamingBlocks = 2;
 
 inline constexpr int32_t kWideTeam = 2;
 

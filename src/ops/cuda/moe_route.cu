@@ -3,11 +3,6 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 
-#ifndef BT_MOE_COST_16
-#define BT_MOE_COST_16 7
-#define BT_MOE_COST_32 12
-#endif
-
 namespace baltoro::cuda {
 namespace {
 
@@ -79,7 +74,7 @@ __device__ int RowsOfPass(bool wide, int count) {
 
 __device__ int PassCost(bool wide, int rows) {
   if (wide) return max(4, (rows + 15) / 16);
-  return rows <= 8 ? 4 : rows <= 16 ? BT_MOE_COST_16 : BT_MOE_COST_32;
+  return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
 }
 
 // Counts side by side: rows in 22 bits, tiles in 20, cost in 22.
