@@ -258,6 +258,24 @@ TEST_F(ChatPipelineTest, ThinkingBudgetsTravel) {
   EXPECT_EQ(Last().constraint, "");
 }
 
+// K2-Thinking: the template leaves it to the model to open its thinking.
+TEST_F(ChatPipelineTest, ATemplateThatKnowsThinkingAndDoesNotOpenItStartsInIt) {
+  template_source_ =
+      "{%- for m in messages -%}<|im_user|>user<|im_middle|>{{ m.content }}<|im_end|>{%- endfor -%}"
+      "{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}";
+  const std::string knows_thinking = "{#- <think> -#}";
+  Restart("<think>hm</think>ok");
+  EXPECT_EQ(Chat({}).json()["choices"][0]["message"]["content"], "<think>hm</think>ok");
+
+  template_source_ += knows_thinking;
+  Restart("<think>hm</think>ok");
+  const Json message = Chat({}).json()["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning"], "hm");
+  EXPECT_EQ(message["content"], "ok");
+  ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}}).status, 200);
+  EXPECT_TRUE(MayWrite("<think>hm</think>no"));
+}
+
 TEST_F(ChatPipelineTest, BadWordsAreBannedWithAndWithoutASpace) {
   ASSERT_EQ(Chat({{"bad_words", {"the"}}, {"chat_template_kwargs", kInstant}}).status, 200);
   EXPECT_EQ(Constraint().banned_sequences.front(), Ids("the"));

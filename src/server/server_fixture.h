@@ -230,7 +230,8 @@ class ServerFixture : public ::testing::Test {
       auto loaded = Tokenizer::Load(kPocketDir);
       ASSERT_TRUE(loaded.ok()) << loaded.status().message();
       tokenizer = std::move(loaded).value();
-      auto parsed = ChatTemplate::LoadFromDir(kPocketDir);
+      auto parsed = template_source_.empty() ? ChatTemplate::LoadFromDir(kPocketDir)
+                                             : ChatTemplate::Parse(template_source_, "template");
       ASSERT_TRUE(parsed.ok()) << parsed.status().message();
       chat_template = std::move(parsed).value();
     }
@@ -300,6 +301,7 @@ class ServerFixture : public ::testing::Test {
     };
   }
 
+  std::string template_source_;  // empty: the pocket model's
   std::unique_ptr<Server> server_;
   std::unique_ptr<FakeEngine> engine_;
   std::unique_ptr<Tokenizer> tokenizer_;  // the same as the server's
