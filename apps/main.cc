@@ -13,7 +13,9 @@
 #include "engine_main.h"
 #include "eval.h"
 #include "flags/command_line.h"
+#include "inspect.h"
 #include "plan.h"
+#include "quantize.h"
 #include "serve.h"
 
 extern char** environ;
@@ -51,6 +53,12 @@ int main(int argc, char** argv) {
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan);
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
+  if (const auto* quantize = std::get_if<QuantizeCommand>(&command)) {
+    return RunQuantize(*quantize, program);
+  }
+  if (const auto* inspect = std::get_if<InspectCommand>(&command)) {
+    return RunInspect(*inspect, program);
+  }
   const auto& ending = std::get<Ending>(command);
   std::fputs(ending.out.c_str(), stdout);
   std::fputs(ending.err.c_str(), stderr);

@@ -25,9 +25,9 @@ constexpr Subcommand kSubcommands[] = {
     {"plan", true, "memory and lengths before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
-    {"quantize", false, "another weight format"},
+    {"quantize", true, "writes a bf16 checkpoint in another weight format"},
     {"pull", false, "downloads"},
-    {"inspect", false, "look inside a checkpoint"},
+    {"inspect", true, "what a checkpoint holds, and what is wrong with it"},
     {"help", true, "this text; help SUBCOMMAND; help --markdown for all flags"},
     {"version", true, "the version"},
 };
@@ -62,6 +62,8 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
   if (name == "plan") return AsCommand(ParsePlan(rest));
+  if (name == "quantize") return AsCommand(ParseQuantize(rest));
+  if (name == "inspect") return AsCommand(ParseInspect(rest));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
   if (name == "help") {
     if (!rest.empty() && (rest.front() == "help" || rest.front().starts_with("-h"))) {
@@ -107,6 +109,8 @@ std::string FlagsMarkdown() {
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
   text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
+  text += "## baltoro quantize\n\n" + MarkdownTables(QuantizeFlags());
+  text += "## baltoro inspect\n\n" + MarkdownTables(InspectFlags());
   while (text.ends_with("\n\n")) text.pop_back();
   return text;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "flags/checkpoint_options.h"
 #include "flags/client_options.h"
 #include "flags/ending.h"
 #include "flags/plan_options.h"
@@ -13,7 +14,13 @@
 
 namespace baltoro {
 
-using Command = std::variant<ServeOptions, ChatOptions, EvalOptions, PlanCommand, Ending>;
+using Command = std::variant<ServeOptions,
+                             ChatOptions,
+                             EvalOptions,
+                             PlanCommand,
+                             QuantizeCommand,
+                             InspectCommand,
+                             Ending>;
 
 // `args` without the program's name. `help`, `version` and all errors are an Ending.
 Command ParseCommandLine(std::span<const std::string> args, const Environment& environment);

@@ -73,6 +73,28 @@ TEST(CommandLineTest, EvalReachesItsFields) {
   EXPECT_EQ(End({"eval", "x"}).exit_code, 2);
 }
 
+TEST(CommandLineTest, CheckpointCommandsReachTheirFields) {
+  const QuantizeCommand quantize =
+      Accept<QuantizeCommand>({"quantize", "a", "b", "--format=int4", "--parts", "experts,dense",
+                               "--shard-size=2G", "--threads=3"});
+  EXPECT_EQ(quantize.source, "a");
+  EXPECT_EQ(quantize.target, "b");
+  EXPECT_EQ(quantize.format, "int4");
+  EXPECT_EQ(quantize.parts, "experts,dense");
+  EXPECT_EQ(quantize.shard_bytes, int64_t{2} << 30);
+  EXPECT_EQ(quantize.threads, 3);
+  EXPECT_EQ(Accept<QuantizeCommand>({"quantize", "a", "b", "--format=fp8"}).shard_bytes,
+            5'000'000'000);
+  EXPECT_EQ(End({"quantize", "a", "b"}).exit_code, 2);
+  EXPECT_EQ(End({"quantize", "a", "--format=fp8"}).exit_code, 2);
+  EXPECT_EQ(End({"quantize", "a", "b", "--format=fp4"}).exit_code, 2);
+
+  EXPECT_TRUE(Accept<InspectCommand>({"inspect", "m", "--json"}).json);
+  EXPECT_EQ(Accept<InspectCommand>({"inspect", "m"}).model, "m");
+  EXPECT_EQ(End({"inspect"}).exit_code, 2);
+  EXPECT_TRUE(Contains(End({"inspect", "--help"}).out, "--json"));
+}
+
 TEST(CommandLineTest, HelpComesWholeByGroupAndByPart) {
   const Ending overview = End({"serve", "--port", "1", "--help"});
   EXPECT_EQ(overview.exit_code, 0);

@@ -1,0 +1,105 @@
+#include "weights/checkpoint_listing.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <unordered_set>
+
+#include "base/json.h"
+#include "weights/checkpoint.h"
+#include "weights/shard_index.h"
+
+namespace baltoro {
+namespace {
+
+// The header of a file and its size.
+Result<SafetensorsHeader> ReadHeader(const std::string& path, int64_t& file_bytes) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Status(Code::kNotFound, std::strerror(errno));
+  struct stat info {};
+  Result<SafetensorsHeader> header = InvalidArgument("not a regular file");
+  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
+    file_bytes = info.st_size;
+    header = ReadSafetensorsHeader(fd, static_cast<uint64_t>(info.st_size));
+  }
+  close(fd);
+  return header;
+}
+
+class Lister {
+ public:
+  explicit Lister(const std::string& dir) : dir_(dir) {}
+
+  CheckpointListing Run() {
+    const auto files = FindWeightFiles(dir_);
+    if (!files.ok()) {
+      Problem(dir_, "no weights: no safetensors file and no index of a known name");
+    } else if (files.value().index.empty()) {
+      AddFile(std::filesystem::path(files.value().single).filename().string(), nullptr);
+    } else {
+      AddIndexed(files.value().index);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void Problem(std::string where, std::string what) {
+    out_.problems.push_back({std::move(where), std::move(what)});
+  }
+
+  void AddIndexed(const std::string& path) {
+    const std::string name = std::filesystem::path(path).filename().string();
+    const auto json = ReadJsonFile(path);
+    if (!json.ok()) return Problem(name, json.status().message());
+    const auto index = ParseShardIndex(json.value());
+    if (!index.ok()) return Problem(name, index.status().message());
+    out_.stated_bytes = index.value().total_size;
+    for (const auto& [file, names] : index.value().files) AddFile(file, &names);
+  }
+
+  // `indexed` is what the index says is in it; null: no index.
+  void AddFile(const std::string& name, const std::vector<std::string>* indexed) {
+    out_.files.push_back({.name = name});
+    auto header = ReadHeader(dir_ + "/" + name, out_.files.back().bytes);
+    if (!header.ok()) return Problem(name, header.status().message());
+    std::unordered_set<std::string> missing;
+    if (indexed != nullptr) missing.insert(indexed->begin(), indexed->end());
+    for (SafetensorsEntry& entry : header.value().entries) {
+      if (indexed != nullptr && missing.erase(entry.name) == 0) {
+        Problem(entry.name, fmt::format("is in {}, but not so in the index", name));
+        continue;
+      }
+      std::string canonical = CanonicalName(entry.name);
+      if (!seen_.insert(canonical).second) {
+        Problem(entry.name, fmt::format("is there twice, once more in {}", name));
+        continue;
+      }
+      out_.tensors.push_back({.name = std::move(entry.name),
+                              .canonical = std::move(canonical),
+                              .file = out_.files.size() - 1,
+                              .dtype = entry.dtype,
+                              .shape = std::move(entry.shape),
+                              .bytes = static_cast<int64_t>(entry.bytes)});
+    }
+    for (const std::string& absent : missing) {
+      Problem(absent, fmt::format("is not in {}, though the index says so", name));
+    }
+  }
+
+  const std::string& dir_;
+  CheckpointListing out_;
+  std::unordered_set<std::string> seen_;
+};
+
+}  // namespace
+
+CheckpointListing ListCheckpoint(const std::string& dir) {
+  return Lister(dir).Run();
+}
+
+}  // namespace baltoro
