@@ -196,6 +196,8 @@ TEST_F(CheckpointReportTest, AConfigurationThatContradictsTheTensorsIsTold) {
   edit([](Json& quantization) { quantization["ignore"].push_back("re:.*experts\\.3\\..*"); });
   EXPECT_THAT(Problems(to_), Contains(HasSubstr("experts.3.down_proj: is int4, groups of 32, "
                                                 "config.json says bf16")));
+  edit([](Json& quantization) { quantization["ignore"] = {"re:((a{999}){999}){999}"}; });
+  EXPECT_THAT(Problems(to_), Contains(HasSubstr("too complicated")));
   edit([](Json& quantization) { quantization["ignore"] = Json::array(); });
   EXPECT_THAT(Problems(to_),
               Contains(HasSubstr("self_attn.o_proj: is bf16, config.json says int4")));

@@ -114,6 +114,7 @@ Status QuantizationClaim::AddIgnored(const Json& list) {
   if (list.is_null()) return {};
   if (!list.is_array()) return InvalidArgument("quantization_config: the ignored modules: no list");
   constexpr std::string_view kExpression = "re:";
+  constexpr size_t kPatternBytes = 256;
   for (const Json& entry : list) {
     if (!entry.is_string()) {
       return InvalidArgument("quantization_config: an ignored module is no string");
@@ -121,6 +122,10 @@ Status QuantizationClaim::AddIgnored(const Json& list) {
     const auto& text = entry.get_ref<const std::string&>();
     Pattern pattern;
     if (text.starts_with(kExpression)) {
+      // Repetitions and long patterns can make the C library's expressions very large.
+      if (text.size() > kPatternBytes || text.find('{') != std::string::npos) {
+        return InvalidArgument("quantization_config: too complicated: " + text.substr(0, 128));
+      }
       auto expression = std::make_unique<regex_t>();
       const std::string anchored = "^(" + text.substr(kExpression.size()) + ")";
       if (regcomp(expression.get(), anchored.c_str(), REG_EXTENDED | REG_NOSUB) != 0) {
