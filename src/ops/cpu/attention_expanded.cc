@@ -4,6 +4,7 @@
 // little beside attending when there are many.
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/check.h"
@@ -41,7 +42,8 @@ class ExpandedForm {
       queries = std::max<int64_t>(queries, items_[i].count);
     }
     groups_max_ = CeilDiv(queries, kGroupRows);
-    thread_bytes_ = Layout(nullptr).end - static_cast<char*>(nullptr);
+    thread_bytes_ = 0;
+    for (const int64_t bytes : PartBytes()) thread_bytes_ += bytes;
     char* memory =
         ctx_.scratch->AllocateArray<char>(static_cast<size_t>(ThreadCount(ctx_) * thread_bytes_));
     ParallelFor(ctx_, item_count_, [&](int64_t item, int thread) {
@@ -59,25 +61,38 @@ class ExpandedForm {
     char* queries = nullptr;    // panels, one a group
     float* states = nullptr;
     char* group = nullptr;
-    char* end = nullptr;
   };
 
+  // Of the parts of a thread's memory, in their order.
+  std::array<int64_t, 7> PartBytes() const {
+    std::array<int64_t, 7> bytes = {
+        kKeys * ResultStride(args_.nope + args_.value + kPanelColumns) * 4,
+        TileBytes(kernels_.tile, kKeys, args_.latent),
+        TileBytes(inner_.tile, kKeys, depth_),
+        CeilDiv(args_.value, kPanelColumns) * PanelBytes(act_, kKeys),
+        groups_max_ * PanelBytes(act_, depth_),
+        groups_max_ * GroupStateFloats(args_.value) * 4,
+        GroupScratch::kBytes};
+    for (int64_t& each : bytes) each = RoundUp(each, 64);
+    return bytes;
+  }
+
   Memory Layout(char* at) const {
-    const auto take = [&at](int64_t bytes) {
+    const std::array<int64_t, 7> bytes = PartBytes();
+    size_t part = 0;
+    const auto take = [&] {
       char* taken = at;
-      at += RoundUp(bytes, 64);
+      at += bytes[part++];
       return taken;
     };
     Memory m;
-    m.expanded = reinterpret_cast<float*>(
-        take(kKeys * ResultStride(args_.nope + args_.value + kPanelColumns) * 4));
-    m.latents = take(TileBytes(kernels_.tile, kKeys, args_.latent));
-    m.keys = take(TileBytes(inner_.tile, kKeys, depth_));
-    m.values = take(CeilDiv(args_.value, kPanelColumns) * PanelBytes(act_, kKeys));
-    m.queries = take(groups_max_ * PanelBytes(act_, depth_));
-    m.states = reinterpret_cast<float*>(take(groups_max_ * GroupStateFloats(args_.value) * 4));
-    m.group = take(GroupScratch::kBytes);
-    m.end = at;
+    m.expanded = reinterpret_cast<float*>(take());
+    m.latents = take();
+    m.keys = take();
+    m.values = take();
+    m.queries = take();
+    m.states = reinterpret_cast<float*>(take());
+    m.group = take();
     return m;
   }
 
