@@ -9,6 +9,9 @@ namespace baltoro {
 
 namespace {
 
+constexpr char kTooAmbiguous[] =
+    "the grammar is too ambiguous: over 1024 readings of the output at once";
+
 // Enough for the longest banned sequence behind the farthest rollback.
 constexpr size_t kStepsMax = GrammarMatcher::kRollbackMax + 256;
 
@@ -88,7 +91,7 @@ void ConstrainedOutput::FillHere(std::span<uint32_t> mask) {
   const bool nothing = std::all_of(mask.begin(), mask.end(), [](uint32_t w) { return w == 0; });
   if (!nothing || part_ != Part::kText || !matcher_ || matcher_->CanFinish()) return;
   error_ = matcher_->overflowed()
-               ? "the grammar is too ambiguous: over 1024 readings of the output at once"
+               ? kTooAmbiguous
                : "no token that is allowed continues the output as its grammar demands";
 }
 
@@ -120,6 +123,12 @@ void ConstrainedOutput::FillText(std::span<uint32_t> mask) {
 }
 
 bool ConstrainedOutput::Accept(TokenId token) {
+  if (TryAccept(token)) return true;
+  if (matcher_ && matcher_->overflowed()) error_ = kTooAmbiguous;
+  return false;
+}
+
+bool ConstrainedOutput::TryAccept(TokenId token) {
   if (token < 0 || token >= trie_->vocab_size()) return false;
   Step step{.token = token, .part_before = part_};
   Part part_after = part_;

@@ -35,6 +35,7 @@ class ConstrainedOutput final : public TokenConstraint {
     Part part_before{};
     bool matched = false;  // the matcher took it as well
   };
+  bool TryAccept(TokenId token);
   bool IsEnd(TokenId token) const;
   bool IsBanned(TokenId token) const;
   bool ReasoningIsSpent() const;

@@ -142,6 +142,24 @@ TEST(GrammarBuilderTest, MembersInAnyOrder) {
   EXPECT_THAT(LanguageOf(b, b.AnyOrder(members), 1), testing::HasSubstr("nothing matches"));
 }
 
+TEST(GrammarBuilderTest, CountsOfCountsAndOfMembers) {
+  GrammarBuilder b;
+  const Expr inner[] = {b.Repeat(b.Literal("a"), 70, 100), b.Literal("b")};
+  const Expr outer = b.Repeat(b.Repeat(b.Sequence(inner), 5, 100), 2, 1000);
+  GrammarBuilder::Members members;
+  members.members = {{outer, true}, {b.Repeat(b.Literal("c"), 70, 100), false}};
+  members.separator = b.Literal(",");
+  const auto grammar = Built(b, b.Repeat(b.AnyOrder(members), 1, 1'000'000'000));
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  EXPECT_LT(grammar.value().num_states(), 50);
+  std::string text;
+  for (int i = 0; i < 10; ++i) text += std::string(80, 'a') + "b";
+  EXPECT_TRUE(Matches(grammar.value(), text));
+  EXPECT_TRUE(Matches(grammar.value(), std::string(70, 'c') + "," + text));
+  EXPECT_FALSE(Matches(grammar.value(), text.substr(81)));
+  EXPECT_FALSE(Matches(grammar.value(), std::string(69, 'c') + "," + text));
+}
+
 TEST(GrammarBuilderTest, LimitsAreNamed) {
   GrammarBuilder b({.max_states = 20});
   std::string text(100, 'a');

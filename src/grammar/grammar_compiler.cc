@@ -137,7 +137,7 @@ Status GrammarCompiler::Judge(uint32_t index) {
   form.full += 1;
   switch (node.kind) {
     case Kind::kLiteral:
-      form.full = static_cast<int64_t>(node.text.size());
+      form.full = std::max<int64_t>(1, static_cast<int64_t>(node.text.size()));
       break;
     case Kind::kCall: {
       // A small rule becomes part of its callers: the automaton of a string is then one, also where
@@ -145,7 +145,7 @@ Status GrammarCompiler::Judge(uint32_t index) {
       const Form& body = forms_[all_.rules[node.symbol].body];
       form.inlined = body.judged && body.regular && !body.loops && body.full <= kInlineRuleSize;
       form.pure = form.regular = form.inlined;
-      form.full = form.inlined ? body.full : 1;
+      form.full = form.inlined ? body.full + 1 : 1;
       break;
     }
     case Kind::kToken:
@@ -263,7 +263,9 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
   while (!jobs_.empty()) {
     const Job job = jobs_.back();
     jobs_.pop_back();
-    if (mode == Mode::kMixed && !outermost && StandsAlone(job.expr)) {
+    const bool never_inline =
+        forms_[job.expr].counted || all_.nodes[job.expr].kind == Kind::kAnyOrder;
+    if (mode == Mode::kMixed && (never_inline || (!outermost && StandsAlone(job.expr)))) {
       const ExprNode& node = all_.nodes[job.expr];
       const uint32_t rule =
           node.kind == Kind::kCall ? RuleOfName(node.symbol) : RuleOfExpr(job.expr);
@@ -273,7 +275,8 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
       BT_RETURN_IF_ERROR(EmitNode(nfa, job.expr, job.from, job.to));
     }
     outermost = false;
-    if (static_cast<int64_t>(nfa.states.size()) > 2 * kUnrolledMax) {
+    --budget_.work;
+    if (budget_.work < 0 || static_cast<int64_t>(nfa.states.size()) > 2 * kUnrolledMax) {
       return TooMany("max_states", limits_.max_states);
     }
   }
