@@ -12,6 +12,8 @@ namespace {
 using Expr = GrammarBuilder::Expr;
 
 constexpr int64_t kCallsMax = 32;
+constexpr int64_t kCallsMin = 4;
+constexpr int64_t kIndexDigitsMax = 4;
 constexpr int64_t kBranchesMax = 1024;  // calls times tools
 
 Expr SequenceOf(GrammarBuilder& builder, std::initializer_list<Expr> parts) {
@@ -24,11 +26,23 @@ Expr RuleOf(GrammarBuilder& builder, std::string name, Expr body) {
   return builder.Call(rule);
 }
 
-// The calls of a section, from the last to the first: each says its own index.
+struct Tool {
+  Expr name, rest;
+};
+
+Expr CallOf(GrammarBuilder& builder,
+            const ToolFormat& format,
+            const std::vector<Tool>& tools,
+            Expr index) {
+  std::vector<Expr> branches;
+  for (const Tool& tool : tools) {
+    branches.push_back(SequenceOf(builder, {tool.name, index, tool.rest}));
+  }
+  return SequenceOf(builder, {builder.Token(format.marks.call_begin), builder.Literal("functions."),
+                              builder.Choice(branches)});
+}
+
 Expr Calls(GrammarBuilder& builder, const ToolFormat& format) {
-  struct Tool {
-    Expr name, rest;
-  };
   std::vector<Tool> tools;
   for (const CallableTool& tool : format.tools) {
     // Rules, so that a call of each index costs a few states and not the schema.
@@ -38,16 +52,17 @@ Expr Calls(GrammarBuilder& builder, const ToolFormat& format) {
                      RuleOf(builder, "arguments of " + tool.name, rest)});
   }
   const int64_t count = format.max_calls;
+  if (!format.first_index) {
+    const Expr digit = builder.Bytes('0', '9');
+    const Expr index =
+        SequenceOf(builder, {builder.Literal(":"), builder.Repeat(digit, 1, kIndexDigitsMax)});
+    return builder.Repeat(CallOf(builder, format, tools, index), 1, count);
+  }
+  // From the last to the first: each says its own index.
   Expr calls = builder.Empty();
   for (int64_t i = count; i-- > 0;) {
-    const Expr index = builder.Literal(":" + std::to_string(format.first_index + i));
-    std::vector<Expr> branches;
-    for (const Tool& tool : tools) {
-      branches.push_back(SequenceOf(builder, {tool.name, index, tool.rest}));
-    }
-    const Expr call =
-        SequenceOf(builder, {builder.Token(format.marks.call_begin), builder.Literal("functions."),
-                             builder.Choice(branches)});
+    const Expr index = builder.Literal(":" + std::to_string(*format.first_index + i));
+    const Expr call = CallOf(builder, format, tools, index);
     calls = SequenceOf(builder, {call, i + 1 == count ? calls : builder.Optional(calls)});
   }
   return calls;
@@ -55,9 +70,9 @@ Expr Calls(GrammarBuilder& builder, const ToolFormat& format) {
 
 }  // namespace
 
-int64_t MaxToolCalls(size_t tools) {
+int64_t MaxNumberedToolCalls(size_t tools) {
   BT_CHECK(tools > 0);
-  return std::clamp(kBranchesMax / static_cast<int64_t>(tools), kLeastMaxToolCalls, kCallsMax);
+  return std::clamp(kBranchesMax / static_cast<int64_t>(tools), kCallsMin, kCallsMax);
 }
 
 GrammarBuilder::Expr AddToolFormat(GrammarBuilder& builder, const ToolFormat& format) {

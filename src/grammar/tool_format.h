@@ -30,16 +30,19 @@ struct CallableTool {
 struct ToolFormat {
   ToolMarks marks = {};
   std::vector<CallableTool> tools = {};  // at least one; equal names are alternatives
-  int64_t first_index = 0;               // the first call's INDEX; each further one has the next
-  int64_t max_calls = 1;                 // at least 1; more cost states
-  bool required = false;                 // the answer is a section and nothing in front of it
+  // The first call's INDEX, each further one has the next; none: each has any number. A grammar
+  // that does not depend on the conversation is compiled once for all its turns, and its masks are
+  // kept, so whoever gives calls their ids afterwards (EventParserOptions::first_call_index) leaves
+  // it out.
+  std::optional<int64_t> first_index = std::nullopt;
+  int64_t max_calls = 1;  // at least 1; more cost states
+  bool required = false;  // the answer is a section and nothing in front of it
   // What the answer is when no tool is called; none: any text, which a section may follow.
   std::optional<GrammarBuilder::Expr> text = std::nullopt;
 };
 
-// Calls of one answer at most: fewer with many tools, so that the grammar stays small.
-inline constexpr int64_t kLeastMaxToolCalls = 4;
-int64_t MaxToolCalls(size_t tools);
+// With a first_index each further call costs states for each tool: how many are reasonable.
+int64_t MaxNumberedToolCalls(size_t tools);
 
 GrammarBuilder::Expr AddToolFormat(GrammarBuilder& builder, const ToolFormat& format);
 

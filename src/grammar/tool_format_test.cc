@@ -68,7 +68,7 @@ class ToolFormatTest : public ::testing::Test {
 };
 
 TEST_F(ToolFormatTest, TextMayComeBeforeASectionAndNothingBehindIt) {
-  const Grammar grammar = Made({.max_calls = 32});
+  const Grammar grammar = Made({.first_index = 0, .max_calls = 32});
   EXPECT_TRUE(Takes(grammar, ""));
   EXPECT_TRUE(Takes(grammar, "Hello, I am text with {} and functions.f:0."));
   EXPECT_TRUE(Takes(grammar, "Let me see.[S(Cfunctions.f:0,A{})C]S"));
@@ -80,7 +80,7 @@ TEST_F(ToolFormatTest, TextMayComeBeforeASectionAndNothingBehindIt) {
 }
 
 TEST_F(ToolFormatTest, ASectionHoldsOnlyCallsOfDeclaredTools) {
-  const Grammar grammar = Made({.max_calls = 32});
+  const Grammar grammar = Made({.first_index = 0, .max_calls = 32});
   EXPECT_FALSE(Takes(grammar, "[S]S"));
   EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:0,A{})C"));
   EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.k:0,A{})C]S"));
@@ -101,19 +101,31 @@ TEST_F(ToolFormatTest, EachCallHasTheNextIndex) {
   EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:99,A{})C]S"));
 }
 
+TEST_F(ToolFormatTest, IndexesMayBeLeftToWhoeverNumbersTheCalls) {
+  const Grammar grammar = Made({.max_calls = 2});
+  EXPECT_TRUE(Takes(grammar, "[S(Cfunctions.f:0,A{})C]S"));
+  EXPECT_TRUE(Takes(grammar, "text[S(Cfunctions.f:7,A{})C(Cfunctions.g.h-i:7,A{})C]S"));
+  EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:,A{})C]S"));
+  EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:12345,A{})C]S"));
+  EXPECT_FALSE(Takes(grammar, "[S(Cfunctions.f:1x,A{})C]S"));
+  EXPECT_FALSE(Takes(grammar, "[S]S"));
+  EXPECT_FALSE(
+      Takes(grammar, "[S(Cfunctions.f:0,A{})C(Cfunctions.f:1,A{})C(Cfunctions.f:2,A{})C]S"));
+}
+
 TEST_F(ToolFormatTest, CallsAreBounded) {
   const auto calls = [](int64_t n) {
     std::string text = "[S";
     for (int64_t i = 0; i < n; ++i) text += "(Cfunctions.f:" + std::to_string(i) + ",A{})C";
     return text + "]S";
   };
-  const Grammar grammar = Made({.max_calls = 32});
+  const Grammar grammar = Made({.first_index = 0, .max_calls = 32});
   EXPECT_TRUE(Takes(grammar, calls(32)));
   EXPECT_FALSE(Takes(grammar, calls(32 + 1)));
-  EXPECT_EQ(MaxToolCalls(1), 32);
-  EXPECT_EQ(MaxToolCalls(128), 8);
-  EXPECT_EQ(MaxToolCalls(1000), kLeastMaxToolCalls);
-  const Grammar one = Made({.max_calls = 1});
+  EXPECT_EQ(MaxNumberedToolCalls(1), 32);
+  EXPECT_EQ(MaxNumberedToolCalls(128), 8);
+  EXPECT_EQ(MaxNumberedToolCalls(1000), 4);
+  const Grammar one = Made({.first_index = 0, .max_calls = 1});
   EXPECT_TRUE(Takes(one, calls(1)));
   EXPECT_FALSE(Takes(one, calls(2)));
 }
@@ -139,7 +151,8 @@ TEST_F(ToolFormatTest, ManyToolsMakeAModestGrammar) {
   GrammarBuilder builder;
   ToolFormat format;
   format.marks = marks_;
-  format.max_calls = MaxToolCalls(128);
+  format.first_index = 0;
+  format.max_calls = MaxNumberedToolCalls(128);
   for (int i = 0; i < 128; ++i) {
     format.tools.push_back({"tool_with_a_long_name_" + std::to_string(i), builder.Literal("{}")});
   }

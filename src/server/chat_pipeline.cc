@@ -164,11 +164,13 @@ std::optional<ApiError> Server::ConstrainConversation(const ChatRequest& chat,
     limits.banned_sequences.push_back({*limits.section_begin});
     return std::nullopt;
   }
-  out.form = FormSpec::Of(fields.form, {.tools = &chat.tools,
-                                        .named = chat.named_tool,
-                                        .must_call = must_call,
-                                        .parallel = chat.parallel_tool_calls,
-                                        .first_index = chat.earlier_calls});
+  ToolUse use{.tools = &chat.tools,
+              .named = chat.named_tool,
+              .must_call = must_call,
+              .parallel = chat.parallel_tool_calls};
+  // Where the parser numbers the calls, the grammar need not, and is the same in every turn.
+  if (!config_.normalise_tool_call_ids) use.first_index = chat.earlier_calls;
+  out.form = FormSpec::Of(fields.form, use);
   return std::nullopt;
 }
 

@@ -92,14 +92,33 @@ TEST_F(ChatPipelineTest, CallsOfTheHistoryAreNumberedAndNewOnesGoOn) {
   EXPECT_EQ(Prompt().find("call_x"), std::string::npos);
   EXPECT_TRUE(
       MayWrite("hm</think>" + Section(Written("functions.get_weather:2", "{\"city\": \"Oslo\"}"))));
-  EXPECT_FALSE(
-      MayWrite("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"))));
 
   ServerConfig verbatim = DefaultConfig();
   verbatim.normalise_tool_call_ids = false;
   Restart("</think>ok", std::move(verbatim));
   ASSERT_EQ(Chat({{"messages", messages}, {"tools", {kWeather}}}).status, 200);
   EXPECT_NE(Prompt().find("## Return of call_y\nnoon"), std::string::npos);
+  // Nobody numbers the calls afterwards, so the grammar does.
+  EXPECT_TRUE(
+      MayWrite("</think>" + Section(Written("functions.get_weather:2", "{\"city\": \"Oslo\"}"))));
+  EXPECT_FALSE(
+      MayWrite("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"))));
+}
+
+TEST_F(ChatPipelineTest, EveryTurnOfAConversationHasTheSameGrammarAndItsOwnIds) {
+  Restart("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}")));
+  Json messages = Json::array({{{"role", "user"}, {"content", "a"}}});
+  std::set<std::string> constraints;
+  for (int turn = 0; turn < 3; ++turn) {
+    const Json body = Chat({{"messages", messages}, {"tools", {kWeather}}}).json();
+    const Json& message = body["choices"][0]["message"];
+    EXPECT_EQ(message["tool_calls"][0]["id"], "functions.get_weather:" + std::to_string(turn));
+    constraints.insert(Last().constraint);
+    messages.push_back(message);
+    messages.push_back(
+        {{"role", "tool"}, {"tool_call_id", message["tool_calls"][0]["id"]}, {"content", "rain"}});
+  }
+  EXPECT_EQ(constraints.size(), 1u);
 }
 
 TEST_F(ChatPipelineTest, AResultWithoutACallIsRefused) {

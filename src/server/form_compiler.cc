@@ -18,6 +18,7 @@ namespace {
 
 using Expr = GrammarBuilder::Expr;
 
+constexpr int64_t kCallsMax = 64;       // of one answer
 constexpr size_t kToldMax = 8;          // in one line of the log
 constexpr size_t kToldLinesMax = 1000;  // remembered, so as not to be told twice
 constexpr size_t kUncheckedMax = 64;    // of one form; what is beyond is counted
@@ -101,24 +102,20 @@ Result<Expr> AddForm(Work& work, const OutputForm& form) {
   return Status(Code::kInternal, "a form that is free has no grammar");
 }
 
-// How much of a declaration the grammar holds on to. Each step down makes it smaller.
-enum class Detail { kAll, kFewCalls, kAnyArguments };
-
 Result<Expr> AddAnswer(Work& work,
                        const FormSpec& spec,
                        const std::optional<ToolMarks>& marks,
-                       Detail detail) {
+                       bool any_arguments) {
   if (spec.tools.empty()) return AddForm(work, spec.form);
   if (!marks) return Status(Code::kInternal, "the vocabulary has no marks of tool calls");
   ToolFormat format;
   format.marks = *marks;
   format.first_index = spec.first_index;
-  const int64_t many =
-      detail == Detail::kAll ? MaxToolCalls(spec.tools.size()) : kLeastMaxToolCalls;
+  const int64_t many = spec.first_index ? MaxNumberedToolCalls(spec.tools.size()) : kCallsMax;
   format.max_calls = spec.parallel ? many : 1;
   format.required = spec.must_call;
   for (const FormSpec::Tool& tool : spec.tools) {
-    if (detail == Detail::kAnyArguments && !tool.strict) {
+    if (any_arguments && !tool.strict) {
       work.unchecked.push_back(tool.path + ": too large, with the other tools, for a grammar");
       format.tools.push_back({tool.name, work.text.Object()});
       continue;
@@ -151,7 +148,7 @@ FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
   spec.must_call = use.must_call;
   spec.parallel = use.parallel;
   spec.first_index = use.first_index;
-  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index);
+  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index.value_or(-1));
   for (size_t i = 0; i < use.tools->size(); ++i) {
     const Json& function = (*use.tools)[i]["function"];
     Tool tool;
@@ -190,9 +187,9 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   const Seconds start = clock.Now();
   auto compiled = std::make_shared<CompiledForm>();
   Result<Grammar> built = Status(Code::kInternal, "nothing was built");
-  for (const Detail detail : {Detail::kAll, Detail::kFewCalls, Detail::kAnyArguments}) {
+  for (const bool any_arguments : {false, true}) {
     Work work;
-    BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_, detail));
+    BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_, any_arguments));
     const GrammarBuilder::Rule root = work.builder.DeclareRule("answer");
     work.builder.DefineRule(root, answer);
     built = work.builder.Build(root);
@@ -215,7 +212,6 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   return form;
 }
 
-// The grammars of one conversation differ in their first index; that is no reason to say it again.
 void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   if (unchecked.empty()) return;
   const size_t shown = std::min(unchecked.size(), kToldMax);

@@ -29,7 +29,7 @@ struct ToolUse {
   std::string named = {};       // the only one that may be called; empty: any
   bool must_call = false;
   bool parallel = true;
-  int64_t first_index = 0;  // of the first call, in the whole conversation
+  std::optional<int64_t> first_index = std::nullopt;  // ToolFormat::first_index
 };
 
 // What a grammar is made of.
@@ -46,7 +46,7 @@ struct FormSpec {
   std::vector<Tool> tools;
   bool must_call = false;
   bool parallel = true;
-  int64_t first_index = 0;
+  std::optional<int64_t> first_index;
 
   static FormSpec Of(OutputForm form);
   static FormSpec Of(OutputForm form, const ToolUse& use);
