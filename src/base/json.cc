@@ -11,20 +11,21 @@ namespace {
 
 // Checks limits while nlohmann's parser reads, before anything is built, then lets the DOM handler
 // build.
-class LimitedHandler : public nlohmann::detail::json_sax_dom_parser<Json> {
+template <typename Value>
+class LimitedHandler : public nlohmann::detail::json_sax_dom_parser<Value> {
  public:
-  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
-  LimitedHandler(Json& out, const JsonLimits& limits) : Base(out, false), limits_(limits) {}
+  using Base = nlohmann::detail::json_sax_dom_parser<Value>;
+  LimitedHandler(Value& out, const JsonLimits& limits) : Base(out, false), limits_(limits) {}
 
   bool null() { return Count() && Base::null(); }
   bool boolean(bool value) { return Count() && Base::boolean(value); }
-  bool number_integer(Json::number_integer_t value) {
+  bool number_integer(typename Value::number_integer_t value) {
     return Count() && Base::number_integer(value);
   }
-  bool number_unsigned(Json::number_unsigned_t value) {
+  bool number_unsigned(typename Value::number_unsigned_t value) {
     return Count() && Base::number_unsigned(value);
   }
-  bool number_float(Json::number_float_t value, const std::string& text) {
+  bool number_float(typename Value::number_float_t value, const std::string& text) {
     return Count() && Base::number_float(value, text);
   }
   bool string(std::string& value) { return Count() && Base::string(value); }
@@ -76,22 +77,40 @@ class LimitedHandler : public nlohmann::detail::json_sax_dom_parser<Json> {
   std::vector<std::unordered_set<std::string>> keys_;
 };
 
-}  // namespace
-
-Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
-  Json root;
-  LimitedHandler handler(root, limits);
-  if (!Json::sax_parse(text.begin(), text.end(), &handler)) {
+template <typename Value>
+Result<Value> Parse(std::string_view text, const JsonLimits& limits) {
+  Value root;
+  LimitedHandler<Value> handler(root, limits);
+  if (!Value::sax_parse(text.begin(), text.end(), &handler)) {
     return InvalidArgument(handler.error().empty() ? "not valid JSON" : handler.error());
   }
   return root;
 }
 
-Result<Json> ReadJsonFile(const std::string& path) {
+template <typename Value>
+Result<Value> Read(const std::string& path) {
   BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  auto parsed = ParseJson(text, {.depth = 256, .nodes = 20'000'000});
+  auto parsed = Parse<Value>(text, {.depth = 256, .nodes = 20'000'000});
   if (!parsed.ok()) return InvalidArgument(path + ": " + parsed.status().message());
   return parsed;
+}
+
+}  // namespace
+
+Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
+  return Parse<Json>(text, limits);
+}
+
+Result<SortedJson> ParseSortedJson(std::string_view text, const JsonLimits& limits) {
+  return Parse<SortedJson>(text, limits);
+}
+
+Result<Json> ReadJsonFile(const std::string& path) {
+  return Read<Json>(path);
+}
+
+Result<SortedJson> ReadSortedJsonFile(const std::string& path) {
+  return Read<SortedJson>(path);
 }
 
 void AppendJsonString(std::string& out, std::string_view text) {

@@ -8,7 +8,6 @@
 #include <functional>
 #include <unordered_set>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "weights/quant_description.h"
 
@@ -122,12 +121,9 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-Result<Json> ReadJson(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return Json();
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path.string()));
-  auto json = ParseJson(text);
-  if (!json.ok()) return InvalidArgument(path.string() + ": " + json.status().message());
-  return json;
+Result<SortedJson> ReadJson(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return SortedJson();
+  return ReadSortedJsonFile(path.string());
 }
 
 }  // namespace
@@ -139,15 +135,15 @@ std::vector<std::string> KnownModels() {
 }
 
 Result<ModelDescription> DescribeFiles(const K2Config& config,
-                                       const Json& index,
-                                       const Json& quantisation) {
+                                       const SortedJson& index,
+                                       const SortedJson& quantisation) {
   ModelDescription out;
   out.config = config;
   if (config.multimodal) out.vision_parameters = kVisionParameters;
   std::unordered_set<std::string> names;
   if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
     for (const auto& [name, file] : index["weight_map"].items()) names.insert(name);
-    const Json metadata = index.value("metadata", Json::object());
+    const SortedJson metadata = index.value("metadata", SortedJson::object());
     if (metadata.is_object() && metadata.contains("total_size") &&
         metadata["total_size"].is_number()) {
       out.file_bytes = metadata["total_size"].get<int64_t>();
@@ -202,11 +198,12 @@ Result<ModelDescription> DescribeModel(const std::string& model) {
   std::error_code error;
   if (std::filesystem::exists(dir / "config.json", error)) {
     BT_ASSIGN_OR_RETURN(const K2Config config, K2Config::Read(model));
-    BT_ASSIGN_OR_RETURN(Json index, ReadJson(dir / "model.safetensors.index.json"));
+    BT_ASSIGN_OR_RETURN(SortedJson index, ReadJson(dir / "model.safetensors.index.json"));
     if (index.is_null()) {
       BT_ASSIGN_OR_RETURN(index, ReadJson(dir / "quant_model_weights.safetensors.index.json"));
     }
-    BT_ASSIGN_OR_RETURN(const Json quantisation, ReadJson(dir / "quant_model_description.json"));
+    BT_ASSIGN_OR_RETURN(const SortedJson quantisation,
+                        ReadJson(dir / "quant_model_description.json"));
     BT_ASSIGN_OR_RETURN(ModelDescription out, DescribeFiles(config, index, quantisation));
     out.name = model;
     return out;

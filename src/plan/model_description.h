@@ -35,7 +35,7 @@ Result<ModelDescription> DescribeModel(const std::string& model);
 // As above for a directory whose files are given; `index` and `quantisation` (of
 // quant_model_description.json) may be null.
 Result<ModelDescription> DescribeFiles(const K2Config& config,
-                                       const Json& index,
-                                       const Json& quantisation);
+                                       const SortedJson& index,
+                                       const SortedJson& quantisation);
 
 }  // namespace baltoro

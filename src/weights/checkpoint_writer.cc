@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,17 +108,19 @@ Status CheckpointWriter::CreateFile(const std::string& name, const std::vector<s
   if (fd < 0) return SystemError(path);
   files_.push_back({.name = name, .fd = fd});
 
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
+  std::string text = R"({"__metadata__":{"format":"pt"})";
   int64_t data = 0;
   for (const size_t i : members) {
     const OutputTensor& tensor = tensors_[i];
     const int64_t end = data + BytesOf(tensor);
-    header[tensor.name] = {
-        {"dtype", NameOf(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {data, end}}};
+    text += ',';
+    AppendJsonString(text, tensor.name);
+    text += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                        NameOf(tensor.dtype), fmt::join(tensor.shape, ","), data, end);
     places_[i] = {.file = files_.size() - 1, .offset = data};
     data = end;
   }
-  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data is aligned
   const uint64_t length = text.size();
   std::string bytes(sizeof(length), '\0');
@@ -146,13 +149,16 @@ Status CheckpointWriter::Finish() {
   for (const File& file : files_) {
     if (fsync(file.fd) != 0) return SystemError(dir_ + "/" + file.name);
   }
-  Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", Json::object()}};
-  Json& map = index["weight_map"];
+  std::string text = fmt::format(
+      "{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", total_bytes_);
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    map[tensors_[i].name] = files_[places_[i].file].name;
+    text += i == 0 ? "\n    " : ",\n    ";
+    AppendJsonString(text, tensors_[i].name);
+    text += ": ";
+    AppendJsonString(text, files_[places_[i].file].name);
   }
-  return WriteWholeFile(dir_ + "/" + stem_ + ".safetensors.index.json",
-                        index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  text += "\n  }\n}\n";
+  return WriteWholeFile(dir_ + "/" + stem_ + ".safetensors.index.json", text);
 }
 
 }  // namespace baltoro

@@ -209,8 +209,8 @@ Result<QuantizeSummary> WriteInto(const std::string& from,
   BT_RETURN_IF_ERROR(CopyOthers(from, dir));
   BT_RETURN_IF_ERROR(WriteWholeFile(dir + "/config.json", config.dump(2) + "\n"));
   if (ascend) {
-    BT_RETURN_IF_ERROR(WriteWholeFile(fmt::format("{}/{}", dir, kQuantDescriptionFile),
-                                      QuantDescriptionOf(plan).dump(2) + "\n"));
+    BT_RETURN_IF_ERROR(
+        WriteWholeFile(fmt::format("{}/{}", dir, kQuantDescriptionFile), QuantDescriptionOf(plan)));
   }
   BT_ASSIGN_OR_RETURN(CheckpointWriter writer,
                       CheckpointWriter::Create(dir, ascend ? "quant_model_weights" : "model",

@@ -194,19 +194,22 @@ Result<Json> QuantizedConfig(Json config, QuantFormat format, const QuantizePlan
   return config;
 }
 
-Json QuantDescriptionOf(const QuantizePlan& plan) {
-  Json out = Json::object();
+std::string QuantDescriptionOf(const QuantizePlan& plan) {
+  std::string out = "{\n";
   bool eight_bits = false;
   for (const QuantizeStep& step : plan.steps) {
-    for (const size_t i : step.outputs) out[plan.tensors[i].name] = AscendType(step.form);
+    for (const size_t i : step.outputs) {
+      out += "  ";
+      AppendJsonString(out, plan.tensors[i].name);
+      out += fmt::format(": \"{}\",\n", AscendType(step.form));
+    }
     eight_bits |= step.form == WeightForm::kInt8;
   }
-  out["version"] = "1.0.0";
-  // The tools that made this layout never name the 4-bit experts here.
-  out["model_quant_type"] = eight_bits ? "W8A8_DYNAMIC" : "FLOAT";
-  out["metadata"] = Json::object();
-  out["group_size"] = 0;
-  out["optional"] = Json::object();
+  // The tools that made this layout never name the 4-bit experts in model_quant_type.
+  out += fmt::format(
+      "  \"version\": \"1.0.0\",\n  \"model_quant_type\": \"{}\",\n  \"metadata\": {{}},\n"
+      "  \"group_size\": 0,\n  \"optional\": {{}}\n}}\n",
+      eight_bits ? "W8A8_DYNAMIC" : "FLOAT");
   return out;
 }
 

@@ -47,7 +47,7 @@ Result<QuantizePlan> PlanQuantize(const std::vector<CheckpointTensor>& source,
 // there is one), or is gone, for kW4A8.
 Result<Json> QuantizedConfig(Json config, QuantFormat format, const QuantizePlan& plan);
 
-// quant_model_description.json of the result of kW4A8.
-Json QuantDescriptionOf(const QuantizePlan& plan);
+// Text of quant_model_description.json of the result of kW4A8.
+std::string QuantDescriptionOf(const QuantizePlan& plan);
 
 }  // namespace baltoro

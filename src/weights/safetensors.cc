@@ -32,7 +32,7 @@ Status BadTensor(std::string_view name, std::string_view why) {
 }
 
 // A value that is an integer in [0, 2^63).
-std::optional<int64_t> Natural(const Json& value) {
+std::optional<int64_t> Natural(const SortedJson& value) {
   if (!value.is_number_integer()) return std::nullopt;
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
     return std::nullopt;
@@ -41,7 +41,7 @@ std::optional<int64_t> Natural(const Json& value) {
   return number >= 0 ? std::optional<int64_t>(number) : std::nullopt;
 }
 
-Result<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json) {
+Result<SafetensorsEntry> ParseEntry(const std::string& name, const SortedJson& json) {
   SafetensorsEntry entry;
   entry.name = name;
   if (!json.is_object()) return BadTensor(name, "not an object");
@@ -62,7 +62,7 @@ Result<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json) {
 
   if (shape->size() > kRankMax) return BadTensor(name, "more than 8 dimensions");
   int64_t bytes = SizeOf(*type);
-  for (const Json& value : *shape) {
+  for (const SortedJson& value : *shape) {
     const auto dim = Natural(value);
     if (!dim) return BadTensor(name, "a dimension is not a number");
     if (__builtin_mul_overflow(bytes, *dim, &bytes)) return BadTensor(name, "shape overflows");
@@ -84,9 +84,9 @@ Result<SafetensorsEntry> ParseEntry(const std::string& name, const Json& json) {
 
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json,
                                                              uint64_t data_bytes) {
-  auto parsed = ParseJson(json, {.depth = 8, .nodes = 20'000'000});
+  auto parsed = ParseSortedJson(json, {.depth = 8, .nodes = 20'000'000});
   if (!parsed.ok()) return InvalidArgument("header: " + parsed.status().message());
-  const Json& root = parsed.value();
+  const SortedJson& root = parsed.value();
   if (!root.is_object()) return InvalidArgument("header: not a JSON object");
 
   std::vector<SafetensorsEntry> entries;

@@ -18,7 +18,7 @@ struct ShardIndex {
 };
 
 // Checks that each file is a plain name, so that no index can lead out of its folder.
-Result<ShardIndex> ParseShardIndex(const Json& json);
+Result<ShardIndex> ParseShardIndex(const SortedJson& json);
 
 // Where the weights of a folder are found: the index, or a single file; the names of the usual
 // checkpoints first, then those of the "ascend" ones.
