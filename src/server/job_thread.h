@@ -1,13 +1,15 @@
 #pragma once
 
 // One thread that runs jobs in order, with a bounded queue. Destruction waits for the job under way
-// and drops the rest. Any thread may post.
+// and drops the rest. Any thread may post. A job that throws ends alone.
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
+
+#include "server/contained.h"
 
 namespace baltoro {
 
@@ -53,7 +55,7 @@ class JobThread {
       jobs_.pop_front();
       bytes_ -= job.bytes;
       lock.unlock();
-      job.run();
+      Contained("a job", job.run);
       job.run = nullptr;
       lock.lock();
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "server/contained.h"
 #include "server/messages_shape.h"
 #include "server/route_path.h"
 #include "server/server_internal.h"
@@ -151,7 +152,7 @@ void Server::Handle(HttpRequest request, Responder responder) {
     if (!allowed.empty()) response.headers.emplace_back("allow", allowed);
     return reply.Send(std::move(response));
   }
-  (this->*found->handler)(std::move(request), std::move(reply));
+  Contained(found->path, [&] { (this->*found->handler)(std::move(request), std::move(reply)); });
 }
 
 void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "server/bent_json.h"
 #include "server/chat_request.h"
 #include "server/messages_request.h"
 #include "server/responses_request.h"
@@ -54,37 +55,6 @@ Json ResponsesBody() {
       .value();
 }
 
-// One value somewhere inside becomes another, or goes.
-void Bend(Json& value, std::mt19937& random) {
-  const bool deeper = value.is_structured() && !value.empty() && random() % 5 != 0;
-  if (deeper) {
-    auto inner = value.begin();
-    std::advance(inner, random() % value.size());
-    if (random() % 8 == 0) {
-      value.erase(inner);
-    } else {
-      Bend(*inner, random);
-    }
-    return;
-  }
-  static const std::vector<Json> kOthers = {nullptr,
-                                            true,
-                                            -1,
-                                            1e300,
-                                            "",
-                                            "text",
-                                            "tool_use",
-                                            "tool_result",
-                                            "function_call",
-                                            "reasoning",
-                                            Json::array(),
-                                            Json::object(),
-                                            Json::array({nullptr, 1, "x"}),
-                                            Json{{"type", "text"}},
-                                            Json{{"type", 5}, {"text", {}}}};
-  value = kOthers[random() % kOthers.size()];
-}
-
 GenerationLimits Limits() {
   GenerationLimits limits;
   limits.vocab_size = 1000;
@@ -103,7 +73,7 @@ TEST(TranslatedRequestsTest, BentMessages) {
   int accepted = 0, refused = 0;
   for (int round = 0; round < 8000; ++round) {
     Json body = MessagesBody();
-    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) Bend(body, random);
+    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) test::Bend(body, random);
     if (!body.is_object()) continue;
     MessagesRequest out;
     const auto error = ReadMessagesRequest(body, MessagesUse::kGenerate, out);
@@ -120,7 +90,7 @@ TEST(TranslatedRequestsTest, BentResponses) {
   int accepted = 0, refused = 0;
   for (int round = 0; round < 8000; ++round) {
     Json body = ResponsesBody();
-    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) Bend(body, random);
+    for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) test::Bend(body, random);
     if (!body.is_object()) continue;
     ResponsesRequest out;
     const auto error = ReadResponsesRequest(body, Json::array(), out);
