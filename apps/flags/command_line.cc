@@ -80,9 +80,15 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
                     .err = fmt::format("baltoro {} is not available yet in this version\n", name)};
     }
   }
-  return Ending{
-      .exit_code = 2,
-      .err = fmt::format("{}\nbaltoro: error: unknown subcommand '{}'\n", Overview(), name)};
+  std::string meant;
+  for (const Subcommand& each : kSubcommands) {
+    const bool near =
+        name.size() >= 2 && (each.name.starts_with(name) || name.starts_with(each.name));
+    if (near && each.available) meant = fmt::format("; did you mean '{}'?", each.name);
+  }
+  return Ending{.exit_code = 2,
+                .err = fmt::format("{}\nbaltoro: error: unknown subcommand '{}'{}\n",
+                                   meant.empty() ? Overview() : "", name, meant)};
 }
 
 std::string FlagsMarkdown() {

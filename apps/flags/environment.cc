@@ -18,6 +18,7 @@ struct Variable {
 };
 
 constexpr Variable kVariables[] = {
+    {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
     {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},

@@ -1,5 +1,7 @@
 #include "flags/plan_options.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -24,6 +26,26 @@ constexpr FlagSpec kPlanFlags[] = {
      .help = "Lengths of requests for which the concurrency is printed."},
 };
 constexpr std::string_view kPlanHelp = "What is planned; all flags of `serve` are taken as well.";
+
+// What a plan looks at; other flags of `serve` are named as having no effect.
+constexpr std::string_view kPlanned[] = {"model",
+                                         "gpu",
+                                         "lengths",
+                                         "config",
+                                         "gpu-memory-utilization",
+                                         "kv-cache-memory-bytes",
+                                         "max-model-len",
+                                         "max-num-seqs",
+                                         "max-num-batched-tokens",
+                                         "kv-cache-dtype",
+                                         "enforce-eager",
+                                         "tensor-parallel-size",
+                                         "pipeline-parallel-size",
+                                         "decode-context-parallel-size",
+                                         "data-parallel-size",
+                                         "enable-expert-parallel",
+                                         "expert-placement-strategy",
+                                         "eplb-config"};
 
 template <typename T>
 void Get(const ParsedFlags& flags, std::string_view name, T& target) {
@@ -51,6 +73,10 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args) {
   const ParsedFlags& flags = parsed.value();
   PlanCommand out;
   out.notices = flags.notices;
+  for (const auto& [name, use] : flags.uses) {
+    if (std::find(std::begin(kPlanned), std::end(kPlanned), name) != std::end(kPlanned)) continue;
+    out.notices.push_back(use.spelling + " changes nothing in a plan");
+  }
   Get(flags, "model", out.model);
   if (out.model.empty()) {
     return UsageError(table,

@@ -135,7 +135,13 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
   MemoryPlan plan;
   plan.model = model;
   plan.options = options;
-  if (plan.options.max_model_len <= 0) plan.options.max_model_len = model.config.positions_max;
+  const int64_t longest = model.config.positions_max;
+  if (options.max_model_len > longest) {
+    return InvalidArgument(
+        fmt::format("--max-model-len {} is greater than the {} tokens that the model was made for",
+                    options.max_model_len, longest));
+  }
+  if (plan.options.max_model_len <= 0) plan.options.max_model_len = longest;
   plan.replicas = options.layout.data;
   const std::vector<PlanItem> arenas = Arenas(model, plan.options);
   const auto budget = static_cast<int64_t>(static_cast<double>(options.device.memory_bytes) *

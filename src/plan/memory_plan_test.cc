@@ -19,7 +19,6 @@ PlanOptions On(const std::string& device, ParallelLayout layout) {
   PlanOptions options;
   options.device = FindDevice(device).value();
   options.layout = layout;
-  options.max_model_len = 262144;
   return options;
 }
 

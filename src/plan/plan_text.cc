@@ -94,6 +94,10 @@ std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths
   out += fmt::format("  longest single request: {} tokens\n",
                      std::min(plan.kv_tokens, o.max_model_len));
   for (const int64_t length : lengths) {
+    if (length > o.max_model_len) {
+      out += fmt::format("  {} tokens per request: more than --max-model-len\n", length);
+      continue;
+    }
     out += fmt::format("  Maximum concurrency for {} tokens per request: {:.2f}x\n", length,
                        plan.Concurrency(length));
   }
