@@ -157,13 +157,14 @@ std::optional<ApiError> Server::ConstrainConversation(const ChatRequest& chat,
                           ? "tool_choice: this model's vocabulary has no marks of tool calls"
                           : "tool_choice: this server was started without a tool-call parser");
   }
-  if (chat.tools.is_null() || !can_call || (!chat.constrain_tools && !must_call)) {
-    return std::nullopt;
-  }
+  if (chat.tools.is_null()) return std::nullopt;
   if (chat.tool_choice == ToolChoice::kNone) {
-    limits.banned_sequences.push_back({*limits.section_begin});
+    // The answer is plain text then, and each mark would be shown in it: a model that may not begin
+    // a section can still write a call's arguments and end what it never began.
+    for (const TokenId mark : forms_.tool_marks()) limits.banned_sequences.push_back({mark});
     return std::nullopt;
   }
+  if (!can_call || (!chat.constrain_tools && !must_call)) return std::nullopt;
   ToolUse use{.tools = &chat.tools,
               .named = chat.named_tool,
               .must_call = must_call,

@@ -160,6 +160,25 @@ TEST_F(ChatPipelineTest, TheClientMayChooseForTheModel) {
   ASSERT_EQ(Chat(body).status, 200);
   EXPECT_TRUE(MayWrite("text"));
   EXPECT_FALSE(MayWrite(good));
+  // Nor any part of a call: with tools unread, marks would be shown as text.
+  for (const char* mark :
+       {"<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>",
+        "<|tool_call_argument_begin|>", "<|tool_call_end|>"}) {
+    EXPECT_FALSE(MayWrite(std::string("{\"city\": \"Oslo\"}") + mark)) << mark;
+  }
+  body["constrain_tools"] = false;
+  ASSERT_EQ(Chat(body).status, 200);
+  EXPECT_FALSE(MayWrite("x<|tool_call_end|>"));
+  body.erase("constrain_tools");
+  const test::Answer message =
+      Post("/v1/messages", {{"max_tokens", 9},
+                            {"messages", {{{"role", "user"}, {"content", "hi"}}}},
+                            {"thinking", {{"type", "disabled"}}},
+                            {"tools", {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}}},
+                            {"tool_choice", {{"type", "none"}}}});
+  ASSERT_EQ(message.status, 200) << message.body;
+  EXPECT_TRUE(MayWrite("text"));
+  EXPECT_FALSE(MayWrite("{}<|tool_call_end|><|tool_calls_section_end|>"));
 
   body["tool_choice"] = "required";
   ASSERT_EQ(Chat(body).status, 200);
@@ -297,7 +316,8 @@ TEST_F(ChatPipelineTest, ATemplateThatKnowsThinkingAndDoesNotOpenItStartsInIt) {
 
 TEST_F(ChatPipelineTest, BadWordsAreBannedWithAndWithoutASpace) {
   ASSERT_EQ(Chat({{"bad_words", {"the"}}, {"chat_template_kwargs", kInstant}}).status, 200);
-  EXPECT_EQ(Constraint().banned_sequences.front(), Ids("the"));
+  const auto banned = Constraint().banned_sequences;
+  EXPECT_EQ(std::set(banned.begin(), banned.end()), (std::set{Ids("the"), Ids(" the")}));
   EXPECT_FALSE(MayWrite("the"));
   ASSERT_EQ(Complete({{"bad_words", {"zq jx"}}}).status, 200);
   EXPECT_TRUE(MayWrite("zq"));

@@ -6,6 +6,9 @@
 #include <array>
 #include <string_view>
 
+#include "base/log.h"
+#include "server/arguments_schema.h"
+
 namespace baltoro {
 namespace {
 
@@ -162,6 +165,9 @@ std::string WrongFunction(const Json& function) {
   if (parameters != function.end() && !parameters->is_null() && !parameters->is_object()) {
     return "parameters must be an object";
   }
+  if (parameters != function.end() && NeverAnObject(*parameters)) {
+    return "arguments must be an object, and parameters allows none";
+  }
   const auto strict = function.find("strict");
   if (strict != function.end() && !strict->is_null() && !strict->is_boolean()) {
     return "strict must be true or false";
@@ -177,7 +183,7 @@ void ReadTools(FieldReader& reader, Json& out) {
     return reader.Fail("tools", fmt::format("more than {} tools", kToolsMax));
   for (size_t i = 0; i < field->size(); ++i) {
     const Json& tool = (*field)[i];
-    const bool shaped = tool.is_object() && tool.value("type", "function") == "function" &&
+    const bool shaped = tool.is_object() && tool.value("type", Json("function")) == "function" &&
                         tool.contains("function") && tool["function"].is_object() &&
                         tool["function"].contains("name") && tool["function"]["name"].is_string();
     if (!shaped) {
@@ -187,6 +193,15 @@ void ReadTools(FieldReader& reader, Json& out) {
     const auto& function = tool["function"];
     const std::string why = WrongFunction(function);
     if (!why.empty()) return reader.Fail("tools", fmt::format("tool {}: {}", i, why));
+  }
+  for (size_t i = 0; i < field->size(); ++i) {
+    const Json& function = (*field)[i]["function"];
+    for (size_t j = 0; j < i; ++j) {
+      const Json& other = (*field)[j]["function"];
+      if (other["name"] != function["name"] || other == function) continue;
+      return reader.Fail("tools", fmt::format("the name {} is given twice",
+                                              function["name"].get_ref<const std::string&>()));
+    }
   }
   if (field->dump(-1, ' ', false, Json::error_handler_t::replace).size() > kToolBytesMax) {
     return reader.Fail("tools", fmt::format("more than {} bytes of declarations", kToolBytesMax));
@@ -201,16 +216,17 @@ bool IsDeclared(const Json& tools, const std::string& name) {
 
 void ReadNamedChoice(FieldReader& reader, const Json& field, ChatRequest& out) {
   const auto function = field.find("function");
-  const bool named = field.value("type", "function") == "function" && function != field.end() &&
-                     function->is_object() && function->contains("name") &&
-                     (*function)["name"].is_string();
+  const bool named = field.value("type", Json("function")) == "function" &&
+                     function != field.end() && function->is_object() &&
+                     function->contains("name") && (*function)["name"].is_string();
   if (!named) {
     return reader.Fail("tool_choice",
                        "must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
   }
   out.tool_choice = ToolChoice::kNamed;
   out.named_tool = (*function)["name"].get<std::string>();
-  if (out.tools.is_null() || !IsDeclared(out.tools, out.named_tool)) {
+  if (out.tools.is_null()) return reader.Fail("tool_choice", "a named function needs tools");
+  if (!IsDeclared(out.tools, out.named_tool)) {
     reader.Fail("tool_choice", fmt::format("the function \"{}\" is not among tools",
                                            out.named_tool.substr(0, 64)));
   }
@@ -222,13 +238,18 @@ void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
   if (field == nullptr) return;
   if (field->is_object()) return ReadNamedChoice(reader, *field, out);
   const std::string name = field->is_string() ? field->get<std::string>() : "";
-  if (name == "none" || (name == "required" && out.tools.is_null())) {
+  if (name == "none") {
     out.tool_choice = ToolChoice::kNone;
-  } else if (name == "required") {
+  } else if (name == "required" && !out.tools.is_null()) {
     out.tool_choice = ToolChoice::kRequired;
-  } else if (name == "auto") {
-    if (out.tools.is_null()) reader.Fail("tool_choice", "\"auto\" needs tools");
-  } else {
+  } else if (name == "required") {
+    if (reader.Find("tools") == nullptr) {
+      return reader.Fail("tool_choice", "\"required\" needs tools");
+    }
+    // Upstream's rule: clients that build the list themselves leave it empty.
+    BT_LOG(Info, "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
+    out.tool_choice = ToolChoice::kNone;
+  } else if (name != "auto") {
     reader.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or a function");
   }
 }

@@ -39,18 +39,17 @@ void ChoiceText::Finish(std::vector<OutputEvent>& out) {
   if (!stops_.matched()) FlushHeld(out);
 }
 
-// Stop strings are looked for in reasoning and in content, each on its own; a tool call is never
-// cut.
+// Stop strings are looked for in the visible answer only: never in reasoning, and a tool call is
+// never cut. Nothing matches across either.
 void ChoiceText::Emit(std::vector<OutputEvent>& out) {
   for (OutputEvent& event : parsed_) {
     if (stops_.matched()) break;
-    if (!IsText(event.kind) || event.kind != held_kind_) FlushHeld(out);
-    if (!IsText(event.kind) || tokens_ <= min_tokens_) {
+    if (event.kind != OutputEventKind::kContent || tokens_ <= min_tokens_) {
+      FlushHeld(out);
       Append(std::move(event), out);
       continue;
     }
-    held_kind_ = event.kind;
-    OutputEvent shown{.kind = event.kind, .text = {}, .name = {}};
+    OutputEvent shown;
     stops_.Push(event.text, shown.text);
     if (!shown.text.empty()) Append(std::move(shown), out);
   }
@@ -58,7 +57,7 @@ void ChoiceText::Emit(std::vector<OutputEvent>& out) {
 }
 
 void ChoiceText::FlushHeld(std::vector<OutputEvent>& out) {
-  OutputEvent shown{.kind = held_kind_, .text = {}, .name = {}};
+  OutputEvent shown;
   stops_.Flush(shown.text);
   if (!shown.text.empty()) Append(std::move(shown), out);
 }

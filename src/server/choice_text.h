@@ -16,7 +16,8 @@ namespace baltoro {
 
 class ChoiceText {
  public:
-  // The text of the first `min_tokens` tokens is not searched for stop strings.
+  // Stop strings are looked for in content only, and not in the text of the first `min_tokens`
+  // tokens.
   ChoiceText(const Tokenizer& tokenizer,
              const EventParserOptions& options,
              const StopMatcher& stops,
@@ -46,7 +47,6 @@ class ChoiceText {
   int64_t tokens_ = 0;  // pushed so far
   int64_t reasoning_tokens_ = 0;
   std::vector<OutputEvent> parsed_;
-  OutputEventKind held_kind_ = OutputEventKind::kContent;  // of the text inside stops_
 };
 
 }  // namespace baltoro

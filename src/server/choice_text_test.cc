@@ -86,11 +86,32 @@ TEST_F(ChoiceTextTest, AStopStringIsShownWhenAskedFor) {
   EXPECT_EQ(out.content, "one two");
 }
 
-TEST_F(ChoiceTextTest, ReasoningStopsToo) {
-  const Outcome out = Run(Ids("one two</think>three"), {1}, StopMatcher({"two"}, false));
+TEST_F(ChoiceTextTest, ReasoningIsNotSearched) {
+  const Outcome out = Run(Ids("one two</think>three two four"), {1}, StopMatcher({"two"}, false));
 
-  EXPECT_EQ(out.reasoning, "one ");
-  EXPECT_EQ(out.content, "");
+  EXPECT_EQ(out.reasoning, "one two");
+  EXPECT_EQ(out.content, "three ");
+  EXPECT_EQ(out.stop, "two");
+}
+
+TEST_F(ChoiceTextTest, ReasoningAloneNeverStops) {
+  const Outcome out = Run(Ids("one two three"), {1}, StopMatcher({"two"}, false));
+
+  EXPECT_EQ(out.reasoning, "one two three");
+  EXPECT_EQ(out.stop, "");
+}
+
+TEST_F(ChoiceTextTest, NothingMatchesAcrossACall) {
+  const std::string call =
+      "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+      "{}<|tool_call_end|><|tool_calls_section_end|>";
+
+  const Outcome out =
+      Run(Ids("</think>one t" + call + "wo three"), {1}, StopMatcher({"two"}, false));
+
+  EXPECT_EQ(out.content, "one two three");
+  EXPECT_EQ(out.calls, "[functions.f:0 {}]");
+  EXPECT_EQ(out.stop, "");
 }
 
 TEST_F(ChoiceTextTest, NothingMatchesAcrossTheEndOfReasoning) {

@@ -32,7 +32,11 @@ const Json* FieldReader::Find(std::string_view name) const {
 }
 
 void FieldReader::Fail(std::string_view name, std::string message) {
-  if (!error_) error_ = BadRequest(name, fmt::format("{}: {}", name, message));
+  FailAt(name, name, message);
+}
+
+void FieldReader::FailAt(std::string_view name, std::string_view path, std::string_view message) {
+  if (!error_) error_ = BadRequest(name, fmt::format("{}: {}", path, message));
 }
 
 void FieldReader::Bool(std::string_view name, bool& out) {

@@ -22,6 +22,8 @@ class FieldReader {
   // The field, or null when absent, null, or an earlier field was wrong.
   const Json* Find(std::string_view name) const;
   void Fail(std::string_view name, std::string message);
+  // About a place inside the field, whose path the message begins with.
+  void FailAt(std::string_view name, std::string_view path, std::string_view message);
   const std::optional<ApiError>& error() const { return error_; }
   bool ok() const { return !error_.has_value(); }
 

@@ -20,6 +20,7 @@ using Expr = GrammarBuilder::Expr;
 
 constexpr int64_t kCallsMax = 64;       // of one answer
 constexpr size_t kToldMax = 8;          // in one line of the log
+constexpr size_t kToldBytesMax = 1024;  // of that line
 constexpr size_t kToldLinesMax = 1000;  // remembered, so as not to be told twice
 constexpr size_t kUncheckedMax = 64;    // of one form; what is beyond is counted
 
@@ -64,6 +65,8 @@ std::optional<ToolMarks> MarksOf(const Tokenizer& tokenizer) {
 
 // What one grammar is made with.
 struct Work {
+  explicit Work(std::shared_ptr<CompileBudget> budget) : builder({.budget = std::move(budget)}) {}
+
   GrammarBuilder builder;
   JsonText text{builder};
   std::vector<std::string> unchecked;
@@ -154,6 +157,9 @@ FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
     Tool tool;
     tool.name = function["name"].get<std::string>();
     if (!use.named.empty() && tool.name != use.named) continue;
+    // Tools of one name are equal, or the door refused them: a second branch would add nothing.
+    const auto same = [&](const Tool& other) { return other.name == tool.name; };
+    if (std::any_of(spec.tools.begin(), spec.tools.end(), same)) continue;
     tool.path = fmt::format("tools[{}].function.parameters", i);
     tool.parameters = ParametersOf(function);
     const auto strict = function.find("strict");
@@ -186,9 +192,10 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   auto compiled = std::make_shared<CompiledForm>();
+  const auto budget = std::make_shared<CompileBudget>();  // of all that follows
   Result<Grammar> built = Status(Code::kInternal, "nothing was built");
   for (const bool any_arguments : {false, true}) {
-    Work work;
+    Work work(budget);
     BT_ASSIGN_OR_RETURN(const Expr answer, AddAnswer(work, spec, marks_, any_arguments));
     const GrammarBuilder::Rule root = work.builder.DeclareRule("answer");
     work.builder.DefineRule(root, answer);
@@ -212,20 +219,33 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   return form;
 }
 
+std::vector<TokenId> FormCompiler::tool_marks() const {
+  if (!marks_) return {};
+  return {marks_->section_begin, marks_->section_end, marks_->call_begin, marks_->argument_begin,
+          marks_->call_end};
+}
+
 void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   if (unchecked.empty()) return;
   const size_t shown = std::min(unchecked.size(), kToldMax);
   const std::string more =
       shown < unchecked.size() ? fmt::format(" and {} more", unchecked.size() - shown) : "";
-  const std::string line =
-      fmt::format("{}{}", fmt::join(unchecked.begin(), unchecked.begin() + shown, "; "), more);
+  std::string line =
+      fmt::format("{}", fmt::join(unchecked.begin(), unchecked.begin() + shown, "; "));
+  if (line.size() > kToldBytesMax) {
+    size_t end = kToldBytesMax;
+    while (end > 0 && (line[end] & 0xC0) == 0x80) --end;  // whole characters
+    line = line.substr(0, end) + "...";
+  }
+  line += more;
   const std::lock_guard lock(mutex_);
   if (told_.size() >= kToldLinesMax) told_.clear();
   if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
 }
 
 void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {
-  const size_t bytes = key.size() + static_cast<size_t>(form->grammar.num_bytes());
+  size_t bytes = key.size() + static_cast<size_t>(form->grammar.num_bytes());
+  for (const std::string& entry : form->unchecked) bytes += sizeof(entry) + entry.size();
   const std::lock_guard lock(mutex_);
   if (by_key_.contains(key) || bytes > limits_.bytes) return;
   entries_.push_front({key, std::move(form), bytes});

@@ -74,6 +74,8 @@ class FormCompiler {
 
   // False: the vocabulary has no marks of tool calls, and specs must have no tools.
   bool knows_tools() const { return marks_.has_value(); }
+  // The tokens that tool calls are written with; empty if the vocabulary lacks one of them.
+  std::vector<TokenId> tool_marks() const;
   // Null if it was never compiled, or is forgotten.
   std::shared_ptr<const CompiledForm> Find(const FormSpec& spec);
   // May take up to two seconds. Errors are the request's fault and begin with the path of the field

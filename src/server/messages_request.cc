@@ -248,13 +248,10 @@ Error ReadToolChoice(FieldReader& reader, Json& chat) {
   fields.Bool("disable_parallel_tool_use", one);
   if (!fields.ok()) return BadPlace("tool_choice", fields.error()->message);
   if (one) chat["parallel_tool_calls"] = false;
-  const bool tools = chat.contains("tools");
-  if (*type == "none") {
-    if (tools) chat["tool_choice"] = "none";
-  } else if (*type == "auto") {
-    if (tools) chat["tool_choice"] = "auto";
+  if (*type == "none" || *type == "auto") {
+    chat["tool_choice"] = *type;
   } else if (*type == "any") {
-    if (!tools) return BadPlace("tool_choice", "\"any\" needs tools");
+    if (!chat.contains("tools")) return BadPlace("tool_choice", "\"any\" needs tools");
     chat["tool_choice"] = "required";
   } else if (*type == "tool") {
     const std::string* name = StringMember(*choice, "name");

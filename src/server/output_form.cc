@@ -71,7 +71,9 @@ class FormReader {
   }
 
   void Fail(std::string_view param, const std::string& why) {
-    reader_.Fail(param, out_.path == param || out_.path.empty() ? why : out_.path + ": " + why);
+    // The path begins with the field, so that saying both would say the field twice.
+    if (out_.path.starts_with(param)) return reader_.FailAt(param, out_.path, why);
+    reader_.Fail(param, why);
   }
 
  private:

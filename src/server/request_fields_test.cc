@@ -279,8 +279,17 @@ TEST(RequestFieldsTest, ToolsAreChecked) {
   Json big = tool;
   big["function"]["description"] = std::string(256 * 1024, 'd');
   EXPECT_EQ(ChatRefusal({{"tools", Json::array({big})}}), "tools");
-  EXPECT_EQ(ChatRefusal({{"tool_choice", "auto"}}), "tool_choice");
-  EXPECT_EQ(ChatRefusal({{"tool_choice", "required"}}), "");
+  EXPECT_EQ(ChatRefusal({{"tool_choice", "auto"}}), "");
+  EXPECT_EQ(ChatRefusal({{"tool_choice", "none"}}), "");
+  EXPECT_EQ(ChatRefusal({{"tool_choice", "required"}}), "tool_choice");
+  EXPECT_EQ(ChatRefusal({{"tools", nullptr}, {"tool_choice", "required"}}), "tool_choice");
+  const Json one = {{"type", "function"}, {"function", {{"name", "f"}}}};
+  EXPECT_EQ(ChatRefusal({{"tool_choice", one}}), "tool_choice");
+  EXPECT_EQ(ChatRefusal({{"tools", Json::array()}, {"tool_choice", one}}), "tool_choice");
+  // As upstream: an empty list with "required" is no promise.
+  ChatRequest empty;
+  EXPECT_FALSE(ReadChat({{"tools", Json::array()}, {"tool_choice", "required"}}, empty));
+  EXPECT_EQ(empty.tool_choice, ToolChoice::kNone);
   EXPECT_EQ(ChatRefusal({{"tools", Json::array({tool})}, {"tool_choice", "sometimes"}}),
             "tool_choice");
 
@@ -390,6 +399,53 @@ TEST(RequestFieldsTest, TheFormOfTheAnswerHasManyNames) {
   EXPECT_EQ(ChatRefusal({{"guided_regex", std::string(16 * 1024 + 1, 'a')}}), "guided_regex");
   EXPECT_EQ(ChatRefusal({{"guided_whitespace_pattern", " "}}), "guided_whitespace_pattern");
   EXPECT_EQ(ChatRefusal({{"guided_regex", "a"}, {"response_format", format}}), "guided_regex");
+}
+
+// What a client is told: the field is named once, and where inside it.
+std::string ChatMessage(const Json& fields) {
+  ChatRequest out;
+  const auto error = ReadChat(fields, out);
+  return error ? error->message : "";
+}
+
+TEST(RequestFieldsTest, APlaceInsideAFieldIsSaidOnce) {
+  EXPECT_EQ(ChatMessage({{"structured_outputs", {{"choice", {1}}}}}),
+            "structured_outputs.choice: each choice must be a string that is not empty");
+  EXPECT_EQ(ChatMessage(
+                {{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", 1}}}}}}),
+            "response_format.json_schema.schema: the schema must be an object");
+  EXPECT_EQ(ChatMessage({{"guided_regex", ""}}), "guided_regex: must be a text that is not empty");
+}
+
+TEST(RequestFieldsTest, OneNameIsOneTool) {
+  const auto tool = [](const char* name, const char* description) {
+    return Json{{"type", "function"}, {"function", {{"name", name}, {"description", description}}}};
+  };
+  EXPECT_EQ(ChatMessage({{"tools", {tool("get_weather", "a"), tool("get_weather", "b")}}}),
+            "tools: the name get_weather is given twice");
+  EXPECT_EQ(ChatMessage({{"tools", {tool("f", "a"), tool("g", "b"), tool("f", "a")}}}), "");
+}
+
+TEST(RequestFieldsTest, ArgumentsAreAnObject) {
+  const auto refusal = [](const char* schema) {
+    const Json function = {{"name", "f"}, {"parameters", Json::parse(schema)}};
+    return ChatMessage({{"tools", {{{"type", "function"}, {"function", function}}}}});
+  };
+  for (const char* wrong :
+       {R"({"type":"array"})", R"({"type":"string"})", R"({"type":["string","null"]})",
+        R"({"const":1})", R"({"enum":["a",2]})", R"({"anyOf":[{"type":"string"},{"const":[]}]})",
+        R"({"oneOf":[false]})", R"({"type":"object","allOf":[{},{"type":"array"}]})"}) {
+    EXPECT_EQ(refusal(wrong),
+              "tools: tool 0: arguments must be an object, and parameters allows none")
+        << wrong;
+  }
+  for (const char* right :
+       {R"({})", R"({"type":"object"})", R"({"type":["object","null"]})", R"({"const":{}})",
+        R"({"enum":[1,{}]})", R"({"anyOf":[{"type":"string"},{"type":"object"}]})",
+        R"({"type":"dict"})", R"({"allOf":[]})",
+        R"({"properties":{"type":{"type":"string"},"const":{"const":1}}})"}) {
+    EXPECT_EQ(refusal(right), "") << right;
+  }
 }
 
 TEST(RequestFieldsTest, ThinkingHasABudget) {

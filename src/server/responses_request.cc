@@ -161,6 +161,7 @@ Error ReadTools(FieldReader& reader, Json& chat) {
   if (tools->size() > kToolsMax) {
     return BadPlace("tools", fmt::format("more than {} tools", kToolsMax));
   }
+  chat["tools"] = Json::array();  // an empty list is not the same as none
   for (size_t i = 0; i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
     const std::string place = Place("tools", i);
@@ -217,8 +218,7 @@ Error ReadToolChoice(FieldReader& reader, Json& chat) {
   const Json* choice = reader.Find("tool_choice");
   if (choice == nullptr) return std::nullopt;
   if (choice->is_string()) {
-    const bool needs_tools = *choice == "auto" && !chat.contains("tools");
-    if (!needs_tools) chat["tool_choice"] = *choice;
+    chat["tool_choice"] = *choice;
     return std::nullopt;
   }
   const std::string* type = choice->is_object() ? StringMember(*choice, "type") : nullptr;

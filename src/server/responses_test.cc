@@ -291,6 +291,17 @@ TEST_F(ResponsesTest, ErrorsNameTheFieldAsItIsHere) {
   EXPECT_EQ(param({{"max_output_tokens", 100000}}), "input");
 }
 
+TEST_F(ResponsesTest, APromiseOfACallNeedsTools) {
+  Start(Says("</think>ok"));
+  EXPECT_EQ(Ask({{"tool_choice", "auto"}}).status, 200);
+  EXPECT_EQ(Ask({{"tools", Json::array()}, {"tool_choice", "required"}}).status, 200);
+  for (const Json& choice : {Json("required"), Json{{"type", "function"}, {"name", "weather"}}}) {
+    const Answer refused = Ask({{"tool_choice", choice}});
+    EXPECT_EQ(refused.status, 400) << choice;
+    EXPECT_EQ(refused.error()["param"], "tool_choice") << choice;
+  }
+}
+
 TEST(ResponseStoreTest, TheOldestGoFirst) {
   ManualClock clock;
   ResponseStore store(clock, {.entries = 2, .bytes = 100000, .age = 10});
