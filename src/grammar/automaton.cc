@@ -11,9 +11,8 @@ namespace baltoro {
 
 namespace {
 
-Status Spent() {
-  return InvalidArgument(
-      "the grammar is too complex: an automaton is over the limit of max_states");
+Status Spent(const AutomatonBudget& budget) {
+  return budget.Failure("the grammar is too complex: an automaton is over the limit of max_states");
 }
 
 struct SetHash {
@@ -137,13 +136,18 @@ void AddCharacters(
 
 }  // namespace
 
+Status AutomatonBudget::Failure(const char* why) const {
+  return whole != nullptr && whole->spent() ? whole->Failure() : InvalidArgument(why);
+}
+
 Result<Dfa> Determinise(const Nfa& nfa, uint32_t start, uint32_t accept, AutomatonBudget& budget) {
   Closure closure(nfa);
   std::unordered_map<std::vector<uint32_t>, uint32_t, SetHash> ids;
   std::vector<const std::vector<uint32_t>*> sets;
   Dfa dfa;
   const auto intern = [&](std::vector<uint32_t> set) {
-    budget.work -= closure.Expand(set, accept) + static_cast<int64_t>(set.size());
+    const int64_t steps = closure.Expand(set, accept);
+    budget.Take(steps + static_cast<int64_t>(set.size()));
     const auto [found, is_new] = ids.try_emplace(std::move(set), sets.size());
     if (is_new) {
       sets.push_back(&found->first);
@@ -164,6 +168,7 @@ Result<Dfa> Determinise(const Nfa& nfa, uint32_t start, uint32_t accept, Automat
       const auto& more = nfa.states[one].edges;
       edges.insert(edges.end(), more.begin(), more.end());
     }
+    budget.Take(8 * static_cast<int64_t>(edges.size()));
     std::sort(edges.begin(), edges.end(),
               [](const LabelEdge& a, const LabelEdge& b) { return a.first < b.first; });
     for (const LabelEdge& edge : edges) {
@@ -178,7 +183,7 @@ Result<Dfa> Determinise(const Nfa& nfa, uint32_t start, uint32_t accept, Automat
       std::erase_if(active, [&](const LabelEdge& edge) { return edge.last < borders[i]; });
       while (next < edges.size() && edges[next].first <= borders[i])
         active.push_back(edges[next++]);
-      budget.work -= static_cast<int64_t>(active.size()) + 1;
+      if (!budget.Take(static_cast<int64_t>(active.size()) + 1)) return Spent(budget);
       if (active.empty()) continue;
       std::vector<uint32_t> targets;
       for (const LabelEdge& edge : active) targets.push_back(edge.target);
@@ -186,7 +191,9 @@ Result<Dfa> Determinise(const Nfa& nfa, uint32_t start, uint32_t accept, Automat
       AppendEdge(dfa.states[at], {static_cast<uint32_t>(borders[i]),
                                   static_cast<uint32_t>(borders[i + 1] - 1), target});
     }
-    if (budget.work < 0 || static_cast<int64_t>(sets.size()) > budget.max_states) return Spent();
+    if (budget.spent() || static_cast<int64_t>(sets.size()) > budget.max_states) {
+      return Spent(budget);
+    }
   }
   return Minimise(dfa, budget);
 }
@@ -215,7 +222,7 @@ Result<Dfa> Intersect(const Dfa& left, const Dfa& right, AutomatonBudget& budget
         const uint32_t target = intern(a[i].target, b[k].target);
         AppendEdge(dfa.states[at], {first, last, target});
       }
-      --budget.work;
+      budget.Take(1);
       if (a[i].last < b[k].last) {
         ++i;
       } else {
@@ -223,8 +230,8 @@ Result<Dfa> Intersect(const Dfa& left, const Dfa& right, AutomatonBudget& budget
       }
     }
     // Many pairs are dropped by Minimise, so more of them than states are let through.
-    if (budget.work < 0 || static_cast<int64_t>(pairs.size()) > 8 * budget.max_states) {
-      return Spent();
+    if (budget.spent() || static_cast<int64_t>(pairs.size()) > 8 * budget.max_states) {
+      return Spent(budget);
     }
   }
   return Minimise(dfa, budget);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/compile_budget.h"
 
 namespace baltoro {
 
@@ -43,8 +44,18 @@ struct Dfa {
 
 // What building may still cost. Every function below takes from it and fails when it is spent.
 struct AutomatonBudget {
-  int64_t max_states = 50'000;  // of one automaton on the way
-  int64_t work = 100'000'000;   // elementary steps in all
+  int64_t max_states = 50'000;     // of one automaton on the way
+  int64_t work = 100'000'000;      // elementary steps in all
+  CompileBudget* whole = nullptr;  // charged too, if any
+
+  bool Take(int64_t steps) {
+    work -= steps;
+    if (whole != nullptr) whole->Charge(steps);
+    return !spent();
+  }
+  bool spent() const { return work < 0 || (whole != nullptr && whole->spent()); }
+  // Of the whole budget if that is spent, else `why`.
+  Status Failure(const char* why) const;
 };
 
 // All three give the smallest automaton of the language.

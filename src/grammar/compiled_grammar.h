@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/compile_budget.h"
 #include "grammar/mask_store.h"
 #include "request/request.h"
 
@@ -91,8 +92,8 @@ class CompiledGrammar {
   }
 
   // Checks everything and fills in what is derived. A rule that can call itself before anything is
-  // read is refused: `left_recursive` is then its index.
-  Status Derive(uint32_t* left_recursive = nullptr);
+  // read is refused: `left_recursive` is then its index. `budget` may be null.
+  Status Derive(uint32_t* left_recursive = nullptr, CompileBudget* budget = nullptr);
 
   std::string Serialise() const;
   static Result<CompiledGrammar> Parse(std::string_view bytes);
@@ -101,9 +102,9 @@ class CompiledGrammar {
   Status Check() const;
   void DeriveHeights();
   Status DeriveEmptiness(uint32_t* left_recursive);
-  bool ReachesRegister(uint32_t state) const;
+  std::vector<bool> ReachRegister() const;
   void DeriveLeaves();
-  void DeriveFollows();
+  Status DeriveFollows(CompileBudget* budget);
 };
 
 }  // namespace baltoro

@@ -37,12 +37,16 @@ std::vector<uint32_t> Indices(std::span<const GrammarBuilder::Expr> parts) {
 }  // namespace
 
 GrammarBuilder::GrammarBuilder(GrammarLimits limits) : state_(std::make_unique<State>()) {
-  state_->limits = limits;
+  state_->limits = std::move(limits);
   // Expr 0, which a Members without separator has.
   state_->Add({.kind = Kind::kLiteral});
 }
 
 GrammarBuilder::~GrammarBuilder() = default;
+
+const GrammarLimits& GrammarBuilder::limits() const {
+  return state_->limits;
+}
 
 GrammarBuilder::Expr GrammarBuilder::Empty() {
   return Expr{0};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/compile_budget.h"
 #include "grammar/grammar.h"
 #include "request/request.h"
 
@@ -26,6 +27,8 @@ struct GrammarLimits {
   int64_t max_states = 50'000;   // over all rules
   int64_t max_bytes = 32 << 20;  // of the finished grammar
   int max_depth = 64;            // of rules open at once while matching
+  // Shared by all that is made for one request. Null: work is bounded, time is not.
+  std::shared_ptr<CompileBudget> budget = nullptr;
 };
 
 class GrammarBuilder {
@@ -35,6 +38,7 @@ class GrammarBuilder {
   static constexpr int64_t kUnbounded = -1;
 
   explicit GrammarBuilder(GrammarLimits limits = {});
+  const GrammarLimits& limits() const;
   ~GrammarBuilder();
   GrammarBuilder(const GrammarBuilder&) = delete;
   GrammarBuilder& operator=(const GrammarBuilder&) = delete;

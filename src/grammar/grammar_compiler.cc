@@ -23,6 +23,7 @@ constexpr int64_t kInlineRuleSize = 256;    // a rule up to this, without loops,
 constexpr int64_t kUnrollSize = 64;         // a repetition over this is counted
 constexpr int64_t kUnrolledMax = 400'000;   // within And and Not
 constexpr int64_t kRepeatMax = 1'000'000'000;
+constexpr char kTooComplex[] = "the grammar is too complex: its automata take too many steps";
 
 int64_t Times(int64_t count, int64_t size) {
   return count > 0 && size > kHuge / count ? kHuge : std::min(kHuge, count * size);
@@ -33,7 +34,8 @@ int64_t Times(int64_t count, int64_t size) {
 GrammarCompiler::GrammarCompiler(const Expressions& expressions, const GrammarLimits& limits)
     : all_(expressions), limits_(limits), forms_(expressions.nodes.size()) {
   budget_.max_states = limits.max_states;
-  budget_.work = 200'000'000;
+  budget_.work = 400'000'000;
+  budget_.whole = limits.budget.get();
 }
 
 Status GrammarCompiler::TooMany(const char* what, int64_t limit) const {
@@ -43,23 +45,37 @@ Status GrammarCompiler::TooMany(const char* what, int64_t limit) const {
 
 Result<Grammar> GrammarCompiler::Compile(uint32_t start) {
   BT_RETURN_IF_ERROR(Reach(start));
-  for (const uint32_t expr : PartsFirst(all_.rules[start].body)) BT_RETURN_IF_ERROR(Judge(expr));
+  const std::vector<uint32_t> order = PartsFirst(all_.rules[start].body);
+  BT_RETURN_IF_ERROR(RefuseLeftRecursion(all_, order));
+  for (const uint32_t expr : order) {
+    BT_RETURN_IF_ERROR(Judge(expr));
+    forms_[expr].judged = true;
+    if (!budget_.Take(1 + static_cast<int64_t>(all_.nodes[expr].parts.size()))) {
+      return budget_.Failure(kTooComplex);
+    }
+  }
   RuleOfName(start);
   for (uint32_t i = 0; i < rules_.size(); ++i) {
     BT_RETURN_IF_ERROR(CompileRule(i));
     states_ += static_cast<int64_t>(rules_[i].states.size());
     if (states_ > limits_.max_states) return TooMany("max_states", limits_.max_states);
+    for (const TempState& state : rules_[i].states) {
+      edges_ += static_cast<int64_t>(state.edges.size());
+    }
+    // Pruning may drop some of them, but seldom most.
+    const auto edge_bytes = edges_ * static_cast<int64_t>(sizeof(CompiledGrammar::Edge));
+    if (edge_bytes > 4 * limits_.max_bytes) return TooMany("max_bytes", limits_.max_bytes);
   }
   CompiledGrammar grammar = Assemble();
   uint32_t recursive = UINT32_MAX;
-  const Status status = grammar.Derive(&recursive);
+  const Status status = grammar.Derive(&recursive, limits_.budget.get());
   if (recursive != UINT32_MAX) {
     return InvalidArgument("the rule \"" + rules_[recursive].name +
                            "\" calls itself before it reads anything");
   }
   BT_RETURN_IF_ERROR(status);
   auto pruned = std::make_shared<CompiledGrammar>(PruneGrammar(grammar));
-  BT_RETURN_IF_ERROR(pruned->Derive());
+  BT_RETURN_IF_ERROR(pruned->Derive(nullptr, limits_.budget.get()));
   if (pruned->num_bytes() > limits_.max_bytes) return TooMany("max_bytes", limits_.max_bytes);
   return Grammar(std::move(pruned));
 }
@@ -125,7 +141,6 @@ std::vector<uint32_t> GrammarCompiler::PartsFirst(uint32_t body) const {
 Status GrammarCompiler::Judge(uint32_t index) {
   const ExprNode& node = all_.nodes[index];
   Form& form = forms_[index];
-  form.judged = true;
   form.pure = true;
   form.regular = true;
   for (const uint32_t part : node.parts) {
@@ -260,6 +275,7 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
   const uint32_t accept = nfa.Add();
   jobs_ = {{expr, start, accept}};
   bool outermost = true;
+  int64_t counted = 0;  // states that the budget was charged for
   while (!jobs_.empty()) {
     const Job job = jobs_.back();
     jobs_.pop_back();
@@ -275,12 +291,13 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
       BT_RETURN_IF_ERROR(EmitNode(nfa, job.expr, job.from, job.to));
     }
     outermost = false;
-    --budget_.work;
-    if (budget_.work < 0 || static_cast<int64_t>(nfa.states.size()) > 2 * kUnrolledMax) {
+    const auto made = static_cast<int64_t>(nfa.states.size());
+    if (!budget_.Take(1 + made - counted) || made > 2 * kUnrolledMax) {
+      if (budget_.spent()) return budget_.Failure(kTooComplex);
       return TooMany("max_states", limits_.max_states);
     }
+    counted = made;
   }
-  budget_.work -= static_cast<int64_t>(nfa.states.size());
   return Determinise(nfa, start, accept, budget_);
 }
 

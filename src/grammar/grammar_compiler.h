@@ -89,8 +89,13 @@ class GrammarCompiler {
   };
   std::vector<Job> jobs_;
   uint32_t compiling_ = 0;  // the rule whose parts get its name
-  int64_t states_ = 0;
+  int64_t states_ = 0, edges_ = 0;
 };
+
+// kInvalidArgument with the rule's name if one of the expressions in `order` (all that are reached,
+// parts first) comes back to itself before anything is read. Looks at expressions alone, so it
+// costs little; what only the automata show is left to CompiledGrammar::Derive.
+Status RefuseLeftRecursion(const Expressions& expressions, const std::vector<uint32_t>& order);
 
 // Leaves out what can never be part of a finished text.
 CompiledGrammar PruneGrammar(const CompiledGrammar& grammar);

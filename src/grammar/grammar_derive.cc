@@ -113,6 +113,7 @@ class HeightFinder {
   // A rule with a register is finished once enough can be repeated or taken.
   void LookAtRegister(uint32_t index) {
     Rule& rule = g_.rules[index];
+    if (rule.height != CompiledGrammar::kNever) return;
     if (rule.kind == RuleKind::kCounter && (rule.min == 0 || counted_[index])) FinishRule(index);
     if (rule.kind != RuleKind::kItems) return;
     int64_t there = 0, required = 0;
@@ -146,8 +147,12 @@ class HeightFinder {
 
 }  // namespace
 
-Status CompiledGrammar::Derive(uint32_t* left_recursive) {
+Status CompiledGrammar::Derive(uint32_t* left_recursive, CompileBudget* budget) {
   BT_RETURN_IF_ERROR(Check());
+  // Each of the walks below takes some steps for every edge.
+  if (budget != nullptr && !budget->Charge(16 * static_cast<int64_t>(edges.size()))) {
+    return budget->Failure();
+  }
   for (uint32_t rule = 0; rule < rules.size(); ++rule) {
     const uint32_t end = rule + 1 < rules.size() ? rules[rule + 1].first_state
                                                  : static_cast<uint32_t>(states.size() - 1);
@@ -171,7 +176,7 @@ Status CompiledGrammar::Derive(uint32_t* left_recursive) {
   }
   BT_RETURN_IF_ERROR(DeriveEmptiness(left_recursive));
   DeriveLeaves();
-  DeriveFollows();
+  BT_RETURN_IF_ERROR(DeriveFollows(budget));
 
   KeyHash all(0x6772616D6D617221u);
   all.Add(static_cast<uint64_t>(max_depth));
@@ -275,11 +280,11 @@ Status CompiledGrammar::DeriveEmptiness(uint32_t* left_recursive) {
   }
 
   // Repeating or taking what can be empty would count without reading.
+  const std::vector<bool> reaches = ReachRegister();
   for (uint32_t state = 0; state + 1 < states.size(); ++state) {
     for (const Edge& edge : EdgesOf(state)) {
       if (edge.action != Action::kCount && edge.action != Action::kItem) continue;
-      if (edge.kind == EdgeKind::kCall && rules[edge.symbol].can_be_empty &&
-          ReachesRegister(edge.target)) {
+      if (edge.kind == EdgeKind::kCall && rules[edge.symbol].can_be_empty && reaches[edge.target]) {
         return InvalidArgument(
             "a part that can be empty is repeated a large number of times, or is a member");
       }
@@ -288,23 +293,33 @@ Status CompiledGrammar::DeriveEmptiness(uint32_t* left_recursive) {
   return {};
 }
 
-// Whether the end of a repetition or of an item can be reached from the state without reading.
-bool CompiledGrammar::ReachesRegister(uint32_t state) const {
-  std::vector<uint32_t> todo = {state};
-  std::vector<uint32_t> seen = {state};
+// By state: whether the end of a repetition or of an item can be reached from it without reading.
+std::vector<bool> CompiledGrammar::ReachRegister() const {
+  std::vector<bool> reaches(states.size());
+  std::vector<std::vector<uint32_t>> before(states.size());  // along calls that can be empty
+  std::vector<uint32_t> todo;
+  for (uint32_t state = 0; state + 1 < states.size(); ++state) {
+    bool here = states[state].accept == Accept::kRegister;
+    for (const Edge& edge : EdgesOf(state)) {
+      here = here || edge.action != Action::kNone;
+      if (edge.kind == EdgeKind::kCall && rules[edge.symbol].can_be_empty) {
+        before[edge.target].push_back(state);
+      }
+    }
+    if (!here) continue;
+    reaches[state] = true;
+    todo.push_back(state);
+  }
   while (!todo.empty()) {
     const uint32_t at = todo.back();
     todo.pop_back();
-    if (states[at].accept == Accept::kRegister) return true;
-    for (const Edge& edge : EdgesOf(at)) {
-      if (edge.action != Action::kNone) return true;
-      const bool free = edge.kind == EdgeKind::kCall && rules[edge.symbol].can_be_empty;
-      if (!free || std::find(seen.begin(), seen.end(), edge.target) != seen.end()) continue;
-      seen.push_back(edge.target);
-      todo.push_back(edge.target);
+    for (const uint32_t state : before[at]) {
+      if (reaches[state]) continue;
+      reaches[state] = true;
+      todo.push_back(state);
     }
   }
-  return false;
+  return reaches;
 }
 
 void CompiledGrammar::DeriveLeaves() {
@@ -328,7 +343,7 @@ void CompiledGrammar::DeriveLeaves() {
   }
 }
 
-void CompiledGrammar::DeriveFollows() {
+Status CompiledGrammar::DeriveFollows(CompileBudget* budget) {
   // What a state can read next, where it may also leave its rule.
   std::vector<std::bitset<256>> next;
   for (Rule& rule : rules) rule.follow.reset();
@@ -356,6 +371,9 @@ void CompiledGrammar::DeriveFollows() {
   next = state_bytes;
   for (; changed && rounds < 64; ++rounds) {
     changed = false;
+    if (budget != nullptr && !budget->Charge(2 * static_cast<int64_t>(edges.size()))) {
+      return budget->Failure();
+    }
     for (auto at = static_cast<uint32_t>(states.size() - 1); at-- > 0;) visit(at);
   }
   // Follows only spare work, so after many rounds all bytes will do.
@@ -370,6 +388,7 @@ void CompiledGrammar::DeriveFollows() {
     }
     rule.content_and_follow = content.key();
   }
+  return {};
 }
 
 }  // namespace baltoro

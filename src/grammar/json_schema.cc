@@ -12,9 +12,11 @@ Result<GrammarBuilder::Expr> Emit(JsonText& text,
                                   const JsonSchemaOptions& options,
                                   std::vector<std::string>* unchecked) {
   BT_ASSIGN_OR_RETURN(SchemaIndex index, SchemaIndex::Make(schema, options.name));
-  SchemaContext context(std::move(index), options.strict, unchecked);
+  CompileBudget* budget = text.builder().limits().budget.get();
+  SchemaContext context(std::move(index), options.strict, unchecked, budget);
   SchemaEmitter emitter(context, text);
   BT_ASSIGN_OR_RETURN(const auto value, emitter.Value({&schema}));
+  context.CountUnlisted(&schema);
   if (context.spent()) return context.Spend(&schema);
   if (!value) return context.Failure(&schema, "no value is valid under the schema");
   return *value;
@@ -29,7 +31,9 @@ Result<GrammarBuilder::Expr> AddJsonSchema(GrammarBuilder& builder,
   {
     // Patterns beside each other may leave nothing, which only the finished automata show. A
     // schema that is one choice among others must not vanish from it unnoticed.
-    GrammarBuilder trial(options.limits);
+    GrammarLimits limits = options.limits;
+    if (limits.budget == nullptr) limits.budget = builder.limits().budget;
+    GrammarBuilder trial(std::move(limits));
     JsonText text(trial);
     BT_ASSIGN_OR_RETURN(const auto value, Emit(text, schema, options, unchecked));
     const GrammarBuilder::Rule start = trial.DeclareRule("schema");

@@ -25,14 +25,16 @@ struct JsonSchemaOptions {
   std::string name;
   // Shared by the schemas of one builder; null: made for this one.
   JsonText* text = nullptr;
-  // Of the grammar that is tried to see whether anything matches.
+  // Of the grammar that is tried to see whether anything matches; without a budget of their own,
+  // that of the builder is charged.
   GrammarLimits limits = {};
 };
 
 // One value of the schema. kInvalidArgument names path and keyword: an unsupported one when strict,
 // and always a reference that leads nowhere, a keyword whose value has no meaning, and a schema
 // under which nothing is valid. `unchecked` gets "path: keyword" for each demand that is not
-// enforced; it may be null.
+// enforced, at most 64 and a last one that counts the others, with paths of at most 200 bytes; it
+// may be null.
 Result<GrammarBuilder::Expr> AddJsonSchema(GrammarBuilder& builder,
                                            const Json& schema,
                                            const JsonSchemaOptions& options,

@@ -7,6 +7,20 @@
 
 namespace baltoro {
 
+namespace {
+constexpr int64_t kElementarySteps = 64;  // that one of Spend may stand for
+constexpr int kUncheckedMax = 64;
+constexpr size_t kPathBytesMax = 200;
+
+std::string Shortened(std::string path) {
+  if (path.size() <= kPathBytesMax) return path;
+  size_t end = kPathBytesMax;
+  while (end > 0 && (path[end] & 0xC0) == 0x80) --end;  // whole characters
+  return path.substr(0, end) + "...";
+}
+
+}  // namespace
+
 uint8_t JsonTypeOf(const Json& value) {
   switch (value.type()) {
     case Json::value_t::null:
@@ -46,7 +60,7 @@ bool ContainsEqual(const std::vector<Json>& values, const Json& value) {
 }
 
 Status SchemaContext::Failure(const Json* schema, const std::string& what) const {
-  const std::string path = index.Path(schema);
+  const std::string path = Shortened(index.Path(schema));
   return InvalidArgument(path.empty() ? what : path + ": " + what);
 }
 
@@ -59,12 +73,26 @@ Status SchemaContext::Unsupported(const Json* schema,
     return Failure(schema, what);
   }
   if (unchecked_ == nullptr) return Status();
-  const std::string path = index.Path(schema);
-  std::string entry = path.empty() ? std::string(keyword) : path + ": " + std::string(keyword);
+  if (listed_ >= kUncheckedMax) {
+    ++unlisted_;
+    return Status();
+  }
+  const std::string path = Shortened(index.Path(schema));
+  std::string entry = Shortened(std::string(keyword));
+  if (!path.empty()) entry = path + ": " + entry;
   if (std::find(unchecked_->begin(), unchecked_->end(), entry) == unchecked_->end()) {
     unchecked_->push_back(std::move(entry));
+    ++listed_;
   }
   return Status();
+}
+
+void SchemaContext::CountUnlisted(const Json* schema) {
+  if (unlisted_ == 0) return;
+  const std::string path = Shortened(index.Path(schema));
+  const std::string more = "and " + std::to_string(unlisted_) + " more";
+  unchecked_->push_back(path.empty() ? more : path + ": " + more);
+  unlisted_ = 0;
 }
 
 Status SchemaContext::Malformed(const Json* schema,
@@ -90,7 +118,13 @@ const Regex* SchemaContext::FindRegex(const std::string& pattern, std::string* w
 
 Status SchemaContext::Spend(const Json* schema, int64_t steps) {
   steps_left_ -= steps;
-  return steps_left_ >= 0 ? Status() : Failure(schema, "the schema takes too long to work through");
+  if (steps_left_ < 0) return Failure(schema, "the schema takes too long to work through");
+  return Charge(schema, kElementarySteps * steps);
+}
+
+Status SchemaContext::Charge(const Json* schema, int64_t steps) {
+  if (budget_ == nullptr || budget_->Charge(steps)) return Status();
+  return Failure(schema, budget_->Failure().message());
 }
 
 }  // namespace baltoro

@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "grammar/compile_budget.h"
 #include "grammar/json_schema_index.h"
 #include "grammar/regex.h"
 
@@ -41,13 +42,21 @@ inline constexpr char kTypeBits[] = "\x01types";          // set of JsonTypeBit
 
 class SchemaContext {
  public:
-  SchemaContext(SchemaIndex schemas, bool refuses, std::vector<std::string>* unchecked)
-      : index(std::move(schemas)), strict_(refuses), unchecked_(unchecked) {}
+  // `budget` may be null, else outlives it.
+  SchemaContext(SchemaIndex schemas,
+                bool refuses,
+                std::vector<std::string>* unchecked,
+                CompileBudget* budget)
+      : index(std::move(schemas)), strict_(refuses), unchecked_(unchecked), budget_(budget) {}
 
   SchemaIndex index;
 
+  bool strict() const { return strict_; }
+
   // The keyword cannot be enforced: an error if strict, else told to the caller.
   Status Unsupported(const Json* schema, std::string_view keyword, const std::string& why = "");
+  // Lists how many more demands there were than are listed, if so, at the end of all.
+  void CountUnlisted(const Json* schema);
   // The keyword's value is none that JSON Schema gives it.
   Status Malformed(const Json* schema, std::string_view keyword, const std::string& what) const;
   Status Failure(const Json* schema, const std::string& what) const;
@@ -57,7 +66,10 @@ class SchemaContext {
 
   // Bounds the work that a small schema can ask for.
   Status Spend(const Json* schema, int64_t steps = 1);
-  bool spent() const { return steps_left_ < 0; }
+  // For elementary steps (comparing two names), of which much more are allowed.
+  Status Charge(const Json* schema, int64_t steps);
+  bool spent() const { return steps_left_ < 0 || (budget_ != nullptr && budget_->spent()); }
+  CompileBudget* budget() const { return budget_; }
 
  private:
   struct Parsed {
@@ -66,8 +78,11 @@ class SchemaContext {
   };
   bool strict_;
   std::vector<std::string>* unchecked_;
+  int listed_ = 0;
+  int64_t unlisted_ = 0;
   std::map<std::string, Parsed> regexes_;
   int64_t steps_left_ = 1'000'000;
+  CompileBudget* budget_;
 };
 
 }  // namespace baltoro

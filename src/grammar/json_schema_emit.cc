@@ -63,6 +63,7 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::ValueOfNodes(
       continue;
     }
     for (const Json& value : *node.values) {
+      BT_RETURN_IF_ERROR(context_.Charge(nullptr, 8 * static_cast<int64_t>(values.size())));
       if (ContainsEqual(values, value)) continue;
       values.push_back(value);
       ways.push_back(text_.Constant(value));

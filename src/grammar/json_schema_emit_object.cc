@@ -92,6 +92,8 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::ExtraKey(
     if (ways.empty()) return MaybeExpr();
     meet(builder_.Choice(ways));
   }
+  const size_t excluded = rules.keys.size() + rules.never.size() + 64 * rules.patterns.size();
+  BT_RETURN_IF_ERROR(context_.Charge(nullptr, static_cast<int64_t>(8 * excluded)));
   std::vector<Expr> listed;
   for (const ObjectRules::Key& key : rules.keys) {
     listed.push_back(builder_.Literal(JsonText::PlainSpelling(key.name)));

@@ -1,6 +1,9 @@
 #include "grammar/json_schema_object.h"
 
 #include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <vector>
 
 namespace baltoro {
 namespace {
@@ -32,10 +35,10 @@ SchemaSet SchemasOfKey(const SchemaNode& node, const std::string& key, SchemaCon
     if (const Json* patterns = Find(*part, "patternProperties")) {
       for (const auto& [pattern, schema] : patterns->items()) {
         const Regex* regex = context.FindRegex(pattern);
-        if (regex == nullptr) continue;
+        if (regex == nullptr || context.spent()) continue;
         // Where dialects disagree both follow: the pattern's schema, and that of other keys.
-        const Result<bool> maybe = regex->Matches(key, {.widest = true});
-        const Result<bool> sure = regex->Matches(key, {});
+        const Result<bool> maybe = regex->Matches(key, {.widest = true}, context.budget());
+        const Result<bool> sure = regex->Matches(key, {}, context.budget());
         if (!maybe.ok() || maybe.value()) AddToSet(out, &schema);
         if (sure.ok() && sure.value()) found = true;
       }
@@ -81,8 +84,9 @@ Result<ObjectRules> MakeObjectRules(const SchemaNode& node,
   ObjectRules out;
   bool declares = false, opened = false;
   std::vector<std::string> names;
+  std::unordered_set<std::string> listed_names;
   const auto add = [&](const std::string& name) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (listed_names.insert(name).second) names.push_back(name);
   };
   for (const Json* part : node.parts) {
     BT_RETURN_IF_ERROR(context.Spend(part));
@@ -122,6 +126,8 @@ Result<ObjectRules> MakeObjectRules(const SchemaNode& node,
   if (node.unevaluated != nullptr) opened |= *node.unevaluated != false;
   out.open = opened || !declares;
   for (const std::string& name : names) {
+    const size_t looked_through = names.size() + node.required.size() + node.parts.size();
+    BT_RETURN_IF_ERROR(context.Charge(nullptr, static_cast<int64_t>(4 * looked_through)));
     const bool required =
         std::find(node.required.begin(), node.required.end(), name) != node.required.end();
     SchemaSet schemas = SchemasOfKey(node, name, context);

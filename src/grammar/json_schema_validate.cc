@@ -123,8 +123,8 @@ Verdict SchemaValidator::CheckAll(const std::vector<const Json*>& schemas, const
 Verdict SchemaValidator::Search(const std::string& pattern, const std::string& text) {
   const Regex* regex = context_.FindRegex(pattern);
   if (regex == nullptr) return Verdict::kUnknown;
-  const Result<bool> sure = regex->Matches(text, {});
-  const Result<bool> maybe = regex->Matches(text, {.widest = true});
+  const Result<bool> sure = regex->Matches(text, {}, context_.budget());
+  const Result<bool> maybe = regex->Matches(text, {.widest = true}, context_.budget());
   if (!sure.ok() || !maybe.ok()) return Verdict::kUnknown;
   if (sure.value() != maybe.value()) return Verdict::kUnknown;
   return Sure(sure.value());
@@ -160,6 +160,9 @@ Verdict SchemaValidator::Keyword(
   }
   if (key == "const") return Sure(JsonEqual(demand, value));
   if (key == "enum" || key == kNotValues) {
+    if (!context_.Charge(&schema, 8 * static_cast<int64_t>(demand.size())).ok()) {
+      return Verdict::kUnknown;
+    }
     const bool found = std::any_of(demand.begin(), demand.end(),
                                    [&](const Json& one) { return JsonEqual(one, value); });
     return Sure(found == (key == "enum"));

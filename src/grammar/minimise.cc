@@ -9,6 +9,7 @@ namespace baltoro {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
+constexpr char kTooManyEdges[] = "the grammar is too complex: an automaton has too many edges";
 
 // A set of elements cut into parts ever finer: elements are marked, then each part that has marked
 // and other elements is cut in two. The smaller half gets the new number.
@@ -157,9 +158,8 @@ Result<Dfa> Minimise(const Dfa& dfa, AutomatonBudget& budget) {
       for (uint32_t label = border_at(edge.first); label < end; ++label) {
         moves.push_back({i, label, edge.target});
       }
-      budget.work -= end;
-      if (budget.work < 0 || moves.size() > 8'000'000) {
-        return InvalidArgument("the grammar is too complex: an automaton has too many edges");
+      if (!budget.Take(end - border_at(edge.first) + 1) || moves.size() > 8'000'000) {
+        return budget.Failure(kTooManyEdges);
       }
     }
   }
@@ -184,14 +184,18 @@ Result<Dfa> Minimise(const Dfa& dfa, AutomatonBudget& budget) {
     for (; next_states < states.parts(); ++next_states) {
       for (const uint32_t state : states.members(next_states)) {
         for (uint32_t i = first_in[state]; i < first_in[state + 1]; ++i) groups.Mark(incoming[i]);
+        if (!budget.Take(first_in[state + 1] - first_in[state]))
+          return budget.Failure(kTooManyEdges);
       }
       groups.Cut();
     }
     if (next_group >= groups.parts()) break;
+    const auto moved = static_cast<int64_t>(groups.members(next_group).size());
+    if (!budget.Take(moved)) return budget.Failure(kTooManyEdges);
     for (const uint32_t move : groups.members(next_group)) states.Mark(moves[move].from);
     states.Cut();
   }
-  budget.work -= static_cast<int64_t>(moves.size()) * 4;
+  budget.Take(static_cast<int64_t>(moves.size()) * 4);
 
   // Parts of useful states become states, in the order in which a walk from the start meets them.
   std::vector<uint32_t> number(states.parts(), kNone);

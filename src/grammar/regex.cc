@@ -157,13 +157,14 @@ class RegexSimulation {
  public:
   using Places = std::vector<bool>;  // [length + 1]
 
-  RegexSimulation(const Regex& regex, std::u32string text, bool widest)
-      : regex_(regex), text_(std::move(text)), widest_(widest) {}
+  RegexSimulation(const Regex& regex, std::u32string text, bool widest, CompileBudget* budget)
+      : regex_(regex), text_(std::move(text)), widest_(widest), budget_(budget) {}
 
   Places Step(uint32_t index, const Places& from) {
     const Regex::Node& node = regex_.nodes_[index];
     steps_ += static_cast<int64_t>(from.size());
-    if (steps_ > kMaxMatchSteps) return Places(from.size(), false);
+    if (budget_ != nullptr) budget_->Charge(static_cast<int64_t>(from.size()));
+    if (spent()) return Places(from.size(), false);
     switch (node.kind) {
       case Regex::Kind::kClass: {
         const Regex::ClassSet& sets = regex_.sets_[node.set];
@@ -204,7 +205,7 @@ class RegexSimulation {
   static bool Any(const Places& places) {
     return std::find(places.begin(), places.end(), true) != places.end();
   }
-  bool spent() const { return steps_ > kMaxMatchSteps; }
+  bool spent() const { return steps_ > kMaxMatchSteps || (budget_ != nullptr && budget_->spent()); }
 
  private:
   static void Merge(Places& into, const Places& more) {
@@ -232,6 +233,7 @@ class RegexSimulation {
   const Regex& regex_;
   std::u32string text_;
   bool widest_;
+  CompileBudget* budget_;
   int64_t steps_ = 0;
 };
 
@@ -245,7 +247,9 @@ Expr Regex::Add(GrammarBuilder& builder, const RegexOptions& options) const {
   return RegexEmitter(*this, builder, options).Whole();
 }
 
-Result<bool> Regex::Matches(std::string_view text, const RegexOptions& options) const {
+Result<bool> Regex::Matches(std::string_view text,
+                            const RegexOptions& options,
+                            CompileBudget* budget) const {
   std::u32string codes;
   for (size_t at = 0; at < text.size();) {
     char32_t code = 0;
@@ -255,7 +259,7 @@ Result<bool> Regex::Matches(std::string_view text, const RegexOptions& options) 
     at += length;
   }
   const size_t length = codes.size();
-  RegexSimulation simulation(*this, std::move(codes), options.widest);
+  RegexSimulation simulation(*this, std::move(codes), options.widest, budget);
   RegexSimulation::Places from(length + 1, !options.anchored);
   from[0] = true;
   const RegexSimulation::Places ends = simulation.Step(root_, from);

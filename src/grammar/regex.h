@@ -35,8 +35,10 @@ class Regex {
   GrammarBuilder::Expr Add(GrammarBuilder& builder, const RegexOptions& options) const;
 
   // Whether `text` (UTF-8) matches; spelling does not apply. kResourceExhausted when that would
-  // take long.
-  Result<bool> Matches(std::string_view text, const RegexOptions& options) const;
+  // take long, or `budget`, which may be null, is spent.
+  Result<bool> Matches(std::string_view text,
+                       const RegexOptions& options,
+                       CompileBudget* budget = nullptr) const;
 
   // As Add, but only texts of `min` to `max` characters, by counting what repeats; perhaps not all
   // of them, where the rest of the text has a length of its own. Nothing if counting cannot do it.
