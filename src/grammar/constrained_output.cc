@@ -30,9 +30,12 @@ void SetBitIfThere(std::span<uint32_t> bits, TokenId id) {
 ConstrainedOutput::ConstrainedOutput(std::shared_ptr<const OutputConstraint> constraint,
                                      std::vector<TokenId> ends,
                                      std::shared_ptr<const TokenTrie> trie,
-                                     std::shared_ptr<MaskStore> store)
+                                     std::shared_ptr<MaskStore> store,
+                                     int64_t mask_steps_max)
     : constraint_(std::move(constraint)), ends_(std::move(ends)), trie_(std::move(trie)) {
-  if (constraint_->grammar) matcher_.emplace(*constraint_->grammar, trie_, std::move(store));
+  if (constraint_->grammar) {
+    matcher_.emplace(*constraint_->grammar, trie_, std::move(store), mask_steps_max);
+  }
   if (constraint_->starts_in_reasoning) part_ = Part::kReasoning;
 }
 
@@ -42,15 +45,18 @@ bool ConstrainedOutput::IsEnd(TokenId token) const {
 
 // Whether `token` would complete a banned sequence.
 bool ConstrainedOutput::IsBanned(TokenId token) const {
-  for (const std::vector<TokenId>& banned : constraint_->banned_sequences) {
-    if (banned.back() != token || banned.size() > steps_.size() + 1) continue;
-    bool same = true;
-    for (size_t back = 1; same && back < banned.size(); ++back) {
-      same = banned[banned.size() - 1 - back] == steps_[steps_.size() - back].token;
-    }
-    if (same) return true;
+  return std::any_of(constraint_->banned_sequences.begin(), constraint_->banned_sequences.end(),
+                     [&](const std::vector<TokenId>& banned) {
+                       return banned.back() == token && IsNearlyThere(banned);
+                     });
+}
+
+bool ConstrainedOutput::IsNearlyThere(const std::vector<TokenId>& banned) const {
+  if (banned.size() > steps_.size() + 1) return false;
+  for (size_t back = 1; back < banned.size(); ++back) {
+    if (banned[banned.size() - 1 - back] != steps_[steps_.size() - back].token) return false;
   }
-  return false;
+  return true;
 }
 
 bool ConstrainedOutput::ReasoningIsSpent() const {
@@ -64,8 +70,12 @@ void ConstrainedOutput::FillMask(std::span<const TokenId> drafted, std::span<uin
     if (!Accept(token)) break;
     ++taken;
   }
-  BT_CHECK(static_cast<size_t>(taken) == drafted.size());
-  FillHere(mask);
+  if (static_cast<size_t>(taken) == drafted.size()) {
+    FillHere(mask);
+  } else {
+    std::fill(mask.begin(), mask.end(), 0);
+    if (error_.empty()) error_ = "a drafted token is not allowed where it stands";
+  }
   Rollback(taken);
 }
 
@@ -83,10 +93,16 @@ void ConstrainedOutput::FillHere(std::span<uint32_t> mask) {
       for (size_t i = 0; i < mask.size(); ++i) mask[i] &= bits_[i];
       return;
   }
+  if (matcher_ && matcher_->exhausted()) {
+    std::fill(mask.begin(), mask.end(), 0);
+    error_ = "the grammar is too ambiguous: over " + std::to_string(matcher_->mask_steps_max()) +
+             " steps to find what may come next";
+    return;
+  }
   for (const std::vector<TokenId>& banned : constraint_->banned_sequences) {
     // The way out of a spent budget stays open.
     const bool forced = part_ == Part::kReasoning && ReasoningIsSpent();
-    if (!forced && IsBanned(banned.back())) ClearBit(mask, banned.back());
+    if (!forced && IsNearlyThere(banned)) ClearBit(mask, banned.back());
   }
   const bool nothing = std::all_of(mask.begin(), mask.end(), [](uint32_t w) { return w == 0; });
   if (!nothing || part_ != Part::kText || !matcher_ || matcher_->CanFinish()) return;

@@ -17,11 +17,12 @@ namespace baltoro {
 // One thread at a time. Rollback reaches GrammarMatcher::kRollbackMax tokens back.
 class ConstrainedOutput final : public TokenConstraint {
  public:
-  // `ends`: the tokens that end the request.
+  // `ends`: the tokens that end the request. `mask_steps_max`: see GrammarMatcher.
   ConstrainedOutput(std::shared_ptr<const OutputConstraint> constraint,
                     std::vector<TokenId> ends,
                     std::shared_ptr<const TokenTrie> trie,
-                    std::shared_ptr<MaskStore> store);
+                    std::shared_ptr<MaskStore> store,
+                    int64_t mask_steps_max = GrammarMatcher::kMaskStepsMax);
 
   void FillMask(std::span<const TokenId> drafted, std::span<uint32_t> mask) override;
   bool Accept(TokenId token) override;
@@ -38,6 +39,8 @@ class ConstrainedOutput final : public TokenConstraint {
   bool TryAccept(TokenId token);
   bool IsEnd(TokenId token) const;
   bool IsBanned(TokenId token) const;
+  // Whether the last token of `banned`, if it came next, would complete it.
+  bool IsNearlyThere(const std::vector<TokenId>& banned) const;
   bool ReasoningIsSpent() const;
   void FillHere(std::span<uint32_t> mask);
   void FillReasoning(std::span<uint32_t> mask);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "grammar/constrained_output.h"
 #include "grammar/constraint_factory.h"
 #include "grammar/grammar_builder.h"
 
@@ -138,6 +139,59 @@ TEST(ConstraintFactoryTest, ADamagedConstraintIsRefused) {
   Request request;
   request.constraint = "damaged";
   EXPECT_FALSE(MakeConstraintFactory(Trie())->Make(request).ok());
+}
+
+TEST(ConstrainedOutputTest, EndsThatAreIgnoredAreNoWayOutOfAGrammar) {
+  GrammarBuilder b;
+  OutputConstraint fixed;
+  fixed.grammar = Build(b, b.Literal("ab"));
+  Request request;
+  request.constraint = fixed.Serialise();
+  request.stop.eos_ids = {kEnd};
+  request.stop.ignore_eos = true;
+  const auto made = MakeConstraintFactory(Trie())->Make(request);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  TokenConstraint& constraint = *made.value();
+  EXPECT_THAT(Allowed(constraint), ElementsAre(0, 3));
+  ASSERT_TRUE(constraint.Accept(3));
+  EXPECT_THAT(Allowed(constraint), ElementsAre());
+  EXPECT_EQ(constraint.error(), "");  // so the request ends as one that is finished
+  EXPECT_FALSE(constraint.Accept(kEnd));
+}
+
+TEST(ConstrainedOutputTest, ADraftThatIsNotAllowedIsAnErrorOfItsRequest) {
+  const auto constraint = Make(AbOrSection());
+  EXPECT_THAT(Allowed(*constraint, {2}), ElementsAre());
+  EXPECT_EQ(constraint->error(), "a drafted token is not allowed where it stands");
+}
+
+TEST(ConstrainedOutputTest, AMaskThatTakesTooManyStepsEndsTheRequestAndIsNotKept) {
+  // Two rules that read the same letters: each letter more doubles the ways of reading them.
+  GrammarBuilder b;
+  const auto pair = b.DeclareRule("pair"), other = b.DeclareRule("other");
+  const Expr letters[] = {b.Bytes('a', 'c'), b.Optional(b.Call(other)), b.Optional(b.Call(pair))};
+  const Expr more[] = {b.Bytes('a', 'c'), b.Optional(b.Call(pair)), b.Optional(b.Call(other))};
+  b.DefineRule(pair, b.Sequence(letters));
+  b.DefineRule(other, b.Sequence(more));
+  auto ambiguous = std::make_shared<OutputConstraint>();
+  ambiguous->grammar = Build(b, b.Call(pair));
+  const auto store = std::make_shared<MaskStore>();
+  ConstrainedOutput little(ambiguous, {kEnd}, Trie(), store, /*mask_steps_max=*/3);
+  EXPECT_THAT(Allowed(little), ElementsAre());
+  EXPECT_EQ(little.error(),
+            "the grammar is too ambiguous: over 3 steps to find what may come next");
+  ConstrainedOutput enough(ambiguous, {kEnd}, Trie(), store);
+  EXPECT_THAT(Allowed(enough), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(enough.error(), "");
+}
+
+TEST(ConstrainedOutputTest, SequencesThatAreBannedTwiceAreKeptOnce) {
+  OutputConstraint twice;
+  twice.banned_sequences = {{1, 2}, {0}, {1, 2}, {0}, {2, 2}};
+  const auto parsed = OutputConstraint::Parse(twice.Serialise());
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_THAT(parsed.value().banned_sequences,
+              testing::UnorderedElementsAre(ElementsAre(0), ElementsAre(1, 2), ElementsAre(2, 2)));
 }
 
 }  // namespace

@@ -95,7 +95,10 @@ class Factory final : public ConstraintFactory {
       }
       cache_.Keep(hash.key(), constraint, bytes);
     }
-    std::vector<TokenId> ends = request.stop.eos_ids;
+    // Tokens that do not end the request are no way out of a grammar: where nothing else may
+    // follow, the mask is empty, and that ends it.
+    std::vector<TokenId> ends;
+    if (!request.stop.ignore_eos) ends = request.stop.eos_ids;
     ends.insert(ends.end(), request.stop.stop_ids.begin(), request.stop.stop_ids.end());
     return std::unique_ptr<TokenConstraint>(
         std::make_unique<ConstrainedOutput>(constraint, std::move(ends), trie, store_));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -18,13 +19,15 @@ constexpr int64_t kStatesBytesMax = 4 << 20;  // beyond this what is no longer n
 struct GrammarMatcher::State {
   State(Grammar grammar_in,
         std::shared_ptr<const TokenTrie> trie_in,
-        std::shared_ptr<MaskStore> store_in)
+        std::shared_ptr<MaskStore> store_in,
+        int64_t mask_steps_max_in)
       : grammar(std::move(grammar_in)),
         trie(std::move(trie_in)),
         store(store_in ? std::move(store_in) : std::make_shared<MaskStore>()),
         states(std::shared_ptr<const CompiledGrammar>(&grammar.compiled(), [](const void*) {})),
         filler(grammar.compiled(), *trie, *store),
-        now(states.start()) {}
+        now(states.start()),
+        mask_steps_max(mask_steps_max_in) {}
 
   MatchStates::Config After(TokenId token) {
     const std::string_view bytes = trie->TokenBytes(token);
@@ -59,12 +62,16 @@ struct GrammarMatcher::State {
   MatchStates::Config now;
   std::deque<MatchStates::Config> before;  // the last kRollbackMax places, oldest first
   int64_t compact_at = kStatesBytesMax;
+  const int64_t mask_steps_max;
+  bool exhausted = false;
 };
 
 GrammarMatcher::GrammarMatcher(Grammar grammar,
                                std::shared_ptr<const TokenTrie> trie,
-                               std::shared_ptr<MaskStore> store)
-    : state_(std::make_unique<State>(std::move(grammar), std::move(trie), std::move(store))) {}
+                               std::shared_ptr<MaskStore> store,
+                               int64_t mask_steps_max)
+    : state_(std::make_unique<State>(
+          std::move(grammar), std::move(trie), std::move(store), mask_steps_max)) {}
 
 GrammarMatcher::~GrammarMatcher() = default;
 
@@ -90,12 +97,23 @@ void GrammarMatcher::Rollback(int tokens) {
 }
 
 void GrammarMatcher::FillMask(std::span<uint32_t> mask) {
+  state_->states.LimitSteps(state_->mask_steps_max);
   state_->filler.Fill(state_->states, state_->now, mask);
+  state_->exhausted = state_->states.exhausted();
+  state_->states.LimitSteps(std::numeric_limits<int64_t>::max());
   state_->DropUnneeded();
 }
 
 bool GrammarMatcher::CanFinish() const {
   return state_->states.accepts(state_->now);
+}
+
+bool GrammarMatcher::exhausted() const {
+  return state_->exhausted;
+}
+
+int64_t GrammarMatcher::mask_steps_max() const {
+  return state_->mask_steps_max;
 }
 
 bool GrammarMatcher::overflowed() const {

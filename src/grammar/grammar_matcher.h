@@ -20,11 +20,15 @@ class GrammarMatcher {
  public:
   // Rollback reaches at least this many tokens back.
   static constexpr int kRollbackMax = 1024;
+  // Some times what the widest unambiguous place of a grammar takes with a large vocabulary.
+  static constexpr int64_t kMaskStepsMax = 8'000'000;
 
   // `store` may be shared by all matchers of a process; null: the matcher makes its own.
+  // `mask_steps_max`: open rules that one FillMask may look at, over all ways of reading.
   GrammarMatcher(Grammar grammar,
                  std::shared_ptr<const TokenTrie> trie,
-                 std::shared_ptr<MaskStore> store = nullptr);
+                 std::shared_ptr<MaskStore> store = nullptr,
+                 int64_t mask_steps_max = kMaskStepsMax);
   ~GrammarMatcher();
   GrammarMatcher(const GrammarMatcher&) = delete;
   GrammarMatcher& operator=(const GrammarMatcher&) = delete;
@@ -38,6 +42,9 @@ class GrammarMatcher {
   // Sets the bit of each token that may come next and clears all others; [ceil(vocab/32)] words,
   // where bits over the trie's vocabulary are cleared.
   void FillMask(std::span<uint32_t> mask);
+  // The last FillMask met its bound: the mask is not complete.
+  bool exhausted() const;
+  int64_t mask_steps_max() const;
 
   // What was accepted is a whole text of the grammar.
   bool CanFinish() const;

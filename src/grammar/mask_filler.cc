@@ -47,6 +47,7 @@ void MaskFiller::Fill(MatchStates& states, MatchStates::Config config, std::span
   bits_.assign(trie_.words(), 0);
   Compute(states, config);
   std::copy(bits_.begin(), bits_.end(), mask.begin());
+  if (states.exhausted()) return;  // what is not complete is not for others
 
   auto stored = std::make_shared<StoredMask>();
   size_t count = 0;

@@ -19,7 +19,8 @@ class MaskFiller {
   // All live as long as the filler.
   MaskFiller(const CompiledGrammar& grammar, const TokenTrie& trie, MaskStore& store);
 
-  // Sets the bits of tokens that may come next, clears the others.
+  // Sets the bits of tokens that may come next, clears the others. Not all of them are set if the
+  // states are exhausted then.
   void Fill(MatchStates& states, MatchStates::Config config, std::span<uint32_t> mask);
 
   // Some edges are tokens, not bytes.

@@ -102,6 +102,8 @@ uint32_t MatchStates::InternItems(const TakenItems& items) {
 }
 
 MatchStates::Config MatchStates::InternConfig() {
+  steps_left_ -= static_cast<int64_t>(met_) + 1;
+  if (exhausted()) return kDead;
   if (found_.size() > kStacksMax || met_ > kMetMax) {
     overflowed_ = true;
     return kDead;
@@ -272,6 +274,7 @@ MatchStates::Config MatchStates::Step(Config from, uint8_t byte) {
       if (memo_[at].key == key) return memo_[at].to;
     }
   }
+  if (exhausted()) return kDead;
   Begin();
   for (uint32_t i = 0; i < configs_[from].count; ++i) {
     const Frame frame = frames_[heads_[configs_[from].first + i]];
@@ -284,6 +287,7 @@ MatchStates::Config MatchStates::Step(Config from, uint8_t byte) {
   }
   Close();
   const Config to = InternConfig();
+  if (exhausted()) return kDead;
   Remember(key, to);
   return to;
 }

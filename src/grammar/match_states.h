@@ -6,6 +6,7 @@
 
 #include <bitset>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -63,6 +64,10 @@ class MatchStates {
   int64_t RepetitionsLeft(uint32_t frame) const;  // INT64_MAX: no bound
 
   bool overflowed() const { return overflowed_; }
+  // From now on, what is not known yet takes steps, one for each stack that is met; when none are
+  // left the states are exhausted, and all new configurations dead.
+  void LimitSteps(int64_t steps) { steps_left_ = steps; }
+  bool exhausted() const { return steps_left_ < 0; }
   int64_t num_bytes() const;
   // Forgets all but what `live` needs, and renumbers those.
   void Compact(std::span<Config*> live);
@@ -114,6 +119,7 @@ class MatchStates {
   size_t memo_count_ = 0;
   Config start_ = 0;
   bool overflowed_ = false;
+  int64_t steps_left_ = std::numeric_limits<int64_t>::max();
 
   // Of the configuration that is being made.
   std::vector<uint32_t> seen_;  // by frame: the last round that met it

@@ -1,5 +1,6 @@
 #include "grammar/output_constraint.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -63,6 +64,9 @@ Result<OutputConstraint> OutputConstraint::Parse(std::string_view bytes) {
       return InvalidArgument("a banned sequence has no tokens or more than 256");
     }
   }
+  std::sort(out.banned_sequences.begin(), out.banned_sequences.end());
+  const auto same = std::unique(out.banned_sequences.begin(), out.banned_sequences.end());
+  out.banned_sequences.erase(same, out.banned_sequences.end());
   const bool has_grammar = reader.GetBool();
   const std::string grammar_bytes = reader.GetBytes();
   BT_RETURN_IF_ERROR(reader.Finish("constraint"));
