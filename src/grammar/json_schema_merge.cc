@@ -89,7 +89,9 @@ class SchemaMerger {
   Status Type(const std::string& key, const Json& demand) {
     uint8_t types = 0;
     if (!TypesOf(demand, types)) {
-      return context_.Unsupported(schema_, key, "no such type as " + demand.dump().substr(0, 80));
+      const std::string what = "there is no type " + demand.dump().substr(0, 80);
+      if (context_.strict()) return context_.Failure(schema_, what);
+      return context_.Unsupported(schema_, key, what);
     }
     const auto nullable = schema_->find("nullable");
     if (nullable != schema_->end() && *nullable == Json(true)) types |= kJsonNull;

@@ -118,7 +118,7 @@ Status RegexParser::Parse(std::string_view pattern, Regex& out) {
   }
   if (!parser.Alternatives(out.root_, 0)) return parser.error_;
   if (!parser.AtEnd()) {
-    parser.Fail("an unmatched \")\"", parser.at_);
+    parser.Malformed("an unmatched \")\"", parser.at_);
     return parser.error_;
   }
   if (!parser.Split(out.root_, out.variants_)) return parser.error_;
@@ -129,6 +129,14 @@ bool RegexParser::Fail(std::string what, size_t at) {
   if (error_.ok()) {
     error_ = InvalidArgument(std::move(what) + " at character " + std::to_string(at + 1) +
                              " of the regular expression is not supported");
+  }
+  return false;
+}
+
+bool RegexParser::Malformed(std::string what, size_t at) {
+  if (error_.ok()) {
+    error_ = InvalidArgument("the regular expression is malformed: " + std::move(what) +
+                             " at character " + std::to_string(at + 1));
   }
   return false;
 }
@@ -221,10 +229,10 @@ bool RegexParser::Atom(uint32_t& node, int depth) {
     case U'*':
     case U'+':
     case U'?':
-      return Fail("a quantifier without anything to repeat", start);
+      return Malformed("a quantifier without anything to repeat", start);
     case U'{':
       at_ = start;
-      if (Bounds(min, max)) return Fail("a quantifier without anything to repeat", start);
+      if (Bounds(min, max)) return Malformed("a quantifier without anything to repeat", start);
       if (!error_.ok()) return false;
       at_ = start + 1;
       break;
@@ -246,13 +254,13 @@ bool RegexParser::Group(uint32_t& node, int depth) {
                ahead[name] != U'!') {
       at_ += name;
       while (!AtEnd() && Peek() != U'>') ++at_;
-      if (!Take(U'>')) return Fail("a group name without end", start);
+      if (!Take(U'>')) return Malformed("a group name without end", start);
     } else {
       return Fail(RefusedGroup(ahead), start);
     }
   }
   if (!Alternatives(node, depth + 1)) return false;
-  if (!Take(U')')) return Fail("a \"(\" without its \")\"", start);
+  if (!Take(U')')) return Malformed("a \"(\" without its \")\"", start);
   return true;
 }
 
@@ -279,7 +287,7 @@ bool RegexParser::Bounds(int64_t& min, int64_t& max) {
   }
   if (min > kMaxSize || max > kMaxSize) return Fail("a repetition this large", start);
   if (max != GrammarBuilder::kUnbounded && max < min) {
-    return Fail("a repetition whose bounds are the wrong way round", start);
+    return Malformed("a repetition whose bounds are the wrong way round", start);
   }
   return true;
 }
@@ -315,7 +323,7 @@ bool RegexParser::Class(uint32_t& node) {
   // Dialects disagree on what "[]" and "[^]" are.
   if (Peek() == U']') return Fail("an empty class", start);
   while (!Take(U']')) {
-    if (AtEnd()) return Fail("a \"[\" without its \"]\"", start);
+    if (AtEnd()) return Malformed("a \"[\" without its \"]\"", start);
     const size_t item = at_;
     bool single = false;
     char32_t first = 0;
@@ -328,7 +336,7 @@ bool RegexParser::Class(uint32_t& node) {
       char32_t last = 0;
       if (!ClassItem(other, ends, last)) return false;
       if (ends) {
-        if (last < first) return Fail("a range whose ends are the wrong way round", item);
+        if (last < first) return Malformed("a range whose ends are the wrong way round", item);
         one.sure.Add(first, last);
         one.maybe.Add(first, last);
       } else {
@@ -348,7 +356,7 @@ bool RegexParser::Class(uint32_t& node) {
 }
 
 bool RegexParser::ClassItem(Regex::ClassSet& set, bool& single, char32_t& code) {
-  if (AtEnd()) return Fail("a \"[\" without its \"]\"", at_);
+  if (AtEnd()) return Malformed("a \"[\" without its \"]\"", at_);
   code = text_[at_++];
   if (code == U'\\') return Escape(true, set, single, code);
   single = true;
@@ -360,7 +368,7 @@ bool RegexParser::Hex(size_t digits, char32_t& code) {
   code = 0;
   for (size_t i = 0; i < digits; ++i) {
     const int value = AtEnd() ? -1 : HexValue(Peek());
-    if (value < 0) return Fail("an escape without its hexadecimal digits", at_);
+    if (value < 0) return Malformed("an escape without its hexadecimal digits", at_);
     code = code * 16 + static_cast<char32_t>(value);
     ++at_;
   }
@@ -393,7 +401,7 @@ bool RegexParser::CodeEscape(char32_t& code) {
 
 bool RegexParser::Escape(bool in_class, Regex::ClassSet& set, bool& single, char32_t& code) {
   const size_t start = at_ - 1;
-  if (AtEnd()) return Fail("a \"\\\" with nothing after it", start);
+  if (AtEnd()) return Malformed("a \"\\\" with nothing after it", start);
   const char32_t name = text_[at_++];
   single = true;
   switch (name) {

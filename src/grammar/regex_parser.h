@@ -40,7 +40,8 @@ class RegexParser {
 
   uint32_t Add(Regex::Node node);
   uint32_t AddClass(Regex::ClassSet set);
-  bool Fail(std::string what, size_t at);
+  bool Fail(std::string what, size_t at);       // a regular expression that is not for here
+  bool Malformed(std::string what, size_t at);  // nor anywhere else
   bool AtEnd() const { return at_ == text_.size(); }
   char32_t Peek(size_t ahead = 0) const {
     return at_ + ahead < text_.size() ? text_[at_ + ahead] : U'\0';

@@ -12,6 +12,7 @@ namespace baltoro {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Result<Grammar> Compile(std::string_view pattern, const RegexOptions& options) {
   GrammarBuilder builder;
@@ -108,6 +109,17 @@ TEST(RegexTest, WhatDialectsDisagreeOnIsOnlyInTheWidestLanguage) {
     ExpectMatches({one.pattern, {}, {one.text}}, {});
     ExpectMatches({one.pattern, {one.text}, {}}, {.widest = true});
   }
+}
+
+TEST(RegexTest, MalformedIsNotTheSameAsUnsupported) {
+  for (const char* pattern : {"[a", "(a", "a)", "*a", "[b-a]", "a{3,2}", "\\", "\\x4"}) {
+    const std::string message = Regex::Parse(pattern).status().message();
+    EXPECT_THAT(message, HasSubstr("malformed")) << pattern;
+    EXPECT_THAT(message, Not(HasSubstr("not supported"))) << pattern;
+  }
+  EXPECT_EQ(Regex::Parse("[a").status().message(),
+            "the regular expression is malformed: a \"[\" without its \"]\" at character 1");
+  EXPECT_THAT(Regex::Parse("a(?=b)").status().message(), HasSubstr("is not supported"));
 }
 
 TEST(RegexTest, WhatIsNotRegularIsRefusedByNameAndPlace) {
