@@ -53,8 +53,6 @@ class SchemaContext {
 
   bool strict() const { return strict_; }
 
-  bool strict() const { return strict_; }
-
   // The keyword cannot be enforced: an error if strict, else told to the caller.
   Status Unsupported(const Json* schema, std::string_view keyword, const std::string& why = "");
   // Lists how many more demands there were than are listed, if so, at the end of all.
