@@ -26,8 +26,8 @@ Result<std::string> TemplateOfConfig(const std::string& path) {
   if (found->is_string()) return found->get<std::string>();
   if (found->is_array()) {
     for (const Json& entry : *found) {
-      if (entry.is_object() && entry.value("name", Json("")) == "default" && entry.contains("template") &&
-          entry["template"].is_string()) {
+      if (entry.is_object() && entry.value("name", Json("")) == "default" &&
+          entry.contains("template") && entry["template"].is_string()) {
         return entry["template"].get<std::string>();
       }
     }
