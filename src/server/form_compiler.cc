@@ -175,8 +175,10 @@ std::string FormSpec::ParamOf(std::string_view message) const {
   return form.path.substr(0, form.path.find('.'));
 }
 
-FormCompiler::FormCompiler(const Tokenizer& tokenizer, const FormCacheLimits& limits)
-    : marks_(MarksOf(tokenizer)), limits_(limits) {}
+FormCompiler::FormCompiler(const Tokenizer& tokenizer,
+                           const FormCacheLimits& limits,
+                           const CompileLimits& cost)
+    : marks_(MarksOf(tokenizer)), limits_(limits), cost_(cost) {}
 
 std::shared_ptr<const CompiledForm> FormCompiler::Find(const FormSpec& spec) {
   const std::lock_guard lock(mutex_);
@@ -192,7 +194,7 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   auto compiled = std::make_shared<CompiledForm>();
-  const auto budget = std::make_shared<CompileBudget>();  // of all that follows
+  const auto budget = std::make_shared<CompileBudget>(cost_);  // of all that follows
   Result<Grammar> built = Status(Code::kInternal, "nothing was built");
   for (const bool any_arguments : {false, true}) {
     Work work(budget);

@@ -16,6 +16,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "grammar/compile_budget.h"
 #include "grammar/grammar.h"
 #include "grammar/tool_format.h"
 #include "server/output_form.h"
@@ -69,8 +70,10 @@ struct FormCacheLimits {
 // Any thread may call any function at any time.
 class FormCompiler {
  public:
-  // `tokenizer` names the marks of tool calls; it is not kept.
-  explicit FormCompiler(const Tokenizer& tokenizer, const FormCacheLimits& limits = {});
+  // `tokenizer` names the marks of tool calls; it is not kept. `cost` bounds each Compile.
+  explicit FormCompiler(const Tokenizer& tokenizer,
+                        const FormCacheLimits& limits = {},
+                        const CompileLimits& cost = {});
 
   // False: the vocabulary has no marks of tool calls, and specs must have no tools.
   bool knows_tools() const { return marks_.has_value(); }
@@ -94,6 +97,7 @@ class FormCompiler {
 
   std::optional<ToolMarks> marks_;
   const FormCacheLimits limits_;
+  const CompileLimits cost_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // the latest used first
   std::unordered_map<std::string_view, std::list<Entry>::iterator> by_key_;  // keys lie in entries_

@@ -88,7 +88,7 @@ TEST_F(FormCompilerTest, KeysTellApartAllThatTheGrammarDependsOn) {
 }
 
 TEST_F(FormCompilerTest, ToolsThatAreTooLargeTogetherLoseTheirSchemasAndTellSo) {
-  FormCompiler compiler(*tokenizer_);
+  FormCompiler compiler(*tokenizer_, {}, {.time = std::chrono::hours(1)});
   Json tools = Json::array();
   for (int i = 0; i < 100; ++i) tools.push_back(Tool(i, 60, i == 7));
   const auto compiled = compiler.Compile(FormSpec::Of({}, {.tools = &tools}));
@@ -128,6 +128,50 @@ TEST_F(FormCompilerTest, ErrorsNameTheirPlace) {
   EXPECT_TRUE(regex.status().message().starts_with("structured_outputs.regex: "))
       << regex.status().message();
   EXPECT_EQ(FormSpec::Of(form).ParamOf(regex.status().message()), "structured_outputs");
+}
+
+TEST_F(FormCompilerTest, WhatIsNotEnforcedTakesItsPartOfTheCache) {
+  Json tools = Json::array({Tool(0, 2)});
+  for (int i = 0; i < 60; ++i) {
+    tools[0]["function"]["parameters"]["unheardOf" + std::to_string(i)] = true;
+  }
+  const FormSpec spec = FormSpec::Of(OutputForm(), {.tools = &tools});
+  FormCompiler wide(*tokenizer_);
+  const auto form = wide.Compile(spec);
+  ASSERT_TRUE(form.ok()) << form.status().message();
+  ASSERT_EQ(form.value()->unchecked.size(), 60u);
+  EXPECT_NE(wide.Find(spec), nullptr);
+  const size_t bytes =
+      spec.key.size() + static_cast<size_t>(form.value()->grammar.num_bytes()) + 1000;
+  FormCompiler narrow(*tokenizer_, {.bytes = bytes});
+  ASSERT_TRUE(narrow.Compile(spec).ok());
+  EXPECT_EQ(narrow.Find(spec), nullptr);
+}
+
+TEST_F(FormCompilerTest, AllToolsOfARequestShareOneBudget) {
+  Json tools = Json::array();
+  for (int i = 0; i < 40; ++i) tools.push_back(Tool(i, 4));
+  const CompileLimits cost = {.time = std::chrono::hours(1), .work = 400'000};
+  FormCompiler compiler(*tokenizer_, {}, cost);
+  Json one = Json::array({tools[0]});
+  const auto made = compiler.Compile(FormSpec::Of(OutputForm(), {.tools = &one}));
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  const auto refused = compiler.Compile(FormSpec::Of(OutputForm(), {.tools = &tools}));
+  EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(refused.status().message().starts_with("tools["));
+  EXPECT_TRUE(refused.status().message().ends_with(
+      "the grammar takes over 400000 steps to compile; make it smaller"))
+      << refused.status().message();
+}
+
+TEST_F(FormCompilerTest, ARuleThatIsOnlyItselfIsRefusedWithItsField) {
+  OutputForm form;
+  form.kind = OutputFormKind::kGrammar;
+  form.text = "root ::= root";
+  form.path = "guided_grammar";
+  FormCompiler compiler(*tokenizer_);
+  EXPECT_EQ(compiler.Compile(FormSpec::Of(form)).status().message(),
+            "guided_grammar: the rule \"root\" calls itself before it reads anything");
 }
 
 }  // namespace
