@@ -289,6 +289,12 @@ TEST_F(GenerateRoutesTest, ChoicesAreInterleavedAndKeptApart) {
                         FinishReason::kStop);
   });
 
+  // All four are there before the engine's first step.
+  engine_->Hold(true);
+  const std::jthread release([this] {
+    (void)Eventually([this] { return engine_->submitted().size() == 4; });
+    engine_->Hold(false);
+  });
   const Answer stream = Chat({{"stream", true}, {"n", 4}, {"seed", 5}});
   const Answer whole = Chat({{"n", 4}, {"seed", 5}});
 

@@ -236,7 +236,9 @@ TEST_F(MessagesTest, ALastMessageOfTheAssistantIsContinued) {
 
 TEST_F(MessagesTest, TheWayItEndedIsTold) {
   FinishReason finish = FinishReason::kStop;
-  Start([&](const Request&) { return PlayOneByOne(Ids("One two STOP three<|im_end|>"), finish); });
+  Start([&](const Request&) {
+    return PlayOneByOne(Ids("</think>One two STOP three<|im_end|>"), finish);
+  });
   EXPECT_EQ(Ask().json()["stop_reason"], "end_turn");
   const Json stopped = Ask({{"stop_sequences", {"STOP"}}}).json();
   EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
