@@ -1,5 +1,7 @@
 #include "server/chat_body.h"
 
+#include "server/field_reader.h"
+
 #include <array>
 #include <utility>
 
@@ -90,15 +92,34 @@ Json TextPart(std::string_view text) {
   return {{"type", "text"}, {"text", text}};
 }
 
-Json FunctionTool(const Json& name,
-                  const Json* description,
-                  const Json* parameters,
-                  const Json* strict) {
-  Json function = {{"name", name}};
+std::optional<ApiError> AddFunctionTool(const Json& tool,
+                                        const std::string& place,
+                                        const std::string& schema_key,
+                                        bool schema_required,
+                                        Json& tools) {
+  FieldReader fields(tool);
+  const Json* name = fields.Find("name");
+  if (name == nullptr || !name->is_string() || name->get_ref<const std::string&>().empty()) {
+    return BadPlace(place + ".name", "must be a string that is not empty");
+  }
+  const Json* schema = fields.Find(schema_key);
+  if (schema == nullptr ? schema_required : !schema->is_object()) {
+    return BadPlace(place + "." + schema_key, "must be an object");
+  }
+  const Json* description = fields.Find("description");
+  if (description != nullptr && !description->is_string()) {
+    return BadPlace(place + ".description", "must be a string");
+  }
+  const Json* strict = fields.Find("strict");
+  if (strict != nullptr && !strict->is_boolean()) {
+    return BadPlace(place + ".strict", "must be true or false");
+  }
+  Json function = {{"name", *name}};
   if (description != nullptr) function["description"] = *description;
-  if (parameters != nullptr) function["parameters"] = *parameters;
+  if (schema != nullptr) function["parameters"] = *schema;
   if (strict != nullptr) function["strict"] = *strict;
-  return {{"type", "function"}, {"function", std::move(function)}};
+  tools.push_back({{"type", "function"}, {"function", std::move(function)}});
+  return std::nullopt;
 }
 
 void CopyExtensions(const Json& body, Json& chat) {

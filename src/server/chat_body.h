@@ -40,11 +40,13 @@ class ChatMessages {
 
 // {"type": "text", "text": text}
 Json TextPart(std::string_view text);
-// One declaration of a function as chat wants it. `parameters` may be null.
-Json FunctionTool(const Json& name,
-                  const Json* description,
-                  const Json* parameters,
-                  const Json* strict);
+// Adds one declaration of a function to chat's tools, from an API that keeps name, description and
+// strict beside a schema called `schema_key`. `place` is said in errors.
+std::optional<ApiError> AddFunctionTool(const Json& tool,
+                                        const std::string& place,
+                                        const std::string& schema_key,
+                                        bool schema_required,
+                                        Json& tools);
 
 // Copies the fields that mean the same in every API of this server and are extensions of its own:
 // seed, penalties, cache_salt and the like.

@@ -192,7 +192,9 @@ void ReadTools(FieldReader& reader, Json& out) {
     }
     const auto& function = tool["function"];
     const std::string why = WrongFunction(function);
-    if (!why.empty()) return reader.Fail("tools", fmt::format("tool {}: {}", i, why));
+    if (!why.empty()) {
+      return reader.FailAt("tools", fmt::format("tools[{}].function", i), why);
+    }
   }
   for (size_t i = 0; i < field->size(); ++i) {
     const Json& function = (*field)[i]["function"];

@@ -217,23 +217,10 @@ Error ReadTools(FieldReader& reader, Json& chat) {
     if (type != nullptr && *type != "custom") {
       return BadPlace(place + ".type", "only tools of the client's own (\"custom\") are available");
     }
-    const Json* name = fields.Find("name");
-    if (name == nullptr || !name->is_string() || name->get_ref<const std::string&>().empty()) {
-      return BadPlace(place + ".name", "must be a string that is not empty");
+    if (auto error =
+            AddFunctionTool(tool, place, "input_schema", /*schema_required=*/true, chat["tools"])) {
+      return error;
     }
-    const Json* schema = fields.Find("input_schema");
-    if (schema == nullptr || !schema->is_object()) {
-      return BadPlace(place + ".input_schema", "must be an object");
-    }
-    const Json* description = fields.Find("description");
-    if (description != nullptr && !description->is_string()) {
-      return BadPlace(place + ".description", "must be a string");
-    }
-    const Json* strict = fields.Find("strict");
-    if (strict != nullptr && !strict->is_boolean()) {
-      return BadPlace(place + ".strict", "must be true or false");
-    }
-    chat["tools"].push_back(FunctionTool(*name, description, schema, strict));
   }
   return std::nullopt;
 }

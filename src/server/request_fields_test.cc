@@ -436,7 +436,7 @@ TEST(RequestFieldsTest, ArgumentsAreAnObject) {
         R"({"const":1})", R"({"enum":["a",2]})", R"({"anyOf":[{"type":"string"},{"const":[]}]})",
         R"({"oneOf":[false]})", R"({"type":"object","allOf":[{},{"type":"array"}]})"}) {
     EXPECT_EQ(refusal(wrong),
-              "tools: tool 0: arguments must be an object, and parameters allows none")
+              "tools[0].function: arguments must be an object, and parameters allows none")
         << wrong;
   }
   for (const char* right :

@@ -171,23 +171,10 @@ Error ReadTools(FieldReader& reader, Json& chat) {
     if (type == nullptr || *type != "function") {
       return BadPlace(place + ".type", "only functions of the client's own are available");
     }
-    const Json* name = fields.Find("name");
-    if (name == nullptr || !name->is_string() || name->get_ref<const std::string&>().empty()) {
-      return BadPlace(place + ".name", "must be a string that is not empty");
+    if (auto error =
+            AddFunctionTool(tool, place, "parameters", /*schema_required=*/false, chat["tools"])) {
+      return error;
     }
-    const Json* description = fields.Find("description");
-    if (description != nullptr && !description->is_string()) {
-      return BadPlace(place + ".description", "must be a string");
-    }
-    const Json* parameters = fields.Find("parameters");
-    if (parameters != nullptr && !parameters->is_object()) {
-      return BadPlace(place + ".parameters", "must be an object");
-    }
-    const Json* strict = fields.Find("strict");
-    if (strict != nullptr && !strict->is_boolean()) {
-      return BadPlace(place + ".strict", "must be true or false");
-    }
-    chat["tools"].push_back(FunctionTool(*name, description, parameters, strict));
   }
   return std::nullopt;
 }

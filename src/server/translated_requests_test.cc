@@ -71,7 +71,7 @@ bool Read(const Json& chat) {
 TEST(TranslatedRequestsTest, BentMessages) {
   std::mt19937 random(1);
   int accepted = 0, refused = 0;
-  for (int round = 0; round < 8000; ++round) {
+  for (int round = 0; round < 10000; ++round) {
     Json body = MessagesBody();
     for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) test::Bend(body, random);
     if (!body.is_object()) continue;
@@ -81,14 +81,14 @@ TEST(TranslatedRequestsTest, BentMessages) {
     (!error && Read(out.chat) ? accepted : refused) += 1;
     EXPECT_TRUE(round > 0 || accepted == 1) << (error ? error->message : "");
   }
-  EXPECT_GT(accepted, 500);
+  EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }
 
 TEST(TranslatedRequestsTest, BentResponses) {
   std::mt19937 random(2);
   int accepted = 0, refused = 0;
-  for (int round = 0; round < 8000; ++round) {
+  for (int round = 0; round < 10000; ++round) {
     Json body = ResponsesBody();
     for (size_t i = round == 0 ? 0 : 1 + random() % 3; i > 0; --i) test::Bend(body, random);
     if (!body.is_object()) continue;
@@ -98,7 +98,7 @@ TEST(TranslatedRequestsTest, BentResponses) {
     (!error && Read(out.chat) ? accepted : refused) += 1;
     EXPECT_TRUE(round > 0 || accepted == 1) << (error ? error->message : "");
   }
-  EXPECT_GT(accepted, 500);
+  EXPECT_GT(accepted, 1000);
   EXPECT_GT(refused, 1000);
 }
 

@@ -114,7 +114,7 @@ def ask(url, body):
     if status == 400:
         error = json.loads(text)["error"]
         assert error["param"] in ("tools", "response_format"), error
-        assert re.match(r"(tools|response_format)", error["message"]), error
+        assert re.match(r"(tools\[\d+\]|response_format)", error["message"]), error
         return None
     assert status == 200, text
     message, finish = whole(text)
