@@ -52,10 +52,18 @@ class HeightFinder {
     }
     for (uint32_t rule = 0; rule < g_.rules.size(); ++rule) LookAtRegister(rule);
     for (;;) {
-      while (!states_.empty()) {
-        const uint32_t state = states_.front();
-        states_.pop_front();
-        for (const uint32_t edge : into_[state]) TryEdge(edge);
+      while (!states_.empty() || !finished_.empty()) {
+        if (!states_.empty()) {
+          const uint32_t state = states_.front();
+          states_.pop_front();
+          for (const uint32_t edge : into_[state]) TryEdge(edge);
+          continue;
+        }
+        const uint32_t rule = finished_.front();
+        finished_.pop_front();
+        for (const uint32_t edge : calls_of_[rule]) {
+          if (g_.edges[edge].tail) TryEdge(edge);
+        }
       }
       if (next_round_.empty() || round_ == g_.max_depth) break;
       ++round_;
@@ -81,9 +89,7 @@ class HeightFinder {
     if (rule.height != CompiledGrammar::kNever) return;
     rule.height = static_cast<uint8_t>(round_);
     next_round_.push_back(index);
-    for (const uint32_t edge : calls_of_[index]) {
-      if (g_.edges[edge].tail) TryEdge(edge);
-    }
+    finished_.push_back(index);  // tail calls cost no depth; a list, since they chain without end
   }
 
   // The edge can be followed and what comes after it finished.
@@ -141,6 +147,7 @@ class HeightFinder {
   std::vector<bool> counted_;    // rules of which a repetition can be finished
   std::vector<bool> separated_;  // rules in which another item can follow one
   std::deque<uint32_t> states_;
+  std::deque<uint32_t> finished_;  // rules whose tail calls were not looked at yet
   std::vector<uint32_t> next_round_;
   int round_ = 0;
 };
