@@ -132,7 +132,7 @@ class OpsBench {
   void LinearOp(const std::string& what, int64_t rows, int64_t n, int64_t k) {
     const std::string name = fmt::format("linear {} T={} n={} k={}", what, rows, n, k);
     if (!Wanted(name)) return;
-    const int64_t bytes = cpu::PackedBytes(DType::kBf16, n, k);
+    const int64_t bytes = cpu::PackedBytes(WeightForm::kBf16, n, k);
     const int64_t copies = std::clamp<int64_t>(kColdBytes / bytes, 1, kCopiesMax);
     const Buffer weights = Filled(bytes * copies);
     const Buffer x = Filled(rows * k * 2);
@@ -158,8 +158,8 @@ class OpsBench {
     const std::string name =
         fmt::format("{} T={} H={} I={} {} of {}", what, rows, hidden, inter, top_k, experts);
     if (!Wanted(name)) return;
-    const int64_t up_bytes = cpu::PackedBytes(DType::kBf16, 2 * inter, hidden);
-    const int64_t down_bytes = cpu::PackedBytes(DType::kBf16, hidden, inter);
+    const int64_t up_bytes = cpu::PackedBytes(WeightForm::kBf16, 2 * inter, hidden);
+    const int64_t down_bytes = cpu::PackedBytes(WeightForm::kBf16, hidden, inter);
     const Buffer up = Filled(up_bytes * experts);
     const Buffer down = Filled(down_bytes * experts);
     const Buffer x = Filled(rows * hidden * 2);
@@ -221,8 +221,9 @@ class OpsBench {
     constexpr int64_t kNope = 128, kRope = 64, kValue = 128, kLatent = 512;
     const int64_t blocks = (keys + 63) / 64;
     const Buffer cache = Filled(sequences * blocks * 64 * (kLatent + kRope) * 2);
-    const Buffer kv_b = Filled(cpu::PackedBytes(DType::kBf16, heads * (kNope + kValue), kLatent));
-    const int64_t uk_bytes = cpu::PackedBytes(DType::kBf16, kLatent, kNope);
+    const Buffer kv_b =
+        Filled(cpu::PackedBytes(WeightForm::kBf16, heads * (kNope + kValue), kLatent));
+    const int64_t uk_bytes = cpu::PackedBytes(WeightForm::kBf16, kLatent, kNope);
     const Buffer uk_t = Filled(heads * uk_bytes);
     const int64_t rows = sequences * queries;
     const Buffer q = Filled(rows * heads * (kNope + kRope) * 2);

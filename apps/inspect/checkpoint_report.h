@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "tensor/weight_form.h"
 #include "weights/tensor_names.h"
-#include "weights/weight_form.h"
 
 namespace baltoro {
 

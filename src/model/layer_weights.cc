@@ -18,8 +18,8 @@ class Carver {
   Carver(const OpsTable& ops, void* base) : ops_(ops), base_(static_cast<char*>(base)) {}
 
   PackedMatrix Matrix(int64_t n, int64_t k, int64_t count = 1) {
-    PackedMatrix matrix{.dtype = ops_.act, .n = n, .k = k, .count = count};
-    matrix.stride_bytes = Aligned(ops_.packed_bytes(ops_.act, n, k));
+    PackedMatrix matrix{.form = PlainForm(ops_.act), .n = n, .k = k, .count = count};
+    matrix.stride_bytes = Aligned(ops_.packed_bytes(matrix.form, n, k));
     matrix.data = Take(matrix.stride_bytes * count);
     return matrix;
   }

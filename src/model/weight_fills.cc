@@ -84,10 +84,11 @@ class Packer {
     const PackedMatrix& to = fill.matrix;
     switch (fill.kind) {
       case WeightFill::Kind::kPack:
-        ops_.pack_rows(to.dtype, const_cast<void*>(to.data), to.n, to.k, begin, read);
+        ops_.pack_rows(to.form, const_cast<void*>(to.data), to.n, to.k, begin, RowsOf(read));
         break;
       case WeightFill::Kind::kPackTransposed:
-        ops_.pack_rows(to.dtype, const_cast<void*>(to.data), to.n, to.k, 0, Transposed(read));
+        ops_.pack_rows(to.form, const_cast<void*>(to.data), to.n, to.k, 0,
+                       RowsOf(Transposed(read)));
         break;
       case WeightFill::Kind::kRows:
         Convert(fill.rows.rows(begin, rows), read);

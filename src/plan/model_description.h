@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "model/k2_config.h"
-#include "weights/weight_form.h"
+#include "tensor/weight_form.h"
 
 namespace baltoro {
 

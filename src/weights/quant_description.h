@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
-#include "weights/weight_form.h"
+#include "tensor/weight_form.h"
 
 namespace baltoro {
 

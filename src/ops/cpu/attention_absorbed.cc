@@ -51,7 +51,7 @@ class AbsorbedForm {
       : ctx_(ctx),
         args_(args),
         act_(args.q.dtype),
-        kernels_(KernelsFor(act_, args.kv_b.dtype)),
+        kernels_(KernelsFor(act_, PlainType(args.kv_b.form))),
         inner_(KernelsFor(act_, act_)),
         threads_(ThreadCount(ctx)),
         heads_(args.heads),

@@ -30,7 +30,7 @@ class ExpandedForm {
       : ctx_(ctx),
         args_(args),
         act_(args.q.dtype),
-        kernels_(KernelsFor(act_, args.kv_b.dtype)),
+        kernels_(KernelsFor(act_, PlainType(args.kv_b.form))),
         inner_(KernelsFor(act_, act_)),
         depth_(args.nope + args.rope) {}
 

@@ -93,7 +93,7 @@ void Check(const ExpertBankArgs& args) {
   BT_CHECK(args.weights.dim(1) == args.ids.dim(1));
   CheckPacked(args.gate_up);
   CheckPacked(args.down);
-  BT_CHECK(args.gate_up.dtype == args.down.dtype && args.gate_up.count == args.down.count);
+  BT_CHECK(args.gate_up.form == args.down.form && args.gate_up.count == args.down.count);
   BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == args.x.dim(1));
   BT_CHECK(args.down.n == args.out.dim(1));
 }
@@ -104,7 +104,7 @@ class Bank {
   Bank(const OpContext& ctx, const ExpertBankArgs& args)
       : ctx_(ctx),
         args_(args),
-        kernels_(KernelsFor(args.x.dtype, args.gate_up.dtype)),
+        kernels_(KernelsFor(args.x.dtype, PlainType(args.gate_up.form))),
         threads_(ThreadCount(ctx)),
         hidden_(args.gate_up.k),
         inter_(args.down.k),

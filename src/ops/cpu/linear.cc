@@ -55,7 +55,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   if (rows == 0) return;
   BT_CHECK(ctx.scratch != nullptr);
 
-  const Kernels& kernels = KernelsFor(x.dtype, w.dtype);
+  const Kernels& kernels = KernelsFor(x.dtype, PlainType(w.form));
   void* tiles = ctx.scratch->Allocate(static_cast<size_t>(TileBytes(kernels.tile, rows, w.k)));
   const RowSource source = {.data = x.data, .dtype = x.dtype, .stride = x.stride[0]};
   const int64_t fill_items = rows * w.k > (1 << 16) ? CeilDiv(rows, kTileRows) : 1;
@@ -67,7 +67,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
 
   const int threads = ThreadCount(ctx);
   const LinearPlan plan =
-      PlanLinear(rows, CeilDiv(w.n, kPanelColumns), PanelBytes(w.dtype, w.k), threads);
+      PlanLinear(rows, CeilDiv(w.n, kPanelColumns), PanelBytes(PlainType(w.form), w.k), threads);
   const int64_t buffer_floats = plan.rows * ResultStride(plan.panels * kPanelColumns);
   float* buffers = ctx.scratch->AllocateArray<float>(static_cast<size_t>(threads * buffer_floats));
   const LeftOperand left = TilesAt(tiles, kernels.tile, w.k);

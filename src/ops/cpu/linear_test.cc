@@ -138,14 +138,15 @@ TEST(PackTest, RangesMakeTheWhole) {
   constexpr int64_t kRows = 83;
   constexpr int64_t kDepth = 70;
   const Tensor rows = Random(10, DType::kBf16, {kRows, kDepth}, 1);
-  for (const DType stored : {DType::kBf16, DType::kF32}) {
+  for (const WeightForm stored : {WeightForm::kBf16, WeightForm::kF32}) {
     const auto bytes = static_cast<size_t>(PackedBytes(stored, kRows, kDepth));
     std::vector<char> whole(bytes, 0x55);
-    PackRows(stored, whole.data(), kRows, kDepth, 0, rows.view);
+    PackRows(stored, whole.data(), kRows, kDepth, 0, RowsOf(rows.view));
     std::vector<char> parts(bytes, 0x33);
 
     for (const auto& [begin, end] : {std::pair{48, 83}, {0, 32}, {32, 37}, {37, 48}}) {
-      PackRows(stored, parts.data(), kRows, kDepth, begin, rows.view.rows(begin, end - begin));
+      PackRows(stored, parts.data(), kRows, kDepth, begin,
+               RowsOf(rows.view.rows(begin, end - begin)));
     }
 
     EXPECT_EQ(whole, parts);

@@ -25,7 +25,7 @@ void Check(const MlaAttentionArgs& args) {
   CheckPacked(args.uk_t);
   BT_CHECK(args.kv_b.n == heads * (args.nope + args.value) && args.kv_b.k == args.latent);
   BT_CHECK(args.uk_t.n == args.latent && args.uk_t.k == args.nope && args.uk_t.count == heads);
-  BT_CHECK(args.kv_b.dtype == args.uk_t.dtype);
+  BT_CHECK(args.kv_b.form == args.uk_t.form);
   if (args.lse) {
     BT_CHECK(args.lse.dtype == DType::kF32 && args.lse.rank == 2);
     BT_CHECK(args.lse.dim(0) == args.q.dim(0) && args.lse.dim(1) == heads);

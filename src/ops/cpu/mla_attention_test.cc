@@ -42,8 +42,8 @@ struct Case {
           uk_t.rows.set((head * d.latent + r) * d.nope + n, kv_b.rows.at(row * d.latent + r));
         }
       }
-      PackRows(act, const_cast<void*>(uk_t.packed.at(head).data), d.latent, d.nope, 0,
-               uk_t.rows.view.rows(head * d.latent, d.latent));
+      PackRows(PlainForm(act), const_cast<void*>(uk_t.packed.at(head).data), d.latent, d.nope, 0,
+               RowsOf(uk_t.rows.view.rows(head * d.latent, d.latent)));
     }
     for (int64_t i = 0; i < cache.view.num_elements(); ++i) cache.set(i, std::nanf(""));
     blocks.resize(static_cast<size_t>(Blocks()));

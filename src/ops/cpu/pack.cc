@@ -33,10 +33,11 @@ void PackColumn(Out* column, const In* from, int64_t count) {
 }
 
 template <typename Out, typename In>
-void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const TensorView& src) {
+void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src) {
   constexpr int64_t kTogether = sizeof(Out) == 2 ? 2 : 1;
   const int64_t blocks = CeilDiv(k, kBlockK);
-  const int64_t given_end = row_begin + src.dim(0);
+  const auto* rows = static_cast<const In*>(src.values);
+  const int64_t given_end = row_begin + src.rows;
   // The rows that end the matrix also bring the padding of its last panel.
   const int64_t end = given_end == n ? RoundUp(n, kPanelColumns) : given_end;
   for (int64_t begin = row_begin; begin < end; begin = RoundUp(begin + 1, kHalfColumns)) {
@@ -47,7 +48,7 @@ void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const TensorVi
     for (int64_t block = 0; block < blocks; ++block) {
       for (int64_t row = begin; row < half_end; ++row) {
         const int64_t count = row < given_end ? std::min(kBlockK, k - block * kBlockK) : 0;
-        const In* from = count > 0 ? src.row<In>(row - row_begin) + block * kBlockK : nullptr;
+        const In* from = count > 0 ? rows + (row - row_begin) * k + block * kBlockK : nullptr;
         PackColumn(half + block * kBlockElements + row % kHalfColumns * kTogether, from, count);
       }
     }
@@ -56,18 +57,17 @@ void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const TensorVi
 
 }  // namespace
 
-int64_t PackedBytes(DType stored, int64_t n, int64_t k) {
-  BT_CHECK(n > 0 && k > 0);
-  return CeilDiv(n, kPanelColumns) * PanelBytes(stored, k);
+int64_t PackedBytes(WeightForm form, int64_t n, int64_t k) {
+  BT_CHECK(n > 0 && k > 0 && IsPlain(form));
+  return CeilDiv(n, kPanelColumns) * PanelBytes(PlainType(form), k);
 }
 
-void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src) {
-  BT_CHECK(src.rank == 2 && src.dim(1) == k);
-  BT_CHECK(row_begin >= 0 && row_begin + src.dim(0) <= n);
-  const bool from_bf16 = src.dtype == DType::kBf16;
-  BT_CHECK(from_bf16 || src.dtype == DType::kF32);
-  BT_CHECK(stored == DType::kBf16 || stored == DType::kF32);
-  if (stored == DType::kBf16) {
+void PackRows(
+    WeightForm form, void* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src) {
+  BT_CHECK(src.k == k && row_begin >= 0 && row_begin + src.rows <= n);
+  BT_CHECK(IsPlain(form) && IsPlain(src.form));
+  const bool from_bf16 = src.form == WeightForm::kBf16;
+  if (form == WeightForm::kBf16) {
     auto* out = static_cast<Bf16*>(dst);
     from_bf16 ? PackTyped<Bf16, Bf16>(out, n, k, row_begin, src)
               : PackTyped<Bf16, float>(out, n, k, row_begin, src);

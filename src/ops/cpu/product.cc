@@ -88,7 +88,8 @@ int64_t ProductStride(int64_t begin, int64_t end) {
 }
 
 const void* PanelOf(const PackedMatrix& w, int64_t column) {
-  return static_cast<const char*>(w.data) + column / kPanelColumns * PanelBytes(w.dtype, w.k);
+  return static_cast<const char*>(w.data) +
+         column / kPanelColumns * PanelBytes(PlainType(w.form), w.k);
 }
 
 float* MultiplyColumns(const Kernels& kernels,
@@ -119,7 +120,7 @@ void LoadRow(const Kernels& kernels, float* out, const void* in, DType type, int
 
 void CheckPacked(const PackedMatrix& w) {
   BT_CHECK(w.data != nullptr && w.n > 0 && w.k > 0);
-  BT_CHECK(w.dtype == DType::kBf16 || w.dtype == DType::kF32);
+  BT_CHECK(IsPlain(w.form));
   BT_CHECK(reinterpret_cast<uintptr_t>(w.data) % 64 == 0 && w.stride_bytes % 64 == 0);
 }
 

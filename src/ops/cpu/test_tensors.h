@@ -77,16 +77,17 @@ struct Weights {
 
   Weights(uint32_t seed, DType type, int64_t count, int64_t n, int64_t k, float scale)
       : rows(Random(seed, type, {count * n, k}, scale)) {
-    const int64_t bytes = PackedBytes(type, n, k);
+    const int64_t bytes = PackedBytes(PlainForm(type), n, k);
     packed_memory = Buffer::Create(static_cast<size_t>(count * bytes), "test").value();
     packed = {.data = packed_memory.data(),
-              .dtype = type,
+              .form = PlainForm(type),
               .n = n,
               .k = k,
               .count = count,
               .stride_bytes = bytes};
     for (int64_t i = 0; i < count; ++i) {
-      PackRows(type, const_cast<void*>(packed.at(i).data), n, k, 0, rows.view.rows(i * n, n));
+      PackRows(PlainForm(type), const_cast<void*>(packed.at(i).data), n, k, 0,
+               RowsOf(rows.view.rows(i * n, n)));
     }
     reference = packed;
     reference.data = rows.view.data;

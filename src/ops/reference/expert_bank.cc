@@ -2,22 +2,10 @@
 #include <vector>
 
 #include "ops/reference/element.h"
+#include "ops/reference/matrix_product.h"
 #include "ops/reference/reference_ops.h"
 
 namespace baltoro::reference {
-namespace {
-
-// y[o] = sum_i x[i] * w[o, i]
-std::vector<double> Product(const std::vector<double>& x, const PackedMatrix& w) {
-  std::vector<double> y;
-  for (int64_t o = 0; o < w.n; ++o) {
-    y.push_back(Dot(x.data(), Widen(w.data, w.dtype, o * w.k, w.k).data(), w.k));
-  }
-  return y;
-}
-
-}  // namespace
-
 void ExpertBank(const OpContext&, const ExpertBankArgs& args) {
   const int64_t hidden = args.x.dim(1);
   const int64_t inter = args.down.k;
@@ -33,12 +21,12 @@ void ExpertBank(const OpContext&, const ExpertBankArgs& args) {
       const int32_t slot = args.slot_of[expert];
       if (slot < 0) continue;  // held elsewhere
       BT_CHECK(slot < args.gate_up.count && slot < args.down.count);
-      const std::vector<double> gate_up = Product(x, args.gate_up.at(slot));
+      const std::vector<double> gate_up = MatrixProduct(x, args.gate_up.at(slot));
       std::vector<double> middle(static_cast<size_t>(inter));
       for (int64_t i = 0; i < inter; ++i) {
         middle[i] = gate_up[i] / (1 + std::exp(-gate_up[i])) * gate_up[inter + i];
       }
-      const std::vector<double> y = Product(middle, args.down.at(slot));
+      const std::vector<double> y = MatrixProduct(middle, args.down.at(slot));
       const double weight = args.weights.row<float>(t)[j];
       for (int64_t d = 0; d < hidden; ++d) {
         Store(args.out, t, d, Load(args.out, t, d) + weight * y[d]);

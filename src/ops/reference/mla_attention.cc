@@ -38,8 +38,9 @@ struct Head {
   Head(const MlaAttentionArgs& args, const Keys& keys, int64_t head) {
     const int64_t rows = args.nope + args.value;
     const PackedMatrix& uk = args.uk_t;
-    kv_b = Widen(args.kv_b.data, args.kv_b.dtype, head * rows * args.latent, rows * args.latent);
-    uk_t = Widen(uk.at(head).data, uk.dtype, 0, args.latent * args.nope);
+    kv_b = Widen(args.kv_b.data, PlainType(args.kv_b.form), head * rows * args.latent,
+                 rows * args.latent);
+    uk_t = Widen(uk.at(head).data, PlainType(uk.form), 0, args.latent * args.nope);
     for (const Values& latent : keys.cached) {
       Values key;
       for (int64_t row = 0; row < rows; ++row) {

@@ -8,8 +8,9 @@
 
 namespace baltoro::reference {
 
-int64_t PackedBytes(DType stored, int64_t n, int64_t k);
-void PackRows(DType stored, void* dst, int64_t n, int64_t k, int64_t row_begin, TensorView src);
+int64_t PackedBytes(WeightForm form, int64_t n, int64_t k);
+void PackRows(
+    WeightForm form, void* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src);
 void Embed(const OpContext&, TensorView out, TensorView table, TensorView ids);
 void RmsNorm(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps);
 void AddRmsNorm(const OpContext&,

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "tensor/dtype.h"
-#include "weights/weight_form.h"
+#include "tensor/weight_form.h"
 
 namespace baltoro {
 

@@ -5,7 +5,7 @@
 #include <cfloat>
 
 #include "base/check.h"
-#include "weights/quant/float8.h"
+#include "tensor/float8.h"
 
 namespace baltoro {
 namespace {

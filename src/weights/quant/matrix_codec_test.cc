@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "weights/quant/float8.h"
+#include "tensor/float8.h"
 
 namespace baltoro {
 namespace {

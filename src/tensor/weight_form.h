@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "tensor/dtype.h"
+
 namespace baltoro {
 
 enum class WeightForm : uint8_t {
@@ -16,6 +18,17 @@ enum class WeightForm : uint8_t {
   kInt8,        // per output: f32 scale
   kInt4,        // 4 bits, per output: f32 scale
 };
+
+// Numbers as they are, without scales.
+constexpr bool IsPlain(WeightForm form) {
+  return form == WeightForm::kF32 || form == WeightForm::kBf16;
+}
+constexpr DType PlainType(WeightForm form) {
+  return form == WeightForm::kF32 ? DType::kF32 : DType::kBf16;
+}
+constexpr WeightForm PlainForm(DType type) {
+  return type == DType::kF32 ? WeightForm::kF32 : WeightForm::kBf16;
+}
 
 const char* WeightFormName(WeightForm form);
 

@@ -1,4 +1,4 @@
-#include "weights/weight_form.h"
+#include "tensor/weight_form.h"
 
 namespace baltoro {
 namespace {
