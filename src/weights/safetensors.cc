@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <unordered_set>
 
-#include "base/json.h"
+#include "base/json_scanner.h"
 
 namespace baltoro {
 namespace {
@@ -18,6 +20,7 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are littl
 
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr size_t kRankMax = 8;
+constexpr size_t kTensorsMax = 1'000'000;  // four times those of the largest model, in one file
 
 std::optional<DType> ParseDType(std::string_view name) {
   for (const DType type : {DType::kF32, DType::kBf16, DType::kF16, DType::kF8E4M3, DType::kI64,
@@ -31,73 +34,141 @@ Status BadTensor(std::string_view name, std::string_view why) {
   return InvalidArgument(fmt::format("tensor {}: {}", name, why));
 }
 
-// A value that is an integer in [0, 2^63).
-std::optional<int64_t> Natural(const SortedJson& value) {
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) {
-    return std::nullopt;
+// What a header says of one tensor.
+struct StatedTensor {
+  std::optional<std::string> dtype;
+  std::optional<std::vector<int64_t>> shape;
+  std::optional<std::array<int64_t, 2>> offsets;
+};
+
+class EntryReader {
+ public:
+  EntryReader(JsonScanner& json, const std::string& name) : json_(json), name_(name) {}
+
+  Result<SafetensorsEntry> Read() {
+    if (json_.Peek() != '{') return Bad("not an object");
+    StatedTensor stated;
+    json_.BeginObject();
+    std::string key;
+    while (json_.NextKey(key)) {
+      bool again = false;
+      if (key == "dtype") {
+        again = stated.dtype.has_value();
+        if (json_.Peek() != '"') return Bad("no dtype");
+        json_.String(stated.dtype.emplace());
+      } else if (key == "shape") {
+        again = stated.shape.has_value();
+        BT_RETURN_IF_ERROR(ReadShape(stated.shape.emplace()));
+      } else if (key == "data_offsets") {
+        again = stated.offsets.has_value();
+        BT_RETURN_IF_ERROR(ReadOffsets(stated.offsets.emplace()));
+      } else {
+        json_.Skip();
+      }
+      if (again) return Bad(fmt::format("duplicate key \"{}\"", key));
+    }
+    BT_RETURN_IF_ERROR(json_.status());
+    if (!stated.dtype) return Bad("no dtype");
+    if (!stated.shape) return Bad("no shape");
+    if (!stated.offsets) return Bad("no data_offsets of two numbers");
+    return Checked(stated);
   }
-  const auto number = value.get<int64_t>();
-  return number >= 0 ? std::optional<int64_t>(number) : std::nullopt;
+
+ private:
+  Status Bad(std::string_view why) const { return BadTensor(name_, why); }
+
+  Status ReadShape(std::vector<int64_t>& shape) {
+    if (json_.Peek() != '[') return Bad("no shape");
+    json_.BeginArray();
+    while (json_.NextElement()) {
+      if (shape.size() == kRankMax) return Bad("more than 8 dimensions");
+      if (!json_.Natural(shape.emplace_back())) return Bad("a dimension is not a number");
+    }
+    return json_.status();
+  }
+
+  Status ReadOffsets(std::array<int64_t, 2>& offsets) {
+    if (json_.Peek() != '[') return Bad("no data_offsets of two numbers");
+    json_.BeginArray();
+    size_t count = 0;
+    for (; json_.NextElement(); ++count) {
+      if (count == offsets.size()) return Bad("no data_offsets of two numbers");
+      if (!json_.Natural(offsets[count])) return Bad("data_offsets are not a range");
+    }
+    if (json_.ok() && count < offsets.size()) return Bad("no data_offsets of two numbers");
+    return json_.status();
+  }
+
+  Result<SafetensorsEntry> Checked(StatedTensor& stated) const {
+    const auto type = ParseDType(*stated.dtype);
+    if (!type) return Bad(fmt::format("dtype {} is not known", stated.dtype->substr(0, 32)));
+    int64_t bytes = SizeOf(*type);
+    for (const int64_t dim : *stated.shape) {
+      if (__builtin_mul_overflow(bytes, dim, &bytes)) return Bad("shape overflows");
+    }
+    const auto [begin, end] = *stated.offsets;
+    if (begin > end) return Bad("data_offsets are not a range");
+    if (end - begin != bytes) {
+      return Bad(fmt::format("data_offsets span {} bytes, {} and shape make {}", end - begin,
+                             NameOf(*type), bytes));
+    }
+    return SafetensorsEntry{.name = name_,
+                            .dtype = *type,
+                            .shape = std::move(*stated.shape),
+                            .begin = static_cast<uint64_t>(begin),
+                            .bytes = static_cast<uint64_t>(bytes)};
+  }
+
+  JsonScanner& json_;
+  const std::string& name_;
+};
+
+Status CheckNames(const std::vector<SafetensorsEntry>& entries) {
+  std::unordered_set<std::string_view> names;
+  names.reserve(entries.size());
+  for (const SafetensorsEntry& entry : entries) {
+    if (!names.insert(entry.name).second) {
+      return InvalidArgument(fmt::format("header: duplicate key \"{}\"", entry.name.substr(0, 64)));
+    }
+  }
+  return {};
 }
 
-Result<SafetensorsEntry> ParseEntry(const std::string& name, const SortedJson& json) {
-  SafetensorsEntry entry;
-  entry.name = name;
-  if (!json.is_object()) return BadTensor(name, "not an object");
-  const auto dtype = json.find("dtype");
-  const auto shape = json.find("shape");
-  const auto offsets = json.find("data_offsets");
-  if (dtype == json.end() || !dtype->is_string()) return BadTensor(name, "no dtype");
-  if (shape == json.end() || !shape->is_array()) return BadTensor(name, "no shape");
-  if (offsets == json.end() || !offsets->is_array() || offsets->size() != 2) {
-    return BadTensor(name, "no data_offsets of two numbers");
+Result<std::vector<SafetensorsEntry>> ReadEntries(std::string_view text) {
+  JsonScanner json(text);
+  if (json.Peek() != '{') return InvalidArgument("header: not a JSON object");
+  std::vector<SafetensorsEntry> entries;
+  json.BeginObject();
+  std::string name;
+  while (json.NextKey(name)) {
+    if (name == "__metadata__") {
+      json.Skip();
+      continue;
+    }
+    if (entries.size() == kTensorsMax) {
+      return InvalidArgument(fmt::format("header: more than {} tensors", kTensorsMax));
+    }
+    auto entry = EntryReader(json, name).Read();
+    if (!json.ok()) break;
+    if (!entry.ok()) return entry.status();
+    entries.push_back(std::move(entry).value());
   }
-  const auto type = ParseDType(dtype->get_ref<const std::string&>());
-  if (!type) {
-    return BadTensor(name, fmt::format("dtype {} is not known",
-                                       dtype->get_ref<const std::string&>().substr(0, 32)));
-  }
-  entry.dtype = *type;
-
-  if (shape->size() > kRankMax) return BadTensor(name, "more than 8 dimensions");
-  int64_t bytes = SizeOf(*type);
-  for (const SortedJson& value : *shape) {
-    const auto dim = Natural(value);
-    if (!dim) return BadTensor(name, "a dimension is not a number");
-    if (__builtin_mul_overflow(bytes, *dim, &bytes)) return BadTensor(name, "shape overflows");
-    entry.shape.push_back(*dim);
-  }
-  const auto begin = Natural((*offsets)[0]);
-  const auto end = Natural((*offsets)[1]);
-  if (!begin || !end || *begin > *end) return BadTensor(name, "data_offsets are not a range");
-  if (*end - *begin != bytes) {
-    return BadTensor(name, fmt::format("data_offsets span {} bytes, {} and shape make {}",
-                                       *end - *begin, NameOf(*type), bytes));
-  }
-  entry.begin = static_cast<uint64_t>(*begin);
-  entry.bytes = static_cast<uint64_t>(bytes);
-  return entry;
+  if (!json.ok() || !json.End()) return InvalidArgument("header: " + json.status().message());
+  return entries;
 }
 
 }  // namespace
 
 Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json,
                                                              uint64_t data_bytes) {
-  auto parsed = ParseSortedJson(json, {.depth = 8, .nodes = 20'000'000});
-  if (!parsed.ok()) return InvalidArgument("header: " + parsed.status().message());
-  const SortedJson& root = parsed.value();
-  if (!root.is_object()) return InvalidArgument("header: not a JSON object");
-
-  std::vector<SafetensorsEntry> entries;
-  for (const auto& [name, value] : root.items()) {
-    if (name == "__metadata__") continue;
-    BT_ASSIGN_OR_RETURN(SafetensorsEntry entry, ParseEntry(name, value));
-    entries.push_back(std::move(entry));
-  }
-  std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
+  BT_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ReadEntries(json));
+  BT_RETURN_IF_ERROR(CheckNames(entries));
+  const auto by_place = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
-  });
+  };
+  if (!std::is_sorted(entries.begin(), entries.end(), by_place)) {
+    std::stable_sort(entries.begin(), entries.end(), by_place);
+  }
   uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.begin < end) return BadTensor(entry.name, "overlaps another tensor");
