@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/product.h"
+#include "ops/cpu/weight_product.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -23,8 +23,9 @@ struct Group {
   int32_t slot = 0;
   int64_t first = 0;  // its rows are [first, first + rows) of the grouped order
   int64_t rows = 0;
-  char* x = nullptr;       // tiles [rows, H]
-  char* middle = nullptr;  // tiles [rows, I]
+  ProductInput x = {};       // [rows, H]
+  ProductInput middle = {};  // [rows, I]
+  float* whole = nullptr;    // [rows, I] before it is made ready, where that needs whole rows
 };
 
 struct Grouping {
@@ -65,7 +66,7 @@ Grouping GroupByExpert(const ExpertBankArgs& args, Arena& scratch) {
     if (rows_of[slot] == 0) continue;
     group_of[slot] = grouping.count;
     grouping.groups[grouping.count++] =
-        Group{.slot = static_cast<int32_t>(slot), .first = grouping.rows};
+        Group{.slot = static_cast<int32_t>(slot), .first = grouping.rows, .x = {}, .middle = {}};
     grouping.rows += rows_of[slot];
   }
   for (int64_t t = 0; t < tokens; ++t) {
@@ -93,7 +94,7 @@ void Check(const ExpertBankArgs& args) {
   BT_CHECK(args.weights.dim(1) == args.ids.dim(1));
   CheckPacked(args.gate_up);
   CheckPacked(args.down);
-  BT_CHECK(args.gate_up.form == args.down.form && args.gate_up.count == args.down.count);
+  BT_CHECK(args.gate_up.count == args.down.count);
   BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == args.x.dim(1));
   BT_CHECK(args.down.n == args.out.dim(1));
 }
@@ -104,7 +105,9 @@ class Bank {
   Bank(const OpContext& ctx, const ExpertBankArgs& args)
       : ctx_(ctx),
         args_(args),
-        kernels_(KernelsFor(args.x.dtype, PlainType(args.gate_up.form))),
+        up_product_(args.x.dtype, args.gate_up),
+        down_product_(args.x.dtype, args.down),
+        kernels_(up_product_.kernels()),
         threads_(ThreadCount(ctx)),
         hidden_(args.gate_up.k),
         inter_(args.down.k),
@@ -114,6 +117,7 @@ class Bank {
     if (grouping_.rows == 0) return;
     FillRows();
     GateUp();
+    if (down_product_.quantises()) FillMiddle();
     Down();
   }
 
@@ -121,12 +125,15 @@ class Bank {
   void FillRows() {
     // A single token's row serves all of its experts.
     const bool shared = args_.x.dim(0) == 1;
-    char* one = nullptr;
+    ProductInput one;
     for (int64_t i = 0; i < grouping_.count; ++i) {
       Group& group = grouping_.groups[i];
-      if (!shared || i == 0) one = Tiles(group.rows, hidden_);
+      if (!shared || i == 0) one = up_product_.Allocate(*ctx_.scratch, group.rows);
       group.x = one;
-      group.middle = Tiles(group.rows, inter_);
+      group.middle = down_product_.Allocate(*ctx_.scratch, group.rows);
+      if (down_product_.quantises()) {
+        group.whole = ctx_.scratch->AllocateArray<float>(static_cast<size_t>(group.rows * inter_));
+      }
     }
     const auto fill = [&](int64_t item, int) {
       const Group& group = grouping_.groups[item];
@@ -134,11 +141,24 @@ class Bank {
                                 .dtype = args_.x.dtype,
                                 .stride = args_.x.stride[0],
                                 .index = grouping_.token + group.first};
-      FillTiles(kernels_, group.x, source, 0, group.rows, hidden_);
+      up_product_.Fill(group.x, source, 0, group.rows);
     };
     if (shared) {
       fill(0, 0);
     } else if (grouping_.rows * hidden_ < (1 << 16)) {
+      for (int64_t i = 0; i < grouping_.count; ++i) fill(i, 0);
+    } else {
+      ParallelFor(ctx_, grouping_.count, fill);
+    }
+  }
+
+  void FillMiddle() {
+    const auto fill = [&](int64_t item, int) {
+      const Group& group = grouping_.groups[item];
+      const RowSource source = {.data = group.whole, .dtype = DType::kF32, .stride = inter_};
+      down_product_.Fill(group.middle, source, 0, group.rows);
+    };
+    if (grouping_.rows * inter_ < (1 << 16)) {
       for (int64_t i = 0; i < grouping_.count; ++i) fill(i, 0);
     } else {
       ParallelFor(ctx_, grouping_.count, fill);
@@ -168,19 +188,22 @@ class Bank {
       float* gates = buffers + 2 * thread * buffer;
       for (int64_t row = 0; row < group.rows; row += kRowsMax) {
         const int64_t rows = std::min(kRowsMax, group.rows - row);
-        const LeftOperand x = RowsAt(group.x, row, hidden_);
-        float* gate =
-            MultiplyColumns(kernels_, x, rows, w, begin, end, gates, PanelOf(w, inter_ + begin));
-        const float* up = MultiplyColumns(kernels_, x, rows, w, inter_ + begin, inter_ + end,
-                                          gates + buffer, next);
+        float* gate = up_product_.Multiply(group.x, row, rows, w, begin, end, gates,
+                                           PanelOf(w, inter_ + begin));
+        const float* up = up_product_.Multiply(group.x, row, rows, w, inter_ + begin, inter_ + end,
+                                               gates + buffer, next);
         const int64_t stride = ProductStride(begin, end);
         for (int64_t i = 0; i < rows; ++i) {
           float* g = gate + i * stride;
           kernels_.silu_mul(g, g, up + i * ProductStride(inter_ + begin, inter_ + end),
                             end - begin);
+          if (group.whole != nullptr) {
+            std::copy_n(g, end - begin, group.whole + (row + i) * inter_ + begin);
+          }
         }
-        StoreTiles(kernels_, group.middle, inter_, args_.x.dtype, gate, stride, row, rows, begin,
-                   end - begin);
+        if (group.whole != nullptr) continue;
+        StoreTiles(down_product_.kernels(), group.middle.tiles, inter_, args_.x.dtype, gate, stride,
+                   row, rows, begin, end - begin);
       }
     });
   }
@@ -203,8 +226,8 @@ class Bank {
         } else if (end < args_.down.n) {
           next = PanelOf(args_.down.at(grouping_.groups[0].slot), end);
         }
-        MultiplyColumns(kernels_, RowsAt(group.middle, 0, inter_), group.rows,
-                        args_.down.at(group.slot), begin, end, y + group.first * stride, next);
+        down_product_.Multiply(group.middle, 0, group.rows, args_.down.at(group.slot), begin, end,
+                               y + group.first * stride, next);
       }
       const int64_t top_k = args_.ids.dim(1);
       for (int64_t t = 0; t < args_.x.dim(0); ++t) {
@@ -218,17 +241,8 @@ class Bank {
     });
   }
 
-  char* Tiles(int64_t rows, int64_t k) {
-    return ctx_.scratch->AllocateArray<char>(
-        static_cast<size_t>(TileBytes(kernels_.tile, rows, k)));
-  }
   float* Floats(int64_t each) {
     return ctx_.scratch->AllocateArray<float>(static_cast<size_t>(threads_ * each));
-  }
-  LeftOperand RowsAt(const char* tiles, int64_t row, int64_t k) const {
-    LeftOperand left = TilesAt(tiles, kernels_.tile, k);
-    left.data = tiles + row / kTileRows * left.row_tile;
-    return left;
   }
   int64_t LargestGroup() const {
     int64_t largest = 0;
@@ -240,6 +254,8 @@ class Bank {
 
   const OpContext& ctx_;
   const ExpertBankArgs& args_;
+  const WeightProduct up_product_;
+  const WeightProduct down_product_;
   const Kernels& kernels_;
   const int64_t threads_;
   const int64_t hidden_;

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/product.h"
+#include "ops/cpu/weight_product.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -55,36 +55,33 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   if (rows == 0) return;
   BT_CHECK(ctx.scratch != nullptr);
 
-  const Kernels& kernels = KernelsFor(x.dtype, PlainType(w.form));
-  void* tiles = ctx.scratch->Allocate(static_cast<size_t>(TileBytes(kernels.tile, rows, w.k)));
+  const WeightProduct product(x.dtype, w);
+  const ProductInput input = product.Allocate(*ctx.scratch, rows);
   const RowSource source = {.data = x.data, .dtype = x.dtype, .stride = x.stride[0]};
   const int64_t fill_items = rows * w.k > (1 << 16) ? CeilDiv(rows, kTileRows) : 1;
   const int64_t fill_rows = fill_items == 1 ? rows : kTileRows;
   ParallelFor(ctx, fill_items, [&](int64_t item, int) {
     const int64_t begin = item * fill_rows;
-    FillTiles(kernels, tiles, source, begin, std::min(rows, begin + fill_rows), w.k);
+    product.Fill(input, source, begin, std::min(rows, begin + fill_rows));
   });
 
   const int threads = ThreadCount(ctx);
   const LinearPlan plan =
-      PlanLinear(rows, CeilDiv(w.n, kPanelColumns), PanelBytes(PlainType(w.form), w.k), threads);
+      PlanLinear(rows, CeilDiv(w.n, kPanelColumns), product.panel_bytes(), threads);
   const int64_t buffer_floats = plan.rows * ResultStride(plan.panels * kPanelColumns);
   float* buffers = ctx.scratch->AllocateArray<float>(static_cast<size_t>(threads * buffer_floats));
-  const LeftOperand left = TilesAt(tiles, kernels.tile, w.k);
   ParallelFor(ctx, plan.row_chunks * plan.panel_groups, [&](int64_t item, int thread) {
     // Groups of panels innermost: a chunk of rows stays in the second cache over all of them.
     const int64_t row = item / plan.panel_groups * plan.rows;
     const int64_t count = std::min(plan.rows, rows - row);
     const int64_t begin = item % plan.panel_groups * plan.panels * kPanelColumns;
     const int64_t end = std::min(w.n, begin + plan.panels * kPanelColumns);
-    LeftOperand a = left;
-    a.data = static_cast<const char*>(left.data) + row / kTileRows * left.row_tile;
     const float* c =
-        MultiplyColumns(kernels, a, count, w, begin, end, buffers + thread * buffer_floats,
-                        end < w.n ? PanelOf(w, end) : nullptr);
+        product.Multiply(input, row, count, w, begin, end, buffers + thread * buffer_floats,
+                         end < w.n ? PanelOf(w, end) : nullptr);
     char* to = static_cast<char*>(out.data) + (row * out.stride[0] + begin) * SizeOf(out.dtype);
     for (int64_t i = 0; i < count; ++i) {
-      StoreRow(kernels, to + i * out.stride[0] * SizeOf(out.dtype), out.dtype,
+      StoreRow(product.kernels(), to + i * out.stride[0] * SizeOf(out.dtype), out.dtype,
                c + i * ProductStride(begin, end), end - begin);
     }
   });

@@ -1,8 +1,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cpu/coded_panel.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/panel.h"
+#include "ops/cpu/pack.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -58,14 +59,18 @@ void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRo
 }  // namespace
 
 int64_t PackedBytes(WeightForm form, int64_t n, int64_t k) {
-  BT_CHECK(n > 0 && k > 0 && IsPlain(form));
-  return CeilDiv(n, kPanelColumns) * PanelBytes(PlainType(form), k);
+  BT_CHECK(n > 0 && k > 0);
+  return CeilDiv(n, kPanelColumns) * PanelBytes(form, k);
 }
 
 void PackRows(
     WeightForm form, void* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src) {
   BT_CHECK(src.k == k && row_begin >= 0 && row_begin + src.rows <= n);
-  BT_CHECK(IsPlain(form) && IsPlain(src.form));
+  if (!IsPlain(form)) {
+    BT_CHECK(src.form == form);
+    return PackCodes(dst, n, row_begin, src);
+  }
+  BT_CHECK(IsPlain(src.form));
   const bool from_bf16 = src.form == WeightForm::kBf16;
   if (form == WeightForm::kBf16) {
     auto* out = static_cast<Bf16*>(dst);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/cpu/coded_panel.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -88,8 +89,7 @@ int64_t ProductStride(int64_t begin, int64_t end) {
 }
 
 const void* PanelOf(const PackedMatrix& w, int64_t column) {
-  return static_cast<const char*>(w.data) +
-         column / kPanelColumns * PanelBytes(PlainType(w.form), w.k);
+  return static_cast<const char*>(w.data) + column / kPanelColumns * PanelBytes(w.form, w.k);
 }
 
 float* MultiplyColumns(const Kernels& kernels,
@@ -100,6 +100,7 @@ float* MultiplyColumns(const Kernels& kernels,
                        int64_t end,
                        float* buffer,
                        const void* next) {
+  BT_CHECK(IsPlain(w.form));
   const int64_t panel = begin / kPanelColumns;
   const int64_t skipped = begin - panel * kPanelColumns;
   const RightOperand right = {.panels = PanelOf(w, begin),
@@ -120,7 +121,6 @@ void LoadRow(const Kernels& kernels, float* out, const void* in, DType type, int
 
 void CheckPacked(const PackedMatrix& w) {
   BT_CHECK(w.data != nullptr && w.n > 0 && w.k > 0);
-  BT_CHECK(IsPlain(w.form));
   BT_CHECK(reinterpret_cast<uintptr_t>(w.data) % 64 == 0 && w.stride_bytes % 64 == 0);
 }
 

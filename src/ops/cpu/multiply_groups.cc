@@ -1,0 +1,127 @@
+// Groups of codes with float scales, on any instruction set: the codes of one group, exact in bf16,
+// become plain panels in the first cache, the kernels' product multiplies them, and the sums are
+// scaled.
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "ops/cpu/coded_product.h"
+#include "tensor/float8.h"
+
+namespace baltoro::cpu {
+namespace {
+
+constexpr int64_t kRowsAtOnce = 64;
+constexpr int64_t kHalfElements = kBlockElements / 2;
+constexpr int64_t kSumStride = ResultStride(kPanelColumns);
+constexpr int64_t kGroupBlocksMax = 4;
+
+struct Bf16Codes {
+  Bf16 of[256] = {};
+};
+
+constexpr Bf16Codes MakeFp8Codes() {
+  Bf16Codes codes;
+  for (int code = 0; code < 256; ++code) {
+    codes.of[code] = ToBf16(FromE4M3(static_cast<uint8_t>(code)));
+  }
+  return codes;
+}
+constexpr Bf16Codes MakeInt4Codes() {
+  Bf16Codes codes;
+  for (int code = 0; code < 16; ++code) codes.of[code] = ToBf16(static_cast<float>(code - 8));
+  return codes;
+}
+constexpr Bf16Codes kFp8Codes = MakeFp8Codes();
+constexpr Bf16Codes kInt4Codes = MakeInt4Codes();
+
+uint16_t Lane(const char* at, int64_t lane) {
+  uint16_t value = 0;
+  std::memcpy(&value, at + lane * 2, sizeof(value));
+  return value;
+}
+
+// One half of a block: 16 pairs of k x 16 columns.
+void ExpandInt4(const char* registers, Bf16* half) {
+  for (int64_t pair = 0; pair < kHalfColumns; ++pair) {
+    for (int64_t lane = 0; lane < 2 * kHalfColumns; ++lane) {
+      const uint16_t four = Lane(registers + pair / 4 * kRegisterBytes, lane);
+      half[pair * 2 * kHalfColumns + lane] = kInt4Codes.of[four >> (pair % 4 * 4) & 15];
+    }
+  }
+}
+void ExpandFp8(const char* registers, Bf16* half) {
+  for (int64_t pair = 0; pair < kHalfColumns; ++pair) {
+    for (int64_t lane = 0; lane < 2 * kHalfColumns; ++lane) {
+      const uint16_t two = Lane(registers + pair / 2 * kRegisterBytes, lane);
+      half[pair * 2 * kHalfColumns + lane] = kFp8Codes.of[two >> (pair % 2 * 8) & 255];
+    }
+  }
+}
+
+float ColumnScale(WeightForm form, const char* tail, int64_t column) {
+  if (form == WeightForm::kInt4Group) {
+    return ToFloat(reinterpret_cast<const Bf16*>(tail)[column]);
+  }
+  return reinterpret_cast<const float*>(tail)[column];
+}
+
+// One panel by up to kRowsAtOnce rows.
+void MultiplyPanel(
+    const Kernels& kernels, const CodedProduct& p, int64_t row, const char* panel, float* c) {
+  alignas(64) Bf16 expanded[kGroupBlocksMax * kBlockElements];
+  alignas(64) float sums[kRowsAtOnce * kSumStride];
+  const CodedLayout layout = LayoutOf(p.form);
+  const int64_t rows = std::min(kRowsAtOnce, p.rows - row);
+  const int64_t groups = GroupCount(p.form, p.k);
+  const int64_t group_bytes = GroupBytes(p.form, p.k);
+  const int64_t k_blocks = CeilDiv(p.k, kBlockK);
+  const int64_t group_blocks = layout.group_k / kBlockK;
+  const int64_t size = SizeOf(kernels.tile);
+  LeftOperand a = {.row = kBlockK * size,
+                   .block = kTileElements * size,
+                   .row_tile = k_blocks * kTileElements * size};
+  for (int64_t group = 0; group < groups; ++group) {
+    const char* codes = panel + group * group_bytes;
+    const int64_t first = group * group_blocks;
+    const int64_t blocks = std::min(group_blocks, k_blocks - first);
+    for (int64_t half = 0; half < 2 * blocks; ++half) {
+      Bf16* to = expanded + half * kHalfElements;
+      if (p.form == WeightForm::kInt4Group) {
+        ExpandInt4(codes + half * (layout.block_bytes / 2), to);
+      } else {
+        ExpandFp8(codes + half * (layout.block_bytes / 2), to);
+      }
+    }
+    a.data = p.tiles + row / kTileRows * a.row_tile + first * a.block;
+    const RightOperand b = {.panels = expanded, .k_blocks = blocks, .columns = kPanelColumns};
+    kernels.multiply(a, rows, b, sums, kSumStride, /*accumulate=*/false);
+    const char* tail = codes + group_blocks * layout.block_bytes;
+    float scales[kPanelColumns];
+    for (int64_t i = 0; i < kPanelColumns; ++i) scales[i] = ColumnScale(p.form, tail, i);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float row_scale =
+          p.row_scales == nullptr ? 1.0f : p.row_scales[(row + r) * groups + group];
+      float* out = c + r * p.ldc;
+      for (int64_t i = 0; i < kPanelColumns; ++i) {
+        const float before = group == 0 ? 0 : out[i];
+        out[i] = before + sums[r * kSumStride + i] * row_scale * scales[i];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void MultiplyGroups(const Kernels& kernels, const CodedProduct& p) {
+  const int64_t panel_bytes = PanelBytes(p.form, p.k);
+  for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
+    for (int64_t row = 0; row < p.rows; row += kRowsAtOnce) {
+      MultiplyPanel(kernels, p, row, p.panels + column / kPanelColumns * panel_bytes,
+                    p.c + row * p.ldc + column);
+    }
+  }
+}
+
+}  // namespace baltoro::cpu
