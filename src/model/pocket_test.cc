@@ -18,6 +18,12 @@ namespace {
 
 constexpr char kModel[] = "pocket/model";
 constexpr char kGolden[] = "tests/golden/pocket_greedy.json.gz";
+// A sanitizer makes the arithmetic ten times slower and looks for other things.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kEachPrompt = 10;
+#else
+constexpr size_t kEachPrompt = 1;
+#endif
 
 bool HasWeights() {
   return FileExists(std::string(kModel) + "/model.safetensors.index.json") ||
@@ -114,8 +120,8 @@ TEST_F(PocketTest, GreedyChoicesAreThoseOfTransformers) {
   const int32_t stop = config_.stop_tokens[0];
   int steps = 0, token_ties = 0, expert_ties = 0;
 
-  for (const Json& json : golden["prompts"]) {
-    const Recorded recorded(json);
+  for (size_t at = 0; at < golden["prompts"].size(); at += kEachPrompt) {
+    const Recorded recorded(golden["prompts"][at]);
     test::ForgetExperts();
     test::RewindExperts();
     const std::vector<float> in_float32 = AnswerLogits(*exact, recorded);
@@ -144,7 +150,7 @@ TEST_F(PocketTest, GreedyChoicesAreThoseOfTransformers) {
   }
   fmt::print("{} choices: float32 all equal; bf16 {} ties of tokens, {} of experts\n", steps,
              token_ties, expert_ties);
-  EXPECT_LE(token_ties + expert_ties, steps / 500);
+  EXPECT_LE(token_ties + expert_ties, std::max(2, steps / 500));
 }
 
 TEST_F(PocketTest, TokenByTokenItChoosesTheSame) {
