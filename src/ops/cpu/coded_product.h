@@ -23,9 +23,16 @@ struct CodedProduct {
   int64_t ldc = 0;
 };
 
-// c = a * W^T. Each row's sums run in one order whatever the other rows are. The groups of
-// kInt4Group and kFp8Block are summed by `kernels`; integer sums are exact.
-void MultiplyGroups(const Kernels& kernels, const CodedProduct& p);
-void MultiplyIntegers(const CodedProduct& p);
+// c = a * W^T. Each row's sums run in one order whatever the other rows are. The integer sums are
+// exact, and so the same on every instruction set.
+using MultiplyCodes = void(const Kernels& kernels, const CodedProduct& p);
+
+// The one for the tiles of `kernels` and a form, on the active instruction set.
+MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form);
+
+// On any instruction set; the sums of the groups of kInt4Group and kFp8Block by `kernels`.
+MultiplyCodes MultiplyGroups, MultiplyIntegers;
+// In files compiled for tiles; the first wants tiles of bf16.
+MultiplyCodes MultiplyGroupsAmx, MultiplyIntegersAmx;
 
 }  // namespace baltoro::cpu

@@ -27,15 +27,17 @@ bool MayUseTiles() {
 #endif
 }
 
-// __builtin_cpu_supports of g++ 12 does not know the tile extensions: leaf 7,
-// edx bits 24 (tile) and 22 (bf16 products).
+// __builtin_cpu_supports of g++ 12 does not know the tile extensions: leaf 7, edx bits 24 (tile),
+// 22 (bf16 products) and 25 (i8 products). Codes are looked up with byte permutations: ecx bit 1
+// (VBMI).
 bool HasTiles() {
   unsigned eax = 7;
   unsigned ebx = 0;
   unsigned ecx = 0;
   unsigned edx = 0;
   __asm__ volatile("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  return (edx >> 24 & 1) != 0 && (edx >> 22 & 1) != 0;
+  return (edx >> 24 & 1) != 0 && (edx >> 22 & 1) != 0 && (edx >> 25 & 1) != 0 &&
+         (ecx >> 1 & 1) != 0;
 }
 
 std::optional<Isa> Detect() {

@@ -17,7 +17,7 @@ enum class Isa {
   kAvx2,        // AVX2 and FMA: bf16 is widened to f32
   kAvx512,      // x86-64-v4: the same in 512 bits
   kAvx512Bf16,  // dot products of bf16 pairs
-  kAmx,         // tiles of bf16
+  kAmx,         // tiles of bf16 and of i8
 };
 
 std::string_view NameOf(Isa isa);

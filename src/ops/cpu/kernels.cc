@@ -1,6 +1,7 @@
 #include "ops/cpu/kernels.h"
 
 #include "base/check.h"
+#include "ops/cpu/coded_product.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -24,6 +25,12 @@ const Kernels& KernelsFor(DType act, DType stored) {
   if (isa == Isa::kAvx2) return kAvx2Bf16;
   if (act == DType::kF32 || isa == Isa::kAvx512) return kAvx512WideningBf16;
   return isa == Isa::kAmx ? amx : avx512_bf16;
+}
+
+MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form) {
+  const bool tiles = ActiveIsa() == Isa::kAmx;
+  if (HasIntegerProducts(form)) return tiles ? MultiplyIntegersAmx : MultiplyIntegers;
+  return tiles && kernels.tile == DType::kBf16 ? MultiplyGroupsAmx : MultiplyGroups;
 }
 
 }  // namespace baltoro::cpu

@@ -1,11 +1,7 @@
 #include <immintrin.h>
 
-#include <cstring>
-
+#include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/kernels.h"
-
-// Tile registers: 0..3 hold up to 2 x 2 tiles of c (0 1 in the first 16 rows, 2
-// 3 in the second), 4 and 5 the left operand, 6 and 7 the right one.
 
 namespace baltoro::cpu {
 namespace {
@@ -16,25 +12,6 @@ constexpr int64_t kCutBlocks = 32;
 constexpr int64_t kBlockBytes = kBlockElements * 2;
 constexpr int64_t kHalfBytes = kBlockBytes / 2;
 constexpr int64_t kAheadBlocks = 6;  // 12 KiB ahead of a panel that is read once
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {};
-};
-
-// Fewer rows are loaded, computed and stored where there are fewer.
-inline void Configure(int64_t rows0, int64_t rows1) {
-  TileConfig config;
-  const auto first = static_cast<uint8_t>(rows0);
-  const auto second = static_cast<uint8_t>(rows1 > 0 ? rows1 : rows0);
-  const uint8_t rows[8] = {first, first, second, second, first, second, 16, 16};
-  std::memcpy(config.rows, rows, sizeof(rows));
-  __asm__ volatile("" ::: "memory");
-  _tile_loadconfig(&config);
-}
 
 struct Operands {
   const char* left0 = nullptr;

@@ -67,7 +67,7 @@ void MultiplyPanel(const CodedProduct& p, const char* panel, float* c) {
 
 }  // namespace
 
-void MultiplyIntegers(const CodedProduct& p) {
+void MultiplyIntegers(const Kernels&, const CodedProduct& p) {
   const int64_t panel_bytes = PanelBytes(p.form, p.k);
   for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
     MultiplyPanel(p, p.panels + column / kPanelColumns * panel_bytes, p.c + column);

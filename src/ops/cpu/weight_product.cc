@@ -1,7 +1,6 @@
 #include "ops/cpu/weight_product.h"
 
 #include "base/check.h"
-#include "ops/cpu/coded_product.h"
 #include "ops/cpu/quantise_rows.h"
 
 namespace baltoro::cpu {
@@ -10,6 +9,7 @@ WeightProduct::WeightProduct(DType act, const PackedMatrix& w)
     : kernels_(KernelsFor(act, PlainType(w.form))),
       like_(w),
       integers_(HasIntegerProducts(w.form)),
+      multiply_(IsPlain(w.form) ? nullptr : MultiplyCodesFor(kernels_, w.form)),
       panel_bytes_(PanelBytes(w.form, w.k)) {
   if (integers_) {
     scale_count_ = 1;
@@ -53,7 +53,7 @@ float* WeightProduct::Multiply(const ProductInput& in,
                                float* buffer,
                                const void* next) const {
   BT_CHECK(row % kTileRows == 0 && w.form == like_.form && w.k == like_.k);
-  if (IsPlain(w.form)) {
+  if (multiply_ == nullptr) {
     LeftOperand a = TilesAt(in.tiles, kernels_.tile, w.k);
     a.data = in.tiles + row / kTileRows * a.row_tile;
     return MultiplyColumns(kernels_, a, rows, w, begin, end, buffer, next);
@@ -72,11 +72,7 @@ float* WeightProduct::Multiply(const ProductInput& in,
       .next = next,
       .c = buffer,
       .ldc = ProductStride(begin, end)};
-  if (integers_) {
-    MultiplyIntegers(product);
-  } else {
-    MultiplyGroups(kernels_, product);
-  }
+  multiply_(kernels_, product);
   return buffer + skipped;
 }
 

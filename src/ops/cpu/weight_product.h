@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "device/buffer.h"
+#include "ops/cpu/coded_product.h"
 #include "ops/cpu/product.h"
 #include "ops/ops.h"
 
@@ -48,6 +49,7 @@ class WeightProduct {
   const Kernels& kernels_;
   const PackedMatrix like_;
   const bool integers_;
+  MultiplyCodes* const multiply_;  // null: plain
   const int64_t panel_bytes_;
   int64_t scale_count_ = 0;  // of one row
 };
