@@ -1,0 +1,62 @@
+#pragma once
+
+// The open files of a checkpoint. All bytes of weights go through here, so that a ReadAhead can
+// bring them before they are asked for, and so that they are counted.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace baltoro {
+
+class ReadAhead;
+
+struct FileRange {
+  size_t file = 0;  // of a FileSet
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t end() const { return offset + bytes; }
+};
+
+class FileSet {
+ public:
+  FileSet() = default;
+  ~FileSet();
+  FileSet(const FileSet&) = delete;
+  FileSet& operator=(const FileSet&) = delete;
+
+  // Opens a regular file and returns its number. One thread, as long as nothing is read.
+  Result<size_t> Open(const std::string& path);
+
+  size_t size() const { return files_.size(); }
+  const std::string& path(size_t file) const { return files_[file].path; }
+  uint64_t bytes(size_t file) const { return files_[file].bytes; }
+  int fd(size_t file) const { return files_[file].fd; }
+
+  // Reads all of a range into `out`, from memory if a ReadAhead holds it. The file ending early is
+  // an error; errors do not name the file. Any thread.
+  Status Read(const FileRange& range, void* out) const;
+
+  // What was asked of the system so far, by Read and by every ReadAhead over this set.
+  int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class ReadAhead;
+  struct File {
+    std::string path;
+    int fd = -1;
+    uint64_t bytes = 0;
+  };
+
+  std::vector<File> files_;
+  std::atomic<ReadAhead*> ahead_{nullptr};
+  mutable std::atomic<int64_t> bytes_read_{0};
+};
+
+// Reads exactly `bytes` at `offset`; the file ending early is an error.
+Status ReadAt(int fd, uint64_t offset, void* out, size_t bytes);
+
+}  // namespace baltoro
