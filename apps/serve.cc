@@ -134,6 +134,7 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.model_dir = dir;
   config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
+  config.quantization = options.quantization;
   config.dtype = options.dtype;
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;

@@ -284,7 +284,7 @@ int Main(int argc, char** argv) {
   }
   auto pool = std::make_unique<ThreadPool>(options.threads);
   K2LoadOptions load;
-  load.format = LoadFormat::kDummy;
+  load.choice.format = LoadFormat::kDummy;
   auto model = K2Model::Load(Shape(options), "", CpuOps(DType::kBf16), pool.get(), load);
   if (!model.ok()) {
     fmt::print(stderr, "{}\n", model.status().message());

@@ -10,10 +10,10 @@
 #include <unordered_set>
 
 #include "inspect/family_tensors.h"
-#include "inspect/quantization_claim.h"
 #include "weights/checkpoint.h"
 #include "weights/checkpoint_listing.h"
 #include "weights/quant/stored_form.h"
+#include "weights/quantization_claim.h"
 
 namespace baltoro {
 namespace {

@@ -19,6 +19,7 @@ struct EngineConfig {
   std::string model_dir;             // of config.json, and of the weights unless they are dummies
   std::string load_format = "auto";  // auto, safetensors, dummy; stand-in: no model at all, see
                                      // stand_in.h
+  std::string quantization;  // what the weights must be: open_weights.h; empty: as the files say
   std::string tokenizer_dir;   // of the vocabulary that constraints are about; empty: model_dir
   std::string dtype = "auto";  // auto, bfloat16, float32
   int64_t max_model_len = 0;   // 0: the model's; -1: the largest that the cache holds

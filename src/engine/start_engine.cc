@@ -85,7 +85,12 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
   const OpsTable& ops = CpuOps(act);
   // Before weights are read: what cannot work should not take minutes to say so.
-  const auto weight_bytes = WeightBytes(model_config, ops);
+  BT_ASSIGN_OR_RETURN(
+      const std::unique_ptr<WeightSource> source,
+      OpenWeights(config.model_dir,
+                  {.format = format, .seed = config.seed, .quantization = config.quantization}));
+  BT_ASSIGN_OR_RETURN(const WeightPlan weight_plan, PlanWeights(model_config, *source, ops, {}));
+  const auto weight_bytes = WeightBytes(weight_plan, ops);
   const auto available = static_cast<int64_t>(AvailableHostMemory());
   BT_ASSIGN_OR_RETURN(
       const KvBudget budget,
@@ -106,9 +111,9 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
          pool->threads());
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(model_config, config.model_dir, ops, pool.get(),
-                                    {.format = format,
-                                     .seed = config.seed,
+                      K2Model::Load(model_config, *source, ops, pool.get(),
+                                    {.choice = {},
+                                     .weights = {},
                                      .positions_max = budget.max_model_len,
                                      .progress = progress}));
   const Seconds loaded = clock.Now();

@@ -11,8 +11,6 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "ops/thread_pool.h"
-#include "weights/checkpoint.h"
-#include "weights/dummy_source.h"
 
 namespace baltoro {
 namespace {
@@ -34,11 +32,10 @@ TensorView Heads(const TensorView& x, int64_t heads) {
   return view;
 }
 
-Status LogUnused(const Checkpoint& checkpoint, const K2Config& config) {
-  for (const auto& [kind, count] : checkpoint.UnusedKinds(config.layers)) {
-    BT_LOG(Warning, "{}: {} tensors {} are not used", checkpoint.description(), count, kind);
+void LogUnused(const WeightSource& source, const K2Config& config) {
+  for (const auto& [kind, count] : source.UnusedKinds(config.layers)) {
+    BT_LOG(Warning, "{}: {} tensors {} are not used", source.description(), count, kind);
   }
-  return {};
 }
 
 }  // namespace
@@ -75,19 +72,8 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
                                                const OpsTable& ops,
                                                ThreadPool* pool,
                                                const K2LoadOptions& options) {
-  if (options.format == LoadFormat::kDummy) {
-    DummySource source(options.seed);
-    return Load(config, source, ops, pool, options);
-  }
-  if (!config.quantization.empty()) {
-    return InvalidArgument(fmt::format(
-        "{}: quantization_config {} is not available yet; a BF16 checkpoint is expected", dir,
-        config.quantization));
-  }
-  BT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
-  BT_ASSIGN_OR_RETURN(auto model, Load(config, checkpoint, ops, pool, options));
-  BT_RETURN_IF_ERROR(LogUnused(checkpoint, config));
-  return model;
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source, OpenWeights(dir, options.choice));
+  return Load(config, *source, ops, pool, options);
 }
 
 Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
@@ -98,7 +84,9 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   BT_RETURN_IF_ERROR(config.Validate());
   std::unique_ptr<K2Model> model(new K2Model(config, ops, pool));
   const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
-  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(config, source, ops, threads, options.progress));
+  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config, source, ops, options.weights));
+  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
+  LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;
   BT_RETURN_IF_ERROR(model->BuildRopeTable(positions));
@@ -233,7 +221,11 @@ void K2Model::Attention(const LayerWeights& layer,
   const TensorView latent = a.qkv_a.columns(config_.q_lora, config_.kv_lora);
   const TensorView key = a.qkv_a.columns(config_.q_lora + config_.kv_lora, config_.rope_dim);
 
-  ops_.linear(Scratch(), a.qkv_a, a.normed, layer.qkv_a);
+  ops_.linear(Scratch(), a.qkv_a.columns(0, layer.qkv_a.n), a.normed, layer.qkv_a);
+  if (layer.kv_a.n > 0) {
+    const TensorView kv_a = a.qkv_a.columns(config_.q_lora, config_.cache_width());
+    ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
+  }
   if (config_.q_lora > 0) {
     const TensorView low = a.qkv_a.columns(0, config_.q_lora);
     ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);

@@ -3,7 +3,8 @@
 // The transformer as the papers write it, over an OpsTable. Owns its weights. A model is used by
 // one thread at a time; the operations spread over the pool.
 //
-// Weights are kept as the table's activation type: bf16, or f32 in float32 mode.
+// Weights are kept in the form of the checkpoint where that is quantised (weight_plan.h), and else
+// as the table's activation type: bf16, or f32 in float32 mode.
 
 #include <cstdint>
 #include <memory>
@@ -17,22 +18,20 @@
 #include "model/k2_config.h"
 #include "model/layer_weights.h"
 #include "ops/ops.h"
-#include "weights/weight_source.h"
+#include "weights/open_weights.h"
 
 namespace baltoro {
 
-enum class LoadFormat : uint8_t { kSafetensors, kDummy };
-
 struct K2LoadOptions {
-  LoadFormat format = LoadFormat::kSafetensors;
-  uint64_t seed = 0;          // of dummy weights
+  WeightChoice choice;  // of the source that Load opens
+  WeightOptions weights;
   int64_t positions_max = 0;  // that the rotary table covers; 0: the configuration's
   LoadProgress progress;      // may be empty; called on the loading thread
 };
 
 class K2Model {
  public:
-  // `dir` is ignored for dummy weights. `ops` and `pool` (null: one thread) must outlive the model.
+  // `ops` and `pool` (null: one thread) must outlive the model.
   static Result<std::unique_ptr<K2Model>> Load(const K2Config& config,
                                                const std::string& dir,
                                                const OpsTable& ops,

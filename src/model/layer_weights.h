@@ -1,14 +1,15 @@
 #pragma once
 
-// The weights of a model in the layout of its backend. Matrices that read the same input are packed
-// as one: the two down-projections of attention, and gate with up.
+// The weights of a model in the layout of its backend, in the forms that weight_plan.h decides on.
+// Matrices that read the same input are packed as one: the two down-projections of attention where
+// their forms agree, and gate with up.
 
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
 #include "device/buffer.h"
-#include "model/k2_config.h"
+#include "model/weight_plan.h"
 #include "ops/ops.h"
 #include "weights/weight_source.h"
 
@@ -24,6 +25,7 @@ struct LayerWeights {
   TensorView mlp_norm;        // [H] f32
   // [q_lora + R + P, H]: q_a rows, then kv_a rows; without a low-rank query path [R + P, H].
   PackedMatrix qkv_a;
+  PackedMatrix kv_a;   // [R + P, H] where it could not be packed with q_a, which then is qkv_a
   TensorView q_norm;   // [q_lora] f32; empty without a low-rank query path
   TensorView kv_norm;  // [R] f32
   PackedMatrix q;      // [h (N + P), q_lora], or [h (N + P), H]
@@ -47,13 +49,13 @@ struct ModelWeights {
   int64_t bytes = 0;
 };
 
-// Bytes that LoadWeights would take. Matrices are stored as ops.act.
-int64_t WeightBytes(const K2Config& config, const OpsTable& ops);
+// Bytes that LoadWeights would take.
+int64_t WeightBytes(const WeightPlan& plan, const OpsTable& ops);
 
-// Loads every weight the configuration needs, or says which is missing or misshapen. Several
+// Loads every weight of the plan, which was made for this source and these operations. Several
 // threads read and pack; `progress` is called on this one.
-Result<ModelWeights> LoadWeights(const K2Config& config,
-                                 WeightSource& source,
+Result<ModelWeights> LoadWeights(const WeightPlan& plan,
+                                 const WeightSource& source,
                                  const OpsTable& ops,
                                  int threads,
                                  const LoadProgress& progress);

@@ -9,6 +9,7 @@
 #include "support/support.h"
 #include "support/tiny_model.h"
 #include "weights/checkpoint.h"
+#include "weights/dummy_source.h"
 
 namespace baltoro {
 namespace {
@@ -161,20 +162,24 @@ TEST_F(LoadTest, AMisshapenTensorIsNamedWithBothShapes) {
               HasSubstr("o_proj.weight has shape [48, 96]; config.json makes it [96, 48]"));
 }
 
-TEST_F(LoadTest, AQuantisedTensorIsRefused) {
+TEST_F(LoadTest, AQuantisedTensorWithoutItsScaleIsRefusedByFileAndName) {
   std::vector<test::FileTensor> tensors = Tensors();
   test::FileTensor& tensor = Named(tensors, "model.layers.0.self_attn.o_proj.weight");
   tensor.dtype = DType::kF8E4M3;
   tensor.bytes.resize(tensor.bytes.size() / 2);
   test::WriteCheckpoint(dir_.path(), tensors, {});
 
-  EXPECT_THAT(Refusal(), HasSubstr("o_proj.weight is F8_E4M3"));
+  EXPECT_EQ(Refusal(), dir_.path() +
+                           "/model.safetensors: model.layers.0.self_attn.o_proj: weight_scale_inv "
+                           "is missing");
 }
 
-TEST_F(LoadTest, AQuantisationConfigIsRefused) {
-  config_.quantization = "fp8";
+TEST_F(LoadTest, ATypeThatIsNoWeightIsRefused) {
+  std::vector<test::FileTensor> tensors = Tensors();
+  Named(tensors, "model.layers.0.input_layernorm.weight").dtype = DType::kF16;
+  test::WriteCheckpoint(dir_.path(), tensors, {});
 
-  EXPECT_THAT(Refusal(), HasSubstr("quantization_config fp8 is not available yet"));
+  EXPECT_THAT(Refusal(), HasSubstr("input_layernorm.weight is F16; it may be BF16 or F32"));
 }
 
 TEST_F(LoadTest, AnEmptyFolderIsRefused) {
@@ -184,8 +189,8 @@ TEST_F(LoadTest, AnEmptyFolderIsRefused) {
 TEST_F(LoadTest, DummyWeightsAreTheSameForASeedAndFinite) {
   const auto logits = [&](uint64_t seed) {
     K2LoadOptions options;
-    options.format = LoadFormat::kDummy;
-    options.seed = seed;
+    options.choice.format = LoadFormat::kDummy;
+    options.choice.seed = seed;
     return LogitsOf(*K2Model::Load(config_, "", ops_, &pool_, options).value());
   };
 
@@ -201,7 +206,7 @@ TEST_F(LoadTest, DummyWeightsAreTheSameForASeedAndFinite) {
 TEST_F(LoadTest, ProgressEndsAtTheTotal) {
   int64_t done = -1, total = 0;
   K2LoadOptions options;
-  options.format = LoadFormat::kDummy;
+  options.choice.format = LoadFormat::kDummy;
   options.progress = [&](int64_t d, int64_t t) {
     EXPECT_GE(d, done);
     done = d;
@@ -213,7 +218,9 @@ TEST_F(LoadTest, ProgressEndsAtTheTotal) {
   ASSERT_TRUE(model.ok());
   EXPECT_EQ(done, total);
   EXPECT_GT(total, 0);
-  EXPECT_EQ(model.value()->weight_bytes(), WeightBytes(config_, ops_));
+  DummySource source(0);
+  const WeightPlan plan = PlanWeights(config_, source, ops_, {}).value();
+  EXPECT_EQ(model.value()->weight_bytes(), WeightBytes(plan, ops_));
 }
 
 }  // namespace

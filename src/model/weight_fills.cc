@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
 // Rows of a packed matrix may be filled by different threads from multiples of this.
 constexpr int64_t kPackRows = 32;
+// Stored rows are read from multiples of this: blocks of scales begin there.
+constexpr int64_t kStoredRows = 128;
 constexpr std::chrono::milliseconds kReport(200);  // between two reports of progress
 
 // Rows [begin, end) of what a fill makes.
@@ -34,21 +36,41 @@ int64_t RowsOf(const WeightFill& fill) {
   return rows;
 }
 
+// Whether rows are packed as they are stored.
+bool KeepsForm(const WeightFill& fill) {
+  return fill.kind == WeightFill::Kind::kPack && !IsPlain(fill.matrix.form);
+}
+
+int64_t BytesOf(const WeightFill& fill, int64_t rows) {
+  if (KeepsForm(fill)) return MatrixBytes(fill.matrix.form, rows, fill.matrix.k);
+  const SourceTensor& tensor = fill.parts[0].tensor;
+  return rows * WidthOf(tensor) * SizeOf(tensor.dtype);
+}
+
 int64_t BytesOf(const Piece& piece) {
-  const SourceTensor& tensor = piece.fill->parts[0].tensor;
-  return (piece.end - piece.begin) * WidthOf(tensor) * SizeOf(tensor.dtype);
+  return BytesOf(*piece.fill, piece.end - piece.begin);
 }
 
 std::vector<Piece> CutIntoPieces(const std::vector<WeightFill>& fills) {
   std::vector<Piece> pieces;
+  const auto cut = [&](const WeightFill& fill, int64_t from, int64_t to) {
+    const int64_t unit = KeepsForm(fill) ? kStoredRows : kPackRows;
+    const int64_t unit_bytes = std::max<int64_t>(1, BytesOf(fill, unit));
+    int64_t step = std::max<int64_t>(1, kPieceBytes / unit_bytes) * unit;
+    if (fill.kind == WeightFill::Kind::kPackTransposed) step = std::max<int64_t>(to - from, 1);
+    for (int64_t begin = from; begin < to; begin += step) {
+      pieces.push_back({&fill, begin, std::min(to, begin + step)});
+    }
+  };
   for (const WeightFill& fill : fills) {
-    const int64_t rows = RowsOf(fill);
-    const SourceTensor& tensor = fill.parts[0].tensor;
-    const int64_t row_bytes = std::max<int64_t>(1, WidthOf(tensor) * SizeOf(tensor.dtype));
-    int64_t step = std::max(kPackRows, kPieceBytes / row_bytes / kPackRows * kPackRows);
-    if (fill.kind == WeightFill::Kind::kPackTransposed) step = std::max<int64_t>(rows, 1);
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      pieces.push_back({&fill, begin, std::min(rows, begin + step)});
+    if (!KeepsForm(fill)) {
+      cut(fill, 0, RowsOf(fill));
+      continue;
+    }
+    int64_t begin = 0;  // no piece holds rows of two parts
+    for (const MatrixPart& part : fill.parts) {
+      cut(fill, begin, begin + part.rows);
+      begin += part.rows;
     }
   }
   return pieces;
@@ -79,16 +101,27 @@ class Packer {
     if (fill.kind == WeightFill::Kind::kRows && fill.rows.dtype == part.tensor.dtype) {
       return source_.Read(part.tensor, part.row + at, fill.rows.rows(begin, rows));
     }
+    const PackedMatrix& to = fill.matrix;
+    void* data = const_cast<void*>(to.data);
+    if (KeepsForm(fill)) {
+      BT_RETURN_IF_ERROR(source_.ReadStored(part.tensor, part.row + at, rows, stored_));
+      ops_.pack_rows(to.form, data, to.n, to.k, begin,
+                     {.form = to.form,
+                      .rows = rows,
+                      .k = to.k,
+                      .values = stored_.values.data(),
+                      .scales = stored_.scales.data(),
+                      .bias = stored_.bias.empty() ? nullptr : stored_.bias.data()});
+      return {};
+    }
     const TensorView read = Staging(read_, part.tensor.dtype, rows, WidthOf(part.tensor));
     BT_RETURN_IF_ERROR(source_.Read(part.tensor, part.row + at, read));
-    const PackedMatrix& to = fill.matrix;
     switch (fill.kind) {
       case WeightFill::Kind::kPack:
-        ops_.pack_rows(to.form, const_cast<void*>(to.data), to.n, to.k, begin, RowsOf(read));
+        ops_.pack_rows(to.form, data, to.n, to.k, begin, RowsOf(read));
         break;
       case WeightFill::Kind::kPackTransposed:
-        ops_.pack_rows(to.form, const_cast<void*>(to.data), to.n, to.k, 0,
-                       RowsOf(Transposed(read)));
+        ops_.pack_rows(to.form, data, to.n, to.k, 0, RowsOf(Transposed(read)));
         break;
       case WeightFill::Kind::kRows:
         Convert(fill.rows.rows(begin, rows), read);
@@ -132,6 +165,7 @@ class Packer {
   const WeightSource& source_;
   const OpsTable& ops_;
   std::vector<char> read_, transposed_;
+  StoredBytes stored_;
 };
 
 // What the threads share.

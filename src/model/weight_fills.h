@@ -23,7 +23,7 @@ struct MatrixPart {
 // What a place is filled with.
 struct WeightFill {
   enum class Kind : uint8_t {
-    kPack,            // `parts`, packed into `matrix`
+    kPack,            // `parts`, packed into `matrix`; a form that is not plain is theirs as well
     kPackTransposed,  // the transpose of the only part, packed into `matrix`
     kRows,            // the only part, converted to `rows`, row-major
   };

@@ -144,6 +144,11 @@ Status Checkpoint::ReadBytes(const SourceTensor& tensor,
   return {};
 }
 
+std::string Checkpoint::FileOf(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? "" : files_[tensors_[found->second].file].path;
+}
+
 std::vector<CheckpointTensor> Checkpoint::tensors() const {
   std::vector<CheckpointTensor> out;
   for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -45,10 +45,11 @@ class Checkpoint final : public WeightSource {
   // All tensors, by file and place in it.
   std::vector<CheckpointTensor> tensors() const;
 
+  // The path of the file that holds a tensor by its canonical name; empty: none does.
+  std::string FileOf(std::string_view name) const;
+
   size_t num_tensors() const { return tensors_.size(); }
-  // Tensors that nobody asked for, counted by kind: numbers in the name become "*". Left out are
-  // what is never used: rotary frequencies, KV scales, and layers from `layers` on.
-  std::map<std::string, int64_t> UnusedKinds(int64_t layers) const;
+  std::map<std::string, int64_t> UnusedKinds(int64_t layers) const override;
 
  private:
   struct File {

@@ -1,8 +1,42 @@
 #include "weights/dummy_source.h"
 
 #include <cmath>
+#include <cstring>
+
+#include "weights/quant/form_tensors.h"
+#include "weights/tensor_names.h"
 
 namespace baltoro {
+namespace {
+
+// Activations after a norm are of size 1; these constants of the static form hold 4 of them.
+constexpr float kInputScale = 4.0f / 127, kInputOffset = 3;
+
+// The root of the mean square of evenly drawn codes.
+double SizeOfCodes(WeightForm form) {
+  switch (form) {
+    case WeightForm::kFp8Block:
+      return 107.5;  // of all bytes that are numbers
+    case WeightForm::kInt8:
+    case WeightForm::kInt8Static:
+      return 73.9;  // of -128 to 127
+    case WeightForm::kInt4Group:
+    case WeightForm::kInt4:
+      return 4.64;  // of -8 to 7
+    case WeightForm::kF32:
+    case WeightForm::kBf16:
+      break;
+  }
+  BT_CHECK(false);
+}
+
+template <typename T>
+void Fill(std::vector<char>& bytes, int64_t count, T value) {
+  bytes.resize(static_cast<size_t>(count) * sizeof(T));
+  for (int64_t i = 0; i < count; ++i) std::memcpy(&bytes[i * sizeof(T)], &value, sizeof(T));
+}
+
+}  // namespace
 
 uint32_t HashStream(std::string_view name, uint64_t seed) {
   uint32_t hash = 2166136261u;
@@ -37,6 +71,73 @@ Status DummySource::Read(const SourceTensor& tensor, int64_t row, TensorView out
     const auto bits =
         std::bit_cast<uint32_t>(HashUniform(seed, first + static_cast<uint32_t>(i)) * scale);
     to[i].bits = static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  }
+  return {};
+}
+
+WeightForm DummySource::FormOf(const SourceTensor& tensor) const {
+  const std::string_view module = ModuleOf(tensor.name);
+  return forms_ && IsProjection(module) ? forms_(module) : WeightForm::kBf16;
+}
+
+Result<StoredMatrix> DummySource::StoredAs(const SourceTensor& tensor) const {
+  const WeightForm form = FormOf(tensor);
+  if (!IsPlain(form)) {
+    BT_CHECK(tensor.shape.size() == 2);
+    const Status fits =
+        CheckShape(form, {.outputs = tensor.shape[0], .inputs = tensor.shape[1], .slices = 1});
+    if (!fits.ok()) return InvalidArgument(tensor.name + ": " + fits.message());
+  }
+  if (form != WeightForm::kInt8Static) return StoredMatrix{.form = form};
+  return StoredMatrix{.form = form, .input_scale = kInputScale, .input_offset = kInputOffset};
+}
+
+Status DummySource::ReadStored(const SourceTensor& tensor,
+                               int64_t row,
+                               int64_t rows,
+                               StoredBytes& out) const {
+  const WeightForm form = FormOf(tensor);
+  const int64_t k = tensor.shape[1];
+  const bool halved = form == WeightForm::kInt4Group || form == WeightForm::kInt4;
+  const int64_t per_byte = halved ? 2 : 1;
+  const int64_t bytes = (rows * k + per_byte - 1) / per_byte;
+  // Whole words of the stream, from the one that holds the first byte on.
+  const auto seed = static_cast<uint32_t>(tensor.handle);
+  const int64_t first = row * k / per_byte / 4;
+  const int64_t skip = row * k / per_byte % 4;
+  out.values.resize(static_cast<size_t>((skip + bytes + 3) / 4 * 4));
+  for (int64_t i = 0; i < std::ssize(out.values) / 4; ++i) {
+    uint32_t word = MixBits(MixBits(static_cast<uint32_t>(first + i)) + seed);
+    if (form == WeightForm::kFp8Block) {
+      // Bytes of 0x7F and 0xFF are not numbers: their lowest bit goes.
+      const uint32_t ones = ((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
+      word &= ~(ones >> 7);
+    }
+    std::memcpy(&out.values[i * 4], &word, sizeof(word));
+  }
+  out.values.erase(out.values.begin(), out.values.begin() + skip);
+  out.values.resize(static_cast<size_t>(bytes));
+
+  const double scale = 1 / (SizeOfCodes(form) * std::sqrt(static_cast<double>(k)));
+  const auto narrow = static_cast<float>(scale);
+  out.bias.clear();
+  switch (form) {
+    case WeightForm::kFp8Block:
+      Fill(out.scales, (rows + 127) / 128 * ((k + 127) / 128), narrow);
+      break;
+    case WeightForm::kInt4Group:
+      Fill(out.scales, rows * ((k + 31) / 32), ToBf16(narrow));
+      break;
+    case WeightForm::kInt8Static:
+      Fill(out.scales, rows, narrow * kInputScale);
+      for (int64_t r = 0; r < rows; ++r) {
+        int32_t sum = 0;
+        for (int64_t i = 0; i < k; ++i) sum += static_cast<int8_t>(out.values[r * k + i]);
+        out.bias.push_back(-static_cast<int32_t>(kInputOffset) * sum);
+      }
+      break;
+    default:
+      Fill(out.scales, rows, narrow);
   }
   return {};
 }

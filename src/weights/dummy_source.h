@@ -5,6 +5,7 @@
 // number of threads.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -31,17 +32,31 @@ constexpr float HashUniform(uint32_t seed, uint32_t index) {
 // The stream of a name: FNV-1a of its bytes, mixed with the seed.
 uint32_t HashStream(std::string_view name, uint64_t seed);
 
+// The form that the matrix of a projection is to have, by its module's canonical name.
+using FormOfModule = std::function<WeightForm(std::string_view module)>;
+
 class DummySource final : public WeightSource {
  public:
-  explicit DummySource(uint64_t seed) : seed_(seed) {}
+  // Without `forms` every matrix is plain. A quantised matrix has codes of its own, of the same
+  // variance: they are not those of the plain one, which Read gives.
+  explicit DummySource(uint64_t seed, FormOfModule forms = nullptr)
+      : seed_(seed), forms_(std::move(forms)) {}
 
   std::optional<SourceTensor> Find(std::string_view name,
                                    const std::vector<int64_t>& wanted) override;
   Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
+  Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const override;
+  Status ReadStored(const SourceTensor& tensor,
+                    int64_t row,
+                    int64_t rows,
+                    StoredBytes& out) const override;
   std::string description() const override { return "dummy weights"; }
 
  private:
+  WeightForm FormOf(const SourceTensor& tensor) const;
+
   uint64_t seed_;
+  FormOfModule forms_;
 };
 
 }  // namespace baltoro

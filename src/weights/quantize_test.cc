@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "support/support.h"
-#include "weights/decoded_source.h"
+#include "weights/checkpoint_source.h"
 
 namespace baltoro {
 namespace {
@@ -43,7 +43,7 @@ std::string BytesOf(Checkpoint& checkpoint, const std::string& name) {
   return out;
 }
 
-std::vector<float> Decoded(DecodedSource& source, const std::string& name) {
+std::vector<float> Decoded(CheckpointSource& source, const std::string& name) {
   const auto tensor = source.Find(name, {});
   if (!tensor || tensor->dtype != DType::kF32) {
     ADD_FAILURE() << name;
@@ -72,7 +72,7 @@ class QuantizeTest : public ::testing::Test {
     std::map<TensorRole, WeightForm> forms;
     Checkpoint before = Checkpoint::Open(kPocket).value();
     Checkpoint after = Checkpoint::Open(dir).value();
-    auto decoded = DecodedSource::Open(dir);
+    auto decoded = CheckpointSource::Open(dir);
     EXPECT_TRUE(decoded.ok()) << decoded.status().message();
     for (const CheckpointTensor& each : before.tensors()) {
       const std::string& name = each.tensor.name;
@@ -82,7 +82,7 @@ class QuantizeTest : public ::testing::Test {
         continue;
       }
       EXPECT_EQ(found->shape, each.tensor.shape) << name;
-      const WeightForm form = decoded.value()->FormOf(*found);
+      const WeightForm form = decoded.value()->StoredAs(*found).value().form;
       if (IsProjection(ModuleOf(name))) forms[RoleOf(name)] = form;
       const std::string original = BytesOf(before, name);
       if (form == WeightForm::kBf16) {
@@ -135,7 +135,7 @@ TEST_F(QuantizeTest, Int4HoldsTheExpertsAloneAndWhatTheLibraryWouldWrite) {
   EXPECT_EQ(config["config_groups"]["group_0"]["weights"]["group_size"], 32);
 
   Checkpoint after = Checkpoint::Open(to_).value();
-  auto decoded = DecodedSource::Open(to_).value();
+  auto decoded = CheckpointSource::Open(to_).value();
   const Json golden = ReadJsonFile("tests/golden/quant.json").value();
   ASSERT_FALSE(golden["pocket"].empty());
   for (const Json& c : golden["pocket"]) {
@@ -183,7 +183,7 @@ TEST_F(QuantizeTest, W4A8IsDescribedByItsFileAndNotByTheConfiguration) {
 TEST_F(QuantizeTest, ErrorsOfTheSummaryAreThoseOfTheFiles) {
   const QuantizeSummary made = Make(to_, QuantFormat::kInt4);
   Checkpoint before = Checkpoint::Open(kPocket).value();
-  auto decoded = DecodedSource::Open(to_).value();
+  auto decoded = CheckpointSource::Open(to_).value();
   double wrong = 0, sum = 0;
   int64_t matrices = 0;
   for (const CheckpointTensor& each : before.tensors()) {
@@ -207,7 +207,7 @@ TEST_F(QuantizeTest, ErrorsOfTheSummaryAreThoseOfTheFiles) {
 
 TEST_F(QuantizeTest, RowsAreReadFromAnyPlace) {
   Make(to_, QuantFormat::kW4A8);
-  auto source = DecodedSource::Open(to_).value();
+  auto source = CheckpointSource::Open(to_).value();
   const auto tensor = source->Find(kExpert + ".weight", {});
   const std::vector<float> whole = Decoded(*source, kExpert + ".weight");
   std::vector<float> some(5 * 128);
@@ -334,7 +334,7 @@ TEST_F(QuantizeTest, ADescriptionThatContradictsTheTensorsIsToldWhenTheyAreRead)
   Json types = ReadJsonFile(path).value();
   types["language_model." + kExpert + ".weight"] = "W8A8_DYNAMIC";
   std::ofstream(path) << types.dump();
-  auto source = DecodedSource::Open(to_).value();
+  auto source = CheckpointSource::Open(to_).value();
   const auto tensor = source->Find(kExpert + ".weight", {});
   std::vector<float> out(128);
   EXPECT_THAT(source->Read(*tensor, 0, TensorView(out.data(), DType::kF32, {1, 128})).message(),

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor_view.h"
+#include "tensor/weight_form.h"
 
 namespace baltoro {
 
@@ -26,6 +28,20 @@ struct SourceTensor {
   uint64_t handle = 0;  // of the source
 };
 
+// How a source stores a matrix.
+struct StoredMatrix {
+  WeightForm form = WeightForm::kBf16;
+  float input_scale = 1, input_offset = 0;  // kInt8Static: of the activations
+};
+
+// Whole rows of a matrix in a quantised form, as files hold them (model-family §3); the arrays are
+// those that a backend packs from.
+struct StoredBytes {
+  std::vector<char> values;
+  std::vector<char> scales;
+  std::vector<int32_t> bias;  // kInt8Static
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
@@ -35,9 +51,24 @@ class WeightSource {
   virtual std::optional<SourceTensor> Find(std::string_view name,
                                            const std::vector<int64_t>& wanted) = 0;
 
-  // Reads rows [row, row + out.dim(0)) of a found tensor, as stored, into `out` [rows, width],
-  // which is contiguous and has the tensor's type; a vector counts as one row. Any thread.
+  // Reads rows [row, row + out.dim(0)) of a found tensor into `out` [rows, width], which is
+  // contiguous and has the tensor's type; a vector counts as one row. What is stored in a quantised
+  // form is read as the numbers that it stands for. Any thread.
   virtual Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const = 0;
+
+  // How a found matrix is stored; the error says what does not fit together. One thread.
+  virtual Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const;
+
+  // Rows [row, row + rows) of a found matrix in the form that StoredAs told, which is no plain one.
+  // `row` is a multiple of 128, and `rows` too unless they are the last ones. Any thread.
+  virtual Status ReadStored(const SourceTensor& tensor,
+                            int64_t row,
+                            int64_t rows,
+                            StoredBytes& out) const;
+
+  // Tensors that nobody has asked for, counted by kind: numbers in the name become "*". Left out
+  // are what is never used: rotary frequencies, KV scales, and layers from `layers` on.
+  virtual std::map<std::string, int64_t> UnusedKinds(int64_t layers) const;
 
   // For messages: the folder, or "dummy weights".
   virtual std::string description() const = 0;

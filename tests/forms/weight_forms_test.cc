@@ -10,7 +10,7 @@
 #include "ops/thread_pool.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
-#include "weights/decoded_source.h"
+#include "weights/checkpoint_source.h"
 #include "weights/quantize.h"
 
 namespace baltoro {
@@ -78,8 +78,8 @@ TEST_P(WeightFormsTest, TheModelSaysNearlyTheSame) {
   options.format = c.format;
   const std::string made = dir_.path() + "/made";
   ASSERT_TRUE(QuantizeCheckpoint(kModel, made, options).ok());
-  auto plain = DecodedSource::Open(kModel).value();
-  auto decoded = DecodedSource::Open(made).value();
+  auto plain = CheckpointSource::Open(kModel).value();
+  auto decoded = CheckpointSource::Open(made).value();
   config_.positions_max = 8192;
   const auto before = Load(*plain), after = Load(*decoded);
 

@@ -26,16 +26,6 @@ const T* As(const std::vector<char>& bytes) {
   return reinterpret_cast<const T*>(bytes.data());
 }
 
-// Scales of the static form are f32, or f32 bits in the low half of i64 where the model was f16.
-std::vector<float> ProductScales(const std::vector<char>& bytes, int64_t outputs) {
-  std::vector<float> out(static_cast<size_t>(outputs));
-  if (out.empty()) return out;
-  const size_t each = bytes.size() / static_cast<size_t>(outputs);
-  for (int64_t i = 0; i < outputs; ++i)
-    std::memcpy(&out[i], bytes.data() + i * each, sizeof(float));
-  return out;
-}
-
 }  // namespace
 
 MatrixShape ShapeOfProjection(std::string_view module, int64_t outputs, int64_t inputs) {
@@ -76,8 +66,8 @@ std::vector<FormTensor> TensorsOfForm(WeightForm form, const MatrixShape& shape)
       return {{"weight", DType::kI8, {out, in}},
               {"deq_scale", DType::kF32, {out}, 0},
               {"input_scale", DType::kF32, {1}, 0},
-              {"input_offset", DType::kF32, {1}, 0, true},
-              {"quant_bias", DType::kI32, {out}, 0, true}};
+              {"input_offset", DType::kF32, {1}, 0},
+              {"quant_bias", DType::kI32, {out}, 0}};
     case WeightForm::kInt8:
       return {{"weight", DType::kI8, {out, in}},
               {"weight_scale", DType::kF32, {out, 1}},
@@ -89,6 +79,18 @@ std::vector<FormTensor> TensorsOfForm(WeightForm form, const MatrixShape& shape)
               {"scale_bias", DType::kF32, {out, shape.slices}, 1, true}};
   }
   return {};
+}
+
+std::vector<char> ProductScales(const std::vector<char>& deq_scale,
+                                int64_t outputs,
+                                int64_t row,
+                                int64_t rows) {
+  const size_t each = outputs == 0 ? 0 : deq_scale.size() / static_cast<size_t>(outputs);
+  std::vector<char> out(static_cast<size_t>(rows) * sizeof(float));
+  for (int64_t i = 0; i < rows; ++i) {
+    std::memcpy(out.data() + i * sizeof(float), deq_scale.data() + (row + i) * each, sizeof(float));
+  }
+  return out;
 }
 
 Status CheckShape(WeightForm form, const MatrixShape& shape) {
@@ -166,9 +168,9 @@ void DecodeRows(WeightForm form,
       DecodeInt4Group(As<uint32_t>(parts[0]), As<Bf16>(parts[1]), rows, inputs, out);
       break;
     case WeightForm::kInt8Static: {
-      const std::vector<float> scales = ProductScales(parts[1], shape.outputs);
-      DecodeInt8Static(As<int8_t>(parts[0]), scales.data() + row, *As<float>(parts[2]), rows,
-                       inputs, out);
+      const std::vector<char> scales = ProductScales(parts[1], shape.outputs, row, rows);
+      DecodeInt8Static(As<int8_t>(parts[0]), As<float>(scales), *As<float>(parts[2]), rows, inputs,
+                       out);
       break;
     }
     case WeightForm::kInt8:

@@ -40,6 +40,13 @@ std::vector<FormTensor> TensorsOfForm(WeightForm form, const MatrixShape& shape)
 // Why a matrix of this shape cannot be stored in a form.
 Status CheckShape(WeightForm form, const MatrixShape& shape);
 
+// The f32 scales of matrix rows [row, row + rows) in the bytes of a whole deq_scale: f32, or f32
+// bits in the low half of i64 where the model was f16.
+std::vector<char> ProductScales(const std::vector<char>& deq_scale,
+                                int64_t outputs,
+                                int64_t row,
+                                int64_t rows);
+
 // Encodes `rows` rows that start at a multiple of kEncodeRows. parts[i] becomes the bytes that they
 // take in tensor i; `in` is bf16 and finite. Not for kInt8Static, which wants activations seen.
 inline constexpr int64_t kEncodeRows = 128;

@@ -30,6 +30,8 @@ class QuantizationClaim {
   std::optional<WeightForm> FormOf(const std::string& stored_module,
                                    std::string_view canonical_module) const;
   const char* source() const;  // "config.json" or the description's name
+  // As --quantization calls it: "fp8", "compressed-tensors", "ascend"; empty: nothing is claimed.
+  std::string_view method() const;
 
  private:
   struct Pattern;

@@ -1,4 +1,4 @@
-#include "inspect/quantization_claim.h"
+#include "weights/quantization_claim.h"
 
 #include <fmt/format.h>
 #include <regex.h>
@@ -150,6 +150,12 @@ std::optional<WeightForm> QuantizationClaim::FormOf(const std::string& stored_mo
     if (pattern.Matches(stored_module)) return WeightForm::kBf16;
   }
   return claimed_;
+}
+
+std::string_view QuantizationClaim::method() const {
+  if (!description_.forms.empty()) return "ascend";
+  if (claimed_ == WeightForm::kFp8Block) return "fp8";
+  return claimed_ == WeightForm::kInt4Group ? "compressed-tensors" : "";
 }
 
 const char* QuantizationClaim::source() const {

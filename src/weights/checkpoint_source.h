@@ -1,0 +1,70 @@
+#pragma once
+
+// A checkpoint folder as a source of matrices in whatever form: "X.weight" is found whether its
+// tensors are plain or quantised, and read as the numbers that they stand for, in f32, or as it is
+// stored. What is not quantised is passed on as it is.
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "weights/checkpoint.h"
+#include "weights/quant/stored_form.h"
+#include "weights/quant_description.h"
+
+namespace baltoro {
+
+class CheckpointSource final : public WeightSource {
+ public:
+  // Opens a folder as Checkpoint does, and its description where there is one.
+  static Result<std::unique_ptr<CheckpointSource>> Open(const std::string& dir);
+
+  // What does not fit together (a missing scale, a description that says another form) is told by
+  // StoredAs, and by Read.
+  std::optional<SourceTensor> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) override;
+  Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
+  Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const override;
+  Status ReadStored(const SourceTensor& tensor,
+                    int64_t row,
+                    int64_t rows,
+                    StoredBytes& out) const override;
+  std::map<std::string, int64_t> UnusedKinds(int64_t layers) const override {
+    return checkpoint_.UnusedKinds(layers);
+  }
+  std::string description() const override { return checkpoint_.description(); }
+
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+  // Empty where the folder has none.
+  const QuantDescription& quant_description() const { return description_; }
+
+ private:
+  struct Matrix {
+    std::string name;
+    StoredForm stored;
+    SourceTensor plain;  // of kBf16
+    std::vector<FormTensor> forms;
+    std::vector<std::optional<SourceTensor>> parts;  // of each form tensor
+    Status problem;
+  };
+
+  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  Matrix FindMatrix(const std::string& module);
+  Status CheckDescription(const std::string& module, const StoredForm& stored) const;
+  Status CheckStatedShape(const Matrix& matrix) const;
+  Status CheckZeros(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
+  const Matrix& MatrixOf(const SourceTensor& tensor) const;
+  Status ProblemOf(const Matrix& matrix) const;
+  // What matrix rows [row, row + rows) take in a part; all of it, where that does not lie along
+  // rows.
+  Status ReadPart(
+      const Matrix& matrix, size_t part, int64_t row, int64_t rows, std::vector<char>& out) const;
+
+  Checkpoint checkpoint_;
+  QuantDescription description_;                         // empty: none
+  std::vector<Matrix> matrices_;                         // SourceTensor::handle is the place in it
+  std::unordered_map<std::string, SourceTensor> found_;  // by the name that was asked for
+};
+
+}  // namespace baltoro

@@ -1,0 +1,159 @@
+#include "weights/open_weights.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "weights/checkpoint_source.h"
+#include "weights/dummy_source.h"
+#include "weights/quantization_claim.h"
+#include "weights/tensor_names.h"
+
+namespace baltoro {
+namespace {
+
+Result<QuantizationClaim> ReadClaim(const std::string& dir) {
+  Json config;
+  if (FileExists(dir + "/config.json")) {
+    BT_ASSIGN_OR_RETURN(config, ReadJsonFile(dir + "/config.json"));
+  }
+  BT_ASSIGN_OR_RETURN(QuantDescription description, ReadQuantDescription(dir));
+  auto claim = QuantizationClaim::Read(config, std::move(description));
+  if (!claim.ok()) return InvalidArgument(dir + "/config.json: " + claim.status().message());
+  return claim;
+}
+
+bool IsGiven(const std::string& quantization) {
+  return !quantization.empty() && quantization != "auto";
+}
+
+Status CheckName(const std::string& quantization) {
+  for (const char* known : {"fp8", "compressed-tensors", "ascend", "none"}) {
+    if (quantization == known) return {};
+  }
+  return InvalidArgument(fmt::format(
+      "--quantization is {}; known are fp8, compressed-tensors, ascend and none", quantization));
+}
+
+// `said` is the method that the files tell, empty for none; `where` is the file.
+Status CheckChoice(const std::string& quantization,
+                   std::string_view said,
+                   const std::string& where) {
+  if (quantization == (said.empty() ? "none" : said)) return {};
+  if (said.empty()) {
+    return InvalidArgument(
+        fmt::format("--quantization is {}, but the weights of {} are not quantised; `baltoro "
+                    "quantize` writes a quantised checkpoint",
+                    quantization, where));
+  }
+  return InvalidArgument(
+      fmt::format("--quantization is {}, but {} says {}", quantization, where, said));
+}
+
+// The method that tensors tell where no other file does.
+std::string_view MethodOfTensors(const Checkpoint& checkpoint) {
+  for (const CheckpointTensor& each : checkpoint.tensors()) {
+    const std::string_view parameter = ParameterOf(each.tensor.name);
+    if (parameter == "weight_packed") return "compressed-tensors";
+    if (parameter == "weight_scale_inv") return "fp8";
+  }
+  return "";
+}
+
+// A configuration that tells another form than the tensors have is worth a line, no more: it often
+// leaves out an exception.
+void CompareWithTensors(const QuantizationClaim& claim, CheckpointSource& source) {
+  if (claim.method().empty() || claim.method() == "ascend") return;  // the source compares those
+  int64_t count = 0;
+  std::string first;
+  for (const CheckpointTensor& each : source.checkpoint().tensors()) {
+    const std::string module(ModuleOf(each.tensor.name));
+    const std::string_view parameter = ParameterOf(each.tensor.name);
+    if (!IsProjection(module) || (parameter != "weight" && parameter != "weight_packed")) continue;
+    const auto tensor = source.Find(module + ".weight", each.tensor.shape);
+    if (!tensor) continue;
+    const auto stored = source.StoredAs(*tensor);
+    if (!stored.ok()) continue;  // told when it is loaded
+    const std::string stored_module(ModuleOf(each.stored_name));
+    const auto said = claim.FormOf(stored_module, module);
+    const bool same =
+        said && (*said == stored.value().form || (IsPlain(*said) && IsPlain(stored.value().form)));
+    if (!said || same) continue;
+    if (count++ == 0) {
+      first = fmt::format("{} is {}, not {}", stored_module, WeightFormName(stored.value().form),
+                          WeightFormName(*said));
+    }
+  }
+  if (count == 0) return;
+  BT_LOG(Warning, "{}/{}: {} matrices are not stored as it says ({}); their tensors are believed",
+         source.description(), claim.source(), count, first);
+}
+
+Result<std::unique_ptr<WeightSource>> OpenFiles(const std::string& dir,
+                                                const WeightChoice& choice,
+                                                const QuantizationClaim& claim) {
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source, CheckpointSource::Open(dir));
+  if (IsGiven(choice.quantization)) {
+    std::string_view said = claim.method();
+    std::string where = said.empty() ? dir : dir + "/" + claim.source();
+    if (said.empty()) said = MethodOfTensors(source->checkpoint());
+    BT_RETURN_IF_ERROR(CheckChoice(choice.quantization, said, where));
+  }
+  CompareWithTensors(claim, *source);
+  return std::unique_ptr<WeightSource>(std::move(source));
+}
+
+// What the public checkpoints of a method quantise, as the recipes of model-family §3 have it.
+WeightForm UsualForm(std::string_view method, std::string_view module) {
+  const TensorRole role = RoleOf(module);
+  if (method == "fp8") return WeightForm::kFp8Block;
+  if (method == "compressed-tensors") {
+    return role == TensorRole::kExperts ? WeightForm::kInt4Group : WeightForm::kBf16;
+  }
+  if (method != "ascend" || role == TensorRole::kKvB) return WeightForm::kBf16;
+  if (role == TensorRole::kAttention) return WeightForm::kInt8Static;
+  return role == TensorRole::kExperts ? WeightForm::kInt4 : WeightForm::kInt8;
+}
+
+Result<std::unique_ptr<WeightSource>> MakeDummy(const std::string& dir,
+                                                const WeightChoice& choice,
+                                                QuantizationClaim claim) {
+  FormOfModule forms;
+  if (!claim.method().empty()) {
+    if (IsGiven(choice.quantization)) {
+      BT_RETURN_IF_ERROR(
+          CheckChoice(choice.quantization, claim.method(), dir + "/" + claim.source()));
+    }
+    // The list of exceptions may name modules with or without a release's prefix.
+    const auto shared = std::make_shared<const QuantizationClaim>(std::move(claim));
+    forms = [shared](std::string_view module) {
+      const std::string name(module);
+      for (const std::string& stored : {name, "language_model." + name}) {
+        const auto said = shared->FormOf(stored, module);
+        if (!said || *said == WeightForm::kBf16) return WeightForm::kBf16;
+      }
+      return *shared->FormOf(name, module);
+    };
+  } else if (IsGiven(choice.quantization)) {
+    forms = [method = choice.quantization](std::string_view module) {
+      return UsualForm(method, module);
+    };
+  }
+  return std::unique_ptr<WeightSource>(
+      std::make_unique<DummySource>(choice.seed, std::move(forms)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WeightSource>> OpenWeights(const std::string& dir,
+                                                  const WeightChoice& choice) {
+  if (IsGiven(choice.quantization)) BT_RETURN_IF_ERROR(CheckName(choice.quantization));
+  BT_ASSIGN_OR_RETURN(QuantizationClaim claim, ReadClaim(dir));
+  if (choice.format == LoadFormat::kDummy) return MakeDummy(dir, choice, std::move(claim));
+  return OpenFiles(dir, choice, claim);
+}
+
+}  // namespace baltoro
