@@ -237,6 +237,36 @@ Result<Dfa> Intersect(const Dfa& left, const Dfa& right, AutomatonBudget& budget
   return Minimise(dfa, budget);
 }
 
+bool SameLanguage(const Dfa& left, const Dfa& right) {
+  if (left.states.size() != right.states.size()) return false;  // both are the smallest ones
+  std::vector<uint32_t> partner(left.states.size(), UINT32_MAX);
+  std::vector<uint32_t> todo = {0};
+  partner[0] = 0;
+  while (!todo.empty()) {
+    const uint32_t at = todo.back();
+    todo.pop_back();
+    const Dfa::State& a = left.states[at];
+    const Dfa::State& b = right.states[partner[at]];
+    if (a.accept != b.accept) return false;
+    size_t i = 0, k = 0;
+    uint32_t next = 0;  // the lowest label that was not compared
+    while (i < a.edges.size() && k < b.edges.size()) {
+      if (std::max(a.edges[i].first, next) != std::max(b.edges[k].first, next)) return false;
+      uint32_t& known = partner[a.edges[i].target];
+      if (known == UINT32_MAX) {
+        known = b.edges[k].target;
+        todo.push_back(a.edges[i].target);
+      }
+      if (known != b.edges[k].target) return false;
+      next = std::min(a.edges[i].last, b.edges[k].last) + 1;
+      if (a.edges[i].last < next) ++i;
+      if (b.edges[k].last < next) ++k;
+    }
+    if (i < a.edges.size() || k < b.edges.size()) return false;
+  }
+  return true;
+}
+
 Result<Dfa> ComplementOfText(const Dfa& dfa, AutomatonBudget& budget) {
   BT_ASSIGN_OR_RETURN(const Dfa character, CharacterDfa(kAllCharacters, budget));
   uint32_t accept = 0;

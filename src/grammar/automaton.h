@@ -64,6 +64,9 @@ Result<Dfa> Intersect(const Dfa& left, const Dfa& right, AutomatonBudget& budget
 // The texts of whole UTF-8 characters that `dfa`, which has no symbols, does not accept.
 Result<Dfa> ComplementOfText(const Dfa& dfa, AutomatonBudget& budget);
 
+// Of automata over bytes.
+bool SameLanguage(const Dfa& left, const Dfa& right);
+
 struct CodePointRange;
 // One character of the ranges, in UTF-8; surrogates are left out.
 Result<Dfa> CharacterDfa(std::span<const CodePointRange> ranges, AutomatonBudget& budget);

@@ -56,6 +56,8 @@ class CompiledGrammar {
     Accept accept = Accept::kNo;
     // Derived: how many more rules must be open at once, at the least, to finish this one.
     uint8_t height = kNever;
+    // Derived, of counters: the repetitions that must yet begin before the rule can end.
+    uint32_t needs = 0;
   };
   using ItemSet = std::array<uint64_t, kItemsMax / 64>;
   struct Rule {
@@ -68,6 +70,7 @@ class CompiledGrammar {
 
     // Derived.
     uint8_t height = kNever;
+    uint32_t needs_max = 0;  // of its states
     bool can_be_empty = false;
     bool leaf = false;        // reads bytes alone, and a byte decides where it goes
     std::bitset<256> follow;  // leaf: bytes that can come after it
@@ -100,6 +103,7 @@ class CompiledGrammar {
 
  private:
   Status Check() const;
+  void DeriveNeeds();
   void DeriveHeights();
   Status DeriveEmptiness(uint32_t* left_recursive);
   std::vector<bool> ReachRegister() const;

@@ -29,6 +29,7 @@ struct ExprNode {
     kAnyOrder,
     kAnd,
     kNot,
+    kOfLength,  // parts: text, repetition of a unit, and perhaps what both must come to
   };
   Kind kind = Kind::kNothing;
   uint8_t first = 0, last = 0;  // kBytes

@@ -23,6 +23,8 @@ struct GrammarBuilder::State {
 
 namespace {
 
+constexpr int64_t kCountedFrom = 8;  // shorter texts have few places
+
 uint32_t Index(GrammarBuilder::Expr expr) {
   return static_cast<uint32_t>(expr);
 }
@@ -165,6 +167,20 @@ GrammarBuilder::Expr GrammarBuilder::And(Expr left, Expr right) {
 
 GrammarBuilder::Expr GrammarBuilder::Not(Expr part) {
   return state_->Add({.kind = Kind::kNot, .parts = {Index(part)}});
+}
+
+GrammarBuilder::Expr GrammarBuilder::OfLength(Expr text, Expr unit, int64_t min, int64_t max) {
+  if (max < std::max<int64_t>(min, 0)) return Nothing();
+  const Expr lengths = Repeat(unit, min, max);
+  if (max < kCountedFrom) return And(text, lengths);
+  return state_->Add({.kind = Kind::kOfLength, .parts = {Index(text), Index(lengths)}});
+}
+
+GrammarBuilder::Expr GrammarBuilder::AsLength(Expr exact, Expr loose, Expr unit, int64_t max) {
+  if (max < kCountedFrom) return exact;
+  const Expr lengths = Repeat(unit, 0, max);
+  return state_->Add(
+      {.kind = Kind::kOfLength, .parts = {Index(loose), Index(lengths), Index(exact)}});
 }
 
 Result<Grammar> GrammarBuilder::Build(Rule start) {

@@ -99,6 +99,13 @@ class GrammarBuilder {
   // Any string of whole characters that `part` does not match; `part` as in And.
   Expr Not(Expr part);
 
+  // The texts of `text` that are `min` to `max` of `unit` one after the other (max is not
+  // kUnbounded), as And(text, Repeat(unit, min, max)) would have it; but counted beside the
+  // automaton of `text` where that comes to the same, so that places differ in a number only.
+  Expr OfLength(Expr text, Expr unit, int64_t min, int64_t max);
+  // `exact`, written as OfLength(loose, unit, 0, max) if that is the same language.
+  Expr AsLength(Expr exact, Expr loose, Expr unit, int64_t max);
+
   // Removes what can never be finished; an empty language is kInvalidArgument ("nothing matches").
   Result<Grammar> Build(Rule start);
 

@@ -22,6 +22,7 @@ constexpr int64_t kInlineSize = 24;         // over this one within a rule becom
 constexpr int64_t kInlineRuleSize = 256;    // a rule up to this, without loops, is no rule
 constexpr int64_t kUnrollSize = 64;         // a repetition over this is counted
 constexpr int64_t kUnrolledMax = 400'000;   // within And and Not
+constexpr int64_t kComparedSize = 2'000;    // of what may be another way to say a length
 constexpr int64_t kRepeatMax = 1'000'000'000;
 constexpr char kTooComplex[] = "the grammar is too complex: its automata take too many steps";
 
@@ -196,6 +197,9 @@ Status GrammarCompiler::Judge(uint32_t index) {
       form.loops = true;  // unknown
       break;
     }
+    case Kind::kOfLength:
+      BT_RETURN_IF_ERROR(JudgeLength(node, form));
+      break;
     case Kind::kRepeat: {
       if (node.max > kRepeatMax || node.min > kRepeatMax) {
         return InvalidArgument("a repetition of more than 1000000000 times is not supported");
@@ -281,6 +285,11 @@ Result<Dfa> GrammarCompiler::MakeDfa(uint32_t expr, Mode mode) {
     jobs_.pop_back();
     const bool never_inline =
         forms_[job.expr].counted || all_.nodes[job.expr].kind == Kind::kAnyOrder;
+    if (mode == Mode::kUnrolled && forms_[job.expr].counted_text && !forms_[job.expr].dfa) {
+      std::vector<Job> others = std::move(jobs_);  // the parts are made on the way
+      BT_ASSIGN_OR_RETURN(forms_[job.expr].dfa, UnrollLength(all_.nodes[job.expr]));
+      jobs_ = std::move(others);
+    }
     if (mode == Mode::kMixed && (never_inline || (!outermost && StandsAlone(job.expr)))) {
       const ExprNode& node = all_.nodes[job.expr];
       const uint32_t rule =
@@ -371,6 +380,10 @@ Status GrammarCompiler::EmitNode(Nfa& nfa, uint32_t expr, uint32_t from, uint32_
       edge(label, label);
       break;
     }
+    case Kind::kOfLength:
+      BT_CHECK(node.parts.size() > 2);  // else it has an automaton, or stands alone
+      jobs_.push_back({node.parts[2], from, to});
+      break;
     case Kind::kCodePoints:
     case Kind::kAutomaton:
     case Kind::kAnd:
@@ -412,7 +425,9 @@ Status GrammarCompiler::CompileRule(uint32_t index) {
   const Form& form = forms_[body];
   const ExprNode& node = all_.nodes[body];
   TempRule made;  // rules_ may grow meanwhile
-  if (form.counted) {
+  if (form.counted_text) {
+    CompileCountedText(made, all_.nodes[node.parts[1]], *form.counted_text);
+  } else if (form.counted) {
     BT_RETURN_IF_ERROR(CompileCounter(made, node));
   } else if (node.kind == Kind::kAnyOrder) {
     BT_RETURN_IF_ERROR(CompileAnyOrder(made, node));
@@ -442,6 +457,67 @@ Status GrammarCompiler::CompileCounter(TempRule& out, const ExprNode& node) {
   const uint32_t hubs[] = {0};
   AppendFragment(out, dfa, hubs, 0, Action::kCount, 0);
   return {};
+}
+
+Status GrammarCompiler::JudgeLength(const ExprNode& node, Form& form) {
+  if (!form.pure) {
+    return InvalidArgument("a length is that of a regular expression: no rules, no tokens");
+  }
+  const Form* exact = node.parts.size() > 2 ? &forms_[node.parts[2]] : nullptr;
+  std::optional<CountedText> text;
+  const ExprNode& repeat = all_.nodes[node.parts[1]];
+  if (exact == nullptr || exact->full <= kComparedSize) {
+    BT_ASSIGN_OR_RETURN(const Dfa whole, MakeDfa(node.parts[0], Mode::kUnrolled));
+    BT_ASSIGN_OR_RETURN(const Dfa unit, MakeDfa(repeat.parts[0], Mode::kUnrolled));
+    BT_ASSIGN_OR_RETURN(text, CountUnits(whole, unit, repeat.min, repeat.max, budget_));
+  }
+  if (exact != nullptr && text) {
+    BT_ASSIGN_OR_RETURN(const Dfa meant, MakeDfa(node.parts[2], Mode::kUnrolled));
+    BT_ASSIGN_OR_RETURN(const Dfa loose, MakeDfa(node.parts[0], Mode::kUnrolled));
+    BT_ASSIGN_OR_RETURN(const Dfa lengths, MakeDfa(node.parts[1], Mode::kUnrolled));
+    BT_ASSIGN_OR_RETURN(const Dfa made, Intersect(loose, lengths, budget_));
+    if (!SameLanguage(meant, made)) text.reset();
+  }
+  if (exact != nullptr && !text) {  // stands for its last part
+    form.regular = exact->regular;
+    form.loops = exact->loops;
+    form.full = exact->full;
+    return {};
+  }
+  if (text && !text->states.empty()) {
+    form.regular = false;
+    form.counted = true;
+    form.loops = true;
+    form.counted_text = std::make_shared<const CountedText>(std::move(*text));
+    return {};
+  }
+  BT_ASSIGN_OR_RETURN(form.dfa, UnrollLength(node));
+  form.regular = true;
+  form.loops = true;
+  return {};
+}
+
+Result<Dfa> GrammarCompiler::UnrollLength(const ExprNode& node) {
+  if (node.parts.size() > 2) return MakeDfa(node.parts[2], Mode::kUnrolled);
+  BT_ASSIGN_OR_RETURN(const Dfa text, MakeDfa(node.parts[0], Mode::kUnrolled));
+  BT_ASSIGN_OR_RETURN(const Dfa lengths, MakeDfa(node.parts[1], Mode::kUnrolled));
+  return Intersect(text, lengths, budget_);
+}
+
+void GrammarCompiler::CompileCountedText(TempRule& out,
+                                         const ExprNode& repeat,
+                                         const CountedText& text) {
+  out.rule.kind = RuleKind::kCounter;
+  out.rule.min = repeat.min <= text.least ? 0 : repeat.min;
+  out.rule.max = repeat.max;
+  for (const CountedText::State& state : text.states) {
+    TempState& copy = out.states.emplace_back();
+    copy.accept = state.accept ? Accept::kRegister : Accept::kNo;
+    const Action action = state.between_units ? Action::kCount : Action::kNone;
+    for (const LabelEdge& edge : state.edges) {
+      copy.edges.push_back({.edge = edge, .action = action});
+    }
+  }
 }
 
 Status GrammarCompiler::CompileAnyOrder(TempRule& out, const ExprNode& node) {

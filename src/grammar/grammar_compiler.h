@@ -2,6 +2,7 @@
 
 // Expressions to automata: what has no calls becomes one automaton, what has is cut into rules.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 
 #include "grammar/automaton.h"
 #include "grammar/compiled_grammar.h"
+#include "grammar/counted_text.h"
 #include "grammar/expressions.h"
 
 namespace baltoro {
@@ -32,6 +34,8 @@ class GrammarCompiler {
     int64_t full = 0;      // the same with everything unrolled
     int64_t uses = 0;
     std::optional<Dfa> dfa;  // of characters, And and Not
+    // OfLength that is counted: the text beside the unit, see CountedText.
+    std::shared_ptr<const CountedText> counted_text{};
   };
   struct TempEdge {
     LabelEdge edge{};
@@ -66,6 +70,10 @@ class GrammarCompiler {
   uint32_t RuleOfExpr(uint32_t expr);
   Status CompileRule(uint32_t index);
   Status CompileCounter(TempRule& out, const ExprNode& node);
+  Status JudgeLength(const ExprNode& node, Form& form);
+  // What OfLength means, without counting.
+  Result<Dfa> UnrollLength(const ExprNode& node);
+  static void CompileCountedText(TempRule& out, const ExprNode& repeat, const CountedText& text);
   Status CompileAnyOrder(TempRule& out, const ExprNode& node);
   static void AppendFragment(TempRule& out,
                              const Dfa& dfa,

@@ -120,7 +120,10 @@ class HeightFinder {
   void LookAtRegister(uint32_t index) {
     Rule& rule = g_.rules[index];
     if (rule.height != CompiledGrammar::kNever) return;
-    if (rule.kind == RuleKind::kCounter && (rule.min == 0 || counted_[index])) FinishRule(index);
+    if (rule.kind == RuleKind::kCounter && (rule.min == 0 || counted_[index]) &&
+        (rule.max < 0 || g_.states[rule.first_state].needs <= rule.max)) {
+      FinishRule(index);
+    }
     if (rule.kind != RuleKind::kItems) return;
     int64_t there = 0, required = 0;
     for (uint32_t item = 0; item < rule.members; ++item) {
@@ -176,6 +179,7 @@ Status CompiledGrammar::Derive(uint32_t* left_recursive, CompileBudget* budget) 
       for (int byte = edge.first; byte <= edge.last; ++byte) state_bytes[state].set(byte);
     }
   }
+  DeriveNeeds();
   DeriveHeights();
   if (rules[0].height == kNever) {
     return InvalidArgument(
@@ -204,6 +208,46 @@ Status CompiledGrammar::Derive(uint32_t* left_recursive, CompileBudget* budget) 
   }
   hash = all.key();
   return {};
+}
+
+void CompiledGrammar::DeriveNeeds() {
+  constexpr uint32_t kFar = UINT32_MAX / 2;
+  for (uint32_t index = 0; index < rules.size(); ++index) {
+    Rule& rule = rules[index];
+    rule.needs_max = 0;
+    if (rule.kind != RuleKind::kCounter) continue;
+    const uint32_t first = rule.first_state;
+    const uint32_t end = index + 1 < rules.size() ? rules[index + 1].first_state
+                                                  : static_cast<uint32_t>(states.size() - 1);
+    std::vector<std::vector<std::pair<uint32_t, uint32_t>>> into(end - first);  // from, count
+    std::deque<uint32_t> todo;
+    for (uint32_t state = first; state < end; ++state) {
+      states[state].needs = kFar;
+      for (const Edge& edge : EdgesOf(state)) {
+        into[edge.target - first].emplace_back(state, edge.action == Action::kCount ? 1 : 0);
+      }
+      if (states[state].accept == Accept::kNo) continue;
+      states[state].needs = 0;
+      todo.push_back(state);
+    }
+    while (!todo.empty()) {
+      const uint32_t at = todo.front();
+      todo.pop_front();
+      for (const auto& [from, count] : into[at - first]) {
+        if (states[at].needs + count >= states[from].needs) continue;
+        states[from].needs = states[at].needs + count;
+        if (count == 0) {
+          todo.push_front(from);
+        } else {
+          todo.push_back(from);
+        }
+      }
+    }
+    for (uint32_t state = first; state < end; ++state) {
+      if (states[state].needs < kFar)
+        rule.needs_max = std::max(rule.needs_max, states[state].needs);
+    }
+  }
 }
 
 void CompiledGrammar::DeriveHeights() {
@@ -351,31 +395,34 @@ void CompiledGrammar::DeriveLeaves() {
 }
 
 Status CompiledGrammar::DeriveFollows(CompileBudget* budget) {
-  // What a state can read next, where it may also leave its rule.
-  std::vector<std::bitset<256>> next;
+  // What a state's rule can read next from there, and whether it can end there with nothing read.
+  // What follows the rule is not mixed in: a shared rule, such as white space, would hand what
+  // follows it in one place to all others.
+  std::vector<std::bitset<256>> next = state_bytes;
+  std::vector<bool> ends(states.size());
   for (Rule& rule : rules) rule.follow.reset();
   bool changed = true;
   int rounds = 0;
   const auto visit = [&](uint32_t at) {
     std::bitset<256> bits = next[at];
-    if (states[at].accept != Accept::kNo) bits |= rules[states[at].rule].follow;
+    bool end = ends[at] || states[at].accept != Accept::kNo;
     for (const Edge& edge : EdgesOf(at)) {
       if (edge.kind != EdgeKind::kCall) continue;
-      const Rule& callee = rules[edge.symbol];
+      Rule& callee = rules[edge.symbol];
       bits |= next[callee.first_state];
-      if (callee.can_be_empty) bits |= next[edge.target];
-      const std::bitset<256> follow = callee.follow | next[edge.target];
-      if (follow != callee.follow) {
-        rules[edge.symbol].follow = follow;
-        changed = true;
+      if (callee.can_be_empty) {
+        bits |= next[edge.target];
+        end = end || ends[edge.target];
       }
+      std::bitset<256> follow = callee.follow | next[edge.target];
+      if (ends[edge.target]) follow |= rules[states[at].rule].follow;
+      changed = changed || follow != callee.follow;
+      callee.follow = follow;
     }
-    if (bits != next[at]) {
-      next[at] = bits;
-      changed = true;
-    }
+    changed = changed || bits != next[at] || end != ends[at];
+    next[at] = bits;
+    ends[at] = end;
   };
-  next = state_bytes;
   for (; changed && rounds < 64; ++rounds) {
     changed = false;
     if (budget != nullptr && !budget->Charge(2 * static_cast<int64_t>(edges.size()))) {

@@ -135,7 +135,7 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::Number(const SchemaNod
 struct SchemaEmitter::TextRules {
   struct Rule {
     const Regex* regex = nullptr;
-    bool whole = false;  // the whole text, as formats do
+    std::string format{};  // that it is the pattern of
   };
   std::vector<Rule> all, none;
   std::vector<std::string> excluded;  // texts
@@ -158,7 +158,8 @@ Result<SchemaEmitter::TextRules> SchemaEmitter::CollectTextRules(const SchemaNod
       BT_RETURN_IF_ERROR(context_.Unsupported(rule.schema, rule.excluded ? "not" : "pattern", why));
       continue;
     }
-    (rule.excluded ? out.none : out.all).push_back({.regex = regex, .whole = rule.is_format});
+    (rule.excluded ? out.none : out.all)
+        .push_back({.regex = regex, .format = rule.is_format ? rule.pattern : std::string()});
   }
   for (const Json& value : node.excluded) {
     if (value.is_string()) out.excluded.push_back(value.get<std::string>());
@@ -171,18 +172,23 @@ SchemaEmitter::Expr SchemaEmitter::MatchRules(const SchemaNode& node, const Text
   const auto lengths = [&] { return builder_.Repeat(text_.PlainCharacter(), min, max); };
   if (rules.all.empty()) return lengths();
   const bool bounded = min > 0 || max >= 0;
-  if (rules.all.size() == 1 && bounded) {
+  const auto add = [&](const TextRules::Rule& rule) {
+    if (const auto format = AddFormat(text_, rule.format)) return *format;
+    return rule.regex->Add(builder_, {.anchored = !rule.format.empty(), .json_spelling = true});
+  };
+  if (rules.all.size() == 1 && bounded && !AddFormat(text_, rules.all[0].format)) {
     // Counting is cheap where it need not be multiplied with the states of an automaton.
     const TextRules::Rule& rule = rules.all[0];
-    const RegexOptions options{.anchored = rule.whole, .json_spelling = true};
+    const RegexOptions options{.anchored = !rule.format.empty(), .json_spelling = true};
     if (const auto counted = rule.regex->AddOfLength(builder_, options, min, max)) return *counted;
   }
   if (max > kMaxMultiplied) max = std::max(min, kMaxMultiplied);
   std::optional<Expr> out;
   for (const TextRules::Rule& rule : rules.all) {
-    const Expr one = rule.regex->Add(builder_, {.anchored = rule.whole, .json_spelling = true});
+    const Expr one = add(rule);
     out = out ? builder_.And(*out, one) : one;
   }
+  if (max >= 0) return builder_.OfLength(*out, text_.PlainCharacter(), min, max);
   return bounded ? builder_.And(*out, lengths()) : *out;
 }
 
@@ -199,7 +205,8 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::PlainText(const Schema
   BT_ASSIGN_OR_RETURN(const TextRules rules, CollectTextRules(node));
   Expr out = MatchRules(node, rules);
   for (const TextRules::Rule& rule : rules.none) {
-    const RegexOptions options{.anchored = rule.whole, .json_spelling = true, .widest = true};
+    const RegexOptions options{
+        .anchored = !rule.format.empty(), .json_spelling = true, .widest = true};
     out = builder_.And(out, builder_.Not(rule.regex->Add(builder_, options)));
   }
   if (!rules.excluded.empty()) {

@@ -3,16 +3,32 @@
 #include <algorithm>
 #include <array>
 
+#include "grammar/regex.h"
+
 namespace baltoro {
 namespace {
+
+using Expr = GrammarBuilder::Expr;
 
 constexpr std::string_view kTime =
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 
-// At most 8 labels of 30 characters, which is under the 253 that a name may have.
-constexpr std::string_view kHost =
-    "([a-zA-Z0-9]([a-zA-Z0-9-]{0,28}[a-zA-Z0-9])?)"
-    "(\\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,28}[a-zA-Z0-9])?){0,7}";
+// A label has at most 63 characters and a name at most 253.
+constexpr std::string_view kLabel = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?";
+// The same without a bound, for where the length of the whole name is counted.
+constexpr std::string_view kNameOfAnyLength =
+    "[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*";
+constexpr int64_t kNameLength = 63;
+constexpr std::string_view kMailboxOfAnyLength =
+    "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*";
+constexpr int64_t kMailboxLength = 64;
+constexpr std::string_view kScheme = "[a-zA-Z][a-zA-Z0-9+.-]*";
+constexpr int64_t kSchemeLength = 16;
+
+std::string Host() {
+  const std::string label(kLabel);
+  return label + "(\\." + label + ")*";
+}
 
 constexpr std::string_view kPathChar = "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})";
 
@@ -26,8 +42,7 @@ std::string Date() {
 }
 
 std::string Email() {
-  const std::string part = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,30}";
-  return part + "(\\." + part + ")?@" + std::string(kHost);
+  return std::string(kMailboxOfAnyLength) + "@" + Host();
 }
 
 std::string Ipv4() {
@@ -52,12 +67,17 @@ std::string AfterPath() {
   return "(\\?" + chars + ")?(#" + chars + ")?";
 }
 
-std::string Uri() {
+// Behind the scheme. A name in an authority has no bound, unlike one of the Internet.
+std::string AfterScheme() {
   const std::string path_char(kPathChar);
   const std::string authority = "//(([A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})+@)?" +
-                                std::string(kHost) + "(:[0-9]{1,5})?(/" + path_char + "*)*";
-  return "[a-zA-Z][a-zA-Z0-9+.-]{0,15}:(" + authority + "|/?" + path_char + "+(/" + path_char +
-         "*)*)" + AfterPath();
+                                std::string(kNameOfAnyLength) + "(:[0-9]{1,5})?(/" + path_char +
+                                "*)*";
+  return ":(" + authority + "|/?" + path_char + "+(/" + path_char + "*)*)" + AfterPath();
+}
+
+std::string Uri() {
+  return std::string(kScheme) + AfterScheme();
 }
 
 std::string UriReference() {
@@ -76,6 +96,18 @@ std::string Duration() {
          time + ")?|" + time + ")";
 }
 
+bool IsEmail(std::string_view format) {
+  return format == "email" || format == "idn-email";
+}
+
+bool IsHostname(std::string_view format) {
+  return format == "hostname" || format == "idn-hostname";
+}
+
+bool IsUri(std::string_view format) {
+  return format == "uri" || format == "iri" || format == "url";
+}
+
 }  // namespace
 
 std::optional<std::string> FormatPattern(std::string_view format) {
@@ -83,20 +115,42 @@ std::optional<std::string> FormatPattern(std::string_view format) {
   if (format == "time") return std::string(kTime);
   if (format == "date-time") return Date() + "T" + std::string(kTime);
   if (format == "duration") return Duration();
-  if (format == "email" || format == "idn-email") return Email();
-  if (format == "hostname" || format == "idn-hostname") return std::string(kHost);
+  if (IsEmail(format)) return Email();
+  if (IsHostname(format)) return Host();
   if (format == "ipv4") return Ipv4();
   if (format == "ipv6") return Ipv6();
   if (format == "uuid") {
     return "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}";
   }
-  if (format == "uri" || format == "iri" || format == "url") return Uri();
+  if (IsUri(format)) return Uri();
   if (format == "uri-reference" || format == "iri-reference") return UriReference();
   if (format == "json-pointer") return std::string(kPointer);
   if (format == "relative-json-pointer") {
     return "(0|[1-9][0-9]{0,5})(#|" + std::string(kPointer) + ")";
   }
   return std::nullopt;
+}
+
+std::optional<Expr> AddFormat(JsonText& text, std::string_view format) {
+  GrammarBuilder& builder = text.builder();
+  // The patterns are those above, and none of their characters is spelled in another way in JSON.
+  const auto add = [&](std::string_view pattern) {
+    return AddRegex(builder, pattern, {.anchored = true}).value();
+  };
+  const auto up_to = [&](std::string_view pattern, int64_t length) {
+    return builder.OfLength(add(pattern), text.PlainCharacter(), 0, length);
+  };
+  if (IsHostname(format)) return up_to(kNameOfAnyLength, kNameLength);
+  std::vector<Expr> parts;
+  if (IsEmail(format)) {
+    parts = {up_to(kMailboxOfAnyLength, kMailboxLength), builder.Literal("@"),
+             up_to(kNameOfAnyLength, kNameLength)};
+  } else if (IsUri(format)) {
+    parts = {up_to(kScheme, kSchemeLength), add(AfterScheme())};
+  } else {
+    return std::nullopt;
+  }
+  return builder.Sequence(parts);
 }
 
 bool IsFormatHint(std::string_view format) {

@@ -82,9 +82,10 @@ class ProfileMaker {
     return edge == kNoEdge ? nullptr : &g_.edges[edge];
   }
 
-  void AddInside(TokenId token, uint16_t repetitions) {
+  void AddInside(TokenId token, uint32_t repetitions, uint32_t state) {
     SetBit(inside_->all, token);
     if (!counted_) return;
+    repetitions += g_.states[state].needs;
     if (repetitions < LeafInside::kUpTo) {
       SetBit(inside_->up_to[repetitions], token);
     } else {
@@ -126,7 +127,7 @@ class ProfileMaker {
       }
       if (inside_ != nullptr) {
         for (uint32_t i = node.first_token; i < node.end_token; ++i) {
-          AddInside(trie.tokens[i], place.repetitions);
+          AddInside(trie.tokens[i], place.repetitions, place.state);
         }
       }
       ++at;
@@ -152,7 +153,7 @@ class ProfileMaker {
     const uint32_t end = trie.TokensEnd(node);
     for (uint32_t i = trie.nodes[node].first_token; i < end; ++i) {
       const int more = counted_ ? trie.characters[i] - place.characters : 0;
-      AddInside(trie.tokens[i], static_cast<uint16_t>(place.repetitions + more));
+      AddInside(trie.tokens[i], static_cast<uint32_t>(place.repetitions + more), place.state);
     }
   }
 

@@ -18,14 +18,14 @@ namespace baltoro {
 // The tokens that stay inside.
 struct LeafInside final : MaskStore::Value {
   static constexpr size_t kUpTo = 16;
-  // All of them; those that begin at most i repetitions, i < kUpTo (of counted leaves); the others
-  // of those, sorted.
+  // All of them; those for which at most i repetitions must begin, in the token and until the leaf
+  // can end, i < kUpTo (of counted leaves); the others of those, sorted.
   TokenBits all;
   std::vector<TokenBits> up_to;
-  std::vector<std::pair<uint16_t, TokenId>> beyond;
+  std::vector<std::pair<uint32_t, TokenId>> beyond;
 
   int64_t num_bytes() const override;
-  // Adds those that begin at most `left` repetitions.
+  // Adds those for which `left` repetitions are enough.
   void AddTo(std::span<uint32_t> bits, int64_t left) const;
 
   // From the store, else computed and kept. `state` belongs to a leaf.

@@ -50,15 +50,13 @@ void MaskFiller::Fill(MatchStates& states, MatchStates::Config config, std::span
   if (states.exhausted()) return;  // what is not complete is not for others
 
   auto stored = std::make_shared<StoredMask>();
-  size_t count = 0;
-  for (const uint32_t word : bits_) count += static_cast<size_t>(__builtin_popcount(word));
-  if (count < bits_.size() / 2) {
-    for (size_t i = 0; i < bits_.size(); ++i) {
-      for (uint32_t word = bits_[i]; word != 0; word &= word - 1) {
-        stored->tokens.push_back(static_cast<TokenId>(32 * i) + __builtin_ctz(word));
-      }
+  for (size_t i = 0; i < bits_.size() && stored->tokens.size() < bits_.size() / 2; ++i) {
+    for (uint32_t word = bits_[i]; word != 0; word &= word - 1) {
+      stored->tokens.push_back(static_cast<TokenId>(32 * i) + __builtin_ctz(word));
     }
-  } else {
+  }
+  if (stored->tokens.size() >= bits_.size() / 2) {
+    stored->tokens = {};
     stored->bits = bits_;
   }
   store_.Keep(hash.key(), std::move(stored));

@@ -70,7 +70,8 @@ uint32_t MatchStates::InternFrame(uint32_t state, uint32_t parent, uint32_t reg)
   const Rule& rule = g_.rules[g_.states[state].rule];
   if (rule.kind == RuleKind::kCounter) {
     const int64_t needed = std::clamp<int64_t>(rule.min - reg, 0, kFar);
-    const int64_t left = rule.max < 0 ? kFar : std::min(rule.max - reg, kFar);
+    const int64_t far = kFar + rule.needs_max;
+    const int64_t left = rule.max < 0 ? far : std::min(rule.max - reg, far);
     key.Add(static_cast<uint64_t>(needed << 32 | left));
   } else if (rule.kind == RuleKind::kItems) {
     key.Add(items_[reg].key.low);
@@ -208,13 +209,17 @@ bool MatchStates::Follow(const Frame& from, const Edge& edge, uint32_t& reg) {
   const CompiledGrammar::State& target = g_.states[edge.target];
   if (from.depth + target.height > g_.max_depth) return false;
   reg = from.reg;
-  if (edge.action == Action::kNone) return true;
+  if (edge.action == Action::kNone && target.needs == 0) return true;
   const Rule& rule = g_.rules[target.rule];
+  const bool counts = edge.action == Action::kCount;
+  if (rule.kind == RuleKind::kCounter && rule.max >= 0 &&
+      int64_t{from.reg} + (counts ? 1 : 0) + target.needs > rule.max) {
+    return false;
+  }
   switch (edge.action) {
     case Action::kNone:
       break;
     case Action::kCount:
-      if (rule.max >= 0 && from.reg >= rule.max) return false;
       // Without a bound only the way to the least count matters.
       if (rule.max >= 0 || from.reg < rule.min) ++reg;
       break;

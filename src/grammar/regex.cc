@@ -14,6 +14,8 @@ using Expr = GrammarBuilder::Expr;
 namespace {
 
 constexpr int64_t kMaxMatchSteps = 20'000'000;
+constexpr int64_t kLoosenedFrom = 8;  // fewer places are not worth a counter
+constexpr int64_t kCountedLength = 4096;
 constexpr char kHexDigits[] = "0123456789abcdef";
 
 CharSet AllCharacters() {
@@ -47,8 +49,31 @@ Expr AddJsonSpelling(GrammarBuilder& builder, const CharSet& set) {
 
 class RegexEmitter {
  public:
-  RegexEmitter(const Regex& regex, GrammarBuilder& builder, const RegexOptions& options)
-      : regex_(regex), builder_(builder), options_(options) {}
+  // `loose`: what repeats up to a bound that is no small one repeats without end.
+  RegexEmitter(const Regex& regex,
+               GrammarBuilder& builder,
+               const RegexOptions& options,
+               bool loose = false)
+      : regex_(regex), builder_(builder), options_(options), loose_(loose) {}
+
+  // The length of the longest text, if counting characters may say what the bounds of the
+  // expression say.
+  std::optional<int64_t> CountableLength() const {
+    if (options_.widest) return std::nullopt;
+    for (const Regex::Variant& variant : regex_.variants_) {
+      if (!options_.anchored && !(variant.at_start && variant.at_end)) return std::nullopt;
+    }
+    const bool any =
+        std::any_of(regex_.nodes_.begin(), regex_.nodes_.end(), [](const Regex::Node& node) {
+          return node.kind == Regex::Kind::kRepeat && IsLoosened(node);
+        });
+    int64_t min = 0, max = 0;
+    regex_.Lengths(regex_.root_, min, max);
+    if (!any || max == GrammarBuilder::kUnbounded || max > kCountedLength) return std::nullopt;
+    return max;
+  }
+
+  Expr Character() { return Set(AllCharacters()); }
 
   Expr Whole() {
     std::vector<Expr> ways;
@@ -135,7 +160,9 @@ class RegexEmitter {
       std::vector<Expr> children;
       for (const uint32_t child : node.children) children.push_back(One(child));
       if (node.kind == Regex::Kind::kRepeat) {
-        out = builder_.Repeat(children[0], node.min, node.max);
+        const bool endless = loose_ && IsLoosened(node);
+        out =
+            builder_.Repeat(children[0], node.min, endless ? GrammarBuilder::kUnbounded : node.max);
       } else if (node.kind == Regex::Kind::kChoice) {
         out = builder_.Choice(children);
       } else {
@@ -146,9 +173,14 @@ class RegexEmitter {
     return out;
   }
 
+  static bool IsLoosened(const Regex::Node& node) {
+    return node.max != GrammarBuilder::kUnbounded && node.max - node.min >= kLoosenedFrom;
+  }
+
   const Regex& regex_;
   GrammarBuilder& builder_;
   const RegexOptions& options_;
+  const bool loose_;
   std::map<uint32_t, Expr> made_;
 };
 
@@ -244,7 +276,13 @@ Result<Regex> Regex::Parse(std::string_view pattern) {
 }
 
 Expr Regex::Add(GrammarBuilder& builder, const RegexOptions& options) const {
-  return RegexEmitter(*this, builder, options).Whole();
+  RegexEmitter emitter(*this, builder, options);
+  const Expr exact = emitter.Whole();
+  // [a-z][a-z0-9]{0,62} is a loop of at most 63 characters, and not 63 places.
+  const auto length = emitter.CountableLength();
+  if (!length) return exact;
+  const Expr loose = RegexEmitter(*this, builder, options, true).Whole();
+  return builder.AsLength(exact, loose, emitter.Character(), *length);
 }
 
 Result<bool> Regex::Matches(std::string_view text,

@@ -52,7 +52,8 @@ int ByteClass(uint8_t byte) {
 
 ByteTrie ByteTrie::Make(std::vector<Entry> entries) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::pair(a.bytes, a.token) < std::pair(b.bytes, b.token);
+    const int order = a.bytes.compare(b.bytes);
+    return order != 0 ? order < 0 : a.token < b.token;
   });
   ByteTrie trie;
   trie.nodes.emplace_back();

@@ -247,6 +247,7 @@ class RandomGrammar {
         const Pair left = Any(depth - 1, false), right = Any(depth - 1, false);
         auto plain = std::make_shared<PlainExpr>();
         if (Pick(3) == 0) return Join(true, {left, right});
+        if (Pick(2) == 0) return OfLength(left);
         plain->kind = Kind::kAnd;
         plain->parts = {left.plain, right.plain};
         return {b_.And(left.expr, right.expr), plain};
@@ -269,6 +270,20 @@ class RandomGrammar {
       default:
         return Object(depth);
     }
+  }
+
+  // Counted beside the automaton where that can be.
+  Pair OfLength(const Pair& text) {
+    const Pair unit = Pick(2) == 0 ? Letter() : Join(true, {Letter(), Letter()});
+    auto lengths = std::make_shared<PlainExpr>();
+    lengths->kind = Kind::kRepeat;
+    lengths->min = Pick(3);
+    lengths->max = 8 + Pick(2);
+    lengths->parts = {unit.plain};
+    auto plain = std::make_shared<PlainExpr>();
+    plain->kind = Kind::kAnd;
+    plain->parts = {text.plain, lengths};
+    return {b_.OfLength(text.expr, unit.expr, lengths->min, lengths->max), plain};
   }
 
   Pair Object(int depth) {
