@@ -77,11 +77,11 @@ struct Expectation {
   Args lines;     // beginnings of the notices, or of the refusals, in order
 };
 
-const Args kAscendSplit = {"--quantization ascend is not",  "--tensor-parallel-size 8 is not",
-                           "--data-parallel-size 2 is not", "--data-parallel-rank 1 is not",
-                           "--speculative-config is not",   "--kv-transfer-config is not"};
-const Args kTp8Pp2 = {"--quantization fp8 is not", "--kv-cache-dtype fp8 is not",
-                      "--tensor-parallel-size 8 is not", "--pipeline-parallel-size 2 is not",
+const Args kAscendSplit = {"--tensor-parallel-size 8 is not", "--data-parallel-size 2 is not",
+                           "--data-parallel-rank 1 is not", "--speculative-config is not",
+                           "--kv-transfer-config is not"};
+const Args kTp8Pp2 = {"--kv-cache-dtype fp8 is not", "--tensor-parallel-size 8 is not",
+                      "--pipeline-parallel-size 2 is not",
                       "--decode-context-parallel-size 8 is not"};
 const Args kDp16Node0 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not"};
 const Args kDp16Node1 = {"--headless is not", "--data-parallel-size 16 is not",
@@ -98,20 +98,18 @@ const Expectation kExpectations[] = {
     {"k25_h200/bench", 1, kBench},
     {"k25_ascend/single_node",
      1,
-     {"--quantization ascend is not", "--tensor-parallel-size 4 is not",
-      "--data-parallel-size 4 is not", "--speculative-config is not",
-      "--allowed-local-media-path / is not"}},
+     {"--tensor-parallel-size 4 is not", "--data-parallel-size 4 is not",
+      "--speculative-config is not", "--allowed-local-media-path / is not"}},
     {"k25_ascend/data_parallel_node_0",
      1,
-     {"--quantization ascend is not", "--tensor-parallel-size 4 is not",
-      "--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
-      "--speculative-config is not", "--allowed-local-media-path / is not"}},
+     {"--tensor-parallel-size 4 is not", "--data-parallel-size 4 is not",
+      "--data-parallel-size-local 2 is not", "--speculative-config is not",
+      "--allowed-local-media-path / is not"}},
     {"k25_ascend/data_parallel_node_1",
      1,
-     {"--headless is not", "--quantization ascend is not", "--tensor-parallel-size 4 is not",
-      "--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
-      "--data-parallel-start-rank 2 is not", "--speculative-config is not",
-      "--allowed-local-media-path / is not"}},
+     {"--headless is not", "--tensor-parallel-size 4 is not", "--data-parallel-size 4 is not",
+      "--data-parallel-size-local 2 is not", "--data-parallel-start-rank 2 is not",
+      "--speculative-config is not", "--allowed-local-media-path / is not"}},
     {"k25_ascend/prefill_node_0", 1, kAscendSplit},
     {"k25_ascend/prefill_node_1", 1, kAscendSplit},
     {"k25_ascend/decode_node_0", 1, kAscendSplit},

@@ -173,7 +173,7 @@ TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {
 TEST(ServeOptionsTest, AFlagThatWorksForSomeValuesStopsAtTheOthers) {
   for (const Args& args :
        {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8"}, Args{"--load-format", "gguf"},
-        Args{"--device", "cuda"}, Args{"--no-enable-chunked-prefill"}, Args{"-q", "fp8"}}) {
+        Args{"--device", "cuda"}, Args{"--no-enable-chunked-prefill"}, Args{"-q", "awq"}}) {
     const Ending ending = End(args);
     EXPECT_EQ(ending.exit_code, 1) << args.back();
     EXPECT_NE(ending.err.find("is not available yet in this version"), std::string::npos);
