@@ -9,19 +9,11 @@
 namespace baltoro {
 namespace {
 
-Result<KvForm> KvFormOf(const std::string& dtype) {
-  if (dtype == "auto" || dtype == "bfloat16" || dtype == "float16") return KvForm::kBf16;
-  if (dtype == "fp8" || dtype == "fp8_e4m3" || dtype == "fp8_e5m2") return KvForm::kFp8;
-  if (dtype == "fp8_ds_mla") return KvForm::kFp8Blocks;
-  return InvalidArgument("--kv-cache-dtype " + dtype +
-                         ": this model family keeps bfloat16, fp8 or fp8_ds_mla");
-}
-
 Result<MemoryPlan> MakePlan(const PlanCommand& command) {
   BT_ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(command.model));
   PlanOptions options;
   BT_ASSIGN_OR_RETURN(options.device, FindDevice(command.gpu));
-  BT_ASSIGN_OR_RETURN(options.kv, KvFormOf(command.kv_cache_dtype));
+  BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(command.kv_cache_dtype, DType::kBf16));
   options.layout.tensor = command.tensor;
   options.layout.pipeline = command.pipeline;
   options.layout.decode_context = command.decode_context;

@@ -150,6 +150,8 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   }
   config.max_queued_requests = options.max_queued_requests;
   config.kv_cache_bytes = options.kv_cache_memory_bytes;
+  config.kv_cache_dtype = options.kv_cache_dtype;
+  config.kv_scale_file = options.quantization_param_path;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.priority_scheduling = options.scheduling_policy == "priority";
   config.threads = options.cpu_threads;
@@ -246,9 +248,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
-  BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens",
+  BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
          clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
-         engine->info().kv_cache_tokens);
+         engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
   LogAddress(options, *server);
 
   while (!WaitSignal(signals, 100)) {

@@ -146,7 +146,8 @@ class StepBench {
     positions_.assign(static_cast<size_t>(sequences), 0);
     const K2Config& c = model_->config();
     const int64_t blocks = sequences * blocks_each_;
-    const auto bytes = static_cast<size_t>(blocks * kBlock * c.cache_width() * 2);
+    const KvForm form = PlainKvForm(model_->ops().act);
+    const auto bytes = static_cast<size_t>(blocks * kBlock * KvBytesPerToken(c, form, 1));
     block_ids_.resize(static_cast<size_t>(blocks));
     std::iota(block_ids_.begin(), block_ids_.end(), 0);
     std::shuffle(block_ids_.begin(), block_ids_.end(), random_);
@@ -155,9 +156,10 @@ class StepBench {
     for (int32_t layer = 0; layer < c.layers; ++layer) {
       memory_.push_back(Buffer::Create(bytes, "benchmark cache").value());
       cache_.push_back({.data = memory_.back().data(),
-                        .dtype = model_->ops().act,
+                        .form = form,
                         .num_blocks = blocks,
-                        .width = c.cache_width()});
+                        .latent = c.kv_lora,
+                        .rope = c.rope_dim});
     }
   }
 

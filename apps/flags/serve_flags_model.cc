@@ -280,9 +280,9 @@ constexpr FlagSpec kCacheFlags[] = {
      .initial = "auto",
      .choices = "auto|float16|bfloat16|fp8|fp8_e4m3|fp8_e5m2|fp8_inc|fp8_ds_mla|int8_per_token_"
                 "head|fp8_per_token_head",
-     .available = "bfloat16",
-     .reason = "a KV cache in 8 bits or float16",
-     .help = "Type of the KV cache."},
+     .available = "bfloat16|fp8|fp8_e4m3|fp8_ds_mla",
+     .reason = "of 8 bits there are fp8 (the same as fp8_e4m3) and fp8_ds_mla, of 16 bfloat16",
+     .help = "Type of the KV cache; fp8 takes half the memory."},
     {.name = "num-gpu-blocks-override",
      .kind = kInt,
      .min = 1,

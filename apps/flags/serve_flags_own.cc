@@ -49,9 +49,8 @@ constexpr FlagSpec kRemovedFlags[] = {
      .help = "GiB of host memory for preempted sequences."},
     {.name = "quantization-param-path",
      .kind = kString,
-     .state = kRemovedUpstream,
-     .reason = "scales are read from the checkpoint, this file is not",
-     .help = "File with scales of an 8-bit KV cache."},
+     .help = "JSON file with the scales of an fp8 KV cache, one a layer, instead of the "
+             "checkpoint's."},
     {.name = "disable-log-requests",
      .kind = kBool,
      .state = kRemovedUpstream,

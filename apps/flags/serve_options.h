@@ -61,7 +61,8 @@ struct ServeOptions {
   std::string device = "auto";  // auto or cpu
   int cpu_threads = 0;          // 0: one for each core
   bool engine_in_process = false;
-  std::string kv_cache_dtype = "auto";  // auto or bfloat16
+  std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
+  std::string quantization_param_path;  // empty: scales of the checkpoint
   int64_t kv_cache_memory_bytes = 0;    // 0: the smaller of 4 GiB and a quarter of free memory
   int block_size = 64;                  // tokens; always 64
   bool enable_prefix_caching = true;

@@ -171,9 +171,9 @@ TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {
 }
 
 TEST(ServeOptionsTest, AFlagThatWorksForSomeValuesStopsAtTheOthers) {
-  for (const Args& args :
-       {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8"}, Args{"--load-format", "gguf"},
-        Args{"--device", "cuda"}, Args{"--no-enable-chunked-prefill"}, Args{"-q", "awq"}}) {
+  for (const Args& args : {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8_e5m2"},
+                           Args{"--load-format", "gguf"}, Args{"--device", "cuda"},
+                           Args{"--no-enable-chunked-prefill"}, Args{"-q", "awq"}}) {
     const Ending ending = End(args);
     EXPECT_EQ(ending.exit_code, 1) << args.back();
     EXPECT_NE(ending.err.find("is not available yet in this version"), std::string::npos);
@@ -192,7 +192,7 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
               "--no-async-scheduling", "--swap-space", "32", "--disable-log-requests",
               "--skip-non-local-expert-weights", "--api-server-count", "4",
               "--distributed-executor-backend", "mp", "--load-format", "compressed-tensors",
-              "--block-size", "16", "--quantization-param-path", "/s.json"});
+              "--block-size", "16"});
   const Args expected = {"--gpu-memory-utilization 0.95 has no effect here",
                          "--trust-remote-code has no effect here",
                          "--enforce-eager has no effect here",
@@ -204,8 +204,7 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
                          "--api-server-count 4 has no effect here",
                          "--distributed-executor-backend mp has no effect here",
                          "--load-format compressed-tensors is taken as auto",
-                         "--block-size 16: blocks of 64 tokens are used",
-                         "--quantization-param-path /s.json is ignored"};
+                         "--block-size 16: blocks of 64 tokens are used"};
   for (const std::string& line : expected) EXPECT_TRUE(HasLine(options.notices, line)) << line;
   EXPECT_EQ(options.notices.size(), expected.size());
   EXPECT_EQ(options.load_format, "auto");

@@ -8,23 +8,22 @@
 namespace baltoro {
 
 Result<KvStorage> KvStorage::Create(const KvLayout& layout) {
-  BT_CHECK(layout.layers > 0 && layout.num_blocks > 0 && layout.width > 0);
+  BT_CHECK(layout.layers > 0 && layout.num_blocks > 0 && layout.latent > 0);
   BT_ASSIGN_OR_RETURN(Buffer buffer,
                       Buffer::Create(static_cast<size_t>(layout.bytes()), "KV cache"));
   return KvStorage(layout, std::move(buffer));
 }
 
-TensorView KvStorage::layer(int32_t layer) const {
+void* KvStorage::layer(int32_t layer) const {
   BT_CHECK(layer >= 0 && layer < layout_.layers);
-  return TensorView(static_cast<char*>(buffer_.data()) + layer * layout_.layer_bytes(),
-                    layout_.dtype, {layout_.num_blocks, kBlockTokens, layout_.width});
+  return static_cast<char*>(buffer_.data()) + layer * layout_.layer_bytes();
 }
 
 void KvStorage::Clear(BlockId block) {
   const auto at = static_cast<int32_t>(block);
   BT_CHECK(at >= 0 && at < layout_.num_blocks);
   for (int32_t i = 0; i < layout_.layers; ++i) {
-    std::memset(static_cast<char*>(layer(i).data) + at * layout_.block_bytes(), 0,
+    std::memset(static_cast<char*>(layer(i)) + at * layout_.block_bytes(), 0,
                 static_cast<size_t>(layout_.block_bytes()));
   }
 }

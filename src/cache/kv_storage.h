@@ -1,24 +1,24 @@
 #pragma once
 
-// The memory behind the KV blocks of one rank: [layers, num_blocks, 64, width], one allocation,
-// made once at start. Per token a normalised latent, then the rotated key.
+// The memory behind the KV blocks of one rank: [layers, num_blocks, 64, bytes of a token], one
+// allocation, made once at start. Per token a normalised latent, then the rotated key.
 
 #include <cstdint>
 
 #include "base/status.h"
 #include "cache/block_id.h"
 #include "device/buffer.h"
-#include "tensor/tensor_view.h"
+#include "tensor/kv_form.h"
 
 namespace baltoro {
 
 struct KvLayout {
   int32_t layers = 0;
   int32_t num_blocks = 0;
-  int32_t width = 0;  // latent + rope
-  DType dtype = DType::kBf16;
+  int32_t latent = 0, rope = 0;  // values of one token
+  KvForm form = KvForm::kBf16;
 
-  int64_t block_bytes() const { return int64_t{kBlockTokens} * width * SizeOf(dtype); }
+  int64_t block_bytes() const { return kBlockTokens * KvTokenBytes(form, latent, rope); }
   int64_t layer_bytes() const { return block_bytes() * num_blocks; }
   int64_t bytes() const { return layer_bytes() * layers; }
 };
@@ -28,8 +28,8 @@ class KvStorage {
   static Result<KvStorage> Create(const KvLayout& layout);
 
   const KvLayout& layout() const { return layout_; }
-  // [num_blocks, 64, width]
-  TensorView layer(int32_t layer) const;
+  // layout().layer_bytes() of them.
+  void* layer(int32_t layer) const;
   // Zeroes the block in every layer.
   void Clear(BlockId block);
 

@@ -105,17 +105,19 @@ TEST(PrefixCacheTest, AForgottenBlockIsGone) {
 }
 
 TEST(KvStorageTest, LayersDoNotOverlapAndClearZeroesOneBlockOfEach) {
-  auto storage = KvStorage::Create({.layers = 2, .num_blocks = 3, .width = 8});
+  auto storage = KvStorage::Create(
+      {.layers = 2, .num_blocks = 3, .latent = 6, .rope = 2, .form = KvForm::kFp8Groups});
   ASSERT_TRUE(storage.ok()) << storage.status().message();
   KvStorage& kv = storage.value();
+  EXPECT_EQ(kv.layout().block_bytes(), 64 * (6 + 4 + 4));
   for (int layer = 0; layer < 2; ++layer) {
-    std::memset(kv.layer(layer).data, 0x11 * (layer + 1), kv.layout().layer_bytes());
+    std::memset(kv.layer(layer), 0x11 * (layer + 1), kv.layout().layer_bytes());
   }
 
   kv.Clear(BlockId{1});
 
   for (int layer = 0; layer < 2; ++layer) {
-    const auto* bytes = static_cast<const uint8_t*>(kv.layer(layer).data);
+    const auto* bytes = static_cast<const uint8_t*>(kv.layer(layer));
     for (int64_t i = 0; i < kv.layout().layer_bytes(); ++i) {
       const bool cleared = i / kv.layout().block_bytes() == 1;
       ASSERT_EQ(bytes[i], cleared ? 0 : 0x11 * (layer + 1)) << layer << " " << i;

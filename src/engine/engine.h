@@ -19,7 +19,7 @@ struct EngineConfig {
   std::string model_dir;             // of config.json, and of the weights unless they are dummies
   std::string load_format = "auto";  // auto, safetensors, dummy; stand-in: no model at all, see
                                      // stand_in.h
-  std::string quantization;  // what the weights must be: open_weights.h; empty: as the files say
+  std::string quantization;    // what the weights must be: open_weights.h; empty: as the files say
   std::string tokenizer_dir;   // of the vocabulary that constraints are about; empty: model_dir
   std::string dtype = "auto";  // auto, bfloat16, float32
   int64_t max_model_len = 0;   // 0: the model's; -1: the largest that the cache holds
@@ -29,6 +29,8 @@ struct EngineConfig {
   int64_t max_queued_requests = 1024;
   int64_t kv_cache_bytes =
       0;  // 0: VLLM_CPU_KVCACHE_SPACE or the default rule, resolved by the engine
+  std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
+  std::string kv_scale_file;            // scales of an fp8 cache; empty: those of the checkpoint
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
@@ -49,6 +51,7 @@ struct EngineInfo {
   int64_t num_blocks = 0;  // of 64 tokens
   int64_t kv_cache_tokens = 0;
   int64_t kv_cache_bytes = 0;
+  std::string kv_cache_dtype;  // what --kv-cache-dtype came to: bfloat16, fp8, ...
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
   bool constraints = false;         // requests may carry a constraint

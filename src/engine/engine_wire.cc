@@ -11,14 +11,15 @@ template <typename Fields>
 void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.dtype, c.max_model_len,
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
-         c.max_queued_requests, c.kv_cache_bytes, c.enable_prefix_caching, c.priority_scheduling,
-         c.async_scheduling, c.threads, c.seed, c.stand_in_step_ms);
+         c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
+         c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling, c.threads, c.seed,
+         c.stand_in_step_ms);
 }
 
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
-         i.kv_cache_bytes, i.load_seconds, i.longest_step_seconds, i.constraints);
+         i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints);
 }
 
 template <typename Fields>

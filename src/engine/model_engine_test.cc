@@ -26,6 +26,8 @@ using test::ModelEngine;
 using test::Setting;
 using test::Told;
 
+constexpr KvForm kForms[] = {KvForm::kBf16, KvForm::kFp8, KvForm::kFp8Groups};
+
 // Prompts of many lengths, sampled in many ways.
 std::vector<Request> Mixed(int count) {
   std::vector<Request> requests;
@@ -90,27 +92,46 @@ TEST(ModelEngineTest, TokensDoNotDependOnTheBatchTheChunksOrTheThreads) {
 TEST(ModelEngineTest, TokensDoNotDependOnPreemption) {
   std::vector<Request> requests;
   for (int i = 0; i < 8; ++i) requests.push_back(MakeRequest(i + 1, 50 + i, 120));
-  const auto alone = TokensOf({}, requests, false);
-
-  for (const bool async : {false, true}) {
-    uint64_t preemptions = 0;
-    EXPECT_EQ(TokensOf({.num_blocks = 8, .async = async}, requests, true, &preemptions), alone);
-    EXPECT_GT(preemptions, 0u);
+  for (const KvForm kv : kForms) {
+    const auto alone = TokensOf({.kv = kv}, requests, false);
+    for (const bool async : {false, true}) {
+      uint64_t preemptions = 0;
+      EXPECT_EQ(TokensOf({.num_blocks = 8, .async = async, .kv = kv}, requests, true, &preemptions),
+                alone);
+      EXPECT_GT(preemptions, 0u) << KvFormName(kv);
+    }
   }
 }
 
 TEST(ModelEngineTest, APrefixHitChangesNoToken) {
-  const Request request = MakeRequest(1, 140, 20);
-  ModelEngine engine({.prefix_caching = true});
-  const Told first = engine.Ask(request);
-  Request again = request;
-  again.id = RequestId{2};
+  for (const KvForm kv : kForms) {
+    const Request request = MakeRequest(1, 140, 20);
+    ModelEngine engine({.prefix_caching = true, .kv = kv});
+    const Told first = engine.Ask(request);
+    Request again = request;
+    again.id = RequestId{2};
 
-  const Told second = engine.Ask(again);
+    const Told second = engine.Ask(again);
 
-  EXPECT_EQ(first.cached_tokens, 0);
-  EXPECT_EQ(second.cached_tokens, 128);
-  EXPECT_EQ(second.tokens, first.tokens);
+    EXPECT_EQ(first.cached_tokens, 0);
+    EXPECT_EQ(second.cached_tokens, 128);
+    EXPECT_EQ(second.tokens, first.tokens) << KvFormName(kv);
+  }
+}
+
+// A scale of 64 leaves of most values of the cache only their size; that must be seen.
+TEST(ModelEngineTest, TheScaleOfALayerIsUsed) {
+  Request request = MakeRequest(1, 100, 1);
+  request.sampling.logprobs = 0;
+  const auto logprob = [&](const std::vector<float>& scales) {
+    ModelEngine engine({.kv = KvForm::kFp8, .kv_scales = scales});
+    const Told told = engine.Ask(request);
+    return told.logprobs.at(0).at(0).logprob;
+  };
+
+  EXPECT_EQ(logprob({1, 1}), logprob({}));
+  EXPECT_NE(logprob({64, 1}), logprob({}));
+  EXPECT_NE(logprob({1, 64}), logprob({}));
 }
 
 TEST(ModelEngineTest, LogprobsAreTheModelsOwn) {
@@ -315,6 +336,29 @@ TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
   EXPECT_EQ(engine.value()->info().num_blocks, (32 << 20) / (64 * 2 * 1152));
   ASSERT_TRUE(engine.value()->Submit(MakeRequest(1, 20, 5)).ok());
   EXPECT_EQ(log.WaitForEnd(1).tokens.size(), 5u);
+
+  EXPECT_EQ(engine.value()->info().kv_cache_dtype, "bfloat16");
+
+  config.kv_cache_dtype = "fp8";
+  config.kv_scale_file = dir.path() + "/scales.json";
+  test::WriteFile(config.kv_scale_file,
+                  R"({"kv_cache": {"dtype": "float8_e4m3fn",
+                      "scaling_factor": {"0": {"0": 0.1, "1": 0.2}}}})");
+  engine = StartEngine(config, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_EQ(engine.value()->info().num_blocks, (32 << 20) / (64 * 2 * 576));
+  EXPECT_EQ(engine.value()->info().kv_cache_dtype, "fp8");
+  ASSERT_TRUE(engine.value()->Submit(MakeRequest(2, 20, 5)).ok());
+  EXPECT_EQ(log.WaitForEnd(2).tokens.size(), 5u);
+  test::WriteFile(config.kv_scale_file,
+                  R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": {"0": 1}}}})");
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::HasSubstr("rank 0 has no layer 1"));
+  config.kv_scale_file = "";
+  config.kv_cache_dtype = "fp8_e5m2";
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::HasSubstr("there are auto, bfloat16, fp8"));
+  config.kv_cache_dtype = "auto";
 
   config.kv_cache_bytes = 1 << 20;
   EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),

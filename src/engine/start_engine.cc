@@ -9,6 +9,7 @@
 #include "engine/local_engine.h"
 #include "engine/stand_in.h"
 #include "engine/worker.h"
+#include "model/kv_scales.h"
 #include "ops/cpu/isa.h"
 
 namespace baltoro {
@@ -31,31 +32,71 @@ Result<DType> ParseActivationType(const std::string& name) {
   return InvalidArgument(fmt::format("--dtype is {}, expected auto, bfloat16 or float32", name));
 }
 
+// The form of the KV cache and, where a file gives them, its scales.
+struct KvChoice {
+  KvForm form = KvForm::kBf16;
+  std::vector<float> scales;  // one a layer; empty: those of the checkpoint, else 1
+};
+
+Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DType act) {
+  KvChoice choice;
+  BT_ASSIGN_OR_RETURN(choice.form, ParseKvForm(config.kv_cache_dtype, act));
+  if (config.kv_scale_file.empty()) return choice;
+  if (choice.form != KvForm::kFp8) {
+    BT_LOG(Warning,
+           "--quantization-param-path has no effect: a KV cache in {} has no scale a layer",
+           KvFormName(choice.form));
+    return choice;
+  }
+  BT_ASSIGN_OR_RETURN(choice.scales, ReadKvScaleFile(config.kv_scale_file, model, /*ranks=*/1));
+  return choice;
+}
+
+// The scales of an fp8 cache, and a line that says where they are from.
+std::vector<float> FindScales(const EngineConfig& config,
+                              const KvChoice& kv,
+                              const K2Model& model) {
+  if (kv.form != KvForm::kFp8) return {};
+  const bool from_file = !kv.scales.empty();
+  const std::vector<float>& scales = from_file ? kv.scales : model.kv_scales();
+  if (scales.empty()) {
+    BT_LOG(Info, "The checkpoint has no scales of an fp8 KV cache: all are 1.0");
+    return {};
+  }
+  const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
+  BT_LOG(Info, "Scales of the fp8 KV cache are those of {}: {} to {}",
+         from_file ? config.kv_scale_file : "the checkpoint", *least, *most);
+  return scales;
+}
+
 Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
                                            const KvBudget& budget,
+                                           const KvChoice& kv,
                                            std::unique_ptr<ThreadPool> pool,
                                            std::unique_ptr<K2Model> model,
-                                           DType act,
                                            std::shared_ptr<const ConstraintTable> constraints) {
-  BT_ASSIGN_OR_RETURN(
-      KvStorage kv, KvStorage::Create({.layers = model->config().layers,
-                                       .num_blocks = static_cast<int32_t>(budget.num_blocks),
-                                       .width = static_cast<int32_t>(model->config().cache_width()),
-                                       .dtype = act}));
+  const K2Config& c = model->config();
+  BT_ASSIGN_OR_RETURN(KvStorage storage,
+                      KvStorage::Create({.layers = c.layers,
+                                         .num_blocks = static_cast<int32_t>(budget.num_blocks),
+                                         .latent = static_cast<int32_t>(c.kv_lora),
+                                         .rope = static_cast<int32_t>(c.rope_dim),
+                                         .form = kv.form}));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
       .logits_rows_max = std::min(config.max_num_seqs, config.max_num_batched_tokens) +
                          SchedulerConfig{}.prompt_logprob_rows_max,
       .constraints = std::move(constraints),
-      .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax)};
-  return Worker::Create(worker, std::move(pool), std::move(model), std::move(kv));
+      .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
+      .kv_scales = FindScales(config, kv, *model)};
+  return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
-void LogCache(const EngineConfig& config, const KvBudget& budget) {
+void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form) {
   const int64_t tokens = budget.num_blocks * kBlockTokens;
   BT_LOG(Info, "Available KV cache memory: {:.2f} GiB", static_cast<double>(budget.bytes) / kGiB);
-  BT_LOG(Info, "GPU KV cache size: {} tokens (in host memory)", tokens);
+  BT_LOG(Info, "GPU KV cache size: {} tokens (in host memory, as {})", tokens, KvFormName(form));
   BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x", budget.max_model_len,
          static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
   BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
@@ -83,6 +124,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, act));
   const OpsTable& ops = CpuOps(act);
   // Before weights are read: what cannot work should not take minutes to say so.
   BT_ASSIGN_OR_RETURN(
@@ -96,7 +138,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
       const KvBudget budget,
       PlanKvCache({.bytes_asked = config.kv_cache_bytes,
                    .bytes_available = std::max<int64_t>(available - weight_bytes, 0),
-                   .bytes_per_token = KvBytesPerToken(model_config, ops),
+                   .bytes_per_token = KvBytesPerToken(model_config, kv.form, model_config.layers),
                    .model_len = model_config.positions_max,
                    .max_model_len = config.max_model_len,
                    .allow_longer = config.allow_long_max_model_len}));
@@ -110,17 +152,18 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   auto pool = std::make_unique<ThreadPool>(config.threads);
   BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
          pool->threads());
+  K2LoadOptions load;
+  load.positions_max = budget.max_model_len;
+  load.read_kv_scales =
+      kv.form == KvForm::kFp8 && kv.scales.empty() && format != LoadFormat::kDummy;
+  load.progress = progress;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(model_config, *source, ops, pool.get(),
-                                    {.choice = {},
-                                     .weights = {},
-                                     .positions_max = budget.max_model_len,
-                                     .progress = progress}));
+                      K2Model::Load(model_config, *source, ops, pool.get(), load));
   const Seconds loaded = clock.Now();
   BT_LOG(Info, "Loading weights took {:.2f} seconds", loaded - start);
   BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
          static_cast<double>(model->weight_bytes()) / kGiB, loaded - start);
-  LogCache(config, budget);
+  LogCache(config, budget, kv.form);
 
   EngineInfo info{.model_type = model_config.model_type,
                   .max_model_len = budget.max_model_len,
@@ -128,11 +171,12 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
                   .num_blocks = budget.num_blocks,
                   .kv_cache_tokens = budget.num_blocks * kBlockTokens,
                   .kv_cache_bytes = budget.bytes,
+                  .kv_cache_dtype = KvFormName(kv.form),
                   .load_seconds = loaded - start,
                   .longest_step_seconds = 0,
                   .constraints = factory != nullptr};
   BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
-                      MakeWorker(config, budget, std::move(pool), std::move(model), act, table));
+                      MakeWorker(config, budget, kv, std::move(pool), std::move(model), table));
   // The trial ran one layer of each kind.
   info.longest_step_seconds = worker->trial_seconds() * model_config.layers;
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",

@@ -55,10 +55,12 @@ Worker::Worker(const WorkerConfig& config,
                                          model_->config().vocab, config.mask_threads);
   }
   for (int32_t layer = 0; layer < kv_.layout().layers; ++layer) {
-    layers_.push_back({.data = kv_.layer(layer).data,
-                       .dtype = kv_.layout().dtype,
+    layers_.push_back({.data = kv_.layer(layer),
+                       .form = kv_.layout().form,
                        .num_blocks = kv_.layout().num_blocks,
-                       .width = kv_.layout().width});
+                       .latent = kv_.layout().latent,
+                       .rope = kv_.layout().rope,
+                       .scale = config.kv_scales.empty() ? 1 : config.kv_scales[layer]});
   }
 }
 
@@ -67,7 +69,9 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                std::unique_ptr<K2Model> model,
                                                KvStorage kv) {
   BT_CHECK(kv.layout().layers == model->config().layers);
-  BT_CHECK(kv.layout().width == model->config().cache_width());
+  BT_CHECK(kv.layout().latent == model->config().kv_lora);
+  BT_CHECK(kv.layout().rope == model->config().rope_dim);
+  BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
   std::unique_ptr<Worker> worker(
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
@@ -75,7 +79,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits"));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
-  BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(config.max_num_batched_tokens,
+  BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(worker->kv_.layout().form,
+                                                    config.max_num_batched_tokens,
                                                     config.max_num_seqs, worker->arena_));
   worker->trial_seconds_ = clock.Now() - start;
   return worker;

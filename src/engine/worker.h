@@ -25,6 +25,7 @@ struct WorkerConfig {
   int32_t logits_rows_max = 320;                       // of one step
   std::shared_ptr<const ConstraintTable> constraints;  // null: no request has one
   int32_t mask_threads = 1;                            // that make masks while the model computes
+  std::vector<float> kv_scales = {};  // one a layer, of a cache in KvForm::kFp8; empty: all 1
 };
 
 class Worker final : public Executor {

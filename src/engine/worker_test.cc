@@ -49,7 +49,7 @@ class WorkerTest : public ::testing::Test {
     test::TinySource source(true);
     auto pool = std::make_unique<ThreadPool>(1);
     auto model = K2Model::Load(test::SmallConfig(2, 2), source, ops_, pool.get(), {});
-    auto kv = KvStorage::Create({.layers = 2, .num_blocks = 16, .width = 576});
+    auto kv = KvStorage::Create({.layers = 2, .num_blocks = 16, .latent = 512, .rope = 64});
     worker_ =
         std::move(Worker::Create({.max_num_seqs = 4,
                                   .max_num_batched_tokens = 64,

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "model/kv_scales.h"
 #include "ops/thread_pool.h"
 
 namespace baltoro {
@@ -86,6 +87,9 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
   BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config, source, ops, options.weights));
   BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
+  if (options.read_kv_scales) {
+    BT_ASSIGN_OR_RETURN(model->kv_scales_, ReadKvScales(source, config.layers));
+  }
   LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;
@@ -312,7 +316,7 @@ void K2Model::Logits(const ForwardBatch& batch,
   ops_.linear(Scratch(), logits, normed, weights_.lm_head);
 }
 
-Status K2Model::ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena& arena) {
+Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena) {
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   tokens_max = std::min(tokens_max, rope_table_.positions);
   // One layer of each kind is enough: layers of a kind need the same.
@@ -321,10 +325,14 @@ Status K2Model::ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena&
   if (config_.is_moe(config_.layers - 1)) layers.push_back(config_.layers - 1);
 
   const int64_t blocks = std::max((tokens_max + kBlock - 1) / kBlock, sequences_max);
-  const int64_t bytes = blocks * kBlock * config_.cache_width() * SizeOf(ops_.act);
+  const int64_t bytes = blocks * kBlock * KvBytesPerToken(config_, kv, 1);
   BT_ASSIGN_OR_RETURN(const Buffer memory,
                       Buffer::Create(static_cast<size_t>(bytes), "a trial KV cache"));
-  const KvLayerView view{memory.data(), ops_.act, blocks, config_.cache_width()};
+  const KvLayerView view{.data = memory.data(),
+                         .form = kv,
+                         .num_blocks = blocks,
+                         .latent = config_.kv_lora,
+                         .rope = config_.rope_dim};
   const std::vector<KvLayerView> cache(layers.size(), view);
   std::vector<int32_t> table(static_cast<size_t>(blocks));
   std::iota(table.begin(), table.end(), 0);
@@ -365,8 +373,8 @@ Status K2Model::ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena&
   return {};
 }
 
-int64_t KvBytesPerToken(const K2Config& config, const OpsTable& ops) {
-  return config.layers * config.cache_width() * SizeOf(ops.act);
+int64_t KvBytesPerToken(const K2Config& config, KvForm form, int64_t layers) {
+  return layers * KvTokenBytes(form, config.kv_lora, config.rope_dim);
 }
 
 }  // namespace baltoro

@@ -25,8 +25,9 @@ namespace baltoro {
 struct K2LoadOptions {
   WeightChoice choice;  // of the source that Load opens
   WeightOptions weights;
-  int64_t positions_max = 0;  // that the rotary table covers; 0: the configuration's
-  LoadProgress progress;      // may be empty; called on the loading thread
+  int64_t positions_max = 0;    // that the rotary table covers; 0: the configuration's
+  bool read_kv_scales = false;  // those of the source, for a cache in KvForm::kFp8
+  LoadProgress progress;        // may be empty; called on the loading thread
 };
 
 class K2Model {
@@ -54,11 +55,13 @@ class K2Model {
 
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
-  // each kind on a throwaway cache. `arena` is reset.
-  Status ReserveScratch(int64_t tokens_max, int64_t sequences_max, Arena& arena);
+  // each kind on a throwaway cache of the form given. `arena` is reset.
+  Status ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena);
 
   const K2Config& config() const { return config_; }
   const OpsTable& ops() const { return ops_; }
+  // One a layer; empty: not asked for, or the source has none.
+  const std::vector<float>& kv_scales() const { return kv_scales_; }
   int64_t positions_max() const { return rope_table_.positions; }
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t scratch_bytes() const { return static_cast<int64_t>(op_scratch_.bytes_reserved()); }
@@ -89,6 +92,7 @@ class K2Model {
   const OpsTable& ops_;
   ThreadPool* pool_;
   ModelWeights weights_;
+  std::vector<float> kv_scales_;
   std::vector<int32_t> all_layers_;
   std::vector<int32_t> expert_slots_;  // logical expert -> slot
   Buffer rope_memory_;
@@ -97,7 +101,7 @@ class K2Model {
   Arena op_scratch_;  // taken back after every operation
 };
 
-// Bytes of KV cache for one token over all layers.
-int64_t KvBytesPerToken(const K2Config& config, const OpsTable& ops);
+// Bytes of KV cache for one token over `layers` layers.
+int64_t KvBytesPerToken(const K2Config& config, KvForm form, int64_t layers);
 
 }  // namespace baltoro

@@ -120,7 +120,7 @@ TEST_P(K2ModelTest, TheAbsorbedFormAgreesWithTheExpandedOne) {
 TEST_P(K2ModelTest, ScratchIsReservedOnce) {
   const auto model = Load(&pool_);
   Arena arena;
-  ASSERT_TRUE(model->ReserveScratch(150, 40, arena).ok());
+  ASSERT_TRUE(model->ReserveScratch(PlainKvForm(GetParam().act), 150, 40, arena).ok());
   const int64_t scratch = model->scratch_bytes();
 
   InPieces(*model, tokens_, {150}, INT32_MAX);
@@ -143,7 +143,11 @@ TEST_P(K2ModelTest, AnOverriddenRowTakesTheEmbeddingGiven) {
     const std::vector<int64_t> slots{0};
     const std::vector<int32_t> override_rows(overridden ? 1 : 0, 0);
     std::vector<char> memory(static_cast<size_t>(64 * 576 * 4));
-    const KvLayerView view{memory.data(), GetParam().act, 1, 576};
+    const KvLayerView view{.data = memory.data(),
+                           .form = PlainKvForm(GetParam().act),
+                           .num_blocks = 1,
+                           .latent = 512,
+                           .rope = 64};
     const std::vector<KvLayerView> cache(3, view);
     const std::vector<AttentionSequence> sequences{{.query_begin = 0,
                                                     .query_count = 1,
@@ -176,10 +180,11 @@ INSTANTIATE_TEST_SUITE_P(Cpu,
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(K2ModelBytesTest, KvBytesAreThoseOfTheFamily) {
-  K2Config config = SmallConfig();
-  config.layers = 61;
+  const K2Config config = SmallConfig();
 
-  EXPECT_EQ(KvBytesPerToken(config, CpuOps(DType::kBf16)), 70272);
+  EXPECT_EQ(KvBytesPerToken(config, KvForm::kBf16, 61), 70272);
+  EXPECT_EQ(KvBytesPerToken(config, KvForm::kFp8, 61), 35136);
+  EXPECT_EQ(KvBytesPerToken(config, KvForm::kFp8Groups, 61), 61 * 656);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 #include "base/file.h"
 #include "ops/thread_pool.h"
@@ -84,7 +85,10 @@ class PocketTest : public ::testing::Test {
   // Logits of each step of the answer, as serving computes them: the prompt in the expanded form,
   // the answer in the absorbed one.
   std::vector<float> AnswerLogits(K2Model& model, const Recorded& recorded) {
-    test::TinyRunner runner(model, std::ssize(recorded.tokens));
+    return AnswerLogits(model, recorded, PlainKvForm(model.ops().act));
+  }
+  std::vector<float> AnswerLogits(K2Model& model, const Recorded& recorded, KvForm kv) {
+    test::TinyRunner runner(model, std::ssize(recorded.tokens), kv);
     const std::vector<float> all = runner.Run(recorded.tokens, recorded.prompt_length);
     return {all.begin() + (recorded.prompt_length - 1) * config_.vocab, all.end()};
   }
@@ -151,6 +155,40 @@ TEST_F(PocketTest, GreedyChoicesAreThoseOfTransformers) {
   fmt::print("{} choices: float32 all equal; bf16 {} ties of tokens, {} of experts\n", steps,
              token_ties, expert_ties);
   EXPECT_LE(token_ties + expert_ties, std::max(2, steps / 500));
+}
+
+// Up to the end of the turn, each step given the recorded answer so far.
+TEST_F(PocketTest, AnEightBitCacheKeepsMostAnswers) {
+  if (!FileExists(kGolden)) GTEST_SKIP() << kGolden << " is not there";
+  const Json golden = ParseJson(Unzipped(kGolden), {.depth = 64, .nodes = 5'000'000}).value();
+  const auto model = Load(CpuOps(DType::kBf16));
+  constexpr KvForm kForms[] = {KvForm::kBf16, KvForm::kFp8, KvForm::kFp8Groups};
+  int answers = 0, steps = 0;
+  int whole[3] = {}, chosen[3] = {};
+  std::set<std::vector<float>> different;
+
+  for (size_t at = 0; at < golden["prompts"].size(); at += 4 * kEachPrompt, ++answers) {
+    const Recorded recorded(golden["prompts"][at]);
+    const auto stop = std::ranges::find(recorded.answer, config_.stop_tokens[0]);
+    const auto end = static_cast<size_t>(stop - recorded.answer.begin());
+    steps += static_cast<int>(end);
+    for (size_t form = 0; form < 3; ++form) {
+      const std::vector<float> logits = AnswerLogits(*model, recorded, kForms[form]);
+      int same = 0;
+      for (size_t i = 0; i < end; ++i) same += Best(Step(logits, i)) == recorded.answer[i] ? 1 : 0;
+      chosen[form] += same;
+      whole[form] += same == static_cast<int>(end) ? 1 : 0;
+      if (at == 0) different.insert(logits);
+    }
+  }
+
+  EXPECT_EQ(different.size(), 3u);  // the forms are really different
+  for (size_t form = 0; form < 3; ++form) {
+    fmt::print("{}: {} of {} answers, {} of {} tokens as float32 chooses\n",
+               KvFormName(kForms[form]), whole[form], answers, chosen[form], steps);
+    EXPECT_GE(whole[form] * 10, answers * 9);
+    EXPECT_GE(chosen[form] * 100, steps * 99);
+  }
 }
 
 TEST_F(PocketTest, TokenByTokenItChoosesTheSame) {

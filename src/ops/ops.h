@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "device/buffer.h"
+#include "tensor/kv_form.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight_form.h"
 
@@ -91,14 +92,18 @@ struct RopeTable {
   int64_t dim = 0;  // P
 };
 
-// One layer of the paged cache: [num_blocks, 64, R + P], act type; per token the normalised latent,
-// then the rotated key.
+// One layer of the paged cache: [num_blocks, 64, token_bytes()], tokens in the form given: the
+// normalised latent, then the rotated key. What attention computes with are the values that the
+// form gives back; a backend may round them to the activation type.
 struct KvLayerView {
   void* data = nullptr;
-  DType dtype = DType::kBf16;
+  KvForm form = KvForm::kBf16;
   int64_t num_blocks = 0;
-  int64_t width = 0;  // R + P
+  int64_t latent = 0, rope = 0;  // R, P
+  float scale = 1;               // of kFp8: positive
   static constexpr int64_t kBlockTokens = 64;
+
+  int64_t token_bytes() const { return KvTokenBytes(form, latent, rope); }
 };
 
 // One sequence of the step, as attention sees it.
@@ -233,8 +238,8 @@ struct OpsTable {
   // In place on x [T, heads, P] (act or f32, the two outer strides free): pair j of row t by angle
   // positions[t] * inv_j.
   void (*rope)(const OpContext&, TensorView x, TensorView positions, const RopeTable& table);
-  // cache[slots[t]] = latent[t] || rope[t].  latent [T, R], rope [T, P] act, rows may be strided;
-  // slots [T] i64, block * 64 + offset.
+  // cache[slots[t]] = latent[t] || rope[t], in the form of the cache.  latent [T, R], rope [T, P]
+  // act, rows may be strided; slots [T] i64, block * 64 + offset.
   void (*kv_write)(const OpContext&,
                    const KvLayerView& cache,
                    TensorView latent,

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "model/k2_model.h"
+
 namespace baltoro {
 namespace {
 
@@ -99,31 +101,6 @@ Result<DeviceSpec> FindDevice(const std::string& name) {
       fmt::format("--gpu {}: not known; known are {}", name, fmt::join(names, ", ")));
 }
 
-const char* KvFormName(KvForm form) {
-  switch (form) {
-    case KvForm::kBf16:
-      return "bfloat16";
-    case KvForm::kFp8:
-      return "fp8";
-    case KvForm::kFp8Blocks:
-      return "fp8_ds_mla";
-  }
-  return "";
-}
-
-int64_t KvTokenBytes(KvForm form, const K2Config& config) {
-  switch (form) {
-    case KvForm::kBf16:
-      return 2 * config.cache_width();
-    case KvForm::kFp8:
-      return config.cache_width();
-    // One f32 scale for 128 latents; the rotated key stays bf16.
-    case KvForm::kFp8Blocks:
-      return config.kv_lora + config.kv_lora / 128 * 4 + 2 * config.rope_dim;
-  }
-  return 0;
-}
-
 bool MemoryPlan::Holds(int64_t length, int64_t requests) const {
   const int64_t unit = kBlockTokens * options.layout.decode_context;
   const int64_t each = (length + unit - 1) / unit * unit;
@@ -152,8 +129,8 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
     rank.arenas = arenas;
     const int64_t left = budget - TotalBytes(rank.weights) - TotalBytes(rank.arenas);
     rank.kv_bytes = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : left;
-    rank.kv_token_bytes = StageLayers(options.layout, model.config.layers, stage).size() *
-                          KvTokenBytes(options.kv, model.config);
+    rank.kv_token_bytes = KvBytesPerToken(
+        model.config, options.kv, StageLayers(options.layout, model.config.layers, stage).size());
     rank.kv_blocks = std::max<int64_t>(rank.kv_bytes, 0) / (rank.kv_token_bytes * kBlockTokens);
     blocks = std::min(blocks, rank.kv_blocks);
     plan.stages.push_back(std::move(rank));

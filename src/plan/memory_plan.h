@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "plan/weight_plan.h"
+#include "tensor/kv_form.h"
 
 namespace baltoro {
 
@@ -20,11 +21,6 @@ struct DeviceSpec {
 // h100-80g, h200-141g, ...; kInvalidArgument lists them.
 Result<DeviceSpec> FindDevice(const std::string& name);
 std::vector<DeviceSpec> KnownDevices();
-
-enum class KvForm : uint8_t { kBf16, kFp8, kFp8Blocks };  // 2 bytes, 1 byte, the 656-byte layout
-const char* KvFormName(KvForm form);
-// Bytes of one token in one layer.
-int64_t KvTokenBytes(KvForm form, const K2Config& config);
 
 struct PlanOptions {
   ParallelLayout layout;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "model/k2_model.h"
 
 namespace baltoro {
 namespace {
@@ -41,9 +42,9 @@ TEST(MemoryPlanTest, PublishedCacheSizesComeOut) {
 
 TEST(MemoryPlanTest, TokensCostWhatTheFamilyPageSays) {
   const ModelDescription model = Known("Kimi-K2.5");
-  EXPECT_EQ(61 * KvTokenBytes(KvForm::kBf16, model.config), 70272);
-  EXPECT_EQ(61 * KvTokenBytes(KvForm::kFp8, model.config), 35136);
-  EXPECT_EQ(61 * KvTokenBytes(KvForm::kFp8Blocks, model.config), 40016);
+  EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kBf16, 61), 70272);
+  EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kFp8, 61), 35136);
+  EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kFp8Groups, 61), 40016);
 }
 
 // Guide 003: 8 x H100-80GB. 32k tokens need 2.14 GiB on every rank.

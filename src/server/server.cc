@@ -79,7 +79,7 @@ EventSink Server::sink() {
 void Server::SetEngine(Engine* engine) {
   if (engine != nullptr) {
     metrics_->SetCacheConfig({.num_blocks = engine->info().num_blocks,
-                              .cache_dtype = "auto",
+                              .cache_dtype = engine->info().kv_cache_dtype,
                               .enable_prefix_caching = config_.enable_prefix_caching});
     last_beat_at_ = clock_.Now();
     longest_step_ = engine->info().longest_step_seconds;

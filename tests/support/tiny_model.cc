@@ -151,16 +151,22 @@ void WriteCheckpoint(const std::string& dir,
   WriteFile(dir + "/model.safetensors.index.json", Json{{"weight_map", map}}.dump());
 }
 
-TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max) : model_(model) {
+TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max)
+    : TinyRunner(model, tokens_max, PlainKvForm(model.ops().act)) {}
+
+TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv) : model_(model) {
   const K2Config& config = model.config();
   const int64_t needed = (tokens_max + kBlock - 1) / kBlock;
   const int64_t blocks = 2 * needed + 1;
-  const int64_t layer_bytes = blocks * kBlock * config.cache_width() * SizeOf(model.ops().act);
+  const int64_t layer_bytes = blocks * kBlock * KvBytesPerToken(config, kv, 1);
   auto memory = Buffer::Create(static_cast<size_t>(config.layers * layer_bytes), "test cache");
   memory_ = std::move(memory).value();
   for (int32_t layer = 0; layer < config.layers; ++layer) {
-    cache_.push_back({static_cast<char*>(memory_.data()) + layer * layer_bytes, model.ops().act,
-                      blocks, config.cache_width()});
+    cache_.push_back({.data = static_cast<char*>(memory_.data()) + layer * layer_bytes,
+                      .form = kv,
+                      .num_blocks = blocks,
+                      .latent = config.kv_lora,
+                      .rope = config.rope_dim});
   }
   // Odd blocks, backwards, so that no two neighbours are neighbours in memory; block 0 is spare.
   for (int64_t i = 0; i < needed; ++i) blocks_.push_back(static_cast<int32_t>(blocks - 2 - 2 * i));

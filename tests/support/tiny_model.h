@@ -73,7 +73,8 @@ void WriteCheckpoint(const std::string& dir,
 // A model with its own cache and one sequence, whose blocks lie scattered.
 class TinyRunner {
  public:
-  TinyRunner(K2Model& model, int64_t tokens_max);
+  TinyRunner(K2Model& model, int64_t tokens_max);  // a cache of the activation type
+  TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv);
 
   // Runs the next tokens and returns the logits of all of them, [tokens, vocab]. Tokens at
   // positions from `absorbed_from` on use the absorbed form.

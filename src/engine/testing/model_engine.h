@@ -32,6 +32,8 @@ struct Setting {
   int32_t max_num_batched_tokens = 512;
   bool prefix_caching = false;
   bool async = false;
+  KvForm kv = KvForm::kBf16;
+  std::vector<float> kv_scales = {};  // one a layer; empty: all 1
 };
 
 class ModelEngine {
@@ -39,13 +41,18 @@ class ModelEngine {
   explicit ModelEngine(const Setting& setting) {
     auto pool = std::make_unique<ThreadPool>(setting.threads);
     auto model = LoadSmall(pool.get());
-    auto kv = KvStorage::Create({.layers = 2, .num_blocks = setting.num_blocks, .width = 576});
+    auto kv = KvStorage::Create({.layers = 2,
+                                 .num_blocks = setting.num_blocks,
+                                 .latent = 512,
+                                 .rope = 64,
+                                 .form = setting.kv});
     const auto table = std::make_shared<ConstraintTable>();
     auto worker = Worker::Create({.max_num_seqs = setting.max_num_seqs,
                                   .max_num_batched_tokens = setting.max_num_batched_tokens,
                                   .logits_rows_max = setting.max_num_seqs + 64,
                                   .constraints = table,
-                                  .mask_threads = 1},
+                                  .mask_threads = 1,
+                                  .kv_scales = setting.kv_scales},
                                  std::move(pool), std::move(model), std::move(kv).value());
     EngineConfig config;
     config.max_num_seqs = setting.max_num_seqs;

@@ -18,13 +18,19 @@ constexpr int64_t kGroupRows = kPanelColumns;  // rows that go through the produ
 
 // One block of a sequence.
 struct KeyBlock {
-  const char* data = nullptr;  // [64, R + P] act
+  const char* data = nullptr;  // [64, R + P] act; from BlockAt as the cache holds it
   int64_t position = 0;        // of its first key
   int64_t keys = 0;            // valid ones; those beyond may hold anything
 };
 
 int64_t BlockCount(const AttentionSequence& sequence);
 KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, int64_t i);
+
+// Bytes that WideBlock needs, a multiple of 64; 0 where the cache holds the activation type.
+int64_t WideBlockBytes(const KvLayerView& cache, DType act);
+// The block in the activation type: as it lies in the cache, or its valid keys widened into
+// `memory`, which must be aligned to the type.
+KeyBlock WideBlock(const KvLayerView& cache, DType act, const KeyBlock& block, char* memory);
 
 // Running state of one group of up to 32 rows.
 struct GroupState {

@@ -211,13 +211,15 @@ class AbsorbedForm {
   void AllocateThreadMemory() {
     tile_bytes_ = in_place_ ? 0 : RoundUp(TileBytes(inner_.tile, kKeys, width_), 64);
     value_bytes_ = CeilDiv(latent_, kPanelColumns) * PanelBytes(act_, kKeys);
-    thread_bytes_ = tile_bytes_ + value_bytes_ + RoundUp(GroupScratch::kBytes, 64);
+    wide_bytes_ = WideBlockBytes(args_.cache, act_);
+    thread_bytes_ = wide_bytes_ + tile_bytes_ + value_bytes_ + RoundUp(GroupScratch::kBytes, 64);
     thread_memory_ = Bytes(threads_ * thread_bytes_);
   }
 
   void Attend(const Item& item, int thread) const {
     const Sequence& sequence = *groups_[item.first].sequence;
-    char* memory = thread_memory_ + thread * thread_bytes_;
+    char* wide = thread_memory_ + thread * thread_bytes_;
+    char* memory = wide + wide_bytes_;
     char* values = memory + tile_bytes_;
     const GroupScratch scratch(values + value_bytes_);
     for (int64_t i = 0; i < item.count; ++i) {
@@ -226,7 +228,7 @@ class AbsorbedForm {
     const int64_t begin = item.split * kSplitBlocks;
     const int64_t end = std::min(BlockCount(*sequence.sequence), begin + kSplitBlocks);
     for (int64_t at = begin; at < end; ++at) {
-      const KeyBlock block = BlockAt(args_.cache, *sequence.sequence, at);
+      KeyBlock block = BlockAt(args_.cache, *sequence.sequence, at);
       bool packed = false;
       for (int64_t i = 0; i < item.count; ++i) {
         const Group& group = groups_[item.first + i];
@@ -235,10 +237,12 @@ class AbsorbedForm {
         });
         if (largest == 0) continue;
         // The packing of this block's values fetches the second half of the next block, the first
-        // product with its keys the first half.
+        // product with its keys the first half; where blocks are widened, that fetches them.
         const char* next = nullptr;
         if (!packed) {
-          if (at + 1 < end) next = BlockAt(args_.cache, *sequence.sequence, at + 1).data;
+          block = WideBlock(args_.cache, act_, block, wide);
+          if (at + 1 < end && wide_bytes_ == 0)
+            next = BlockAt(args_.cache, *sequence.sequence, at + 1).data;
           Pack(block, next == nullptr ? nullptr : next + BlockBytes() / 2, memory, values);
         }
         packed = true;
@@ -365,6 +369,7 @@ class AbsorbedForm {
   int64_t product_floats_ = 0;
   char* thread_memory_ = nullptr;
   int64_t thread_bytes_ = 0;
+  int64_t wide_bytes_ = 0;
   int64_t tile_bytes_ = 0;
   int64_t value_bytes_ = 0;
 };

@@ -32,7 +32,8 @@ class ExpandedForm {
         act_(args.q.dtype),
         kernels_(KernelsFor(act_, PlainType(args.kv_b.form))),
         inner_(KernelsFor(act_, act_)),
-        depth_(args.nope + args.rope) {}
+        depth_(args.nope + args.rope),
+        width_(args.latent + args.rope) {}
 
   void Run() {
     MakeItems();
@@ -54,6 +55,7 @@ class ExpandedForm {
  private:
   // One thread's memory.
   struct Memory {
+    char* block = nullptr;      // [64, R + P], where the cache holds another type
     float* expanded = nullptr;  // [64, N + V]
     char* latents = nullptr;    // tiles [64, R], where the cache cannot be read in place
     char* keys = nullptr;       // tiles [64, N + P]
@@ -64,8 +66,9 @@ class ExpandedForm {
   };
 
   // Of the parts of a thread's memory, in their order.
-  std::array<int64_t, 7> PartBytes() const {
-    std::array<int64_t, 7> bytes = {
+  std::array<int64_t, 8> PartBytes() const {
+    std::array<int64_t, 8> bytes = {
+        WideBlockBytes(args_.cache, act_),
         kKeys * ResultStride(args_.nope + args_.value + kPanelColumns) * 4,
         TileBytes(kernels_.tile, kKeys, args_.latent),
         TileBytes(inner_.tile, kKeys, depth_),
@@ -78,7 +81,7 @@ class ExpandedForm {
   }
 
   Memory Layout(char* at) const {
-    const std::array<int64_t, 7> bytes = PartBytes();
+    const std::array<int64_t, 8> bytes = PartBytes();
     size_t part = 0;
     const auto take = [&] {
       char* taken = at;
@@ -86,6 +89,7 @@ class ExpandedForm {
       return taken;
     };
     Memory m;
+    m.block = take();
     m.expanded = reinterpret_cast<float*>(take());
     m.latents = take();
     m.keys = take();
@@ -132,8 +136,9 @@ class ExpandedForm {
     }
     const int64_t last = item.sequence->first_position + item.first + item.count - 1;
     for (int64_t i = 0; i < BlockCount(*item.sequence); ++i) {
-      const KeyBlock block = BlockAt(args_.cache, *item.sequence, i);
-      if (block.position > last) continue;
+      const KeyBlock held = BlockAt(args_.cache, *item.sequence, i);
+      if (held.position > last) continue;
+      const KeyBlock block = WideBlock(args_.cache, act_, held, m.block);
       Expand(item, block, m);
       for (int64_t group = 0; group < groups; ++group) AttendGroup(item, block, group, m);
     }
@@ -160,7 +165,7 @@ class ExpandedForm {
     if (kernels_.tile == act_ && args_.latent % kBlockK == 0) {
       latents = CacheRows(block);
     } else {
-      const RowSource source = {.data = block.data, .dtype = act_, .stride = args_.cache.width};
+      const RowSource source = {.data = block.data, .dtype = act_, .stride = width_};
       FillTiles(kernels_, m.latents, source, 0, block.keys, args_.latent);
       latents = TilesAt(m.latents, kernels_.tile, args_.latent);
     }
@@ -179,7 +184,7 @@ class ExpandedForm {
     const bool copied =
         inner_.tile == act_ && args_.nope % kBlockK == 0 && args_.rope % kBlockK == 0;
     for (int64_t key = 0; key < block.keys; ++key) {
-      const char* rope = block.data + (key * args_.cache.width + args_.latent) * size;
+      const char* rope = block.data + (key * width_ + args_.latent) * size;
       char* out = m.keys + key / kTileRows * keys.row_tile + key % kTileRows * keys.row +
                   args_.nope / kBlockK * keys.block;
       for (int64_t i = 0; copied && i < args_.rope; i += kBlockK, out += keys.block) {
@@ -190,7 +195,7 @@ class ExpandedForm {
     float wide[kKeys];
     for (int64_t begin = 0; begin < args_.rope; ++begin) {
       for (int64_t key = 0; key < block.keys; ++key) {
-        const char* at = block.data + (key * args_.cache.width + args_.latent + begin) * size;
+        const char* at = block.data + (key * width_ + args_.latent + begin) * size;
         LoadRow(inner_, wide + key, at, act_, 1);
       }
       StoreTiles(inner_, m.keys, depth_, act_, wide, 1, 0, block.keys, args_.nope + begin, 1);
@@ -198,7 +203,7 @@ class ExpandedForm {
   }
 
   LeftOperand CacheRows(const KeyBlock& block) const {
-    const int64_t row = args_.cache.width * SizeOf(act_);
+    const int64_t row = width_ * SizeOf(act_);
     return {.data = block.data,
             .row = row,
             .block = kBlockK * SizeOf(act_),
@@ -250,6 +255,7 @@ class ExpandedForm {
   const Kernels& kernels_;  // with the weights
   const Kernels& inner_;    // among activations
   const int64_t depth_;
+  const int64_t width_;  // of a key block
   Item* items_ = nullptr;
   int64_t item_count_ = 0;
   int64_t groups_max_ = 0;

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/element_types.h"
+#include "ops/cpu/kv_rows.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -18,8 +21,9 @@ void Check(const MlaAttentionArgs& args) {
   BT_CHECK(args.out.rank == 2 && args.out.dim(0) == args.q.dim(0));
   BT_CHECK(args.out.dim(1) == heads * args.value);
   BT_CHECK(args.q.dtype == DType::kBf16 || args.q.dtype == DType::kF32);
-  BT_CHECK(args.out.dtype == args.q.dtype && args.cache.dtype == args.q.dtype);
-  BT_CHECK(args.cache.width == args.latent + args.rope);
+  BT_CHECK(args.out.dtype == args.q.dtype);
+  BT_CHECK(args.cache.form != KvForm::kF32 || args.q.dtype == DType::kF32);
+  BT_CHECK(args.cache.latent == args.latent && args.cache.rope == args.rope);
   BT_CHECK(args.scale > 0);
   CheckPacked(args.kv_b);
   CheckPacked(args.uk_t);
@@ -39,6 +43,35 @@ void Check(const MlaAttentionArgs& args) {
   }
 }
 
+// `keys` tokens of a cache, widened to `out` [keys, R + P].
+template <typename Element>
+void WidenKeys(const KvLayerView& cache, const char* from, int64_t keys, Element* out) {
+  const int64_t width = cache.latent + cache.rope;
+  const auto* codes = reinterpret_cast<const uint8_t*>(from);
+  if (cache.form == KvForm::kBf16) {
+    const auto* values = reinterpret_cast<const Bf16*>(from);
+    for (int64_t i = 0; i < keys * width; ++i) Narrow(ToFloat(values[i]), out[i]);
+    return;
+  }
+  if (cache.form == KvForm::kFp8) {
+    WidenE4M3(out, codes, cache.scale, keys * width);
+    return;
+  }
+  for (int64_t key = 0; key < keys; ++key, codes += cache.token_bytes(), out += width) {
+    const uint8_t* scales = codes + cache.latent;
+    for (int64_t begin = 0; begin < cache.latent; begin += kKvGroup, scales += sizeof(float)) {
+      float scale = 0;
+      std::memcpy(&scale, scales, sizeof(scale));
+      WidenE4M3(out + begin, codes + begin, scale, std::min(kKvGroup, cache.latent - begin));
+    }
+    for (int64_t d = 0; d < cache.rope; ++d) {
+      Bf16 value;
+      std::memcpy(&value, scales + d * sizeof(value), sizeof(value));
+      Narrow(ToFloat(value), out[cache.latent + d]);
+    }
+  }
+}
+
 }  // namespace
 
 int64_t BlockCount(const AttentionSequence& sequence) {
@@ -49,11 +82,25 @@ KeyBlock BlockAt(const KvLayerView& cache, const AttentionSequence& sequence, in
   const auto at = static_cast<size_t>(i);
   const int32_t physical = sequence.blocks[at];
   BT_CHECK(physical >= 0 && physical < cache.num_blocks);
-  return {.data = static_cast<const char*>(cache.data) +
-                  physical * kKeys * cache.width * SizeOf(cache.dtype),
+  return {.data = static_cast<const char*>(cache.data) + physical * kKeys * cache.token_bytes(),
           .position =
               sequence.block_positions.empty() ? i * kKeys : int64_t{sequence.block_positions[at]},
           .keys = std::min(kKeys, sequence.key_count - i * kKeys)};
+}
+
+int64_t WideBlockBytes(const KvLayerView& cache, DType act) {
+  if (cache.form == PlainKvForm(act)) return 0;
+  return RoundUp(kKeys * (cache.latent + cache.rope) * SizeOf(act), 64);
+}
+
+KeyBlock WideBlock(const KvLayerView& cache, DType act, const KeyBlock& block, char* memory) {
+  if (cache.form == PlainKvForm(act)) return block;
+  WithElement(act, [&](auto element) {
+    WidenKeys(cache, block.data, block.keys, reinterpret_cast<decltype(element)*>(memory));
+  });
+  KeyBlock wide = block;
+  wide.data = memory;
+  return wide;
 }
 
 GroupState GroupStateAt(float* memory, int64_t columns) {

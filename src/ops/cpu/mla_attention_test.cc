@@ -24,16 +24,23 @@ constexpr Dims kTiny = {3, 24, 8, 20, 40};  // nothing is a multiple of 32
 constexpr Dims kWide = {40, 32, 32, 32, 64};
 constexpr Dims kSmall = {5, 32, 32, 32, 64};
 
-// A cache filled with one long sequence whose blocks lie in shuffled places; what no key owns is
-// NaN, which must never reach a result.
+// A cache filled by the reference with one long sequence whose blocks lie in shuffled places; what
+// no key owns is NaN, which must never reach a result.
 struct Case {
   Case(const Dims& dims, DType act, int64_t key_total)
+      : Case(dims, act, key_total, PlainKvForm(act)) {}
+  Case(const Dims& dims, DType act, int64_t key_total, KvForm form)
       : d(dims),
         keys(key_total),
         kv_b(1, act, 1, d.heads * (d.nope + d.value), d.latent, Scale(d.latent)),
         uk_t(2, act, d.heads, d.latent, d.nope, 1),
         q(Random(3, act, {keys, d.heads, d.nope + d.rope}, 1)),
-        cache(act, {Blocks() + 2, kBlock, d.latent + d.rope}) {
+        cache{.data = nullptr,
+              .form = form,
+              .num_blocks = Blocks() + 2,
+              .latent = d.latent,
+              .rope = d.rope,
+              .scale = 0.0123f} {
     // The key rows of kv_b, transposed.
     for (int64_t head = 0; head < d.heads; ++head) {
       for (int64_t r = 0; r < d.latent; ++r) {
@@ -45,17 +52,18 @@ struct Case {
       PackRows(PlainForm(act), const_cast<void*>(uk_t.packed.at(head).data), d.latent, d.nope, 0,
                RowsOf(uk_t.rows.view.rows(head * d.latent, d.latent)));
     }
-    for (int64_t i = 0; i < cache.view.num_elements(); ++i) cache.set(i, std::nanf(""));
+    const auto bytes = static_cast<size_t>(cache.num_blocks * kBlock * cache.token_bytes());
+    cache_memory = Buffer::Create(bytes, "test").value();
+    cache.data = cache_memory.data();
+    std::memset(cache.data, 0xFF, bytes);  // NaN in every form
     blocks.resize(static_cast<size_t>(Blocks()));
     std::iota(blocks.begin(), blocks.end(), 1);
     std::shuffle(blocks.begin(), blocks.end(), std::mt19937(4));
-    const int64_t width = d.latent + d.rope;
-    const Tensor values = Random(5, act, {keys, width}, 1);
-    for (int64_t key = 0; key < keys; ++key) {
-      for (int64_t i = 0; i < width; ++i) {
-        cache.set(Slot(key) * width + i, values.at(key * width + i));
-      }
-    }
+    const Tensor values = Random(5, act, {keys, d.latent + d.rope}, 1);
+    const Tensor slots(DType::kI64, {keys});
+    for (int64_t key = 0; key < keys; ++key) slots.view.as<int64_t>()[key] = Slot(key);
+    reference::KvWrite({}, cache, values.view.columns(0, d.latent),
+                       values.view.columns(d.latent, d.rope), slots.view);
   }
   static float Scale(int64_t depth) { return 1 / std::sqrt(static_cast<float>(depth)); }
   int64_t Blocks() const { return (keys + kBlock - 1) / kBlock; }
@@ -82,10 +90,7 @@ struct Case {
                         bool packed) const {
     return {.out = out,
             .q = q.view.rows(first, count),
-            .cache = {.data = cache.view.data,
-                      .dtype = cache.view.dtype,
-                      .num_blocks = cache.view.dim(0),
-                      .width = d.latent + d.rope},
+            .cache = cache,
             .sequences = sequences,
             .kv_b = packed ? kv_b.packed : kv_b.reference,
             .uk_t = packed ? uk_t.packed : uk_t.reference,
@@ -108,13 +113,21 @@ struct Case {
   Weights kv_b;
   Weights uk_t;
   Tensor q;
-  Tensor cache;
+  Buffer cache_memory;
+  KvLayerView cache;
   std::vector<int32_t> blocks;
 };
 
 struct Span {
   int64_t keys, first, absorbed_from;
 };
+
+// What a product can be asked for.
+constexpr std::pair<DType, KvForm> kForms[] = {
+    {DType::kBf16, KvForm::kBf16},      {DType::kBf16, KvForm::kFp8},
+    {DType::kBf16, KvForm::kFp8Groups}, {DType::kF32, KvForm::kF32},
+    {DType::kF32, KvForm::kBf16},       {DType::kF32, KvForm::kFp8},
+    {DType::kF32, KvForm::kFp8Groups}};
 
 TEST(MlaAttentionTest, BothFormsAgreeWithTheReference) {
   Context context(3);
@@ -126,8 +139,12 @@ TEST(MlaAttentionTest, BothFormsAgreeWithTheReference) {
                    {{1, 0, 0}, {1, 0, 1}, {64, 0, 40}, {131, 100, 0}, {131, 90, 1000}});
     }
     for (const Span& span : spans) {
-      for (const DType act : {DType::kBf16, DType::kF32}) {
-        const Case c(dims, act, span.keys);
+      for (const auto& [act, form] : kForms) {
+        // The reference is slow: of the wide shapes the one of several groups of a scale is enough.
+        const bool plain = form == PlainKvForm(act);
+        const bool groups = act == DType::kBf16 && form == KvForm::kFp8Groups && span.keys < 100;
+        if (!plain && dims.latent > 40 && !(groups && dims.latent == 512)) continue;
+        const Case c(dims, act, span.keys, form);
         const int64_t count = span.keys - span.first;
         const AttentionSequence sequence = c.Sequence(span.first, count, span.absorbed_from);
         Tensor want(DType::kF32, {count, dims.heads * dims.value});
@@ -145,8 +162,9 @@ TEST(MlaAttentionTest, BothFormsAgreeWithTheReference) {
 
           const auto tolerance = act == DType::kF32 ? baltoro::test::kF32 : baltoro::test::kBf16;
           ASSERT_TRUE(Near(got.values(), want.values(), tolerance))
-              << NameOf(isa) << " " << NameOf(act) << " heads " << dims.heads << " keys "
-              << span.keys << " from " << span.first << " absorbed from " << span.absorbed_from;
+              << NameOf(isa) << " " << NameOf(act) << " " << KvFormName(form) << " heads "
+              << dims.heads << " keys " << span.keys << " from " << span.first << " absorbed from "
+              << span.absorbed_from;
           ASSERT_TRUE(Near(lse.values(), want_lse.values(), tolerance)) << NameOf(isa);
         }
       }
@@ -158,8 +176,11 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
   constexpr int64_t kKeys = 1100;  // several splits
   Context one(1);
   Context four(4);
-  for (const DType act : {DType::kBf16, DType::kF32}) {
-    const Case c(kSmall, act, kKeys);
+  for (const auto& [act, form] : {std::pair<DType, KvForm>{DType::kBf16, KvForm::kBf16},
+                                  {DType::kBf16, KvForm::kFp8},
+                                  {DType::kBf16, KvForm::kFp8Groups},
+                                  {DType::kF32, KvForm::kF32}}) {
+    const Case c(kSmall, act, kKeys, form);
     const int64_t width = int64_t{kSmall.heads} * kSmall.value;
     for (const Isa isa : SupportedIsas()) {
       if (isa < *BestIsa() && isa != Isa::kAvx2) continue;  // the extremes; they share the code
@@ -181,8 +202,8 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
           ASSERT_EQ(0, std::memcmp(some.view.data,
                                    static_cast<char*>(all.view.data) + first * width * SizeOf(act),
                                    static_cast<size_t>(count * width * SizeOf(act))))
-              << NameOf(isa) << " tokens " << first << " + " << count << ", absorbed from "
-              << absorbed_from;
+              << NameOf(isa) << " " << KvFormName(form) << " tokens " << first << " + " << count
+              << ", absorbed from " << absorbed_from;
         }
       }
     }

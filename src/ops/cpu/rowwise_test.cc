@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <numeric>
 
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/test_tensors.h"
 #include "support/support.h"
+#include "tensor/float8.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -177,7 +182,11 @@ TEST(KvWriteTest, WritesLatentThenKeyAtEachSlotAndNothingElse) {
   for (const DType type : kTypes) {
     const Tensor both = Random(14, type, {3, 700}, 1);
     Tensor cache(type, {2, 64, 576});
-    const KvLayerView view{cache.view.data, type, 2, 576};
+    const KvLayerView view{.data = cache.view.data,
+                           .form = PlainKvForm(type),
+                           .num_blocks = 2,
+                           .latent = 512,
+                           .rope = 64};
     Tensor slots(DType::kI64, {3});
     const int64_t chosen[] = {127, 0, 70};
     std::copy(chosen, chosen + 3, slots.view.as<int64_t>());
@@ -191,6 +200,128 @@ TEST(KvWriteTest, WritesLatentThenKeyAtEachSlotAndNothingElse) {
       for (int64_t d = 0; d < 64; ++d) want[chosen[t] * 576 + 512 + d] = both.at(t * 700 + 636 + d);
     }
     EXPECT_EQ(cache.values(), want);
+  }
+}
+
+// Everything that a form must keep apart, in one row: large and small values, a zero, both signs.
+Tensor HardValues(DType type, int64_t rows, int64_t width) {
+  Tensor values = Random(15, type, {rows, width}, 1);
+  for (int64_t i = 0; i < rows * width; i += 7) values.set(i, values.at(i) * 1e-3f);
+  for (int64_t i = 0; i < rows * width; i += 11) values.set(i, values.at(i) * 300);
+  for (int64_t i = 0; i < rows * width; i += 13) values.set(i, 0);
+  for (int64_t i = 0; i < rows * width; i += 97) values.set(i, i % 2 == 0 ? 3e38f : -3e38f);
+  return values;
+}
+
+TEST(KvWriteTest, EveryFormIsWrittenAsTheReferenceWritesIt) {
+  Context context(2);
+  for (const auto& [latent, rope] : {std::pair<int64_t, int64_t>{512, 64}, {40, 8}, {129, 6}}) {
+    for (const DType type : kTypes) {
+      for (const KvForm form : {KvForm::kBf16, KvForm::kFp8, KvForm::kFp8Groups}) {
+        const Tensor values = HardValues(type, 5, latent + rope);
+        KvLayerView view{
+            .form = form, .num_blocks = 1, .latent = latent, .rope = rope, .scale = 0.37f};
+        const auto bytes = static_cast<size_t>(64 * view.token_bytes());
+        std::vector<char> got(bytes, 1), want(bytes, 1);
+        Tensor slots(DType::kI64, {5});
+        const int64_t chosen[] = {63, 0, 7, 8, 9};
+        std::copy(chosen, chosen + 5, slots.view.as<int64_t>());
+        const auto write = [&](auto operation, std::vector<char>& memory) {
+          view.data = memory.data();
+          operation(context.get(), view, values.view.columns(0, latent),
+                    values.view.columns(latent, rope), slots.view);
+        };
+
+        write(KvWrite, got);
+        write(reference::KvWrite, want);
+
+        EXPECT_EQ(got, want) << NameOf(type) << " " << KvFormName(form) << " " << latent;
+      }
+    }
+  }
+}
+
+// Against the definition of the layout, byte by byte: a group of the latent whose largest magnitude
+// is 896 has the scale 2.
+TEST(KvWriteTest, TheLayoutOf656BytesIsTheDocumentedOne) {
+  Tensor values(DType::kF32, {1, 576});
+  values.set(0, 896);
+  values.set(1, -5);
+  values.set(128, 448);
+  values.set(129, 0.3f);
+  values.set(512, 1.5f);
+  values.set(575, -3e38f);
+  std::vector<uint8_t> memory(64 * 656);
+  const KvLayerView view{.data = memory.data(),
+                         .form = KvForm::kFp8Groups,
+                         .num_blocks = 1,
+                         .latent = 512,
+                         .rope = 64};
+  ASSERT_EQ(view.token_bytes(), 656);
+  Tensor slots(DType::kI64, {1});
+  *slots.view.as<int64_t>() = 2;
+
+  KvWrite({}, view, values.view.columns(0, 512), values.view.columns(512, 64), slots.view);
+
+  const uint8_t* token = memory.data() + 2 * 656;
+  EXPECT_EQ(token[0], 0x7E);    // 448
+  EXPECT_EQ(token[1], 0xC2);    // -2.5
+  EXPECT_EQ(token[128], 0x7E);  // 448
+  EXPECT_EQ(token[129], 0x2A);  // 0.3125
+  float scales[4];
+  std::memcpy(scales, token + 512, sizeof(scales));
+  EXPECT_EQ(scales[0], 2);
+  EXPECT_EQ(scales[1], 1);
+  EXPECT_EQ(scales[2], std::numeric_limits<float>::min());
+  EXPECT_EQ(token[528] | token[529] << 8, 0x3FC0);  // bf16 of 1.5
+  EXPECT_EQ(token[654] | token[655] << 8, ToBf16(-3e38f).bits);
+}
+
+TEST(KvWriteTest, WhatIsTooLargeForAnEightBitFloatBecomesTheLargest) {
+  Tensor values(DType::kF32, {1, 576});
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float given[] = {1e30f, -infinity, 448 * 2, 465 * 2, std::nanf("")};
+  for (int64_t i = 0; i < 5; ++i) values.set(i, given[i]);
+  std::vector<uint8_t> memory(64 * 576);
+  const KvLayerView view{.data = memory.data(),
+                         .form = KvForm::kFp8,
+                         .num_blocks = 1,
+                         .latent = 512,
+                         .rope = 64,
+                         .scale = 2};
+  Tensor slots(DType::kI64, {1});
+  *slots.view.as<int64_t>() = 0;
+
+  KvWrite({}, view, values.view.columns(0, 512), values.view.columns(512, 64), slots.view);
+
+  EXPECT_EQ(std::vector<uint8_t>(memory.begin(), memory.begin() + 5),
+            (std::vector<uint8_t>{0x7E, 0xFE, 0x7E, 0x7E, 0x7F}));
+}
+
+// All codes, at lengths that end inside a vector, by every way there is.
+TEST(KvRowsTest, EveryCodeIsWidenedExactly) {
+  for (const int64_t count : {1, 31, 256, 300, 1000}) {
+    std::vector<uint8_t> codes(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) codes[i] = static_cast<uint8_t>(i * 37);
+    for (const float scale : {1.0f, 0.0123f, 3e-6f, 1024.5f}) {
+      std::vector<float> wide(codes.size());
+      WidenE4M3(wide.data(), codes.data(), scale, count);
+      for (const Isa isa : test::SupportedIsas()) {
+        ASSERT_TRUE(ForceIsa(isa).ok());
+        std::vector<Bf16> narrow(codes.size());
+        WidenE4M3(narrow.data(), codes.data(), scale, count);
+        for (int64_t i = 0; i < count; ++i) {
+          const float want = FromE4M3(codes[i]) * scale;
+          if (std::isnan(want)) {
+            ASSERT_TRUE(std::isnan(wide[i]) && std::isnan(ToFloat(narrow[i])));
+            continue;
+          }
+          ASSERT_EQ(wide[i], want) << int{codes[i]};
+          ASSERT_EQ(narrow[i].bits, ToBf16(want).bits)
+              << int{codes[i]} << " times " << scale << " on " << NameOf(isa);
+        }
+      }
+    }
   }
 }
 

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <vector>
 
 #include "ops/reference/element.h"
 #include "ops/reference/reference_ops.h"
+#include "tensor/float8.h"
 
 namespace baltoro::reference {
 namespace {
@@ -13,14 +15,39 @@ using Values = std::vector<double>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// What the cache holds of the token in a slot, [R + P]; exact in f64.
+Values Cached(const KvLayerView& cache, int64_t slot) {
+  const int64_t width = cache.latent + cache.rope;
+  const auto* from = static_cast<const uint8_t*>(cache.data) + slot * cache.token_bytes();
+  if (cache.form == KvForm::kF32) return Widen(from, DType::kF32, 0, width);
+  if (cache.form == KvForm::kBf16) return Widen(from, DType::kBf16, 0, width);
+  Values values;
+  for (int64_t d = 0; d < cache.latent; ++d) {
+    float scale = cache.scale;
+    if (cache.form == KvForm::kFp8Groups) {
+      std::memcpy(&scale, from + cache.latent + d / kKvGroup * 4, sizeof(scale));
+    }
+    values.push_back(double{FromE4M3(from[d])} * double{scale});
+  }
+  for (int64_t d = 0; d < cache.rope; ++d) {
+    if (cache.form == KvForm::kFp8) {
+      values.push_back(double{FromE4M3(from[cache.latent + d])} * double{cache.scale});
+      continue;
+    }
+    Bf16 value;
+    std::memcpy(&value, from + cache.latent + KvGroups(cache.latent) * 4 + d * 2, sizeof(value));
+    values.push_back(double{ToFloat(value)});
+  }
+  return values;
+}
+
 // The keys of one sequence: their positions, and what the cache holds of them, [keys][R + P].
 struct Keys {
   Keys(const MlaAttentionArgs& args, const AttentionSequence& sequence) {
     constexpr int32_t kBlock = KvLayerView::kBlockTokens;
-    const int64_t width = args.cache.width;
     for (int32_t key = 0; key < sequence.key_count; ++key) {
       const int64_t slot = int64_t{sequence.blocks[key / kBlock]} * kBlock + key % kBlock;
-      cached.push_back(Widen(args.cache.data, args.cache.dtype, slot * width, width));
+      cached.push_back(Cached(args.cache, slot));
       positions.push_back(sequence.block_positions.empty()
                               ? key
                               : sequence.block_positions[key / kBlock] + key % kBlock);
@@ -125,7 +152,7 @@ void MlaAttention(const OpContext&, const MlaAttentionArgs& args) {
   BT_CHECK(args.q.dim(2) == args.nope + args.rope);
   BT_CHECK(args.out.rank == 2 && args.out.dim(0) == args.q.dim(0));
   BT_CHECK(args.out.dim(1) == int64_t{args.heads} * args.value);
-  BT_CHECK(args.cache.width == args.latent + args.rope);
+  BT_CHECK(args.cache.latent == args.latent && args.cache.rope == args.rope);
   BT_CHECK(args.kv_b.n == int64_t{args.heads} * (args.nope + args.value));
   BT_CHECK(args.kv_b.k == args.latent);
   BT_CHECK(args.uk_t.n == args.latent && args.uk_t.k == args.nope);

@@ -1,0 +1,30 @@
+#pragma once
+
+// The scales of a KV cache in KvForm::kFp8, one f32 a layer (model-family §4). Every scale that is
+// returned is finite and positive; what is not is refused by its name.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/k2_config.h"
+#include "weights/weight_source.h"
+
+namespace baltoro {
+
+// The key scales that a checkpoint brings ("...self_attn.attn.k_scale", "...self_attn.k_scale",
+// "...self_attn.k_proj.k_scale" or "kv_scale" for these), f32 or bf16. Empty: it brings none. Some
+// layers only is an error. Scales of values are not used: the latent serves as both.
+Result<std::vector<float>> ReadKvScales(WeightSource& source, int32_t layers);
+
+// A file of --quantization-param-path:
+//   {"model_type": "kimi_k2", "kv_cache": {"dtype": "float8_e4m3fn",
+//    "scaling_factor": {"0": {"0": 0.01, "1": 0.02, ...}, ...}}}
+// with every rank 0 .. ranks - 1, and in each every layer. Ranks keep the same latents, so theirs
+// must agree; model_type may be left out.
+Result<std::vector<float>> ReadKvScaleFile(const std::string& path,
+                                           const K2Config& config,
+                                           int32_t ranks);
+
+}  // namespace baltoro
