@@ -1,0 +1,48 @@
+#pragma once
+
+// How the ranks of a world of processes find each other. Rank 0 listens at an address that all
+// know; the others come there, are compared with it, and hear where everybody else listens; then
+// each pair connects. All of it behind the cluster key (handshake.h).
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "comm/link.h"
+#include "comm/rank_socket.h"
+
+namespace baltoro {
+
+// One thing that must be the same on all ranks: ("version", "0.1.0"), ("model", hash), a flag. A
+// rank that differs is refused with the name and both values.
+struct FingerprintEntry {
+  std::string name, value;
+};
+inline constexpr size_t kFingerprintEntriesMax = 64;
+inline constexpr size_t kFingerprintTextMax = 256;  // bytes of a name or a value
+
+struct WorldOptions {
+  int32_t rank = 0;
+  int32_t ranks = 1;
+  // Where rank 0 listens. With a Unix path the ranks listen at path, path.1, path.2, ... for as
+  // long as this takes.
+  RankAddress meeting = {};
+  // Where this rank listens for the others, with TCP. Empty: the address it reaches rank 0 from.
+  std::string own_host = {};
+  std::string cluster_key = {};  // kClusterKeyBytesMin or more, read from a file by the caller
+  std::vector<FingerprintEntry> fingerprint = {};
+  Seconds join_timeout = 60;
+  Seconds heartbeat_interval = 0.5;
+  Seconds stall_timeout = 4;  // a peer silent for so long is taken for dead
+};
+
+inline constexpr int32_t kWorldRanksMax = 256;
+
+// Blocks until all ranks are joined. kInvalidArgument if something must be changed first (options,
+// key, fingerprint, protocol version), kUnavailable if ranks did not come in time: names them.
+Result<std::unique_ptr<Link>> JoinWorld(const WorldOptions& options);
+
+}  // namespace baltoro
