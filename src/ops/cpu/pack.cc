@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/cpu/coded_panel.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/word_transpose.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -46,7 +48,17 @@ void PackTyped(Out* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRo
     Out* half = dst + begin / kPanelColumns * blocks * kBlockElements +
                 begin % kPanelColumns / kHalfColumns * (kBlockElements / 2);
     // Block by block, so that what is written stays in the first cache.
+    const bool whole_half = begin % kHalfColumns == 0 && begin + kHalfColumns <= given_end;
     for (int64_t block = 0; block < blocks; ++block) {
+      if constexpr (std::is_same_v<In, Bf16> && std::is_same_v<Out, Bf16>) {
+        if (whole_half && (block + 1) * kBlockK <= k) {
+          TransposeWords(
+              reinterpret_cast<const char*>(rows + (begin - row_begin) * k + block * kBlockK),
+              k * SizeOf(DType::kBf16), kBlockK / kTogether,
+              reinterpret_cast<char*>(half + block * kBlockElements), [](__m128i x) { return x; });
+          continue;
+        }
+      }
       for (int64_t row = begin; row < half_end; ++row) {
         const int64_t count = row < given_end ? std::min(kBlockK, k - block * kBlockK) : 0;
         const In* from = count > 0 ? rows + (row - row_begin) * k + block * kBlockK : nullptr;

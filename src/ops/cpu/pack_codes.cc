@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "ops/cpu/coded_panel.h"
 #include "ops/cpu/pack.h"
+#include "ops/cpu/word_transpose.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -52,6 +53,28 @@ uint32_t Word(const StoredRows& src, int64_t row, int64_t k) {
   if constexpr (kNibbles) return word >> (row % 2 * 4) & 0x0F0F0F0F;
   if constexpr (kForm == WeightForm::kFp8Block) return SwapMiddleBytes(word);
   return word;
+}
+
+// Four words of a row as they are kept: Word() of each.
+template <WeightForm kForm>
+__m128i FourWords(__m128i x) {
+  const auto mask = [](uint32_t bits) { return _mm_set1_epi32(static_cast<int32_t>(bits)); };
+  const auto together = [&](__m128i v) {
+    v = _mm_and_si128(_mm_or_si128(v, _mm_srli_epi32(v, 4)), mask(0x00FF00FF));
+    return _mm_and_si128(_mm_or_si128(v, _mm_srli_epi32(v, 8)), mask(0xFFFF));
+  };
+  if constexpr (kForm == WeightForm::kInt4Group) {
+    const __m128i nibbles = mask(0x0F0F0F0F);
+    const __m128i even = together(_mm_and_si128(x, nibbles));
+    const __m128i odd = together(_mm_and_si128(_mm_srli_epi32(x, 4), nibbles));
+    return _mm_or_si128(even, _mm_slli_epi32(odd, 16));
+  }
+  if constexpr (kForm == WeightForm::kFp8Block) {
+    const __m128i up = _mm_and_si128(_mm_slli_epi32(x, 8), mask(0x00FF0000));
+    const __m128i down = _mm_and_si128(_mm_srli_epi32(x, 8), mask(0x0000FF00));
+    return _mm_or_si128(_mm_and_si128(x, mask(0xFF0000FF)), _mm_or_si128(up, down));
+  }
+  return x;
 }
 
 // What a padding column holds.
@@ -105,6 +128,8 @@ void Pack(char* dst, int64_t n, int64_t row_begin, const StoredRows& src) {
     const bool second_half = begin % kPanelColumns >= kHalfColumns;
     char* panel = dst + begin / kPanelColumns * panel_bytes;
     const int64_t half = second_half && !kHalvesShareWords ? kWords * kRegisterBytes : 0;
+    const bool whole_half =
+        !kHalvesShareWords && begin % kHalfColumns == 0 && begin + kHalfColumns <= given_end;
     for (int64_t group = 0; group < groups; ++group) {
       char* at = panel + group * group_bytes;
       for (int64_t row = begin; row < half_end; ++row) {
@@ -113,6 +138,14 @@ void Pack(char* dst, int64_t n, int64_t row_begin, const StoredRows& src) {
       }
       for (int64_t block = 0; block < blocks; ++block) {
         const int64_t k = (group * blocks + block) * kLayout.block_k;
+        if (whole_half && k + kLayout.block_k <= src.k) {
+          constexpr int64_t kElementBits = kForm == WeightForm::kInt4Group ? 4 : 8;
+          const char* from = static_cast<const char*>(src.values) +
+                             ((begin - row_begin) * src.k + k) * kElementBits / 8;
+          TransposeWords(from, src.k * kElementBits / 8, kWords,
+                         at + block * kLayout.block_bytes + half, FourWords<kForm>);
+          continue;
+        }
         for (int64_t row = begin; row < half_end; ++row) {
           char* to = at + block * kLayout.block_bytes + half + row % kHalfColumns * 4;
           for (int64_t i = 0; i < kWords; ++i) {
