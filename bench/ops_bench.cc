@@ -28,6 +28,20 @@ namespace {
 constexpr int64_t kColdBytes = int64_t{3} << 30;  // copies of weights in all
 constexpr int64_t kCopiesMax = 4096;
 
+// How weights are kept; `quantised`: inputs are rounded to the form where it leaves the choice.
+struct Kind {
+  const char* name = "bf16";
+  WeightForm form = WeightForm::kBf16;
+  bool quantised = false;
+};
+constexpr Kind kKinds[] = {{},
+                           {"int4_group", WeightForm::kInt4Group},
+                           {"fp8_block", WeightForm::kFp8Block},
+                           {"fp8_block_w8a8", WeightForm::kFp8Block, true},
+                           {"int8", WeightForm::kInt8},
+                           {"int8_static", WeightForm::kInt8Static},
+                           {"int4", WeightForm::kInt4}};
+
 Buffer Filled(int64_t bytes) {
   Buffer buffer = Buffer::Create(static_cast<size_t>(bytes), "benchmark").value();
   // Any finite numbers will do: 0x3c.. is about 0.01.
@@ -67,6 +81,12 @@ class OpsBench {
     }
     for (const int64_t rows : {1, 4, 8, 32, 64, 512}) {
       Experts("moonlight experts", rows, 2048, 1408, 64, 6);
+    }
+    for (const Kind& kind : kKinds) {
+      for (const int64_t rows : {1, 8, 32, 512}) {
+        LinearOp("forms", rows, 7168, 2048, kind);
+        Experts("forms experts", rows, 2048, 1408, 64, 6, kind);
+      }
     }
     for (const int64_t rows : {1, 32, 512}) Experts("pocket experts", rows, 256, 128, 16, 4);
     for (const int64_t rows : {1, 32, 512}) Experts("K2 rank experts", rows, 7168, 256, 96, 8);
@@ -129,16 +149,28 @@ class OpsBench {
             [&](int) { pool_.ParallelFor(pool_.threads(), [](int64_t, int) {}); });
   }
 
-  void LinearOp(const std::string& what, int64_t rows, int64_t n, int64_t k) {
-    const std::string name = fmt::format("linear {} T={} n={} k={}", what, rows, n, k);
+  static PackedMatrix Matrix(
+      const Buffer& memory, int64_t n, int64_t k, int64_t count, const Kind& kind) {
+    return {.data = memory.data(),
+            .form = kind.form,
+            .n = n,
+            .k = k,
+            .count = count,
+            .stride_bytes = cpu::PackedBytes(kind.form, n, k),
+            .quantise_input = kind.quantised};
+  }
+
+  void LinearOp(
+      const std::string& what, int64_t rows, int64_t n, int64_t k, const Kind& kind = {}) {
+    const std::string name =
+        fmt::format("linear {} {} T={} n={} k={}", what, kind.name, rows, n, k);
     if (!Wanted(name)) return;
-    const int64_t bytes = cpu::PackedBytes(WeightForm::kBf16, n, k);
+    const int64_t bytes = cpu::PackedBytes(kind.form, n, k);
     const int64_t copies = std::clamp<int64_t>(kColdBytes / bytes, 1, kCopiesMax);
     const Buffer weights = Filled(bytes * copies);
     const Buffer x = Filled(rows * k * 2);
     const Buffer out = Filled(rows * n * 4);
-    PackedMatrix w = {.data = weights.data(), .n = n, .k = k, .count = copies};
-    w.stride_bytes = bytes;
+    const PackedMatrix w = Matrix(weights, n, k, copies, kind);
     Measure(name,
             {.bytes = static_cast<double>(bytes),
              .flops = 2.0 * static_cast<double>(rows * n) * static_cast<double>(k),
@@ -154,12 +186,13 @@ class OpsBench {
                int64_t hidden,
                int64_t inter,
                int64_t experts,
-               int64_t top_k) {
-    const std::string name =
-        fmt::format("{} T={} H={} I={} {} of {}", what, rows, hidden, inter, top_k, experts);
+               int64_t top_k,
+               const Kind& kind = {}) {
+    const std::string name = fmt::format("{} {} T={} H={} I={} {} of {}", what, kind.name, rows,
+                                         hidden, inter, top_k, experts);
     if (!Wanted(name)) return;
-    const int64_t up_bytes = cpu::PackedBytes(WeightForm::kBf16, 2 * inter, hidden);
-    const int64_t down_bytes = cpu::PackedBytes(WeightForm::kBf16, hidden, inter);
+    const int64_t up_bytes = cpu::PackedBytes(kind.form, 2 * inter, hidden);
+    const int64_t down_bytes = cpu::PackedBytes(kind.form, hidden, inter);
     const Buffer up = Filled(up_bytes * experts);
     const Buffer down = Filled(down_bytes * experts);
     const Buffer x = Filled(rows * hidden * 2);
@@ -195,16 +228,8 @@ class OpsBench {
                                .x = TensorView(x.data(), DType::kBf16, {rows, hidden}),
                                .ids = TensorView(chosen, DType::kI32, {rows, top_k}),
                                .weights = TensorView(weights.data(), DType::kF32, {rows, top_k}),
-                               .gate_up = {.data = up.data(),
-                                           .n = 2 * inter,
-                                           .k = hidden,
-                                           .count = experts,
-                                           .stride_bytes = up_bytes},
-                               .down = {.data = down.data(),
-                                        .n = hidden,
-                                        .k = inter,
-                                        .count = experts,
-                                        .stride_bytes = down_bytes},
+                               .gate_up = Matrix(up, 2 * inter, hidden, experts, kind),
+                               .down = Matrix(down, hidden, inter, experts, kind),
                                .slot_of = order});
             });
   }

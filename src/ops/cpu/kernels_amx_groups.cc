@@ -1,10 +1,12 @@
 // Groups of codes with float scales, by tiles. Codes are brought to bf16, exactly, in the first
 // cache, a little ahead of the tiles that multiply them; the sums of each group are stored, scaled
-// and added with vectors, some groups at a time. Every number of rows runs through the same
-// arithmetic: per group the tiles' sum over its k, then c += scale * sum in the order of groups.
+// and added with vectors while the tiles work on the next ones. Every number of rows runs through
+// the same arithmetic: per group the tiles' sum over its k, then c += scale * sum in the order of
+// groups.
 
 #include <immintrin.h>
 
+#include "ops/cpu/amx_codes.h"
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/coded_product.h"
 
@@ -14,104 +16,11 @@ namespace {
 constexpr int64_t kHalfBytes = kBlockElements;  // of bf16: half a block of 32 k x 32 columns
 constexpr int64_t kBlockBytes = 2 * kHalfBytes;
 constexpr int64_t kTileFloats = kTileRows * kHalfColumns;
-constexpr int64_t kChunkBlocks = 8;        // 256 k: 16 KiB of a panel in bf16
-constexpr int64_t kAheadBytes = 6 * 1024;  // of codes that are fetched before they are needed
-
-#define BT_INLINE static inline __attribute__((always_inline))
-
-// ---- codes to bf16: one half of a block, 16 registers of pairs ----
-
-struct Int4Codes {
-  static constexpr WeightForm kForm = WeightForm::kInt4Group;
-  static constexpr int64_t kGroupBlocks = 1;
-  static constexpr int64_t kHalfCodeBytes = 256;
-
-  // The lookup takes the lowest 5 bits of a lane: the upper half of the table repeats the lower.
-  __m512i table;
-
-  Int4Codes() {
-    alignas(64) uint16_t values[32];
-    for (int i = 0; i < 32; ++i) {
-      const auto value = static_cast<float>(i % 16 - 8);
-      uint32_t bits = 0;
-      std::memcpy(&bits, &value, sizeof(bits));
-      values[i] = static_cast<uint16_t>(bits >> 16);
-    }
-    table = _mm512_load_si512(values);
-  }
-
-  BT_INLINE void Expand(const Int4Codes& codes, const char* from, char* to) {
-    for (int i = 0; i < 4; ++i) {
-      const __m512i x = _mm512_loadu_si512(from + i * 64);
-      const auto put = [&](int pair, __m512i nibbles) {
-        _mm512_store_si512(to + (i * 4 + pair) * 64,
-                           _mm512_permutexvar_epi16(nibbles, codes.table));
-      };
-      put(0, x);
-      put(1, _mm512_srli_epi16(x, 4));
-      put(2, _mm512_srli_epi16(x, 8));
-      put(3, _mm512_srli_epi16(x, 12));
-    }
-  }
-
-  BT_INLINE __m512 Scale(const char* tail, int64_t half) {
-    const __m256i scales =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tail + half * kHalfColumns * 2));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(scales), 16));
-  }
-};
-
-struct Fp8Codes {
-  static constexpr WeightForm kForm = WeightForm::kFp8Block;
-  static constexpr int64_t kGroupBlocks = 4;
-  static constexpr int64_t kHalfCodeBytes = 512;
-
-  // The upper and the lower byte of the bf16 of each magnitude.
-  __m512i high[2];
-  __m512i low[2];
-
-  Fp8Codes() {
-    alignas(64) uint8_t bytes[2][128];
-    for (int code = 0; code < 128; ++code) {
-      uint32_t bits = 0x7FC00000;
-      if (code < 8) {
-        const float value = static_cast<float>(code) * 0x1p-9f;
-        std::memcpy(&bits, &value, sizeof(bits));
-      } else if (code < 127) {
-        bits = static_cast<uint32_t>(code + ((127 - 7) << 3)) << 20;
-      }
-      bytes[0][code] = static_cast<uint8_t>(bits >> 24);
-      bytes[1][code] = static_cast<uint8_t>(bits >> 16);
-    }
-    for (int i = 0; i < 2; ++i) {
-      high[i] = _mm512_load_si512(bytes[0] + i * 64);
-      low[i] = _mm512_load_si512(bytes[1] + i * 64);
-    }
-  }
-
-  BT_INLINE void Expand(const Fp8Codes& codes, const char* from, char* to) {
-    constexpr int kOrAnd = 0xF8;  // a | (b & c)
-    const __m512i sign = _mm512_set1_epi8(-128);
-    const __m512i low_byte = _mm512_set1_epi16(0x00FF);
-    const __m512i high_byte = _mm512_set1_epi16(static_cast<int16_t>(0xFF00));
-    for (int i = 0; i < 8; ++i) {
-      const __m512i x = _mm512_loadu_si512(from + i * 64);
-      const __m512i magnitude = _mm512_permutex2var_epi8(codes.high[0], x, codes.high[1]);
-      const __m512i high = _mm512_ternarylogic_epi32(magnitude, x, sign, kOrAnd);
-      const __m512i low = _mm512_permutex2var_epi8(codes.low[0], x, codes.low[1]);
-      _mm512_store_si512(to + i * 128, _mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 8), low,
-                                                                 low_byte, kOrAnd));
-      _mm512_store_si512(to + i * 128 + 64, _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8),
-                                                                      high, high_byte, kOrAnd));
-    }
-  }
-
-  BT_INLINE __m512 Scale(const char* tail, int64_t half) {
-    return _mm512_loadu_ps(tail + half * kHalfColumns * 4);
-  }
-};
-
-// ---- products ----
+constexpr int64_t kLineBytes = 64;     // of 32 k of a row
+constexpr int64_t kChunkBlocks = 4;    // whose sums are added together
+constexpr int64_t kFetchedBlocks = 8;  // fetched from memory ahead of their use
+constexpr int64_t kSpreadRows = 8;
+constexpr int64_t kSpreadLines = 512;  // 32 KiB
 
 template <typename Codes>
 struct Panel {
@@ -126,6 +35,11 @@ struct Panel {
            block % Codes::kGroupBlocks * kBlockCodeBytes;
   }
   const char* Tail(int64_t group) const { return at + (group + 1) * kGroupBytes - kTailBytes; }
+  void Fetch(int64_t block) const {
+    const bool last = block % Codes::kGroupBlocks == Codes::kGroupBlocks - 1;
+    const int64_t bytes = kBlockCodeBytes + (last ? kTailBytes : 0);
+    for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(Block(block) + line, _MM_HINT_T0);
+  }
 };
 
 template <typename Codes>
@@ -134,69 +48,87 @@ BT_INLINE void ExpandBlock(const Codes& codes, const char* from, char* to) {
   Codes::Expand(codes, from + Codes::kHalfCodeBytes, to + kHalfBytes);
 }
 
-// One block by kRowTiles tiles of rows: begins or ends the sums of a group as asked.
-template <int kRowTiles>
+// One block by one tile of rows; `meanwhile` is other work for the time that the tiles take.
+template <typename Meanwhile>
 BT_INLINE void MultiplyBlock(const char* left,
-                             int64_t row_tile_bytes,
                              const char* right,
                              bool begins,
-                             bool ends,
-                             float* sums) {
+                             float* sums,  // where the sums go that end here; null: they go on
+                             const Meanwhile& meanwhile) {
   if (begins) {
     _tile_zero(0);
     _tile_zero(1);
-    if (kRowTiles == 2) _tile_zero(2);
-    if (kRowTiles == 2) _tile_zero(3);
   }
-  _tile_loadd(4, left, 64);
+  _tile_loadd(4, left, kLineBytes);
   _tile_loadd(6, right, 64);
   _tile_dpbf16ps(0, 4, 6);
-  if (kRowTiles == 2) {
-    _tile_loadd(5, left + row_tile_bytes, 64);
-    _tile_dpbf16ps(2, 5, 6);
-  }
   _tile_loadd(7, right + kHalfBytes, 64);
   _tile_dpbf16ps(1, 4, 7);
-  if (kRowTiles == 2) _tile_dpbf16ps(3, 5, 7);
-  if (ends) {
+  meanwhile();
+  if (sums != nullptr) {
     _tile_stored(0, sums, 64);
     _tile_stored(1, sums + kTileFloats, 64);
-    if (kRowTiles == 2) _tile_stored(2, sums + 2 * kTileFloats, 64);
-    if (kRowTiles == 2) _tile_stored(3, sums + 3 * kTileFloats, 64);
   }
 }
 
-struct Rows {
-  const float* scales = nullptr;  // of the first row and group; null: ones
-  int64_t scale_stride = 0;       // from one row to the next
+// Sums of the groups of one chunk that are not in c yet.
+struct Pending {
+  int64_t rows = 0;
+  const float* row_scales = nullptr;  // of the first row and group; null: ones
+  int64_t row_scale_stride = 0;
+  const char* tail = nullptr;  // of the first group
+  int64_t groups = 0;
+  const float* sums = nullptr;
+  int64_t offsets[kChunkBlocks] = {};  // of each group's sums
+  bool first = false;                  // nothing is in c
   float* c = nullptr;
   int64_t ldc = 0;
 };
 
-// c[r] (+)= sum over groups of column scale * (row scale *) sums[group][row tile, half][r].
-template <typename Codes, int kRowTiles, bool kRowScales>
-BT_INLINE void AddGroups(
-    const Rows& at, int64_t rows, const char* tail, int64_t groups, const float* sums, bool first) {
-  constexpr int64_t kGroupsMax = kChunkBlocks / Codes::kGroupBlocks;
-  for (int64_t half = 0; half < 2; ++half) {
-    __m512 scales[kGroupsMax];
-    for (int64_t g = 0; g < groups; ++g) {
-      scales[g] = Codes::Scale(tail + g * Panel<Codes>::kGroupBytes, half);
+// c[r] (+)= sum over groups of column scale * (row scale *) sums[r], for rows [begin, end) of a
+// half of c, which lie in one row tile.
+template <typename Codes, int kGroups, bool kRowScales>
+BT_INLINE void AddGroups(const Pending& p, int64_t half, int64_t begin, int64_t end) {
+  __m512 scales[kGroups];
+  const float* from[kGroups];
+  const float* row_scales = kRowScales ? p.row_scales + begin * p.row_scale_stride : nullptr;
+  for (int g = 0; g < kGroups; ++g) {
+    scales[g] = Codes::Scale(p.tail + g * Panel<Codes>::kGroupBytes, half);
+    from[g] = p.sums + p.offsets[g] + half * kTileFloats + begin * kHalfColumns;
+  }
+  float* c = p.c + begin * p.ldc + half * kHalfColumns;
+  for (int64_t r = 0; r < end - begin; ++r) {
+    __m512 sum = p.first ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
+    for (int g = 0; g < kGroups; ++g) {
+      __m512 part = _mm512_load_ps(from[g] + r * kHalfColumns);
+      if (kRowScales) part = _mm512_mul_ps(part, _mm512_set1_ps(row_scales[g]));
+      sum = _mm512_fmadd_ps(scales[g], part, sum);
     }
-    for (int64_t r = 0; r < rows; ++r) {
-      float* c = at.c + r * at.ldc + half * kHalfColumns;
-      const float* from =
-          sums + (r / kTileRows * 2 + half) * kTileFloats + r % kTileRows * kHalfColumns;
-      __m512 sum = first ? _mm512_setzero_ps() : _mm512_loadu_ps(c);
-      for (int64_t g = 0; g < groups; ++g) {
-        __m512 part = _mm512_load_ps(from + g * kRowTiles * 2 * kTileFloats);
-        if (kRowScales) {
-          part = _mm512_mul_ps(part, _mm512_set1_ps(at.scales[r * at.scale_stride + g]));
-        }
-        sum = _mm512_fmadd_ps(scales[g], part, sum);
-      }
-      _mm512_storeu_ps(c, sum);
-    }
+    _mm512_storeu_ps(c, sum);
+    c += p.ldc;
+    if (kRowScales) row_scales += p.row_scale_stride;
+  }
+}
+
+// One of four parts of c: the upper or the lower rows of a half.
+template <typename Codes, bool kRowScales>
+BT_INLINE void AddPart(const Pending& p, int64_t part) {
+  constexpr int64_t kPartRows = kTileRows / 2;
+  constexpr int kGroups = kChunkBlocks / Codes::kGroupBlocks;
+  const int64_t begin = part / 2 * kPartRows;
+  const int64_t end = p.rows < begin + kPartRows ? p.rows : begin + kPartRows;
+  if (begin >= end) return;
+  if (p.groups == kGroups) {
+    AddGroups<Codes, kGroups, kRowScales>(p, part % 2, begin, end);
+    return;
+  }
+  Pending one = p;
+  for (int64_t g = 0; g < p.groups; ++g) {
+    one.offsets[0] = p.offsets[g];
+    AddGroups<Codes, 1, kRowScales>(one, part % 2, begin, end);
+    one.tail += Panel<Codes>::kGroupBytes;
+    one.row_scales += kRowScales ? 1 : 0;
+    one.first = false;
   }
 }
 
@@ -204,130 +136,179 @@ template <typename Codes, bool kRowScales>
 class Product {
  public:
   explicit Product(const CodedProduct& p)
-      : p_(p),
-        blocks_(CeilDiv(p.k, kBlockK)),
-        groups_(CeilDiv(blocks_, Codes::kGroupBlocks)),
-        row_tile_bytes_(blocks_ * kTileElements * 2) {}
+      : p_(p), blocks_(CeilDiv(p.k, kBlockK)), groups_(CeilDiv(blocks_, Codes::kGroupBlocks)) {}
 
   void Run() {
-    constexpr int64_t kFew = 2 * kTileRows;
-    if (p_.rows <= kFew) Configure(Rows0(0), Rows1(0));
-    for (int64_t column = 0; column < p_.columns; column += kPanelColumns) {
-      const Panel<Codes> panel = {p_.panels +
-                                  column / kPanelColumns * groups_ * Panel<Codes>::kGroupBytes};
-      if (p_.rows > kFew) {
-        Many(panel, column);
-      } else if (p_.rows > kTileRows) {
-        Few<2>(panel, column);
-      } else {
-        Few<1>(panel, column);
-      }
+    if (Codes::kGroupBlocks == 1 && p_.rows <= kSpreadRows) {
+      Spread();
+    } else {
+      // What a last tile holds beyond the rows is computed, but not used.
+      Configure(p_.rows < kTileRows ? p_.rows : kTileRows, 0);
+      for (int64_t column = 0; column < p_.columns; column += kPanelColumns) WholeTiles(column);
     }
     _tile_release();
   }
 
  private:
-  int64_t Rows0(int64_t row) const { return p_.rows - row < kTileRows ? p_.rows - row : kTileRows; }
-  int64_t Rows1(int64_t row) const {
-    const int64_t left = p_.rows - row - kTileRows;
-    return left < 0 ? 0 : (left < kTileRows ? left : kTileRows);
+  static constexpr int64_t kGroups = kChunkBlocks / Codes::kGroupBlocks;
+  static constexpr int64_t kSums = 2 * kTileFloats;  // of one tile of rows
+
+  Panel<Codes> PanelAt(int64_t column) const {
+    return {p_.panels + column / kPanelColumns * groups_ * Panel<Codes>::kGroupBytes};
   }
 
-  Rows RowsAt(int64_t row, int64_t group, int64_t column) const {
-    return {.scales = kRowScales ? p_.row_scales + row * groups_ + group : nullptr,
-            .scale_stride = groups_,
-            .c = p_.c + row * p_.ldc + column,
-            .ldc = p_.ldc};
+  // The panel that follows, or this one again where nothing is known to follow.
+  Panel<Codes> PanelAfter(int64_t column) const {
+    if (column + kPanelColumns < p_.columns) return PanelAt(column + kPanelColumns);
+    return p_.next == nullptr ? PanelAt(column) : Panel<Codes>{static_cast<const char*>(p_.next)};
   }
 
-  bool Ends(int64_t block) const {
-    return block % Codes::kGroupBlocks == Codes::kGroupBlocks - 1 || block == blocks_ - 1;
-  }
+  // Blocks [begin, end) of one panel on their way through the ring, and what follows them.
+  struct Stream {
+    const Codes& codes;
+    Panel<Codes> panel;
+    Panel<Codes> after;
+    int64_t begin;
+    int64_t end;
+    char* ring;
+    // Blocks from expansion to use: no more than needed, since the first cache also holds the rows.
+    int64_t ahead;
 
-  // All rows at once: each block is expanded two blocks before it is multiplied.
-  template <int kRowTiles>
-  void Few(const Panel<Codes>& panel, int64_t column) {
-    constexpr int64_t kAhead = 2;
-    constexpr int64_t kRing = 4;
-    alignas(64) char expanded[kRing * kBlockBytes];
-    alignas(64) float sums[kChunkBlocks / Codes::kGroupBlocks * kRowTiles * 2 * kTileFloats];
-    const auto expand = [&](int64_t block) {
-      const char* from = panel.Block(block);
-      for (int64_t line = 0; line < Panel<Codes>::kBlockCodeBytes + 64; line += 64) {
-        _mm_prefetch(from + kAheadBytes + line, _MM_HINT_T0);
-      }
-      ExpandBlock(codes_, from, expanded + block % kRing * kBlockBytes);
-    };
-    for (int64_t block = 0; block < kAhead && block < blocks_; ++block) expand(block);
-    for (int64_t begin = 0; begin < blocks_; begin += kChunkBlocks) {
-      const int64_t end = begin + kChunkBlocks < blocks_ ? begin + kChunkBlocks : blocks_;
-      const int64_t group = begin / Codes::kGroupBlocks;
-      float* to = sums;
-      for (int64_t block = begin; block < end; ++block) {
-        if (block + kAhead < blocks_) expand(block + kAhead);
-        const bool ends = Ends(block);
-        MultiplyBlock<kRowTiles>(p_.tiles + block * kTileElements * 2, row_tile_bytes_,
-                                 expanded + block % kRing * kBlockBytes,
-                                 block % Codes::kGroupBlocks == 0, ends, to);
-        if (ends) to += kRowTiles * 2 * kTileFloats;
-      }
-      AddGroups<Codes, kRowTiles, kRowScales>(RowsAt(0, group, column), p_.rows, panel.Tail(group),
-                                              CeilDiv(end - begin, Codes::kGroupBlocks), sums,
-                                              begin == 0);
+    char* Expanded(int64_t block) const { return ring + block % (2 * ahead) * kBlockBytes; }
+    void Start() const {
+      for (int64_t i = 0; i < ahead; ++i) Expand(begin + i);
     }
-  }
-
-  // Some blocks are expanded once, for all rows.
-  void Many(const Panel<Codes>& panel, int64_t column) {
-    alignas(64) char expanded[kChunkBlocks * kBlockBytes];
-    for (int64_t begin = 0; begin < blocks_; begin += kChunkBlocks) {
-      const int64_t end = begin + kChunkBlocks < blocks_ ? begin + kChunkBlocks : blocks_;
-      for (int64_t block = begin; block < end; ++block) {
-        ExpandBlock(codes_, panel.Block(block), expanded + (block - begin) * kBlockBytes);
+    // Also fetches a later block from memory.
+    void Expand(int64_t block) const {
+      if (block >= end) return;
+      const int64_t fetched = block + kFetchedBlocks;
+      if (fetched < end) {
+        panel.Fetch(fetched);
+      } else if (fetched - end < end - begin) {
+        after.Fetch(begin + fetched - end);
       }
-      Configure(kTileRows, kTileRows);
-      int64_t row = 0;
-      for (; row + 2 * kTileRows <= p_.rows; row += 2 * kTileRows) {
-        Chunk<2>(panel, begin, end, row, 2 * kTileRows, column, expanded);
-      }
-      if (row == p_.rows) continue;
-      Configure(Rows0(row), Rows1(row));
-      if (Rows1(row) > 0) {
-        Chunk<2>(panel, begin, end, row, p_.rows - row, column, expanded);
-      } else {
-        Chunk<1>(panel, begin, end, row, p_.rows - row, column, expanded);
-      }
+      ExpandBlock(codes, panel.Block(block), Expanded(block));
     }
-  }
+  };
 
-  template <int kRowTiles>
-  void Chunk(const Panel<Codes>& panel,
-             int64_t begin,
-             int64_t end,
-             int64_t row,
-             int64_t rows,
-             int64_t column,
-             const char* expanded) {
-    alignas(64) float sums[kChunkBlocks / Codes::kGroupBlocks * kRowTiles * 2 * kTileFloats];
-    const char* left = p_.tiles + row / kTileRows * row_tile_bytes_;
-    float* to = sums;
-    for (int64_t block = begin; block < end; ++block) {
-      const bool ends = Ends(block);
-      MultiplyBlock<kRowTiles>(left + block * kTileElements * 2, row_tile_bytes_,
-                               expanded + (block - begin) * kBlockBytes,
-                               block % Codes::kGroupBlocks == 0, ends, to);
-      if (ends) to += kRowTiles * 2 * kTileFloats;
-    }
+  Pending PendingAt(int64_t row, int64_t column, int64_t begin, const float* sums) const {
     const int64_t group = begin / Codes::kGroupBlocks;
-    AddGroups<Codes, kRowTiles, kRowScales>(RowsAt(row, group, column), rows, panel.Tail(group),
-                                            CeilDiv(end - begin, Codes::kGroupBlocks), sums,
-                                            begin == 0);
+    Pending pending = {.rows = p_.rows - row < kTileRows ? p_.rows - row : kTileRows,
+                       .row_scales = kRowScales ? p_.row_scales + row * groups_ + group : nullptr,
+                       .row_scale_stride = groups_,
+                       .tail = PanelAt(column).Tail(group),
+                       .groups = groups_ - group < kGroups ? groups_ - group : kGroups,
+                       .sums = sums,
+                       .first = begin == 0,
+                       .c = p_.c + row * p_.ldc + column,
+                       .ldc = p_.ldc};
+    for (int64_t g = 0; g < kGroups; ++g) pending.offsets[g] = g * kSums;
+    return pending;
+  }
+
+  static void Flush(const Pending& pending) {
+    for (int64_t part = 0; part < 4; ++part) AddPart<Codes, kRowScales>(pending, part);
+  }
+
+  // A tile takes as long for one row as for 16, and storing it takes almost as long again. So the
+  // few rows of several groups share a tile of c: each group's rows of x lie among rows of zeros,
+  // at a place of their own.
+  void Spread() {
+    alignas(64) char lines[(kSpreadLines + kTileRows) * kLineBytes];
+    constexpr int64_t kAhead = kChunkBlocks / 2;
+    alignas(64) char ring[2 * kAhead * kBlockBytes];
+    alignas(64) float sums[2][kChunkBlocks / 2 * kSums];
+    const int64_t rows = p_.rows;
+    const int64_t places = rows <= kTileRows / 4 ? 4 : 2;
+    const int64_t tile_lines = places * rows;
+    const int64_t step = kSpreadLines / tile_lines / kChunkBlocks * kChunkBlocks;
+    Configure(tile_lines, 0);
+    for (int64_t begin = 0; begin < blocks_; begin += step) {
+      const int64_t end = begin + step < blocks_ ? begin + step : blocks_;
+      char* x = lines + (tile_lines - rows) * kLineBytes;
+      std::memset(lines, 0, static_cast<size_t>((end - begin + 1) * tile_lines * kLineBytes));
+      for (int64_t block = begin; block < end; ++block) {
+        std::memcpy(x + (block - begin) * tile_lines * kLineBytes,
+                    p_.tiles + block * kTileElements * 2, static_cast<size_t>(rows * kLineBytes));
+      }
+      for (int64_t column = 0; column < p_.columns; column += kPanelColumns) {
+        const Stream stream = {codes_, PanelAt(column), PanelAfter(column), begin, end,
+                               ring,   kAhead};
+        stream.Start();
+        Pending pending;
+        for (int64_t chunk = begin; chunk < end; chunk += kChunkBlocks) {
+          float* const to = sums[chunk / kChunkBlocks % 2];
+          for (int64_t i = 0; i < kChunkBlocks; ++i) {
+            const int64_t block = chunk + i;
+            const auto meanwhile = [&] {
+              stream.Expand(block + kAhead);
+              AddPart<Codes, kRowScales>(pending, i);
+            };
+            if (block >= end) {
+              meanwhile();
+              continue;
+            }
+            const int64_t place = i % places;
+            const bool ends = place == places - 1 || block == end - 1;
+            MultiplyBlock(x + ((block - begin) * tile_lines - place * rows) * kLineBytes,
+                          stream.Expanded(block), place == 0,
+                          ends ? to + i / places * kSums : nullptr, meanwhile);
+          }
+          pending = PendingAt(0, column, chunk, to);
+          for (int64_t g = 0; g < kGroups; ++g) {
+            pending.offsets[g] = g / places * kSums + g % places * rows * kHalfColumns;
+          }
+        }
+        Flush(pending);
+      }
+    }
+  }
+
+  // Each chunk is expanded once, while the one before is multiplied with the first rows.
+  void WholeTiles(int64_t column) {
+    const bool several = p_.rows > kTileRows;
+    alignas(64) char ring[2 * kChunkBlocks * kBlockBytes];
+    alignas(64) float sums[2][kGroups * kSums];
+    const Stream stream = {codes_,
+                           PanelAt(column),
+                           PanelAfter(column),
+                           0,
+                           blocks_,
+                           ring,
+                           several ? kChunkBlocks : kChunkBlocks / 2};
+    stream.Start();
+    Pending pending;
+    int64_t parity = 0;
+    for (int64_t begin = 0; begin < blocks_; begin += kChunkBlocks) {
+      for (int64_t row = 0; row < p_.rows; row += kTileRows) {
+        parity = 1 - parity;
+        float* to = sums[parity];
+        const char* left = p_.tiles + row * blocks_ * kLineBytes;
+        for (int64_t i = 0; i < kChunkBlocks; ++i) {
+          const int64_t block = begin + i;
+          const auto meanwhile = [&] {
+            if (row == 0) stream.Expand(block + stream.ahead);
+            AddPart<Codes, kRowScales>(pending, i);
+          };
+          if (block >= blocks_) {
+            meanwhile();
+            continue;
+          }
+          const int64_t place = block % Codes::kGroupBlocks;
+          const bool ends = place == Codes::kGroupBlocks - 1 || block == blocks_ - 1;
+          MultiplyBlock(left + block * kTileElements * 2, stream.Expanded(block), place == 0,
+                        ends ? to : nullptr, meanwhile);
+          if (ends) to += kSums;
+        }
+        pending = PendingAt(row, column, begin, sums[parity]);
+      }
+    }
+    Flush(pending);
   }
 
   const CodedProduct& p_;
   const int64_t blocks_;
   const int64_t groups_;
-  const int64_t row_tile_bytes_;
   const Codes codes_;
 };
 
