@@ -29,7 +29,7 @@
 namespace baltoro {
 
 struct ReadOptions {
-  int batches_ahead = 12;  // in memory or under way at once
+  int batches_ahead = 10;  // in memory or under way at once
   bool io_uring = true;    // false: threads
   bool direct = true;      // false: everything through the page cache
 };

@@ -5,9 +5,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "disk/read_ahead.h"
+#include "disk/read_batches.h"
 
 namespace baltoro {
 namespace {
@@ -18,6 +22,8 @@ constexpr int64_t kPieceBytes = int64_t{2} << 20;
 constexpr int64_t kPackRows = 32;
 // Stored rows are read from multiples of this: blocks of scales begin there.
 constexpr int64_t kStoredRows = 128;
+// What one thread takes at a time.
+constexpr BatchRules kBatchRules{.bytes_max = uint64_t{16} << 20, .files_at_once = 4};
 constexpr std::chrono::milliseconds kReport(200);  // between two reports of progress
 
 // Rows [begin, end) of what a fill makes.
@@ -168,9 +174,59 @@ class Packer {
   StoredBytes stored_;
 };
 
+// What the pieces read, each, in the files of a source.
+std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const WeightSource& source) {
+  std::vector<PieceRanges> out(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    int64_t part_begin = 0;
+    for (const MatrixPart& part : pieces[i].fill->parts) {
+      const int64_t begin = std::max(pieces[i].begin, part_begin);
+      const int64_t end = std::min(pieces[i].end, part_begin + part.rows);
+      if (begin < end) {
+        source.AddRanges(part.tensor, part.row + begin - part_begin, end - begin, out[i]);
+      }
+      part_begin += part.rows;
+    }
+  }
+  return out;
+}
+
+// Deals out batches of pieces: as they come from the disk, or one piece after the other.
+class Dealer {
+ public:
+  Dealer(const std::vector<Piece>& pieces, const WeightSource& source, int64_t bytes) {
+    if (source.files() == nullptr) {
+      for (size_t i = 0; i < pieces.size(); ++i) batches_.push_back({i});
+      return;
+    }
+    std::vector<std::vector<FileRange>> ranges;
+    for (ReadBatch& batch : GroupByPlace(RangesOf(pieces, source), kBatchRules)) {
+      batches_.push_back(std::move(batch.pieces));
+      ranges.push_back(std::move(batch.ranges));
+    }
+    ahead_.emplace(*source.files(), std::move(ranges), ReadOptions{});
+    BT_LOG(Info, "Reading {:.2f} GB of weights: {}", static_cast<double>(bytes) / 1e9,
+           ahead_->Way());
+  }
+
+  std::optional<size_t> Next() {
+    if (ahead_) return ahead_->Next();
+    const size_t next = next_.fetch_add(1);
+    return next < batches_.size() ? std::optional<size_t>(next) : std::nullopt;
+  }
+  void Done(size_t batch) {
+    if (ahead_) ahead_->Done(batch);
+  }
+  const std::vector<size_t>& pieces(size_t batch) const { return batches_[batch]; }
+
+ private:
+  std::vector<std::vector<size_t>> batches_;  // numbers of pieces
+  std::atomic<size_t> next_{0};
+  std::optional<ReadAhead> ahead_;  // empty: there are no files
+};
+
 // What the threads share.
 struct Progress {
-  std::atomic<size_t> next{0};
   std::atomic<int64_t> bytes{0};
   std::atomic<bool> stop{false};
   std::mutex mutex;
@@ -179,17 +235,21 @@ struct Progress {
   Status error;
 };
 
-void RunPieces(const std::vector<Piece>& pieces, Packer packer, Progress& shared) {
+void RunPieces(const std::vector<Piece>& pieces, Dealer& dealer, Packer packer, Progress& shared) {
   while (!shared.stop) {
-    const size_t i = shared.next.fetch_add(1);
-    if (i >= pieces.size()) break;
-    const Status done = packer.Run(pieces[i]);
-    shared.bytes += BytesOf(pieces[i]);
-    if (!done.ok()) {
-      const std::lock_guard lock(shared.mutex);
-      if (shared.error.ok()) shared.error = done;
-      shared.stop = true;
+    const std::optional<size_t> batch = dealer.Next();
+    if (!batch) break;
+    for (const size_t i : dealer.pieces(*batch)) {
+      if (shared.stop) break;
+      const Status done = packer.Run(pieces[i]);
+      shared.bytes += BytesOf(pieces[i]);
+      if (!done.ok()) {
+        const std::lock_guard lock(shared.mutex);
+        if (shared.error.ok()) shared.error = done;
+        shared.stop = true;
+      }
     }
+    dealer.Done(*batch);
   }
   const std::lock_guard lock(shared.mutex);
   --shared.running;
@@ -208,11 +268,12 @@ Status RunFills(const std::vector<WeightFill>& fills,
   int64_t total = 0;
   for (const Piece& piece : pieces) total += BytesOf(piece);
 
+  Dealer dealer(pieces, source, total);
   Progress shared;
   shared.running = static_cast<size_t>(threads);
   std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
-    workers.emplace_back([&] { RunPieces(pieces, Packer(source, ops), shared); });
+    workers.emplace_back([&] { RunPieces(pieces, dealer, Packer(source, ops), shared); });
   }
   std::unique_lock lock(shared.mutex);
   while (shared.running > 0) {

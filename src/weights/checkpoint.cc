@@ -1,12 +1,6 @@
 #include "weights/checkpoint.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "base/json.h"
 #include "weights/shard_index.h"
@@ -35,10 +29,6 @@ std::string CanonicalName(std::string_view name) {
   name.remove_prefix(kOuterPrefix.size());
   if (name.starts_with("model.") || name.starts_with("lm_head.")) return std::string(name);
   return "model." + std::string(name);
-}
-
-Checkpoint::~Checkpoint() {
-  for (const File& file : files_) close(file.fd);
 }
 
 Result<Checkpoint> Checkpoint::Open(const std::string& dir) {
@@ -79,16 +69,8 @@ Status Checkpoint::AddIndexedFiles(const std::string& index_path) {
 
 Status Checkpoint::AddFile(const std::string& path,
                            const std::function<bool(const std::string& name)>& wanted) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const Code code = errno == ENOENT ? Code::kNotFound : Code::kUnavailable;
-    return Status(code, path + ": " + std::strerror(errno));
-  }
-  files_.push_back({.path = path, .fd = fd});
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return Status(Code::kUnavailable, path + ": " + std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": not a regular file");
-  auto header = ReadSafetensorsHeader(fd, static_cast<uint64_t>(info.st_size));
+  BT_ASSIGN_OR_RETURN(const size_t file, files_->Open(path));
+  auto header = ReadSafetensorsHeader(files_->fd(file), files_->bytes(file));
   if (!header.ok()) return InFile(path, header.status());
 
   for (SafetensorsEntry& entry : header.value().entries) {
@@ -99,7 +81,7 @@ Status Checkpoint::AddFile(const std::string& path,
     }
     tensors_.push_back({.name = std::move(name),
                         .stored_name = std::move(entry.name),
-                        .file = files_.size() - 1,
+                        .file = file,
                         .dtype = entry.dtype,
                         .shape = std::move(entry.shape),
                         .offset = header.value().data_begin + entry.begin});
@@ -135,18 +117,32 @@ Status Checkpoint::ReadBytes(const SourceTensor& tensor,
                              size_t bytes) const {
   BT_CHECK(tensor.handle < tensors_.size());
   const Tensor& stored = tensors_[tensor.handle];
-  const File& file = files_[stored.file];
-  const Status read = ReadAt(file.fd, stored.offset + offset, out, bytes);
+  const Status read = files_->Read(RangeOf(tensor, offset, bytes), out);
   if (!read.ok()) {
-    return Status(read.code(),
-                  fmt::format("{}: tensor {}: {}", file.path, stored.name, read.message()));
+    return Status(read.code(), fmt::format("{}: tensor {}: {}", files_->path(stored.file),
+                                           stored.name, read.message()));
   }
   return {};
 }
 
+FileRange Checkpoint::RangeOf(const SourceTensor& tensor, uint64_t offset, uint64_t bytes) const {
+  BT_CHECK(tensor.handle < tensors_.size());
+  const Tensor& stored = tensors_[tensor.handle];
+  return {.file = stored.file, .offset = stored.offset + offset, .bytes = bytes};
+}
+
+void Checkpoint::AddRanges(const SourceTensor& tensor,
+                           int64_t row,
+                           int64_t rows,
+                           std::vector<FileRange>& out) const {
+  const int64_t row_bytes = (tensor.shape.empty() ? 1 : tensor.shape.back()) * SizeOf(tensor.dtype);
+  out.push_back(RangeOf(tensor, static_cast<uint64_t>(row * row_bytes),
+                        static_cast<uint64_t>(rows * row_bytes)));
+}
+
 std::string Checkpoint::FileOf(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
-  return found == by_name_.end() ? "" : files_[tensors_[found->second].file].path;
+  return found == by_name_.end() ? "" : files_->path(tensors_[found->second].file);
 }
 
 std::vector<CheckpointTensor> Checkpoint::tensors() const {

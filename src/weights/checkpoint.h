@@ -4,6 +4,7 @@
 // when it is opened; data is read in large pieces when asked for.
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -31,15 +32,19 @@ class Checkpoint final : public WeightSource {
   // Opens every file of <dir>/model.safetensors.index.json, or <dir>/model.safetensors; of an
   // "ascend" checkpoint, quant_model_weights.safetensors in the same ways.
   static Result<Checkpoint> Open(const std::string& dir);
-  ~Checkpoint() override;
-  Checkpoint(Checkpoint&&) noexcept = default;
-  Checkpoint& operator=(Checkpoint&&) = delete;
 
   std::optional<SourceTensor> Find(std::string_view name,
                                    const std::vector<int64_t>& wanted) override;
   Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override;
   std::string description() const override { return dir_; }
+  FileSet* files() const override { return files_.get(); }
+  void AddRanges(const SourceTensor& tensor,
+                 int64_t row,
+                 int64_t rows,
+                 std::vector<FileRange>& out) const override;
 
+  // Where bytes of a tensor lie.
+  FileRange RangeOf(const SourceTensor& tensor, uint64_t offset, uint64_t bytes) const;
   // Bytes from `offset` of a tensor of any shape. Any thread.
   Status ReadBytes(const SourceTensor& tensor, uint64_t offset, void* out, size_t bytes) const;
   // All tensors, by file and place in it.
@@ -52,10 +57,6 @@ class Checkpoint final : public WeightSource {
   std::map<std::string, int64_t> UnusedKinds(int64_t layers) const override;
 
  private:
-  struct File {
-    std::string path;
-    int fd = -1;
-  };
   struct Tensor {
     std::string name;  // canonical
     std::string stored_name;
@@ -66,14 +67,14 @@ class Checkpoint final : public WeightSource {
     bool used = false;
   };
 
-  Checkpoint() = default;
+  Checkpoint() : files_(std::make_unique<FileSet>()) {}
   // Adds the tensors of one file for which `wanted` says yes.
   Status AddFile(const std::string& path,
                  const std::function<bool(const std::string& name)>& wanted);
   Status AddIndexedFiles(const std::string& index_path);
 
   std::string dir_;
-  std::vector<File> files_;
+  std::unique_ptr<FileSet> files_;
   std::vector<Tensor> tensors_;
   std::unordered_map<std::string, size_t> by_name_;  // canonical name -> tensors_
 };

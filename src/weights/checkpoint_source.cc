@@ -160,8 +160,10 @@ Status CheckpointSource::Read(const SourceTensor& tensor, int64_t row, TensorVie
   return {};
 }
 
-Status CheckpointSource::ReadPart(
-    const Matrix& matrix, size_t part, int64_t row, int64_t rows, std::vector<char>& out) const {
+FileRange CheckpointSource::PartRange(const Matrix& matrix,
+                                      size_t part,
+                                      int64_t row,
+                                      int64_t rows) const {
   const FormTensor& form = matrix.forms[part];
   const SourceTensor& tensor = *matrix.parts[part];
   int64_t begin = 0, end = SizeOf(tensor.dtype);
@@ -171,8 +173,34 @@ Status CheckpointSource::ReadPart(
     end =
         form.BytesBefore((row + rows + form.matrix_rows - 1) / form.matrix_rows * form.matrix_rows);
   }
-  out.resize(static_cast<size_t>(end - begin));
-  return checkpoint_.ReadBytes(tensor, static_cast<uint64_t>(begin), out.data(), out.size());
+  return checkpoint_.RangeOf(tensor, static_cast<uint64_t>(begin),
+                             static_cast<uint64_t>(end - begin));
+}
+
+Status CheckpointSource::ReadPart(
+    const Matrix& matrix, size_t part, int64_t row, int64_t rows, std::vector<char>& out) const {
+  const FileRange range = PartRange(matrix, part, row, rows);
+  const SourceTensor& tensor = *matrix.parts[part];
+  out.resize(range.bytes);
+  return checkpoint_.ReadBytes(tensor, range.offset - checkpoint_.RangeOf(tensor, 0, 0).offset,
+                               out.data(), out.size());
+}
+
+void CheckpointSource::AddRanges(const SourceTensor& tensor,
+                                 int64_t row,
+                                 int64_t rows,
+                                 std::vector<FileRange>& out) const {
+  const Matrix& matrix = MatrixOf(tensor);
+  if (!matrix.problem.ok()) return;
+  if (matrix.stored.form == WeightForm::kBf16) {
+    checkpoint_.AddRanges(matrix.plain, row, rows, out);
+    return;
+  }
+  for (size_t i = 0; i < matrix.parts.size(); ++i) {
+    // What is not needed for every piece is read for the first one alone.
+    if (!matrix.parts[i] || (row > 0 && matrix.forms[i].matrix_rows == 0)) continue;
+    out.push_back(PartRange(matrix, i, row, rows));
+  }
 }
 
 Status CheckpointSource::CheckZeros(const Matrix& matrix,

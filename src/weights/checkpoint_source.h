@@ -34,6 +34,11 @@ class CheckpointSource final : public WeightSource {
     return checkpoint_.UnusedKinds(layers);
   }
   std::string description() const override { return checkpoint_.description(); }
+  FileSet* files() const override { return checkpoint_.files(); }
+  void AddRanges(const SourceTensor& tensor,
+                 int64_t row,
+                 int64_t rows,
+                 std::vector<FileRange>& out) const override;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   // Empty where the folder has none.
@@ -56,6 +61,9 @@ class CheckpointSource final : public WeightSource {
   Status CheckZeros(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
   const Matrix& MatrixOf(const SourceTensor& tensor) const;
   Status ProblemOf(const Matrix& matrix) const;
+  // Where in a part matrix rows [row, row + rows) lie; all of it, where that does not lie along
+  // rows.
+  FileRange PartRange(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
   // What matrix rows [row, row + rows) take in a part; all of it, where that does not lie along
   // rows.
   Status ReadPart(

@@ -1,17 +1,15 @@
 #include "weights/safetensors.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 #include <unordered_set>
 
 #include "base/json_scanner.h"
+#include "disk/file_set.h"
 
 namespace baltoro {
 namespace {
@@ -187,21 +185,6 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
         fmt::format("{} bytes at the end belong to no tensor", data_bytes - end));
   }
   return entries;
-}
-
-Status ReadAt(int fd, uint64_t offset, void* out, size_t bytes) {
-  size_t done = 0;
-  while (done < bytes) {
-    const ssize_t got =
-        pread(fd, static_cast<char*>(out) + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status(Code::kUnavailable, std::strerror(errno));
-    if (got == 0) {
-      return Status(Code::kUnavailable, fmt::format("the file ended at byte {}", offset + done));
-    }
-    done += static_cast<size_t>(got);
-  }
-  return {};
 }
 
 Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes) {

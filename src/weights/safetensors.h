@@ -34,7 +34,4 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
 // Reads the header of an open file of `file_bytes`. Errors do not name the file.
 Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes);
 
-// Reads exactly `bytes` at `offset`; the file ending early is an error.
-Status ReadAt(int fd, uint64_t offset, void* out, size_t bytes);
-
 }  // namespace baltoro

@@ -14,6 +14,9 @@ Status WeightSource::ReadStored(const SourceTensor&, int64_t, int64_t, StoredByt
   BT_CHECK(false);
 }
 
+void WeightSource::AddRanges(const SourceTensor&, int64_t, int64_t, std::vector<FileRange>&) const {
+}
+
 std::map<std::string, int64_t> WeightSource::UnusedKinds(int64_t) const {
   return {};
 }

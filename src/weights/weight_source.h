@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "disk/file_set.h"
 #include "tensor/dtype.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight_form.h"
@@ -65,6 +66,15 @@ class WeightSource {
                             int64_t row,
                             int64_t rows,
                             StoredBytes& out) const;
+
+  // The files behind the source; null where there are none.
+  virtual FileSet* files() const { return nullptr; }
+
+  // Adds the ranges of files() that Read or ReadStored of these rows takes. Any thread.
+  virtual void AddRanges(const SourceTensor& tensor,
+                         int64_t row,
+                         int64_t rows,
+                         std::vector<FileRange>& out) const;
 
   // Tensors that nobody has asked for, counted by kind: numbers in the name become "*". Left out
   // are what is never used: rotary frequencies, KV scales, and layers from `layers` on.

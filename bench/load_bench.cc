@@ -1,0 +1,312 @@
+// Loading a sharded checkpoint, packing included, beside a plain sequential read of the same files
+// past the page cache: both cold, in turns, because disks of virtual machines change their mind.
+//
+//   load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot]
+//
+// The checkpoint has the shapes of Kimi K2 in one dense layer and one of as many experts as fill
+// the size. It is written below DIR (of a real disk) and removed at the end. --hot adds a load
+// from the page cache.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string_view>
+
+#include "ceilings.h"
+#include "disk/read_queue.h"
+#include "model/k2_model.h"
+#include "weights/checkpoint_source.h"
+#include "weights/checkpoint_writer.h"
+
+namespace baltoro::bench {
+namespace {
+
+constexpr int64_t kShardBytes = int64_t{2} << 30;
+constexpr uint64_t kReadBytes = uint64_t{4} << 20;
+constexpr int kReadsUnderWay = 16;
+
+struct Options {
+  std::string dir = "/var/tmp";
+  double gb = 12;
+  bool int4 = true;
+  int rounds = 3;
+  bool hot = false;
+};
+
+void Check(const Status& status) {
+  if (status.ok()) return;
+  fmt::print(stderr, "load_bench: {}\n", status.message());
+  std::exit(1);
+}
+
+K2Config Shape(const Options& options) {
+  K2Config c;
+  c.hidden = 7168;
+  c.layers = 2;
+  c.heads = 64;
+  c.q_lora = 1536;
+  c.kv_lora = 512;
+  c.nope = 128;
+  c.rope_dim = 64;
+  c.value = 128;
+  c.intermediate = 18432;
+  c.moe_intermediate = 2048;
+  c.shared_experts = 1;
+  c.dense_layers = 1;
+  c.router.top_k = 8;
+  c.router_has_bias = true;
+  c.positions_max = 4096;
+  c.vocab = 20480;
+  const double expert = 3.0 * 7168 * 2048 * (options.int4 ? 0.5625 : 2);
+  c.experts = std::max(8, static_cast<int32_t>((options.gb * 1e9 - 1.9e9) / expert));
+  c.router.experts = c.experts;
+  return c;
+}
+
+// Names, types and shapes in the order of the public files: by name.
+std::vector<OutputTensor> TensorsOf(const K2Config& c, bool int4) {
+  std::vector<OutputTensor> out;
+  const auto plain = [&](std::string name, std::vector<int64_t> shape) {
+    out.push_back({std::move(name), DType::kBf16, std::move(shape)});
+  };
+  const auto mlp = [&](const std::string& prefix, int64_t width, bool packed) {
+    for (const auto& [name, rows, columns] :
+         {std::tuple{"down_proj", c.hidden, width}, std::tuple{"gate_proj", width, c.hidden},
+          std::tuple{"up_proj", width, c.hidden}}) {
+      if (!packed) {
+        plain(fmt::format("{}{}.weight", prefix, name), {rows, columns});
+        continue;
+      }
+      const std::string base = fmt::format("{}{}.weight_", prefix, name);
+      out.push_back({base + "packed", DType::kI32, {rows, columns / 8}});
+      out.push_back({base + "scale", DType::kBf16, {rows, columns / 32}});
+      out.push_back({base + "shape", DType::kI32, {2}});
+    }
+  };
+  plain("lm_head.weight", {c.vocab, c.hidden});
+  plain("model.embed_tokens.weight", {c.vocab, c.hidden});
+  for (int32_t i = 0; i < c.layers; ++i) {
+    const std::string layer = fmt::format("model.layers.{}.", i), mixer = layer + "self_attn.";
+    plain(layer + "input_layernorm.weight", {c.hidden});
+    if (!c.is_moe(i)) {
+      mlp(layer + "mlp.", c.intermediate, false);
+    } else {
+      for (int32_t e = 0; e < c.experts; ++e) {
+        mlp(fmt::format("{}mlp.experts.{}.", layer, e), c.moe_intermediate, int4);
+      }
+      out.push_back({layer + "mlp.gate.e_score_correction_bias", DType::kF32, {c.experts}});
+      plain(layer + "mlp.gate.weight", {c.experts, c.hidden});
+      mlp(layer + "mlp.shared_experts.", c.moe_intermediate * c.shared_experts, false);
+    }
+    plain(layer + "post_attention_layernorm.weight", {c.hidden});
+    plain(mixer + "kv_a_layernorm.weight", {c.kv_lora});
+    plain(mixer + "kv_a_proj_with_mqa.weight", {c.cache_width(), c.hidden});
+    plain(mixer + "kv_b_proj.weight", {c.heads * (c.nope + c.value), c.kv_lora});
+    plain(mixer + "o_proj.weight", {c.hidden, c.heads * c.value});
+    plain(mixer + "q_a_layernorm.weight", {c.q_lora});
+    plain(mixer + "q_a_proj.weight", {c.q_lora, c.hidden});
+    plain(mixer + "q_b_proj.weight", {c.heads * c.head_dim(), c.q_lora});
+  }
+  plain("model.norm.weight", {c.hidden});
+  return out;
+}
+
+// Random bytes; as numbers they are finite in every type, and small.
+std::vector<uint32_t> RandomWords(size_t count) {
+  std::mt19937 random(1);
+  std::vector<uint32_t> out(count);
+  for (uint32_t& word : out) word = static_cast<uint32_t>(random()) & 0xBF7FBF7F;
+  return out;
+}
+
+void WriteCheckpoint(const std::string& dir, const K2Config& config, bool int4) {
+  const std::vector<OutputTensor> tensors = TensorsOf(config, int4);
+  auto writer = CheckpointWriter::Create(dir, "model", tensors, kShardBytes);
+  Check(writer.status());
+  const std::vector<uint32_t> words = RandomWords(size_t{5} << 20);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const OutputTensor& tensor = tensors[i];
+    int64_t bytes = SizeOf(tensor.dtype);
+    for (const int64_t dim : tensor.shape) bytes *= dim;
+    if (tensor.name.ends_with("weight_shape")) {
+      const OutputTensor& packed = tensors[i - 2];
+      const int32_t shape[2] = {static_cast<int32_t>(packed.shape[0]),
+                                static_cast<int32_t>(packed.shape[1] * 8)};
+      Check(writer.value().Write(i, 0, shape, sizeof(shape)));
+      continue;
+    }
+    const auto most = static_cast<int64_t>(words.size() * sizeof(words[0]));
+    for (int64_t at = 0; at < bytes; at += most) {
+      Check(writer.value().Write(i, at, words.data(),
+                                 static_cast<size_t>(std::min(most, bytes - at))));
+    }
+  }
+  Check(writer.value().Finish());
+}
+
+std::vector<std::string> ShardsOf(const std::string& dir) {
+  std::vector<std::string> out;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.path().extension() == ".safetensors") out.push_back(entry.path().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void DropFromCache(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    const int fd = open(path.c_str(), O_RDONLY);
+    fdatasync(fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+  }
+}
+
+// Seconds to read all files one after the other, several reads under way.
+double ReadDirectly(const std::vector<std::string>& paths) {
+  std::unique_ptr<ReadQueue> queue = MakeUringQueue(kReadsUnderWay);
+  if (queue == nullptr) queue = MakeThreadQueue(kReadsUnderWay);
+  const std::unique_ptr<char, decltype(&std::free)> memory(
+      static_cast<char*>(std::aligned_alloc(4096, kReadsUnderWay * kReadBytes)), &std::free);
+  std::vector<uint64_t> free_slots;
+  for (uint64_t i = 0; i < kReadsUnderWay; ++i) free_slots.push_back(i);
+  const auto collect = [&] {
+    const ReadResult result = queue->Wait();
+    if (result.bytes <= 0) Check(Status(Code::kUnavailable, "a direct read failed"));
+    free_slots.push_back(result.tag);
+  };
+  std::vector<int> fds;
+  const double start = Now();
+  for (const std::string& path : paths) {
+    fds.push_back(open(path.c_str(), O_RDONLY | O_DIRECT));
+    if (fds.back() < 0) Check(Status(Code::kUnavailable, path + ": no direct reads here"));
+    const uint64_t bytes = std::filesystem::file_size(path);
+    for (uint64_t at = 0; at < bytes; at += kReadBytes) {
+      if (free_slots.empty()) collect();
+      const uint64_t slot = free_slots.back();
+      free_slots.pop_back();
+      queue->Submit({.fd = fds.back(),
+                     .offset = at,
+                     .out = memory.get() + slot * kReadBytes,
+                     .bytes = kReadBytes,
+                     .tag = slot});
+    }
+  }
+  while (free_slots.size() < kReadsUnderWay) collect();
+  const double seconds = Now() - start;
+  for (const int fd : fds) close(fd);
+  return seconds;
+}
+
+double Load(const std::string& dir, const K2Config& config, int64_t& model_bytes) {
+  const double start = Now();
+  ThreadPool pool(0);
+  auto source = CheckpointSource::Open(dir);
+  Check(source.status());
+  const auto model = K2Model::Load(config, *source.value(), CpuOps(DType::kBf16), &pool, {});
+  Check(model.status());
+  model_bytes = model.value()->weight_bytes();
+  return Now() - start;
+}
+
+rusage Usage() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage;
+}
+
+double PeakGb() {
+  return static_cast<double>(Usage().ru_maxrss) * 1024 / 1e9;
+}
+
+// Seconds of processors that this program has used.
+double ProcessorSeconds() {
+  const rusage usage = Usage();
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void Run(const Options& options) {
+  const std::string dir = fmt::format("{}/baltoro-load-bench-{}", options.dir, getpid());
+  std::filesystem::create_directories(dir);
+  const K2Config config = Shape(options);
+  WriteCheckpoint(dir, config, options.int4);
+  const std::vector<std::string> shards = ShardsOf(dir);
+  int64_t bytes = 0, model_bytes = 0;
+  for (const std::string& path : shards) {
+    bytes += static_cast<int64_t>(std::filesystem::file_size(path));
+  }
+  const double gb = static_cast<double>(bytes) / 1e9;
+  fmt::print("{:.2f} GB in {} files, {}, {} experts\n", gb, shards.size(),
+             options.int4 ? "INT4 groups" : "BF16", config.experts);
+  std::vector<double> reads, loads;
+  for (int round = 0; round < options.rounds; ++round) {
+    DropFromCache(shards);
+    reads.push_back(ReadDirectly(shards));
+    DropFromCache(shards);
+    const double used = ProcessorSeconds();
+    loads.push_back(Load(dir, config, model_bytes));
+    fmt::print(
+        "direct read {:.2f} s, {:.2f} GB/s; load {:.2f} s, {:.2f} GB/s ({:.2f} s of processors): "
+        "{:.0f} %\n",
+        reads.back(), gb / reads.back(), loads.back(), gb / loads.back(), ProcessorSeconds() - used,
+        100 * reads.back() / loads.back());
+    std::fflush(stdout);
+  }
+  fmt::print("memory at most {:.2f} GB, the model {:.2f} GB\n", PeakGb(),
+             static_cast<double>(model_bytes) / 1e9);
+  const auto median = [](std::vector<double> seconds) {
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[seconds.size() / 2];
+  };
+  fmt::print("median: direct read {:.2f} GB/s, load {:.2f} GB/s: {:.0f} %\n", gb / median(reads),
+             gb / median(loads), 100 * median(reads) / median(loads));
+  if (options.hot) {
+    for (const std::string& path : shards) {
+      std::vector<char> buffer(kReadBytes);
+      const int fd = open(path.c_str(), O_RDONLY);
+      while (read(fd, buffer.data(), buffer.size()) > 0) {
+      }
+      close(fd);
+    }
+    const double seconds = Load(dir, config, model_bytes);
+    fmt::print("from the page cache: load {:.2f} s, {:.2f} GB/s\n", seconds, gb / seconds);
+  }
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  baltoro::bench::Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg.starts_with("--dir=")) {
+      options.dir = arg.substr(6);
+    } else if (arg.starts_with("--gb=")) {
+      options.gb = std::atof(argv[i] + 5);
+    } else if (arg == "--form=bf16" || arg == "--form=int4") {
+      options.int4 = arg.ends_with("int4");
+    } else if (arg.starts_with("--rounds=")) {
+      options.rounds = std::max(1, std::atoi(argv[i] + 9));
+    } else if (arg == "--hot") {
+      options.hot = true;
+    } else {
+      fmt::print(stderr,
+                 "load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot]\n");
+      return 2;
+    }
+  }
+  baltoro::bench::Run(options);
+  return 0;
+}
