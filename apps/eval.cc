@@ -23,6 +23,7 @@ namespace baltoro {
 namespace {
 
 constexpr int kAttempts = 30;
+constexpr Seconds kSecondsBetweenLines = 10;
 
 struct Tally {
   int64_t cases = 0, right = 0, failed = 0;
@@ -55,11 +56,17 @@ class Runner {
   Runner(const EvalOptions& options, std::string model)
       : options_(options), model_(std::move(model)) {}
 
-  // Calls `work(client, i)` for each i, from `concurrency` threads with a connection each.
-  Status ForEach(size_t count, const std::function<Status(ApiClient&, size_t)>& work) {
+  // Calls `work(client, i)` for each i, from `concurrency` threads with a connection each. How many
+  // of `what` are done is told now and then.
+  Status ForEach(const char* what,
+                 size_t count,
+                 const std::function<Status(ApiClient&, size_t)>& work) {
     std::atomic<size_t> next{0};
     std::mutex mutex;
     Status first;
+    size_t done = 0;
+    const MonotonicClock clock;
+    Seconds shown = clock.Now();
     std::vector<std::jthread> threads;
     for (int t = 0; t < std::max(1, options_.concurrency); ++t) {
       threads.emplace_back([&] {
@@ -68,6 +75,10 @@ class Runner {
           const Status status = work(client.value(), i);
           const std::lock_guard lock(mutex);
           if (!status.ok() && first.ok()) first = status;
+          ++done;
+          if (clock.Now() - shown < kSecondsBetweenLines) continue;
+          shown = clock.Now();
+          fmt::print(stderr, "{} of {} {} are done\n", done, count, what);
         }
       });
     }
@@ -80,7 +91,7 @@ class Runner {
                   bool constrained,
                   std::vector<EvalVerdict>& verdicts) {
     verdicts.assign(cases.size(), {});
-    return ForEach(cases.size(), [&](ApiClient& client, size_t i) -> Status {
+    return ForEach("cases", cases.size(), [&](ApiClient& client, size_t i) -> Status {
       if (!constrained && !cases[i].has_tools()) return {};
       const Json body = cases[i].Request(model_, constrained);
       Result<Json> answer = Ask(client, "/v1/chat/completions", body);
@@ -97,7 +108,7 @@ class Runner {
   Status RunLikelihood(const std::vector<Json>& texts, Likelihood& out) {
     std::vector<double> means(texts.size());
     std::atomic<int64_t> tokens{0};
-    BT_RETURN_IF_ERROR(ForEach(texts.size(), [&](ApiClient& client, size_t i) -> Status {
+    BT_RETURN_IF_ERROR(ForEach("texts", texts.size(), [&](ApiClient& client, size_t i) -> Status {
       const Json body = {{"model", model_}, {"prompt", texts[i]["ids"]},
                          {"max_tokens", 1}, {"echo", true},
                          {"logprobs", 0},   {"temperature", 0}};

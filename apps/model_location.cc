@@ -59,6 +59,11 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
     return Status(Code::kNotFound,
                   model + ": this directory has no config.json, so it is no model");
   }
+  if (fs::exists(model, ignored)) {
+    return Status(
+        Code::kNotFound,
+        model + ": is a file; a model is the directory that holds config.json and weights");
+  }
   const bool is_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                        model.front() != '.';
   if (is_name) {

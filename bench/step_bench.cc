@@ -2,7 +2,11 @@
 // the family cut to a few layers: decode at several batch sizes beside the bytes it must read, and
 // prefill beside the operations it must do.
 //
-//   step_bench [--layers=N] [--vocab=N] [--q-lora=N] [--threads=N] [--serve]
+//   step_bench [--layers=N] [--vocab=N] [--q-lora=N] [--threads=N] [--form=bf16|fp8|int4|w4a8]
+//              [--serve]
+//
+// The forms quantise what the public checkpoints of each do: fp8 every projection, int4 the routed
+// experts, w4a8 those to 4 bits and the rest to 8.
 //
 // Without --serve it prints a table. With --serve it takes commands from standard input, so that
 // another program can alternate its own measurements with these: `decode BATCH STEPS`, `prefill
@@ -14,6 +18,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -34,8 +39,24 @@ struct Options {
   int64_t vocab = 163840;
   int64_t q_lora = 0;
   int threads = 0;
+  std::string form = "bf16";
   bool serve = false;
 };
+
+// In which each part of the model is kept.
+struct Forms {
+  const char* quantization;  // that makes dummy weights of these forms
+  WeightForm attention, dense, experts;
+};
+
+std::optional<Forms> FormsOf(const std::string& name) {
+  using enum WeightForm;
+  if (name == "bf16") return Forms{"none", kBf16, kBf16, kBf16};
+  if (name == "fp8") return Forms{"fp8", kFp8Block, kFp8Block, kFp8Block};
+  if (name == "int4") return Forms{"compressed-tensors", kBf16, kBf16, kInt4Group};
+  if (name == "w4a8") return Forms{"ascend", kInt8Static, kInt8, kInt4};
+  return std::nullopt;
+}
 
 K2Config Shape(const Options& options) {
   K2Config config;
@@ -111,7 +132,10 @@ class StepBench {
     const K2Config& c = model_->config();
     const double used = c.experts * (1 - std::pow(1 - double{1.0} * c.router.top_k / c.experts,
                                                   static_cast<double>(batch)));
-    return 2 * (Layers(used + c.shared_experts) + static_cast<double>(c.vocab * c.hidden));
+    const auto bytes = [](WeightForm form, int64_t outputs, int64_t inputs) {
+      return static_cast<double>(MatrixBytes(form, outputs, inputs));
+    };
+    return Layers(used, bytes) + bytes(WeightForm::kBf16, c.vocab, c.hidden);
   }
 
   // Operations of a prompt of `tokens` tokens, logits of the last one only, causal half of
@@ -121,24 +145,38 @@ class StepBench {
     const auto t = static_cast<double>(tokens);
     const double attention = static_cast<double>(c.layers) * c.heads * t * t / 2 *
                              static_cast<double>(c.head_dim() + c.value);
-    return 2 * (t * Layers(c.router.top_k + c.shared_experts) + attention +
+    const auto elements = [](WeightForm, int64_t outputs, int64_t inputs) {
+      return static_cast<double>(outputs * inputs);
+    };
+    return 2 * (t * Layers(c.router.top_k, elements) + attention +
                 static_cast<double>(c.vocab * c.hidden));
   }
 
  private:
-  // Elements of the weights of all layers with `experts` experts each.
-  double Layers(double experts) const {
+  // The sum of `size(form, outputs, inputs)` over the matrices of all layers, of `experts` routed
+  // experts in each that has them.
+  template <typename Size>
+  double Layers(double experts, const Size& size) const {
     const K2Config& c = model_->config();
-    const auto h = static_cast<double>(c.hidden);
-    const auto q_width = static_cast<double>(c.heads * c.head_dim());
-    const auto rank = static_cast<double>(c.q_lora);
-    const double query = rank > 0 ? rank * (h + q_width) : h * q_width;
-    const double attention = query + h * static_cast<double>(c.cache_width()) +
-                             static_cast<double>(c.heads * (c.nope + c.value) * c.kv_lora) +
-                             h * static_cast<double>(c.heads * c.value);
-    const double moe = experts * 3 * h * static_cast<double>(c.moe_intermediate) + h * c.experts;
-    const double dense = 3 * h * static_cast<double>(c.intermediate);
-    return c.layers * attention + (c.layers - c.dense_layers) * moe + c.dense_layers * dense;
+    const Forms forms = *FormsOf(options_.form);
+    const int64_t q_width = c.heads * c.head_dim();
+    double attention = size(forms.attention, c.cache_width(), c.hidden) +
+                       size(forms.attention, c.hidden, c.heads * c.value) +
+                       size(WeightForm::kBf16, c.heads * (c.nope + c.value), c.kv_lora);
+    if (c.q_lora > 0) {
+      attention +=
+          size(forms.attention, c.q_lora, c.hidden) + size(forms.attention, q_width, c.q_lora);
+    } else {
+      attention += size(forms.attention, q_width, c.hidden);
+    }
+    const auto mlp = [&](WeightForm form, int64_t width) {
+      return 2 * size(form, width, c.hidden) + size(form, c.hidden, width);
+    };
+    const double moe = experts * mlp(forms.experts, c.moe_intermediate) +
+                       mlp(forms.dense, c.moe_intermediate * c.shared_experts) +
+                       size(WeightForm::kBf16, c.experts, c.hidden);
+    return c.layers * attention + (c.layers - c.dense_layers) * moe +
+           c.dense_layers * mlp(forms.dense, c.intermediate);
   }
 
   void Start(int64_t sequences, int64_t tokens_each) {
@@ -275,18 +313,20 @@ int Main(int argc, char** argv) {
       options.q_lora = std::atoll(arg.c_str() + 9);
     } else if (arg.starts_with("--threads=")) {
       options.threads = std::atoi(arg.c_str() + 10);
+    } else if (arg.starts_with("--form=") && FormsOf(arg.substr(7))) {
+      options.form = arg.substr(7);
     } else if (arg == "--serve") {
       options.serve = true;
     } else {
-      fmt::print(
-          stderr,
-          "usage: step_bench [--layers=N] [--vocab=N] [--q-lora=N] [--threads=N] [--serve]\n");
+      fmt::print(stderr,
+                 "usage: step_bench [--layers=N] [--vocab=N] [--q-lora=N] [--threads=N] "
+                 "[--form=bf16|fp8|int4|w4a8] [--serve]\n");
       return 2;
     }
   }
   auto pool = std::make_unique<ThreadPool>(options.threads);
   K2LoadOptions load;
-  load.choice.format = LoadFormat::kDummy;
+  load.choice = {.format = LoadFormat::kDummy, .quantization = FormsOf(options.form)->quantization};
   auto model = K2Model::Load(Shape(options), "", CpuOps(DType::kBf16), pool.get(), load);
   if (!model.ok()) {
     fmt::print(stderr, "{}\n", model.status().message());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -31,6 +32,18 @@ TensorView Heads(const TensorView& x, int64_t heads) {
   view.shape = {x.dim(0), heads, x.dim(1) / heads};
   view.stride = {x.stride[0], x.dim(1) / heads, 1};
   return view;
+}
+
+// The forms of a layer's matrices; those that it lacks are left out, so that kinds of layers
+// differ.
+std::vector<WeightForm> FormsOf(const LayerWeights& layer) {
+  std::vector<WeightForm> forms;
+  for (const PackedMatrix* matrix :
+       {&layer.qkv_a, &layer.kv_a, &layer.q, &layer.o, &layer.mlp.gate_up, &layer.mlp.down,
+        &layer.router, &layer.experts_gate_up, &layer.experts_down}) {
+    if (matrix->n > 0) forms.push_back(matrix->form);
+  }
+  return forms;
 }
 
 void LogUnused(const WeightSource& source, const K2Config& config) {
@@ -320,9 +333,10 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   tokens_max = std::min(tokens_max, rope_table_.positions);
   // One layer of each kind is enough: layers of a kind need the same.
+  std::map<std::vector<WeightForm>, int32_t> kinds;
+  for (int32_t i = 0; i < config_.layers; ++i) kinds.emplace(FormsOf(weights_.layers[i]), i);
   std::vector<int32_t> layers;
-  if (!config_.is_moe(0)) layers.push_back(0);
-  if (config_.is_moe(config_.layers - 1)) layers.push_back(config_.layers - 1);
+  for (const auto& [forms, layer] : kinds) layers.push_back(layer);
 
   const int64_t blocks = std::max((tokens_max + kBlock - 1) / kBlock, sequences_max);
   const int64_t bytes = blocks * kBlock * KvBytesPerToken(config_, kv, 1);

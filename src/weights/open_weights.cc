@@ -16,6 +16,7 @@ namespace baltoro {
 namespace {
 
 Result<QuantizationClaim> ReadClaim(const std::string& dir) {
+  if (dir.empty()) return QuantizationClaim();
   Json config;
   if (FileExists(dir + "/config.json")) {
     BT_ASSIGN_OR_RETURN(config, ReadJsonFile(dir + "/config.json"));

@@ -24,7 +24,7 @@ struct WeightChoice {
 
 // The errors name the file, and for a contradiction between the choice and the files say both.
 // Dummy weights need no file but have the forms that config.json or a description in `dir` tells,
-// and where neither does, those of `quantization`.
+// and where neither does (or `dir` is empty), those of `quantization`.
 Result<std::unique_ptr<WeightSource>> OpenWeights(const std::string& dir,
                                                   const WeightChoice& choice);
 

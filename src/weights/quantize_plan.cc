@@ -41,6 +41,15 @@ Status Refuse(const CheckpointTensor& tensor, std::string_view why) {
   return InvalidArgument(fmt::format("tensor {}: {}", tensor.stored_name, why));
 }
 
+// Whether a tensor of a projection is no plain weight (a packed matrix, a scale, codes).
+bool IsOfQuantisedForm(const SourceTensor& tensor) {
+  const std::string_view parameter = ParameterOf(tensor.name);
+  if (parameter == "weight") {
+    return tensor.dtype == DType::kF8E4M3 || tensor.dtype == DType::kI8;
+  }
+  return parameter.starts_with("weight_") || parameter.ends_with("_scale");
+}
+
 Status PlanTensor(const CheckpointTensor& source, WeightForm form, QuantizePlan& plan) {
   QuantizeStep step{.source = source, .form = form, .shape = {}, .outputs = {}};
   const SourceTensor& tensor = source.tensor;
@@ -170,6 +179,10 @@ Result<QuantizePlan> PlanQuantize(const std::vector<CheckpointTensor>& source,
   bool any = false;
   for (const CheckpointTensor& each : source) {
     const std::string& name = each.tensor.name;
+    if (IsProjection(ModuleOf(name)) && IsOfQuantisedForm(each.tensor)) {
+      return Refuse(each,
+                    "is of a matrix that is quantised already; a BF16 checkpoint is expected");
+    }
     WeightForm form = WeightForm::kBf16;
     if (name.ends_with(".weight") && IsProjection(ModuleOf(name)) &&
         parts.count(RoleOf(name)) > 0) {

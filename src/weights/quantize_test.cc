@@ -85,7 +85,7 @@ class QuantizeTest : public ::testing::Test {
       const WeightForm form = decoded.value()->StoredAs(*found).value().form;
       if (IsProjection(ModuleOf(name))) forms[RoleOf(name)] = form;
       const std::string original = BytesOf(before, name);
-      if (form == WeightForm::kBf16) {
+      if (IsPlain(form)) {
         EXPECT_EQ(BytesOf(after, name), original) << name;
         continue;
       }
@@ -280,11 +280,18 @@ TEST_F(QuantizeTest, NothingIsOverwrittenAndNothingIsLeftAfterAnError) {
 }
 
 TEST_F(QuantizeTest, AnAlreadyQuantisedSourceIsRefusedByName) {
-  Make(to_, QuantFormat::kFp8);
-  const auto again = QuantizeCheckpoint(to_, dir_.path() + "/again", {});
-  EXPECT_THAT(again.status().message(),
-              ::testing::AllOf(HasSubstr("tensor language_model.model.layers."),
-                               HasSubstr("is F8_E4M3; only BF16")));
+  for (const QuantFormat format : {QuantFormat::kFp8, QuantFormat::kInt4, QuantFormat::kW4A8}) {
+    fs::remove_all(to_);
+    Make(to_, format);
+    // Also parts that the first time left in bf16.
+    QuantizeOptions options;
+    options.parts = ParseQuantParts("attention").value();
+    const auto again = QuantizeCheckpoint(to_, dir_.path() + "/again", options);
+    EXPECT_THAT(again.status().message(),
+                ::testing::AllOf(HasSubstr("tensor language_model.model.layers."),
+                                 HasSubstr("quantised already; a BF16 checkpoint is expected")));
+    EXPECT_FALSE(fs::exists(dir_.path() + "/again"));
+  }
 }
 
 // A checkpoint of one expert matrix.
