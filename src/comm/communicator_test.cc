@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -42,6 +43,26 @@ std::vector<float> PlainSum(const std::vector<int32_t>& ranks, size_t count) {
   return sum;
 }
 
+// What the ranks of a world bring, and its sum, of which a test takes as much as it needs.
+struct WorldData {
+  WorldData(int32_t ranks, size_t count) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      brought.push_back(Contribution(rank, count));
+      all.push_back(rank);
+    }
+    sum = PlainSum(all, count);
+  }
+  std::vector<float> Of(const Link& link, size_t count) const {
+    const std::vector<float>& whole = brought[static_cast<size_t>(link.rank())];
+    return {whole.begin(), whole.begin() + static_cast<ptrdiff_t>(count)};
+  }
+  std::span<const float> Sum(size_t count) const { return std::span(sum).first(count); }
+
+  std::vector<int32_t> all;
+  std::vector<std::vector<float>> brought;
+  std::vector<float> sum;
+};
+
 bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
@@ -74,53 +95,55 @@ TEST(CommunicatorTestData, ShowsTheOrderOfASum) {
 
 TEST_P(CommunicatorTest, AllReduceIsThePlainSumInTheOrderOfTheRanks) {
   for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+    const WorldData world(ranks, 70001);
     RunRanks(GetParam(), ranks, [&](std::unique_ptr<Link> link) {
       const auto all = Group(link.get(), "all", AllOf(*link));
       for (const size_t count : {0, 1, 2, 3, 7, 16, 17, 129, 3584, 4099, 16385, 20001, 70001}) {
-        std::vector<float> data = Contribution(link->rank(), count);
+        std::vector<float> data = world.Of(*link, count);
         BT_EXPECT_OK(all->AllReduceSum(data));
-        EXPECT_TRUE(SameBits(data, PlainSum(AllOf(*link), count))) << ranks << " x " << count;
+        EXPECT_TRUE(SameBits(data, world.Sum(count))) << ranks << " x " << count;
       }
     });
   }
 }
 
 TEST_P(CommunicatorTest, AnAllReduceLongerThanItsBuffersGoesInRounds) {
+  const size_t count = (1 << 20) + 4097;
+  const WorldData world(3, count);
   RunRanks(GetParam(), 3, [&](std::unique_ptr<Link> link) {
-    const size_t count = (1 << 20) + 4097;
-    std::vector<float> data = Contribution(link->rank(), count);
+    std::vector<float> data = world.Of(*link, count);
     BT_EXPECT_OK(Group(link.get(), "all", AllOf(*link))->AllReduceSum(data));
-    EXPECT_TRUE(SameBits(data, PlainSum(AllOf(*link), count)));
+    EXPECT_TRUE(SameBits(data, world.Sum(count)));
   });
 }
 
 TEST_P(CommunicatorTest, AllReduceDoesNotDependOnWhoComesFirst) {
+  const WorldData world(4, 1001);
   RunRanks(GetParam(), 4, [&](std::unique_ptr<Link> link) {
     const auto all = Group(link.get(), "all", AllOf(*link));
     std::mt19937 random(static_cast<uint32_t>(link->rank()));
-    const std::vector<float> want = PlainSum(AllOf(*link), 1001);
     for (int round = 0; round < 30; ++round) {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 2000));
-      std::vector<float> data = Contribution(link->rank(), 1001);
+      std::vector<float> data = world.Of(*link, 1001);
       BT_EXPECT_OK(all->AllReduceSum(data));
-      ASSERT_TRUE(SameBits(data, want)) << round;
+      ASSERT_TRUE(SameBits(data, world.Sum(1001))) << round;
     }
   });
 }
 
 TEST_P(CommunicatorTest, ReduceScatterGivesEachRankItsPartOfTheSum) {
   for (int32_t ranks = 1; ranks <= 8; ++ranks) {
+    const size_t longest = ranks == 5 ? 80001 : 999;  // with five, longer than a round
+    const WorldData world(ranks, 12 * std::max(longest, size_t{2001}));
     RunRanks(GetParam(), ranks, [&](std::unique_ptr<Link> link) {
       const auto all = Group(link.get(), "all", AllOf(*link));
-      // The last is longer than a round.
-      for (const size_t unit : {1, 13, 2001, ranks == 5 ? 80001 : 999}) {
+      for (const size_t unit : {size_t{1}, size_t{13}, size_t{2001}, longest}) {
         const std::vector<size_t> counts = UnevenCounts(ranks, unit);
         const size_t total = std::accumulate(counts.begin(), counts.end(), size_t{0});
         const auto me = static_cast<size_t>(link->rank());
         const size_t begin = std::accumulate(counts.begin(), counts.begin() + me, size_t{0});
-        const std::vector<float> sum = PlainSum(AllOf(*link), total);
-        const auto want = std::span(sum).subspan(begin, counts[me]);
-        std::vector<float> in = Contribution(link->rank(), total), out(counts[me]);
+        const auto want = world.Sum(total).subspan(begin, counts[me]);
+        std::vector<float> in = world.Of(*link, total), out(counts[me]);
         BT_EXPECT_OK(all->ReduceScatterSum(in, counts, out));
         EXPECT_TRUE(SameBits(out, want)) << ranks << " x " << unit;
         const auto in_place = std::span(in).subspan(begin, counts[me]);

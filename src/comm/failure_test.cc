@@ -83,9 +83,11 @@ TEST_P(FailureTest, AnAbortIsSeenOutsideCalls) {
 TEST_P(FailureTest, ARankThatLeavesInMidCallIsNamed) {
   RunRanks(GetParam(), 3, [&](std::unique_ptr<Link> link) {
     const auto all = Group(link.get(), "all", AllOf(*link));
-    std::vector<float> data(3584, 1);
-    BT_EXPECT_OK(all->AllReduceSum(data));
-    if (link->rank() == 2) return;
+    if (link->rank() == 2) {
+      std::vector<float> data(3584, 1);
+      BT_EXPECT_OK(all->AllReduceSum(data));
+      return;
+    }
     const Seconds start = MonotonicClock().Now();
     const Status got = WorkUntilFailure(all.get(), 3584);
     EXPECT_LT(MonotonicClock().Now() - start, kPromise);
@@ -145,8 +147,7 @@ class ProcessWorld {
     for (int32_t rank = 1; rank < ranks; ++rank) {
       const pid_t pid = fork();
       if (pid == 0) {
-        Result<std::unique_ptr<Link>> link = JoinWorld(Options(rank, ranks));
-        _exit(link.ok() ? body(link.value().get()) : 100);
+        _exit(RunChild(Options(rank, ranks), body));
       }
       pids_.push_back(pid);
     }
@@ -169,6 +170,11 @@ class ProcessWorld {
   }
 
  private:
+  static int RunChild(const WorldOptions& options, const std::function<int(Link*)>& body) {
+    Result<std::unique_ptr<Link>> link = JoinWorld(options);
+    return link.ok() ? body(link.value().get()) : 100;
+  }
+
   WorldOptions Options(int32_t rank, int32_t ranks) const {
     WorldOptions options = test::OptionsOf({.path = folder_.path() + "/world"}, rank, ranks);
     options.stall_timeout = 1;

@@ -13,6 +13,7 @@
 
 #include "comm/cluster_key.h"
 #include "comm/handshake.h"
+#include "comm/hello.h"
 #include "comm/link_communicator.h"
 #include "comm/peer_acceptor.h"
 #include "comm/peer_watch.h"
@@ -25,109 +26,10 @@ namespace {
 constexpr Seconds kRetryPause = 0.05;
 constexpr Seconds kConnectLimit = 5;   // for one try, handshake included
 constexpr Seconds kWaitingNews = 0.5;  // how often rank 0 says whom it waits for
-constexpr size_t kAddressTextMax = 256;
 constexpr size_t kReasonMax = 4096;
-constexpr size_t kDifferencesNamed = 4;
 
-enum class Purpose : uint32_t { kJoin = 1, kControl = 2, kData = 3 };
 // What rank 0 answers to kJoin.
 enum class Answer : uint32_t { kWaiting = 1, kRefused = 2, kWorld = 3 };
-
-// The first frame of every connection.
-struct Hello {
-  Purpose purpose = Purpose::kJoin;
-  int32_t rank = 0, ranks = 0;
-  std::string session = {};  // of the pairs: connections of an earlier start do not get in
-  // Of kJoin:
-  RankAddress address = {};
-  std::vector<FingerprintEntry> fingerprint = {};
-};
-
-void PutAddress(WireWriter* out, const RankAddress& address) {
-  out->PutText(address.path);
-  out->PutText(address.host);
-  out->PutU32(static_cast<uint32_t>(address.port));
-}
-
-RankAddress GetAddress(WireReader* in) {
-  RankAddress address;
-  address.path = in->GetText(kAddressTextMax);
-  address.host = in->GetText(kAddressTextMax);
-  address.port = static_cast<int>(std::min(in->GetU32(), 65536u));  // refused where it is used
-  return address;
-}
-
-std::string ToWire(const Hello& hello) {
-  WireWriter out;
-  out.PutU32(static_cast<uint32_t>(hello.purpose));
-  out.PutU32(static_cast<uint32_t>(hello.rank));
-  out.PutU32(static_cast<uint32_t>(hello.ranks));
-  out.PutText(hello.session);
-  PutAddress(&out, hello.address);
-  out.PutU32(static_cast<uint32_t>(hello.fingerprint.size()));
-  for (const FingerprintEntry& entry : hello.fingerprint) {
-    out.PutText(entry.name);
-    out.PutText(entry.value);
-  }
-  return out.bytes();
-}
-
-std::optional<Hello> HelloFromWire(const std::string& bytes) {
-  WireReader in(bytes);
-  Hello hello;
-  const uint32_t purpose = in.GetU32(), rank = in.GetU32(), ranks = in.GetU32();
-  hello.session = in.GetText(sizeof(Digest));
-  hello.address = GetAddress(&in);
-  const uint32_t entries = in.GetU32();
-  if (!in.ok() || purpose < 1 || purpose > 3 || ranks > kWorldRanksMax || rank >= ranks ||
-      entries > kFingerprintEntriesMax) {
-    return std::nullopt;
-  }
-  hello.purpose = static_cast<Purpose>(purpose);
-  hello.rank = static_cast<int32_t>(rank);
-  hello.ranks = static_cast<int32_t>(ranks);
-  for (uint32_t i = 0; i < entries; ++i) {
-    std::string name = in.GetText(kFingerprintTextMax);
-    hello.fingerprint.push_back(
-        {.name = std::move(name), .value = in.GetText(kFingerprintTextMax)});
-  }
-  if (!in.AtEnd()) return std::nullopt;
-  return hello;
-}
-
-const FingerprintEntry* Find(const std::vector<FingerprintEntry>& entries,
-                             const std::string& name) {
-  const auto found = std::find_if(entries.begin(), entries.end(),
-                                  [&](const FingerprintEntry& e) { return e.name == name; });
-  return found == entries.end() ? nullptr : &*found;
-}
-
-// Empty if the peer's world is ours, else what differs.
-std::string Difference(const WorldOptions& own, const Hello& peer) {
-  if (peer.ranks != own.ranks) {
-    return fmt::format("rank {} was started for {} ranks, rank {} for {}", peer.rank, peer.ranks,
-                       own.rank, own.ranks);
-  }
-  std::vector<std::string> found;
-  for (const FingerprintEntry& mine : own.fingerprint) {
-    const FingerprintEntry* theirs = Find(peer.fingerprint, mine.name);
-    if (theirs != nullptr && theirs->value == mine.value) continue;
-    const std::string value =
-        theirs == nullptr ? "not set" : fmt::format("\"{}\"", Printable(theirs->value));
-    found.push_back(fmt::format("{} is {} on rank {} and \"{}\" on rank {}", mine.name, value,
-                                peer.rank, mine.value, own.rank));
-  }
-  for (const FingerprintEntry& theirs : peer.fingerprint) {
-    if (Find(own.fingerprint, theirs.name) != nullptr) continue;
-    found.push_back(fmt::format("{} is \"{}\" on rank {} and not set on rank {}",
-                                Printable(theirs.name), Printable(theirs.value), peer.rank,
-                                own.rank));
-  }
-  const size_t left_out = found.size() - std::min(found.size(), kDifferencesNamed);
-  found.resize(found.size() - left_out);
-  return fmt::format("{}{}", fmt::join(found, "; "),
-                     left_out == 0 ? "" : fmt::format("; and {} more", left_out));
-}
 
 std::string RefusalFrame(const Status& why) {
   WireWriter out;
@@ -183,6 +85,13 @@ class Rendezvous {
 
   Seconds Soon(Seconds from_now) const {
     return std::min(deadline_, MonotonicClock().Now() + from_now);
+  }
+
+  Hello OwnHello() const {
+    return {.purpose = Purpose::kJoin,
+            .rank = options_.rank,
+            .ranks = options_.ranks,
+            .fingerprint = options_.fingerprint};
   }
 
   // Tries until somebody with our key answers there.
@@ -247,9 +156,9 @@ class Rendezvous {
   }
 
   Status Admit(Arrival arrival, std::map<int32_t, SealedSocket>* joined) {
-    const std::optional<Hello> hello = HelloFromWire(arrival.hello);
+    const std::optional<Hello> hello = Hello::FromWire(arrival.hello);
     if (!hello.has_value() || hello->purpose != Purpose::kJoin) return Status();  // no rank of now
-    const std::string difference = Difference(options_, *hello);
+    const std::string difference = Difference(OwnHello(), *hello);
     if (!difference.empty()) {
       const Status why = Fail(Code::kInvalidArgument, difference);
       static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
@@ -303,12 +212,9 @@ class Rendezvous {
 
   // Other ranks: says who we are, then hears whom rank 0 waits for, and at last its decision.
   Status Follow(SealedSocket* leader, const RankAddress& own) {
-    const Hello hello{.purpose = Purpose::kJoin,
-                      .rank = options_.rank,
-                      .ranks = options_.ranks,
-                      .address = own,
-                      .fingerprint = options_.fingerprint};
-    BT_RETURN_IF_ERROR(leader->Send(ToWire(hello), deadline_));
+    Hello hello = OwnHello();
+    hello.address = own;
+    BT_RETURN_IF_ERROR(leader->Send(hello.ToWire(), deadline_));
     std::string missing = "not known";
     while (true) {
       Result<std::string> frame = leader->Receive(deadline_);
@@ -355,7 +261,7 @@ class Rendezvous {
         BT_ASSIGN_OR_RETURN(SealedSocket socket,
                             Reach(addresses_[at], fmt::format("rank {}", peer)));
         hello.purpose = purpose;
-        BT_RETURN_IF_ERROR(socket.Send(ToWire(hello), deadline_));
+        BT_RETURN_IF_ERROR(socket.Send(hello.ToWire(), deadline_));
         (purpose == Purpose::kControl ? control : data)[at] = socket.Release();
       }
     }
@@ -392,7 +298,7 @@ class Rendezvous {
         return Fail(Code::kUnavailable, fmt::format("rank {} was not connected to by rank {}",
                                                     options_.rank, fmt::join(absent, ", ")));
       }
-      const std::optional<Hello> hello = HelloFromWire(arrival->hello);
+      const std::optional<Hello> hello = Hello::FromWire(arrival->hello);
       // Connections of other starts, and second ones, are dropped.
       if (!hello.has_value() || hello->purpose == Purpose::kJoin || hello->session != session_ ||
           hello->rank <= options_.rank || hello->ranks != options_.ranks) {

@@ -1,0 +1,103 @@
+#include "comm/hello.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/cluster_key.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kAddressTextMax = 256;
+constexpr size_t kDifferencesNamed = 4;
+
+const FingerprintEntry* Find(const std::vector<FingerprintEntry>& entries,
+                             const std::string& name) {
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const FingerprintEntry& e) { return e.name == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+void PutAddress(WireWriter* out, const RankAddress& address) {
+  out->PutText(address.path);
+  out->PutText(address.host);
+  out->PutU32(static_cast<uint32_t>(address.port));
+}
+
+RankAddress GetAddress(WireReader* in) {
+  RankAddress address;
+  address.path = in->GetText(kAddressTextMax);
+  address.host = in->GetText(kAddressTextMax);
+  address.port = static_cast<int>(std::min(in->GetU32(), 65536u));  // refused where it is used
+  return address;
+}
+
+std::string Hello::ToWire() const {
+  WireWriter out;
+  out.PutU32(static_cast<uint32_t>(purpose));
+  out.PutU32(static_cast<uint32_t>(rank));
+  out.PutU32(static_cast<uint32_t>(ranks));
+  out.PutText(session);
+  PutAddress(&out, address);
+  out.PutU32(static_cast<uint32_t>(fingerprint.size()));
+  for (const FingerprintEntry& entry : fingerprint) {
+    out.PutText(entry.name);
+    out.PutText(entry.value);
+  }
+  return out.bytes();
+}
+
+std::optional<Hello> Hello::FromWire(const std::string& bytes) {
+  WireReader in(bytes);
+  Hello hello;
+  const uint32_t what = in.GetU32(), number = in.GetU32(), of = in.GetU32();
+  hello.session = in.GetText(sizeof(Digest));
+  hello.address = GetAddress(&in);
+  const uint32_t entries = in.GetU32();
+  if (!in.ok() || what < 1 || what > 3 || of > kWorldRanksMax || number >= of ||
+      entries > kFingerprintEntriesMax) {
+    return std::nullopt;
+  }
+  hello.purpose = static_cast<Purpose>(what);
+  hello.rank = static_cast<int32_t>(number);
+  hello.ranks = static_cast<int32_t>(of);
+  for (uint32_t i = 0; i < entries; ++i) {
+    std::string name = in.GetText(kFingerprintTextMax);
+    hello.fingerprint.push_back(
+        {.name = std::move(name), .value = in.GetText(kFingerprintTextMax)});
+  }
+  if (!in.AtEnd()) return std::nullopt;
+  return hello;
+}
+
+std::string Difference(const Hello& own, const Hello& peer) {
+  if (peer.ranks != own.ranks) {
+    return fmt::format("rank {} was started for {} ranks, rank {} for {}", peer.rank, peer.ranks,
+                       own.rank, own.ranks);
+  }
+  std::vector<std::string> found;
+  for (const FingerprintEntry& mine : own.fingerprint) {
+    const FingerprintEntry* theirs = Find(peer.fingerprint, mine.name);
+    if (theirs != nullptr && theirs->value == mine.value) continue;
+    const std::string value =
+        theirs == nullptr ? "not set" : fmt::format("\"{}\"", Printable(theirs->value));
+    found.push_back(fmt::format("{} is {} on rank {} and \"{}\" on rank {}", mine.name, value,
+                                peer.rank, mine.value, own.rank));
+  }
+  for (const FingerprintEntry& theirs : peer.fingerprint) {
+    if (Find(own.fingerprint, theirs.name) != nullptr) continue;
+    found.push_back(fmt::format("{} is \"{}\" on rank {} and not set on rank {}",
+                                Printable(theirs.name), Printable(theirs.value), peer.rank,
+                                own.rank));
+  }
+  const size_t left_out = found.size() - std::min(found.size(), kDifferencesNamed);
+  found.resize(found.size() - left_out);
+  return fmt::format("{}{}", fmt::join(found, "; "),
+                     left_out == 0 ? "" : fmt::format("; and {} more", left_out));
+}
+
+}  // namespace baltoro

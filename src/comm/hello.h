@@ -1,0 +1,41 @@
+#pragma once
+
+// The first frame on every connection between ranks: who comes, what for, and what its world is.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/rank_socket.h"
+#include "comm/rendezvous.h"
+#include "comm/wire.h"
+
+namespace baltoro {
+
+enum class Purpose : uint32_t {
+  kJoin = 1,     // to rank 0: hear where the others are
+  kControl = 2,  // of a pair
+  kData = 3,     // of a pair
+};
+
+struct Hello {
+  Purpose purpose = Purpose::kJoin;
+  int32_t rank = 0, ranks = 0;
+  std::string session = {};  // of the pairs: connections of an earlier start do not get in
+  // Of kJoin:
+  RankAddress address = {};
+  std::vector<FingerprintEntry> fingerprint = {};
+
+  std::string ToWire() const;
+  // Nothing if the bytes are no hello, or one beyond the limits of rendezvous.h.
+  static std::optional<Hello> FromWire(const std::string& bytes);
+};
+
+// Empty if the peer's world is ours, else what differs, with both values.
+std::string Difference(const Hello& own, const Hello& peer);
+
+void PutAddress(WireWriter* out, const RankAddress& address);
+RankAddress GetAddress(WireReader* in);
+
+}  // namespace baltoro
