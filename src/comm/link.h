@@ -31,7 +31,7 @@ const char* OperationName(Operation operation);
 
 // What a message is a part of; sender and receiver must agree.
 struct MessageTag {
-  uint32_t group = 0;  // GroupId of the ranks and the name
+  uint32_t group = 0;  // a hash of its name and ranks
   Operation operation = Operation::kBarrier;
   bool operator==(const MessageTag&) const = default;
 };

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/handshake.h"
+#include "comm/hello.h"
 #include "comm/test_ranks.h"
 #include "comm/wire.h"
 
@@ -281,6 +282,53 @@ TEST(WireTest, TruncatedAndLongTextsAreRefused) {
   strict.GetU32();
   EXPECT_EQ(strict.GetText(4), "");
   EXPECT_FALSE(strict.ok());
+}
+
+Hello SomeHello() {
+  return {.purpose = Purpose::kJoin,
+          .rank = 2,
+          .ranks = 4,
+          .session = "0123456789abcdef",
+          .address = {.host = "192.0.2.1", .port = 4711},
+          .fingerprint = {{"version", "0.1.0"}, {"model", "aaaa"}}};
+}
+
+TEST(HelloTest, ComesBackFromItsBytes) {
+  const std::optional<Hello> got = Hello::FromWire(SomeHello().ToWire());
+  ASSERT_TRUE(got.has_value());
+  EXPECT_EQ(got->rank, 2);
+  EXPECT_EQ(got->session, "0123456789abcdef");
+  EXPECT_EQ(got->address.Text(), "192.0.2.1:4711");
+  EXPECT_EQ(Difference(SomeHello(), *got), "");
+}
+
+TEST(HelloTest, DamagedBytesGiveNothingOrWhatIsWithinTheLimits) {
+  const std::string whole = SomeHello().ToWire();
+  for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
+    EXPECT_FALSE(Hello::FromWire(whole.substr(0, bytes)).has_value()) << bytes;
+  }
+  EXPECT_FALSE(Hello::FromWire(whole + "x").has_value());
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (int value = 0; value < 256; ++value) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(value);
+      const std::optional<Hello> got = Hello::FromWire(damaged);
+      if (!got.has_value()) continue;
+      ASSERT_LE(got->ranks, kWorldRanksMax);
+      ASSERT_GE(got->rank, 0);
+      ASSERT_LT(got->rank, got->ranks);
+      ASSERT_LE(got->address.port, 65536);
+    }
+  }
+}
+
+TEST(HelloTest, ManyDifferencesAreNamedInPart) {
+  Hello peer = SomeHello();
+  for (int i = 0; i < 6; ++i) peer.fingerprint.push_back({"flag" + std::to_string(i), "1"});
+  const std::string got = Difference(SomeHello(), peer);
+  EXPECT_THAT(got, HasSubstr("flag3 is \"1\" on rank 2"));
+  EXPECT_THAT(got, Not(HasSubstr("flag4")));
+  EXPECT_THAT(got, HasSubstr("and 2 more"));
 }
 
 }  // namespace
