@@ -152,6 +152,7 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.kv_cache_bytes = options.kv_cache_memory_bytes;
   config.kv_cache_dtype = options.kv_cache_dtype;
   config.kv_scale_file = options.quantization_param_path;
+  config.calculate_kv_scales = options.calculate_kv_scales;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.priority_scheduling = options.scheduling_policy == "priority";
   config.threads = options.cpu_threads;

@@ -65,7 +65,7 @@ class OpsBench {
     product_gflops_ = MeasureProductGflops(pool_);
     fmt::print("{} threads, {}: products {:.0f} GFLOP/s\n\n", pool_.threads(),
                NameOf(cpu::ActiveIsa()), product_gflops_);
-    fmt::print("{:<52} {:>10} {:>7} {:>7} {:>6} {:>9} {:>6}\n", "operation", "median us", "GB/s",
+    fmt::print("{:<56} {:>10} {:>7} {:>7} {:>6} {:>9} {:>6}\n", "operation", "median us", "GB/s",
                "read", "%read", "GFLOP/s", "%peak");
     Loops();
     for (const auto& [name, n, k] : {std::tuple{"moonlight q", 3072, 2048},
@@ -97,6 +97,13 @@ class OpsBench {
       Prefill(heads, 512, 512);
       Prefill(heads, 512, 4096);
       Prefill(heads, 2048, 2048);
+    }
+    for (const KvForm form : {KvForm::kBf16, KvForm::kFp8, KvForm::kFp8Groups}) {
+      for (const int32_t heads : {16, 64}) {
+        for (const int64_t keys : {1024, 4096, 32768}) Decode(heads, keys, 1, form, "KV forms ");
+        Decode(heads, 4096, 8, form, "KV forms ");
+        Prefill(heads, 2048, 2048, form, "KV forms ");
+      }
     }
   }
 
@@ -132,7 +139,7 @@ class OpsBench {
     const double read_gbps = reads.empty() ? 0 : cost.bytes / Median(reads) * 1e-9;
     const double gbps = cost.bytes / seconds * 1e-9;
     const double gflops = cost.flops / seconds * 1e-9;
-    fmt::print("{:<52} {:>10.1f} {:>7.2f} {:>7.2f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", name,
+    fmt::print("{:<56} {:>10.1f} {:>7.2f} {:>7.2f} {:>5.0f}% {:>9.1f} {:>5.0f}%\n", name,
                seconds * 1e6, gbps, read_gbps, read_gbps > 0 ? 100 * gbps / read_gbps : 0, gflops,
                100 * gflops / product_gflops_);
     std::fflush(stdout);
@@ -241,11 +248,12 @@ class OpsBench {
                  int64_t queries,
                  int64_t sequences,
                  bool absorbed,
-                 Cost cost) {
+                 Cost cost,
+                 KvForm form) {
     if (!Wanted(name)) return;
     constexpr int64_t kNope = 128, kRope = 64, kValue = 128, kLatent = 512;
     const int64_t blocks = (keys + 63) / 64;
-    const Buffer cache = Filled(sequences * blocks * 64 * (kLatent + kRope) * 2);
+    const Buffer cache = FilledCache(form, sequences * blocks, kLatent, kRope);
     const Buffer kv_b =
         Filled(cpu::PackedBytes(WeightForm::kBf16, heads * (kNope + kValue), kLatent));
     const int64_t uk_bytes = cpu::PackedBytes(WeightForm::kBf16, kLatent, kNope);
@@ -273,6 +281,7 @@ class OpsBench {
                         {.out = TensorView(out.data(), DType::kBf16, {rows, heads * kValue}),
                          .q = TensorView(q.data(), DType::kBf16, {rows, heads, kNope + kRope}),
                          .cache = {.data = cache.data(),
+                                   .form = form,
                                    .num_blocks = sequences * blocks,
                                    .latent = kLatent,
                                    .rope = kRope},
@@ -293,25 +302,61 @@ class OpsBench {
     });
   }
 
-  void Decode(int32_t heads, int64_t keys, int64_t sequences) {
-    const auto h = static_cast<double>(heads);
+  // Blocks of a cache as tokens of random values leave them.
+  Buffer FilledCache(KvForm form, int64_t blocks, int64_t latent, int64_t rope) {
+    const int64_t tokens = blocks * 64;
+    Buffer values = Filled(tokens * (latent + rope) * 2);
+    if (form == KvForm::kBf16) return values;
+    Buffer cache = Filled(tokens * KvTokenBytes(form, latent, rope));
+    std::vector<int64_t> slots(static_cast<size_t>(tokens));
+    std::iota(slots.begin(), slots.end(), 0);
+    const TensorView rows(values.data(), DType::kBf16, {tokens, latent + rope});
+    cpu::KvWrite(
+        Context(),
+        {.data = cache.data(), .form = form, .num_blocks = blocks, .latent = latent, .rope = rope},
+        rows.columns(0, latent), rows.columns(latent, rope),
+        TensorView(slots.data(), DType::kI64, {tokens}));
+    return cache;
+  }
+
+  void Decode(int32_t heads,
+              int64_t keys,
+              int64_t sequences,
+              KvForm form = KvForm::kBf16,
+              const std::string& group = "") {
     const auto s = static_cast<double>(sequences);
+    const auto h = static_cast<double>(heads);
     const auto n = static_cast<double>(keys);
-    Attention(fmt::format("decode {} heads, {} keys, {} sequences", heads, keys, sequences), heads,
-              keys, 1, sequences, true,
-              {.bytes = s * n * 576 * 2 + h * 256 * 512 * 2,
-               .flops = s * h * (2 * n * (576 + 512) + 2.0 * 256 * 512)});
+    const auto token = static_cast<double>(KvTokenBytes(form, 512, 64));
+    Attention(group +
+                  fmt::format("decode {} heads, {} keys, {} sequences", heads, keys, sequences) +
+                  Suffix(form, group),
+              heads, keys, 1, sequences, true,
+              {.bytes = s * n * token + h * 256 * 512 * 2,
+               .flops = s * h * (2 * n * (576 + 512) + 2.0 * 256 * 512)},
+              form);
   }
 
   // Counts the products of the causal half only, and the expansion of each key once.
-  void Prefill(int32_t heads, int64_t queries, int64_t keys) {
+  void Prefill(int32_t heads,
+               int64_t queries,
+               int64_t keys,
+               KvForm form = KvForm::kBf16,
+               const std::string& group = "") {
     const auto h = static_cast<double>(heads);
     const auto n = static_cast<double>(keys);
     const auto t = static_cast<double>(queries);
-    Attention(fmt::format("prefill {} heads, {} queries of {} keys", heads, queries, keys), heads,
-              keys, queries, 1, false,
-              {.bytes = n * 576 * 2 + h * 256 * 512 * 2,
-               .flops = h * (2 * t * (n - t / 2) * (192 + 128) + 2 * n * 256 * 512)});
+    const auto token = static_cast<double>(KvTokenBytes(form, 512, 64));
+    Attention(group + fmt::format("prefill {} heads, {} queries of {} keys", heads, queries, keys) +
+                  Suffix(form, group),
+              heads, keys, queries, 1, false,
+              {.bytes = n * token + h * 256 * 512 * 2,
+               .flops = h * (2 * t * (n - t / 2) * (192 + 128) + 2 * n * 256 * 512)},
+              form);
+  }
+
+  static std::string Suffix(KvForm form, const std::string& group) {
+    return group.empty() ? "" : fmt::format(", {}", KvFormName(form));
   }
 
   ThreadPool pool_;

@@ -303,9 +303,8 @@ constexpr FlagSpec kCacheFlags[] = {
     {.name = "calculate-kv-scales",
      .kind = kBool,
      .initial = "false",
-     .state = kNotYet,
-     .reason = "an 8-bit KV cache",
-     .help = "Scales of an 8-bit KV cache from data."},
+     .help = "Scales of an fp8 KV cache from a trial of the model at start, instead of the "
+             "checkpoint's."},
     {.name = "kv-sharing-fast-prefill",
      .kind = kBool,
      .initial = "false",

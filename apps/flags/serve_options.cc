@@ -153,6 +153,7 @@ void FillEngine(const Reader& flags, ServeOptions& options) {
   flags.Get("engine-in-process", options.engine_in_process);
   flags.Get("kv-cache-dtype", options.kv_cache_dtype);
   flags.Get("quantization-param-path", options.quantization_param_path);
+  flags.Get("calculate-kv-scales", options.calculate_kv_scales);
   flags.Get("kv-cache-memory-bytes", options.kv_cache_memory_bytes);
   if (const int64_t size = flags.Number("block-size", 64); size != 64) {
     options.notices.push_back(fmt::format("--block-size {}: blocks of 64 tokens are used", size));

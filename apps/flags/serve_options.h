@@ -63,8 +63,9 @@ struct ServeOptions {
   bool engine_in_process = false;
   std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string quantization_param_path;  // empty: scales of the checkpoint
-  int64_t kv_cache_memory_bytes = 0;    // 0: the smaller of 4 GiB and a quarter of free memory
-  int block_size = 64;                  // tokens; always 64
+  bool calculate_kv_scales = false;
+  int64_t kv_cache_memory_bytes = 0;  // 0: the smaller of 4 GiB and a quarter of free memory
+  int block_size = 64;                // tokens; always 64
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   int64_t max_num_batched_tokens = 0;  // 0: 2048, at least max_num_seqs

@@ -71,7 +71,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--generation-config=vllm",
                                        "--override-generation-config={\"temperature\":0.5}",
                                        "--max-logprobs=-1",
-                                       "--kv-cache-dtype=bfloat16",
+                                       "--kv-cache-dtype=fp8",
+                                       "--quantization-param-path=/scales.json",
+                                       "--calculate-kv-scales",
                                        "--kv-cache-memory-bytes=1G",
                                        "--no-enable-prefix-caching",
                                        "--max-num-batched-tokens=1K",
@@ -112,7 +114,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_EQ(options.generation_config, "vllm");
   EXPECT_EQ(options.override_generation_config, Json::parse(R"({"temperature":0.5})"));
   EXPECT_EQ(options.max_logprobs, -1);
-  EXPECT_EQ(options.kv_cache_dtype, "bfloat16");
+  EXPECT_EQ(options.kv_cache_dtype, "fp8");
+  EXPECT_EQ(options.quantization_param_path, "/scales.json");
+  EXPECT_TRUE(options.calculate_kv_scales);
   EXPECT_EQ(options.kv_cache_memory_bytes, int64_t{1} << 30);
   EXPECT_FALSE(options.enable_prefix_caching);
   EXPECT_EQ(options.max_num_batched_tokens, 1024);

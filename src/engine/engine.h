@@ -31,6 +31,7 @@ struct EngineConfig {
       0;  // 0: VLLM_CPU_KVCACHE_SPACE or the default rule, resolved by the engine
   std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string kv_scale_file;            // scales of an fp8 cache; empty: those of the checkpoint
+  bool calculate_kv_scales = false;     // of an fp8 cache: from the model, by a trial
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;

@@ -354,7 +354,15 @@ TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
                   R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": {"0": 1}}}})");
   EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
               ::testing::HasSubstr("rank 0 has no layer 1"));
+  config.calculate_kv_scales = true;
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::HasSubstr("give one of them"));
   config.kv_scale_file = "";
+  engine = StartEngine(config, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE(engine.value()->Submit(MakeRequest(3, 20, 5)).ok());
+  EXPECT_EQ(log.WaitForEnd(3).tokens.size(), 5u);
+  config.calculate_kv_scales = false;
   config.kv_cache_dtype = "fp8_e5m2";
   EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
               ::testing::HasSubstr("there are auto, bfloat16, fp8"));

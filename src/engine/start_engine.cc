@@ -36,36 +36,48 @@ Result<DType> ParseActivationType(const std::string& name) {
 struct KvChoice {
   KvForm form = KvForm::kBf16;
   std::vector<float> scales;  // one a layer; empty: those of the checkpoint, else 1
+  bool measure = false;       // --calculate-kv-scales
 };
 
 Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DType act) {
   KvChoice choice;
   BT_ASSIGN_OR_RETURN(choice.form, ParseKvForm(config.kv_cache_dtype, act));
-  if (config.kv_scale_file.empty()) return choice;
+  const bool by_file = !config.kv_scale_file.empty();
+  if (!by_file && !config.calculate_kv_scales) return choice;
+  if (by_file && config.calculate_kv_scales) {
+    return InvalidArgument(
+        "--calculate-kv-scales and --quantization-param-path both say where scales come from: "
+        "give one of them");
+  }
   if (choice.form != KvForm::kFp8) {
-    BT_LOG(Warning,
-           "--quantization-param-path has no effect: a KV cache in {} has no scale a layer",
+    BT_LOG(Warning, "{} has no effect: a KV cache in {} has no scale a layer",
+           by_file ? "--quantization-param-path" : "--calculate-kv-scales",
            KvFormName(choice.form));
     return choice;
   }
+  choice.measure = !by_file;
+  if (!by_file) return choice;
   BT_ASSIGN_OR_RETURN(choice.scales, ReadKvScaleFile(config.kv_scale_file, model, /*ranks=*/1));
   return choice;
 }
 
 // The scales of an fp8 cache, and a line that says where they are from.
-std::vector<float> FindScales(const EngineConfig& config,
-                              const KvChoice& kv,
-                              const K2Model& model) {
-  if (kv.form != KvForm::kFp8) return {};
-  const bool from_file = !kv.scales.empty();
-  const std::vector<float>& scales = from_file ? kv.scales : model.kv_scales();
+Result<std::vector<float>> FindScales(const EngineConfig& config,
+                                      const KvChoice& kv,
+                                      K2Model& model) {
+  if (kv.form != KvForm::kFp8) return std::vector<float>();
+  std::vector<float> scales = kv.scales.empty() ? model.kv_scales() : kv.scales;
+  std::string from = kv.scales.empty() ? "the checkpoint" : config.kv_scale_file;
+  if (kv.measure) {
+    BT_ASSIGN_OR_RETURN(scales, MeasureKvScales(model));
+    from = "a trial of the model";
+  }
   if (scales.empty()) {
     BT_LOG(Info, "The checkpoint has no scales of an fp8 KV cache: all are 1.0");
-    return {};
+    return scales;
   }
   const auto [least, most] = std::minmax_element(scales.begin(), scales.end());
-  BT_LOG(Info, "Scales of the fp8 KV cache are those of {}: {} to {}",
-         from_file ? config.kv_scale_file : "the checkpoint", *least, *most);
+  BT_LOG(Info, "Scales of the fp8 KV cache are those of {}: {} to {}", from, *least, *most);
   return scales;
 }
 
@@ -82,6 +94,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
                                          .latent = static_cast<int32_t>(c.kv_lora),
                                          .rope = static_cast<int32_t>(c.rope_dim),
                                          .form = kv.form}));
+  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, kv, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
@@ -89,7 +102,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
                          SchedulerConfig{}.prompt_logprob_rows_max,
       .constraints = std::move(constraints),
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
-      .kv_scales = FindScales(config, kv, *model)};
+      .kv_scales = std::move(scales)};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
@@ -155,7 +168,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   K2LoadOptions load;
   load.positions_max = budget.max_model_len;
   load.read_kv_scales =
-      kv.form == KvForm::kFp8 && kv.scales.empty() && format != LoadFormat::kDummy;
+      kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure && format != LoadFormat::kDummy;
   load.progress = progress;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
                       K2Model::Load(model_config, *source, ops, pool.get(), load));

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/json.h"
@@ -94,6 +96,70 @@ Result<std::vector<float>> ReadKvScales(WeightSource& source, int32_t layers) {
     return InvalidArgument(
         fmt::format("{}: {} of {} layers have a self_attn.attn.k_scale, layer {} has none",
                     source.description(), scales.size(), layers, without));
+  }
+  return scales;
+}
+
+Result<std::vector<float>> MeasureKvScales(K2Model& model) {
+  constexpr int64_t kTokensMax = 256, kBlock = KvLayerView::kBlockTokens;
+  constexpr float kRoom = 200;  // of the 448 that e4m3 has
+  const K2Config& config = model.config();
+  const int64_t tokens = std::min(kTokensMax, model.positions_max());
+  const int64_t blocks = (tokens + kBlock - 1) / kBlock;
+  const int64_t width = config.cache_width();
+  const int64_t layer_bytes =
+      blocks * kBlock * KvBytesPerToken(config, PlainKvForm(model.ops().act), 1);
+  BT_ASSIGN_OR_RETURN(const Buffer memory,
+                      Buffer::Create(static_cast<size_t>(config.layers * layer_bytes),
+                                     "the cache that scales are measured on"));
+  std::vector<KvLayerView> cache;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    cache.push_back({.data = static_cast<char*>(memory.data()) + layer * layer_bytes,
+                     .form = PlainKvForm(model.ops().act),
+                     .num_blocks = blocks,
+                     .latent = config.kv_lora,
+                     .rope = config.rope_dim});
+  }
+  std::vector<int32_t> ids, positions(static_cast<size_t>(tokens)), table;
+  std::vector<int64_t> slots(static_cast<size_t>(tokens));
+  for (int64_t i = 0; i < tokens; ++i) {
+    ids.push_back(static_cast<int32_t>(i * config.vocab / tokens));
+  }
+  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(slots.begin(), slots.end(), 0);
+  for (int64_t i = 0; i < blocks; ++i) table.push_back(static_cast<int32_t>(i));
+  const std::vector<AttentionSequence> sequences = {{.query_begin = 0,
+                                                     .query_count = static_cast<int32_t>(tokens),
+                                                     .first_position = 0,
+                                                     .absorbed_from = static_cast<int32_t>(tokens),
+                                                     .blocks = table,
+                                                     .block_positions = {},
+                                                     .key_count = static_cast<int32_t>(tokens)}};
+  Arena arena;
+  model.Forward({.tokens = ids,
+                 .positions = positions,
+                 .slots = slots,
+                 .sequences = sequences,
+                 .logits_rows = {},
+                 .override_rows = {},
+                 .embedding_overrides = {}},
+                cache, TensorView(nullptr, DType::kF32, {0, config.vocab}), arena);
+
+  std::vector<float> scales;
+  for (const KvLayerView& layer : cache) {
+    float largest = 0;
+    for (int64_t i = 0; i < tokens * width; ++i) {
+      const float value = layer.form == KvForm::kF32
+                              ? static_cast<const float*>(layer.data)[i]
+                              : ToFloat(static_cast<const Bf16*>(layer.data)[i]);
+      if (!std::isfinite(value)) {
+        return Status(Code::kInternal,
+                      fmt::format("--calculate-kv-scales: layer {} writes keys that are not finite",
+                                  scales.size()));
+      }
+      largest = std::max(largest, std::abs(value));
+    }
+    scales.push_back(IsScale(largest / kRoom) ? largest / kRoom : 1.0f);  // nothing but zeros
   }
   return scales;
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/k2_config.h"
+#include "model/k2_model.h"
 #include "weights/weight_source.h"
 
 namespace baltoro {
@@ -17,6 +17,11 @@ namespace baltoro {
 // "...self_attn.k_proj.k_scale" or "kv_scale" for these), f32 or bf16. Empty: it brings none. Some
 // layers only is an error. Scales of values are not used: the latent serves as both.
 Result<std::vector<float>> ReadKvScales(WeightSource& source, int32_t layers);
+
+// Scales from the model itself (--calculate-kv-scales): the largest magnitude that each layer
+// writes for 256 tokens spread over the vocabulary, over 200, so that twice as much still fits. The
+// same model gives the same scales. kInternal if a layer writes what is not finite.
+Result<std::vector<float>> MeasureKvScales(K2Model& model);
 
 // A file of --quantization-param-path:
 //   {"model_type": "kimi_k2", "kv_cache": {"dtype": "float8_e4m3fn",

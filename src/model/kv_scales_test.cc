@@ -81,6 +81,27 @@ TEST_F(KvScalesTest, AScaleThatIsNoneIsNamed) {
   }
 }
 
+// What a layer writes is normalised latents, whose size the weights of the norm decide: the tiny
+// model's are 1 give or take a quarter, and a key that is not normalised.
+TEST_F(KvScalesTest, MeasuredScalesLeaveRoomAboveWhatIsWritten) {
+  test::TinySource source(true);
+  const auto model =
+      K2Model::Load(test::SmallConfig(3, 2), source, CpuOps(DType::kF32), nullptr, {});
+  ASSERT_TRUE(model.ok());
+
+  const auto scales = MeasureKvScales(*model.value());
+  const auto again = MeasureKvScales(*model.value());
+
+  ASSERT_TRUE(scales.ok()) << scales.status().message();
+  EXPECT_EQ(scales.value().size(), 3u);
+  EXPECT_EQ(scales.value(), again.value());
+  // 256 tokens of 512 values of variance 1: the largest is beyond 3 and not beyond 20.
+  for (const float scale : scales.value()) {
+    EXPECT_GT(scale * 200, 3);
+    EXPECT_LT(scale * 200, 20);
+  }
+}
+
 TEST_F(KvScalesTest, AFileOfScalesIsRead) {
   const auto scales = FromFile(Factors(R"({"0": {"0": 0.5, "1": 2}})"));
   ASSERT_TRUE(scales.ok()) << scales.status().message();

@@ -237,13 +237,13 @@ class AbsorbedForm {
         });
         if (largest == 0) continue;
         // The packing of this block's values fetches the second half of the next block, the first
-        // product with its keys the first half; where blocks are widened, that fetches them.
+        // product with its keys the first half: of bytes to be widened that is nearly all.
         const char* next = nullptr;
         if (!packed) {
           block = WideBlock(args_.cache, act_, block, wide);
-          if (at + 1 < end && wide_bytes_ == 0)
-            next = BlockAt(args_.cache, *sequence.sequence, at + 1).data;
-          Pack(block, next == nullptr ? nullptr : next + BlockBytes() / 2, memory, values);
+          if (at + 1 < end) next = BlockAt(args_.cache, *sequence.sequence, at + 1).data;
+          const bool in_halves = next != nullptr && wide_bytes_ == 0;
+          Pack(block, in_halves ? next + BlockBytes() / 2 : nullptr, memory, values);
         }
         packed = true;
         AttendBlock(inner_,

@@ -39,14 +39,22 @@ inline __attribute__((always_inline)) __m512i LookUp(const Table& table, const u
   return _mm512_or_si512(value, sign);
 }
 
-// The upper halves of 16 elements times `scale`, rounded to nearest even; NaN stays NaN.
+// The upper halves of 16 elements times `scale`, rounded to nearest even. The NaN of the table is
+// quiet and has no low bits, so that rounding leaves it one.
 inline __attribute__((always_inline)) __m512i ScaleUpper(__m512i upper, __m512 scale) {
-  const __m512 value = _mm512_mul_ps(_mm512_castsi512_ps(upper), scale);
-  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(_mm512_castsi512_ps(upper), scale));
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-  const __m512i nearest = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-  return _mm512_mask_or_epi32(nearest, is_nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+}
+
+inline __attribute__((always_inline)) __m512i LookUpScaled(const Table& unit,
+                                                           const uint8_t* in,
+                                                           __m512 scale) {
+  const __m512i pair = LookUp(unit, in);
+  const __m512i even = ScaleUpper(_mm512_slli_epi32(pair, 16), scale);
+  const __m512i odd = ScaleUpper(
+      _mm512_and_si512(pair, _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000u))), scale);
+  return _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(even, 16), odd);
 }
 
 }  // namespace
@@ -56,20 +64,23 @@ void WidenE4M3Avx512(Bf16* out, const uint8_t* in, float scale, int64_t n) {
   if (n >= kTableMin) {
     const Table table = MakeTable(scale);
     for (; i + 32 <= n; i += 32) _mm512_storeu_si512(out + i, LookUp(table, in + i));
-  } else if (n >= 32) {
-    static const Table unit = MakeTable(1);
-    const Table table = unit;
-    const __m512 factor = _mm512_set1_ps(scale);
-    const __m512i upper = _mm512_set1_epi32(static_cast<int32_t>(0xFFFF0000u));
-    for (; i + 32 <= n; i += 32) {
-      const __m512i pair = LookUp(table, in + i);
-      const __m512i even = ScaleUpper(_mm512_slli_epi32(pair, 16), factor);
-      const __m512i odd = ScaleUpper(_mm512_and_si512(pair, upper), factor);
-      _mm512_storeu_si512(
-          out + i, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, upper)));
-    }
   }
   if (i < n) WidenE4M3Avx2(out + i, in + i, scale, n - i);
+}
+
+void WidenGroupsAvx512(Bf16* out, int64_t stride, const GroupedRows& rows) {
+  const Table unit = MakeTable(1);
+  for (int64_t t = 0; t < rows.tokens; ++t) {
+    const uint8_t* codes = rows.in + t * rows.token_bytes;
+    for (int64_t begin = 0; begin < rows.latent; begin += 128) {
+      float scale = 0;
+      std::memcpy(&scale, codes + rows.latent + begin / 32, sizeof(scale));
+      const __m512 factor = _mm512_set1_ps(scale);
+      for (int64_t i = begin; i < begin + 128; i += 32) {
+        _mm512_storeu_si512(out + t * stride + i, LookUpScaled(unit, codes + i, factor));
+      }
+    }
+  }
 }
 
 }  // namespace baltoro::cpu

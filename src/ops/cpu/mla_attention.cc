@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/cpu/attention.h"
@@ -57,17 +58,20 @@ void WidenKeys(const KvLayerView& cache, const char* from, int64_t keys, Element
     WidenE4M3(out, codes, cache.scale, keys * width);
     return;
   }
-  for (int64_t key = 0; key < keys; ++key, codes += cache.token_bytes(), out += width) {
-    const uint8_t* scales = codes + cache.latent;
-    for (int64_t begin = 0; begin < cache.latent; begin += kKvGroup, scales += sizeof(float)) {
-      float scale = 0;
-      std::memcpy(&scale, scales, sizeof(scale));
-      WidenE4M3(out + begin, codes + begin, scale, std::min(kKvGroup, cache.latent - begin));
+  const GroupedRows rows = {
+      .in = codes, .token_bytes = cache.token_bytes(), .tokens = keys, .latent = cache.latent};
+  WidenGroups(out, width, rows);
+  for (int64_t key = 0; key < keys; ++key) {
+    const uint8_t* rope = codes + (key + 1) * cache.token_bytes() - cache.rope * 2;
+    Element* to = out + key * width + cache.latent;
+    if constexpr (std::is_same_v<Element, Bf16>) {
+      std::memcpy(to, rope, cache.rope * sizeof(Bf16));
+      continue;
     }
     for (int64_t d = 0; d < cache.rope; ++d) {
       Bf16 value;
-      std::memcpy(&value, scales + d * sizeof(value), sizeof(value));
-      Narrow(ToFloat(value), out[cache.latent + d]);
+      std::memcpy(&value, rope + d * sizeof(value), sizeof(value));
+      Narrow(ToFloat(value), to[d]);
     }
   }
 }

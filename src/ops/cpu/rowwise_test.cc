@@ -298,6 +298,38 @@ TEST(KvWriteTest, WhatIsTooLargeForAnEightBitFloatBecomesTheLargest) {
             (std::vector<uint8_t>{0x7E, 0xFE, 0x7E, 0x7E, 0x7F}));
 }
 
+// All codes in every group, rows apart in both memories, one row of a length that is no multiple.
+TEST(KvRowsTest, EveryGroupIsWidenedWithItsScale) {
+  for (const int64_t latent : {512, 140}) {
+    const int64_t groups = KvGroups(latent), token_bytes = latent + 4 * groups + 6;
+    std::vector<uint8_t> tokens(static_cast<size_t>(3 * token_bytes));
+    const float scales[] = {1, 0.0123f, 3e-6f, 1024.5f};
+    for (int64_t t = 0; t < 3; ++t) {
+      uint8_t* token = tokens.data() + t * token_bytes;
+      for (int64_t i = 0; i < latent; ++i) token[i] = static_cast<uint8_t>(i * 37 + t * 91);
+      std::memcpy(token + latent, scales, static_cast<size_t>(groups) * sizeof(float));
+    }
+    const GroupedRows rows = {tokens.data(), token_bytes, 3, latent};
+    std::vector<float> wide(static_cast<size_t>(3 * (latent + 5)));
+    WidenGroups(wide.data(), latent + 5, rows);
+    for (const Isa isa : test::SupportedIsas()) {
+      ASSERT_TRUE(ForceIsa(isa).ok());
+      std::vector<Bf16> narrow(wide.size());
+      WidenGroups(narrow.data(), latent + 5, rows);
+      for (int64_t i = 0; i < 3 * latent; ++i) {
+        const int64_t t = i / latent, d = i % latent, at = t * (latent + 5) + d;
+        const float want = FromE4M3(tokens[t * token_bytes + d]) * scales[d / 128];
+        if (std::isnan(want)) {
+          ASSERT_TRUE(std::isnan(wide[at]) && std::isnan(ToFloat(narrow[at])));
+          continue;
+        }
+        ASSERT_EQ(wide[at], want);
+        ASSERT_EQ(narrow[at].bits, ToBf16(want).bits) << NameOf(isa) << " " << t << " " << d;
+      }
+    }
+  }
+}
+
 // All codes, at lengths that end inside a vector, by every way there is.
 TEST(KvRowsTest, EveryCodeIsWidenedExactly) {
   for (const int64_t count : {1, 31, 256, 300, 1000}) {
