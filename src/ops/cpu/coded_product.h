@@ -32,7 +32,14 @@ MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form);
 
 // On any instruction set; the sums of the groups of kInt4Group and kFp8Block by `kernels`.
 MultiplyCodes MultiplyGroups, MultiplyIntegers;
+// In a file compiled for AVX-512 VNNI.
+MultiplyCodes MultiplyIntegersVnni;
 // In files compiled for tiles; the first wants tiles of bf16.
 MultiplyCodes MultiplyGroupsAmx, MultiplyIntegersAmx;
+
+// The codes of one half of a block as a half of a plain block in bf16, which holds them exactly. In
+// a file compiled for AVX-512.
+void ExpandInt4Avx512(const char* registers, Bf16* half);
+void ExpandFp8Avx512(const char* registers, Bf16* half);
 
 }  // namespace baltoro::cpu

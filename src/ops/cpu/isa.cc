@@ -88,6 +88,14 @@ Isa ActiveIsa() {
   return *best;
 }
 
+bool HasVnni() {
+  static const bool has = [] {
+    __builtin_cpu_init();
+    return static_cast<bool>(__builtin_cpu_supports("avx512vnni"));
+  }();
+  return has && ActiveIsa() >= Isa::kAvx512;
+}
+
 Status ForceIsa(Isa isa) {
   const std::optional<Isa> best = BestIsa();
   if (!best.has_value() || isa > *best) {

@@ -31,6 +31,10 @@ std::optional<Isa> BestIsa();
 // there is none, so a program calls CheckProcessor() first.
 Isa ActiveIsa();
 
+// Whether the one in use comes with 512-bit dot products of bytes, as all processors since Ice Lake
+// have them. They are exact, so they are no instruction set of their own.
+bool HasVnni();
+
 // For tests and for the operator's override: from now on use `isa`. Not while
 // operations run.
 Status ForceIsa(Isa isa);

@@ -29,7 +29,10 @@ const Kernels& KernelsFor(DType act, DType stored) {
 
 MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form) {
   const bool tiles = ActiveIsa() == Isa::kAmx;
-  if (HasIntegerProducts(form)) return tiles ? MultiplyIntegersAmx : MultiplyIntegers;
+  if (HasIntegerProducts(form)) {
+    if (tiles) return MultiplyIntegersAmx;
+    return HasVnni() ? MultiplyIntegersVnni : MultiplyIntegers;
+  }
   return tiles && kernels.tile == DType::kBf16 ? MultiplyGroupsAmx : MultiplyGroups;
 }
 

@@ -60,6 +60,14 @@ void ExpandFp8(const char* registers, Bf16* half) {
   }
 }
 
+using Expand = void(const char* registers, Bf16* half);
+
+Expand* ExpandFor(WeightForm form) {
+  const bool wide = ActiveIsa() >= Isa::kAvx512;
+  if (form == WeightForm::kInt4Group) return wide ? ExpandInt4Avx512 : ExpandInt4;
+  return wide ? ExpandFp8Avx512 : ExpandFp8;
+}
+
 float ColumnScale(WeightForm form, const char* tail, int64_t column) {
   if (form == WeightForm::kInt4Group) {
     return ToFloat(reinterpret_cast<const Bf16*>(tail)[column]);
@@ -73,6 +81,7 @@ void MultiplyPanel(
   alignas(64) Bf16 expanded[kGroupBlocksMax * kBlockElements];
   alignas(64) float sums[kRowsAtOnce * kSumStride];
   const CodedLayout layout = LayoutOf(p.form);
+  Expand* const expand = ExpandFor(p.form);
   const int64_t rows = std::min(kRowsAtOnce, p.rows - row);
   const int64_t groups = GroupCount(p.form, p.k);
   const int64_t group_bytes = GroupBytes(p.form, p.k);
@@ -87,12 +96,7 @@ void MultiplyPanel(
     const int64_t first = group * group_blocks;
     const int64_t blocks = std::min(group_blocks, k_blocks - first);
     for (int64_t half = 0; half < 2 * blocks; ++half) {
-      Bf16* to = expanded + half * kHalfElements;
-      if (p.form == WeightForm::kInt4Group) {
-        ExpandInt4(codes + half * (layout.block_bytes / 2), to);
-      } else {
-        ExpandFp8(codes + half * (layout.block_bytes / 2), to);
-      }
+      expand(codes + half * (layout.block_bytes / 2), expanded + half * kHalfElements);
     }
     a.data = p.tiles + row / kTileRows * a.row_tile + first * a.block;
     const RightOperand b = {.panels = expanded, .k_blocks = blocks, .columns = kPanelColumns};
