@@ -47,6 +47,8 @@ if [ $long = 1 ]; then
   ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e|slow'
   step "long simulations"
   BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'simulation'
+  step "every weight form, all cases of the pocket model"
+  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/weight_forms'
   step "fuzz targets"
   tools/fuzz.sh "${BALTORO_FUZZ_SECONDS:-600}"
 fi
