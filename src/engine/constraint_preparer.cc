@@ -5,8 +5,11 @@
 
 namespace baltoro {
 
-ConstraintPreparer::ConstraintPreparer(std::shared_ptr<ConstraintFactory> factory, Done done)
+ConstraintPreparer::ConstraintPreparer(std::shared_ptr<ConstraintFactory> factory,
+                                       Wanted wanted,
+                                       Done done)
     : factory_(std::move(factory)),
+      wanted_(std::move(wanted)),
       done_(std::move(done)),
       thread_([this](const std::stop_token& stop) { Work(stop); }) {}
 
@@ -26,7 +29,9 @@ void ConstraintPreparer::Work(const std::stop_token& stop) {
       request = std::move(requests_.front());
       requests_.pop_front();
     }
-    Result<std::unique_ptr<TokenConstraint>> constraint = Make(*request);
+    Result<std::unique_ptr<TokenConstraint>> constraint =
+        wanted_(request->id) ? Make(*request)
+                             : Status(Code::kUnavailable, "the request was aborted");
     done_(std::move(request), std::move(constraint));
   }
 }

@@ -21,7 +21,11 @@ class ConstraintPreparer {
   using Done = std::function<void(std::unique_ptr<Request> request,
                                   Result<std::unique_ptr<TokenConstraint>> constraint)>;
 
-  ConstraintPreparer(std::shared_ptr<ConstraintFactory> factory, Done done);
+  // Whether the request still waits; asked on the preparer's thread. For one that does not, nothing
+  // is made, and `done` gets an error.
+  using Wanted = std::function<bool(RequestId id)>;
+
+  ConstraintPreparer(std::shared_ptr<ConstraintFactory> factory, Wanted wanted, Done done);
   // Requests not yet begun are dropped without a word.
   ~ConstraintPreparer() = default;
 
@@ -33,6 +37,7 @@ class ConstraintPreparer {
   Result<std::unique_ptr<TokenConstraint>> Make(const Request& request);
 
   const std::shared_ptr<ConstraintFactory> factory_;
+  const Wanted wanted_;
   const Done done_;
   std::mutex mutex_;
   std::condition_variable_any added_;

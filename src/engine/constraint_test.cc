@@ -170,6 +170,17 @@ TEST_P(ConstraintTest, LargeConstraintsThatWaitAreBounded) {
   EXPECT_EQ(Ask(MakeRequest(4, large)).tokens, Tokens{5});
 }
 
+TEST_P(ConstraintTest, AConstraintThatManyShareCountsOnce) {
+  Start();
+  Request request = MakeRequest(1, "make-hold 5" + std::string(size_t{20} << 20, ' '));
+  for (uint64_t id = 1; id <= 20; ++id) {
+    request.id = RequestId{id};
+    ASSERT_TRUE(engine_->Submit(request).ok()) << id;
+  }
+  factory_->Release();
+  EXPECT_EQ(log_.WaitForEnd(20).tokens, Tokens{5});
+}
+
 TEST_P(ConstraintTest, AbortsReachARequestInEveryState) {
   Start(/*step_ms=*/2);
   ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-hold loop 5")).ok());  // being made
@@ -189,6 +200,7 @@ TEST_P(ConstraintTest, AbortsReachARequestInEveryState) {
   EXPECT_EQ(Ask(MakeRequest(4, "7 8")).tokens, (Tokens{7, 8}));
   for (const uint64_t id : {1, 2, 3}) EXPECT_EQ(log_.Get(id).finals, 1);
   EXPECT_EQ(engine_->stats().waiting, 0);
+  EXPECT_LE(factory_->calls().made, 3);  // the second was aborted before its turn
 }
 
 TEST_P(ConstraintTest, ConstraintsGoWithTheirRequests) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -83,8 +84,29 @@ class EngineSide {
       }
       case Message::kSubmit: {
         Request request = DecodeRequest(reader);
+        const auto constraint = reader.Get<uint64_t>();
         BT_RETURN_IF_ERROR(reader.Finish("request"));
+        if (constraint != 0) {
+          const auto found = constraints_carried_.find(constraint);
+          if (found == constraints_carried_.end()) {
+            return InvalidArgument("a request names a constraint that was not sent");
+          }
+          request.constraint = found->second;
+        }
         Submit(std::move(request));
+        return {};
+      }
+      case Message::kConstraint: {
+        const auto name = reader.Get<uint64_t>();
+        SharedBytes bytes(reader.GetBytes());
+        BT_RETURN_IF_ERROR(reader.Finish("constraint"));
+        constraints_carried_.insert_or_assign(name, std::move(bytes));
+        return {};
+      }
+      case Message::kDropConstraint: {
+        const auto name = reader.Get<uint64_t>();
+        BT_RETURN_IF_ERROR(reader.Finish("name of a constraint"));
+        constraints_carried_.erase(name);
         return {};
       }
       case Message::kAbort: {
@@ -150,6 +172,7 @@ class EngineSide {
   FrameConnection connection_;
   const ConstraintFactoryMaker constraints_;
   bool configured_ = false;
+  std::unordered_map<uint64_t, SharedBytes> constraints_carried_;  // the reading thread's
   std::unique_ptr<Engine> owned_;
   std::atomic<Engine*> engine_{nullptr};
 };

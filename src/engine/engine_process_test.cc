@@ -246,6 +246,42 @@ TEST(EngineProcessTest, ConstraintsCrossAndAKillEndsTheirRequests) {
   EXPECT_EQ(log.WaitForEnd(6).tokens, (std::vector<TokenId>{5, 6, 7}));
 }
 
+// Whatever many requests share, it is on its way once; what is too much is refused at the door.
+TEST(EngineProcessTest, AConstraintTravelsOnceAndItsBoundIsThatOfTheQueue) {
+  EventLog log;
+  const auto engine = Start(StandIn(0), log);
+  ASSERT_NE(engine, nullptr);
+  const std::string padding(size_t{40} << 20, ' ');
+  Request request = MakeRequest(1, 20);
+  request.constraint = "make-slow=300 5 6" + padding;
+  const auto start = steady_clock::now();
+  for (uint64_t id = 1; id <= 200; ++id) {  // 8 GiB, if each brought its own
+    request.id = RequestId{id};
+    request.stop.max_tokens = 20;
+    if (id > 2) engine->Abort(RequestId{id - 1});
+    ASSERT_TRUE(engine->Submit(request).ok()) << id;
+  }
+  Request other = MakeRequest(300, 20);
+  other.constraint = "5" + padding;
+  const Status status = engine->Submit(other);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("output formats of 40 MiB"));
+  other.constraint = padding + padding;
+  EXPECT_EQ(engine->Submit(other).code(), Code::kInvalidArgument);
+
+  EXPECT_EQ(log.WaitForEnd(200).tokens, (std::vector<TokenId>{5, 6}));
+  EXPECT_EQ(log.WaitForEnd(1).tokens, (std::vector<TokenId>{5, 6}));
+  EXPECT_LT(SecondsSince(start), 30.0);  // those in between were never made
+  // Now nobody uses it, so there is room.
+  ASSERT_TRUE(Eventually(
+      [&] {
+        other.constraint = "7 8" + padding;
+        return engine->Submit(other).ok();
+      },
+      5));
+  EXPECT_EQ(log.WaitForEnd(300).tokens, (std::vector<TokenId>{7, 8}));
+}
+
 TEST(EngineProcessTest, ADoorThatIsKilledLeavesNoProcess) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

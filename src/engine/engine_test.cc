@@ -143,11 +143,11 @@ TEST(EngineQueueTest, TheHeartBeatsWhenIdle) {
 }
 
 TEST(RequestCheckTest, EveryFieldIsHeldToItsRange) {
-  const EngineInfo info{.model_type = "",
-                        .max_model_len = 100,
-                        .vocab_size = 2000,
-                        .num_blocks = 4,
-                        .kv_cache_tokens = 80};
+  EngineInfo info;
+  info.max_model_len = 100;
+  info.vocab_size = 2000;
+  info.num_blocks = 4;
+  info.kv_cache_tokens = 80;
   const auto refused = [&](const auto& change) {
     Request request = MakeRequest(1);
     change(request);

@@ -2,7 +2,8 @@
 
 // What door and engine say to each other, one frame (request/wire.h) a message:
 //
-//   door -> engine   kConfig, once and first; kSubmit, kAbort
+//   door -> engine   kConfig, once and first; kSubmit, kAbort; kConstraint before the first kSubmit
+//   that names it, kDropConstraint after the last
 //   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
 //   second
 
@@ -16,14 +17,16 @@
 namespace baltoro {
 
 enum class Message : uint16_t {
-  kConfig = 1,  // EngineConfig
-  kSubmit,      // Request
-  kAbort,       // RequestId
-  kProgress,    // done and total bytes, i64
-  kReady,       // EngineInfo
-  kFailed,      // code u8, message
-  kStep,        // TokenEvents
-  kStats,       // EngineStats; also while loading, when it says only that the process lives
+  kConfig = 1,      // EngineConfig
+  kSubmit,          // Request without its constraint, and the name of that, u64; 0: none
+  kAbort,           // RequestId
+  kProgress,        // done and total bytes, i64
+  kReady,           // EngineInfo
+  kFailed,          // code u8, message
+  kStep,            // TokenEvents
+  kStats,           // EngineStats; also while loading, when it says only that the process lives
+  kConstraint,      // a name, u64, and the bytes that requests mean by it
+  kDropConstraint,  // the name stands for nothing any more
 };
 
 void Encode(WireWriter& writer, const EngineConfig& config);

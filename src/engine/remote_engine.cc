@@ -65,8 +65,11 @@ RemoteEngine::~RemoteEngine() {
 Status RemoteEngine::Submit(Request request) {
   BT_RETURN_IF_ERROR(CheckRequest(request, *info_));
   const auto tokens = static_cast<int64_t>(request.prompt.size());
-  const std::string payload = EncodeOne(request);
-  if (payload.size() > kFramePayloadMax) return InvalidArgument("the request is too large");
+  const SharedBytes constraint = std::exchange(request.constraint, {});
+  std::string payload = EncodeOne(request);
+  if (payload.size() + sizeof(uint64_t) > kFramePayloadMax) {
+    return InvalidArgument("the request is too large");
+  }
   const std::lock_guard lock(mutex_);
   if (state_ != State::kReady) {
     return Status(Code::kUnavailable, "the engine is not running; it is being started again");
@@ -77,13 +80,35 @@ Status RemoteEngine::Submit(Request request) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: {} requests are waiting", queued_requests_));
   }
-  if (!open_.emplace(request.id, OpenRequest{.prompt_tokens = tokens, .started = false}).second) {
-    return InvalidArgument("the request id is in use");
-  }
+  if (open_.contains(request.id)) return InvalidArgument("the request id is in use");
+  OpenRequest open{.prompt_tokens = tokens};
+  BT_RETURN_IF_ERROR(SendConstraint(constraint, open.constraint));
+  open_.emplace(request.id, open);
   ++queued_requests_;
   queued_tokens_ += tokens;
   // If the connection has just ended, the supervisor ends the request.
-  connection_->Send(static_cast<uint16_t>(Message::kSubmit), payload);
+  WireWriter name;
+  name.Put(open.constraint);
+  connection_->Send(static_cast<uint16_t>(Message::kSubmit), payload + name.Take());
+  return {};
+}
+
+// What the engine must know before the request; under mutex_, so that it comes before it.
+Status RemoteEngine::SendConstraint(const SharedBytes& constraint, uint64_t& name) {
+  if (constraint.empty()) return {};
+  BT_ASSIGN_OR_RETURN(const CarriedConstraints::Use use, carried_.Take(constraint));
+  for (const uint64_t dropped : use.dropped) {
+    WireWriter writer;
+    writer.Put(dropped);
+    connection_->Send(static_cast<uint16_t>(Message::kDropConstraint), writer.Take());
+  }
+  if (use.is_new) {
+    WireWriter writer;
+    writer.Put(use.name);
+    writer.PutBytes(constraint.str());
+    connection_->Send(static_cast<uint16_t>(Message::kConstraint), writer.Take());
+  }
+  name = use.name;
   return {};
 }
 
@@ -286,6 +311,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
       event.error = why;
     }
     open_.clear();
+    carried_.Clear();
     queued_requests_ = queued_tokens_ = 0;
   }
   if (!events.empty()) sink_(std::move(events));
@@ -296,6 +322,7 @@ void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iter
     --queued_requests_;
     queued_tokens_ -= open->second.prompt_tokens;
   }
+  if (open->second.constraint != 0) carried_.Release(open->second.constraint);
   open_.erase(open);
 }
 

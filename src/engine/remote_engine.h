@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "engine/carried_constraints.h"
 #include "engine/engine.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
@@ -50,7 +51,8 @@ class RemoteEngine final : public Engine {
  private:
   struct OpenRequest {
     int64_t prompt_tokens = 0;
-    bool started = false;  // no longer counts towards the limits of the queue
+    uint64_t constraint = 0;  // its name; 0: none
+    bool started = false;     // no longer counts towards the limits of the queue
   };
   enum class State { kLoading, kReady, kDown, kStopping };
 
@@ -62,6 +64,7 @@ class RemoteEngine final : public Engine {
   // One process from start to end. True if it was ready for long enough to be called healthy.
   bool RunOnce();
   Status Handle(const Frame& frame);
+  Status SendConstraint(const SharedBytes& constraint, uint64_t& name);
   void OnReady(const EngineInfo& info);
   void OnStep(std::vector<TokenEvent> events);
   void OnStats(const EngineStats& stats);
@@ -87,8 +90,9 @@ class RemoteEngine final : public Engine {
   pid_t pid_ = -1;
   std::unordered_map<RequestId, OpenRequest> open_;
   int64_t queued_requests_ = 0, queued_tokens_ = 0;
-  EngineStats stats_;       // of this process
-  EngineStats stats_past_;  // counters of the processes before it
+  CarriedConstraints carried_;  // of this process
+  EngineStats stats_;           // of this process
+  EngineStats stats_past_;      // counters of the processes before it
   Seconds heartbeat_at_ = 0, ready_at_ = 0, longest_step_ = 0;
   uint64_t restarts_ = 0;
 

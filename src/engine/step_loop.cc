@@ -85,7 +85,12 @@ StepLoop::StepLoop(const SchedulerConfig& config,
   if (factory == nullptr) return;
   BT_CHECK(table_ != nullptr);
   preparer_ = std::make_unique<ConstraintPreparer>(
-      std::move(factory), [this](std::unique_ptr<Request> request, auto constraint) {
+      std::move(factory),
+      [this](RequestId id) {
+        const std::lock_guard lock(mutex_);
+        return preparing_.contains(id);
+      },
+      [this](std::unique_ptr<Request> request, auto constraint) {
         OnPrepared(std::move(request), std::move(constraint));
       });
 }
@@ -94,7 +99,7 @@ StepLoop::~StepLoop() = default;
 
 Status StepLoop::Submit(Request request) {
   const auto tokens = static_cast<int64_t>(request.prompt.size());
-  const auto bytes = static_cast<int64_t>(request.constraint.size());
+  const SharedBytes constraint = request.constraint;
   const RequestId id = request.id;
   auto owned = std::make_unique<Request>(std::move(request));
   const std::lock_guard lock(mutex_);
@@ -106,7 +111,7 @@ Status StepLoop::Submit(Request request) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: {} requests are waiting", requests));
   }
-  if (bytes == 0) {
+  if (constraint.empty()) {
     inbox_.push_back({.id = id, .request = std::move(owned), .constraint = {}, .error = {}});
     ++inbox_requests_;
     inbox_tokens_ += tokens;
@@ -114,14 +119,18 @@ Status StepLoop::Submit(Request request) {
     return {};
   }
   BT_CHECK(preparer_ != nullptr);
-  if (preparing_bytes_ > 0 && preparing_bytes_ + bytes > kPreparingBytesMax) {
+  // What several requests share is there once.
+  const auto bytes = static_cast<int64_t>(constraint.size());
+  const bool shared = preparing_constraints_.contains(constraint.identity());
+  if (!shared && preparing_bytes_ > 0 && preparing_bytes_ + bytes > kPreparingBytesMax) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: output formats of {} MiB are waiting",
                               preparing_bytes_ >> 20));
   }
   if (!preparing_.emplace(id, tokens).second) return InvalidArgument("the request id is in use");
   preparing_tokens_ += tokens;
-  preparing_bytes_ += bytes;
+  if (!shared) preparing_bytes_ += bytes;
+  ++preparing_constraints_[constraint.identity()];
   preparer_->Add(std::move(owned));
   return {};
 }
@@ -130,7 +139,11 @@ Status StepLoop::Submit(Request request) {
 void StepLoop::OnPrepared(std::unique_ptr<Request> request,
                           Result<std::unique_ptr<TokenConstraint>> constraint) {
   const std::lock_guard lock(mutex_);
-  preparing_bytes_ -= static_cast<int64_t>(request->constraint.size());
+  const auto shared = preparing_constraints_.find(request->constraint.identity());
+  if (--shared->second == 0) {
+    preparing_constraints_.erase(shared);
+    preparing_bytes_ -= static_cast<int64_t>(request->constraint.size());
+  }
   const auto found = preparing_.find(request->id);
   if (found == preparing_.end()) return;  // aborted
   const int64_t tokens = found->second;

@@ -92,7 +92,10 @@ class StepLoop {
   int64_t inbox_requests_ = 0, inbox_tokens_ = 0;
   std::unordered_map<RequestId, int64_t> preparing_;  // prompt tokens of each
   int64_t preparing_tokens_ = 0;
-  int64_t preparing_bytes_ = 0;  // of constraints, aborted ones too until they are dropped
+  // By SharedBytes::identity, how many requests wait for it; aborted ones too until they are
+  // dropped.
+  std::unordered_map<const void*, int64_t> preparing_constraints_;
+  int64_t preparing_bytes_ = 0;                      // of those
   int64_t queued_requests_ = 0, queued_tokens_ = 0;  // in the scheduler, when last seen
   const int64_t queued_requests_max_, queued_tokens_max_;
   bool stop_ = false;

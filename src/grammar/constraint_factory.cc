@@ -83,10 +83,11 @@ class Factory final : public ConstraintFactory {
   Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) override {
     BT_ASSIGN_OR_RETURN(const TriePtr trie, trie_.get());
     KeyHash hash(0x636F6E73u);
-    hash.AddBytes(request.constraint);
+    hash.AddBytes(request.constraint.str());
     ConstraintCache::Value constraint = cache_.Find(hash.key());
     if (constraint == nullptr) {
-      BT_ASSIGN_OR_RETURN(OutputConstraint parsed, OutputConstraint::Parse(request.constraint));
+      BT_ASSIGN_OR_RETURN(OutputConstraint parsed,
+                          OutputConstraint::Parse(request.constraint.str()));
       constraint = std::make_shared<const OutputConstraint>(std::move(parsed));
       int64_t bytes = 256;
       if (constraint->grammar) bytes += constraint->grammar->num_bytes();

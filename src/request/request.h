@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "request/shared_bytes.h"
 
 namespace baltoro {
 
@@ -59,7 +60,7 @@ struct Request {
   StopRules stop;
   int32_t priority = 0;    // lower runs first under the priority policy
   std::string cache_salt;  // requests share cached prefixes only under equal salts
-  std::string constraint;  // serialised token constraint; empty: none
+  SharedBytes constraint;  // serialised token constraint; empty: none
 
   bool operator==(const Request&) const = default;
 };

@@ -167,7 +167,7 @@ void Encode(WireWriter& writer, const Request& request) {
   writer.PutArray<TokenId>(request.stop.stop_ids);
   writer.Put(request.priority);
   writer.PutBytes(request.cache_salt);
-  writer.PutBytes(request.constraint);
+  writer.PutBytes(request.constraint.str());
 }
 
 Request DecodeRequest(WireReader& reader) {

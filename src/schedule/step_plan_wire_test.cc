@@ -187,7 +187,7 @@ TEST(StepPlanWireTest, PlansOfASchedulerAreTaken) {
     Request request;
     request.id = RequestId{id};
     request.prompt.assign(id * 5, 7);
-    request.constraint.assign(10, 'x');
+    request.constraint = std::string(10, 'x');
     ASSERT_TRUE(scheduler.Submit(std::move(request)).ok());
   }
   for (int step = 0; step < 10; ++step) {

@@ -100,7 +100,7 @@ void Server::LaunchThere(Reply reply, Prepared prepared) {
   }
   if (prepared.limits.grammar || prepared.limits.thinking_budget >= 0 ||
       !prepared.limits.banned_sequences.empty()) {
-    const std::string constraint = prepared.limits.Serialise();
+    const SharedBytes constraint = prepared.limits.Serialise();
     for (Request& prompt : prepared.prompts) prompt.constraint = constraint;
   }
   if (std::this_thread::get_id() == prepared.io_thread) {

@@ -42,11 +42,11 @@ class FakeEngine final : public Engine {
   using Script = std::function<std::vector<TokenEvent>(const Request&)>;
 
   FakeEngine(EventSink sink, Script script) : sink_(std::move(sink)), script_(std::move(script)) {
-    info_ = {.model_type = "fake",
-             .max_model_len = kTestModelLength,
-             .vocab_size = kTestVocabulary,
-             .num_blocks = 64,
-             .kv_cache_tokens = 4096};
+    info_.model_type = "fake";
+    info_.max_model_len = kTestModelLength;
+    info_.vocab_size = kTestVocabulary;
+    info_.num_blocks = 64;
+    info_.kv_cache_tokens = 4096;
     thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
   }
 

@@ -149,7 +149,7 @@ class ScriptedConstraint final : public TokenConstraint {
 class ScriptedFactory final : public ConstraintFactory {
  public:
   Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) override {
-    Script script = Script::Parse(request.constraint);
+    Script script = Script::Parse(request.constraint.str());
     const int slow = script.MillisecondsOf("make-slow");
     if (slow > 0) std::this_thread::sleep_for(std::chrono::milliseconds(slow));
     if (script.trouble.contains("make-hold")) released_.wait(false);
