@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "weights/checkpoint_source.h"
 #include "weights/dummy_source.h"
+#include "weights/quant/stored_form.h"
 #include "weights/quantization_claim.h"
 #include "weights/tensor_names.h"
 
@@ -66,25 +70,31 @@ std::string_view MethodOfTensors(const Checkpoint& checkpoint) {
 
 // A configuration that tells another form than the tensors have is worth a line, no more: it often
 // leaves out an exception.
-void CompareWithTensors(const QuantizationClaim& claim, CheckpointSource& source) {
+void CompareWithTensors(const QuantizationClaim& claim, const CheckpointSource& source) {
   if (claim.method().empty() || claim.method() == "ascend") return;  // the source compares those
+  // Not through Find: what is looked at here is not used by that.
+  const std::vector<CheckpointTensor> tensors = source.checkpoint().tensors();
+  std::unordered_map<std::string_view, const SourceTensor*> by_name;
+  for (const CheckpointTensor& each : tensors) by_name[each.tensor.name] = &each.tensor;
   int64_t count = 0;
   std::string first;
-  for (const CheckpointTensor& each : source.checkpoint().tensors()) {
+  for (const CheckpointTensor& each : tensors) {
     const std::string module(ModuleOf(each.tensor.name));
     const std::string_view parameter = ParameterOf(each.tensor.name);
     if (!IsProjection(module) || (parameter != "weight" && parameter != "weight_packed")) continue;
-    const auto tensor = source.Find(module + ".weight", each.tensor.shape);
-    if (!tensor) continue;
-    const auto stored = source.StoredAs(*tensor);
+    const auto stored =
+        FindStoredForm(module, [&](std::string_view wanted) -> std::optional<SourceTensor> {
+          const auto found = by_name.find(fmt::format("{}.{}", module, wanted));
+          if (found == by_name.end()) return std::nullopt;
+          return *found->second;
+        });
     if (!stored.ok()) continue;  // told when it is loaded
+    const WeightForm form = stored.value().form;
     const std::string stored_module(ModuleOf(each.stored_name));
     const auto said = claim.FormOf(stored_module, module);
-    const bool same =
-        said && (*said == stored.value().form || (IsPlain(*said) && IsPlain(stored.value().form)));
-    if (!said || same) continue;
+    if (!said || *said == form) continue;
     if (count++ == 0) {
-      first = fmt::format("{} is {}, not {}", stored_module, WeightFormName(stored.value().form),
+      first = fmt::format("{} is {}, not {}", stored_module, WeightFormName(form),
                           WeightFormName(*said));
     }
   }

@@ -78,6 +78,14 @@ TEST_F(OpenWeightsTest, AMethodThatIsNotKnownStopsTheStart) {
                                            "\"awq\"; known are fp8 and compressed-tensors"));
 }
 
+TEST_F(OpenWeightsTest, WhatIsComparedCountsAsUnusedUntilItIsAskedFor) {
+  const auto source = OpenWeights(Made(QuantFormat::kFp8), {}).value();
+  const std::string kind = "model.layers.*.mlp.experts.*.down_proj.weight_scale_inv";
+  EXPECT_EQ(source->UnusedKinds(4)[kind], 3 * 16);
+  ASSERT_TRUE(source->Find(kExpert, {256, 128}));
+  EXPECT_EQ(source->UnusedKinds(4)[kind], 3 * 16 - 1);
+}
+
 WeightForm FormOf(WeightSource& source, const char* name) {
   return source.StoredAs(*source.Find(name, {256, 128})).value().form;
 }

@@ -1,5 +1,6 @@
 // The pocket model in every weight form that `quantize` makes: it loads, and says nearly what it
-// said before. Activations and sums are float32, so that the weights' form alone is seen.
+// said before. Activations and sums are float32, so that the form alone is seen: its weights, and
+// in w4a8 its 8-bit inputs.
 
 #include <gtest/gtest.h>
 
