@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 
+#include "ops/cpu/kernels.h"
 #include "ops/cpu/test_codes.h"
 #include "support/support.h"
 
@@ -181,6 +184,28 @@ TEST(CodedWeightsTest, EveryFp8CodeIsExact) {
       } else {
         EXPECT_EQ(out.at(i), want) << i << " " << NameOf(isa);
       }
+    }
+  }
+}
+
+// Over every exponent and all upper bits of the mantissa, so that ties and both ends are met.
+TEST(CodedWeightsTest, InputsAreRoundedToFp8AsTheCodecDoes) {
+  std::vector<float> x;
+  for (uint32_t bits = 0; bits < 0x8000; ++bits) {
+    for (const uint32_t low : {0u, 1u, 0x8000u}) {
+      x.push_back(std::bit_cast<float>(bits << 16 | low));
+      x.push_back(-x.back());
+    }
+  }
+  for (const Isa isa : SupportedIsas()) {
+    ASSERT_TRUE(ForceIsa(isa).ok());
+    std::vector<float> got = x;
+
+    KernelsFor(DType::kF32, DType::kBf16).round_to_e4m3(got.data(), std::ssize(got), 1);
+
+    for (size_t i = 0; i < x.size(); ++i) {
+      const float want = FromE4M3(ToE4M3(x[i]));
+      ASSERT_TRUE(got[i] == want || (std::isnan(got[i]) && std::isnan(want))) << x[i];
     }
   }
 }

@@ -95,6 +95,13 @@ struct Kernels {
   void (*add_scaled)(float* y, float s, const float* x, int64_t n) = nullptr;
   // y[i] *= s
   void (*scale)(float* y, float s, int64_t n) = nullptr;
+
+  // The largest magnitude as the bits of a float; of a row with a NaN, a NaN.
+  uint32_t (*largest_bits)(const float* x, int64_t n) = nullptr;
+  // The integers nearest to x[i] / scale + offset, ties to even, within i8. All are finite.
+  void (*to_int8)(const float* x, int64_t n, float scale, float offset, int8_t* out) = nullptr;
+  // x[i] = the value of e4m3 nearest to x[i] / scale, ties to even.
+  void (*round_to_e4m3)(float* x, int64_t n, float scale) = nullptr;
 };
 
 // The table for activations `act` and weights stored as `stored`, on the active

@@ -1,6 +1,7 @@
 #include "ops/cpu/quantise_rows.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,26 +13,6 @@ namespace baltoro::cpu {
 namespace {
 
 constexpr int64_t kRun = 128;  // elements of a row at a time; also the k of one scale in e4m3
-
-// The largest magnitude of n elements as bits, which order like the magnitudes themselves and put
-// every NaN above infinity.
-uint32_t LargestBits(const float* x, int64_t n) {
-  uint32_t most = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFF);
-  }
-  return most;
-}
-
-// Nearest integers, ties to even, within i8. `x` is finite.
-void ToInt8(const float* x, int64_t n, float scale, float offset, int8_t* out) {
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the integer in the bits
-  for (int64_t i = 0; i < n; ++i) {
-    const float value = std::min(std::max(x[i] / scale + offset, -128.0f), 127.0f);
-    const uint32_t bits = std::bit_cast<uint32_t>(value + kRounder);
-    out[i] = static_cast<int8_t>(static_cast<uint8_t>(bits & 0xFF));
-  }
-}
 
 // Calls body(values, first k, count) for the runs of one row, widened.
 template <typename Body>
@@ -60,7 +41,7 @@ void QuantiseToInt8(const Kernels& kernels,
   for (int64_t row = begin; row < end; ++row) {
     uint32_t most = 0;
     ForRuns(kernels, source, row, w.k, [&](const float* x, int64_t, int64_t count) {
-      most = std::max(most, LargestBits(x, count));
+      most = std::max(most, kernels.largest_bits(x, count));
     });
     const float largest = std::bit_cast<float>(most);
     const bool finite = std::isfinite(largest);
@@ -73,7 +54,7 @@ void QuantiseToInt8(const Kernels& kernels,
     const bool zeros = !finite || scale == 0;
     ForRuns(kernels, source, row, w.k, [&](const float* x, int64_t at, int64_t count) {
       int8_t codes[kRun] = {};
-      if (!zeros) ToInt8(x, count, scale, offset, codes);
+      if (!zeros) kernels.to_int8(x, count, scale, offset, codes);
       // Beyond the row the weights are zeros; so are these.
       for (int64_t i = 0; i < count; i += kIntBlockK) {
         std::memcpy(out + (at + i) / kIntBlockK * kIntTileBytes, codes + i, kIntBlockK);
@@ -96,10 +77,11 @@ void QuantiseToFp8(const Kernels& kernels,
         static_cast<char*>(tiles) + row / kTileRows * to.row_tile + row % kTileRows * to.row;
     ForRuns(kernels, source, row, w.k, [&](float* x, int64_t at, int64_t count) {
       // A NaN makes its block NaN through its own code, not through the scale.
-      const float largest = std::bit_cast<float>(std::min(LargestBits(x, count), 0x7F800000u));
+      const float largest =
+          std::bit_cast<float>(std::min(kernels.largest_bits(x, count), 0x7F800000u));
       const float scale = std::max(largest, 1e-4f) / kE4M3Max;
       scales[row * groups + at / kRun] = scale;
-      for (int64_t i = 0; i < count; ++i) x[i] = FromE4M3(ToE4M3(x[i] / scale));
+      kernels.round_to_e4m3(x, count, scale);
       const int64_t padded = RoundUp(count, kBlockK);
       std::fill(x + count, x + padded, 0.0f);
       for (int64_t i = 0; i < padded; i += kBlockK) {
