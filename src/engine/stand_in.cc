@@ -167,6 +167,7 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
                                                    const ConstraintFactoryMaker& constraints) {
   EngineInfo info;
   info.model_type = "stand-in";
+  info.kv_cache_dtype = config.kv_cache_dtype;  // there is none
   info.max_model_len = config.max_model_len > 0 ? config.max_model_len : kDefaultModelLen;
   info.vocab_size = kDefaultVocab;
   if (!config.model_dir.empty()) {
