@@ -23,7 +23,7 @@ Result<MemoryPlan> MakePlan(const PlanCommand& command) {
   options.layout.redundant_experts = command.redundant_experts;
   options.utilisation = command.utilisation;
   options.kv_cache_bytes = command.kv_cache_bytes;
-  options.max_model_len = std::max<int64_t>(command.max_model_len, 0);
+  options.max_model_len = command.max_model_len;
   options.max_num_seqs = command.max_num_seqs;
   options.max_num_batched_tokens = command.max_num_batched_tokens;
   options.graphs = command.graphs;

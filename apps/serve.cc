@@ -9,10 +9,12 @@
 #include <set>
 #include <sstream>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
+#include "host_plan.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "server/server.h"
@@ -171,13 +173,28 @@ std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenize
   return {ids.begin(), ids.end()};
 }
 
+// A line every second while weights are loaded, and one at the end.
 LoadProgress ProgressLog() {
-  return [last = int64_t{0}](int64_t done, int64_t total) mutable {
-    const int64_t tenth = total > 0 ? 10 * done / total : 0;
-    if (total < (int64_t{1} << 28) || tenth == last) return;
-    last = tenth;
-    BT_LOG(Info, "Loading weights: {:.1f} of {:.1f} GB ({} %)", static_cast<double>(done) / 1e9,
-           static_cast<double>(total) / 1e9, 10 * tenth);
+  struct State {
+    Seconds start = 0, last = 0;
+    int64_t done = INT64_MAX;  // so that the first call, and that of a second load, begins anew
+  };
+  return [clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
+    constexpr double kGb = 1e9;
+    const Seconds now = clock.Now();
+    if (done < state.done) state = {.start = now, .last = now};
+    const bool again = done == state.done && done == total;
+    state.done = done;
+    const auto bytes = static_cast<double>(done), all = static_cast<double>(total);
+    const double seconds = std::max(now - state.start, 1e-3), rate = bytes / seconds;
+    if (again) return;
+    if (done == total) {
+      BT_LOG(Info, "Loaded weights: {:.2f} GB, {:.2f} GB/s", all / kGb, rate / kGb);
+    } else if (now - state.last >= 1 && done > 0) {
+      state.last = now;
+      BT_LOG(Info, "Loading weights: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s left", bytes / kGb,
+             all / kGb, rate / kGb, (all - bytes) / rate);
+    }
   };
 }
 
@@ -233,6 +250,8 @@ Status Serve(const ServeOptions& options, const std::string& program) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 
+  EngineConfig engine_config = MakeEngineConfig(options, dir);
+  BT_RETURN_IF_ERROR(FollowHostPlan(engine_config));
   BT_ASSIGN_OR_RETURN(
       const auto server,
       Server::Listen(std::move(config), std::move(tokenizer),
@@ -241,7 +260,6 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
   for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
-  const EngineConfig engine_config = MakeEngineConfig(options, dir);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)

@@ -268,6 +268,7 @@ Status RunFills(const std::vector<WeightFill>& fills,
   int64_t total = 0;
   for (const Piece& piece : pieces) total += BytesOf(piece);
 
+  if (progress) progress(0, total);
   Dealer dealer(pieces, source, total);
   Progress shared;
   shared.running = static_cast<size_t>(threads);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kUtilisationMax = 0.98;
 constexpr int64_t kBatchedTokensMin = 512;
+constexpr int64_t kBlockTokens = 64;
 
 struct Candidate {
   PlanOptions options = {};
@@ -17,7 +18,9 @@ struct Candidate {
   double cost = 0;  // a thousand for each flag changed, then how far
 };
 
-std::vector<Candidate> Candidates(const PlanOptions& base) {
+std::vector<Candidate> Candidates(const K2Config& config,
+                                  const PlanOptions& base,
+                                  int64_t requests) {
   std::vector<Candidate> out = {{.options = base, .changes = {}}};
   const auto extend = [&out](auto&& variants) {
     std::vector<Candidate> more;
@@ -65,13 +68,26 @@ std::vector<Candidate> Candidates(const PlanOptions& base) {
       more.push_back(std::move(next));
     }
   });
+  extend([&](const Candidate& c, std::vector<Candidate>& more) {
+    if (c.options.device.gpu) return;
+    const int64_t length = base.max_model_len > 0 ? base.max_model_len : config.positions_max;
+    const int64_t blocks = requests * ((length + kBlockTokens - 1) / kBlockTokens);
+    const int64_t token =
+        config.layers * KvTokenBytes(c.options.kv, config.kv_lora, config.rope_dim);
+    Candidate next = c;
+    next.options.kv_cache_bytes = blocks * kBlockTokens * token;
+    if (next.options.kv_cache_bytes <= base.kv_cache_bytes) return;
+    next.changes.push_back(fmt::format("--kv-cache-memory-bytes {}", next.options.kv_cache_bytes));
+    next.cost += 900;
+    more.push_back(std::move(next));
+  });
   return out;
 }
 
 }  // namespace
 
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
-  std::vector<Candidate> candidates = Candidates(options);
+  std::vector<Candidate> candidates = Candidates(model.config, options, requests);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
   for (Candidate& candidate : candidates) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kGib = int64_t{1} << 30;
 constexpr int64_t kBlockTokens = 64;
+constexpr int64_t kHostCacheMax = 4 * kGib;  // unless asked for
 
 // Beyond weights, arenas and cache; rounded up from what processes of this kind are seen to hold.
 constexpr int64_t kContextBytes = kGib * 55 / 100;  // driver context and loaded kernels
@@ -78,6 +79,14 @@ RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_
   return fullest;
 }
 
+// Of `left`, beside weights and arenas, what the cache of a rank takes; negative: that is missing.
+int64_t CacheBytes(const PlanOptions& o, int64_t left) {
+  const int64_t asked = o.kv_cache_bytes;
+  if (o.device.gpu) return asked > 0 ? asked : left;
+  if (asked > 0) return left < asked ? left - asked : asked;
+  return left < 0 ? left : std::min(kHostCacheMax, left / 4);
+}
+
 }  // namespace
 
 std::vector<DeviceSpec> KnownDevices() {
@@ -92,11 +101,16 @@ std::vector<DeviceSpec> KnownDevices() {
 }
 
 Result<DeviceSpec> FindDevice(const std::string& name) {
+  std::string wanted = name;
+  for (char& c : wanted) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   std::vector<std::string> names;
+  std::vector<DeviceSpec> begin_so;  // "h200" is enough, "h20" is not
   for (const DeviceSpec& device : KnownDevices()) {
-    if (device.name == name) return device;
+    if (device.name == wanted) return device;
+    if (device.name.starts_with(wanted + "-")) begin_so.push_back(device);
     names.push_back(device.name);
   }
+  if (begin_so.size() == 1) return begin_so[0];
   return InvalidArgument(
       fmt::format("--gpu {}: not known; known are {}", name, fmt::join(names, ", ")));
 }
@@ -104,7 +118,7 @@ Result<DeviceSpec> FindDevice(const std::string& name) {
 bool MemoryPlan::Holds(int64_t length, int64_t requests) const {
   const int64_t unit = kBlockTokens * options.layout.decode_context;
   const int64_t each = (length + unit - 1) / unit * unit;
-  return kv_tokens / each >= requests;
+  return each > 0 && kv_tokens / each >= requests;
 }
 
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options) {
@@ -113,7 +127,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
   plan.model = model;
   plan.options = options;
   const int64_t longest = model.config.positions_max;
-  if (options.max_model_len > longest) {
+  if (options.max_model_len > longest && !options.allow_longer) {
     return InvalidArgument(
         fmt::format("--max-model-len {} is greater than the {} tokens that the model was made for",
                     options.max_model_len, longest));
@@ -128,7 +142,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
     RankPlan rank = FullestRank(model, plan.options, stage);
     rank.arenas = arenas;
     const int64_t left = budget - TotalBytes(rank.weights) - TotalBytes(rank.arenas);
-    rank.kv_bytes = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : left;
+    rank.kv_bytes = CacheBytes(options, left);
     rank.kv_token_bytes = KvBytesPerToken(
         model.config, options.kv, StageLayers(options.layout, model.config.layers, stage).size());
     rank.kv_blocks = std::max<int64_t>(rank.kv_bytes, 0) / (rank.kv_token_bytes * kBlockTokens);
@@ -136,6 +150,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
     plan.stages.push_back(std::move(rank));
   }
   plan.kv_tokens = blocks * kBlockTokens * options.layout.decode_context;
+  if (options.max_model_len < 0) plan.options.max_model_len = std::min(longest, plan.kv_tokens);
   return plan;
 }
 

@@ -18,7 +18,8 @@ struct DeviceSpec {
   int64_t memory_bytes = 0;  // as the driver reports it
   bool gpu = true;
 };
-// h100-80g, h200-141g, ...; kInvalidArgument lists them.
+// h100-80g, h200-141g, ..., in any case, or their beginning where that says enough (h200);
+// kInvalidArgument lists them.
 Result<DeviceSpec> FindDevice(const std::string& name);
 std::vector<DeviceSpec> KnownDevices();
 
@@ -26,8 +27,9 @@ struct PlanOptions {
   ParallelLayout layout;
   DeviceSpec device;
   double utilisation = 0.9;    // of the device's memory; of no effect on a CPU
-  int64_t kv_cache_bytes = 0;  // per rank; 0: what is left
-  int64_t max_model_len = 0;   // tokens of one request, prompt and output
+  int64_t kv_cache_bytes = 0;  // per rank; 0: what is left, on a CPU a quarter of it up to 4 GiB
+  int64_t max_model_len = 0;   // tokens of one request, prompt and output; -1: as many as fit
+  bool allow_longer = false;   // than the model was made for
   int32_t max_num_seqs = 1024;
   int64_t max_num_batched_tokens = 8192;
   KvForm kv = KvForm::kBf16;
@@ -62,8 +64,8 @@ struct MemoryPlan {
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options);
 
 // The nearest options under which `requests` of max_model_len tokens fit at once, changing as few
-// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.98), shorter requests
-// last. Empty changes: it fits as it is.
+// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.98); on a CPU a larger
+// cache. Empty changes: it fits as it is.
 struct Fitting {
   bool found = false;
   PlanOptions options = {};
@@ -73,6 +75,11 @@ Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, i
 
 // The plan as text for people, with what to change where it does not fit.
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths);
+
+// The same in two lines, for the start of `serve`.
+std::vector<std::string> ShortPlanText(const MemoryPlan& plan);
+// Why one request of the full length does not fit, and what would make it.
+std::string MisfitText(const MemoryPlan& plan);
 
 // 1.50 GiB
 std::string GibText(int64_t bytes);

@@ -103,6 +103,78 @@ TEST(MemoryPlanTest, AModelThatIsTooLargeIsShortOfMemoryAndSaysSo) {
   EXPECT_GT(Plan(fp8, options).kv_tokens, 0);
 }
 
+TEST(MemoryPlanTest, ADeviceMayBeNamedByItsBeginning) {
+  EXPECT_EQ(FindDevice("h200").value().name, "h200-141g");
+  EXPECT_EQ(FindDevice("H100").value().name, "h100-80g");
+  EXPECT_EQ(FindDevice("H20-96G").value().name, "h20-96g");
+  EXPECT_FALSE(FindDevice("h20").ok());  // there are two
+  EXPECT_FALSE(FindDevice("h2").ok());
+  EXPECT_FALSE(FindDevice("").ok());
+}
+
+PlanOptions OnHost(double gib) {
+  PlanOptions options;
+  options.device = {
+      .name = "this machine", .memory_bytes = static_cast<int64_t>(gib * kGib), .gpu = false};
+  return options;
+}
+
+// On a CPU the cache is the smaller of 4 GiB and a quarter of what weights and arenas leave.
+TEST(MemoryPlanTest, AHostGivesAQuarterOfItsRoomToTheCache) {
+  const ModelDescription model = Known("Moonlight-16B-A3B");
+  const PlanOptions small = OnHost(40);
+  const RankPlan rank = Plan(model, small).stages[0];
+  const int64_t left =
+      small.device.memory_bytes - TotalBytes(rank.weights) - TotalBytes(rank.arenas);
+  EXPECT_EQ(rank.kv_bytes, left / 4);
+  EXPECT_EQ(Plan(model, OnHost(400)).stages[0].kv_bytes, static_cast<int64_t>(4 * kGib));
+  PlanOptions asked = OnHost(400);
+  asked.kv_cache_bytes = static_cast<int64_t>(9 * kGib);
+  EXPECT_EQ(Plan(model, asked).stages[0].kv_bytes, asked.kv_cache_bytes);
+  asked.kv_cache_bytes = static_cast<int64_t>(390 * kGib);
+  EXPECT_LT(Plan(model, asked).stages[0].kv_bytes, 0);
+}
+
+TEST(MemoryPlanTest, AHostThatHasRoomIsToldHowMuchCacheToAskFor) {
+  const ModelDescription model = Known("DeepSeek-V2-Lite");  // 163840 tokens of 31104 bytes
+  PlanOptions options = OnHost(64);
+  options.kv_cache_bytes = static_cast<int64_t>(kGib);
+  const MemoryPlan plan = Plan(model, options);
+  ASSERT_FALSE(plan.Holds(163840, 1));
+  const std::string text = MisfitText(plan);
+  EXPECT_EQ(text.rfind("To serve at least one request with the models's max seq len (163840)", 0),
+            0u)
+      << text;
+  EXPECT_NE(text.find("It fits with --kv-cache-memory-bytes 5096079360"), std::string::npos)
+      << text;
+  options.kv_cache_bytes = 5096079360;
+  EXPECT_TRUE(Plan(model, options).Holds(163840, 1));
+  // Where there is no room for it, in whatever form: a shorter request.
+  const PlanOptions tight = OnHost(32);
+  const MemoryPlan short_of = Plan(model, tight);
+  ASSERT_GT(short_of.kv_tokens, 0);
+  EXPECT_NE(MisfitText(short_of).find("It fits with --max-model-len " +
+                                      std::to_string(short_of.kv_tokens)),
+            std::string::npos)
+      << MisfitText(short_of);
+}
+
+TEST(MemoryPlanTest, AsLongAsFitsIsALengthOfThePlan) {
+  PlanOptions options = OnHost(64);
+  options.kv_cache_bytes = static_cast<int64_t>(kGib);
+  options.max_model_len = -1;
+  const MemoryPlan plan = Plan(Known("DeepSeek-V2-Lite"), options);
+  EXPECT_EQ(plan.options.max_model_len, plan.kv_tokens);
+  EXPECT_EQ(plan.kv_tokens, static_cast<int64_t>(kGib) / 31104 / 64 * 64);
+  EXPECT_TRUE(plan.Holds(plan.options.max_model_len, 1));
+  const std::vector<std::string> lines = ShortPlanText(plan);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("KV cache 1.00 GiB; 64.00 GiB are there"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("31104 bytes of KV cache a token (bfloat16), 34496 tokens"),
+            std::string::npos)
+      << lines[1];
+}
+
 // A block is held whole: 65 tokens over 8 context ranks take a block on each.
 TEST(MemoryPlanTest, RequestsAreRoundedUpToBlocksOfEveryContextRank) {
   MemoryPlan plan;

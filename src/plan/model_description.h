@@ -21,8 +21,9 @@ struct ModelDescription {
   WeightForm dense = WeightForm::kBf16;
   WeightForm shared = WeightForm::kBf16;
   WeightForm experts = WeightForm::kBf16;
-  int64_t vision_parameters = 0;  // bf16, whole on every rank
-  int64_t file_bytes = 0;         // that the index states; 0: unknown
+  WeightForm plain = WeightForm::kBf16;  // how plain numbers are kept: kBf16 or kF32
+  int64_t vision_parameters = 0;         // bf16, whole on every rank
+  int64_t file_bytes = 0;                // that the index states; 0: unknown
 };
 
 // Names of the built-in descriptions.

@@ -76,6 +76,46 @@ std::string GibText(int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGib);
 }
 
+std::vector<std::string> ShortPlanText(const MemoryPlan& plan) {
+  const PlanOptions& o = plan.options;
+  const RankPlan& rank = plan.stages.front();
+  const std::string cache = rank.kv_bytes < 0
+                                ? GibText(-rank.kv_bytes) + " missing before any KV cache"
+                                : "KV cache " + GibText(rank.kv_bytes);
+  const int64_t longest = std::min(plan.kv_tokens, o.max_model_len);
+  return {fmt::format("Plan: weights {}, arenas {}, {}; {} are there",
+                      GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)), cache,
+                      GibText(o.device.memory_bytes)),
+          fmt::format("Plan: {} bytes of KV cache a token ({}), {} tokens; longest request {} "
+                      "tokens, {:.2f} of that length at once",
+                      rank.kv_token_bytes, KvFormName(o.kv), plan.kv_tokens, longest,
+                      plan.Concurrency(longest))};
+}
+
+std::string MisfitText(const MemoryPlan& plan) {
+  const PlanOptions& o = plan.options;
+  const RankPlan& rank = plan.stages.front();
+  std::string out;
+  if (rank.kv_bytes < 0) {
+    out = fmt::format("Weights ({}), arenas ({}) and the KV cache need {} more than the {} there",
+                      GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)),
+                      GibText(-rank.kv_bytes), GibText(o.device.memory_bytes));
+  } else {
+    // The sentence that operators know.
+    out = fmt::format(
+        "To serve at least one request with the models's max seq len ({}), ({} KV cache is needed, "
+        "which is larger than the available KV cache memory ({}). Based on the available memory, "
+        "the estimated maximum model length is {}",
+        o.max_model_len, GibText(rank.kv_token_bytes * o.max_model_len / o.layout.decode_context),
+        GibText(rank.kv_bytes), plan.kv_tokens);
+  }
+  const Fitting fitting = FindFitting(plan.model, o, 1);
+  if (fitting.found) return out + fmt::format(". It fits with {}", fmt::join(fitting.changes, " "));
+  if (plan.kv_tokens > 0)
+    return out + fmt::format(". It fits with --max-model-len {}", plan.kv_tokens);
+  return out + ". No flag makes it fit";
+}
+
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
   const PlanOptions& o = plan.options;
   std::string out =

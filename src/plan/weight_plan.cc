@@ -34,6 +34,14 @@ int64_t MlpBytes(WeightForm form, int64_t hidden, int64_t columns) {
   return 2 * MatrixBytes(form, columns, hidden) + MatrixBytes(form, hidden, columns);
 }
 
+ModelDescription AsKept(ModelDescription model) {
+  for (WeightForm* form :
+       {&model.attention, &model.kv_b, &model.dense, &model.shared, &model.experts}) {
+    if (IsPlain(*form)) *form = model.plain;
+  }
+  return model;
+}
+
 }  // namespace
 
 LayoutShape ShapeOf(const K2Config& config) {
@@ -51,9 +59,10 @@ int64_t TotalBytes(const std::vector<PlanItem>& items) {
   return sum;
 }
 
-std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
+std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
                                     const ParallelLayout& layout,
                                     const RankPlace& place) {
+  const ModelDescription model = AsKept(stored);
   const K2Config& c = model.config;
   const Cuts cut = CutsOf(c, layout, place);
   int64_t moe_layers = 0;
@@ -69,7 +78,7 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
   const int64_t q =
       MatrixBytes(model.attention, cut.heads * c.head_dim(), c.q_lora > 0 ? c.q_lora : c.hidden);
   const int64_t kv_b = MatrixBytes(model.kv_b, cut.heads * (c.nope + c.value), c.kv_lora);
-  const int64_t absorbed = MatrixBytes(WeightForm::kBf16, cut.heads * c.kv_lora, c.nope);
+  const int64_t absorbed = MatrixBytes(model.plain, cut.heads * c.kv_lora, c.nope);
   const int64_t o = MatrixBytes(model.attention, c.hidden, cut.heads * c.value);
   const int64_t norms = 4 * (2 * c.hidden + c.q_lora + c.kv_lora);
 
@@ -82,13 +91,13 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
     return spread.empty() ? std::string(WeightFormName(form))
                           : fmt::format("{}; {}", WeightFormName(form), spread);
   };
-  add("embedding", first ? MatrixBytes(WeightForm::kBf16, cut.vocab, c.hidden) : 0,
-      how(WeightForm::kBf16, sliced));
+  add("embedding", first ? MatrixBytes(model.plain, cut.vocab, c.hidden) : 0,
+      how(model.plain, sliced));
   add("attention, down-projections", layers * down,
       how(model.attention, layout.tensor > 1 ? "whole on every tensor rank" : ""));
   add("attention, heads", layers * (q + o), how(model.attention, sliced));
   add("attention, kv_b", layers * kv_b, how(model.kv_b, sliced));
-  add("attention, transposed keys of kv_b", layers * absorbed, how(WeightForm::kBf16, sliced));
+  add("attention, transposed keys of kv_b", layers * absorbed, how(model.plain, sliced));
   add("dense layers", dense_layers * MlpBytes(model.dense, c.hidden, cut.dense),
       how(model.dense, sliced));
   add("routed experts", moe_layers * cut.experts * MlpBytes(model.experts, c.hidden, cut.expert),
@@ -100,11 +109,11 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
       moe_layers * (c.shared_experts > 0 ? MlpBytes(model.shared, c.hidden, cut.shared) : 0),
       how(model.shared, sliced));
   add("router",
-      moe_layers * MatrixBytes(WeightForm::kBf16, c.experts, c.hidden) + moe_layers * 4 * c.experts,
-      how(WeightForm::kBf16, layout.tensor > 1 ? "whole on every tensor rank" : ""));
+      moe_layers * MatrixBytes(model.plain, c.experts, c.hidden) + moe_layers * 4 * c.experts,
+      how(model.plain, layout.tensor > 1 ? "whole on every tensor rank" : ""));
   add("norms", layers * norms + (last ? 4 * c.hidden : 0), WeightFormName(WeightForm::kF32));
-  add("head", last && !c.tied_embeddings ? MatrixBytes(WeightForm::kBf16, cut.vocab, c.hidden) : 0,
-      how(WeightForm::kBf16, sliced));
+  add("head", last && !c.tied_embeddings ? MatrixBytes(model.plain, cut.vocab, c.hidden) : 0,
+      how(model.plain, sliced));
   add("vision", first ? 2 * model.vision_parameters : 0, "bf16; whole on every rank");
   return out;
 }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "model/layer_weights.h"
+#include "weights/dummy_source.h"
 
 namespace baltoro {
 namespace {
@@ -57,6 +59,67 @@ TEST(WeightPlanTest, ATensorRankHoldsItsShareAndTheWholeParts) {
   const int64_t norms = 4 * (int64_t{61} * (2 * 7168 + 1536 + 512) + 7168);
   const int64_t whole = Sum(int4, {}, 0);
   EXPECT_EQ(Sum(int4, eight, 0), (whole - q_kv_a - router - norms) / 8 + q_kv_a + router + norms);
+}
+
+// Parameters of the family and the bytes of each in four releases, from model-family §10: what is
+// cut, and what every tensor rank holds whole.
+struct HandModel {
+  const char* name;
+  double expert_bytes, dense_bytes, attention_bytes, kv_b_bytes;  // of a parameter
+  double vision_bytes;
+  double output_scale_bytes = 0;  // of an output of an expert; a slice of its inputs has them too
+};
+
+double HandTotal(const HandModel& m, const ParallelLayout& layout) {
+  constexpr double kLayers = 61, kMoeLayers = 60;
+  const double slices = layout.whole_experts ? 1 : layout.tensor;
+  const double experts =
+      kMoeLayers * 384 *
+      (44'040'192 * m.expert_bytes + (2 * 2048 + 7168 * slices) * m.output_scale_bytes);
+  const double cut = kMoeLayers * 44'040'192 * m.dense_bytes + 396'361'728 * m.dense_bytes +
+                     kLayers * (18'874'368 + 58'720'256) * m.attention_bytes +
+                     kLayers * 8'388'608 * m.kv_b_bytes + 2 * 1'174'405'120.0 * 2 +
+                     kLayers * 64 * 128 * 512 * 2;  // the last: transposed keys
+  const double whole = kLayers * (11'010'048 + 4'128'768) * m.attention_bytes +
+                       kMoeLayers * 2'752'896 * 2 + kLayers * (2 * 7168 + 1536 + 512) * 4;
+  return experts + layout.data * (cut + layout.tensor * (whole + m.vision_bytes));
+}
+
+TEST(WeightPlanTest, EveryReleaseOnEveryLayoutHoldsWhatAHandFinds) {
+  constexpr double kVision = 471'143'920.0 * 2;
+  const HandModel models[] = {{"Kimi-K2-Instruct", 1 + 4 / 16384.0, 1, 1, 1, 0},
+                              {"Kimi-K2-Thinking", 0.5625, 2, 2, 2, 0},
+                              {"Kimi-K2.5", 0.5625, 2, 2, 2, kVision},
+                              {"Kimi-K2.5-W4A8", 0.5, 1, 1, 2, kVision, 4}};
+  const ParallelLayout layouts[] = {{.tensor = 8},                 // 8 x H200, 8 x H100
+                                    {.tensor = 8, .pipeline = 2},  // 16 x H800
+                                    {.tensor = 16},                // 16 x H800, 2 x 8
+                                    {.tensor = 8, .data = 2, .whole_experts = true},    // 2 x 8
+                                    {.tensor = 16, .data = 4, .whole_experts = true}};  // 4 x 16
+  for (const HandModel& hand : models) {
+    const ModelDescription model = Known(hand.name);
+    for (const ParallelLayout& layout : layouts) {
+      int64_t sum = 0;
+      for (int32_t rank = 0; rank < layout.ranks(); ++rank) sum += Sum(model, layout, rank);
+      SCOPED_TRACE(std::string(hand.name) + " on " + std::to_string(layout.ranks()));
+      ExpectNear(sum, HandTotal(hand, layout), 0.01);
+    }
+  }
+}
+
+// The plan and the loader count the same.
+TEST(WeightPlanTest, ALoadTakesWhatThePlanSays) {
+  for (const char* name : {"Moonlight-16B-A3B", "DeepSeek-V2-Lite"}) {
+    for (const DType act : {DType::kBf16, DType::kF32}) {
+      ModelDescription model = Known(name);
+      model.plain = PlainForm(act);
+      DummySource source(0);
+      const auto loaded = PlanWeights(model.config, source, CpuOps(act), {});
+      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+      ExpectNear(Sum(model, {}, 0), static_cast<double>(WeightBytes(loaded.value(), CpuOps(act))),
+                 0.01);
+    }
+  }
 }
 
 TEST(WeightPlanTest, StagesTogetherHoldTheModelOnce) {

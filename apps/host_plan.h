@@ -1,0 +1,14 @@
+#pragma once
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace baltoro {
+
+// Plans the memory of this machine for what the engine is asked, says so in two lines of the log,
+// and has the engine keep to it: the size of the KV cache is the plan's. What does not fit is
+// refused, with the flags that would make it fit, before any weight is read. A model that cannot be
+// described is left to the engine, which says more of what is wrong with it.
+Status FollowHostPlan(EngineConfig& config);
+
+}  // namespace baltoro
