@@ -28,7 +28,7 @@ Result<GrammarBuilder::Expr> AddJsonSchema(GrammarBuilder& builder,
                                            const Json& schema,
                                            const JsonSchemaOptions& options,
                                            std::vector<std::string>* unchecked) {
-  {
+  if (!options.alone) {
     // Patterns beside each other may leave nothing, which only the finished automata show. A
     // schema that is one choice among others must not vanish from it unnoticed.
     GrammarLimits limits = options.limits;
@@ -46,7 +46,7 @@ Result<GrammarBuilder::Expr> AddJsonSchema(GrammarBuilder& builder,
   }
   std::optional<JsonText> own;
   if (options.text == nullptr) own.emplace(builder);
-  return Emit(own ? *own : *options.text, schema, options, nullptr);
+  return Emit(own ? *own : *options.text, schema, options, options.alone ? unchecked : nullptr);
 }
 
 }  // namespace baltoro

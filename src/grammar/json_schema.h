@@ -25,6 +25,9 @@ struct JsonSchemaOptions {
   std::string name;
   // Shared by the schemas of one builder; null: made for this one.
   JsonText* text = nullptr;
+  // The value is all of its grammar: whether anything matches shows when that is built, and need
+  // not be tried before.
+  bool alone = false;
   // Of the grammar that is tried to see whether anything matches; without a budget of their own,
   // that of the builder is charged.
   GrammarLimits limits = {};

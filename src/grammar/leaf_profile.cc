@@ -259,12 +259,19 @@ int64_t LeafExits::num_bytes() const {
 
 namespace {
 
-Key128 KeyOf(uint64_t kind, const Key128& content, uint32_t state) {
-  KeyHash key(kind);
-  key.Add(content.low);
-  key.Add(content.high);
-  key.Add(state);
-  return key.key();
+// What the store knows by this key, else what `make` gives, which is kept.
+template <typename Profile, typename Make>
+std::shared_ptr<const Profile> FindOrMake(
+    uint64_t kind, const Key128& content, uint32_t place, MaskStore& store, Make make) {
+  KeyHash hash(kind);
+  hash.Add(content.low);
+  hash.Add(content.high);
+  hash.Add(place);
+  const Key128 key = hash.key();
+  if (const auto found = store.Find(key)) return std::static_pointer_cast<const Profile>(found);
+  std::shared_ptr<const Profile> made = make();
+  store.Keep(key, made);
+  return made;
 }
 
 }  // namespace
@@ -274,13 +281,8 @@ std::shared_ptr<const LeafInside> LeafInside::Get(const CompiledGrammar& grammar
                                                   const TokenTrie& trie,
                                                   MaskStore& store) {
   const CompiledGrammar::Rule& rule = grammar.rules[grammar.states[state].rule];
-  const Key128 key = KeyOf(0x696E7369u, rule.content, state - rule.first_state);
-  if (const auto found = store.Find(key)) {
-    return std::static_pointer_cast<const LeafInside>(found);
-  }
-  auto made = ProfileMaker(grammar, state, trie).MakeInside();
-  store.Keep(key, made);
-  return made;
+  return FindOrMake<LeafInside>(0x696E7369u, rule.content, state - rule.first_state, store,
+                                [&] { return ProfileMaker(grammar, state, trie).MakeInside(); });
 }
 
 std::shared_ptr<const LeafExits> LeafExits::Get(const CompiledGrammar& grammar,
@@ -288,13 +290,9 @@ std::shared_ptr<const LeafExits> LeafExits::Get(const CompiledGrammar& grammar,
                                                 const TokenTrie& trie,
                                                 MaskStore& store) {
   const CompiledGrammar::Rule& rule = grammar.rules[grammar.states[state].rule];
-  const Key128 key = KeyOf(0x65786974u, rule.content_and_follow, state - rule.first_state);
-  if (const auto found = store.Find(key)) {
-    return std::static_pointer_cast<const LeafExits>(found);
-  }
-  auto made = ProfileMaker(grammar, state, trie).MakeExits();
-  store.Keep(key, made);
-  return made;
+  return FindOrMake<LeafExits>(0x65786974u, rule.content_and_follow, state - rule.first_state,
+                               store,
+                               [&] { return ProfileMaker(grammar, state, trie).MakeExits(); });
 }
 
 }  // namespace baltoro

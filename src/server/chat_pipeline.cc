@@ -124,10 +124,10 @@ bool Server::StartsInReasoning(const ChatRequest& chat, const std::vector<TokenI
     if (*id == *begin) return true;
     if (*id == *end) return false;
   }
-  // A template that knows of thinking and does not open it leaves that to the model.
+  // A template that writes thinking into answers and does not open it leaves that to the model.
   const auto wish = chat.template_kwargs.find("thinking");
   const bool off = wish != chat.template_kwargs.end() && *wish == false;
-  return chat.add_generation_prompt && chat_template_->mentions_thinking() && !off;
+  return chat.add_generation_prompt && chat_template_->renders_thinking() && !off;
 }
 
 void Server::ConstrainText(const GenerationFields& fields, Prepared& out) const {
@@ -144,12 +144,14 @@ std::optional<ApiError> Server::ConstrainConversation(const ChatRequest& chat,
   limits.thinking_budget = fields.thinking_budget;
   limits.think_end = tokenizer_->SpecialId("</think>");
   limits.section_begin = tokenizer_->SpecialId("<|tool_calls_section_begin|>");
-  // Without a reasoning parser the whole answer is the text that was asked for.
-  limits.starts_in_reasoning =
-      reasoning && (config_.reasoning_parser || limits.thinking_budget >= 0);
-
   const bool must_call =
       chat.tool_choice == ToolChoice::kRequired || chat.tool_choice == ToolChoice::kNamed;
+  // Without a reasoning parser the whole answer is the text that was asked for: where that has a
+  // form, thinking has no place in it, however much of it was granted.
+  const bool formed = must_call || fields.form.kind != OutputFormKind::kFree;
+  limits.starts_in_reasoning =
+      reasoning && (config_.reasoning_parser || (limits.thinking_budget >= 0 && !formed));
+
   const bool can_call = config_.tool_parser && forms_.knows_tools();
   if (must_call && !can_call) {
     return BadRequest("tool_choice",

@@ -47,7 +47,7 @@ class ChatPipelineTest : public test::ServerFixture {
   }
   std::string Prompt() { return tokenizer_->Decode(Last().prompt, false); }
   OutputConstraint Constraint() {
-    auto parsed = OutputConstraint::Parse(Last().constraint);
+    auto parsed = OutputConstraint::Parse(Last().constraint.str());
     EXPECT_TRUE(parsed.ok()) << parsed.status().message();
     return parsed.ok() ? std::move(parsed).value() : OutputConstraint();
   }
@@ -113,7 +113,7 @@ TEST_F(ChatPipelineTest, EveryTurnOfAConversationHasTheSameGrammarAndItsOwnIds) 
     const Json body = Chat({{"messages", messages}, {"tools", {kWeather}}}).json();
     const Json& message = body["choices"][0]["message"];
     EXPECT_EQ(message["tool_calls"][0]["id"], "functions.get_weather:" + std::to_string(turn));
-    constraints.insert(Last().constraint);
+    constraints.insert(Last().constraint.str());
     messages.push_back(message);
     messages.push_back(
         {{"role", "tool"}, {"tool_call_id", message["tool_calls"][0]["id"]}, {"content", "rain"}});
@@ -247,6 +247,18 @@ TEST_F(ChatPipelineTest, WithoutAReasoningParserAFormHoldsFromTheStart) {
   ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}}).status, 200);
   EXPECT_TRUE(MayWrite("no"));
   EXPECT_FALSE(MayWrite("hm</think>no"));
+  // Nor does a budget make room for thinking in it, which it does in a free answer.
+  ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}, {"thinking_token_budget", 5}}).status, 200);
+  EXPECT_TRUE(MayWrite("no"));
+  EXPECT_FALSE(MayWrite("</think>no"));
+  ASSERT_EQ(Chat({{"tools", {kWeather}}, {"tool_choice", "required"}, {"thinking_token_budget", 0}})
+                .status,
+            200);
+  EXPECT_FALSE(
+      MayWrite("</think>" + Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"))));
+  ASSERT_EQ(Chat({{"thinking_token_budget", 0}}).status, 200);
+  EXPECT_TRUE(MayWrite("</think>no"));
+  EXPECT_FALSE(MayWrite("hm</think>no"));
 }
 
 TEST_F(ChatPipelineTest, WhatCannotBeEnforcedIsRefusedOrTold) {
@@ -296,16 +308,26 @@ TEST_F(ChatPipelineTest, ThinkingBudgetsTravel) {
   EXPECT_EQ(Last().constraint, "");
 }
 
-// K2-Thinking: the template leaves it to the model to open its thinking.
-TEST_F(ChatPipelineTest, ATemplateThatKnowsThinkingAndDoesNotOpenItStartsInIt) {
-  template_source_ =
-      "{%- for m in messages -%}<|im_user|>user<|im_middle|>{{ m.content }}<|im_end|>{%- endfor -%}"
-      "{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}";
-  const std::string knows_thinking = "{#- <think> -#}";
-  Restart("<think>hm</think>ok");
-  EXPECT_EQ(Chat({}).json()["choices"][0]["message"]["content"], "<think>hm</think>ok");
+// K2-Thinking: the template writes thinking into earlier answers, and leaves it to the model to
+// open its own. One that only names the mark, to take it out of a history, promises nothing.
+TEST_F(ChatPipelineTest, ATemplateThatWritesThinkingAndDoesNotOpenItStartsInIt) {
+  const auto source = [](const std::string& before_content) {
+    return "{%- for m in messages -%}<|im_user|>user<|im_middle|>" + before_content +
+           "<|im_end|>{%- endfor -%}"
+           "{%- if add_generation_prompt -%}<|im_assistant|>assistant<|im_middle|>{%- endif -%}";
+  };
+  for (const char* mentions : {"{{ m.content }}", "{#- <think> -#}{{ m.content }}",
+                               "{{ m.content.split('<think>')[0] }}"}) {
+    template_source_ = source(mentions);
+    Restart("<think>hm</think>ok");
+    EXPECT_EQ(Chat({}).json()["choices"][0]["message"]["content"], "<think>hm</think>ok");
+    ASSERT_EQ(Chat({{"guided_choice", {"yes", "no"}}}).status, 200);
+    EXPECT_TRUE(MayWrite("no"));
+    EXPECT_FALSE(MayWrite("<think>hm</think>no"));
+  }
 
-  template_source_ += knows_thinking;
+  template_source_ =
+      source("{%- if m.role == 'assistant' -%}<think></think>{%- endif -%}{{ m.content }}");
   Restart("<think>hm</think>ok");
   const Json message = Chat({}).json()["choices"][0]["message"];
   EXPECT_EQ(message["reasoning"], "hm");
@@ -337,7 +359,7 @@ TEST_F(ChatPipelineTest, ManyRequestsShareOneGrammar) {
   clients.clear();
   EXPECT_EQ(answered, 160);
   std::set<std::string> constraints;
-  for (const Request& request : engine_->submitted()) constraints.insert(request.constraint);
+  for (const Request& request : engine_->submitted()) constraints.insert(request.constraint.str());
   EXPECT_EQ(constraints.size(), 1u);
 }
 

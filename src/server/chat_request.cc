@@ -145,7 +145,20 @@ void ReadMessages(FieldReader& reader, Json& out) {
         !message["tool_call_id"].is_string()) {
       return fail("tool_call_id must be a string");
     }
+    if (message.contains("function_call") && !message["function_call"].is_null()) {
+      return fail("function_call is not supported any more; use tool_calls");
+    }
     UnifyReasoning(message);
+  }
+}
+
+// What tools and tool_choice were once called; to ignore them would answer another question.
+void RefuseFunctions(FieldReader& reader) {
+  if (reader.Find("functions") != nullptr) {
+    reader.Fail("functions", "is not supported any more; use tools");
+  }
+  if (reader.Find("function_call") != nullptr) {
+    reader.Fail("function_call", "is not supported any more; use tool_choice");
   }
 }
 
@@ -331,6 +344,7 @@ void ReadConversation(FieldReader& reader, const Json& default_template_kwargs, 
   out.template_kwargs =
       default_template_kwargs.is_object() ? default_template_kwargs : Json::object();
   ReadMessages(reader, out.messages);
+  RefuseFunctions(reader);
   ReadTools(reader, out.tools);
   ReadThinking(reader, out);
   if (reader.Find("chat_template") != nullptr) {

@@ -72,21 +72,24 @@ struct Work {
   std::vector<std::string> unchecked;
 };
 
-Result<Expr> AddSchema(Work& work, const Json& schema, bool strict, const std::string& path) {
+Result<Expr> AddSchema(
+    Work& work, const Json& schema, bool strict, bool alone, const std::string& path) {
   JsonSchemaOptions options;
   options.strict = strict;
   options.name = path;
+  options.alone = alone;
   options.text = &work.text;
   return AddJsonSchema(work.builder, schema, options, &work.unchecked);
 }
 
-// The text of the answer, where its form is not free. Forms are always strict.
-Result<Expr> AddForm(Work& work, const OutputForm& form) {
+// The text of the answer, where its form is not free; `alone`: and nothing but it. Forms are always
+// strict.
+Result<Expr> AddForm(Work& work, const OutputForm& form, bool alone) {
   switch (form.kind) {
     case OutputFormKind::kJsonObject:
       return work.text.Object();
     case OutputFormKind::kJsonSchema:
-      return AddSchema(work, form.schema, /*strict=*/true, form.path);
+      return AddSchema(work, form.schema, /*strict=*/true, alone, form.path);
     case OutputFormKind::kRegex: {
       auto expr = AddRegex(work.builder, form.text, {.anchored = true});
       if (!expr.ok()) return Placed(form.path, expr.status());
@@ -109,7 +112,7 @@ Result<Expr> AddAnswer(Work& work,
                        const FormSpec& spec,
                        const std::optional<ToolMarks>& marks,
                        bool any_arguments) {
-  if (spec.tools.empty()) return AddForm(work, spec.form);
+  if (spec.tools.empty()) return AddForm(work, spec.form, /*alone=*/true);
   if (!marks) return Status(Code::kInternal, "the vocabulary has no marks of tool calls");
   ToolFormat format;
   format.marks = *marks;
@@ -124,11 +127,11 @@ Result<Expr> AddAnswer(Work& work,
       continue;
     }
     BT_ASSIGN_OR_RETURN(const Expr arguments,
-                        AddSchema(work, tool.parameters, tool.strict, tool.path));
+                        AddSchema(work, tool.parameters, tool.strict, /*alone=*/false, tool.path));
     format.tools.push_back({tool.name, arguments});
   }
   if (!spec.must_call && spec.form.kind != OutputFormKind::kFree) {
-    BT_ASSIGN_OR_RETURN(format.text, AddForm(work, spec.form));
+    BT_ASSIGN_OR_RETURN(format.text, AddForm(work, spec.form, /*alone=*/false));
   }
   return AddToolFormat(work.builder, format);
 }

@@ -196,6 +196,15 @@ TEST(RequestFieldsTest, FeaturesThatAreNotHereAreRefusedByName) {
   EXPECT_EQ(ChatRefusal({{"use_beam_search", true}}), "use_beam_search");
   EXPECT_EQ(ChatRefusal({{"use_beam_search", false}}), "");
   EXPECT_EQ(ChatRefusal({{"chat_template", "{{ 1 }}"}}), "chat_template");
+  EXPECT_EQ(ChatRefusal({{"functions", {{{"name", "f"}}}}}), "functions");
+  EXPECT_EQ(ChatRefusal({{"function_call", "auto"}}), "function_call");
+  EXPECT_EQ(ChatRefusal({{"functions", nullptr}, {"function_call", nullptr}}), "");
+  EXPECT_EQ(ChatRefusal({{"messages",
+                          {{{"role", "user"}, {"content", "x"}},
+                           {{"role", "assistant"},
+                            {"content", nullptr},
+                            {"function_call", {{"name", "f"}, {"arguments", "{}"}}}}}}}),
+            "messages");
   EXPECT_EQ(CompletionRefusal({{"suffix", "x"}}), "suffix");
   EXPECT_EQ(CompletionRefusal({{"suffix", ""}}), "");
   EXPECT_EQ(CompletionRefusal({{"best_of", 2}}), "best_of");

@@ -20,8 +20,9 @@ struct ResponseStoreLimits {
 };
 
 struct StoredResponse {
-  std::string response;  // as it was answered
-  std::string items;     // the conversation up to and with it: a JSON list of items
+  std::string response;    // as it was answered
+  std::string items;       // the conversation up to and with it: a JSON list of items
+  size_t input_items = 0;  // the first of them, which are not its own output
 };
 
 class ResponseStore {

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <random>
 
+#include "server/input_items.h"
 #include "server/responses_request.h"
 #include "server/responses_shape.h"
 #include "server/route_path.h"
@@ -79,6 +80,17 @@ void Server::DeleteResponse(HttpRequest request, Reply reply) {
   reply.SendJson(Json{{"id", id}, {"object", "response"}, {"deleted", true}}.dump());
 }
 
+void Server::ListInputItems(HttpRequest request, Reply reply) {
+  const std::string id = PathArgument("/v1/responses/{id}/input_items", request.path);
+  const auto stored = responses_.Get(id, OwnerOf(request));
+  if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
+  std::string page;
+  if (const auto error = InputItemsPage(id, *stored, request.query, page)) {
+    return Reject(reply, Rejection::kInvalid, *error);
+  }
+  reply.SendJson(page);
+}
+
 void Server::CancelResponse(HttpRequest request, Reply reply) {
   const std::string id = PathArgument("/v1/responses/{id}/cancel", request.path);
   if (!responses_.Get(id, OwnerOf(request))) {
@@ -128,6 +140,7 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
                                 .on_done = {}};
   if (asked.store) {
     options.on_done = [this, id = out.answer_id, owner = std::move(owner),
+                       input_items = asked.items.size(),
                        items = asked.items.dump(-1, ' ', false, Json::error_handler_t::replace)](
                           std::string response, const std::string& output) {
       // Two lists one after the other: "[a,b]" and "[c]".
@@ -135,7 +148,9 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
       all.pop_back();
       if (all.size() > 1 && output.size() > 2) all.push_back(',');
       all.append(output, 1);
-      responses_.Put(id, owner, {.response = std::move(response), .items = std::move(all)});
+      responses_.Put(
+          id, owner,
+          {.response = std::move(response), .items = std::move(all), .input_items = input_items});
     };
   }
   out.shape = MakeResponsesShape(std::move(options));

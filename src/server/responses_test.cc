@@ -264,6 +264,47 @@ TEST_F(ResponsesTest, AStoredAnswerIsReadContinuedAndForgotten) {
   EXPECT_EQ(Get("/v1/responses/" + unstored).status, 404);
 }
 
+TEST_F(ResponsesTest, InputItemsAreListedPageByPage) {
+  Start(Says("Hm.</think>I am Bo."));
+  const std::string first = Ask({{"input", "Who are you?"}}).json()["id"];
+  const Json call = {
+      {"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}};
+  const Json result = {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "5"}};
+  const std::string id =
+      Ask({{"input", Json::array({call, result})}, {"previous_response_id", first}}).json()["id"];
+  const std::string path = "/v1/responses/" + id + "/input_items";
+
+  const Json all = Get(path + "?order=asc").json();
+  EXPECT_EQ(all["object"], "list");
+  EXPECT_EQ(all["has_more"], false);
+  ASSERT_EQ(all["data"].size(), 5u);  // the question, reasoning, the first answer, call and result
+  EXPECT_EQ(all["data"][0]["content"],
+            (Json::array({{{"type", "input_text"}, {"text", "Who are you?"}}})));
+  EXPECT_EQ(all["data"][1]["type"], "reasoning");
+  EXPECT_EQ(all["data"][2]["content"][0]["text"], "I am Bo.");
+  EXPECT_EQ(all["data"][4]["output"], "5");
+  EXPECT_EQ(all["last_id"], all["data"][4]["id"]);
+
+  Json backwards = Json::array();
+  std::string after;
+  for (bool more = true; more;) {
+    const Json page = Get(path + "?limit=2" + after).json();
+    EXPECT_EQ(page["first_id"], page["data"].front()["id"]);
+    for (const Json& item : page["data"]) backwards.push_back(item);
+    more = page["has_more"];
+    after = "&after=" + page["last_id"].get<std::string>();
+    ASSERT_LE(backwards.size(), 5u);
+  }
+  Json reversed = all["data"];
+  std::reverse(reversed.begin(), reversed.end());
+  EXPECT_EQ(backwards, reversed);
+
+  EXPECT_EQ(Get(path + "?limit=0").error()["param"], "limit");
+  EXPECT_EQ(Get(path + "?order=up").error()["param"], "order");
+  EXPECT_EQ(Get(path + "?after=x").error()["param"], "after");
+  EXPECT_EQ(Get("/v1/responses/none/input_items").status, 404);
+}
+
 TEST_F(ResponsesTest, AStoredAnswerBelongsToItsKey) {
   ServerConfig config = DefaultConfig();
   config.api_keys = {"one", "two"};

@@ -143,6 +143,7 @@ class Server {
   void ReadResponse(HttpRequest request, Reply reply);
   void DeleteResponse(HttpRequest request, Reply reply);
   void CancelResponse(HttpRequest request, Reply reply);
+  void ListInputItems(HttpRequest request, Reply reply);
   void OpenApi(HttpRequest request, Reply reply);
   void Docs(HttpRequest request, Reply reply);
 

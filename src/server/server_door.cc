@@ -56,6 +56,7 @@ const std::vector<Server::Route>& Server::Routes() {
       {"GET", "/v1/responses/{id}", &Server::ReadResponse, true, true},
       {"DELETE", "/v1/responses/{id}", &Server::DeleteResponse, true, true},
       {"POST", "/v1/responses/{id}/cancel", &Server::CancelResponse, true, true},
+      {"GET", "/v1/responses/{id}/input_items", &Server::ListInputItems, true, true},
   };
   return routes;
 }

@@ -1,5 +1,7 @@
 #include "text/chat_template.h"
 
+#include <algorithm>
+
 #include "base/file.h"
 #include "text/jinja_interpreter.h"
 #include "text/jinja_parser.h"
@@ -37,10 +39,18 @@ Result<std::string> TemplateOfConfig(const std::string& path) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::unique_ptr<jinja::Template> parsed, bool mentions_thinking)
-    : parsed_(std::move(parsed)),
-      mentions_thinking_(mentions_thinking),
-      wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {}
+ChatTemplate::ChatTemplate(std::unique_ptr<jinja::Template> parsed)
+    : parsed_(std::move(parsed)), wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {
+  const Json messages = Json::array({{{"role", "user"}, {"content", "1"}},
+                                     {{"role", "assistant"}, {"content", "2"}},
+                                     {{"role", "user"}, {"content", "3"}}});
+  const auto rendered = Render({.messages = &messages, .add_generation_prompt = false});
+  renders_thinking_ =
+      rendered.ok() &&
+      std::any_of(rendered.value().begin(), rendered.value().end(), [](const TextSegment& segment) {
+        return segment.text.find("<think>") != std::string::npos;
+      });
+}
 
 ChatTemplate::~ChatTemplate() = default;
 
@@ -49,8 +59,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(const std::string& sou
   auto parsed = jinja::ParseTemplate(source);
   if (!parsed.ok()) return InvalidArgument(name + ": " + parsed.status().message());
   return std::unique_ptr<ChatTemplate>(
-      new ChatTemplate(std::make_unique<jinja::Template>(std::move(parsed).value()),
-                       source.find("<think>") != std::string::npos));
+      new ChatTemplate(std::make_unique<jinja::Template>(std::move(parsed).value())));
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::LoadFromDir(const std::string& model_dir) {

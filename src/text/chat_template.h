@@ -37,18 +37,20 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
-  // Its text names <think>.
-  bool mentions_thinking() const { return mentions_thinking_; }
+  // It writes <think> in front of earlier answers: the model's answers begin with thinking, also
+  // where the template leaves it to the model to open it. That its text names the mark, to take it
+  // out of the history for example, does not count.
+  bool renders_thinking() const { return renders_thinking_; }
 
   // Neighbouring segments differ in special_allowed. Every error is the request's fault
   // (kInvalidArgument): the template refused it, or it is over a limit.
   Result<std::vector<TextSegment>> Render(const ChatTemplateInput& input) const;
 
  private:
-  ChatTemplate(std::unique_ptr<jinja::Template> parsed, bool mentions_thinking);
+  explicit ChatTemplate(std::unique_ptr<jinja::Template> parsed);
 
   std::unique_ptr<jinja::Template> parsed_;
-  bool mentions_thinking_;
+  bool renders_thinking_ = false;
   bool wants_typescript_;  // it mentions tools_ts_str, so it expects the vendor's preparation
 };
 

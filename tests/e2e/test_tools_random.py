@@ -123,8 +123,13 @@ def ask(url, body):
 
 
 def run_all(jobs):
-    with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        return list(pool.map(lambda job: job(), jobs))
+    results = []
+    with concurrent.futures.ThreadPoolExecutor(32 if LONG else 16) as pool:
+        for result in pool.map(lambda job: job(), jobs):
+            results.append(result)
+            if len(results) % 500 == 0:
+                print(len(results), "of", len(jobs), flush=True)
+    return results
 
 
 class Tokens:

@@ -1,0 +1,100 @@
+#include "server/input_items.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/json.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kPageDefault = 20;
+constexpr size_t kPageMax = 100;
+
+struct Page {
+  size_t limit = kPageDefault;
+  bool ascending = false;
+  std::string after;
+};
+
+std::optional<ApiError> ReadPage(std::string_view query, Page& out) {
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    const size_t equals = std::min(pair.find('='), pair.size());
+    const std::string_view name = pair.substr(0, equals);
+    const std::string_view value = pair.substr(std::min(pair.size(), equals + 1));
+    if (name == "limit") {
+      const auto [end, error] =
+          std::from_chars(value.data(), value.data() + value.size(), out.limit);
+      const bool whole = error == std::errc() && end == value.data() + value.size();
+      if (!whole || out.limit < 1 || out.limit > kPageMax) {
+        return BadRequest("limit", fmt::format("limit: must be 1 to {}", kPageMax));
+      }
+    } else if (name == "order") {
+      if (value != "asc" && value != "desc") {
+        return BadRequest("order", "order: must be \"asc\" or \"desc\"");
+      }
+      out.ascending = value == "asc";
+    } else if (name == "after") {
+      out.after = value;
+    } else if (name == "before" || name == "include" || name == "include[]") {
+      return BadRequest(name, fmt::format("{}: is not supported here", name));
+    }
+  }
+  return std::nullopt;
+}
+
+void Complete(Json& item, const std::string& response_id, size_t place) {
+  if (!item.contains("id") || !item["id"].is_string()) {
+    item["id"] = fmt::format("{}_input_{}", response_id, place);
+  }
+  const std::string type = item.value("type", Json("message")) == "message" ? "message" : "";
+  if (type.empty()) return;
+  item["type"] = type;
+  const auto content = item.find("content");
+  if (content == item.end() || !content->is_string()) return;
+  const bool own = item.value("role", Json()) == "assistant";
+  *content = Json::array({{{"type", own ? "output_text" : "input_text"}, {"text", *content}}});
+}
+
+}  // namespace
+
+std::optional<ApiError> InputItemsPage(const std::string& response_id,
+                                       const StoredResponse& stored,
+                                       std::string_view query,
+                                       std::string& out) {
+  Page page;
+  if (auto error = ReadPage(query, page)) return error;
+  Result<Json> parsed = ParseJson(stored.items);
+  if (!parsed.ok()) return BadRequest("id", "the conversation has grown too large to be listed");
+  std::vector<Json> items;
+  for (size_t i = 0; i < std::min(stored.input_items, parsed.value().size()); ++i) {
+    Complete(items.emplace_back(std::move(parsed.value()[i])), response_id, i);
+  }
+  if (!page.ascending) std::reverse(items.begin(), items.end());
+  size_t first = 0;
+  if (!page.after.empty()) {
+    const auto last = std::find_if(items.begin(), items.end(),
+                                   [&](const Json& item) { return item["id"] == page.after; });
+    if (last == items.end()) {
+      return BadRequest("after", "after: no item of this response has that id");
+    }
+    first = static_cast<size_t>(last - items.begin()) + 1;
+  }
+  const size_t end = std::min(items.size(), first + page.limit);
+  Json data = Json::array();
+  for (size_t i = first; i < end; ++i) data.push_back(std::move(items[i]));
+  Json body = {{"object", "list"},
+               {"first_id", data.empty() ? Json() : data.front()["id"]},
+               {"last_id", data.empty() ? Json() : data.back()["id"]},
+               {"has_more", end < items.size()}};
+  body["data"] = std::move(data);
+  out = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return std::nullopt;
+}
+
+}  // namespace baltoro

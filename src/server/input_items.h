@@ -1,0 +1,22 @@
+#pragma once
+
+// The items that an answer of /v1/responses was made from, a page at a time.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/api_error.h"
+#include "server/response_store.h"
+
+namespace baltoro {
+
+// `query`: limit (1 to 100, else 20), order (asc or desc, which is the rule), after (the id of the
+// last item of the page before). Items without an id have one made of the answer's and their place,
+// and texts of messages are lists of parts.
+std::optional<ApiError> InputItemsPage(const std::string& response_id,
+                                       const StoredResponse& stored,
+                                       std::string_view query,
+                                       std::string& out);
+
+}  // namespace baltoro
