@@ -18,6 +18,8 @@ constexpr size_t kShortSendBytes = 128 << 10;
 constexpr size_t kScratchFloats = 1 << 20;
 // Parts of a long all-reduce begin at whole cache lines of the buffer.
 constexpr size_t kPartFloats = 16;
+// Sums are made on the stack in blocks, since the result may replace a source.
+constexpr size_t kSumBlockFloats = 512;
 
 struct Part {
   size_t begin = 0, count = 0;
@@ -34,10 +36,9 @@ uint32_t GroupId(const GroupOptions& options) {
 
 // out[i] = sources[0][i] + sources[1][i] + ..., in this order. `out` may be one of the sources.
 void SumInOrder(std::span<const float* const> sources, float* out, size_t count) {
-  constexpr size_t kBlock = 512;
-  float sum[kBlock];
-  for (size_t begin = 0; begin < count; begin += kBlock) {
-    const size_t block = std::min(kBlock, count - begin);
+  float sum[kSumBlockFloats];
+  for (size_t begin = 0; begin < count; begin += kSumBlockFloats) {
+    const size_t block = std::min(kSumBlockFloats, count - begin);
     std::copy_n(sources[0] + begin, block, sum);
     for (size_t s = 1; s < sources.size(); ++s) {
       const float* source = sources[s] + begin;

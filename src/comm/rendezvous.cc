@@ -160,7 +160,7 @@ class Rendezvous {
     if (!hello.has_value() || hello->purpose != Purpose::kJoin) return Status();  // no rank of now
     const std::string difference = Difference(OwnHello(), *hello);
     if (!difference.empty()) {
-      const Status why = Fail(Code::kInvalidArgument, difference);
+      Status why = Fail(Code::kInvalidArgument, difference);
       static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
       return why;
     }

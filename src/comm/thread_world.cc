@@ -45,7 +45,9 @@ struct Sleeper {
 
 struct ThreadWorld::State {
   explicit State(int32_t count)
-      : ranks(count), lanes(static_cast<size_t>(count * count)), sleepers(count) {}
+      : ranks(count),
+        lanes(static_cast<size_t>(count) * static_cast<size_t>(count)),
+        sleepers(count) {}
 
   Lane& LaneOf(int32_t from, int32_t to) { return lanes[static_cast<size_t>(from * ranks + to)]; }
 
