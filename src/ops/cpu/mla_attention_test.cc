@@ -186,6 +186,7 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
       if (isa < *BestIsa() && isa != Isa::kAvx2) continue;  // the extremes; they share the code
       ASSERT_TRUE(ForceIsa(isa).ok());
       for (const int64_t absorbed_from : {0, 700, 5000}) {
+        if (form != PlainKvForm(act) && absorbed_from != 700) continue;  // 700 is both ways at once
         Tensor all(act, {kKeys, width});
         c.Run(four.get(), all, 0, kKeys, absorbed_from);
         for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1},
