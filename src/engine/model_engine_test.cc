@@ -217,7 +217,7 @@ TEST(ModelEngineTest, ConstrainedTokensDoNotDependOnTheBatchLagOrPreemption) {
   for (const auto& tokens : alone) {
     ASSERT_EQ(tokens.size(), 120u);
     for (size_t i = 0; i < tokens.size(); ++i) {
-      const auto& script = test::Script::Parse(requests[0].constraint);
+      const auto& script = test::Script::Parse(requests[0].constraint.str());
       ASSERT_TRUE(script.Allows(i, tokens[i])) << i << ": " << tokens[i];
     }
   }
