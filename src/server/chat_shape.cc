@@ -277,16 +277,7 @@ class ChatShape final : public ResponseShape {
     } else {
       out += "null";
     }
-    out += R"(,"finish_reason":)";
-    AppendJsonString(out, choice.end.finish_reason);
-    out += R"(,"stop_reason":)";
-    AppendStopReason(out, choice.end);
-    out += R"(,"token_ids":)";
-    if (options_.return_token_ids) {
-      AppendTokenIds(out, choice.tokens);
-    } else {
-      out += "null";
-    }
+    AppendChoiceEnd(out, choice, options_.return_token_ids);
     out.push_back('}');
   }
 

@@ -41,6 +41,19 @@ void AppendTokenIds(std::string& out, const std::vector<TokenId>& ids) {
   out.push_back(']');
 }
 
+void AppendChoiceEnd(std::string& out, const ChoiceState& choice, bool with_token_ids) {
+  out += R"(,"finish_reason":)";
+  AppendJsonString(out, choice.end.finish_reason);
+  out += R"(,"stop_reason":)";
+  AppendStopReason(out, choice.end);
+  out += R"(,"token_ids":)";
+  if (with_token_ids) {
+    AppendTokenIds(out, choice.tokens);
+  } else {
+    out += "null";
+  }
+}
+
 void AppendLogprob(std::string& out, float logprob) {
   if (!std::isfinite(logprob)) {
     out += "-9999.0";

@@ -74,6 +74,8 @@ class ResponseShape {
 void AppendUsage(std::string& out, const Usage& usage);
 void AppendStopReason(std::string& out, const ChoiceEnd& end);
 void AppendTokenIds(std::string& out, const std::vector<TokenId>& ids);
+// ,"finish_reason":..,"stop_reason":..,"token_ids":.. of a whole choice; without ids: null.
+void AppendChoiceEnd(std::string& out, const ChoiceState& choice, bool with_token_ids);
 // A log-probability as a finite JSON number; -inf becomes -9999.0, as upstream does.
 void AppendLogprob(std::string& out, float logprob);
 // The characters of one token, or its name if it is an added one.
