@@ -90,7 +90,6 @@ CheckpointSource::Matrix CheckpointSource::FindMatrix(const std::string& module)
   matrix.forms = TensorsOfForm(matrix.stored.form, matrix.stored.shape);
   for (const FormTensor& form : matrix.forms) matrix.parts.push_back(find(form.parameter));
   matrix.problem = CheckDescription(module, matrix.stored);
-  if (matrix.problem.ok()) matrix.problem = CheckStatedShape(matrix);
   return matrix;
 }
 
@@ -132,15 +131,18 @@ const CheckpointSource::Matrix& CheckpointSource::MatrixOf(const SourceTensor& t
 }
 
 Status CheckpointSource::ProblemOf(const Matrix& matrix) const {
-  if (matrix.problem.ok()) return {};
+  return WithPlace(matrix, matrix.problem);
+}
+
+Status CheckpointSource::WithPlace(const Matrix& matrix, const Status& problem) const {
+  if (problem.ok()) return {};
   const std::string module(ModuleOf(matrix.name));
   std::string where = checkpoint_.description();
   for (const char* parameter : {"weight", "weight_packed"}) {
     const std::string file = checkpoint_.FileOf(fmt::format("{}.{}", module, parameter));
     if (!file.empty()) where = file;
   }
-  return Status(matrix.problem.code(),
-                fmt::format("{}: {}: {}", where, module, matrix.problem.message()));
+  return Status(problem.code(), fmt::format("{}: {}: {}", where, module, problem.message()));
 }
 
 Status CheckpointSource::Read(const SourceTensor& tensor, int64_t row, TensorView out) const {
@@ -152,6 +154,7 @@ Status CheckpointSource::Read(const SourceTensor& tensor, int64_t row, TensorVie
   const int64_t rows = out.dim(0);
   BT_CHECK(out.dim(1) == stored.shape.inputs && row >= 0 && rows >= 0 &&
            row + rows <= stored.shape.outputs);
+  if (row == 0) BT_RETURN_IF_ERROR(WithPlace(matrix, CheckStatedShape(matrix)));
   std::vector<std::vector<char>> parts(matrix.parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!matrix.forms[i].optional) BT_RETURN_IF_ERROR(ReadPart(matrix, i, row, rows, parts[i]));
@@ -244,6 +247,7 @@ Status CheckpointSource::ReadStored(const SourceTensor& tensor,
   const StoredForm& stored = matrix.stored;
   BT_CHECK(matrix.problem.ok() && !IsPlain(stored.form));
   BT_CHECK(row >= 0 && rows >= 0 && row + rows <= stored.shape.outputs);
+  if (row == 0) BT_RETURN_IF_ERROR(WithPlace(matrix, CheckStatedShape(matrix)));
   BT_RETURN_IF_ERROR(ReadPart(matrix, 0, row, rows, out.values));
   BT_RETURN_IF_ERROR(ReadPart(matrix, 1, row, rows, out.scales));
   out.bias.clear();

@@ -57,10 +57,13 @@ class CheckpointSource final : public WeightSource {
   explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   Matrix FindMatrix(const std::string& module);
   Status CheckDescription(const std::string& module, const StoredForm& stored) const;
+  // With the first rows, so that thousands of small reads need not come before all others.
   Status CheckStatedShape(const Matrix& matrix) const;
   Status CheckZeros(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
   const Matrix& MatrixOf(const SourceTensor& tensor) const;
   Status ProblemOf(const Matrix& matrix) const;
+  // A problem with the file and the matrix it is in.
+  Status WithPlace(const Matrix& matrix, const Status& problem) const;
   // Where in a part matrix rows [row, row + rows) lie; all of it, where that does not lie along
   // rows.
   FileRange PartRange(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
