@@ -26,9 +26,8 @@ class CodedRows {
     values_.resize(static_cast<size_t>(nibbles ? (rows + 1) / 2 * k : rows * k));
     for (uint8_t& value : values_) {
       value = static_cast<uint8_t>(engine_());
-      // 256 of codes below 1 to one above, so that subnormal ones count.
-      if (form == WeightForm::kFp8Block) value &= value % 256 == 0 ? 0xFF : 0xBF;
-      if (form == WeightForm::kFp8Block && (value & 0x7F) == 0x7F) value = 0;
+      // Nothing of 2 or more, so that subnormal codes count.
+      if (form == WeightForm::kFp8Block) value = static_cast<uint8_t>(value & 0xBF);
     }
     stored_.values = values_.data();
     const float spread = form == WeightForm::kFp8Block ? 0.6f : nibbles ? 4.6f : 74.0f;
