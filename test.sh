@@ -45,10 +45,11 @@ if [ $long = 1 ]; then
   cmake --preset tsan -DBT_BENCH=OFF >/dev/null
   ninja -C build/tsan
   ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e|slow'
-  step "long simulations"
-  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'simulation'
-  step "every weight form, all cases of the pocket model"
-  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/weight_forms'
+  step "long simulations, a million streams"
+  BT_SIMULATION_SEEDS=10000 BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure \
+    -R 'simulation|event_parser_test|chat_shape_test'
+  step "all cases of the pocket model in every weight form; 10,000 tool calls and structured answers"
+  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/(weight_forms|tools_random)'
   step "fuzz targets"
   tools/fuzz.sh "${BALTORO_FUZZ_SECONDS:-600}"
 fi
