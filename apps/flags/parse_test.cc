@@ -47,7 +47,8 @@ TEST(ParseFlagsTest, UnderscoresAreDashesUpToTheFirstDot) {
 TEST(ParseFlagsTest, AUniqueBeginningIsEnough) {
   EXPECT_EQ(Value({"--gpu-mem", "0.5"}, "gpu-memory-utilization"), Json(0.5));
   EXPECT_EQ(Value({"--no-async", "m"}, "async-scheduling"), Json(false));
-  EXPECT_EQ(Value({"--quant", "fp8"}, "quantization"), Json("fp8"));  // not the removed flag's path
+  EXPECT_EQ(Value({"--quant", "fp8"}, "quantization"),
+            Json("fp8"));  // not our --quantization-param-path
   EXPECT_EQ(Value({"-dc", "8"}, "decode-context-parallel-size"), Json(8));
 }
 

@@ -38,6 +38,10 @@ constexpr FlagSpec kOwnFlags[] = {
      .help =
          "Numbers the tool calls of a conversation as the model was trained to read them; clients "
          "keep their own ids."},
+    {.name = "quantization-param-path",
+     .kind = kString,
+     .help = "JSON file with the scales of an fp8 KV cache, one a layer, instead of the "
+             "checkpoint's."},
 };
 
 constexpr FlagSpec kRemovedFlags[] = {
@@ -47,10 +51,6 @@ constexpr FlagSpec kRemovedFlags[] = {
      .state = kRemovedUpstream,
      .reason = "a preempted sequence is computed again; the host tier is --kv-offloading-size",
      .help = "GiB of host memory for preempted sequences."},
-    {.name = "quantization-param-path",
-     .kind = kString,
-     .help = "JSON file with the scales of an fp8 KV cache, one a layer, instead of the "
-             "checkpoint's."},
     {.name = "disable-log-requests",
      .kind = kBool,
      .state = kRemovedUpstream,
