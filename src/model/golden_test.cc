@@ -61,11 +61,13 @@ class GoldenTest : public ::testing::TestWithParam<size_t> {
 
 // One test, so that the weights are made once.
 TEST_P(GoldenTest, LogitsAgreeWithTransformers) {
+#ifndef __SANITIZE_THREAD__  // plain loops on one thread: no race to see, and most of the time
   {
     const auto reference = Load(ReferenceOps());
     ExpectAgreement(Logits(*reference, INT32_MAX), "reference, expanded");
     ExpectAgreement(Logits(*reference, 0), "reference, absorbed");
   }
+#endif
   const auto exact = Load(test::NotingFloat32Ops());
   ExpectAgreement(Logits(*exact, half_), "CPU in float32, expanded then absorbed");
   test::ForgetExperts();
