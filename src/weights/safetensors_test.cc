@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 
 #include "support/support.h"
 
@@ -92,12 +92,14 @@ TEST(SafetensorsTest, AHeaderOfVeryManyTensorsIsReadInSeconds) {
                         i == 0 ? "" : ",", i % 61, i, i, i + 1);
   }
   json += '}';
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   const auto entries = ParseSafetensorsHeader(json, kTensors);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   ASSERT_TRUE(entries.ok()) << entries.status().message();
   EXPECT_EQ(entries.value().size(), size_t{kTensors});
-  EXPECT_LT(seconds.count(), 2);  // 0.15 on an idle machine
+  // Of processor time; 0.15 in a release build, ten times that under a sanitizer. Speed itself is
+  // measured elsewhere: this tells minutes from seconds.
+  EXPECT_LT(seconds, 30);
 }
 
 }  // namespace
