@@ -22,6 +22,7 @@
 #include "ceilings.h"
 #include "disk/read_queue.h"
 #include "model/k2_model.h"
+#include "plan/model_description.h"
 #include "weights/checkpoint_source.h"
 #include "weights/checkpoint_writer.h"
 
@@ -47,20 +48,8 @@ void Check(const Status& status) {
 }
 
 K2Config Shape(const Options& options) {
-  K2Config c;
-  c.hidden = 7168;
+  K2Config c = DescribeModel("Kimi-K2-Thinking").value().config;
   c.layers = 2;
-  c.heads = 64;
-  c.q_lora = 1536;
-  c.kv_lora = 512;
-  c.nope = 128;
-  c.rope_dim = 64;
-  c.value = 128;
-  c.intermediate = 18432;
-  c.moe_intermediate = 2048;
-  c.shared_experts = 1;
-  c.dense_layers = 1;
-  c.router.top_k = 8;
   c.router_has_bias = true;
   c.positions_max = 4096;
   c.vocab = 20480;

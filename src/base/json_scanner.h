@@ -25,7 +25,7 @@ class JsonScanner {
   char Peek();
 
   // Containers: Begin, then Next before every member, which says false at the end of the container
-  // as well; then More() tells the end from an error by ok().
+  // as well; ok() then tells the end from an error.
   bool BeginObject() { return Open('{'); }
   bool NextKey(std::string& key);
   bool BeginArray() { return Open('['); }

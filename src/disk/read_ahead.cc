@@ -220,7 +220,7 @@ ReadAhead::Memory ReadAhead::TakeMemory(uint64_t bytes) {
 void ReadAhead::SubmitNext(size_t number, size_t i) {
   const Stretch& stretch = batches_[number].stretches[i];
   const uint64_t bytes = std::min(kReadBytes, stretch.range.bytes - stretch.done);
-  if (under_way_ >= kDepth) Collect();
+  while (under_way_ >= kDepth) Collect();  // which may submit the rest of what it collects
   queue_->Submit({.fd = direct_fds_[stretch.range.file],
                   .offset = stretch.range.offset + stretch.done,
                   .out = stretch.data + stretch.done,

@@ -1,7 +1,7 @@
 #pragma once
 
 // Brings batches of file ranges into memory before they are asked for. One thread keeps several
-// large reads under way, past the page cache where nothing of a batch is in it, by io_uring where
+// large reads under way, past the page cache unless all of a batch is in it, by io_uring where
 // the system permits it and by threads where not. What is in the page cache already, or in files
 // that cannot be read past it, is left to FileSet::Read (the system is told what comes next).
 //

@@ -99,10 +99,10 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
   std::unique_ptr<K2Model> model(new K2Model(config, ops, pool));
   const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
   BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config, source, ops, options.weights));
-  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
-  if (options.read_kv_scales) {
+  if (options.read_kv_scales) {  // a few numbers: what is wrong with them is told at once
     BT_ASSIGN_OR_RETURN(model->kv_scales_, ReadKvScales(source, config.layers));
   }
+  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
   LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;

@@ -76,7 +76,7 @@ std::vector<Candidate> Candidates(const K2Config& config,
         config.layers * KvTokenBytes(c.options.kv, config.kv_lora, config.rope_dim);
     Candidate next = c;
     next.options.kv_cache_bytes = blocks * kBlockTokens * token;
-    if (next.options.kv_cache_bytes <= base.kv_cache_bytes) return;
+    if (next.options.kv_cache_bytes == base.kv_cache_bytes) return;
     next.changes.push_back(fmt::format("--kv-cache-memory-bytes {}", next.options.kv_cache_bytes));
     next.cost += 900;
     more.push_back(std::move(next));

@@ -159,6 +159,16 @@ TEST(MemoryPlanTest, AHostThatHasRoomIsToldHowMuchCacheToAskFor) {
       << MisfitText(short_of);
 }
 
+TEST(MemoryPlanTest, ACacheThatLeavesNoRoomForWeightsIsToldASmallerOne) {
+  PlanOptions options = OnHost(64);
+  options.kv_cache_bytes = static_cast<int64_t>(60 * kGib);
+  const MemoryPlan plan = Plan(Known("DeepSeek-V2-Lite"), options);
+  ASSERT_LT(plan.stages[0].kv_bytes, 0);
+  const std::string text = MisfitText(plan);
+  EXPECT_NE(text.find("It fits with --kv-cache-memory-bytes 5096079360"), std::string::npos)
+      << text;
+}
+
 TEST(MemoryPlanTest, AsLongAsFitsIsALengthOfThePlan) {
   PlanOptions options = OnHost(64);
   options.kv_cache_bytes = static_cast<int64_t>(kGib);

@@ -159,6 +159,7 @@ Status CheckpointSource::Read(const SourceTensor& tensor, int64_t row, TensorVie
   for (size_t i = 0; i < parts.size(); ++i) {
     if (!matrix.forms[i].optional) BT_RETURN_IF_ERROR(ReadPart(matrix, i, row, rows, parts[i]));
   }
+  BT_RETURN_IF_ERROR(CheckNumbers(matrix, row, rows, parts[1]));
   DecodeRows(stored.form, stored.shape, parts, row, rows, out.as<float>());
   return {};
 }
@@ -200,8 +201,10 @@ void CheckpointSource::AddRanges(const SourceTensor& tensor,
     return;
   }
   for (size_t i = 0; i < matrix.parts.size(); ++i) {
-    // What is not needed for every piece is read for the first one alone.
-    if (!matrix.parts[i] || (row > 0 && matrix.forms[i].matrix_rows == 0)) continue;
+    // scale_bias is for kernels of others. What does not lie along rows is brought with the first
+    // piece; later ones find it in the page cache.
+    if (!matrix.parts[i] || matrix.forms[i].parameter == "scale_bias") continue;
+    if (row > 0 && matrix.forms[i].matrix_rows == 0) continue;
     out.push_back(PartRange(matrix, i, row, rows));
   }
 }
@@ -217,6 +220,20 @@ Status CheckpointSource::CheckZeros(const Matrix& matrix,
   if (std::all_of(offsets, offsets + rows, [](float offset) { return offset == 0; })) return {};
   return InvalidArgument(fmt::format("{}: {} is not zero: weights with an offset are not known",
                                      checkpoint_.description(), matrix.parts[part]->name));
+}
+
+Status CheckpointSource::CheckNumbers(const Matrix& matrix,
+                                      int64_t row,
+                                      int64_t rows,
+                                      const std::vector<char>& scales) const {
+  const WeightForm form = matrix.stored.form;
+  if (form == WeightForm::kInt8 || form == WeightForm::kInt4) {
+    BT_RETURN_IF_ERROR(CheckZeros(matrix, 2, row, rows));
+  }
+  const DType type = form == WeightForm::kInt4Group ? DType::kBf16 : DType::kF32;
+  if (AllScalesFinite(scales, type)) return {};
+  return InvalidArgument(fmt::format("{}: {} holds a value that is not finite",
+                                     checkpoint_.description(), matrix.parts[1]->name));
 }
 
 Result<StoredMatrix> CheckpointSource::StoredAs(const SourceTensor& tensor) const {
@@ -251,9 +268,6 @@ Status CheckpointSource::ReadStored(const SourceTensor& tensor,
   BT_RETURN_IF_ERROR(ReadPart(matrix, 0, row, rows, out.values));
   BT_RETURN_IF_ERROR(ReadPart(matrix, 1, row, rows, out.scales));
   out.bias.clear();
-  if (stored.form == WeightForm::kInt8 || stored.form == WeightForm::kInt4) {
-    BT_RETURN_IF_ERROR(CheckZeros(matrix, 2, row, rows));
-  }
   if (stored.form == WeightForm::kInt8Static) {
     out.scales = ProductScales(out.scales, stored.shape.outputs, row, rows);
     out.bias.resize(static_cast<size_t>(rows));
@@ -261,10 +275,7 @@ Status CheckpointSource::ReadStored(const SourceTensor& tensor,
     BT_RETURN_IF_ERROR(checkpoint_.ReadBytes(*matrix.parts[4], offset, out.bias.data(),
                                              out.bias.size() * sizeof(int32_t)));
   }
-  const DType scale_type = stored.form == WeightForm::kInt4Group ? DType::kBf16 : DType::kF32;
-  if (AllScalesFinite(out.scales, scale_type)) return {};
-  return InvalidArgument(fmt::format("{}: {} holds a value that is not finite",
-                                     checkpoint_.description(), matrix.parts[1]->name));
+  return CheckNumbers(matrix, row, rows, out.scales);
 }
 
 }  // namespace baltoro

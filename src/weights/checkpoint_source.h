@@ -60,6 +60,12 @@ class CheckpointSource final : public WeightSource {
   // With the first rows, so that thousands of small reads need not come before all others.
   Status CheckStatedShape(const Matrix& matrix) const;
   Status CheckZeros(const Matrix& matrix, size_t part, int64_t row, int64_t rows) const;
+  // What no read of a matrix may bring, stored or decoded: weights with an offset, and scales (the
+  // bytes of the second part) that are not finite.
+  Status CheckNumbers(const Matrix& matrix,
+                      int64_t row,
+                      int64_t rows,
+                      const std::vector<char>& scales) const;
   const Matrix& MatrixOf(const SourceTensor& tensor) const;
   Status ProblemOf(const Matrix& matrix) const;
   // A problem with the file and the matrix it is in.

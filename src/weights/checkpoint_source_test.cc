@@ -64,12 +64,23 @@ class CheckpointSourceTest : public ::testing::Test {
     StoredBytes bytes;
     return source->ReadStored(*tensor, 0, 32, bytes).message();
   }
+  // Of reading the first rows as the numbers that they stand for.
+  std::string ProblemDecoded(const std::string& module) {
+    auto source = CheckpointSource::Open(dir_.path()).value();
+    const auto tensor = source->Find(module + ".weight", {});
+    std::vector<float> rows(static_cast<size_t>(32 * tensor->shape[1]));
+    return source->Read(*tensor, 0, TensorView(rows.data(), DType::kF32, {32, tensor->shape[1]}))
+        .message();
+  }
 
   test::TempDir dir_;
 };
 
 TEST_F(CheckpointSourceTest, WhatOthersWroteHasNoProblem) {
-  for (const std::string& module : {kStatic, kExpert, kDense}) EXPECT_EQ(Problem(module), "");
+  for (const std::string& module : {kStatic, kExpert, kDense}) {
+    EXPECT_EQ(Problem(module), "");
+    EXPECT_EQ(ProblemDecoded(module), "");
+  }
 }
 
 TEST_F(CheckpointSourceTest, RowsAreReadWithTheirScalesAndBiases) {
@@ -89,6 +100,7 @@ TEST_F(CheckpointSourceTest, WeightsWithAnOffsetAreRefused) {
   Patch(kDense + ".weight_offset", -1.0f);
   EXPECT_THAT(Problem(kExpert), HasSubstr(kExpert + ".weight_offset is not zero"));
   EXPECT_THAT(Problem(kDense), HasSubstr(kDense + ".weight_offset is not zero"));
+  EXPECT_THAT(ProblemDecoded(kDense), HasSubstr(kDense + ".weight_offset is not zero"));
 }
 
 TEST_F(CheckpointSourceTest, ScalesThatAreNotFiniteAreRefused) {
@@ -96,6 +108,7 @@ TEST_F(CheckpointSourceTest, ScalesThatAreNotFiniteAreRefused) {
   Patch(kStatic + ".deq_scale", std::numeric_limits<float>::quiet_NaN());
   EXPECT_THAT(Problem(kExpert), HasSubstr(kExpert + ".weight_scale holds a value that is not"));
   EXPECT_THAT(Problem(kStatic), HasSubstr(kStatic + ".deq_scale holds a value that is not finite"));
+  EXPECT_THAT(ProblemDecoded(kExpert), HasSubstr(kExpert + ".weight_scale holds a value that is"));
 }
 
 TEST_F(CheckpointSourceTest, ConstantsOfActivationsMustBeNumbers) {
