@@ -1,16 +1,14 @@
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdio>
 #include <vector>
 
 #include "base/check.h"
-#include "base/log.h"
 #include "device/buffer.h"
 
 namespace baltoro {
 namespace {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 256;
 constexpr size_t kChunkMin = size_t{1} << 20;
 
 }  // namespace
@@ -39,11 +37,11 @@ void* Arena::Allocate(size_t bytes) {
   if (list.current == list.chunks.size()) {
     // Doubling keeps the number of chunks, and so the waste at their ends, small.
     const size_t want = std::max({rounded, kChunkMin, reserved_});
-    Result<Buffer> chunk = Buffer::Create(want, "scratch memory");
-    if (!chunk.ok() && want > rounded) chunk = Buffer::Create(rounded, "scratch memory");
+    Result<Buffer> chunk = Buffer::Create(want, "scratch memory", *memory_);
+    if (!chunk.ok() && want > rounded) chunk = Buffer::Create(rounded, "scratch memory", *memory_);
     if (!chunk.ok()) {
-      BT_LOG(Error, "{} ({} bytes asked for, {} held already)", chunk.status().message(), bytes,
-             reserved_);
+      std::fprintf(stderr, "%s (%zu bytes asked for, %zu held already)\n",
+                   chunk.status().message().c_str(), bytes, reserved_);
       BT_CHECK(chunk.ok());
     }
     reserved_ += chunk.value().bytes();

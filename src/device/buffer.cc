@@ -1,6 +1,5 @@
 #include "device/buffer.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -43,12 +42,27 @@ size_t ControlGroupRoom() {
   return room;
 }
 
-}  // namespace
+class HostPages final : public Memory {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  Result<void*> Allocate(size_t bytes, const std::string& what) const override;
+  void Free(void* data, size_t bytes) const override { munmap(data, bytes); }
+  Status CopyIn(void* to, const void* host, size_t bytes) const override {
+    std::memcpy(to, host, bytes);
+    return {};
+  }
+  Status CopyOut(void* host, const void* from, size_t bytes) const override {
+    std::memcpy(host, from, bytes);
+    return {};
+  }
+  Status Clear(void* data, size_t bytes) const override {
+    std::memset(data, 0, bytes);
+    return {};
+  }
+  size_t Available() const override { return AvailableHostMemory(); }
+};
 
-// Mapped pages arrive zeroed and are taken only when touched, so that a large cache costs nothing
-// until it is used, and threads that fill their own part place it on their own memory node.
-Result<Buffer> Buffer::Create(size_t bytes, const std::string& what) {
-  if (bytes == 0) return Buffer();
+Result<void*> HostPages::Allocate(size_t bytes, const std::string& what) const {
   const bool large = bytes >= kHugePage;
   const size_t extra = large ? kHugePage : 0;  // room to start on a huge page
   void* mapped = MAP_FAILED;
@@ -57,9 +71,10 @@ Result<Buffer> Buffer::Create(size_t bytes, const std::string& what) {
         mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   if (mapped == MAP_FAILED) {
-    return Status(Code::kResourceExhausted,
-                  fmt::format("{}: cannot allocate {} bytes: {}; {} bytes are available", what,
-                              bytes, std::strerror(errno), AvailableHostMemory()));
+    return Status(Code::kResourceExhausted, what + ": cannot allocate " + std::to_string(bytes) +
+                                                " bytes: " + std::strerror(errno) + "; " +
+                                                std::to_string(AvailableHostMemory()) +
+                                                " bytes are available");
   }
   auto* begin = static_cast<char*>(mapped);
   if (large) {
@@ -75,11 +90,24 @@ Result<Buffer> Buffer::Create(size_t bytes, const std::string& what) {
     begin += skip;
     (void)madvise(begin, bytes, MADV_HUGEPAGE);  // a wish; small pages do as well
   }
-  return Buffer(begin, bytes);
+  return static_cast<void*>(begin);
+}
+
+}  // namespace
+
+const Memory& HostMemory() {
+  static const HostPages memory;
+  return memory;
+}
+
+Result<Buffer> Buffer::Create(size_t bytes, const std::string& what, const Memory& memory) {
+  if (bytes == 0) return Buffer();
+  BT_ASSIGN_OR_RETURN(void* const data, memory.Allocate(bytes, what));
+  return Buffer(data, bytes, memory);
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (data_ != nullptr) memory_->Free(data_, bytes_);
 }
 
 size_t AvailableHostMemory() {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Memory as owned objects. Host memory today; a device kind is a field, not another class.
+// Memory as owned objects.
 
 #include <cstddef>
 #include <memory>
@@ -8,23 +8,27 @@
 #include <utility>
 
 #include "base/status.h"
+#include "device/memory.h"
 
 namespace baltoro {
 
-enum class DeviceKind { kCpu, kCuda };
-
-// One aligned allocation (64 bytes; transparent huge pages asked for when large). Zeroed.
-// Move-only.
+// One zeroed allocation. Move-only. The memory it came from must outlive it.
 class Buffer {
  public:
   Buffer() = default;
-  // `what` names the allocation in the error: "KV cache", "weights of layer 3".
-  static Result<Buffer> Create(size_t bytes, const std::string& what);
+  // `what` names the allocation in the error: "KV cache", "weights of layer 3". 0 bytes give an
+  // empty buffer.
+  static Result<Buffer> Create(size_t bytes,
+                               const std::string& what,
+                               const Memory& memory = HostMemory());
   Buffer(Buffer&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        memory_(other.memory_) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(memory_, other.memory_);
     return *this;
   }
   ~Buffer();
@@ -33,20 +37,22 @@ class Buffer {
   size_t bytes() const { return bytes_; }
 
  private:
-  Buffer(void* data, size_t bytes) : data_(data), bytes_(bytes) {}
+  Buffer(void* data, size_t bytes, const Memory& memory)
+      : data_(data), bytes_(bytes), memory_(&memory) {}
   void* data_ = nullptr;
   size_t bytes_ = 0;
+  const Memory* memory_ = nullptr;
 };
 
 // A bump allocator over owned chunks. Reset() takes everything back at once; chunks are kept, so
 // that once a dry run at the largest step has been made, a step allocates nothing. One thread.
 class Arena {
  public:
-  Arena() = default;
+  explicit Arena(const Memory& memory = HostMemory()) : memory_(&memory) {}
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // 64-byte aligned, not zeroed. Never null: running out of memory ends the process with the sizes
+  // 256-byte aligned, not zeroed. Never null: running out of memory ends the process with the sizes
   // named.
   void* Allocate(size_t bytes);
   template <typename T>
@@ -57,11 +63,11 @@ class Arena {
   size_t bytes_reserved() const { return reserved_; }
 
  private:
-  struct Chunk;
   struct List;
   struct ListDeleter {
     void operator()(List* list) const;
   };
+  const Memory* memory_;
   std::unique_ptr<List, ListDeleter> chunks_;
   size_t reserved_ = 0;
 };

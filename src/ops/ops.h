@@ -1,8 +1,8 @@
 #pragma once
 
-// The contract of every operation. `reference/` defines right with plain loops; `cpu/` and, later,
-// `cuda/` are products and are held to it by the same tests. A backend fills an OpsTable;
-// operations are coarse (a whole MLA attention, a whole expert bank) so that each backend may fuse.
+// The contract of every operation. `reference/` defines right with plain loops; `cpu/` and `cuda/`
+// are products and are held to it. A backend fills an OpsTable; operations are coarse (a whole MLA
+// attention, a whole expert bank) so that each backend may fuse.
 //
 // Letters in shapes: T tokens (rows) of the step, H hidden, h heads, R latent (512), P rope (64), N
 // nope (128), V value head (128), I intermediate, E experts, k experts a token.
@@ -14,8 +14,15 @@
 // Shapes are checked once, with BT_CHECK, by the backend; T == 0 is a no-op everywhere. Outputs
 // never alias inputs unless said. Called from one thread; the backend spreads the work over its
 // own.
+//
+// Tensors, matrices and the cache lie in the backend's memory (OpsTable::memory); spans are read
+// from host memory, before the call returns. A GPU's operations are queued in the order of the
+// calls: only `upload`, `plan_attention`, `sample` and `wait` touch the host, the others can be
+// recorded in a graph. There the way a sum is cut, and so its last bits, may depend on T.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -120,14 +127,26 @@ struct AttentionSequence {
                           // positions <= its own
 };
 
+// What a step's attention is cut up by, the same for every layer.
+struct AttentionPlanArgs {
+  std::span<const AttentionSequence> sequences;  // query_count 0: padding, skipped
+  int64_t tokens = 0;                            // T
+  KvForm form = KvForm::kBf16;
+  int32_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
+  // Blocks of the longest sequence that room is made for; plans of equal tokens, number of
+  // sequences and blocks_max have their parts at the same places. 0: what the sequences need.
+  int64_t blocks_max = 0;
+};
+
 struct MlaAttentionArgs {
   TensorView out;     // [T, h * V] act
   TensorView q;       // [T, h, N + P] act, the rope part already rotated
   KvLayerView cache;  // the keys of this step's tokens are already written
   std::span<const AttentionSequence> sequences;
-  PackedMatrix kv_b;  // [h * (N + V), R]: per head N key rows, then V value rows
-  PackedMatrix uk_t;  // h matrices [R, N]: the key rows transposed, for the absorbed form
-  float scale = 0;    // softmax scale with the squared yarn mscale
+  const void* plan = nullptr;  // of plan_attention for these sequences
+  PackedMatrix kv_b;           // [h * (N + V), R]: per head N key rows, then V value rows
+  PackedMatrix uk_t;           // h matrices [R, N]: the key rows transposed, for the absorbed form
+  float scale = 0;             // softmax scale with the squared yarn mscale
   int32_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
   TensorView lse;  // optional [T, h] f32: log of the softmax sum, scale included; -inf and a zero
                    // row if no key is seen
@@ -205,49 +224,89 @@ class ThreadPool;
 
 struct OpContext {
   ThreadPool* pool = nullptr;  // null: this thread only
-  Arena* scratch = nullptr;    // reset by the caller between steps
+  Arena* scratch = nullptr;    // of the backend's memory; reset by the caller between operations
+  // Of pinned host memory, through which data travels; reset by the caller between steps, after a
+  // wait. GPUs alone.
+  Arena* staging = nullptr;
+  void* stream = nullptr;  // of a GPU: cudaStream_t
+};
+
+// Operations recorded to be run again with one call.
+class OpGraph {
+ public:
+  virtual ~OpGraph() = default;
+  virtual void Launch(const OpContext&) const = 0;
 };
 
 struct OpsTable {
   const char* name = "";
   DType act = DType::kBf16;
+  const Memory* memory = &HostMemory();
+  const Memory* staging = nullptr;  // of OpContext::staging; null: none is needed
+  void* stream = nullptr;           // for OpContext::stream
 
   // Bytes of one packed matrix [n, k] kept in a form.
-  int64_t (*packed_bytes)(WeightForm form, int64_t n, int64_t k);
+  int64_t (*packed_bytes)(WeightForm form, int64_t n, int64_t k) = nullptr;
   // Packs rows [row_begin, row_begin + src.rows) of a matrix [n, k] kept as `form` into `dst`.
-  // src.form is `form`; into a plain form any plain form goes. Different row ranges may be packed
+  // `dst` is host memory, copied to the backend's as it is. src.form is `form`; into a plain form
+  // any plain form goes. Different row ranges may be packed
   // by different threads if they start at multiples of 32.
-  void (*pack_rows)(
-      WeightForm form, void* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src);
+  void (*pack_rows)(WeightForm form,
+                    void* dst,
+                    int64_t n,
+                    int64_t k,
+                    int64_t row_begin,
+                    const StoredRows& src) = nullptr;
+
+  // Brings host memory to where operations read it: into `arena`, whose memory is the backend's. On
+  // the CPU that is where it lies already, and `host` is given back.
+  const void* (*upload)(const OpContext&, Arena& arena, const void* host, size_t bytes) = nullptr;
+  // Waits for all that was queued. An error means that nothing can be computed any more.
+  Status (*wait)(const OpContext&) = nullptr;
+  // Records what `record` queues, without running it. Null where there are no graphs.
+  std::unique_ptr<OpGraph> (*capture)(const OpContext&,
+                                      const std::function<void()>& record) = nullptr;
 
   // out[t] = table[ids[t]].  out [T, H] f32; table [vocab, H] bf16 or f32, row-major; ids [T] i32.
-  void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids);
+  void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids) = nullptr;
+  // out[i] = x[rows[i]].  x [T, D], out [N, D] f32; rows [N] i32.
+  void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
+  // out[rows[i]] = x[i].  x [N, D], out [T, D] f32; rows [N] i32, all different.
+  void (*scatter_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
+  // Zeros.  x contiguous.
+  void (*clear)(const OpContext&, TensorView x) = nullptr;
   // out[t, d] = x[t, d] * rsqrt(mean_d(x^2) + eps) * weight[d].  x [T, D] f32 or act, rows may be
   // strided; out [T, D] act or f32, rows may be strided, may alias x; weight [D] f32.
-  void (*rms_norm)(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps);
+  void (*rms_norm)(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps) =
+      nullptr;
   // residual += delta; out = rms_norm(residual).  residual, delta [T, D] f32.
   void (*add_rms_norm)(const OpContext&,
                        TensorView out,
                        TensorView residual,
                        TensorView delta,
                        TensorView weight,
-                       float eps);
+                       float eps) = nullptr;
   // out[t, :] = x[t, :] * W^T.  x [T, k] act, rows may be strided; out [T, n] f32 or act, rows may
   // be strided.
-  void (*linear)(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w);
+  void (*linear)(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w) = nullptr;
   // In place on x [T, heads, P] (act or f32, the two outer strides free): pair j of row t by angle
   // positions[t] * inv_j.
-  void (*rope)(const OpContext&, TensorView x, TensorView positions, const RopeTable& table);
+  void (*rope)(const OpContext&,
+               TensorView x,
+               TensorView positions,
+               const RopeTable& table) = nullptr;
   // cache[slots[t]] = latent[t] || rope[t], in the form of the cache.  latent [T, R], rope [T, P]
   // act, rows may be strided; slots [T] i64, block * 64 + offset.
   void (*kv_write)(const OpContext&,
                    const KvLayerView& cache,
                    TensorView latent,
                    TensorView rope,
-                   TensorView slots);
-  void (*mla_attention)(const OpContext&, const MlaAttentionArgs&);
+                   TensorView slots) = nullptr;
+  // What mla_attention of this step needs beside tensors, in `arena`; null if nothing.
+  const void* (*plan_attention)(const OpContext&, Arena& arena, const AttentionPlanArgs&) = nullptr;
+  void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
-  void (*swiglu)(const OpContext&, TensorView out, TensorView x);
+  void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]
   // f32, best first.
   void (*route)(const OpContext&,
@@ -255,13 +314,13 @@ struct OpsTable {
                 TensorView weights,
                 TensorView logits,
                 TensorView bias,
-                const RouterParams&);
-  void (*expert_bank)(const OpContext&, const ExpertBankArgs&);
+                const RouterParams&) = nullptr;
+  void (*expert_bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
   // logits [rows, vocab] f32 is scratch: its rows may be overwritten.
   void (*sample)(const OpContext&,
                  TensorView logits,
                  std::span<const SampleRow> rows,
-                 std::span<SampleResult> results);
+                 std::span<SampleResult> results) = nullptr;
 };
 
 // The definition of right: f32 activations, weights as stored, one thread, no SIMD.

@@ -1,7 +1,5 @@
 #include "tensor/kv_form.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cfloat>
 
@@ -32,10 +30,9 @@ Result<KvForm> ParseKvForm(const std::string& value, DType act) {
   if (value == "bfloat16") return KvForm::kBf16;
   if (value == "fp8" || value == "fp8_e4m3") return KvForm::kFp8;
   if (value == "fp8_ds_mla") return KvForm::kFp8Groups;
-  return InvalidArgument(
-      fmt::format("--kv-cache-dtype {} is not available: there are auto, "
-                  "bfloat16, fp8 (the same as fp8_e4m3) and fp8_ds_mla",
-                  value));
+  return InvalidArgument("--kv-cache-dtype " + value +
+                         " is not available: there are auto, bfloat16, fp8 (the same as fp8_e4m3) "
+                         "and fp8_ds_mla");
 }
 
 }  // namespace baltoro

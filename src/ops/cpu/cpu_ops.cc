@@ -1,6 +1,7 @@
 #include "ops/cpu/cpu_ops.h"
 
 #include "base/check.h"
+#include "ops/host_memory_ops.h"
 
 namespace baltoro {
 namespace cpu {
@@ -9,6 +10,7 @@ namespace {
 
 OpsTable MakeTable(const char* name, DType act) {
   OpsTable table;
+  SetHostMemoryOps(table);
   table.name = name;
   table.act = act;
   table.packed_bytes = PackedBytes;

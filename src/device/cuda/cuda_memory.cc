@@ -1,0 +1,94 @@
+#include "device/cuda/cuda_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "device/buffer.h"
+#include "device/cuda/cuda_status.h"
+
+namespace baltoro {
+namespace {
+
+Status Failed(cudaError_t error, const char* call, size_t bytes, const std::string& what) {
+  cudaGetLastError();  // an allocation that failed is no error of the next launch
+  return CudaStatus(error,
+                    std::string(call) + " of " + std::to_string(bytes) + " bytes for " + what);
+}
+
+class DeviceMemory final : public Memory {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  Result<void*> Allocate(size_t bytes, const std::string& what) const override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, bytes);
+    if (error != cudaSuccess) return Failed(error, "cudaMalloc", bytes, what);
+    BT_RETURN_IF_ERROR(Clear(data, bytes));
+    return data;
+  }
+  // At process end the driver may be gone already; there is nobody to tell.
+  void Free(void* data, size_t) const override { static_cast<void>(cudaFree(data)); }
+  Status CopyIn(void* to, const void* host, size_t bytes) const override {
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
+    // From pageable memory the call may return before the last bytes have arrived.
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    return {};
+  }
+  Status CopyOut(void* host, const void* from, size_t bytes) const override {
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));
+    return {};
+  }
+  Status Clear(void* data, size_t bytes) const override {
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_CUDA_RETURN_IF_ERROR(cudaMemset(data, 0, bytes));
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    return {};
+  }
+  size_t Available() const override {
+    size_t available = 0, total = 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess) return 0;
+    return available;
+  }
+};
+
+class PinnedPages final : public Memory {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  Result<void*> Allocate(size_t bytes, const std::string& what) const override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocHost(&data, bytes);
+    if (error != cudaSuccess) return Failed(error, "cudaMallocHost", bytes, what);
+    std::memset(data, 0, bytes);
+    return data;
+  }
+  void Free(void* data, size_t) const override { static_cast<void>(cudaFreeHost(data)); }
+  Status CopyIn(void* to, const void* host, size_t bytes) const override {
+    std::memcpy(to, host, bytes);
+    return {};
+  }
+  Status CopyOut(void* host, const void* from, size_t bytes) const override {
+    std::memcpy(host, from, bytes);
+    return {};
+  }
+  Status Clear(void* data, size_t bytes) const override {
+    std::memset(data, 0, bytes);
+    return {};
+  }
+  size_t Available() const override { return AvailableHostMemory(); }
+};
+
+}  // namespace
+
+const Memory& CudaMemory() {
+  static const DeviceMemory memory;
+  return memory;
+}
+
+const Memory& PinnedMemory() {
+  static const PinnedPages memory;
+  return memory;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,57 @@
+#include <cstring>
+#include <utility>
+
+#include "device/cuda/cuda_status.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace baltoro::cuda {
+namespace {
+
+class Graph final : public OpGraph {
+ public:
+  explicit Graph(cudaGraphExec_t graph) : graph_(graph) {}
+  ~Graph() override { static_cast<void>(cudaGraphExecDestroy(graph_)); }
+  void Launch(const OpContext& ctx) const override {
+    CheckCuda(cudaGraphLaunch(graph_, StreamOf(ctx)), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t graph_;
+};
+
+}  // namespace
+
+const void* Upload(const OpContext& ctx, Arena& arena, const void* host, size_t bytes) {
+  void* to = arena.Allocate(bytes);
+  if (bytes == 0) return to;
+  void* staged = ctx.staging->Allocate(bytes);
+  std::memcpy(staged, host, bytes);
+  CheckCuda(cudaMemcpyAsync(to, staged, bytes, cudaMemcpyHostToDevice, StreamOf(ctx)), "upload");
+  return to;
+}
+
+const void* Download(const OpContext& ctx, const void* device, size_t bytes) {
+  void* staged = ctx.staging->Allocate(bytes);
+  if (bytes == 0) return staged;
+  CheckCuda(cudaMemcpyAsync(staged, device, bytes, cudaMemcpyDeviceToHost, StreamOf(ctx)),
+            "download");
+  return staged;
+}
+
+Status Wait(const OpContext& ctx) {
+  return CudaStatus(cudaStreamSynchronize(StreamOf(ctx)), "a step on the GPU");
+}
+
+std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void()>& record) {
+  CheckCuda(cudaStreamBeginCapture(StreamOf(ctx), cudaStreamCaptureModeThreadLocal),
+            "cudaStreamBeginCapture");
+  record();
+  cudaGraph_t recorded = nullptr;
+  CheckCuda(cudaStreamEndCapture(StreamOf(ctx), &recorded), "cudaStreamEndCapture");
+  cudaGraphExec_t graph = nullptr;
+  CheckCuda(cudaGraphInstantiate(&graph, recorded, 0), "cudaGraphInstantiate");
+  CheckCuda(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  return std::make_unique<Graph>(graph);
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,71 @@
+#include "ops/host_memory_ops.h"
+
+#include <cstring>
+
+#include "base/check.h"
+
+namespace baltoro {
+namespace {
+
+const void* Upload(const OpContext&, Arena&, const void* host, size_t) {
+  return host;
+}
+
+Status Wait(const OpContext&) {
+  return {};
+}
+
+std::unique_ptr<OpGraph> Capture(const OpContext&, const std::function<void()>&) {
+  return nullptr;
+}
+
+const void* PlanAttention(const OpContext&, Arena&, const AttentionPlanArgs&) {
+  return nullptr;
+}
+
+void CheckRows(const TensorView& all, const TensorView& some, const TensorView& rows) {
+  BT_CHECK(all.rank == 2 && some.rank == 2 && rows.rank == 1);
+  BT_CHECK(all.dtype == DType::kF32 && some.dtype == DType::kF32 && rows.dtype == DType::kI32);
+  BT_CHECK(all.dim(1) == some.dim(1) && some.dim(0) == rows.dim(0));
+}
+
+int64_t RowAt(const TensorView& rows, int64_t i, int64_t limit) {
+  const int32_t row = rows.as<const int32_t>()[i];
+  BT_CHECK(row >= 0 && row < limit);
+  return row;
+}
+
+void GatherRows(const OpContext&, TensorView out, TensorView x, TensorView rows) {
+  CheckRows(x, out, rows);
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    std::memcpy(out.row<float>(i), x.row<const float>(RowAt(rows, i, x.dim(0))),
+                static_cast<size_t>(x.dim(1)) * sizeof(float));
+  }
+}
+
+void ScatterRows(const OpContext&, TensorView out, TensorView x, TensorView rows) {
+  CheckRows(out, x, rows);
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    std::memcpy(out.row<float>(RowAt(rows, i, out.dim(0))), x.row<const float>(i),
+                static_cast<size_t>(x.dim(1)) * sizeof(float));
+  }
+}
+
+void Clear(const OpContext&, TensorView x) {
+  std::memset(x.data, 0, static_cast<size_t>(x.num_elements() * SizeOf(x.dtype)));
+}
+
+}  // namespace
+
+void SetHostMemoryOps(OpsTable& table) {
+  table.memory = &HostMemory();
+  table.upload = Upload;
+  table.wait = Wait;
+  table.capture = Capture;
+  table.gather_rows = GatherRows;
+  table.scatter_rows = ScatterRows;
+  table.clear = Clear;
+  table.plan_attention = PlanAttention;
+}
+
+}  // namespace baltoro
