@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <unordered_set>
 #include <utility>
 
 #include "base/json.h"
+#include "server/route_path.h"
 
 namespace baltoro {
 namespace {
@@ -20,13 +22,24 @@ struct Page {
   std::string after;
 };
 
+// A name or a value of a query, in which a space may be written as '+'.
+std::optional<std::string> DecodeField(std::string_view written) {
+  std::string spaced(written);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  return PercentDecode(spaced);
+}
+
 std::optional<ApiError> ReadPage(std::string_view query, Page& out) {
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(query.size(), pair.size() + 1));
     const size_t equals = std::min(pair.find('='), pair.size());
-    const std::string_view name = pair.substr(0, equals);
-    const std::string_view value = pair.substr(std::min(pair.size(), equals + 1));
+    const auto decoded_name = DecodeField(pair.substr(0, equals));
+    const auto decoded_value = DecodeField(pair.substr(std::min(pair.size(), equals + 1)));
+    if (!decoded_name || !decoded_value) {
+      return BadRequest("query", "query: a % is not followed by two hexadecimal digits");
+    }
+    const std::string &name = *decoded_name, &value = *decoded_value;
     if (name == "limit") {
       const auto [end, error] =
           std::from_chars(value.data(), value.data() + value.size(), out.limit);
@@ -48,10 +61,21 @@ std::optional<ApiError> ReadPage(std::string_view query, Page& out) {
   return std::nullopt;
 }
 
-void Complete(Json& item, const std::string& response_id, size_t place) {
-  if (!item.contains("id") || !item["id"].is_string()) {
-    item["id"] = fmt::format("{}_input_{}", response_id, place);
+// An item keeps its id unless an earlier one has it, so that `after` names one place.
+void GiveId(Json& item,
+            const std::string& response_id,
+            size_t place,
+            std::unordered_set<std::string>& taken) {
+  const std::string own = response_id + "_input_";
+  const auto found = item.find("id");
+  if (found != item.end() && found->is_string()) {
+    const auto& id = found->get_ref<const std::string&>();
+    if (!id.empty() && !id.starts_with(own) && taken.insert(id).second) return;
   }
+  item["id"] = fmt::format("{}{}", own, place);
+}
+
+void Complete(Json& item) {
   const std::string type = item.value("type", Json("message")) == "message" ? "message" : "";
   if (type.empty()) return;
   item["type"] = type;
@@ -72,8 +96,11 @@ std::optional<ApiError> InputItemsPage(const std::string& response_id,
   Result<Json> parsed = ParseJson(stored.items);
   if (!parsed.ok()) return BadRequest("id", "the conversation has grown too large to be listed");
   std::vector<Json> items;
+  std::unordered_set<std::string> taken;
   for (size_t i = 0; i < std::min(stored.input_items, parsed.value().size()); ++i) {
-    Complete(items.emplace_back(std::move(parsed.value()[i])), response_id, i);
+    Json& item = items.emplace_back(std::move(parsed.value()[i]));
+    GiveId(item, response_id, i, taken);
+    Complete(item);
   }
   if (!page.ascending) std::reverse(items.begin(), items.end());
   size_t first = 0;

@@ -12,8 +12,8 @@
 namespace baltoro {
 
 // `query`: limit (1 to 100, else 20), order (asc or desc, which is the rule), after (the id of the
-// last item of the page before). Items without an id have one made of the answer's and their place,
-// and texts of messages are lists of parts.
+// last item of the page before), percent-encoded. Items without an id, or with that of an earlier
+// one, have one made of the answer's and their place, and texts of messages are lists of parts.
 std::optional<ApiError> InputItemsPage(const std::string& response_id,
                                        const StoredResponse& stored,
                                        std::string_view query,

@@ -1,5 +1,6 @@
 // /v1/responses over real sockets and a scripted engine, and the store behind it.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <random>
@@ -303,6 +304,32 @@ TEST_F(ResponsesTest, InputItemsAreListedPageByPage) {
   EXPECT_EQ(Get(path + "?order=up").error()["param"], "order");
   EXPECT_EQ(Get(path + "?after=x").error()["param"], "after");
   EXPECT_EQ(Get("/v1/responses/none/input_items").status, 404);
+}
+
+TEST_F(ResponsesTest, PagesOfItemsThatShareAnIdComeToAnEnd) {
+  Start(Says("Hm.</think>I am Bo."));
+  Json input = Json::array();
+  for (const char* id : {"a b", "twin", "twin", "", "twin", "a+b"}) {
+    input.push_back({{"type", "message"}, {"role", "user"}, {"content", "Who?"}, {"id", id}});
+  }
+  const std::string id = Ask({{"input", input}}).json()["id"];
+  const std::string path = "/v1/responses/" + id + "/input_items?order=asc&limit=1";
+  std::vector<std::string> seen;
+  std::string after;
+  for (bool more = true; more && seen.size() < 10;) {
+    const Json page = Get(path + after).json();
+    seen.push_back(page["last_id"]);
+    more = page["has_more"];
+    std::string written;
+    for (const unsigned char c : seen.back()) written += fmt::format("%{:02x}", c);
+    after = "&after=" + written;
+  }
+  EXPECT_THAT(seen, ::testing::ElementsAre("a b", "twin", id + "_input_2", id + "_input_3",
+                                           id + "_input_4", "a+b"));
+  EXPECT_EQ(Get(path + "&after=a+b").json()["first_id"], "twin");
+  EXPECT_EQ(Get(path + "&after=a%2Bb").json()["data"].size(), 0u);
+  EXPECT_EQ(Get(path + "&include%5B%5D=x").error()["param"], "include[]");
+  EXPECT_EQ(Get(path + "&after=%4").error()["param"], "query");
 }
 
 TEST_F(ResponsesTest, AStoredAnswerBelongsToItsKey) {

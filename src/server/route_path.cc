@@ -1,7 +1,5 @@
 #include "server/route_path.h"
 
-#include <optional>
-
 namespace baltoro {
 namespace {
 
@@ -34,7 +32,10 @@ bool PathMatches(std::string_view pattern, std::string_view path) {
 }
 
 std::string PathArgument(std::string_view pattern, std::string_view path) {
-  const std::string_view written = Argument(pattern, path).value_or("");
+  return PercentDecode(Argument(pattern, path).value_or("")).value_or("");
+}
+
+std::optional<std::string> PercentDecode(std::string_view written) {
   std::string out;
   for (size_t i = 0; i < written.size(); ++i) {
     if (written[i] != '%') {
@@ -43,7 +44,7 @@ std::string PathArgument(std::string_view pattern, std::string_view path) {
     }
     const int high = i + 3 <= written.size() ? HexDigit(written[i + 1]) : -1;
     const int low = i + 3 <= written.size() ? HexDigit(written[i + 2]) : -1;
-    if (high < 0 || low < 0) return "";
+    if (high < 0 || low < 0) return std::nullopt;
     out.push_back(static_cast<char>(high * 16 + low));
     i += 2;
   }

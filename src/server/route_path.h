@@ -3,6 +3,7 @@
 // Paths with an argument: "/v1/responses/{id}/cancel". The argument is not empty; where it comes
 // last it may hold slashes (names of models do).
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,5 +12,8 @@ namespace baltoro {
 bool PathMatches(std::string_view pattern, std::string_view path);
 // The argument of a path that matches, percent-decoded. Empty where it is not well written.
 std::string PathArgument(std::string_view pattern, std::string_view path);
+
+// "a%20b" -> "a b"; nothing where a '%' is not followed by two hexadecimal digits.
+std::optional<std::string> PercentDecode(std::string_view written);
 
 }  // namespace baltoro
