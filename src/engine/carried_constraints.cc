@@ -14,7 +14,7 @@ Result<CarriedConstraints::Use> CarriedConstraints::Take(const SharedBytes& cons
       used_.splice(used_.end(), idle_, place);
       used_bytes_ += size;
     }
-    return Use{.name = place->name, .is_new = false, .dropped = {}};
+    return Use{.name = place->name, .is_new = false, .dropped = std::exchange(dropped_, {})};
   }
   if (size > bytes_max_) {
     return InvalidArgument(fmt::format("the output format takes {} bytes; at most {} are supported",
@@ -25,15 +25,8 @@ Result<CarriedConstraints::Use> CarriedConstraints::Take(const SharedBytes& cons
         Code::kResourceExhausted,
         fmt::format("the queue is full: output formats of {} MiB are in use", used_bytes_ >> 20));
   }
-  Use use{.name = ++last_name_, .is_new = true, .dropped = {}};
-  while (!idle_.empty() && (bytes_ + size > bytes_max_ || idle_.size() > kIdleMax)) {
-    const Entry& oldest = idle_.front();
-    use.dropped.push_back(oldest.name);
-    bytes_ -= static_cast<int64_t>(oldest.constraint.size());
-    by_name_.erase(oldest.name);
-    by_bytes_.erase(oldest.constraint);
-    idle_.pop_front();
-  }
+  while (!idle_.empty() && bytes_ + size > bytes_max_) DropOldestIdle();
+  Use use{.name = ++last_name_, .is_new = true, .dropped = std::exchange(dropped_, {})};
   used_.push_back({.constraint = constraint, .name = use.name, .users = 1});
   const Place place = std::prev(used_.end());
   by_bytes_.emplace(constraint, place);
@@ -50,6 +43,16 @@ void CarriedConstraints::Release(uint64_t name) {
   if (--place->users > 0) return;
   used_bytes_ -= static_cast<int64_t>(place->constraint.size());
   idle_.splice(idle_.end(), used_, place);
+  if (idle_.size() > kIdleMax) DropOldestIdle();
+}
+
+void CarriedConstraints::DropOldestIdle() {
+  const Entry& oldest = idle_.front();
+  dropped_.push_back(oldest.name);
+  bytes_ -= static_cast<int64_t>(oldest.constraint.size());
+  by_name_.erase(oldest.name);
+  by_bytes_.erase(oldest.constraint);
+  idle_.pop_front();
 }
 
 void CarriedConstraints::Clear() {
@@ -57,6 +60,7 @@ void CarriedConstraints::Clear() {
   by_name_.clear();
   used_.clear();
   idle_.clear();
+  dropped_.clear();
   bytes_ = used_bytes_ = 0;
 }
 

@@ -16,7 +16,7 @@ namespace baltoro {
 class CarriedConstraints {
  public:
   static constexpr int64_t kBytesMax = int64_t{60} << 20;  // one of them fits a frame
-  static constexpr size_t kIdleMax = 256;                  // of those that no open request uses
+  static constexpr size_t kIdleMax = 256;                  // held that no open request uses
 
   // What has to be sent before the request.
   struct Use {
@@ -30,11 +30,13 @@ class CarriedConstraints {
   // The constraint is used until it is released once for each Take. kInvalidArgument if it alone is
   // larger than what may be held, kResourceExhausted if it does not fit beside those in use.
   Result<Use> Take(const SharedBytes& constraint);
+  // What then is one too many is dropped; the next Take tells.
   void Release(uint64_t name);
   // The process is gone, and all that it held.
   void Clear();
 
   int64_t num_bytes() const { return bytes_; }
+  size_t num_idle() const { return idle_.size(); }
 
  private:
   struct Entry {
@@ -47,12 +49,15 @@ class CarriedConstraints {
     size_t operator()(const SharedBytes& bytes) const { return bytes.hash(); }
   };
 
+  void DropOldestIdle();
+
   const int64_t bytes_max_;
   std::list<Entry> used_, idle_;  // idle_: the longest idle first
   std::unordered_map<SharedBytes, Place, Hash> by_bytes_;
   std::unordered_map<uint64_t, Place> by_name_;
   uint64_t last_name_ = 0;
   int64_t bytes_ = 0, used_bytes_ = 0;
+  std::vector<uint64_t> dropped_;  // that the process has not been told of
 };
 
 }  // namespace baltoro

@@ -38,14 +38,20 @@ TEST(CarriedConstraintsTest, WhatIsInUseIsNotDroppedAndTheRestIs) {
 
 TEST(CarriedConstraintsTest, IdleOnesAreBoundedInNumber) {
   CarriedConstraints carried;
-  size_t dropped = 0;
-  for (int i = 0; i < 1000; ++i) {
-    const auto use = carried.Take(std::to_string(i));
-    ASSERT_TRUE(use.ok());
-    dropped += use.value().dropped.size();
-    carried.Release(use.value().name);
+  std::vector<uint64_t> names;
+  for (int i = 0; i < 1000; ++i) names.push_back(carried.Take(std::to_string(i)).value().name);
+  for (const uint64_t name : names) {
+    carried.Release(name);
+    ASSERT_LE(carried.num_idle(), CarriedConstraints::kIdleMax);
   }
-  EXPECT_EQ(dropped, 1000 - CarriedConstraints::kIdleMax - 1);
+  EXPECT_EQ(carried.num_idle(), CarriedConstraints::kIdleMax);
+  // The process hears of it with the next one, known or not; only the newest are held.
+  const auto known = carried.Take("999").value();
+  EXPECT_FALSE(known.is_new);
+  names.resize(1000 - CarriedConstraints::kIdleMax);
+  EXPECT_EQ(known.dropped, names);
+  EXPECT_TRUE(carried.Take("0").value().is_new);
+  EXPECT_TRUE(carried.Take("0").value().dropped.empty());
 }
 
 TEST(CarriedConstraintsTest, ANewProcessHoldsNothing) {
