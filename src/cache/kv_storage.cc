@@ -1,17 +1,16 @@
 #include "cache/kv_storage.h"
 
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 
 namespace baltoro {
 
-Result<KvStorage> KvStorage::Create(const KvLayout& layout) {
+Result<KvStorage> KvStorage::Create(const KvLayout& layout, const Memory& memory) {
   BT_CHECK(layout.layers > 0 && layout.num_blocks > 0 && layout.latent > 0);
   BT_ASSIGN_OR_RETURN(Buffer buffer,
-                      Buffer::Create(static_cast<size_t>(layout.bytes()), "KV cache"));
-  return KvStorage(layout, std::move(buffer));
+                      Buffer::Create(static_cast<size_t>(layout.bytes()), "KV cache", memory));
+  return KvStorage(layout, std::move(buffer), memory);
 }
 
 void* KvStorage::layer(int32_t layer) const {
@@ -19,13 +18,14 @@ void* KvStorage::layer(int32_t layer) const {
   return static_cast<char*>(buffer_.data()) + layer * layout_.layer_bytes();
 }
 
-void KvStorage::Clear(BlockId block) {
+Status KvStorage::Clear(BlockId block) {
   const auto at = static_cast<int32_t>(block);
   BT_CHECK(at >= 0 && at < layout_.num_blocks);
   for (int32_t i = 0; i < layout_.layers; ++i) {
-    std::memset(static_cast<char*>(layer(i)) + at * layout_.block_bytes(), 0,
-                static_cast<size_t>(layout_.block_bytes()));
+    BT_RETURN_IF_ERROR(memory_->Clear(static_cast<char*>(layer(i)) + at * layout_.block_bytes(),
+                                      static_cast<size_t>(layout_.block_bytes())));
   }
+  return {};
 }
 
 }  // namespace baltoro

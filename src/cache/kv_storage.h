@@ -25,17 +25,20 @@ struct KvLayout {
 
 class KvStorage {
  public:
-  static Result<KvStorage> Create(const KvLayout& layout);
+  // `memory` must outlive it.
+  static Result<KvStorage> Create(const KvLayout& layout, const Memory& memory = HostMemory());
 
   const KvLayout& layout() const { return layout_; }
   // layout().layer_bytes() of them.
   void* layer(int32_t layer) const;
   // Zeroes the block in every layer.
-  void Clear(BlockId block);
+  Status Clear(BlockId block);
 
  private:
-  KvStorage(const KvLayout& layout, Buffer buffer) : layout_(layout), buffer_(std::move(buffer)) {}
+  KvStorage(const KvLayout& layout, Buffer buffer, const Memory& memory)
+      : layout_(layout), memory_(&memory), buffer_(std::move(buffer)) {}
   KvLayout layout_;
+  const Memory* memory_;
   Buffer buffer_;
 };
 

@@ -114,7 +114,7 @@ TEST(KvStorageTest, LayersDoNotOverlapAndClearZeroesOneBlockOfEach) {
     std::memset(kv.layer(layer), 0x11 * (layer + 1), kv.layout().layer_bytes());
   }
 
-  kv.Clear(BlockId{1});
+  ASSERT_TRUE(kv.Clear(BlockId{1}).ok());
 
   for (int layer = 0; layer < 2; ++layer) {
     const auto* bytes = static_cast<const uint8_t*>(kv.layer(layer));

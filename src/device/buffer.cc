@@ -106,6 +106,13 @@ Result<Buffer> Buffer::Create(size_t bytes, const std::string& what, const Memor
   return Buffer(data, bytes, memory);
 }
 
+Result<Buffer> MoveTo(const Memory& memory, Buffer host, const std::string& what) {
+  if (memory.kind() == DeviceKind::kCpu || host.bytes() == 0) return host;
+  BT_ASSIGN_OR_RETURN(Buffer moved, Buffer::Create(host.bytes(), what, memory));
+  BT_RETURN_IF_ERROR(memory.CopyIn(moved.data(), host.data(), host.bytes()));
+  return moved;
+}
+
 Buffer::~Buffer() {
   if (data_ != nullptr) memory_->Free(data_, bytes_);
 }

@@ -44,6 +44,9 @@ class Buffer {
   const Memory* memory_ = nullptr;
 };
 
+// The bytes of a host buffer in `memory`: the buffer itself, if it lies there already.
+Result<Buffer> MoveTo(const Memory& memory, Buffer host, const std::string& what);
+
 // A bump allocator over owned chunks. Reset() takes everything back at once; chunks are kept, so
 // that once a dry run at the largest step has been made, a step allocates nothing. One thread.
 class Arena {

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/kv_budget.h"
+#include "engine/load_choice.h"
 #include "engine/local_engine.h"
 #include "engine/stand_in.h"
 #include "engine/worker.h"
@@ -18,19 +19,6 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr int kMaskThreadsMax = 8;
-
-Result<LoadFormat> ParseLoadFormat(const std::string& name) {
-  if (name == "auto" || name == "safetensors") return LoadFormat::kSafetensors;
-  if (name == "dummy") return LoadFormat::kDummy;
-  return InvalidArgument(
-      fmt::format("--load-format is {}, expected auto, safetensors or dummy", name));
-}
-
-Result<DType> ParseActivationType(const std::string& name) {
-  if (name == "auto" || name == "bfloat16") return DType::kBf16;
-  if (name == "float32" || name == "float") return DType::kF32;
-  return InvalidArgument(fmt::format("--dtype is {}, expected auto, bfloat16 or float32", name));
-}
 
 // The form of the KV cache and, where a file gives them, its scales.
 struct KvChoice {
@@ -93,7 +81,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
                                          .num_blocks = static_cast<int32_t>(budget.num_blocks),
                                          .latent = static_cast<int32_t>(c.kv_lora),
                                          .rope = static_cast<int32_t>(c.rope_dim),
-                                         .form = kv.form}));
+                                         .form = kv.form},
+                                        *model->ops().memory));
   BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, kv, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
@@ -132,7 +121,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
     return StartStandInEngine(config, std::move(sink), constraints);
   }
   BT_RETURN_IF_ERROR(cpu::CheckProcessor());
-  BT_ASSIGN_OR_RETURN(const LoadFormat format, ParseLoadFormat(config.load_format));
+  BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
   BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
@@ -140,12 +129,13 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, act));
   const OpsTable& ops = CpuOps(act);
   // Before weights are read: what cannot work should not take minutes to say so.
-  BT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<WeightSource> source,
-      OpenWeights(config.model_dir,
-                  {.format = format, .seed = config.seed, .quantization = config.quantization}));
-  BT_ASSIGN_OR_RETURN(const WeightPlan weight_plan, PlanWeights(model_config, *source, ops, {}));
-  const auto weight_bytes = WeightBytes(weight_plan, ops);
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                      OpenWeights(config.model_dir, choice));
+  int64_t weight_bytes = config.weight_bytes;
+  if (weight_bytes == 0) {
+    BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model_config, *source, ops, {}));
+    weight_bytes = WeightBytes(plan, ops);
+  }
   const auto available = static_cast<int64_t>(AvailableHostMemory());
   BT_ASSIGN_OR_RETURN(
       const KvBudget budget,
@@ -167,8 +157,8 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
          pool->threads());
   K2LoadOptions load;
   load.positions_max = budget.max_model_len;
-  load.read_kv_scales =
-      kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure && format != LoadFormat::kDummy;
+  load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&
+                        choice.format != LoadFormat::kDummy;
   load.progress = progress;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
                       K2Model::Load(model_config, *source, ops, pool.get(), load));

@@ -49,6 +49,9 @@ Worker::Worker(const WorkerConfig& config,
       pool_(std::move(pool)),
       model_(std::move(model)),
       kv_(std::move(kv)),
+      arena_(*model_->ops().memory),
+      sample_arena_(*model_->ops().memory),
+      sample_staging_(model_->ops().staging == nullptr ? HostMemory() : *model_->ops().staging),
       slots_(config.max_num_seqs) {
   if (config.constraints != nullptr) {
     masks_ = std::make_unique<StepMasks>(config.constraints, config.max_num_seqs,
@@ -76,7 +79,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
-  BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits"));
+  BT_ASSIGN_OR_RETURN(worker->logits_,
+                      Buffer::Create(bytes, "logits", *worker->model_->ops().memory));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(worker->kv_.layout().form,
@@ -87,7 +91,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
 }
 
 Result<StepResult> Worker::Run(const StepPlan& plan) {
-  Apply(plan);
+  BT_RETURN_IF_ERROR(Apply(plan));
   StepResult result;
   result.step = plan.step;
   result.sequences.resize(plan.sequences.size());
@@ -132,9 +136,9 @@ void Worker::Fail(const PlannedSequence& planned, const std::string& error, Sequ
   one.error = error;
 }
 
-void Worker::Apply(const StepPlan& plan) {
+Status Worker::Apply(const StepPlan& plan) {
   if (masks_ != nullptr) masks_->Apply(plan);
-  for (const BlockId block : plan.cleared) kv_.Clear(block);
+  for (const BlockId block : plan.cleared) BT_RETURN_IF_ERROR(kv_.Clear(block));
   for (const SlotId slot : plan.retired) slots_[static_cast<size_t>(slot)] = {};
   for (const AdmittedSequence& admitted : plan.admitted) {
     Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
@@ -156,6 +160,7 @@ void Worker::Apply(const StepPlan& plan) {
       slot.blocks.push_back(static_cast<int32_t>(block));
     }
   }
+  return {};
 }
 
 void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
@@ -248,10 +253,7 @@ void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& 
     }
   }
   if (rows.empty()) return;
-  std::vector<SampleResult> sampled(rows.size());
-  sample_arena_.Reset();
-  model_->ops().sample({.pool = pool_.get(), .scratch = &sample_arena_}, batch.logits, rows,
-                       sampled);
+  const std::vector<SampleResult> sampled = Sample(batch, rows);
   size_t next = 0;
   for (const Batch::Entry& entry : batch.entries) {
     SequenceResult& one = result.sequences[entry.index];
@@ -261,6 +263,18 @@ void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& 
     }
     if (one.failed) slot_of(plan.sequences[entry.index]).over = true;
   }
+}
+
+std::vector<SampleResult> Worker::Sample(const Batch& batch, const std::vector<SampleRow>& rows) {
+  std::vector<SampleResult> sampled(rows.size());
+  sample_arena_.Reset();
+  sample_staging_.Reset();
+  const OpContext context{.pool = pool_.get(),
+                          .scratch = &sample_arena_,
+                          .staging = &sample_staging_,
+                          .stream = model_->ops().stream};
+  model_->ops().sample(context, batch.logits, rows, sampled);
+  return sampled;
 }
 
 // Row by row: what comes after a draft is sampled only if the draft was right, and knows of it.
@@ -281,10 +295,7 @@ void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& 
       return false;
     });
     if (going.empty()) return;
-    std::vector<SampleResult> sampled(rows.size());
-    sample_arena_.Reset();
-    model_->ops().sample({.pool = pool_.get(), .scratch = &sample_arena_}, batch.logits, rows,
-                         sampled);
+    const std::vector<SampleResult> sampled = Sample(batch, rows);
     std::vector<const Batch::Entry*> accepted;
     for (size_t i = 0; i < going.size(); ++i) {
       const PlannedSequence& planned = plan.sequences[going[i]->index];

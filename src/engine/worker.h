@@ -58,7 +58,7 @@ class Worker final : public Executor {
          std::unique_ptr<ThreadPool> pool,
          std::unique_ptr<K2Model> model,
          KvStorage kv);
-  void Apply(const StepPlan& plan);
+  Status Apply(const StepPlan& plan);
   // Computes sequences [begin, end) of the plan.
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
@@ -70,6 +70,8 @@ class Worker final : public Executor {
   void Undo(const PlannedSequence& planned, SequenceResult& one);
   void Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one);
   SampleRow RowFor(const Slot& slot, int32_t logits_row) const;
+  // Samples the rows, and waits for the results.
+  std::vector<SampleResult> Sample(const Batch& batch, const std::vector<SampleRow>& rows);
   Slot& slot_of(const PlannedSequence& planned) {
     return slots_[static_cast<size_t>(planned.slot)];
   }
@@ -79,9 +81,11 @@ class Worker final : public Executor {
   std::unique_ptr<K2Model> model_;
   KvStorage kv_;
   std::vector<KvLayerView> layers_;
+  // Of the operations' memory.
   Buffer logits_;  // [logits_rows_max, vocab] f32
   Arena arena_;
   Arena sample_arena_;
+  Arena sample_staging_;
   std::vector<Slot> slots_;
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
   double trial_seconds_ = 0;

@@ -20,11 +20,6 @@ namespace {
 // Disks answer faster when several reads are waiting.
 constexpr int kLoadThreadsMin = 4;
 
-template <typename Element>
-TensorView View(std::span<const Element> data, DType type) {
-  return TensorView(const_cast<Element*>(data.data()), type, {static_cast<int64_t>(data.size())});
-}
-
 // [T, width] seen as [T, heads, width / heads].
 TensorView Heads(const TensorView& x, int64_t heads) {
   TensorView view = x;
@@ -57,17 +52,26 @@ void LogUnused(const WeightSource& source, const K2Config& config) {
 // Memory of one step, shared by all layers. T tokens.
 struct K2Model::Activations {
   int64_t tokens = 0;
-  TensorView residual;   // [T, H] f32
-  TensorView delta;      // [T, H] f32: what a sublayer adds to the residual
-  TensorView normed;     // [T, H] act
-  TensorView qkv_a;      // [T, q_lora + R + P] act
-  TensorView q;          // [T, h (N + P)] act
-  TensorView attention;  // [T, h V] act
-  void* gate_up;         // [T, 2 I] act, of the widest MLP
-  void* gated;           // [T, I] act
-  TensorView router;     // [T, E] f32
-  TensorView ids;        // [T, k] i32
-  TensorView weights;    // [T, k] f32
+  TensorView residual;                   // [T, H] f32
+  TensorView delta;                      // [T, H] f32: what a sublayer adds to the residual
+  TensorView normed;                     // [T, H] act
+  TensorView qkv_a;                      // [T, q_lora + R + P] act
+  TensorView q;                          // [T, h (N + P)] act
+  TensorView attention;                  // [T, h V] act
+  void* gate_up;                         // [T, 2 I] act, of the widest MLP
+  void* gated;                           // [T, I] act
+  TensorView router;                     // [T, E] f32
+  TensorView ids;                        // [T, k] i32
+  TensorView weights;                    // [T, k] f32
+  TensorView last_residual, last_delta;  // [logits rows, H] f32
+};
+
+struct K2Model::Inputs {
+  TensorView tokens, positions, slots;  // [T]
+  TensorView logits_rows;               // [rows]
+  TensorView override_rows, overrides;  // [M], [M, H]
+  std::span<const AttentionSequence> sequences;
+  const void* attention_plan = nullptr;
 };
 
 K2Model::K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool)
@@ -76,7 +80,9 @@ K2Model::K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool)
       pool_(pool),
       all_layers_(static_cast<size_t>(config.layers)),
       expert_slots_(static_cast<size_t>(config.experts)),
-      softmax_scale_(static_cast<float>(SoftmaxScale(config))) {
+      softmax_scale_(static_cast<float>(SoftmaxScale(config))),
+      op_scratch_(*ops.memory),
+      staging_(ops.staging == nullptr ? HostMemory() : *ops.staging) {
   std::iota(all_layers_.begin(), all_layers_.end(), 0);
   std::iota(expert_slots_.begin(), expert_slots_.end(), 0);
 }
@@ -115,9 +121,9 @@ Status K2Model::BuildRopeTable(int64_t positions) {
   const auto pairs = static_cast<int64_t>(inverse.size());
   const double factor = RopeCosFactor(config_.rope);
   const int64_t entries = positions * pairs;
-  BT_ASSIGN_OR_RETURN(rope_memory_, Buffer::Create(static_cast<size_t>(2 * entries) * sizeof(float),
-                                                   "the rotary table"));
-  auto* cos = static_cast<float*>(rope_memory_.data());
+  const auto bytes = static_cast<size_t>(2 * entries) * sizeof(float);
+  BT_ASSIGN_OR_RETURN(Buffer made, Buffer::Create(bytes, "the rotary table"));
+  auto* cos = static_cast<float*>(made.data());
   float* sin = cos + entries;
 
   // Position kNear a + b turns by the angle of kNear a, then by that of b: two short tables instead
@@ -143,20 +149,24 @@ Status K2Model::BuildRopeTable(int64_t positions) {
       }
     }
   }
-  rope_table_ = {.cos = cos, .sin = sin, .positions = positions, .dim = config_.rope_dim};
+  BT_ASSIGN_OR_RETURN(rope_memory_, MoveTo(*ops_.memory, std::move(made), "the rotary table"));
+  const auto* table = static_cast<const float*>(rope_memory_.data());
+  rope_table_ = {
+      .cos = table, .sin = table + entries, .positions = positions, .dim = config_.rope_dim};
   return {};
 }
 
 OpContext K2Model::Scratch() {
   op_scratch_.Reset();
-  return {.pool = pool_, .scratch = &op_scratch_};
+  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
 }
 
-K2Model::Activations K2Model::Allocate(int64_t tokens, Arena& arena) const {
-  const auto take = [&](DType type, int64_t width) {
-    void* data = arena.Allocate(static_cast<size_t>(tokens * width * SizeOf(type)));
-    return TensorView(data, type, {tokens, width});
+K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
+  const auto take_rows = [&](DType type, int64_t rows, int64_t width) {
+    void* data = arena.Allocate(static_cast<size_t>(rows * width * SizeOf(type)));
+    return TensorView(data, type, {rows, width});
   };
+  const auto take = [&](DType type, int64_t width) { return take_rows(type, tokens, width); };
   const int64_t inter = std::max(config_.is_moe(0) ? 0 : config_.intermediate,
                                  config_.moe_intermediate * config_.shared_experts);
   Activations a;
@@ -172,6 +182,8 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, Arena& arena) const {
   a.router = take(DType::kF32, config_.experts);
   a.ids = take(DType::kI32, config_.router.top_k);
   a.weights = take(DType::kF32, config_.router.top_k);
+  a.last_residual = take_rows(DType::kF32, logits_rows, config_.hidden);
+  a.last_delta = take_rows(DType::kF32, logits_rows, config_.hidden);
   return a;
 }
 
@@ -193,15 +205,65 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(batch.slots.size() == batch.tokens.size());
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
-  const Activations a = Allocate(tokens, arena);
-  const auto eps = static_cast<float>(config_.norm_eps);
+  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  const Inputs in = Bring(batch, cache[0].form, arena);
+  Compute(in, layers, cache, Allocate(tokens, rows, arena), logits);
+}
 
-  Embed(batch, a);
+K2Model::Inputs K2Model::Bring(const ForwardBatch& batch, KvForm kv, Arena& arena) {
+  // What the last step uploaded has arrived: its staging can be taken back.
+  const Status waited = ops_.wait(Scratch());
+  if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
+  BT_CHECK(waited.ok());
+  staging_.Reset();
+  const auto bring = [&]<typename Element>(std::span<const Element> data, DType type) {
+    const void* at = ops_.upload(Scratch(), arena, data.data(), data.size_bytes());
+    return TensorView(const_cast<void*>(at), type, {static_cast<int64_t>(data.size())});
+  };
+  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  Inputs in;
+  in.tokens = bring(batch.tokens, DType::kI32);
+  in.positions = bring(batch.positions, DType::kI32);
+  in.slots = bring(batch.slots, DType::kI64);
+  for (const int32_t row : batch.logits_rows) BT_CHECK(row >= 0 && row < tokens);
+  in.logits_rows = bring(batch.logits_rows, DType::kI32);
+  in.sequences = batch.sequences;
+  in.attention_plan = ops_.plan_attention(Scratch(), arena,
+                                          {.sequences = batch.sequences,
+                                           .tokens = tokens,
+                                           .form = kv,
+                                           .heads = config_.heads,
+                                           .nope = static_cast<int32_t>(config_.nope),
+                                           .rope = static_cast<int32_t>(config_.rope_dim),
+                                           .value = static_cast<int32_t>(config_.value),
+                                           .latent = static_cast<int32_t>(config_.kv_lora)});
+  if (batch.override_rows.empty()) return in;
+  const TensorView& from = batch.embedding_overrides;
+  BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);
+  BT_CHECK(from.dim(0) == static_cast<int64_t>(batch.override_rows.size()));
+  for (const int32_t row : batch.override_rows) BT_CHECK(row >= 0 && row < tokens);
+  in.override_rows = bring(batch.override_rows, DType::kI32);
+  in.overrides = from;
+  in.overrides.data = const_cast<void*>(ops_.upload(
+      Scratch(), arena, from.data, static_cast<size_t>(from.num_elements()) * sizeof(float)));
+  return in;
+}
+
+void K2Model::Compute(const Inputs& in,
+                      std::span<const int32_t> layers,
+                      std::span<const KvLayerView> cache,
+                      const Activations& a,
+                      TensorView logits) {
+  const auto eps = static_cast<float>(config_.norm_eps);
+  ops_.embed(Scratch(), a.residual, weights_.embedding, in.tokens);
+  if (in.override_rows.data != nullptr) {
+    ops_.scatter_rows(Scratch(), a.residual, in.overrides, in.override_rows);
+  }
   const TensorView first_norm = weights_.layers[layers[0]].attention_norm;
   ops_.rms_norm(Scratch(), a.normed, a.residual, first_norm, eps);
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[layers[i]];
-    Attention(layer, batch, cache[i], a);
+    Attention(layer, in, cache[i], a);
     ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, layer.mlp_norm, eps);
     if (config_.is_moe(layers[i])) {
       Moe(layer, a);
@@ -212,29 +274,14 @@ void K2Model::Run(const ForwardBatch& batch,
     const TensorView next_norm = weights_.layers[layers[i + 1]].attention_norm;
     ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, next_norm, eps);
   }
-  Logits(batch, a, logits, arena);
-}
-
-void K2Model::Embed(const ForwardBatch& batch, const Activations& a) {
-  ops_.embed(Scratch(), a.residual, weights_.embedding, View(batch.tokens, DType::kI32));
-  if (batch.override_rows.empty()) return;
-  const TensorView& from = batch.embedding_overrides;
-  BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);
-  BT_CHECK(from.dim(0) == static_cast<int64_t>(batch.override_rows.size()));
-  for (size_t i = 0; i < batch.override_rows.size(); ++i) {
-    const int32_t row = batch.override_rows[i];
-    BT_CHECK(row >= 0 && row < a.tokens);
-    std::memcpy(a.residual.row<float>(row), from.row<const float>(static_cast<int64_t>(i)),
-                static_cast<size_t>(config_.hidden) * sizeof(float));
-  }
+  Logits(in, a, logits);
 }
 
 void K2Model::Attention(const LayerWeights& layer,
-                        const ForwardBatch& batch,
+                        const Inputs& in,
                         const KvLayerView& cache,
                         const Activations& a) {
   const auto eps = static_cast<float>(config_.latent_norm_eps);
-  const TensorView positions = View(batch.positions, DType::kI32);
   const TensorView latent = a.qkv_a.columns(config_.q_lora, config_.kv_lora);
   const TensorView key = a.qkv_a.columns(config_.q_lora + config_.kv_lora, config_.rope_dim);
 
@@ -252,15 +299,16 @@ void K2Model::Attention(const LayerWeights& layer,
   }
   // Only the latent is normalised; the shared key is rotated as it is.
   ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
-  ops_.rope(Scratch(), Heads(key, 1), positions, rope_table_);
-  ops_.kv_write(Scratch(), cache, latent, key, View(batch.slots, DType::kI64));
+  ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
+  ops_.kv_write(Scratch(), cache, latent, key, in.slots);
 
   const TensorView q = Heads(a.q, config_.heads);
-  ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), positions, rope_table_);
+  ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
   const MlaAttentionArgs args{.out = a.attention,
                               .q = q,
                               .cache = cache,
-                              .sequences = batch.sequences,
+                              .sequences = in.sequences,
+                              .plan = in.attention_plan,
                               .kv_b = layer.kv_b,
                               .uk_t = layer.uk_t,
                               .scale = softmax_scale_,
@@ -287,7 +335,7 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
   if (config_.shared_experts > 0) {
     Mlp(layer.mlp, a);
   } else {
-    std::memset(a.delta.data, 0, static_cast<size_t>(a.delta.num_elements()) * sizeof(float));
+    ops_.clear(Scratch(), a.delta);
   }
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
@@ -302,30 +350,15 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
                                .slot_of = expert_slots_});
 }
 
-void K2Model::Logits(const ForwardBatch& batch,
-                     const Activations& a,
-                     TensorView logits,
-                     Arena& arena) {
-  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) {
+  const int64_t rows = in.logits_rows.dim(0);
   if (rows == 0) return;
   BT_CHECK(logits.rank == 2 && logits.dim(1) == config_.vocab && logits.dtype == DType::kF32);
-  const int64_t width = config_.hidden;
-  const auto take = [&] {
-    const auto bytes = static_cast<size_t>(rows * width) * sizeof(float);
-    return TensorView(arena.Allocate(bytes), DType::kF32, {rows, width});
-  };
-  const TensorView residual = take();
-  const TensorView delta = take();
-  for (int64_t i = 0; i < rows; ++i) {
-    const int32_t row = batch.logits_rows[i];
-    BT_CHECK(row >= 0 && row < a.tokens);
-    const auto bytes = static_cast<size_t>(width) * sizeof(float);
-    std::memcpy(residual.row<float>(i), a.residual.row<const float>(row), bytes);
-    std::memcpy(delta.row<float>(i), a.delta.row<const float>(row), bytes);
-  }
+  ops_.gather_rows(Scratch(), a.last_residual, a.residual, in.logits_rows);
+  ops_.gather_rows(Scratch(), a.last_delta, a.delta, in.logits_rows);
   const TensorView normed = a.normed.rows(0, rows);
   const auto eps = static_cast<float>(config_.norm_eps);
-  ops_.add_rms_norm(Scratch(), normed, residual, delta, weights_.final_norm, eps);
+  ops_.add_rms_norm(Scratch(), normed, a.last_residual, a.last_delta, weights_.final_norm, eps);
   ops_.linear(Scratch(), logits, normed, weights_.lm_head);
 }
 
@@ -341,7 +374,7 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
   const int64_t blocks = std::max((tokens_max + kBlock - 1) / kBlock, sequences_max);
   const int64_t bytes = blocks * kBlock * KvBytesPerToken(config_, kv, 1);
   BT_ASSIGN_OR_RETURN(const Buffer memory,
-                      Buffer::Create(static_cast<size_t>(bytes), "a trial KV cache"));
+                      Buffer::Create(static_cast<size_t>(bytes), "a trial KV cache", *ops_.memory));
   const KvLayerView view{.data = memory.data(),
                          .form = kv,
                          .num_blocks = blocks,

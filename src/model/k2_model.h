@@ -47,7 +47,8 @@ class K2Model {
 
   // Runs one step: writes the keys of its tokens into `cache` (one view a layer) and the logits of
   // batch.logits_rows into `logits` [rows, vocab] f32. Activations come from `arena`, which the
-  // caller resets between steps. A row depends on its own sequence alone, bit for bit.
+  // caller resets between steps. Cache, logits and arena are of the operations' memory; on a GPU
+  // the step is queued when this returns. A row depends on its own sequence alone, bit for bit.
   void Forward(const ForwardBatch& batch,
                std::span<const KvLayerView> cache,
                TensorView logits,
@@ -68,6 +69,7 @@ class K2Model {
 
  private:
   struct Activations;
+  struct Inputs;
 
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool);
   Status BuildRopeTable(int64_t positions);
@@ -77,15 +79,22 @@ class K2Model {
            std::span<const KvLayerView> cache,
            TensorView logits,
            Arena& arena);
-  Activations Allocate(int64_t tokens, Arena& arena) const;
-  void Embed(const ForwardBatch& batch, const Activations& a);
+  Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
+  // What the operations read beside weights and cache, brought to where they are.
+  Inputs Bring(const ForwardBatch& batch, KvForm kv, Arena& arena);
+  // The step itself: operations alone.
+  void Compute(const Inputs& in,
+               std::span<const int32_t> layers,
+               std::span<const KvLayerView> cache,
+               const Activations& a,
+               TensorView logits);
   void Attention(const LayerWeights& layer,
-                 const ForwardBatch& batch,
+                 const Inputs& in,
                  const KvLayerView& cache,
                  const Activations& a);
   void Mlp(const MlpWeights& mlp, const Activations& a);
   void Moe(const LayerWeights& layer, const Activations& a);
-  void Logits(const ForwardBatch& batch, const Activations& a, TensorView logits, Arena& arena);
+  void Logits(const Inputs& in, const Activations& a, TensorView logits);
   OpContext Scratch();  // a context whose scratch is empty
 
   K2Config config_;
@@ -99,6 +108,7 @@ class K2Model {
   RopeTable rope_table_;
   float softmax_scale_;
   Arena op_scratch_;  // taken back after every operation
+  Arena staging_;     // taken back after every step
 };
 
 // Bytes of KV cache for one token over `layers` layers.

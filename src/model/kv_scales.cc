@@ -111,7 +111,7 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
       blocks * kBlock * KvBytesPerToken(config, PlainKvForm(model.ops().act), 1);
   BT_ASSIGN_OR_RETURN(const Buffer memory,
                       Buffer::Create(static_cast<size_t>(config.layers * layer_bytes),
-                                     "the cache that scales are measured on"));
+                                     "the cache that scales are measured on", *model.ops().memory));
   std::vector<KvLayerView> cache;
   for (int32_t layer = 0; layer < config.layers; ++layer) {
     cache.push_back({.data = static_cast<char*>(memory.data()) + layer * layer_bytes,
@@ -135,7 +135,7 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
                                                      .blocks = table,
                                                      .block_positions = {},
                                                      .key_count = static_cast<int32_t>(tokens)}};
-  Arena arena;
+  Arena arena(*model.ops().memory);
   model.Forward({.tokens = ids,
                  .positions = positions,
                  .slots = slots,
@@ -146,12 +146,14 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
                 cache, TensorView(nullptr, DType::kF32, {0, config.vocab}), arena);
 
   std::vector<float> scales;
+  std::vector<char> keys(static_cast<size_t>(layer_bytes));
   for (const KvLayerView& layer : cache) {
+    BT_RETURN_IF_ERROR(model.ops().memory->CopyOut(keys.data(), layer.data, keys.size()));
     float largest = 0;
     for (int64_t i = 0; i < tokens * width; ++i) {
       const float value = layer.form == KvForm::kF32
-                              ? static_cast<const float*>(layer.data)[i]
-                              : ToFloat(static_cast<const Bf16*>(layer.data)[i]);
+                              ? reinterpret_cast<const float*>(keys.data())[i]
+                              : ToFloat(reinterpret_cast<const Bf16*>(keys.data())[i]);
       if (!std::isfinite(value)) {
         return Status(Code::kInternal,
                       fmt::format("--calculate-kv-scales: layer {} writes keys that are not finite",

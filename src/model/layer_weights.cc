@@ -11,12 +11,14 @@ namespace baltoro {
 namespace {
 
 constexpr double kGib = 1 << 30;
+constexpr int64_t kAlignment = 256;  // of each matrix
 
-// Deals out places in one allocation and lists what each is filled with; with a null base it only
-// counts.
+// Deals out places in one allocation and lists what each is filled with. They are filled at the
+// same offsets of `staging`, host memory. With a null base it only counts.
 class Placer {
  public:
-  Placer(const OpsTable& ops, void* base) : ops_(ops), base_(static_cast<char*>(base)) {}
+  Placer(const OpsTable& ops, void* base, void* staging)
+      : ops_(ops), base_(static_cast<char*>(base)), staging_(static_cast<char*>(staging)) {}
 
   PackedMatrix Place(const PlannedMatrix& planned) {
     PackedMatrix matrix = planned.matrix;
@@ -28,9 +30,11 @@ class Placer {
     if (base_ == nullptr) return matrix;
     const auto kind =
         planned.transposed ? WeightFill::Kind::kPackTransposed : WeightFill::Kind::kPack;
+    PackedMatrix staged = matrix;
+    staged.data = Staged(matrix.data);
     for (int64_t i = 0; i < matrix.count; ++i) {
       fills_.push_back(
-          {.kind = kind, .matrix = matrix.at(i), .rows = {}, .parts = planned.parts[i]});
+          {.kind = kind, .matrix = staged.at(i), .rows = {}, .parts = planned.parts[i]});
     }
     return matrix;
   }
@@ -43,10 +47,12 @@ class Placer {
     const TensorView rows(Take(bytes), planned.dtype, {planned.rows, planned.width});
     by_form_[PlainForm(planned.dtype)] += bytes;
     if (base_ != nullptr) {
+      TensorView staged = rows;
+      staged.data = Staged(rows.data);
       fills_.push_back({.kind = WeightFill::Kind::kRows,
                         .matrix = {},
-                        .rows = rows,
-                        .parts = {{planned.tensor, 0, planned.rows}}});
+                        .rows = staged,
+                        .parts = {{planned.tensor, planned.first_row, planned.rows}}});
     }
     return rows;
   }
@@ -61,15 +67,21 @@ class Placer {
   const std::map<WeightForm, int64_t>& by_form() const { return by_form_; }
 
  private:
-  static int64_t Aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static int64_t Aligned(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
   void* Take(int64_t bytes) {
     const int64_t at = bytes_;
     bytes_ += Aligned(bytes);
     return base_ == nullptr ? nullptr : base_ + at;
   }
+  void* Staged(const void* place) const {
+    return staging_ + (static_cast<const char*>(place) - base_);
+  }
 
   const OpsTable& ops_;
   char* base_;
+  char* staging_;
   int64_t bytes_ = 0;
   std::vector<WeightFill> fills_;
   std::map<WeightForm, int64_t> by_form_;
@@ -106,33 +118,37 @@ void PlaceEnds(const WeightPlan& plan, Placer& placer, ModelWeights& weights) {
 std::vector<int64_t> PartBytes(const WeightPlan& plan, const OpsTable& ops) {
   std::vector<int64_t> bytes;
   ModelWeights ignored;
-  Placer ends(ops, nullptr);
+  Placer ends(ops, nullptr, nullptr);
   PlaceEnds(plan, ends, ignored);
   bytes.push_back(ends.bytes());
   for (const PlannedLayer& layer : plan.layers) {
-    Placer placer(ops, nullptr);
+    Placer placer(ops, nullptr, nullptr);
     PlaceLayer(layer, placer);
     bytes.push_back(placer.bytes());
   }
   return bytes;
 }
 
-Status Allocate(const std::vector<int64_t>& parts, ModelWeights& weights) {
-  for (const int64_t bytes : parts) weights.bytes += bytes;
-  const auto available = static_cast<int64_t>(AvailableHostMemory());
-  if (weights.bytes > available) {
+// One buffer a part.
+Result<std::vector<Buffer>> Allocate(const std::vector<int64_t>& parts, const Memory& memory) {
+  int64_t bytes = 0;
+  for (const int64_t part : parts) bytes += part;
+  const auto available = static_cast<int64_t>(memory.Available());
+  if (bytes > available) {
     return Status(Code::kResourceExhausted,
-                  fmt::format("the weights need {:.2f} GiB of memory, {:.2f} GiB are available",
-                              static_cast<double>(weights.bytes) / kGib,
+                  fmt::format("the weights need {:.2f} GiB of {}memory, {:.2f} GiB are available",
+                              static_cast<double>(bytes) / kGib,
+                              memory.kind() == DeviceKind::kCuda ? "GPU " : "",
                               static_cast<double>(available) / kGib));
   }
+  std::vector<Buffer> buffers;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string what = i == 0 ? std::string("the embedding and output weights")
                                     : fmt::format("the weights of layer {}", i - 1);
-    BT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(static_cast<size_t>(parts[i]), what));
-    weights.memory.push_back(std::move(buffer));
+    BT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(static_cast<size_t>(parts[i]), what, memory));
+    buffers.push_back(std::move(buffer));
   }
-  return {};
+  return buffers;
 }
 
 void LogPlan(const WeightPlan& plan,
@@ -166,23 +182,38 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
                                  int threads,
                                  const LoadProgress& progress) {
   ModelWeights weights;
-  BT_RETURN_IF_ERROR(Allocate(PartBytes(plan, ops), weights));
+  const std::vector<int64_t> parts = PartBytes(plan, ops);
+  for (const int64_t bytes : parts) weights.bytes += bytes;
+  BT_ASSIGN_OR_RETURN(weights.memory, Allocate(parts, *ops.memory));
+  // A GPU's weights are packed on the host, then copied.
+  std::vector<Buffer> staging;
+  if (ops.memory->kind() != DeviceKind::kCpu) {
+    BT_ASSIGN_OR_RETURN(staging, Allocate(parts, HostMemory()));
+  }
+  const auto staged = [&](size_t i) {
+    return staging.empty() ? weights.memory[i].data() : staging[i].data();
+  };
   std::vector<WeightFill> fills;
   std::map<WeightForm, int64_t> by_form;
   const auto collect = [&](Placer& placer) {
     for (WeightFill& fill : placer.fills()) fills.push_back(std::move(fill));
     for (const auto& [form, bytes] : placer.by_form()) by_form[form] += bytes;
   };
-  Placer ends(ops, weights.memory[0].data());
+  Placer ends(ops, weights.memory[0].data(), staged(0));
   PlaceEnds(plan, ends, weights);
   collect(ends);
   for (size_t i = 0; i < plan.layers.size(); ++i) {
-    Placer placer(ops, weights.memory[i + 1].data());
+    Placer placer(ops, weights.memory[i + 1].data(), staged(i + 1));
     weights.layers.push_back(PlaceLayer(plan.layers[i], placer));
     collect(placer);
   }
   LogPlan(plan, source.description(), by_form);
   BT_RETURN_IF_ERROR(RunFills(fills, source, ops, threads, progress));
+  for (size_t i = 0; i < staging.size(); ++i) {
+    BT_RETURN_IF_ERROR(
+        ops.memory->CopyIn(weights.memory[i].data(), staging[i].data(), staging[i].bytes()));
+    staging[i] = Buffer();
+  }
   return weights;
 }
 
