@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -39,6 +40,24 @@ std::vector<WeightForm> FormsOf(const LayerWeights& layer) {
     if (matrix->n > 0) forms.push_back(matrix->form);
   }
   return forms;
+}
+
+// A step of one token a sequence, all of whose logits are wanted.
+bool IsDecode(const ForwardBatch& batch) {
+  if (batch.sequences.size() != batch.tokens.size() || !batch.override_rows.empty()) return false;
+  if (batch.logits_rows.size() != batch.tokens.size()) return false;
+  return std::ranges::all_of(batch.sequences, [](const AttentionSequence& s) {
+    return s.query_count == 1 && s.first_position >= s.absorbed_from;
+  });
+}
+
+// Blocks of the longest sequence, rounded up so that few different steps are recorded.
+int64_t BlocksBucket(const ForwardBatch& batch) {
+  constexpr uint64_t kLeast = 16;
+  uint64_t most = kLeast;
+  for (const AttentionSequence& s : batch.sequences)
+    most = std::max<uint64_t>(most, s.blocks.size());
+  return static_cast<int64_t>(std::bit_ceil(most));
 }
 
 void LogUnused(const WeightSource& source, const K2Config& config) {
@@ -206,11 +225,25 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-  const Inputs in = Bring(batch, cache[0].form, arena);
-  Compute(in, layers, cache, Allocate(tokens, rows, arena), logits);
+  const bool repeats = graphs_ && layers.size() == all_layers_.size() && IsDecode(batch);
+  const int64_t blocks_max = repeats ? BlocksBucket(batch) : 0;
+  const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
+  const Activations a = Allocate(tokens, rows, arena);
+  const auto compute = [&] { Compute(in, layers, cache, a, logits); };
+  if (!repeats) return compute();
+  const auto [recorded, is_first] =
+      graphs_->try_emplace({batch.tokens.size(), blocks_max, logits.data});
+  std::unique_ptr<OpGraph>& graph = recorded->second.graph;
+  // The first step of a shape makes what operations keep for it, which cannot be recorded.
+  if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
+  if (graph == nullptr) return compute();
+  graph->Launch(Scratch());
 }
 
-K2Model::Inputs K2Model::Bring(const ForwardBatch& batch, KvForm kv, Arena& arena) {
+K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
+                               KvForm kv,
+                               int64_t blocks_max,
+                               Arena& arena) {
   // What the last step uploaded has arrived: its staging can be taken back.
   const Status waited = ops_.wait(Scratch());
   if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
@@ -236,7 +269,8 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch, KvForm kv, Arena& aren
                                            .nope = static_cast<int32_t>(config_.nope),
                                            .rope = static_cast<int32_t>(config_.rope_dim),
                                            .value = static_cast<int32_t>(config_.value),
-                                           .latent = static_cast<int32_t>(config_.kv_lora)});
+                                           .latent = static_cast<int32_t>(config_.kv_lora),
+                                           .blocks_max = blocks_max});
   if (batch.override_rows.empty()) return in;
   const TensorView& from = batch.embedding_overrides;
   BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);

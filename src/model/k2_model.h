@@ -6,8 +6,11 @@
 // Weights are kept in the form of the checkpoint where that is quantised (weight_plan.h), and else
 // as the table's activation type: bf16, or f32 in float32 mode.
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,6 +57,11 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
+  // Steps of one token a sequence, all of whose logits are wanted, are recorded the second time
+  // that one of their shape comes, and replayed from then on: with the same arena, cache and
+  // logits. Without effect where the operations record nothing.
+  void UseGraphs() { graphs_.emplace(); }
+
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
   // each kind on a throwaway cache of the form given. `arena` is reset.
@@ -70,6 +78,16 @@ class K2Model {
  private:
   struct Activations;
   struct Inputs;
+  // What a recorded step depends on.
+  struct GraphKey {
+    size_t tokens;
+    int64_t blocks_max;
+    const void* logits;
+    auto operator<=>(const GraphKey&) const = default;
+  };
+  struct Recorded {
+    std::unique_ptr<OpGraph> graph;  // null: seen once
+  };
 
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool);
   Status BuildRopeTable(int64_t positions);
@@ -81,7 +99,7 @@ class K2Model {
            Arena& arena);
   Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
   // What the operations read beside weights and cache, brought to where they are.
-  Inputs Bring(const ForwardBatch& batch, KvForm kv, Arena& arena);
+  Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
   // The step itself: operations alone.
   void Compute(const Inputs& in,
                std::span<const int32_t> layers,
@@ -109,6 +127,7 @@ class K2Model {
   float softmax_scale_;
   Arena op_scratch_;  // taken back after every operation
   Arena staging_;     // taken back after every step
+  std::optional<std::map<GraphKey, Recorded>> graphs_;
 };
 
 // Bytes of KV cache for one token over `layers` layers.
