@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "base/log.h"
 #include "disk/read_ahead.h"
 #include "disk/read_batches.h"
+#include "weights/stored_columns.h"
 
 namespace baltoro {
 namespace {
@@ -32,10 +34,6 @@ struct Piece {
   int64_t begin, end;
 };
 
-int64_t WidthOf(const SourceTensor& tensor) {
-  return tensor.shape.back();
-}
-
 int64_t RowsOf(const WeightFill& fill) {
   int64_t rows = 0;
   for (const MatrixPart& part : fill.parts) rows += part.rows;
@@ -49,8 +47,8 @@ bool KeepsForm(const WeightFill& fill) {
 
 int64_t BytesOf(const WeightFill& fill, int64_t rows) {
   if (KeepsForm(fill)) return MatrixBytes(fill.matrix.form, rows, fill.matrix.k);
-  const SourceTensor& tensor = fill.parts[0].tensor;
-  return rows * WidthOf(tensor) * SizeOf(tensor.dtype);
+  const MatrixPart& part = fill.parts[0];
+  return rows * part.width() * SizeOf(part.tensor.dtype);
 }
 
 int64_t BytesOf(const Piece& piece) {
@@ -111,6 +109,9 @@ class Packer {
     void* data = const_cast<void*>(to.data);
     if (KeepsForm(fill)) {
       BT_RETURN_IF_ERROR(source_.ReadStored(part.tensor, part.row + at, rows, stored_));
+      if (part.columns > 0) {
+        KeepColumns(to.form, rows, part.tensor.shape.back(), part.column, part.columns, stored_);
+      }
       ops_.pack_rows(to.form, data, to.n, to.k, begin,
                      {.form = to.form,
                       .rows = rows,
@@ -120,8 +121,9 @@ class Packer {
                       .bias = stored_.bias.empty() ? nullptr : stored_.bias.data()});
       return {};
     }
-    const TensorView read = Staging(read_, part.tensor.dtype, rows, WidthOf(part.tensor));
+    TensorView read = Staging(read_, part.tensor.dtype, rows, part.tensor.shape.back());
     BT_RETURN_IF_ERROR(source_.Read(part.tensor, part.row + at, read));
+    if (part.columns > 0) read = Columns(read, part.column, part.columns);
     switch (fill.kind) {
       case WeightFill::Kind::kPack:
         ops_.pack_rows(to.form, data, to.n, to.k, begin, RowsOf(read));
@@ -140,6 +142,17 @@ class Packer {
     const auto bytes = static_cast<size_t>(rows * width * SizeOf(type));
     if (memory.size() < bytes) memory.resize(bytes);
     return TensorView(memory.data(), type, {rows, width});
+  }
+
+  // Some columns, moved together in place.
+  static TensorView Columns(const TensorView& from, int64_t column, int64_t columns) {
+    const int64_t size = SizeOf(from.dtype);
+    auto* to = static_cast<char*>(from.data);
+    for (int64_t r = 0; r < from.dim(0); ++r) {
+      const char* row = static_cast<const char*>(from.data) + (r * from.dim(1) + column) * size;
+      std::memmove(to + r * columns * size, row, static_cast<size_t>(columns * size));
+    }
+    return TensorView(from.data, from.dtype, {from.dim(0), columns});
   }
 
   TensorView Transposed(const TensorView& from) {

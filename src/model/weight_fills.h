@@ -13,11 +13,19 @@
 
 namespace baltoro {
 
-// Rows of a source tensor. They follow the rows of the part before.
+// Rows of a source tensor, or some columns of them. They follow the rows of the part before.
+//
+// Of a quantised form, rows and columns begin where a block, group or pair begins, or lie inside of
+// one. Whole rows are read and then cut: what a rank needs of a row is less than a page of a disk
+// in the shapes of the family, so that leaving out the rest would save nothing.
 struct MatrixPart {
   SourceTensor tensor;
   int64_t row = 0;
   int64_t rows = 0;
+  int64_t column = 0;
+  int64_t columns = 0;  // 0: all
+
+  int64_t width() const { return columns > 0 ? columns : tensor.shape.back(); }
 };
 
 // What a place is filled with.

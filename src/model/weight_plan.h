@@ -34,11 +34,12 @@ struct PlannedMatrix {
   bool transposed = false;  // each matrix is the transpose of its only part
 };
 
-// A tensor that stays row-major; a vector is one row.
+// Rows of a tensor that stay row-major; a vector is one row.
 struct PlannedRows {
   DType dtype = DType::kF32;
   int64_t rows = 0, width = 0;  // 0: not there
   SourceTensor tensor;
+  int64_t first_row = 0;
 };
 
 struct PlannedMlp {
@@ -55,6 +56,7 @@ struct PlannedLayer {
 struct WeightPlan {
   PlannedRows embedding, final_norm;
   PlannedMatrix lm_head;
+  int32_t first_layer = 0;
   std::vector<PlannedLayer> layers;
   int missing_biases = 0;
   std::vector<std::string> notes;  // what is decoded, and why

@@ -98,6 +98,46 @@ IndexRange EvenShare(int64_t total, int32_t parts, int32_t index) {
   return {begin, begin + base + (index < larger ? 1 : 0)};
 }
 
+bool FallsOnBlocks(const IndexRange& range, int64_t block) {
+  return range.begin % block == 0 || range.begin / block == (range.end - 1) / block;
+}
+
+namespace {
+
+// Whether every share of `parts` falls on blocks; `out` is that of `index`.
+bool ShareOnBlocks(
+    int64_t total, int64_t block, int64_t grain, int32_t parts, int32_t index, IndexRange& out) {
+  const int64_t blocks = (total + block - 1) / block;
+  if (blocks >= parts) {
+    const IndexRange share = EvenShare(blocks, parts, index);
+    out = {share.begin * block, std::min(total, share.end * block)};
+    return true;
+  }
+  if (total % parts != 0) return false;
+  const int64_t each = total / parts;
+  out = {each * index, each * (index + 1)};
+  return each % grain == 0 && block % each == 0;
+}
+
+}  // namespace
+
+Result<IndexRange> BlockShare(int64_t total,
+                              int64_t block,
+                              int64_t grain,
+                              int32_t parts,
+                              int32_t index,
+                              const std::string& what) {
+  BT_CHECK(block > 0 && grain > 0 && parts > 0 && index >= 0 && index < parts && total > 0);
+  IndexRange share;
+  if (ShareOnBlocks(total, block, grain, parts, index, share)) return share;
+  int32_t fewer = parts - 1;
+  while (!ShareOnBlocks(total, block, grain, fewer, 0, share)) --fewer;  // 1 always does
+  return InvalidArgument(fmt::format(
+      "{}: {} columns in blocks of {} cannot be cut for {} tensor ranks without cutting "
+      "a block: use --tensor-parallel-size {}",
+      what, total, block, parts, fewer));
+}
+
 IndexRange StageLayers(const ParallelLayout& layout, int32_t layers, int32_t stage) {
   BT_CHECK(stage >= 0 && stage < layout.pipeline);
   const auto size_of = [&](int32_t s) -> int64_t {
@@ -119,6 +159,11 @@ ExpertShare ExpertsOf(const ParallelLayout& layout, int32_t experts, int32_t exp
   const IndexRange run = EvenShare(slots, ranks, expert_rank);
   if (!layout.experts_in_turn) return {run.begin, run.size(), 1};
   return {expert_rank, (slots - expert_rank + ranks - 1) / ranks, ranks};
+}
+
+BlockPlace PlaceOfBlock(const ParallelLayout& layout, int64_t block) {
+  return {.context = static_cast<int32_t>(block % layout.decode_context),
+          .block = block / layout.decode_context};
 }
 
 int64_t ContextTokens(const ParallelLayout& layout,

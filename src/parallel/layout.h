@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -55,6 +56,21 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape);
 // Part `index` of `total` things in `parts` runs whose sizes differ by at most one, larger first.
 IndexRange EvenShare(int64_t total, int32_t parts, int32_t index);
 
+// As EvenShare, of things that are stored in blocks of `block`: a share begins where a block
+// begins, or lies inside of one and then has a multiple of `grain`. kInvalidArgument where some
+// share could not be like that; `what` names the things ("experts: 2048 columns" is written for
+// "experts").
+Result<IndexRange> BlockShare(int64_t total,
+                              int64_t block,
+                              int64_t grain,
+                              int32_t parts,
+                              int32_t index,
+                              const std::string& what);
+
+// Whether a range can be taken out of things that are stored in blocks: it begins where one begins,
+// or lies inside of one.
+bool FallsOnBlocks(const IndexRange& range, int64_t block);
+
 // Layers of a stage. Without stage_layers: equal runs; what does not divide goes to the stages
 // before the last, which also holds the head, the latest of them first.
 IndexRange StageLayers(const ParallelLayout& layout, int32_t layers, int32_t stage);
@@ -65,8 +81,17 @@ struct ExpertShare {
 };
 ExpertShare ExpertsOf(const ParallelLayout& layout, int32_t experts, int32_t expert_rank);
 
-// Cache blocks of `block_tokens` are dealt in turn: block b of a sequence lies on context rank
-// b mod DCP. Tokens of a sequence of `length` that lie on `context`.
+// Cache blocks are dealt in turn: block b lies on context rank b mod DCP, as that rank's block
+// b / DCP. The blocks of a sequence may be any; a pool that gives them out in order deals out its
+// sequences as evenly as can be.
+struct BlockPlace {
+  int32_t context = 0;
+  int64_t block = 0;
+};
+BlockPlace PlaceOfBlock(const ParallelLayout& layout, int64_t block);
+
+// Tokens of a sequence of `length` whose blocks of `block_tokens` are 0, 1, 2, ..., that lie on
+// `context`.
 int64_t ContextTokens(const ParallelLayout& layout,
                       int64_t length,
                       int64_t block_tokens,

@@ -26,6 +26,46 @@ TEST(LayoutTest, SharesCoverEveryThingOnceAndDifferByAtMostOne) {
   }
 }
 
+TEST(LayoutTest, SharesOfBlocksCoverEveryThingOnceAndCutNoBlockInTwoUnevenly) {
+  std::mt19937 random(2);
+  int refused = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    const auto parts = static_cast<int32_t>(1 + random() % 17);
+    const int64_t block = int64_t{1} << random() % 8, total = 1 + random() % 600;
+    const int64_t grain = 1 + random() % block;
+    const auto first = BlockShare(total, block, grain, parts, 0, "things");
+    int64_t at = 0;
+    for (int32_t i = 0; i < parts; ++i) {
+      const auto share = BlockShare(total, block, grain, parts, i, "things");
+      ASSERT_EQ(share.ok(), first.ok());
+      if (!share.ok()) continue;
+      EXPECT_EQ(share.value().begin, at);
+      EXPECT_GT(share.value().size(), 0);
+      EXPECT_TRUE(FallsOnBlocks(share.value(), block));
+      at = share.value().end;
+    }
+    if (first.ok()) {
+      EXPECT_EQ(at, total);
+    } else {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_EQ(BlockShare(128, 128, 32, 8, 0, "experts").status().message(),
+            "experts: 128 columns in blocks of 128 cannot be cut for 8 tensor ranks without "
+            "cutting a block: use --tensor-parallel-size 4");
+}
+
+TEST(LayoutTest, EveryCacheBlockHasOnePlace) {
+  ParallelLayout layout{.tensor = 8, .decode_context = 4};
+  std::set<std::pair<int32_t, int64_t>> seen;
+  for (int64_t block = 0; block < 100; ++block) {
+    const BlockPlace place = PlaceOfBlock(layout, block);
+    EXPECT_LT(place.block, 25);
+    EXPECT_TRUE(seen.insert({place.context, place.block}).second);
+  }
+}
+
 TEST(LayoutTest, StagesHoldEveryLayerOnce) {
   for (int32_t layers = 1; layers < 70; ++layers) {
     for (int32_t stages = 1; stages <= layers; ++stages) {

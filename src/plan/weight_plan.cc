@@ -44,15 +44,6 @@ ModelDescription AsKept(ModelDescription model) {
 
 }  // namespace
 
-LayoutShape ShapeOf(const K2Config& config) {
-  return {.heads = config.heads,
-          .layers = config.layers,
-          .experts = config.experts,
-          .vocab = config.vocab,
-          .intermediate = config.intermediate,
-          .moe_intermediate = config.moe_intermediate};
-}
-
 int64_t TotalBytes(const std::vector<PlanItem>& items) {
   int64_t sum = 0;
   for (const PlanItem& item : items) sum += item.bytes;

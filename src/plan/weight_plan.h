@@ -24,6 +24,4 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& model,
 
 int64_t TotalBytes(const std::vector<PlanItem>& items);
 
-LayoutShape ShapeOf(const K2Config& config);
-
 }  // namespace baltoro

@@ -61,7 +61,7 @@ class WeightSource {
   virtual Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const;
 
   // Rows [row, row + rows) of a found matrix in the form that StoredAs told, which is no plain one.
-  // `row` is a multiple of 128, and `rows` too unless they are the last ones. Any thread.
+  // They begin at a multiple of 128, or lie inside of 128 rows that do. Any thread.
   virtual Status ReadStored(const SourceTensor& tensor,
                             int64_t row,
                             int64_t rows,
