@@ -28,6 +28,10 @@ int UsableDeviceCount() {
 Result<DeviceInfo> CurrentDeviceInfo() {
   int device = 0;
   BT_CUDA_RETURN_IF_ERROR(cudaGetDevice(&device));
+  return DescribeDevice(device);
+}
+
+Result<DeviceInfo> DescribeDevice(int device) {
   cudaDeviceProp properties;
   BT_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device));
   if (!Usable(properties)) {

@@ -19,7 +19,8 @@ struct DeviceInfo {
 
 // GPUs that kernels built for sm_90a run on; 0 without a driver.
 int UsableDeviceCount();
-// kUnavailable if the current device is none of those.
+// kUnavailable if the device is none of those. Takes no memory of it.
+Result<DeviceInfo> DescribeDevice(int device);
 Result<DeviceInfo> CurrentDeviceInfo();
 
 }  // namespace baltoro

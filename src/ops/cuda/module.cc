@@ -1,0 +1,103 @@
+// What the module gives to the program (ops/cuda_module.h).
+
+#include "ops/cuda_module.h"
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kDevicesMax = 16;
+
+// The operations of one GPU, and the stream that they are queued on.
+struct Opened {
+  Stream stream;
+  OpsTable table;
+};
+
+OpsTable MakeTable(void* stream) {
+  OpsTable table;
+  table.name = "cuda";
+  table.act = DType::kBf16;
+  table.memory = &CudaMemory();
+  table.staging = &PinnedMemory();
+  table.stream = stream;
+  table.packed_bytes = PackedBytes;
+  table.pack_rows = PackRows;
+  table.upload = Upload;
+  table.wait = Wait;
+  table.capture = Capture;
+  table.embed = Embed;
+  table.gather_rows = GatherRows;
+  table.scatter_rows = ScatterRows;
+  table.clear = Clear;
+  table.rms_norm = RmsNorm;
+  table.add_rms_norm = AddRmsNorm;
+  table.linear = Linear;
+  table.rope = Rope;
+  table.kv_write = KvWrite;
+  table.plan_attention = PlanAttention;
+  table.mla_attention = MlaAttention;
+  table.swiglu = Swiglu;
+  table.route = Route;
+  table.expert_bank = ExpertBank;
+  table.sample = Sample;
+  return table;
+}
+
+Status NoGpu(int device, const std::string& why) {
+  return Status(Code::kUnavailable, "GPU " + std::to_string(device) + ": " + why);
+}
+
+Result<GpuInfo> Describe(int device) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, "the driver").message());
+  if (device < 0 || device >= devices) {
+    return NoGpu(device, "there are " + std::to_string(devices) + " GPUs");
+  }
+  BT_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(device));
+  return GpuInfo{.name = info.name, .memory_bytes = static_cast<int64_t>(info.memory_bytes)};
+}
+
+const OpsTable* Table() {
+  static const OpsTable table = MakeTable(nullptr);
+  return &table;
+}
+
+Result<const OpsTable*> Open(int device) {
+  static std::mutex mutex;
+  static std::array<std::unique_ptr<Opened>, kDevicesMax> opened;
+  const std::lock_guard lock(mutex);
+  BT_ASSIGN_OR_RETURN(const GpuInfo info, Describe(device));
+  if (device >= kDevicesMax) return NoGpu(device, "no more than 16 are used");
+  std::unique_ptr<Opened>& one = opened[static_cast<size_t>(device)];
+  if (one != nullptr) return &one->table;
+  const cudaError_t error = cudaSetDevice(device);
+  if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, info.name).message());
+  BT_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  OpsTable table = MakeTable(stream.get());
+  one = std::make_unique<Opened>(Opened{std::move(stream), table});
+  return &one->table;
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* BaltoroCudaModule() {
+  static const baltoro::CudaModule module{.layout = baltoro::kCudaModuleLayout,
+                                          .version = BALTORO_VERSION,
+                                          .describe = baltoro::cuda::Describe,
+                                          .table = baltoro::cuda::Table,
+                                          .open = baltoro::cuda::Open};
+  return &module;
+}
