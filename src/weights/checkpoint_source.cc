@@ -30,10 +30,15 @@ bool AllScalesFinite(const std::vector<char>& bytes, DType type) {
 }  // namespace
 
 Result<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(const std::string& dir) {
+  BT_ASSIGN_OR_RETURN(QuantDescription description, ReadQuantDescription(dir));
+  return Open(dir, std::make_shared<const QuantDescription>(std::move(description)));
+}
+
+Result<std::unique_ptr<CheckpointSource>> CheckpointSource::Open(
+    const std::string& dir, std::shared_ptr<const QuantDescription> description) {
   BT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
-  std::unique_ptr<CheckpointSource> source(new CheckpointSource(std::move(checkpoint)));
-  BT_ASSIGN_OR_RETURN(source->description_, ReadQuantDescription(dir));
-  return source;
+  return std::unique_ptr<CheckpointSource>(
+      new CheckpointSource(std::move(checkpoint), std::move(description)));
 }
 
 std::optional<SourceTensor> CheckpointSource::Find(std::string_view name,
@@ -95,8 +100,8 @@ CheckpointSource::Matrix CheckpointSource::FindMatrix(const std::string& module)
 
 Status CheckpointSource::CheckDescription(const std::string& module,
                                           const StoredForm& stored) const {
-  if (description_.forms.empty()) return {};
-  const WeightForm* said = description_.Find(module);
+  if (description_->forms.empty()) return {};
+  const WeightForm* said = description_->Find(module);
   if (said == nullptr) {
     return InvalidArgument(fmt::format("{} does not name it", kQuantDescriptionFile));
   }

@@ -19,6 +19,9 @@ class CheckpointSource final : public WeightSource {
  public:
   // Opens a folder as Checkpoint does, and its description where there is one.
   static Result<std::unique_ptr<CheckpointSource>> Open(const std::string& dir);
+  // With the description of the folder, read before.
+  static Result<std::unique_ptr<CheckpointSource>> Open(
+      const std::string& dir, std::shared_ptr<const QuantDescription> description);
 
   // What does not fit together (a missing scale, a description that says another form) is told by
   // StoredAs, and by Read.
@@ -41,8 +44,6 @@ class CheckpointSource final : public WeightSource {
                  std::vector<FileRange>& out) const override;
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
-  // Empty where the folder has none.
-  const QuantDescription& quant_description() const { return description_; }
 
  private:
   struct Matrix {
@@ -54,7 +55,8 @@ class CheckpointSource final : public WeightSource {
     Status problem;
   };
 
-  explicit CheckpointSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  CheckpointSource(Checkpoint checkpoint, std::shared_ptr<const QuantDescription> description)
+      : checkpoint_(std::move(checkpoint)), description_(std::move(description)) {}
   Matrix FindMatrix(const std::string& module);
   Status CheckDescription(const std::string& module, const StoredForm& stored) const;
   // With the first rows, so that thousands of small reads need not come before all others.
@@ -79,7 +81,7 @@ class CheckpointSource final : public WeightSource {
       const Matrix& matrix, size_t part, int64_t row, int64_t rows, std::vector<char>& out) const;
 
   Checkpoint checkpoint_;
-  QuantDescription description_;                         // empty: none
+  std::shared_ptr<const QuantDescription> description_;  // empty: none
   std::vector<Matrix> matrices_;                         // SourceTensor::handle is the place in it
   std::unordered_map<std::string, SourceTensor> found_;  // by the name that was asked for
 };

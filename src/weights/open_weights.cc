@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "weights/checkpoint_source.h"
 #include "weights/dummy_source.h"
+#include "weights/online_fp8_source.h"
 #include "weights/quant/stored_form.h"
 #include "weights/quantization_claim.h"
 #include "weights/tensor_names.h"
@@ -19,13 +20,22 @@
 namespace baltoro {
 namespace {
 
-Result<QuantizationClaim> ReadClaim(const std::string& dir) {
+using SharedDescription = std::shared_ptr<const QuantDescription>;
+
+// Once for all that look at it. Empty without a folder.
+Result<SharedDescription> ReadDescription(const std::string& dir) {
+  if (dir.empty()) return std::make_shared<const QuantDescription>();
+  auto description = ReadQuantDescription(dir);
+  if (!description.ok()) return description.status();
+  return std::make_shared<const QuantDescription>(std::move(description).value());
+}
+
+Result<QuantizationClaim> ReadClaim(const std::string& dir, SharedDescription description) {
   if (dir.empty()) return QuantizationClaim();
   Json config;
   if (FileExists(dir + "/config.json")) {
     BT_ASSIGN_OR_RETURN(config, ReadJsonFile(dir + "/config.json"));
   }
-  BT_ASSIGN_OR_RETURN(QuantDescription description, ReadQuantDescription(dir));
   auto claim = QuantizationClaim::Read(config, std::move(description));
   if (!claim.ok()) return InvalidArgument(dir + "/config.json: " + claim.status().message());
   return claim;
@@ -64,6 +74,8 @@ std::string_view MethodOfTensors(const Checkpoint& checkpoint) {
     const std::string_view parameter = ParameterOf(each.tensor.name);
     if (parameter == "weight_packed") return "compressed-tensors";
     if (parameter == "weight_scale_inv") return "fp8";
+    const bool bytes = parameter == "weight" && each.tensor.dtype == DType::kI8;
+    if (bytes || parameter == "deq_scale" || parameter == "scale_bias") return "ascend";
   }
   return "";
 }
@@ -103,10 +115,33 @@ void CompareWithTensors(const QuantizationClaim& claim, const CheckpointSource& 
          source.description(), claim.source(), count, first);
 }
 
+bool IsOnline(const WeightChoice& choice) {
+  return choice.online_quantization == "fp8";
+}
+
+void LogOnline(const Checkpoint& checkpoint) {
+  int64_t count = 0;
+  for (const CheckpointTensor& each : checkpoint.tensors()) {
+    count += IsQuantisedOnline(each.tensor.name, each.tensor.dtype);
+  }
+  if (count == 0) {
+    BT_LOG(Warning,
+           "--online-quantization fp8 changes nothing: no matrix of attention, dense layers and "
+           "shared experts is stored in BF16");
+  } else {
+    BT_LOG(Info,
+           "{} BF16 matrices of attention, dense layers and shared experts are quantised to fp8 "
+           "as they are loaded",
+           count);
+  }
+}
+
 Result<std::unique_ptr<WeightSource>> OpenFiles(const std::string& dir,
                                                 const WeightChoice& choice,
-                                                const QuantizationClaim& claim) {
-  BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source, CheckpointSource::Open(dir));
+                                                const QuantizationClaim& claim,
+                                                SharedDescription description) {
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
+                      CheckpointSource::Open(dir, std::move(description)));
   if (IsGiven(choice.quantization)) {
     std::string_view said = claim.method();
     std::string where = said.empty() ? dir : dir + "/" + claim.source();
@@ -114,6 +149,7 @@ Result<std::unique_ptr<WeightSource>> OpenFiles(const std::string& dir,
     BT_RETURN_IF_ERROR(CheckChoice(choice.quantization, said, where));
   }
   CompareWithTensors(claim, *source);
+  if (IsOnline(choice)) LogOnline(source->checkpoint());
   return std::unique_ptr<WeightSource>(std::move(source));
 }
 
@@ -162,9 +198,18 @@ Result<std::unique_ptr<WeightSource>> MakeDummy(const std::string& dir,
 Result<std::unique_ptr<WeightSource>> OpenWeights(const std::string& dir,
                                                   const WeightChoice& choice) {
   if (IsGiven(choice.quantization)) BT_RETURN_IF_ERROR(CheckName(choice.quantization));
-  BT_ASSIGN_OR_RETURN(QuantizationClaim claim, ReadClaim(dir));
-  if (choice.format == LoadFormat::kDummy) return MakeDummy(dir, choice, std::move(claim));
-  return OpenFiles(dir, choice, claim);
+  const std::string& online = choice.online_quantization;
+  if (!online.empty() && online != "none" && !IsOnline(choice)) {
+    return InvalidArgument(
+        fmt::format("--online-quantization is {}; known are fp8 and none", online));
+  }
+  BT_ASSIGN_OR_RETURN(const SharedDescription description, ReadDescription(dir));
+  BT_ASSIGN_OR_RETURN(QuantizationClaim claim, ReadClaim(dir, description));
+  auto source = choice.format == LoadFormat::kDummy ? MakeDummy(dir, choice, std::move(claim))
+                                                    : OpenFiles(dir, choice, claim, description);
+  if (!source.ok() || !IsOnline(choice)) return source;
+  return std::unique_ptr<WeightSource>(
+      std::make_unique<OnlineFp8Source>(std::move(source).value()));
 }
 
 }  // namespace baltoro

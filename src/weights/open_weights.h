@@ -19,7 +19,9 @@ struct WeightChoice {
   uint64_t seed = 0;  // of dummy weights
   // Of --quantization: "fp8", "compressed-tensors", "ascend", "none"; empty or "auto": as the files
   // say.
-  std::string quantization;
+  std::string quantization = {};
+  // Of --online-quantization: "fp8" quantises what OnlineFp8Source says; empty or "none": nothing.
+  std::string online_quantization = {};
 };
 
 // The errors name the file, and for a contradiction between the choice and the files say both.

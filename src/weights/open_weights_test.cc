@@ -71,6 +71,13 @@ TEST_F(OpenWeightsTest, WithoutAConfigurationTheTensorsSayTheMethod) {
             "--quantization is compressed-tensors, but " + fp8 + " says fp8");
 }
 
+TEST_F(OpenWeightsTest, WithoutADescriptionIntegersAreAscend) {
+  const std::string w4a8 = Made(QuantFormat::kW4A8);
+  std::filesystem::remove(w4a8 + "/quant_model_description.json");
+  EXPECT_EQ(Refusal(w4a8, "ascend"), "");
+  EXPECT_EQ(Refusal(w4a8, "none"), "--quantization is none, but " + w4a8 + " says ascend");
+}
+
 TEST_F(OpenWeightsTest, AMethodThatIsNotKnownStopsTheStart) {
   const std::string made = Made(QuantFormat::kFp8);
   std::ofstream(made + "/config.json") << R"({"quantization_config": {"quant_method": "awq"}})";

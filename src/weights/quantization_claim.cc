@@ -63,12 +63,17 @@ Status Expect(const Json& object, const char* key, std::string_view wanted) {
 
 Result<QuantizationClaim> QuantizationClaim::Read(const Json& config,
                                                   QuantDescription description) {
+  return Read(config, std::make_shared<const QuantDescription>(std::move(description)));
+}
+
+Result<QuantizationClaim> QuantizationClaim::Read(
+    const Json& config, std::shared_ptr<const QuantDescription> description) {
   QuantizationClaim claim;
   claim.description_ = std::move(description);
   const Json* quantization = FindConfig(config);
   if (quantization == nullptr) return claim;
   if (!quantization->is_object()) return InvalidArgument("quantization_config: not an object");
-  if (!claim.description_.forms.empty()) {
+  if (!claim.description_->forms.empty()) {
     return InvalidArgument(fmt::format("quantization_config is there beside {}; only one can hold",
                                        kQuantDescriptionFile));
   }
@@ -142,8 +147,8 @@ Status QuantizationClaim::AddIgnored(const Json& list) {
 
 std::optional<WeightForm> QuantizationClaim::FormOf(const std::string& stored_module,
                                                     std::string_view canonical_module) const {
-  if (!description_.forms.empty()) {
-    const WeightForm* form = description_.Find(canonical_module);
+  if (!description_->forms.empty()) {
+    const WeightForm* form = description_->Find(canonical_module);
     return form == nullptr ? std::nullopt : std::optional<WeightForm>(*form);
   }
   for (const Pattern& pattern : ignored_) {
@@ -153,13 +158,13 @@ std::optional<WeightForm> QuantizationClaim::FormOf(const std::string& stored_mo
 }
 
 std::string_view QuantizationClaim::method() const {
-  if (!description_.forms.empty()) return "ascend";
+  if (!description_->forms.empty()) return "ascend";
   if (claimed_ == WeightForm::kFp8Block) return "fp8";
   return claimed_ == WeightForm::kInt4Group ? "compressed-tensors" : "";
 }
 
 const char* QuantizationClaim::source() const {
-  return description_.forms.empty() ? "config.json" : kQuantDescriptionFile.data();
+  return description_->forms.empty() ? "config.json" : kQuantDescriptionFile.data();
 }
 
 }  // namespace baltoro

@@ -25,6 +25,8 @@ class QuantizationClaim {
   // `config` is config.json; null: not there. The description is empty where there is none. Errors
   // say what is not known or contradicts itself.
   static Result<QuantizationClaim> Read(const Json& config, QuantDescription description);
+  static Result<QuantizationClaim> Read(const Json& config,
+                                        std::shared_ptr<const QuantDescription> description);
 
   // Of a module by its names in the file and without prefix; nothing where the files do not say.
   std::optional<WeightForm> FormOf(const std::string& stored_module,
@@ -41,7 +43,7 @@ class QuantizationClaim {
 
   WeightForm claimed_ = WeightForm::kBf16;  // of what is not ignored
   std::vector<Pattern> ignored_;
-  QuantDescription description_;
+  std::shared_ptr<const QuantDescription> description_ = std::make_shared<QuantDescription>();
 };
 
 }  // namespace baltoro
