@@ -19,7 +19,9 @@ struct EngineConfig {
   std::string model_dir;             // of config.json, and of the weights unless they are dummies
   std::string load_format = "auto";  // auto, safetensors, dummy; stand-in: no model at all, see
                                      // stand_in.h
-  std::string quantization;    // what the weights must be: open_weights.h; empty: as the files say
+  std::string quantization;  // what the weights must be: open_weights.h; empty: as the files say
+  std::string online_quantization;  // of what is stored in bf16: "fp8"; empty or "none": nothing
+  int64_t weight_bytes = 0;         // that they take in memory; 0: the engine finds out
   std::string tokenizer_dir;   // of the vocabulary that constraints are about; empty: model_dir
   std::string dtype = "auto";  // auto, bfloat16, float32
   int64_t max_model_len = 0;   // 0: the model's; -1: the largest that the cache holds
