@@ -1,6 +1,7 @@
 #include "disk/read_ahead.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "disk/read_batches.h"
 
 namespace baltoro {
@@ -66,14 +68,19 @@ void ReadAhead::OpenDirect() {
     const int fd =
         options_.direct ? open(files_.path(i).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT) : -1;
     direct_fds_.push_back(fd);
+    if (fd >= 0) ++direct_files_;
   }
+  given_up_.resize(direct_fds_.size());
 }
 
 std::string ReadAhead::Way() const {
-  const bool direct =
-      std::any_of(direct_fds_.begin(), direct_fds_.end(), [](int fd) { return fd >= 0; });
-  if (!direct) return "through the page cache";
-  return std::string(uring_ ? "io_uring" : "threads") + ", past the page cache";
+  const size_t direct = direct_files_;
+  if (direct == 0) return "through the page cache";
+  std::string way = std::string(uring_ ? "io_uring" : "threads") + ", past the page cache";
+  if (direct < files_.size()) {
+    way += fmt::format(" for {} of {} files", direct, files_.size());
+  }
+  return way;
 }
 
 std::optional<size_t> ReadAhead::Next() {
@@ -155,7 +162,7 @@ void ReadAhead::Start(size_t number) {
   uint64_t bytes = 0;
   bool direct = true;
   for (const FileRange& range : MergeRanges(batch.ranges, kHoleMax, kUnit)) {
-    direct = direct && direct_fds_[range.file] >= 0;
+    direct = direct && direct_fds_[range.file] >= 0 && !given_up_[range.file];
     stretches.push_back({.range = range});
     bytes += range.bytes;
   }
@@ -242,21 +249,41 @@ void ReadAhead::Collect() {
     files_.bytes_read_.fetch_add(result.bytes, std::memory_order_relaxed);
   }
   const bool again = result.bytes == -EINTR || result.bytes == -EAGAIN;
-  if (result.bytes <= 0 && !again) batch.failed = true;
   // A direct read goes on from a whole unit only.
-  if (stretch.done < needed && stretch.done % kUnit != 0) batch.failed = true;
-  if (stretch.done < needed && !batch.failed) {
+  const bool cut = stretch.done < needed && stretch.done % kUnit != 0;
+  if ((result.bytes <= 0 && !again) || cut) {
+    batch.failed = true;
+    OnFailedRead(stretch.range, result.bytes);
+  }
+  if (stretch.done < needed && !batch.failed && !IsStopped()) {
     SubmitNext(number, i);
     return;
   }
   if (--batch.under_way == 0) GiveOut(number);
 }
 
+bool ReadAhead::IsStopped() const {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+void ReadAhead::OnFailedRead(const FileRange& range, int64_t result) {
+  if (failed_reads_.fetch_add(1) == 0) {
+    BT_LOG(Warning, "{}: a read past the page cache failed ({}); it is read through it",
+           files_.path(range.file),
+           result < 0 ? std::strerror(static_cast<int>(-result)) : "the file ended early");
+  }
+  if (given_up_[range.file]) return;
+  given_up_[range.file] = true;
+  --direct_files_;
+}
+
 void ReadAhead::GiveOut(size_t number) {
   {
     const std::lock_guard lock(mutex_);
     Batch& batch = batches_[number];
-    if (batch.failed) batch.stretches.clear();
+    // What is not whole, as it failed or all is being stopped, is not handed out.
+    if (batch.failed || stop_) batch.stretches.clear();
     batch.ready = true;
     ready_.push_back(number);
     active_.push_back(number);

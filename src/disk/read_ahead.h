@@ -11,8 +11,10 @@
 //     ahead.Done(*batch);
 //   }
 //
-// A read that fails is left to FileSet::Read as well, which then tells the error.
+// A read past the page cache that fails is counted, and told in one line of the log; its batch, and
+// all that follows of its file, is left to FileSet::Read as well, which tells what is still wrong.
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -52,8 +54,11 @@ class ReadAhead {
   // Copies a range from a batch that is in memory; false if none has it. Any thread.
   bool Copy(const FileRange& range, void* out);
 
-  // How it reads, for people: "io_uring, past the page cache".
+  // How it reads, for people: "io_uring, past the page cache". It changes where reads fail. Any
+  // thread.
   std::string Way() const;
+  // Reads past the page cache that have failed so far. Any thread.
+  int64_t failed_reads() const { return failed_reads_.load(std::memory_order_relaxed); }
 
  private:
   struct FreeMemory {
@@ -85,6 +90,8 @@ class ReadAhead {
   void Advise(const Batch& batch) const;
   void SubmitNext(size_t batch, size_t stretch);
   void Collect();  // waits for one read
+  bool IsStopped() const;
+  void OnFailedRead(const FileRange& range, int64_t result);
   void GiveOut(size_t number);
   Memory TakeMemory(uint64_t bytes);  // without data: there is none
   void FreeIfUnused(Batch& batch);    // under the mutex
@@ -92,7 +99,10 @@ class ReadAhead {
 
   FileSet& files_;
   const ReadOptions options_;
-  std::vector<int> direct_fds_;  // of each file; -1: cannot be read past the page cache
+  std::vector<int> direct_fds_;          // of each file; -1: cannot be read past the page cache
+  std::vector<bool> given_up_;           // of each file: a direct read has failed; the thread's
+  std::atomic<size_t> direct_files_{0};  // that are read past the page cache
+  std::atomic<int64_t> failed_reads_{0};
   std::unique_ptr<ReadQueue> queue_;
   bool uring_ = false;
   size_t under_way_ = 0;  // reads

@@ -1,14 +1,17 @@
 #include "disk/read_ahead.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <random>
+#include <thread>
 
 #include "support/support.h"
 
@@ -142,6 +145,74 @@ TEST_F(ReadAheadTest, AFileThatHasShrunkIsToldByTheRead) {
   EXPECT_THAT(cut.message(), EndsWith("the file ended at byte 300000"));
   ahead.Done(*batch);
   EXPECT_FALSE(ahead.Next().has_value());
+}
+
+// What is handed out lies in memory: the file may change after that.
+TEST_F(ReadAheadTest, ABatchThatIsGivenIsInMemory) {
+  AddFile(RandomBytes(1 << 20, 8));
+  ReadAhead ahead(files_, {{{0, 1000, 500'000}}}, {});
+  if (ahead.Way() == "through the page cache") GTEST_SKIP() << "no direct reads in " << dir_;
+  const auto batch = ahead.Next();
+  ASSERT_TRUE(batch.has_value());
+  if (files_.bytes_read() == 0) GTEST_SKIP() << "the file stays in the page cache";
+  {
+    std::ofstream over(files_.path(0), std::ios::binary | std::ios::in);
+    over << RandomBytes(1 << 20, 9);
+  }
+  std::string got(500'000, '\0');
+  ASSERT_TRUE(files_.Read({0, 1000, 500'000}, got.data()).ok());
+  EXPECT_EQ(contents_[0].compare(1000, 500'000, got), 0);
+  ahead.Done(*batch);
+  ASSERT_TRUE(files_.Read({0, 1000, 500'000}, got.data()).ok());
+  EXPECT_NE(contents_[0].compare(1000, 500'000, got), 0);
+  EXPECT_EQ(ahead.failed_reads(), 0);
+}
+
+TEST_F(ReadAheadTest, FailedReadsAreCountedAndTheWayIsTold) {
+  for (const bool io_uring : {true, false}) {
+    const size_t cut = contents_.size(), whole = cut + 1;
+    AddFile(RandomBytes(1 << 20, 10));
+    AddFile(RandomBytes(1 << 20, 11));
+    ASSERT_EQ(truncate(files_.path(cut).c_str(), 300'000), 0);
+    std::vector<std::vector<FileRange>> batches = {{{cut, 0, 400'000}}};
+    for (uint64_t i = 0; i < 4; ++i) batches.push_back({{cut, i << 16, 1 << 16}});
+    batches.push_back({{whole, 0, 1 << 20}});
+    ReadAhead ahead(files_, batches, {.batches_ahead = 1, .io_uring = io_uring});
+    const std::string before = ahead.Way();
+    if (before == "through the page cache") GTEST_SKIP() << "no direct reads in " << dir_;
+    EXPECT_THAT(before, EndsWith("past the page cache"));
+    while (const auto batch = ahead.Next()) {
+      for (const FileRange& range : batches[*batch]) {
+        std::string got(range.bytes, '\0');
+        if (!files_.Read(range, got.data()).ok()) continue;
+        EXPECT_EQ(contents_[range.file].compare(range.offset, range.bytes, got), 0);
+      }
+      ahead.Done(*batch);
+    }
+    EXPECT_EQ(ahead.failed_reads(), 1);  // no other is tried in that file
+    EXPECT_EQ(ahead.Way(),
+              before + fmt::format(" for {} of {} files", files_.size() - 1, files_.size()));
+  }
+}
+
+TEST_F(ReadAheadTest, WhatIsGivenUpIsNotReadToItsEnd) {
+  constexpr int64_t kBytes = 64 << 20;
+  AddFile(RandomBytes(kBytes, 12));
+  int64_t least = kBytes;
+  for (int attempt = 0; attempt < 10 && least == kBytes; ++attempt) {
+    Forget(0);
+    const int64_t before = files_.bytes_read();
+    {
+      ReadAhead ahead(files_, {{{0, 0, kBytes}}}, {});
+      const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      while (files_.bytes_read() == before && std::chrono::steady_clock::now() < until) {
+        std::this_thread::yield();
+      }
+    }
+    if (files_.bytes_read() == before) GTEST_SKIP() << "no direct reads in " << dir_;
+    least = std::min(least, files_.bytes_read() - before);
+  }
+  EXPECT_LT(least, kBytes);
 }
 
 TEST_F(ReadAheadTest, ItMayBeGivenUpAtAnyTime) {
