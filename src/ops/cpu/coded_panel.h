@@ -30,6 +30,8 @@
 namespace baltoro::cpu {
 
 constexpr int64_t kIntBlockK = 64;
+// Below it the sum of k products of two int8 fits 32 bits, whatever they are.
+constexpr int64_t kIntDepthEnd = int64_t{1} << 17;
 constexpr int64_t kIntTileBytes = kTileRows * kIntBlockK;
 constexpr int64_t kRegisterBytes = 64;
 

@@ -6,6 +6,7 @@
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/test_codes.h"
+#include "ops/cpu/weight_product.h"
 #include "support/support.h"
 
 namespace baltoro::cpu::test {
@@ -230,6 +231,14 @@ TEST(CodedWeightsTest, RangesMakeTheWhole) {
 
     EXPECT_EQ(whole, parts) << WeightFormName(form);
   }
+}
+
+TEST(CodedWeightsTest, SumsThatMightNotFitAreRefused) {
+  const auto product = [](int64_t k) {
+    return WeightProduct(DType::kF32, {.form = WeightForm::kInt8, .n = 32, .k = k});
+  };
+  product((1 << 17) - 1);
+  EXPECT_DEATH(product(1 << 17), "check failed: w.k < kIntDepthEnd");
 }
 
 TEST(CodedWeightsTest, TwoSourcesShareAPanel) {

@@ -13,6 +13,7 @@ WeightProduct::WeightProduct(DType act, const PackedMatrix& w)
       panel_bytes_(PanelBytes(w.form, w.k)) {
   if (integers_) {
     scale_count_ = 1;
+    BT_CHECK(w.k < kIntDepthEnd);
     BT_CHECK(w.form != WeightForm::kInt8Static || w.input_scale > 0);
   } else if (w.quantise_input) {
     BT_CHECK(w.form == WeightForm::kFp8Block);
