@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/ops.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -10,7 +11,7 @@ namespace {
 
 constexpr double kUtilisationMax = 0.98;
 constexpr int64_t kBatchedTokensMin = 512;
-constexpr int64_t kBlockTokens = 64;
+constexpr int64_t kBlockTokens = KvLayerView::kBlockTokens;
 
 struct Candidate {
   PlanOptions options = {};

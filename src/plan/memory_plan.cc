@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "model/k2_model.h"
 #include "model/weight_slice.h"
 
@@ -12,7 +13,7 @@ namespace baltoro {
 namespace {
 
 constexpr int64_t kGib = int64_t{1} << 30;
-constexpr int64_t kBlockTokens = 64;
+constexpr int64_t kBlockTokens = KvLayerView::kBlockTokens;
 constexpr int64_t kHostCacheMax = 4 * kGib;  // unless asked for
 
 // Beyond weights, arenas and cache; rounded up from what processes of this kind are seen to hold.
@@ -30,10 +31,11 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const auto up = [](int64_t total, int64_t parts) { return (total + parts - 1) / parts; };
   const int64_t columns = std::max(c.dense_layers > 0 ? up(c.intermediate, tp) : 0,
                                    up(c.moe_intermediate * c.shared_experts, tp));
-  // As K2Model::Allocate takes them: two f32 streams, the rest bf16.
-  const int64_t per_token = (4 + 4 + 2) * c.hidden + 2 * (c.q_lora + c.cache_width()) +
-                            2 * heads * (c.head_dim() + c.value) + 2 * 3 * columns + 4 * c.experts +
-                            8 * c.router.top_k;
+  // As K2Model::Allocate takes them: two f32 streams, the rest of the activation type.
+  const int64_t act = SizeOf(PlainType(model.plain));
+  const int64_t per_token = (4 + 4 + act) * c.hidden + act * (c.q_lora + c.cache_width()) +
+                            act * heads * (c.head_dim() + c.value) + act * 3 * columns +
+                            4 * c.experts + 8 * c.router.top_k;
   const int64_t tokens = o.max_num_batched_tokens;
   const int64_t expert_columns =
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
@@ -45,12 +47,12 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   std::vector<PlanItem> out;
   out.push_back({"activations", tokens * per_token, fmt::format("{} tokens", tokens)});
   if (c.experts > 0) {
-    out.push_back({"expert workspace", pairs * 2 * (c.hidden + 3 * expert_columns),
+    out.push_back({"expert workspace", pairs * act * (c.hidden + 3 * expert_columns),
                    fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
   }
   out.push_back({"attention workspace",
-                 rows * gathered * (2 * c.cache_width() + 4 * c.kv_lora) +
-                     kExpandedTokens * heads * (c.head_dim() + c.value) * 2,
+                 rows * gathered * (act * c.cache_width() + 4 * c.kv_lora) +
+                     kExpandedTokens * heads * (c.head_dim() + c.value) * act,
                  fmt::format("{} sequences", rows)});
   out.push_back({"logits", rows * 4 * (c.vocab + up(c.vocab, tp)), fmt::format("{} rows", rows)});
   out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
@@ -65,6 +67,10 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
 // Of the ranks of a stage the one with the most weights.
 RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_t stage) {
   RankPlan fullest;
+  if (o.weight_bytes > 0) {
+    fullest.weights = {{.name = "as they are loaded", .bytes = o.weight_bytes}};
+    return fullest;
+  }
   int64_t most = -1;
   for (int32_t data = 0; data < o.layout.data; ++data) {
     for (int32_t tensor = 0; tensor < o.layout.tensor; ++tensor) {
@@ -124,6 +130,7 @@ bool MemoryPlan::Holds(int64_t length, int64_t requests) const {
 
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options) {
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
+  BT_CHECK(options.weight_bytes == 0 || options.layout.ranks() == 1);
   MemoryPlan plan;
   plan.model = model;
   plan.options = options;

@@ -193,6 +193,12 @@ Result<ModelDescription> DescribeFiles(const K2Config& config,
   return out;
 }
 
+void QuantiseOnline(ModelDescription& model) {
+  for (WeightForm* form : {&model.attention, &model.dense, &model.shared}) {
+    if (*form == WeightForm::kBf16) *form = WeightForm::kFp8Block;
+  }
+}
+
 Result<ModelDescription> DescribeModel(const std::string& model) {
   const std::filesystem::path dir = model;
   std::error_code error;

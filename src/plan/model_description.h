@@ -33,6 +33,9 @@ std::vector<std::string> KnownModels();
 // organisation before it, in any case. Errors list what is known.
 Result<ModelDescription> DescribeModel(const std::string& model);
 
+// --online-quantization fp8: what is kept in fp8 that is stored in bf16.
+void QuantiseOnline(ModelDescription& model);
+
 // As above for a directory whose files are given; `index` and `quantisation` (of
 // quant_model_description.json) may be null.
 Result<ModelDescription> DescribeFiles(const K2Config& config,
