@@ -128,6 +128,22 @@ __device__ inline float SiluTimes(float gate, float up) {
   return gate / (1.0f + __expf(-gate)) * up;
 }
 
+// Two results of rows g and half + g of a strip, g = lane / 4, as two neighbouring ones: of lanes
+// with even g rows g and g + 1, of those with odd g rows half + g - 1 and half + g. By all lanes.
+__device__ inline uint32_t Neighbours(float low, float high, int lane) {
+  const bool odd = lane / 4 % 2 != 0;
+  const float other = __shfl_xor_sync(~0u, odd ? low : high, 4);
+  const __nv_bfloat162 pair =
+      odd ? __floats2bfloat162_rn(other, high) : __floats2bfloat162_rn(low, other);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// The first of their columns in strip `strip` of a matrix of `rows` rows.
+__device__ inline int NeighboursRow(int strip, int rows, int lane) {
+  const int g = lane / 4;
+  return strip * 8 + (g % 2 != 0 ? rows / 2 + g - 1 : g);
+}
+
 // Launches `kernel`, in clusters of `cluster` blocks, so that it may start while the kernel before
 // it in the stream ends.
 template <typename... Params, typename... Given>

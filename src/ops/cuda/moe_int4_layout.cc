@@ -19,20 +19,23 @@ uint32_t Interleave(uint32_t word) {
 
 // One row of the source as row `r` of the tiles of a strip of 16 rows.
 bool PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k) {
+  constexpr uint32_t kZeros = 0x88888888;  // each value plus 8
   const uint32_t* values = src.values + row * src.values_stride;
   const uint16_t* scales = src.scales + row * src.scales_stride;
   const int64_t g = r % 8, high = r / 8;
   bool fits = true;
-  for (int64_t c = 0; c < k / kInt4TileColumns; ++c) {
+  for (int64_t c = 0; c < (k + kInt4TileColumns - 1) / kInt4TileColumns; ++c) {
     char* tile = strip + c * kInt4TileBytes;
     for (int64_t j = 0; j < 4; ++j) {
+      const int64_t column = c * kInt4TileColumns + j * kInt4Group;
       for (int64_t t = 0; t < 4; ++t) {
-        const uint32_t word = Interleave(values[c * 16 + j * 4 + t]);
+        const uint32_t word =
+            Interleave(column + 8 * t < k ? values[(column + 8 * t) / 8] : kZeros);
         const int64_t at = (j / 2) * 512 + (4 * g + t) * 16 + (2 * (j % 2) + high) * 4;
         std::memcpy(tile + at, &word, 4);
       }
       uint16_t scale = 0;
-      fits = PackInt4Scale(scales[c * 4 + j], &scale) && fits;
+      if (column < k) fits = PackInt4Scale(scales[column / kInt4Group], &scale) && fits;
       std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &scale, 2);
     }
   }
@@ -54,29 +57,30 @@ bool PackInt4Scale(uint16_t scale, uint16_t* packed) {
   return true;
 }
 
-Status PackInt4GateUp(
-    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden) {
-  BT_CHECK(intermediate % 8 == 0 && hidden % kInt4TileColumns == 0);
+Status PackInt4Rows(
+    void* dst, const Int4Rows& rows, int64_t n, int64_t k, int64_t row_begin, int64_t count) {
+  BT_CHECK(k % 8 == 0 && row_begin >= 0 && row_begin + count <= n);
+  const int64_t half = Int4HalfRows(n);
+  const int64_t strip_bytes = (k + kInt4TileColumns - 1) / kInt4TileColumns * kInt4TileBytes;
   bool fits = true;
-  const int64_t strip_bytes = hidden / kInt4TileColumns * kInt4TileBytes;
-  for (int64_t i = 0; i < intermediate; ++i) {
-    char* strip = static_cast<char*>(dst) + i / 8 * strip_bytes;
-    fits = PackRow(strip, gate, i, i % 8, hidden) && fits;
-    fits = PackRow(strip, up, i, 8 + i % 8, hidden) && fits;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = row_begin + i, in_half = row % half;
+    char* strip = static_cast<char*>(dst) + in_half / 8 * strip_bytes;
+    fits = PackRow(strip, rows, i, in_half % 8 + (row < half ? 0 : 8), k) && fits;
   }
   return ScaleStatus(fits);
 }
 
+Status PackInt4GateUp(
+    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden) {
+  BT_CHECK(intermediate % 8 == 0);
+  const int64_t n = 2 * intermediate;
+  BT_RETURN_IF_ERROR(PackInt4Rows(dst, gate, n, hidden, 0, intermediate));
+  return PackInt4Rows(dst, up, n, hidden, intermediate, intermediate);
+}
+
 Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate) {
-  BT_CHECK(hidden % kInt4TileRows == 0 && intermediate % kInt4TileColumns == 0);
-  bool fits = true;
-  const int64_t strip_bytes = intermediate / kInt4TileColumns * kInt4TileBytes;
-  for (int64_t d = 0; d < hidden; ++d) {
-    char* strip = static_cast<char*>(dst) + d / kInt4TileRows * strip_bytes;
-    const int64_t pair = d % kInt4TileRows;
-    fits = PackRow(strip, down, d, pair / 2 + 8 * (pair % 2), intermediate) && fits;
-  }
-  return ScaleStatus(fits);
+  return PackInt4Rows(dst, down, hidden, intermediate, 0, hidden);
 }
 
 }  // namespace baltoro

@@ -4,7 +4,8 @@
 // host.
 //
 // A matrix [n, k] (y = x * W^T) of 4-bit values q in -8..7 with one bf16 scale per 32 columns of a
-// row; W = q * scale, rounded to bf16. n is a multiple of 16, k of 128.
+// row; W = q * scale, rounded to bf16. Rows are padded so that half of them, Int4HalfRows(n), are a
+// multiple of 8, columns to a multiple of 128; padding columns are zeros.
 //
 // It is cut into tiles of 16 rows x 128 columns, kInt4TileBytes each, tile (m, c) at
 // (m * (k / 128) + c) * kInt4TileBytes: all columns of 16 rows lie together. Inside a tile, with
@@ -24,9 +25,9 @@
 // A warp's words are the first operand of mma.m16n8k16 (and of wgmma) with the columns of each 32
 // permuted, and eight neighbouring activations, one 16-byte load, are its second operand.
 //
-// Rows are permuted so that the two results a thread holds (rows g and g + 8) belong together:
-//   gate/up [2 I, H]: tile row r < 8 is gate row 8 m + r, tile row 8 + r is up row 8 m + r;
-//   down [H, I]: tile row r < 8 is row 16 m + 2 r, tile row 8 + r is row 16 m + 2 r + 1.
+// Rows are paired half a matrix apart: tile row r < 8 is row 8 m + r, tile row 8 + r is row
+// Int4HalfRows(n) + 8 m + r. So the two results a thread holds (tile rows g and g + 8) of a gate/up
+// matrix [2 I, H] are a gate and its up, if I is a multiple of 8.
 
 #include <cstdint>
 
@@ -49,20 +50,29 @@ struct Int4Rows {
   int64_t scales_stride = 0;  // elements from one row to the next
 };
 
+constexpr int64_t Int4HalfRows(int64_t n) {
+  return ((n + 1) / 2 + 7) / 8 * 8;
+}
+
 constexpr int64_t Int4PackedBytes(int64_t n, int64_t k) {
-  return n / kInt4TileRows * (k / kInt4TileColumns) * kInt4TileBytes;
+  return Int4HalfRows(n) / 8 * ((k + kInt4TileColumns - 1) / kInt4TileColumns) * kInt4TileBytes;
 }
 
 // The packed form of a bf16 scale, and false where its magnitude is 64 or more or it is not finite.
 bool PackInt4Scale(uint16_t scale, uint16_t* packed);
 
-// Packs one expert's gate and up [intermediate, hidden] each into `dst`,
-// Int4PackedBytes(2 * intermediate, hidden) bytes. intermediate is a multiple of 8. Fails
-// where a scale cannot be stored.
+// Packs rows [row_begin, row_begin + count) of a matrix [n, k] into `dst`, Int4PackedBytes(n, k)
+// bytes. k is a multiple of 8. Ranges of rows may be packed side by side. Fails where a scale
+// cannot be stored.
+Status PackInt4Rows(
+    void* dst, const Int4Rows& rows, int64_t n, int64_t k, int64_t row_begin, int64_t count);
+
+// Packs one expert's gate and up [intermediate, hidden] each as one matrix; intermediate is a
+// multiple of 8.
 Status PackInt4GateUp(
     void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden);
 
-// Packs one expert's down [hidden, intermediate] into `dst`, Int4PackedBytes(hidden, intermediate).
+// Packs one expert's down [hidden, intermediate].
 Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate);
 
 }  // namespace baltoro

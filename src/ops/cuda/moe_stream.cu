@@ -247,15 +247,16 @@ struct Rows {
     const int g = lane / 4;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      if (entry[n][e] < 0) continue;
       __nv_bfloat16* out = p.out + static_cast<int64_t>(entry[n][e]) * p.out_stride;
       if (F::kGateUp) {
+        if (entry[n][e] < 0) continue;
         out[strip * 8 + g] =
             __float2bfloat16_rn(SiluTimes(c[e] * kWidenUndo, c[2 + e] * kWidenUndo));
       } else {
         const float w = kKeepWeights ? weight[kKeepWeights ? n : 0][e] : Weight(p, entry[n][e]);
-        *reinterpret_cast<__nv_bfloat162*>(out + strip * 16 + 2 * g) =
-            __floats2bfloat162_rn(c[e] * w, c[2 + e] * w);
+        const uint32_t pair = Neighbours(c[e] * w, c[2 + e] * w, lane);
+        if (entry[n][e] < 0) continue;
+        *reinterpret_cast<uint32_t*>(out + NeighboursRow(strip, p.strips * 16, lane)) = pair;
       }
     }
   }

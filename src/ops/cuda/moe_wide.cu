@@ -149,17 +149,20 @@ __device__ __forceinline__ void StorePiece(const WideParams& p,
 #pragma unroll
   for (int i = 0; i < kN / 4; ++i) {
     const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    if (row >= tile.count) continue;
     const float low = acc[i / 2 * 4 + i % 2], high = acc[i / 2 * 4 + 2 + i % 2];
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(targets.entry[row]) * p.out_stride;
+    const bool inside = row < tile.count;
+    const int entry = inside ? targets.entry[row] : 0;
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(entry) * p.out_stride;
     if (kGateUp) {
       // Column strip * 8 + g in matrix order.
+      if (!inside) continue;
       out[strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2] =
           __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
     } else {
-      const float weight = targets.weight[row];
-      *reinterpret_cast<__nv_bfloat162*>(out + strip * 16 + 2 * g) =
-          __floats2bfloat162_rn(low * weight, high * weight);
+      const float weight = inside ? targets.weight[row] : 0;
+      const uint32_t pair = Neighbours(low * weight, high * weight, lane);
+      if (!inside) continue;
+      *reinterpret_cast<uint32_t*>(out + NeighboursRow(strip, p.strips * 16, lane)) = pair;
     }
   }
 }

@@ -1,0 +1,49 @@
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/product.h"
+
+namespace baltoro::cuda {
+namespace {
+
+// Rows up to which our kernel is at the floor of the weights' bytes.
+constexpr int64_t kFewRows = 16;
+
+bool Aligned(const void* data, int64_t row_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+}
+
+}  // namespace
+
+// Plain matrices: our kernel for few rows, cuBLASLt for more. Coded ones: our kernel.
+void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
+  BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
+  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
+  BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
+  const int64_t rows = x.dim(0);
+  if (rows == 0 || w.n == 0) return;
+  if (IsPlain(w.form)) {
+    const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
+                       Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);
+    if (!takes || rows > kFewRows) {
+      if (w.form == WeightForm::kBf16 && BlasLinear(ctx, out, x, w)) return;
+    }
+    if (!takes) {
+      LaunchPlainProduct(out, x, w, StreamOf(ctx));
+      return;
+    }
+  }
+  const QuantisedRows in =
+      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
+  LaunchProduct({.w = w,
+                 .x = in.x,
+                 .x_stride = rows == 1 ? 0 : in.x_stride,
+                 .x_scales = in.x_scales,
+                 .x_scales_stride = in.x_scales_stride,
+                 .out = out.data,
+                 .out_type = out.dtype,
+                 .out_stride = out.stride[0],
+                 .rows = static_cast<int32_t>(rows)},
+                StreamOf(ctx));
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,194 @@
+// Linear in every weight form against the reference (f64 sums). Tolerances, in root mean squares of
+// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 1e-2.
+// Results in bf16 may besides be off by half a unit.
+
+#include <algorithm>
+
+#include "device/cuda/device_info.h"
+#include "ops/cuda/product_test_support.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace product_test;
+
+float ToleranceOf(const FormCase& form) {
+  return form.form == WeightForm::kInt4Group ? 1e-2f : 1e-4f;
+}
+
+struct Answer {
+  std::vector<float> values;  // [rows, n]
+  bool gap_kept = true;
+};
+
+// The product, into rows with a gap that must not be written.
+Answer Product(Context& context, const Rows& x, const Weights& w, DType out_type, int64_t gap) {
+  const int64_t n = w.device.n, stride = n + gap, size = SizeOf(out_type);
+  const std::vector<char> before(static_cast<size_t>(x.rows * stride * size), '\x7f');
+  const Buffer memory = OnDevice(before);
+  TensorView out(memory.data(), out_type, {x.rows, n});
+  out.stride[0] = stride;
+  Linear(context.get(), out, x.device(), w.device);
+  context.Wait();
+  const auto bytes = FromDevice<char>(memory.data(), before.size());
+  Answer answer;
+  for (int64_t t = 0; t < x.rows; ++t) {
+    for (int64_t c = 0; c < stride; ++c) {
+      const char* at = &bytes[static_cast<size_t>((t * stride + c) * size)];
+      if (c >= n) {
+        answer.gap_kept =
+            answer.gap_kept && std::all_of(at, at + size, [](char b) { return b == '\x7f'; });
+        continue;
+      }
+      float value = 0;
+      if (out_type == DType::kF32) {
+        std::memcpy(&value, at, 4);
+      } else {
+        Bf16 bf16;
+        std::memcpy(&bf16, at, 2);
+        value = ToFloat(bf16);
+      }
+      answer.values.push_back(value);
+    }
+  }
+  return answer;
+}
+
+std::vector<float> Expected(const Rows& x, const Weights& w) {
+  std::vector<float> want(static_cast<size_t>(x.rows * w.device.n));
+  ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {x.rows, w.device.n}),
+                        x.reference(), w.reference);
+  return want;
+}
+
+void Compare(Context& context,
+             const FormCase& form,
+             const Weights& w,
+             int64_t rows,
+             int64_t x_gap,
+             DType out_type,
+             int64_t out_gap) {
+  const Rows x(static_cast<uint32_t>(rows), rows, w.device.k, x_gap);
+  const Answer got = Product(context, x, w, out_type, out_gap);
+  const std::string what = std::string(form.name) + " n " + std::to_string(w.device.n) + " k " +
+                           std::to_string(w.device.k) + " T " + std::to_string(rows) +
+                           (out_type == DType::kF32 ? " f32" : " bf16");
+  ExpectNear(what, got.values, Expected(x, w), w.device.n, ToleranceOf(form),
+             out_type == DType::kF32 ? 0.0f : 0x1p-8f);
+  if (!got.gap_kept) Fail(what + ": wrote between rows");
+}
+
+GPU_TEST(LinearTest, SmallShapesInEveryForm) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    // pocket's, one strip, and shapes with tails of every kind.
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{256, 128},
+                               {704, 256},
+                               {16, 128},
+                               {1536, 128},
+                               {48, 160},
+                               {40, 96},
+                               {129, 352},
+                               {9, 32},
+                               {1, 64}}) {
+      const Weights w(static_cast<uint32_t>(n + k), form, 1, n, k);
+      for (const int64_t rows : {1, 3, 8, 17, 33, 129}) {
+        Compare(context, form, w, rows, 8, DType::kF32, 4);
+      }
+      Compare(context, form, w, 5, 0, DType::kBf16, 8);
+      Compare(context, form, w, 40, 16, DType::kBf16, 0);
+    }
+  }
+}
+
+GPU_TEST(LinearTest, RankShapesInEveryForm) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{512, 7168},
+                               {384, 7168},
+                               {1536, 1536},
+                               {7168, 256},
+                               {2112, 7168}}) {
+      const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+      Compare(context, form, w, 1, 0, DType::kF32, 0);
+      Compare(context, form, w, 12, 64, DType::kBf16, 0);
+      if (k < 7168) Compare(context, form, w, 65, 64, DType::kF32, 0);
+    }
+  }
+}
+
+GPU_TEST(LinearTest, OddAndUnalignedRows) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    // Odd k only where a form has no groups; odd strides everywhere.
+    const bool groups = form.form == WeightForm::kInt4Group;
+    const Weights w(7, form, 1, 37, groups ? 64 : 75);
+    for (const int64_t rows : {1, 4, 20}) {
+      Compare(context, form, w, rows, 3, DType::kF32, 1);
+      Compare(context, form, w, rows, 1, DType::kBf16, 3);
+    }
+  }
+}
+
+GPU_TEST(LinearTest, PartsPackedApartAreOneMatrix) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    // Gate and up of 96 rows, then q_a of 128 and kv_a of 72 in ranges of their own.
+    const Weights gate_up(3, form, 1, 192, 256, {0, 96});
+    const Weights qkv(4, form, 1, 200, 256, {0, 64, 128});
+    for (const int64_t rows : {2, 30}) {
+      Compare(context, form, gate_up, rows, 0, DType::kF32, 0);
+      Compare(context, form, qkv, rows, 0, DType::kF32, 0);
+    }
+  }
+}
+
+GPU_TEST(LinearTest, NaNStaysInItsRow) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    const Weights w(11, form, 1, 272, 384);
+    for (const int64_t rows : {4, 16, 30, 70}) {
+      const Rows clean(5, rows, 384, 0), broken(5, rows, 384, 0, 2);
+      const Answer want = Product(context, clean, w, DType::kF32, 0);
+      const Answer got = Product(context, broken, w, DType::kF32, 0);
+      int64_t others = 0, numbers = 0;
+      for (int64_t at = 0; at < std::ssize(got.values); ++at) {
+        if (at / 272 == 2) {
+          numbers += !std::isnan(got.values[at]);
+        } else {
+          others += got.values[at] != want.values[at];
+        }
+      }
+      const std::string what = std::string(form.name) + " T " + std::to_string(rows) + ": ";
+      if (others != 0) Fail(what + std::to_string(others) + " numbers of other rows changed");
+      if (numbers != 0) Fail(what + std::to_string(numbers) + " numbers of its row are none");
+    }
+  }
+}
+
+GPU_TEST(LinearTest, RunsInAGraphAndNoRowsAreNothing) {
+  Context context;
+  const Weights bf16(1, kForms[0], 1, 256, 512), fp8(2, kForms[3], 1, 256, 512);
+  const Rows few(1, 3, 512, 0), many(2, 100, 512, 0), none(3, 0, 512, 0);
+  for (const Weights* w : {&bf16, &fp8}) {
+    for (const Rows* x : {&few, &many, &none}) {
+      const Answer want = Product(context, *x, *w, DType::kF32, 0);  // the library's first time
+      const Buffer memory = OnDevice(std::vector<float>(static_cast<size_t>(x->rows * 256), kNaN));
+      const TensorView out(memory.data(), DType::kF32, {x->rows, 256});
+      const OpContext ctx = context.get();
+      const auto graph = Capture(ctx, [&] { Linear(ctx, out, x->device(), w->device); });
+      graph->Launch(ctx);
+      context.Wait();
+      const auto got = FromDevice<float>(memory.data(), static_cast<size_t>(x->rows * 256));
+      GPU_EXPECT(got == want.values);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+int main(int argc, char** argv) {
+  return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
+}

@@ -1,0 +1,80 @@
+#pragma once
+
+// Products of rows with matrices in every form (product_layout.h): the one kernel family behind
+// Linear and ExpertBank, and the quantisation of its inputs.
+//
+// Weights are the 16 rows of the matrix instruction and go from memory to registers without a
+// detour, 16 bytes a load; tokens are its 8 columns. The warps of a block, and the blocks of a
+// cluster, share the columns of the same 16 rows and add up at the end. Codes are exact in bf16
+// (int8 forms: in s8, with exact sums in i32), scales are applied to the f32 sum of each block of
+// 128 columns. Of kInt4Group the weight q * scale is rounded to bf16 first.
+//
+// Floor for few rows: the bytes of the matrix (of the chosen experts) over the card's read
+// bandwidth.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/moe_internal.h"
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int32_t kProductRowsMax = 64;  // rows of a tile
+
+struct ProductArgs {
+  PackedMatrix w;
+  // Rows of bf16, 16-byte aligned, for kInt8, kInt4, kInt8Static of s8 codes, padded with zeros to
+  // whole steps of 128 columns.
+  const void* x = nullptr;
+  int64_t x_stride = 0;  // elements
+  // What each row's codes are multiplied by, [rows, x_scales_stride]: kFp8Block (or null) one a
+  // step, kInt8 and kInt4 one, kInt8Static one (1, or NaN).
+  const float* x_scales = nullptr;
+  int64_t x_scales_stride = 0;
+  void* out = nullptr;  // every row is written in full
+  DType out_type = DType::kF32;
+  int64_t out_stride = 0;
+  int32_t rows = 0;  // of all tiles at most
+
+  // Experts: tiles of rows of one matrix each. Null: one matrix, all rows.
+  const MoeTile* tiles = nullptr;
+  const int32_t* num_tiles = nullptr;
+  int32_t tiles_max = 0, tile_rows = 0;  // tile_rows 8, 16, 32 or 64
+  const int32_t* order = nullptr;        // sorted row -> entry
+  int32_t top_k = 0;
+  bool gather = false;                   // input row of a sorted row: order / top_k; else itself
+  bool scatter = false;                  // output row of a sorted row: order; else itself
+  const float* route_weights = nullptr;  // [entries], multiplies the result; or null
+};
+
+// Whether the kernels take this matrix: every coded form; kBf16 with k a multiple of 8.
+bool ProductTakes(const PackedMatrix& w);
+
+void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
+
+// y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
+void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream);
+
+// What rows are quantised from: `x` bf16 [rows, k], or silu(x[i]) * x[k + i] of f32 [rows, 2 k].
+struct RowSource {
+  const void* x = nullptr;
+  int64_t stride = 0;  // elements
+  bool gated = false;
+  int64_t rows = 0, k = 0;
+};
+
+// The input as `w` takes it: what a RowSource becomes, in scratch.
+struct QuantisedRows {
+  const void* x = nullptr;  // as ProductArgs
+  int64_t x_stride = 0;
+  const float* x_scales = nullptr;
+  int64_t x_scales_stride = 0;
+};
+QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
+
+// out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
+bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
+
+}  // namespace baltoro::cuda

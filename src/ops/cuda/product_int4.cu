@@ -1,0 +1,9 @@
+#include "ops/cuda/product_kernel.cuh"
+
+namespace baltoro::cuda::product {
+
+void LaunchInt4(const Params& p, const Shape& shape, cudaStream_t stream) {
+  LaunchForm<Int4Form>(p, shape, stream);
+}
+
+}  // namespace baltoro::cuda::product

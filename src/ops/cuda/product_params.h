@@ -1,0 +1,53 @@
+#pragma once
+
+// Between the launcher of products and their kernels.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/product.h"
+#include "ops/cuda/product_layout.h"
+
+namespace baltoro::cuda::product {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+
+// What the kernel is given; ProductArgs (product.h) in its terms.
+struct Params {
+  const char* weights;
+  int64_t slot_bytes;
+  int64_t scales, biases;  // offsets
+  int64_t row_bytes;
+  int32_t n, k, steps, strips;
+  int32_t log_warps_k, cluster;
+  const char* x;
+  int64_t x_row_bytes;
+  const float* x_scales;
+  int32_t x_scales_stride;
+  void* out;
+  int64_t out_stride;
+  bool out_bf16;
+  int32_t rows;
+  const MoeTile* tiles;
+  const int32_t* num_tiles;
+  const int32_t* order;
+  int32_t top_k;
+  bool gather, scatter;
+  const float* route_weights;
+};
+
+struct Shape {
+  dim3 grid;
+  int column_tiles;  // kN
+};
+
+// One translation unit each: they take long to compile.
+void LaunchBf16(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchFp8(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchInt4Group(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchInt8(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchInt4(const Params& p, const Shape& shape, cudaStream_t stream);
+
+}  // namespace baltoro::cuda::product

@@ -1,0 +1,180 @@
+// Rows as products take them: bf16, e4m3 values kept as bf16 with a scale for each 128 columns, or
+// s8 codes with one scale; padded with zeros to whole steps of 128 columns. From bf16 rows or from
+// gate and up.
+
+#include <cuda_fp8.h>
+#include <math_constants.h>
+
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/product.h"
+#include "ops/cuda/product_layout.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct QuantiseParams {
+  const void* x;
+  int64_t stride;
+  int32_t k, steps;
+  void* out;      // [rows, 128 steps]
+  float* scales;  // [rows, steps] or [rows]
+  bool fixed;     // kInt8Static
+  float input_scale, input_offset;
+};
+
+struct PlainRow {
+  const __nv_bfloat16* x;
+  int k;
+  __device__ PlainRow(const QuantiseParams& p, int64_t row)
+      : x(static_cast<const __nv_bfloat16*>(p.x) + row * p.stride), k(p.k) {}
+  __device__ float operator()(int column) const {
+    return column < k ? __bfloat162float(x[column]) : 0;
+  }
+};
+
+struct GatedRow {
+  const float* x;
+  int k;
+  __device__ GatedRow(const QuantiseParams& p, int64_t row)
+      : x(static_cast<const float*>(p.x) + row * p.stride), k(p.k) {}
+  __device__ float operator()(int column) const {
+    if (column >= k) return 0;
+    const float gate = x[column];
+    return gate / (1.0f + __expf(-gate)) * x[k + column];
+  }
+};
+
+// bf16 as they are. Grid: rows.
+template <class Row>
+__global__ void __launch_bounds__(kThreads) PadKernel(QuantiseParams p) {
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const Row row(p, blockIdx.x);
+  auto* out = static_cast<__nv_bfloat162*>(p.out) + blockIdx.x * int64_t{64} * p.steps;
+  for (int i = threadIdx.x; i < 64 * p.steps; i += kThreads) {
+    out[i] = __floats2bfloat162_rn(row(2 * i), row(2 * i + 1));
+  }
+}
+
+// A warp a block of 128. Grid: rows.
+template <class Row>
+__global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const Row row(p, blockIdx.x);
+  const int lane = threadIdx.x % 32;
+  for (int step = threadIdx.x / 32; step < p.steps; step += kThreads / 32) {
+    float v[4], largest = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      v[i] = row(step * 128 + lane * 4 + i);
+      largest = fmaxf(largest, fabsf(v[i]));
+    }
+    for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+    const float scale = __fdiv_rn(fmaxf(largest, 1e-4f), 448.0f);
+    __nv_bfloat162 pairs[2];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const __nv_fp8_storage_t code =
+          __nv_cvt_float_to_fp8(__fdiv_rn(v[i], scale), __NV_SATFINITE, __NV_E4M3);
+      const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+      (i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y) = __float2bfloat16_rn(value);
+    }
+    const int64_t block = static_cast<int64_t>(blockIdx.x) * p.steps + step;
+    auto* out = static_cast<__nv_bfloat162*>(p.out) + block * 64 + lane * 2;
+    out[0] = pairs[0];
+    out[1] = pairs[1];
+    if (lane == 0) p.scales[block] = scale;
+  }
+}
+
+// Numbers that are not finite make the whole row NaN, through its scale. Grid: rows.
+template <class Row>
+__global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
+  __shared__ float largests[kThreads / 32];
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const Row row(p, blockIdx.x);
+  float largest = 0;  // infinite where a number is not finite
+  for (int i = threadIdx.x; i < p.k; i += kThreads) {
+    const float v = row(i);
+    const bool broken = p.fixed ? isnan(v) : !isfinite(v);
+    largest = fmaxf(largest, broken ? CUDART_INF_F : p.fixed ? 0.0f : fabsf(v));
+  }
+  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+  if (threadIdx.x % 32 == 0) largests[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int w = 0; w < kThreads / 32; ++w) largest = fmaxf(largest, largests[w]);
+  const bool broken = isinf(largest);
+  const float scale = p.fixed ? p.input_scale : __fdiv_rn(largest, 127.0f);
+  auto* out = static_cast<char4*>(p.out) + blockIdx.x * int64_t{32} * p.steps;
+  for (int i = threadIdx.x; i < 32 * p.steps; i += kThreads) {
+    signed char codes[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int column = 4 * i + e;
+      float q = 0;
+      if (column < p.k && !broken && scale != 0) q = __fdiv_rn(row(column), scale);
+      if (column < p.k && p.fixed) q = __fadd_rn(q, p.input_offset);
+      codes[e] = static_cast<signed char>(fminf(fmaxf(rintf(q), -128.0f), 127.0f));
+    }
+    out[i] = make_char4(codes[0], codes[1], codes[2], codes[3]);
+  }
+  if (threadIdx.x == 0) p.scales[blockIdx.x] = broken ? CUDART_NAN_F : p.fixed ? 1.0f : scale;
+}
+
+template <class Row>
+void Launch(
+    WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
+  auto* kernel = PadKernel<Row>;
+  if (form == WeightForm::kFp8Block && quantise) kernel = Fp8Kernel<Row>;
+  if (form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static) {
+    kernel = Int8Kernel<Row>;
+  }
+  const Status launched =
+      LaunchOverlapped("quantisation of rows", kernel, dim3(static_cast<unsigned>(rows)),
+                       dim3(kThreads), 0, stream, 1, p);
+  CheckLaunch("quantisation of rows");
+  BT_CHECK(launched.ok());
+}
+
+bool Aligned(const void* x, int64_t row_bytes) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && row_bytes % 16 == 0;
+}
+
+}  // namespace
+
+QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
+  const bool integers = w.form == WeightForm::kInt8 || w.form == WeightForm::kInt4 ||
+                        w.form == WeightForm::kInt8Static;
+  const bool fp8 = w.form == WeightForm::kFp8Block && w.quantise_input;
+  if (!integers && !fp8 && !source.gated && w.k % 8 == 0 && Aligned(source.x, source.stride * 2)) {
+    return {source.x, source.stride, nullptr, 0};
+  }
+  const int64_t steps = (source.k + 127) / 128;
+  QuantiseParams p = {};
+  p.x = source.x;
+  p.stride = source.stride;
+  p.k = static_cast<int32_t>(source.k);
+  p.steps = static_cast<int32_t>(steps);
+  p.out =
+      ctx.scratch->Allocate(static_cast<size_t>(source.rows * steps * 128 * (integers ? 1 : 2)));
+  if (integers || fp8) {
+    p.scales =
+        ctx.scratch->AllocateArray<float>(static_cast<size_t>(source.rows * (fp8 ? steps : 1)));
+  }
+  p.fixed = w.form == WeightForm::kInt8Static;
+  p.input_scale = w.input_scale;
+  p.input_offset = w.input_offset;
+  if (source.gated) {
+    Launch<GatedRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));
+  } else {
+    Launch<PlainRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));
+  }
+  return {p.out, steps * 128, p.scales, fp8 ? steps : 1};
+}
+
+}  // namespace baltoro::cuda
