@@ -1,0 +1,130 @@
+// Root mean square norms, one block a row. At small T a launch is latency alone: the row is read
+// once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
+// T: bytes of the rows.
+
+#include "ops/cuda/rows_device.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+
+struct NormParams {
+  void* x;  // read; with a delta also written
+  const float* delta;
+  void* out;
+  const float* weight;
+  int64_t x_stride, delta_stride, out_stride;
+  int width;
+  float eps;
+  bool vectors;
+};
+
+// kVectors: eights of a row that one thread holds.
+template <typename X, typename Out, bool kAdd, int kVectors>
+__global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
+  __shared__ float partial[32];
+  float x[kVectors][kEight], weight[kEight];
+  const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
+  hopper::LetDependentsLaunch();
+  if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
+  hopper::WaitForPredecessors();
+
+  const int64_t row = blockIdx.x;
+  X* const from = static_cast<X*>(p.x) + row * p.x_stride;
+  float squares = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+    if constexpr (kAdd) {
+      float delta[kEight];
+      LoadEight(p.delta + row * p.delta_stride + at(v), p.width - at(v), p.vectors, delta);
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) x[v][i] += delta[i];
+      StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+    }
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) squares = fmaf(x[v][i], x[v][i], squares);
+  }
+  const float mean = BlockSum(squares, partial) / static_cast<float>(p.width);
+  const float scale = 1.0f / sqrtf(mean + p.eps);
+
+  Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) x[v][i] *= scale * weight[i];
+    StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
+  }
+}
+
+template <typename X, typename Out, bool kAdd>
+void LaunchNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+  constexpr int kWide = 4;
+  const int eights = Eights(p.width);
+  const int vectors = eights <= kThreadsMax ? 1 : kWide;
+  BT_CHECK(eights <= kThreadsMax * kWide);
+  const int threads = ((eights + vectors - 1) / vectors + 31) / 32 * 32;
+  const auto kernel = vectors == 1 ? NormKernel<X, Out, kAdd, 1> : NormKernel<X, Out, kAdd, kWide>;
+  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)), threads, p);
+}
+
+void CheckNorm(const TensorView& out, const TensorView& x, const TensorView& weight) {
+  BT_CHECK(x.rank == 2 && out.rank == 2 && weight.rank == 1);
+  BT_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == x.dim(1) && weight.dim(0) == x.dim(1));
+  BT_CHECK(weight.dtype == DType::kF32);
+  BT_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBf16);
+  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
+}
+
+NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView& weight) {
+  return {.x = x.data,
+          .delta = nullptr,
+          .out = out.data,
+          .weight = weight.as<float>(),
+          .x_stride = x.stride[0],
+          .delta_stride = 0,
+          .out_stride = out.stride[0],
+          .width = static_cast<int>(x.dim(1)),
+          .eps = 0,
+          .vectors =
+              InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0};
+}
+
+}  // namespace
+
+void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps) {
+  CheckNorm(out, x, weight);
+  const int64_t rows = x.dim(0);
+  if (rows == 0) return;
+  NormParams p = ParamsOf(out, x, weight);
+  p.eps = eps;
+  const bool wide_in = x.dtype == DType::kF32, wide_out = out.dtype == DType::kF32;
+  if (wide_in && wide_out) return LaunchNorm<float, float, false>(ctx, rows, p);
+  if (wide_in) return LaunchNorm<float, __nv_bfloat16, false>(ctx, rows, p);
+  if (wide_out) return LaunchNorm<__nv_bfloat16, float, false>(ctx, rows, p);
+  LaunchNorm<__nv_bfloat16, __nv_bfloat16, false>(ctx, rows, p);
+}
+
+void AddRmsNorm(const OpContext& ctx,
+                TensorView out,
+                TensorView residual,
+                TensorView delta,
+                TensorView weight,
+                float eps) {
+  CheckNorm(out, residual, weight);
+  BT_CHECK(residual.dtype == DType::kF32 && delta.dtype == DType::kF32 && delta.rank == 2);
+  BT_CHECK(delta.dim(0) == residual.dim(0) && delta.dim(1) == residual.dim(1));
+  const int64_t rows = residual.dim(0);
+  if (rows == 0) return;
+  NormParams p = ParamsOf(out, residual, weight);
+  p.delta = delta.as<float>();
+  p.delta_stride = delta.stride[0];
+  p.eps = eps;
+  p.vectors = p.vectors && InVectors(delta);
+  if (out.dtype == DType::kF32) return LaunchNorm<float, float, true>(ctx, rows, p);
+  LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
+}
+
+}  // namespace baltoro::cuda
