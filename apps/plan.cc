@@ -10,7 +10,8 @@ namespace baltoro {
 namespace {
 
 Result<MemoryPlan> MakePlan(const PlanCommand& command) {
-  BT_ASSIGN_OR_RETURN(const ModelDescription model, DescribeModel(command.model));
+  BT_ASSIGN_OR_RETURN(ModelDescription model, DescribeModel(command.model));
+  if (command.online_quantization == "fp8") QuantiseOnline(model);
   PlanOptions options;
   BT_ASSIGN_OR_RETURN(options.device, FindDevice(command.gpu));
   BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(command.kv_cache_dtype, DType::kBf16));

@@ -137,6 +137,7 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
   config.quantization = options.quantization;
+  config.online_quantization = options.online_quantization;
   config.dtype = options.dtype;
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;

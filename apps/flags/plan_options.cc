@@ -38,6 +38,7 @@ constexpr std::string_view kPlanned[] = {"model",
                                          "max-num-seqs",
                                          "max-num-batched-tokens",
                                          "kv-cache-dtype",
+                                         "online-quantization",
                                          "enforce-eager",
                                          "tensor-parallel-size",
                                          "pipeline-parallel-size",
@@ -91,6 +92,7 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args) {
   Get(flags, "max-num-seqs", out.max_num_seqs);
   Get(flags, "max-num-batched-tokens", out.max_num_batched_tokens);
   Get(flags, "kv-cache-dtype", out.kv_cache_dtype);
+  Get(flags, "online-quantization", out.online_quantization);
   bool eager = false;
   Get(flags, "enforce-eager", eager);
   out.graphs = !eager;

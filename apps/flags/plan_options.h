@@ -21,6 +21,7 @@ struct PlanCommand {
   int32_t max_num_seqs = 1024;
   int64_t max_num_batched_tokens = 8192;
   std::string kv_cache_dtype = "auto";
+  std::string online_quantization = "none";
   bool graphs = true;
   int32_t tensor = 1, pipeline = 1, decode_context = 1, data = 1;
   bool whole_experts = false, experts_in_turn = false;

@@ -42,6 +42,13 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kString,
      .help = "JSON file with the scales of an fp8 KV cache, one a layer, instead of the "
              "checkpoint's."},
+    {.name = "online-quantization",
+     .kind = kString,
+     .initial = "none",
+     .choices = "none|fp8",
+     .help = "Quantises the projections of attention (but kv_b), of dense layers and of shared "
+             "experts that the checkpoint has in BF16 to FP8 blocks of 128x128 as they are "
+             "loaded."},
 };
 
 constexpr FlagSpec kRemovedFlags[] = {

@@ -103,6 +103,7 @@ void FillModel(const Reader& flags, ServeOptions& options) {
   flags.Get("dtype", options.dtype);
   if (options.dtype == "float") options.dtype = "float32";
   flags.Get("quantization", options.quantization);
+  flags.Get("online-quantization", options.online_quantization);
   flags.Get("load-format", options.load_format);
   if (options.load_format == "compressed-tensors") {
     options.notices.push_back(

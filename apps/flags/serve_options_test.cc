@@ -67,6 +67,7 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--dtype=float",
                                        "--max-model-len=4k",
                                        "--seed=18446744073",
+                                       "--online-quantization=fp8",
                                        "--load-format=dummy",
                                        "--generation-config=vllm",
                                        "--override-generation-config={\"temperature\":0.5}",
@@ -110,6 +111,7 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_EQ(options.dtype, "float32");
   EXPECT_EQ(options.max_model_len, 4000);
   EXPECT_EQ(options.seed, 18446744073u);
+  EXPECT_EQ(options.online_quantization, "fp8");
   EXPECT_EQ(options.load_format, "dummy");
   EXPECT_EQ(options.generation_config, "vllm");
   EXPECT_EQ(options.override_generation_config, Json::parse(R"({"temperature":0.5})"));
