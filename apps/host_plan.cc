@@ -2,19 +2,30 @@
 
 #include "base/log.h"
 #include "device/buffer.h"
+#include "engine/load_choice.h"
+#include "model/layer_weights.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
 namespace {
 
+// What loading takes, to the byte.
+Result<int64_t> CountWeights(const EngineConfig& config, const K2Config& model, DType act) {
+  BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                      OpenWeights(config.model_dir, choice));
+  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, *source, CpuOps(act), {}));
+  return WeightBytes(plan, CpuOps(act));
+}
+
 Result<MemoryPlan> PlanHost(const EngineConfig& config) {
-  BT_ASSIGN_OR_RETURN(ModelDescription model, DescribeModel(config.model_dir));
-  const DType act =
-      config.dtype == "float32" || config.dtype == "float" ? DType::kF32 : DType::kBf16;
+  BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
+  ModelDescription model;
+  model.name = config.model_dir;
+  BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(config.model_dir));
   model.plain = PlainForm(act);
-  model.kv_b = model.plain;
-  model.vision_parameters = 0;  // not loaded
   PlanOptions options;
+  BT_ASSIGN_OR_RETURN(options.weight_bytes, CountWeights(config, model.config, act));
   options.device = {.name = "this machine",
                     .memory_bytes = static_cast<int64_t>(AvailableHostMemory()),
                     .gpu = false};
@@ -31,15 +42,11 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config) {
 
 Status FollowHostPlan(EngineConfig& config) {
   if (config.load_format == "stand-in") return {};
-  const Result<MemoryPlan> planned = PlanHost(config);
-  if (!planned.ok()) {
-    BT_LOG(Warning, "No plan of the memory: {}", planned.status().message());
-    return {};
-  }
-  const MemoryPlan& plan = planned.value();
+  BT_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanHost(config));
   for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);
   if (!plan.Holds(plan.options.max_model_len, 1)) return InvalidArgument(MisfitText(plan));
   config.kv_cache_bytes = plan.stages.front().kv_bytes;
+  config.weight_bytes = plan.options.weight_bytes;
   return {};
 }
 
