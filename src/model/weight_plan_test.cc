@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
@@ -80,14 +81,16 @@ class PartlyDecoded final : public WeightSource {
 class WeightPlanTest : public ::testing::Test {
  protected:
   // The tiny model in a format, its tensors in three files.
-  void Make(QuantFormat format) {
+  void Make(
+      QuantFormat format,
+      std::set<TensorRole> parts = ParseQuantParts("attention,dense,shared,experts").value()) {
     const std::string plain = dir_.path() + "/plain";
     std::filesystem::create_directory(plain);
     test::WriteCheckpoint(plain, test::TinyTensors(config_, true), {});
     std::ofstream(plain + "/config.json") << "{}";
     QuantizeOptions options;
     options.format = format;
-    options.parts = ParseQuantParts("attention,dense,shared,experts").value();
+    options.parts = std::move(parts);
     options.shard_bytes = 200'000;
     const auto summary = QuantizeCheckpoint(plain, dir_.path() + "/made", options);
     ASSERT_TRUE(summary.ok()) << summary.status().message();
@@ -187,6 +190,20 @@ TEST_F(WeightPlanTest, OnlyProjectionsAreQuantisedAndKvBIsDecoded) {
       PlanWeights(config_, source, ops_, {.quantise_fp8_inputs = true}).value();
   EXPECT_TRUE(rounded.layers[1].o.matrix.quantise_input);
   EXPECT_FALSE(rounded.layers[1].kv_b.matrix.quantise_input);
+}
+
+// Bit for bit, where `quantize` made the same parts; kv_b is left out, as it is kept plain.
+TEST_F(WeightPlanTest, AModelQuantisedAsItIsLoadedIsTheOneQuantisedBefore) {
+  Make(QuantFormat::kFp8, {TensorRole::kAttention, TensorRole::kDense, TensorRole::kShared});
+  const auto online = OpenWeights(dir_.path() + "/plain", {.online_quantization = "fp8"}).value();
+  const WeightPlan plan = PlanWeights(config_, *online, ops_, {}).value();
+  EXPECT_EQ(plan.layers[0].mlp.down.matrix.form, WeightForm::kFp8Block);
+  EXPECT_EQ(plan.layers[1].qkv_a.matrix.form, WeightForm::kFp8Block);
+  EXPECT_EQ(plan.layers[1].experts.down.matrix.form, WeightForm::kF32);
+  const auto model = K2Model::Load(config_, *online, ops_, &pool_, {});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<int32_t> tokens = {3, 1, 4, 15, 9, 2, 6, 53, 5, 8};
+  EXPECT_EQ(test::TinyRunner(*model.value(), std::ssize(tokens)).Run(tokens, 6), Logits({}));
 }
 
 // A layer of each form is tried, so that no later step needs more scratch.

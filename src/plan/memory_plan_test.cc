@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "model/k2_model.h"
+#include "weights/dummy_source.h"
+#include "weights/online_fp8_source.h"
 
 namespace baltoro {
 namespace {
@@ -117,6 +119,36 @@ PlanOptions OnHost(double gib) {
   options.device = {
       .name = "this machine", .memory_bytes = static_cast<int64_t>(gib * kGib), .gpu = false};
   return options;
+}
+
+TEST(MemoryPlanTest, CountedWeightsAreTakenAsTheyAre) {
+  PlanOptions options = OnHost(40);
+  options.weight_bytes = 12'345'678'901;
+  const RankPlan rank = Plan(Known("Moonlight-16B-A3B"), options).stages[0];
+  EXPECT_EQ(TotalBytes(rank.weights), options.weight_bytes);
+}
+
+TEST(MemoryPlanTest, ActivationsInFloat32TakeMore) {
+  ModelDescription model = Known("Moonlight-16B-A3B");
+  const int64_t narrow = TotalBytes(Plan(model, OnHost(400)).stages[0].arenas);
+  model.plain = WeightForm::kF32;
+  const int64_t wide = TotalBytes(Plan(model, OnHost(400)).stages[0].arenas);
+  EXPECT_GT(wide, narrow * 5 / 4);
+  EXPECT_LT(wide, narrow * 2);
+}
+
+// A description knows what --online-quantization comes to as well as the loader.
+TEST(MemoryPlanTest, WhatIsQuantisedOnlineIsCountedAsItIsLoaded) {
+  ModelDescription model = Known("Moonlight-16B-A3B");
+  const int64_t before = TotalBytes(WeightsOfRank(model, {}, {}));
+  QuantiseOnline(model);
+  const int64_t after = TotalBytes(WeightsOfRank(model, {}, {}));
+  OnlineFp8Source source(std::make_unique<DummySource>(0));
+  const OpsTable& ops = CpuOps(DType::kBf16);
+  const auto loaded =
+      static_cast<double>(WeightBytes(PlanWeights(model.config, source, ops, {}).value(), ops));
+  EXPECT_LT(after, before - 700'000'000);
+  EXPECT_NEAR(static_cast<double>(after), loaded, 0.01 * loaded);
 }
 
 // On a CPU the cache is the smaller of 4 GiB and a quarter of what weights and arenas leave.
