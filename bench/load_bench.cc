@@ -41,11 +41,23 @@ struct Options {
   bool hot = false;
 };
 
-void Check(const Status& status) {
-  if (status.ok()) return;
-  fmt::print(stderr, "load_bench: {}\n", status.message());
-  std::exit(1);
-}
+// The folder of the checkpoint, gone with this.
+class Folder {
+ public:
+  explicit Folder(std::string path) : path_(std::move(path)) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
 
 K2Config Shape(const Options& options) {
   K2Config c = DescribeModel("Kimi-K2-Thinking").value().config;
@@ -115,10 +127,10 @@ std::vector<uint32_t> RandomWords(size_t count) {
   return out;
 }
 
-void WriteCheckpoint(const std::string& dir, const K2Config& config, bool int4) {
+Status WriteCheckpoint(const std::string& dir, const K2Config& config, bool int4) {
   const std::vector<OutputTensor> tensors = TensorsOf(config, int4);
-  auto writer = CheckpointWriter::Create(dir, "model", tensors, kShardBytes);
-  Check(writer.status());
+  BT_ASSIGN_OR_RETURN(CheckpointWriter writer,
+                      CheckpointWriter::Create(dir, "model", tensors, kShardBytes));
   const std::vector<uint32_t> words = RandomWords(size_t{5} << 20);
   for (size_t i = 0; i < tensors.size(); ++i) {
     const OutputTensor& tensor = tensors[i];
@@ -128,16 +140,16 @@ void WriteCheckpoint(const std::string& dir, const K2Config& config, bool int4) 
       const OutputTensor& packed = tensors[i - 2];
       const int32_t shape[2] = {static_cast<int32_t>(packed.shape[0]),
                                 static_cast<int32_t>(packed.shape[1] * 8)};
-      Check(writer.value().Write(i, 0, shape, sizeof(shape)));
+      BT_RETURN_IF_ERROR(writer.Write(i, 0, shape, sizeof(shape)));
       continue;
     }
     const auto most = static_cast<int64_t>(words.size() * sizeof(words[0]));
     for (int64_t at = 0; at < bytes; at += most) {
-      Check(writer.value().Write(i, at, words.data(),
-                                 static_cast<size_t>(std::min(most, bytes - at))));
+      BT_RETURN_IF_ERROR(
+          writer.Write(i, at, words.data(), static_cast<size_t>(std::min(most, bytes - at))));
     }
   }
-  Check(writer.value().Finish());
+  return writer.Finish();
 }
 
 std::vector<std::string> ShardsOf(const std::string& dir) {
@@ -158,50 +170,95 @@ void DropFromCache(const std::vector<std::string>& paths) {
   }
 }
 
-// Seconds to read all files one after the other, several reads under way.
-double ReadDirectly(const std::vector<std::string>& paths) {
-  std::unique_ptr<ReadQueue> queue = MakeUringQueue(kReadsUnderWay);
-  if (queue == nullptr) queue = MakeThreadQueue(kReadsUnderWay);
-  const std::unique_ptr<char, decltype(&std::free)> memory(
-      static_cast<char*>(std::aligned_alloc(4096, kReadsUnderWay * kReadBytes)), &std::free);
-  std::vector<uint64_t> free_slots;
-  for (uint64_t i = 0; i < kReadsUnderWay; ++i) free_slots.push_back(i);
-  const auto collect = [&] {
-    const ReadResult result = queue->Wait();
-    if (result.bytes <= 0) Check(Status(Code::kUnavailable, "a direct read failed"));
-    free_slots.push_back(result.tag);
-  };
-  std::vector<int> fds;
-  const double start = Now();
-  for (const std::string& path : paths) {
-    fds.push_back(open(path.c_str(), O_RDONLY | O_DIRECT));
-    if (fds.back() < 0) Check(Status(Code::kUnavailable, path + ": no direct reads here"));
-    const uint64_t bytes = std::filesystem::file_size(path);
-    for (uint64_t at = 0; at < bytes; at += kReadBytes) {
-      if (free_slots.empty()) collect();
-      const uint64_t slot = free_slots.back();
-      free_slots.pop_back();
-      queue->Submit({.fd = fds.back(),
-                     .offset = at,
-                     .out = memory.get() + slot * kReadBytes,
-                     .bytes = kReadBytes,
-                     .tag = slot});
-    }
+// Reads files one after the other past the page cache, several reads under way.
+class DirectReader {
+ public:
+  DirectReader()
+      : queue_(MakeUringQueue(kReadsUnderWay)),
+        memory_(static_cast<char*>(std::aligned_alloc(4096, kReadsUnderWay * kReadBytes)),
+                &std::free) {
+    if (queue_ == nullptr) queue_ = MakeThreadQueue(kReadsUnderWay);
+    for (uint64_t i = 0; i < kReadsUnderWay; ++i) free_slots_.push_back(i);
   }
-  while (free_slots.size() < kReadsUnderWay) collect();
-  const double seconds = Now() - start;
-  for (const int fd : fds) close(fd);
-  return seconds;
+  ~DirectReader() {
+    queue_.reset();  // waits for what is under way
+    for (const int fd : fds_) close(fd);
+  }
+  DirectReader(const DirectReader&) = delete;
+  DirectReader& operator=(const DirectReader&) = delete;
+
+  Status Read(const std::string& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECT);
+    if (fd < 0) return Status(Code::kUnavailable, path + ": no direct reads here");
+    fds_.push_back(fd);
+    const uint64_t end = std::filesystem::file_size(path);
+    for (uint64_t at = 0; at < end; at += kReadBytes) {
+      if (free_slots_.empty()) BT_RETURN_IF_ERROR(Collect());
+      const uint64_t slot = free_slots_.back();
+      free_slots_.pop_back();
+      slots_[slot] = {.fd = fd, .offset = at, .end = std::min(end, at + kReadBytes)};
+      Submit(slot);
+    }
+    return {};
+  }
+  Status Finish() {
+    while (free_slots_.size() < kReadsUnderWay) BT_RETURN_IF_ERROR(Collect());
+    return {};
+  }
+
+ private:
+  struct Slot {
+    int fd = -1;
+    uint64_t offset = 0, end = 0;  // of what is still to be read
+  };
+
+  void Submit(uint64_t slot) {
+    queue_->Submit({.fd = slots_[slot].fd,
+                    .offset = slots_[slot].offset,
+                    .out = memory_.get() + slot * kReadBytes,
+                    .bytes = kReadBytes,
+                    .tag = slot});
+  }
+  // The rest of a read that brought less than was asked for is read as well.
+  Status Collect() {
+    const ReadResult result = queue_->Wait();
+    Slot& slot = slots_[result.tag];
+    if (result.bytes > 0) slot.offset += static_cast<uint64_t>(result.bytes);
+    const bool whole = slot.offset >= slot.end;
+    if (result.bytes <= 0 || (!whole && slot.offset % 4096 != 0)) {
+      return Status(Code::kUnavailable, fmt::format("a direct read gave {}", result.bytes));
+    }
+    if (whole) {
+      free_slots_.push_back(result.tag);
+    } else {
+      Submit(result.tag);
+    }
+    return {};
+  }
+
+  std::unique_ptr<ReadQueue> queue_;
+  std::unique_ptr<char, decltype(&std::free)> memory_;
+  std::vector<uint64_t> free_slots_;
+  Slot slots_[kReadsUnderWay];
+  std::vector<int> fds_;
+};
+
+// Seconds to read all files.
+Result<double> ReadDirectly(const std::vector<std::string>& paths) {
+  DirectReader reader;
+  const double start = Now();
+  for (const std::string& path : paths) BT_RETURN_IF_ERROR(reader.Read(path));
+  BT_RETURN_IF_ERROR(reader.Finish());
+  return Now() - start;
 }
 
-double Load(const std::string& dir, const K2Config& config, int64_t& model_bytes) {
+Result<double> Load(const std::string& dir, const K2Config& config, int64_t& model_bytes) {
   const double start = Now();
   ThreadPool pool(0);
-  auto source = CheckpointSource::Open(dir);
-  Check(source.status());
-  const auto model = K2Model::Load(config, *source.value(), CpuOps(DType::kBf16), &pool, {});
-  Check(model.status());
-  model_bytes = model.value()->weight_bytes();
+  BT_ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(dir));
+  BT_ASSIGN_OR_RETURN(const auto model,
+                      K2Model::Load(config, *source, CpuOps(DType::kBf16), &pool, {}));
+  model_bytes = model->weight_bytes();
   return Now() - start;
 }
 
@@ -224,11 +281,11 @@ double ProcessorSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void Run(const Options& options) {
-  const std::string dir = fmt::format("{}/baltoro-load-bench-{}", options.dir, getpid());
-  std::filesystem::create_directories(dir);
+Status Run(const Options& options) {
+  const Folder folder(fmt::format("{}/baltoro-load-bench-{}", options.dir, getpid()));
+  const std::string& dir = folder.path();
   const K2Config config = Shape(options);
-  WriteCheckpoint(dir, config, options.int4);
+  BT_RETURN_IF_ERROR(WriteCheckpoint(dir, config, options.int4));
   const std::vector<std::string> shards = ShardsOf(dir);
   int64_t bytes = 0, model_bytes = 0;
   for (const std::string& path : shards) {
@@ -240,10 +297,12 @@ void Run(const Options& options) {
   std::vector<double> reads, loads;
   for (int round = 0; round < options.rounds; ++round) {
     DropFromCache(shards);
-    reads.push_back(ReadDirectly(shards));
+    BT_ASSIGN_OR_RETURN(const double read, ReadDirectly(shards));
+    reads.push_back(read);
     DropFromCache(shards);
     const double used = ProcessorSeconds();
-    loads.push_back(Load(dir, config, model_bytes));
+    BT_ASSIGN_OR_RETURN(const double load, Load(dir, config, model_bytes));
+    loads.push_back(load);
     fmt::print(
         "direct read {:.2f} s, {:.2f} GB/s; load {:.2f} s, {:.2f} GB/s ({:.2f} s of processors): "
         "{:.0f} %\n",
@@ -267,10 +326,10 @@ void Run(const Options& options) {
       }
       close(fd);
     }
-    const double seconds = Load(dir, config, model_bytes);
+    BT_ASSIGN_OR_RETURN(const double seconds, Load(dir, config, model_bytes));
     fmt::print("from the page cache: load {:.2f} s, {:.2f} GB/s\n", seconds, gb / seconds);
   }
-  std::filesystem::remove_all(dir);
+  return {};
 }
 
 }  // namespace
@@ -296,6 +355,8 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  baltoro::bench::Run(options);
-  return 0;
+  const baltoro::Status status = baltoro::bench::Run(options);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "load_bench: {}\n", status.message());
+  return 1;
 }
