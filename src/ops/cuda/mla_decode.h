@@ -30,8 +30,9 @@ inline constexpr int kMlaMaxQueryTokens = 8;
 inline constexpr int kMlaMaxHeads = 128;
 inline constexpr int kMlaMaxSequences = 4096;
 
-// fp8 has one scale for the whole cache; its codes of NaN are read as +-480.
-enum class MlaCacheType { kBf16, kFp8E4m3 };
+// fp8 has one scale for the whole cache, kFp8Groups is KvForm's (656 bytes a token); the codes of
+// NaN are read as +-480.
+enum class MlaCacheType { kBf16, kFp8E4m3, kFp8Groups };
 
 // What is fixed when a graph is captured. Sizes the workspace.
 struct MlaDecodeLimits {
@@ -66,8 +67,8 @@ struct MlaDecodeArgs {
                             // included; -inf where no key is seen
   const void* q = nullptr;  // [rows, heads, 576] bf16: absorbed latent part, then the rotated one
   int64_t rows = 0;         // of q and out; at least query_begin[sequences]
-  const void* cache = nullptr;  // [num_blocks, 64, 576]; 16-byte aligned
-  float cache_scale = 1;        // of fp8: element times this is the key
+  const void* cache = nullptr;  // [num_blocks, 64, 576], or 656 bytes a token; 16-byte aligned
+  float cache_scale = 1;        // of kFp8E4m3: element times this is the key
   int64_t num_blocks = 0;
   float scale = 0;  // of the scores, above 0
   MlaDecodeSequences sequences;

@@ -16,7 +16,7 @@ namespace baltoro::cuda::mla {
 inline constexpr float kSlack = 24;
 inline constexpr float kLn2 = 0.69314718056f;
 
-template <bool kFp8>
+template <MlaCacheType kType>
 class Consumer {
  public:
   __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part)
@@ -60,7 +60,7 @@ class Consumer {
       WaitProducts<0>();
       Pin(s_);
       Softmax(piece, i);
-      NamedSync(kGroup0 + group_, 128);  // nobody of this group reads P any more
+      SyncGroup(group_);  // nobody of this group reads P any more
       OwnValues(piece, i);
     }
     if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
@@ -102,9 +102,11 @@ class Consumer {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
-    if constexpr (kFp8) {
-      const uint32_t stage = smem_.stage(group_);
-      WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, kGroup0 + group_);
+    [[maybe_unused]] const uint32_t stage = smem_.stage(group_);
+    if constexpr (kType == MlaCacheType::kFp8E4m3) {
+      WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
+    } else if constexpr (kType == MlaCacheType::kFp8Groups) {
+      WidenGroups(stage + group_ * kHalfBytes, 2 * group_, group_);
     }
     Pin(s_);
     FenceProducts();
@@ -119,8 +121,11 @@ class Consumer {
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
     ++own_uses_;
-    if constexpr (kFp8) {
-      WidenHalf(smem_.stage(group_) + (1 - group_) * kHalfBytes, kGroup0 + group_);
+    [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - group_) * kHalfBytes;
+    if constexpr (kType == MlaCacheType::kFp8E4m3) {
+      WidenHalf(late, group_);
+    } else if constexpr (kType == MlaCacheType::kFp8Groups) {
+      WidenGroups(late, 2 * (1 - group_), group_);
     }
     FenceProducts();
 #pragma unroll
@@ -277,7 +282,7 @@ class Consumer {
       }
     }
     FenceAsyncProxy();
-    NamedSync(kGroup0 + group_, 128);
+    SyncGroup(group_);
     return true;
   }
 
@@ -290,7 +295,7 @@ class Consumer {
       sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
       if (lane_ % 4 == 0) small_.sums[group_][Row(r)] = sum;
     }
-    NamedSync(kBoth, kComputeThreads);
+    SyncBoth();
     const int tile_rows = args_.plan.tile_rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -324,7 +329,7 @@ class Consumer {
         }
       }
     }
-    NamedSync(kBoth, kComputeThreads);  // the sums may be overwritten
+    SyncBoth();  // the sums may be overwritten
   }
 
   const MlaKernelArgs& args_;

@@ -13,13 +13,11 @@
 // rescaling. Whether it is raised depends on the row alone.
 
 #include <cuda.h>
-#include <cudaTypedefs.h>
-
-#include <string>
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/mla_decode_consumer.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/tensor_map.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -32,7 +30,7 @@ constexpr int kThreads = kComputeThreads + 128;
 constexpr int kComputeRegisters = 232;
 constexpr int kProducerRegisters = 40;
 
-template <bool kFp8>
+template <MlaCacheType kType>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaKernel(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ Maps maps) {
   extern __shared__ unsigned char raw[];
@@ -61,37 +59,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer<kFp8> consumer(args, smem, part);
+    Consumer<kType> consumer(args, smem, part);
     consumer.Run();
   } else {
     LowerRegisters<kProducerRegisters>();
-    if (threadIdx.x < kComputeThreads + 32) Produce<kFp8>(args, maps, smem, part);
+    if (threadIdx.x < kComputeThreads + 32) Produce<kType>(args, maps, smem, part);
   }
 }
-
-using EncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
-
-Result<EncodeTiled> FindEncodeTiled() {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found;
-  BT_CUDA_RETURN_IF_ERROR(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                           cudaEnableDefault, &found));
-  if (found != cudaDriverEntryPointSuccess || entry == nullptr) {
-    return Status(Code::kUnavailable, "the driver has no cuTensorMapEncodeTiled");
-  }
-  return reinterpret_cast<EncodeTiled>(entry);
-}
-
-struct MapShape {
-  CUtensorMapDataType type;
-  CUtensorMapSwizzle swizzle;
-  cuuint64_t sizes[3];
-  cuuint64_t strides[2];  // in bytes, of the second and third dimension
-  cuuint32_t box[3];
-};
 
 // A row-major bf16 matrix [rows, 576] as 9 tiles of 64 columns.
-MapShape TiledBf16(int64_t rows, int box_rows, int box_tiles) {
+TensorMapShape TiledBf16(int64_t rows, int box_rows, int box_tiles) {
   return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
           CU_TENSOR_MAP_SWIZZLE_128B,
           {64, static_cast<cuuint64_t>(rows), kMlaWidth / 64},
@@ -99,15 +76,15 @@ MapShape TiledBf16(int64_t rows, int box_rows, int box_tiles) {
           {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_tiles)}};
 }
 
-MapShape RawLatent(int64_t rows) {
+TensorMapShape RawLatent(int64_t rows, int token_bytes) {
   return {CU_TENSOR_MAP_DATA_TYPE_UINT8,
           CU_TENSOR_MAP_SWIZZLE_128B,
           {128, static_cast<cuuint64_t>(rows), kMlaLatent / 128},
-          {kMlaWidth, 128},
+          {static_cast<cuuint64_t>(token_bytes), 128},
           {128, kTokens, 2}};
 }
 
-MapShape RawRope(int64_t rows) {
+TensorMapShape RawRope(int64_t rows) {
   return {CU_TENSOR_MAP_DATA_TYPE_UINT8,
           CU_TENSOR_MAP_SWIZZLE_NONE,
           {64, static_cast<cuuint64_t>(rows), 1},
@@ -115,29 +92,46 @@ MapShape RawRope(int64_t rows) {
           {64, kTokens, 1}};
 }
 
-Status MakeMap(EncodeTiled encode, const MapShape& shape, const void* data, CUtensorMap& map) {
-  const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult result =
-      encode(&map, shape.type, 3, const_cast<void*>(data), shape.sizes, shape.strides, shape.box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result == CUDA_SUCCESS) return Status();
-  return Status(Code::kInternal,
-                "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
+// One column of 64 elements of tokens in the form of group scales.
+TensorMapShape GroupedRope(int64_t rows) {
+  return {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+          CU_TENSOR_MAP_SWIZZLE_128B,
+          {64, static_cast<cuuint64_t>(rows), 1},
+          {kGroupedBytes, static_cast<cuuint64_t>(rows) * kGroupedBytes},
+          {64, kTokens, 1}};
 }
 
-template <bool kFp8>
+TensorMapShape GroupScales(int64_t rows) {
+  return {CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+          CU_TENSOR_MAP_SWIZZLE_NONE,
+          {4, static_cast<cuuint64_t>(rows), 1},
+          {kGroupedBytes, static_cast<cuuint64_t>(rows) * kGroupedBytes},
+          {4, kTokens, 1}};
+}
+
+template <MlaCacheType kType>
+Status MakeCacheMaps(const MlaDecodeArgs& from, Maps& maps) {
+  const int64_t cached = from.num_blocks * kTokens;
+  const auto* const cache = static_cast<const char*>(from.cache);
+  if constexpr (kType == MlaCacheType::kBf16) {
+    BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 4), cache, maps.half));
+    return MakeTensorMap(TiledBf16(cached, kTokens, 1), cache, maps.rope);
+  } else if constexpr (kType == MlaCacheType::kFp8E4m3) {
+    BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kMlaWidth), cache, maps.half));
+    return MakeTensorMap(RawRope(cached), cache + kMlaLatent, maps.rope);
+  } else {
+    BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kGroupedBytes), cache, maps.half));
+    BT_RETURN_IF_ERROR(MakeTensorMap(GroupScales(cached), cache + kGroupedScalesAt, maps.scales));
+    return MakeTensorMap(GroupedRope(cached), cache + kGroupedRopeAt, maps.rope);
+  }
+}
+
+template <MlaCacheType kType>
 Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
   Maps maps = {};
-  BT_ASSIGN_OR_RETURN(const EncodeTiled encode, FindEncodeTiled());
-  const int64_t cached = from.num_blocks * kTokens;
-  const MapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
-  BT_RETURN_IF_ERROR(MakeMap(encode, q, from.q, maps.q));
-  const MapShape half = kFp8 ? RawLatent(cached) : TiledBf16(cached, kTokens, 4);
-  BT_RETURN_IF_ERROR(MakeMap(encode, half, from.cache, maps.half));
-  const MapShape rope = kFp8 ? RawRope(cached) : TiledBf16(cached, kTokens, 1);
-  const auto* const rope_columns = static_cast<const char*>(from.cache) + (kFp8 ? kMlaLatent : 0);
-  BT_RETURN_IF_ERROR(MakeMap(encode, rope, rope_columns, maps.rope));
+  const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
+  BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
+  BT_RETURN_IF_ERROR(MakeCacheMaps<kType>(from, maps));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(args.plan.num_parts);
   config.blockDim = kThreads;
@@ -149,7 +143,7 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  auto* const kernel = MlaKernel<kFp8>;
+  auto* const kernel = MlaKernel<kType>;
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                static_cast<int>(config.dynamicSmemBytes)));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args, maps));
@@ -161,8 +155,15 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream) {
-  return args.cache_type == MlaCacheType::kFp8E4m3 ? Launch<true>(args, from, stream)
-                                                   : Launch<false>(args, from, stream);
+  switch (args.cache_type) {
+    case MlaCacheType::kBf16:
+      return Launch<MlaCacheType::kBf16>(args, from, stream);
+    case MlaCacheType::kFp8E4m3:
+      return Launch<MlaCacheType::kFp8E4m3>(args, from, stream);
+    case MlaCacheType::kFp8Groups:
+      return Launch<MlaCacheType::kFp8Groups>(args, from, stream);
+  }
+  return InvalidArgument("MLA decode: an unknown cache type");
 }
 
 }  // namespace baltoro::cuda

@@ -10,11 +10,13 @@ namespace baltoro::cuda::mla {
 
 // Of the cache in bf16: tensors [9 tiles][num_blocks * 64][64], in the swizzle of the matrix
 // products. In fp8: the latent columns [4 pairs of tiles][num_blocks * 64][128] in the same
-// swizzle, the rope columns [num_blocks * 64][64] as they lie.
+// swizzle, the rope columns [num_blocks * 64][64] as they lie. In the form of group scales: the
+// latent columns likewise, the scales [num_blocks * 64][4] as they lie, the rope columns in bf16.
 struct Maps {
-  CUtensorMap q;     // boxes of a tile's rows, all columns
-  CUtensorMap half;  // boxes of 64 tokens, 256 columns
-  CUtensorMap rope;  // boxes of 64 tokens, 64 columns
+  CUtensorMap q;       // boxes of a tile's rows, all columns
+  CUtensorMap half;    // boxes of 64 tokens, 256 columns
+  CUtensorMap rope;    // boxes of 64 tokens, 64 columns
+  CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
 
 // The physical blocks of a piece, loaded 32 to 64 ahead of their use.
@@ -47,33 +49,40 @@ class BlockTable {
   int here_, next_;
 };
 
-template <bool kFp8>
+template <MlaCacheType kType>
 __device__ __forceinline__ void CopyHalf(
     const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half) {
   const uint32_t to = stage + half * kHalfBytes;
-  if constexpr (kFp8) {
+  if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.half, barrier, 0, row, half * 2);
+    if constexpr (kType == MlaCacheType::kFp8Groups) {
+      CopyBox(to + kScalesInHalf, &maps.scales, barrier, 0, row, 0);
+    }
   } else {
     CopyBox(to, &maps.half, barrier, 0, row, half * 4);
   }
 }
 
-template <bool kFp8>
+template <MlaCacheType kType>
 __device__ __forceinline__ void CopyRope(const Maps& maps,
                                          uint32_t stage,
                                          uint32_t barrier,
                                          int row) {
   const uint32_t to = stage + kRopeTile * kTileBytes;
-  if constexpr (kFp8) {
+  if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.rope, barrier, 0, row, 0);
   } else {
     CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile);
   }
 }
 
-template <bool kFp8>
+template <MlaCacheType kType>
 __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part) {
-  constexpr int kShrink = kFp8 ? 2 : 1;  // raw fp8 is half of what it will be
+  // Raw fp8 is half of what it will be.
+  constexpr bool kRaw = kType != MlaCacheType::kBf16;
+  constexpr bool kGrouped = kType == MlaCacheType::kFp8Groups;
+  constexpr int kHalf = kRaw ? kHalfBytes / 2 + (kGrouped ? kTokens * 16 : 0) : kHalfBytes;
+  constexpr int kRope = kRaw && !kGrouped ? kTileBytes / 2 : kTileBytes;
   const int lane = threadIdx.x % 32;
   Small& small = *smem.small;
   uint32_t uses0 = 0, uses1 = 0;
@@ -97,12 +106,12 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t early = SharedAddress(&small.full_early[s]);
         const uint32_t late = SharedAddress(&small.full_late[s]);
         Wait(SharedAddress(&small.empty_early[s]), parity);
-        ArriveExpecting(early, (kHalfBytes + kTileBytes) / kShrink);
-        CopyRope<kFp8>(maps, stage, early, row);
-        CopyHalf<kFp8>(maps, stage, early, row, s);
+        ArriveExpecting(early, kHalf + kRope);
+        CopyRope<kType>(maps, stage, early, row);
+        CopyHalf<kType>(maps, stage, early, row, s);
         Wait(SharedAddress(&small.empty_late[s]), parity);
-        ArriveExpecting(late, kHalfBytes / kShrink);
-        CopyHalf<kFp8>(maps, stage, late, row, 1 - s);
+        ArriveExpecting(late, kHalf);
+        CopyHalf<kType>(maps, stage, late, row, 1 - s);
       }
       ++(s == 0 ? uses0 : uses1);
     }

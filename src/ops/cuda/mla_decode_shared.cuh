@@ -20,6 +20,13 @@ inline constexpr int kHalfBytes = 4 * kTileBytes;
 inline constexpr int kRopeTile = 8;
 inline constexpr int kComputeThreads = 256;
 
+// Of one token in the form of group scales: 512 codes, 4 scales, 64 rotated elements as bf16.
+// In shared memory its scales lie behind the codes of each half, where wide elements will be.
+inline constexpr int kScalesInHalf = 2 * kTileBytes;
+inline constexpr int kGroupedBytes = 656;
+inline constexpr int kGroupedScalesAt = kMlaLatent;
+inline constexpr int kGroupedRopeAt = kMlaLatent + 16;
+
 // Shared memory, after alignment to 1024: Q (9 tiles of tile_rows rows), 2 stages, P, then:
 struct Small {
   uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
@@ -55,6 +62,19 @@ struct Layout {
   __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
 };
 
-enum NamedBarrier { kGroup0 = 1, kGroup1, kBoth };
+// Named barriers; their numbers are immediates, which checking tools can follow.
+
+__device__ __forceinline__ void SyncGroup(int group) {
+  if (group == 0) {
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+  } else {
+    asm volatile("bar.sync 2, 128;" ::: "memory");
+  }
+}
+
+__device__ __forceinline__ void SyncBoth() {
+  asm volatile("bar.sync 3, 256;" ::: "memory");
+  static_assert(kComputeThreads == 256);
+}
 
 }  // namespace baltoro::cuda::mla

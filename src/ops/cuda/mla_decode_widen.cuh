@@ -77,8 +77,8 @@ struct WidenStep {
   const int token;
 };
 
-// 256 latent columns and the 64 rope columns. `barrier` is one of the warpgroup's own.
-__device__ __forceinline__ void WidenWithRope(uint32_t half, uint32_t rope, int barrier) {
+// 256 latent columns and the 64 rope columns, by warpgroup `group`.
+__device__ __forceinline__ void WidenWithRope(uint32_t half, uint32_t rope, int group) {
   uint4 codes[2][4], rope_codes[2];
   const int thread = threadIdx.x % 128;
 #pragma unroll
@@ -88,7 +88,7 @@ __device__ __forceinline__ void WidenWithRope(uint32_t half, uint32_t rope, int 
     codes[0][j] = WidenStep(j).Load(half, 0);
     codes[1][j] = WidenStep(j).Load(half, 1);
   }
-  NamedSync(barrier, 128);  // all is read
+  SyncGroup(group);  // all is read
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int token = j * 32 + thread / 4;
@@ -100,12 +100,12 @@ __device__ __forceinline__ void WidenWithRope(uint32_t half, uint32_t rope, int 
     WidenStep(j).Store(half, 1, codes[1][j]);
   }
   FenceAsyncProxy();
-  NamedSync(barrier, 128);
+  SyncGroup(group);
 }
 
 // 256 latent columns, with fewer registers: where the second pair's wide elements belong nothing
 // lies.
-__device__ __forceinline__ void WidenHalf(uint32_t half, int barrier) {
+__device__ __forceinline__ void WidenHalf(uint32_t half, int group) {
   uint4 codes[4];
 #pragma unroll
   for (int j = 0; j < 4; ++j) codes[j] = WidenStep(j).Load(half, 1);
@@ -113,11 +113,64 @@ __device__ __forceinline__ void WidenHalf(uint32_t half, int barrier) {
   for (int j = 0; j < 4; ++j) WidenStep(j).Store(half, 1, codes[j]);
 #pragma unroll
   for (int j = 0; j < 4; ++j) codes[j] = WidenStep(j).Load(half, 0);
-  NamedSync(barrier, 128);
+  SyncGroup(group);
 #pragma unroll
   for (int j = 0; j < 4; ++j) WidenStep(j).Store(half, 0, codes[j]);
   FenceAsyncProxy();
-  NamedSync(barrier, 128);
+  SyncGroup(group);
+}
+
+// Two exact bf16 times a scale, rounded once.
+__device__ __forceinline__ uint32_t ScalePair(uint32_t pair, float scale) {
+  return PackBf16(__uint_as_float(pair << 16) * scale, __uint_as_float(pair & 0xFFFF0000u) * scale);
+}
+
+// As StoreWide, every element times `scale`.
+__device__ __forceinline__ void StoreScaled(
+    uint32_t row, int quarter, int swizzle, const uint4& codes, float scale) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  uint32_t wide[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    WidenFour(words[i], wide[2 * i], wide[2 * i + 1]);
+    wide[2 * i] = ScalePair(wide[2 * i], scale);
+    wide[2 * i + 1] = ScalePair(wide[2 * i + 1], scale);
+  }
+  const int first = (2 * quarter) ^ swizzle;
+  StoreShared(row + first * 16, make_uint4(wide[0], wide[1], wide[2], wide[3]));
+  StoreShared(row + (first ^ 1) * 16, make_uint4(wide[4], wide[5], wide[6], wide[7]));
+}
+
+// 256 latent columns with scales of groups; a pair of tiles is one group, the half's first is
+// `first_group`.
+__device__ __forceinline__ void WidenGroups(uint32_t half, int first_group, int group) {
+  float scales[2][2];  // of the pair's tokens lane and lane + 32
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t at =
+          half + kScalesInHalf + (j * 32 + threadIdx.x % 32) * 16 + (first_group + pair) * 4;
+      asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scales[pair][j]) : "r"(at) : "memory");
+    }
+  }
+  SyncGroup(group);  // nothing is left where the second pair's wide elements belong
+#pragma unroll
+  for (int pair = 1; pair >= 0; --pair) {
+    uint4 codes[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) codes[j] = WidenStep(j).Load(half, pair);
+    if (pair == 0) SyncGroup(group);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const WidenStep step(j);
+      const uint32_t tile = half + (2 * pair + step.columns / 4) * kTileBytes;
+      StoreScaled(tile + step.token * 128, step.columns % 4, step.token % 8, codes[j],
+                  scales[pair][j % 2]);
+    }
+  }
+  FenceAsyncProxy();
+  SyncGroup(group);
 }
 
 }  // namespace baltoro::cuda::mla

@@ -1,0 +1,41 @@
+#include "ops/cuda/tensor_map.h"
+
+#include <cudaTypedefs.h>
+
+#include <string>
+
+#include "device/cuda/cuda_status.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using EncodeTiled = PFN_cuTensorMapEncodeTiled_v12000;
+
+Status FindEncodeTiled(EncodeTiled& encode) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  BT_CUDA_RETURN_IF_ERROR(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                           cudaEnableDefault, &found));
+  if (found != cudaDriverEntryPointSuccess || entry == nullptr) {
+    return Status(Code::kUnavailable, "the driver has no cuTensorMapEncodeTiled");
+  }
+  encode = reinterpret_cast<EncodeTiled>(entry);
+  return Status();
+}
+
+}  // namespace
+
+Status MakeTensorMap(const TensorMapShape& shape, const void* data, CUtensorMap& map) {
+  EncodeTiled encode = nullptr;
+  BT_RETURN_IF_ERROR(FindEncodeTiled(encode));
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result =
+      encode(&map, shape.type, 3, const_cast<void*>(data), shape.sizes, shape.strides, shape.box,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return Status();
+  return Status(Code::kInternal,
+                "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
+}
+
+}  // namespace baltoro::cuda
