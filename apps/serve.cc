@@ -158,6 +158,8 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.calculate_kv_scales = options.calculate_kv_scales;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.priority_scheduling = options.scheduling_policy == "priority";
+  config.device = options.device;
+  config.enforce_eager = options.enforce_eager;
   config.threads = options.cpu_threads;
   config.seed = options.seed;
   return config;
@@ -252,7 +254,10 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   }
 
   EngineConfig engine_config = MakeEngineConfig(options, dir);
-  BT_RETURN_IF_ERROR(FollowHostPlan(engine_config));
+  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
+  if (engine_config.device == "cpu") {
+    for (const std::string& notice : options.cpu_notices) BT_LOG(Warning, "{}", notice);
+  }
   BT_ASSIGN_OR_RETURN(
       const auto server,
       Server::Listen(std::move(config), std::move(tokenizer),

@@ -49,6 +49,10 @@ Availability Judge(const FlagTable& table, const ParsedFlags& flags) {
           result.notices.push_back(
               fmt::format("{} has no effect here: {}", AsGiven(use), spec.reason));
           break;
+        case FlagState::kNoEffectOnCpu:
+          result.cpu_notices.push_back(
+              fmt::format("{} has no effect here: {}", AsGiven(use), spec.reason));
+          break;
         case FlagState::kRemovedUpstream:
           result.notices.push_back(fmt::format("{} is ignored, as it was removed from vLLM: {}",
                                                AsGiven(use), spec.reason));

@@ -12,6 +12,7 @@ namespace baltoro {
 
 struct Availability {
   std::vector<std::string> notices;  // "--enforce-eager has no effect here: a CPU has no graphs"
+  std::vector<std::string> cpu_notices;  // likewise, true where no GPU is used
   std::vector<std::string>
       refusals;  // "--speculative-config is not available yet ..."; stop the start
 };

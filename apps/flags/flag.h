@@ -26,6 +26,7 @@ enum class ValueKind {
 enum class FlagState {
   kWorks,            // has its effect; with `available` set, only for those values
   kNoEffectHere,     // accepted with one line that says why nothing changes
+  kNoEffectOnCpu,    // likewise where no GPU is used
   kRemovedUpstream,  // accepted with one line of warning
   kNotYet,   // stops the start, unless the value asks for nothing (its default, or `available`)
   kRefused,  // stops the start: it would load somebody's Python

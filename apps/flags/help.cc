@@ -37,6 +37,8 @@ std::string Today(const FlagSpec& spec) {
                          spec.reason);
     case FlagState::kNoEffectHere:
       return fmt::format("No effect here: {}.", spec.reason);
+    case FlagState::kNoEffectOnCpu:
+      return fmt::format("No effect where no GPU is used: {}.", spec.reason);
     case FlagState::kRemovedUpstream:
       return fmt::format("Ignored, removed from vLLM: {}.", spec.reason);
     case FlagState::kNotYet:

@@ -151,6 +151,8 @@ void FillDoor(const Reader& flags, ServeOptions& options) {
 void FillEngine(const Reader& flags, ServeOptions& options) {
   flags.Get("device", options.device);
   flags.Get("cpu-threads", options.cpu_threads);
+  flags.Get("gpu-memory-utilization", options.gpu_memory_utilization);
+  flags.Get("enforce-eager", options.enforce_eager);
   flags.Get("engine-in-process", options.engine_in_process);
   flags.Get("kv-cache-dtype", options.kv_cache_dtype);
   flags.Get("quantization-param-path", options.quantization_param_path);
@@ -197,6 +199,7 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
   options.notices = flags.notices;
   options.notices.insert(options.notices.end(), availability.notices.begin(),
                          availability.notices.end());
+  options.cpu_notices = availability.cpu_notices;
   FillModel(reader, options);
   FillDoor(reader, options);
   FillEngine(reader, options);

@@ -59,8 +59,10 @@ struct ServeOptions {
   bool normalise_tool_call_ids = true;
 
   // The engine.
-  std::string device = "auto";  // auto or cpu
-  int cpu_threads = 0;          // 0: one for each core
+  std::string device = "auto";  // auto, cpu or cuda
+  double gpu_memory_utilization = 0.9;
+  bool enforce_eager = false;
+  int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
   std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string quantization_param_path;  // empty: scales of the checkpoint
@@ -76,6 +78,7 @@ struct ServeOptions {
 
   // One line each, for the log at start.
   std::vector<std::string> notices;
+  std::vector<std::string> cpu_notices;  // to be said where no GPU is used
 };
 
 // `args` are what follows "serve". Usage errors end with code 2; a flag whose feature is not there,

@@ -84,7 +84,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--shutdown-timeout=30",
                                        "--disable-log-stats",
                                        "--root-path=/r",
-                                       "--device=cpu",
+                                       "--device=cuda",
+                                       "--gpu-memory-utilization=0.8",
+                                       "--enforce-eager",
                                        "--cpu-threads=2",
                                        "--engine-in-process",
                                        "--max-queued-requests=5",
@@ -128,7 +130,9 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_EQ(options.shutdown_timeout, 30);
   EXPECT_TRUE(options.disable_log_stats);
   EXPECT_EQ(options.root_path, "/r");
-  EXPECT_EQ(options.device, "cpu");
+  EXPECT_EQ(options.device, "cuda");
+  EXPECT_EQ(options.gpu_memory_utilization, 0.8);
+  EXPECT_TRUE(options.enforce_eager);
   EXPECT_EQ(options.cpu_threads, 2);
   EXPECT_TRUE(options.engine_in_process);
   EXPECT_EQ(options.max_queued_requests, 5);
@@ -177,9 +181,9 @@ TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {
 }
 
 TEST(ServeOptionsTest, AFlagThatWorksForSomeValuesStopsAtTheOthers) {
-  for (const Args& args : {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8_e5m2"},
-                           Args{"--load-format", "gguf"}, Args{"--device", "cuda"},
-                           Args{"--no-enable-chunked-prefill"}, Args{"-q", "awq"}}) {
+  for (const Args& args :
+       {Args{"--dtype", "float16"}, Args{"--kv-cache-dtype", "fp8_e5m2"},
+        Args{"--load-format", "gguf"}, Args{"--no-enable-chunked-prefill"}, Args{"-q", "awq"}}) {
     const Ending ending = End(args);
     EXPECT_EQ(ending.exit_code, 1) << args.back();
     EXPECT_NE(ending.err.find("is not available yet in this version"), std::string::npos);
@@ -199,9 +203,7 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
               "--skip-non-local-expert-weights", "--api-server-count", "4",
               "--distributed-executor-backend", "mp", "--load-format", "compressed-tensors",
               "--block-size", "16"});
-  const Args expected = {"--gpu-memory-utilization 0.95 has no effect here",
-                         "--trust-remote-code has no effect here",
-                         "--enforce-eager has no effect here",
+  const Args expected = {"--trust-remote-code has no effect here",
                          "--no-async-scheduling has no effect here",
                          "--swap-space 32 is ignored",
                          "--disable-log-requests is ignored",
@@ -213,6 +215,10 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
                          "--block-size 16: blocks of 64 tokens are used"};
   for (const std::string& line : expected) EXPECT_TRUE(HasLine(options.notices, line)) << line;
   EXPECT_EQ(options.notices.size(), expected.size());
+  const Args on_cpu = {"--gpu-memory-utilization 0.95 has no effect here",
+                       "--enforce-eager has no effect here"};
+  for (const std::string& line : on_cpu) EXPECT_TRUE(HasLine(options.cpu_notices, line)) << line;
+  EXPECT_EQ(options.cpu_notices.size(), on_cpu.size());
   EXPECT_EQ(options.load_format, "auto");
   EXPECT_EQ(options.block_size, 64);
 }
@@ -260,7 +266,8 @@ TEST(ServeOptionsTest, TheCommandLineGoesBeforeTheFileAndTheFileBeforeDefaults) 
   EXPECT_EQ(options.max_num_seqs, 8);
   EXPECT_EQ(options.served_model_names, Args({"x", "y"}));
   EXPECT_EQ(options.default_chat_template_kwargs, Json::parse(R"({"thinking":false,"k":1})"));
-  EXPECT_EQ(options.notices.size(), 1u);  // --enforce-eager; precedence is no duplicate
+  EXPECT_TRUE(options.notices.empty());  // precedence is no duplicate
+  EXPECT_TRUE(options.enforce_eager);
   EXPECT_EQ(Accept({"/line", "--config=" + path}).model, "/line");
   EXPECT_EQ(Accept({"--model", "/line", "--config=" + path}).model, "/line");
 }

@@ -22,9 +22,11 @@ struct EngineConfig {
   std::string quantization;  // what the weights must be: open_weights.h; empty: as the files say
   std::string online_quantization;  // of what is stored in bf16: "fp8"; empty or "none": nothing
   int64_t weight_bytes = 0;         // that they take in memory; 0: the engine finds out
-  std::string tokenizer_dir;   // of the vocabulary that constraints are about; empty: model_dir
-  std::string dtype = "auto";  // auto, bfloat16, float32
-  int64_t max_model_len = 0;   // 0: the model's; -1: the largest that the cache holds
+  std::string tokenizer_dir;    // of the vocabulary that constraints are about; empty: model_dir
+  std::string dtype = "auto";   // auto, bfloat16, float32
+  std::string device = "auto";  // auto: a GPU if there is one to use; cpu, cuda
+  bool enforce_eager = false;   // a GPU records no steps
+  int64_t max_model_len = 0;    // 0: the model's; -1: the largest that the cache holds
   bool allow_long_max_model_len = false;  // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;

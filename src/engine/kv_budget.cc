@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cache/block_id.h"
+#include "ops/ops.h"
 
 namespace baltoro {
 
@@ -13,6 +14,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr int64_t kDefaultBytesMax = int64_t{4} << 30;
+// The cache and the operations, which do not know each other, mean the same.
+static_assert(kBlockTokens == KvLayerView::kBlockTokens);
 
 }  // namespace
 

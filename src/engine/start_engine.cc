@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/backend_choice.h"
 #include "engine/kv_budget.h"
 #include "engine/load_choice.h"
 #include "engine/local_engine.h"
@@ -95,10 +96,11 @@ Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
-void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form) {
+void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
   const int64_t tokens = budget.num_blocks * kBlockTokens;
   BT_LOG(Info, "Available KV cache memory: {:.2f} GiB", static_cast<double>(budget.bytes) / kGiB);
-  BT_LOG(Info, "GPU KV cache size: {} tokens (in host memory, as {})", tokens, KvFormName(form));
+  BT_LOG(Info, "GPU KV cache size: {} tokens ({}as {})", tokens, gpu ? "" : "in host memory, ",
+         KvFormName(form));
   BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x", budget.max_model_len,
          static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
   BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
@@ -120,23 +122,26 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (config.load_format == "stand-in") {
     return StartStandInEngine(config, std::move(sink), constraints);
   }
-  BT_RETURN_IF_ERROR(cpu::CheckProcessor());
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
-  BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
+  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
+  BT_ASSIGN_OR_RETURN(const OpsTable* const opened, OpenBackend(backend));
+  const OpsTable& ops = *opened;
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
-  BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, act));
-  const OpsTable& ops = CpuOps(act);
+  BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
+  K2LoadOptions load;
+  load.weights.quantise_fp8_inputs = backend.gpu.has_value();
   // Before weights are read: what cannot work should not take minutes to say so.
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
   int64_t weight_bytes = config.weight_bytes;
   if (weight_bytes == 0) {
-    BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model_config, *source, ops, {}));
+    BT_ASSIGN_OR_RETURN(const WeightPlan plan,
+                        PlanWeights(model_config, *source, ops, load.weights));
     weight_bytes = WeightBytes(plan, ops);
   }
-  const auto available = static_cast<int64_t>(AvailableHostMemory());
+  const auto available = static_cast<int64_t>(ops.memory->Available());
   BT_ASSIGN_OR_RETURN(
       const KvBudget budget,
       PlanKvCache({.bytes_asked = config.kv_cache_bytes,
@@ -153,20 +158,24 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
   auto pool = std::make_unique<ThreadPool>(config.threads);
-  BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
-         pool->threads());
-  K2LoadOptions load;
+  if (backend.gpu) {
+    BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
+  } else {
+    BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
+           pool->threads());
+  }
   load.positions_max = budget.max_model_len;
   load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&
                         choice.format != LoadFormat::kDummy;
   load.progress = progress;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
                       K2Model::Load(model_config, *source, ops, pool.get(), load));
+  if (!config.enforce_eager) model->UseGraphs();
   const Seconds loaded = clock.Now();
   BT_LOG(Info, "Loading weights took {:.2f} seconds", loaded - start);
   BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
          static_cast<double>(model->weight_bytes()) / kGiB, loaded - start);
-  LogCache(config, budget, kv.form);
+  LogCache(config, budget, kv.form, backend.gpu.has_value());
 
   EngineInfo info{.model_type = model_config.model_type,
                   .max_model_len = budget.max_model_len,

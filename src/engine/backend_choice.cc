@@ -1,0 +1,52 @@
+#include "engine/backend_choice.h"
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "engine/load_choice.h"
+#include "ops/cpu/isa.h"
+
+namespace baltoro {
+namespace {
+
+constexpr int kGpu = 0;  // of those that CUDA_VISIBLE_DEVICES leaves
+
+Result<BackendChoice> ChooseGpu(DType act) {
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  BT_ASSIGN_OR_RETURN(GpuInfo gpu, module->describe(kGpu));
+  const OpsTable* const ops = module->table();
+  if (act != ops->act) {
+    return InvalidArgument("--dtype float32 is computed by CPUs alone: give --device cpu");
+  }
+  return BackendChoice{.ops = ops, .gpu = std::move(gpu)};
+}
+
+}  // namespace
+
+Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
+  BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
+  if (config.device != "auto" && config.device != "cpu" && config.device != "cuda") {
+    return InvalidArgument(
+        fmt::format("--device is {}, expected auto, cpu or cuda", config.device));
+  }
+  if (config.device != "cpu") {
+    Result<BackendChoice> gpu = ChooseGpu(act);
+    if (gpu.ok()) return gpu;
+    if (config.device == "cuda") {
+      return Status(gpu.status().code(), "--device cuda: " + gpu.status().message());
+    }
+    if (FindCudaModule().ok()) {
+      BT_LOG(Info, "The CPU computes, not a GPU: {}", gpu.status().message());
+    }
+  }
+  BT_RETURN_IF_ERROR(cpu::CheckProcessor());
+  return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
+}
+
+Result<const OpsTable*> OpenBackend(const BackendChoice& choice) {
+  if (!choice.gpu) return choice.ops;
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  return module->open(kGpu);
+}
+
+}  // namespace baltoro

@@ -1,0 +1,27 @@
+#pragma once
+
+// Where the model runs: the flags' wish against what the machine has.
+
+#include <optional>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "ops/cuda_module.h"
+#include "ops/ops.h"
+
+namespace baltoro {
+
+struct BackendChoice {
+  const OpsTable* ops = nullptr;  // of a GPU: for plans only, see OpenBackend
+  std::optional<GpuInfo> gpu;     // empty: the CPU
+};
+
+// Of --device and --dtype. "auto" takes GPU 0 where the CUDA module finds it usable, and else the
+// CPU, with a line that says why where the module is there. "cuda" is an error then. Takes nothing
+// of the GPU.
+Result<BackendChoice> ChooseBackend(const EngineConfig& config);
+
+// The operations themselves.
+Result<const OpsTable*> OpenBackend(const BackendChoice& choice);
+
+}  // namespace baltoro
