@@ -20,8 +20,6 @@ namespace {
 
 // Large enough for full disk speed, small enough to stay in a core's cache while it is packed.
 constexpr int64_t kPieceBytes = int64_t{2} << 20;
-// Rows of a packed matrix may be filled by different threads from multiples of this.
-constexpr int64_t kPackRows = 32;
 // Stored rows are read from multiples of this: blocks of scales begin there.
 constexpr int64_t kStoredRows = 128;
 // What one thread takes at a time.

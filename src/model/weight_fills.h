@@ -13,6 +13,10 @@
 
 namespace baltoro {
 
+// Rows of a packed matrix are filled from multiples of this (OpsTable::pack_rows): by different
+// threads, and where one quantised part follows another.
+inline constexpr int64_t kPackRows = 32;
+
 // Rows of a source tensor, or some columns of them. They follow the rows of the part before.
 //
 // Of a quantised form, rows and columns begin where a block, group or pair begins, or lie inside of

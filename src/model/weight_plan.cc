@@ -9,9 +9,6 @@
 namespace baltoro {
 namespace {
 
-// A packed matrix is filled from multiples of this many rows.
-constexpr int64_t kPackRows = 32;
-
 bool SameForm(const StoredMatrix& a, const StoredMatrix& b) {
   return a.form == b.form && a.input_scale == b.input_scale && a.input_offset == b.input_offset;
 }

@@ -10,9 +10,6 @@
 namespace baltoro {
 namespace {
 
-// A packed matrix of two quantised parts meets at a multiple of this many rows.
-constexpr int64_t kPackRows = 32;
-
 // What must stay together of the rows or columns of a form.
 int64_t BlockOf(WeightForm form) {
   switch (form) {
