@@ -55,6 +55,10 @@ class HostPages final : public Memory {
     std::memcpy(host, from, bytes);
     return {};
   }
+  Status Copy(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
   Status Clear(void* data, size_t bytes) const override {
     std::memset(data, 0, bytes);
     return {};

@@ -24,6 +24,7 @@ class Memory {
   virtual void Free(void* data, size_t bytes) const = 0;
   virtual Status CopyIn(void* to, const void* host, size_t bytes) const = 0;
   virtual Status CopyOut(void* host, const void* from, size_t bytes) const = 0;
+  virtual Status Copy(void* to, const void* from, size_t bytes) const = 0;  // within it
   virtual Status Clear(void* data, size_t bytes) const = 0;
   // Bytes that could be allocated now.
   virtual size_t Available() const = 0;

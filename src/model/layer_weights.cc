@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -129,6 +131,11 @@ std::vector<int64_t> PartBytes(const WeightPlan& plan, const OpsTable& ops) {
   return bytes;
 }
 
+std::string PartName(size_t part) {
+  return part == 0 ? std::string("the embedding and output weights")
+                   : fmt::format("the weights of layer {}", part - 1);
+}
+
 // One buffer a part.
 Result<std::vector<Buffer>> Allocate(const std::vector<int64_t>& parts, const Memory& memory) {
   int64_t bytes = 0;
@@ -143,12 +150,27 @@ Result<std::vector<Buffer>> Allocate(const std::vector<int64_t>& parts, const Me
   }
   std::vector<Buffer> buffers;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string what = i == 0 ? std::string("the embedding and output weights")
-                                    : fmt::format("the weights of layer {}", i - 1);
-    BT_ASSIGN_OR_RETURN(Buffer buffer, Buffer::Create(static_cast<size_t>(parts[i]), what, memory));
+    BT_ASSIGN_OR_RETURN(Buffer buffer,
+                        Buffer::Create(static_cast<size_t>(parts[i]), PartName(i), memory));
     buffers.push_back(std::move(buffer));
   }
   return buffers;
+}
+
+// The part whose weights each one gets: itself, or the first that is made up like it.
+std::vector<size_t> Sources(const WeightPlan& plan, const std::vector<int64_t>& parts) {
+  std::vector<size_t> sources(parts.size());
+  std::iota(sources.begin(), sources.end(), size_t{0});
+  if (!plan.alike_layers) return sources;
+  using Kind = std::tuple<int64_t, WeightForm, WeightForm, int64_t>;
+  std::map<Kind, size_t> first;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const PlannedLayer& layer = plan.layers[i - 1];
+    const Kind kind{parts[i], layer.o.matrix.form, layer.experts.down.matrix.form,
+                    layer.experts.down.matrix.count};
+    sources[i] = first.emplace(kind, i).first->second;
+  }
+  return sources;
 }
 
 void LogPlan(const WeightPlan& plan,
@@ -182,37 +204,45 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
                                  int threads,
                                  const LoadProgress& progress) {
   ModelWeights weights;
+  const Memory& memory = *ops.memory;
   const std::vector<int64_t> parts = PartBytes(plan, ops);
+  const std::vector<size_t> sources = Sources(plan, parts);
   for (const int64_t bytes : parts) weights.bytes += bytes;
-  BT_ASSIGN_OR_RETURN(weights.memory, Allocate(parts, *ops.memory));
+  BT_ASSIGN_OR_RETURN(weights.memory, Allocate(parts, memory));
   // A GPU's weights are packed on the host, then copied.
-  std::vector<Buffer> staging;
-  if (ops.memory->kind() != DeviceKind::kCpu) {
-    BT_ASSIGN_OR_RETURN(staging, Allocate(parts, HostMemory()));
+  const bool on_host = memory.kind() == DeviceKind::kCpu;
+  std::vector<Buffer> staging(parts.size());
+  for (size_t i = 0; i < parts.size() && !on_host; ++i) {
+    if (sources[i] != i) continue;
+    BT_ASSIGN_OR_RETURN(staging[i], Buffer::Create(static_cast<size_t>(parts[i]), PartName(i)));
   }
-  const auto staged = [&](size_t i) {
-    return staging.empty() ? weights.memory[i].data() : staging[i].data();
-  };
   std::vector<WeightFill> fills;
   std::map<WeightForm, int64_t> by_form;
-  const auto collect = [&](Placer& placer) {
-    for (WeightFill& fill : placer.fills()) fills.push_back(std::move(fill));
+  // Places a part, and lists how it is filled unless it is a copy.
+  const auto place = [&](size_t i, const auto& body) {
+    Placer placer(ops, weights.memory[i].data(),
+                  staging[i].bytes() == 0 ? weights.memory[i].data() : staging[i].data());
+    body(placer);
     for (const auto& [form, bytes] : placer.by_form()) by_form[form] += bytes;
+    if (sources[i] != i) return;
+    for (WeightFill& fill : placer.fills()) fills.push_back(std::move(fill));
   };
-  Placer ends(ops, weights.memory[0].data(), staged(0));
-  PlaceEnds(plan, ends, weights);
-  collect(ends);
+  place(0, [&](Placer& placer) { PlaceEnds(plan, placer, weights); });
   for (size_t i = 0; i < plan.layers.size(); ++i) {
-    Placer placer(ops, weights.memory[i + 1].data(), staged(i + 1));
-    weights.layers.push_back(PlaceLayer(plan.layers[i], placer));
-    collect(placer);
+    place(i + 1,
+          [&](Placer& placer) { weights.layers.push_back(PlaceLayer(plan.layers[i], placer)); });
   }
   LogPlan(plan, source.description(), by_form);
   BT_RETURN_IF_ERROR(RunFills(fills, source, ops, threads, progress));
-  for (size_t i = 0; i < staging.size(); ++i) {
-    BT_RETURN_IF_ERROR(
-        ops.memory->CopyIn(weights.memory[i].data(), staging[i].data(), staging[i].bytes()));
-    staging[i] = Buffer();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    void* const to = weights.memory[i].data();
+    const auto bytes = static_cast<size_t>(parts[i]);
+    if (sources[i] != i) {
+      BT_RETURN_IF_ERROR(memory.Copy(to, weights.memory[sources[i]].data(), bytes));
+    } else if (!on_host) {
+      BT_RETURN_IF_ERROR(memory.CopyIn(to, staging[i].data(), bytes));
+      staging[i] = Buffer();
+    }
   }
   return weights;
 }

@@ -257,7 +257,9 @@ Result<WeightPlan> PlanWeights(const K2Config& config,
                                WeightSource& source,
                                const OpsTable& ops,
                                const WeightOptions& options) {
-  return Planner(config, source, ops, options).Run();
+  Result<WeightPlan> plan = Planner(config, source, ops, options).Run();
+  if (plan.ok()) plan.value().alike_layers = options.alike_layers;
+  return plan;
 }
 
 }  // namespace baltoro

@@ -25,6 +25,9 @@ struct WeightOptions {
   // Round the inputs of fp8 products to e4m3, as GPUs do; otherwise they stay as they are, which is
   // more exact and, on a CPU, no slower.
   bool quantise_fp8_inputs = false;
+  // Every layer gets the weights of the first one that is made up like it: for benchmarks of dummy
+  // weights, which then are drawn once.
+  bool alike_layers = false;
 };
 
 // `matrix.count` equal matrices; the parts of each follow one another.
@@ -58,6 +61,7 @@ struct WeightPlan {
   PlannedMatrix lm_head;
   int32_t first_layer = 0;
   std::vector<PlannedLayer> layers;
+  bool alike_layers = false;  // as in WeightOptions
   int missing_biases = 0;
   std::vector<std::string> notes;  // what is decoded, and why
 };

@@ -40,6 +40,12 @@ class DeviceMemory final : public Memory {
     BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));
     return {};
   }
+  Status Copy(void* to, const void* from, size_t bytes) const override {
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    return {};
+  }
   Status Clear(void* data, size_t bytes) const override {
     BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
     BT_CUDA_RETURN_IF_ERROR(cudaMemset(data, 0, bytes));
@@ -70,6 +76,10 @@ class PinnedPages final : public Memory {
   }
   Status CopyOut(void* host, const void* from, size_t bytes) const override {
     std::memcpy(host, from, bytes);
+    return {};
+  }
+  Status Copy(void* to, const void* from, size_t bytes) const override {
+    std::memcpy(to, from, bytes);
     return {};
   }
   Status Clear(void* data, size_t bytes) const override {
