@@ -77,4 +77,25 @@ Status LaunchMoeCombine(const MoeShape& shape,
                         const MoePlan& plan,
                         cudaStream_t stream);
 
+// The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
+struct MoeRows {
+  const int32_t* ids = nullptr;  // as MoeInt4Args
+  const int32_t* slot_of = nullptr;
+  int32_t experts = 0, slots = 0, tokens = 0, top_k = 0;
+  int32_t tile_rows = 0;
+  int32_t* num_tiles = nullptr;  // [1]
+  MoeTile* tiles = nullptr;      // [slots + T k / tile_rows]
+  MoeStart* starts = nullptr;    // [2]
+  int32_t* order = nullptr;      // [T k]
+  int32_t* ranks = nullptr;      // [T k] scratch
+};
+Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream);
+// out[t] += sum_j shares[t, j] of the experts held here, j in order. hidden is a multiple of 8.
+Status LaunchSumOverExperts(const MoeRows& rows,
+                            const __nv_bfloat16* shares,
+                            float* out,
+                            int64_t out_stride,
+                            int32_t hidden,
+                            cudaStream_t stream);
+
 }  // namespace baltoro::cuda

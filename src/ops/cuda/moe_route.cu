@@ -35,6 +35,7 @@ struct RouteParams {
   const int32_t* slot_of;
   int32_t experts, slots, entries, blocks;
   bool wide;
+  int32_t tile_rows;  // rows of a tile at most; 0: as the form has it
   int32_t* num_tiles;
   MoeTile* tiles;
   MoeStart* starts;
@@ -61,14 +62,15 @@ __device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)
 
 // Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
 // of `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
-__device__ int Passes(bool wide, int count) {
-  const int most = wide ? kWideTileRows : kStreamingTileRows;
+__device__ int Passes(const RouteParams& p, int count) {
+  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
   return (count + most - 1) / most;
 }
 
-__device__ int RowsOfPass(bool wide, int count) {
-  if (!wide) return kStreamingTileRows;
-  const int passes = max(1, Passes(wide, count));
+__device__ int RowsOfPass(const RouteParams& p, int count) {
+  if (p.tile_rows > 0) return p.tile_rows;
+  if (!p.wide) return kStreamingTileRows;
+  const int passes = max(1, Passes(p, count));
   return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
 }
 
@@ -153,7 +155,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     ClusterBarrier();  // none goes on to overwrite its counts before all have read them
     counts[i] = count;
   }
-  const int tiles = Passes(p.wide, count), rows_of_pass = RowsOfPass(p.wide, count);
+  const int tiles = Passes(p, count), rows_of_pass = RowsOfPass(p, count);
   const int full_cost = PassCost(p.wide, rows_of_pass);
   const int last_rows = count - (tiles - 1) * rows_of_pass;
   const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(p.wide, last_rows);
@@ -178,10 +180,10 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     for (int step = kRouteThreads / 2; step > 0; step /= 2) {
       if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
     }
-    const int rows = counts[slot], its_rows = RowsOfPass(p.wide, rows);
+    const int rows = counts[slot], its_rows = RowsOfPass(p, rows);
     const int its_full_cost = PassCost(p.wide, its_rows);
     const int within = target - costs[slot];
-    const int k = max(0, min(within / its_full_cost, Passes(p.wide, rows) - 1));
+    const int k = max(0, min(within / its_full_cost, Passes(p, rows) - 1));
     const int tile_cost = PassCost(p.wide, min(its_rows, rows - k * its_rows));
     const int64_t fine =
         fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
@@ -257,11 +259,31 @@ RouteParams Route(const MoeShape& shape,
           args.tokens * shape.top_k,
           blocks,
           form == MoeForm::kWide,
+          0,
           plan.num_tiles,
           plan.tiles,
           plan.starts,
           plan.order,
           reinterpret_cast<int32_t*>(plan.shares)};
+}
+
+Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
+  const uint32_t ranks = params.entries <= kRouteThreads ? 1 : params.entries <= 8192 ? 4 : 8;
+  return LaunchOverlapped("MoE routing", RouteKernel, dim3(ranks), dim3(kRouteThreads), 0, stream,
+                          ranks, params);
+}
+
+Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t stream) {
+  const int columns = kCombineThreads * 8;
+  const dim3 grid((params.hidden + columns - 1) / columns, tokens);
+  return LaunchOverlapped("MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream,
+                          1, params);
+}
+
+RouteParams Route(const MoeRows& rows) {
+  return {rows.ids,    rows.slot_of, rows.experts,   rows.slots,     rows.tokens * rows.top_k,
+          1,           false,        rows.tile_rows, rows.num_tiles, rows.tiles,
+          rows.starts, rows.order,   rows.ranks};
 }
 
 }  // namespace
@@ -273,10 +295,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       int32_t blocks,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
-  const int32_t entries = args.tokens * shape.top_k;
-  const uint32_t ranks = entries <= kRouteThreads ? 1 : entries <= 8192 ? 4 : 8;
-  return LaunchOverlapped("MoE routing", RouteKernel, dim3(ranks), dim3(kRouteThreads), 0, stream,
-                          ranks, Route(shape, args, plan, form, blocks));
+  return LaunchRoute(Route(shape, args, plan, form, blocks), stream);
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
@@ -289,10 +308,21 @@ Status LaunchMoeCombine(const MoeShape& shape,
                                 args.out_stride,
                                 shape.hidden,
                                 shape.top_k};
-  const int columns = kCombineThreads * 8;
-  const dim3 grid((shape.hidden + columns - 1) / columns, args.tokens);
-  return LaunchOverlapped("MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream,
-                          1, params);
+  return LaunchCombine(params, args.tokens, stream);
+}
+
+Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
+  return LaunchRoute(Route(rows), stream);
+}
+
+Status LaunchSumOverExperts(const MoeRows& rows,
+                            const __nv_bfloat16* shares,
+                            float* out,
+                            int64_t out_stride,
+                            int32_t hidden,
+                            cudaStream_t stream) {
+  return LaunchCombine({Route(rows), shares, out, out_stride, hidden, rows.top_k}, rows.tokens,
+                       stream);
 }
 
 }  // namespace baltoro::cuda

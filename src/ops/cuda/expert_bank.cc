@@ -1,0 +1,209 @@
+// The expert bank of every weight form: INT4 groups of whole tiles by their own kernels
+// (moe_expert_bank.h), everything else by grouped products (product.h): rows sorted by expert,
+// gate and up in f32, SiLU * mul rounded or quantised as `down` takes it, down times the routing
+// weight in bf16, sum over a token's experts in f32.
+//
+// Floor for few tokens: the bytes of the chosen experts over the card's read bandwidth.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <list>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/moe_expert_bank.h"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/product.h"
+
+namespace baltoro::cuda {
+namespace {
+
+void Must(const Status& status, const char* what) {
+  if (status.ok()) [[likely]]
+    return;
+  std::fprintf(stderr, "CUDA: %s: %s\n", what, status.message().c_str());
+  std::fflush(stderr);
+  std::abort();
+}
+
+// Tables of slots on the device, by their contents: a model has one, known from its first step on.
+// Null where experts are slots. One list a thread (a rank), for as long as the process lives.
+const int32_t* SlotsOnDevice(std::span<const int32_t> slot_of, cudaStream_t stream) {
+  bool same = true;
+  for (size_t e = 0; e < slot_of.size(); ++e) same = same && slot_of[e] == static_cast<int32_t>(e);
+  if (same) return nullptr;
+  struct Table {
+    std::vector<int32_t> host;
+    int32_t* device = nullptr;
+  };
+  thread_local std::list<Table>* const tables = new std::list<Table>;
+  for (const Table& table : *tables) {
+    if (std::equal(table.host.begin(), table.host.end(), slot_of.begin(), slot_of.end())) {
+      return table.device;
+    }
+  }
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  CheckCuda(cudaStreamIsCapturing(stream, &capturing), "cudaStreamIsCapturing");
+  BT_CHECK(capturing == cudaStreamCaptureStatusNone);  // the first step of a model is no graph
+  Table table{.host = {slot_of.begin(), slot_of.end()}};
+  const size_t bytes = slot_of.size() * sizeof(int32_t);
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&table.device), bytes),
+            "memory of the table of expert slots");
+  CheckCuda(cudaMemcpy(table.device, table.host.data(), bytes, cudaMemcpyHostToDevice),
+            "upload of the table of expert slots");
+  tables->push_back(std::move(table));
+  return tables->back().device;
+}
+
+bool Aligned(const void* data, int64_t row_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+}
+
+int32_t Narrow(int64_t value) {
+  BT_CHECK(value >= 0 && value <= INT32_MAX);
+  return static_cast<int32_t>(value);
+}
+
+struct Bank {
+  int32_t tokens, top_k, slots, hidden, intermediate, experts;
+  const int32_t* slot_of;
+};
+
+bool FastBankTakes(const ExpertBankArgs& args, const Bank& bank) {
+  return args.gate_up.form == WeightForm::kInt4Group && args.down.form == WeightForm::kInt4Group &&
+         bank.hidden % 128 == 0 && bank.intermediate % 128 == 0 && bank.tokens <= 65535 &&
+         args.gate_up.stride_bytes == Int4PackedBytes(args.gate_up.n, args.gate_up.k) &&
+         args.down.stride_bytes == Int4PackedBytes(args.down.n, args.down.k) &&
+         Aligned(args.x.data, args.x.stride[0] * 2);
+}
+
+void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  const MoeShape shape{.slots = bank.slots,
+                       .hidden = bank.hidden,
+                       .intermediate = bank.intermediate,
+                       .top_k = bank.top_k,
+                       .max_tokens = bank.tokens};
+  const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
+  Must(bytes.status(), "expert bank");
+  MoeInt4Args to;
+  to.x = static_cast<const __nv_bfloat16*>(args.x.data);
+  to.x_stride = args.x.stride[0];
+  to.ids = static_cast<const int32_t*>(args.ids.data);
+  to.weights = static_cast<const float*>(args.weights.data);
+  to.slot_of = bank.slot_of;
+  to.experts = bank.experts;
+  to.tokens = bank.tokens;
+  to.gate_up = args.gate_up.data;
+  to.down = args.down.data;
+  to.out = static_cast<float*>(args.out.data);
+  to.out_stride = args.out.stride[0];
+  to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
+  to.workspace_bytes = bytes.value();
+  Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
+}
+
+// Rows of a tile: as many as most experts have, so that weights are read once.
+int32_t TileRows(int64_t entries, int64_t slots) {
+  if (entries <= 3 * slots) return 8;
+  if (entries <= 8 * slots) return 16;
+  return entries <= 20 * slots ? 32 : kProductRowsMax;
+}
+
+void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  BT_CHECK(ProductTakes(args.gate_up) && ProductTakes(args.down) && bank.slots <= 1024);
+  BT_CHECK(bank.hidden % 8 == 0);
+  Arena& scratch = *ctx.scratch;
+  const int64_t entries = static_cast<int64_t>(bank.tokens) * bank.top_k;
+  MoeRows rows;
+  rows.ids = static_cast<const int32_t*>(args.ids.data);
+  rows.slot_of = bank.slot_of;
+  rows.experts = bank.experts;
+  rows.slots = bank.slots;
+  rows.tokens = bank.tokens;
+  rows.top_k = bank.top_k;
+  rows.tile_rows = TileRows(entries, bank.slots);
+  const int64_t tiles = std::min<int64_t>(bank.slots, entries) + entries / rows.tile_rows;
+  rows.num_tiles = scratch.AllocateArray<int32_t>(1);
+  rows.tiles = scratch.AllocateArray<MoeTile>(static_cast<size_t>(tiles));
+  rows.starts = scratch.AllocateArray<MoeStart>(2);
+  rows.order = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
+  rows.ranks = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
+
+  const QuantisedRows x = QuantiseRows(
+      ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = bank.tokens, .k = bank.hidden},
+      args.gate_up);
+  Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
+
+  ProductArgs product{.w = args.gate_up,
+                      .x = x.x,
+                      .x_stride = x.x_stride,
+                      .x_scales = x.x_scales,
+                      .x_scales_stride = x.x_scales_stride,
+                      .out_type = DType::kF32,
+                      .out_stride = args.gate_up.n,
+                      .rows = Narrow(entries),
+                      .tiles = rows.tiles,
+                      .num_tiles = rows.num_tiles,
+                      .tiles_max = Narrow(tiles),
+                      .tile_rows = rows.tile_rows,
+                      .order = rows.order,
+                      .top_k = bank.top_k,
+                      .gather = true};
+  auto* gate_up = scratch.AllocateArray<float>(static_cast<size_t>(entries * args.gate_up.n));
+  product.out = gate_up;
+  LaunchProduct(product, StreamOf(ctx));
+
+  const QuantisedRows middle = QuantiseRows(ctx,
+                                            {.x = gate_up,
+                                             .stride = args.gate_up.n,
+                                             .gated = true,
+                                             .rows = entries,
+                                             .k = bank.intermediate},
+                                            args.down);
+  auto* shares = scratch.AllocateArray<__nv_bfloat16>(static_cast<size_t>(entries * bank.hidden));
+  product.w = args.down;
+  product.x = middle.x;
+  product.x_stride = middle.x_stride;
+  product.x_scales = middle.x_scales;
+  product.x_scales_stride = middle.x_scales_stride;
+  product.out = shares;
+  product.out_type = DType::kBf16;
+  product.out_stride = bank.hidden;
+  product.gather = false;
+  product.scatter = true;
+  product.route_weights = static_cast<const float*>(args.weights.data);
+  LaunchProduct(product, StreamOf(ctx));
+  Must(LaunchSumOverExperts(rows, shares, static_cast<float*>(args.out.data), args.out.stride[0],
+                            bank.hidden, StreamOf(ctx)),
+       "sum of an expert bank");
+}
+
+}  // namespace
+
+void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
+  const Bank bank{.tokens = Narrow(args.x.dim(0)),
+                  .top_k = Narrow(args.ids.dim(1)),
+                  .slots = Narrow(args.gate_up.count),
+                  .hidden = Narrow(args.x.dim(1)),
+                  .intermediate = Narrow(args.down.k),
+                  .experts = Narrow(static_cast<int64_t>(args.slot_of.size())),
+                  .slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx))};
+  BT_CHECK(args.x.dtype == DType::kBf16 && args.out.dtype == DType::kF32);
+  BT_CHECK(args.out.dim(0) == bank.tokens && args.out.dim(1) == bank.hidden);
+  BT_CHECK(args.ids.dim(0) == bank.tokens && args.ids.contiguous());
+  BT_CHECK(args.weights.dim(0) == bank.tokens && args.weights.dim(1) == bank.top_k);
+  BT_CHECK(args.weights.contiguous() && args.down.count == bank.slots);
+  BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == bank.hidden);
+  BT_CHECK(args.down.n == bank.hidden && Aligned(args.out.data, args.out.stride[0] * 4));
+  if (bank.tokens == 0 || bank.top_k == 0) return;
+  if (FastBankTakes(args, bank)) {
+    FastBank(ctx, args, bank);
+  } else {
+    GroupedBank(ctx, args, bank);
+  }
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,191 @@
+// ExpertBank in every weight form against the reference (f64, nothing rounded between). The middle
+// activation and each expert's share are rounded to bf16 (2^-9 each), the weights of kInt4Group
+// too; where the middle is quantised, numbers at the edge of two codes may take the other one.
+// Together 2e-2 of a row's root mean square.
+
+#include <algorithm>
+#include <numeric>
+
+#include "device/cuda/device_info.h"
+#include "ops/cuda/product_test_support.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace product_test;
+
+constexpr float kTolerance = 2e-2f;
+
+struct Shape {
+  int64_t hidden, intermediate, slots;
+  int32_t top_k;
+  bool holes = false;  // half of the experts are held elsewhere
+};
+
+struct Bank {
+  Shape shape;
+  Weights gate_up, down;
+  std::vector<int32_t> slot_of;
+
+  Bank(const FormCase& form, const Shape& s)
+      : shape(s),
+        gate_up(1, form, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate}),
+        down(2, form, s.slots, s.hidden, s.intermediate) {
+    const auto experts = static_cast<int32_t>(s.slots * (s.holes ? 2 : 1));
+    for (int32_t e = 0; e < experts; ++e) {
+      slot_of.push_back(!s.holes ? e : e % 3 == 1 ? -1 : static_cast<int32_t>(e * 5 % s.slots));
+    }
+  }
+};
+
+struct Step {
+  Rows x;
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+
+  // `hot`: every row takes the first experts.
+  Step(const Bank& bank, int64_t rows, bool hot, int64_t nan_row = -1)
+      : x(9, rows, bank.shape.hidden, 8, nan_row) {
+    std::mt19937 random(static_cast<uint32_t>(rows));
+    const int32_t k = bank.shape.top_k;
+    std::vector<int32_t> order(bank.slot_of.size());
+    for (int64_t t = 0; t < rows; ++t) {
+      std::iota(order.begin(), order.end(), 0);
+      if (!hot) std::shuffle(order.begin(), order.end(), random);
+      ids.insert(ids.end(), order.begin(), order.begin() + k);
+      for (int32_t j = 0; j < k; ++j) {
+        weights.push_back(static_cast<float>(random() % 1024) / 1024);
+      }
+    }
+  }
+};
+
+constexpr float kBefore = 0.25f;  // what out holds before it is added to
+
+std::vector<float> Expected(const Bank& bank, const Step& step) {
+  const int64_t rows = step.x.rows;
+  std::vector<float> out(static_cast<size_t>(rows * bank.shape.hidden), kBefore);
+  ReferenceOps().expert_bank(
+      {}, {.out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
+           .x = step.x.reference(),
+           .ids = TensorView(const_cast<int32_t*>(step.ids.data()), DType::kI32,
+                             {rows, bank.shape.top_k}),
+           .weights = TensorView(const_cast<float*>(step.weights.data()), DType::kF32,
+                                 {rows, bank.shape.top_k}),
+           .gate_up = bank.gate_up.reference,
+           .down = bank.down.reference,
+           .slot_of = bank.slot_of});
+  return out;
+}
+
+std::vector<float> Product(Context& context,
+                           const Bank& bank,
+                           const Step& step,
+                           bool graph = false) {
+  const int64_t rows = step.x.rows;
+  const auto count = static_cast<size_t>(rows * bank.shape.hidden);
+  const Buffer out = OnDevice(std::vector<float>(count, kBefore));
+  const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
+  const ExpertBankArgs args{
+      .out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
+      .x = step.x.device(),
+      .ids = TensorView(ids.data(), DType::kI32, {rows, bank.shape.top_k}),
+      .weights = TensorView(weights.data(), DType::kF32, {rows, bank.shape.top_k}),
+      .gate_up = bank.gate_up.device,
+      .down = bank.down.device,
+      .slot_of = bank.slot_of};
+  const OpContext ctx = context.get();
+  if (graph) {
+    Capture(ctx, [&] { ExpertBank(ctx, args); })->Launch(ctx);
+    context.Wait();
+  } else {
+    ExpertBank(ctx, args);
+    context.Wait();
+  }
+  return FromDevice<float>(out.data(), count);
+}
+
+std::string Name(const FormCase& form, const Shape& s, int64_t rows) {
+  return std::string(form.name) + " H " + std::to_string(s.hidden) + " I " +
+         std::to_string(s.intermediate) + " slots " + std::to_string(s.slots) + " k " +
+         std::to_string(s.top_k) + " T " + std::to_string(rows);
+}
+
+void Compare(Context& context,
+             const FormCase& form,
+             const Bank& bank,
+             std::initializer_list<int64_t> rows,
+             bool hot) {
+  for (const int64_t t : rows) {
+    const Step step(bank, t, hot);
+    ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : ""), Product(context, bank, step),
+               Expected(bank, step), bank.shape.hidden, kTolerance, 0);
+  }
+}
+
+GPU_TEST(ExpertBankTest, SmallBanksInEveryForm) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;  // no bank is kept so
+    for (const Shape& shape : {Shape{256, 128, 16, 4}, Shape{256, 128, 12, 4, true},
+                               Shape{160, 96, 9, 3}, Shape{72, 32, 5, 2, true}}) {
+      const bool whole_groups = shape.hidden % 32 == 0 && shape.intermediate % 32 == 0;
+      if (form.form == WeightForm::kInt4Group && !whole_groups) continue;
+      const Bank bank(form, shape);
+      Compare(context, form, bank, {1, 3, 17, 129}, false);
+      Compare(context, form, bank, {5, 70}, true);
+    }
+  }
+}
+
+GPU_TEST(ExpertBankTest, RankShapeInEveryForm) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;
+    const Bank bank(form, {7168, 256, 12, 8, true});
+    Compare(context, form, bank, {1, 4}, false);
+  }
+}
+
+GPU_TEST(ExpertBankTest, NaNStaysInItsRow) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;
+    const Bank bank(form, {256, 128, 12, 4});
+    for (const int64_t rows : {3, 40}) {
+      const std::vector<float> want = Product(context, bank, Step(bank, rows, true));
+      const std::vector<float> got = Product(context, bank, Step(bank, rows, true, 2));
+      int64_t others = 0, numbers = 0;
+      for (int64_t at = 0; at < std::ssize(got); ++at) {
+        if (at / 256 == 2) {
+          numbers += !std::isnan(got[at]);
+        } else {
+          others += got[at] != want[at];
+        }
+      }
+      const std::string what = Name(form, bank.shape, rows) + ": ";
+      if (others != 0) Fail(what + std::to_string(others) + " numbers of other rows changed");
+      if (numbers != 0) Fail(what + std::to_string(numbers) + " numbers of its row are none");
+    }
+  }
+}
+
+GPU_TEST(ExpertBankTest, RunsInAGraph) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;
+    const Bank bank(form, {256, 128, 12, 4, true});
+    for (const int64_t rows : {2, 50}) {
+      const Step step(bank, rows, false);
+      const std::vector<float> want = Product(context, bank, step);
+      GPU_EXPECT(Product(context, bank, step, true) == want);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+int main(int argc, char** argv) {
+  return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
+}
