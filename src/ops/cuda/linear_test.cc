@@ -1,5 +1,5 @@
 // Linear in every weight form against the reference (f64 sums). Tolerances, in root mean squares of
-// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 1e-2.
+// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 2e-2.
 // Results in bf16 may besides be off by half a unit.
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 using namespace product_test;
 
 float ToleranceOf(const FormCase& form) {
-  return form.form == WeightForm::kInt4Group ? 1e-2f : 1e-4f;
+  return form.form == WeightForm::kInt4Group ? 2e-2f : 1e-4f;
 }
 
 struct Answer {

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -203,19 +204,21 @@ struct Rows {
 };
 
 // Compares rows of two arrays [rows, columns]; `tolerance` counts root mean squares of the wanted
-// row, `relative` magnitudes of each number.
+// row or of all numbers, whichever is more; `relative` magnitudes of each number.
 inline void ExpectNear(const std::string& what,
                        const std::vector<float>& got,
                        const std::vector<float>& want,
                        int64_t columns,
                        float tolerance,
                        float relative) {
-  double worst = 0;
+  double worst = 0, all = 0;
   int64_t bad = 0, first = -1;
+  for (const float value : want) all += std::isnan(value) ? 0 : double{value} * value;
+  all /= static_cast<double>(std::max<size_t>(1, want.size()));
   for (int64_t begin = 0; begin < std::ssize(want); begin += columns) {
     double squares = 0;
     for (int64_t c = 0; c < columns; ++c) squares += double{want[begin + c]} * want[begin + c];
-    const double size = std::sqrt(squares / static_cast<double>(columns));
+    const double size = std::sqrt(std::max(all, squares / static_cast<double>(columns)));
     for (int64_t at = begin; at < begin + columns; ++at) {
       if (std::isnan(want[at]) && std::isnan(got[at])) continue;
       const double error = std::abs(double{got[at]} - want[at]);

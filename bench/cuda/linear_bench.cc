@@ -1,0 +1,212 @@
+// Products of a layer as one rank of eight has them: each with weights that are not in the L2, a
+// graph of products one after the other, so that what a launch costs beyond its bytes is seen as a
+// step sees it. Floor: the bytes of the matrix (of the experts chosen) over the read bandwidth of
+// the same run; for many rows the card's bf16 rate.
+//
+//   cuda_linear_bench [linear|bank] [FORM]     FORM bf16, fp8 (quantised input), int8, int4
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "card.h"
+#include "device/buffer.h"
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/product_layout.h"
+
+namespace baltoro::bench {
+namespace {
+
+constexpr double kFlushBytes = 400e6;  // read by other products before the same weights come again
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+
+Buffer Allocate(int64_t bytes) {
+  Result<Buffer> buffer = Buffer::Create(static_cast<size_t>(bytes), "benchmark", CudaMemory());
+  Must(buffer.status());
+  return std::move(buffer).value();
+}
+
+struct FormCase {
+  const char* name;
+  WeightForm form;
+};
+constexpr FormCase kForms[] = {{"bf16", WeightForm::kBf16},
+                               {"fp8", WeightForm::kFp8Block},
+                               {"int8", WeightForm::kInt8},
+                               {"int4", WeightForm::kInt4}};
+
+// `count` matrices of random codes; scales of e4m3 bytes as f32 are small numbers.
+struct Matrices {
+  PackedMatrix matrix;
+  Buffer memory;
+
+  Matrices(WeightForm form, int64_t count, int64_t n, int64_t k, const Stream& stream) {
+    matrix = {.form = form, .n = n, .k = k, .count = count};
+    matrix.quantise_input = form == WeightForm::kFp8Block;
+    matrix.stride_bytes = cuda::PackedBytes(form, n, k);
+    memory = Allocate(count * matrix.stride_bytes);
+    matrix.data = memory.data();
+    if (form == WeightForm::kBf16) {
+      Must(FillRandomBf16(memory.data(), memory.bytes() / 2, 1, stream));
+      return;
+    }
+    Must(FillRandomE4m3(memory.data(), memory.bytes(), 1, stream));
+    const int64_t scales = cuda::LayoutOf(form, n, k).scales;
+    for (int64_t i = 0; i < count; ++i) {
+      char* at = static_cast<char*>(memory.data()) + i * matrix.stride_bytes + scales;
+      const auto bytes = static_cast<size_t>(matrix.stride_bytes - scales);
+      if (cudaMemsetAsync(at, 0x3c, bytes, stream.get()) != cudaSuccess) std::exit(1);
+    }
+  }
+};
+
+struct Bench {
+  Stream stream = std::move(Stream::Create()).value();
+  Arena scratch{CudaMemory()};
+  double bandwidth = 0;
+
+  OpContext Context() {
+    scratch.Reset();
+    return {.scratch = &scratch, .stream = stream.get()};
+  }
+
+  double Seconds(int copies, const std::function<void(int)>& one) {
+    const auto record = [&] {
+      for (int i = 0; i < copies; ++i) one(i);
+      return Status();
+    };
+    Must(record());  // first uses allocate
+    Must(stream.Synchronize());
+    Result<double> seconds = MedianSeconds(stream, copies, 21, record);
+    Must(seconds.status());
+    return seconds.value();
+  }
+
+  void Linear(const FormCase& form, int64_t n, int64_t k, DType out_type) {
+    const double bytes = static_cast<double>(cuda::PackedBytes(form.form, n, k));
+    const int copies = static_cast<int>(std::clamp(kFlushBytes / bytes, 2.0, 64.0));
+    const Matrices w(form.form, copies, n, k, stream);
+    constexpr int64_t kRowsMax = 8192;
+    const Buffer x = Allocate(kRowsMax * k * 2), out = Allocate(kRowsMax * n * 4);
+    Must(FillRandomBf16(x.data(), static_cast<size_t>(kRowsMax * k), 2, stream));
+    std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
+    for (const int64_t rows : {1, 4, 16, 32, 64, 256, 2048}) {
+      const double seconds = Seconds(copies, [&](int i) {
+        cuda::Linear(Context(), TensorView(out.data(), out_type, {rows, n}),
+                     TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
+      });
+      if (rows <= 64) {
+        std::printf(" | %4ld %7.2f %5.0f %3.0f%%", static_cast<long>(rows), seconds * 1e6,
+                    bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth);
+      } else {
+        std::printf(" | %4ld %7.2f %4.0f TF", static_cast<long>(rows), seconds * 1e6,
+                    2.0 * static_cast<double>(rows * n * k) / seconds / 1e12);
+      }
+    }
+    std::printf("\n");
+  }
+
+  void Bank(const FormCase& form, int64_t intermediate) {
+    constexpr int64_t kHidden = 7168, kExperts = 384, kTopK = 8, kRowsMax = 8192;
+    const Matrices gate_up(form.form, kExperts, 2 * intermediate, kHidden, stream);
+    const Matrices down(form.form, kExperts, kHidden, intermediate, stream);
+    const Buffer x = Allocate(kRowsMax * kHidden * 2), out = Allocate(kRowsMax * kHidden * 4);
+    Must(FillRandomBf16(x.data(), static_cast<size_t>(kRowsMax * kHidden), 2, stream));
+    std::vector<int32_t> slots(kExperts), order(kExperts);
+    std::iota(slots.begin(), slots.end(), 0);
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937 random(1);
+    for (const int64_t rows : {1, 4, 16, 64, 256, 1024, 4096}) {
+      const int copies = rows <= 64 ? 8 : 2;
+      std::vector<int32_t> ids;
+      size_t experts = 0;
+      for (int i = 0; i < copies; ++i) {
+        std::set<int32_t> chosen;
+        for (int64_t t = 0; t < rows; ++t) {
+          std::shuffle(order.begin(), order.end(), random);
+          ids.insert(ids.end(), order.begin(), order.begin() + kTopK);
+          chosen.insert(order.begin(), order.begin() + kTopK);
+        }
+        experts += chosen.size();
+      }
+      const Buffer device_ids = Allocate(std::ssize(ids) * 4);
+      Must(CudaMemory().CopyIn(device_ids.data(), ids.data(), ids.size() * 4));
+      const std::vector<float> ones(static_cast<size_t>(rows * kTopK), 0.125f);
+      const Buffer weights = Allocate(rows * kTopK * 4);
+      Must(CudaMemory().CopyIn(weights.data(), ones.data(), ones.size() * 4));
+      const double seconds = Seconds(copies, [&](int i) {
+        int32_t* own = static_cast<int32_t*>(device_ids.data()) + i * rows * kTopK;
+        cuda::ExpertBank(Context(),
+                         {.out = TensorView(out.data(), DType::kF32, {rows, kHidden}),
+                          .x = TensorView(x.data(), DType::kBf16, {rows, kHidden}),
+                          .ids = TensorView(own, DType::kI32, {rows, kTopK}),
+                          .weights = TensorView(weights.data(), DType::kF32, {rows, kTopK}),
+                          .gate_up = gate_up.matrix,
+                          .down = down.matrix,
+                          .slot_of = slots});
+      });
+      const double bytes =
+          static_cast<double>(experts) / copies *
+          static_cast<double>(gate_up.matrix.stride_bytes + down.matrix.stride_bytes);
+      const double flops = 6.0 * static_cast<double>(rows * kTopK * kHidden * intermediate);
+      std::printf(
+          "bank %-5s I %4ld T %5ld: %8.1f us, %5.1f experts, %5.0f GB/s %3.0f%%, %6.1f TF\n",
+          form.name, static_cast<long>(intermediate), static_cast<long>(rows), seconds * 1e6,
+          static_cast<double>(experts) / copies, bytes / seconds / 1e9,
+          100 * bytes / seconds / bandwidth, flops / seconds / 1e12);
+    }
+  }
+};
+
+int Run(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "", form_name = argc > 2 ? argv[2] : "";
+  Result<DeviceInfo> info = CurrentDeviceInfo();
+  Must(info.status());
+  Bench bench;
+  {
+    const Buffer memory = Allocate(int64_t{4} << 30);
+    Must(FillRandomBf16(memory.data(), memory.bytes() / 2, 1, bench.stream));
+    Result<double> bandwidth = ReadBandwidth(memory.data(), memory.bytes(), bench.stream);
+    Must(bandwidth.status());
+    bench.bandwidth = bandwidth.value();
+  }
+  std::printf("%s, read bandwidth %.0f GB/s\n", info.value().name.c_str(), bench.bandwidth / 1e9);
+  for (const FormCase& form : kForms) {
+    if (!form_name.empty() && form_name != form.name) continue;
+    if (what != "bank") {
+      std::printf("rows, us, GB/s, of read bandwidth (or TFLOP/s)\n");
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2112, 7168},
+                                 {1536, 1536},
+                                 {7168, 1024},
+                                 {512, 7168},
+                                 {7168, 256},
+                                 {20480, 7168},
+                                 {384, 7168}}) {
+        bench.Linear(form, n, k, n == 384 || n == 20480 ? DType::kF32 : DType::kBf16);
+      }
+    }
+    if (what != "linear") bench.Bank(form, 256);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  return baltoro::bench::Run(argc, argv);
+}
