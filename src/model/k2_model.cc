@@ -83,27 +83,36 @@ struct K2Model::Activations {
   TensorView ids;                        // [T, k] i32
   TensorView weights;                    // [T, k] f32
   TensorView last_residual, last_delta;  // [logits rows, H] f32
+  // Of ranks. g: heads of the decode-context group.
+  TensorView group_q;          // [T, g (N + P)] act
+  TensorView group_attention;  // [T, g V] act
+  TensorView lse;              // [T, g] f32
+  TensorView part_logits;      // [logits rows, this rank's vocabulary] f32
 };
 
 struct K2Model::Inputs {
   TensorView tokens, positions, slots;  // [T]
   TensorView logits_rows;               // [rows]
   TensorView override_rows, overrides;  // [M], [M, H]
+  TensorView own_tokens, own_rows;      // where the vocabulary is shared
   std::span<const AttentionSequence> sequences;
   const void* attention_plan = nullptr;
 };
 
-K2Model::K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool)
+K2Model::K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool, ModelRanks* ranks)
     : config_(config),
       ops_(ops),
       pool_(pool),
-      all_layers_(static_cast<size_t>(config.layers)),
-      expert_slots_(static_cast<size_t>(config.experts)),
+      ranks_(ranks),
+      share_(ranks == nullptr ? RankShare() : ranks->share()),
+      heads_(static_cast<int32_t>(share_.heads(config).size())),
+      group_heads_(static_cast<int32_t>(share_.group_heads(config).size())),
+      all_layers_(static_cast<size_t>(share_.layers(config).size())),
+      expert_slots_(share_.expert_slots(config)),
       softmax_scale_(static_cast<float>(SoftmaxScale(config))),
       op_scratch_(*ops.memory),
       staging_(ops.staging == nullptr ? HostMemory() : *ops.staging) {
   std::iota(all_layers_.begin(), all_layers_.end(), 0);
-  std::iota(expert_slots_.begin(), expert_slots_.end(), 0);
 }
 
 Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
@@ -121,11 +130,21 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
                                                ThreadPool* pool,
                                                const K2LoadOptions& options) {
   BT_RETURN_IF_ERROR(config.Validate());
-  std::unique_ptr<K2Model> model(new K2Model(config, ops, pool));
+  if (options.ranks != nullptr) {
+    BT_CHECK(ops.memory->kind() == DeviceKind::kCpu);
+    BT_RETURN_IF_ERROR(CheckLayout(options.ranks->share().layout, ShapeOf(config)));
+  }
+  std::unique_ptr<K2Model> model(new K2Model(config, ops, pool, options.ranks));
   const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
-  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config, source, ops, options.weights));
+  BT_ASSIGN_OR_RETURN(WeightPlan plan, PlanWeights(config, source, ops, options.weights));
+  if (options.ranks != nullptr) {
+    BT_ASSIGN_OR_RETURN(plan, SliceWeights(config, std::move(plan), model->share_));
+  }
   if (options.read_kv_scales) {  // a few numbers: what is wrong with them is told at once
-    BT_ASSIGN_OR_RETURN(model->kv_scales_, ReadKvScales(source, config.layers));
+    BT_ASSIGN_OR_RETURN(std::vector<float> scales, ReadKvScales(source, config.layers));
+    const IndexRange held = model->share_.layers(config);
+    if (!scales.empty()) scales = {scales.begin() + held.begin, scales.begin() + held.end};
+    model->kv_scales_ = std::move(scales);
   }
   BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
   LogUnused(source, config);
@@ -186,16 +205,24 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
     return TensorView(data, type, {rows, width});
   };
   const auto take = [&](DType type, int64_t width) { return take_rows(type, tokens, width); };
-  const int64_t inter = std::max(config_.is_moe(0) ? 0 : config_.intermediate,
-                                 config_.moe_intermediate * config_.shared_experts);
+  int64_t inter = 0;
+  for (const LayerWeights& layer : weights_.layers) inter = std::max(inter, layer.mlp.down.k);
   Activations a;
   a.tokens = tokens;
   a.residual = take(DType::kF32, config_.hidden);
   a.delta = take(DType::kF32, config_.hidden);
   a.normed = take(ops_.act, config_.hidden);
   a.qkv_a = take(ops_.act, config_.q_lora + config_.cache_width());
-  a.q = take(ops_.act, config_.heads * config_.head_dim());
-  a.attention = take(ops_.act, config_.heads * config_.value);
+  a.q = take(ops_.act, heads_ * config_.head_dim());
+  a.attention = take(ops_.act, heads_ * config_.value);
+  if (share_.layout.decode_context > 1) {
+    a.group_q = take(ops_.act, group_heads_ * config_.head_dim());
+    a.group_attention = take(ops_.act, group_heads_ * config_.value);
+    a.lse = take(DType::kF32, group_heads_);
+  }
+  if (share_.layout.tensor > 1) {
+    a.part_logits = take_rows(DType::kF32, logits_rows, share_.vocab(config_).size());
+  }
   a.gate_up = take(ops_.act, 2 * inter).data;
   a.gated = take(ops_.act, inter).data;
   a.router = take(DType::kF32, config_.experts);
@@ -225,7 +252,8 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-  const bool repeats = graphs_ && layers.size() == all_layers_.size() && IsDecode(batch);
+  const bool repeats =
+      graphs_ && ranks_ == nullptr && layers.size() == all_layers_.size() && IsDecode(batch);
   const int64_t blocks_max = repeats ? BlocksBucket(batch) : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
   const Activations a = Allocate(tokens, rows, arena);
@@ -257,15 +285,33 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   Inputs in;
   in.tokens = bring(batch.tokens, DType::kI32);
   in.positions = bring(batch.positions, DType::kI32);
-  in.slots = bring(batch.slots, DType::kI64);
+  if (share_.layout.tensor > 1) {
+    const IndexRange vocab = share_.vocab(config_);
+    own_tokens_.clear();
+    own_rows_.clear();
+    for (int64_t i = 0; i < tokens; ++i) {
+      if (batch.tokens[i] < vocab.begin || batch.tokens[i] >= vocab.end) continue;
+      own_tokens_.push_back(static_cast<int32_t>(batch.tokens[i] - vocab.begin));
+      own_rows_.push_back(static_cast<int32_t>(i));
+    }
+    in.own_tokens = bring(std::span<const int32_t>(own_tokens_), DType::kI32);
+    in.own_rows = bring(std::span<const int32_t>(own_rows_), DType::kI32);
+  }
+  in.sequences = batch.sequences;
+  std::span<const int64_t> slots = batch.slots;
+  if (share_.layout.decode_context > 1) {
+    FindOwnKeys(batch);
+    in.sequences = own_sequences_;
+    slots = own_slots_;
+  }
+  in.slots = bring(slots, DType::kI64);
   for (const int32_t row : batch.logits_rows) BT_CHECK(row >= 0 && row < tokens);
   in.logits_rows = bring(batch.logits_rows, DType::kI32);
-  in.sequences = batch.sequences;
   in.attention_plan = ops_.plan_attention(Scratch(), arena,
-                                          {.sequences = batch.sequences,
+                                          {.sequences = in.sequences,
                                            .tokens = tokens,
                                            .form = kv,
-                                           .heads = config_.heads,
+                                           .heads = group_heads_,
                                            .nope = static_cast<int32_t>(config_.nope),
                                            .rope = static_cast<int32_t>(config_.rope_dim),
                                            .value = static_cast<int32_t>(config_.value),
@@ -283,32 +329,94 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   return in;
 }
 
+void K2Model::FindOwnKeys(const ForwardBatch& batch) {
+  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+  const auto own = [&](int64_t block, int64_t& local) {
+    const BlockPlace place = PlaceOfBlock(share_.layout, block);
+    local = place.block;
+    return place.context == share_.place.context(share_.layout);
+  };
+  own_slots_.clear();
+  for (const int64_t slot : batch.slots) {
+    int64_t block;
+    own_slots_.push_back(slot >= 0 && own(slot / kBlock, block) ? block * kBlock + slot % kBlock
+                                                                : -1);
+  }
+  own_blocks_.clear();
+  own_positions_.clear();
+  own_sequences_.assign(batch.sequences.begin(), batch.sequences.end());
+  std::vector<size_t> begins;
+  for (AttentionSequence& sequence : own_sequences_) {
+    begins.push_back(own_blocks_.size());
+    int32_t keys = 0;
+    for (int64_t b = 0; b * kBlock < sequence.key_count; ++b) {
+      int64_t block;
+      if (!own(sequence.blocks[b], block)) continue;
+      own_blocks_.push_back(static_cast<int32_t>(block));
+      own_positions_.push_back(sequence.block_positions.empty() ? static_cast<int32_t>(b * kBlock)
+                                                                : sequence.block_positions[b]);
+      keys += static_cast<int32_t>(std::min(kBlock, sequence.key_count - b * kBlock));
+    }
+    sequence.key_count = keys;
+  }
+  begins.push_back(own_blocks_.size());
+  for (size_t i = 0; i < own_sequences_.size(); ++i) {
+    const size_t count = begins[i + 1] - begins[i];
+    own_sequences_[i].blocks = std::span<const int32_t>(own_blocks_).subspan(begins[i], count);
+    own_sequences_[i].block_positions =
+        std::span<const int32_t>(own_positions_).subspan(begins[i], count);
+  }
+}
+
+void K2Model::Embed(const Inputs& in, const Activations& a) {
+  if (share_.layout.tensor == 1) {
+    ops_.embed(Scratch(), a.residual, weights_.embedding, in.tokens);
+  } else {
+    const TensorView found = a.delta.rows(0, in.own_rows.dim(0));
+    ops_.clear(Scratch(), a.residual);
+    ops_.embed(Scratch(), found, weights_.embedding, in.own_tokens);
+    ops_.scatter_rows(Scratch(), a.residual, found, in.own_rows);
+    ranks_->Sum(a.residual);
+  }
+  if (in.override_rows.data != nullptr) {
+    ops_.scatter_rows(Scratch(), a.residual, in.overrides, in.override_rows);
+  }
+}
+
 void K2Model::Compute(const Inputs& in,
                       std::span<const int32_t> layers,
                       std::span<const KvLayerView> cache,
                       const Activations& a,
                       TensorView logits) {
   const auto eps = static_cast<float>(config_.norm_eps);
-  ops_.embed(Scratch(), a.residual, weights_.embedding, in.tokens);
-  if (in.override_rows.data != nullptr) {
-    ops_.scatter_rows(Scratch(), a.residual, in.overrides, in.override_rows);
+  if (share_.first_stage()) {
+    Embed(in, a);
+  } else {
+    ranks_->ReceiveFromStageBefore(a.residual);
   }
   const TensorView first_norm = weights_.layers[layers[0]].attention_norm;
   ops_.rms_norm(Scratch(), a.normed, a.residual, first_norm, eps);
+  const auto first_layer = static_cast<int32_t>(share_.layers(config_).begin);
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[layers[i]];
     Attention(layer, in, cache[i], a);
+    if (ranks_ != nullptr) ranks_->Sum(a.delta);
     ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, layer.mlp_norm, eps);
-    if (config_.is_moe(layers[i])) {
+    if (config_.is_moe(first_layer + layers[i])) {
       Moe(layer, a);
     } else {
       Mlp(layer.mlp, a);
     }
+    if (ranks_ != nullptr) ranks_->Sum(a.delta);
     if (i + 1 == layers.size()) break;  // the last sum is made for the rows that are asked for
     const TensorView next_norm = weights_.layers[layers[i + 1]].attention_norm;
     ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, next_norm, eps);
   }
-  Logits(in, a, logits);
+  if (share_.last_stage()) return Logits(in, a, logits);
+  auto* sum = a.residual.as<float>();
+  const auto* delta = a.delta.as<const float>();
+  for (int64_t i = 0; i < a.residual.num_elements(); ++i) sum[i] += delta[i];
+  ranks_->SendToNextStage(a.residual);
 }
 
 void K2Model::Attention(const LayerWeights& layer,
@@ -336,7 +444,7 @@ void K2Model::Attention(const LayerWeights& layer,
   ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
   ops_.kv_write(Scratch(), cache, latent, key, in.slots);
 
-  const TensorView q = Heads(a.q, config_.heads);
+  const TensorView q = Heads(a.q, heads_);
   ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
   const MlaAttentionArgs args{.out = a.attention,
                               .q = q,
@@ -346,14 +454,30 @@ void K2Model::Attention(const LayerWeights& layer,
                               .kv_b = layer.kv_b,
                               .uk_t = layer.uk_t,
                               .scale = softmax_scale_,
-                              .heads = config_.heads,
+                              .heads = group_heads_,
                               .nope = static_cast<int32_t>(config_.nope),
                               .rope = static_cast<int32_t>(config_.rope_dim),
                               .value = static_cast<int32_t>(config_.value),
                               .latent = static_cast<int32_t>(config_.kv_lora),
                               .lse = {}};
-  ops_.mla_attention(Scratch(), args);
+  if (share_.layout.decode_context > 1) {
+    AttendTogether(args, a);
+  } else {
+    ops_.mla_attention(Scratch(), args);
+  }
   ops_.linear(Scratch(), a.delta, a.attention, layer.o);
+}
+
+// Both forms alike. Queries and results travel, not keys: a query of a head is a third as long as
+// its folded form, a result a quarter of a latent one. Long prefills send more than the latents of
+// their context would be, but no rank ever holds the keys of others.
+void K2Model::AttendTogether(MlaAttentionArgs args, const Activations& a) {
+  ranks_->GatherHeads(a.group_q, a.q);
+  args.q = Heads(a.group_q, group_heads_);
+  args.out = a.group_attention;
+  args.lse = a.lse;
+  ops_.mla_attention(Scratch(), args);
+  ranks_->MergeHeads(a.attention, a.group_attention, a.lse);
 }
 
 void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
@@ -393,7 +517,16 @@ void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) 
   const TensorView normed = a.normed.rows(0, rows);
   const auto eps = static_cast<float>(config_.norm_eps);
   ops_.add_rms_norm(Scratch(), normed, a.last_residual, a.last_delta, weights_.final_norm, eps);
-  ops_.linear(Scratch(), logits, normed, weights_.lm_head);
+  if (share_.layout.tensor == 1) {
+    ops_.linear(Scratch(), logits, normed, weights_.lm_head);
+    return;
+  }
+  ops_.linear(Scratch(), a.part_logits, normed, weights_.lm_head);
+  std::vector<int64_t> widths;
+  for (int32_t rank = 0; rank < share_.layout.tensor; ++rank) {
+    widths.push_back(EvenShare(config_.vocab, share_.layout.tensor, rank).size());
+  }
+  ranks_->GatherColumns(logits, a.part_logits, widths);
 }
 
 Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena) {
@@ -401,7 +534,7 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
   tokens_max = std::min(tokens_max, rope_table_.positions);
   // One layer of each kind is enough: layers of a kind need the same.
   std::map<std::vector<WeightForm>, int32_t> kinds;
-  for (int32_t i = 0; i < config_.layers; ++i) kinds.emplace(FormsOf(weights_.layers[i]), i);
+  for (const int32_t i : all_layers_) kinds.emplace(FormsOf(weights_.layers[i]), i);
   std::vector<int32_t> layers;
   for (const auto& [forms, layer] : kinds) layers.push_back(layer);
 

@@ -20,6 +20,7 @@
 #include "model/forward_batch.h"
 #include "model/k2_config.h"
 #include "model/layer_weights.h"
+#include "model/model_ranks.h"
 #include "ops/ops.h"
 #include "weights/open_weights.h"
 
@@ -31,6 +32,8 @@ struct K2LoadOptions {
   int64_t positions_max = 0;    // that the rotary table covers; 0: the configuration's
   bool read_kv_scales = false;  // those of the source, for a cache in KvForm::kFp8
   LoadProgress progress;        // may be empty; called on the loading thread
+  // Of which this model is one; on the CPU alone. Null: the model is whole. Must outlive it.
+  ModelRanks* ranks = nullptr;
 };
 
 class K2Model {
@@ -52,6 +55,10 @@ class K2Model {
   // batch.logits_rows into `logits` [rows, vocab] f32. Activations come from `arena`, which the
   // caller resets between steps. Cache, logits and arena are of the operations' memory; on a GPU
   // the step is queued when this returns. A row depends on its own sequence alone, bit for bit.
+  //
+  // Ranks are given the same batch, each with the views of its own layers; blocks are numbered over
+  // the ranks of a decode-context group (PlaceOfBlock). The logits are those of the last stage;
+  // they mean nothing on other stages, and after a failure (ranks()->status()).
   void Forward(const ForwardBatch& batch,
                std::span<const KvLayerView> cache,
                TensorView logits,
@@ -68,6 +75,10 @@ class K2Model {
   Status ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena);
 
   const K2Config& config() const { return config_; }
+  // That this model holds: of all, or of its stage.
+  int32_t layers() const { return static_cast<int32_t>(all_layers_.size()); }
+  const RankShare& share() const { return share_; }
+  ModelRanks* ranks() const { return ranks_; }
   const OpsTable& ops() const { return ops_; }
   // One a layer; empty: not asked for, or the source has none.
   const std::vector<float>& kv_scales() const { return kv_scales_; }
@@ -89,7 +100,7 @@ class K2Model {
     std::unique_ptr<OpGraph> graph;  // null: seen once
   };
 
-  K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool);
+  K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool, ModelRanks* ranks);
   Status BuildRopeTable(int64_t positions);
   // Forward() through the layers named alone; cache[i] belongs to layers[i].
   void Run(const ForwardBatch& batch,
@@ -100,7 +111,12 @@ class K2Model {
   Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
-  // The step itself: operations alone.
+  // Of a decode-context rank: where its part of the batch's keys is.
+  void FindOwnKeys(const ForwardBatch& batch);
+  void Embed(const Inputs& in, const Activations& a);
+  // Attention to the keys of this rank, put together with that of the others.
+  void AttendTogether(MlaAttentionArgs args, const Activations& a);
+  // The step itself: operations alone, and between them what ranks tell each other.
   void Compute(const Inputs& in,
                std::span<const int32_t> layers,
                std::span<const KvLayerView> cache,
@@ -118,16 +134,27 @@ class K2Model {
   K2Config config_;
   const OpsTable& ops_;
   ThreadPool* pool_;
+  ModelRanks* ranks_;
+  const RankShare share_;
+  const int32_t heads_;        // of this rank
+  const int32_t group_heads_;  // that it attends for
   ModelWeights weights_;
   std::vector<float> kv_scales_;
-  std::vector<int32_t> all_layers_;
-  std::vector<int32_t> expert_slots_;  // logical expert -> slot
+  std::vector<int32_t> all_layers_;    // of weights_.layers
+  std::vector<int32_t> expert_slots_;  // logical expert -> slot; -1: another rank's
   Buffer rope_memory_;
   RopeTable rope_table_;
   float softmax_scale_;
   Arena op_scratch_;  // taken back after every operation
   Arena staging_;     // taken back after every step
   std::optional<std::map<GraphKey, Recorded>> graphs_;
+  // Of the step, where ranks share the vocabulary: the tokens that are looked up here, as rows of
+  // the embedding, and their rows of the batch.
+  std::vector<int32_t> own_tokens_, own_rows_;
+  // Of the step, where ranks share the keys: as in ForwardBatch, of this rank's blocks.
+  std::vector<int64_t> own_slots_;
+  std::vector<AttentionSequence> own_sequences_;
+  std::vector<int32_t> own_blocks_, own_positions_;  // of all own_sequences_
 };
 
 // Bytes of KV cache for one token over `layers` layers.

@@ -110,10 +110,10 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
   const int64_t layer_bytes =
       blocks * kBlock * KvBytesPerToken(config, PlainKvForm(model.ops().act), 1);
   BT_ASSIGN_OR_RETURN(const Buffer memory,
-                      Buffer::Create(static_cast<size_t>(config.layers * layer_bytes),
+                      Buffer::Create(static_cast<size_t>(model.layers() * layer_bytes),
                                      "the cache that scales are measured on", *model.ops().memory));
   std::vector<KvLayerView> cache;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  for (int32_t layer = 0; layer < model.layers(); ++layer) {
     cache.push_back({.data = static_cast<char*>(memory.data()) + layer * layer_bytes,
                      .form = PlainKvForm(model.ops().act),
                      .num_blocks = blocks,

@@ -296,7 +296,7 @@ struct OpsTable {
                TensorView positions,
                const RopeTable& table) = nullptr;
   // cache[slots[t]] = latent[t] || rope[t], in the form of the cache.  latent [T, R], rope [T, P]
-  // act, rows may be strided; slots [T] i64, block * 64 + offset.
+  // act, rows may be strided; slots [T] i64, block * 64 + offset; negative: the row is not written.
   void (*kv_write)(const OpContext&,
                    const KvLayerView& cache,
                    TensorView latent,

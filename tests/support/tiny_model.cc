@@ -159,9 +159,9 @@ TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv) : model_(m
   const int64_t needed = (tokens_max + kBlock - 1) / kBlock;
   const int64_t blocks = 2 * needed + 1;
   const int64_t layer_bytes = blocks * kBlock * KvBytesPerToken(config, kv, 1);
-  auto memory = Buffer::Create(static_cast<size_t>(config.layers * layer_bytes), "test cache");
+  auto memory = Buffer::Create(static_cast<size_t>(model.layers() * layer_bytes), "test cache");
   memory_ = std::move(memory).value();
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
+  for (int32_t layer = 0; layer < model.layers(); ++layer) {
     cache_.push_back({.data = static_cast<char*>(memory_.data()) + layer * layer_bytes,
                       .form = kv,
                       .num_blocks = blocks,

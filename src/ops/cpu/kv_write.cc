@@ -65,7 +65,8 @@ void KvWrite(const OpContext& ctx,
     using Element = decltype(element);
     ForRows(ctx, slots.dim(0), cache.latent + cache.rope, [&](int64_t t) {
       const int64_t slot = slots.as<const int64_t>()[t];
-      BT_CHECK(slot >= 0 && slot < slot_count);
+      if (slot < 0) return;
+      BT_CHECK(slot < slot_count);
       char* to = static_cast<char*>(cache.data) + slot * cache.token_bytes();
       auto* codes = reinterpret_cast<uint8_t*>(to);
       const auto* from = latent.row<const Element>(t);
