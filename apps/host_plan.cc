@@ -14,7 +14,8 @@ namespace {
 Result<int64_t> CountWeights(const EngineConfig& config,
                              const K2Config& model,
                              const OpsTable& ops) {
-  BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
+  BT_ASSIGN_OR_RETURN(WeightChoice choice, ChooseWeights(config));
+  choice.quiet = true;
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
   BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, *source, ops, {}));

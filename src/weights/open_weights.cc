@@ -148,8 +148,10 @@ Result<std::unique_ptr<WeightSource>> OpenFiles(const std::string& dir,
     if (said.empty()) said = MethodOfTensors(source->checkpoint());
     BT_RETURN_IF_ERROR(CheckChoice(choice.quantization, said, where));
   }
-  CompareWithTensors(claim, *source);
-  if (IsOnline(choice)) LogOnline(source->checkpoint());
+  if (!choice.quiet) {
+    CompareWithTensors(claim, *source);
+    if (IsOnline(choice)) LogOnline(source->checkpoint());
+  }
   return std::unique_ptr<WeightSource>(std::move(source));
 }
 

@@ -22,6 +22,7 @@ struct WeightChoice {
   std::string quantization = {};
   // Of --online-quantization: "fp8" quantises what OnlineFp8Source says; empty or "none": nothing.
   std::string online_quantization = {};
+  bool quiet = false;  // nothing is logged, as another will open them and tell
 };
 
 // The errors name the file, and for a contradiction between the choice and the files say both.
