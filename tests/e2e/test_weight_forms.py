@@ -38,7 +38,14 @@ def bf16(tmp_path_factory):
 def test_a_form_is_as_often_right(form, bf16, tmp_path):
     made = tmp_path / form
     subprocess.run([PROGRAM, "quantize", str(MODEL), str(made), "--format", form], check=True, stdout=subprocess.DEVNULL)
-    got = tasks_of(tmp_path, form, str(made), "--quantization", QUANTIZATION[form])
+    check(tasks_of(tmp_path, form, str(made), "--quantization", QUANTIZATION[form]), bf16)
+
+
+def test_parts_that_are_quantised_as_they_are_loaded_are_as_often_right(bf16, tmp_path):
+    check(tasks_of(tmp_path, "online", str(MODEL), "--online-quantization", "fp8"), bf16)
+
+
+def check(got, bf16):
     assert got.keys() == bf16.keys()
     lost = {task: bf16[task][0] - right for task, (right, _) in got.items()}
     if LONG:
