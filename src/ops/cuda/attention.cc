@@ -26,7 +26,8 @@ void Check(const MlaAttentionArgs& args, const AttentionPlan& plan) {
   BT_CHECK(args.q.dtype == DType::kBf16 && args.out.dtype == DType::kBf16);
   BT_CHECK(Aligned(args.q.data) && args.q.stride[0] % 8 == 0 && args.q.stride[1] % 8 == 0);
   BT_CHECK(args.out.rank == 2 && args.out.dim(0) == args.q.dim(0));
-  BT_CHECK(args.out.dim(1) == heads * args.value && args.out.stride[0] % 2 == 0);
+  BT_CHECK(args.out.dim(1) == heads * args.value && args.out.stride[0] % 4 == 0);
+  BT_CHECK(Aligned(args.out.data));
   BT_CHECK(args.cache.latent == args.latent && args.cache.rope == args.rope);
   BT_CHECK(args.cache.num_blocks > 0 && Aligned(args.cache.data));
   BT_CHECK(args.kv_b.form == WeightForm::kBf16 && args.uk_t.form == WeightForm::kBf16);
@@ -132,6 +133,9 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
     prefill.tiles = plan.tiles + pass.first_tile;
     prefill.tile_count = pass.tiles;
     LaunchPrefill(prefill, StreamOf(ctx));
+    prefill.merges = plan.merges + pass.first_merge;
+    prefill.merge_count = pass.merges;
+    if (pass.merges > 0) LaunchPrefillMerge(prefill, StreamOf(ctx));
   }
 }
 

@@ -63,6 +63,8 @@ struct PrefillArgs {
   int64_t tile_count = 0;
   float* partial_out = nullptr;  // [partial rows, h, 128], results of the passes before
   float* partial_lse = nullptr;  // [partial rows, h], in log2
+  const PrefillMerge* merges = nullptr;
+  int64_t merge_count = 0;
   int32_t heads = 0;
   float scale = 0;
 };
@@ -70,5 +72,7 @@ struct PrefillArgs {
 // Floor: 2 * 320 FLOPs for each pair of a query token and a key that it sees, and head, at the
 // matrix rate; keys and values of a head are read from the L2.
 void LaunchPrefill(const PrefillArgs& args, cudaStream_t stream);
+// Adds up the tiles of `merges`, after LaunchPrefill.
+void LaunchPrefillMerge(const PrefillArgs& args, cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "ops/cuda/cuda_ops.h"
@@ -208,9 +209,12 @@ class Planner {
       if (s.query_count > kAbsorbedTokensMax) AddSequence(s, capacity);
     }
     if (passes_.empty()) return;
-    std::vector<int32_t> numbers;
     std::vector<PrefillTile> tiles;
+    std::vector<PrefillMerge> merges;
     for (size_t i = 0; i < passes_.size(); ++i) {
+      passes_[i].first_merge = static_cast<int64_t>(merges.size());
+      DealKeys(tiles_[i], merges);
+      passes_[i].merges = static_cast<int64_t>(merges.size()) - passes_[i].first_merge;
       passes_[i].first_tile = static_cast<int64_t>(tiles.size());
       passes_[i].tiles = static_cast<int64_t>(tiles_[i].size());
       // The long ones first, so that the short ones fill the gaps at the end.
@@ -220,7 +224,7 @@ class Planner {
       tiles.insert(tiles.end(), tiles_[i].begin(), tiles_[i].end());
       plan_.pass_rows_max = std::max(plan_.pass_rows_max, passes_[i].rows);
     }
-    numbers = sources_;
+    std::vector<int32_t> numbers = sources_;
     numbers.insert(numbers.end(), valid_.begin(), valid_.end());
     numbers.insert(numbers.end(), positions_.begin(), positions_.end());
     plan_.block_sources = static_cast<const int32_t*>(
@@ -229,11 +233,55 @@ class Planner {
     plan_.block_positions = plan_.block_valid + sources_.size();
     plan_.tiles = static_cast<const PrefillTile*>(
         Upload(ctx_, arena_, tiles.data(), tiles.size() * sizeof(PrefillTile)));
+    plan_.merges = static_cast<const PrefillMerge*>(
+        Upload(ctx_, arena_, merges.data(), merges.size() * sizeof(PrefillMerge)));
     auto* const kept =
         static_cast<ExpandedPass*>(ctx_.staging->Allocate(passes_.size() * sizeof(ExpandedPass)));
     std::copy(passes_.begin(), passes_.end(), kept);
     plan_.passes = kept;
     plan_.pass_count = static_cast<int64_t>(passes_.size());
+  }
+
+  // Where a pass has fewer tiles than the card has multiprocessors, the keys of the long ones are
+  // dealt over several thread blocks: as many as find room at once.
+  void DealKeys(std::vector<PrefillTile>& tiles, std::vector<PrefillMerge>& merges) {
+    constexpr int32_t kLeastKeyTiles = 4;  // of one part
+    const int64_t room = Multiprocessors() / args_.heads;
+    if (static_cast<int64_t>(tiles.size()) >= room) return;
+    int32_t longest = 0;
+    for (const PrefillTile& tile : tiles) longest = std::max(longest, tile.key_tiles);
+    const auto parts_of = [](const PrefillTile& tile, int32_t most) -> int32_t {
+      const bool whole = tile.flags == PrefillTile::kIsLast;  // all of the tile's keys
+      return whole && tile.key_tiles > most ? (tile.key_tiles + most - 1) / most : 1;
+    };
+    int32_t most = kLeastKeyTiles;
+    for (; most < longest; ++most) {
+      int64_t parts = 0;
+      for (const PrefillTile& tile : tiles) parts += parts_of(tile, most);
+      if (parts <= room) break;
+    }
+    std::vector<PrefillTile> dealt;
+    for (const PrefillTile& tile : tiles) {
+      const int32_t parts = parts_of(tile, most);
+      if (parts == 1) {
+        dealt.push_back(tile);
+        continue;
+      }
+      merges.push_back(
+          {tile.query_row, tile.query_count, static_cast<int32_t>(plan_.partial_rows), parts});
+      for (int32_t part = 0; part < parts; ++part) {
+        const int32_t begin = tile.key_tiles * part / parts;
+        PrefillTile share = tile;
+        share.key_row += begin * kPrefillKeys;
+        share.key_tiles = tile.key_tiles * (part + 1) / parts - begin;
+        share.key_count -= begin * kPrefillKeys;
+        share.partial_row = static_cast<int32_t>(plan_.partial_rows);
+        share.flags = 0;
+        plan_.partial_rows += tile.query_count;
+        dealt.push_back(share);
+      }
+    }
+    tiles = std::move(dealt);
   }
 
   void AddSequence(const AttentionSequence& s, int64_t capacity) {

@@ -44,12 +44,23 @@ struct PrefillTile {
   int32_t flags;
 };
 
+// A tile whose keys were dealt over several thread blocks: the result of part p of row r lies in
+// row first_partial + p * query_count + r of the results between.
+struct PrefillMerge {
+  int32_t query_row;
+  int32_t query_count;
+  int32_t first_partial;
+  int32_t parts;
+};
+
 // A run of keys that is expanded at once, of one or several sequences.
 struct ExpandedPass {
   int64_t rows = 0;         // of expanded keys, a multiple of kPrefillKeys
   int64_t first_block = 0;  // in the arrays of blocks: rows / 64 of them
   int64_t first_tile = 0;
   int64_t tiles = 0;
+  int64_t first_merge = 0;
+  int64_t merges = 0;
 };
 
 // Lies in the staging memory of the step; its arrays are on the device unless said.
@@ -73,6 +84,7 @@ struct AttentionPlan {
   const int32_t* block_valid = nullptr;      // valid tokens
   const int32_t* block_positions = nullptr;  // of the first token
   const PrefillTile* tiles = nullptr;
+  const PrefillMerge* merges = nullptr;
 };
 
 // Of expanded keys and values in one pass.
