@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bench_step.h"
 #include "chat.h"
 #include "engine_main.h"
 #include "eval.h"
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan);
+  if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
   if (const auto* quantize = std::get_if<QuantizeCommand>(&command)) {
     return RunQuantize(*quantize, program);

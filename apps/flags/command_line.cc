@@ -21,7 +21,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
-    {"bench", false, "measure the speed of a running server"},
+    {"bench", true, "the time of a step beside its floor: bench step"},
     {"plan", true, "memory and lengths before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
@@ -62,6 +62,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
   if (name == "plan") return AsCommand(ParsePlan(rest));
+  if (name == "bench") return AsCommand(ParseBench(rest));
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
   if (name == "inspect") return AsCommand(ParseInspect(rest));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
@@ -115,6 +116,7 @@ std::string FlagsMarkdown() {
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
   text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
+  text += "## baltoro bench step\n\n" + MarkdownTables(BenchStepFlags());
   text += "## baltoro quantize\n\n" + MarkdownTables(QuantizeFlags());
   text += "## baltoro inspect\n\n" + MarkdownTables(InspectFlags());
   while (text.ends_with("\n\n")) text.pop_back();

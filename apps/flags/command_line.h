@@ -6,6 +6,7 @@
 #include <string>
 #include <variant>
 
+#include "flags/bench_options.h"
 #include "flags/checkpoint_options.h"
 #include "flags/client_options.h"
 #include "flags/ending.h"
@@ -18,6 +19,7 @@ using Command = std::variant<ServeOptions,
                              ChatOptions,
                              EvalOptions,
                              PlanCommand,
+                             BenchStepCommand,
                              QuantizeCommand,
                              InspectCommand,
                              Ending>;

@@ -25,6 +25,8 @@ struct CudaModule {
   Result<GpuInfo> (*describe)(int device) = nullptr;
   // For plans: types and packed sizes. Its operations must not be called.
   const OpsTable* (*table)() = nullptr;
+  // Bytes a second of a kernel that only reads, on the current device.
+  Result<double> (*read_rate)() = nullptr;
   // Makes the operations for a GPU, once per process and device; they stay to its end.
   Result<const OpsTable*> (*open)(int device) = nullptr;
 };

@@ -9,7 +9,9 @@
 
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_status.h"
+#include "device/cuda/device_buffer.h"
 #include "device/cuda/device_info.h"
+#include "device/cuda/measure.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
 
@@ -74,6 +76,13 @@ const OpsTable* Table() {
   return &table;
 }
 
+Result<double> ReadRate() {
+  constexpr size_t kBytes = size_t{4} << 30;
+  BT_ASSIGN_OR_RETURN(const DeviceBuffer data, DeviceBuffer::Create(kBytes, "a read"));
+  BT_ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+  return ReadBandwidth(data.data(), kBytes, stream);
+}
+
 Result<const OpsTable*> Open(int device) {
   static std::mutex mutex;
   static std::array<std::unique_ptr<Opened>, kDevicesMax> opened;
@@ -98,6 +107,7 @@ extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* Bal
                                           .version = BALTORO_VERSION,
                                           .describe = baltoro::cuda::Describe,
                                           .table = baltoro::cuda::Table,
+                                          .read_rate = baltoro::cuda::ReadRate,
                                           .open = baltoro::cuda::Open};
   return &module;
 }

@@ -1,0 +1,98 @@
+#include "bench/step_floor.h"
+
+namespace baltoro {
+namespace {
+
+struct Counter {
+  const OpsTable& ops;
+  int64_t bytes = 0, parameters = 0;
+
+  void Add(const PlannedMatrix& planned) {
+    if (planned.parts.empty()) return;
+    const PackedMatrix& m = planned.matrix;
+    bytes += m.count * ops.packed_bytes(m.form, m.n, m.k);
+    parameters += m.count * m.n * m.k;
+  }
+};
+
+int64_t MoeLayers(const K2Config& config) {
+  return config.experts > 0 ? config.layers - config.dense_layers : 0;
+}
+
+}  // namespace
+
+WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops) {
+  WeightNeeds needs;
+  Counter head{ops}, fixed{ops}, experts{ops};
+  head.Add(plan.lm_head);
+  int64_t banks = 0, expert_count = 1;
+  int64_t second_forms = 0;  // of kv_b's key rows: one form of attention reads either of the two
+  for (const PlannedLayer& layer : plan.layers) {
+    for (const PlannedMatrix* m : {&layer.qkv_a, &layer.kv_a, &layer.q, &layer.kv_b, &layer.o,
+                                   &layer.router, &layer.mlp.gate_up, &layer.mlp.down}) {
+      fixed.Add(*m);
+    }
+    second_forms +=
+        layer.uk_t.matrix.count *
+        ops.packed_bytes(layer.uk_t.matrix.form, layer.uk_t.matrix.n, layer.uk_t.matrix.k);
+    if (layer.experts.down.parts.empty()) continue;
+    ++banks;
+    expert_count = layer.experts.down.matrix.count;
+    experts.Add(layer.experts.gate_up);
+    experts.Add(layer.experts.down);
+  }
+  needs.head_bytes = head.bytes;
+  needs.head_parameters = head.parameters;
+  needs.fixed_bytes = fixed.bytes + head.bytes;
+  needs.fixed_parameters = fixed.parameters + head.parameters;
+  if (banks > 0) {
+    needs.expert_bytes = experts.bytes / banks / expert_count;
+    needs.expert_parameters = experts.parameters / banks / expert_count;
+  }
+  const PlannedRows& embedding = plan.embedding;
+  needs.all_bytes = needs.fixed_bytes + second_forms + experts.bytes +
+                    embedding.rows * embedding.width * SizeOf(embedding.dtype);
+  return needs;
+}
+
+StepNeeds DecodeNeeds(const K2Config& config,
+                      const WeightNeeds& weights,
+                      KvForm kv,
+                      int64_t batch,
+                      int64_t context,
+                      double distinct) {
+  const auto tokens = static_cast<double>(batch);
+  const auto keys = tokens * static_cast<double>(context);
+  const auto moe = static_cast<double>(MoeLayers(config));
+  const double key_bytes =
+      static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
+  const double key_flops = 2.0 * config.layers * config.heads *
+                           static_cast<double>(2 * config.kv_lora + config.rope_dim);
+  const double active = static_cast<double>(weights.fixed_parameters) +
+                        moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
+  return {.bytes = static_cast<double>(weights.fixed_bytes) +
+                   moe * distinct * static_cast<double>(weights.expert_bytes) + keys * key_bytes,
+          .flops = 2 * tokens * active + keys * key_flops};
+}
+
+StepNeeds PrefillNeeds(const K2Config& config,
+                       const WeightNeeds& weights,
+                       KvForm kv,
+                       int64_t tokens,
+                       double distinct) {
+  const auto count = static_cast<double>(tokens);
+  const double pairs = count * (count + 1) / 2;
+  const auto moe = static_cast<double>(MoeLayers(config));
+  const double pair_flops =
+      2.0 * config.layers * config.heads * static_cast<double>(config.head_dim() + config.value);
+  const double active = static_cast<double>(weights.fixed_parameters - weights.head_parameters) +
+                        moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
+  const double key_bytes =
+      static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
+  return {.bytes = static_cast<double>(weights.fixed_bytes) +
+                   moe * distinct * static_cast<double>(weights.expert_bytes) + count * key_bytes,
+          .flops = 2 * count * active + 2 * static_cast<double>(weights.head_parameters) +
+                   pairs * pair_flops};
+}
+
+}  // namespace baltoro

@@ -1,0 +1,34 @@
+#pragma once
+
+// Results of `bench step` as a table, JSON and a plot.
+
+#include <string>
+#include <vector>
+
+#include "bench/step_rig.h"
+
+namespace baltoro {
+
+struct StepCase {
+  bool prefill = false;
+  int64_t tokens = 0;   // of the step: sequences of a decode step, or tokens of the prompt
+  int64_t context = 0;  // keys that each token of a decode step sees
+  bool fits = true;
+  StepTiming timing = {};
+  StepNeeds needs = {};
+  double floor = 0;  // seconds: the longer of bytes and operations at the machine's rates
+
+  double fraction() const { return timing.median > 0 ? floor / timing.median : 0; }
+};
+
+std::string StepHeader(const BenchStepCommand& command, const StepRig& rig);
+std::string StepLine(const StepCase& one);
+std::string StepJson(const BenchStepCommand& command,
+                     const StepRig& rig,
+                     const std::vector<StepCase>& cases);
+// Fraction of the floor over the batch, a line a context.
+std::string StepSvg(const BenchStepCommand& command,
+                    const StepRig& rig,
+                    const std::vector<StepCase>& cases);
+
+}  // namespace baltoro

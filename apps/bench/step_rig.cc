@@ -1,0 +1,318 @@
+#include "bench/step_rig.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/backend_choice.h"
+#include "model/weight_plan.h"
+#include "plan/model_description.h"
+#include "weights/dummy_source.h"
+#include "weights/tensor_names.h"
+
+namespace baltoro {
+namespace {
+
+constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+constexpr int kWarmUps = 3;
+constexpr int64_t kSpareBytes = int64_t{1} << 30;  // left free beside the cache
+
+// The share of one of `ranks` tensor ranks, which is a model of its own: fewer heads, narrower
+// layers, a part of the vocabulary. The low-rank projections and the router are whole on each.
+Status TakeShare(int32_t ranks, K2Config& config) {
+  const auto cut = [&](auto& size, const char* what) -> Status {
+    if (size % ranks != 0) {
+      return InvalidArgument(
+          fmt::format("--tensor-parallel-size {} does not divide {} {}", ranks, size, what));
+    }
+    size /= ranks;
+    return {};
+  };
+  BT_RETURN_IF_ERROR(cut(config.heads, "heads"));
+  BT_RETURN_IF_ERROR(cut(config.intermediate, "columns of the dense layers"));
+  BT_RETURN_IF_ERROR(cut(config.moe_intermediate, "columns of an expert"));
+  return cut(config.vocab, "entries of the vocabulary");
+}
+
+FormOfModule FormsOf(const ModelDescription& model) {
+  return [model](std::string_view module) {
+    if (module.find("kv_b_proj") != std::string_view::npos) return model.kv_b;
+    if (module.find("self_attn") != std::string_view::npos) return model.attention;
+    if (module.find(".experts.") != std::string_view::npos) return model.experts;
+    if (module.find("shared_experts") != std::string_view::npos) return model.shared;
+    return model.dense;
+  };
+}
+
+// Of the operations' own product of two square matrices.
+Result<double> MatrixRate(const OpsTable& ops, ThreadPool* pool) {
+  const int64_t size = ops.memory->kind() == DeviceKind::kCuda ? 8192 : 2048;
+  const auto bytes = static_cast<size_t>(size * size * SizeOf(ops.act));
+  BT_ASSIGN_OR_RETURN(const Buffer x, Buffer::Create(bytes, "a product", *ops.memory));
+  BT_ASSIGN_OR_RETURN(const Buffer out, Buffer::Create(bytes, "a product", *ops.memory));
+  const WeightForm form = PlainForm(ops.act);
+  const auto packed = static_cast<size_t>(ops.packed_bytes(form, size, size));
+  BT_ASSIGN_OR_RETURN(const Buffer w, Buffer::Create(packed, "a product", *ops.memory));
+  const PackedMatrix matrix{.data = w.data(), .form = form, .n = size, .k = size};
+  Arena scratch(*ops.memory);
+  const OpContext context{.pool = pool, .scratch = &scratch, .stream = ops.stream};
+  const MonotonicClock clock;
+  double best = 0;
+  for (int run = 0; run < 5; ++run) {
+    constexpr int kProducts = 4;
+    const Seconds start = clock.Now();
+    for (int i = 0; i < kProducts; ++i) {
+      scratch.Reset();
+      ops.linear(context, TensorView(out.data(), ops.act, {size, size}),
+                 TensorView(x.data(), ops.act, {size, size}), matrix);
+    }
+    BT_RETURN_IF_ERROR(ops.wait(context));
+    const double flops = 2.0 * kProducts * static_cast<double>(size * size * size);
+    best = std::max(best, flops / (clock.Now() - start));
+  }
+  return best;
+}
+
+// Of plain reads by all threads.
+Result<double> HostReadRate(ThreadPool& pool) {
+  constexpr int64_t kBytes = int64_t{1} << 30, kParts = 256;
+  BT_ASSIGN_OR_RETURN(const Buffer data, Buffer::Create(kBytes, "a read"));
+  std::vector<uint64_t> sums(kParts);
+  const auto* words = static_cast<uint64_t*>(data.data());
+  constexpr int64_t kWords = kBytes / int64_t{sizeof(uint64_t)} / kParts;
+  for (int64_t i = 0; i < kParts * kWords; i += 512) static_cast<uint64_t*>(data.data())[i] = 1;
+  const MonotonicClock clock;
+  double best = 0;
+  for (int run = 0; run < 4; ++run) {
+    const Seconds start = clock.Now();
+    pool.ParallelFor(kParts, [&](int64_t part, int) {
+      uint64_t sum = 0;
+      for (int64_t i = part * kWords; i < (part + 1) * kWords; ++i) sum += words[i];
+      sums[part] = sum;
+    });
+    best = std::max(best, static_cast<double>(kBytes) / (clock.Now() - start));
+  }
+  if (std::accumulate(sums.begin(), sums.end(), uint64_t{0}) == 0) return 0.0;  // keeps the loads
+  return best;
+}
+
+double Percentile(std::vector<double> seconds, double share) {
+  std::ranges::sort(seconds);
+  const auto last = static_cast<double>(seconds.size() - 1);
+  return seconds[static_cast<size_t>(share * last + 0.5)];
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StepRig>> StepRig::Create(const BenchStepCommand& command) {
+  std::unique_ptr<StepRig> rig(new StepRig);
+  rig->command_ = command;
+  BT_RETURN_IF_ERROR(rig->Load(command));
+  BT_RETURN_IF_ERROR(rig->MakeCache(command));
+  return rig;
+}
+
+Status StepRig::Load(const BenchStepCommand& command) {
+  BT_ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(command.model));
+  config_ = description.config;
+  BT_RETURN_IF_ERROR(TakeShare(command.tensor, config_));
+  if (command.layers > 0) config_.layers = std::min(config_.layers, command.layers);
+  EngineConfig engine;
+  engine.device = command.device;
+  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(engine));
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
+  BT_ASSIGN_OR_RETURN(kv_form_, ParseKvForm(command.kv_cache_dtype, ops->act));
+  pool_ = std::make_unique<ThreadPool>(command.threads);
+  if (backend.gpu) {
+    machine_ = backend.gpu->name;
+    BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+    BT_ASSIGN_OR_RETURN(rates_.read_bytes, module->read_rate());
+  } else {
+    machine_ = fmt::format("{} threads", pool_->threads());
+    BT_ASSIGN_OR_RETURN(rates_.read_bytes, HostReadRate(*pool_));
+  }
+  BT_ASSIGN_OR_RETURN(rates_.flops, MatrixRate(*ops, pool_.get()));
+
+  const auto available = static_cast<int64_t>(ops->memory->Available());
+  DummySource source(command.seed, FormsOf(description));
+  const WeightOptions weights{.quantise_fp8_inputs = backend.gpu.has_value(), .alike_layers = true};
+  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config_, source, *ops, weights));
+  needs_ = NeedsOf(plan, *ops);
+
+  const int64_t tokens_max =
+      std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills),
+               std::ranges::max(command.batches));
+  const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
+  routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
+                                           command.routing == "zipf", command.seed);
+  const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
+  BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
+                                               "expert choices", *ops->memory));
+  ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
+                             std::max(moe_layers, 1));
+
+  K2LoadOptions load;
+  load.weights = weights;
+  load.positions_max = std::max(tokens_max, std::ranges::max(command.contexts) + 1);
+  BT_ASSIGN_OR_RETURN(model_, K2Model::Load(config_, source, ops_, pool_.get(), load));
+  if (!command.enforce_eager) model_->UseGraphs();
+  arena_ = std::make_unique<Arena>(*ops->memory);
+  const int64_t sequences = std::ranges::max(command.batches);
+  BT_RETURN_IF_ERROR(model_->ReserveScratch(kv_form_, tokens_max, sequences, *arena_));
+  BT_ASSIGN_OR_RETURN(logits_,
+                      Buffer::Create(static_cast<size_t>(sequences * config_.vocab) * sizeof(float),
+                                     "logits", *ops->memory));
+  memory_used_ = available - static_cast<int64_t>(ops->memory->Available());
+  return {};
+}
+
+Status StepRig::MakeCache(const BenchStepCommand& command) {
+  const Memory& memory = *ops_.memory;
+  int64_t wanted = 1;
+  for (const int64_t batch : command.batches) {
+    for (const int64_t context : command.contexts) {
+      wanted = std::max(wanted, batch * ((context + kBlock - 1) / kBlock));
+    }
+  }
+  for (const int64_t tokens : command.prefills) {
+    wanted = std::max(wanted, (tokens + kBlock - 1) / kBlock);
+  }
+  const int64_t block_bytes = kBlock * KvBytesPerToken(config_, kv_form_, config_.layers);
+  const auto room = static_cast<int64_t>(memory.Available()) - kSpareBytes;
+  const int64_t blocks = std::min(wanted, room / block_bytes);
+  if (blocks < 1) return Status(Code::kResourceExhausted, "no room for a KV cache");
+  BT_ASSIGN_OR_RETURN(KvStorage storage,
+                      KvStorage::Create({.layers = config_.layers,
+                                         .num_blocks = static_cast<int32_t>(blocks),
+                                         .latent = static_cast<int32_t>(config_.kv_lora),
+                                         .rope = static_cast<int32_t>(config_.rope_dim),
+                                         .form = kv_form_},
+                                        memory));
+  storage_ = std::make_unique<KvStorage>(std::move(storage));
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    cache_.push_back({.data = storage_->layer(layer),
+                      .form = kv_form_,
+                      .num_blocks = blocks,
+                      .latent = config_.kv_lora,
+                      .rope = config_.rope_dim});
+  }
+  blocks_.resize(static_cast<size_t>(blocks));
+  std::iota(blocks_.begin(), blocks_.end(), 0);
+  std::ranges::shuffle(blocks_, std::mt19937_64(command.seed));
+
+  // Drawn bytes that are small numbers in every form: bf16 below 2, e4m3 below 2.
+  const auto layer_bytes = static_cast<size_t>(storage_->layout().layer_bytes());
+  std::vector<uint8_t> drawn(std::min(layer_bytes, size_t{64} << 20));
+  std::minstd_rand random;
+  for (uint8_t& byte : drawn) byte = static_cast<uint8_t>(random()) & 0xBF;
+  if (kv_form_ == KvForm::kFp8Groups) std::ranges::fill(drawn, 0x38);  // scales as well
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    auto* const to = static_cast<char*>(storage_->layer(layer));
+    for (size_t at = 0; at < layer_bytes; at += drawn.size()) {
+      const size_t bytes = std::min(drawn.size(), layer_bytes - at);
+      if (layer == 0 && at == 0) {
+        BT_RETURN_IF_ERROR(memory.CopyIn(to, drawn.data(), bytes));
+      } else {
+        BT_RETURN_IF_ERROR(memory.Copy(to + at, storage_->layer(0), bytes));
+      }
+    }
+  }
+  return {};
+}
+
+Result<StepTiming> StepRig::Decode(int64_t batch, int64_t context) {
+  const int64_t each = (context + kBlock - 1) / kBlock;
+  if (batch * each > std::ssize(blocks_)) {
+    return Status(Code::kResourceExhausted, "the keys do not fit");
+  }
+  std::vector<int32_t> tokens(static_cast<size_t>(batch)), positions(tokens.size()),
+      rows(tokens.size());
+  std::vector<int64_t> slots;
+  std::vector<AttentionSequence> sequences;
+  std::ranges::fill(positions, static_cast<int32_t>(context - 1));
+  std::iota(rows.begin(), rows.end(), 0);
+  for (int64_t i = 0; i < batch; ++i) {
+    tokens[i] = static_cast<int32_t>(i * 7919 % config_.vocab);
+    const auto blocks = std::span<const int32_t>(blocks_).subspan(i * each, each);
+    slots.push_back(blocks.back() * kBlock + (context - 1) % kBlock);
+    sequences.push_back({.query_begin = static_cast<int32_t>(i),
+                         .query_count = 1,
+                         .first_position = static_cast<int32_t>(context - 1),
+                         .absorbed_from = 0,
+                         .blocks = blocks,
+                         .block_positions = {},
+                         .key_count = static_cast<int32_t>(context)});
+  }
+  return Time({.tokens = tokens,
+               .positions = positions,
+               .slots = slots,
+               .sequences = sequences,
+               .logits_rows = rows,
+               .override_rows = {},
+               .embedding_overrides = {}});
+}
+
+Result<StepTiming> StepRig::Prefill(int64_t tokens) {
+  const int64_t blocks = (tokens + kBlock - 1) / kBlock;
+  if (blocks > std::ssize(blocks_)) {
+    return Status(Code::kResourceExhausted, "the keys do not fit");
+  }
+  std::vector<int32_t> ids, positions(static_cast<size_t>(tokens));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<int64_t> slots;
+  for (int64_t i = 0; i < tokens; ++i) {
+    ids.push_back(static_cast<int32_t>(i * 7919 % config_.vocab));
+    slots.push_back(blocks_[i / kBlock] * kBlock + i % kBlock);
+  }
+  const std::vector<AttentionSequence> sequences = {
+      {.query_begin = 0,
+       .query_count = static_cast<int32_t>(tokens),
+       .first_position = 0,
+       .absorbed_from = static_cast<int32_t>(tokens),
+       .blocks = std::span<const int32_t>(blocks_).first(static_cast<size_t>(blocks)),
+       .block_positions = {},
+       .key_count = static_cast<int32_t>(tokens)}};
+  const std::vector<int32_t> rows = {static_cast<int32_t>(tokens - 1)};
+  return Time({.tokens = ids,
+               .positions = positions,
+               .slots = slots,
+               .sequences = sequences,
+               .logits_rows = rows,
+               .override_rows = {},
+               .embedding_overrides = {}});
+}
+
+Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
+  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  const TensorView logits(logits_.data(), DType::kF32,
+                          {static_cast<int64_t>(batch.logits_rows.size()), config_.vocab});
+  const OpContext context{.stream = ops_.stream};
+  const MonotonicClock clock;
+  std::vector<double> seconds;
+  double distinct = 0;
+  for (int run = -kWarmUps; run < command_.repeats; ++run) {
+    const double drawn =
+        routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
+    BT_RETURN_IF_ERROR(ops_.memory->CopyIn(choices_.data(), routing_->ids().data(),
+                                           routing_->ids().size() * sizeof(int32_t)));
+    StepRouting::Rewind();
+    arena_->Reset();
+    const Seconds start = clock.Now();
+    model_->Forward(batch, cache_, logits, *arena_);
+    BT_RETURN_IF_ERROR(ops_.wait(context));
+    const Seconds took = clock.Now() - start;
+    if (run < 0) continue;
+    seconds.push_back(took);
+    distinct += drawn;
+  }
+  return StepTiming{.median = Percentile(seconds, 0.5),
+                    .p99 = Percentile(seconds, 0.99),
+                    .least = std::ranges::min(seconds),
+                    .distinct = distinct / static_cast<double>(seconds.size())};
+}
+
+}  // namespace baltoro

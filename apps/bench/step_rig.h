@@ -1,0 +1,73 @@
+#pragma once
+
+// A model with drawn weights, or one tensor rank's share of it, a cache full of keys, and steps to
+// time.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/step_floor.h"
+#include "bench/step_routing.h"
+#include "cache/kv_storage.h"
+#include "flags/bench_options.h"
+#include "model/k2_model.h"
+#include "ops/thread_pool.h"
+
+namespace baltoro {
+
+// Measured in the same run.
+struct MachineRates {
+  double read_bytes = 0;  // a second, of a kernel that only reads
+  double flops = 0;       // a second, of a large square product in the activation type
+};
+
+struct StepTiming {
+  double median = 0, p99 = 0, least = 0;  // seconds, from the call to the last result
+  double distinct = 0;                    // experts a layer, mean over the steps
+};
+
+class StepRig {
+ public:
+  static Result<std::unique_ptr<StepRig>> Create(const BenchStepCommand& command);
+
+  // kResourceExhausted: the keys do not fit beside the weights.
+  Result<StepTiming> Decode(int64_t batch, int64_t context);
+  Result<StepTiming> Prefill(int64_t tokens);
+
+  const K2Config& config() const { return config_; }
+  const WeightNeeds& needs() const { return needs_; }
+  const MachineRates& rates() const { return rates_; }
+  const std::string& machine() const { return machine_; }
+  KvForm kv() const { return kv_form_; }
+  int64_t cache_blocks() const { return storage_->layout().num_blocks; }
+  int64_t memory_used() const { return memory_used_; }
+
+ private:
+  StepRig() = default;
+  Status Load(const BenchStepCommand& command);
+  Status MakeCache(const BenchStepCommand& command);
+  // Times `command.repeats` steps of a batch.
+  Result<StepTiming> Time(const ForwardBatch& batch);
+
+  BenchStepCommand command_;
+  K2Config config_;
+  KvForm kv_form_ = KvForm::kBf16;
+  std::string machine_;
+  MachineRates rates_;
+  WeightNeeds needs_;
+  std::unique_ptr<ThreadPool> pool_;
+  OpsTable ops_;
+  std::unique_ptr<StepRouting> routing_;
+  Buffer choices_, logits_;
+  std::unique_ptr<K2Model> model_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<KvStorage> storage_;
+  std::vector<KvLayerView> cache_;
+  std::vector<int32_t> blocks_;  // of the cache, in no order
+  int64_t memory_used_ = 0;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,78 @@
+#include "bench/step_routing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace baltoro {
+namespace {
+
+// What the traced bank reads: an operation is a plain function.
+struct Trace {
+  void (*bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
+  const int32_t* ids = nullptr;
+  int32_t layers = 0;
+  int32_t next = 0;
+};
+Trace trace;
+
+void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
+  ExpertBankArgs traced = args;
+  const int64_t layer = trace.next++ % trace.layers;
+  traced.ids.data = const_cast<int32_t*>(trace.ids) + layer * args.ids.num_elements();
+  trace.bank(context, traced);
+}
+
+}  // namespace
+
+StepRouting::StepRouting(int32_t layers, int32_t experts, int32_t top_k, bool zipf, uint64_t seed)
+    : layers_(layers), experts_(experts), top_k_(top_k), random_(seed) {
+  for (int32_t layer = 0; layer < layers && zipf; ++layer) {
+    std::vector<double> weights;
+    for (int32_t i = 0; i < experts; ++i) weights.push_back(1.0 / (i + 1));
+    std::ranges::shuffle(weights, random_);
+    weights_.push_back(std::move(weights));
+  }
+}
+
+double StepRouting::Draw(int64_t tokens) {
+  ids_.resize(static_cast<size_t>(layers_ * tokens * top_k_));
+  std::exponential_distribution<double> wait;
+  std::uniform_int_distribution<int32_t> any(0, experts_ - 1);
+  std::vector<std::pair<double, int32_t>> order(static_cast<size_t>(experts_));
+  int64_t distinct = 0;
+  size_t at = 0;
+  for (int32_t layer = 0; layer < layers_; ++layer) {
+    std::vector<bool> seen(static_cast<size_t>(experts_));
+    for (int64_t token = 0; token < tokens; ++token, at += top_k_) {
+      int32_t* const chosen = &ids_[at];
+      if (weights_.empty()) {
+        for (int32_t j = 0; j < top_k_; ++j) {
+          do {
+            chosen[j] = any(random_);
+          } while (std::find(chosen, chosen + j, chosen[j]) != chosen + j);
+        }
+      } else {  // the first k of independent waits are a draw without repetition
+        for (int32_t e = 0; e < experts_; ++e) order[e] = {wait(random_) / weights_[layer][e], e};
+        std::nth_element(order.begin(), order.begin() + top_k_ - 1, order.end());
+        for (int32_t j = 0; j < top_k_; ++j) chosen[j] = order[j].second;
+      }
+      for (int32_t j = 0; j < top_k_; ++j) seen[chosen[j]] = true;
+    }
+    distinct += std::ranges::count(seen, true);
+  }
+  return static_cast<double>(distinct) / layers_;
+}
+
+OpsTable StepRouting::Traced(const OpsTable& ops, const int32_t* ids, int32_t layers) {
+  trace = {.bank = ops.expert_bank, .ids = ids, .layers = layers, .next = 0};
+  OpsTable traced = ops;
+  traced.expert_bank = TracedBank;
+  return traced;
+}
+
+void StepRouting::Rewind() {
+  trace.next = 0;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,130 @@
+#include "flags/bench_options.h"
+
+#include <optional>
+#include <utility>
+
+#include "flags/help.h"
+#include "flags/parse.h"
+
+namespace baltoro {
+namespace {
+
+using enum ValueKind;
+
+constexpr FlagSpec kStepFlags[] = {
+    {.name = "device",
+     .kind = kString,
+     .initial = "auto",
+     .choices = "auto|cpu|cuda",
+     .help = "Where the step runs."},
+    {.name = "tensor-parallel-size",
+     .aliases = "-tp",
+     .kind = kInt,
+     .initial = "1",
+     .min = 1,
+     .max = 1024,
+     .help = "Times the share of one of so many tensor ranks; what they would exchange is left "
+             "out."},
+    {.name = "layers",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .help = "So many of the model's layers; 0 is all."},
+    {.name = "batch",
+     .kind = kInts,
+     .initial = "1 4 16 64 256",
+     .min = 1,
+     .help = "Sequences of a decode step."},
+    {.name = "context",
+     .kind = kInts,
+     .initial = "1024 4096 32768",
+     .min = 1,
+     .help = "Keys that each of them sees."},
+    {.name = "prefill",
+     .kind = kInts,
+     .initial = "1024 4096 8192",
+     .min = 0,
+     .help = "Tokens of a step with one prompt; 0 is none."},
+    {.name = "kv-cache-dtype", .kind = kString, .initial = "auto", .help = "As for serve."},
+    {.name = "routing",
+     .kind = kString,
+     .initial = "uniform",
+     .choices = "uniform|zipf",
+     .help = "How experts are drawn, anew for each layer and step."},
+    {.name = "repeats",
+     .kind = kInt,
+     .initial = "30",
+     .min = 1,
+     .max = 10000,
+     .help = "Steps that are timed."},
+    {.name = "enforce-eager", .kind = kBool, .initial = "false", .help = "Records no graphs."},
+    {.name = "cpu-threads",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .max = 4096,
+     .help = "Threads that compute and load; 0 is one for each core."},
+    {.name = "seed", .kind = kInt, .initial = "0", .min = 0, .help = "Of weights and routing."},
+    {.name = "json", .kind = kString, .help = "File for the results as JSON."},
+    {.name = "svg", .kind = kString, .help = "File for a plot of the fraction of the floor."},
+};
+
+template <typename T>
+void Get(const ParsedFlags& flags, std::string_view name, T& target) {
+  const auto found = flags.uses.find(name);
+  if (found != flags.uses.end()) target = found->second.value.template get<T>();
+}
+
+}  // namespace
+
+FlagTable BenchStepFlags() {
+  return FlagTable(
+      "baltoro bench step", "MODEL [options]",
+      {{"Options",
+        "Times a step of a model with drawn weights, from a directory with a config.json or a "
+        "built-in name, beside the time that its bytes and operations need at the rates that this "
+        "machine is measured at in the same run.",
+        kStepFlags}});
+}
+
+Outcome<BenchStepCommand> ParseBench(std::span<const std::string> args) {
+  const FlagTable table = BenchStepFlags();
+  if (args.empty() || args.front() != "step") {
+    if (!args.empty() && (args.front() == "-h" || args.front() == "--help")) {
+      return Ending{.out = "usage: baltoro bench step MODEL [options]\n"};
+    }
+    return UsageError(table, "of the benchmarks there is `step`");
+  }
+  args = args.subspan(1);
+  if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
+  const Result<ParsedFlags> parsed = ParseFlags(table, args);
+  if (!parsed.ok()) return UsageError(table, parsed.status().message());
+  const ParsedFlags& flags = parsed.value();
+  if (flags.positionals.size() != 1) {
+    return UsageError(table,
+                      "one MODEL is expected: a directory, or a name such as Kimi-K2-Thinking");
+  }
+  BenchStepCommand out;
+  out.model = flags.positionals[0];
+  out.batches = {1, 4, 16, 64, 256};
+  out.contexts = {1024, 4096, 32768};
+  out.prefills = {1024, 4096, 8192};
+  Get(flags, "device", out.device);
+  Get(flags, "tensor-parallel-size", out.tensor);
+  Get(flags, "layers", out.layers);
+  Get(flags, "batch", out.batches);
+  Get(flags, "context", out.contexts);
+  Get(flags, "prefill", out.prefills);
+  std::erase(out.prefills, 0);
+  Get(flags, "kv-cache-dtype", out.kv_cache_dtype);
+  Get(flags, "routing", out.routing);
+  Get(flags, "repeats", out.repeats);
+  Get(flags, "enforce-eager", out.enforce_eager);
+  Get(flags, "cpu-threads", out.threads);
+  Get(flags, "seed", out.seed);
+  Get(flags, "json", out.json);
+  Get(flags, "svg", out.svg);
+  return out;
+}
+
+}  // namespace baltoro

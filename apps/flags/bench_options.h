@@ -1,0 +1,34 @@
+#pragma once
+
+// `baltoro bench step`: the time of one step, or of one rank's share of it, beside its floor.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "flags/ending.h"
+#include "flags/flag_table.h"
+
+namespace baltoro {
+
+struct BenchStepCommand {
+  std::string model;  // a built-in name, or a directory
+  std::string device = "auto";
+  int32_t tensor = 1;  // the step is that of one of so many tensor ranks
+  int32_t layers = 0;  // 0: the model's
+  std::vector<int64_t> batches, contexts, prefills;
+  std::string kv_cache_dtype = "auto";
+  std::string routing = "uniform";  // or "zipf"
+  int32_t repeats = 30;
+  bool enforce_eager = false;
+  int32_t threads = 0;
+  uint64_t seed = 0;
+  std::string json, svg;  // files to write; empty: none
+};
+
+FlagTable BenchStepFlags();
+// `args` after `bench`.
+Outcome<BenchStepCommand> ParseBench(std::span<const std::string> args);
+
+}  // namespace baltoro
