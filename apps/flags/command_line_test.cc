@@ -34,9 +34,12 @@ bool Contains(const std::string& text, std::string_view part) {
 
 TEST(CommandLineTest, SubcommandsAreTold) {
   EXPECT_EQ(Accept<ServeOptions>({"serve", "/m"}).model, "/m");
-  EXPECT_EQ(End({"bench", "serve", "--model", "m"}).err,
-            "baltoro bench is not available yet in this version\n");
-  EXPECT_EQ(End({"bench"}).exit_code, 1);
+  EXPECT_EQ(End({"tune"}).err, "baltoro tune is not available yet in this version\n");
+  EXPECT_EQ(End({"tune"}).exit_code, 1);
+  EXPECT_EQ(Accept<BenchStepCommand>({"bench", "step", "m", "--batch", "2", "3"}).batches,
+            (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(End({"bench"}).exit_code, 2);
+  EXPECT_EQ(End({"bench", "walk"}).exit_code, 2);
   EXPECT_EQ(End({"serv"}).exit_code, 2);
   EXPECT_EQ(End({}).exit_code, 2);
   EXPECT_EQ(End({"help"}).exit_code, 0);
