@@ -44,9 +44,7 @@ struct Options {
 // The folder of the checkpoint, gone with this.
 class Folder {
  public:
-  explicit Folder(std::string path) : path_(std::move(path)) {
-    std::filesystem::create_directories(path_);
-  }
+  explicit Folder(std::string path) : path_(std::move(path)) {}
   ~Folder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -284,6 +282,9 @@ double ProcessorSeconds() {
 Status Run(const Options& options) {
   const Folder folder(fmt::format("{}/baltoro-load-bench-{}", options.dir, getpid()));
   const std::string& dir = folder.path();
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return Status(Code::kUnavailable, dir + ": " + error.message());
   const K2Config config = Shape(options);
   BT_RETURN_IF_ERROR(WriteCheckpoint(dir, config, options.int4));
   const std::vector<std::string> shards = ShardsOf(dir);
