@@ -1,6 +1,7 @@
 #include "device/cuda/measure.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "device/cuda/cuda_status.h"
