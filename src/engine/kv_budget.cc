@@ -25,7 +25,7 @@ Result<KvBudget> PlanKvCache(const KvQuestion& question) {
                      ? question.bytes_asked
                      : std::min(kDefaultBytesMax, question.bytes_available / 4);
   const int64_t block_bytes = question.bytes_per_token * kBlockTokens;
-  budget.num_blocks = std::min<int64_t>(budget.bytes / block_bytes,
+  budget.num_blocks = std::min<int64_t>(budget.bytes / block_bytes * question.ways,
                                         std::numeric_limits<int32_t>::max() / kBlockTokens);
   const int64_t tokens = budget.num_blocks * kBlockTokens;
   if (question.max_model_len > question.model_len && !question.allow_longer) {
@@ -38,7 +38,9 @@ Result<KvBudget> PlanKvCache(const KvQuestion& question) {
   budget.max_model_len = question.max_model_len > 0 ? question.max_model_len : question.model_len;
   if (question.max_model_len < 0) budget.max_model_len = std::min(question.model_len, tokens);
   if (budget.max_model_len > tokens || tokens == 0) {
-    const int64_t needed = int64_t{BlocksFor(budget.max_model_len)} * block_bytes;
+    const int64_t blocks =
+        (int64_t{BlocksFor(budget.max_model_len)} + question.ways - 1) / question.ways;
+    const int64_t needed = blocks * block_bytes;
     return InvalidArgument(fmt::format(
         "To serve at least one request with the models's max seq len ({}), ({:.2f} GiB KV cache is "
         "needed, which is larger than the available KV cache memory ({:.2f} GiB). Based on the "
@@ -47,7 +49,7 @@ Result<KvBudget> PlanKvCache(const KvQuestion& question) {
         budget.max_model_len, static_cast<double>(needed) / kGiB,
         static_cast<double>(budget.bytes) / kGiB, tokens));
   }
-  budget.bytes = budget.num_blocks * block_bytes;
+  budget.bytes = budget.num_blocks / question.ways * block_bytes;
   return budget;
 }
 

@@ -24,6 +24,17 @@ TEST(KvBudgetTest, TakesTheSmallerOfFourGiBAndAQuarter) {
   EXPECT_NEAR(static_cast<double>(PlanKvCache(question).value().bytes), 2.0 * kGiB, 1e6);
 }
 
+TEST(KvBudgetTest, ContextRanksHoldAShareOfTheBlocksEach) {
+  KvQuestion question = Pocket();
+  question.bytes_asked = kGiB;
+  question.max_model_len = 1024;
+  const KvBudget one = PlanKvCache(question).value();
+  question.ways = 4;
+  const KvBudget four = PlanKvCache(question).value();
+  EXPECT_EQ(four.num_blocks, 4 * one.num_blocks);
+  EXPECT_EQ(four.bytes, one.bytes);  // of one rank
+}
+
 TEST(KvBudgetTest, SaysWhatIsMissingWhenOneRequestDoesNotFit) {
   KvQuestion question = Pocket();
   question.bytes_asked = kGiB / 2;

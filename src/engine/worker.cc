@@ -1,5 +1,7 @@
 #include "engine/worker.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <new>
 #include <span>
@@ -71,7 +73,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                std::unique_ptr<ThreadPool> pool,
                                                std::unique_ptr<K2Model> model,
                                                KvStorage kv) {
-  BT_CHECK(kv.layout().layers == model->config().layers);
+  BT_CHECK(kv.layout().layers == model->layers());
   BT_CHECK(kv.layout().latent == model->config().kv_lora);
   BT_CHECK(kv.layout().rope == model->config().rope_dim);
   BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
@@ -86,6 +88,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(worker->kv_.layout().form,
                                                     config.max_num_batched_tokens,
                                                     config.max_num_seqs, worker->arena_));
+  if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
   return worker;
 }
@@ -100,8 +103,16 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
   }
   try {
     RunSequences(plan, 0, plan.sequences.size(), result);
+    if (model_->ranks() == nullptr) return result;
+    BT_RETURN_IF_ERROR(model_->ranks()->status());
+    BT_RETURN_IF_ERROR(config_.share(result));
+    if (!config_.samples) TakeResult(plan, result);
     return result;
   } catch (const std::bad_alloc&) {
+    // Others have gone on, or wait: what they hold can no longer be the same.
+    if (model_->ranks() != nullptr) {
+      return Status(Code::kResourceExhausted, fmt::format("out of memory in step {}", plan.step));
+    }
     BT_LOG(Warning, "Out of memory in step {}: its {} requests are computed one by one", plan.step,
            plan.sequences.size());
   }
@@ -138,7 +149,12 @@ void Worker::Fail(const PlannedSequence& planned, const std::string& error, Sequ
 
 Status Worker::Apply(const StepPlan& plan) {
   if (masks_ != nullptr) masks_->Apply(plan);
-  for (const BlockId block : plan.cleared) BT_RETURN_IF_ERROR(kv_.Clear(block));
+  const RankShare& share = model_->share();
+  for (const BlockId block : plan.cleared) {
+    const BlockPlace place = PlaceOfBlock(share.layout, static_cast<int64_t>(block));
+    if (place.context != share.place.context(share.layout)) continue;
+    BT_RETURN_IF_ERROR(kv_.Clear(static_cast<BlockId>(place.block)));
+  }
   for (const SlotId slot : plan.retired) slots_[static_cast<size_t>(slot)] = {};
   for (const AdmittedSequence& admitted : plan.admitted) {
     Slot& slot = slots_[static_cast<size_t>(admitted.slot)];
@@ -201,9 +217,21 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
                    .override_rows = {},
                    .embedding_overrides = {}},
                   layers_, batch.logits, arena_);
+  const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
+  if (!config_.samples || !computed) return;
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
+}
+
+void Worker::TakeResult(const StepPlan& plan, const StepResult& result) {
+  BT_CHECK(result.sequences.size() == plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequenceResult& one = result.sequences[i];
+    Slot& slot = slot_of(plan.sequences[i]);
+    slot.output.insert(slot.output.end(), one.tokens.begin(), one.tokens.end());
+    if (one.failed || one.ended) slot.over = true;
+  }
 }
 
 void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) {

@@ -3,6 +3,7 @@
 // One rank at work: owns the model, the KV cache and what is kept for each slot; turns a plan into
 // a batch, runs it, samples.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@
 
 namespace baltoro {
 
+// What the ranks of a replica tell each other at the end of a step: the one that samples its
+// result, the others hear it.
+using ShareResult = std::function<Status(StepResult& result)>;
+
 struct WorkerConfig {
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
@@ -26,6 +31,8 @@ struct WorkerConfig {
   std::shared_ptr<const ConstraintTable> constraints;  // null: no request has one
   int32_t mask_threads = 1;                            // that make masks while the model computes
   std::vector<float> kv_scales = {};  // one a layer, of a cache in KvForm::kFp8; empty: all 1
+  bool samples = true;                // else another rank does, which has the logits
+  ShareResult share = {};             // null: this rank is alone
 };
 
 class Worker final : public Executor {
@@ -36,7 +43,8 @@ class Worker final : public Executor {
                                                 std::unique_ptr<K2Model> model,
                                                 KvStorage kv);
 
-  // Running out of memory in a step fails the requests that cannot be computed alone either.
+  // Running out of memory in a step fails the requests that cannot be computed alone either; one of
+  // several ranks gives up. The cache holds this rank's layers and its share of the blocks.
   Result<StepResult> Run(const StepPlan& plan) override;
 
   // How long the trial step took.
@@ -59,6 +67,8 @@ class Worker final : public Executor {
          std::unique_ptr<K2Model> model,
          KvStorage kv);
   Status Apply(const StepPlan& plan);
+  // Keeps what the rank that samples has found.
+  void TakeResult(const StepPlan& plan, const StepResult& result);
   // Computes sequences [begin, end) of the plan.
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
