@@ -31,7 +31,7 @@ inline constexpr int kMlaMaxHeads = 128;
 inline constexpr int kMlaMaxSequences = 4096;
 
 // fp8 has one scale for the whole cache, kFp8Groups is KvForm's (656 bytes a token); the codes of
-// NaN are read as +-480.
+// NaN are read as +-480 or NaN.
 enum class MlaCacheType { kBf16, kFp8E4m3, kFp8Groups };
 
 // What is fixed when a graph is captured. Sizes the workspace.

@@ -18,6 +18,7 @@
 namespace baltoro::cuda {
 
 inline constexpr int kMlaTileRows = 64;
+inline constexpr int kMlaFewRows = 8;  // the least that tile_rows is
 
 // Where a part begins, and what is asked first about the sequence there.
 struct alignas(16) MlaPart {
@@ -75,6 +76,8 @@ struct MlaKernelArgs {
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream);
+// With tiles of kMlaFewRows rows and a cache of kFp8E4m3.
+Status LaunchMlaFewRows(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -110,28 +110,11 @@ TensorMapShape GroupScales(int64_t rows) {
 }
 
 template <MlaCacheType kType>
-Status MakeCacheMaps(const MlaDecodeArgs& from, Maps& maps) {
-  const int64_t cached = from.num_blocks * kTokens;
-  const auto* const cache = static_cast<const char*>(from.cache);
-  if constexpr (kType == MlaCacheType::kBf16) {
-    BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 4), cache, maps.half));
-    return MakeTensorMap(TiledBf16(cached, kTokens, 1), cache, maps.rope);
-  } else if constexpr (kType == MlaCacheType::kFp8E4m3) {
-    BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kMlaWidth), cache, maps.half));
-    return MakeTensorMap(RawRope(cached), cache + kMlaLatent, maps.rope);
-  } else {
-    BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kGroupedBytes), cache, maps.half));
-    BT_RETURN_IF_ERROR(MakeTensorMap(GroupScales(cached), cache + kGroupedScalesAt, maps.scales));
-    return MakeTensorMap(GroupedRope(cached), cache + kGroupedRopeAt, maps.rope);
-  }
-}
-
-template <MlaCacheType kType>
 Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
   Maps maps = {};
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
-  BT_RETURN_IF_ERROR(MakeCacheMaps<kType>(from, maps));
+  BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(args.plan.num_parts);
   config.blockDim = kThreads;
@@ -152,6 +135,28 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
 
 }  // namespace
 
+namespace mla {
+
+Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
+  const int64_t cached = from.num_blocks * kTokens;
+  const auto* const cache = static_cast<const char*>(from.cache);
+  switch (type) {
+    case MlaCacheType::kBf16:
+      BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 4), cache, maps.half));
+      return MakeTensorMap(TiledBf16(cached, kTokens, 1), cache, maps.rope);
+    case MlaCacheType::kFp8E4m3:
+      BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kMlaWidth), cache, maps.half));
+      return MakeTensorMap(RawRope(cached), cache + kMlaLatent, maps.rope);
+    case MlaCacheType::kFp8Groups:
+      BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kGroupedBytes), cache, maps.half));
+      BT_RETURN_IF_ERROR(MakeTensorMap(GroupScales(cached), cache + kGroupedScalesAt, maps.scales));
+      return MakeTensorMap(GroupedRope(cached), cache + kGroupedRopeAt, maps.rope);
+  }
+  return InvalidArgument("MLA decode: an unknown cache type");
+}
+
+}  // namespace mla
+
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream) {
@@ -159,6 +164,7 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
     case MlaCacheType::kBf16:
       return Launch<MlaCacheType::kBf16>(args, from, stream);
     case MlaCacheType::kFp8E4m3:
+      if (args.plan.tile_rows == kMlaFewRows) return LaunchMlaFewRows(args, from, stream);
       return Launch<MlaCacheType::kFp8E4m3>(args, from, stream);
     case MlaCacheType::kFp8Groups:
       return Launch<MlaCacheType::kFp8Groups>(args, from, stream);

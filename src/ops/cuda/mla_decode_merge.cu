@@ -126,6 +126,7 @@ __device__ void MergeMany(const MlaKernelArgs& args, const MlaMerge& merge, int 
 __global__ void __launch_bounds__(kThreads)
     MergeKernel(const __grid_constant__ MlaKernelArgs args) {
   const MlaPlan& plan = args.plan;
+  hopper::LetDependentsLaunch();
   // The plan is older than the kernel before this one, so it can be read before that one's end.
   const int merges = plan.merges[0].count;
   const int fours = plan.tile_rows / kGroups;

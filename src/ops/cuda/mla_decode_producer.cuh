@@ -19,6 +19,9 @@ struct Maps {
   CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
 
+// Those of the cache.
+Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps);
+
 // The physical blocks of a piece, loaded 32 to 64 ahead of their use.
 class BlockTable {
  public:
