@@ -109,15 +109,23 @@ class Planner {
     plan_.limits.max_query_tokens = most;
     plan_.limits.multiprocessors = Multiprocessors();
     plan_.limits.cache_type = MlaCacheTypeOf(args_.form);
-    UploadNumbers(runs);
+    const std::vector<int32_t> numbers = UploadNumbers(runs);
     UploadTables(runs);
     const Result<size_t> bytes = MlaDecodeWorkspaceBytes(plan_.limits);
     CheckOk(bytes.status());
     plan_.workspace = arena_.Allocate(bytes.value());
-    CheckOk(PlanMlaDecode(plan_.limits, plan_.sequences, plan_.workspace, StreamOf(ctx_)));
+    const Result<size_t> plan_bytes = MlaDecodePlanBytes(plan_.limits);
+    CheckOk(plan_bytes.status());
+    void* const image = ctx_.staging->Allocate(plan_bytes.value());
+    CheckOk(
+        PlanMlaDecodeOnHost(plan_.limits, numbers.data(), numbers.data() + runs.size() + 1, image));
+    CheckCuda(cudaMemcpyAsync(plan_.workspace, image, plan_bytes.value(), cudaMemcpyHostToDevice,
+                              StreamOf(ctx_)),
+              "upload of the plan of MLA decode");
   }
 
-  void UploadNumbers(const std::vector<AbsorbedRun>& runs) {
+  // Query begins [runs + 1], key counts and first positions [runs], rows.
+  std::vector<int32_t> UploadNumbers(const std::vector<AbsorbedRun>& runs) {
     const size_t count = runs.size();
     std::vector<int32_t> numbers(3 * count + 1 + static_cast<size_t>(plan_.absorbed_rows), -1);
     int32_t* const begin = numbers.data();
@@ -141,6 +149,7 @@ class Planner {
     plan_.sequences.key_count = on_device + (keys - begin);
     plan_.sequences.first_position = on_device + (firsts - begin);
     plan_.rows = on_device + (rows - begin);
+    return numbers;
   }
 
   void UploadTables(const std::vector<AbsorbedRun>& runs) {

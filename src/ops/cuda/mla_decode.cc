@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "ops/cuda/mla_decode_internal.h"
+#include "ops/cuda/mla_decode_fill.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -90,6 +91,7 @@ MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
   take(plan.parts, plan.num_parts + 1);
   take(plan.merges, plan.max_merges + 1);
   take(plan.chunk_slots, limits.chunk_blocks > 0 ? items : 0);
+  plan.plan_bytes = used;
   take(plan.partial_lse, plan.slots * plan.tile_rows);
   take(plan.partial_out, plan.slots * plan.tile_rows * kMlaLatent);
   plan.bytes = used;
@@ -99,6 +101,42 @@ MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
 Result<size_t> MlaDecodeWorkspaceBytes(const MlaDecodeLimits& limits) {
   BT_RETURN_IF_ERROR(Check(limits));
   return CutMlaWorkspace(limits, nullptr).bytes;
+}
+
+Result<size_t> MlaDecodePlanBytes(const MlaDecodeLimits& limits) {
+  BT_RETURN_IF_ERROR(Check(limits));
+  return CutMlaWorkspace(limits, nullptr).plan_bytes;
+}
+
+Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
+                           const int32_t* query_begin,
+                           const int32_t* key_count,
+                           void* image) {
+  BT_RETURN_IF_ERROR(Check(limits));
+  MlaPlanArgs args = {};
+  args.plan = CutMlaWorkspace(limits, image);
+  args.query_begin = query_begin;
+  args.key_count = key_count;
+  args.sequences = limits.sequences;
+  args.heads = limits.heads;
+  args.chunk_blocks = limits.chunk_blocks;
+  const auto count = static_cast<size_t>(limits.sequences);
+  std::vector<int16_t> tiles(count);
+  std::vector<int32_t> blocks(count);
+  int64_t total = 0;
+  for (size_t s = 0; s < count; ++s) {
+    tiles[s] = static_cast<int16_t>(TilesOf(args, static_cast<int>(s)));
+    blocks[s] = (key_count[s] + kMlaBlockTokens - 1) / kMlaBlockTokens;
+    total += int64_t{tiles[s]} * (blocks[s] + kPieceCost);
+  }
+  const int parts = args.plan.num_parts;
+  for (auto [capacity, step] = FirstCapacities(total, parts);; step *= 2) {
+    for (int i = 0; i < kMlaTries; ++i, capacity += step) {
+      if (FillParts(args, tiles.data(), blocks.data(), capacity, false) > parts) continue;
+      FillParts(args, tiles.data(), blocks.data(), capacity, true);
+      return Status();
+    }
+  }
 }
 
 Status MlaDecode(const MlaDecodeLimits& limits,

@@ -84,6 +84,14 @@ Status PlanMlaDecode(const MlaDecodeLimits& limits,
                      void* workspace,
                      cudaStream_t stream);
 
+// PlanMlaDecode for lengths in host memory: fills `image`, which belongs at the workspace's start.
+// Takes less time than the kernel, which works through the sequences with a thread of its own.
+Result<size_t> MlaDecodePlanBytes(const MlaDecodeLimits& limits);
+Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
+                           const int32_t* query_begin,
+                           const int32_t* key_count,
+                           void* image);
+
 // With the plan that `workspace` holds for the same limits and lengths. Elements of blocks at and
 // beyond key_count have no influence, whatever they are.
 Status MlaDecode(const MlaDecodeLimits& limits,

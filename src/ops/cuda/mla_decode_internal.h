@@ -52,6 +52,7 @@ struct MlaPlan {
   int tile_rows;  // of a tile that can be used: 8, 16, .. 64
   int64_t slots;
   int64_t max_merges;
+  size_t plan_bytes;  // of the arrays before the partial results
   size_t bytes;
 };
 

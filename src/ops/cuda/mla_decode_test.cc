@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/mla_decode_internal.h"
 #include "support/gpu_test.h"
 
 namespace baltoro::cuda {
@@ -177,6 +179,13 @@ class Rig {
   }
 
   MlaDecodeLimits limits() const { return limits_; }
+  const std::vector<int32_t>& begins() const { return first_query_; }
+  std::vector<int32_t> counts() const {
+    std::vector<int32_t> counts;
+    for (const TestSequence& s : step_.sequences) counts.push_back(s.keys);
+    return counts;
+  }
+  std::vector<char> workspace() const { return Download<char>(workspace_); }
 
   MlaDecodeArgs args() const {
     MlaDecodeArgs args;
@@ -462,6 +471,41 @@ GPU_TEST(MlaDecodeTest, AGraphFollowsTheLengthsOnTheDevice) {
   GPU_ASSERT_OK(graph.value().Launch(stream.value()));
   GPU_ASSERT_OK(stream.value().Synchronize());
   ExpectNear(rig.Read(), rig.Expected(), 6e-3);
+}
+
+GPU_TEST(MlaDecodeTest, TheHostPlansAsTheDeviceDoes) {
+  for (const int heads : {8, 64, 128}) {
+    for (const int chunk_blocks : {0, 4}) {
+      TestStep step;
+      step.heads = heads;
+      step.chunk_blocks = chunk_blocks;
+      for (int i = 0; i < 40; ++i) step.sequences.push_back(OneToken({i * 97 % 1500})[0]);
+      step.sequences[7].query_tokens = 0;
+      step.sequences[9].query_tokens = 5;
+      const Rig rig(step);
+      GPU_ASSERT_OK(rig.Run().status());
+      const Result<size_t> bytes = MlaDecodePlanBytes(rig.limits());
+      GPU_ASSERT_OK(bytes.status());
+      std::vector<char> image(bytes.value() + 256);
+      void* start = image.data();
+      size_t room = image.size();
+      start = std::align(256, bytes.value(), start, room);
+      GPU_ASSERT_OK(
+          PlanMlaDecodeOnHost(rig.limits(), rig.begins().data(), rig.counts().data(), start));
+      const MlaPlan host = CutMlaWorkspace(rig.limits(), start);
+      const std::vector<char> on_device = rig.workspace();
+      const auto* const parts = reinterpret_cast<const MlaPart*>(on_device.data());
+      const auto* const merges = reinterpret_cast<const MlaMerge*>(
+          on_device.data() + (reinterpret_cast<char*>(host.merges) - static_cast<char*>(start)));
+      for (int i = 0; i <= host.num_parts; ++i) {
+        GPU_EXPECT_EQ(std::memcmp(&host.parts[i], &parts[i], sizeof(MlaPart)), 0);
+      }
+      GPU_EXPECT_EQ(host.merges[0].count, merges[0].count);
+      for (int i = 1; i <= host.merges[0].count; ++i) {
+        GPU_EXPECT_EQ(std::memcmp(&host.merges[i], &merges[i], sizeof(MlaMerge)), 0);
+      }
+    }
+  }
 }
 
 GPU_TEST(MlaDecodeTest, SaysWhichArgumentIsWrong) {

@@ -1,0 +1,153 @@
+#pragma once
+
+// How a step's work is cut into parts; the same code on the device, for lengths that only the
+// device knows, and on the host.
+
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/cuda/mla_decode_internal.h"
+
+#ifdef __CUDACC__
+#define BT_BOTH __host__ __device__
+#else
+#define BT_BOTH
+#endif
+
+namespace baltoro::cuda {
+
+// Costs in blocks of 64 keys, from measurements (docs/measured/cuda-mla.md).
+inline constexpr int kPieceCost = 2;   // to begin and end a piece
+inline constexpr int kLeastPiece = 2;  // no smaller piece is cut off
+inline constexpr int kOverfill = 2;    // a part takes this much more to finish a sequence
+
+inline constexpr int kClosed = -(1 << 30);  // room in a part that is not there
+
+BT_BOTH inline int Least(int a, int b) {
+  return a < b ? a : b;
+}
+BT_BOTH inline int Most(int a, int b) {
+  return a > b ? a : b;
+}
+
+// max_total_blocks was not true.
+BT_BOTH inline void MlaSlotsRanOut() {
+#ifdef __CUDA_ARCH__
+  __trap();
+#else
+  BT_CHECK(!"MLA decode: max_total_blocks is too small");
+#endif
+}
+
+struct MlaPlanArgs {
+  MlaPlan plan;
+  const int32_t* query_begin;
+  const int32_t* key_count;
+  int sequences;
+  int heads;
+  int chunk_blocks;
+};
+
+BT_BOTH inline int TilesOf(const MlaPlanArgs& args, int sequence) {
+  const int rows = (args.query_begin[sequence + 1] - args.query_begin[sequence]) * args.heads;
+  return (rows + kMlaTileRows - 1) / kMlaTileRows;
+}
+
+// Walks the work once, filling parts of `capacity`; writes the plan if `write`. Returns the parts
+// used, or more than there are.
+BT_BOTH inline int FillParts(const MlaPlanArgs& args,
+                             const int16_t* tiles,
+                             const int32_t* blocks,
+                             int capacity,
+                             bool write) {
+  const MlaPlan& plan = args.plan;
+  int part = -1;  // the part that is being filled
+  int space = kClosed;
+  int merges = 0;
+  int64_t chunk_slot = 0;
+  const auto open = [&](int tile, int sequence, int block) {
+    ++part;
+    space = capacity;
+    if (write && part < plan.num_parts) {
+      const int first_query = args.query_begin[sequence];
+      const int rows = (args.query_begin[sequence + 1] - first_query) * args.heads;
+      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], {}};
+    }
+  };
+  for (int tile = 0; tile < plan.tiles; ++tile) {
+    // The same tile of all sequences begins a part, so that parts of different tiles read the
+    // same keys at about the same time.
+    space = kClosed;
+    for (int sequence = 0; sequence < args.sequences; ++sequence) {
+      if (tiles[sequence] <= tile) continue;
+      const int count = blocks[sequence];
+      const int chunk = args.chunk_blocks > 0 ? args.chunk_blocks : Most(count, 1);
+      const int chunks = Most((count + chunk - 1) / chunk, 1);
+      int first_part = part, pieces = 0;
+      for (int done = 0; done < count || pieces == 0;) {
+        const int rest = Least(count - done, chunk);
+        if (rest + kPieceCost <= space + kOverfill ||
+            (args.chunk_blocks > 0 && space == capacity)) {
+          done += rest;
+          space -= rest + kPieceCost;
+          ++pieces;
+          if (pieces == 1) first_part = part;
+          continue;
+        }
+        const int fits = space - kPieceCost;
+        if (args.chunk_blocks == 0 && fits >= kLeastPiece) {
+          const int take = Least(fits, rest - kLeastPiece);
+          if (take >= kLeastPiece) {
+            done += take;
+            ++pieces;
+            if (pieces == 1) first_part = part;
+          }
+        }
+        open(tile, sequence, done);
+      }
+      if (write && args.chunk_blocks > 0) {
+        plan.chunk_slots[tile * args.sequences + sequence] = static_cast<int32_t>(chunk_slot);
+        if (chunk_slot + chunks > plan.slots) MlaSlotsRanOut();
+      }
+      if (write && pieces > 1) {
+        const int first_row = args.query_begin[sequence] * args.heads + tile * kMlaTileRows;
+        const int rows = args.query_begin[sequence + 1] * args.heads - first_row;
+        MlaMerge merge = {first_row, Least(rows, kMlaTileRows), pieces, 0, 0, 0, {}};
+        if (args.chunk_blocks > 0) {
+          merge.first_slot = static_cast<int32_t>(chunk_slot);
+          merge.second_slot = merge.first_slot + 1;
+          merge.stride = 1;
+        } else {
+          merge.first_slot = 2 * first_part + 1;
+          merge.second_slot = 2 * (first_part + 1);
+          merge.stride = 2;
+        }
+        plan.merges[++merges] = merge;
+      }
+      chunk_slot += chunks;
+    }
+  }
+  if (write) {
+    plan.merges[0].count = merges;
+    for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
+      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};
+    }
+  }
+  return part + 1;
+}
+
+// The least capacity worth a try for work of `total` cost, and the step between tries: tries are
+// least, least + step, .. kMlaTries of them, then as many from there with twice the step.
+struct MlaCapacities {
+  int least;
+  int step;
+};
+inline constexpr int kMlaTries = 8;
+
+BT_BOTH inline MlaCapacities FirstCapacities(int64_t total, int parts) {
+  const auto even = static_cast<int>((total + parts - 1) / parts);
+  const int least = even > kPieceCost + kLeastPiece ? even : kPieceCost + kLeastPiece;
+  return {least, least / 64 > 1 ? least / 64 : 1};
+}
+
+}  // namespace baltoro::cuda
