@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <new>
+#include <numeric>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/graph_sizes.h"
 
 namespace baltoro {
 
@@ -90,7 +92,69 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                     config.max_num_seqs, worker->arena_));
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
+  if (worker->model_->uses_graphs()) worker->RecordSteps();
   return worker;
+}
+
+void Worker::RecordSteps() {
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  graph_sizes_ = GraphSizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens));
+  const std::vector<int32_t> blocks = {0};
+  for (const int32_t size : graph_sizes_) {
+    const auto count = static_cast<size_t>(size);
+    std::vector<int32_t> zeros(count), rows(count);
+    std::iota(rows.begin(), rows.end(), 0);
+    const std::vector<int64_t> no_slots(count, -1);
+    std::vector<AttentionSequence> sequences;
+    for (const int32_t row : rows) {
+      sequences.push_back({.query_begin = row,
+                           .query_count = 1,
+                           .first_position = 0,
+                           .absorbed_from = 0,
+                           .blocks = blocks,
+                           .block_positions = {},
+                           .key_count = 1});
+    }
+    // The first of a size runs, the second is recorded.
+    for (int run = 0; run < 2; ++run) {
+      arena_.Reset();
+      model_->Forward({.tokens = zeros,
+                       .positions = zeros,
+                       .slots = no_slots,
+                       .sequences = sequences,
+                       .logits_rows = rows,
+                       .override_rows = {},
+                       .embedding_overrides = {}},
+                      layers_, LogitsOf(size), arena_);
+    }
+  }
+  BT_LOG(Info, "Graph capturing finished in {:.2f} seconds: decode steps of {} sizes, 1 to {}",
+         clock.Now() - start, graph_sizes_.size(), graph_sizes_.back());
+}
+
+TensorView Worker::LogitsOf(int64_t rows) const {
+  BT_CHECK(rows <= config_.logits_rows_max);
+  return TensorView(logits_.data(), DType::kF32, {rows, model_->config().vocab});
+}
+
+void Worker::Pad(Batch& batch) const {
+  const auto rows = static_cast<int32_t>(batch.tokens.size());
+  const bool decodes = batch.sequences.size() == batch.tokens.size() &&
+                       batch.logits_rows.size() == batch.tokens.size();
+  if (graph_sizes_.empty() || !decodes) return;
+  // That of the fewest keys costs least; its experts are read anyway.
+  const AttentionSequence shortest =
+      *std::ranges::min_element(batch.sequences, {}, &AttentionSequence::key_count);
+  const auto like = static_cast<size_t>(shortest.query_begin);
+  for (int32_t row = rows; row < GraphSizeFor(graph_sizes_, rows); ++row) {
+    batch.tokens.push_back(batch.tokens[like]);
+    batch.positions.push_back(batch.positions[like]);
+    batch.cache_slots.push_back(-1);
+    batch.logits_rows.push_back(row);
+    batch.sequences.push_back(shortest);
+    batch.sequences.back().query_begin = row;
+  }
 }
 
 Result<StepResult> Worker::Run(const StepPlan& plan) {
@@ -195,9 +259,8 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
     Pack(plan, planned, batch);
   }
   if (batch.entries.empty()) return;
-  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-  BT_CHECK(rows <= config_.logits_rows_max);
-  batch.logits = TensorView(logits_.data(), DType::kF32, {rows, model_->config().vocab});
+  Pad(batch);
+  batch.logits = LogitsOf(static_cast<int64_t>(batch.logits_rows.size()));
 
   // Masks are of this batch, and read its plan: they are made by the time it is left.
   struct MaskWaiter {

@@ -69,6 +69,11 @@ class Worker final : public Executor {
   Status Apply(const StepPlan& plan);
   // Keeps what the rank that samples has found.
   void TakeResult(const StepPlan& plan, const StepResult& result);
+  // Has the decode steps of all sizes recorded, where the model records any.
+  void RecordSteps();
+  // Rows like one that is there, for nobody to read, up to the next size that is recorded.
+  void Pad(Batch& batch) const;
+  TensorView LogitsOf(int64_t rows) const;
   // Computes sequences [begin, end) of the plan.
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
@@ -97,6 +102,7 @@ class Worker final : public Executor {
   Arena sample_arena_;
   Arena sample_staging_;
   std::vector<Slot> slots_;
+  std::vector<int32_t> graph_sizes_;  // of decode steps; empty: none are recorded
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
   double trial_seconds_ = 0;
 };

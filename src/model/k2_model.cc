@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -49,15 +48,6 @@ bool IsDecode(const ForwardBatch& batch) {
   return std::ranges::all_of(batch.sequences, [](const AttentionSequence& s) {
     return s.query_count == 1 && s.first_position >= s.absorbed_from;
   });
-}
-
-// Blocks of the longest sequence, rounded up so that few different steps are recorded.
-int64_t BlocksBucket(const ForwardBatch& batch) {
-  constexpr uint64_t kLeast = 16;
-  uint64_t most = kLeast;
-  for (const AttentionSequence& s : batch.sequences)
-    most = std::max<uint64_t>(most, s.blocks.size());
-  return static_cast<int64_t>(std::bit_ceil(most));
 }
 
 void LogUnused(const WeightSource& source, const K2Config& config) {
@@ -254,13 +244,14 @@ void K2Model::Run(const ForwardBatch& batch,
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
   const bool repeats =
       graphs_ && ranks_ == nullptr && layers.size() == all_layers_.size() && IsDecode(batch);
-  const int64_t blocks_max = repeats ? BlocksBucket(batch) : 0;
+  // Room for the longest sequence that can come: where things lie must not change with lengths.
+  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+  const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
   const Activations a = Allocate(tokens, rows, arena);
   const auto compute = [&] { Compute(in, layers, cache, a, logits); };
   if (!repeats) return compute();
-  const auto [recorded, is_first] =
-      graphs_->try_emplace({batch.tokens.size(), blocks_max, logits.data});
+  const auto [recorded, is_first] = graphs_->try_emplace({batch.tokens.size(), logits.data});
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
   if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
@@ -432,17 +423,24 @@ void K2Model::Attention(const LayerWeights& layer,
     const TensorView kv_a = a.qkv_a.columns(config_.q_lora, config_.cache_width());
     ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
   }
-  if (config_.q_lora > 0) {
-    const TensorView low = a.qkv_a.columns(0, config_.q_lora);
-    ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
-    ops_.linear(Scratch(), a.q, low, layer.q);
+  const TensorView low = a.qkv_a.columns(0, config_.q_lora);
+  if (ops_.attention_inputs != nullptr) {
+    ops_.attention_inputs(Scratch(), {.qkv_a = a.qkv_a,
+                                      .q_norm = layer.q_norm,
+                                      .kv_norm = layer.kv_norm,
+                                      .positions = in.positions,
+                                      .slots = in.slots,
+                                      .rope = rope_table_,
+                                      .cache = cache,
+                                      .eps = eps});
   } else {
-    ops_.linear(Scratch(), a.q, a.normed, layer.q);
+    if (config_.q_lora > 0) ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
+    // Only the latent is normalised; the shared key is rotated as it is.
+    ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
+    ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
+    ops_.kv_write(Scratch(), cache, latent, key, in.slots);
   }
-  // Only the latent is normalised; the shared key is rotated as it is.
-  ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
-  ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
-  ops_.kv_write(Scratch(), cache, latent, key, in.slots);
+  ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
 
   const TensorView q = Heads(a.q, heads_);
   ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
@@ -497,8 +495,13 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
   }
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
-  ops_.linear(Scratch(), a.router, a.normed, layer.router);
-  ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
+  if (ops_.router != nullptr) {
+    ops_.router(Scratch(), a.ids, a.weights, a.router, a.normed, layer.router, layer.router_bias,
+                router);
+  } else {
+    ops_.linear(Scratch(), a.router, a.normed, layer.router);
+    ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
+  }
   ops_.expert_bank(Scratch(), {.out = a.delta,
                                .x = a.normed,
                                .ids = a.ids,

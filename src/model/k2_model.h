@@ -65,9 +65,12 @@ class K2Model {
                Arena& arena);
 
   // Steps of one token a sequence, all of whose logits are wanted, are recorded the second time
-  // that one of their shape comes, and replayed from then on: with the same arena, cache and
-  // logits. Without effect where the operations record nothing.
-  void UseGraphs() { graphs_.emplace(); }
+  // that one of their size comes, and replayed from then on: with the same arena, cache and logits.
+  // Without effect where the operations record nothing.
+  void UseGraphs() {
+    if (ops_.memory->kind() != DeviceKind::kCpu) graphs_.emplace();
+  }
+  bool uses_graphs() const { return graphs_.has_value(); }
 
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
@@ -92,7 +95,6 @@ class K2Model {
   // What a recorded step depends on.
   struct GraphKey {
     size_t tokens;
-    int64_t blocks_max;
     const void* logits;
     auto operator<=>(const GraphKey&) const = default;
   };

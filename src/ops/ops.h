@@ -138,6 +138,20 @@ struct AttentionPlanArgs {
   int64_t blocks_max = 0;
 };
 
+// What lies between the first products of attention and the second, in one operation: rms_norm of
+// the low-rank query in place, rms_norm of the latent, rope of the shared key, kv_write of both.
+// qkv_a may keep the latent and the key as they were.
+struct AttentionInputArgs {
+  TensorView qkv_a;      // [T, q_lora + R + P] act, rows may be strided
+  TensorView q_norm;     // [q_lora] f32; empty if q_lora is 0
+  TensorView kv_norm;    // [R] f32
+  TensorView positions;  // [T] i32
+  TensorView slots;      // [T] i64
+  RopeTable rope;
+  KvLayerView cache;
+  float eps = 0;
+};
+
 struct MlaAttentionArgs {
   TensorView out;     // [T, h * V] act
   TensorView q;       // [T, h, N + P] act, the rope part already rotated
@@ -305,6 +319,17 @@ struct OpsTable {
   // What mla_attention of this step needs beside tensors, in `arena`; null if nothing.
   const void* (*plan_attention)(const OpContext&, Arena& arena, const AttentionPlanArgs&) = nullptr;
   void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
+  // Joined operations, null where they are not: then the caller runs the parts.
+  void (*attention_inputs)(const OpContext&, const AttentionInputArgs&) = nullptr;
+  // logits = x * w^T, then route; logits [T, E] f32 hold the product afterwards.
+  void (*router)(const OpContext&,
+                 TensorView ids,
+                 TensorView weights,
+                 TensorView logits,
+                 TensorView x,
+                 const PackedMatrix& w,
+                 TensorView bias,
+                 const RouterParams&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]
