@@ -13,6 +13,7 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/measure.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace baltoro::cuda {
@@ -49,6 +50,8 @@ OpsTable MakeTable(void* stream) {
   table.kv_write = KvWrite;
   table.plan_attention = PlanAttention;
   table.mla_attention = MlaAttention;
+  table.attention_inputs = AttentionInputs;
+  table.router = Router;
   table.swiglu = Swiglu;
   table.route = Route;
   table.expert_bank = ExpertBank;

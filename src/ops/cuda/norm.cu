@@ -2,7 +2,9 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
 // T: bytes of the rows.
 
-#include "ops/cuda/rows_device.cuh"
+#include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/kv_write_device.cuh"
+#include "ops/cuda/norm_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -18,10 +20,31 @@ struct NormParams {
   int width;
   float eps;
   bool vectors;
+  // Of AddRmsNormQuantise.
+  uint8_t* codes;
+  float* scales;
+  int64_t codes_stride, scales_stride;
 };
 
+constexpr int kBlock = 128;  // columns that share a scale
+
+// Eight normalised elements as e4m3; a block's columns are held by sixteen lanes.
+__device__ void Quantise(const NormParams& p, int64_t row, int at, const float (&x)[kEight]) {
+  float largest = 0;
+#pragma unroll
+  for (const float value : x) largest = fmaxf(largest, fabsf(value));
+#pragma unroll
+  for (int step = kBlock / kEight / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  }
+  if (at >= p.width) return;
+  const float scale = fmaxf(largest, 1e-4f) / 448.0f;
+  StoreE4m3(p.codes + row * p.codes_stride + at, p.width - at, p.vectors, x, scale);
+  if (at % kBlock == 0) p.scales[row * p.scales_stride + at / kBlock] = scale;
+}
+
 // kVectors: eights of a row that one thread holds.
-template <typename X, typename Out, bool kAdd, int kVectors>
+template <typename X, typename Out, bool kAdd, int kVectors, bool kQuantise = false>
 __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
@@ -43,19 +66,20 @@ __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
       for (int i = 0; i < kEight; ++i) x[v][i] += delta[i];
       StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
     }
-#pragma unroll
-    for (int i = 0; i < kEight; ++i) squares = fmaf(x[v][i], x[v][i], squares);
+    squares = AddSquares(x[v], squares);
   }
-  const float mean = BlockSum(squares, partial) / static_cast<float>(p.width);
-  const float scale = 1.0f / sqrtf(mean + p.eps);
+  const float scale = NormScale(squares, p.width, p.eps, partial);
 
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
-#pragma unroll
-    for (int i = 0; i < kEight; ++i) x[v][i] *= scale * weight[i];
+    Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
+    if constexpr (kQuantise) {
+      RoundToBf16(x[v]);
+      Quantise(p, row, at(v), x[v]);
+    }
   }
 }
 
@@ -89,7 +113,27 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .width = static_cast<int>(x.dim(1)),
           .eps = 0,
           .vectors =
-              InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0};
+              InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .codes = nullptr,
+          .scales = nullptr,
+          .codes_stride = 0,
+          .scales_stride = 0};
+}
+
+NormParams AddParamsOf(const TensorView& out,
+                       const TensorView& residual,
+                       const TensorView& delta,
+                       const TensorView& weight,
+                       float eps) {
+  CheckNorm(out, residual, weight);
+  BT_CHECK(residual.dtype == DType::kF32 && delta.dtype == DType::kF32 && delta.rank == 2);
+  BT_CHECK(delta.dim(0) == residual.dim(0) && delta.dim(1) == residual.dim(1));
+  NormParams p = ParamsOf(out, residual, weight);
+  p.delta = delta.as<float>();
+  p.delta_stride = delta.stride[0];
+  p.eps = eps;
+  p.vectors = p.vectors && InVectors(delta);
+  return p;
 }
 
 }  // namespace
@@ -113,18 +157,36 @@ void AddRmsNorm(const OpContext& ctx,
                 TensorView delta,
                 TensorView weight,
                 float eps) {
-  CheckNorm(out, residual, weight);
-  BT_CHECK(residual.dtype == DType::kF32 && delta.dtype == DType::kF32 && delta.rank == 2);
-  BT_CHECK(delta.dim(0) == residual.dim(0) && delta.dim(1) == residual.dim(1));
+  const NormParams p = AddParamsOf(out, residual, delta, weight, eps);
   const int64_t rows = residual.dim(0);
   if (rows == 0) return;
-  NormParams p = ParamsOf(out, residual, weight);
-  p.delta = delta.as<float>();
-  p.delta_stride = delta.stride[0];
-  p.eps = eps;
-  p.vectors = p.vectors && InVectors(delta);
   if (out.dtype == DType::kF32) return LaunchNorm<float, float, true>(ctx, rows, p);
   LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
+}
+
+void AddRmsNormQuantise(const OpContext& ctx,
+                        TensorView out,
+                        TensorView codes,
+                        TensorView scales,
+                        TensorView residual,
+                        TensorView delta,
+                        TensorView weight,
+                        float eps) {
+  NormParams p = AddParamsOf(out, residual, delta, weight, eps);
+  const int64_t rows = residual.dim(0), width = residual.dim(1);
+  BT_CHECK(out.dtype == DType::kBf16 && SizeOf(codes.dtype) == 1 && scales.dtype == DType::kF32);
+  BT_CHECK(codes.rank == 2 && codes.dim(0) == rows && codes.dim(1) == width);
+  BT_CHECK(scales.rank == 2 && scales.dim(0) == rows &&
+           scales.dim(1) == (width + kBlock - 1) / kBlock);
+  BT_CHECK(Eights(width) <= kThreadsMax);
+  if (rows == 0) return;
+  p.codes = static_cast<uint8_t*>(codes.data);
+  p.scales = scales.as<float>();
+  p.codes_stride = codes.stride[0];
+  p.scales_stride = scales.stride[0];
+  p.vectors = p.vectors && InVectors(codes);
+  LaunchAhead("norm to e4m3", StreamOf(ctx), NormKernel<float, __nv_bfloat16, true, 1, true>,
+              dim3(static_cast<unsigned>(rows)), (Eights(width) + 31) / 32 * 32, p);
 }
 
 }  // namespace baltoro::cuda

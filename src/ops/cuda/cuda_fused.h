@@ -1,0 +1,44 @@
+#pragma once
+
+// Operations of CudaOps() joined into fewer launches, for steps of few tokens, where a launch is
+// most of what an operation costs. Each gives what the operations it joins would give, bit for bit
+// where nothing else is said. All only queue launches and can be captured. Tensors are device
+// memory, T rows; rows may be strided.
+
+#include "ops/cuda/cuda_ops.h"
+
+namespace baltoro::cuda {
+
+// OpsTable::attention_inputs, in one launch. The latent and the key of qkv_a stay as they are.
+void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
+
+// AddRmsNorm, and its result once more as e4m3: codes [T, D] u8 (one byte an element) and
+// scales [T, ceil(D / 128)] f32, of 128 columns each: max(|out|, 1e-4) / 448 of those, as products
+// with kFp8Block and quantise_input round their input. D at most 8192.
+void AddRmsNormQuantise(const OpContext& ctx,
+                        TensorView out,
+                        TensorView codes,
+                        TensorView scales,
+                        TensorView residual,
+                        TensorView delta,
+                        TensorView weight,
+                        float eps);
+
+// OpsTable::router. Plain bf16 weights and few rows (RouterProductTakes) go a way of their own, on
+// which sums run in another order than Linear's.
+void Router(const OpContext& ctx,
+            TensorView ids,
+            TensorView weights,
+            TensorView logits,
+            TensorView x,
+            const PackedMatrix& w,
+            TensorView bias,
+            const RouterParams& params);
+
+// At most 16 rows, of a width that is a multiple of 8 and at most 8192, all aligned to 16 bytes.
+bool RouterProductTakes(const TensorView& x, const PackedMatrix& w);
+// logits = x * w^T. The weights are read before the kernel ahead has ended, so that its end hides
+// them.
+void RouterProduct(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w);
+
+}  // namespace baltoro::cuda

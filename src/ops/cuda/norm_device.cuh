@@ -1,0 +1,31 @@
+#pragma once
+
+// A root mean square norm by one block, eight elements a thread (or several times eight).
+
+#include "ops/cuda/rows_device.cuh"
+
+namespace baltoro::cuda {
+
+__device__ inline float AddSquares(const float (&x)[kEight], float sum) {
+#pragma unroll
+  for (const float value : x) sum = fmaf(value, value, sum);
+  return sum;
+}
+
+// What the block's row is multiplied with; `squares` of each thread, `partial` [32] shared.
+__device__ inline float NormScale(float squares, int width, float eps, float* partial) {
+  const float mean = BlockSum(squares, partial) / static_cast<float>(width);
+  return 1.0f / sqrtf(mean + eps);
+}
+
+__device__ inline void Normalise(float (&x)[kEight], float scale, const float (&weight)[kEight]) {
+#pragma unroll
+  for (int i = 0; i < kEight; ++i) x[i] *= scale * weight[i];
+}
+
+__device__ inline void RoundToBf16(float (&x)[kEight]) {
+#pragma unroll
+  for (float& value : x) value = __bfloat162float(__float2bfloat16_rn(value));
+}
+
+}  // namespace baltoro::cuda
