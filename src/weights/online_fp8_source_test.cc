@@ -22,18 +22,21 @@ std::unique_ptr<WeightSource> Online(const std::string& dir) {
   return OpenWeights(dir, {.online_quantization = "fp8"}).value();
 }
 
-// The reference is the checkpoint that `quantize` writes of the same parts.
+// The reference is the checkpoint that `quantize` writes of the same parts, once for all.
 class OnlineFp8SourceTest : public ::testing::Test {
  protected:
-  void SetUp() override {
+  static void SetUpTestSuite() {
+    dir_ = std::make_unique<test::TempDir>();
+    made_ = dir_->path() + "/made";
     QuantizeOptions options;
     options.parts = {TensorRole::kAttention, TensorRole::kDense, TensorRole::kShared};
     const auto summary = QuantizeCheckpoint(kPocket, made_, options);
     ASSERT_TRUE(summary.ok()) << summary.status().message();
   }
+  static void TearDownTestSuite() { dir_.reset(); }
 
-  test::TempDir dir_;
-  const std::string made_ = dir_.path() + "/made";
+  inline static std::unique_ptr<test::TempDir> dir_;
+  inline static std::string made_;
 };
 
 TEST_F(OnlineFp8SourceTest, WhatIsReadIsWhatQuantizeStores) {
@@ -81,7 +84,7 @@ TEST_F(OnlineFp8SourceTest, WhatIsQuantisedAlreadyStaysAsItIs) {
   EXPECT_EQ(expected.values, got.values);
 }
 
-TEST_F(OnlineFp8SourceTest, RangesCoverWholeBlocks) {
+TEST(OnlineFp8Test, RangesCoverWholeBlocks) {
   const auto online = Online(kPocket);
   const auto tensor = online->Find("model.layers.1.self_attn.o_proj.weight", {});
   std::vector<FileRange> inner, block;
