@@ -39,27 +39,46 @@ struct Extremes {
   }
 };
 
-// Brings this thread's logits into the slice, ids without a bit in `mask` and those beyond the
-// vocabulary as -inf. Returns whether one is not finite; `extremes` are those of the raw logits.
+// Sixteen bytes into shared memory, behind this thread's back.
+__device__ void CopyAhead(float4* to, const float* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(hopper::SharedAddress(to)),
+               "l"(from)
+               : "memory");
+}
+__device__ void AwaitCopies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Brings this thread's logits into the slice; what lies beyond the vocabulary is not brought.
+__device__ void Fetch(const Row& row, const Params& p, const float* logits) {
+  for (int t = row.first_tile(); t < row.last_tile(); ++t) {
+    const int id = row.id_of(t);
+    if (p.vectors && id + 3 < p.vocab) {
+      CopyAhead(row.tile(t), logits + id);
+      continue;
+    }
+    float x[4];
+    for (int i = 0; i < 4; ++i) x[i] = id + i < p.vocab ? logits[id + i] : -INFINITY;
+    *row.tile(t) = make_float4(x[0], x[1], x[2], x[3]);
+  }
+  AwaitCopies();
+}
+
+// The same; then ids without a bit in `mask` get -inf. Returns whether a logit is not finite;
+// `extremes` are those of the raw logits.
 __device__ bool Load(const Row& row,
                      const Params& p,
                      const float* logits,
                      const uint32_t* mask,
                      Extremes& extremes) {
+  Fetch(row, p, logits);
   bool bad = false;
-#pragma unroll 2
   for (int t = row.first_tile(); t < row.last_tile(); ++t) {
     const int id = row.id_of(t);
-    float x[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (p.vectors && id + 3 < p.vocab) {
-      const float4 four = *reinterpret_cast<const float4*>(logits + id);
-      x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-    } else {
-      for (int i = 0; i < 4; ++i) {
-        if (id + i < p.vocab) x[i] = logits[id + i];
-      }
-    }
-    const uint32_t allowed = mask == nullptr || id >= p.vocab ? 15 : mask[id / 32] >> (id % 32);
+    if (id >= p.vocab) break;
+    const float4 four = *row.tile(t);
+    float x[4] = {four.x, four.y, four.z, four.w};
+    const uint32_t allowed = mask == nullptr ? 15 : mask[id / 32] >> (id % 32);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (id + i < p.vocab) {
@@ -68,7 +87,7 @@ __device__ bool Load(const Row& row,
       }
       if ((allowed >> i & 1) == 0) x[i] = -INFINITY;
     }
-    *row.tile(t) = make_float4(x[0], x[1], x[2], x[3]);
+    if (mask != nullptr) *row.tile(t) = make_float4(x[0], x[1], x[2], x[3]);
   }
   return bad;
 }
@@ -276,8 +295,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 2)
     }
   }
   if (answer.token >= 0 && want.top_logprobs >= 0) {
-    Extremes again;
-    if (modified) Load(row, p, logits, nullptr, again);
+    if (modified) Fetch(row, p, logits);
     const int tops = min(want.top_logprobs, min(p.vocab, p.top_max));
     Logprobs(row, raw, logits[answer.token], tops, p.tops + at * p.top_max, answer);
   }
