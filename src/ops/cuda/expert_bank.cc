@@ -109,7 +109,7 @@ void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank
 int32_t TileRows(int64_t entries, int64_t slots) {
   if (entries <= 3 * slots) return 8;
   if (entries <= 8 * slots) return 16;
-  return entries <= 20 * slots ? 32 : kProductRowsMax;
+  return entries <= 16 * slots ? 32 : kProductRowsMax;
 }
 
 void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
@@ -125,6 +125,9 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
   rows.tokens = bank.tokens;
   rows.top_k = bank.top_k;
   rows.tile_rows = TileRows(entries, bank.slots);
+  const bool wide =
+      rows.tile_rows == kProductRowsMax && WideTakes(args.gate_up) && WideTakes(args.down);
+  if (wide) rows.tile_rows = kWideProductRows;
   const int64_t tiles = std::min<int64_t>(bank.slots, entries) + entries / rows.tile_rows;
   rows.num_tiles = scratch.AllocateArray<int32_t>(1);
   rows.tiles = scratch.AllocateArray<MoeTile>(static_cast<size_t>(tiles));
@@ -134,7 +137,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
 
   const QuantisedRows x = QuantiseRows(
       ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = bank.tokens, .k = bank.hidden},
-      args.gate_up);
+      args.gate_up, wide);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
 
   ProductArgs product{.w = args.gate_up,
@@ -145,6 +148,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
                       .out_type = DType::kF32,
                       .out_stride = args.gate_up.n,
                       .rows = Narrow(entries),
+                      .wide = wide,
                       .tiles = rows.tiles,
                       .num_tiles = rows.num_tiles,
                       .tiles_max = Narrow(tiles),
@@ -162,7 +166,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
                                              .gated = true,
                                              .rows = entries,
                                              .k = bank.intermediate},
-                                            args.down);
+                                            args.down, wide);
   auto* shares = scratch.AllocateArray<__nv_bfloat16>(static_cast<size_t>(entries * bank.hidden));
   product.w = args.down;
   product.x = middle.x;

@@ -7,6 +7,8 @@ namespace {
 
 // Rows up to which our kernel is at the floor of the weights' bytes.
 constexpr int64_t kFewRows = 16;
+// Rows from which reading them again for every strip of weights takes longest.
+constexpr int64_t kManyRows = 32;
 
 bool Aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
@@ -32,8 +34,10 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
       return;
     }
   }
+  const bool wide = rows > kManyRows && !IsPlain(w.form) && WideTakes(w) &&
+                    (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
   const QuantisedRows in =
-      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
+      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w, wide);
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,
@@ -42,7 +46,8 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
                  .out = out.data,
                  .out_type = out.dtype,
                  .out_stride = out.stride[0],
-                 .rows = static_cast<int32_t>(rows)},
+                 .rows = static_cast<int32_t>(rows),
+                 .wide = wide},
                 StreamOf(ctx));
 }
 

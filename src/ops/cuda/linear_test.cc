@@ -1,5 +1,6 @@
 // Linear in every weight form against the reference (f64 sums). Tolerances, in root mean squares of
-// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 2e-2.
+// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 2e-2; many
+// rows with e4m3 inputs are added up by the hardware with fewer bits than f32 has, 5e-3.
 // Results in bf16 may besides be off by half a unit.
 
 #include <algorithm>
@@ -12,8 +13,9 @@ namespace {
 
 using namespace product_test;
 
-float ToleranceOf(const FormCase& form) {
-  return form.form == WeightForm::kInt4Group ? 2e-2f : 1e-4f;
+float ToleranceOf(const FormCase& form, int64_t rows) {
+  if (form.form == WeightForm::kInt4Group) return 2e-2f;
+  return form.quantise_input && rows > 32 ? 5e-3f : 1e-4f;
 }
 
 struct Answer {
@@ -73,7 +75,7 @@ void Compare(Context& context,
   const std::string what = std::string(form.name) + " n " + std::to_string(w.device.n) + " k " +
                            std::to_string(w.device.k) + " T " + std::to_string(rows) +
                            (out_type == DType::kF32 ? " f32" : " bf16");
-  ExpectNear(what, got.values, Expected(x, w), w.device.n, ToleranceOf(form),
+  ExpectNear(what, got.values, Expected(x, w), w.device.n, ToleranceOf(form, rows),
              out_type == DType::kF32 ? 0.0f : 0x1p-8f);
   if (!got.gap_kept) Fail(what + ": wrote between rows");
 }
@@ -113,7 +115,9 @@ GPU_TEST(LinearTest, RankShapesInEveryForm) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       Compare(context, form, w, 1, 0, DType::kF32, 0);
       Compare(context, form, w, 12, 64, DType::kBf16, 0);
-      if (k < 7168) Compare(context, form, w, 65, 64, DType::kF32, 0);
+      if (k == 7168) continue;
+      Compare(context, form, w, 65, 64, DType::kF32, 0);
+      Compare(context, form, w, 300, 0, DType::kBf16, 8);
     }
   }
 }

@@ -68,8 +68,7 @@ __device__ int Passes(const RouteParams& p, int count) {
 }
 
 __device__ int RowsOfPass(const RouteParams& p, int count) {
-  if (p.tile_rows > 0) return p.tile_rows;
-  if (!p.wide) return kStreamingTileRows;
+  if (!p.wide && p.tile_rows == 0) return kStreamingTileRows;
   const int passes = max(1, Passes(p, count));
   return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
 }

@@ -13,7 +13,7 @@ namespace {
 using product::kWarps;
 using product::Params;
 
-constexpr int32_t kMultiprocessors = 132;  // of the cards this is tuned for
+using product::kMultiprocessors;
 constexpr int32_t kClusterMax = 8;
 
 // How the blocks share the work: strips beside one another, columns among warps and blocks.
@@ -21,8 +21,11 @@ struct Split {
   int32_t log_warps_k = 0, cluster = 1;
 };
 
-// The split whose busiest multiprocessor has the fewest steps; of equals that with the fewest
-// blocks a cluster, then the most warps a strip.
+// What a block costs beside its steps, in steps.
+constexpr int64_t kBlockCost = 2;
+
+// The split whose busiest multiprocessor has the least to do; of equals that with the smallest
+// cluster, then the most warps a strip.
 Split ChooseSplit(int32_t strips, int32_t steps, int32_t tiles, bool one_matrix) {
   Split best;
   int64_t least = INT64_MAX;
@@ -33,7 +36,7 @@ Split ChooseSplit(int32_t strips, int32_t steps, int32_t tiles, bool one_matrix)
       const int64_t in_block = kWarps >> log;
       const int64_t blocks = (strips + in_block - 1) / in_block * cluster * tiles;
       const int64_t each = (blocks + kMultiprocessors - 1) / kMultiprocessors;
-      const int64_t cost = each * ((steps + parts - 1) / parts);
+      const int64_t cost = each * ((steps + parts - 1) / parts + kBlockCost);
       if (cost >= least) continue;
       least = cost;
       best = {log, cluster};
@@ -51,6 +54,21 @@ int ColumnTiles(int32_t rows) {
 bool ProductTakes(const PackedMatrix& w) {
   if (w.form == WeightForm::kF32) return false;
   return w.form != WeightForm::kBf16 || w.k % 8 == 0;
+}
+
+bool WideTakes(const PackedMatrix& w) {
+  if (w.n % 8 != 0) return false;
+  switch (w.form) {
+    case WeightForm::kBf16:
+      return w.k % 64 == 0;
+    case WeightForm::kFp8Block:
+      return w.quantise_input;
+    case WeightForm::kInt8:
+    case WeightForm::kInt8Static:
+      return true;
+    default:
+      return false;
+  }
 }
 
 void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
@@ -72,7 +90,8 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
   p.strips = static_cast<int32_t>(w.form == WeightForm::kInt4Group ? Int4HalfRows(w.n) / 8
                                                                    : (w.n + 15) / 16);
   p.x = static_cast<const char*>(args.x);
-  p.x_row_bytes = args.x_stride * (integers ? 1 : 2);
+  const bool bytes = integers || (args.wide && w.form == WeightForm::kFp8Block);
+  p.x_row_bytes = args.x_stride * (bytes ? 1 : 2);
   p.x_scales = args.x_scales;
   p.x_scales_stride = static_cast<int32_t>(args.x_scales_stride);
   p.out = args.out;
@@ -88,6 +107,18 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
   p.route_weights = args.route_weights;
   BT_CHECK(reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && p.x_row_bytes % 16 == 0);
 
+  if (args.wide) {
+    BT_CHECK(WideTakes(w) && (args.out_type == DType::kF32 || args.out_stride % 8 == 0));
+    BT_CHECK(args.tiles == nullptr || args.tile_rows == kWideProductRows);
+    if (w.form == WeightForm::kBf16) p.row_bytes = w.k * 2;
+    p.strips =
+        static_cast<int32_t>((w.n + product::kWideWeightRows - 1) / product::kWideWeightRows);
+    const int32_t tiles = args.tiles == nullptr
+                              ? (args.rows + kWideProductRows - 1) / kWideProductRows
+                              : args.tiles_max;
+    product::LaunchWide(w.form, p, tiles, stream);
+    return;
+  }
   product::Shape shape;
   shape.column_tiles = ColumnTiles(args.tiles == nullptr ? args.rows : args.tile_rows);
   const int32_t tile_rows = 8 * shape.column_tiles;

@@ -21,12 +21,14 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int32_t kProductRowsMax = 64;  // rows of a tile
+inline constexpr int32_t kProductRowsMax = 64;    // rows of a tile
+inline constexpr int32_t kWideProductRows = 128;  // of the form for many rows
 
 struct ProductArgs {
   PackedMatrix w;
-  // Rows of bf16, 16-byte aligned, for kInt8, kInt4, kInt8Static of s8 codes, padded with zeros to
-  // whole steps of 128 columns.
+  // Rows of bf16, 16-byte aligned; for kInt8, kInt4, kInt8Static of s8 codes, and with `wide` for
+  // kFp8Block of e4m3 codes in the order of product_layout.h, padded with zeros to whole steps of
+  // 128 columns.
   const void* x = nullptr;
   int64_t x_stride = 0;  // elements
   // What each row's codes are multiplied by, [rows, x_scales_stride]: kFp8Block (or null) one a
@@ -36,12 +38,13 @@ struct ProductArgs {
   void* out = nullptr;  // every row is written in full
   DType out_type = DType::kF32;
   int64_t out_stride = 0;
-  int32_t rows = 0;  // of all tiles at most
+  int32_t rows = 0;   // of all tiles at most
+  bool wide = false;  // for many rows; WideTakes
 
   // Experts: tiles of rows of one matrix each. Null: one matrix, all rows.
   const MoeTile* tiles = nullptr;
   const int32_t* num_tiles = nullptr;
-  int32_t tiles_max = 0, tile_rows = 0;  // tile_rows 8, 16, 32 or 64
+  int32_t tiles_max = 0, tile_rows = 0;  // tile_rows 8, 16, 32 or 64; wide: 128
   const int32_t* order = nullptr;        // sorted row -> entry
   int32_t top_k = 0;
   bool gather = false;                   // input row of a sorted row: order / top_k; else itself
@@ -51,6 +54,8 @@ struct ProductArgs {
 
 // Whether the kernels take this matrix: every coded form; kBf16 with k a multiple of 8.
 bool ProductTakes(const PackedMatrix& w);
+// Whether they take it with `wide`: bound by the matrix units, not by reading activations.
+bool WideTakes(const PackedMatrix& w);
 
 void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
 
@@ -72,7 +77,10 @@ struct QuantisedRows {
   const float* x_scales = nullptr;
   int64_t x_scales_stride = 0;
 };
-QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
+QuantisedRows QuantiseRows(const OpContext& ctx,
+                           const RowSource& source,
+                           const PackedMatrix& w,
+                           bool wide);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

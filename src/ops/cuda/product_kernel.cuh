@@ -53,7 +53,14 @@ struct Bf16Form {
   static constexpr int kColumns = 64;  // of a step
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;  // steps in flight
-  static constexpr bool kHalvesApart = false;     // the two rows of a lane are half a matrix apart
+  template <int kN>
+  static constexpr int kAhead =
+      kN == 1   ? 4
+      : kN == 2 ? 2
+                : 0;                 // steps of activations in flight; 0: loaded where used
+  static constexpr int kPieces = 2;  // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = false;  // one scale a row and step
+  static constexpr bool kHalvesApart = false;  // the two rows of a lane are half a matrix apart
 
   struct Rows : RowPair {
     __device__ __forceinline__ Rows(const Params& p, const char* weights, int strip, int lane)
@@ -75,21 +82,21 @@ struct Bf16Form {
     }
   }
 
-  template <int kN>
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params& p, const char* x, int step, int i, int lane) {
+    return LoadColumns(x, step * 64 + i * 32 + lane % 4 * 8, p.k);
+  }
+
+  template <int kN, class Input>
   static __device__ __forceinline__ void Multiply(float (&acc)[kN][4],
                                                   const Weights& w,
-                                                  const Params& p,
-                                                  const char* const (&x)[kN],
-                                                  const int32_t*,
-                                                  int step,
-                                                  int lane) {
+                                                  const Input& x) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int column = step * 64 + j * 32 + lane % 4 * 8;
       const uint4 a = w.low[j], b = w.high[j];
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const uint4 v = LoadColumns(x[n], column, p.k);
+        const uint4 v = x.Piece(n, j);
         MultiplyAdd(acc[n], a.x, b.x, a.y, b.y, v.x, v.y);
         MultiplyAdd(acc[n], a.z, b.z, a.w, b.w, v.z, v.w);
       }
@@ -121,7 +128,12 @@ struct Fp8Form {
   using Sum = float;
   static constexpr int kColumns = 128;
   template <int kN>
-  static constexpr int kDepth = kN <= 2 ? 3 : 2;
+  static constexpr int kDepth = 2;
+  template <int kN>
+  static constexpr int kAhead =
+      kN == 1 ? 2 : 0;               // steps of activations in flight; 0: loaded where used
+  static constexpr int kPieces = 4;  // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = true;  // one scale a row and step
   static constexpr bool kHalvesApart = false;
 
   struct Rows : RowPair {
@@ -150,18 +162,18 @@ struct Fp8Form {
     w.scale_high = __ldg(rows.scale_high + step);
   }
 
-  template <int kN>
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params& p, const char* x, int step, int i, int lane) {
+    return LoadColumns(x, step * 128 + i / 2 * 64 + lane % 4 * 16 + i % 2 * 8, p.k);
+  }
+
+  template <int kN, class Input>
   static __device__ __forceinline__ void Multiply(float (&acc)[kN][4],
                                                   const Weights& w,
-                                                  const Params& p,
-                                                  const char* const (&x)[kN],
-                                                  const int32_t* in_rows,
-                                                  int step,
-                                                  int lane) {
+                                                  const Input& x) {
     float part[kN][4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const int column = step * 128 + j * 64 + lane % 4 * 16;
       const uint32_t low[4] = {w.low[j].x, w.low[j].y, w.low[j].z, w.low[j].w};
       const uint32_t high[4] = {w.high[j].x, w.high[j].y, w.high[j].z, w.high[j].w};
 #pragma unroll
@@ -170,7 +182,7 @@ struct Fp8Form {
         const uint2 c = WidenE4m3(low[2 * half + 1]), d = WidenE4m3(high[2 * half + 1]);
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          const uint4 v = LoadColumns(x[n], column + half * 8, p.k);
+          const uint4 v = x.Piece(n, 2 * j + half);
           MultiplyAdd(part[n], a.x, b.x, a.y, b.y, v.x, v.y);
           MultiplyAdd(part[n], c.x, d.x, c.y, d.y, v.z, v.w);
         }
@@ -180,11 +192,7 @@ struct Fp8Form {
     for (int n = 0; n < kN; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float scale = 1;
-        if (p.x_scales != nullptr) {
-          const int row = in_rows[n * 8 + lane % 4 * 2 + e];
-          scale = p.x_scales[static_cast<int64_t>(row) * p.x_scales_stride + step];
-        }
+        const float scale = x.Scale(n, e);
         acc[n][e] += part[n][e] * (w.scale_low * scale);
         acc[n][2 + e] += part[n][2 + e] * (w.scale_high * scale);
       }
@@ -201,6 +209,11 @@ struct Int4GroupForm {
   static constexpr int kColumns = 128;
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;
+  template <int kN>
+  static constexpr int kAhead =
+      kN == 1 ? 2 : 0;               // steps of activations in flight; 0: loaded where used
+  static constexpr int kPieces = 4;  // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = false;  // one scale a row and step
   static constexpr bool kHalvesApart = true;
 
   struct Rows {
@@ -225,14 +238,15 @@ struct Int4GroupForm {
     w.scales = LoadWeights(rows.scales + at);
   }
 
-  template <int kN>
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params& p, const char* x, int step, int i, int lane) {
+    return LoadColumns(x, step * 128 + i * 32 + lane % 4 * 8, p.k);
+  }
+
+  template <int kN, class Input>
   static __device__ __forceinline__ void Multiply(float (&acc)[kN][4],
                                                   const Weights& w,
-                                                  const Params& p,
-                                                  const char* const (&x)[kN],
-                                                  const int32_t*,
-                                                  int step,
-                                                  int lane) {
+                                                  const Input& x) {
     const uint32_t scales[4] = {w.scales.x, w.scales.y, w.scales.z, w.scales.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -249,7 +263,7 @@ struct Int4GroupForm {
       }
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const uint4 v = LoadColumns(x[n], step * 128 + j * 32 + lane % 4 * 8, p.k);
+        const uint4 v = x.Piece(n, j);
         MultiplyAdd(acc[n], a[0], b[0], a[1], b[1], v.x, v.y);
         MultiplyAdd(acc[n], a[2], b[2], a[3], b[3], v.z, v.w);
       }
@@ -274,6 +288,11 @@ struct Int8Form {
   static constexpr int kColumns = 128;
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 3 : 2;
+  template <int kN>
+  static constexpr int kAhead =
+      kN == 1 ? 3 : 0;               // steps of activations in flight; 0: loaded where used
+  static constexpr int kPieces = 2;  // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = false;  // one scale a row and step
   static constexpr bool kHalvesApart = false;
 
   struct Rows : RowPair {
@@ -293,20 +312,22 @@ struct Int8Form {
     }
   }
 
-  template <int kN>
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params& p, const char* x, int step, int i, int lane) {
+    static_cast<void>(p);
+    return *reinterpret_cast<const uint4*>(x + step * 128 + i * 64 + lane % 4 * 16);
+  }
+
+  template <int kN, class Input>
   static __device__ __forceinline__ void Multiply(int (&acc)[kN][4],
                                                   const Weights& w,
-                                                  const Params&,
-                                                  const char* const (&x)[kN],
-                                                  const int32_t*,
-                                                  int step,
-                                                  int lane) {
+                                                  const Input& x) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const uint4 a = w.low[j], b = w.high[j];
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const uint4 v = *reinterpret_cast<const uint4*>(x[n] + step * 128 + j * 64 + lane % 4 * 16);
+        const uint4 v = x.Piece(n, j);
         MultiplyAdd8(acc[n], a.x, b.x, a.y, b.y, v.x, v.y);
         MultiplyAdd8(acc[n], a.z, b.z, a.w, b.w, v.z, v.w);
       }
@@ -324,6 +345,13 @@ struct Int4Form {
   static constexpr int kColumns = 128;
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;
+  template <int kN>
+  static constexpr int kAhead =
+      kN == 1   ? 4
+      : kN == 2 ? 2
+                : 0;                 // steps of activations in flight; 0: loaded where used
+  static constexpr int kPieces = 2;  // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = false;  // one scale a row and step
   static constexpr bool kHalvesApart = false;
 
   struct Rows : RowPair {
@@ -346,21 +374,23 @@ struct Int4Form {
   }
   static __device__ __forceinline__ uint32_t Second(uint32_t word) { return word & 0xF0F0F0F0u; }
 
-  template <int kN>
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params& p, const char* x, int step, int i, int lane) {
+    static_cast<void>(p);
+    return *reinterpret_cast<const uint4*>(x + step * 128 + lane % 4 * 32 + i * 16);
+  }
+
+  template <int kN, class Input>
   static __device__ __forceinline__ void Multiply(int (&acc)[kN][4],
                                                   const Weights& w,
-                                                  const Params&,
-                                                  const char* const (&x)[kN],
-                                                  const int32_t*,
-                                                  int step,
-                                                  int lane) {
+                                                  const Input& x) {
     const uint32_t low[4] = {w.low.x, w.low.y, w.low.z, w.low.w};
     const uint32_t high[4] = {w.high.x, w.high.y, w.high.z, w.high.w};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        const uint4 v = *reinterpret_cast<const uint4*>(x[n] + step * 128 + lane % 4 * 32 + j * 16);
+        const uint4 v = x.Piece(n, j);
         const uint32_t a = low[2 * j], b = high[2 * j], c = low[2 * j + 1], d = high[2 * j + 1];
         MultiplyAdd8(acc[n], First(a), First(b), Second(a), Second(b), v.x, v.y);
         MultiplyAdd8(acc[n], First(c), First(d), Second(c), Second(d), v.z, v.w);
@@ -427,6 +457,43 @@ struct TileRows {
   }
 };
 
+// The activations of a step and, where the form has them, the scales of the lane's two rows of each
+// column tile: in registers, or loaded where they are used.
+template <class F, int kN>
+struct LoadedInput {
+  uint4 pieces[kN][F::kPieces];
+  float scales[kN][2];
+
+  __device__ __forceinline__ uint4 Piece(int n, int i) const { return pieces[n][i]; }
+  __device__ __forceinline__ float Scale(int n, int e) const { return scales[n][e]; }
+};
+
+template <class F, int kN>
+struct Input {
+  const Params& p;
+  const int32_t* in_rows;
+  const char* (&x)[kN];
+  int step, lane;
+
+  __device__ __forceinline__ uint4 Piece(int n, int i) const {
+    return F::LoadPiece(p, x[n], step, i, lane);
+  }
+  __device__ __forceinline__ float Scale(int n, int e) const {
+    if (!F::kScaledInput || p.x_scales == nullptr) return 1;
+    const int row = in_rows[n * 8 + lane % 4 * 2 + e];
+    return p.x_scales[static_cast<int64_t>(row) * p.x_scales_stride + step];
+  }
+  __device__ __forceinline__ void LoadInto(LoadedInput<F, kN>& to) const {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < F::kPieces; ++i) to.pieces[n][i] = Piece(n, i);
+      to.scales[n][0] = Scale(n, 0);
+      to.scales[n][1] = Scale(n, 1);
+    }
+  }
+};
+
 // One column tile's sums of a strip.
 template <class F, int kN>
 __device__ __forceinline__ void Store(const Params& p,
@@ -460,7 +527,8 @@ template <class F, int kN>
 __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
     Kernel(const __grid_constant__ Params p) {
   using Sum = typename F::Sum;
-  constexpr int kDepth = F::template kDepth<kN>;
+  constexpr int kDepth = F::template kDepth<kN>, kAhead = F::template kAhead<kN>;
+  static_assert(kDepth % (kAhead > 0 ? kAhead : 1) == 0);
   __shared__ Sums<Sum> partials[kWarps][kN][32];
   __shared__ TileRows<kN> tile_rows;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -499,12 +567,30 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
   for (int n = 0; n < kN; ++n) x[n] = p.x + tile_rows.in[n * 8 + lane / 4] * p.x_row_bytes;
 
   Sum acc[kN][4] = {};
-  for (; step < last; step += kDepth) {
+  const auto input = [&](int at) { return Input<F, kN>{p, tile_rows.in, x, at, lane}; };
+  if constexpr (kAhead > 0) {
+    LoadedInput<F, kN> loaded[kAhead];
 #pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
-      if (step + d >= last) break;
-      F::template Multiply<kN>(acc, w[d], p, x, tile_rows.in, step + d, lane);
-      if (step + d + kDepth < last) F::Load(w[d], p, rows, step + d + kDepth, lane);
+    for (int d = 0; d < kAhead; ++d) {
+      if (step + d < last) input(step + d).LoadInto(loaded[d]);
+    }
+    for (; step < last; step += kDepth) {
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        if (step + d >= last) break;
+        F::template Multiply<kN>(acc, w[d], loaded[d % kAhead]);
+        if (step + d + kAhead < last) input(step + d + kAhead).LoadInto(loaded[d % kAhead]);
+        if (step + d + kDepth < last) F::Load(w[d], p, rows, step + d + kDepth, lane);
+      }
+    }
+  } else {
+    for (; step < last; step += kDepth) {
+#pragma unroll
+      for (int d = 0; d < kDepth; ++d) {
+        if (step + d >= last) break;
+        F::template Multiply<kN>(acc, w[d], input(step + d));
+        if (step + d + kDepth < last) F::Load(w[d], p, rows, step + d + kDepth, lane);
+      }
     }
   }
 

@@ -43,6 +43,13 @@ struct Shape {
   int column_tiles;  // kN
 };
 
+// Cards this is tuned for.
+inline constexpr int32_t kMultiprocessors = 132;
+inline constexpr int32_t kWideWeightRows = 128;  // strips of the wide kernel
+
+// In product_wide.cu; p.steps counts 128 bytes of a row, p.strips kWideWeightRows rows.
+void LaunchWide(WeightForm form, const Params& p, int32_t tiles_max, cudaStream_t stream);
+
 // One translation unit each: they take long to compile.
 void LaunchBf16(const Params& p, const Shape& shape, cudaStream_t stream);
 void LaunchFp8(const Params& p, const Shape& shape, cudaStream_t stream);

@@ -21,6 +21,7 @@ struct QuantiseParams {
   int32_t k, steps;
   void* out;      // [rows, 128 steps]
   float* scales;  // [rows, steps] or [rows]
+  bool codes;     // e4m3 as it is, not as bf16
   bool fixed;     // kInt8Static
   float input_scale, input_offset;
 };
@@ -75,19 +76,24 @@ __global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
     }
     for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
     const float scale = __fdiv_rn(fmaxf(largest, 1e-4f), 448.0f);
+    __nv_fp8_storage_t codes[4];
     __nv_bfloat162 pairs[2];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const __nv_fp8_storage_t code =
-          __nv_cvt_float_to_fp8(__fdiv_rn(v[i], scale), __NV_SATFINITE, __NV_E4M3);
-      const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3)));
+      codes[i] = __nv_cvt_float_to_fp8(__fdiv_rn(v[i], scale), __NV_SATFINITE, __NV_E4M3);
+      const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(codes[i], __NV_E4M3)));
       (i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y) = __float2bfloat16_rn(value);
     }
     const int64_t block = static_cast<int64_t>(blockIdx.x) * p.steps + step;
-    auto* out = static_cast<__nv_bfloat162*>(p.out) + block * 64 + lane * 2;
-    out[0] = pairs[0];
-    out[1] = pairs[1];
     if (lane == 0) p.scales[block] = scale;
+    if (p.codes) {
+      static_cast<uchar4*>(p.out)[block * 32 + lane] =
+          make_uchar4(codes[0], codes[2], codes[1], codes[3]);
+    } else {
+      auto* out = static_cast<__nv_bfloat162*>(p.out) + block * 64 + lane * 2;
+      out[0] = pairs[0];
+      out[1] = pairs[1];
+    }
   }
 }
 
@@ -147,7 +153,10 @@ bool Aligned(const void* x, int64_t row_bytes) {
 
 }  // namespace
 
-QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
+QuantisedRows QuantiseRows(const OpContext& ctx,
+                           const RowSource& source,
+                           const PackedMatrix& w,
+                           bool wide) {
   const bool integers = w.form == WeightForm::kInt8 || w.form == WeightForm::kInt4 ||
                         w.form == WeightForm::kInt8Static;
   const bool fp8 = w.form == WeightForm::kFp8Block && w.quantise_input;
@@ -155,17 +164,18 @@ QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const 
     return {source.x, source.stride, nullptr, 0};
   }
   const int64_t steps = (source.k + 127) / 128;
+  const bool bytes = integers || (fp8 && wide);
   QuantiseParams p = {};
   p.x = source.x;
   p.stride = source.stride;
   p.k = static_cast<int32_t>(source.k);
   p.steps = static_cast<int32_t>(steps);
-  p.out =
-      ctx.scratch->Allocate(static_cast<size_t>(source.rows * steps * 128 * (integers ? 1 : 2)));
+  p.out = ctx.scratch->Allocate(static_cast<size_t>(source.rows * steps * 128 * (bytes ? 1 : 2)));
   if (integers || fp8) {
     p.scales =
         ctx.scratch->AllocateArray<float>(static_cast<size_t>(source.rows * (fp8 ? steps : 1)));
   }
+  p.codes = fp8 && wide;
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;

@@ -204,14 +204,15 @@ struct Rows {
 };
 
 // Compares rows of two arrays [rows, columns]; `tolerance` counts root mean squares of the wanted
-// row or of all numbers, whichever is more; `relative` magnitudes of each number.
+// row or of all numbers, whichever is more; `relative` magnitudes of each number. The root mean
+// square of all errors is held to a fifth of that.
 inline void ExpectNear(const std::string& what,
                        const std::vector<float>& got,
                        const std::vector<float>& want,
                        int64_t columns,
                        float tolerance,
                        float relative) {
-  double worst = 0, all = 0;
+  double worst = 0, all = 0, errors = 0;
   int64_t bad = 0, first = -1;
   for (const float value : want) all += std::isnan(value) ? 0 : double{value} * value;
   all /= static_cast<double>(std::max<size_t>(1, want.size()));
@@ -224,9 +225,15 @@ inline void ExpectNear(const std::string& what,
       const double error = std::abs(double{got[at]} - want[at]);
       const double allowed = tolerance * size + relative * std::abs(want[at]);
       worst = std::max(worst, error / size);
+      errors += error * error;
       if (error <= allowed) continue;  // NaN is not
       if (bad++ == 0) first = at;
     }
+  }
+  const double typical = std::sqrt(errors / static_cast<double>(std::max<size_t>(1, want.size())));
+  if (bad == 0 && !(typical <= (tolerance / 5 + relative / 2) * std::sqrt(all))) {
+    Fail(what + ": errors of " + std::to_string(typical / std::sqrt(all)) +
+         " on average, largest " + std::to_string(worst));
   }
   if (bad == 0) return;
   Fail(what + ": " + std::to_string(bad) + " of " + std::to_string(want.size()) +
