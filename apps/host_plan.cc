@@ -55,6 +55,8 @@ Status FollowHostPlan(double utilisation, EngineConfig& config) {
   if (config.load_format == "stand-in") return {};
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
+  // What several ranks take of one machine, the engine counts.
+  if (config.tensor_parallel_size > 1 || config.pipeline_parallel_size > 1) return {};
   BT_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanHost(config, backend, utilisation));
   for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);
   if (!plan.Holds(plan.options.max_model_len, 1)) return InvalidArgument(MisfitText(plan));

@@ -139,6 +139,11 @@ EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& di
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;
   config.dtype = options.dtype;
+  config.tensor_parallel_size = options.tensor_parallel_size;
+  config.pipeline_parallel_size = options.pipeline_parallel_size;
+  config.decode_context_parallel_size = options.decode_context_parallel_size;
+  config.enable_expert_parallel = options.enable_expert_parallel;
+  config.expert_placement = options.expert_placement_strategy;
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;
   // Where one of the two is given, the other follows it; where both are, the command line was

@@ -154,6 +154,16 @@ void FillEngine(const Reader& flags, ServeOptions& options) {
   flags.Get("gpu-memory-utilization", options.gpu_memory_utilization);
   flags.Get("enforce-eager", options.enforce_eager);
   flags.Get("engine-in-process", options.engine_in_process);
+  flags.Get("tensor-parallel-size", options.tensor_parallel_size);
+  flags.Get("pipeline-parallel-size", options.pipeline_parallel_size);
+  flags.Get("decode-context-parallel-size", options.decode_context_parallel_size);
+  flags.Get("enable-expert-parallel", options.enable_expert_parallel);
+  flags.Get("expert-placement-strategy", options.expert_placement_strategy);
+  if (options.enable_expert_parallel && options.tensor_parallel_size == 1) {
+    options.notices.push_back(
+        "--enable-expert-parallel has no effect here: one rank holds all experts");
+    options.enable_expert_parallel = false;
+  }
   flags.Get("kv-cache-dtype", options.kv_cache_dtype);
   flags.Get("quantization-param-path", options.quantization_param_path);
   flags.Get("calculate-kv-scales", options.calculate_kv_scales);

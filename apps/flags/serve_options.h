@@ -64,11 +64,15 @@ struct ServeOptions {
   bool enforce_eager = false;
   int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
-  std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
-  std::string quantization_param_path;  // empty: scales of the checkpoint
+  int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
+  bool enable_expert_parallel = false;
+  std::string expert_placement_strategy = "linear";  // or round_robin
+  std::string kv_cache_dtype = "auto";               // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
+  std::string quantization_param_path;               // empty: scales of the checkpoint
   bool calculate_kv_scales = false;
-  int64_t kv_cache_memory_bytes = 0;  // 0: the smaller of 4 GiB and a quarter of free memory
-  int block_size = 64;                // tokens; always 64
+  int64_t kv_cache_memory_bytes =
+      0;                // of each rank; 0: the smaller of 4 GiB and a quarter of free memory
+  int block_size = 64;  // tokens; always 64
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
   int64_t max_num_batched_tokens = 0;  // 0: 2048, at least max_num_seqs

@@ -163,10 +163,10 @@ TEST(ServeOptionsTest, UsageErrorsPrintTheUsageAndEndWithTwo) {
 }
 
 TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
-  const Ending ending = End({"/m", "-tp", "8", "--speculative-config", R"({"method":"eagle3"})"});
+  const Ending ending = End({"/m", "-dp", "8", "--speculative-config", R"({"method":"eagle3"})"});
   EXPECT_EQ(ending.exit_code, 1);
   EXPECT_EQ(ending.err,
-            "baltoro serve: --tensor-parallel-size 8 is not available yet in this version: tensor "
+            "baltoro serve: --data-parallel-size 8 is not available yet in this version: data "
             "parallelism\n"
             "baltoro serve: --speculative-config is not available yet in this version: Eagle3 "
             "drafts\n");

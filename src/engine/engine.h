@@ -26,13 +26,17 @@ struct EngineConfig {
   std::string dtype = "auto";   // auto, bfloat16, float32
   std::string device = "auto";  // auto: a GPU if there is one to use; cpu, cuda
   bool enforce_eager = false;   // a GPU records no steps
-  int64_t max_model_len = 0;    // 0: the model's; -1: the largest that the cache holds
-  bool allow_long_max_model_len = false;  // longer than the model was made for
+  // Ranks of the replica, all in the engine's process, on the CPU.
+  int32_t tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
+  bool enable_expert_parallel = false;      // tensor ranks hold whole experts
+  std::string expert_placement = "linear";  // or round_robin
+  int64_t max_model_len = 0;                // 0: the model's; -1: the largest that the cache holds
+  bool allow_long_max_model_len = false;    // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int64_t max_queued_requests = 1024;
   int64_t kv_cache_bytes =
-      0;  // 0: VLLM_CPU_KVCACHE_SPACE or the default rule, resolved by the engine
+      0;  // of a rank; 0: VLLM_CPU_KVCACHE_SPACE or the default rule, resolved by the engine
   std::string kv_cache_dtype = "auto";  // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla
   std::string kv_scale_file;            // scales of an fp8 cache; empty: those of the checkpoint
   bool calculate_kv_scales = false;     // of an fp8 cache: from the model, by a trial

@@ -9,6 +9,7 @@
 #include "engine/kv_budget.h"
 #include "engine/load_choice.h"
 #include "engine/local_engine.h"
+#include "engine/rank_team.h"
 #include "engine/stand_in.h"
 #include "engine/worker.h"
 #include "model/kv_scales.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr int kMaskThreadsMax = 8;
+constexpr int32_t kRanksMax = 1024;  // in a row or beside one another
 
 // The form of the KV cache and, where a file gives them, its scales.
 struct KvChoice {
@@ -46,7 +48,8 @@ Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DTy
   }
   choice.measure = !by_file;
   if (!by_file) return choice;
-  BT_ASSIGN_OR_RETURN(choice.scales, ReadKvScaleFile(config.kv_scale_file, model, /*ranks=*/1));
+  BT_ASSIGN_OR_RETURN(choice.scales,
+                      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size));
   return choice;
 }
 
@@ -55,7 +58,11 @@ Result<std::vector<float>> FindScales(const EngineConfig& config,
                                       const KvChoice& kv,
                                       K2Model& model) {
   if (kv.form != KvForm::kFp8) return std::vector<float>();
-  std::vector<float> scales = kv.scales.empty() ? model.kv_scales() : kv.scales;
+  std::vector<float> scales = model.kv_scales();
+  if (!kv.scales.empty()) {
+    const IndexRange held = model.share().layers(model.config());
+    scales = {kv.scales.begin() + held.begin, kv.scales.begin() + held.end};
+  }
   std::string from = kv.scales.empty() ? "the checkpoint" : config.kv_scale_file;
   if (kv.measure) {
     BT_ASSIGN_OR_RETURN(scales, MeasureKvScales(model));
@@ -70,30 +77,126 @@ Result<std::vector<float>> FindScales(const EngineConfig& config,
   return scales;
 }
 
-Result<std::unique_ptr<Worker>> MakeWorker(const EngineConfig& config,
-                                           const KvBudget& budget,
-                                           const KvChoice& kv,
-                                           std::unique_ptr<ThreadPool> pool,
-                                           std::unique_ptr<K2Model> model,
-                                           std::shared_ptr<const ConstraintTable> constraints) {
-  const K2Config& c = model->config();
-  BT_ASSIGN_OR_RETURN(KvStorage storage,
-                      KvStorage::Create({.layers = c.layers,
-                                         .num_blocks = static_cast<int32_t>(budget.num_blocks),
-                                         .latent = static_cast<int32_t>(c.kv_lora),
-                                         .rope = static_cast<int32_t>(c.rope_dim),
-                                         .form = kv.form},
-                                        *model->ops().memory));
-  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, kv, *model));
+// What all ranks of the replica are made from.
+struct Recipe {
+  const EngineConfig& config;
+  const K2Config& model;
+  const OpsTable& ops;
+  const KvBudget& budget;
+  const KvChoice& kv;
+  K2LoadOptions load;
+  int threads = 0;
+};
+
+// A rank among others, or alone: with neither `ranks` nor `share`.
+struct Part {
+  ModelRanks* ranks = nullptr;
+  bool samples = true;
+  ShareResult share = {};
+};
+
+Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
+                                           WeightSource& source,
+                                           const Part& part,
+                                           std::shared_ptr<const ConstraintTable> constraints,
+                                           Seconds* loaded) {
+  const EngineConfig& config = recipe.config;
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  auto pool = std::make_unique<ThreadPool>(recipe.threads);
+  K2LoadOptions load = recipe.load;
+  load.ranks = part.ranks;
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
+                      K2Model::Load(recipe.model, source, recipe.ops, pool.get(), load));
+  if (!config.enforce_eager && part.ranks == nullptr) model->UseGraphs();
+  if (loaded != nullptr) {
+    *loaded = clock.Now();
+    BT_LOG(Info, "Loading weights took {:.2f} seconds", *loaded - start);
+    BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
+           static_cast<double>(model->weight_bytes()) / kGiB, *loaded - start);
+  }
+  const int64_t ways = model->share().layout.decode_context;
+  BT_ASSIGN_OR_RETURN(
+      KvStorage storage,
+      KvStorage::Create(
+          {.layers = model->layers(),
+           .num_blocks = static_cast<int32_t>((recipe.budget.num_blocks + ways - 1) / ways),
+           .latent = static_cast<int32_t>(recipe.model.kv_lora),
+           .rope = static_cast<int32_t>(recipe.model.rope_dim),
+           .form = recipe.kv.form},
+          *recipe.ops.memory));
+  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, recipe.kv, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
       .logits_rows_max = std::min(config.max_num_seqs, config.max_num_batched_tokens) +
                          SchedulerConfig{}.prompt_logprob_rows_max,
-      .constraints = std::move(constraints),
+      .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
-      .kv_scales = std::move(scales)};
+      .kv_scales = std::move(scales),
+      .samples = part.samples,
+      .share = part.share};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
+}
+
+ParallelLayout LayoutOf(const EngineConfig& config) {
+  return {.tensor = config.tensor_parallel_size,
+          .pipeline = config.pipeline_parallel_size,
+          .decode_context = config.decode_context_parallel_size,
+          .whole_experts = config.enable_expert_parallel,
+          .experts_in_turn = config.expert_placement == "round_robin"};
+}
+
+// Of all ranks together.
+Result<int64_t> CountWeights(const K2Config& model,
+                             WeightSource& source,
+                             const OpsTable& ops,
+                             const WeightOptions& options,
+                             const ParallelLayout& layout) {
+  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, source, ops, options));
+  if (layout.ranks() == 1) return WeightBytes(plan, ops);
+  int64_t bytes = 0;
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    BT_ASSIGN_OR_RETURN(const WeightPlan slice,
+                        SliceWeights(model, plan, {layout, PlaceOf(layout, rank)}));
+    bytes += WeightBytes(slice, ops);
+  }
+  return bytes;
+}
+
+// Of the stage that has most.
+int64_t LayersOfStage(const ParallelLayout& layout, const K2Config& model) {
+  int64_t most = 0;
+  for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+    most = std::max(most, StageLayers(layout, model.layers, stage).size());
+  }
+  return most;
+}
+
+// One rank a thread; each opens the weights itself.
+Result<std::unique_ptr<RankTeam>> StartTeam(const ParallelLayout& layout,
+                                            const Recipe& recipe,
+                                            const WeightChoice& choice,
+                                            const std::shared_ptr<const ConstraintTable>& table,
+                                            Seconds* loaded) {
+  BT_LOG(Info, "{} ranks in this process: tensor {}, pipeline {}, decode context {}",
+         layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
+  const StepPlanLimits limits{.max_num_seqs = recipe.config.max_num_seqs,
+                              .num_blocks = static_cast<int32_t>(recipe.budget.num_blocks),
+                              .vocab = recipe.model.vocab};
+  return RankTeam::Start(layout, limits,
+                         [&](ModelRanks& ranks, bool samples,
+                             const ShareResult& share) -> Result<std::unique_ptr<Worker>> {
+                           WeightChoice quiet = choice;
+                           quiet.quiet = true;
+                           BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                                               OpenWeights(recipe.config.model_dir, quiet));
+                           Recipe of_rank = recipe;
+                           if (!samples) of_rank.load.progress = nullptr;
+                           return MakeWorker(of_rank, *source,
+                                             {.ranks = &ranks, .samples = samples, .share = share},
+                                             table, samples ? loaded : nullptr);
+                         });
 }
 
 void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
@@ -126,9 +229,21 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   BT_ASSIGN_OR_RETURN(const OpsTable* const opened, OpenBackend(backend));
   const OpsTable& ops = *opened;
+  const ParallelLayout layout = LayoutOf(config);
+  if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {
+    return InvalidArgument(fmt::format(
+        "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
+  }
+  if (layout.ranks() > 1 && backend.gpu) {
+    return InvalidArgument(
+        fmt::format("--tensor-parallel-size {} and --pipeline-parallel-size {}: several ranks run "
+                    "on a CPU alone in this version: give --device cpu, or sizes of 1",
+                    layout.tensor, layout.pipeline));
+  }
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
   K2LoadOptions load;
   load.weights.quantise_fp8_inputs = backend.gpu.has_value();
@@ -137,19 +252,21 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
                       OpenWeights(config.model_dir, choice));
   int64_t weight_bytes = config.weight_bytes;
   if (weight_bytes == 0) {
-    BT_ASSIGN_OR_RETURN(const WeightPlan plan,
-                        PlanWeights(model_config, *source, ops, load.weights));
-    weight_bytes = WeightBytes(plan, ops);
+    BT_ASSIGN_OR_RETURN(weight_bytes,
+                        CountWeights(model_config, *source, ops, load.weights, layout));
   }
   const auto available = static_cast<int64_t>(ops.memory->Available());
   BT_ASSIGN_OR_RETURN(
       const KvBudget budget,
-      PlanKvCache({.bytes_asked = config.kv_cache_bytes,
-                   .bytes_available = std::max<int64_t>(available - weight_bytes, 0),
-                   .bytes_per_token = KvBytesPerToken(model_config, kv.form, model_config.layers),
-                   .model_len = model_config.positions_max,
-                   .max_model_len = config.max_model_len,
-                   .allow_longer = config.allow_long_max_model_len}));
+      PlanKvCache(
+          {.bytes_asked = config.kv_cache_bytes,
+           .bytes_available = std::max<int64_t>(available - weight_bytes, 0) / layout.ranks(),
+           .bytes_per_token =
+               KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config)),
+           .ways = layout.decode_context,
+           .model_len = model_config.positions_max,
+           .max_model_len = config.max_model_len,
+           .allow_longer = config.allow_long_max_model_len}));
 
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;
@@ -157,24 +274,39 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
     factory = constraints(TokenizerDir(config), static_cast<int32_t>(model_config.vocab));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
-  auto pool = std::make_unique<ThreadPool>(config.threads);
+  const int threads_all = config.threads > 0 ? config.threads : ThreadPool(0).threads();
+  const int threads = std::max(1, threads_all / layout.ranks());
   if (backend.gpu) {
     BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
   } else {
     BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
-           pool->threads());
+           threads);
   }
   load.positions_max = budget.max_model_len;
   load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&
                         choice.format != LoadFormat::kDummy;
   load.progress = progress;
-  BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(model_config, *source, ops, pool.get(), load));
-  if (!config.enforce_eager) model->UseGraphs();
-  const Seconds loaded = clock.Now();
-  BT_LOG(Info, "Loading weights took {:.2f} seconds", loaded - start);
-  BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
-         static_cast<double>(model->weight_bytes()) / kGiB, loaded - start);
+  Recipe recipe{.config = config,
+                .model = model_config,
+                .ops = ops,
+                .budget = budget,
+                .kv = kv,
+                .load = load,
+                .threads = threads};
+  Seconds loaded = start;
+  double trial_seconds = 0;
+  std::unique_ptr<Executor> executor;
+  if (layout.ranks() == 1) {
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
+                        MakeWorker(recipe, *source, {}, table, &loaded));
+    trial_seconds = worker->trial_seconds();
+    executor = std::move(worker);
+  } else {
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> team,
+                        StartTeam(layout, recipe, choice, table, &loaded));
+    trial_seconds = team->trial_seconds();
+    executor = std::move(team);
+  }
   LogCache(config, budget, kv.form, backend.gpu.has_value());
 
   EngineInfo info{.model_type = model_config.model_type,
@@ -187,14 +319,12 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
                   .load_seconds = loaded - start,
                   .longest_step_seconds = 0,
                   .constraints = factory != nullptr};
-  BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
-                      MakeWorker(config, budget, kv, std::move(pool), std::move(model), table));
   // The trial ran one layer of each kind.
-  info.longest_step_seconds = worker->trial_seconds() * model_config.layers;
+  info.longest_step_seconds = trial_seconds * model_config.layers;
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - loaded);
   std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
-      config, info, std::move(worker), std::move(sink), std::move(factory), std::move(table));
+      config, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
   return engine;
 }
 
