@@ -2,8 +2,9 @@
 // be seven eighths empty, and widening the cache to bf16 in shared memory takes longer than reading
 // it: here keys and values are the rows of 16 x 8 products, made half floats in registers.
 //
-// One thread block a multiprocessor; a producer warp copies blocks of 64 keys as they lie into five
-// stages, two teams of 8 warps take the blocks in turn:
+// One thread block a multiprocessor; a producer warp copies blocks of 64 keys as they lie into four
+// stages, two teams of 8 warps take the blocks in turn, each with two stages of its own (a team
+// that waited for a stage whose last use is the other's could take the phase before for its own):
 //
 //   S^T = K Q^T       warp w: keys 16 (w % 4) .. + 16, columns of half w / 4
 //   P                 warp w: row w, from the sum of both halves
@@ -27,7 +28,7 @@ constexpr int kTeams = 2;
 constexpr int kTeamWarps = 8;
 constexpr int kTeamThreads = kTeamWarps * 32;
 constexpr int kThreads = kTeams * kTeamThreads + 32;
-constexpr int kStages = 5;
+constexpr int kStages = 4;  // a multiple of the teams
 
 constexpr int kPairBytes = kTokens * 128;  // 128 columns of a block
 constexpr int kRawRopeAt = 4 * kPairBytes;
@@ -58,6 +59,7 @@ struct Shared {
   float merged[kMlaLatent][kRows];  // of the second team
 };
 
+static_assert(kStages % kTeams == 0);
 constexpr int kSharedBytes = 1024 + kStages * kRawBytes + static_cast<int>(sizeof(Shared));
 
 __device__ __forceinline__ void SyncTeam(int team) {
@@ -154,7 +156,9 @@ class Worker {
     for (MlaPiece piece; walker.Next(piece);) {
       Begin(piece);
       const int count = piece.end_block - piece.begin_block;
-      for (int i = group_; i < count; i += kTeams) Compute(piece, i, block + i);
+      for (int i = (block + group_) % kTeams; i < count; i += kTeams) {
+        Compute(piece, i, block + i);
+      }
       block += count;
       End(piece);
     }

@@ -37,7 +37,9 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(const MlaPlanArgs args) {
       atomicMin(&chosen, capacity);
     }
     __syncthreads();
-    if (chosen != INT_MAX) break;
+    const bool fits = chosen != INT_MAX;
+    __syncthreads();  // nobody tries on before all have looked
+    if (fits) break;
     least += kMlaTries * step;
   }
   if (threadIdx.x == 0) FillParts(args, tiles, blocks, chosen, true);
