@@ -1,11 +1,11 @@
 // Loading a sharded checkpoint, packing included, beside a plain sequential read of the same files
 // past the page cache: both cold, in turns, because disks of virtual machines change their mind.
 //
-//   load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot]
+//   load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot] [--ranks=N]
 //
 // The checkpoint has the shapes of Kimi K2 in one dense layer and one of as many experts as fill
 // the size. It is written below DIR (of a real disk) and removed at the end. --hot adds a load
-// from the page cache.
+// from the page cache, --ranks loads the shares of N tensor ranks and counts what each reads.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,6 +22,8 @@
 #include "ceilings.h"
 #include "disk/read_queue.h"
 #include "model/k2_model.h"
+#include "model/layer_weights.h"
+#include "model/weight_slice.h"
 #include "plan/model_description.h"
 #include "weights/checkpoint_source.h"
 #include "weights/checkpoint_writer.h"
@@ -39,6 +41,7 @@ struct Options {
   bool int4 = true;
   int rounds = 3;
   bool hot = false;
+  int ranks = 0;  // also loads what each of so many tensor ranks holds
 };
 
 // The folder of the checkpoint, gone with this.
@@ -260,6 +263,36 @@ Result<double> Load(const std::string& dir, const K2Config& config, int64_t& mod
   return Now() - start;
 }
 
+// What each of `ranks` tensor ranks reads, as the files count it, beside the bytes that it keeps.
+// Columns narrower than a sector cannot be read alone: with experts cut in slices their down
+// matrices are read by every rank, with whole experts only the output projection is.
+Status LoadSlices(const std::string& dir, const K2Config& config, int ranks, bool whole_experts) {
+  ThreadPool pool(0);
+  const OpsTable& ops = CpuOps(DType::kBf16);
+  int64_t all = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const double start = Now();
+    BT_ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(dir));
+    BT_ASSIGN_OR_RETURN(WeightPlan whole, PlanWeights(config, *source, ops, {}));
+    RankShare share;
+    share.layout.tensor = ranks;
+    share.layout.whole_experts = whole_experts;
+    share.place.tensor = rank;
+    BT_ASSIGN_OR_RETURN(const WeightPlan plan, SliceWeights(config, std::move(whole), share));
+    const int64_t before = source->files()->bytes_read();
+    BT_ASSIGN_OR_RETURN(const ModelWeights weights,
+                        LoadWeights(plan, *source, ops, pool.threads(), {}));
+    const int64_t read = source->files()->bytes_read() - before;
+    all += read;
+    fmt::print("rank {} of {}: read {:.3f} GB, keeps {:.3f} GB, {:.2f} s\n", rank, ranks,
+               static_cast<double>(read) / 1e9, static_cast<double>(weights.bytes) / 1e9,
+               Now() - start);
+  }
+  fmt::print("all ranks, {}: read {:.2f} GB\n",
+             whole_experts ? "whole experts" : "slices of experts", static_cast<double>(all) / 1e9);
+  return {};
+}
+
 rusage Usage() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -319,6 +352,10 @@ Status Run(const Options& options) {
   };
   fmt::print("median: direct read {:.2f} GB/s, load {:.2f} GB/s: {:.0f} %\n", gb / median(reads),
              gb / median(loads), 100 * median(reads) / median(loads));
+  for (const bool whole_experts : {false, true}) {
+    if (options.ranks == 0) break;
+    BT_RETURN_IF_ERROR(LoadSlices(dir, config, options.ranks, whole_experts));
+  }
   if (options.hot) {
     for (const std::string& path : shards) {
       std::vector<char> buffer(kReadBytes);
@@ -350,9 +387,12 @@ int main(int argc, char** argv) {
       options.rounds = std::max(1, std::atoi(argv[i] + 9));
     } else if (arg == "--hot") {
       options.hot = true;
+    } else if (arg.starts_with("--ranks=")) {
+      options.ranks = std::atoi(argv[i] + 8);
     } else {
       fmt::print(stderr,
-                 "load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot]\n");
+                 "load_bench [--dir=DIR] [--gb=N] [--form=int4|bf16] [--rounds=N] [--hot] "
+                 "[--ranks=N]\n");
       return 2;
     }
   }
