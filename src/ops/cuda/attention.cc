@@ -128,7 +128,7 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
       Linear(ctx, TensorView(expanded, DType::kBf16, {pass.rows, heads * kExpandedWidth}),
              x.columns(0, kMlaLatent), args.kv_b);
     }
-    prefill.rows = rows_max;
+    prefill.rows = std::max<int64_t>(pass.rows, kPrefillKeys);
     prefill.block_positions = plan.block_positions + pass.first_block;
     prefill.tiles = plan.tiles + pass.first_tile;
     prefill.tile_count = pass.tiles;

@@ -66,6 +66,7 @@ struct PrefillArgs {
   const PrefillMerge* merges = nullptr;
   int64_t merge_count = 0;
   int32_t heads = 0;
+  int32_t head_group = 0;  // heads that are computed side by side; LaunchPrefill sets it
   float scale = 0;
 };
 

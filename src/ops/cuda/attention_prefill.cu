@@ -13,6 +13,7 @@
 #include <cuda.h>
 #include <math_constants.h>
 
+#include <algorithm>
 #include <climits>
 
 #include "ops/cuda/attention_kernels.h"
@@ -41,6 +42,8 @@ constexpr int kValueBytes = 2 * kColumnBytes;
 constexpr int kStageBytes = kKeyBytes + kValueBytes;
 constexpr int kStages = 2;
 constexpr int kWidth = kAttentionNope + kAttentionRope;
+
+constexpr int64_t kGroupBytes = int64_t{40} << 20;  // of keys and values: what the L2 holds
 
 constexpr float kSlack = 16;
 constexpr float kLn2 = 0.69314718056f;
@@ -411,9 +414,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
-  // A head's tiles run side by side, so that its keys stay in the L2.
-  const int head = static_cast<int>(blockIdx.x / args.tile_count);
-  const PrefillTile tile = args.tiles[blockIdx.x % args.tile_count];
+  // The heads of a group side by side, so that their keys stay in the L2; the longest tiles of all
+  // of them first, so that the short ones fill the gaps at the end.
+  const int group_blocks = args.head_group * static_cast<int>(args.tile_count);
+  const int first_head = static_cast<int>(blockIdx.x) / group_blocks * args.head_group;
+  const int in_group = static_cast<int>(blockIdx.x) % group_blocks;
+  const int group_heads = min(args.head_group, args.heads - first_head);
+  const int head = first_head + in_group % group_heads;
+  const PrefillTile tile = args.tiles[in_group / group_heads];
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < kGroups) {
     RaiseRegisters<kComputeRegisters>();
@@ -431,6 +439,9 @@ void LaunchPrefill(const PrefillArgs& from, cudaStream_t stream) {
   constexpr double kLog2OfE = 1.4426950408889634;
   PrefillArgs args = from;
   args.scale = static_cast<float>(double{from.scale} * kLog2OfE);
+  const int64_t head_bytes = args.rows * (kAttentionNope + kAttentionValue) * 2;
+  args.head_group =
+      static_cast<int32_t>(std::clamp<int64_t>(kGroupBytes / head_bytes, 1, args.heads));
   Maps maps = {};
   const auto rows = static_cast<uint64_t>(args.rows);
   const auto heads = static_cast<uint64_t>(args.heads);
