@@ -1,7 +1,9 @@
 // ExpertBank in every weight form against the reference (f64, nothing rounded between). The middle
 // activation and each expert's share are rounded to bf16 (2^-9 each), the weights of kInt4Group
 // too; where the middle is quantised, numbers at the edge of two codes may take the other one.
-// Together 3e-2 of a row's root mean square.
+// Together 3e-2 of a row's root mean square, 6e-3 on average. Many rows with e4m3 inputs are added
+// up by the hardware to about 1e-3, so that a hundredth of the middle's codes are neighbours of the
+// reference's, a 16th of the number off: 0.15 and 1.5e-2.
 
 #include <algorithm>
 #include <numeric>
@@ -14,7 +16,13 @@ namespace {
 
 using namespace product_test;
 
-constexpr float kTolerance = 3e-2f;
+struct Tolerance {
+  float largest, typical;
+};
+Tolerance ToleranceOf(const FormCase& form, int64_t rows) {
+  if (form.quantise_input && rows > 32) return {0.15f, 1.5e-2f};
+  return {3e-2f, 6e-3f};
+}
 
 struct Shape {
   int64_t hidden, intermediate, slots;
@@ -118,8 +126,9 @@ void Compare(Context& context,
              bool hot) {
   for (const int64_t t : rows) {
     const Step step(bank, t, hot);
+    const Tolerance tolerance = ToleranceOf(form, t);
     ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : ""), Product(context, bank, step),
-               Expected(bank, step), bank.shape.hidden, kTolerance, 0);
+               Expected(bank, step), bank.shape.hidden, tolerance.largest, 0, tolerance.typical);
   }
 }
 

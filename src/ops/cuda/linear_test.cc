@@ -76,7 +76,7 @@ void Compare(Context& context,
                            std::to_string(w.device.k) + " T " + std::to_string(rows) +
                            (out_type == DType::kF32 ? " f32" : " bf16");
   ExpectNear(what, got.values, Expected(x, w), w.device.n, ToleranceOf(form, rows),
-             out_type == DType::kF32 ? 0.0f : 0x1p-8f);
+             out_type == DType::kF32 ? 0.0f : 0x1p-8f, ToleranceOf(form, rows) / 5);
   if (!got.gap_kept) Fail(what + ": wrote between rows");
 }
 

@@ -29,7 +29,10 @@ constexpr int kThreads = 32 * kConsumerWarps + kProducers;
 constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
 constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
 constexpr int kWeightBytes = kStrips * kTileBytes;
-constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
+// Results of down on their way out: two buffers a warpgroup of 16 rows by twice 64 columns.
+constexpr int kOutPitch = 2 * 128 + 16;
+constexpr int kOutBytes = 16 * kOutPitch;
+constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 2 * 2 * kOutBytes + 1024;
 
 struct WideParams {
   const char* weights;
@@ -48,7 +51,7 @@ struct WideParams {
 };
 
 struct Ring {
-  uint32_t input, weights, full, empty;
+  uint32_t input, weights, full, empty, out;
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Next() {
@@ -137,34 +140,84 @@ struct Targets {
   float weight[kWideTileRows];
 };
 
-// A warp's strip of a piece.
-template <bool kGateUp, int kN>
-__device__ __forceinline__ void StorePiece(const WideParams& p,
-                                           const MoeTile& tile,
-                                           int strip,
-                                           const Targets& targets,
-                                           const float (&acc)[kN / 2]) {
+// A warp's strip of a piece of gate/up.
+template <int kN>
+__device__ __forceinline__ void StoreMiddle(const WideParams& p,
+                                            const MoeTile& tile,
+                                            int strip,
+                                            const Targets& targets,
+                                            const float (&acc)[kN / 2]) {
   const int lane = threadIdx.x % 32;
   const int g = lane / 4;
 #pragma unroll
   for (int i = 0; i < kN / 4; ++i) {
     const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+    if (row >= tile.count) continue;
     const float low = acc[i / 2 * 4 + i % 2], high = acc[i / 2 * 4 + 2 + i % 2];
-    const bool inside = row < tile.count;
-    const int entry = inside ? targets.entry[row] : 0;
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(entry) * p.out_stride;
-    if (kGateUp) {
-      // Column strip * 8 + g in matrix order.
-      if (!inside) continue;
-      out[strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2] =
-          __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
-    } else {
-      const float weight = inside ? targets.weight[row] : 0;
-      const uint32_t pair = Neighbours(low * weight, high * weight, lane);
-      if (!inside) continue;
-      *reinterpret_cast<uint32_t*>(out + NeighboursRow(strip, p.strips * 16, lane)) = pair;
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(targets.entry[row]) * p.out_stride;
+    // Column strip * 8 + g in matrix order.
+    out[strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2] =
+        __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
+  }
+}
+
+// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+      : "memory");
+}
+
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// A warpgroup's eight strips of a piece of down: 64 columns of either half of a share, 16 rows at a
+// time through shared memory, so that lines are written whole.
+template <int kN>
+__device__ __forceinline__ void StoreShares(const WideParams& p,
+                                            const MoeTile& tile,
+                                            int first_strip,
+                                            const Targets& targets,
+                                            uint32_t staging,
+                                            const float (&acc)[2][kN / 2]) {
+  const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
+  const int warp = thread / 32, lane = threadIdx.x % 32;
+  const uint32_t own = staging + group * 2 * kOutBytes;
+  const uint32_t to = own + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 128 + warp * 16;
+  const int strip = first_strip + group * 8 + thread % 8;  // that this thread writes out
+  const int column = strip * 8 + (thread / 8 % 2 == 0 ? 0 : p.strips * 8);
+  const uint32_t from = own + thread / 8 % 2 * 128 + thread % 8 * 16;
+#pragma unroll
+  for (int j = 0; j < kN / 8; j += 2) {
+    const uint32_t buffer = j / 2 % 2 * kOutBytes;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) {
+        const int row = (j + m / 2) * 8 + lane % 4 * 2, at = (j + m / 2) * 4 + m % 2 * 2;
+        pairs[m] = PackPair(acc[block][at] * targets.weight[row],
+                            acc[block][at + 1] * targets.weight[row + 1]);
+      }
+      StoreTransposed(to + buffer + block * 64, pairs);
+    }
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int in_chunk = half * 8 + thread / 16, row = j * 8 + in_chunk;
+      const uint4 v = LoadShared4(from + buffer + in_chunk * kOutPitch);
+      if (row >= tile.count || strip >= p.strips) continue;
+      __nv_bfloat16* out = p.out + static_cast<int64_t>(targets.entry[row]) * p.out_stride;
+      *reinterpret_cast<uint4*>(out + column) = v;
     }
   }
+  // The next piece's first chunk goes into the first buffer, last read two chunks ago or, where
+  // there is only one, just now.
+  asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
 }
 
 // One piece: kN columns.
@@ -216,10 +269,14 @@ __device__ __forceinline__ void MultiplyPiece(
     if (lane == 0) BarrierArrive(ring.Empty());
     ring.Next();
   }
+  if constexpr (kGateUp) {
 #pragma unroll
-  for (int block = 0; block < 2; ++block) {
-    const int strip = first_strip + strip_in_piece + 4 * block;
-    if (strip < p.strips) StorePiece<kGateUp, kN>(p, tile, strip, targets, acc[block]);
+    for (int block = 0; block < 2; ++block) {
+      const int strip = first_strip + strip_in_piece + 4 * block;
+      if (strip < p.strips) StoreMiddle<kN>(p, tile, strip, targets, acc[block]);
+    }
+  } else {
+    StoreShares<kN>(p, tile, first_strip, targets, ring.out, acc);
   }
 }
 
@@ -239,6 +296,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ring.weights = ring.input + kStages * kInputBytes;
   ring.full = ring.weights + kStages * kWeightBytes;
   ring.empty = ring.full + 8 * kStages;
+  ring.out = ring.empty + 8 * kStages;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       BarrierInit(ring.full + 8 * s, 1 + kProducers);

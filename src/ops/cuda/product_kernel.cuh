@@ -37,6 +37,20 @@ __device__ __forceinline__ void MultiplyAdd8(
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// 16 bytes to shared memory, zeros unless `inside`.
+__device__ __forceinline__ void CopyOrZero(uint32_t to_shared, const char* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int kPending>
+__device__ __forceinline__ void WaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 // Rows g and g + 8 of a strip, row-major; the last row again beyond the last.
 struct RowPair {
   const char *low, *high;
@@ -52,12 +66,13 @@ struct Bf16Form {
   using Sum = float;
   static constexpr int kColumns = 64;  // of a step
   template <int kN>
+  static constexpr int kRing = kN <= 2 ? 6 : 0;  // steps in flight through shared memory
+  static constexpr int kRingBytes = 2048;        // of a warp and step
+  template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;  // steps in flight
   template <int kN>
   static constexpr int kAhead =
-      kN == 1   ? 4
-      : kN == 2 ? 2
-                : 0;                 // steps of activations in flight; 0: loaded where used
+      kN <= 2 ? 4 : 0;               // steps of activations in flight; 0: loaded where used
   static constexpr int kPieces = 2;  // of 16 bytes, of a row of x and step
   static constexpr bool kScaledInput = false;  // one scale a row and step
   static constexpr bool kHalvesApart = false;  // the two rows of a lane are half a matrix apart
@@ -79,6 +94,25 @@ struct Bf16Form {
       w.low[j] = w.high[j] = make_uint4(0, 0, 0, 0);
       if (inside) w.low[j] = LoadWeights(rows.low + column * 2);
       if (inside) w.high[j] = LoadWeights(rows.high + column * 2);
+    }
+  }
+
+  // The same through the lane's own 16 bytes of each 512 at `slot`: no other lane reads them.
+  static __device__ __forceinline__ void Start(
+      uint32_t slot, const Params& p, const Rows& rows, int step, int lane) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int column = step * 64 + j * 32;
+      const bool inside = column + lane % 4 * 8 < p.k;
+      CopyOrZero(slot + j * 512, inside ? rows.low + column * 2 : rows.low, inside);
+      CopyOrZero(slot + 1024 + j * 512, inside ? rows.high + column * 2 : rows.high, inside);
+    }
+  }
+  static __device__ __forceinline__ void Take(Weights& w, uint32_t slot) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      w.low[j] = LoadShared4(slot + j * 512);
+      w.high[j] = LoadShared4(slot + 1024 + j * 512);
     }
   }
 
@@ -127,6 +161,8 @@ __device__ __forceinline__ uint2 WidenE4m3(uint32_t word) {
 struct Fp8Form {
   using Sum = float;
   static constexpr int kColumns = 128;
+  template <int kN>
+  static constexpr int kRing = 0;
   template <int kN>
   static constexpr int kDepth = 2;
   template <int kN>
@@ -208,6 +244,8 @@ struct Int4GroupForm {
   using Sum = float;
   static constexpr int kColumns = 128;
   template <int kN>
+  static constexpr int kRing = 0;
+  template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;
   template <int kN>
   static constexpr int kAhead =
@@ -287,6 +325,8 @@ struct Int8Form {
   using Sum = int;
   static constexpr int kColumns = 128;
   template <int kN>
+  static constexpr int kRing = 0;
+  template <int kN>
   static constexpr int kDepth = kN <= 2 ? 3 : 2;
   template <int kN>
   static constexpr int kAhead =
@@ -343,6 +383,8 @@ struct Int8Form {
 struct Int4Form {
   using Sum = int;
   static constexpr int kColumns = 128;
+  template <int kN>
+  static constexpr int kRing = 0;
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;
   template <int kN>
@@ -543,7 +585,8 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
   const char* weights = p.weights;
   int begin = static_cast<int>(blockIdx.y) * 8 * kN;
   int count = min(8 * kN, p.rows - begin);
-  typename F::Weights w[kDepth];
+  constexpr int kRing = F::template kRing<kN>;
+  [[maybe_unused]] typename F::Weights w[kRing > 0 ? 1 : kDepth];
   if (p.tiles != nullptr) {
     WaitForEarlierKernels();
     if (static_cast<int>(blockIdx.y) >= __ldcg(p.num_tiles)) return;
@@ -553,9 +596,20 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
     count = tile.z;
   }
   const typename F::Rows rows(p, weights, strip, lane);
+  [[maybe_unused]] uint32_t ring = 0;  // of the lane
+  if constexpr (kRing > 0) {
+    extern __shared__ __align__(128) char memory[];
+    ring = SharedAddress(memory) + warp * kRing * F::kRingBytes + lane * 16;
 #pragma unroll
-  for (int d = 0; d < kDepth; ++d) {
-    if (step + d < last) F::Load(w[d], p, rows, step + d, lane);
+    for (int d = 0; d < kRing; ++d) {
+      if (step + d < last) F::Start(ring + d * F::kRingBytes, p, rows, step + d, lane);
+      CommitCopies();
+    }
+  } else {
+#pragma unroll
+    for (int d = 0; d < kDepth; ++d) {
+      if (step + d < last) F::Load(w[d], p, rows, step + d, lane);
+    }
   }
   // The first weights are on their way before the activations are there.
   if (p.tiles == nullptr) WaitForEarlierKernels();
@@ -574,13 +628,30 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
     for (int d = 0; d < kAhead; ++d) {
       if (step + d < last) input(step + d).LoadInto(loaded[d]);
     }
-    for (; step < last; step += kDepth) {
+    if constexpr (kRing > 0) {
+      for (int place = 0; step < last; step += kAhead) {
 #pragma unroll
-      for (int d = 0; d < kDepth; ++d) {
-        if (step + d >= last) break;
-        F::template Multiply<kN>(acc, w[d], loaded[d % kAhead]);
-        if (step + d + kAhead < last) input(step + d + kAhead).LoadInto(loaded[d % kAhead]);
-        if (step + d + kDepth < last) F::Load(w[d], p, rows, step + d + kDepth, lane);
+        for (int d = 0; d < kAhead; ++d) {
+          if (step + d >= last) break;
+          WaitCopies<kRing - 1>();
+          const uint32_t slot = ring + place * F::kRingBytes;
+          F::Take(w[0], slot);
+          F::template Multiply<kN>(acc, w[0], loaded[d]);
+          if (step + d + kAhead < last) input(step + d + kAhead).LoadInto(loaded[d]);
+          if (step + d + kRing < last) F::Start(slot, p, rows, step + d + kRing, lane);
+          CommitCopies();
+          if (++place == kRing) place = 0;
+        }
+      }
+    } else {
+      for (; step < last; step += kDepth) {
+#pragma unroll
+        for (int d = 0; d < kDepth; ++d) {
+          if (step + d >= last) break;
+          F::template Multiply<kN>(acc, w[d], loaded[d % kAhead]);
+          if (step + d + kAhead < last) input(step + d + kAhead).LoadInto(loaded[d % kAhead]);
+          if (step + d + kDepth < last) F::Load(w[d], p, rows, step + d + kDepth, lane);
+        }
       }
     }
   } else {
@@ -631,8 +702,17 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
 
 template <class F, int kN>
 void LaunchTiles(const Params& p, const Shape& shape, cudaStream_t stream) {
-  const Status launched = LaunchOverlapped("product", Kernel<F, kN>, shape.grid, dim3(kThreads), 0,
-                                           stream, static_cast<unsigned>(p.cluster), p);
+  constexpr int kRing = F::template kRing<kN>;
+  int shared_bytes = 0;
+  if constexpr (kRing > 0) {
+    shared_bytes = kRing * kWarps * F::kRingBytes;
+    CheckCuda(cudaFuncSetAttribute(Kernel<F, kN>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   shared_bytes),
+              "shared memory of a product");
+  }
+  const Status launched =
+      LaunchOverlapped("product", Kernel<F, kN>, shape.grid, dim3(kThreads), shared_bytes, stream,
+                       static_cast<unsigned>(p.cluster), p);
   CheckLaunch("product");
   BT_CHECK(launched.ok());
 }

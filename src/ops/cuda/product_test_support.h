@@ -211,7 +211,8 @@ inline void ExpectNear(const std::string& what,
                        const std::vector<float>& want,
                        int64_t columns,
                        float tolerance,
-                       float relative) {
+                       float relative,
+                       float typical_tolerance) {
   double worst = 0, all = 0, errors = 0;
   int64_t bad = 0, first = -1;
   for (const float value : want) all += std::isnan(value) ? 0 : double{value} * value;
@@ -231,7 +232,7 @@ inline void ExpectNear(const std::string& what,
     }
   }
   const double typical = std::sqrt(errors / static_cast<double>(std::max<size_t>(1, want.size())));
-  if (bad == 0 && !(typical <= (tolerance / 5 + relative / 2) * std::sqrt(all))) {
+  if (bad == 0 && !(typical <= (typical_tolerance + relative) * std::sqrt(all))) {
     Fail(what + ": errors of " + std::to_string(typical / std::sqrt(all)) +
          " on average, largest " + std::to_string(worst));
   }
