@@ -79,7 +79,9 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int warp_row = kFewRows ? 0 : warp * 16;
   const int warp_column = kFewRows ? warp * kWarpColumns : 0;
-  float sums[kWarpColumns / 8][4] = {};
+  // Several sums side by side where a warp has one tile of columns alone: products wait for theirs.
+  constexpr int kSums = kWarpColumns == 8 ? 4 : 1;
+  float sums[kSums][kWarpColumns / 8][4] = {};
   // Lane l gives the address of row l % 16, columns 8 (l / 16); of the matrix row l % 8, columns
   // 8 (l / 8 % 2).
   const uint32_t a_at = x_at + (warp_row + lane % 16) * kPitch<kDepth> + lane / 16 * 16;
@@ -92,8 +94,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kWarpColumns / 8; ++j) {
       uint32_t b[2];
       LoadMatrices2(b, b_at + j * 8 * kPitch<kDepth> + step * 32);
-      MultiplyAdd(sums[j], a, b);
+      MultiplyAdd(sums[step % kSums][j], a, b);
     }
+  }
+#pragma unroll
+  for (int i = 1; i < kSums; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums[0][0][e] += sums[i][0][e];
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -106,7 +113,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < kWarpColumns / 8; ++j) {
       const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
       *reinterpret_cast<uint32_t*>(out + to * args.out_row_stride + column) =
-          hopper::PackBf16(sums[j][2 * r], sums[j][2 * r + 1]);
+          hopper::PackBf16(sums[0][j][2 * r], sums[0][j][2 * r + 1]);
     }
   }
 }
