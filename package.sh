@@ -24,6 +24,12 @@ mkdir -p "$stage/bin" "$stage/lib" dist
 cp build/release/apps/baltoro "$stage/bin/"
 strip "$stage/bin/baltoro"
 cp LICENSE README.md "$stage/"
+# The CUDA operations, where they were built (-DBT_CUDA=ON): they load the driver and cuBLASLt of the machine they run on.
+module=build/release/apps/libbaltoro_cuda.so
+if [ -e "$module" ]; then
+  ninja -C build/release baltoro_cuda_module
+  cp "$module" "$stage/bin/"
+fi
 
 # Everything that the program loads but what glibc itself brings. The program's RPATH finds them beside it.
 glibc='^(linux-vdso|ld-linux-x86-64|libc|libm|libpthread|libdl|librt|libresolv|libutil|libnsl|libanl|libmvec)\.so'

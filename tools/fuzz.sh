@@ -18,7 +18,7 @@ run_one() {
   seeds="$PWD/tests/fuzz/corpus/$2"
   log=build/fuzz/$2.log
   status=0
-  (cd build/fuzz/corpus && "../tests/fuzz/$2" -max_total_time="$1" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 "$2" \
+  (cd build/fuzz/corpus && "../tests/fuzz/$2" -max_total_time="$1" -timeout=25 -rss_limit_mb=2048 -print_final_stats=1 "$2" \
     $([ -d "$seeds" ] && echo "$seeds")) >"$log" 2>&1 || status=$?
   executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   features=$(sed -n 's/.*cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
