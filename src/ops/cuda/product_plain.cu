@@ -24,8 +24,8 @@ struct PlainParams {
 
 __global__ void __launch_bounds__(32 * kWarps) PlainKernel(PlainParams p) {
   const int64_t output = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32, row = blockIdx.y;
-  WaitForEarlierKernels();
   AllowNextKernel();
+  WaitForEarlierKernels();
   if (output >= p.n) return;
   float sum = 0;
   for (int64_t i = threadIdx.x % 32; i < p.k; i += 32) {

@@ -51,8 +51,8 @@ struct GatedRow {
 // bf16 as they are. Grid: rows.
 template <class Row>
 __global__ void __launch_bounds__(kThreads) PadKernel(QuantiseParams p) {
-  WaitForEarlierKernels();
   AllowNextKernel();
+  WaitForEarlierKernels();
   const Row row(p, blockIdx.x);
   auto* out = static_cast<__nv_bfloat162*>(p.out) + blockIdx.x * int64_t{64} * p.steps;
   for (int i = threadIdx.x; i < 64 * p.steps; i += kThreads) {
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads) PadKernel(QuantiseParams p) {
 // A warp a block of 128. Grid: rows.
 template <class Row>
 __global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
-  WaitForEarlierKernels();
   AllowNextKernel();
+  WaitForEarlierKernels();
   const Row row(p, blockIdx.x);
   const int lane = threadIdx.x % 32;
   for (int step = threadIdx.x / 32; step < p.steps; step += kThreads / 32) {
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
 template <class Row>
 __global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
   __shared__ float largests[kThreads / 32];
-  WaitForEarlierKernels();
   AllowNextKernel();
+  WaitForEarlierKernels();
   const Row row(p, blockIdx.x);
   float largest = 0;  // infinite where a number is not finite
   for (int i = threadIdx.x; i < p.k; i += kThreads) {
