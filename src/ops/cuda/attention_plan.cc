@@ -254,7 +254,7 @@ class Planner {
   // Where a pass has fewer tiles than the card has multiprocessors, the keys of the long ones are
   // dealt over several thread blocks: as many as find room at once.
   void DealKeys(std::vector<PrefillTile>& tiles, std::vector<PrefillMerge>& merges) {
-    constexpr int32_t kLeastKeyTiles = 2;  // of one part
+    constexpr int32_t kLeastKeyTiles = 4;  // of one part
     const int64_t room = Multiprocessors() / args_.heads;
     if (static_cast<int64_t>(tiles.size()) >= room) return;
     int32_t longest = 0;

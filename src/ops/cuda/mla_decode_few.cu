@@ -62,8 +62,11 @@ struct Shared {
 static_assert(kStages % kTeams == 0);
 constexpr int kSharedBytes = 1024 + kStages * kRawBytes + static_cast<int>(sizeof(Shared));
 
+// The lanes may have gone apart, and the barriers take whole warps.
+
 __device__ __forceinline__ void SyncTeam(int team) {
   static_assert(kTeamThreads == 256);
+  __syncwarp();
   if (team == 0) {
     asm volatile("bar.sync 1, 256;" ::: "memory");
   } else {
@@ -72,6 +75,7 @@ __device__ __forceinline__ void SyncTeam(int team) {
 }
 
 __device__ __forceinline__ void SyncTeams() {
+  __syncwarp();
   asm volatile("bar.sync 3, 512;" ::: "memory");
 }
 

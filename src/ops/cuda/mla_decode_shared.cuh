@@ -73,6 +73,7 @@ __device__ __forceinline__ void SyncGroup(int group) {
 }
 
 __device__ __forceinline__ void SyncBoth() {
+  __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
   asm volatile("bar.sync 3, 256;" ::: "memory");
   static_assert(kComputeThreads == 256);
 }
