@@ -63,13 +63,17 @@ struct Bf16Form {
   using Sum = float;
   static constexpr int kColumns = 64;  // of a step
   template <int kN>
-  static constexpr int kRing = kN <= 2 ? 6 : 0;  // steps in flight through shared memory
-  static constexpr int kRingBytes = 2048;        // of a warp and step
+  static constexpr int kRing = kN == 1   ? 6
+                               : kN == 2 ? 4
+                                         : 0;  // steps in flight through shared memory
+  static constexpr int kRingBytes = 2048;      // of a warp and step
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;  // steps in flight
   template <int kN>
   static constexpr int kAhead =
-      kN <= 2 ? 4 : 0;               // steps of activations in flight; 0: loaded where used
+      kN == 1   ? 4
+      : kN == 2 ? 2
+                : 0;                 // steps of activations in flight; 0: loaded where used
   static constexpr int kPieces = 2;  // of 16 bytes, of a row of x and step
   static constexpr bool kScaledInput = false;  // one scale a row and step
   static constexpr bool kHalvesApart = false;  // the two rows of a lane are half a matrix apart
