@@ -65,6 +65,8 @@ class Device {
     T* const to = arena.AllocateArray<T>(values.size() + 8);
     BT_CHECK(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice) ==
              cudaSuccess);
+    // From pageable memory the call may return before the last bytes have arrived.
+    BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
     return to;
   }
 
@@ -149,6 +151,7 @@ class Rig {
   void CopyCache() {
     BT_CHECK(cudaMemcpy(device_cache_, cache_memory_.data(), cache_memory_.size(),
                         cudaMemcpyHostToDevice) == cudaSuccess);
+    BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
   }
 
   const void* Plan() {

@@ -76,6 +76,8 @@ DeviceBuffer Upload(const std::vector<T>& values) {
   if (values.empty()) return std::move(buffer).value();
   BT_CHECK(cudaMemcpy(buffer.value().data(), values.data(), values.size() * sizeof(T),
                       cudaMemcpyHostToDevice) == cudaSuccess);
+  // From pageable memory the call may return before the last bytes have arrived.
+  BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
   return std::move(buffer).value();
 }
 
@@ -284,6 +286,7 @@ class Rig {
   static DeviceBuffer CopyOver(DeviceBuffer buffer, const std::vector<int32_t>& values) {
     BT_CHECK(cudaMemcpy(buffer.data(), values.data(), buffer.bytes(), cudaMemcpyHostToDevice) ==
              cudaSuccess);
+    BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
     return buffer;
   }
   const float* Key(size_t sequence, int key) const {

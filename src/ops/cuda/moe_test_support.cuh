@@ -35,6 +35,8 @@ class Memory {
   }
   explicit Memory(const std::vector<T>& host) : Memory(host.size()) {
     Must(cudaMemcpy(data_, host.data(), bytes(), cudaMemcpyHostToDevice), "upload");
+    // From pageable memory the call may return before the last bytes have arrived.
+    Must(cudaDeviceSynchronize(), "upload");
   }
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;

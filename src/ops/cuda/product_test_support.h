@@ -36,6 +36,8 @@ Buffer OnDevice(const std::vector<T>& values) {
   BT_CHECK(buffer.ok());
   BT_CHECK(cudaMemcpy(buffer.value().data(), values.data(), values.size() * sizeof(T),
                       cudaMemcpyHostToDevice) == cudaSuccess);
+  // From pageable memory the call may return before the last bytes have arrived.
+  BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
   return std::move(buffer).value();
 }
 
