@@ -69,12 +69,6 @@ constexpr FlagSpec kStepFlags[] = {
     {.name = "svg", .kind = kString, .help = "File for a plot of the fraction of the floor."},
 };
 
-template <typename T>
-void Get(const ParsedFlags& flags, std::string_view name, T& target) {
-  const auto found = flags.uses.find(name);
-  if (found != flags.uses.end()) target = found->second.value.template get<T>();
-}
-
 }  // namespace
 
 FlagTable BenchStepFlags() {

@@ -39,12 +39,6 @@ constexpr FlagSpec kInspectFlags[] = {
     {.name = "json", .kind = kSwitch, .help = "Prints one JSON object instead of tables."},
 };
 
-template <typename T>
-void Get(const ParsedFlags& flags, std::string_view name, T& target) {
-  const auto found = flags.uses.find(name);
-  if (found != flags.uses.end()) target = found->second.value.template get<T>();
-}
-
 }  // namespace
 
 FlagTable QuantizeFlags() {

@@ -54,12 +54,6 @@ constexpr FlagSpec kEvalFlags[] = {
     {.name = "output", .kind = kString, .help = "File for the result as JSON."},
 };
 
-template <typename T>
-void Get(const ParsedFlags& flags, std::string_view name, T& target) {
-  const auto found = flags.uses.find(name);
-  if (found != flags.uses.end()) target = found->second.value.template get<T>();
-}
-
 void GetKey(const ParsedFlags& flags, const Environment& environment, std::string& target) {
   const auto variable = environment.find("VLLM_API_KEY");
   if (variable != environment.end()) target = variable->second;

@@ -28,6 +28,13 @@ struct ParsedFlags {
   std::vector<std::string> notices;
 };
 
+// Sets `target` where the flag was given.
+template <typename T>
+void Get(const ParsedFlags& flags, std::string_view name, T& target) {
+  const auto found = flags.uses.find(name);
+  if (found != flags.uses.end()) target = found->second.value.template get<T>();
+}
+
 // `args` without program and subcommand. `below` holds what has lower precedence (the file of
 // --config); dotted parts are merged over it. Errors are usage errors and name the argument.
 Result<ParsedFlags> ParseFlags(const FlagTable& table,

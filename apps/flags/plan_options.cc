@@ -48,12 +48,6 @@ constexpr std::string_view kPlanned[] = {"model",
                                          "expert-placement-strategy",
                                          "eplb-config"};
 
-template <typename T>
-void Get(const ParsedFlags& flags, std::string_view name, T& target) {
-  const auto found = flags.uses.find(name);
-  if (found != flags.uses.end()) target = found->second.value.template get<T>();
-}
-
 }  // namespace
 
 FlagTable PlanFlags() {

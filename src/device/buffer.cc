@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "device/host_access.h"
 
 namespace baltoro {
 namespace {
@@ -42,27 +43,10 @@ size_t ControlGroupRoom() {
   return room;
 }
 
-class HostPages final : public Memory {
+class HostPages final : public HostAccess {
  public:
-  DeviceKind kind() const override { return DeviceKind::kCpu; }
   Result<void*> Allocate(size_t bytes, const std::string& what) const override;
   void Free(void* data, size_t bytes) const override { munmap(data, bytes); }
-  Status CopyIn(void* to, const void* host, size_t bytes) const override {
-    std::memcpy(to, host, bytes);
-    return {};
-  }
-  Status CopyOut(void* host, const void* from, size_t bytes) const override {
-    std::memcpy(host, from, bytes);
-    return {};
-  }
-  Status Copy(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-    return {};
-  }
-  Status Clear(void* data, size_t bytes) const override {
-    std::memset(data, 0, bytes);
-    return {};
-  }
   size_t Available() const override { return AvailableHostMemory(); }
 };
 

@@ -6,6 +6,7 @@
 
 #include "device/buffer.h"
 #include "device/cuda/cuda_status.h"
+#include "device/host_access.h"
 
 namespace baltoro {
 namespace {
@@ -59,9 +60,8 @@ class DeviceMemory final : public Memory {
   }
 };
 
-class PinnedPages final : public Memory {
+class PinnedPages final : public HostAccess {
  public:
-  DeviceKind kind() const override { return DeviceKind::kCpu; }
   Result<void*> Allocate(size_t bytes, const std::string& what) const override {
     void* data = nullptr;
     const cudaError_t error = cudaMallocHost(&data, bytes);
@@ -70,22 +70,6 @@ class PinnedPages final : public Memory {
     return data;
   }
   void Free(void* data, size_t) const override { static_cast<void>(cudaFreeHost(data)); }
-  Status CopyIn(void* to, const void* host, size_t bytes) const override {
-    std::memcpy(to, host, bytes);
-    return {};
-  }
-  Status CopyOut(void* host, const void* from, size_t bytes) const override {
-    std::memcpy(host, from, bytes);
-    return {};
-  }
-  Status Copy(void* to, const void* from, size_t bytes) const override {
-    std::memcpy(to, from, bytes);
-    return {};
-  }
-  Status Clear(void* data, size_t bytes) const override {
-    std::memset(data, 0, bytes);
-    return {};
-  }
   size_t Available() const override { return AvailableHostMemory(); }
 };
 
