@@ -1,0 +1,89 @@
+#pragma once
+
+// What the ranks of one model tell each other while they compute: operations like those of
+// OpsTable, over tensors of the same memory, in the same stream. Every rank makes the same calls in
+// the same order with the same sizes. Here lies the contract; ranks on CPUs and on GPUs implement
+// it.
+//
+// The groups of a rank come from its layout: the tensor ranks of its stage; the decode-context
+// ranks, neighbours among them; the stages before and after it.
+//
+// The first failure stays: from then on nothing moves, and what a step computes means nothing;
+// whoever runs steps asks status() after each. One thread a rank.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/status.h"
+#include "ops/ops.h"
+#include "tensor/tensor_view.h"
+
+namespace baltoro {
+
+class RankOps {
+ public:
+  virtual ~RankOps() = default;
+
+  // On a GPU: of all that was queued before the last OpsTable::wait.
+  virtual Status status() const = 0;
+  // Whether the operations below can be recorded in a graph (OpsTable::capture).
+  virtual bool recordable() const = 0;
+
+  // Tensor ranks: x [T, H] f32, contiguous, becomes the sum of all, added in the order of the
+  // ranks: the same bits on each. GPUs may send the parts rounded to bf16, all ranks alike.
+  virtual void Sum(const OpContext&, TensorView x) = 0;
+  // Sum of delta, then add_rms_norm(out, residual, delta, weight, eps), in one. False: not done,
+  // the caller does both. delta is unspecified afterwards.
+  virtual bool SumAddRmsNorm(const OpContext&,
+                             TensorView out,
+                             TensorView residual,
+                             TensorView delta,
+                             TensorView weight,
+                             float eps) {
+    static_cast<void>(out), static_cast<void>(residual), static_cast<void>(delta);
+    static_cast<void>(weight), static_cast<void>(eps);
+    return false;
+  }
+  // Tensor ranks: all [T, n] f32 becomes the columns of each beside one another, widths[r] of rank
+  // r; own [T, widths[this]], contiguous.
+  virtual void GatherColumns(const OpContext&,
+                             TensorView all,
+                             TensorView own,
+                             std::span<const int64_t> widths) = 0;
+
+  // Context ranks: all [T, ranks * w] act becomes the columns of each; own [T, w].
+  virtual void GatherHeads(const OpContext&, TensorView all, TensorView own) = 0;
+  // Context ranks: each has attended for all heads of the group to its part of the keys, with
+  // results `partial` [T, ranks * h V] act and lse [T, ranks * h] f32. `own` [T, h V] act becomes
+  // what attention to all keys gives for this rank's heads: results weighted by their share of the
+  // softmax sum, summed in f32 in the order of the ranks. lse -inf: no keys; all -inf: zeros; NaN
+  // stays in its row and head.
+  virtual void MergeHeads(const OpContext&, TensorView own, TensorView partial, TensorView lse) = 0;
+
+  // Pipeline: x [T, H] f32, contiguous.
+  virtual void SendToNextStage(const OpContext&, TensorView x) = 0;
+  virtual void ReceiveFromStageBefore(const OpContext&, TensorView x) = 0;
+};
+
+// Where ranks of GPUs meet, before they have memory in common: bytes of equal size from each rank
+// of the world, in the order of the ranks. Called by all at the same time.
+using RankExchange =
+    std::function<Status(std::span<const std::byte> own, std::span<std::byte> all)>;
+
+// A GPU among others. Ranks of the world are numbered as in parallel/layout.h: rank = stage *
+// tensor + tensor rank.
+struct GpuRankArgs {
+  const OpsTable* ops = nullptr;  // of this rank's GPU
+  int device = 0;
+  int32_t rank = 0, ranks = 1;  // of the world
+  int32_t tensor = 1, decode_context = 1;
+  int64_t rows_max = 0;    // T of the largest step
+  int64_t hidden = 0;      // H
+  int64_t vocab = 0;       // columns of GatherColumns
+  int64_t head_bytes = 0;  // of one row of `all` in GatherHeads, or of `partial`: the larger
+  RankExchange exchange;
+};
+
+}  // namespace baltoro
