@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/communicator.h"
+#include "comm/link.h"
 #include "comm/thread_world.h"
 #include "engine/executor.h"
 #include "engine/worker.h"

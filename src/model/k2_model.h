@@ -32,7 +32,7 @@ struct K2LoadOptions {
   int64_t positions_max = 0;    // that the rotary table covers; 0: the configuration's
   bool read_kv_scales = false;  // those of the source, for a cache in KvForm::kFp8
   LoadProgress progress;        // may be empty; called on the loading thread
-  // Of which this model is one; on the CPU alone. Null: the model is whole. Must outlive it.
+  // Of which this model is one, over the same memory. Null: the model is whole. Must outlive it.
   ModelRanks* ranks = nullptr;
 };
 
@@ -113,9 +113,13 @@ class K2Model {
   Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
+  // Of a tensor rank: the batch's tokens as rows of its part of the embedding.
+  void FindOwnTokens(const ForwardBatch& batch);
   // Of a decode-context rank: where its part of the batch's keys is.
   void FindOwnKeys(const ForwardBatch& batch);
   void Embed(const Inputs& in, const Activations& a);
+  // Adds what all tensor ranks found, and the norm of the sum.
+  void AddAndNorm(const Activations& a, TensorView weight);
   // Attention to the keys of this rank, put together with that of the others.
   void AttendTogether(MlaAttentionArgs args, const Activations& a);
   // The step itself: operations alone, and between them what ranks tell each other.
@@ -150,9 +154,8 @@ class K2Model {
   Arena op_scratch_;  // taken back after every operation
   Arena staging_;     // taken back after every step
   std::optional<std::map<GraphKey, Recorded>> graphs_;
-  // Of the step, where ranks share the vocabulary: the tokens that are looked up here, as rows of
-  // the embedding, and their rows of the batch.
-  std::vector<int32_t> own_tokens_, own_rows_;
+  // Of the step, where ranks share the vocabulary: rows of the embedding; -1: another rank's.
+  std::vector<int32_t> own_tokens_;
   // Of the step, where ranks share the keys: as in ForwardBatch, of this rank's blocks.
   std::vector<int64_t> own_slots_;
   std::vector<AttentionSequence> own_sequences_;

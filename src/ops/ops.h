@@ -281,7 +281,8 @@ struct OpsTable {
   std::unique_ptr<OpGraph> (*capture)(const OpContext&,
                                       const std::function<void()>& record) = nullptr;
 
-  // out[t] = table[ids[t]].  out [T, H] f32; table [vocab, H] bf16 or f32, row-major; ids [T] i32.
+  // out[t] = table[ids[t]], zeros where ids[t] is negative.  out [T, H] f32; table [vocab, H] bf16
+  // or f32, row-major; ids [T] i32.
   void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids) = nullptr;
   // out[i] = x[rows[i]].  x [T, D], out [N, D] f32; rows [N] i32.
   void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops/cpu/element_types.h"
 
 namespace baltoro::cpu {
@@ -10,9 +12,13 @@ void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView id
   WithElement(table.dtype, [&](auto element) {
     ForRows(ctx, ids.dim(0), width, [&](int64_t t) {
       const int32_t id = ids.as<const int32_t>()[t];
-      BT_CHECK(id >= 0 && id < table.dim(0));
-      const auto* from = table.row<const decltype(element)>(id);
+      BT_CHECK(id < table.dim(0));
       auto* to = out.row<float>(t);
+      if (id < 0) {
+        std::fill_n(to, width, 0.0f);
+        return;
+      }
+      const auto* from = table.row<const decltype(element)>(id);
       for (int64_t d = 0; d < width; ++d) to[d] = Widen(from[d]);
     });
   });

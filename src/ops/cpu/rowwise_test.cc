@@ -46,7 +46,7 @@ TEST(EmbedTest, RowsAreThoseOfTheTable) {
   Context context(2);
   for (const DType type : kTypes) {
     const Tensor table = Random(1, type, {10, 37}, 1);
-    const Tensor ids = Ids({9, 0, 3, 3});
+    const Tensor ids = Ids({9, 0, -1, 3});
     Tensor got(DType::kF32, {4, 37});
     Tensor want(DType::kF32, {4, 37});
 
@@ -55,6 +55,7 @@ TEST(EmbedTest, RowsAreThoseOfTheTable) {
     reference::Embed({}, want.view, table.view, ids.view);
     EXPECT_EQ(got.values(), want.values());
     EXPECT_EQ(got.at(0), table.at(9 * 37));
+    EXPECT_EQ(got.at(2 * 37), 0);
   }
 }
 

@@ -16,11 +16,13 @@ struct CopyParams {
   int64_t limit;  // rows of the side that `ids` counts
   int width;
   bool scatter;
+  bool zeros;  // where an id is negative
   bool vectors;
 };
 
-// Block (x, y): eights y of row x. An id that is no row leaves NaN where it was to be read, and
-// nothing where it was to be written: the host cannot check it here.
+// Block (x, y): eights y of row x. An id that is no row (nor negative, where that means zeros)
+// leaves NaN where it was to be read, and nothing where it was to be written: the host cannot check
+// it here.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
   hopper::LetDependentsLaunch();
@@ -38,12 +40,15 @@ __global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
     LoadEight(row + at, p.width - at, p.vectors, x);
   } else {
 #pragma unroll
-    for (float& value : x) value = __int_as_float(0x7FC00000);
+    for (float& value : x) value = p.zeros && id < 0 ? 0 : __int_as_float(0x7FC00000);
   }
   StoreEight(p.to + to * p.to_stride + at, p.width - at, p.vectors, x);
 }
 
-void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, bool scatter) {
+enum class Way { kGather, kGatherOrZeros, kScatter };
+
+void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, Way way) {
+  const bool scatter = way == Way::kScatter;
   BT_CHECK(to.rank == 2 && from.rank == 2 && ids.rank == 1 && to.dim(1) == from.dim(1));
   BT_CHECK((scatter ? from : to).dim(0) == ids.dim(0));
   BT_CHECK(to.dtype == DType::kF32 && ids.dtype == DType::kI32);
@@ -56,6 +61,7 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
                         .limit = (scatter ? to : from).dim(0),
                         .width = static_cast<int>(to.dim(1)),
                         .scatter = scatter,
+                        .zeros = way == Way::kGatherOrZeros,
                         .vectors = InVectors(to) && InVectors(from)};
   const dim3 grid(static_cast<unsigned>(ids.dim(0)),
                   static_cast<unsigned>((Eights(p.width) + kThreads - 1) / kThreads));
@@ -69,17 +75,17 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
 }  // namespace
 
 void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids) {
-  Copy(ctx, out, table, ids, false);
+  Copy(ctx, out, table, ids, Way::kGatherOrZeros);
 }
 
 void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows) {
   BT_CHECK(x.dtype == DType::kF32);
-  Copy(ctx, out, x, rows, false);
+  Copy(ctx, out, x, rows, Way::kGather);
 }
 
 void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows) {
   BT_CHECK(x.dtype == DType::kF32);
-  Copy(ctx, out, x, rows, true);
+  Copy(ctx, out, x, rows, Way::kScatter);
 }
 
 void Clear(const OpContext& ctx, TensorView x) {

@@ -8,8 +8,8 @@ void Embed(const OpContext&, TensorView out, TensorView table, TensorView ids) {
   BT_CHECK(out.dim(0) == ids.dim(0) && out.dim(1) == table.dim(1));
   for (int64_t t = 0; t < ids.dim(0); ++t) {
     const int32_t id = ids.as<int32_t>()[t];
-    BT_CHECK(id >= 0 && id < table.dim(0));
-    for (int64_t d = 0; d < table.dim(1); ++d) Store(out, t, d, Load(table, id, d));
+    BT_CHECK(id < table.dim(0));
+    for (int64_t d = 0; d < table.dim(1); ++d) Store(out, t, d, id < 0 ? 0 : Load(table, id, d));
   }
 }
 
