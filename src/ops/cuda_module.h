@@ -3,10 +3,15 @@
 // The CUDA operations as a module beside the program, opened at start if it is there: the program
 // itself needs neither driver nor toolkit.
 
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <string>
 
 #include "base/status.h"
 #include "ops/ops.h"
+#include "ops/rank_ops.h"
 
 namespace baltoro {
 
@@ -29,12 +34,23 @@ struct CudaModule {
   Result<double> (*read_rate)() = nullptr;
   // Makes the operations for a GPU, once per process and device; they stay to its end.
   Result<const OpsTable*> (*open)(int device) = nullptr;
+  // The ranks of the world find each other; all call it at the same time, each from the thread that
+  // will use what it gets. An error of one is an error of all, with its name.
+  Result<std::unique_ptr<RankOps>> (*join_ranks)(const GpuRankArgs&) = nullptr;
 };
 
 // Changes whenever what crosses the border between program and module changes.
-inline constexpr int64_t kCudaModuleLayout =
-    int64_t{sizeof(OpsTable)} << 32 | int64_t{sizeof(MlaAttentionArgs)} << 16 |
-    int64_t{sizeof(ExpertBankArgs)} << 8 | int64_t{sizeof(SampleRow)};
+inline constexpr int64_t kCudaModuleLayout = [] {
+  int64_t layout = 0;
+  for (const size_t bytes : {sizeof(OpsTable), sizeof(MlaAttentionArgs), sizeof(ExpertBankArgs),
+                             sizeof(SampleRow), sizeof(GpuRankArgs)}) {
+    layout = layout * 4096 + static_cast<int64_t>(bytes);
+  }
+  return layout;
+}();
+static_assert(sizeof(OpsTable) < 2048 && sizeof(MlaAttentionArgs) < 4096 &&
+              sizeof(ExpertBankArgs) < 4096 && sizeof(SampleRow) < 4096 &&
+              sizeof(GpuRankArgs) < 4096);
 
 // The module is libbaltoro_cuda.so in the folder of the program, in ../lib beside that, or the file
 // that BALTORO_CUDA_MODULE names. kUnavailable: none there, or not of this version.

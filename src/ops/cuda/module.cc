@@ -15,6 +15,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/join_ranks.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -111,6 +112,7 @@ extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* Bal
                                           .describe = baltoro::cuda::Describe,
                                           .table = baltoro::cuda::Table,
                                           .read_rate = baltoro::cuda::ReadRate,
-                                          .open = baltoro::cuda::Open};
+                                          .open = baltoro::cuda::Open,
+                                          .join_ranks = baltoro::cuda::JoinRanks};
   return &module;
 }
