@@ -5,7 +5,8 @@
 //
 // The checkpoint has the shapes of Kimi K2 in one dense layer and one of as many experts as fill
 // the size. It is written below DIR (of a real disk) and removed at the end. --hot adds a load
-// from the page cache, --ranks loads the shares of N tensor ranks and counts what each reads.
+// from the page cache, --ranks loads the shares of N tensor ranks at once, cold, and counts what
+// each and the disk read.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,9 +16,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string_view>
+#include <thread>
 
 #include "ceilings.h"
 #include "disk/read_queue.h"
@@ -263,33 +267,75 @@ Result<double> Load(const std::string& dir, const K2Config& config, int64_t& mod
   return Now() - start;
 }
 
-// What each of `ranks` tensor ranks reads, as the files count it, beside the bytes that it keeps.
-// Columns narrower than a sector cannot be read alone: with experts cut in slices their down
-// matrices are read by every rank, with whole experts only the output projection is.
-Status LoadSlices(const std::string& dir, const K2Config& config, int ranks, bool whole_experts) {
-  ThreadPool pool(0);
-  const OpsTable& ops = CpuOps(DType::kBf16);
-  int64_t all = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const double start = Now();
-    BT_ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(dir));
-    BT_ASSIGN_OR_RETURN(WeightPlan whole, PlanWeights(config, *source, ops, {}));
-    RankShare share;
-    share.layout.tensor = ranks;
-    share.layout.whole_experts = whole_experts;
-    share.place.tensor = rank;
-    BT_ASSIGN_OR_RETURN(const WeightPlan plan, SliceWeights(config, std::move(whole), share));
-    const int64_t before = source->files()->bytes_read();
-    BT_ASSIGN_OR_RETURN(const ModelWeights weights,
-                        LoadWeights(plan, *source, ops, pool.threads(), {}));
-    const int64_t read = source->files()->bytes_read() - before;
-    all += read;
-    fmt::print("rank {} of {}: read {:.3f} GB, keeps {:.3f} GB, {:.2f} s\n", rank, ranks,
-               static_cast<double>(read) / 1e9, static_cast<double>(weights.bytes) / 1e9,
-               Now() - start);
+// Bytes that this process has had the disk read.
+int64_t DiskBytes() {
+  std::ifstream io("/proc/self/io");
+  for (std::string name; io >> name;) {
+    int64_t value = 0;
+    io >> value;
+    if (name == "read_bytes:") return value;
   }
-  fmt::print("all ranks, {}: read {:.2f} GB\n",
-             whole_experts ? "whole experts" : "slices of experts", static_cast<double>(all) / 1e9);
+  return 0;
+}
+
+struct SliceCount {
+  double alone = 0, shared = 0, kept = 0;  // GB
+};
+
+// One tensor rank of `ranks`.
+Result<SliceCount> LoadSlice(const std::string& dir,
+                             const K2Config& config,
+                             const RankShare& share) {
+  const OpsTable& ops = CpuOps(DType::kBf16);
+  BT_ASSIGN_OR_RETURN(const auto source, CheckpointSource::Open(dir));
+  BT_ASSIGN_OR_RETURN(WeightPlan whole, PlanWeights(config, *source, ops, {}));
+  BT_ASSIGN_OR_RETURN(const WeightPlan plan, SliceWeights(config, std::move(whole), share));
+  const int64_t before = source->files()->bytes_read();
+  BT_ASSIGN_OR_RETURN(const ModelWeights weights, LoadWeights(plan, *source, ops, 1, {}));
+  const int64_t read = source->files()->bytes_read() - before;
+  const int64_t shared = source->files()->bytes_shared();
+  return SliceCount{.alone = static_cast<double>(read - shared) / 1e9,
+                    .shared = static_cast<double>(shared) / 1e9,
+                    .kept = static_cast<double>(weights.bytes) / 1e9};
+}
+
+// What `ranks` tensor ranks of one machine read, all at the same time and cold: each its rows
+// alone, and together, through the page cache, the columns that are narrower than a sector.
+Status LoadSlices(const std::string& dir,
+                  const K2Config& config,
+                  const std::vector<std::string>& shards,
+                  int ranks,
+                  bool whole_experts) {
+  DropFromCache(shards);
+  const int64_t before = DiskBytes();
+  const double start = Now();
+  std::vector<std::optional<Result<SliceCount>>> counts(static_cast<size_t>(ranks));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankShare share;
+      share.layout.tensor = ranks;
+      share.layout.whole_experts = whole_experts;
+      share.place.tensor = rank;
+      counts[static_cast<size_t>(rank)] = LoadSlice(dir, config, share);
+    });
+  }
+  threads.clear();  // waits
+  const double seconds = Now() - start;
+  SliceCount all;
+  for (const auto& count : counts) {
+    BT_RETURN_IF_ERROR(count->status());
+    all.alone += count->value().alone;
+    all.kept += count->value().kept;
+    all.shared += count->value().shared;
+  }
+  const double n = ranks;
+  fmt::print(
+      "{} ranks at once, {}: each reads {:.3f} GB alone and {:.3f} GB with the others, keeps "
+      "{:.3f} "
+      "GB; the disk read {:.3f} GB, {:.2f} s\n",
+      ranks, whole_experts ? "whole experts" : "slices of experts", all.alone / n, all.shared / n,
+      all.kept / n, static_cast<double>(DiskBytes() - before) / 1e9, seconds);
   return {};
 }
 
@@ -354,7 +400,7 @@ Status Run(const Options& options) {
              gb / median(loads), 100 * median(reads) / median(loads));
   for (const bool whole_experts : {false, true}) {
     if (options.ranks == 0) break;
-    BT_RETURN_IF_ERROR(LoadSlices(dir, config, options.ranks, whole_experts));
+    BT_RETURN_IF_ERROR(LoadSlices(dir, config, shards, options.ranks, whole_experts));
   }
   if (options.hot) {
     for (const std::string& path : shards) {

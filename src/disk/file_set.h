@@ -18,6 +18,9 @@ struct FileRange {
   size_t file = 0;  // of a FileSet
   uint64_t offset = 0;
   uint64_t bytes = 0;
+  // Other readers on this machine want parts of it, too narrow to be read alone: it goes through
+  // the page cache, so that the disk is asked once for all of them.
+  bool shared = false;
   uint64_t end() const { return offset + bytes; }
 };
 
@@ -42,6 +45,8 @@ class FileSet {
 
   // What was asked of the system so far, by Read and by every ReadAhead over this set.
   int64_t bytes_read() const { return bytes_read_.load(std::memory_order_relaxed); }
+  // Of those, what ReadAheads left to the page cache because it is shared.
+  int64_t bytes_shared() const { return bytes_shared_.load(std::memory_order_relaxed); }
 
  private:
   friend class ReadAhead;
@@ -54,6 +59,7 @@ class FileSet {
   std::vector<File> files_;
   std::atomic<ReadAhead*> ahead_{nullptr};
   mutable std::atomic<int64_t> bytes_read_{0};
+  std::atomic<int64_t> bytes_shared_{0};
 };
 
 // Reads exactly `bytes` at `offset`; the file ending early is an error.

@@ -161,13 +161,19 @@ void ReadAhead::Start(size_t number) {
   std::vector<Stretch> stretches;
   uint64_t bytes = 0;
   bool direct = true;
-  for (const FileRange& range : MergeRanges(batch.ranges, kHoleMax, kUnit)) {
+  std::vector<FileRange> alone, shared;
+  for (const FileRange& range : batch.ranges) (range.shared ? shared : alone).push_back(range);
+  for (const FileRange& range : shared) {
+    files_.bytes_shared_.fetch_add(static_cast<int64_t>(range.bytes), std::memory_order_relaxed);
+  }
+  Advise(shared);
+  for (const FileRange& range : MergeRanges(alone, kHoleMax, kUnit)) {
     direct = direct && direct_fds_[range.file] >= 0 && !given_up_[range.file];
     stretches.push_back({.range = range});
     bytes += range.bytes;
   }
   if (stretches.empty() || !direct || IsCached(stretches)) {
-    if (!direct) Advise(batch);
+    if (!direct) Advise(alone);
     GiveOut(number);
     return;
   }
@@ -200,8 +206,8 @@ bool ReadAhead::IsCached(const std::vector<Stretch>& stretches) const {
   return true;
 }
 
-void ReadAhead::Advise(const Batch& batch) const {
-  for (const FileRange& range : batch.ranges) {
+void ReadAhead::Advise(const std::vector<FileRange>& ranges) const {
+  for (const FileRange& range : ranges) {
     posix_fadvise(files_.fd(range.file), static_cast<off_t>(range.offset),
                   static_cast<off_t>(range.bytes), POSIX_FADV_WILLNEED);
   }

@@ -3,7 +3,8 @@
 // Brings batches of file ranges into memory before they are asked for. One thread keeps several
 // large reads under way, past the page cache unless all of a batch is in it, by io_uring where
 // the system permits it and by threads where not. What is in the page cache already, or in files
-// that cannot be read past it, is left to FileSet::Read (the system is told what comes next).
+// that cannot be read past it, or is shared with other readers, is left to FileSet::Read (the
+// system is told what comes next).
 //
 //   ReadAhead ahead(files, batches, {});
 //   while (auto batch = ahead.Next()) {     // on any number of threads
@@ -87,7 +88,7 @@ class ReadAhead {
   // Begins to read a batch, or leaves it to the page cache.
   void Start(size_t number);
   bool IsCached(const std::vector<Stretch>& stretches) const;
-  void Advise(const Batch& batch) const;
+  void Advise(const std::vector<FileRange>& ranges) const;
   void SubmitNext(size_t batch, size_t stretch);
   void Collect();  // waits for one read
   bool IsStopped() const;

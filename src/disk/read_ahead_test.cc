@@ -168,6 +168,21 @@ TEST_F(ReadAheadTest, ABatchThatIsGivenIsInMemory) {
   EXPECT_EQ(ahead.failed_reads(), 0);
 }
 
+// A shared range is in no reader's memory but in the page cache; what lies beside it is read alone.
+TEST_F(ReadAheadTest, SharedRangesAreLeftToThePageCache) {
+  AddFile(RandomBytes(1 << 20, 12));
+  ReadAhead ahead(files_, {{{0, 0, 8192}, {0, 500'000, 100'000, /*shared=*/true}}}, {});
+  const auto batch = ahead.Next();
+  ASSERT_TRUE(batch.has_value());
+  EXPECT_EQ(files_.bytes_shared(), 100'000);
+  EXPECT_LE(files_.bytes_read(), 8192);
+  std::string got(100'000, '\0');
+  EXPECT_FALSE(ahead.Copy({0, 500'000, 100'000}, got.data()));
+  ASSERT_TRUE(files_.Read({0, 500'000, 100'000, true}, got.data()).ok());
+  EXPECT_EQ(contents_[0].compare(500'000, 100'000, got), 0);
+  ahead.Done(*batch);
+}
+
 TEST_F(ReadAheadTest, FailedReadsAreCountedAndTheWayIsTold) {
   for (const bool io_uring : {true, false}) {
     const size_t cut = contents_.size(), whole = cut + 1;

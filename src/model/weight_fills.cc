@@ -194,7 +194,10 @@ std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const Weight
       const int64_t begin = std::max(pieces[i].begin, part_begin);
       const int64_t end = std::min(pieces[i].end, part_begin + part.rows);
       if (begin < end) {
+        const size_t before = out[i].size();
         source.AddRanges(part.tensor, part.row + begin - part_begin, end - begin, out[i]);
+        // Some columns here, the others on other ranks.
+        for (size_t r = before; r < out[i].size(); ++r) out[i][r].shared = part.columns > 0;
       }
       part_begin += part.rows;
     }

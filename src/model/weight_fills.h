@@ -21,7 +21,8 @@ inline constexpr int64_t kPackRows = 32;
 //
 // Of a quantised form, rows and columns begin where a block, group or pair begins, or lie inside of
 // one. Whole rows are read and then cut: what a rank needs of a row is less than a page of a disk
-// in the shapes of the family, so that leaving out the rest would save nothing.
+// in the shapes of the family, so that leaving out the rest would save nothing. They are read
+// through the page cache: of the ranks of a machine, all of which want them, one asks the disk.
 struct MatrixPart {
   SourceTensor tensor;
   int64_t row = 0;
