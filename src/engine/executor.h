@@ -1,17 +1,37 @@
 #pragma once
 
+// What computes step plans: for the step loop, which has several in flight, and for whoever runs
+// them one by one.
+
 #include "base/status.h"
 #include "schedule/step_plan.h"
 
 namespace baltoro {
 
 // Runs step plans, in the order in which they were made. One thread at a time.
-class Executor {
+class PlanRunner {
  public:
-  virtual ~Executor() = default;
+  virtual ~PlanRunner() = default;
   // A request that cannot be computed is a failed entry of the result; an error here means that
   // nothing can be computed any more, and ends the engine.
   virtual Result<StepResult> Run(const StepPlan& plan) = 0;
+};
+
+// Takes step plans and gives their results, in the order in which they were made. One thread.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // How many plans may be started and not finished.
+  virtual int plans_in_flight() const = 0;
+  // Of a pipeline. With more than one, a plan may not name tokens of plans that are not finished.
+  virtual int stages() const { return 1; }
+
+  virtual Status Start(StepPlan plan) = 0;
+  // Waits for the result of the oldest plan that was started.
+  virtual Result<StepResult> Finish() = 0;
+  // OK while more can be computed; says so also when nothing is in flight.
+  virtual Status status() const { return {}; }
 };
 
 }  // namespace baltoro

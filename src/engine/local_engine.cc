@@ -8,7 +8,9 @@
 
 namespace baltoro {
 
-SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info) {
+SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
+                                    const EngineInfo& info,
+                                    int stages) {
   SchedulerConfig scheduler;
   scheduler.num_blocks = static_cast<int32_t>(info.num_blocks);
   scheduler.max_model_len = info.max_model_len;
@@ -17,6 +19,7 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo
   scheduler.max_queued_requests = config.max_queued_requests;
   scheduler.enable_prefix_caching = config.enable_prefix_caching;
   scheduler.priority_policy = config.priority_scheduling;
+  scheduler.stages = stages;
   std::random_device random;
   for (uint64_t& word : scheduler.hash_secret) word = uint64_t{random()} << 32 | random();
   return scheduler;
@@ -30,8 +33,7 @@ LocalEngine::LocalEngine(const EngineConfig& config,
                          std::shared_ptr<ConstraintTable> table)
     : info_(info),
       executor_(std::move(executor)),
-      loop_(MakeSchedulerConfig(config, info),
-            config.async_scheduling ? 2 : 1,
+      loop_(MakeSchedulerConfig(config, info, executor_->stages()),
             *executor_,
             std::move(sink),
             factory,

@@ -12,7 +12,7 @@
 namespace baltoro {
 
 // The part of the configuration that the scheduler needs, with a fresh secret for its hashes.
-SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info);
+SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info, int stages);
 
 class LocalEngine final : public Engine {
  public:

@@ -5,7 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "comm/link_communicator.h"
 #include "engine/local_engine.h"
+#include "engine/local_executor.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/model_engine.h"
 #include "support/tiny_model.h"
@@ -23,7 +32,6 @@ constexpr int32_t kBlocks = 64, kSeqs = 8, kTokens = 96;
 // Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses.
 Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                                            bool samples,
-                                           ShareResult share,
                                            std::shared_ptr<ConstraintTable> table) {
   test::TinySource source(true);
   K2LoadOptions options;
@@ -43,9 +51,17 @@ Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                          .logits_rows_max = kSeqs + 64,
                          .constraints = samples ? table : nullptr,
                          .mask_threads = 1,
-                         .samples = samples,
-                         .share = std::move(share)},
+                         .samples = samples},
                         std::move(pool), std::move(model), std::move(kv));
+}
+
+MakeRank RanksOf(const ParallelLayout& layout, const std::shared_ptr<ConstraintTable>& table = {}) {
+  return [layout, table](Link* link, bool samples) -> Result<RankParts> {
+    RankParts parts;
+    BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
+    BT_ASSIGN_OR_RETURN(parts.worker, MakeWorker(parts.ranks.get(), samples, table));
+    return parts;
+  };
 }
 
 class TeamEngine {
@@ -54,13 +70,9 @@ class TeamEngine {
     const auto table = std::make_shared<ConstraintTable>();
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
-      executor = MakeWorker(nullptr, true, {}, table).value();
+      executor = std::make_unique<LocalExecutor>(MakeWorker(nullptr, true, table).value(), 1);
     } else {
-      auto team =
-          RankTeam::Start(layout, {.max_num_seqs = kSeqs, .num_blocks = kBlocks, .vocab = kVocab},
-                          [&](ModelRanks& ranks, bool samples, ShareResult share) {
-                            return MakeWorker(&ranks, samples, std::move(share), table);
-                          });
+      auto team = RankTeam::Start(layout, RanksOf(layout, table));
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
@@ -115,58 +127,145 @@ TEST(RankTeamTest, RanksAnswerAsOneDoes) {
   }
 }
 
+Result<StepResult> RunPlan(RankTeam& team, const StepPlan& plan) {
+  BT_RETURN_IF_ERROR(team.Start(plan));
+  return team.Finish();
+}
+
 // Blocks are numbered over all context ranks; each clears its own.
 TEST(RankTeamTest, BlocksOfAllRanksCanBeCleared) {
-  auto team = RankTeam::Start({.tensor = 4, .decode_context = 4},
-                              {.max_num_seqs = kSeqs, .num_blocks = kBlocks, .vocab = kVocab},
-                              [&](ModelRanks& ranks, bool samples, ShareResult share) {
-                                return MakeWorker(&ranks, samples, std::move(share),
-                                                  std::make_shared<ConstraintTable>());
-                              })
-                  .value();
+  const ParallelLayout layout{.tensor = 4, .decode_context = 4};
+  auto team = RankTeam::Start(layout, RanksOf(layout)).value();
   StepPlan plan;
   plan.step = 1;
   for (int32_t block = 0; block < kBlocks; ++block) plan.cleared.push_back(BlockId{block});
 
-  EXPECT_TRUE(team->Run(plan).ok());
+  EXPECT_TRUE(RunPlan(*team, plan).ok());
 }
 
 TEST(RankTeamTest, ARankThatCannotBeMadeEndsTheStartWithItsReason) {
-  const auto team = RankTeam::Start(
-      {.tensor = 2}, {.max_num_seqs = kSeqs, .num_blocks = kBlocks, .vocab = kVocab},
-      [&](ModelRanks& ranks, bool samples, ShareResult share) -> Result<std::unique_ptr<Worker>> {
-        if (ranks.share().place.tensor == 1) return InvalidArgument("no weights for rank 1");
-        return MakeWorker(&ranks, samples, std::move(share), std::make_shared<ConstraintTable>());
-      });
+  const ParallelLayout layout{.tensor = 2};
+  const auto team = RankTeam::Start(layout, [&](Link* link, bool samples) -> Result<RankParts> {
+    if (link->rank() == 1) return InvalidArgument("no weights for rank 1");
+    return RanksOf(layout)(link, samples);
+  });
   ASSERT_FALSE(team.ok());
   EXPECT_EQ(team.status().message(), "no weights for rank 1");
 }
 
-// A plan that one rank cannot run is an error of the step for all, with that rank's name.
-TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
-  auto team =
-      RankTeam::Start({.tensor = 2}, {.max_num_seqs = kSeqs, .num_blocks = 1, .vocab = kVocab},
-                      [&](ModelRanks& ranks, bool samples, ShareResult share) {
-                        return MakeWorker(&ranks, samples, std::move(share),
-                                          std::make_shared<ConstraintTable>());
-                      })
-          .value();
-  StepPlan plan;
-  plan.step = 1;
-  plan.admitted.resize(1);
-  plan.admitted[0].prompt = {1, 2};
-  plan.sequences.resize(1);
-  plan.sequences[0].token_count = 2;
-  plan.sequences[0].block_count = 1;
-  plan.sequences[0].sampled_rows = 1;
-  plan.tokens = {1, 2};
-  plan.new_blocks = {BlockId{5}};  // beyond what the others were told
+// A stage that takes a while for each plan, as a thread of its own; what it was told is kept.
+struct Told {
+  std::mutex mutex;
+  std::vector<std::pair<int32_t, uint64_t>> results;  // rank and step, in order of arrival
+};
+class SlowWorker final : public RankWorker {
+ public:
+  SlowWorker(Link* link, int32_t stages, std::chrono::milliseconds step, Told& told)
+      : link_(link), stages_(stages), step_(step), told_(told) {
+    for (int32_t i = 0; i < stages; ++i) all_.push_back(i);
+    group_ = JoinGroup(link, {.name = "stages", .ranks = all_}).value();
+  }
+  Status TakeResult(const StepResult& result) override {
+    const std::lock_guard lock(told_.mutex);
+    told_.results.emplace_back(link_->rank(), result.step);
+    return {};
+  }
+  Result<StepResult> Run(const StepPlan& plan) override {
+    uint64_t token = 0;
+    const auto bytes = std::as_writable_bytes(std::span(&token, 1));
+    if (plan.step == 13 && link_->rank() == 0) return InvalidArgument("no luck");
+    if (link_->rank() > 0) BT_RETURN_IF_ERROR(group_->Receive(bytes, link_->rank() - 1));
+    std::this_thread::sleep_for(step_);
+    token += plan.step;
+    if (link_->rank() + 1 < stages_) {
+      BT_RETURN_IF_ERROR(group_->Send(bytes, link_->rank() + 1));
+    }
+    StepResult result;
+    result.step = plan.step;
+    result.sequences.resize(1);
+    result.sequences[0].tokens = {static_cast<TokenId>(token)};
+    return result;
+  }
 
-  const auto result = team->Run(plan);
+ private:
+  Link* const link_;
+  const int32_t stages_;
+  const std::chrono::milliseconds step_;
+  Told& told_;
+  std::vector<int32_t> all_;
+  std::unique_ptr<Communicator> group_;
+};
+
+std::unique_ptr<RankTeam> SlowTeam(int32_t stages, int step_ms, Told& told) {
+  return RankTeam::Start({.pipeline = stages},
+                         [stages, step_ms, &told](Link* link, bool) -> Result<RankParts> {
+                           RankParts parts;
+                           parts.worker = std::make_unique<SlowWorker>(
+                               link, stages, std::chrono::milliseconds(step_ms), told);
+                           return parts;
+                         })
+      .value();
+}
+
+// Plans in flight as the step loop has them; returns the seconds that all took.
+double RunPlans(RankTeam& team, int plans) {
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  int started = 0;
+  for (int finished = 0; finished < plans;) {
+    if (started < plans && started - finished < team.plans_in_flight()) {
+      StepPlan plan;
+      plan.step = static_cast<uint64_t>(++started);
+      EXPECT_TRUE(team.Start(std::move(plan)).ok());
+      continue;
+    }
+    const auto result = team.Finish();
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    if (!result.ok()) return 0;
+    ++finished;
+    EXPECT_EQ(result.value().step, static_cast<uint64_t>(finished));
+    EXPECT_EQ(result.value().sequences[0].tokens[0], team.stages() * finished);
+  }
+  return clock.Now() - start;
+}
+
+// 10 plans of 20 ms a stage: one after the other two stages would take 400 ms, four 800.
+TEST(RankTeamTest, StagesComputeAtTheSameTime) {
+  Told told;
+  EXPECT_EQ(SlowTeam(2, 1, told)->plans_in_flight(), 2);
+  const double two = RunPlans(*SlowTeam(2, 20, told), 10);
+  EXPECT_GT(two, 0.220);
+  EXPECT_LT(two, 0.330);
+  const double four = RunPlans(*SlowTeam(4, 20, told), 10);
+  EXPECT_LT(four, 0.450);
+}
+
+// Every rank hears of every plan's result, in order, before a plan that was made after it.
+TEST(RankTeamTest, ResultsAreToldWithLaterPlans) {
+  Told told;
+  RunPlans(*SlowTeam(2, 1, told), 6);  // the end waits for what was sent
+  for (const int32_t rank : {0, 1}) {
+    std::vector<uint64_t> steps;
+    for (const auto& [whose, step] : told.results) {
+      if (whose == rank) steps.push_back(step);
+    }
+    EXPECT_THAT(steps, ::testing::ElementsAre(1, 2, 3, 4));  // 5 and 6 end after the last plan
+  }
+}
+
+// A failure of one rank is that of the step for all, with that rank's name; so are those after it.
+TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
+  Told told;
+  const auto team = SlowTeam(2, 1, told);
+  StepPlan plan;
+  plan.step = 13;
+
+  const auto result = RunPlan(*team, plan);
 
   ASSERT_FALSE(result.ok());
-  EXPECT_THAT(result.status().message(), HasSubstr("rank 1 aborted: "));
-  EXPECT_FALSE(team->Run(plan).ok());
+  EXPECT_THAT(result.status().message(), HasSubstr("rank 0 aborted: no luck"));
+  EXPECT_FALSE(team->status().ok());
+  EXPECT_FALSE(RunPlan(*team, plan).ok());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "engine/local_engine.h"
+#include "engine/local_executor.h"
 
 namespace baltoro {
 
@@ -70,16 +71,16 @@ TokenId StandInToken(std::span<const TokenId> prompt, std::span<const TokenId> o
   return TokenOf(hash);
 }
 
-StandInExecutor::StandInExecutor(int32_t max_num_seqs,
-                                 double step_ms,
-                                 int64_t vocab,
-                                 std::shared_ptr<const ConstraintTable> constraints)
+StandInRunner::StandInRunner(int32_t max_num_seqs,
+                             double step_ms,
+                             int64_t vocab,
+                             std::shared_ptr<const ConstraintTable> constraints)
     : slots_(max_num_seqs), step_ms_(step_ms), mask_words_(static_cast<size_t>((vocab + 31) / 32)) {
   if (constraints == nullptr) return;
   masks_ = std::make_unique<StepMasks>(std::move(constraints), max_num_seqs, vocab, /*threads=*/1);
 }
 
-Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
+Result<StepResult> StandInRunner::Run(const StepPlan& plan) {
   const auto end =
       std::chrono::steady_clock::now() + std::chrono::duration<double, std::milli>(step_ms_);
   if (masks_ != nullptr) masks_->Apply(plan);
@@ -134,7 +135,7 @@ Result<StepResult> StandInExecutor::Run(const StepPlan& plan) {
   return result;
 }
 
-TokenId StandInExecutor::Next(SlotId id, SequenceResult& one) {
+TokenId StandInRunner::Next(SlotId id, SequenceResult& one) {
   Slot& slot = slots_[static_cast<size_t>(id)];
   const auto output_count = static_cast<int32_t>(slot.tokens.size()) - slot.prompt_count;
   const auto banned = output_count < slot.min_tokens ? std::span<const TokenId>(slot.banned)
@@ -186,8 +187,10 @@ Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
     factory = constraints(TokenizerDir(config), static_cast<int32_t>(info.vocab_size));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
   info.constraints = factory != nullptr;
-  auto executor = std::make_unique<StandInExecutor>(config.max_num_seqs, config.stand_in_step_ms,
-                                                    info.vocab_size, table);
+  auto executor = std::make_unique<LocalExecutor>(
+      std::make_unique<StandInRunner>(config.max_num_seqs, config.stand_in_step_ms, info.vocab_size,
+                                      table),
+      config.async_scheduling ? 2 : 1);
   std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
       config, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
   return engine;

@@ -19,13 +19,13 @@ namespace baltoro {
 // The token that a stand-in yields after `prompt` and `output`.
 TokenId StandInToken(std::span<const TokenId> prompt, std::span<const TokenId> output);
 
-class StandInExecutor final : public Executor {
+class StandInRunner final : public PlanRunner {
  public:
   // `constraints` null: no request has one.
-  StandInExecutor(int32_t max_num_seqs,
-                  double step_ms,
-                  int64_t vocab = 0,
-                  std::shared_ptr<const ConstraintTable> constraints = nullptr);
+  StandInRunner(int32_t max_num_seqs,
+                double step_ms,
+                int64_t vocab = 0,
+                std::shared_ptr<const ConstraintTable> constraints = nullptr);
   Result<StepResult> Run(const StepPlan& plan) override;
 
  private:

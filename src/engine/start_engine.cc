@@ -9,6 +9,7 @@
 #include "engine/kv_budget.h"
 #include "engine/load_choice.h"
 #include "engine/local_engine.h"
+#include "engine/local_executor.h"
 #include "engine/rank_team.h"
 #include "engine/stand_in.h"
 #include "engine/worker.h"
@@ -88,11 +89,10 @@ struct Recipe {
   int threads = 0;
 };
 
-// A rank among others, or alone: with neither `ranks` nor `share`.
+// A rank among others, or alone: without `ranks`.
 struct Part {
   ModelRanks* ranks = nullptr;
   bool samples = true;
-  ShareResult share = {};
 };
 
 Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
@@ -134,8 +134,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
       .kv_scales = std::move(scales),
-      .samples = part.samples,
-      .share = part.share};
+      .samples = part.samples};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
@@ -178,25 +177,27 @@ Result<std::unique_ptr<RankTeam>> StartTeam(const ParallelLayout& layout,
                                             const Recipe& recipe,
                                             const WeightChoice& choice,
                                             const std::shared_ptr<const ConstraintTable>& table,
-                                            Seconds* loaded) {
+                                            Seconds* loaded,
+                                            double* trial_seconds) {
   BT_LOG(Info, "{} ranks in this process: tensor {}, pipeline {}, decode context {}",
          layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
-  const StepPlanLimits limits{.max_num_seqs = recipe.config.max_num_seqs,
-                              .num_blocks = static_cast<int32_t>(recipe.budget.num_blocks),
-                              .vocab = recipe.model.vocab};
-  return RankTeam::Start(layout, limits,
-                         [&](ModelRanks& ranks, bool samples,
-                             const ShareResult& share) -> Result<std::unique_ptr<Worker>> {
-                           WeightChoice quiet = choice;
-                           quiet.quiet = true;
-                           BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
-                                               OpenWeights(recipe.config.model_dir, quiet));
-                           Recipe of_rank = recipe;
-                           if (!samples) of_rank.load.progress = nullptr;
-                           return MakeWorker(of_rank, *source,
-                                             {.ranks = &ranks, .samples = samples, .share = share},
-                                             table, samples ? loaded : nullptr);
-                         });
+  return RankTeam::Start(layout, [&](Link* link, bool samples) -> Result<RankParts> {
+    WeightChoice quiet = choice;
+    quiet.quiet = true;
+    BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                        OpenWeights(recipe.config.model_dir, quiet));
+    Recipe of_rank = recipe;
+    if (!samples) of_rank.load.progress = nullptr;
+    RankParts parts;
+    BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
+    BT_ASSIGN_OR_RETURN(
+        std::unique_ptr<Worker> worker,
+        MakeWorker(of_rank, *source, {.ranks = parts.ranks.get(), .samples = samples}, table,
+                   samples ? loaded : nullptr));
+    if (samples) *trial_seconds = worker->trial_seconds();
+    parts.worker = std::move(worker);
+    return parts;
+  });
 }
 
 void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
@@ -300,11 +301,10 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(recipe, *source, {}, table, &loaded));
     trial_seconds = worker->trial_seconds();
-    executor = std::move(worker);
+    executor = std::make_unique<LocalExecutor>(std::move(worker), config.async_scheduling ? 2 : 1);
   } else {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> team,
-                        StartTeam(layout, recipe, choice, table, &loaded));
-    trial_seconds = team->trial_seconds();
+                        StartTeam(layout, recipe, choice, table, &loaded, &trial_seconds));
     executor = std::move(team);
   }
   LogCache(config, budget, kv.form, backend.gpu.has_value());

@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <deque>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -23,65 +20,17 @@ constexpr int64_t kPreparingBytesMax = int64_t{256} << 20;
 
 }  // namespace
 
-// Runs plans in order on one thread.
-class StepLoop::ExecutorThread {
- public:
-  explicit ExecutorThread(Executor& executor)
-      : executor_(executor), thread_([this](const std::stop_token& stop) { Work(stop); }) {}
-
-  void Send(StepPlan plan) {
-    const std::lock_guard lock(mutex_);
-    plans_.push_back(std::move(plan));
-    changed_.notify_all();
-  }
-  // Waits for the result of the oldest plan.
-  Result<StepResult> Receive() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !results_.empty(); });
-    Result<StepResult> result = std::move(results_.front());
-    results_.pop_front();
-    return result;
-  }
-
- private:
-  void Work(const std::stop_token& stop) {
-    for (;;) {
-      StepPlan plan;
-      {
-        std::unique_lock lock(mutex_);
-        if (!changed_.wait(lock, stop, [this] { return !plans_.empty(); })) return;
-        plan = std::move(plans_.front());
-        plans_.pop_front();
-      }
-      Result<StepResult> result = executor_.Run(plan);
-      const std::lock_guard lock(mutex_);
-      results_.push_back(std::move(result));
-      changed_.notify_all();
-    }
-  }
-
-  Executor& executor_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
-  std::deque<StepPlan> plans_;
-  std::deque<Result<StepResult>> results_;
-  std::jthread thread_;  // last: it uses all of the above
-};
-
 StepLoop::StepLoop(const SchedulerConfig& config,
-                   int plans_in_flight,
                    Executor& executor,
                    EventSink sink,
                    std::shared_ptr<ConstraintFactory> factory,
                    std::shared_ptr<ConstraintTable> table)
     : scheduler_(config),
-      plans_in_flight_(plans_in_flight),
       executor_(executor),
       sink_(std::move(sink)),
       table_(std::move(table)),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
-  if (plans_in_flight > 1) executor_thread_ = std::make_unique<ExecutorThread>(executor);
   if (factory == nullptr) return;
   BT_CHECK(table_ != nullptr);
   preparer_ = std::make_unique<ConstraintPreparer>(
@@ -243,20 +192,20 @@ Status StepLoop::Step() {
   stuck_ = false;
   const Seconds start = clock_.Now();
   StepPlan plan;
-  if (scheduler_.plans_in_flight() < plans_in_flight_) {
+  if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
     plan = scheduler_.Plan();
     DeliverStarted();
   }
   const int32_t tokens = plan.num_tokens();
-  if (!plan.empty() && executor_thread_ != nullptr) {
-    executor_thread_->Send(std::move(plan));
-    if (scheduler_.plans_in_flight() < plans_in_flight_) return {};  // there is room for another
+  if (!plan.empty()) {
+    BT_RETURN_IF_ERROR(executor_.Start(std::move(plan)));
+    // There may be room for another.
+    if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) return {};
   }
   stuck_ = scheduler_.plans_in_flight() == 0;
-  if (stuck_) return {};
+  if (stuck_) return executor_.status();
 
-  Result<StepResult> result =
-      executor_thread_ != nullptr ? executor_thread_->Receive() : executor_.Run(plan);
+  Result<StepResult> result = executor_.Finish();
   if (!result.ok()) return result.status();
   scheduler_.Commit(result.value());
 

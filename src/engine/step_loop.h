@@ -7,8 +7,8 @@
 // A request with a constraint is first prepared: its constraint is made on another thread. Until
 // then it is in no order with others, but counts as waiting and can be aborted.
 //
-// With two plans in flight the executor has a thread of its own, and the next step is planned while
-// one computes. Nobody else learns of it.
+// With an executor that takes several plans the next step is planned while others compute. Nobody
+// else learns of it.
 
 #include <atomic>
 #include <condition_variable>
@@ -33,7 +33,6 @@ class StepLoop {
   // Constraints of requests are made by the factory and put into the table, where the executor
   // finds them. With neither, no request may have one.
   StepLoop(const SchedulerConfig& config,
-           int plans_in_flight,
            Executor& executor,
            EventSink sink,
            std::shared_ptr<ConstraintFactory> factory = nullptr,
@@ -52,7 +51,6 @@ class StepLoop {
   void Stop();
 
  private:
-  class ExecutorThread;
   struct Arrival {
     RequestId id{};
     std::unique_ptr<Request> request;             // null: an abort
@@ -74,11 +72,9 @@ class StepLoop {
   void EndAll(FinishReason reason, const std::string& error);
 
   Scheduler scheduler_;
-  const int plans_in_flight_;
   Executor& executor_;
   EventSink sink_;
   const std::shared_ptr<ConstraintTable> table_;
-  std::unique_ptr<ExecutorThread> executor_thread_;  // null with one plan in flight
   MonotonicClock clock_;
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival

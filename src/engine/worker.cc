@@ -169,8 +169,6 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     RunSequences(plan, 0, plan.sequences.size(), result);
     if (model_->ranks() == nullptr) return result;
     BT_RETURN_IF_ERROR(model_->ranks()->status());
-    BT_RETURN_IF_ERROR(config_.share(result));
-    if (!config_.samples) TakeResult(plan, result);
     return result;
   } catch (const std::bad_alloc&) {
     // Others have gone on, or wait: what they hold can no longer be the same.
@@ -247,10 +245,9 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   Batch batch;
   for (size_t i = begin; i < end; ++i) {
     const PlannedSequence& planned = plan.sequences[i];
-    if (slot_of(planned).over) {
-      result.sequences[i].failed = true;
-      continue;
-    }
+    const Slot& slot = slot_of(planned);
+    if (slot.over) result.sequences[i].failed = true;
+    if (slot.left_out || (slot.over && model_->ranks() == nullptr)) continue;
     batch.entries.push_back({.index = i,
                              .prompt_row_begin = 0,
                              .prompt_row_count = 0,
@@ -282,19 +279,26 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
                   layers_, batch.logits, arena_);
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
   if (!config_.samples || !computed) return;
+  std::erase_if(batch.entries,
+                [&](const Batch::Entry& entry) { return result.sequences[entry.index].failed; });
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
 }
 
-void Worker::TakeResult(const StepPlan& plan, const StepResult& result) {
-  BT_CHECK(result.sequences.size() == plan.sequences.size());
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequenceResult& one = result.sequences[i];
-    Slot& slot = slot_of(plan.sequences[i]);
+Status Worker::TakeResult(const StepResult& result) {
+  for (const SequenceResult& one : result.sequences) {
+    const auto at = static_cast<size_t>(one.slot);
+    if (at >= slots_.size() || !slots_[at].live) {
+      return InvalidArgument(
+          fmt::format("step {}: a result for a slot that nobody has", result.step));
+    }
+    Slot& slot = slots_[at];
+    if (one.failed || one.ended) slot.over = slot.left_out = true;
+    if (config_.samples) continue;  // it knew that
     slot.output.insert(slot.output.end(), one.tokens.begin(), one.tokens.end());
-    if (one.failed || one.ended) slot.over = true;
   }
+  return {};
 }
 
 void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) {

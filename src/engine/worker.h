@@ -3,7 +3,6 @@
 // One rank at work: owns the model, the KV cache and what is kept for each slot; turns a plan into
 // a batch, runs it, samples.
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,17 +11,13 @@
 #include "cache/kv_storage.h"
 #include "device/buffer.h"
 #include "engine/constraint_table.h"
-#include "engine/executor.h"
+#include "engine/rank_worker.h"
 #include "engine/step_masks.h"
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
 #include "schedule/step_plan.h"
 
 namespace baltoro {
-
-// What the ranks of a replica tell each other at the end of a step: the one that samples its
-// result, the others hear it.
-using ShareResult = std::function<Status(StepResult& result)>;
 
 struct WorkerConfig {
   int32_t max_num_seqs = 256;
@@ -32,10 +27,9 @@ struct WorkerConfig {
   int32_t mask_threads = 1;                            // that make masks while the model computes
   std::vector<float> kv_scales = {};  // one a layer, of a cache in KvForm::kFp8; empty: all 1
   bool samples = true;                // else another rank does, which has the logits
-  ShareResult share = {};             // null: this rank is alone
 };
 
-class Worker final : public Executor {
+class Worker final : public RankWorker {
  public:
   // Takes all memory that steps need, by a trial step of the largest size.
   static Result<std::unique_ptr<Worker>> Create(const WorkerConfig& config,
@@ -46,6 +40,7 @@ class Worker final : public Executor {
   // Running out of memory in a step fails the requests that cannot be computed alone either; one of
   // several ranks gives up. The cache holds this rank's layers and its share of the blocks.
   Result<StepResult> Run(const StepPlan& plan) override;
+  Status TakeResult(const StepResult& result) override;
 
   // How long the trial step took.
   double trial_seconds() const { return trial_seconds_; }
@@ -53,7 +48,8 @@ class Worker final : public Executor {
  private:
   struct Slot {
     bool live = false;
-    bool over = false;  // no token to go on from; plans made before that was known are not run
+    bool over = false;  // no token to go on from; plans made before that was known sample nothing
+    bool left_out = false;  // all ranks know that it is over: it is not computed either
     AdmittedSequence admitted;
     std::vector<TokenId> output;
     size_t output_before = 0;  // size of `output` when the step began
@@ -67,8 +63,6 @@ class Worker final : public Executor {
          std::unique_ptr<K2Model> model,
          KvStorage kv);
   Status Apply(const StepPlan& plan);
-  // Keeps what the rank that samples has found.
-  void TakeResult(const StepPlan& plan, const StepResult& result);
   // Has the decode steps of all sizes recorded, where the model records any.
   void RecordSteps();
   // Rows like one that is there, for nobody to read, up to the next size that is recorded.

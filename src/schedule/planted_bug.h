@@ -24,6 +24,7 @@ enum class PlantedBug {
   kQueueUnbounded,              // the limit of waiting requests is not checked
   kOvertakeHead,                // what fits is admitted past a head that does not
   kPlanBeyondLength,            // tokens in flight do not count towards max_tokens
+  kPlanAheadInPipeline,         // stages are told to compute a token that they do not know yet
 };
 
 #ifdef BT_PLANTED_BUGS

@@ -45,6 +45,9 @@ struct SchedulerConfig {
   bool priority_policy = false;  // false: first come, first served
   int32_t drafts_max = 0;        // most drafts verified in one step; > 0: a sequence is not planned
                                  // ahead of the token that it is sampling
+  // Of a pipeline that computes as many plans at once. With more than one, no sequence is planned
+  // ahead of the token that it is sampling, and a plan has its share of those that decode alone.
+  int32_t stages = 1;
   int32_t prompt_logprob_rows_max = 64;  // of one step
   double watermark = 0.01;               // share of blocks that an admission leaves free
   HashKey hash_secret{};
@@ -121,6 +124,8 @@ class Scheduler {
   Sequence* Victim() const;
   void AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record);
   int32_t PrefillChunk(const Sequence& sequence, const Budget& budget) const;
+  bool Plannable(const Sequence& sequence) const;
+  int32_t DecodesMax() const;
 
   // scheduler_commit.cc
   void CommitSequence(const PlannedEntry& entry, const SequenceResult& result);

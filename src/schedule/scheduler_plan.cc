@@ -10,17 +10,23 @@
 
 namespace baltoro {
 
-namespace {
-
 // Whether another plan may be made for it now.
-bool Plannable(const Sequence& sequence, int32_t drafts_max) {
+bool Scheduler::Plannable(const Sequence& sequence) const {
   if (sequence.drafts_in_flight) return false;
-  if (drafts_max > 0 && sequence.tokens_in_flight > 0) return false;
+  const bool ahead =
+      (config_.drafts_max == 0 && config_.stages == 1) || Planted(PlantedBug::kPlanAheadInPipeline);
+  if (!ahead && sequence.tokens_in_flight > 0) return false;
   const int32_t coming = Planted(PlantedBug::kPlanBeyondLength) ? 0 : sequence.tokens_in_flight;
   return sequence.known() + coming < sequence.tokens_max && sequence.available() > 0;
 }
 
-}  // namespace
+// Of one plan. In a pipeline all stages shall have as much to do: while one plan's tokens are on
+// their way through it, the plans behind it need sequences too.
+int32_t Scheduler::DecodesMax() const {
+  const auto decoding = static_cast<int32_t>(std::ranges::count_if(
+      running_, [](const Sequence* sequence) { return sequence->available() <= 1; }));
+  return (decoding + config_.stages - 1) / config_.stages;
+}
 
 StepPlan Scheduler::Plan() {
   StepPlan plan;
@@ -52,9 +58,10 @@ StepPlan Scheduler::Plan() {
 }
 
 void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget) {
-  for (size_t i = 0; i < running_.size() && budget.tokens > 0;) {
+  int32_t left = DecodesMax();
+  for (size_t i = 0; i < running_.size() && budget.tokens > 0 && left > 0;) {
     Sequence& sequence = *running_[i];
-    if (sequence.available() != 1 || !Plannable(sequence, config_.drafts_max)) {
+    if (sequence.available() != 1 || !Plannable(sequence)) {
       ++i;
       continue;
     }
@@ -83,13 +90,14 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
     const int32_t count = 1 + static_cast<int32_t>(sequence.drafts.size());
     AddEntry(sequence, count, plan, record);
     budget.tokens -= count;
+    --left;
   }
 }
 
 void Scheduler::PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget) {
   for (Sequence* sequence : running_) {
     if (budget.tokens <= 0) return;
-    if (sequence->available() <= 1 || !Plannable(*sequence, config_.drafts_max)) continue;
+    if (sequence->available() <= 1 || !Plannable(*sequence)) continue;
     const int32_t count = PrefillChunk(*sequence, budget);
     if (count == 0) continue;
     AddEntry(*sequence, count, plan, record);

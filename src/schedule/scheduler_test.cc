@@ -298,5 +298,42 @@ TEST(SchedulerDeathTest, CommittingAnotherStepIsABug) {
   EXPECT_DEATH(scheduler.Commit(result), "check failed");
 }
 
+// Two plans on their way through two stages: each has half of the answers, in the order of service.
+TEST(SchedulerTest, StagesShareWhatDecodes) {
+  SchedulerConfig config = Config();
+  config.stages = 2;
+  Scheduler scheduler(config);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(scheduler.Submit(MakeRequest(id, 10, 20)).ok());
+  }
+  scheduler.Commit(Answer(scheduler.Plan()));
+
+  StepPlan first = scheduler.Plan();
+  StepPlan second = scheduler.Plan();
+  EXPECT_TRUE(scheduler.Plan().empty());
+  EXPECT_THAT(TokenCounts(first), ElementsAre(1, 1));
+  EXPECT_THAT(TokenCounts(second), ElementsAre(1, 1));
+  EXPECT_NE(first.sequences[0].slot, second.sequences[0].slot);
+  EXPECT_THAT(first.tokens, ElementsAre(7, 7));  // what was sampled, never "the last one"
+
+  scheduler.Commit(Answer(first));
+  const StepPlan third = scheduler.Plan();
+  EXPECT_EQ(third.sequences[0].slot, first.sequences[0].slot);
+  EXPECT_THAT(TokenCounts(third), ElementsAre(1, 1));
+}
+
+// Chunks of one prompt follow one another without waiting, as all their tokens are known.
+TEST(SchedulerTest, ChunksOfAPromptFlowThroughStages) {
+  SchedulerConfig config = Config();
+  config.stages = 3;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 600, 2)).ok());
+
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(256));
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(256));
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(88));
+  EXPECT_TRUE(scheduler.Plan().empty());
+}
+
 }  // namespace
 }  // namespace baltoro

@@ -110,6 +110,7 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kQueueUnbounded, "QueueUnbounded"},
       {PlantedBug::kOvertakeHead, "OvertakeHead"},
       {PlantedBug::kPlanBeyondLength, "PlanBeyondLength"},
+      {PlantedBug::kPlanAheadInPipeline, "PlanAheadInPipeline"},
   };
   for (const auto& [bug, name] : bugs) {
     const int seed = SeedThatFinds(bug, 1000);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/local_engine.h"
+#include "engine/local_executor.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/scripted_constraint.h"
 #include "engine/worker.h"
@@ -65,8 +66,10 @@ class ModelEngine {
     info.num_blocks = setting.num_blocks;
     info.kv_cache_tokens = info.num_blocks * kBlockTokens;
     info.constraints = true;
-    engine_ = std::make_unique<LocalEngine>(config, info, std::move(worker).value(), log_.sink(),
-                                            factory_, table);
+    engine_ = std::make_unique<LocalEngine>(
+        config, info,
+        std::make_unique<LocalExecutor>(std::move(worker).value(), setting.async ? 2 : 1),
+        log_.sink(), factory_, table);
   }
 
   void Submit(const Request& request) {

@@ -28,6 +28,10 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
   config_.watermark = Chance(2) ? 0 : 0.1;
   config_.hash_secret = {random_(), random_()};
   lag_ = Chance(2) ? 0 : 1;
+  if (Chance(3)) {
+    config_.stages = Between(2, 4);
+    lag_ = config_.stages - 1;
+  }
   arrival_one_in_ = Between(1, 12);
   abort_one_in_ = Chance(2) ? 1 << 30 : Between(4, 60);
   failures_ = Chance(2);
@@ -306,6 +310,7 @@ void Simulation::CheckBlocks() {
 void Simulation::CheckLimits(const StepPlan& plan) {
   if (plan.num_tokens() > config_.max_num_batched_tokens) Violate("the step has too many tokens");
   if (scheduler_->stats().running > config_.max_num_seqs) Violate("too many sequences run");
+  if (config_.stages > 1) CheckPipeline(plan);
   int32_t rows = 0;
   for (const PlannedSequence& planned : plan.sequences) {
     if (planned.prompt_logprobs) rows += planned.token_count;
@@ -317,6 +322,22 @@ void Simulation::CheckLimits(const StepPlan& plan) {
     // The last token of all is sampled, never computed.
     if (sequence.planned >= sequence.tokens_max) Violate("a position beyond the length is planned");
   });
+}
+
+// Stages know no token but those that they are told, and each finds something to do.
+void Simulation::CheckPipeline(const StepPlan& plan) {
+  if (std::ranges::count(plan.tokens, kSampledToken) > 0) {
+    Violate("a stage is told to compute a token that is not known");
+  }
+  const auto decodes = static_cast<int32_t>(
+      std::ranges::count_if(plan.sequences, [](const PlannedSequence& planned) {
+        return planned.token_count == 1 && planned.sampled_rows == 1;
+      }));
+  const int32_t ends_of_prompts = static_cast<int32_t>(plan.admitted.size()) + 1;
+  const int32_t running = scheduler_->stats().running;
+  if (decodes > (running + config_.stages - 1) / config_.stages + ends_of_prompts) {
+    Violate("one plan has more than its share of the decoding sequences");
+  }
 }
 
 // Who starts now, and who has waited for longer at the same priority?

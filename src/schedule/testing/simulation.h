@@ -55,6 +55,7 @@ class Simulation {
   void CheckTokens(Client& client, const TokenEvent& event);
   void CheckBlocks();
   void CheckLimits(const StepPlan& plan);
+  void CheckPipeline(const StepPlan& plan);
   void CountBypasses();
   void Trace(uint64_t value);
   void Violate(const std::string& what);

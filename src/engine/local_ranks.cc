@@ -1,0 +1,165 @@
+#include "engine/local_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+
+namespace baltoro {
+
+LocalRanks::LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks)
+    : leaving_(static_cast<std::ptrdiff_t>(ranks.size())), ranks_(ranks.size()) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    ranks_[i].rank = ranks[i];
+    ranks_[i].samples = ranks[i] == SamplingRank(layout);
+  }
+}
+
+Result<std::unique_ptr<LocalRanks>> LocalRanks::Start(const ParallelLayout& layout,
+                                                      std::span<const int32_t> ranks,
+                                                      const JoinRank& join,
+                                                      const MakeRank& make) {
+  std::unique_ptr<LocalRanks> local(new LocalRanks(layout, ranks));
+  for (Rank& rank : local->ranks_) {
+    rank.thread =
+        std::thread([&rank, join, make, &local = *local] { local.Live(rank, join, make); });
+  }
+  Status failure;
+  {
+    std::unique_lock lock(local->mutex_);
+    local->changed_.wait(
+        lock, [&] { return local->ready_ == local->ranks_.size() || !local->failure_.ok(); });
+    failure = local->failure_;
+  }
+  if (!failure.ok()) return failure;
+  return local;
+}
+
+LocalRanks::~LocalRanks() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (Rank& rank : ranks_) rank.queue.push_back(nullptr);
+    changed_.notify_all();
+  }
+  for (Rank& rank : ranks_) rank.thread.join();
+}
+
+void LocalRanks::Live(Rank& rank, const JoinRank& join, const MakeRank& make) {
+  Result<std::unique_ptr<Link>> link = join(rank.rank);
+  if (!link.ok()) {
+    Fail(rank, link.status());
+    leaving_.arrive_and_wait();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    rank.link = std::move(link).value();
+  }
+  {
+    Result<RankParts> parts = make(rank.link.get(), rank.samples);
+    Status status = parts.status();
+    if (status.ok() && parts.value().ranks != nullptr) status = parts.value().ranks->status();
+    if (status.ok()) {
+      {
+        const std::lock_guard lock(mutex_);
+        ++ready_;
+        changed_.notify_all();
+      }
+      Follow(rank, *parts.value().worker);
+    } else {
+      Fail(rank, status);
+    }
+    leaving_.arrive_and_wait();
+  }
+  const std::lock_guard lock(mutex_);
+  rank.link = nullptr;
+}
+
+void LocalRanks::Follow(Rank& rank, RankWorker& worker) {
+  while (const std::shared_ptr<const PlanMessage> message = Next(rank)) {
+    Status status = RunMessage(rank, *message, worker);
+    if (status.ok()) continue;
+    BT_LOG(Error, "Rank {} ends: {}", rank.rank, status.message());
+    // What other ranks caused has their names already.
+    if (rank.link->status().ok()) {
+      rank.link->Abort(status.message());
+      status = rank.link->status();
+    }
+    return Fail(rank, status);
+  }
+}
+
+Status LocalRanks::RunMessage(Rank& rank, const PlanMessage& message, RankWorker& worker) {
+  for (const StepResult& result : message.finished) {
+    BT_RETURN_IF_ERROR(worker.TakeResult(result));
+  }
+  BT_ASSIGN_OR_RETURN(StepResult result, worker.Run(message.plan));
+  if (!rank.samples) return {};
+  const std::lock_guard lock(mutex_);
+  results_.push_back(std::move(result));
+  changed_.notify_all();
+  return {};
+}
+
+std::shared_ptr<const PlanMessage> LocalRanks::Next(Rank& rank) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return !rank.queue.empty(); });
+  std::shared_ptr<const PlanMessage> message = std::move(rank.queue.front());
+  rank.queue.pop_front();
+  return message;
+}
+
+void LocalRanks::Fail(Rank& rank, const Status& why) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.ok()) failure_ = why;
+  if (rank.link != nullptr) rank.link->Abort(why.message());
+  changed_.notify_all();
+}
+
+Status LocalRanks::Send(std::shared_ptr<const PlanMessage> message) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  for (Rank& rank : ranks_) {
+    if (rank.queue.size() >= kQueueMax) {
+      return Status(Code::kInternal,
+                    fmt::format("rank {} is {} plans behind", rank.rank, rank.queue.size()));
+    }
+    rank.queue.push_back(message);
+  }
+  changed_.notify_all();
+  return {};
+}
+
+std::optional<Result<StepResult>> LocalRanks::TakeResult(Seconds patience) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::duration<double>(patience),
+                    [this] { return !results_.empty() || !failure_.ok(); });
+  if (!results_.empty()) {
+    StepResult result = std::move(results_.front());
+    results_.pop_front();
+    return result;
+  }
+  if (!failure_.ok()) return failure_;
+  return std::nullopt;
+}
+
+Status LocalRanks::status() const {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  for (const Rank& rank : ranks_) {
+    if (rank.link != nullptr) BT_RETURN_IF_ERROR(rank.link->status());
+  }
+  return {};
+}
+
+void LocalRanks::Abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  for (const Rank& rank : ranks_) {
+    if (rank.link != nullptr) rank.link->Abort(reason);
+  }
+}
+
+}  // namespace baltoro

@@ -1,0 +1,98 @@
+#pragma once
+
+// The ranks of a replica that this process holds, a thread each. A rank joins its world, makes its
+// worker, and runs the plans that it is sent, in their order, from a queue of its own: no rank
+// waits for another but in what the model exchanges.
+//
+//   Send -> queue of each rank -> worker -> (of the rank that samples) results -> TakeResult
+//
+// The first failure of a rank ends all of them, and stays.
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <latch>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/link.h"
+#include "engine/plan_message.h"
+#include "engine/rank_worker.h"
+#include "model/model_ranks.h"
+#include "parallel/layout.h"
+
+namespace baltoro {
+
+// Of one rank; the worker borrows `ranks`.
+struct RankParts {
+  std::unique_ptr<ModelRanks> ranks;
+  std::unique_ptr<RankWorker> worker;
+};
+
+// Both are called on the rank's own thread; all ranks join and are made at the same time, and may
+// talk to each other meanwhile. `link` lives as long as the parts.
+using JoinRank = std::function<Result<std::unique_ptr<Link>>(int32_t rank)>;
+using MakeRank = std::function<Result<RankParts>(Link* link, bool samples)>;
+
+// The rank that has the logits: the first of the last stage.
+inline int32_t SamplingRank(const ParallelLayout& layout) {
+  return (layout.pipeline - 1) * layout.tensor;
+}
+
+class LocalRanks {
+ public:
+  // Plans that may wait for a rank.
+  static constexpr size_t kQueueMax = 64;
+
+  // `ranks` are global ones. Returns when these are ready; the error is that of the rank which
+  // failed first.
+  static Result<std::unique_ptr<LocalRanks>> Start(const ParallelLayout& layout,
+                                                   std::span<const int32_t> ranks,
+                                                   const JoinRank& join,
+                                                   const MakeRank& make);
+  // Once everything that was sent has been run, or the ranks have failed.
+  ~LocalRanks();
+
+  // One thread at a time. kInternal if the ranks are too far behind.
+  Status Send(std::shared_ptr<const PlanMessage> message);
+  // Of the rank that samples, in order; nothing if there is none within `patience`. A failure comes
+  // after the results before it.
+  std::optional<Result<StepResult>> TakeResult(Seconds patience);
+
+  // Any thread.
+  Status status() const;
+  void Abort(const std::string& reason);
+
+ private:
+  struct Rank {
+    int32_t rank = 0;
+    bool samples = false;
+    std::deque<std::shared_ptr<const PlanMessage>> queue;  // null: the end
+    std::unique_ptr<Link> link;                            // set before the rank is ready
+    std::thread thread;
+  };
+
+  LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks);
+  void Live(Rank& rank, const JoinRank& join, const MakeRank& make);
+  void Follow(Rank& rank, RankWorker& worker);
+  Status RunMessage(Rank& rank, const PlanMessage& message, RankWorker& worker);
+  std::shared_ptr<const PlanMessage> Next(Rank& rank);
+  void Fail(Rank& rank, const Status& why);
+
+  std::latch leaving_;  // nobody leaves its world while another may still need it
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // Below: under mutex_.
+  std::vector<Rank> ranks_;
+  size_t ready_ = 0;
+  Status failure_;
+  std::deque<StepResult> results_;
+};
+
+}  // namespace baltoro
