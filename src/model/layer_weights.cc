@@ -15,12 +15,14 @@ namespace {
 constexpr double kGib = 1 << 30;
 constexpr int64_t kAlignment = 256;  // of each matrix
 
-// Deals out places in one allocation and lists what each is filled with. They are filled at the
-// same offsets of `staging`, host memory. With a null base it only counts.
+// Deals out places in one allocation and lists what each is filled with. With a null base it only
+// counts.
 class Placer {
  public:
-  Placer(const OpsTable& ops, void* base, void* staging)
-      : ops_(ops), base_(static_cast<char*>(base)), staging_(static_cast<char*>(staging)) {}
+  Placer(const OpsTable& ops, void* base)
+      : ops_(ops),
+        base_(static_cast<char*>(base)),
+        on_host_(ops.memory->kind() == DeviceKind::kCpu) {}
 
   PackedMatrix Place(const PlannedMatrix& planned) {
     PackedMatrix matrix = planned.matrix;
@@ -32,11 +34,10 @@ class Placer {
     if (base_ == nullptr) return matrix;
     const auto kind =
         planned.transposed ? WeightFill::Kind::kPackTransposed : WeightFill::Kind::kPack;
-    PackedMatrix staged = matrix;
-    staged.data = Staged(matrix.data);
     for (int64_t i = 0; i < matrix.count; ++i) {
-      fills_.push_back(
-          {.kind = kind, .matrix = staged.at(i), .rows = {}, .parts = planned.parts[i]});
+      const PackedMatrix one = matrix.at(i);
+      Add({.kind = kind, .matrix = one, .rows = {}, .parts = planned.parts[i]},
+          const_cast<void*>(one.data));
     }
     return matrix;
   }
@@ -49,12 +50,11 @@ class Placer {
     const TensorView rows(Take(bytes), planned.dtype, {planned.rows, planned.width});
     by_form_[PlainForm(planned.dtype)] += bytes;
     if (base_ != nullptr) {
-      TensorView staged = rows;
-      staged.data = Staged(rows.data);
-      fills_.push_back({.kind = WeightFill::Kind::kRows,
-                        .matrix = {},
-                        .rows = staged,
-                        .parts = {{planned.tensor, planned.first_row, planned.rows}}});
+      Add({.kind = WeightFill::Kind::kRows,
+           .matrix = {},
+           .rows = rows,
+           .parts = {{planned.tensor, planned.first_row, planned.rows}}},
+          rows.data);
     }
     return rows;
   }
@@ -77,13 +77,17 @@ class Placer {
     bytes_ += Aligned(bytes);
     return base_ == nullptr ? nullptr : base_ + at;
   }
-  void* Staged(const void* place) const {
-    return staging_ + (static_cast<const char*>(place) - base_);
+  void Add(WeightFill fill, void* place) {
+    if (!on_host_) {
+      fill.matrix.data = fill.rows.data = nullptr;
+      fill.target = place;
+    }
+    fills_.push_back(std::move(fill));
   }
 
   const OpsTable& ops_;
-  char* base_;
-  char* staging_;
+  char* const base_;
+  const bool on_host_;
   int64_t bytes_ = 0;
   std::vector<WeightFill> fills_;
   std::map<WeightForm, int64_t> by_form_;
@@ -120,11 +124,11 @@ void PlaceEnds(const WeightPlan& plan, Placer& placer, ModelWeights& weights) {
 std::vector<int64_t> PartBytes(const WeightPlan& plan, const OpsTable& ops) {
   std::vector<int64_t> bytes;
   ModelWeights ignored;
-  Placer ends(ops, nullptr, nullptr);
+  Placer ends(ops, nullptr);
   PlaceEnds(plan, ends, ignored);
   bytes.push_back(ends.bytes());
   for (const PlannedLayer& layer : plan.layers) {
-    Placer placer(ops, nullptr, nullptr);
+    Placer placer(ops, nullptr);
     PlaceLayer(layer, placer);
     bytes.push_back(placer.bytes());
   }
@@ -209,19 +213,11 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
   const std::vector<size_t> sources = Sources(plan, parts);
   for (const int64_t bytes : parts) weights.bytes += bytes;
   BT_ASSIGN_OR_RETURN(weights.memory, Allocate(parts, memory));
-  // A GPU's weights are packed on the host, then copied.
-  const bool on_host = memory.kind() == DeviceKind::kCpu;
-  std::vector<Buffer> staging(parts.size());
-  for (size_t i = 0; i < parts.size() && !on_host; ++i) {
-    if (sources[i] != i) continue;
-    BT_ASSIGN_OR_RETURN(staging[i], Buffer::Create(static_cast<size_t>(parts[i]), PartName(i)));
-  }
   std::vector<WeightFill> fills;
   std::map<WeightForm, int64_t> by_form;
   // Places a part, and lists how it is filled unless it is a copy.
   const auto place = [&](size_t i, const auto& body) {
-    Placer placer(ops, weights.memory[i].data(),
-                  staging[i].bytes() == 0 ? weights.memory[i].data() : staging[i].data());
+    Placer placer(ops, weights.memory[i].data());
     body(placer);
     for (const auto& [form, bytes] : placer.by_form()) by_form[form] += bytes;
     if (sources[i] != i) return;
@@ -235,14 +231,9 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
   LogPlan(plan, source.description(), by_form);
   BT_RETURN_IF_ERROR(RunFills(fills, source, ops, threads, progress));
   for (size_t i = 0; i < parts.size(); ++i) {
-    void* const to = weights.memory[i].data();
-    const auto bytes = static_cast<size_t>(parts[i]);
-    if (sources[i] != i) {
-      BT_RETURN_IF_ERROR(memory.Copy(to, weights.memory[sources[i]].data(), bytes));
-    } else if (!on_host) {
-      BT_RETURN_IF_ERROR(memory.CopyIn(to, staging[i].data(), bytes));
-      staging[i] = Buffer();
-    }
+    if (sources[i] == i) continue;
+    BT_RETURN_IF_ERROR(memory.Copy(weights.memory[i].data(), weights.memory[sources[i]].data(),
+                                   static_cast<size_t>(parts[i])));
   }
   return weights;
 }

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "disk/read_ahead.h"
 #include "disk/read_batches.h"
+#include "model/fill_staging.h"
 #include "weights/stored_columns.h"
 
 namespace baltoro {
@@ -78,12 +79,44 @@ std::vector<Piece> CutIntoPieces(const std::vector<WeightFill>& fills) {
   return pieces;
 }
 
+// Of what the fills with a target need.
+std::vector<FillStaging::Place> PlacesOf(const std::vector<WeightFill>& fills,
+                                         const std::vector<Piece>& pieces,
+                                         const OpsTable& ops) {
+  std::vector<FillStaging::Place> places(fills.size());
+  for (size_t i = 0; i < fills.size(); ++i) {
+    const PackedMatrix& m = fills[i].matrix;
+    const TensorView& rows = fills[i].rows;
+    const int64_t bytes = fills[i].kind == WeightFill::Kind::kRows
+                              ? rows.num_elements() * SizeOf(rows.dtype)
+                              : ops.packed_bytes(m.form, m.n, m.k);
+    places[i] = {.target = fills[i].target, .bytes = static_cast<size_t>(bytes)};
+  }
+  for (const Piece& piece : pieces) ++places[static_cast<size_t>(piece.fill - fills.data())].pieces;
+  return places;
+}
+
 // One thread's memory and the work it does in it.
 class Packer {
  public:
-  Packer(const WeightSource& source, const OpsTable& ops) : source_(source), ops_(ops) {}
+  Packer(const WeightSource& source,
+         const OpsTable& ops,
+         const WeightFill* fills,
+         FillStaging& staging)
+      : source_(source), ops_(ops), fills_(fills), staging_(staging) {}
 
   Status Run(const Piece& piece) {
+    if (piece.fill->target == nullptr) return Fill(piece);
+    const auto place = static_cast<size_t>(piece.fill - fills_);
+    WeightFill staged = *piece.fill;
+    BT_ASSIGN_OR_RETURN(staged.rows.data, staging_.Host(place));
+    staged.matrix.data = staged.rows.data;
+    BT_RETURN_IF_ERROR(Fill({&staged, piece.begin, piece.end}));
+    return staging_.Done(place);
+  }
+
+ private:
+  Status Fill(const Piece& piece) {
     const WeightFill& fill = *piece.fill;
     int64_t part_begin = 0;  // of the part, in rows of the whole
     for (const MatrixPart& part : fill.parts) {
@@ -95,7 +128,6 @@ class Packer {
     return {};
   }
 
- private:
   // Fills rows [begin, end) from the part's rows starting at its row `at`.
   Status Place(
       const WeightFill& fill, const MatrixPart& part, int64_t at, int64_t begin, int64_t end) {
@@ -181,6 +213,8 @@ class Packer {
 
   const WeightSource& source_;
   const OpsTable& ops_;
+  const WeightFill* const fills_;
+  FillStaging& staging_;
   std::vector<char> read_, transposed_;
   StoredBytes stored_;
 };
@@ -284,11 +318,13 @@ Status RunFills(const std::vector<WeightFill>& fills,
 
   if (progress) progress(0, total);
   Dealer dealer(pieces, source, total);
+  FillStaging staging(ops, PlacesOf(fills, pieces, ops));
   Progress shared;
   shared.running = static_cast<size_t>(threads);
   std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
-    workers.emplace_back([&] { RunPieces(pieces, dealer, Packer(source, ops), shared); });
+    workers.emplace_back(
+        [&] { RunPieces(pieces, dealer, Packer(source, ops, fills.data(), staging), shared); });
   }
   std::unique_lock lock(shared.mutex);
   while (shared.running > 0) {

@@ -44,9 +44,14 @@ struct WeightFill {
   PackedMatrix matrix;
   TensorView rows;
   std::vector<MatrixPart> parts;
+  // Where the bytes of `matrix` or `rows` go in the end, in the memory of the operations; their
+  // data is null then, and what is packed is kept in host memory for as long as it takes. Null:
+  // they lie where they shall.
+  void* target = nullptr;
 };
 
-// Runs the fills on `threads` threads of its own. The first error stops all.
+// Runs the fills on `threads` threads of its own. The first error stops all. With targets the host
+// holds the matrices that are being filled, and no more.
 Status RunFills(const std::vector<WeightFill>& fills,
                 const WeightSource& source,
                 const OpsTable& ops,

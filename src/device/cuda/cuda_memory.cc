@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstring>
+#include <vector>
 
 #include "device/buffer.h"
 #include "device/cuda/cuda_status.h"
@@ -19,10 +20,13 @@ Status Failed(cudaError_t error, const char* call, size_t bytes, const std::stri
 
 class DeviceMemory final : public Memory {
  public:
+  explicit DeviceMemory(int device) : device_(device) {}
+
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   Result<void*> Allocate(size_t bytes, const std::string& what) const override {
     void* data = nullptr;
-    const cudaError_t error = cudaMalloc(&data, bytes);
+    cudaError_t error = cudaSetDevice(device_);
+    if (error == cudaSuccess) error = cudaMalloc(&data, bytes);
     if (error != cudaSuccess) return Failed(error, "cudaMalloc", bytes, what);
     BT_RETURN_IF_ERROR(Clear(data, bytes));
     return data;
@@ -30,34 +34,42 @@ class DeviceMemory final : public Memory {
   // At process end the driver may be gone already; there is nobody to tell.
   void Free(void* data, size_t) const override { static_cast<void>(cudaFree(data)); }
   Status CopyIn(void* to, const void* host, size_t bytes) const override {
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_RETURN_IF_ERROR(WaitForAll());
     BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, host, bytes, cudaMemcpyHostToDevice));
     // From pageable memory the call may return before the last bytes have arrived.
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-    return {};
+    return WaitForAll();
   }
   Status CopyOut(void* host, const void* from, size_t bytes) const override {
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_RETURN_IF_ERROR(WaitForAll());
     BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));
     return {};
   }
   Status Copy(void* to, const void* from, size_t bytes) const override {
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_RETURN_IF_ERROR(WaitForAll());
     BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-    return {};
+    return WaitForAll();
   }
   Status Clear(void* data, size_t bytes) const override {
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    BT_RETURN_IF_ERROR(WaitForAll());
     BT_CUDA_RETURN_IF_ERROR(cudaMemset(data, 0, bytes));
-    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-    return {};
+    return WaitForAll();
   }
   size_t Available() const override {
     size_t available = 0, total = 0;
+    if (cudaSetDevice(device_) != cudaSuccess) return 0;
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) return 0;
     return available;
   }
+
+ private:
+  // Of the device, which is the thread's from then on.
+  Status WaitForAll() const {
+    BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_));
+    BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+    return {};
+  }
+
+  const int device_;
 };
 
 class PinnedPages final : public HostAccess {
@@ -75,9 +87,13 @@ class PinnedPages final : public HostAccess {
 
 }  // namespace
 
-const Memory& CudaMemory() {
-  static const DeviceMemory memory;
-  return memory;
+const Memory& CudaMemory(int device) {
+  static const std::vector<DeviceMemory> memories = [] {
+    std::vector<DeviceMemory> made;
+    for (int i = 0; i < kCudaDevicesMax; ++i) made.emplace_back(i);
+    return made;
+  }();
+  return memories[static_cast<size_t>(device)];
 }
 
 const Memory& PinnedMemory() {

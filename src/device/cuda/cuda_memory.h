@@ -6,9 +6,10 @@
 
 namespace baltoro {
 
-// Of the device that is current when they are called. Outlive every buffer.
-const Memory& CudaMemory();
-// Host memory that a GPU reads and writes while the host goes on.
+// Of one device, whichever is current: a call makes it the calling thread's. Outlive every buffer.
+const Memory& CudaMemory(int device = 0);
+inline constexpr int kCudaDevicesMax = 16;
+// Host memory that GPUs read and write while the host goes on.
 const Memory& PinnedMemory();
 
 }  // namespace baltoro

@@ -20,19 +20,17 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kDevicesMax = 16;
-
 // The operations of one GPU, and the stream that they are queued on.
 struct Opened {
   Stream stream;
   OpsTable table;
 };
 
-OpsTable MakeTable(void* stream) {
+OpsTable MakeTable(int device, void* stream) {
   OpsTable table;
   table.name = "cuda";
   table.act = DType::kBf16;
-  table.memory = &CudaMemory();
+  table.memory = &CudaMemory(device);
   table.staging = &PinnedMemory();
   table.stream = stream;
   table.packed_bytes = PackedBytes;
@@ -53,6 +51,8 @@ OpsTable MakeTable(void* stream) {
   table.mla_attention = MlaAttention;
   table.attention_inputs = AttentionInputs;
   table.router = Router;
+  table.moe_inputs = MoeInputs;
+  table.bank_adds_shared = true;
   table.swiglu = Swiglu;
   table.route = Route;
   table.expert_bank = ExpertBank;
@@ -76,7 +76,7 @@ Result<GpuInfo> Describe(int device) {
 }
 
 const OpsTable* Table() {
-  static const OpsTable table = MakeTable(nullptr);
+  static const OpsTable table = MakeTable(0, nullptr);
   return &table;
 }
 
@@ -89,16 +89,16 @@ Result<double> ReadRate() {
 
 Result<const OpsTable*> Open(int device) {
   static std::mutex mutex;
-  static std::array<std::unique_ptr<Opened>, kDevicesMax> opened;
+  static std::array<std::unique_ptr<Opened>, kCudaDevicesMax> opened;
   const std::lock_guard lock(mutex);
   BT_ASSIGN_OR_RETURN(const GpuInfo info, Describe(device));
-  if (device >= kDevicesMax) return NoGpu(device, "no more than 16 are used");
+  if (device >= kCudaDevicesMax) return NoGpu(device, "no more than 16 are used");
   std::unique_ptr<Opened>& one = opened[static_cast<size_t>(device)];
-  if (one != nullptr) return &one->table;
   const cudaError_t error = cudaSetDevice(device);
   if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, info.name).message());
+  if (one != nullptr) return &one->table;
   BT_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
-  OpsTable table = MakeTable(stream.get());
+  OpsTable table = MakeTable(device, stream.get());
   one = std::make_unique<Opened>(Opened{std::move(stream), table});
   return &one->table;
 }

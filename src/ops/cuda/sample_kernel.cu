@@ -320,9 +320,9 @@ void LaunchSample(const OpContext& ctx, const SampleLaunch& launch) {
   // 227 KiB a block, less what is not the slice.
   constexpr size_t kDynamicMax = 227 * 1024 - sizeof(Shared);
   BT_CHECK(shared_bytes <= kDynamicMax);
-  static const cudaError_t raised = cudaFuncSetAttribute(
-      SampleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kDynamicMax));
-  CheckCuda(raised, "shared memory of sampling");
+  CheckCuda(cudaFuncSetAttribute(SampleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(kDynamicMax)),
+            "shared memory of sampling");
 
   const auto* wants = static_cast<const SampleWant*>(launch.wants);
   auto* answers = static_cast<SampleAnswer*>(launch.answers);
