@@ -5,9 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 #include "bench/step_report.h"
 #include "bench/step_rig.h"
+#include "comm/thread_world.h"
 
 namespace baltoro {
 namespace {
@@ -30,17 +35,19 @@ Result<StepCase> Run(StepRig& rig, StepCase one) {
     return one;
   }
   one.timing = timing.value();
-  one.needs = one.prefill ? PrefillNeeds(rig.config(), rig.needs(), rig.kv(), one.tokens,
-                                         one.timing.distinct)
-                          : DecodeNeeds(rig.config(), rig.needs(), rig.kv(), one.tokens,
-                                        one.context, one.timing.distinct);
+  one.needs = one.prefill ? PrefillNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
+                                         one.tokens, one.timing.distinct)
+                          : DecodeNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
+                                        one.tokens, one.context, one.timing.distinct);
   one.floor =
       std::max(one.needs.bytes / rig.rates().read_bytes, one.needs.flops / rig.rates().flops);
   return one;
 }
 
-Status Bench(const BenchStepCommand& command) {
-  BT_ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(command));
+// One rank; the first tells.
+Status BenchRank(const BenchStepCommand& command, const StepSeat& seat) {
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<StepRig> rig, StepRig::Create(command, seat));
+  const bool tells = seat.rank() == 0;
   std::vector<StepCase> cases;
   for (const int64_t context : command.contexts) {
     for (const int64_t batch : command.batches) {
@@ -50,14 +57,37 @@ Status Bench(const BenchStepCommand& command) {
   for (const int64_t tokens : command.prefills) {
     cases.push_back({.prefill = true, .tokens = tokens, .context = tokens});
   }
-  std::fputs(StepHeader(command, *rig).c_str(), stdout);
+  if (tells) std::fputs(StepHeader(command, *rig).c_str(), stdout);
   for (StepCase& one : cases) {
     BT_ASSIGN_OR_RETURN(one, Run(*rig, one));
+    if (!tells) continue;
     std::fputs(StepLine(one).c_str(), stdout);
     std::fflush(stdout);
   }
+  if (!tells) return {};
   BT_RETURN_IF_ERROR(Write(command.json, StepJson(command, *rig, cases)));
   return Write(command.svg, StepSvg(command, *rig, cases));
+}
+
+Status Bench(const BenchStepCommand& command) {
+  if (command.ranks == 1) return BenchRank(command, {});
+  ThreadWorld world(command.ranks);
+  std::vector<std::unique_ptr<Link>> links;
+  for (int32_t rank = 0; rank < command.ranks; ++rank) links.push_back(world.Join(rank));
+  std::mutex mutex;
+  Status first;
+  std::vector<std::jthread> threads;
+  for (const std::unique_ptr<Link>& link : links) {
+    threads.emplace_back([&] {
+      const Status status = BenchRank(command, {link.get()});
+      if (status.ok()) return;
+      const std::lock_guard lock(mutex);
+      if (first.ok()) first = status;
+      link->Abort(status.message());
+    });
+  }
+  threads.clear();  // waits
+  return first;
 }
 
 }  // namespace

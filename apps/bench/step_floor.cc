@@ -15,6 +15,10 @@ struct Counter {
   }
 };
 
+double HeadsOf(const K2Config& config, const RankShare& share) {
+  return static_cast<double>(share.group_heads(config).size());
+}
+
 int64_t MoeLayers(const K2Config& config) {
   return config.experts > 0 ? config.layers - config.dense_layers : 0;
 }
@@ -56,17 +60,18 @@ WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops) {
 }
 
 StepNeeds DecodeNeeds(const K2Config& config,
+                      const RankShare& share,
                       const WeightNeeds& weights,
                       KvForm kv,
                       int64_t batch,
                       int64_t context,
                       double distinct) {
   const auto tokens = static_cast<double>(batch);
-  const auto keys = tokens * static_cast<double>(context);
+  const auto keys = tokens * static_cast<double>(context) / share.layout.decode_context;
   const auto moe = static_cast<double>(MoeLayers(config));
   const double key_bytes =
       static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
-  const double key_flops = 2.0 * config.layers * config.heads *
+  const double key_flops = 2.0 * config.layers * HeadsOf(config, share) *
                            static_cast<double>(2 * config.kv_lora + config.rope_dim);
   const double active = static_cast<double>(weights.fixed_parameters) +
                         moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
@@ -76,21 +81,23 @@ StepNeeds DecodeNeeds(const K2Config& config,
 }
 
 StepNeeds PrefillNeeds(const K2Config& config,
+                       const RankShare& share,
                        const WeightNeeds& weights,
                        KvForm kv,
                        int64_t tokens,
                        double distinct) {
   const auto count = static_cast<double>(tokens);
-  const double pairs = count * (count + 1) / 2;
+  const double pairs = count * (count + 1) / 2 / share.layout.decode_context;
   const auto moe = static_cast<double>(MoeLayers(config));
-  const double pair_flops =
-      2.0 * config.layers * config.heads * static_cast<double>(config.head_dim() + config.value);
+  const double pair_flops = 2.0 * config.layers * HeadsOf(config, share) *
+                            static_cast<double>(config.head_dim() + config.value);
   const double active = static_cast<double>(weights.fixed_parameters - weights.head_parameters) +
                         moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
   const double key_bytes =
       static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
   return {.bytes = static_cast<double>(weights.fixed_bytes) +
-                   moe * distinct * static_cast<double>(weights.expert_bytes) + count * key_bytes,
+                   moe * distinct * static_cast<double>(weights.expert_bytes) +
+                   count * key_bytes / share.layout.decode_context,
           .flops = 2 * count * active + 2 * static_cast<double>(weights.head_parameters) +
                    pairs * pair_flops};
 }

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "model/k2_config.h"
 #include "model/weight_plan.h"
+#include "model/weight_slice.h"
 #include "ops/ops.h"
 #include "tensor/kv_form.h"
 
@@ -30,8 +31,9 @@ struct StepNeeds {
   double bytes = 0, flops = 0;
 };
 // A step of `batch` sequences of one token that see `context` keys each; `distinct` experts a
-// layer.
+// layer. Of a rank with a share: its part of the keys, for the heads that it attends for.
 StepNeeds DecodeNeeds(const K2Config& config,
+                      const RankShare& share,
                       const WeightNeeds& weights,
                       KvForm kv,
                       int64_t batch,
@@ -39,7 +41,11 @@ StepNeeds DecodeNeeds(const K2Config& config,
                       double distinct);
 // A step of one prompt of `tokens`, of which one row of logits is wanted; attention in expanded
 // form.
-StepNeeds PrefillNeeds(
-    const K2Config& config, const WeightNeeds& weights, KvForm kv, int64_t tokens, double distinct);
+StepNeeds PrefillNeeds(const K2Config& config,
+                       const RankShare& share,
+                       const WeightNeeds& weights,
+                       KvForm kv,
+                       int64_t tokens,
+                       double distinct);
 
 }  // namespace baltoro

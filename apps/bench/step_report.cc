@@ -13,9 +13,14 @@ namespace {
 constexpr double kGb = 1e9;
 
 std::string Share(const BenchStepCommand& command) {
-  return command.tensor == 1
-             ? std::string("whole model")
-             : fmt::format("rank slice: one of {} tensor ranks, nothing exchanged", command.tensor);
+  std::string share = command.tensor == 1
+                          ? "whole model"
+                          : fmt::format("rank slice: one of {} tensor ranks", command.tensor);
+  if (command.decode_context > 1) {
+    share += fmt::format(", keys shared by {}", command.decode_context);
+  }
+  if (command.ranks > 1) return share + fmt::format("; {} run and exchange", command.ranks);
+  return command.tensor == 1 ? share : share + ", nothing exchanged";
 }
 
 }  // namespace

@@ -21,23 +21,6 @@ constexpr int64_t kBlock = KvLayerView::kBlockTokens;
 constexpr int kWarmUps = 3;
 constexpr int64_t kSpareBytes = int64_t{1} << 30;  // left free beside the cache
 
-// The share of one of `ranks` tensor ranks, which is a model of its own: fewer heads, narrower
-// layers, a part of the vocabulary. The low-rank projections and the router are whole on each.
-Status TakeShare(int32_t ranks, K2Config& config) {
-  const auto cut = [&](auto& size, const char* what) -> Status {
-    if (size % ranks != 0) {
-      return InvalidArgument(
-          fmt::format("--tensor-parallel-size {} does not divide {} {}", ranks, size, what));
-    }
-    size /= ranks;
-    return {};
-  };
-  BT_RETURN_IF_ERROR(cut(config.heads, "heads"));
-  BT_RETURN_IF_ERROR(cut(config.intermediate, "columns of the dense layers"));
-  BT_RETURN_IF_ERROR(cut(config.moe_intermediate, "columns of an expert"));
-  return cut(config.vocab, "entries of the vocabulary");
-}
-
 FormOfModule FormsOf(const ModelDescription& model) {
   return [model](std::string_view module) {
     if (module.find("kv_b_proj") != std::string_view::npos) return model.kv_b;
@@ -108,25 +91,28 @@ double Percentile(std::vector<double> seconds, double share) {
 
 }  // namespace
 
-Result<std::unique_ptr<StepRig>> StepRig::Create(const BenchStepCommand& command) {
+Result<std::unique_ptr<StepRig>> StepRig::Create(const BenchStepCommand& command,
+                                                 const StepSeat& seat) {
   std::unique_ptr<StepRig> rig(new StepRig);
   rig->command_ = command;
-  BT_RETURN_IF_ERROR(rig->Load(command));
-  BT_RETURN_IF_ERROR(rig->MakeCache(command));
+  BT_RETURN_IF_ERROR(rig->Load(command, seat));
+  BT_RETURN_IF_ERROR(rig->MakeCache(command, seat));
   return rig;
 }
 
-Status StepRig::Load(const BenchStepCommand& command) {
+Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   BT_ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(command.model));
   config_ = description.config;
-  BT_RETURN_IF_ERROR(TakeShare(command.tensor, config_));
+  BT_ASSIGN_OR_RETURN(const ParallelLayout layout, LayoutOfSeat(command, config_));
+  share_ = {layout, PlaceOf(layout, seat.rank())};
   if (command.layers > 0) config_.layers = std::min(config_.layers, command.layers);
   EngineConfig engine;
   engine.device = command.device;
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(engine));
-  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, seat.rank()));
   BT_ASSIGN_OR_RETURN(kv_form_, ParseKvForm(command.kv_cache_dtype, ops->act));
-  pool_ = std::make_unique<ThreadPool>(command.threads);
+  const int threads = command.threads > 0 ? command.threads : ThreadPool(0).threads();
+  pool_ = std::make_unique<ThreadPool>(std::max(1, threads / command.ranks));
   if (backend.gpu) {
     machine_ = backend.gpu->name;
     BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
@@ -140,7 +126,10 @@ Status StepRig::Load(const BenchStepCommand& command) {
   const auto available = static_cast<int64_t>(ops->memory->Available());
   DummySource source(command.seed, FormsOf(description));
   const WeightOptions weights{.quantise_fp8_inputs = backend.gpu.has_value(), .alike_layers = true};
-  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(config_, source, *ops, weights));
+  BT_ASSIGN_OR_RETURN(WeightPlan plan, PlanWeights(config_, source, *ops, weights));
+  if (layout.ranks() > 1) {
+    BT_ASSIGN_OR_RETURN(plan, SliceWeights(config_, std::move(plan), share_));
+  }
   needs_ = NeedsOf(plan, *ops);
 
   const int64_t tokens_max =
@@ -155,7 +144,9 @@ Status StepRig::Load(const BenchStepCommand& command) {
   ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
                              std::max(moe_layers, 1));
 
+  BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;
+  load.ranks = ranks_.get();
   load.weights = weights;
   load.positions_max = std::max(tokens_max, std::ranges::max(command.contexts) + 1);
   BT_ASSIGN_OR_RETURN(model_, K2Model::Load(config_, source, ops_, pool_.get(), load));
@@ -170,7 +161,7 @@ Status StepRig::Load(const BenchStepCommand& command) {
   return {};
 }
 
-Status StepRig::MakeCache(const BenchStepCommand& command) {
+Status StepRig::MakeCache(const BenchStepCommand& command, const StepSeat& seat) {
   const Memory& memory = *ops_.memory;
   int64_t wanted = 1;
   for (const int64_t batch : command.batches) {
@@ -182,8 +173,10 @@ Status StepRig::MakeCache(const BenchStepCommand& command) {
     wanted = std::max(wanted, (tokens + kBlock - 1) / kBlock);
   }
   const int64_t block_bytes = kBlock * KvBytesPerToken(config_, kv_form_, config_.layers);
+  const int64_t ways = share_.layout.decode_context;
   const auto room = static_cast<int64_t>(memory.Available()) - kSpareBytes;
-  const int64_t blocks = std::min(wanted, room / block_bytes);
+  BT_ASSIGN_OR_RETURN(const int64_t blocks,
+                      LeastOfAll(seat, std::min((wanted + ways - 1) / ways, room / block_bytes)));
   if (blocks < 1) return Status(Code::kResourceExhausted, "no room for a KV cache");
   BT_ASSIGN_OR_RETURN(KvStorage storage,
                       KvStorage::Create({.layers = config_.layers,
@@ -200,7 +193,7 @@ Status StepRig::MakeCache(const BenchStepCommand& command) {
                       .latent = config_.kv_lora,
                       .rope = config_.rope_dim});
   }
-  blocks_.resize(static_cast<size_t>(blocks));
+  blocks_.resize(static_cast<size_t>(blocks * ways));
   std::iota(blocks_.begin(), blocks_.end(), 0);
   std::ranges::shuffle(blocks_, std::mt19937_64(command.seed));
 

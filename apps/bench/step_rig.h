@@ -1,7 +1,7 @@
 #pragma once
 
 // A model with drawn weights, or one tensor rank's share of it, a cache full of keys, and steps to
-// time.
+// time. With several ranks each has a rig, on a thread of its own; all make the same calls.
 
 #include <cstdint>
 #include <memory>
@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "bench/step_floor.h"
 #include "bench/step_routing.h"
+#include "bench/step_seat.h"
 #include "cache/kv_storage.h"
 #include "flags/bench_options.h"
 #include "model/k2_model.h"
@@ -31,24 +32,26 @@ struct StepTiming {
 
 class StepRig {
  public:
-  static Result<std::unique_ptr<StepRig>> Create(const BenchStepCommand& command);
+  static Result<std::unique_ptr<StepRig>> Create(const BenchStepCommand& command,
+                                                 const StepSeat& seat);
 
   // kResourceExhausted: the keys do not fit beside the weights.
   Result<StepTiming> Decode(int64_t batch, int64_t context);
   Result<StepTiming> Prefill(int64_t tokens);
 
   const K2Config& config() const { return config_; }
+  const RankShare& share() const { return share_; }
   const WeightNeeds& needs() const { return needs_; }
   const MachineRates& rates() const { return rates_; }
   const std::string& machine() const { return machine_; }
   KvForm kv() const { return kv_form_; }
-  int64_t cache_blocks() const { return storage_->layout().num_blocks; }
+  int64_t cache_blocks() const { return std::ssize(blocks_); }  // of all that share the keys
   int64_t memory_used() const { return memory_used_; }
 
  private:
   StepRig() = default;
-  Status Load(const BenchStepCommand& command);
-  Status MakeCache(const BenchStepCommand& command);
+  Status Load(const BenchStepCommand& command, const StepSeat& seat);
+  Status MakeCache(const BenchStepCommand& command, const StepSeat& seat);
   // Times `command.repeats` steps of a batch.
   Result<StepTiming> Time(const ForwardBatch& batch);
 
@@ -62,11 +65,13 @@ class StepRig {
   OpsTable ops_;
   std::unique_ptr<StepRouting> routing_;
   Buffer choices_, logits_;
+  RankShare share_;
+  std::unique_ptr<ModelRanks> ranks_;  // null: the model is whole
   std::unique_ptr<K2Model> model_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvStorage> storage_;
   std::vector<KvLayerView> cache_;
-  std::vector<int32_t> blocks_;  // of the cache, in no order
+  std::vector<int32_t> blocks_;  // of the caches of all that share the keys, in no order
   int64_t memory_used_ = 0;
 };
 

@@ -14,7 +14,8 @@ struct Trace {
   int32_t layers = 0;
   int32_t next = 0;
 };
-Trace trace;
+// A rank is a thread.
+thread_local Trace trace;
 
 void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
   ExpertBankArgs traced = args;

@@ -23,7 +23,7 @@ class StepRouting {
   const std::vector<int32_t>& ids() const { return ids_; }
 
   // A table like `ops` whose expert banks take, one call after the other, the layers of `ids` (of
-  // the table's memory, room for the largest step). One model at a time uses it.
+  // the table's memory, room for the largest step). One model a thread uses it.
   static OpsTable Traced(const OpsTable& ops, const int32_t* ids, int32_t layers);
   // The next bank is the first layer's.
   static void Rewind();

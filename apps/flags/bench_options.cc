@@ -23,8 +23,23 @@ constexpr FlagSpec kStepFlags[] = {
      .initial = "1",
      .min = 1,
      .max = 1024,
-     .help = "Times the share of one of so many tensor ranks; what they would exchange is left "
-             "out."},
+     .help = "Times the share of one of so many tensor ranks; what those that do not run would "
+             "exchange is left out."},
+    {.name = "decode-context-parallel-size",
+     .aliases = "-dcp",
+     .kind = kInt,
+     .initial = "1",
+     .min = 1,
+     .max = 1024,
+     .help = "So many of the tensor ranks share the keys: a rank holds its share of them, and "
+             "attends to it for the heads of all."},
+    {.name = "ranks",
+     .kind = kInt,
+     .initial = "1",
+     .min = 1,
+     .max = 16,
+     .help = "So many of the tensor ranks really run, each on a GPU of its own or as threads of "
+             "the CPU, and exchange what so many ranks exchange."},
     {.name = "layers",
      .kind = kInt,
      .initial = "0",
@@ -105,6 +120,8 @@ Outcome<BenchStepCommand> ParseBench(std::span<const std::string> args) {
   out.prefills = {1024, 4096, 8192};
   Get(flags, "device", out.device);
   Get(flags, "tensor-parallel-size", out.tensor);
+  Get(flags, "decode-context-parallel-size", out.decode_context);
+  Get(flags, "ranks", out.ranks);
   Get(flags, "layers", out.layers);
   Get(flags, "batch", out.batches);
   Get(flags, "context", out.contexts);

@@ -15,8 +15,10 @@ namespace baltoro {
 struct BenchStepCommand {
   std::string model;  // a built-in name, or a directory
   std::string device = "auto";
-  int32_t tensor = 1;  // the step is that of one of so many tensor ranks
-  int32_t layers = 0;  // 0: the model's
+  int32_t tensor = 1;          // the step is that of one of so many tensor ranks
+  int32_t decode_context = 1;  // so many of them share the keys
+  int32_t ranks = 1;           // so many of them run, each on a GPU of its own, and exchange
+  int32_t layers = 0;          // 0: the model's
   std::vector<int64_t> batches, contexts, prefills;
   std::string kv_cache_dtype = "auto";
   std::string routing = "uniform";  // or "zipf"

@@ -9,7 +9,7 @@
 namespace baltoro {
 namespace {
 
-constexpr int kGpu = 0;  // of those that CUDA_VISIBLE_DEVICES leaves
+constexpr int kGpu = 0;  // what the first is, all are
 
 Result<BackendChoice> ChooseGpu(DType act) {
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
@@ -43,10 +43,10 @@ Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
   return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
 }
 
-Result<const OpsTable*> OpenBackend(const BackendChoice& choice) {
+Result<const OpsTable*> OpenBackend(const BackendChoice& choice, int device) {
   if (!choice.gpu) return choice.ops;
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
-  return module->open(kGpu);
+  return module->open(device);
 }
 
 }  // namespace baltoro

@@ -21,7 +21,8 @@ struct BackendChoice {
 // of the GPU.
 Result<BackendChoice> ChooseBackend(const EngineConfig& config);
 
-// The operations themselves.
-Result<const OpsTable*> OpenBackend(const BackendChoice& choice);
+// The operations themselves; of GPU `device` of those that CUDA_VISIBLE_DEVICES leaves, which is
+// then the calling thread's.
+Result<const OpsTable*> OpenBackend(const BackendChoice& choice, int device = 0);
 
 }  // namespace baltoro

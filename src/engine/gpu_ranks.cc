@@ -1,0 +1,49 @@
+#include "engine/gpu_ranks.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "comm/link_communicator.h"
+#include "ops/cuda_module.h"
+#include "ops/rank_ops.h"
+
+namespace baltoro {
+namespace {
+
+// Opening another process's memory, or NCCL, takes seconds; ranks that load models come late.
+constexpr Seconds kMeetingTimeout = 600;
+
+}  // namespace
+
+Result<std::unique_ptr<ModelRanks>> JoinGpuRanks(Link* link,
+                                                 const ParallelLayout& layout,
+                                                 const K2Config& config,
+                                                 const GpuRankOptions& options) {
+  GroupOptions everyone{.name = "gpus", .ranks = {}, .call_timeout = kMeetingTimeout};
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) everyone.ranks.push_back(rank);
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, JoinGroup(link, everyone));
+  const RankShare share{layout, PlaceOf(layout, link->rank())};
+  const auto group_heads = static_cast<int64_t>(share.group_heads(config).size());
+  const GpuRankArgs args{
+      .ops = options.ops,
+      .device = options.device,
+      .rank = link->rank(),
+      .ranks = link->ranks(),
+      .tensor = layout.tensor,
+      .decode_context = layout.decode_context,
+      .rows_max = options.tokens_max,
+      .hidden = config.hidden,
+      .vocab = config.vocab,
+      .head_bytes =
+          group_heads * std::max(config.head_dim(), config.value) * SizeOf(options.ops->act),
+      .exchange = [&](std::span<const std::byte> own, std::span<std::byte> parts) {
+        const std::vector<size_t> bytes(static_cast<size_t>(all->size()), own.size());
+        return all->AllGather(own, bytes, parts);
+      }};
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<RankOps> ops, module->join_ranks(args));
+  return std::make_unique<ModelRanks>(share, std::move(ops));
+}
+
+}  // namespace baltoro
