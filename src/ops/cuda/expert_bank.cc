@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -205,6 +206,8 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   if (bank.tokens == 0 || bank.top_k == 0) return;
   if (FastBankTakes(args, bank)) {
     FastBank(ctx, args, bank);
+  } else if (Fp8BankTakes(args)) {
+    Fp8Bank(ctx, args, bank.slot_of);
   } else {
     GroupedBank(ctx, args, bank);
   }

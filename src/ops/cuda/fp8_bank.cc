@@ -1,0 +1,97 @@
+#include "ops/cuda/fp8_bank.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/product.h"
+#include "ops/cuda/product_layout.h"
+
+namespace baltoro::cuda {
+namespace {
+
+void Must(const Status& status, const char* what) {
+  if (status.ok()) [[likely]]
+    return;
+  std::fprintf(stderr, "CUDA: %s: %s\n", what, status.message().c_str());
+  std::fflush(stderr);
+  std::abort();
+}
+
+bool Quantised(const PackedMatrix& w) {
+  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % 128 == 0 &&
+         w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
+}
+
+}  // namespace
+
+bool Fp8BankTakes(const ExpertBankArgs& args) {
+  const int64_t entries = args.x.dim(0) * args.ids.dim(1);
+  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024 &&
+         entries > 16 * args.gate_up.count;
+}
+
+void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
+  Arena& scratch = *ctx.scratch;
+  const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
+  const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
+  BT_CHECK(entries < int64_t{1} << 31);
+  MoeRows rows;
+  rows.ids = static_cast<const int32_t*>(args.ids.data);
+  rows.slot_of = slot_of;
+  rows.experts = static_cast<int32_t>(args.slot_of.size());
+  rows.slots = static_cast<int32_t>(slots);
+  rows.tokens = static_cast<int32_t>(tokens);
+  rows.top_k = static_cast<int32_t>(top_k);
+  rows.tile_rows = kFp8WideRows;
+  const int64_t tiles = std::min(slots, entries) + entries / rows.tile_rows;
+  rows.num_tiles = scratch.AllocateArray<int32_t>(1);
+  rows.tiles = scratch.AllocateArray<MoeTile>(static_cast<size_t>(tiles));
+  rows.starts = scratch.AllocateArray<MoeStart>(2);
+  rows.order = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
+  rows.ranks = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
+
+  const QuantisedRows x =
+      QuantiseRows(ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = tokens, .k = hidden},
+                   args.gate_up, true);
+  Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
+  auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
+  auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
+  auto* shares = scratch.AllocateArray<uint16_t>(static_cast<size_t>(entries * hidden));
+  Fp8Product product{.w = args.gate_up,
+                     .gated = true,
+                     .x = x.x,
+                     .x_row_bytes = x.x_stride,
+                     .x_scales = x.x_scales,
+                     .out = codes,
+                     .out_scales = scales,
+                     .out_stride = middle,
+                     .tiles = rows.tiles,
+                     .num_tiles = rows.num_tiles,
+                     .starts = rows.starts,
+                     .tiles_max = static_cast<int32_t>(tiles),
+                     .order = rows.order,
+                     .top_k = rows.top_k,
+                     .gather = true,
+                     .route_weights = static_cast<const float*>(args.weights.data)};
+  LaunchFp8Wide(product, StreamOf(ctx));
+  product.w = args.down;
+  product.gated = false;
+  product.x = codes;
+  product.x_row_bytes = middle;
+  product.x_scales = scales;
+  product.out = shares;
+  product.out_scales = nullptr;
+  product.out_stride = hidden;
+  product.gather = false;
+  product.scatter = true;
+  LaunchFp8Wide(product, StreamOf(ctx));
+  Must(LaunchSumOverExperts(rows, reinterpret_cast<const __nv_bfloat16*>(shares),
+                            static_cast<float*>(args.out.data), args.out.stride[0],
+                            static_cast<int32_t>(hidden), StreamOf(ctx)),
+       "sum of an expert bank");
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,52 @@
+#pragma once
+
+// Products of e4m3 rows with kFp8Block matrices by their own kernels: the expert bank of weights
+// whose inputs are rounded to e4m3 by groups of 128 (PackedMatrix::quantise_input).
+//
+// Two forms. Wide (fp8_wide.cu): tens of rows a matrix and more, bound by the matrix units, or by
+// the bytes of the weights where there are many matrices. Streaming (fp8_stream.cu): few rows a
+// matrix, bound by the bytes of the weights.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/moe_internal.h"
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int32_t kFp8WideRows = 128;   // rows of a tile
+inline constexpr int32_t kFp8StreamRows = 32;  // likewise
+
+// One grouped product. Codes lie in the order of product_layout.h, whole steps of 128 columns.
+struct Fp8Product {
+  PackedMatrix w;  // k a multiple of 128
+  // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up, rounded to e4m3
+  // by groups of 128, which n / 2 is a multiple of. Else the product times a row's factor, in bf16.
+  bool gated = false;
+  const void* x = nullptr;  // codes [.., x_row_bytes]
+  int64_t x_row_bytes = 0;
+  const float* x_scales = nullptr;  // [.., k / 128]
+  void* out = nullptr;              // codes [.., n / 2] or bf16 [.., out_stride]
+  float* out_scales = nullptr;      // gated: [.., n / 256]
+  int64_t out_stride = 0;           // elements; n is a multiple of 8
+
+  const MoeTile* tiles = nullptr;
+  const int32_t* num_tiles = nullptr;
+  const MoeStart* starts = nullptr;  // streaming: where each block's share begins
+  int32_t tiles_max = 0;
+  const int32_t* order = nullptr;  // sorted row -> entry
+  int32_t top_k = 0;
+  bool gather = false;                   // input row of a sorted row: order / top_k; else itself
+  bool scatter = false;                  // output row of a sorted row: order; else itself
+  const float* route_weights = nullptr;  // [entries], the factor of a row
+};
+
+void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream);
+
+// The bank of ops.h, for what Fp8BankTakes.
+bool Fp8BankTakes(const ExpertBankArgs& args);
+void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
+
+}  // namespace baltoro::cuda
