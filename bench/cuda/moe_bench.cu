@@ -1,7 +1,8 @@
 // Times the INT4 expert bank in the shape of one tensor-parallel rank, beside the bytes and
 // operations that it must move and the card's measured read bandwidth.
 //
-//   moe_bench [--intermediate 256] [--hidden 7168] [--layers 4] [--tokens 1,4,16] [--form auto]
+//   moe_bench [--intermediate 256] [--hidden 7168] [--layers 4] [--tokens 1,4,16] [--form
+//   auto|streaming|wide|joined]
 //             [--routing uniform|zipf] [--once 1]
 //
 // Routing is drawn anew for every bank of every replay, uniform and Zipf (exponent 1, experts
@@ -220,9 +221,24 @@ class Bench {
                                int parts,
                                cudaStream_t stream) {
     const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-    const MoeForm form = ChooseMoeForm(shape, args);
-    const bool wide = form == MoeForm::kWide;
+    BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
+    const bool wide = form != MoeForm::kStreaming;
     BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
+    if (form == MoeForm::kJoined) {
+      BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+      const int32_t most = MoeJoinedTokens(shape, multiprocessors);
+      if (args.tokens > most) {  // one after the other, as the bank does
+        MoeInt4Args half = args;
+        half.tokens = (args.tokens + 1) / 2;
+        BT_RETURN_IF_ERROR(LaunchMoeParts(shape, half, parts, stream));
+        half.x += half.tokens * args.x_stride;
+        half.out += half.tokens * args.out_stride;
+        half.ids += half.tokens * kTopK;
+        half.weights += half.tokens * kTopK;
+        half.tokens = args.tokens - half.tokens;
+        return LaunchMoeParts(shape, half, parts, stream);
+      }
+    }
     if (parts & kRoute) {
       BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
     }
@@ -231,10 +247,13 @@ class Bench {
       BT_RETURN_IF_ERROR(gate_up(shape, args, plan, stream));
     }
     if (parts & kDown) {
-      const auto down = wide ? LaunchMoeWideDown : LaunchMoeStreamDown;
+      const auto down = form == MoeForm::kJoined ? LaunchMoeWideDownSum
+                        : wide                   ? LaunchMoeWideDown
+                                                 : LaunchMoeStreamDown;
       BT_RETURN_IF_ERROR(down(shape, args, plan, stream));
     }
-    if (parts & kCombine) BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, stream));
+    if (parts & kCombine && form != MoeForm::kJoined)
+      BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, stream));
     return Status();
   }
 
@@ -261,6 +280,7 @@ int Run(int argc, char** argv) {
     if (name == "--once") options.once = value == "1";
     if (name == "--form") {
       options.form = value == "wide"        ? MoeForm::kWide
+                     : value == "joined"    ? MoeForm::kJoined
                      : value == "streaming" ? MoeForm::kStreaming
                                             : MoeForm::kAuto;
     }

@@ -32,7 +32,7 @@ bool Aligned(const void* p, uintptr_t to) {
 
 // Offsets of the workspace's parts; the last is its size.
 struct Cut {
-  int64_t starts, tiles, order, ordered, middle, shares, end;
+  int64_t starts, tiles, order, units, row_begin, counters, ordered, middle, shares, end;
 };
 
 Cut Offsets(const MoeShape& s) {
@@ -42,7 +42,10 @@ Cut Offsets(const MoeShape& s) {
   cut.starts = 256;
   cut.tiles = cut.starts + Align((kMaxBlocks + 1) * static_cast<int64_t>(sizeof(MoeStart)));
   cut.order = cut.tiles + Align(tiles * static_cast<int64_t>(sizeof(MoeTile)));
-  cut.ordered = cut.order + Align(entries * 4);
+  cut.units = cut.order + Align(entries * 4);
+  cut.row_begin = cut.units + Align((s.slots + 1) * int64_t{4});
+  cut.counters = cut.row_begin + Align((s.slots + 1) * int64_t{4});
+  cut.ordered = cut.counters + Align(2 * kMaxJoinedChunks * int64_t{4});
   cut.middle = cut.ordered + Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
   cut.end = cut.shares + Align(entries * s.hidden * 2);
@@ -51,22 +54,29 @@ Cut Offsets(const MoeShape& s) {
 
 }  // namespace
 
-Result<int32_t> MoeBlocks(MoeForm form) {
+Result<int32_t> MoeMultiprocessors() {
   int device = 0, count = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) {
     error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
   }
   if (error != cudaSuccess) return Status(Code::kUnavailable, cudaGetErrorString(error));
+  return count;
+}
+
+Result<int32_t> MoeBlocks(MoeForm form) {
+  BT_ASSIGN_OR_RETURN(int32_t count, MoeMultiprocessors());
   count = form == MoeForm::kStreaming ? count * kStreamingBlocks : std::max(1, count / kWideTeam);
   return std::min(count, kMaxBlocks);
 }
 
-MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
+Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   if (args.form != MoeForm::kAuto) return args.form;
   // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
-  return entries > 12 * static_cast<int64_t>(shape.slots) ? MoeForm::kWide : MoeForm::kStreaming;
+  if (entries <= 12 * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
+  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+  return MoeJoinedTokens(shape, multiprocessors) > 0 ? MoeForm::kJoined : MoeForm::kWide;
 }
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
@@ -77,11 +87,39 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   plan.starts = reinterpret_cast<MoeStart*>(base + cut.starts);
   plan.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
   plan.order = reinterpret_cast<int32_t*>(base + cut.order);
+  plan.units = reinterpret_cast<int32_t*>(base + cut.units);
+  plan.row_begin = reinterpret_cast<int32_t*>(base + cut.row_begin);
+  plan.counters = reinterpret_cast<uint32_t*>(base + cut.counters);
   plan.ordered = reinterpret_cast<__nv_bfloat16*>(base + cut.ordered);
   plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
   plan.shares = reinterpret_cast<__nv_bfloat16*>(base + cut.shares);
   return plan;
 }
+
+namespace {
+
+Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream) {
+  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+  const int32_t most = MoeJoinedTokens(shape, multiprocessors);
+  if (most == 0) return InvalidArgument("MoE: the joined form does not take this shape");
+  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kJoined));
+  const int32_t tokens = args.tokens, parts = (tokens + most - 1) / most;
+  const int32_t part = (tokens + parts - 1) / parts;
+  for (int32_t done = 0; done < tokens; done += part) {
+    args.tokens = std::min(part, tokens - done);
+    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, MoeForm::kJoined, blocks, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeWideDownSum(shape, args, plan, stream));
+    args.x += args.tokens * args.x_stride;
+    args.out += args.tokens * args.out_stride;
+    args.ids += static_cast<int64_t>(args.tokens) * shape.top_k;
+    args.weights += static_cast<int64_t>(args.tokens) * shape.top_k;
+  }
+  return Status();
+}
+
+}  // namespace
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
   BT_RETURN_IF_ERROR(Check(shape));
@@ -109,8 +147,9 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (args.workspace_bytes < Offsets(shape).end) {
     return InvalidArgument("MoE: the workspace is too small");
   }
+  BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
+  if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-  const MoeForm form = ChooseMoeForm(shape, args);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
   BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
   if (form == MoeForm::kWide) {

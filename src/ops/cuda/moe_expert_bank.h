@@ -14,8 +14,10 @@
 // weighted share [T k, H] are rounded to bf16, the sum over j is f32. Two forms of the products:
 //   - streaming (small T): mma.m16n8k16 with weights as the rows, so that few tokens waste nothing;
 //     bound by the bytes of the chosen experts;
-//   - wide (large T): wgmma, weights widened in registers.
-// Each form gives a row the same bits whatever rows are beside it; the two forms differ by
+//   - wide (large T): wgmma, weights widened in registers;
+//   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
+//     (I = 256); more tokens than it takes at once go in equal parts one after the other.
+// Each form gives a row the same bits whatever rows are beside it; the forms differ by
 // rounding.
 //
 // Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
@@ -31,7 +33,7 @@
 
 namespace baltoro::cuda {
 
-enum class MoeForm { kAuto, kStreaming, kWide };
+enum class MoeForm { kAuto, kStreaming, kWide, kJoined };
 
 struct MoeShape {
   int32_t slots = 0;         // expert matrices held, at most 1024

@@ -195,6 +195,9 @@ void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
 }
 
 const auto kForms = {MoeForm::kStreaming, MoeForm::kWide};
+// The joined form takes intermediates of 256 alone.
+const auto kJoinedShapes = {MoeShape{16, 256, 256, 4, 0}, MoeShape{9, 1152, 256, 3, 0},
+                            MoeShape{200, 384, 256, 9, 0}};
 // The pocket model's bank, and one whose sizes no piece divides.
 const auto kSmallShapes = {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}};
 
@@ -209,6 +212,36 @@ GPU_TEST(MoeExpertBankTest, SmallBanksAgreeWithPlainLoops) {
       for (const int tokens : {1, 33, 130}) Check(bank, tokens, Routing::kSameForAll, form, random);
     }
   }
+}
+
+GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
+  Random random = {6};
+  for (const MoeShape& shape : kJoinedShapes) {
+    const Bank bank(shape, random);
+    for (const int tokens : {1, 2, 7, 16, 17, 63, 129, 257, 1500}) {
+      Check(bank, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    }
+    for (const int tokens : {1, 33, 700}) {
+      Check(bank, tokens, Routing::kSameForAll, MoeForm::kJoined, random);
+    }
+    for (const int tokens : {1, 4, 33, 130, 900}) {
+      Check(bank, tokens, Routing::kWithHoles, MoeForm::kJoined, random);
+    }
+    CheckRowsAlone(bank, MoeForm::kJoined, random);
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, TheJoinedFormTakesManyTokensInParts) {
+  Random random = {7};
+  const Bank small({16, 256, 256, 4, 0}, random);
+  for (const int tokens : {5000, 12001}) {
+    Check(small, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  }
+  const Bank rank({24, 7168, 256, 8, 0}, random);
+  for (const int tokens : {1, 3, 65, 200, 700}) {
+    Check(rank, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  }
+  Check(rank, 40, Routing::kWithHoles, MoeForm::kJoined, random);
 }
 
 GPU_TEST(MoeExpertBankTest, ExpertsHeldElsewhereAndPaddingRowsAreLeftOut) {

@@ -31,6 +31,19 @@ template <int kN>
 struct GroupMultiply;
 
 template <>
+struct GroupMultiply<16> {
+  static __device__ __forceinline__ void Add(float (&d)[8], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+          "+f"(d[7])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  }
+};
+
+template <>
 struct GroupMultiply<32> {
   static __device__ __forceinline__ void Add(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(

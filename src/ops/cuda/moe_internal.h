@@ -23,6 +23,13 @@ inline constexpr int32_t kStreamingBlocks = 2;
 
 inline constexpr int32_t kWideTeam = 2;
 
+// The joined form (moe_wide_down.cu): what it takes, columns that are added up together and their
+// buffers.
+inline constexpr int32_t kJoinedIntermediate = 256;
+inline constexpr int32_t kJoinedColumns = 128;
+inline constexpr int32_t kMaxJoinedChunks = 128;
+inline constexpr int32_t kMaxJoinedBuffers = 8;
+
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
   int32_t tile;
@@ -36,13 +43,16 @@ struct MoePlan {
   MoeTile* tiles = nullptr;          // [slots + T k / 32]
   MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
   int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
+  int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
+  int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
+  uint32_t* counters = nullptr;      // joined: [2 kMaxJoinedChunks], zeros after the routing
   __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
-  __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j
+  __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks
 };
 
 // The form that kAuto stands for.
-MoeForm ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
+Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
 
 // Blocks of the products; of the wide form, teams of kWideTeam.
 Result<int32_t> MoeBlocks(MoeForm form);
@@ -53,6 +63,11 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
+Result<int32_t> MoeMultiprocessors();
+
+// Tokens that the joined form takes at once on `multiprocessors`; 0: none in this shape.
+int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
+
                       MoeForm form,
                       int32_t blocks,
                       cudaStream_t stream);
@@ -78,6 +93,11 @@ Status LaunchMoeCombine(const MoeShape& shape,
                         cudaStream_t stream);
 
 // The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
+// The joined form's down product and the sum; after LaunchMoeWideGateUp. All blocks run at once.
+Status LaunchMoeWideDownSum(const MoeShape& shape,
+                            const MoeInt4Args& args,
+                            const MoePlan& plan,
+                            cudaStream_t stream);
 struct MoeRows {
   const int32_t* ids = nullptr;  // as MoeInt4Args
   const int32_t* slot_of = nullptr;

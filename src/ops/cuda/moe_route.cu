@@ -41,6 +41,9 @@ struct RouteParams {
   MoeStart* starts;
   int32_t* order;
   int32_t* ranks;  // [T k] scratch
+  int32_t* units;  // and the next two: null but in the joined form
+  int32_t* row_begin;
+  uint32_t* counters;
 };
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
@@ -171,6 +174,19 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   first_tiles[i] = first_tile;
   if (i == 0) costs[0] = 0;
   __syncthreads();
+  if (p.units != nullptr) {
+    const int units = (count + 15) / 16;
+    const int end_unit = static_cast<int>(BlockScan(units, warp_sums));
+    if (rank == 0 && i < p.slots) {
+      p.units[i] = end_unit - units;
+      p.row_begin[i] = first_row;
+    }
+    if (rank == 0 && i == kRouteThreads - 1) {
+      p.units[p.slots] = end_unit;
+      p.row_begin[p.slots] = first_row + count;
+    }
+    if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
+  }
   const int total = costs[kRouteThreads];
   if (rank == 0 && i < p.blocks) {
     const int64_t fine_target = (static_cast<int64_t>(total) << 16) * i / p.blocks;
@@ -257,13 +273,16 @@ RouteParams Route(const MoeShape& shape,
           shape.slots,
           args.tokens * shape.top_k,
           blocks,
-          form == MoeForm::kWide,
+          form != MoeForm::kStreaming,
           0,
           plan.num_tiles,
           plan.tiles,
           plan.starts,
           plan.order,
-          reinterpret_cast<int32_t*>(plan.shares)};
+          reinterpret_cast<int32_t*>(plan.shares),
+          form == MoeForm::kJoined ? plan.units : nullptr,
+          plan.row_begin,
+          plan.counters};
 }
 
 Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
@@ -282,7 +301,8 @@ Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t s
 RouteParams Route(const MoeRows& rows) {
   return {rows.ids,    rows.slot_of, rows.experts,   rows.slots,     rows.tokens * rows.top_k,
           1,           false,        rows.tile_rows, rows.num_tiles, rows.tiles,
-          rows.starts, rows.order,   rows.ranks};
+          rows.starts, rows.order,   rows.ranks,     nullptr,        nullptr,
+          nullptr};
 }
 
 }  // namespace

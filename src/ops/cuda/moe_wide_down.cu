@@ -1,0 +1,529 @@
+// The down product of many rows and the sum over a token's experts in one kernel.
+//
+// Shares of experts, bf16 [T k, H], would be written to memory and read again: at 4096 tokens of
+// the K2 rank 0.94 GB against 0.35 GB of weights. So the columns are done in chunks of 128 (8
+// strips), and the shares of a chunk stay in the L2, in a ring of few buffers [T k, 128]: while one
+// chunk is multiplied, the one before it is added up.
+//
+// A block holds an equal share of the sorted rows, in units of 16 rows of one expert, in shared
+// memory for the whole kernel, and multiplies them by each chunk of their experts' weights. Of its
+// four warpgroups three multiply, 64 rows of weights (4 strips) by up to 112 rows of one expert at
+// a time, each with weights of its own in flight; one warp of the fourth asks for weights, three
+// add up shares, which for one token lie together. Counters in memory say how many warpgroups have
+// written a chunk and how many warps have read it; all blocks run at the same time (cooperative
+// launch).
+//
+// Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kInner = kJoinedIntermediate;  // columns of a row
+constexpr int kGroups = 3;                   // warpgroups that multiply
+constexpr int kAddWarps = 3;
+constexpr int kThreads = 128 * kGroups + 32 + 32 * kAddWarps;
+constexpr int kItemStrips = 4;
+constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
+constexpr int kChunkStrips = 2 * kItemStrips;
+constexpr int kShareBytes = kChunkStrips * 32;  // of a row and chunk: 8 low, 8 high a strip
+constexpr int kUnitBytes = 16 * kInner * 2;
+constexpr int kTileUnits = 7;
+constexpr int kMaxUnits = 20;   // of a block
+constexpr int kMaxTokens = 64;  // that a block adds up
+constexpr int kMaxDepth = 4;
+constexpr int kOutPitch = 128 + 16;
+constexpr int kOutBytes = 16 * kOutPitch;
+constexpr int kSharedLimit = 223 * 1024;  // with Block, below 227 KiB
+
+struct DownParams {
+  const char* weights;
+  int64_t slot_bytes;
+  const int32_t* units;      // [slots + 1] units of experts before each slot
+  const int32_t* row_begin;  // [slots + 1] rows before each slot
+  const int32_t* order;
+  const __nv_bfloat16* middle;
+  const float* route_weights;
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, tokens, top_k, hidden, chunks;
+  char* shares;  // [buffers][T k] kShareBytes
+  int32_t buffers;
+  uint32_t* written;  // [chunks] warpgroups
+  uint32_t* added;    // [chunks] warps
+  float* out;
+  int64_t out_stride;
+  int32_t max_units, depth;
+};
+
+// Up to kTileUnits units of one expert.
+struct Piece {
+  int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
+};
+
+struct Block {
+  Piece pieces[kMaxUnits];
+  int32_t count;
+  int32_t entry[16 * kMaxUnits];  // t * k + j
+  alignas(8) float weight[16 * kMaxUnits];
+  uint32_t held[kMaxTokens];  // bit j: share j of the token exists
+  alignas(8) uint64_t full[kGroups * kMaxDepth];
+  uint64_t empty[kGroups * kMaxDepth];
+};
+
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ void AwaitCount(const uint32_t* counter, uint32_t count) {
+  while (LoadAcquire(counter) < count) __nanosleep(50);
+}
+
+// After a barrier of those whose accesses it tells of.
+__device__ __forceinline__ void Tell(uint32_t* counter) {
+  __threadfence();
+  atomicAdd(counter, 1u);
+}
+
+__device__ __forceinline__ void GroupBarrier(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
+__device__ __forceinline__ int UnitsBefore(int total, int block) {
+  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
+}
+
+__device__ int FirstToken(const DownParams& p, int block) {
+  return static_cast<int>(static_cast<int64_t>(p.tokens) * block / static_cast<int>(gridDim.x));
+}
+
+__device__ bool IsHeld(const DownParams& p, int entry) {
+  const int id = __ldg(p.ids + entry);
+  if (id < 0 || id >= p.experts) return false;
+  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot >= 0 && slot < p.slots;
+}
+
+// This block's pieces, in any order.
+__device__ void FindPieces(const DownParams& p, Block& block) {
+  const int total = __ldcg(p.units + p.slots);
+  const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
+    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
+    const int from = max(first, begin), to = min(last, end);
+    if (from >= to) continue;
+    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
+    const int size = (to - from + pieces - 1) / pieces;
+    for (int u = from; u < to; u += size) {
+      const int at = row + 16 * (u - first);
+      const int count = min(16 * min(size, to - u), row_end - at);
+      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, u - begin};
+    }
+  }
+}
+
+// The pieces' rows into shared memory, [64 columns][row] in the 128-byte swizzle; what each row is.
+__device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int i = 0; i < block.count; ++i) {
+    const Piece piece = block.pieces[i];
+    const int padded = (piece.count + 15) / 16 * 16;
+    const uint32_t to = rows + piece.unit * kUnitBytes + lane / 8 * padded * 128;
+    for (int r = warp; r < piece.count; r += kThreads / 32) {
+      const __nv_bfloat16* from =
+          p.middle + static_cast<int64_t>(piece.begin + r) * kInner + lane * 8;
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + r * 128 +
+                                                                     ((lane % 8 ^ (r & 7)) << 4)),
+                   "l"(from)
+                   : "memory");
+      if (lane == 0) {
+        const int entry = __ldcg(p.order + piece.begin + r);
+        block.entry[piece.unit * 16 + r] = entry;
+        block.weight[piece.unit * 16 + r] = __ldg(p.route_weights + entry) * kWidenUndo;
+      }
+    }
+  }
+  asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// One lane: the weights of all items, in turn to each warpgroup.
+__device__ void AskForWeights(const DownParams& p, Block& block, uint32_t ring) {
+  const uint64_t policy = ReadOncePolicy();
+  int group = 0, stage = 0;
+  uint32_t parity = 1;
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    for (int i = 0; i < block.count; ++i) {
+      const char* from = p.weights + block.pieces[i].slot * p.slot_bytes +
+                         static_cast<int64_t>(chunk) * 2 * kItemBytes;
+      for (int item = 0; item < 2; ++item, from += kItemBytes) {
+        const int at = group * kMaxDepth + stage;
+        const uint32_t full = SharedAddress(&block.full[at]);
+        BarrierWait(SharedAddress(&block.empty[at]), parity);
+        BarrierExpectBytes(full, kItemBytes);
+        CopyBulk(ring + (group * p.depth + stage) * kItemBytes, from, kItemBytes, full, policy);
+        if (++group == kGroups) {
+          group = 0;
+          if (++stage == p.depth) {
+            stage = 0;
+            parity ^= 1;
+          }
+        }
+      }
+    }
+  }
+}
+
+// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+      : "memory");
+}
+
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+struct Item {
+  int32_t count;     // rows
+  uint32_t weights;  // in shared memory
+  uint32_t empty;    // barrier
+  uint32_t rows;     // in shared memory
+  const int32_t* entry;
+  const float* weight;
+  char* shares;  // of row t * k + j = 0
+  uint32_t out;  // two buffers in shared memory
+};
+
+// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
+template <int kN>
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  float acc[kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  uint32_t a[2][4][4];
+#pragma unroll
+  for (int part = 0; part < kInner / 64; ++part) {  // 64 columns
+    const uint32_t packed = item.weights + (warp * (kInner / 128) + part / 2) * kTileBytes;
+    const uint4 words = LoadShared4(packed + part % 2 * 512 + lane * 16);
+    const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+    const uint2 scales = LoadShared2(packed + 1024 + lane / 4 * 16 + part % 2 * 8);
+    if (part >= 2) GroupWait<1>();  // the products that read these `a`
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int jj = i / 2, step = i % 2;
+      const WidenScale scale_low = LoadScale(jj == 0 ? scales.x : scales.y, false);
+      const WidenScale scale_high = LoadScale(jj == 0 ? scales.x : scales.y, true);
+      a[part % 2][i][0] = WidenPair(low[jj], 2 * step, scale_low);
+      a[part % 2][i][1] = WidenPair(high[jj], 2 * step, scale_high);
+      a[part % 2][i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
+      a[part % 2][i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
+    }
+    GroupFence();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      GroupMultiply<kN>::Add(acc, a[part % 2][i],
+                             SwizzledOperand(item.rows + part * kN * 128 + i * 32));
+    }
+    GroupCommit();
+  }
+  __syncwarp();  // every lane has read its weights
+  if (lane == 0) BarrierArrive(item.empty);
+  GroupWait<0>();
+  // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
+  // the four warps' low columns, then their high ones.
+  const uint32_t to =
+      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
+  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+#pragma unroll
+  for (int j = 0; j < kN / 8; j += 2) {
+    const uint32_t at = buffer * kOutBytes;
+    buffer ^= 1;
+    uint32_t pairs[4];
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int row = (j + m / 2) * 8 + lane % 4 * 2, i = (j + m / 2) * 4 + m % 2 * 2;
+      const float2 weight = *reinterpret_cast<const float2*>(item.weight + row);
+      pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
+    }
+    StoreTransposed(to + at, pairs);
+    GroupBarrier(group);
+    const uint4 v = LoadShared4(from + at);
+    const int row = j * 8 + thread / 8;
+    if (row < item.count) {
+      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
+                                thread % 8 * 16) = v;
+    }
+  }
+}
+
+__device__ void MultiplyChunks(
+    const DownParams& p, const Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
+  const int group = threadIdx.x / 128;
+  const bool first_thread = threadIdx.x % 128 == 0;
+  const int items = 2 * block.count;
+  int stage = 0, buffer = 0, next = group;  // item of the chunk
+  uint32_t parity = 0;
+  Item item;
+  item.out = out + group * 2 * kOutBytes;
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    if (chunk >= p.buffers) {
+      if (first_thread) AwaitCount(p.added + chunk - p.buffers, kAddWarps * gridDim.x);
+      GroupBarrier(group);
+    }
+    char* shares =
+        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
+    for (; next < items; next += kGroups) {
+      const Piece& piece = block.pieces[next / 2];
+      const int at = group * kMaxDepth + stage;
+      item.count = piece.count;
+      item.weights = ring + (group * p.depth + stage) * kItemBytes;
+      item.empty = SharedAddress(&block.empty[at]);
+      item.rows = rows + piece.unit * kUnitBytes;
+      item.entry = block.entry + piece.unit * 16;
+      item.weight = block.weight + piece.unit * 16;
+      item.shares = shares + next % 2 * 128;
+      BarrierWait(SharedAddress(&block.full[at]), parity);
+      switch ((item.count + 15) / 16) {
+        case 1:
+          Multiply<16>(item, buffer, group);
+          break;
+        case 2:
+          Multiply<32>(item, buffer, group);
+          break;
+        case 3:
+          Multiply<48>(item, buffer, group);
+          break;
+        case 4:
+          Multiply<64>(item, buffer, group);
+          break;
+        case 5:
+          Multiply<80>(item, buffer, group);
+          break;
+        case 6:
+          Multiply<96>(item, buffer, group);
+          break;
+        default:
+          Multiply<112>(item, buffer, group);
+      }
+      if (++stage == p.depth) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    next -= items;
+    GroupBarrier(group);
+    if (first_thread) Tell(p.written + chunk);
+  }
+}
+
+__device__ __forceinline__ void AddShare(float (&sum)[8], const uint4& share) {
+  const uint32_t words[4] = {share.x, share.y, share.z, share.w};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    sum[2 * w] += __uint_as_float(words[w] << 16);
+    sum[2 * w + 1] += __uint_as_float(words[w] & 0xffff0000u);
+  }
+}
+
+__device__ __forceinline__ float4 Plus(const float4& v, const float* sum) {
+  return make_float4(v.x + sum[0], v.y + sum[1], v.z + sum[2], v.w + sum[3]);
+}
+
+// Sixteen threads add up a chunk of two tokens at a time.
+__device__ void AddUp(const DownParams& p, const Block& block) {
+  constexpr int kAtOnce = 2, kTeams = 2 * kAddWarps;
+  const int thread = threadIdx.x - 128 * kGroups - 32, lane = threadIdx.x % 32;
+  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
+  // This thread's 16 bytes of a share: strip `part % 4` of an item, low or high columns.
+  const int part = thread % 16;
+  const int column = (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2);
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    const char* shares =
+        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes +
+        part * 16;
+    float* out = p.out + column + chunk * kChunkStrips * 8;
+    if (lane == 0) AwaitCount(p.written + chunk, kGroups * gridDim.x);
+    __syncwarp();
+    for (int t = thread / 16; t < tokens; t += kAtOnce * kTeams) {
+      float sum[kAtOnce][8] = {};
+      float4 before[kAtOnce][2] = {};
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int token = t + n * kTeams;
+        if (token >= tokens) continue;
+        const float4* from = reinterpret_cast<const float4*>(out + (first + token) * p.out_stride);
+        before[n][0] = __ldcs(from);
+        before[n][1] = __ldcs(from + 1);
+      }
+      for (int j0 = 0; j0 < p.top_k; j0 += 8) {
+        uint4 v[kAtOnce][8];
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+          const int token = t + n * kTeams;
+          const uint32_t held = token < tokens ? block.held[token] >> j0 : 0;
+          const char* from =
+              shares + (static_cast<int64_t>(first + token) * p.top_k + j0) * kShareBytes;
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            v[n][j] = make_uint4(0, 0, 0, 0);
+            if (held >> j & 1) {
+              v[n][j] = __ldcg(reinterpret_cast<const uint4*>(from + j * kShareBytes));
+            }
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) AddShare(sum[n], v[n][j]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int token = t + n * kTeams;
+        if (token >= tokens) continue;
+        float4* to = reinterpret_cast<float4*>(out + (first + token) * p.out_stride);
+        __stcs(to, Plus(before[n][0], sum[n]));
+        __stcs(to + 1, Plus(before[n][1], sum[n] + 4));
+      }
+    }
+    __syncwarp();
+    if (lane == 0) Tell(p.added + chunk);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
+  extern __shared__ char memory[];
+  __shared__ Block block;
+  const uint32_t rows = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  const uint32_t ring = rows + p.max_units * kUnitBytes;
+  const uint32_t out = ring + kGroups * p.depth * kItemBytes;
+  if (threadIdx.x == 0) {
+    block.count = 0;
+    for (int i = 0; i < kGroups * kMaxDepth; ++i) {
+      BarrierInit(SharedAddress(&block.full[i]), 1);
+      BarrierInit(SharedAddress(&block.empty[i]), 4);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  FindPieces(p, block);
+  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
+  for (int t = threadIdx.x; t < tokens; t += kThreads) {
+    uint32_t held = 0;
+    for (int j = 0; j < p.top_k; ++j) {
+      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
+    }
+    block.held[t] = held;
+  }
+  __syncthreads();
+  LoadRows(p, block, rows);
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (warp < 4 * kGroups) {
+    MultiplyChunks(p, block, rows, ring, out);
+  } else if (warp == 4 * kGroups) {
+    if (threadIdx.x % 32 == 0) AskForWeights(p, block, ring);
+  } else {
+    AddUp(p, block);
+  }
+}
+
+int32_t MaxUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
+  const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
+  // Every expert may have one that is not full.
+  const int64_t units = std::min<int64_t>(entries, entries / 16 + shape.slots);
+  return static_cast<int32_t>((units + blocks - 1) / blocks);
+}
+
+int32_t SharedBytes(int32_t units, int32_t depth) {
+  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
+}
+
+}  // namespace
+
+int32_t MoeJoinedTokens(const MoeShape& shape, int32_t blocks) {
+  if (shape.intermediate != kInner || shape.hidden / kJoinedColumns > kMaxJoinedChunks) return 0;
+  int32_t tokens = std::min(kMaxTokens * blocks, 65535);
+  const auto fits = [&](int32_t t) {
+    const int32_t units = MaxUnits(shape, t, blocks);
+    return units <= kMaxUnits && SharedBytes(units, 2) <= kSharedLimit;
+  };
+  while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
+  return tokens;
+}
+
+Status LaunchMoeWideDownSum(const MoeShape& shape,
+                            const MoeInt4Args& args,
+                            const MoePlan& plan,
+                            cudaStream_t stream) {
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeMultiprocessors());
+  DownParams p = {};
+  p.weights = static_cast<const char*>(args.down);
+  p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
+  p.units = plan.units;
+  p.row_begin = plan.row_begin;
+  p.order = plan.order;
+  p.middle = plan.middle;
+  p.route_weights = args.weights;
+  p.ids = args.ids;
+  p.slot_of = args.slot_of;
+  p.experts = args.experts;
+  p.slots = shape.slots;
+  p.tokens = args.tokens;
+  p.top_k = shape.top_k;
+  p.hidden = shape.hidden;
+  p.chunks = shape.hidden / kJoinedColumns;
+  p.shares = reinterpret_cast<char*>(plan.shares);
+  // Buffers that together stay in the L2, and at least one to write while another is read.
+  const int64_t buffer_bytes = static_cast<int64_t>(args.tokens) * shape.top_k * kShareBytes;
+  const int64_t want =
+      std::getenv("BT_MOE_RING_MB") != nullptr ? std::atoi(std::getenv("BT_MOE_RING_MB")) : 28;
+  p.buffers = static_cast<int32_t>(std::min<int64_t>(
+      p.chunks, std::clamp<int64_t>((want << 20) / buffer_bytes, 2, kMaxJoinedBuffers)));
+  p.written = plan.counters;
+  p.added = plan.counters + kMaxJoinedChunks;
+  p.out = args.out;
+  p.out_stride = args.out_stride;
+  p.max_units = MaxUnits(shape, args.tokens, blocks);
+  p.depth = kMaxDepth;
+  while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
+  const int32_t shared = SharedBytes(p.max_units, p.depth);
+  if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
+    return Status(Code::kInternal, "MoE down with sum: too many tokens");
+  }
+  cudaError_t error =
+      cudaFuncSetAttribute(DownSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (error == cudaSuccess) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    error = cudaLaunchKernelEx(&config, DownSumKernel, p);
+  }
+  if (error == cudaSuccess) return Status();
+  return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));
+}
+
+}  // namespace baltoro::cuda
