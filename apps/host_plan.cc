@@ -1,40 +1,77 @@
 #include "host_plan.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "base/log.h"
+#include "cache/block_id.h"
 #include "device/buffer.h"
 #include "engine/backend_choice.h"
+#include "engine/layout_choice.h"
 #include "engine/load_choice.h"
 #include "model/layer_weights.h"
+#include "model/weight_slice.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
 namespace {
 
 // What loading takes, to the byte.
-Result<int64_t> CountWeights(const EngineConfig& config,
-                             const K2Config& model,
-                             const OpsTable& ops) {
+struct WeightCount {
+  std::vector<int64_t> fullest;  // of the ranks of each stage
+  int64_t all = 0;               // ranks together
+};
+
+Result<WeightCount> CountWeights(const EngineConfig& config,
+                                 const K2Config& model,
+                                 const ParallelLayout& layout,
+                                 const OpsTable& ops) {
   BT_ASSIGN_OR_RETURN(WeightChoice choice, ChooseWeights(config));
   choice.quiet = true;
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
   BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, *source, ops, {}));
-  return WeightBytes(plan, ops);
+  WeightCount count;
+  if (layout.ranks() == 1) {
+    count.all = WeightBytes(plan, ops);
+    count.fullest = {count.all};
+    return count;
+  }
+  count.fullest.resize(static_cast<size_t>(layout.pipeline));
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    const RankPlace place = PlaceOf(layout, rank);
+    BT_ASSIGN_OR_RETURN(const WeightPlan slice, SliceWeights(model, plan, {layout, place}));
+    const int64_t bytes = WeightBytes(slice, ops);
+    int64_t& most = count.fullest[static_cast<size_t>(place.stage)];
+    most = std::max(most, bytes);
+    count.all += bytes;
+  }
+  return count;
 }
 
 Result<MemoryPlan> PlanHost(const EngineConfig& config,
                             const BackendChoice& backend,
-                            double utilisation) {
+                            double utilisation,
+                            int64_t& weight_bytes) {
   const DType act = backend.ops->act;
   ModelDescription model;
   model.name = config.model_dir;
   BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(config.model_dir));
   model.plain = PlainForm(act);
   PlanOptions options;
-  BT_ASSIGN_OR_RETURN(options.weight_bytes, CountWeights(config, model.config, *backend.ops));
-  options.device = {.name = "this machine",
-                    .memory_bytes = static_cast<int64_t>(AvailableHostMemory()),
-                    .gpu = false};
+  options.layout = LayoutOf(config);
+  BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
+  BT_ASSIGN_OR_RETURN(WeightCount count,
+                      CountWeights(config, model.config, options.layout, *backend.ops));
+  options.weight_bytes = std::move(count.fullest);
+  weight_bytes = count.all;
+  // Ranks on a CPU share its memory.
+  const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
+  options.device = {
+      .name = "this machine", .memory_bytes = host_bytes / options.layout.ranks(), .gpu = false};
   if (backend.gpu) {
     options.device = {.name = backend.gpu->name, .memory_bytes = backend.gpu->memory_bytes};
     options.utilisation = utilisation;
@@ -55,13 +92,18 @@ Status FollowHostPlan(double utilisation, EngineConfig& config) {
   if (config.load_format == "stand-in") return {};
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
-  // What several ranks take of one machine, the engine counts.
-  if (config.tensor_parallel_size > 1 || config.pipeline_parallel_size > 1) return {};
-  BT_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanHost(config, backend, utilisation));
+  BT_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                      PlanHost(config, backend, utilisation, config.weight_bytes));
   for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);
   if (!plan.Holds(plan.options.max_model_len, 1)) return InvalidArgument(MisfitText(plan));
-  config.kv_cache_bytes = plan.stages.front().kv_bytes;
-  config.weight_bytes = plan.options.weight_bytes;
+  // Ranks of all stages hold the same blocks; the engine divides by the largest.
+  int64_t blocks = INT64_MAX, token_bytes = 0;
+  for (const RankPlan& rank : plan.stages) {
+    blocks = std::min(blocks, rank.kv_blocks);
+    token_bytes = std::max(token_bytes, rank.kv_token_bytes);
+  }
+  config.kv_cache_bytes =
+      plan.stages.size() == 1 ? plan.stages.front().kv_bytes : blocks * kBlockTokens * token_bytes;
   return {};
 }
 

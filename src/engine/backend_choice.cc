@@ -43,6 +43,19 @@ Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
   return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
 }
 
+Status CheckGpus(int32_t wanted) {
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  for (int32_t device = 0; device < wanted; ++device) {
+    const Result<GpuInfo> gpu = module->describe(device);
+    if (gpu.ok()) continue;
+    return InvalidArgument(
+        fmt::format("{} ranks want a GPU each, and {}: give smaller --tensor-parallel-size and "
+                    "--pipeline-parallel-size, more nodes (--nnodes), or --device cpu",
+                    wanted, gpu.status().message()));
+  }
+  return {};
+}
+
 Result<const OpsTable*> OpenBackend(const BackendChoice& choice, int device) {
   if (!choice.gpu) return choice.ops;
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());

@@ -21,6 +21,9 @@ struct BackendChoice {
 // of the GPU.
 Result<BackendChoice> ChooseBackend(const EngineConfig& config);
 
+// Whether there are so many GPUs to compute with; kInvalidArgument says which is missing.
+Status CheckGpus(int32_t wanted);
+
 // The operations themselves; of GPU `device` of those that CUDA_VISIBLE_DEVICES leaves, which is
 // then the calling thread's.
 Result<const OpsTable*> OpenBackend(const BackendChoice& choice, int device = 0);

@@ -67,8 +67,10 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
 // Of the ranks of a stage the one with the most weights.
 RankPlan FullestRank(const ModelDescription& model, const PlanOptions& o, int32_t stage) {
   RankPlan fullest;
-  if (o.weight_bytes > 0) {
-    fullest.weights = {{.name = "as they are loaded", .bytes = o.weight_bytes}};
+  if (!o.weight_bytes.empty()) {
+    fullest.place.stage = stage;
+    fullest.weights = {
+        {.name = "as they are loaded", .bytes = o.weight_bytes[static_cast<size_t>(stage)]}};
     return fullest;
   }
   int64_t most = -1;
@@ -130,7 +132,8 @@ bool MemoryPlan::Holds(int64_t length, int64_t requests) const {
 
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options) {
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
-  BT_CHECK(options.weight_bytes == 0 || options.layout.ranks() == 1);
+  BT_CHECK(options.weight_bytes.empty() ||
+           std::ssize(options.weight_bytes) == options.layout.pipeline);
   MemoryPlan plan;
   plan.model = model;
   plan.options = options;

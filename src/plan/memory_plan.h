@@ -34,8 +34,9 @@ struct PlanOptions {
   int64_t max_num_batched_tokens = 8192;
   KvForm kv = KvForm::kBf16;
   bool graphs = true;  // false: --enforce-eager
-  // Of the only rank, where a loader has counted them; 0: what the model's forms come to.
-  int64_t weight_bytes = 0;
+  // Of the fullest rank of each stage, where a loader has counted them; empty: what the model's
+  // forms come to.
+  std::vector<int64_t> weight_bytes = {};
 };
 
 struct RankPlan {

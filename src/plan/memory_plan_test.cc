@@ -123,9 +123,15 @@ PlanOptions OnHost(double gib) {
 
 TEST(MemoryPlanTest, CountedWeightsAreTakenAsTheyAre) {
   PlanOptions options = OnHost(40);
-  options.weight_bytes = 12'345'678'901;
+  options.weight_bytes = {12'345'678'901};
   const RankPlan rank = Plan(Known("Moonlight-16B-A3B"), options).stages[0];
-  EXPECT_EQ(TotalBytes(rank.weights), options.weight_bytes);
+  EXPECT_EQ(TotalBytes(rank.weights), options.weight_bytes[0]);
+
+  options.layout.pipeline = 2;
+  options.weight_bytes = {5'000'000'000, 7'000'000'000};
+  const std::vector<RankPlan> stages = Plan(Known("Moonlight-16B-A3B"), options).stages;
+  EXPECT_EQ(TotalBytes(stages[1].weights), 7'000'000'000);
+  EXPECT_EQ(stages[1].place.stage, 1);
 }
 
 TEST(MemoryPlanTest, ActivationsInFloat32TakeMore) {
