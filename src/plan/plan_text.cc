@@ -83,7 +83,9 @@ std::vector<std::string> ShortPlanText(const MemoryPlan& plan) {
                                 ? GibText(-rank.kv_bytes) + " missing before any KV cache"
                                 : "KV cache " + GibText(rank.kv_bytes);
   const int64_t longest = std::min(plan.kv_tokens, o.max_model_len);
-  return {fmt::format("Plan: weights {}, arenas {}, {}; {} are there",
+  const std::string of =
+      o.layout.ranks() > 1 ? fmt::format("Plan, each of {} ranks", o.layout.ranks()) : "Plan";
+  return {fmt::format("{}: weights {}, arenas {}, {}; {} are there", of,
                       GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)), cache,
                       GibText(o.device.memory_bytes)),
           fmt::format("Plan: {} bytes of KV cache a token ({}), {} tokens; longest request {} "
