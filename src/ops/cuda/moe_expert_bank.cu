@@ -75,8 +75,7 @@ Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
   if (entries <= 12 * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
-  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-  return MoeJoinedTokens(shape, multiprocessors) > 0 ? MoeForm::kJoined : MoeForm::kWide;
+  return MoeForm::kWide;
 }
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {

@@ -11,6 +11,7 @@
 // the middle activations are written in it.
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -48,6 +49,7 @@ struct WideParams {
   int32_t out_stride;
   int32_t top_k;
   const float* route_weights;
+  int32_t diag;
 };
 
 struct Ring {
@@ -79,6 +81,13 @@ __device__ __forceinline__ int FirstStrip(int unit_in_tile) {
   return (unit_in_tile * kTeam + static_cast<int>(blockIdx.x) % kTeam) * kStrips;
 }
 
+__device__ __forceinline__ void Copy16Kept(uint32_t to_shared, const void* from, uint64_t policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
+      "l"(from), "l"(policy)
+      : "memory");
+}
+
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
@@ -91,6 +100,13 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
+  uint64_t kept;
+  if (p.diag & 64) {
+    asm volatile("createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %0, 0.5;"
+                 : "=l"(kept));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(kept));
+  }
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = first; unit < last; ++unit) {
@@ -112,9 +128,9 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
     for (int c = 0; c < p.column_tiles; ++c, columns += 256, weights += kTileBytes) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       if (thread < 32) {
-        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
+        if (lane == 0) BarrierExpectBytes(ring.Full(), p.diag & 2 ? 0 : strips * kTileBytes);
         __syncwarp();
-        if (lane < strips) {
+        if (lane < strips && !(p.diag & 2)) {
           CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes, weights,
                    kTileBytes, ring.Full(), policy);
         }
@@ -122,8 +138,13 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
       const uint32_t to = to_row + ring.stage * kInputBytes;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (row + kStep * i >= tile.count) break;
+        if (row + kStep * i >= tile.count || p.diag & 1) break;
         const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
+        if (p.diag & 96) {
+          Copy16Kept(to + i * kStep * 128, from, kept);
+          Copy16Kept(to + i * kStep * 128 + half_bytes, from + 128, kept);
+          continue;
+        }
         Copy16(to + i * kStep * 128, from);
         Copy16(to + i * kStep * 128 + half_bytes, from + 128);
       }
@@ -232,7 +253,7 @@ __device__ __forceinline__ void MultiplyPiece(
   uint32_t a[2][4][4];
   for (int c = 0; c < p.column_tiles; ++c) {
     BarrierWait(ring.Full(), ring.parity);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (!(p.diag & 16)) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     const uint32_t packed = ring.weights + ring.stage * kWeightBytes + strip_in_piece * kTileBytes;
     const uint32_t input = ring.input + ring.stage * kInputBytes;
 #pragma unroll
@@ -338,7 +359,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         asm volatile("bar.sync 1, %0;" ::"n"(32 * kConsumerWarps) : "memory");
       }
-      const int columns = Columns(tile.count);
+      const int columns = p.diag & 4 ? 32 : Columns(tile.count);
       switch (columns) {
         case 32:
           MultiplyPiece<kGateUp, 32>(p, tile, strip, targets[buffer], ring);
@@ -424,6 +445,7 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
+  p.diag = std::getenv("BT_MOE_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DIAG")) : 0;
   return Launch<true>("MoE gate/up, wide", p, stream);
 }
 

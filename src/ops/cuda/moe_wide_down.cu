@@ -62,6 +62,7 @@ struct DownParams {
   float* out;
   int64_t out_stride;
   int32_t max_units, depth;
+  int32_t diag;
 };
 
 // Up to kTileUnits units of one expert.
@@ -211,7 +212,7 @@ struct Item {
 
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group, int diag) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
   float acc[kN / 2];
 #pragma unroll
@@ -265,7 +266,7 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     GroupBarrier(group);
     const uint4 v = LoadShared4(from + at);
     const int row = j * 8 + thread / 8;
-    if (row < item.count) {
+    if (row < item.count && !(diag & 1)) {
       *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
                                 thread % 8 * 16) = v;
     }
@@ -283,7 +284,8 @@ __device__ void MultiplyChunks(
   item.out = out + group * 2 * kOutBytes;
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     if (chunk >= p.buffers) {
-      if (first_thread) AwaitCount(p.added + chunk - p.buffers, kAddWarps * gridDim.x);
+      if (first_thread && !(p.diag & 4))
+        AwaitCount(p.added + chunk - p.buffers, kAddWarps * gridDim.x);
       GroupBarrier(group);
     }
     char* shares =
@@ -299,27 +301,27 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch ((item.count + 15) / 16) {
+      switch (p.diag & 8 ? 1 : (item.count + 15) / 16) {
         case 1:
-          Multiply<16>(item, buffer, group);
+          Multiply<16>(item, buffer, group, p.diag);
           break;
         case 2:
-          Multiply<32>(item, buffer, group);
+          Multiply<32>(item, buffer, group, p.diag);
           break;
         case 3:
-          Multiply<48>(item, buffer, group);
+          Multiply<48>(item, buffer, group, p.diag);
           break;
         case 4:
-          Multiply<64>(item, buffer, group);
+          Multiply<64>(item, buffer, group, p.diag);
           break;
         case 5:
-          Multiply<80>(item, buffer, group);
+          Multiply<80>(item, buffer, group, p.diag);
           break;
         case 6:
-          Multiply<96>(item, buffer, group);
+          Multiply<96>(item, buffer, group, p.diag);
           break;
         default:
-          Multiply<112>(item, buffer, group);
+          Multiply<112>(item, buffer, group, p.diag);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -358,9 +360,9 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes +
         part * 16;
     float* out = p.out + column + chunk * kChunkStrips * 8;
-    if (lane == 0) AwaitCount(p.written + chunk, kGroups * gridDim.x);
+    if (lane == 0 && !(p.diag & 4)) AwaitCount(p.written + chunk, kGroups * gridDim.x);
     __syncwarp();
-    for (int t = thread / 16; t < tokens; t += kAtOnce * kTeams) {
+    for (int t = thread / 16; t < tokens && !(p.diag & 2); t += kAtOnce * kTeams) {
       float sum[kAtOnce][8] = {};
       float4 before[kAtOnce][2] = {};
 #pragma unroll
@@ -502,6 +504,8 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.out_stride = args.out_stride;
   p.max_units = MaxUnits(shape, args.tokens, blocks);
   p.depth = kMaxDepth;
+  p.diag =
+      std::getenv("BT_MOE_DOWN_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DOWN_DIAG")) : 0;
   while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
   const int32_t shared = SharedBytes(p.max_units, p.depth);
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
