@@ -24,11 +24,10 @@ mkdir -p "$stage/bin" "$stage/lib" dist
 cp build/release/apps/baltoro "$stage/bin/"
 strip "$stage/bin/baltoro"
 cp LICENSE README.md "$stage/"
-# The CUDA operations, where they were built (-DBT_CUDA=ON): they load the driver and cuBLASLt of the machine they run on.
-module=build/release/apps/libbaltoro_cuda.so
-if [ -e "$module" ]; then
+# The CUDA operations, where there is a CUDA compiler: they load the driver and cuBLASLt of the machine they run on.
+if ninja -C build/release -t query baltoro_cuda_module >/dev/null 2>&1; then
   ninja -C build/release baltoro_cuda_module
-  cp "$module" "$stage/bin/"
+  cp build/release/apps/libbaltoro_cuda.so "$stage/bin/"
 fi
 
 # Everything that the program loads but what glibc itself brings. The program's RPATH finds them beside it.

@@ -25,6 +25,13 @@ step "2/4 build (the first one takes some minutes)"
 }
 rm -f build-configure.log
 ninja -C build/release baltoro
+if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  if ninja -C build/release -t query baltoro_cuda_module >/dev/null 2>&1; then
+    ninja -C build/release baltoro_cuda_module
+  else
+    echo "there is a GPU, but no CUDA compiler (nvcc): the CPU will compute"
+  fi
+fi
 program=$PWD/build/release/apps/baltoro
 
 step "3/4 serve the pocket model"

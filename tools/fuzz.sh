@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-600}
 shift || true
 tools/install.sh long
-CC=clang-19 CXX=clang++-19 cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DBT_BENCH=OFF -DBT_TESTS=OFF \
+CC=clang-19 CXX=clang++-19 cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DBT_BENCH=OFF -DBT_TESTS=OFF -DBT_CUDA=OFF \
   -DBT_FUZZ=ON >/dev/null
 ninja -C build/fuzz fuzz_targets
 names=$(cd build/fuzz/tests/fuzz && ls -- *_fuzz)
