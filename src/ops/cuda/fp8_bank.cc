@@ -55,7 +55,7 @@ void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* sl
 
   const QuantisedRows x =
       QuantiseRows(ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = tokens, .k = hidden},
-                   args.gate_up, true);
+                   args.gate_up);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
   auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
   auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));

@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/product.h"
@@ -9,6 +11,12 @@ namespace {
 constexpr int64_t kFewRows = 16;
 // Rows from which reading them again for every strip of weights takes longest.
 constexpr int64_t kManyRows = 32;
+
+int64_t ManyRows(const PackedMatrix& w) {
+  if (w.form != WeightForm::kFp8Block) return kManyRows;
+  const char* const many = std::getenv("BALTORO_FP8_MANY");
+  return many == nullptr ? 128 : std::atoll(many);
+}
 
 bool Aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
@@ -34,10 +42,10 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
       return;
     }
   }
-  const bool wide = rows > kManyRows && !IsPlain(w.form) && WideTakes(w) &&
+  const bool wide = rows > ManyRows(w) && !IsPlain(w.form) && WideTakes(w) &&
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
   const QuantisedRows in =
-      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w, wide);
+      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,

@@ -90,7 +90,8 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
   p.strips = static_cast<int32_t>(w.form == WeightForm::kInt4Group ? Int4HalfRows(w.n) / 8
                                                                    : (w.n + 15) / 16);
   p.x = static_cast<const char*>(args.x);
-  const bool bytes = integers || (args.wide && w.form == WeightForm::kFp8Block);
+  const bool codes = w.form == WeightForm::kFp8Block && w.quantise_input;
+  const bool bytes = integers || codes;
   p.x_row_bytes = args.x_stride * (bytes ? 1 : 2);
   p.x_scales = args.x_scales;
   p.x_scales_stride = static_cast<int32_t>(args.x_scales_stride);
@@ -135,7 +136,8 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
     case WeightForm::kBf16:
       return product::LaunchBf16(p, shape, stream);
     case WeightForm::kFp8Block:
-      return product::LaunchFp8(p, shape, stream);
+      return codes ? product::LaunchFp8Codes(p, shape, stream)
+                   : product::LaunchFp8(p, shape, stream);
     case WeightForm::kInt4Group:
       return product::LaunchInt4Group(p, shape, stream);
     case WeightForm::kInt4:

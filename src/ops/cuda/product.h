@@ -26,9 +26,9 @@ inline constexpr int32_t kWideProductRows = 128;  // of the form for many rows
 
 struct ProductArgs {
   PackedMatrix w;
-  // Rows of bf16, 16-byte aligned; for kInt8, kInt4, kInt8Static of s8 codes, and with `wide` for
-  // kFp8Block of e4m3 codes in the order of product_layout.h, padded with zeros to whole steps of
-  // 128 columns.
+  // Rows of bf16, 16-byte aligned; for kInt8, kInt4, kInt8Static of s8 codes, and for kFp8Block
+  // with quantised input of e4m3 codes in the order of product_layout.h, padded with zeros to whole
+  // steps of 128 columns.
   const void* x = nullptr;
   int64_t x_stride = 0;  // elements
   // What each row's codes are multiplied by, [rows, x_scales_stride]: kFp8Block (or null) one a
@@ -77,10 +77,7 @@ struct QuantisedRows {
   const float* x_scales = nullptr;
   int64_t x_scales_stride = 0;
 };
-QuantisedRows QuantiseRows(const OpContext& ctx,
-                           const RowSource& source,
-                           const PackedMatrix& w,
-                           bool wide);
+QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

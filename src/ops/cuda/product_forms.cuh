@@ -241,6 +241,116 @@ struct Fp8Form {
   }
 };
 
+// Pairs of f16 from four codes: the first two, the last two.
+__device__ __forceinline__ uint2 E4m3ToF16(uint32_t word) {
+  uint2 v;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "mov.b32 {low, high}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, low;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, high;\n"
+      "}\n"
+      : "=r"(v.x), "=r"(v.y)
+      : "r"(word));
+  return v;
+}
+
+// c += a (16 x 16, row) * b (16 x 8, column), f16 operands.
+__device__ __forceinline__ void MultiplyAddF16(
+    float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Both sides e4m3 codes, exact in f16.
+struct Fp8CodesForm {
+  using Sum = float;
+  static constexpr int kColumns = 128;
+  template <int kN>
+  static constexpr int kRing = kN <= 2 ? 6 : 4;  // steps in flight through shared memory
+  static constexpr int kRingBytes = 2048;        // of a warp and step
+  template <int kN>
+  static constexpr int kAhead = kN == 1   ? 3
+                                : kN == 2 ? 2
+                                          : 1;  // steps of activations in flight
+  template <int kN>
+  static constexpr int kDepth = kAhead<kN>;
+  static constexpr int kPieces = 2;             // of 16 bytes, of a row of x and step
+  static constexpr bool kScaledInput = true;    // one scale a row and step
+  static constexpr bool kScaledWeights = true;  // one a band of 8 rows and step, with the input
+  static constexpr bool kHalvesApart = false;
+
+  using Rows = Fp8Form::Rows;
+  struct Weights {
+    uint4 low[2], high[2];
+  };
+
+  static __device__ __forceinline__ void Start(
+      uint32_t slot, const Params&, const Rows& rows, int step, int) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      CopyOrZero(slot + j * 512, rows.low + step * 128 + j * 64, true);
+      CopyOrZero(slot + 1024 + j * 512, rows.high + step * 128 + j * 64, true);
+    }
+  }
+  static __device__ __forceinline__ void Take(Weights& w, uint32_t slot) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      w.low[j] = LoadShared4(slot + j * 512);
+      w.high[j] = LoadShared4(slot + 1024 + j * 512);
+    }
+  }
+  static __device__ __forceinline__ float2 WeightScales(const Rows& rows, int step) {
+    return make_float2(__ldg(rows.scale_low + step), __ldg(rows.scale_high + step));
+  }
+
+  static __device__ __forceinline__ uint4
+  LoadPiece(const Params&, const char* x, int step, int i, int lane) {
+    return *reinterpret_cast<const uint4*>(x + step * 128 + i * 64 + lane % 4 * 16);
+  }
+
+  template <int kN, class Input>
+  static __device__ __forceinline__ void Multiply(float (&acc)[kN][4],
+                                                  const Weights& w,
+                                                  const Input& x) {
+    float part[kN][4] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t low[4] = {w.low[j].x, w.low[j].y, w.low[j].z, w.low[j].w};
+      const uint32_t high[4] = {w.high[j].x, w.high[j].y, w.high[j].z, w.high[j].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint2 a = E4m3ToF16(low[i]), b = E4m3ToF16(high[i]);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          const uint4 piece = x.Piece(n, j);
+          const uint2 v = E4m3ToF16(i == 0   ? piece.x
+                                    : i == 1 ? piece.y
+                                    : i == 2 ? piece.z
+                                             : piece.w);
+          MultiplyAddF16(part[n], a.x, b.x, a.y, b.y, v.x, v.y);
+        }
+      }
+    }
+    const float2 scales = x.WeightScales();
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float scale = x.Scale(n, e);
+        acc[n][e] += part[n][e] * (scales.x * scale);
+        acc[n][2 + e] += part[n][2 + e] * (scales.y * scale);
+      }
+    }
+  }
+
+  static __device__ __forceinline__ float Finish(const Params&, const char*, float sum, int, int) {
+    return sum;
+  }
+};
+
 struct Int4GroupForm {
   using Sum = float;
   static constexpr int kColumns = 128;

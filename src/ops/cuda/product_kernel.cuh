@@ -66,15 +66,20 @@ struct TileRows {
   }
 };
 
+template <class F>
+concept ScaledWeights = F::kScaledWeights;
+
 // The activations of a step and, where the form has them, the scales of the lane's two rows of each
 // column tile: in registers, or loaded where they are used.
 template <class F, int kN>
 struct LoadedInput {
   uint4 pieces[kN][F::kPieces];
   float scales[kN][2];
+  float2 weight_scales;
 
   __device__ __forceinline__ uint4 Piece(int n, int i) const { return pieces[n][i]; }
   __device__ __forceinline__ float Scale(int n, int e) const { return scales[n][e]; }
+  __device__ __forceinline__ float2 WeightScales() const { return weight_scales; }
 };
 
 template <class F, int kN>
@@ -82,6 +87,7 @@ struct Input {
   const Params& p;
   const int32_t* in_rows;
   const char* (&x)[kN];
+  const typename F::Rows& rows;
   int step, lane;
 
   __device__ __forceinline__ uint4 Piece(int n, int i) const {
@@ -100,6 +106,7 @@ struct Input {
       to.scales[n][0] = Scale(n, 0);
       to.scales[n][1] = Scale(n, 1);
     }
+    if constexpr (ScaledWeights<F>) to.weight_scales = F::WeightScales(rows, step);
   }
 };
 
@@ -188,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
   for (int n = 0; n < kN; ++n) x[n] = p.x + tile_rows.in[n * 8 + lane / 4] * p.x_row_bytes;
 
   Sum acc[kN][4] = {};
-  const auto input = [&](int at) { return Input<F, kN>{p, tile_rows.in, x, at, lane}; };
+  const auto input = [&](int at) { return Input<F, kN>{p, tile_rows.in, x, rows, at, lane}; };
   if constexpr (kAhead > 0) {
     LoadedInput<F, kN> loaded[kAhead];
 #pragma unroll

@@ -53,6 +53,7 @@ void LaunchWide(WeightForm form, const Params& p, int32_t tiles_max, cudaStream_
 // One translation unit each: they take long to compile.
 void LaunchBf16(const Params& p, const Shape& shape, cudaStream_t stream);
 void LaunchFp8(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchFp8Codes(const Params& p, const Shape& shape, cudaStream_t stream);
 void LaunchInt4Group(const Params& p, const Shape& shape, cudaStream_t stream);
 void LaunchInt8(const Params& p, const Shape& shape, cudaStream_t stream);
 void LaunchInt4(const Params& p, const Shape& shape, cudaStream_t stream);

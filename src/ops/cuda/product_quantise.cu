@@ -1,6 +1,5 @@
-// Rows as products take them: bf16, e4m3 values kept as bf16 with a scale for each 128 columns, or
-// s8 codes with one scale; padded with zeros to whole steps of 128 columns. From bf16 rows or from
-// gate and up.
+// Rows as products take them: bf16, e4m3 codes with a scale for each 128 columns, or s8 codes with
+// one scale; padded with zeros to whole steps of 128 columns. From bf16 rows or from gate and up.
 
 #include <cuda_fp8.h>
 #include <math_constants.h>
@@ -21,7 +20,7 @@ struct QuantiseParams {
   int32_t k, steps;
   void* out;      // [rows, 128 steps]
   float* scales;  // [rows, steps] or [rows]
-  bool codes;     // e4m3 as it is, not as bf16
+  bool aligned;   // rows of x, to 8 bytes
   bool fixed;     // kInt8Static
   float input_scale, input_offset;
 };
@@ -60,41 +59,51 @@ __global__ void __launch_bounds__(kThreads) PadKernel(QuantiseParams p) {
   }
 }
 
-// A warp a block of 128. Grid: rows.
+// Four neighbouring columns of a row, zeros beyond the last; 8-byte loads where rows allow it.
+__device__ __forceinline__ void LoadFour(const PlainRow& row,
+                                         int column,
+                                         bool aligned,
+                                         float (&v)[4]) {
+  if (!aligned || column + 4 > row.k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = row(column + i);
+    return;
+  }
+  const uint2 raw = *reinterpret_cast<const uint2*>(row.x + column);
+  v[0] = __uint_as_float(raw.x << 16);
+  v[1] = __uint_as_float(raw.x & 0xffff0000u);
+  v[2] = __uint_as_float(raw.y << 16);
+  v[3] = __uint_as_float(raw.y & 0xffff0000u);
+}
+__device__ __forceinline__ void LoadFour(const GatedRow& row, int column, bool, float (&v)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = row(column + i);
+}
+
+// A warp a block of 128. Grid: rows, blocks of kThreads / 32 steps.
 template <class Row>
 __global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
   AllowNextKernel();
   WaitForEarlierKernels();
+  const int step = blockIdx.y * (kThreads / 32) + threadIdx.x / 32;
+  if (step >= p.steps) return;
   const Row row(p, blockIdx.x);
   const int lane = threadIdx.x % 32;
-  for (int step = threadIdx.x / 32; step < p.steps; step += kThreads / 32) {
-    float v[4], largest = 0;
+  float v[4], largest = 1e-4f;
+  LoadFour(row, step * 128 + lane * 4, p.aligned, v);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      v[i] = row(step * 128 + lane * 4 + i);
-      largest = fmaxf(largest, fabsf(v[i]));
-    }
-    for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-    const float scale = __fdiv_rn(fmaxf(largest, 1e-4f), 448.0f);
-    __nv_fp8_storage_t codes[4];
-    __nv_bfloat162 pairs[2];
+  for (int i = 0; i < 4; ++i) largest = fmaxf(largest, fabsf(v[i]));
+  for (int d = 16; d > 0; d /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+  const float scale = __fdiv_rn(largest, 448.0f);
+  __nv_fp8_storage_t codes[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      codes[i] = __nv_cvt_float_to_fp8(__fdiv_rn(v[i], scale), __NV_SATFINITE, __NV_E4M3);
-      const float value = __half2float(__half(__nv_cvt_fp8_to_halfraw(codes[i], __NV_E4M3)));
-      (i % 2 == 0 ? pairs[i / 2].x : pairs[i / 2].y) = __float2bfloat16_rn(value);
-    }
-    const int64_t block = static_cast<int64_t>(blockIdx.x) * p.steps + step;
-    if (lane == 0) p.scales[block] = scale;
-    if (p.codes) {
-      static_cast<uchar4*>(p.out)[block * 32 + lane] =
-          make_uchar4(codes[0], codes[2], codes[1], codes[3]);
-    } else {
-      auto* out = static_cast<__nv_bfloat162*>(p.out) + block * 64 + lane * 2;
-      out[0] = pairs[0];
-      out[1] = pairs[1];
-    }
+  for (int i = 0; i < 4; ++i) {
+    codes[i] = __nv_cvt_float_to_fp8(__fdiv_rn(v[i], scale), __NV_SATFINITE, __NV_E4M3);
   }
+  const int64_t block = static_cast<int64_t>(blockIdx.x) * p.steps + step;
+  if (lane == 0) p.scales[block] = scale;
+  static_cast<uchar4*>(p.out)[block * 32 + lane] =
+      make_uchar4(codes[0], codes[2], codes[1], codes[3]);
 }
 
 // Numbers that are not finite make the whole row NaN, through its scale. Grid: rows.
@@ -136,13 +145,16 @@ template <class Row>
 void Launch(
     WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
   auto* kernel = PadKernel<Row>;
-  if (form == WeightForm::kFp8Block && quantise) kernel = Fp8Kernel<Row>;
+  dim3 grid(static_cast<unsigned>(rows));
+  if (form == WeightForm::kFp8Block && quantise) {
+    kernel = Fp8Kernel<Row>;
+    grid.y = static_cast<unsigned>((p.steps + kThreads / 32 - 1) / (kThreads / 32));
+  }
   if (form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static) {
     kernel = Int8Kernel<Row>;
   }
   const Status launched =
-      LaunchOverlapped("quantisation of rows", kernel, dim3(static_cast<unsigned>(rows)),
-                       dim3(kThreads), 0, stream, 1, p);
+      LaunchOverlapped("quantisation of rows", kernel, grid, dim3(kThreads), 0, stream, 1, p);
   CheckLaunch("quantisation of rows");
   BT_CHECK(launched.ok());
 }
@@ -153,10 +165,7 @@ bool Aligned(const void* x, int64_t row_bytes) {
 
 }  // namespace
 
-QuantisedRows QuantiseRows(const OpContext& ctx,
-                           const RowSource& source,
-                           const PackedMatrix& w,
-                           bool wide) {
+QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
   const bool integers = w.form == WeightForm::kInt8 || w.form == WeightForm::kInt4 ||
                         w.form == WeightForm::kInt8Static;
   const bool fp8 = w.form == WeightForm::kFp8Block && w.quantise_input;
@@ -164,7 +173,7 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
     return {source.x, source.stride, nullptr, 0};
   }
   const int64_t steps = (source.k + 127) / 128;
-  const bool bytes = integers || (fp8 && wide);
+  const bool bytes = integers || fp8;
   QuantiseParams p = {};
   p.x = source.x;
   p.stride = source.stride;
@@ -175,7 +184,7 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
     p.scales =
         ctx.scratch->AllocateArray<float>(static_cast<size_t>(source.rows * (fp8 ? steps : 1)));
   }
-  p.codes = fp8 && wide;
+  p.aligned = reinterpret_cast<uintptr_t>(source.x) % 8 == 0 && source.stride % 4 == 0;
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;
