@@ -64,6 +64,7 @@ class Rendezvous {
     if (options_.rank != 0) {
       BT_ASSIGN_OR_RETURN(SealedSocket reached, Reach(options_.meeting, "rank 0"));
       leader.emplace(std::move(reached));
+      if (options_.reached) options_.reached();
       BT_ASSIGN_OR_RETURN(own, OwnAddress(leader->fd()));
     }
     BT_ASSIGN_OR_RETURN(RankSocket listener, ListenAt(own));

@@ -5,6 +5,7 @@
 // each pair connects. All of it behind the cluster key (handshake.h).
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ struct WorldOptions {
   Seconds join_timeout = 60;
   Seconds heartbeat_interval = 0.5;
   Seconds stall_timeout = 4;  // a peer silent for so long is taken for dead
+  // Of another rank than 0: called when rank 0 was there and had our key, whatever comes of it.
+  std::function<void()> reached = {};
 };
 
 inline constexpr int32_t kWorldRanksMax = 256;

@@ -26,12 +26,20 @@ struct EngineConfig {
   std::string dtype = "auto";   // auto, bfloat16, float32
   std::string device = "auto";  // auto: a GPU if there is one to use; cpu, cuda
   bool enforce_eager = false;   // a GPU records no steps
-  // Ranks of the replica, all in the engine's process, on the CPU.
+  // Ranks of the replica.
   int32_t tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
   bool enable_expert_parallel = false;      // tensor ranks hold whole experts
   std::string expert_placement = "linear";  // or round_robin
-  int64_t max_model_len = 0;                // 0: the model's; -1: the largest that the cache holds
-  bool allow_long_max_model_len = false;    // longer than the model was made for
+  // The nodes of the replica, each with as many of the ranks; node 0 has the requests.
+  int32_t nodes = 1, node_rank = 0;
+  std::string master_addr;  // of node 0, where it listens and the others come
+  int32_t master_port = 29501;
+  std::string host_ip;                    // of this node; empty: from which node 0 is reached
+  std::string cluster_key;                // that nodes prove to each other
+  double join_timeout = 300;              // seconds in which the nodes must meet; 0: no limit
+  double rejoin_timeout = 8;              // likewise, of an engine that is started again
+  int64_t max_model_len = 0;              // 0: the model's; -1: the largest that the cache holds
+  bool allow_long_max_model_len = false;  // longer than the model was made for
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int64_t max_queued_requests = 1024;
@@ -96,6 +104,8 @@ class Engine {
   virtual EngineStats stats() const = 0;
   virtual const EngineInfo& info() const = 0;
   virtual bool healthy() const = 0;
+  // OK while it works or may work again; else why it never will.
+  virtual Status end() const { return {}; }
 };
 
 // Progress while loading: done and total bytes. Called from the loading thread.

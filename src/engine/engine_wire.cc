@@ -12,10 +12,12 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.online_quantization,
          c.weight_bytes, c.dtype, c.device, c.enforce_eager, c.tensor_parallel_size,
          c.pipeline_parallel_size, c.decode_context_parallel_size, c.enable_expert_parallel,
-         c.expert_placement, c.max_model_len, c.allow_long_max_model_len, c.max_num_seqs,
-         c.max_num_batched_tokens, c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype,
-         c.kv_scale_file, c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling,
-         c.async_scheduling, c.threads, c.seed, c.stand_in_step_ms);
+         c.expert_placement, c.nodes, c.node_rank, c.master_addr, c.master_port, c.host_ip,
+         c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
+         c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
+         c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
+         c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
+         c.threads, c.seed, c.stand_in_step_ms);
 }
 
 template <typename Fields>

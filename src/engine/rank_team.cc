@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/thread_world.h"
+#include "engine/node_follower.h"
 
 namespace baltoro {
 namespace {
@@ -13,11 +14,18 @@ constexpr Seconds kLook = 0.1;
 
 }  // namespace
 
-RankTeam::RankTeam(const ParallelLayout& layout, std::unique_ptr<LocalRanks> local)
-    : layout_(layout), local_(std::move(local)) {}
+RankTeam::RankTeam(const ParallelLayout& layout,
+                   std::unique_ptr<NodeWorld> nodes,
+                   std::unique_ptr<LocalRanks> local)
+    : layout_(layout), nodes_(std::move(nodes)), local_(std::move(local)) {}
 
 Result<std::unique_ptr<RankTeam>> RankTeam::Start(const ParallelLayout& layout,
-                                                  const MakeRank& make) {
+                                                  const MakeRank& make,
+                                                  std::unique_ptr<NodeWorld> nodes) {
+  if (nodes != nullptr) {
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local, StartRanksOfNode(*nodes, layout, make));
+    return std::unique_ptr<RankTeam>(new RankTeam(layout, std::move(nodes), std::move(local)));
+  }
   const auto world = std::make_shared<ThreadWorld>(layout.ranks());
   std::vector<int32_t> ranks(static_cast<size_t>(layout.ranks()));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -29,13 +37,14 @@ Result<std::unique_ptr<RankTeam>> RankTeam::Start(const ParallelLayout& layout,
   };
   BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local,
                       LocalRanks::Start(layout, ranks, join, make));
-  return std::unique_ptr<RankTeam>(new RankTeam(layout, std::move(local)));
+  return std::unique_ptr<RankTeam>(new RankTeam(layout, nullptr, std::move(local)));
 }
 
 Status RankTeam::Start(StepPlan plan) {
   auto message = std::make_shared<PlanMessage>();
   message->finished = std::exchange(finished_, {});
   message->plan = std::move(plan);
+  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->Send(SerialiseMessage(*message)));
   return local_->Send(std::move(message));
 }
 
@@ -46,10 +55,14 @@ Result<StepResult> RankTeam::Finish() {
       if (result->ok()) finished_.push_back(Essence(result->value()));
       return *std::move(result);
     }
+    if (nodes_ == nullptr || nodes_->status().ok()) continue;
+    local_->Abort(nodes_->status().message());
+    return nodes_->status();
   }
 }
 
 Status RankTeam::status() const {
+  if (nodes_ != nullptr) BT_RETURN_IF_ERROR(nodes_->status());
   return local_->status();
 }
 

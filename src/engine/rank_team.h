@@ -14,16 +14,19 @@
 
 #include "engine/executor.h"
 #include "engine/local_ranks.h"
+#include "engine/node_world.h"
 #include "parallel/layout.h"
 
 namespace baltoro {
 
 class RankTeam final : public Executor {
  public:
-  // Returns when all ranks of this process are ready; the error is that of the rank which failed
-  // first. All ranks of the layout are threads of this process.
+  // Returns when all ranks are ready; the error is that of the rank which failed first. Without a
+  // world of nodes, all ranks of the layout are threads of this process; with one, this is the
+  // head.
   static Result<std::unique_ptr<RankTeam>> Start(const ParallelLayout& layout,
-                                                 const MakeRank& make);
+                                                 const MakeRank& make,
+                                                 std::unique_ptr<NodeWorld> nodes = nullptr);
 
   int plans_in_flight() const override { return layout_.pipeline; }
   int stages() const override { return layout_.pipeline; }
@@ -32,9 +35,12 @@ class RankTeam final : public Executor {
   baltoro::Status status() const override;
 
  private:
-  RankTeam(const ParallelLayout& layout, std::unique_ptr<LocalRanks> local);
+  RankTeam(const ParallelLayout& layout,
+           std::unique_ptr<NodeWorld> nodes,
+           std::unique_ptr<LocalRanks> local);
 
   const ParallelLayout layout_;
+  const std::unique_ptr<NodeWorld> nodes_;  // null: there is one
   const std::unique_ptr<LocalRanks> local_;
   std::vector<StepResult> finished_;  // to be told with the next plan
 };

@@ -6,15 +6,20 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/backend_choice.h"
+#include "engine/gpu_ranks.h"
 #include "engine/kv_budget.h"
+#include "engine/layout_choice.h"
 #include "engine/load_choice.h"
 #include "engine/local_engine.h"
 #include "engine/local_executor.h"
+#include "engine/node_agreement.h"
+#include "engine/node_follower.h"
 #include "engine/rank_team.h"
 #include "engine/stand_in.h"
 #include "engine/worker.h"
 #include "model/kv_scales.h"
 #include "ops/cpu/isa.h"
+#include "parallel/nodes.h"
 
 namespace baltoro {
 
@@ -82,11 +87,13 @@ Result<std::vector<float>> FindScales(const EngineConfig& config,
 struct Recipe {
   const EngineConfig& config;
   const K2Config& model;
-  const OpsTable& ops;
+  const BackendChoice& backend;
+  const OpsTable* ops = nullptr;
   const KvBudget& budget;
   const KvChoice& kv;
   K2LoadOptions load;
   int threads = 0;
+  std::vector<int32_t> held = {};  // ranks of this node, the n-th on GPU n
 };
 
 // A rank among others, or alone: without `ranks`.
@@ -107,8 +114,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   K2LoadOptions load = recipe.load;
   load.ranks = part.ranks;
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(recipe.model, source, recipe.ops, pool.get(), load));
-  if (!config.enforce_eager && part.ranks == nullptr) model->UseGraphs();
+                      K2Model::Load(recipe.model, source, *recipe.ops, pool.get(), load));
+  if (!config.enforce_eager) model->UseGraphs();
   if (loaded != nullptr) {
     *loaded = clock.Now();
     BT_LOG(Info, "Loading weights took {:.2f} seconds", *loaded - start);
@@ -124,7 +131,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
            .latent = static_cast<int32_t>(recipe.model.kv_lora),
            .rope = static_cast<int32_t>(recipe.model.rope_dim),
            .form = recipe.kv.form},
-          *recipe.ops.memory));
+          *recipe.ops->memory));
   BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, recipe.kv, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
@@ -138,24 +145,17 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
-ParallelLayout LayoutOf(const EngineConfig& config) {
-  return {.tensor = config.tensor_parallel_size,
-          .pipeline = config.pipeline_parallel_size,
-          .decode_context = config.decode_context_parallel_size,
-          .whole_experts = config.enable_expert_parallel,
-          .experts_in_turn = config.expert_placement == "round_robin"};
-}
-
-// Of all ranks together.
+// Of the ranks of this node together.
 Result<int64_t> CountWeights(const K2Config& model,
                              WeightSource& source,
                              const OpsTable& ops,
                              const WeightOptions& options,
-                             const ParallelLayout& layout) {
+                             const ParallelLayout& layout,
+                             std::span<const int32_t> ranks) {
   BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, source, ops, options));
   if (layout.ranks() == 1) return WeightBytes(plan, ops);
   int64_t bytes = 0;
-  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+  for (const int32_t rank : ranks) {
     BT_ASSIGN_OR_RETURN(const WeightPlan slice,
                         SliceWeights(model, plan, {layout, PlaceOf(layout, rank)}));
     bytes += WeightBytes(slice, ops);
@@ -172,32 +172,43 @@ int64_t LayersOfStage(const ParallelLayout& layout, const K2Config& model) {
   return most;
 }
 
-// One rank a thread; each opens the weights itself.
-Result<std::unique_ptr<RankTeam>> StartTeam(const ParallelLayout& layout,
-                                            const Recipe& recipe,
-                                            const WeightChoice& choice,
-                                            const std::shared_ptr<const ConstraintTable>& table,
-                                            Seconds* loaded,
-                                            double* trial_seconds) {
-  BT_LOG(Info, "{} ranks in this process: tensor {}, pipeline {}, decode context {}",
-         layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
-  return RankTeam::Start(layout, [&](Link* link, bool samples) -> Result<RankParts> {
+// One rank a thread; each opens the weights itself. One of each node tells of its loading. What is
+// borrowed must live until the ranks are ready.
+MakeRank RankMaker(const ParallelLayout& layout,
+                   const Recipe& recipe,
+                   const WeightChoice& choice,
+                   const std::shared_ptr<const ConstraintTable>& table,
+                   int32_t telling_rank,
+                   Seconds* loaded,
+                   double* trial_seconds) {
+  return [&layout, &recipe, &choice, table, telling_rank, loaded, trial_seconds](
+             Link* link, bool samples) -> Result<RankParts> {
+    const bool tells = link->rank() == telling_rank;
     WeightChoice quiet = choice;
     quiet.quiet = true;
     BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                         OpenWeights(recipe.config.model_dir, quiet));
     Recipe of_rank = recipe;
-    if (!samples) of_rank.load.progress = nullptr;
+    if (!tells) of_rank.load.progress = nullptr;
     RankParts parts;
-    BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
+    if (recipe.backend.gpu) {
+      const auto at = std::ranges::find(recipe.held, link->rank());
+      const auto device = static_cast<int>(at - recipe.held.begin());
+      BT_ASSIGN_OR_RETURN(of_rank.ops, OpenBackend(recipe.backend, device));
+      const GpuRankOptions gpu{
+          .ops = of_rank.ops, .device = device, .tokens_max = recipe.config.max_num_batched_tokens};
+      BT_ASSIGN_OR_RETURN(parts.ranks, JoinGpuRanks(link, layout, recipe.model, gpu));
+    } else {
+      BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
+    }
     BT_ASSIGN_OR_RETURN(
         std::unique_ptr<Worker> worker,
         MakeWorker(of_rank, *source, {.ranks = parts.ranks.get(), .samples = samples}, table,
-                   samples ? loaded : nullptr));
-    if (samples) *trial_seconds = worker->trial_seconds();
+                   tells ? loaded : nullptr));
+    if (tells) *trial_seconds = worker->trial_seconds();
     parts.worker = std::move(worker);
     return parts;
-  });
+  };
 }
 
 void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
@@ -212,39 +223,27 @@ void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, b
   if (config.async_scheduling) BT_LOG(Info, "Asynchronous scheduling is enabled.");
 }
 
-}  // namespace
+// What must be the same on all nodes, so that ranks compute the same bits of what they all compute.
+std::string OperationsName(const OpsTable& ops, const BackendChoice& backend) {
+  return fmt::format("{} on {}", ops.name,
+                     backend.gpu ? backend.gpu->name : std::string(cpu::NameOf(cpu::ActiveIsa())));
+}
 
-Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
-                                            EventSink sink,
-                                            const LoadProgress& progress,
-                                            const ConstraintFactoryMaker& constraints) {
-  if (config.max_num_seqs < 1 || config.max_num_batched_tokens < 1 ||
-      config.max_queued_requests < 1) {
-    return InvalidArgument(
-        "--max-num-seqs, --max-num-batched-tokens and the queue's limit must be at least 1");
-  }
-  if (config.load_format == "stand-in") {
-    return StartStandInEngine(config, std::move(sink), constraints);
-  }
-  BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
-  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
-  BT_ASSIGN_OR_RETURN(const OpsTable* const opened, OpenBackend(backend));
-  const OpsTable& ops = *opened;
-  const ParallelLayout layout = LayoutOf(config);
-  if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {
-    return InvalidArgument(fmt::format(
-        "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
-  }
-  if (layout.ranks() > 1 && backend.gpu) {
-    return InvalidArgument(
-        fmt::format("--tensor-parallel-size {} and --pipeline-parallel-size {}: several ranks run "
-                    "on a CPU alone in this version: give --device cpu, or sizes of 1",
-                    layout.tensor, layout.pipeline));
-  }
+// With the other nodes of the replica, if there are any; after an error they are not needed.
+Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
+                                           const BackendChoice& backend,
+                                           const OpsTable& ops,
+                                           const WeightChoice& choice,
+                                           const ParallelLayout& layout,
+                                           const K2Config& model_config,
+                                           EventSink sink,
+                                           const LoadProgress& progress,
+                                           const ConstraintFactoryMaker& constraints,
+                                           std::unique_ptr<NodeWorld>& nodes) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
-  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
-  BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
+  const std::vector<int32_t> held = RanksOfNode(layout, config.nodes, config.node_rank);
+  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpus(static_cast<int32_t>(held.size())));
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
   K2LoadOptions load;
   load.weights.quantise_fp8_inputs = backend.gpu.has_value();
@@ -254,29 +253,31 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   int64_t weight_bytes = config.weight_bytes;
   if (weight_bytes == 0) {
     BT_ASSIGN_OR_RETURN(weight_bytes,
-                        CountWeights(model_config, *source, ops, load.weights, layout));
+                        CountWeights(model_config, *source, ops, load.weights, layout, held));
   }
   const auto available = static_cast<int64_t>(ops.memory->Available());
-  BT_ASSIGN_OR_RETURN(
-      const KvBudget budget,
-      PlanKvCache(
-          {.bytes_asked = config.kv_cache_bytes,
-           .bytes_available = std::max<int64_t>(available - weight_bytes, 0) / layout.ranks(),
-           .bytes_per_token =
-               KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config)),
-           .ways = layout.decode_context,
-           .model_len = model_config.positions_max,
-           .max_model_len = config.max_model_len,
-           .allow_longer = config.allow_long_max_model_len}));
+  const KvQuestion question{
+      .bytes_asked = config.kv_cache_bytes,
+      .bytes_available = std::max<int64_t>(available - weight_bytes, 0) / std::ssize(held),
+      .bytes_per_token =
+          KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config)),
+      .ways = layout.decode_context,
+      .model_len = model_config.positions_max,
+      .max_model_len = config.max_model_len,
+      .allow_longer = config.allow_long_max_model_len};
+  BT_ASSIGN_OR_RETURN(KvBudget budget, PlanKvCache(question));
+  if (nodes != nullptr) {
+    BT_ASSIGN_OR_RETURN(budget, AgreeOnCache(*nodes, budget, question));
+  }
 
   std::shared_ptr<ConstraintFactory> factory;
   std::shared_ptr<ConstraintTable> table;
-  if (constraints)
+  if (constraints && config.node_rank == 0)
     factory = constraints(TokenizerDir(config), static_cast<int32_t>(model_config.vocab));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
   const int threads_all = config.threads > 0 ? config.threads : ThreadPool(0).threads();
-  const int threads = std::max(1, threads_all / layout.ranks());
+  const int threads = std::max(1, threads_all / static_cast<int>(held.size()));
   if (backend.gpu) {
     BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
   } else {
@@ -289,23 +290,32 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   load.progress = progress;
   Recipe recipe{.config = config,
                 .model = model_config,
-                .ops = ops,
+                .backend = backend,
+                .ops = &ops,
                 .budget = budget,
                 .kv = kv,
                 .load = load,
-                .threads = threads};
+                .threads = threads,
+                .held = held};
   Seconds loaded = start;
   double trial_seconds = 0;
   std::unique_ptr<Executor> executor;
+  std::unique_ptr<LocalRanks> followers;
   if (layout.ranks() == 1) {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(recipe, *source, {}, table, &loaded));
     trial_seconds = worker->trial_seconds();
     executor = std::make_unique<LocalExecutor>(std::move(worker), config.async_scheduling ? 2 : 1);
   } else {
-    BT_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> team,
-                        StartTeam(layout, recipe, choice, table, &loaded, &trial_seconds));
-    executor = std::move(team);
+    BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}",
+           held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
+    const MakeRank make =
+        RankMaker(layout, recipe, choice, table, held.front(), &loaded, &trial_seconds);
+    if (config.node_rank > 0) {
+      BT_ASSIGN_OR_RETURN(followers, StartRanksOfNode(*nodes, layout, make));
+    } else {
+      BT_ASSIGN_OR_RETURN(executor, RankTeam::Start(layout, make, std::move(nodes)));
+    }
   }
   LogCache(config, budget, kv.form, backend.gpu.has_value());
 
@@ -323,8 +333,53 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   info.longest_step_seconds = trial_seconds * model_config.layers;
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - loaded);
+  if (followers != nullptr) {
+    const StepPlanLimits limits{.max_num_seqs = config.max_num_seqs,
+                                .num_blocks = static_cast<int32_t>(budget.num_blocks),
+                                .vocab = model_config.vocab};
+    return std::unique_ptr<Engine>(
+        std::make_unique<NodeFollower>(info, limits, std::move(nodes), std::move(followers)));
+  }
   std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
       config, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
+  return engine;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
+                                            EventSink sink,
+                                            const LoadProgress& progress,
+                                            const ConstraintFactoryMaker& constraints) {
+  if (config.max_num_seqs < 1 || config.max_num_batched_tokens < 1 ||
+      config.max_queued_requests < 1) {
+    return InvalidArgument(
+        "--max-num-seqs, --max-num-batched-tokens and the queue's limit must be at least 1");
+  }
+  if (config.load_format == "stand-in") {
+    if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+    return StartStandInEngine(config, std::move(sink), constraints);
+  }
+  BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
+  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
+  const ParallelLayout layout = LayoutOf(config);
+  if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {
+    return InvalidArgument(fmt::format(
+        "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
+  }
+  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
+  BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
+  std::unique_ptr<NodeWorld> nodes;
+  if (config.nodes > 1) {
+    BT_ASSIGN_OR_RETURN(nodes, JoinNodes(config, OperationsName(*ops, backend)));
+  }
+  Result<std::unique_ptr<Engine>> engine =
+      StartRanks(config, backend, *ops, choice, layout, model_config, std::move(sink), progress,
+                 constraints, nodes);
+  // Those who wait for this node hear why they wait in vain.
+  if (!engine.ok() && nodes != nullptr) nodes->Abort(engine.status().message());
   return engine;
 }
 

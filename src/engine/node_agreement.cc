@@ -1,0 +1,113 @@
+#include "engine/node_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "base/file.h"
+#include "comm/cluster_key.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kConfigBytesMax = 16 << 20;
+
+FingerprintEntry Entry(std::string name, const std::string& value) {
+  return {.name = std::move(name), .value = value.substr(0, kFingerprintTextMax)};
+}
+FingerprintEntry Entry(std::string name, int64_t value) {
+  return Entry(std::move(name), std::to_string(value));
+}
+FingerprintEntry Entry(std::string name, bool value) {
+  return Entry(std::move(name), std::string(value ? "true" : "false"));
+}
+
+std::string Own(const KvBudget& budget) {
+  return fmt::format("{} tokens a request, {} blocks of KV cache", budget.max_model_len,
+                     budget.num_blocks);
+}
+
+}  // namespace
+
+Result<std::string> HashModel(const std::string& model_dir) {
+  BT_ASSIGN_OR_RETURN(std::string text, ReadFile(model_dir + "/config.json", kConfigBytesMax));
+  std::map<std::string, uintmax_t> sizes;  // in the order of their names
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(model_dir, error)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    sizes[entry.path().filename().string()] = std::filesystem::file_size(entry.path(), error);
+    if (error) break;
+  }
+  if (error) return Status(Code::kNotFound, model_dir + ": " + error.message());
+  for (const auto& [name, size] : sizes) text += fmt::format("\n{} {}", name, size);
+  const auto bytes = BytesOf(text);
+  const Digest digest = Sign(BytesOf("model"), {{bytes}});
+  std::string out;
+  for (size_t i = 0; i < 16; ++i) out += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
+  return out;
+}
+
+std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
+                                            const std::string& operations) {
+  return {
+      Entry("version", std::string(BALTORO_VERSION)),
+      Entry("operations", operations),
+      Entry("--tensor-parallel-size", int64_t{config.tensor_parallel_size}),
+      Entry("--pipeline-parallel-size", int64_t{config.pipeline_parallel_size}),
+      Entry("--decode-context-parallel-size", int64_t{config.decode_context_parallel_size}),
+      Entry("--enable-expert-parallel", config.enable_expert_parallel),
+      Entry("--expert-placement-strategy", config.expert_placement),
+      Entry("--load-format", config.load_format),
+      Entry("--quantization", config.quantization),
+      Entry("--online-quantization", config.online_quantization),
+      Entry("--dtype", config.dtype),
+      Entry("--kv-cache-dtype", config.kv_cache_dtype),
+      Entry("--calculate-kv-scales", config.calculate_kv_scales),
+      Entry("--max-num-seqs", int64_t{config.max_num_seqs}),
+      Entry("--max-num-batched-tokens", int64_t{config.max_num_batched_tokens}),
+      Entry("--enforce-eager", config.enforce_eager),
+      Entry("--seed", std::to_string(config.seed)),
+  };
+}
+
+Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
+                                             const std::string& operations) {
+  NodeOptions options{.node = config.node_rank,
+                      .nodes = config.nodes,
+                      .master_host = config.master_addr,
+                      .master_port = config.master_port,
+                      .own_host = config.host_ip,
+                      .cluster_key = config.cluster_key,
+                      .fingerprint = FingerprintOf(config, operations),
+                      .patience = config.join_timeout};
+  BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
+  options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
+  if (!config.kv_scale_file.empty()) {
+    BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax));
+    options.fingerprint.push_back(Entry("--quantization-param-path", scales));
+  }
+  return NodeWorld::Join(options);
+}
+
+Result<KvBudget> AgreeOnCache(NodeWorld& world, const KvBudget& own, const KvQuestion& question) {
+  BT_ASSIGN_OR_RETURN(const std::vector<std::string> offers,
+                      world.Gather(std::to_string(own.bytes)));
+  KvQuestion together = question;
+  together.bytes_asked = own.bytes;
+  for (const std::string& offer : offers) {
+    together.bytes_asked = std::min<int64_t>(together.bytes_asked, std::atoll(offer.c_str()));
+  }
+  BT_ASSIGN_OR_RETURN(const KvBudget agreed, PlanKvCache(together));
+  BT_ASSIGN_OR_RETURN(const std::vector<std::string> results, world.Gather(Own(agreed)));
+  for (size_t node = 1; node < results.size(); ++node) {
+    if (results[node] == results[0]) continue;
+    return InvalidArgument(fmt::format("--max-model-len: node 0 comes to {}, node {} to {}",
+                                       results[0], node, results[node]));
+  }
+  return agreed;
+}
+
+}  // namespace baltoro

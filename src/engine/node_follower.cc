@@ -1,0 +1,74 @@
+#include "engine/node_follower.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "parallel/nodes.h"
+
+namespace baltoro {
+
+Result<std::unique_ptr<LocalRanks>> StartRanksOfNode(NodeWorld& world,
+                                                     const ParallelLayout& layout,
+                                                     const MakeRank& make) {
+  BT_ASSIGN_OR_RETURN(const RankMeeting meeting,
+                      AgreeOnMeeting(world, NodeOfRank(layout, world.nodes(), 0)));
+  const std::vector<int32_t> held = RanksOfNode(layout, world.nodes(), world.node());
+  const JoinRank join = [&world, &meeting, ranks = layout.ranks()](int32_t rank) {
+    return world.JoinRank(meeting, ranks, rank);
+  };
+  Result<std::unique_ptr<LocalRanks>> local = LocalRanks::Start(layout, held, join, make);
+  if (!local.ok()) {
+    world.Abort(local.status().message());
+    return local;
+  }
+  BT_RETURN_IF_ERROR(world.Gather("ready").status());
+  return local;
+}
+
+NodeFollower::NodeFollower(const EngineInfo& info,
+                           const StepPlanLimits& limits,
+                           std::unique_ptr<NodeWorld> world,
+                           std::unique_ptr<LocalRanks> ranks)
+    : info_(info),
+      limits_(limits),
+      world_(std::move(world)),
+      ranks_(std::move(ranks)),
+      thread_([this] { Follow(); }) {}
+
+NodeFollower::~NodeFollower() {
+  if (alive_) world_->Abort("the node is stopping");
+  thread_.join();
+}
+
+EngineStats NodeFollower::stats() const {
+  EngineStats stats;
+  stats.step = plans_;
+  stats.heartbeat = ++beats_;
+  return stats;
+}
+
+bool NodeFollower::healthy() const {
+  return alive_ && ranks_->status().ok() && world_->status().ok();
+}
+
+void NodeFollower::Follow() {
+  for (;;) {
+    const Status status = TakeOne();
+    if (status.ok()) continue;
+    BT_LOG(Error, "Node {} stops: {}", world_->node(), status.message());
+    world_->Abort(status.message());
+    ranks_->Abort(status.message());
+    alive_ = false;
+    return;
+  }
+}
+
+Status NodeFollower::TakeOne() {
+  BT_ASSIGN_OR_RETURN(const std::string bytes, world_->Receive());
+  auto message = std::make_shared<PlanMessage>();
+  BT_ASSIGN_OR_RETURN(*message, ParseMessage(bytes, limits_));
+  ++plans_;
+  return ranks_->Send(std::move(message));
+}
+
+}  // namespace baltoro

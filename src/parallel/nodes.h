@@ -1,0 +1,23 @@
+#pragma once
+
+// Which ranks a node holds when a replica lies on several. Node 0 has the door, the scheduler and
+// the grammars, so it holds the rank that samples: the stages lie on the nodes in reverse order,
+// the last one first. The tensor ranks of a stage lie beside one another, on as few nodes as can
+// be.
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "parallel/layout.h"
+
+namespace baltoro {
+
+// kInvalidArgument if the ranks cannot be dealt out evenly. One data rank.
+Status CheckNodes(const ParallelLayout& layout, int32_t nodes);
+
+// Global ranks; of node 0 the first is the one that samples.
+std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node);
+int32_t NodeOfRank(const ParallelLayout& layout, int32_t nodes, int32_t rank);
+
+}  // namespace baltoro

@@ -1,0 +1,56 @@
+#include "parallel/nodes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace baltoro {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(NodesTest, TheHeadHoldsTheLastStage) {
+  const ParallelLayout layout{.tensor = 2, .pipeline = 2};
+  EXPECT_THAT(RanksOfNode(layout, 1, 0), ElementsAre(2, 3, 0, 1));
+  EXPECT_THAT(RanksOfNode(layout, 2, 0), ElementsAre(2, 3));
+  EXPECT_THAT(RanksOfNode(layout, 2, 1), ElementsAre(0, 1));
+  EXPECT_THAT(RanksOfNode(layout, 4, 0), ElementsAre(2));
+  EXPECT_THAT(RanksOfNode(layout, 4, 1), ElementsAre(3));
+  EXPECT_THAT(RanksOfNode(layout, 4, 2), ElementsAre(0));
+  EXPECT_THAT(RanksOfNode(layout, 4, 3), ElementsAre(1));
+}
+
+TEST(NodesTest, ANodeMayHoldSeveralStagesOrAPartOfOne) {
+  EXPECT_THAT(RanksOfNode({.pipeline = 4}, 2, 0), ElementsAre(3, 2));
+  EXPECT_THAT(RanksOfNode({.pipeline = 4}, 2, 1), ElementsAre(1, 0));
+  EXPECT_THAT(RanksOfNode({.tensor = 4}, 2, 1), ElementsAre(2, 3));
+}
+
+TEST(NodesTest, EveryRankIsOnOneNodeAndTheSamplingOneLeadsTheHead) {
+  for (const int32_t tensor : {1, 2, 8}) {
+    for (const int32_t pipeline : {1, 2, 3, 4}) {
+      const ParallelLayout layout{.tensor = tensor, .pipeline = pipeline};
+      for (int32_t nodes = 1; nodes <= layout.ranks(); ++nodes) {
+        if (!CheckNodes(layout, nodes).ok()) continue;
+        std::vector<int32_t> seen(static_cast<size_t>(layout.ranks()));
+        for (int32_t node = 0; node < nodes; ++node) {
+          for (const int32_t rank : RanksOfNode(layout, nodes, node)) {
+            ++seen[static_cast<size_t>(rank)];
+            EXPECT_EQ(NodeOfRank(layout, nodes, rank), node);
+          }
+        }
+        EXPECT_THAT(seen, ::testing::Each(1));
+        EXPECT_EQ(RanksOfNode(layout, nodes, 0).front(), (pipeline - 1) * tensor);
+      }
+    }
+  }
+}
+
+TEST(NodesTest, WhatCannotBeDealtOutIsRefused) {
+  EXPECT_EQ(CheckNodes({.tensor = 2, .pipeline = 2}, 3).message(),
+            "--nnodes 3 does not divide the 4 ranks of --tensor-parallel-size 2 and "
+            "--pipeline-parallel-size 2");
+  EXPECT_FALSE(CheckNodes({}, 2).ok());
+}
+
+}  // namespace
+}  // namespace baltoro
