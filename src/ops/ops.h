@@ -140,7 +140,8 @@ struct AttentionPlanArgs {
 
 // What lies between the first products of attention and the second, in one operation: rms_norm of
 // the low-rank query in place, rms_norm of the latent, rope of the shared key, kv_write of both.
-// qkv_a may keep the latent and the key as they were.
+// qkv_a may keep the latent and the key as they were. With `q`, the second product of the queries
+// and their rope too; qkv_a may then keep the low-rank query as it was.
 struct AttentionInputArgs {
   TensorView qkv_a;      // [T, q_lora + R + P] act, rows may be strided
   TensorView q_norm;     // [q_lora] f32; empty if q_lora is 0
@@ -150,6 +151,9 @@ struct AttentionInputArgs {
   RopeTable rope;
   KvLayerView cache;
   float eps = 0;
+  TensorView q = {};  // optional [T, h, N + P] act: the norm's result by q_weight^T, rope part
+                      // rotated; q_lora is not 0
+  PackedMatrix q_weight = {};  // [h * (N + P), q_lora]
 };
 
 struct MlaAttentionArgs {
@@ -189,6 +193,23 @@ struct ExpertBankArgs {
   PackedMatrix down;     // slots matrices [H, I]
   std::span<const int32_t>
       slot_of;  // [E] logical expert -> slot; -1: not held here (its share is left out)
+  // Where OpsTable::bank_adds_shared: the shared experts, if `shared` is given. Then `out` is not
+  // added to but written: out[t] = shared_down * (swiglu of shared[t]) + the sum above.
+  TensorView shared = {};         // [T, 2 I'] act: their first product, gate then up
+  PackedMatrix shared_down = {};  // [H, I']
+};
+
+// The first products of a layer of experts, and its routing: as linear, then linear and route.
+struct MoeInputArgs {
+  TensorView shared;            // [T, 2 I'] act, written
+  TensorView ids;               // [T, k] i32, written
+  TensorView weights;           // [T, k] f32, written
+  TensorView logits;            // [T, E] f32, holds the product afterwards
+  TensorView x;                 // [T, H] act
+  PackedMatrix shared_gate_up;  // [2 I', H]
+  PackedMatrix router;          // [E, H]
+  TensorView bias;              // optional [E] f32
+  RouterParams params;
 };
 
 // What one row of logits needs to become a token, in this order:
@@ -243,6 +264,8 @@ struct OpContext {
   // wait. GPUs alone.
   Arena* staging = nullptr;
   void* stream = nullptr;  // of a GPU: cudaStream_t
+  // A hint: what operations soon after this one will read. A GPU may have its cache fetch it.
+  std::span<const PackedMatrix> soon = {};
 };
 
 // Operations recorded to be run again with one call.
@@ -331,6 +354,8 @@ struct OpsTable {
                  const PackedMatrix& w,
                  TensorView bias,
                  const RouterParams&) = nullptr;
+  void (*moe_inputs)(const OpContext&, const MoeInputArgs&) = nullptr;
+  bool bank_adds_shared = false;  // expert_bank takes ExpertBankArgs::shared
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]

@@ -62,6 +62,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   absorb.count = rows;
   absorb.heads = args.heads;
   absorb.rows = plan.rows;
+  absorb.soon = SoonOf(ctx);
   LaunchAbsorbQueries(absorb, stream);
 
   MlaDecodeArgs decode;

@@ -8,6 +8,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/soon_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -50,8 +51,13 @@ __global__ void __launch_bounds__(kThreads)
   const auto* const w = static_cast<const __nv_bfloat16*>(args.w) + head * args.w_head_stride +
                         int64_t{first_column} * kDepth;
   CopyRows<kDepth, kColumns>(w_at, w, kDepth, kColumns, [](int row) { return row; });
-  hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
+  if (threadIdx.x == 0) {
+    FetchSoon(args.soon,
+              static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x),
+              static_cast<int>(gridDim.x * gridDim.y * gridDim.z));
+  }
+  hopper::WaitForPredecessors();
   const int32_t* const rows = args.rows + first_row;
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
   CopyRows<kDepth, kRows>(x_at, x, args.x_row_stride, count, [&](int row) -> int {

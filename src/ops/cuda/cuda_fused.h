@@ -24,6 +24,9 @@ void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView weight,
                         float eps);
 
+// OpsTable::moe_inputs; for few rows the two products are one launch (few_rows.h).
+void MoeInputs(const OpContext& ctx, const MoeInputArgs& args);
+
 // OpsTable::router. Plain bf16 weights and few rows (RouterProductTakes) go a way of their own, on
 // which sums run in another order than Linear's.
 void Router(const OpContext& ctx,

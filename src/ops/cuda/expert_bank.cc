@@ -81,12 +81,24 @@ bool FastBankTakes(const ExpertBankArgs& args, const Bank& bank) {
          Aligned(args.x.data, args.x.stride[0] * 2);
 }
 
+MoeShape ShapeOf(const Bank& bank) {
+  return {.slots = bank.slots,
+          .hidden = bank.hidden,
+          .intermediate = bank.intermediate,
+          .top_k = bank.top_k,
+          .max_tokens = bank.tokens};
+}
+
+// Whether the bank's last kernel has the shared experts in it.
+bool BankEndsWithShared(const ExpertBankArgs& args, const Bank& bank) {
+  return args.shared && FastBankTakes(args, bank) && args.shared_down.form == WeightForm::kBf16 &&
+         args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
+         Aligned(args.shared_down.data, 0) && Aligned(args.shared.data, 0) &&
+         MoeFinishTakes(ShapeOf(bank), Narrow(args.shared_down.k), bank.tokens);
+}
+
 void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
-  const MoeShape shape{.slots = bank.slots,
-                       .hidden = bank.hidden,
-                       .intermediate = bank.intermediate,
-                       .top_k = bank.top_k,
-                       .max_tokens = bank.tokens};
+  const MoeShape shape = ShapeOf(bank);
   const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
   Must(bytes.status(), "expert bank");
   MoeInt4Args to;
@@ -103,6 +115,12 @@ void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank
   to.out_stride = args.out.stride[0];
   to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
   to.workspace_bytes = bytes.value();
+  if (BankEndsWithShared(args, bank)) {
+    to.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
+    to.shared_stride = args.shared.stride[0];
+    to.shared_down = static_cast<const __nv_bfloat16*>(args.shared_down.data);
+    to.shared_intermediate = Narrow(args.shared_down.k);
+  }
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 
@@ -138,7 +156,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
 
   const QuantisedRows x = QuantiseRows(
       ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = bank.tokens, .k = bank.hidden},
-      args.gate_up);
+      args.gate_up, wide);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
 
   ProductArgs product{.w = args.gate_up,
@@ -167,7 +185,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
                                              .gated = true,
                                              .rows = entries,
                                              .k = bank.intermediate},
-                                            args.down);
+                                            args.down, wide);
   auto* shares = scratch.AllocateArray<__nv_bfloat16>(static_cast<size_t>(entries * bank.hidden));
   product.w = args.down;
   product.x = middle.x;
@@ -203,7 +221,20 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   BT_CHECK(args.weights.contiguous() && args.down.count == bank.slots);
   BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == bank.hidden);
   BT_CHECK(args.down.n == bank.hidden && Aligned(args.out.data, args.out.stride[0] * 4));
-  if (bank.tokens == 0 || bank.top_k == 0) return;
+  if (bank.tokens == 0) return;
+  if (args.shared) {
+    BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
+    BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
+    if (!BankEndsWithShared(args, bank)) {
+      const int64_t width = args.shared_down.k;
+      const auto elements = static_cast<size_t>(bank.tokens * width);
+      const TensorView gated(ctx.scratch->AllocateArray<__nv_bfloat16>(elements), DType::kBf16,
+                             {bank.tokens, width});
+      Swiglu(ctx, gated, args.shared);
+      Linear(ctx, args.out, gated, args.shared_down);
+    }
+  }
+  if (bank.top_k == 0) return;
   if (FastBankTakes(args, bank)) {
     FastBank(ctx, args, bank);
   } else if (Fp8BankTakes(args)) {

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/product.h"
 
 namespace baltoro::cuda {
@@ -24,13 +25,14 @@ bool Aligned(const void* data, int64_t row_bytes) {
 
 }  // namespace
 
-// Plain matrices: our kernel for few rows, cuBLASLt for more. Coded ones: our kernel.
+// Plain matrices: our kernels for few rows, cuBLASLt for more. Coded ones: our kernel.
 void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
   const int64_t rows = x.dim(0);
   if (rows == 0 || w.n == 0) return;
+  if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {
     const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
                        Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);

@@ -111,10 +111,12 @@ GPU_TEST(LinearTest, RankShapesInEveryForm) {
                                {384, 7168},
                                {1536, 1536},
                                {7168, 256},
+                               {7168, 1024},
                                {2112, 7168}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       Compare(context, form, w, 1, 0, DType::kF32, 0);
       Compare(context, form, w, 12, 64, DType::kBf16, 0);
+      if (form.form == WeightForm::kBf16) Compare(context, form, w, 7, 8, DType::kBf16, 2);
       if (k == 7168) continue;
       Compare(context, form, w, 65, 64, DType::kF32, 0);
       Compare(context, form, w, 300, 0, DType::kBf16, 8);

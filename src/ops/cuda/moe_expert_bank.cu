@@ -150,7 +150,9 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
-  BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
+  if (form == MoeForm::kWide || !MoeEntriesAlone(shape, args.tokens)) {
+    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
+  }
   if (form == MoeForm::kWide) {
     BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
@@ -158,6 +160,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
+  if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);
   return LaunchMoeCombine(shape, args, plan, stream);
 }
 

@@ -59,7 +59,18 @@ struct MoeInt4Args {
   void* workspace = nullptr;         // MoeWorkspaceBytes(shape), 256-byte aligned
   int64_t workspace_bytes = 0;
   MoeForm form = MoeForm::kAuto;
+  // The shared experts, where MoeFinishTakes; then `out` is written, not added to.
+  const __nv_bfloat16* shared = nullptr;  // [T, 2 I'], their gate, then up; 16-byte aligned rows
+  int64_t shared_stride = 0;
+  const __nv_bfloat16* shared_down = nullptr;  // [H, I'], 16-byte aligned
+  int32_t shared_intermediate = 0;             // I'
 };
+
+// Whether the sum over a token's experts can have the shared experts' second product in it.
+inline bool MoeFinishTakes(const MoeShape& shape, int32_t shared_intermediate, int32_t tokens) {
+  return tokens <= 16 && shape.top_k <= 8 && shape.hidden % 64 == 0 &&
+         shared_intermediate % 32 == 0 && shared_intermediate >= 32 && shared_intermediate <= 256;
+}
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
 

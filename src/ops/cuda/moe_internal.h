@@ -51,11 +51,22 @@ struct MoePlan {
   __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks
 };
 
+// Whether the streaming form takes each entry (token and expert) by itself: a few tokens rarely
+// have an expert in common, and the routing preparation is a launch less.
+inline bool MoeEntriesAlone(const MoeShape& shape, int32_t tokens) {
+  return tokens * shape.top_k <= 32;
+}
+
 // The form that kAuto stands for.
 Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
 
 // Blocks of the products; of the wide form, teams of kWideTeam.
 Result<int32_t> MoeBlocks(MoeForm form);
+
+Result<int32_t> MoeMultiprocessors();
+
+// Tokens that the joined form takes at once on `multiprocessors`; 0: none in this shape.
+int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
@@ -63,11 +74,6 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoePlan& plan,
-Result<int32_t> MoeMultiprocessors();
-
-// Tokens that the joined form takes at once on `multiprocessors`; 0: none in this shape.
-int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
-
                       MoeForm form,
                       int32_t blocks,
                       cudaStream_t stream);
@@ -87,17 +93,23 @@ Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
                          const MoePlan& plan,
                          cudaStream_t stream);
-Status LaunchMoeCombine(const MoeShape& shape,
-                        const MoeInt4Args& args,
-                        const MoePlan& plan,
-                        cudaStream_t stream);
-
-// The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
 // The joined form's down product and the sum; after LaunchMoeWideGateUp. All blocks run at once.
 Status LaunchMoeWideDownSum(const MoeShape& shape,
                             const MoeInt4Args& args,
                             const MoePlan& plan,
                             cudaStream_t stream);
+Status LaunchMoeCombine(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoePlan& plan,
+                        cudaStream_t stream);
+
+// Instead of the combination, with `shared`: writes out. Takes few tokens, see MoeFinishTakes.
+Status LaunchMoeFinish(const MoeShape& shape,
+                       const MoeInt4Args& args,
+                       const MoePlan& plan,
+                       cudaStream_t stream);
+
+// The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
 struct MoeRows {
   const int32_t* ids = nullptr;  // as MoeInt4Args
   const int32_t* slot_of = nullptr;

@@ -36,6 +36,11 @@ struct ProductParams {
   int32_t out_stride;
   int32_t top_k;
   const float* route_weights;  // down
+  // Few entries (MoeEntriesAlone): each is a tile of its own, in the order of `ids`; starts, tiles
+  // and order are not read.
+  const int32_t* ids;  // null: as above
+  const int32_t* slot_of;
+  int32_t experts, slots, entries;
 };
 
 template <bool kGateUp_,
@@ -79,9 +84,20 @@ struct RingPosition {
   }
 };
 
-__device__ MoeTile LoadTile(const MoeTile* tiles, int at) {
-  const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
+__device__ MoeTile LoadTile(const ProductParams& p, int at) {
+  if (p.ids != nullptr) {
+    const int id = __ldcg(p.ids + at);
+    const bool known = id >= 0 && id < p.experts;
+    const int slot = !known ? -1 : p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+    return {slot, at, slot >= 0 && slot < p.slots ? 1 : 0, 0};
+  }
+  const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
   return {raw.x, raw.y, raw.z, 0};
+}
+
+// The entry of a sorted row.
+__device__ int EntryOf(const ProductParams& p, int row) {
+  return p.ids != nullptr ? row : __ldcg(p.order + row);
 }
 
 // Strips in work together where `left` are left of a run.
@@ -99,10 +115,13 @@ struct UnitRun {
 __device__ UnitRun NextRun(const ProductParams& p, int unit, int last, int units_per_tile) {
   const int index = unit / units_per_tile;
   const int first = unit - index * units_per_tile;
-  return {LoadTile(p.tiles, index), first, min(units_per_tile, first + last - unit)};
+  return {LoadTile(p, index), first, min(units_per_tile, first + last - unit)};
 }
 
 __device__ int FirstUnit(const ProductParams& p, int block, int units_per_tile) {
+  if (p.ids != nullptr) {
+    return static_cast<int>(static_cast<int64_t>(p.entries) * units_per_tile * block / gridDim.x);
+  }
   const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
   return start.x * units_per_tile +
          static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
@@ -122,6 +141,8 @@ __device__ void FeedRing(const ProductParams& p,
   RingPosition<F> at;
   while (unit < last) {
     const UnitRun run = NextRun(p, unit, last, units_per_tile);
+    unit += run.last - run.first;
+    if (run.tile.count == 0) continue;  // not held here
     const char* weights = p.weights + run.tile.slot * p.slot_bytes;
     for (int u = run.first; u < run.last;) {
       const int together = F::kWarpsK > 1 ? StripsTogether<F>(run.last - u) : 1;
@@ -143,7 +164,6 @@ __device__ void FeedRing(const ProductParams& p,
       }
       u += together;
     }
-    unit += run.last - run.first;
   }
 }
 
@@ -213,14 +233,14 @@ struct Rows {
     for (int n = 0; n < kN; ++n) {
       const int mine = n * 8 + lane / 4;
       const int row = tile.begin + (mine < tile.count ? mine : 0);
-      const int64_t source = F::kGateUp ? __ldcg(p.order + row) / p.top_k : row;
+      const int64_t source = F::kGateUp ? EntryOf(p, row) / p.top_k : row;
       in[n] = p.in + source * p.in_stride + lane % 4 * 8;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int result = n * 8 + lane % 4 * 2 + e;
         entry[n][e] = result >= tile.count ? -1
                       : F::kGateUp         ? tile.begin + result
-                                           : __ldcg(p.order + tile.begin + result);
+                                           : EntryOf(p, tile.begin + result);
         if constexpr (kKeepWeights) weight[n][e] = Weight(p, entry[n][e]);
       }
     }
@@ -500,6 +520,8 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   Progress<F> progress;
   for (int unit = first; unit < last;) {
     const UnitRun run = NextRun(p, unit, last, units_per_tile);
+    unit += run.last - run.first;
+    if (run.tile.count == 0) continue;  // not held here
     if (run.tile.count <= 8) {
       MultiplyRun<F, 1>(p, run, shared, progress);
     } else if (run.tile.count <= 16) {
@@ -507,7 +529,6 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
     } else {
       progress = MultiplyLargeRun<F, 4>(p, run, shared, progress);
     }
-    unit += run.last - run.first;
   }
 }
 
@@ -530,6 +551,23 @@ Status Launch(const char* what, const ProductParams& params, cudaStream_t stream
                           params);
 }
 
+// The tiles, as the routing cut them or one an entry.
+void SetTiles(const MoeShape& shape,
+              const MoeInt4Args& args,
+              const MoePlan& plan,
+              ProductParams& p) {
+  p.starts = plan.starts;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.top_k = shape.top_k;
+  if (!MoeEntriesAlone(shape, args.tokens)) return;
+  p.ids = args.ids;
+  p.slot_of = args.slot_of;
+  p.experts = args.experts;
+  p.slots = shape.slots;
+  p.entries = args.tokens * shape.top_k;
+}
+
 }  // namespace
 
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
@@ -541,14 +579,11 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
+  SetTiles(shape, args, plan, p);
   p.in = args.x;
   p.in_stride = args.x_stride;
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
-  p.top_k = shape.top_k;
   return Launch<GateUpForm>("MoE gate/up", p, stream);
 }
 
@@ -561,14 +596,11 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
   p.column_tiles = shape.intermediate / 128;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
+  SetTiles(shape, args, plan, p);
   p.in = plan.middle;
   p.in_stride = shape.intermediate;
   p.out = plan.shares;
   p.out_stride = shape.hidden;
-  p.top_k = shape.top_k;
   p.route_weights = args.weights;
   return Launch<DownForm>("MoE down", p, stream);
 }

@@ -1,0 +1,403 @@
+// A layer of experts of one tensor rank of eight of Kimi K2 (bf16, INT4 experts) as a decode step
+// runs it, from one residual to the next: all launches in a graph over layers of different weights.
+// What an operation costs is the time of the layer less that of the layer without it: launches
+// overlap, so the parts do not add up to the whole. Floor: the bytes of weights and keys over the
+// read bandwidth of the same run. Nothing is exchanged between ranks.
+//
+//   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1] [--soon 0..3]
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "card.h"
+#include "device/buffer.h"
+#include "device/cuda/cuda_memory.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/moe_int4_layout.h"
+#include "tensor/kv_form.h"
+
+namespace baltoro::bench {
+namespace {
+
+constexpr int64_t kHidden = 7168, kQLora = 1536, kLatent = 512, kRope = 64, kNope = 128,
+                  kValue = 128, kHeads = 8, kShared = 256, kExperts = 384, kInner = 256, kTopK = 8;
+constexpr int64_t kHead = kNope + kRope;
+constexpr int64_t kPositions = 65536;
+
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+template <typename T>
+T Must(Result<T> result) {
+  Must(result.status());
+  return std::move(result).value();
+}
+
+// Values of any form, and scales of about 0.0024 in the last 32 of a tile's 288 words.
+__global__ void FillTiles(uint32_t* words, int64_t count, uint32_t seed) {
+  for (int64_t i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) {
+    uint32_t z = static_cast<uint32_t>(i) * 2654435761u + seed;
+    z = (z ^ (z >> 15)) * 0x85ebca6bu;
+    z = (z ^ (z >> 13)) * 0xc2b2ae35u;
+    z ^= z >> 16;
+    words[i] = i % 288 < 256 ? z : 0x781f781fu ^ (z & 0x003f003fu);
+  }
+}
+
+enum Part {
+  kNorm1,
+  kQkvA,
+  kInputs,
+  kAttention,
+  kOut,
+  kNorm2,
+  kMoeInputs,
+  kBank,
+  kParts,
+};
+constexpr const char* kPartNames[] = {"norm",
+                                      "qkv_a",
+                                      "inputs and q",
+                                      "attention",
+                                      "o",
+                                      "norm",
+                                      "shared gate/up, router, route",
+                                      "bank, shared down"};
+
+struct Layer {
+  PackedMatrix qkv_a, q, uk_t, kv_b, o, shared_gate_up, shared_down, router, gate_up, down;
+};
+
+class Bench {
+ public:
+  explicit Bench(int layers) {
+    for (int i = 0; i < layers; ++i) {
+      Layer layer;
+      layer.qkv_a = Plain(kQLora + kLatent + kRope, kHidden);
+      layer.q = Plain(kHeads * kHead, kQLora);
+      layer.uk_t = Plain(kLatent, kNope, kHeads);
+      layer.kv_b = Plain(kHeads * (kNope + kValue), kLatent);
+      layer.o = Plain(kHidden, kHeads * kValue);
+      layer.shared_gate_up = Plain(2 * kShared, kHidden);
+      layer.shared_down = Plain(kHidden, kShared);
+      layer.router = Plain(kExperts, kHidden);
+      layer.gate_up = Int4(2 * kInner, kHidden);
+      layer.down = Int4(kHidden, kInner);
+      layers_.push_back(layer);
+    }
+    norm_ = Ones(kHidden);
+    short_norm_ = Ones(kQLora);
+    bias_ = Allocate(kExperts * 4);
+    Check(cudaMemset(bias_.data(), 0, bias_.bytes()));
+    table_ = Allocate(2 * kPositions * kRope / 2 * 4);
+    Check(cudaMemset(table_.data(), 0x3c, table_.bytes()));
+    slots_of_.resize(kExperts);
+    std::iota(slots_of_.begin(), slots_of_.end(), 0);
+    Must(stream_.Synchronize());
+    bandwidth_ = Must(ReadBandwidth(layers_[0].gate_up.data, size_t{1} << 29, stream_));
+    std::printf("%s, reads %.0f GB/s, %d layers\n", Must(CurrentDeviceInfo()).name.c_str(),
+                bandwidth_ / 1e9, layers);
+  }
+
+  void Run(int64_t batch, int64_t context, bool parts, int soon) {
+    Prepare(batch, context);
+    const double dense =
+        2.0 * kHidden * (kQLora + kLatent + kRope + kHeads * kValue + 3 * kShared + kExperts) +
+        2.0 * kHeads * kHead * kQLora + 2.0 * kHeads * kLatent * (kNope + kValue);
+    const double experts =
+        kExperts * (1 - std::pow(1 - static_cast<double>(kTopK) / kExperts, batch));
+    const double bank = experts * static_cast<double>(layers_[0].gate_up.stride_bytes +
+                                                      layers_[0].down.stride_bytes);
+    const double keys = static_cast<double>(batch * context) * (kLatent + kRope) * 2;
+    const double floor = (dense + bank + keys) / bandwidth_;
+    for (int s = 0; s < 4; ++s) {
+      if (soon >= 0 && s != soon) continue;
+      const double whole = Time(~0u, s);
+      std::printf("batch %2d context %5d soon %d: %6.2f us a layer, floor %6.2f, %3.0f %%\n",
+                  static_cast<int>(batch), static_cast<int>(context), s, whole * 1e6, floor * 1e6,
+                  100 * floor / whole);
+      if (!parts || (soon < 0 && s != 0 && s != 3)) continue;
+      for (int part = 0; part < kParts; ++part) {
+        std::printf("  without %-30s %6.2f us less; alone %6.2f\n", kPartNames[part],
+                    (whole - Time(~0u & ~(1u << part), s)) * 1e6, Time(1u << part, s) * 1e6);
+      }
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  static void Check(cudaError_t error) {
+    if (error == cudaSuccess) return;
+    std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
+    std::exit(1);
+  }
+  static Buffer Allocate(int64_t bytes) {
+    return Must(Buffer::Create(static_cast<size_t>(bytes), "benchmark", CudaMemory()));
+  }
+  PackedMatrix Plain(int64_t n, int64_t k, int64_t count = 1) {
+    memory_.push_back(Allocate(n * k * count * 2));
+    Must(FillRandomBf16(memory_.back().data(), static_cast<size_t>(n * k * count),
+                        static_cast<uint32_t>(memory_.size()), stream_));
+    return {.data = memory_.back().data(),
+            .form = WeightForm::kBf16,
+            .n = n,
+            .k = k,
+            .count = count,
+            .stride_bytes = n * k * 2};
+  }
+  PackedMatrix Int4(int64_t n, int64_t k) {
+    const int64_t bytes = Int4PackedBytes(n, k);
+    memory_.push_back(Allocate(bytes * kExperts));
+    FillTiles<<<2048, 256, 0, stream_.get()>>>(static_cast<uint32_t*>(memory_.back().data()),
+                                               bytes * kExperts / 4,
+                                               static_cast<uint32_t>(memory_.size()));
+    Check(cudaGetLastError());
+    return {.data = memory_.back().data(),
+            .form = WeightForm::kInt4Group,
+            .n = n,
+            .k = k,
+            .count = kExperts,
+            .stride_bytes = bytes};
+  }
+  Buffer Ones(int64_t count) {
+    Buffer buffer = Allocate(count * 4);
+    const std::vector<float> ones(static_cast<size_t>(count), 1.0f);
+    Must(CudaMemory().CopyIn(buffer.data(), ones.data(), ones.size() * 4));
+    return buffer;
+  }
+  template <typename T>
+  TensorView Upload(const std::vector<T>& values, DType type) {
+    kept_.push_back(Allocate(static_cast<int64_t>(values.size() * sizeof(T))));
+    Must(CudaMemory().CopyIn(kept_.back().data(), values.data(), values.size() * sizeof(T)));
+    return {kept_.back().data(), type, {static_cast<int64_t>(values.size())}};
+  }
+  TensorView Rows(DType type, int64_t width) {
+    kept_.push_back(Allocate(batch_ * width * SizeOf(type)));
+    Check(cudaMemset(kept_.back().data(), 0, kept_.back().bytes()));
+    return {kept_.back().data(), type, {batch_, width}};
+  }
+
+  void Prepare(int64_t batch, int64_t context) {
+    Must(stream_.Synchronize());
+    kept_.clear();
+    arena_.Reset();
+    staging_.Reset();
+    batch_ = batch;
+    const int64_t each = (context + 63) / 64;
+    blocks_ = batch * each;
+    const int64_t cache_elements = blocks_ * 64 * (kLatent + kRope);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      kept_.push_back(Allocate(cache_elements * 2));
+      caches_.resize(i + 1);
+      caches_[i] = kept_.back().data();
+      Must(FillRandomBf16(caches_[i], static_cast<size_t>(cache_elements), 5, stream_));
+    }
+    std::vector<int32_t> table(static_cast<size_t>(blocks_));
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937(1));
+    std::vector<AttentionSequence> sequences;
+    std::vector<int32_t> positions;
+    std::vector<int64_t> slots;
+    for (int64_t i = 0; i < batch; ++i) {
+      const auto blocks = std::span<const int32_t>(table).subspan(i * each, each);
+      sequences.push_back({.query_begin = static_cast<int32_t>(i),
+                           .query_count = 1,
+                           .first_position = static_cast<int32_t>(context - 1),
+                           .absorbed_from = 0,
+                           .blocks = blocks,
+                           .block_positions = {},
+                           .key_count = static_cast<int32_t>(context)});
+      positions.push_back(static_cast<int32_t>(context - 1));
+      slots.push_back(blocks.back() * int64_t{64} + (context - 1) % 64);
+    }
+    positions_ = Upload(positions, DType::kI32);
+    slots_ = Upload(slots, DType::kI64);
+    residual_ = Rows(DType::kF32, kHidden);
+    delta_ = Rows(DType::kF32, kHidden);
+    normed_ = Rows(DType::kBf16, kHidden);
+    qkv_a_ = Rows(DType::kBf16, kQLora + kLatent + kRope);
+    q_ = Rows(DType::kBf16, kHeads * kHead);
+    attention_ = Rows(DType::kBf16, kHeads * kValue);
+    shared_ = Rows(DType::kBf16, 2 * kShared);
+    logits_ = Rows(DType::kF32, kExperts);
+    ids_ = Rows(DType::kI32, kTopK);
+    weights_ = Rows(DType::kF32, kTopK);
+    // What is left out leaves these as they are: experts drawn once, rows of random numbers.
+    std::mt19937 random(3);
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < batch; ++i) {
+      std::vector<int32_t> all = slots_of_;
+      std::shuffle(all.begin(), all.end(), random);
+      ids.insert(ids.end(), all.begin(), all.begin() + kTopK);
+    }
+    Must(CudaMemory().CopyIn(ids_.data, ids.data(), ids.size() * 4));
+    for (const TensorView& rows : {normed_, qkv_a_, q_, attention_, shared_}) {
+      Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
+    }
+    plan_ = cuda::PlanAttention(Context(), arena_,
+                                {.sequences = sequences,
+                                 .tokens = batch,
+                                 .form = KvForm::kBf16,
+                                 .heads = kHeads,
+                                 .nope = kNope,
+                                 .rope = kRope,
+                                 .value = kValue,
+                                 .latent = kLatent,
+                                 .blocks_max = 1024});
+    Must(stream_.Synchronize());
+  }
+
+  OpContext Context() {
+    scratch_.Reset();
+    return {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()};
+  }
+
+  double Time(uint32_t parts, int soon) {
+    const int layers = static_cast<int>(layers_.size());
+    const auto record = [&] {
+      for (int i = 0; i < layers; ++i) Queue(i, parts, soon);
+      return Status();
+    };
+    Must(record());
+    Must(stream_.Synchronize());
+    return Must(MedianSeconds(stream_, layers, 31, record));
+  }
+
+  void Queue(int index, uint32_t parts, int soon) {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const Layer& next = layers_[static_cast<size_t>(index + 1) % layers_.size()];
+    const auto has = [&](Part part) { return (parts >> part & 1) != 0; };
+    const TensorView norm(norm_.data(), DType::kF32, {kHidden});
+    const TensorView q_norm(short_norm_.data(), DType::kF32, {kQLora});
+    const TensorView kv_norm(short_norm_.data(), DType::kF32, {kLatent});
+    const RopeTable rope{.cos = static_cast<const float*>(table_.data()),
+                         .sin = static_cast<const float*>(table_.data()) + kPositions * kRope / 2,
+                         .positions = kPositions,
+                         .dim = kRope};
+    const KvLayerView cache{.data = caches_[static_cast<size_t>(index)],
+                            .form = KvForm::kBf16,
+                            .num_blocks = blocks_,
+                            .latent = kLatent,
+                            .rope = kRope};
+    if (has(kNorm1)) cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
+    if (has(kQkvA)) cuda::Linear(Context(), qkv_a_, normed_, layer.qkv_a);
+    TensorView q(q_.data, DType::kBf16, {batch_, kHeads, kHead});
+    if (has(kInputs)) {
+      cuda::AttentionInputs(Context(), {.qkv_a = qkv_a_,
+                                        .q_norm = q_norm,
+                                        .kv_norm = kv_norm,
+                                        .positions = positions_,
+                                        .slots = slots_,
+                                        .rope = rope,
+                                        .cache = cache,
+                                        .eps = 1e-6f,
+                                        .q = q,
+                                        .q_weight = layer.q});
+    }
+    if (has(kAttention)) {
+      OpContext context = Context();
+      const PackedMatrix after[] = {layer.o, layer.shared_gate_up, layer.router, layer.shared_down};
+      if (soon & 1) context.soon = after;
+      cuda::MlaAttention(context, {.out = attention_,
+                                   .q = q,
+                                   .cache = cache,
+                                   .sequences = {},
+                                   .plan = plan_,
+                                   .kv_b = layer.kv_b,
+                                   .uk_t = layer.uk_t,
+                                   .scale = 0.1f,
+                                   .heads = kHeads,
+                                   .nope = kNope,
+                                   .rope = kRope,
+                                   .value = kValue,
+                                   .latent = kLatent,
+                                   .lse = {}});
+    }
+    if (has(kOut)) cuda::Linear(Context(), delta_, attention_, layer.o);
+    if (has(kNorm2)) cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
+    if (has(kMoeInputs)) {
+      OpContext context = Context();
+      const PackedMatrix after[] = {next.qkv_a, next.q, next.uk_t, next.kv_b};
+      if (soon & 2) context.soon = after;
+      cuda::MoeInputs(context, {.shared = shared_,
+                                .ids = ids_,
+                                .weights = weights_,
+                                .logits = logits_,
+                                .x = normed_,
+                                .shared_gate_up = layer.shared_gate_up,
+                                .router = layer.router,
+                                .bias = TensorView(bias_.data(), DType::kF32, {kExperts}),
+                                .params = {.experts = kExperts, .top_k = kTopK}});
+    }
+    if (has(kBank)) {
+      cuda::ExpertBank(Context(), {.out = delta_,
+                                   .x = normed_,
+                                   .ids = ids_,
+                                   .weights = weights_,
+                                   .gate_up = layer.gate_up,
+                                   .down = layer.down,
+                                   .slot_of = slots_of_,
+                                   .shared = shared_,
+                                   .shared_down = layer.shared_down});
+    }
+  }
+
+  Stream stream_ = Must(Stream::Create());
+  Arena scratch_{CudaMemory()}, arena_{CudaMemory()}, staging_{PinnedMemory()};
+  std::vector<Buffer> memory_, kept_;
+  std::vector<Layer> layers_;
+  std::vector<void*> caches_;
+  std::vector<int32_t> slots_of_;
+  Buffer norm_, short_norm_, bias_, table_;
+  double bandwidth_ = 0;
+  int64_t batch_ = 0, blocks_ = 0;
+  TensorView positions_, slots_, residual_, delta_, normed_, qkv_a_, q_, attention_, shared_,
+      logits_, ids_, weights_;
+  const void* plan_ = nullptr;
+};
+
+std::vector<int> Numbers(const char* text) {
+  std::vector<int> numbers;
+  for (const char* at = text; *at != 0;) {
+    char* end = nullptr;
+    numbers.push_back(static_cast<int>(std::strtol(at, &end, 10)));
+    if (end == at) break;
+    at = *end == ',' ? end + 1 : end;
+  }
+  return numbers;
+}
+
+int Main(int argc, char** argv) {
+  std::vector<int> batches = {1, 4, 16};
+  int context = 1024, layers = 8, parts = 1, soon = -1;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string flag = argv[i];
+    if (flag == "--batch") batches = Numbers(argv[i + 1]);
+    if (flag == "--context") context = std::atoi(argv[i + 1]);
+    if (flag == "--layers") layers = std::atoi(argv[i + 1]);
+    if (flag == "--parts") parts = std::atoi(argv[i + 1]);
+    if (flag == "--soon") soon = std::atoi(argv[i + 1]);
+  }
+  Bench bench(layers);
+  for (const int batch : batches) bench.Run(batch, context, parts != 0, soon);
+  return 0;
+}
+
+}  // namespace
+}  // namespace baltoro::bench
+
+int main(int argc, char** argv) {
+  return baltoro::bench::Main(argc, argv);
+}

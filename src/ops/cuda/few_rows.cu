@@ -1,0 +1,388 @@
+#include "ops/cuda/few_rows.h"
+
+#include "ops/cuda/kv_token_device.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/soon_device.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kStripRows = 8;
+constexpr int kGroup = 32;  // columns: 16 bytes a lane
+constexpr int kPieceBytes = 512;
+constexpr int kChunk = 7;   // groups of a warp that are asked for together
+constexpr int kChunks = 4;  // of a warp at most
+constexpr int kGroupsMax = kChunk * kChunks * kWarps;
+constexpr int kSharedMax = 114688;  // two blocks on a multiprocessor
+constexpr int kMultiprocessors = 132;
+constexpr int kQueryPad = 32;  // elements between rows of queries: they use all banks
+
+struct Matrix {
+  const char* w;
+  void* out;
+  int64_t out_stride;
+  int strips;
+  bool bf16;
+};
+
+struct Params {
+  Matrix first, second;
+  const char* x;
+  int64_t x_row_bytes;
+  int rows, k, blocks;
+  SoonRead soon;
+};
+
+// What the second product of queries needs beside it.
+struct QueryParams {
+  InputParams input;
+  int head_strips, nope_strips;
+};
+
+__device__ __forceinline__ void CopyOnce(uint32_t to, const char* from, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(from), "l"(policy)
+               : "memory");
+}
+
+template <int kPending>
+__device__ __forceinline__ void WaitForCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// This warp's row of the low-rank query, normalised, to shared memory. `weight` is read before.
+constexpr int kQueryEights = 8;  // a lane: rows of up to 2048
+
+__device__ __forceinline__ void NormaliseQuery(const InputParams& p,
+                                               int row,
+                                               int lane,
+                                               __nv_bfloat16* to) {
+  const __nv_bfloat16* from = p.x + row * p.stride;
+  float x[kQueryEights][kEight];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kQueryEights; ++i) {
+    const int at = (i * 32 + lane) * kEight;
+    LoadEight(from + at, p.q_lora - at, true, x[i]);
+    squares = AddSquares(x[i], squares);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
+  const float scale = 1.0f / sqrtf(squares / static_cast<float>(p.q_lora) + p.eps);
+#pragma unroll
+  for (int i = 0; i < kQueryEights; ++i) {
+    const int at = (i * 32 + lane) * kEight;
+    if (at >= p.q_lora) break;
+    float weight[kEight];
+    LoadEight(p.q_norm + at, kEight, true, weight);
+    Normalise(x[i], scale, weight);
+    StoreEight(to + at, kEight, true, x[i]);
+  }
+}
+
+// The rotary embedding of one pair; positions outside the table spoil it.
+__device__ __forceinline__ float2 Rotate(const InputParams& p, float2 pair, int token, int j) {
+  const int64_t position = p.positions[token];
+  if (position < 0 || position >= p.table_positions) {
+    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
+  }
+  const int64_t at = position * (p.cache.rope / 2) + j;
+  const float c = p.cos[at], s = p.sin[at];
+  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
+  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
+  return make_float2(fmaf(a, c, -b * s), fmaf(b, c, a * s));
+}
+
+// kStrips strips of 8 rows of weights a block, the columns shared by its warps.
+template <int kStrips, bool kQuery>
+__global__ void __launch_bounds__(kThreads, 2)
+    FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ float partial[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (kQuery && static_cast<int>(blockIdx.x) >= p.blocks) {
+    AllowNextKernel();
+    WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks, partial);
+    return;
+  }
+  int strip = static_cast<int>(blockIdx.x) * kStrips;
+  const bool of_second = !kQuery && strip >= p.first.strips;
+  if (of_second) strip -= p.first.strips;
+  const Matrix& m = of_second ? p.second : p.first;
+  const int groups = p.k / kGroup;
+  const int begin = groups * warp / kWarps, end = groups * (warp + 1) / kWarps;
+  const uint32_t shared = SharedAddress(memory);
+  const uint32_t own = shared + lane * 16;
+  const int64_t row_bytes = static_cast<int64_t>(p.k) * 2;
+  const char* const w =
+      m.w + (static_cast<int64_t>(strip) * kStripRows + lane / 4) * row_bytes + lane % 4 * 16;
+  const uint64_t policy = ReadOncePolicy();
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const int group = begin + c * kChunk + i;
+      if (group >= end) break;
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) {
+        CopyOnce(own + (group * kStrips + s) * kPieceBytes,
+                 w + s * kStripRows * row_bytes + group * kGroup * 2, policy);
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  AllowNextKernel();
+  if (threadIdx.x == 0) FetchSoon(p.soon, static_cast<int>(blockIdx.x), p.blocks);
+  WaitForEarlierKernels();
+
+  const int token = lane / 4;
+  const bool real = token < p.rows;
+  // The rows as they lie in memory, or normalised in shared memory.
+  const char* x_row = p.x + token * p.x_row_bytes + lane % 4 * 16;
+  [[maybe_unused]] uint32_t x_shared = 0;
+  if constexpr (kQuery) {
+    auto* const rows = reinterpret_cast<__nv_bfloat16*>(memory + groups * kStrips * kPieceBytes);
+    const int pitch = p.k + kQueryPad;
+    if (warp < p.rows) NormaliseQuery(query.input, warp, lane, rows + warp * pitch);
+    __syncthreads();
+    x_shared = SharedAddress(rows + token * pitch) + lane % 4 * 16;
+  }
+  // Rows are asked for far ahead where a warp has many groups.
+  constexpr int kBuffers = kStrips == 1 && !kQuery ? 3 : 1;
+  uint4 x[kBuffers][kChunk];
+  const auto load = [&](int c, uint4(&to)[kChunk]) {
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const int group = begin + c * kChunk + i;
+      to[i] = make_uint4(0, 0, 0, 0);
+      if (group >= end || !real) continue;
+      if constexpr (kQuery) {
+        to[i] = LoadShared4(x_shared + group * kGroup * 2);
+      } else {
+        to[i] = LoadGlobal4(x_row + group * kGroup * 2);
+      }
+    }
+  };
+#pragma unroll
+  for (int c = 0; c < kBuffers; ++c) load(c, x[c]);
+  constexpr int kSums = kStrips == 1 ? 2 : 1;  // side by side: products wait for their sums
+  float acc[kStrips][kSums][4] = {};
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    if (begin + c * kChunk >= end) break;
+    if (c == 0) WaitForCopies<kChunks - 1>();
+    if (c == 1) WaitForCopies<kChunks - 2>();
+    if (c == 2) WaitForCopies<kChunks - 3>();
+    if (c == 3) WaitForCopies<0>();
+    if (kBuffers == 1 && c > 0) load(c, x[0]);
+    uint4(&here)[kChunk] = x[c % kBuffers];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      const int group = begin + c * kChunk + i;
+      if (group >= end) break;
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) {
+        const uint4 v = LoadShared4(own + (group * kStrips + s) * kPieceBytes);
+        MultiplyAdd(acc[s][0], here[i].x, 0, here[i].y, 0, v.x, v.y);
+        MultiplyAdd(acc[s][kSums - 1], here[i].z, 0, here[i].w, 0, v.z, v.w);
+      }
+    }
+    if (kBuffers > 1 && c + kBuffers < kChunks) load(c + kBuffers, here);
+  }
+
+  // The warp's sums over its own weights, which its lanes have all read.
+  __syncwarp();
+  const auto sums_of = [&](int of_warp, int s) {
+    const int first = groups * of_warp / kWarps;
+    return reinterpret_cast<float2*>(memory + first * kStrips * kPieceBytes) + s * 32 + lane;
+  };
+#pragma unroll
+  for (int s = 0; s < kStrips; ++s) {
+    *sums_of(warp, s) = make_float2(acc[s][0][0] + (kSums > 1 ? acc[s][kSums - 1][0] : 0.0f),
+                                    acc[s][0][1] + (kSums > 1 ? acc[s][kSums - 1][1] : 0.0f));
+  }
+  __syncthreads();
+  if (warp >= kStrips || !real) return;
+  float2 sum = make_float2(0, 0);
+#pragma unroll
+  for (int other = 0; other < kWarps; ++other) {
+    const float2 one = *sums_of(other, warp);
+    sum.x += one.x;
+    sum.y += one.y;
+  }
+  const int at_strip = strip + warp, pair = lane % 4;
+  if constexpr (kQuery) {
+    const int in_head = at_strip % query.head_strips - query.nope_strips;
+    if (in_head >= 0) {
+      sum = Rotate(query.input, sum, token, in_head * (kStripRows / 2) + pair);
+    }
+  }
+  const int64_t at = token * m.out_stride + at_strip * kStripRows + 2 * pair;
+  if (m.bf16) {
+    *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(m.out) + at) =
+        hopper::PackBf16(sum.x, sum.y);
+  } else {
+    *reinterpret_cast<float2*>(static_cast<float*>(m.out) + at) = sum;
+  }
+}
+
+bool Aligned(const void* data, int64_t row_bytes, int64_t to) {
+  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(to) == 0 && row_bytes % to == 0;
+}
+
+// Strips of a block: the multiprocessor that has most has as few as can be; of equals the most,
+// whose rows are loaded once. 0: the matrix is not for this kernel.
+int StripsOfBlock(int64_t n, int64_t k) {
+  const int64_t strips = n / kStripRows;
+  int best = 0;
+  int64_t least = INT64_MAX;
+  for (const int each : {1, 2, 7}) {
+    if (strips % each != 0 || each * kStripRows * k * 2 > kSharedMax) continue;
+    const int64_t blocks = strips / each;
+    const int64_t most = (blocks + kMultiprocessors - 1) / kMultiprocessors;
+    // What does not fit at once is not ahead of anything.
+    if (most * each * kStripRows * k * 2 > 2 * kSharedMax) continue;
+    if (most * each > least) continue;
+    least = most * each;
+    best = each;
+  }
+  return best;
+}
+
+bool TakesMatrix(const TensorView& out, const PackedMatrix& w) {
+  return w.form == WeightForm::kBf16 && w.count == 1 && w.n % kStripRows == 0 && w.n > 0 &&
+         w.k % kGroup == 0 && w.k / kGroup >= kWarps && w.k / kGroup <= kGroupsMax &&
+         Aligned(w.data, w.k * 2, 16) &&
+         Aligned(out.data, out.dim(0) <= 1 ? 0 : out.stride[0] * SizeOf(out.dtype),
+                 2 * SizeOf(out.dtype)) &&
+         StripsOfBlock(w.n, w.k) > 0;
+}
+
+bool TakesRows(const TensorView& x) {
+  return x.dtype == DType::kBf16 && x.dim(0) >= 1 && x.dim(0) <= kFewRowsMax && InVectors(x);
+}
+
+Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
+  return {.w = static_cast<const char*>(w.data),
+          .out = out.data,
+          .out_stride = out.stride[0],
+          .strips = static_cast<int>(w.n / kStripRows),
+          .bf16 = out.dtype == DType::kBf16};
+}
+
+template <int kStrips, bool kQuery>
+void Launch(
+    const Params& p, const QueryParams& query, int blocks, int query_bytes, cudaStream_t stream) {
+  const int bytes = p.k / kGroup * kStrips * kPieceBytes + query_bytes;
+  const auto kernel = FewRowsKernel<kStrips, kQuery>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+            "few rows");
+  const Status launched =
+      LaunchOverlapped("few rows", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                       static_cast<size_t>(bytes), stream, 1, p, query);
+  CheckLaunch("few rows");
+  BT_CHECK(launched.ok());
+}
+
+void LaunchStrips(Params& p, int strips_of_block, cudaStream_t stream) {
+  p.blocks = (p.first.strips + p.second.strips) / strips_of_block;
+  switch (strips_of_block) {
+    case 1:
+      return Launch<1, false>(p, {}, p.blocks, 0, stream);
+    case 2:
+      return Launch<2, false>(p, {}, p.blocks, 0, stream);
+    default:
+      return Launch<7, false>(p, {}, p.blocks, 0, stream);
+  }
+}
+
+Params ParamsOf(const OpContext& ctx, const TensorView& x, const Matrix& first, int64_t k) {
+  return {.first = first,
+          .second = {},
+          .x = static_cast<const char*>(x.data),
+          .x_row_bytes = x.dim(0) <= 1 ? 0 : x.stride[0] * 2,
+          .rows = static_cast<int>(x.dim(0)),
+          .k = static_cast<int>(k),
+          .blocks = 0,
+          .soon = SoonOf(ctx)};
+}
+
+void CheckProduct(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
+  BT_CHECK(x.rank == 2 && out.rank == 2 && FewRowsTakes(out, x, w));
+  BT_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == w.n && x.dim(1) == w.k);
+}
+
+constexpr int kQueryStrips = 2;
+
+}  // namespace
+
+SoonRead SoonOf(const OpContext& ctx) {
+  SoonRead soon = {};
+  int count = 0;
+  for (const PackedMatrix& w : ctx.soon) {
+    if (w.data == nullptr || count == kSoonMax) continue;
+    if (reinterpret_cast<uintptr_t>(w.data) % 16 != 0) continue;
+    soon.data[count] = static_cast<const char*>(w.data);
+    soon.bytes[count++] = PackedBytes(w.form, w.n, w.k) * w.count / 16 * 16;
+  }
+  return soon;
+}
+
+bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
+  return TakesRows(x) && TakesMatrix(out, w);
+}
+
+void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
+  CheckProduct(out, x, w);
+  Params p = ParamsOf(ctx, x, MatrixOf(out, w), w.k);
+  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
+}
+
+void FewRowsProducts(const OpContext& ctx,
+                     TensorView out,
+                     const PackedMatrix& w,
+                     TensorView second_out,
+                     const PackedMatrix& second,
+                     TensorView x) {
+  CheckProduct(out, x, w);
+  CheckProduct(second_out, x, second);
+  Params p = ParamsOf(ctx, x, MatrixOf(out, w), w.k);
+  p.second = MatrixOf(second_out, second);
+  LaunchStrips(p, 1, StreamOf(ctx));
+}
+
+bool QueryProductTakes(const AttentionInputArgs& args) {
+  const TensorView& x = args.qkv_a;
+  const PackedMatrix& w = args.q_weight;
+  const KvLayerView& cache = args.cache;
+  if (!TakesRows(x) || x.stride[0] % kEight != 0 || args.q.rank != 3) return false;
+  const int64_t width = args.q.dim(2), nope = width - args.rope.dim;
+  TensorView flat(args.q.data, args.q.dtype, {x.dim(0), args.q.dim(1) * width});
+  flat.stride[0] = args.q.stride[0];
+  return args.q.dtype == DType::kBf16 && args.q.stride[1] == width && TakesMatrix(flat, w) &&
+         w.n == args.q.dim(1) * width && w.n / kStripRows % kQueryStrips == 0 &&
+         nope % kStripRows == 0 && width % kStripRows == 0 && nope > 0 &&
+         w.k == x.dim(1) - cache.latent - cache.rope && w.k <= 32 * kEight * kQueryEights &&
+         w.k * kQueryStrips * kStripRows * 2 + kFewRowsMax * (w.k + kQueryPad) * 2 <= kSharedMax &&
+         Aligned(args.q_norm.data, 0, 16) &&
+         InputThreads(cache.latent) + InputThreads(cache.rope) <= kThreads;
+}
+
+void QueryProduct(const OpContext& ctx, const AttentionInputArgs& args) {
+  BT_CHECK(QueryProductTakes(args));
+  TensorView flat(args.q.data, args.q.dtype, {args.qkv_a.dim(0), args.q_weight.n});
+  flat.stride[0] = args.q.stride[0];
+  const int64_t k = args.q_weight.k;
+  Params p = ParamsOf(ctx, args.qkv_a, MatrixOf(flat, args.q_weight), k);
+  p.blocks = p.first.strips / kQueryStrips;
+  const int64_t width = args.q.dim(2);
+  const QueryParams query = {.input = InputParamsOf(args),
+                             .head_strips = static_cast<int>(width / kStripRows),
+                             .nope_strips = static_cast<int>((width - args.rope.dim) / kStripRows)};
+  const auto row_bytes = static_cast<int>((k + kQueryPad) * 2);
+  Launch<kQueryStrips, true>(p, query, p.blocks + p.rows, p.rows * row_bytes, StreamOf(ctx));
+}
+
+}  // namespace baltoro::cuda

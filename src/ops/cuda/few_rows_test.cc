@@ -1,0 +1,269 @@
+// Joined operations of steps of few rows (few_rows.h, moe_finish.cu) against the reference of what
+// they join. Tolerances as in linear_test.cc and expert_bank_test.cc: f32 sums of bf16 products,
+// results in bf16 off by half a unit or, after a rounding between, by one.
+
+#include <algorithm>
+#include <numeric>
+
+#include "device/cuda/device_info.h"
+#include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/few_rows.h"
+#include "ops/cuda/product_test_support.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace product_test;
+
+constexpr FormCase kBf16{"bf16", WeightForm::kBf16};
+constexpr FormCase kInt4{"int4 group", WeightForm::kInt4Group};
+
+std::vector<float> Floats(const std::vector<Bf16>& values) {
+  std::vector<float> floats;
+  for (const Bf16 value : values) floats.push_back(ToFloat(value));
+  return floats;
+}
+
+TensorView View(const Buffer& buffer, DType type, int64_t rows, int64_t width) {
+  return TensorView(buffer.data(), type, {rows, width});
+}
+
+GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
+  Context context;
+  struct Shape {
+    int64_t shared, experts, hidden;
+    int32_t top_k;
+  };
+  for (const Shape& s : {Shape{256, 384, 7168, 8}, Shape{32, 16, 256, 4}, Shape{40, 24, 1312, 2}}) {
+    const Weights gate_up(1, kBf16, 1, 2 * s.shared, s.hidden),
+        router(2, kBf16, 1, s.experts, s.hidden);
+    const std::vector<float> bias(static_cast<size_t>(s.experts), 0.1f);
+    const Buffer bias_memory = OnDevice(bias);
+    for (const int64_t rows : {1, 3, 8, 9, 17}) {
+      for (const int64_t nan_row : {-1, 0}) {
+        if (nan_row == 0 && rows == 1) continue;
+        const Rows x(static_cast<uint32_t>(rows), rows, s.hidden, 8, nan_row);
+        const Buffer shared = OnDevice(std::vector<Bf16>(static_cast<size_t>(rows * 2 * s.shared)));
+        const Buffer logits = OnDevice(std::vector<float>(static_cast<size_t>(rows * s.experts)));
+        const size_t chosen = static_cast<size_t>(rows * s.top_k);
+        const Buffer ids = OnDevice(std::vector<int32_t>(chosen, -9));
+        const Buffer weights = OnDevice(std::vector<float>(chosen, kNaN));
+        const RouterParams params{.experts = static_cast<int32_t>(s.experts), .top_k = s.top_k};
+        const TensorView bias_view(bias_memory.data(), DType::kF32, {s.experts});
+        MoeInputs(context.get(), {.shared = View(shared, DType::kBf16, rows, 2 * s.shared),
+                                  .ids = View(ids, DType::kI32, rows, s.top_k),
+                                  .weights = View(weights, DType::kF32, rows, s.top_k),
+                                  .logits = View(logits, DType::kF32, rows, s.experts),
+                                  .x = x.device(),
+                                  .shared_gate_up = gate_up.device,
+                                  .router = router.device,
+                                  .bias = bias_view,
+                                  .params = params});
+        context.Wait();
+        const std::string what = "H " + std::to_string(s.hidden) + " T " + std::to_string(rows) +
+                                 (nan_row >= 0 ? " NaN" : "");
+        std::vector<float> want(static_cast<size_t>(rows * 2 * s.shared));
+        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, 2 * s.shared}),
+                              x.reference(), gate_up.reference);
+        ExpectNear(what + " shared", Floats(FromDevice<Bf16>(shared.data(), want.size())), want,
+                   2 * s.shared, 1e-4f, 0x1p-8f, 2e-5f);
+        std::vector<float> scores(static_cast<size_t>(rows * s.experts));
+        const TensorView score_view(scores.data(), DType::kF32, {rows, s.experts});
+        ReferenceOps().linear({}, score_view, x.reference(), router.reference);
+        const auto got_logits = FromDevice<float>(logits.data(), scores.size());
+        ExpectNear(what + " logits", got_logits, scores, s.experts, 1e-4f, 0, 2e-5f);
+        // Choices hang on last bits: those of the logits that came out.
+        std::vector<int32_t> want_ids(chosen);
+        std::vector<float> want_weights(chosen);
+        ReferenceOps().route(
+            {}, TensorView(want_ids.data(), DType::kI32, {rows, s.top_k}),
+            TensorView(want_weights.data(), DType::kF32, {rows, s.top_k}),
+            TensorView(const_cast<float*>(got_logits.data()), DType::kF32, {rows, s.experts}),
+            TensorView(const_cast<float*>(bias.data()), DType::kF32, {s.experts}), params);
+        const auto got_ids = FromDevice<int32_t>(ids.data(), chosen);
+        for (size_t i = 0; i < chosen; ++i) {
+          if (static_cast<int64_t>(i) / s.top_k == nan_row || got_ids[i] == want_ids[i]) continue;
+          Fail(what + ": choice " + std::to_string(i) + " got " + std::to_string(got_ids[i]) +
+               " want " + std::to_string(want_ids[i]));
+          break;
+        }
+      }
+    }
+  }
+}
+
+GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
+  Context context;
+  constexpr int64_t kPositions = 300;
+  struct Shape {
+    int64_t heads, nope, rope, q_lora, latent;
+  };
+  for (const Shape& s : {Shape{8, 128, 64, 1536, 512}, Shape{2, 128, 64, 256, 512},
+                         Shape{3, 16, 8, 288, 64}, Shape{4, 128, 64, 96, 512}}) {
+    const int64_t head = s.nope + s.rope, width = s.heads * head, pairs = s.rope / 2;
+    const int64_t inputs = s.q_lora + s.latent + s.rope;
+    const Weights w(5, kBf16, 1, width, s.q_lora);
+    std::mt19937 random(3);
+    const auto draw = [&](int64_t count) {
+      std::vector<float> values;
+      for (int64_t i = 0; i < count; ++i) {
+        values.push_back(static_cast<float>(random() % 2048) / 1024 - 1);
+      }
+      return values;
+    };
+    const std::vector<float> table = draw(2 * kPositions * pairs), q_norm = draw(s.q_lora),
+                             kv_norm = draw(s.latent);
+    const Buffer table_memory = OnDevice(table), q_norm_memory = OnDevice(q_norm),
+                 kv_norm_memory = OnDevice(kv_norm);
+    for (const int64_t rows : {1, 3, 8, 17}) {
+      for (const int64_t nan_row : {-1, 1}) {
+        if (nan_row >= rows) continue;
+        const Rows x(static_cast<uint32_t>(rows), rows, inputs, 8, nan_row);
+        std::vector<int32_t> positions;
+        std::vector<int64_t> slots;
+        for (int64_t i = 0; i < rows; ++i) {
+          positions.push_back(static_cast<int32_t>(random() % kPositions));
+          slots.push_back(i == 2 ? -1 : i * 3);  // the third is padding
+        }
+        const Buffer positions_memory = OnDevice(positions), slots_memory = OnDevice(slots);
+        const auto cached = static_cast<size_t>(64 * (s.latent + s.rope));
+        const Buffer caches[2] = {OnDevice(std::vector<Bf16>(cached, ToBf16(2.0f))),
+                                  OnDevice(std::vector<Bf16>(cached, ToBf16(2.0f)))};
+        const Buffer q =
+            OnDevice(std::vector<Bf16>(static_cast<size_t>(rows * width), ToBf16(kNaN)));
+        const Buffer copy = OnDevice(x.host);
+        for (int run = 0; run < 2; ++run) {
+          AttentionInputArgs args{
+              .qkv_a = run == 0 ? x.device() : x.View(copy.data()),
+              .q_norm = TensorView(q_norm_memory.data(), DType::kF32, {s.q_lora}),
+              .kv_norm = TensorView(kv_norm_memory.data(), DType::kF32, {s.latent}),
+              .positions = TensorView(positions_memory.data(), DType::kI32, {rows}),
+              .slots = TensorView(slots_memory.data(), DType::kI64, {rows}),
+              .rope = {.cos = static_cast<const float*>(table_memory.data()),
+                       .sin = static_cast<const float*>(table_memory.data()) + kPositions * pairs,
+                       .positions = kPositions,
+                       .dim = s.rope},
+              .cache = {.data = caches[run].data(),
+                        .form = KvForm::kBf16,
+                        .num_blocks = 1,
+                        .latent = s.latent,
+                        .rope = s.rope},
+              .eps = 1e-5f};
+          if (run == 0) {
+            args.q = TensorView(q.data(), DType::kBf16, {rows, s.heads, head});
+            args.q_weight = w.device;
+            GPU_EXPECT(QueryProductTakes(args) == (rows <= 8 && s.q_lora >= 256));
+          }
+          AttentionInputs(context.get(), args);
+        }
+        context.Wait();
+        const std::string what = "q_lora " + std::to_string(s.q_lora) + " heads " +
+                                 std::to_string(s.heads) + " T " + std::to_string(rows) +
+                                 (nan_row >= 0 ? " NaN" : "");
+        const auto joined = FromDevice<Bf16>(caches[0].data(), cached);
+        const auto parted = FromDevice<Bf16>(caches[1].data(), cached);
+        if (std::memcmp(joined.data(), parted.data(), cached * 2) != 0) {
+          Fail(what + ": another cache");
+        }
+        // The reference, rounded to bf16 where the separate operations are.
+        std::vector<Bf16> low;
+        for (int64_t t = 0; t < rows; ++t) {
+          const Bf16* row = &x.host[static_cast<size_t>(t * x.stride)];
+          double squares = 0;
+          for (int64_t c = 0; c < s.q_lora; ++c)
+            squares += double{ToFloat(row[c])} * ToFloat(row[c]);
+          const double scale = 1 / std::sqrt(squares / static_cast<double>(s.q_lora) + 1e-5);
+          for (int64_t c = 0; c < s.q_lora; ++c) {
+            low.push_back(ToBf16(static_cast<float>(ToFloat(row[c]) * scale * q_norm[c])));
+          }
+        }
+        std::vector<float> want(static_cast<size_t>(rows * width));
+        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, width}),
+                              TensorView(low.data(), DType::kBf16, {rows, s.q_lora}), w.reference);
+        for (float& value : want) value = ToFloat(ToBf16(value));
+        TensorView heads(want.data(), DType::kF32, {rows, s.heads, head});
+        ReferenceOps().rope({}, heads.columns(s.nope, s.rope),
+                            TensorView(positions.data(), DType::kI32, {rows}),
+                            {.cos = table.data(),
+                             .sin = table.data() + kPositions * pairs,
+                             .positions = kPositions,
+                             .dim = s.rope});
+        ExpectNear(what, Floats(FromDevice<Bf16>(q.data(), want.size())), want, width, 8e-3f,
+                   0x1p-7f, 1e-3f);
+      }
+    }
+  }
+}
+
+GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
+  Context context;
+  struct Shape {
+    int64_t hidden, intermediate, shared, slots;
+    int32_t top_k;
+    bool holes;
+  };
+  for (const Shape& s : {Shape{7168, 256, 256, 12, 8, true}, Shape{256, 128, 96, 16, 4, false},
+                         Shape{256, 128, 288, 16, 4, true}, Shape{320, 96, 32, 9, 2, true}}) {
+    const Weights gate_up(1, kInt4, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate});
+    const Weights down(2, kInt4, s.slots, s.hidden, s.intermediate);
+    const Weights shared_down(3, kBf16, 1, s.hidden, s.shared);
+    std::vector<int32_t> slot_of;
+    for (int32_t e = 0; e < s.slots * (s.holes ? 2 : 1); ++e) {
+      slot_of.push_back(!s.holes ? e : e % 3 == 1 ? -1 : static_cast<int32_t>(e * 5 % s.slots));
+    }
+    for (const int64_t rows : {1, 2, 4, 5, 8, 11, 16, 17}) {
+      std::mt19937 random(static_cast<uint32_t>(rows));
+      const Rows x(9, rows, s.hidden, 8), shared(4, rows, 2 * s.shared, 8);
+      std::vector<int32_t> ids, order(slot_of.size());
+      std::vector<float> weights;
+      std::iota(order.begin(), order.end(), 0);
+      for (int64_t t = 0; t < rows; ++t) {
+        std::shuffle(order.begin(), order.end(), random);
+        ids.insert(ids.end(), order.begin(), order.begin() + s.top_k);
+        for (int32_t j = 0; j < s.top_k; ++j) {
+          weights.push_back(static_cast<float>(random() % 1024) / 1024);
+        }
+      }
+      const auto count = static_cast<size_t>(rows * s.hidden);
+      const Buffer out = OnDevice(std::vector<float>(count, kNaN));
+      const Buffer ids_memory = OnDevice(ids), weights_memory = OnDevice(weights);
+      ExpertBank(context.get(), {.out = View(out, DType::kF32, rows, s.hidden),
+                                 .x = x.device(),
+                                 .ids = View(ids_memory, DType::kI32, rows, s.top_k),
+                                 .weights = View(weights_memory, DType::kF32, rows, s.top_k),
+                                 .gate_up = gate_up.device,
+                                 .down = down.device,
+                                 .slot_of = slot_of,
+                                 .shared = shared.device(),
+                                 .shared_down = shared_down.device});
+      context.Wait();
+      std::vector<float> gated(static_cast<size_t>(rows * s.shared)), want(count);
+      const TensorView gated_view(gated.data(), DType::kF32, {rows, s.shared});
+      ReferenceOps().swiglu({}, gated_view, shared.reference());
+      std::vector<Bf16> rounded;
+      for (const float value : gated) rounded.push_back(ToBf16(value));
+      const TensorView want_view(want.data(), DType::kF32, {rows, s.hidden});
+      ReferenceOps().linear({}, want_view,
+                            TensorView(rounded.data(), DType::kBf16, {rows, s.shared}),
+                            shared_down.reference);
+      ReferenceOps().expert_bank(
+          {}, {.out = want_view,
+               .x = x.reference(),
+               .ids = TensorView(ids.data(), DType::kI32, {rows, s.top_k}),
+               .weights = TensorView(weights.data(), DType::kF32, {rows, s.top_k}),
+               .gate_up = gate_up.reference,
+               .down = down.reference,
+               .slot_of = slot_of});
+      ExpectNear("bank H " + std::to_string(s.hidden) + " I' " + std::to_string(s.shared) + " T " +
+                     std::to_string(rows),
+                 FromDevice<float>(out.data(), count), want, s.hidden, 3e-2f, 0, 6e-3f);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+int main(int argc, char** argv) {
+  return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
+}

@@ -1,0 +1,63 @@
+#pragma once
+
+// The cached token of one row by one block: norm of the latent, rope of the key, both written in
+// the form of the cache.
+
+#include "ops/cuda/kv_write_device.cuh"
+#include "ops/cuda/norm_device.cuh"
+#include "ops/cuda/rope_device.cuh"
+
+namespace baltoro::cuda {
+
+struct InputParams {
+  __nv_bfloat16* x;
+  int64_t stride;
+  const float *q_norm, *kv_norm;
+  const int32_t* positions;
+  const int64_t* slots;
+  const float *cos, *sin;
+  int64_t table_positions;
+  KvTarget cache;
+  int q_lora, latent_threads;
+  float eps;
+  bool vectors;
+};
+
+// Whole warps for a row of this width.
+inline int InputThreads(int64_t width) {
+  return (Eights(width) + 31) / 32 * 32;
+}
+// Checks the arguments.
+InputParams InputParamsOf(const AttentionInputArgs& args);
+
+// Waits for the kernel ahead. `partial` [32] in shared memory.
+__device__ inline void WriteToken(const InputParams& p, int64_t row, float* partial) {
+  const bool of_latent = static_cast<int>(threadIdx.x) < p.latent_threads;
+  const int at = (static_cast<int>(threadIdx.x) - (of_latent ? 0 : p.latent_threads)) * kEight;
+  const int count = (of_latent ? p.cache.latent : p.cache.rope) - at;
+  float x[kEight], weight[kEight];
+  LoadEight(p.kv_norm + at, of_latent ? count : 0, p.vectors, weight);
+  hopper::WaitForPredecessors();
+  const __nv_bfloat16* from = p.x + row * p.stride + p.q_lora + (of_latent ? 0 : p.cache.latent);
+  LoadEight(from + at, count, p.vectors, x);
+  const int64_t position = p.positions[row];
+  uint8_t* const token = TokenAt(p.cache, p.slots[row]);
+  const float scale =
+      NormScale(of_latent ? AddSquares(x, 0) : 0.0f, p.cache.latent, p.eps, partial);
+  if (of_latent) {
+    Normalise(x, scale, weight);
+    RoundToBf16(x);
+    StoreLatents(p.cache, token, at, x);
+    return;
+  }
+  if (position < 0 || position >= p.table_positions) {
+    Spoil(x);
+  } else if (count > 0) {
+    const int64_t pair = position * (p.cache.rope / 2) + at / 2;
+    RotateEight(x, count, p.cos + pair, p.sin + pair, p.vectors);
+  }
+  RoundToBf16(x);
+  StoreKey(p.cache, token, at, x);
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,145 @@
+// The end of a layer of experts for few tokens: the shared experts' SiLU * mul and second product,
+// and the sum over a token's routed experts. A warp has 8 rows of the matrix, which it asks for
+// before it waits for the kernel ahead. Floor: the matrix's bytes, most of them read before.
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kGroups = 8;   // of 32 columns at most
+constexpr int kTopK = 8;     // at most
+constexpr int kTokens = 16;  // at most
+constexpr int kPad = 32;     // elements between rows: they use all banks
+
+struct Params {
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, tokens, top_k, hidden, intermediate;
+  const __nv_bfloat16* shares;  // [T k, H]
+  const __nv_bfloat16* shared;
+  int64_t shared_stride;
+  const __nv_bfloat16* w;
+  float* out;
+  int64_t out_stride;
+};
+
+__device__ __forceinline__ uint4 LoadOnce(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+__device__ __forceinline__ bool Held(const Params& p, int entry) {
+  const int id = p.ids[entry];
+  if (id < 0 || id >= p.experts) return false;
+  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot >= 0 && slot < p.slots;
+}
+
+__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Params p) {
+  __shared__ __align__(16) __nv_bfloat16 gated[kTokens][kGroups * 32 + kPad];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * 8;  // row of the matrix
+  const int groups = p.intermediate / 32;
+  const __nv_bfloat16* const w =
+      p.w + static_cast<int64_t>(first + lane / 4) * p.intermediate + lane % 4 * 8;
+  uint4 weights[kGroups];
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    weights[i] = i < groups ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
+  }
+  AllowNextKernel();
+  WaitForEarlierKernels();
+
+  const int column = first + lane % 4 * 2;
+  constexpr int kTiles = kTokens / 8;
+  uint32_t pairs[kTiles][kTopK];
+  bool held[kTiles][kTopK];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int token = tile * 8 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < kTopK; ++j) {
+      pairs[tile][j] = 0;
+      held[tile][j] = token < p.tokens && j < p.top_k;
+      if (!held[tile][j]) continue;
+      const int entry = token * p.top_k + j;
+      pairs[tile][j] = *reinterpret_cast<const uint32_t*>(
+          p.shares + static_cast<int64_t>(entry) * p.hidden + column);
+      held[tile][j] = Held(p, entry);
+    }
+  }
+  for (int i = threadIdx.x; i < p.tokens * p.intermediate / 2; i += kThreads) {
+    const int token = 2 * i / p.intermediate, at = 2 * i % p.intermediate;
+    const __nv_bfloat16* const from = p.shared + token * p.shared_stride + at;
+    const float2 gate = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+    const float2 up =
+        __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + p.intermediate));
+    *reinterpret_cast<__nv_bfloat162*>(&gated[token][at]) =
+        __floats2bfloat162_rn(SiluTimes(gate.x, up.x), SiluTimes(gate.y, up.y));
+  }
+  __syncthreads();
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int token = tile * 8 + lane / 4;
+    if (tile * 8 >= p.tokens) break;
+    float sums[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      if (i >= groups) break;
+      uint4 x = make_uint4(0, 0, 0, 0);
+      if (token < p.tokens) {
+        x = *reinterpret_cast<const uint4*>(&gated[token][i * 32 + lane % 4 * 8]);
+      }
+      MultiplyAdd(sums[0], x.x, 0, x.y, 0, weights[i].x, weights[i].y);
+      MultiplyAdd(sums[1], x.z, 0, x.w, 0, weights[i].z, weights[i].w);
+    }
+    if (token >= p.tokens) continue;
+    float2 routed = make_float2(0, 0);
+#pragma unroll
+    for (int j = 0; j < kTopK; ++j) {
+      if (!held[tile][j]) continue;
+      routed.x += __uint_as_float(pairs[tile][j] << 16);
+      routed.y += __uint_as_float(pairs[tile][j] & 0xffff0000u);
+    }
+    *reinterpret_cast<float2*>(p.out + token * p.out_stride + column) =
+        make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
+  }
+}
+
+}  // namespace
+
+Status LaunchMoeFinish(const MoeShape& shape,
+                       const MoeInt4Args& args,
+                       const MoePlan& plan,
+                       cudaStream_t stream) {
+  if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
+      reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 || args.shared_stride % 2 != 0) {
+    return InvalidArgument("MoE: the shared experts are not for the end of few tokens");
+  }
+  const Params p = {.ids = args.ids,
+                    .slot_of = args.slot_of,
+                    .experts = args.experts,
+                    .slots = shape.slots,
+                    .tokens = args.tokens,
+                    .top_k = shape.top_k,
+                    .hidden = shape.hidden,
+                    .intermediate = args.shared_intermediate,
+                    .shares = plan.shares,
+                    .shared = args.shared,
+                    .shared_stride = args.shared_stride,
+                    .w = args.shared_down,
+                    .out = args.out,
+                    .out_stride = args.out_stride};
+  return LaunchOverlapped("MoE end", FinishKernel,
+                          dim3(static_cast<unsigned>(shape.hidden / (8 * kWarps))), dim3(kThreads),
+                          0, stream, 1, p);
+}
+
+}  // namespace baltoro::cuda
