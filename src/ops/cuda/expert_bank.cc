@@ -156,7 +156,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
 
   const QuantisedRows x = QuantiseRows(
       ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = bank.tokens, .k = bank.hidden},
-      args.gate_up, wide);
+      args.gate_up);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
 
   ProductArgs product{.w = args.gate_up,
@@ -185,7 +185,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
                                              .gated = true,
                                              .rows = entries,
                                              .k = bank.intermediate},
-                                            args.down, wide);
+                                            args.down);
   auto* shares = scratch.AllocateArray<__nv_bfloat16>(static_cast<size_t>(entries * bank.hidden));
   product.w = args.down;
   product.x = middle.x;
