@@ -30,9 +30,13 @@ class RankOps {
   virtual Status status() const = 0;
   // Whether the operations below can be recorded in a graph (OpsTable::capture).
   virtual bool recordable() const = 0;
+  // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
+  // thread, while this lives.
+  virtual void Abort() {}
 
   // Tensor ranks: x [T, H] f32, contiguous, becomes the sum of all, added in the order of the
-  // ranks: the same bits on each. GPUs may send the parts rounded to bf16, all ranks alike.
+  // ranks: the same bits on each. GPUs may send parts and sums rounded to bf16, all ranks alike;
+  // where NCCL adds, the order is its own.
   virtual void Sum(const OpContext&, TensorView x) = 0;
   // Sum of delta, then add_rms_norm(out, residual, delta, weight, eps), in one. False: not done,
   // the caller does both. delta is unspecified afterwards.
@@ -84,6 +88,8 @@ struct GpuRankArgs {
   int64_t vocab = 0;       // columns of GatherColumns
   int64_t head_bytes = 0;  // of one row of `all` in GatherHeads, or of `partial`: the larger
   RankExchange exchange;
+  int64_t patience_ms = 10'000;  // how long an operation waits for another rank
+  bool nccl_only = false;        // also where GPUs reach each other's memory
 };
 
 }  // namespace baltoro

@@ -1,0 +1,60 @@
+#pragma once
+
+// A rank among others: each group by the way that its ranks have to each other.
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "comm/symmetric/nccl_ranks.h"
+#include "comm/symmetric/peer_ranks.h"
+#include "device/cuda/stream.h"
+#include "ops/rank_ops.h"
+
+namespace baltoro::cuda {
+
+class JoinedRanks final : public RankOps {
+ public:
+  static Result<std::unique_ptr<JoinedRanks>> Join(const GpuRankArgs& args);
+
+  Status status() const override;
+  bool recordable() const override { return true; }
+  void Abort() override;
+  void Sum(const OpContext& ctx, TensorView x) override;
+  bool SumAddRmsNorm(const OpContext& ctx,
+                     TensorView out,
+                     TensorView residual,
+                     TensorView delta,
+                     TensorView weight,
+                     float eps) override;
+  void GatherColumns(const OpContext& ctx,
+                     TensorView all,
+                     TensorView own,
+                     std::span<const int64_t> widths) override;
+  void GatherHeads(const OpContext& ctx, TensorView all, TensorView own) override;
+  void MergeHeads(const OpContext& ctx,
+                  TensorView own,
+                  TensorView partial,
+                  TensorView lse) override;
+  void SendToNextStage(const OpContext& ctx, TensorView x) override;
+  void ReceiveFromStageBefore(const OpContext& ctx, TensorView x) override;
+
+  // Of the tensor ranks, where they share memory; else null. For measurements.
+  PeerRanks* peers() const { return peers_; }
+
+ private:
+  JoinedRanks(PeerWorld world, Stream aside, const GpuRankArgs& args)
+      : world_(std::move(world)),
+        aside_(std::move(aside)),
+        device_(args.device),
+        rank_(args.rank) {}
+
+  PeerWorld world_;
+  Stream aside_;  // for Abort, which waits for no kernel
+  int device_;
+  int32_t rank_;
+  std::unique_ptr<RankOps> tensor_, context_, pipeline_;  // null: a group of one
+  PeerRanks* peers_ = nullptr;
+};
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,140 @@
+#pragma once
+
+// Packets between GPUs (peer_memory.h): writing them, waiting for them, giving up. Device code
+// only.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "comm/symmetric/peer_memory.h"
+
+namespace baltoro::cuda {
+
+inline constexpr uint32_t kNoData = 0xFFFFFFFFu;
+
+// Data in place of "no data": the word is one NaN of f32 or two of bf16, and stays such.
+__device__ __forceinline__ uint32_t Seal(uint32_t word) {
+  return word == kNoData ? 0x7FFF7FFFu : word;
+}
+__device__ __forceinline__ uint4 Seal(uint4 packet) {
+  return make_uint4(Seal(packet.x), Seal(packet.y), Seal(packet.z), Seal(packet.w));
+}
+
+__device__ __forceinline__ void StorePacket(uint4* to, uint4 packet) {
+  asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(packet.x),
+               "r"(packet.y), "r"(packet.z), "r"(packet.w)
+               : "memory");
+}
+__device__ __forceinline__ uint4 LoadPacket(const uint4* from) {
+  uint4 packet;
+  asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(packet.x), "=r"(packet.y), "=r"(packet.z), "=r"(packet.w)
+               : "l"(from)
+               : "memory");
+  return packet;
+}
+__device__ __forceinline__ void ClearPacket(uint4* at) {
+  StorePacket(at, make_uint4(kNoData, kNoData, kNoData, kNoData));
+}
+__device__ __forceinline__ bool Arrived(const uint4& packet) {
+  return packet.x != kNoData && packet.y != kNoData && packet.z != kNoData && packet.w != kNoData;
+}
+
+__device__ __forceinline__ uint32_t LoadWord(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ void StoreWord(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+// All that this thread's warp did before its last barrier is done for who reads the word so.
+__device__ __forceinline__ uint32_t LoadWordAcquire(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.acquire.sys.global.b32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
+__device__ __forceinline__ void StoreWordRelease(uint32_t* to, uint32_t word) {
+  asm volatile("st.release.sys.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+
+// Whether all goes well so far; a kernel for which it does not neither writes nor waits. Tells the
+// host what another GPU found.
+__device__ __forceinline__ bool Healthy(const PeerWatch& watch) {
+  const uint32_t failure = LoadWord(watch.failure);
+  if (failure == 0) return true;
+  if (LoadWord(watch.failure_of_process) == 0) StoreWord(watch.failure_of_process, failure);
+  return false;
+}
+
+inline constexpr int kSpins = 512;  // looks between two questions whether to go on
+
+// Asked now and then while rank `missing` of the group is waited for: whether something failed here
+// or elsewhere, or patience has ended, which it then tells all others. `since` is 0 at first.
+static __device__ __noinline__ bool GivesUp(const PeerWatch& watch, uint64_t* since, int missing) {
+  if (!Healthy(watch)) return true;
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  if (*since == 0) *since = now;
+  uint32_t failure = 0;
+  // The host's memory is far away: one lane of those that wait here looks.
+  if (__ffs(static_cast<int>(__activemask())) - 1 == static_cast<int>(threadIdx.x % 32)) {
+    failure = LoadWord(watch.failure_of_process);
+  }
+  if (failure == 0 && now - *since > watch.patience_ns) {
+    failure = PackFailure(
+        {FailureKind::kTimedOut, watch.world_ranks[watch.rank], watch.world_ranks[missing]});
+    StoreWord(watch.failure_of_process, failure);
+  }
+  if (failure == 0) return false;
+  for (int rank = 0; rank < watch.ranks; ++rank) {
+    if (watch.failure_of[rank] != nullptr) StoreWord(watch.failure_of[rank], failure);
+  }
+  return true;
+}
+
+// Waits for the packet from rank `from`. False: given up.
+__device__ __forceinline__ bool Await(const uint4* at,
+                                      uint4& packet,
+                                      const PeerWatch& watch,
+                                      int from) {
+  uint64_t since = 0;
+  for (int spins = 1;; ++spins) {
+    packet = LoadPacket(at);
+    if (Arrived(packet)) return true;
+    if (spins % kSpins == 0 && GivesUp(watch, &since, from)) return false;
+  }
+}
+
+// Likewise the packets of all others, which lie `stride` packets apart; packets[self] is left as it
+// is. kRanks: the most there are.
+template <int kRanks>
+__device__ __forceinline__ bool AwaitAll(const uint4* at,
+                                         int64_t stride,
+                                         uint4 (&packets)[kRanks],
+                                         const PeerWatch& watch) {
+  uint64_t since = 0;
+  for (int spins = 1;; ++spins) {
+    int missing = -1;
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank < watch.ranks && rank != watch.rank) packets[rank] = LoadPacket(at + rank * stride);
+    }
+#pragma unroll
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank < watch.ranks && rank != watch.rank && !Arrived(packets[rank])) missing = rank;
+    }
+    if (missing < 0) return true;
+    if (spins % kSpins == 0 && GivesUp(watch, &since, missing)) return false;
+  }
+}
+
+__device__ __forceinline__ int NextPlace(int place) {
+  return place == kPlaces - 1 ? 0 : place + 1;
+}
+__device__ __forceinline__ int LastPlace(int place) {
+  return place == 0 ? kPlaces - 1 : place - 1;
+}
+
+}  // namespace baltoro::cuda

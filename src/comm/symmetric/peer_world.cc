@@ -1,0 +1,227 @@
+#include "comm/symmetric/peer_world.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/device_buffer.h"
+
+namespace baltoro::cuda {
+
+class ProcessShare {
+ public:
+  static Result<std::shared_ptr<ProcessShare>> Create() {
+    auto share = std::make_shared<ProcessShare>();
+    void* word = nullptr;
+    BT_CUDA_RETURN_IF_ERROR(
+        cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocPortable | cudaHostAllocMapped));
+    share->failure_word = static_cast<uint32_t*>(word);
+    *share->failure_word = 0;
+    return share;
+  }
+  ~ProcessShare() {
+    if (failure_word != nullptr) static_cast<void>(cudaFreeHost(failure_word));
+  }
+  void Keep(DeviceBuffer buffer) {
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
+  }
+
+  uint32_t* failure_word = nullptr;
+
+ private:
+  std::mutex mutex_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+namespace {
+
+constexpr int32_t kWorldMax = 1024;
+
+// Who a rank is.
+struct Place {
+  std::array<char, 40> host = {};
+  std::array<char, 32> bus = {};  // of the GPU
+  uint64_t process = 0;
+  int32_t device = 0;
+};
+struct Offer {
+  void* memory = nullptr;
+  cudaIpcMemHandle_t handle = {};
+  std::shared_ptr<ProcessShare>* share = nullptr;  // of the first rank of a process
+};
+struct Reach {
+  std::array<uint8_t, kWorldMax / 8> bits = {};
+};
+
+// The same in all containers of a machine that has been started once.
+Result<std::array<char, 40>> HostId() {
+  std::array<char, 40> id = {};
+  std::string text;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  if (!(file >> text) || text.size() >= id.size()) {
+    return Status(Code::kUnavailable, "/proc/sys/kernel/random/boot_id cannot be read");
+  }
+  std::copy(text.begin(), text.end(), id.begin());
+  return id;
+}
+
+uint64_t ProcessId() {
+  static const uint64_t id = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 ^ uint64_t { random() } ^ static_cast<uint64_t>(getpid());
+  }();
+  return id;
+}
+
+Result<Place> OwnPlace(int device) {
+  Place place;
+  BT_ASSIGN_OR_RETURN(place.host, HostId());
+  place.process = ProcessId();
+  place.device = device;
+  BT_CUDA_RETURN_IF_ERROR(cudaDeviceGetPCIBusId(place.bus.data(), 31, device));
+  return place;
+}
+
+Status EnablePeer(int device, int other, bool* reached) {
+  *reached = device == other;
+  if (*reached) return {};
+  int can = 0;
+  BT_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&can, device, other));
+  if (can == 0) return {};
+  const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+  if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled) {
+    return CudaStatus(error, "cudaDeviceEnablePeerAccess");
+  }
+  static_cast<void>(cudaGetLastError());
+  *reached = true;
+  return {};
+}
+
+Result<DeviceBuffer> OwnMemory(size_t bytes, size_t zeroed, int fill) {
+  BT_ASSIGN_OR_RETURN(DeviceBuffer memory,
+                      DeviceBuffer::Create(bytes, "memory that ranks exchange through"));
+  BT_CUDA_RETURN_IF_ERROR(cudaMemset(memory.data(), 0, zeroed));
+  BT_CUDA_RETURN_IF_ERROR(
+      cudaMemset(static_cast<char*>(memory.data()) + zeroed, fill, bytes - zeroed));
+  BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
+  return memory;
+}
+
+int32_t RanksOfDevice(const std::vector<Place>& places) {
+  std::map<std::pair<std::array<char, 40>, std::array<char, 32>>, int32_t> counts;
+  int32_t most = 1;
+  for (const Place& place : places) most = std::max(most, ++counts[{place.host, place.bus}]);
+  return most;
+}
+
+}  // namespace
+
+Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
+                                  int device,
+                                  size_t bytes,
+                                  size_t zeroed,
+                                  int fill,
+                                  const std::vector<int32_t>& near,
+                                  bool use_memory) {
+  const auto self = static_cast<size_t>(meeting.rank()),
+             ranks = static_cast<size_t>(meeting.ranks());
+  const Result<Place> own = OwnPlace(device);
+  Status well = own.status();
+  if (well.ok() && meeting.ranks() > kWorldMax) {
+    well = InvalidArgument("more than " + std::to_string(kWorldMax) + " ranks");
+  }
+  BT_ASSIGN_OR_RETURN(const std::vector<Place> places,
+                      meeting.All(well, own.ok() ? own.value() : Place{}));
+  const auto same_process = [&](size_t rank) {
+    return places[rank].process == places[self].process && places[rank].host == places[self].host;
+  };
+
+  // Each has memory; the first rank of a process makes what its ranks share.
+  PeerWorld world;
+  size_t first = 0;
+  while (!same_process(first)) ++first;
+  Offer offer;
+  Result<DeviceBuffer> memory = OwnMemory(bytes, zeroed, fill);
+  well = memory.status();
+  if (well.ok()) {
+    offer.memory = memory.value().data();
+    if (cudaIpcGetMemHandle(&offer.handle, offer.memory) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // other processes will not reach it
+    }
+  }
+  if (well.ok() && first == self) {
+    Result<std::shared_ptr<ProcessShare>> share = ProcessShare::Create();
+    well = share.status();
+    if (well.ok()) world.share_ = std::move(share).value();
+    // Others read it until the next meeting; where that fails it stays, since they may be late.
+    offer.share = new std::shared_ptr<ProcessShare>(world.share_);
+  }
+  BT_ASSIGN_OR_RETURN(const std::vector<Offer> offers, meeting.All(well, offer));
+  if (first != self) world.share_ = *offers[first].share;
+  world.share_->Keep(std::move(memory).value());
+
+  world.memory_.assign(ranks, nullptr);
+  world.memory_[self] = offer.memory;
+  Reach reach;
+  for (const int32_t rank : near) {
+    const auto other = static_cast<size_t>(rank);
+    bool reached = other == self;
+    if (!reached && use_memory && well.ok() && same_process(other)) {
+      well = EnablePeer(device, places[other].device, &reached);
+      if (reached) world.memory_[other] = offers[other].memory;
+    } else if (!reached && use_memory && places[other].host == places[self].host) {
+      void* opened = nullptr;
+      reached = cudaIpcOpenMemHandle(&opened, offers[other].handle,
+                                     cudaIpcMemLazyEnablePeerAccess) == cudaSuccess;
+      if (reached) {
+        world.memory_[other] = opened;
+        world.mapped_.push_back(rank);
+      } else {
+        static_cast<void>(cudaGetLastError());
+      }
+    }
+    if (reached) reach.bits[other / 8] |= static_cast<uint8_t>(1u << other % 8);
+  }
+  // From here on every rank of a process has its own hold of the share.
+  BT_ASSIGN_OR_RETURN(const std::vector<Reach> reaches, meeting.All(well, reach));
+  delete offer.share;
+  for (const Reach& one : reaches) {
+    std::vector<uint8_t> bits(ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) bits[rank] = one.bits[rank / 8] >> rank % 8 & 1;
+    world.reach_.push_back(std::move(bits));
+  }
+  world.ranks_of_device_ = RanksOfDevice(places);
+  return world;
+}
+
+PeerWorld::~PeerWorld() {
+  for (const int32_t rank : mapped_) {
+    static_cast<void>(cudaIpcCloseMemHandle(memory_[static_cast<size_t>(rank)]));
+  }
+}
+
+bool PeerWorld::reaches(int32_t from, int32_t to) const {
+  return reach_[static_cast<size_t>(from)][static_cast<size_t>(to)] != 0;
+}
+
+bool PeerWorld::ReachEachOther(const std::vector<int32_t>& ranks) const {
+  return std::all_of(ranks.begin(), ranks.end(), [&](int32_t from) {
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](int32_t to) { return from == to || reaches(from, to); });
+  });
+}
+
+uint32_t* PeerWorld::failure_word() const {
+  return share_->failure_word;
+}
+
+}  // namespace baltoro::cuda
