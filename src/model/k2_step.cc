@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -59,9 +60,13 @@ struct K2Model::Inputs {
   const void* attention_plan = nullptr;
 };
 
-OpContext K2Model::Scratch() {
+OpContext K2Model::Scratch(std::span<const PackedMatrix> soon) {
   op_scratch_.Reset();
-  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
+  return {.pool = pool_,
+          .scratch = &op_scratch_,
+          .staging = &staging_,
+          .stream = ops_.stream,
+          .soon = soon};
 }
 
 K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
@@ -273,7 +278,8 @@ void K2Model::Compute(const Inputs& in,
     Attention(layer, in, cache[i], a);
     AddAndNorm(a, layer.mlp_norm);
     if (config_.is_moe(first_layer + layers[i])) {
-      Moe(layer, a);
+      const bool is_last = i + 1 == layers.size();
+      Moe(layer, is_last ? nullptr : &weights_.layers[layers[i + 1]], a);
     } else {
       Mlp(layer.mlp, a);
     }
@@ -303,6 +309,8 @@ void K2Model::Attention(const LayerWeights& layer,
     ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
   }
   const TensorView low = a.qkv_a.columns(0, config_.q_lora);
+  const TensorView q = Heads(a.q, heads_);
+  const bool joined = ops_.attention_inputs != nullptr && config_.q_lora > 0;
   if (ops_.attention_inputs != nullptr) {
     ops_.attention_inputs(Scratch(), {.qkv_a = a.qkv_a,
                                       .q_norm = layer.q_norm,
@@ -311,7 +319,9 @@ void K2Model::Attention(const LayerWeights& layer,
                                       .slots = in.slots,
                                       .rope = rope_table_,
                                       .cache = cache,
-                                      .eps = eps});
+                                      .eps = eps,
+                                      .q = joined ? q : TensorView(),
+                                      .q_weight = layer.q});
   } else {
     if (config_.q_lora > 0) ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
     // Only the latent is normalised; the shared key is rotated as it is.
@@ -319,10 +329,10 @@ void K2Model::Attention(const LayerWeights& layer,
     ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
     ops_.kv_write(Scratch(), cache, latent, key, in.slots);
   }
-  ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
-
-  const TensorView q = Heads(a.q, heads_);
-  ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
+  if (!joined) {
+    ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
+    ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
+  }
   const MlaAttentionArgs args{.out = a.attention,
                               .q = q,
                               .cache = cache,
@@ -337,10 +347,11 @@ void K2Model::Attention(const LayerWeights& layer,
                               .value = static_cast<int32_t>(config_.value),
                               .latent = static_cast<int32_t>(config_.kv_lora),
                               .lse = {}};
+  const PackedMatrix soon[] = {layer.o, layer.mlp.gate_up, layer.router, layer.mlp.down};
   if (share_.layout.decode_context > 1) {
     AttendTogether(args, a);
   } else {
-    ops_.mla_attention(Scratch(), args);
+    ops_.mla_attention(Scratch(soon), args);
   }
   ops_.linear(Scratch(), a.delta, a.attention, layer.o);
 }
@@ -365,21 +376,38 @@ void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
   ops_.linear(Scratch(), a.delta, gated, mlp.down);
 }
 
-void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
-  // The shared experts see every token; the routed ones add to their output.
-  if (config_.shared_experts > 0) {
-    Mlp(layer.mlp, a);
-  } else {
-    ops_.clear(Scratch(), a.delta);
-  }
+void K2Model::Moe(const LayerWeights& layer, const LayerWeights* next, const Activations& a) {
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
-  if (ops_.router != nullptr) {
-    ops_.router(Scratch(), a.ids, a.weights, a.router, a.normed, layer.router, layer.router_bias,
-                router);
+  const bool joined =
+      ops_.moe_inputs != nullptr && ops_.bank_adds_shared && config_.shared_experts > 0;
+  const TensorView shared(a.gate_up, ops_.act, {a.tokens, layer.mlp.gate_up.n});
+  if (joined) {
+    std::array<PackedMatrix, 4> soon = {};
+    if (next != nullptr) soon = {next->qkv_a, next->q, next->uk_t, next->kv_b};
+    ops_.moe_inputs(Scratch(soon), {.shared = shared,
+                                    .ids = a.ids,
+                                    .weights = a.weights,
+                                    .logits = a.router,
+                                    .x = a.normed,
+                                    .shared_gate_up = layer.mlp.gate_up,
+                                    .router = layer.router,
+                                    .bias = layer.router_bias,
+                                    .params = router});
   } else {
-    ops_.linear(Scratch(), a.router, a.normed, layer.router);
-    ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
+    // The shared experts see every token; the routed ones add to their output.
+    if (config_.shared_experts > 0) {
+      Mlp(layer.mlp, a);
+    } else {
+      ops_.clear(Scratch(), a.delta);
+    }
+    if (ops_.router != nullptr) {
+      ops_.router(Scratch(), a.ids, a.weights, a.router, a.normed, layer.router, layer.router_bias,
+                  router);
+    } else {
+      ops_.linear(Scratch(), a.router, a.normed, layer.router);
+      ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
+    }
   }
   ops_.expert_bank(Scratch(), {.out = a.delta,
                                .x = a.normed,
@@ -387,7 +415,9 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
                                .weights = a.weights,
                                .gate_up = layer.experts_gate_up,
                                .down = layer.experts_down,
-                               .slot_of = expert_slots_});
+                               .slot_of = expert_slots_,
+                               .shared = joined ? shared : TensorView(),
+                               .shared_down = layer.mlp.down});
 }
 
 void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) {
