@@ -7,6 +7,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/check.h"
 #include "weights/dummy_source.h"
 
 namespace baltoro::test {
@@ -154,12 +155,15 @@ void WriteCheckpoint(const std::string& dir,
 TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max)
     : TinyRunner(model, tokens_max, PlainKvForm(model.ops().act)) {}
 
-TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv) : model_(model) {
+TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv)
+    : model_(model), arena_(*model.ops().memory) {
+  const Memory& where = *model.ops().memory;
   const K2Config& config = model.config();
   const int64_t needed = (tokens_max + kBlock - 1) / kBlock;
   const int64_t blocks = 2 * needed + 1;
   const int64_t layer_bytes = blocks * kBlock * KvBytesPerToken(config, kv, 1);
-  auto memory = Buffer::Create(static_cast<size_t>(model.layers() * layer_bytes), "test cache");
+  auto memory =
+      Buffer::Create(static_cast<size_t>(model.layers() * layer_bytes), "test cache", where);
   memory_ = std::move(memory).value();
   for (int32_t layer = 0; layer < model.layers(); ++layer) {
     cache_.push_back({.data = static_cast<char*>(memory_.data()) + layer * layer_bytes,
@@ -214,6 +218,9 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
 
   const int64_t vocab = model_.config().vocab;
   std::vector<float> logits(static_cast<size_t>(count * vocab));
+  const Memory& where = *model_.ops().memory;
+  const size_t bytes = logits.size() * sizeof(float);
+  if (logits_.bytes() < bytes) logits_ = Buffer::Create(bytes, "test logits", where).value();
   arena_.Reset();
   model_.Forward({.tokens = ids,
                   .positions = positions,
@@ -222,7 +229,8 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
                   .logits_rows = rows,
                   .override_rows = {},
                   .embedding_overrides = {}},
-                 cache_, TensorView(logits.data(), DType::kF32, {count, vocab}), arena_);
+                 cache_, TensorView(logits_.data(), DType::kF32, {count, vocab}), arena_);
+  BT_CHECK(where.CopyOut(logits.data(), logits_.data(), bytes).ok());
   return logits;
 }
 

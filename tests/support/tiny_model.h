@@ -90,6 +90,7 @@ class TinyRunner {
   int64_t spare_block_ = 0;
   int32_t position_ = 0;
   Arena arena_;
+  Buffer logits_;  // of the step with the most rows so far
 };
 
 }  // namespace baltoro::test

@@ -1,0 +1,182 @@
+// A model on several GPUs says what it says on one. Skipped where the GPUs, or the module, are not.
+
+#include "engine/gpu_ranks.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/thread_world.h"
+#include "engine/backend_choice.h"
+#include "model/k2_model.h"
+#include "support/support.h"
+#include "support/tiny_model.h"
+#include "weights/dummy_source.h"
+
+namespace baltoro {
+namespace {
+
+// What kernels are made for, but few layers, heads and experts.
+K2Config Config() {
+  K2Config config = test::SmallConfig(4, 16);
+  config.hidden = 512;
+  config.q_lora = 256;
+  config.kv_lora = 512;
+  config.nope = 128;
+  config.rope_dim = 64;
+  config.value = 128;
+  config.intermediate = 1024;
+  config.moe_intermediate = 512;
+  config.vocab = 2304;
+  return config;
+}
+
+// A prompt in chunks that end inside of blocks, then one token after the other: enough of them that
+// steps are recorded and replayed.
+constexpr int32_t kPrompt = 287, kTokens = 300;
+constexpr int32_t kChunks[] = {150, 37, 100};
+
+struct Case {
+  WeightForm form = WeightForm::kBf16;
+  KvForm kv = KvForm::kBf16;
+  bool graphs = true;
+};
+
+// The logits of the last token of each chunk and of every token after the prompt.
+std::vector<float> LogitsOf(K2Model& model, KvForm kv) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < kTokens; ++i) tokens.push_back(i * 37 % 2281);
+  test::TinyRunner runner(model, kTokens, kv);
+  std::vector<float> out;
+  const auto run = [&](int32_t at, int32_t count) {
+    const std::vector<float> logits = runner.Run(std::span(tokens).subspan(at, count), kPrompt);
+    out.insert(out.end(), logits.end() - model.config().vocab, logits.end());
+  };
+  int32_t at = 0;
+  for (const int32_t chunk : kChunks) {
+    run(at, chunk);
+    at += chunk;
+  }
+  for (; at < kTokens; ++at) run(at, 1);
+  return out;
+}
+
+Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelLayout& layout) {
+  EngineConfig engine;
+  engine.device = "cuda";
+  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(engine));
+  const int device = link == nullptr ? 0 : link->rank();
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, device));
+  std::unique_ptr<ModelRanks> ranks;
+  if (link != nullptr) {
+    BT_ASSIGN_OR_RETURN(ranks, JoinGpuRanks(link, layout, Config(),
+                                            {.ops = ops, .device = device, .tokens_max = kTokens}));
+  }
+  DummySource source(3, [&](std::string_view) { return setup.form; });
+  K2LoadOptions options;
+  options.ranks = ranks.get();
+  options.weights.quantise_fp8_inputs = true;
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<K2Model> model,
+                      K2Model::Load(Config(), source, *ops, nullptr, options));
+  if (setup.graphs) model->UseGraphs();
+  Arena arena(*ops->memory);
+  BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, 160, 4, arena));
+  std::vector<float> logits = LogitsOf(*model, setup.kv);
+  if (ranks != nullptr) BT_RETURN_IF_ERROR(ranks->status());
+  return logits;
+}
+
+// Of the rank that has the logits.
+std::vector<float> OnRanks(const Case& setup, const ParallelLayout& layout) {
+  ThreadWorld world(layout.ranks());
+  std::vector<float> out;
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const std::unique_ptr<Link> link = world.Join(rank);
+      Result<std::vector<float>> logits = OnRank(setup, link.get(), layout);
+      if (!logits.ok()) link->Abort(logits.status().message());
+      ASSERT_TRUE(logits.ok()) << "rank " << rank << ": " << logits.status().message();
+      if (rank == layout.ranks() - layout.tensor) out = std::move(logits).value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return out;
+}
+
+std::string NameOf(const ParallelLayout& l) {
+  return fmt::format("TP{} PP{} DCP{}{}", l.tensor, l.pipeline, l.decode_context,
+                     l.whole_experts ? " EP" : "");
+}
+
+size_t Best(std::span<const float> row) {
+  return static_cast<size_t>(std::ranges::max_element(row) - row.begin());
+}
+
+// Within rounding, and as often the same best token as rounding allows.
+void ExpectSame(const Case& setup, const test::Tolerance& tolerance, double same_tokens) {
+  const Result<std::vector<float>> one = OnRank(setup, nullptr, {});
+  ASSERT_TRUE(one.ok()) << one.status().message();
+  for (const ParallelLayout& layout :
+       std::vector<ParallelLayout>{{.tensor = 2},
+                                   {.pipeline = 2},
+                                   {.tensor = 2, .decode_context = 2},
+                                   {.tensor = 2, .whole_experts = true},
+                                   {.tensor = 4},
+                                   {.pipeline = 4},
+                                   {.tensor = 4, .decode_context = 4},
+                                   {.tensor = 4, .decode_context = 2},
+                                   {.tensor = 2, .pipeline = 2},
+                                   {.tensor = 2, .pipeline = 2, .decode_context = 2},
+                                   {.tensor = 4, .whole_experts = true}}) {
+    if (!CheckGpus(layout.ranks()).ok()) continue;
+    SCOPED_TRACE(NameOf(layout));
+    const std::vector<float> got = OnRanks(setup, layout);
+    EXPECT_TRUE(test::Near(got, one.value(), tolerance));
+    ASSERT_EQ(got.size(), one.value().size());
+    const auto vocab = static_cast<size_t>(Config().vocab);
+    double same = 0;
+    for (size_t at = 0; at < got.size(); at += vocab) {
+      same += Best(std::span(got).subspan(at, vocab)) ==
+              Best(std::span(one.value()).subspan(at, vocab));
+    }
+    EXPECT_GE(same * static_cast<double>(vocab) / static_cast<double>(got.size()), same_tokens);
+  }
+}
+
+class GpuRanksTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const Status gpus = CheckGpus(2); !gpus.ok()) GTEST_SKIP() << gpus.message();
+  }
+};
+
+// Parts travel in bf16, and results of attention to a part of the keys are rounded to it before
+// they are put together.
+constexpr test::Tolerance kRounded = {.nmse = 2e-3, .max_abs = 0.4};
+
+TEST_F(GpuRanksTest, Bf16) {
+  ExpectSame({}, kRounded, 0.8);
+}
+TEST_F(GpuRanksTest, Bf16WithoutGraphs) {
+  ExpectSame({.graphs = false}, kRounded, 0.8);
+}
+TEST_F(GpuRanksTest, Bf16WithAnFp8Cache) {
+  ExpectSame({.kv = KvForm::kFp8}, kRounded, 0.8);
+}
+TEST_F(GpuRanksTest, Int4) {
+  ExpectSame({.form = WeightForm::kInt4Group}, kRounded, 0.8);
+}
+// A rank rounds what it has of a row to e4m3 by the largest value of each 128.
+TEST_F(GpuRanksTest, Fp8) {
+  ExpectSame({.form = WeightForm::kFp8Block}, {.nmse = 0.05, .max_abs = 1.5}, 0.5);
+}
+
+}  // namespace
+}  // namespace baltoro
