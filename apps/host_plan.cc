@@ -14,6 +14,7 @@
 #include "engine/load_choice.h"
 #include "model/layer_weights.h"
 #include "model/weight_slice.h"
+#include "parallel/nodes.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -22,7 +23,7 @@ namespace {
 // What loading takes, to the byte.
 struct WeightCount {
   std::vector<int64_t> fullest;  // of the ranks of each stage
-  int64_t all = 0;               // ranks together
+  int64_t all = 0;               // ranks of this node together
 };
 
 Result<WeightCount> CountWeights(const EngineConfig& config,
@@ -47,7 +48,7 @@ Result<WeightCount> CountWeights(const EngineConfig& config,
     const int64_t bytes = WeightBytes(slice, ops);
     int64_t& most = count.fullest[static_cast<size_t>(place.stage)];
     most = std::max(most, bytes);
-    count.all += bytes;
+    if (NodeOfRank(layout, config.nodes, rank) == config.node_rank) count.all += bytes;
   }
   return count;
 }
@@ -70,8 +71,9 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   weight_bytes = count.all;
   // Ranks on a CPU share its memory.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
-  options.device = {
-      .name = "this machine", .memory_bytes = host_bytes / options.layout.ranks(), .gpu = false};
+  options.device = {.name = "this machine",
+                    .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes),
+                    .gpu = false};
   if (backend.gpu) {
     options.device = {.name = backend.gpu->name, .memory_bytes = backend.gpu->memory_bytes};
     options.utilisation = utilisation;

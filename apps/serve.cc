@@ -2,18 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
-#include <filesystem>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
+#include "engine_settings.h"
 #include "host_plan.h"
 #include "model/k2_config.h"
 #include "model_location.h"
@@ -58,13 +61,7 @@ Status ReadGenerationDefaults(const ServeOptions& options,
 Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
   out = options.api_keys;
   if (options.api_key_file.empty()) return {};
-  const auto mode = std::filesystem::status(options.api_key_file).permissions();
-  const auto others = std::filesystem::perms::group_read | std::filesystem::perms::others_read;
-  if ((mode & others) != std::filesystem::perms::none && mode != std::filesystem::perms::unknown) {
-    return InvalidArgument(options.api_key_file + ": others may read this file; run: chmod 600 " +
-                           options.api_key_file);
-  }
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(options.api_key_file, 1 << 20));
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadSecretFile(options.api_key_file));
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) out.push_back(text.substr(begin, end - begin));
@@ -128,45 +125,6 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.max_logprobs = options.max_logprobs;
   config.seed = options.seed;
   BT_RETURN_IF_ERROR(ReadGenerationDefaults(options, dir, config));
-  return config;
-}
-
-EngineConfig MakeEngineConfig(const ServeOptions& options, const std::string& dir) {
-  EngineConfig config;
-  config.model_dir = dir;
-  config.tokenizer_dir = options.tokenizer;
-  config.load_format = options.load_format;
-  config.quantization = options.quantization;
-  config.online_quantization = options.online_quantization;
-  config.dtype = options.dtype;
-  config.tensor_parallel_size = options.tensor_parallel_size;
-  config.pipeline_parallel_size = options.pipeline_parallel_size;
-  config.decode_context_parallel_size = options.decode_context_parallel_size;
-  config.enable_expert_parallel = options.enable_expert_parallel;
-  config.expert_placement = options.expert_placement_strategy;
-  config.max_model_len = options.max_model_len;
-  config.allow_long_max_model_len = options.allow_long_max_model_len;
-  // Where one of the two is given, the other follows it; where both are, the command line was
-  // checked.
-  if (options.max_num_batched_tokens > 0) {
-    config.max_num_batched_tokens = static_cast<int32_t>(options.max_num_batched_tokens);
-    config.max_num_seqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
-  }
-  if (options.max_num_seqs > 0) {
-    config.max_num_seqs = options.max_num_seqs;
-    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
-  }
-  config.max_queued_requests = options.max_queued_requests;
-  config.kv_cache_bytes = options.kv_cache_memory_bytes;
-  config.kv_cache_dtype = options.kv_cache_dtype;
-  config.kv_scale_file = options.quantization_param_path;
-  config.calculate_kv_scales = options.calculate_kv_scales;
-  config.enable_prefix_caching = options.enable_prefix_caching;
-  config.priority_scheduling = options.scheduling_policy == "priority";
-  config.device = options.device;
-  config.enforce_eager = options.enforce_eager;
-  config.threads = options.cpu_threads;
-  config.seed = options.seed;
   return config;
 }
 
@@ -258,7 +216,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 
-  EngineConfig engine_config = MakeEngineConfig(options, dir);
+  BT_ASSIGN_OR_RETURN(EngineConfig engine_config, MakeEngineConfig(options, dir));
   BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
   if (engine_config.device == "cpu") {
     for (const std::string& notice : options.cpu_notices) BT_LOG(Warning, "{}", notice);
@@ -303,11 +261,35 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   return {};
 }
 
+// A node that is not the head: an engine, and somebody who starts it again.
+Status ServeHeadless(const ServeOptions& options, const std::string& program) {
+  const sigset_t signals = BlockSignals();
+  for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
+  BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
+  BT_ASSIGN_OR_RETURN(EngineConfig config, MakeEngineConfig(options, dir));
+  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
+  std::atomic<bool> stopped = false;
+  std::jthread stopper([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);
+    // Nothing is kept here, and what an engine does the head knows.
+    if (stopped) std::_Exit(0);
+  });
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                      StartEngineProcess(
+                          config, program, [](const std::vector<TokenEvent>&) {}, ProgressLog()));
+  BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
+         config.master_addr, config.master_port);
+  while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  return engine->end();
+}
+
 }  // namespace
 
 int RunServe(const ServeOptions& options, const std::string& program) {
-  InitLog("APIServer", options.log_level);
-  const Status status = Serve(options, program);
+  InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",
+          options.log_level);
+  const Status status =
+      options.headless ? ServeHeadless(options, program) : Serve(options, program);
   if (status.ok()) return 0;
   BT_LOG(Error, "{}", status.message());
   return 1;

@@ -18,6 +18,8 @@ struct Variable {
 };
 
 constexpr Variable kVariables[] = {
+    {"BALTORO_CLUSTER_KEY", "The secret of the nodes of a replica, where no file has it."},
+    {"BALTORO_CLUSTER_KEY_FILE", "As --cluster-key-file, where that is not given."},
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
@@ -28,7 +30,7 @@ constexpr Variable kVariables[] = {
     {"VLLM_ENABLE_RESPONSES_API_STORE", ""},
     {"VLLM_ENGINE_READY_TIMEOUT_S", ""},
     {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", ""},
-    {"VLLM_HOST_IP", ""},
+    {"VLLM_HOST_IP", "Address of this node for the others, where several are of one replica."},
     {"VLLM_IMAGE_FETCH_TIMEOUT", ""},
     {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", ""},
     {"VLLM_LOGGING_CONFIG_PATH", ""},
@@ -102,6 +104,8 @@ Status ApplyOne(const std::string& name, const std::string& value, ServeOptions&
     if (options.kv_cache_memory_bytes == 0) {
       options.kv_cache_memory_bytes = static_cast<int64_t>(*gib * (int64_t{1} << 30));
     }
+  } else if (name == "VLLM_HOST_IP") {
+    options.host_ip = value;
   } else if (name == "VLLM_LOGGING_LEVEL") {
     return ApplyLevel(value, options);
   } else if (name == "VLLM_LOG_STATS_INTERVAL") {
@@ -140,6 +144,10 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
     if (IsForOtherDevices(name)) {
       other_devices.push_back(name);
       continue;
+    }
+    if (name == "BALTORO_CLUSTER_KEY") options.cluster_key = value;
+    if (name == "BALTORO_CLUSTER_KEY_FILE" && options.cluster_key_file.empty()) {
+      options.cluster_key_file = value;
     }
     if (!name.starts_with("VLLM_")) continue;
     const Variable* found = FindVariable(name);

@@ -83,8 +83,7 @@ const Args kTp8Pp2 = {"--tokenizer-mode auto has no effect here",
                       "--trust-remote-code has no effect here",
                       "--disable-log-requests is ignored"};
 const Args kDp16Node0 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not"};
-const Args kDp16Node1 = {"--headless is not", "--data-parallel-size 16 is not",
-                         "--data-parallel-size-local 8 is not",
+const Args kDp16Node1 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not",
                          "--data-parallel-start-rank 8 is not"};
 const Args kBench = {"usage: baltoro bench step MODEL [options]",
                      "bench step: error: of the benchmarks there is `step`"};
@@ -105,7 +104,7 @@ const Expectation kExpectations[] = {
       "--speculative-config is not", "--allowed-local-media-path / is not"}},
     {"k25_ascend/data_parallel_node_1",
      1,
-     {"--headless is not", "--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
+     {"--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
       "--data-parallel-start-rank 2 is not", "--speculative-config is not",
       "--allowed-local-media-path / is not"}},
     {"k25_ascend/prefill_node_0", 1, kAscendSplit},

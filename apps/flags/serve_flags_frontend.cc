@@ -262,9 +262,8 @@ constexpr FlagSpec kFrontendFlags[] = {
     {.name = "headless",
      .kind = kSwitch,
      .initial = "false",
-     .state = kNotYet,
-     .reason = "engines on other nodes",
-     .help = "No web server: engines for a head node elsewhere."},
+     .help = "No web server: the ranks of a node other than the head; implied by --node-rank above "
+             "0."},
     {.name = "shutdown-timeout",
      .kind = kInt,
      .initial = "0",

@@ -179,6 +179,36 @@ void FillEngine(const Reader& flags, ServeOptions& options) {
   flags.Get("max-queued-requests", options.max_queued_requests);
 }
 
+Status FillNodes(const Reader& flags, const Environment& environment, ServeOptions& options) {
+  NodeFlags given{.nodes = static_cast<int>(flags.Number("nnodes", -1)),
+                  .node = static_cast<int>(flags.Number("node-rank", -1)),
+                  .master_port = static_cast<int>(flags.Number("master-port", -1))};
+  flags.Get("master-addr", given.master_addr);
+  const int ranks = options.tensor_parallel_size * options.pipeline_parallel_size;
+  std::string notice;
+  BT_ASSIGN_OR_RETURN(options.nodes, FindNodes(given, environment, ranks, notice));
+  if (!notice.empty()) options.notices.push_back(notice);
+  flags.Get("headless", options.headless);
+  flags.Get("cluster-key-file", options.cluster_key_file);
+  flags.Get("head-timeout", options.head_timeout);
+  const NodeOptions& nodes = options.nodes;
+  if (nodes.nodes > 1 && options.engine_in_process) {
+    return InvalidArgument("--engine-in-process serves one node; leave it out with --nnodes");
+  }
+  if (nodes.node == 0 && options.headless) {
+    return InvalidArgument(
+        "--headless is for nodes other than the head: give --nnodes, --node-rank (1 or more) and "
+        "--master-addr");
+  }
+  if (nodes.node > 0 && !options.headless) {
+    options.headless = true;
+    options.notices.push_back(fmt::format(
+        "node {} of {} has no web server, as with --headless: requests go to the head at {}",
+        nodes.node, nodes.nodes, nodes.master_addr));
+  }
+  return {};
+}
+
 Ending Refusal(const FlagTable& table, const Availability& availability) {
   Ending ending{.exit_code = 1};
   for (const std::string& line : availability.refusals) {
@@ -213,6 +243,9 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
   FillModel(reader, options);
   FillDoor(reader, options);
   FillEngine(reader, options);
+  if (const Status nodes = FillNodes(reader, environment, options); !nodes.ok()) {
+    return UsageError(table, nodes.message());
+  }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());
   return options;

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "flags/ending.h"
+#include "flags/node_options.h"
 
 namespace baltoro {
 
@@ -65,6 +66,12 @@ struct ServeOptions {
   int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
+  NodeOptions nodes;
+  bool headless = false;         // of every node but the head
+  std::string cluster_key_file;  // of the command line or the environment
+  std::string cluster_key;       // of the environment
+  std::string host_ip;      // of this node, for the others; empty: from which the head is reached
+  double head_timeout = 8;  // seconds
   bool enable_expert_parallel = false;
   std::string expert_placement_strategy = "linear";  // or round_robin
   std::string kv_cache_dtype = "auto";               // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla

@@ -140,6 +140,11 @@ bool RemoteEngine::healthy() const {
   return state_ == State::kReady && clock_.Now() - heartbeat_at_ < timeout;
 }
 
+Status RemoteEngine::end() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
 pid_t RemoteEngine::pid() const {
   const std::lock_guard lock(mutex_);
   return pid_;
@@ -150,12 +155,15 @@ void RemoteEngine::Supervise() {
     if (RunOnce()) in_a_row = 0;
     {
       const std::lock_guard lock(mutex_);
-      if (!info_.has_value() || state_ == State::kStopping) return;
+      if (first_failure_.has_value() || !end_.ok() || state_ == State::kStopping) return;
       ++restarts_;
-    }
-    if (++in_a_row > options_.restarts_in_a_row_max) {
-      BT_LOG(Error, "The engine ended {} times in a row; it is not started again", in_a_row);
-      return;
+      if (++in_a_row > options_.restarts_in_a_row_max) {
+        end_ = Status(
+            Code::kInternal,
+            fmt::format("The engine ended {} times in a row; it is not started again", in_a_row));
+        BT_LOG(Error, "{}", end_.message());
+        return;
+      }
     }
     if (!WaitBeforeRestart(in_a_row)) return;
   }
@@ -210,7 +218,8 @@ bool RemoteEngine::RunOnce() {
   stats_past_.prompt_tokens_computed += stats_.prompt_tokens_computed;
   stats_past_.generation_tokens += stats_.generation_tokens;
   stats_ = {};
-  if (!info_.has_value() && !first_failure_.has_value()) {
+  const bool again = Follows() && status.code() == Code::kUnavailable;  // as it said itself
+  if (!info_.has_value() && !first_failure_.has_value() && !again) {
     first_failure_ = Status(Code::kInternal,
                             fmt::format("the engine process ended while it was loading: {}", end));
   }
@@ -238,7 +247,9 @@ Status RemoteEngine::Handle(const Frame& frame) {
       Status why = DecodeStatus(reader);
       BT_RETURN_IF_ERROR(reader.Finish("failure"));
       const std::lock_guard lock(mutex_);
+      if (Follows() && why.code() == Code::kUnavailable) return why;  // the others may come back
       if (!info_.has_value()) first_failure_ = why;
+      if (Follows()) end_ = why;
       return why.ok() ? InvalidArgument("a failure without a reason") : why;
     }
     case Message::kStep: {
@@ -266,6 +277,7 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
     // A process that is started again takes the same memory, whatever is free then.
     config_.kv_cache_bytes = info.kv_cache_bytes;
     config_.max_model_len = info.max_model_len;
+    config_.join_timeout = config_.rejoin_timeout;
   }
   ready_at_ = heartbeat_at_ = clock_.Now();
   longest_step_ = std::max(longest_step_, info.longest_step_seconds);
@@ -340,6 +352,11 @@ Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
                                                    EventSink sink,
                                                    const LoadProgress& progress) {
   RemoteEngineOptions options;
+  if (config.nodes > 1) {
+    // One node's end is every node's: they shall be back at about the same time.
+    options.backoff_max = 1;
+    options.restarts_in_a_row_max = 100;
+  }
   options.command = {program, "engine", "--fd", "3"};
   return RemoteEngine::Start(config, options, std::move(sink), progress);
 }

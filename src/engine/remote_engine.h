@@ -44,6 +44,7 @@ class RemoteEngine final : public Engine {
   EngineStats stats() const override;
   const EngineInfo& info() const override { return *info_; }
   bool healthy() const override;
+  Status end() const override;
 
   // Of the process now running; -1 when there is none.
   pid_t pid() const;
@@ -71,6 +72,8 @@ class RemoteEngine final : public Engine {
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
   bool WaitBeforeRestart(int restarts_in_a_row);
+  // A node that is not the head: without one it has nothing to do.
+  bool Follows() const { return config_.node_rank > 0; }
   bool Answered() const { return info_.has_value() || first_failure_.has_value(); }
 
   EngineConfig config_;  // the supervisor's; kv_cache_bytes is pinned once known
@@ -85,6 +88,7 @@ class RemoteEngine final : public Engine {
   State state_ = State::kLoading;
   std::optional<EngineInfo> info_;
   std::optional<Status> first_failure_;
+  Status end_;  // why no process will be started again
   std::shared_ptr<FrameConnection>
       connection_;  // shared: a sender may hold it while it is replaced
   pid_t pid_ = -1;

@@ -1,0 +1,112 @@
+#include "engine_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "comm/cluster_key.h"
+
+namespace baltoro {
+namespace {
+
+constexpr double kFirstJoinSeconds = 300;  // as in vLLM
+// Of nodes that are all on this machine, where whoever reaches the port may also read memory.
+constexpr std::string_view kLoopbackKey = "baltoro: nodes of one machine, no secret";
+
+Result<std::string> FindClusterKey(const ServeOptions& options) {
+  constexpr std::string_view kHow =
+      "make one with `(umask 077; openssl rand -hex 32 > cluster.key)`, copy it to all nodes, and "
+      "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
+  std::string key = options.cluster_key;
+  if (!options.cluster_key_file.empty()) {
+    BT_ASSIGN_OR_RETURN(key, ReadSecretFile(options.cluster_key_file));
+  }
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  if (key.size() >= kClusterKeyBytesMin) return key;
+  if (!key.empty()) {
+    return InvalidArgument(fmt::format("the cluster key has {} bytes, it must have {} or more: {}",
+                                       key.size(), kClusterKeyBytesMin, kHow));
+  }
+  if (!options.cluster_key_file.empty()) {
+    return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
+  }
+  if (IsLoopback(options.nodes.master_addr)) {
+    BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
+    return std::string(kLoopbackKey);
+  }
+  return InvalidArgument("several nodes prove a secret to each other, and there is none: " +
+                         std::string(kHow));
+}
+
+Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
+  const NodeOptions& nodes = options.nodes;
+  if (nodes.nodes == 1) return {};
+  BT_LOG(Info, "Node {} of {}, head {}:{}: from {}", nodes.node, nodes.nodes, nodes.master_addr,
+         nodes.master_port, nodes.source);
+  config.nodes = nodes.nodes;
+  config.node_rank = nodes.node;
+  config.master_addr = nodes.master_addr;
+  config.master_port = nodes.master_port;
+  config.host_ip = options.host_ip;
+  config.join_timeout = kFirstJoinSeconds;
+  // The head waits for its nodes as long as they need; a node without a head is of no use.
+  config.rejoin_timeout = nodes.node == 0 ? 0 : options.head_timeout;
+  BT_ASSIGN_OR_RETURN(config.cluster_key, FindClusterKey(options));
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> ReadSecretFile(const std::string& path) {
+  const auto mode = std::filesystem::status(path).permissions();
+  const auto others = std::filesystem::perms::group_read | std::filesystem::perms::others_read;
+  if ((mode & others) != std::filesystem::perms::none && mode != std::filesystem::perms::unknown) {
+    return InvalidArgument(path + ": others may read this file; run: chmod 600 " + path);
+  }
+  return ReadFile(path, 1 << 20);
+}
+
+Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir) {
+  EngineConfig config;
+  config.model_dir = dir;
+  config.tokenizer_dir = options.tokenizer;
+  config.load_format = options.load_format;
+  config.quantization = options.quantization;
+  config.online_quantization = options.online_quantization;
+  config.dtype = options.dtype;
+  config.tensor_parallel_size = options.tensor_parallel_size;
+  config.pipeline_parallel_size = options.pipeline_parallel_size;
+  config.decode_context_parallel_size = options.decode_context_parallel_size;
+  config.enable_expert_parallel = options.enable_expert_parallel;
+  config.expert_placement = options.expert_placement_strategy;
+  BT_RETURN_IF_ERROR(PlaceInReplica(options, config));
+  config.max_model_len = options.max_model_len;
+  config.allow_long_max_model_len = options.allow_long_max_model_len;
+  // Where one of the two is given, the other follows it; where both are, the command line was
+  // checked.
+  if (options.max_num_batched_tokens > 0) {
+    config.max_num_batched_tokens = static_cast<int32_t>(options.max_num_batched_tokens);
+    config.max_num_seqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+  }
+  if (options.max_num_seqs > 0) {
+    config.max_num_seqs = options.max_num_seqs;
+    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  }
+  config.max_queued_requests = options.max_queued_requests;
+  config.kv_cache_bytes = options.kv_cache_memory_bytes;
+  config.kv_cache_dtype = options.kv_cache_dtype;
+  config.kv_scale_file = options.quantization_param_path;
+  config.calculate_kv_scales = options.calculate_kv_scales;
+  config.enable_prefix_caching = options.enable_prefix_caching;
+  config.priority_scheduling = options.scheduling_policy == "priority";
+  config.device = options.device;
+  config.enforce_eager = options.enforce_eager;
+  config.threads = options.cpu_threads;
+  config.seed = options.seed;
+  return config;
+}
+
+}  // namespace baltoro

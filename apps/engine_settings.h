@@ -1,0 +1,20 @@
+#pragma once
+
+// From the flags of `baltoro serve` to what an engine is started with.
+
+#include <string>
+
+#include "base/status.h"
+#include "engine/engine.h"
+#include "flags/serve_options.h"
+
+namespace baltoro {
+
+// The model lies in `dir`. kInvalidArgument where several nodes have no secret, with how to make
+// one.
+Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir);
+
+// Up to a MiB. kInvalidArgument where others may read it.
+Result<std::string> ReadSecretFile(const std::string& path);
+
+}  // namespace baltoro

@@ -1,0 +1,41 @@
+#pragma once
+
+// Which node of a replica this process is, and where the head is: from flags, from the environment
+// of a launcher that starts one process a node (torchrun's variables), or from SLURM. The first of
+// these that says so decides alone.
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "flags/ending.h"
+
+namespace baltoro {
+
+struct NodeOptions {
+  int nodes = 1, node = 0;
+  std::string master_addr = {};
+  int master_port = 29501;
+  std::string source = {};  // "the command line", "torchrun", "SLURM"; empty: one node
+};
+
+// What flags said; -1 and empty: nothing.
+struct NodeFlags {
+  int nodes = -1, node = -1, master_port = -1;
+  std::string master_addr = {};
+};
+
+// `ranks`: of the layout. kInvalidArgument names the flag or the variable. A launcher's variables
+// count only where there are several ranks to deal out; `notice` then says why they do not.
+Result<NodeOptions> FindNodes(const NodeFlags& flags,
+                              const Environment& environment,
+                              int ranks,
+                              std::string& notice);
+
+// Of "node[01-04,07],other": node01. Empty if the list is not one.
+std::string FirstHost(std::string_view hostlist);
+
+// 127.0.0.0/8, ::1 or localhost, as written.
+bool IsLoopback(std::string_view host);
+
+}  // namespace baltoro
