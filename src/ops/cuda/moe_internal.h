@@ -16,7 +16,7 @@ struct MoeTile {
 
 // Rows of a tile at most, by form.
 inline constexpr int32_t kStreamingTileRows = 32;
-inline constexpr int32_t kWideTileRows = 128;
+inline constexpr int32_t kWideTileRows = 112;
 
 // Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
 inline constexpr int32_t kStreamingBlocks = 2;
@@ -86,6 +86,10 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoePlan& plan,
                            cudaStream_t stream);
 Status LaunchMoeWideGateUp(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream);
+Status LaunchMoeGateUpFour(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);

@@ -432,6 +432,7 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                                       dim3((shape.hidden + columns - 1) / columns, args.tokens),
                                       dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
                                       plan.ordered, shape.hidden));
+  if (std::getenv("BT_MOE_GATE") != nullptr) return LaunchMoeGateUpFour(shape, args, plan, stream);
   WideParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
