@@ -26,6 +26,8 @@ struct EngineConfig {
   std::string dtype = "auto";   // auto, bfloat16, float32
   std::string device = "auto";  // auto: a GPU if there is one to use; cpu, cuda
   bool enforce_eager = false;   // a GPU records no steps
+  std::vector<int32_t> graph_sizes;  // sequences of the decode steps that it records; empty: those
+                                     // of graph_sizes.h
   // Ranks of the replica.
   int32_t tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
   bool enable_expert_parallel = false;      // tensor ranks hold whole experts

@@ -1,6 +1,8 @@
 #include "engine/engine_wire.h"
 
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace baltoro {
 
@@ -10,7 +12,7 @@ namespace {
 template <typename Fields>
 void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.online_quantization,
-         c.weight_bytes, c.dtype, c.device, c.enforce_eager, c.tensor_parallel_size,
+         c.weight_bytes, c.dtype, c.device, c.enforce_eager, c.graph_sizes, c.tensor_parallel_size,
          c.pipeline_parallel_size, c.decode_context_parallel_size, c.enable_expert_parallel,
          c.expert_placement, c.nodes, c.node_rank, c.master_addr, c.master_port, c.host_ip,
          c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,
@@ -36,6 +38,7 @@ void VisitStats(EngineStats& s, const Fields& fields) {
 struct PutField {
   WireWriter& writer;
   void One(const std::string& value) const { writer.PutBytes(value); }
+  void One(const std::vector<int32_t>& values) const { writer.PutArray(std::span(values)); }
   template <typename T>
   void One(T value) const {
     writer.Put(value);
@@ -49,6 +52,7 @@ struct PutField {
 struct GetField {
   WireReader& reader;
   void One(std::string& value) const { value = reader.GetBytes(); }
+  void One(std::vector<int32_t>& values) const { values = reader.GetArray<int32_t>(); }
   void One(bool& value) const { value = reader.GetBool(); }
   template <typename T>
   void One(T& value) const {

@@ -18,6 +18,13 @@ std::vector<int32_t> GraphSizes(int32_t most) {
   return sizes;
 }
 
+std::vector<int32_t> GraphSizes(std::vector<int32_t> asked, int32_t most) {
+  std::erase_if(asked, [most](int32_t size) { return size < 1 || size > most; });
+  std::ranges::sort(asked);
+  asked.erase(std::unique(asked.begin(), asked.end()), asked.end());
+  return asked;
+}
+
 int32_t GraphSizeFor(const std::vector<int32_t>& sizes, int32_t size) {
   const auto found = std::ranges::lower_bound(sizes, size);
   return found == sizes.end() ? size : *found;

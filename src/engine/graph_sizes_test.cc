@@ -13,6 +13,11 @@ TEST(GraphSizesTest, RiseToTheMostThatIsAsked) {
   EXPECT_EQ(GraphSizes(256).size(), 35);
 }
 
+TEST(GraphSizesTest, ThoseAskedForAreTakenAsFarAsStepsGo) {
+  EXPECT_EQ(GraphSizes({64, 4, 8, 16, 32, 4}, 40), (std::vector<int32_t>{4, 8, 16, 32}));
+  EXPECT_EQ(GraphSizes({64, 0}, 40), std::vector<int32_t>());
+}
+
 TEST(GraphSizesTest, AStepTakesTheNextSize) {
   const std::vector<int32_t> sizes = GraphSizes(20);
   EXPECT_EQ(GraphSizeFor(sizes, 1), 1);

@@ -141,6 +141,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
       .kv_scales = std::move(scales),
+      .graph_sizes = config.graph_sizes,
       .samples = part.samples};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }

@@ -99,7 +99,10 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
 void Worker::RecordSteps() {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
-  graph_sizes_ = GraphSizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens));
+  const int32_t most = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
+  graph_sizes_ =
+      config_.graph_sizes.empty() ? GraphSizes(most) : GraphSizes(config_.graph_sizes, most);
+  if (graph_sizes_.empty()) return;
   const std::vector<int32_t> blocks = {0};
   for (const int32_t size : graph_sizes_) {
     const auto count = static_cast<size_t>(size);

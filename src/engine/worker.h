@@ -25,8 +25,9 @@ struct WorkerConfig {
   int32_t logits_rows_max = 320;                       // of one step
   std::shared_ptr<const ConstraintTable> constraints;  // null: no request has one
   int32_t mask_threads = 1;                            // that make masks while the model computes
-  std::vector<float> kv_scales = {};  // one a layer, of a cache in KvForm::kFp8; empty: all 1
-  bool samples = true;                // else another rank does, which has the logits
+  std::vector<float> kv_scales = {};      // one a layer, of a cache in KvForm::kFp8; empty: all 1
+  std::vector<int32_t> graph_sizes = {};  // of recorded decode steps; empty: those of graph_sizes.h
+  bool samples = true;                    // else another rank does, which has the logits
 };
 
 class Worker final : public RankWorker {
