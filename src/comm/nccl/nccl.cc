@@ -134,10 +134,10 @@ void NcclGroup::Note(int result, const char* what) {
   }
 }
 
-void NcclGroup::Sum(float* x, size_t count, cudaStream_t stream) {
+void NcclGroup::Sum(void* x, size_t count, NcclType type, cudaStream_t stream) {
   if (!status().ok()) return;
-  Note(state_->nccl->functions().all_reduce(x, x, count, static_cast<int>(NcclType::kF32), kAdd,
-                                            state_->comm, stream),
+  Note(state_->nccl->functions().all_reduce(x, x, count, static_cast<int>(type), kAdd, state_->comm,
+                                            stream),
        "a sum");
 }
 

@@ -20,7 +20,7 @@ struct NcclId {
 };
 
 // Values as in NCCL's interface.
-enum class NcclType : int { kBytes = 1, kF32 = 7 };
+enum class NcclType : int { kBytes = 1, kF32 = 7, kBf16 = 9 };
 
 struct NcclFunctions;
 
@@ -53,7 +53,7 @@ class NcclGroup {
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   // In place; the order of additions is NCCL's, the same bits on all ranks.
-  void Sum(float* x, size_t count, cudaStream_t stream);
+  void Sum(void* x, size_t count, NcclType type, cudaStream_t stream);
   // Sends and receives between these two run as one.
   void Begin();
   void End();

@@ -39,7 +39,7 @@ Result<std::unique_ptr<NcclRanks>> NcclRanks::Create(std::unique_ptr<NcclGroup> 
 void NcclRanks::Sum(const OpContext& ctx, TensorView x) {
   BT_CHECK(x.dtype == DType::kF32 && x.contiguous());
   if (x.num_elements() == 0) return;
-  group_->Sum(x.as<float>(), static_cast<size_t>(x.num_elements()), StreamOf(ctx));
+  group_->Sum(x.data, static_cast<size_t>(x.num_elements()), NcclType::kF32, StreamOf(ctx));
 }
 
 void NcclRanks::GatherColumns(const OpContext& ctx,

@@ -1,0 +1,155 @@
+// Sums of the ranks' parts, 7168 columns, in a graph of 64 calls: every form of ours, alone and
+// with the norm that follows, and NCCL's, in one run. Ranks are threads, each on a GPU of its own.
+// Floors: bytes that a GPU sends over its links at 450 GB/s, in one shot and in two. `delta +
+// residual + norm` of NCCL is its sum and the kernel add_rms_norm.
+//
+//   cuda_collectives_bench [ranks [rows...]]
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/symmetric/ranks_test_support.cuh"
+#include "device/cuda/stream.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace ranks_test;  // NOLINT
+
+constexpr int64_t kHidden = 7168;
+constexpr int64_t kRowsMax = 1024;
+constexpr int kCalls = 64, kRuns = 15;
+constexpr double kLinkBytesPerSecond = 450e9;
+
+// What the host threads of a run have in common.
+struct Shared {
+  std::mutex mutex;
+  std::vector<double> times;
+};
+
+// Median microseconds of a call, of the slowest rank.
+double Microseconds(Rank& self, Shared& shared, const std::function<void()>& call) {
+  const std::unique_ptr<OpGraph> graph = Capture(self.ctx(), [&] {
+    for (int i = 0; i < kCalls; ++i) call();
+  });
+  std::vector<Event> events;
+  for (int i = 0; i <= kRuns; ++i) events.push_back(Must(Event::Create(true)));
+  self.all->arrive_and_wait();
+  for (int i = 0; i < 3; ++i) graph->Launch(self.ctx());
+  for (int i = 0; i <= kRuns; ++i) {
+    Must(events[static_cast<size_t>(i)].Record(self.device.stream()));
+    if (i < kRuns) graph->Launch(self.ctx());
+  }
+  self.Wait();
+  std::vector<float> ms;
+  for (size_t i = 0; i < kRuns; ++i) {
+    ms.push_back(Must(Event::MillisecondsBetween(events[i], events[i + 1])));
+  }
+  std::nth_element(ms.begin(), ms.begin() + kRuns / 2, ms.end());
+  {
+    const std::lock_guard lock(shared.mutex);
+    shared.times.push_back(1e3 * static_cast<double>(ms[kRuns / 2]) / kCalls);
+  }
+  self.all->arrive_and_wait();
+  const double slowest = *std::max_element(shared.times.begin(), shared.times.end());
+  self.all->arrive_and_wait();
+  if (self.rank == 0) shared.times.clear();
+  self.all->arrive_and_wait();
+  return slowest;
+}
+
+void Bench(int ranks, const std::vector<int64_t>& row_counts) {
+  GpuRankArgs world;
+  world.ranks = ranks;
+  world.tensor = ranks;
+  world.rows_max = kRowsMax;
+  world.hidden = kHidden;
+  world.vocab = 163840;
+  world.head_bytes = 64 * 576 * 2;
+  const Result<std::shared_ptr<const Nccl>> nccl = Nccl::Open();
+  if (!nccl.ok()) std::printf("no NCCL: %s\n", nccl.status().message().c_str());
+  const NcclId id = nccl.ok() ? Must(nccl.value()->MakeId()) : NcclId{};
+  Shared shared;
+  MustJoin(RunRanks(world, [&](Rank& self) {
+    std::unique_ptr<NcclGroup> group;
+    if (nccl.ok()) group = Must(NcclGroup::Join(nccl.value(), id, self.rank, ranks));
+    const Buffer x = OnDevice(kRowsMax * kHidden * 4), residual = OnDevice(kRowsMax * kHidden * 4);
+    const Buffer out = OnDevice(kRowsMax * kHidden * 2);
+    const Buffer weight = ToDevice(std::vector<float>(kHidden, 1.0f));
+    const TensorView scale(weight.data(), DType::kF32, {kHidden});
+    const auto say = [&](const char* format, auto... values) {
+      if (self.rank != 0) return;
+      std::printf(format, values...);
+      std::fflush(stdout);
+    };
+    say("%d ranks, us of a call\n%6s", ranks, "rows");
+    for (const char* form : {"one", "two", "one+n", "two+n"}) {
+      for (const int blocks : {2, 4, 8}) say(" %6s/%d", form, blocks);
+    }
+    say(" %8s %8s %8s %8s %8s %8s %8s %8s\n", "table", "table+n", "nccl16", "nccl32", "nccl16+n",
+        "norm", "floor1", "floor2");
+    for (const int64_t rows : row_counts) {
+      const TensorView parts(x.data(), DType::kF32, {rows, kHidden});
+      const TensorView stream(residual.data(), DType::kF32, {rows, kHidden});
+      const TensorView normed(out.data(), DType::kBf16, {rows, kHidden});
+      say("%6d", static_cast<int>(rows));
+      const auto time = [&](const std::function<void()>& call) {
+        say(" %8.2f", Microseconds(self, shared, call));
+      };
+      const auto sum = [&] { self.ops->Sum(self.ctx(), parts); };
+      const auto norm = [&] {
+        static_cast<void>(self.ops->SumAddRmsNorm(self.ctx(), normed, stream, parts, scale, 1e-5f));
+      };
+      for (const bool with_norm : {false, true}) {
+        for (const SumForm form : {SumForm::kOneShot, SumForm::kTwoShot}) {
+          for (const int blocks : {2, 4, 8}) {
+            self.ops->peers()->Choose(SumChoice{form, blocks});
+            with_norm ? time(norm) : time(sum);
+          }
+        }
+      }
+      self.ops->peers()->Choose({});
+      time(sum);
+      time(norm);
+      const auto add_norm = [&] { AddRmsNorm(self.ctx(), normed, stream, parts, scale, 1e-5f); };
+      const auto count = static_cast<size_t>(rows * kHidden);
+      const auto nccl_sum = [&](NcclType type) {
+        group->Sum(x.data(), count, type, StreamOf(self.ctx()));
+      };
+      if (group != nullptr) {
+        time([&] { nccl_sum(NcclType::kBf16); });
+        time([&] { nccl_sum(NcclType::kF32); });
+        time([&] { nccl_sum(NcclType::kBf16), add_norm(); });
+      }
+      time(add_norm);
+      const double bytes = static_cast<double>(count) * 2 * (ranks - 1);
+      say(" %8.2f %8.2f\n", 1e6 * bytes / kLinkBytesPerSecond,
+          1e6 * bytes * 2 / ranks / kLinkBytesPerSecond);
+    }
+    Must(self.ops->status());
+  }));
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+int main(int argc, char** argv) {
+  using namespace baltoro::cuda;  // NOLINT
+  const int possible = ranks_test::RanksPossible();
+  if (possible < 2) {
+    std::printf("fewer than 2 GPUs\n");
+    return 77;
+  }
+  std::vector<int64_t> rows;
+  for (int i = 2; i < argc; ++i) rows.push_back(std::atoll(argv[i]));
+  if (rows.empty()) rows = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+  const int only = argc > 1 ? std::atoi(argv[1]) : 0;
+  for (const int ranks : {2, 4, 8}) {
+    if (ranks <= possible && (only == 0 || only == ranks)) Bench(ranks, rows);
+  }
+  return 0;
+}
