@@ -206,7 +206,24 @@ struct Bench {
         .top_k = 1,
         .gather = true,
         .route_weights = static_cast<const float*>(weights.data())};
-    for (const bool gated : {true, false}) {
+    const bool few = rows <= 64;
+    for (int i = 0; i < (few ? 4 : 2); ++i) {
+      const bool gated = i % 2 == 0, streaming = i >= 2;
+      if (i == 2) {
+        route.tile_rows = cuda::kFp8StreamRows;
+        const Result<int32_t> blocks = cuda::MoeBlocks(cuda::MoeForm::kStreaming);
+        Must(blocks.status());
+        route.blocks = blocks.value();
+        Must(cuda::LaunchRowsByExpert(route, stream.get()));
+        product.gated = true;
+        product.x = x.data();
+        product.x_row_bytes = kHidden;
+        product.x_scales = static_cast<const float*>(x_scales.data());
+        product.out = out.data();  // f32
+        product.out_stride = intermediate;
+        product.gather = true;
+        product.scatter = false;
+      }
       if (!gated) {
         product.gated = false;
         product.x = middle.data();
@@ -218,16 +235,21 @@ struct Bench {
         product.scatter = true;
       }
       const Matrices& all = gated ? gate_up : down;
-      const double seconds = Seconds(static_cast<int>(std::max<int64_t>(2, sets)), [&](int i) {
-        product.w = part(all, i);
-        cuda::LaunchFp8Wide(product, stream.get());
+      const double seconds = Seconds(static_cast<int>(std::max<int64_t>(2, sets)), [&](int copy) {
+        product.w = part(all, copy);
+        if (streaming) {
+          cuda::LaunchFp8Stream(product, route.blocks, stream.get());
+        } else {
+          cuda::LaunchFp8Wide(product, stream.get());
+        }
       });
       const auto n = static_cast<double>(all.matrix.n), k = static_cast<double>(all.matrix.k);
       const double bytes = static_cast<double>(groups * all.matrix.stride_bytes);
-      std::printf("%s %2ld x %5ld rows, n %5.0f k %5.0f: %8.1f us, %5.0f GB/s %3.0f%%, %6.1f TF\n",
-                  what, static_cast<long>(groups), static_cast<long>(rows), n, k, seconds * 1e6,
-                  bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth,
-                  2 * n * k * static_cast<double>(entries) / seconds / 1e12);
+      std::printf(
+          "%s %s %2ld x %5ld rows, n %5.0f k %5.0f: %8.1f us, %5.0f GB/s %3.0f%%, %6.1f TF\n", what,
+          streaming ? "streaming" : "wide", static_cast<long>(groups), static_cast<long>(rows), n,
+          k, seconds * 1e6, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth,
+          2 * n * k * static_cast<double>(entries) / seconds / 1e12);
     }
   }
 };

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/product_test_support.h"
 
 namespace baltoro::cuda {
@@ -89,7 +90,8 @@ std::vector<float> Expected(const Bank& bank, const Step& step) {
 std::vector<float> Product(Context& context,
                            const Bank& bank,
                            const Step& step,
-                           bool graph = false) {
+                           bool graph = false,
+                           Fp8Form form = Fp8Form::kAuto) {
   const int64_t rows = step.x.rows;
   const auto count = static_cast<size_t>(rows * bank.shape.hidden);
   const Buffer out = OnDevice(std::vector<float>(count, kBefore));
@@ -105,6 +107,10 @@ std::vector<float> Product(Context& context,
   const OpContext ctx = context.get();
   if (graph) {
     Capture(ctx, [&] { ExpertBank(ctx, args); })->Launch(ctx);
+    context.Wait();
+  } else if (form != Fp8Form::kAuto) {
+    BT_CHECK(!bank.shape.holes && Fp8BankTakes(args));
+    Fp8Bank(ctx, args, nullptr, form);
     context.Wait();
   } else {
     ExpertBank(ctx, args);
@@ -123,12 +129,17 @@ void Compare(Context& context,
              const FormCase& form,
              const Bank& bank,
              std::initializer_list<int64_t> rows,
-             bool hot) {
+             bool hot,
+             Fp8Form fp8 = Fp8Form::kAuto) {
   for (const int64_t t : rows) {
     const Step step(bank, t, hot);
-    const Tolerance tolerance = ToleranceOf(form, t);
-    ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : ""), Product(context, bank, step),
-               Expected(bank, step), bank.shape.hidden, tolerance.largest, 0, tolerance.typical);
+    const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide ? 1000 : t);
+    const char* const how = fp8 == Fp8Form::kWide        ? " wide"
+                            : fp8 == Fp8Form::kStreaming ? " streaming"
+                                                         : "";
+    ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : "") + how,
+               Product(context, bank, step, false, fp8), Expected(bank, step), bank.shape.hidden,
+               tolerance.largest, 0, tolerance.typical);
   }
 }
 
@@ -167,20 +178,44 @@ GPU_TEST(ExpertBankTest, ManyRowsInEveryForm) {
 }
 
 // Whole groups of 128 in both products, as the kernels of fp8_bank.h take them: tiles of every
-// number of columns, parts of a piece beyond the last row of a matrix, experts without rows.
+// number of columns, parts of a piece beyond the last row of a matrix, experts without rows, one
+// with all.
 GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
   Context context;
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
-    for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{640, 384, 3, 2, true},
-                               Shape{384, 128, 9, 1}, Shape{7168, 256, 3, 2, true}}) {
+    for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{640, 384, 3, 2}, Shape{384, 128, 9, 1},
+                               Shape{1152, 512, 6, 3}}) {
       const Bank bank(form, shape);
-      if (shape.hidden == 7168) {
-        Compare(context, form, bank, {1, 7, 40, 60}, false);
-        continue;
+      for (const Fp8Form fp8 : {Fp8Form::kStreaming, Fp8Form::kWide}) {
+        Compare(context, form, bank, {2, 15, 33, 65, 150, 400}, false, fp8);
+        Compare(context, form, bank, {1, 9, 30, 64, 96, 129, 300}, true, fp8);
       }
-      Compare(context, form, bank, {2, 15, 33, 65, 150, 400, 777}, false);
-      Compare(context, form, bank, {1, 9, 30, 64, 96, 129, 300}, true);
+    }
+    const Bank bank(form, {7168, 256, 3, 2, true});
+    Compare(context, form, bank, {1, 7, 40, 60}, false);
+  }
+}
+
+GPU_TEST(ExpertBankTest, Fp8NaNStaysInItsRow) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    const Bank bank(form, {512, 256, 4, 2});
+    for (const Fp8Form fp8 : {Fp8Form::kStreaming, Fp8Form::kWide}) {
+      const std::vector<float> want = Product(context, bank, Step(bank, 40, true), false, fp8);
+      const std::vector<float> got = Product(context, bank, Step(bank, 40, true, 5), false, fp8);
+      int64_t others = 0, numbers = 0;
+      for (int64_t at = 0; at < std::ssize(got); ++at) {
+        if (at / 512 == 5) {
+          numbers += !std::isnan(got[at]);
+        } else {
+          others += got[at] != want[at];
+        }
+      }
+      const std::string what = fp8 == Fp8Form::kWide ? "wide: " : "streaming: ";
+      if (others != 0) Fail(what + std::to_string(others) + " numbers of other rows changed");
+      if (numbers != 0) Fail(what + std::to_string(numbers) + " numbers of its row are none");
     }
   }
 }

@@ -25,19 +25,34 @@ bool Quantised(const PackedMatrix& w) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
+// Rows an expert, on average, up to which the streaming form is the faster one.
+constexpr int64_t kStreamingRows = 16;
+
+Fp8Form Choose(int64_t entries, int64_t slots) {
+  const char* const forced = std::getenv("BALTORO_FP8_BANK");
+  if (forced != nullptr) return forced[0] == 's' ? Fp8Form::kStreaming : Fp8Form::kWide;
+  return entries <= kStreamingRows * slots ? Fp8Form::kStreaming : Fp8Form::kWide;
+}
+
 }  // namespace
 
 bool Fp8BankTakes(const ExpertBankArgs& args) {
-  const int64_t entries = args.x.dim(0) * args.ids.dim(1);
-  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024 &&
-         entries > 16 * args.gate_up.count;
+  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024;
 }
 
-void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
+void Fp8Bank(const OpContext& ctx,
+             const ExpertBankArgs& args,
+             const int32_t* slot_of,
+             Fp8Form form) {
   Arena& scratch = *ctx.scratch;
   const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
   const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
   BT_CHECK(entries < int64_t{1} << 31);
+  if (form == Fp8Form::kAuto) form = Choose(entries, slots);
+  const bool wide = form == Fp8Form::kWide;
+  const Result<int32_t> blocks = MoeBlocks(MoeForm::kStreaming);
+  Must(blocks.status(), "expert bank");
+  static_assert(kFp8StreamBlocks == kStreamingBlocks);
   MoeRows rows;
   rows.ids = static_cast<const int32_t*>(args.ids.data);
   rows.slot_of = slot_of;
@@ -45,11 +60,12 @@ void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* sl
   rows.slots = static_cast<int32_t>(slots);
   rows.tokens = static_cast<int32_t>(tokens);
   rows.top_k = static_cast<int32_t>(top_k);
-  rows.tile_rows = kFp8WideRows;
+  rows.tile_rows = wide ? kFp8WideRows : kFp8StreamRows;
+  rows.blocks = wide ? 1 : blocks.value();
   const int64_t tiles = std::min(slots, entries) + entries / rows.tile_rows;
   rows.num_tiles = scratch.AllocateArray<int32_t>(1);
   rows.tiles = scratch.AllocateArray<MoeTile>(static_cast<size_t>(tiles));
-  rows.starts = scratch.AllocateArray<MoeStart>(2);
+  rows.starts = scratch.AllocateArray<MoeStart>(static_cast<size_t>(rows.blocks + 1));
   rows.order = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
   rows.ranks = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
 
@@ -57,16 +73,11 @@ void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* sl
       QuantiseRows(ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = tokens, .k = hidden},
                    args.gate_up);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
-  auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
-  auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
-  auto* shares = scratch.AllocateArray<uint16_t>(static_cast<size_t>(entries * hidden));
   Fp8Product product{.w = args.gate_up,
                      .gated = true,
                      .x = x.x,
                      .x_row_bytes = x.x_stride,
                      .x_scales = x.x_scales,
-                     .out = codes,
-                     .out_scales = scales,
                      .out_stride = middle,
                      .tiles = rows.tiles,
                      .num_tiles = rows.num_tiles,
@@ -76,18 +87,37 @@ void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* sl
                      .top_k = rows.top_k,
                      .gather = true,
                      .route_weights = static_cast<const float*>(args.weights.data)};
-  LaunchFp8Wide(product, StreamOf(ctx));
+  QuantisedRows in;
+  if (wide) {
+    auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
+    auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
+    product.out = codes;
+    product.out_scales = scales;
+    LaunchFp8Wide(product, StreamOf(ctx));
+    in = {codes, middle, scales, middle / 128};
+  } else {
+    auto* gated = scratch.AllocateArray<float>(static_cast<size_t>(entries * middle));
+    product.out = gated;
+    LaunchFp8Stream(product, rows.blocks, StreamOf(ctx));
+    in = QuantiseRows(
+        ctx, {.x = gated, .stride = middle, .f32 = true, .rows = entries, .k = middle}, args.down);
+  }
+  auto* shares = scratch.AllocateArray<uint16_t>(static_cast<size_t>(entries * hidden));
   product.w = args.down;
   product.gated = false;
-  product.x = codes;
-  product.x_row_bytes = middle;
-  product.x_scales = scales;
+  product.x = in.x;
+  product.x_row_bytes = in.x_stride;
+  product.x_scales = in.x_scales;
   product.out = shares;
   product.out_scales = nullptr;
   product.out_stride = hidden;
   product.gather = false;
   product.scatter = true;
-  LaunchFp8Wide(product, StreamOf(ctx));
+  if (wide) {
+    LaunchFp8Wide(product, StreamOf(ctx));
+  } else {
+    LaunchFp8Stream(product, rows.blocks, StreamOf(ctx));
+  }
   Must(LaunchSumOverExperts(rows, reinterpret_cast<const __nv_bfloat16*>(shares),
                             static_cast<float*>(args.out.data), args.out.stride[0],
                             static_cast<int32_t>(hidden), StreamOf(ctx)),

@@ -16,20 +16,22 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int32_t kFp8WideRows = 128;   // rows of a tile
-inline constexpr int32_t kFp8StreamRows = 32;  // likewise
+inline constexpr int32_t kFp8WideRows = 128;    // rows of a tile
+inline constexpr int32_t kFp8StreamRows = 32;   // likewise
+inline constexpr int32_t kFp8StreamBlocks = 2;  // of the streaming form, on a multiprocessor
 
 // One grouped product. Codes lie in the order of product_layout.h, whole steps of 128 columns.
 struct Fp8Product {
   PackedMatrix w;  // k a multiple of 128
-  // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up, rounded to e4m3
-  // by groups of 128, which n / 2 is a multiple of. Else the product times a row's factor, in bf16.
+  // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up; wide: rounded
+  // to e4m3 by groups of 128, which n / 2 is a multiple of; streaming: in f32. Else the product
+  // times a row's factor, in bf16.
   bool gated = false;
   const void* x = nullptr;  // codes [.., x_row_bytes]
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // [.., k / 128]
-  void* out = nullptr;              // codes [.., n / 2] or bf16 [.., out_stride]
-  float* out_scales = nullptr;      // gated: [.., n / 256]
+  void* out = nullptr;              // codes, f32 or bf16 [.., out_stride]
+  float* out_scales = nullptr;      // gated, wide: [.., n / 256]
   int64_t out_stride = 0;           // elements; n is a multiple of 8
 
   const MoeTile* tiles = nullptr;
@@ -44,9 +46,17 @@ struct Fp8Product {
 };
 
 void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream);
+// `blocks`: those that `starts` is for.
+void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 
-// The bank of ops.h, for what Fp8BankTakes.
+enum class Fp8Form : uint8_t { kAuto, kStreaming, kWide };
+
+// The bank of ops.h, for what Fp8BankTakes. `slot_of` is on the device, null where experts are
+// slots.
 bool Fp8BankTakes(const ExpertBankArgs& args);
-void Fp8Bank(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
+void Fp8Bank(const OpContext& ctx,
+             const ExpertBankArgs& args,
+             const int32_t* slot_of,
+             Fp8Form form = Fp8Form::kAuto);
 
 }  // namespace baltoro::cuda

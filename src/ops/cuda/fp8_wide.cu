@@ -464,15 +464,15 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
   CUtensorMap map;
-  const Status mapped =
-      MakeTensorMap({.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+  const Status mapped = MakeTensorMap(
+      TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
                      .sizes = {static_cast<cuuint64_t>(layout.row_bytes),
                                static_cast<cuuint64_t>(w.n), static_cast<cuuint64_t>(w.count)},
                      .strides = {static_cast<cuuint64_t>(layout.row_bytes),
                                  static_cast<cuuint64_t>(w.stride_bytes)},
                      .box = {128, 128, 1}},
-                    w.data, map);
+      w.data, map);
   BT_CHECK(mapped.ok());
   const int64_t units = static_cast<int64_t>(product.tiles_max) * p.strips;
   if (units == 0) return;

@@ -119,9 +119,10 @@ struct MoeRows {
   const int32_t* slot_of = nullptr;
   int32_t experts = 0, slots = 0, tokens = 0, top_k = 0;
   int32_t tile_rows = 0;
+  int32_t blocks = 1;            // that `starts` shares the tiles out among, kMaxBlocks at most
   int32_t* num_tiles = nullptr;  // [1]
   MoeTile* tiles = nullptr;      // [slots + T k / tile_rows]
-  MoeStart* starts = nullptr;    // [2]
+  MoeStart* starts = nullptr;    // [blocks + 1]
   int32_t* order = nullptr;      // [T k]
   int32_t* ranks = nullptr;      // [T k] scratch
 };

@@ -76,8 +76,9 @@ __device__ int RowsOfPass(const RouteParams& p, int count) {
   return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
 }
 
-__device__ int PassCost(bool wide, int rows) {
-  if (wide) return max(4, (rows + 15) / 16);
+__device__ int PassCost(const RouteParams& p, int rows) {
+  if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 5 : 6;  // nearly the bytes alone
+  if (p.wide) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
 }
 
@@ -158,9 +159,9 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     counts[i] = count;
   }
   const int tiles = Passes(p, count), rows_of_pass = RowsOfPass(p, count);
-  const int full_cost = PassCost(p.wide, rows_of_pass);
+  const int full_cost = PassCost(p, rows_of_pass);
   const int last_rows = count - (tiles - 1) * rows_of_pass;
-  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(p.wide, last_rows);
+  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(p, last_rows);
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
@@ -196,10 +197,10 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
       if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
     }
     const int rows = counts[slot], its_rows = RowsOfPass(p, rows);
-    const int its_full_cost = PassCost(p.wide, its_rows);
+    const int its_full_cost = PassCost(p, its_rows);
     const int within = target - costs[slot];
     const int k = max(0, min(within / its_full_cost, Passes(p, rows) - 1));
-    const int tile_cost = PassCost(p.wide, min(its_rows, rows - k * its_rows));
+    const int tile_cost = PassCost(p, min(its_rows, rows - k * its_rows));
     const int64_t fine =
         fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
     const int part = static_cast<int>(fine / tile_cost);
@@ -300,7 +301,7 @@ Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t s
 
 RouteParams Route(const MoeRows& rows) {
   return {rows.ids,    rows.slot_of, rows.experts,   rows.slots,     rows.tokens * rows.top_k,
-          1,           false,        rows.tile_rows, rows.num_tiles, rows.tiles,
+          rows.blocks, false,        rows.tile_rows, rows.num_tiles, rows.tiles,
           rows.starts, rows.order,   rows.ranks,     nullptr,        nullptr,
           nullptr};
 }

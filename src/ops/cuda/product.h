@@ -62,11 +62,12 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
 // y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
 void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream);
 
-// What rows are quantised from: `x` bf16 [rows, k], or silu(x[i]) * x[k + i] of f32 [rows, 2 k].
+// What rows are quantised from: `x` bf16 [rows, k], or silu(x[i]) * x[k + i] of f32 [rows, 2 k], or
+// f32 [rows, k] (kFp8Block alone).
 struct RowSource {
   const void* x = nullptr;
   int64_t stride = 0;  // elements
-  bool gated = false;
+  bool gated = false, f32 = false;
   int64_t rows = 0, k = 0;
 };
 

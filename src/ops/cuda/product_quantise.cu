@@ -47,6 +47,14 @@ struct GatedRow {
   }
 };
 
+struct F32Row {
+  const float* x;
+  int k;
+  __device__ F32Row(const QuantiseParams& p, int64_t row)
+      : x(static_cast<const float*>(p.x) + row * p.stride), k(p.k) {}
+  __device__ float operator()(int column) const { return column < k ? x[column] : 0; }
+};
+
 // bf16 as they are. Grid: rows.
 template <class Row>
 __global__ void __launch_bounds__(kThreads) PadKernel(QuantiseParams p) {
@@ -75,7 +83,8 @@ __device__ __forceinline__ void LoadFour(const PlainRow& row,
   v[2] = __uint_as_float(raw.y << 16);
   v[3] = __uint_as_float(raw.y & 0xffff0000u);
 }
-__device__ __forceinline__ void LoadFour(const GatedRow& row, int column, bool, float (&v)[4]) {
+template <class Row>
+__device__ __forceinline__ void LoadFour(const Row& row, int column, bool, float (&v)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] = row(column + i);
 }
@@ -141,22 +150,33 @@ __global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
   if (threadIdx.x == 0) p.scales[blockIdx.x] = broken ? CUDART_NAN_F : p.fixed ? 1.0f : scale;
 }
 
-template <class Row>
-void Launch(
-    WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
-  auto* kernel = PadKernel<Row>;
-  dim3 grid(static_cast<unsigned>(rows));
-  if (form == WeightForm::kFp8Block && quantise) {
-    kernel = Fp8Kernel<Row>;
-    grid.y = static_cast<unsigned>((p.steps + kThreads / 32 - 1) / (kThreads / 32));
-  }
-  if (form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static) {
-    kernel = Int8Kernel<Row>;
-  }
+void LaunchKernel(void (*kernel)(QuantiseParams),
+                  dim3 grid,
+                  const QuantiseParams& p,
+                  cudaStream_t stream) {
   const Status launched =
       LaunchOverlapped("quantisation of rows", kernel, grid, dim3(kThreads), 0, stream, 1, p);
   CheckLaunch("quantisation of rows");
   BT_CHECK(launched.ok());
+}
+
+template <class Row>
+void LaunchFp8(const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
+  const int in_block = kThreads / 32;
+  const dim3 grid(static_cast<unsigned>(rows),
+                  static_cast<unsigned>((p.steps + in_block - 1) / in_block));
+  LaunchKernel(Fp8Kernel<Row>, grid, p, stream);
+}
+
+template <class Row>
+void Launch(
+    WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
+  if (form == WeightForm::kFp8Block && quantise) return LaunchFp8<Row>(p, rows, stream);
+  auto* kernel = PadKernel<Row>;
+  if (form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static) {
+    kernel = Int8Kernel<Row>;
+  }
+  LaunchKernel(kernel, dim3(static_cast<unsigned>(rows)), p, stream);
 }
 
 bool Aligned(const void* x, int64_t row_bytes) {
@@ -188,7 +208,10 @@ QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const 
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;
-  if (source.gated) {
+  if (source.f32) {
+    BT_CHECK(fp8);
+    LaunchFp8<F32Row>(p, source.rows, StreamOf(ctx));
+  } else if (source.gated) {
     Launch<GatedRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));
   } else {
     Launch<PlainRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));

@@ -23,19 +23,27 @@ Status FindEncodeTiled(EncodeTiled& encode) {
   return Status();
 }
 
-}  // namespace
-
-Status MakeTensorMap(const TensorMapShape& shape, const void* data, CUtensorMap& map) {
+template <int kDimensions>
+Status Make(const TensorMapOf<kDimensions>& shape, const void* data, CUtensorMap& map) {
   EncodeTiled encode = nullptr;
   BT_RETURN_IF_ERROR(FindEncodeTiled(encode));
-  const cuuint32_t steps[3] = {1, 1, 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
-      encode(&map, shape.type, 3, const_cast<void*>(data), shape.sizes, shape.strides, shape.box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+      encode(&map, shape.type, kDimensions, const_cast<void*>(data), shape.sizes, shape.strides,
+             shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status();
   return Status(Code::kInternal,
                 "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
+}
+
+}  // namespace
+
+Status MakeTensorMap(const TensorMapOf<3>& shape, const void* data, CUtensorMap& map) {
+  return Make(shape, data, map);
+}
+Status MakeTensorMap(const TensorMapOf<4>& shape, const void* data, CUtensorMap& map) {
+  return Make(shape, data, map);
 }
 
 }  // namespace baltoro::cuda

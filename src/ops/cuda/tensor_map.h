@@ -8,16 +8,19 @@
 
 namespace baltoro::cuda {
 
-// A tensor of three dimensions, the contiguous one first.
-struct TensorMapShape {
+// A tensor of three dimensions, or of four, the contiguous one first.
+template <int kDimensions>
+struct TensorMapOf {
   CUtensorMapDataType type;
   CUtensorMapSwizzle swizzle;
-  cuuint64_t sizes[3];
-  cuuint64_t strides[2];  // in bytes, of the second and third dimension; multiples of 16
-  cuuint32_t box[3];
+  cuuint64_t sizes[kDimensions];
+  cuuint64_t strides[kDimensions - 1];  // in bytes, from the second one on; multiples of 16
+  cuuint32_t box[kDimensions];
 };
+using TensorMapShape = TensorMapOf<3>;
 
 // `data` is 16-byte aligned. Works while a graph is captured.
-Status MakeTensorMap(const TensorMapShape& shape, const void* data, CUtensorMap& map);
+Status MakeTensorMap(const TensorMapOf<3>& shape, const void* data, CUtensorMap& map);
+Status MakeTensorMap(const TensorMapOf<4>& shape, const void* data, CUtensorMap& map);
 
 }  // namespace baltoro::cuda
