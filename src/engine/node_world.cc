@@ -52,6 +52,21 @@ Result<std::string> RouteTo(const std::string& host, int32_t port) {
   return own;
 }
 
+bool IsLoopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
+// Some systems have their own name as a loopback address, where other nodes do not come.
+Status CheckListenAddress(const NodeOptions& options) {
+  if (options.master_host == "localhost" || IsLoopback(options.master_host)) return {};
+  BT_ASSIGN_OR_RETURN(const std::string own, RouteTo(options.master_host, options.master_port));
+  if (!IsLoopback(own)) return {};
+  return InvalidArgument(fmt::format(
+      "--master-addr {} is the loopback address {} on the head itself: give an address of the "
+      "head that the other nodes reach",
+      options.master_host, own));
+}
+
 // Waits for the others, one attempt after another.
 class Joiner {
  public:
@@ -118,6 +133,7 @@ Result<std::unique_ptr<NodeWorld>> NodeWorld::Join(const NodeOptions& options) {
   BT_LOG(Info, "Node {} of {}: {} {}:{}", options.node, options.nodes,
          options.node == 0 ? "the others come to" : "the head is at", options.master_host,
          options.master_port);
+  if (options.node == 0) BT_RETURN_IF_ERROR(CheckListenAddress(options));
   BT_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Joiner(options).Run());
   std::string own = options.own_host;
   if (own.empty() && options.node == 0) own = options.master_host;
