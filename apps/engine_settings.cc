@@ -104,6 +104,8 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.priority_scheduling = options.scheduling_policy == "priority";
   config.device = options.device;
   config.enforce_eager = options.enforce_eager;
+  config.graph_sizes = options.graphs.sizes;
+  config.async_scheduling = options.async_scheduling;
   config.threads = options.cpu_threads;
   config.seed = options.seed;
   return config;

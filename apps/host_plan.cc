@@ -94,6 +94,8 @@ Status FollowHostPlan(double utilisation, EngineConfig& config) {
   if (config.load_format == "stand-in") return {};
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
+  // Steps of a CPU do not overlap with the planning of others.
+  if (!backend.gpu) config.async_scheduling = false;
   BT_ASSIGN_OR_RETURN(const MemoryPlan plan,
                       PlanHost(config, backend, utilisation, config.weight_bytes));
   for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);

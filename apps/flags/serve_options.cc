@@ -209,6 +209,21 @@ Status FillNodes(const Reader& flags, const Environment& environment, ServeOptio
   return {};
 }
 
+Status FillGraphs(const Reader& flags, ServeOptions& options) {
+  GraphFlags given;
+  flags.Get("compilation-config", given.compilation_config);
+  if (flags.Has("cudagraph-capture-sizes")) {
+    flags.Get("cudagraph-capture-sizes", given.capture_sizes.emplace());
+  }
+  if (flags.Has("max-cudagraph-capture-size")) {
+    given.capture_size_max = flags.Number("max-cudagraph-capture-size", 0);
+  }
+  BT_ASSIGN_OR_RETURN(options.graphs, ReadGraphOptions(given));
+  if (options.graphs.none) options.enforce_eager = true;
+  flags.Get("async-scheduling", options.async_scheduling);
+  return {};
+}
+
 Ending Refusal(const FlagTable& table, const Availability& availability) {
   Ending ending{.exit_code = 1};
   for (const std::string& line : availability.refusals) {
@@ -245,6 +260,9 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
   FillEngine(reader, options);
   if (const Status nodes = FillNodes(reader, environment, options); !nodes.ok()) {
     return UsageError(table, nodes.message());
+  }
+  if (const Status graphs = FillGraphs(reader, options); !graphs.ok()) {
+    return UsageError(table, graphs.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "flags/ending.h"
+#include "flags/graph_options.h"
 #include "flags/node_options.h"
 
 namespace baltoro {
@@ -65,6 +66,8 @@ struct ServeOptions {
   bool enforce_eager = false;
   int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
+  GraphOptions graphs;
+  bool async_scheduling = true;  // on a GPU
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
   NodeOptions nodes;
   bool headless = false;         // of every node but the head

@@ -204,7 +204,6 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
               "--distributed-executor-backend", "mp", "--load-format", "compressed-tensors",
               "--block-size", "16"});
   const Args expected = {"--trust-remote-code has no effect here",
-                         "--no-async-scheduling has no effect here",
                          "--swap-space 32 is ignored",
                          "--disable-log-requests is ignored",
                          "--skip-non-local-expert-weights is taken as --enable-ep-weight-filter",
@@ -216,6 +215,7 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
   for (const std::string& line : expected) EXPECT_TRUE(HasLine(options.notices, line)) << line;
   EXPECT_EQ(options.notices.size(), expected.size());
   const Args on_cpu = {"--gpu-memory-utilization 0.95 has no effect here",
+                       "--no-async-scheduling has no effect here",
                        "--enforce-eager has no effect here"};
   for (const std::string& line : on_cpu) EXPECT_TRUE(HasLine(options.cpu_notices, line)) << line;
   EXPECT_EQ(options.cpu_notices.size(), on_cpu.size());
