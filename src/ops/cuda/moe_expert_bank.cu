@@ -32,7 +32,7 @@ bool Aligned(const void* p, uintptr_t to) {
 
 // Offsets of the workspace's parts; the last is its size.
 struct Cut {
-  int64_t starts, tiles, order, units, row_begin, counters, ordered, middle, shares, end;
+  int64_t starts, tiles, order, units, row_begin, block_of, counters, ordered, middle, shares, end;
 };
 
 Cut Offsets(const MoeShape& s) {
@@ -44,7 +44,8 @@ Cut Offsets(const MoeShape& s) {
   cut.order = cut.tiles + Align(tiles * static_cast<int64_t>(sizeof(MoeTile)));
   cut.units = cut.order + Align(entries * 4);
   cut.row_begin = cut.units + Align((s.slots + 1) * int64_t{4});
-  cut.counters = cut.row_begin + Align((s.slots + 1) * int64_t{4});
+  cut.block_of = cut.row_begin + Align((s.slots + 1) * int64_t{4});
+  cut.counters = cut.block_of + Align((s.slots + 1) * int64_t{4});
   cut.ordered = cut.counters + Align(2 * kMaxJoinedChunks * int64_t{4});
   cut.middle = cut.ordered + Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
@@ -88,6 +89,7 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   plan.order = reinterpret_cast<int32_t*>(base + cut.order);
   plan.units = reinterpret_cast<int32_t*>(base + cut.units);
   plan.row_begin = reinterpret_cast<int32_t*>(base + cut.row_begin);
+  plan.block_of = reinterpret_cast<int32_t*>(base + cut.block_of);
   plan.counters = reinterpret_cast<uint32_t*>(base + cut.counters);
   plan.ordered = reinterpret_cast<__nv_bfloat16*>(base + cut.ordered);
   plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);

@@ -28,7 +28,7 @@ inline constexpr int32_t kWideTeam = 2;
 inline constexpr int32_t kJoinedIntermediate = 256;
 inline constexpr int32_t kJoinedColumns = 128;
 inline constexpr int32_t kMaxJoinedChunks = 128;
-inline constexpr int32_t kMaxJoinedBuffers = 8;
+inline constexpr int32_t kMaxJoinedBuffers = 4;
 
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
@@ -45,6 +45,7 @@ struct MoePlan {
   int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
   int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
+  int32_t* block_of = nullptr;       // joined: [slots + 1] block of a slot; last: whether it holds
   uint32_t* counters = nullptr;      // joined: [2 kMaxJoinedChunks], zeros after the routing
   __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
@@ -68,6 +69,9 @@ Result<int32_t> MoeMultiprocessors();
 // Tokens that the joined form takes at once on `multiprocessors`; 0: none in this shape.
 int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 
+// Units of 16 rows of one expert that a block of the joined form has room for.
+int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
+
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
 // `form` is not kAuto. `starts` shares the tiles out equally among `blocks`.
@@ -89,6 +93,10 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);
+Status LaunchMoeGateUpSixteen(const MoeShape& shape,
+                              const MoeInt4Args& args,
+                              const MoePlan& plan,
+                              cudaStream_t stream);
 Status LaunchMoeGateUpFour(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,

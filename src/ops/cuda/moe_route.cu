@@ -41,9 +41,11 @@ struct RouteParams {
   MoeStart* starts;
   int32_t* order;
   int32_t* ranks;  // [T k] scratch
-  int32_t* units;  // and the next two: null but in the joined form
+  int32_t* units;  // this and all below: null but in the joined form
   int32_t* row_begin;
+  int32_t* block_of;
   uint32_t* counters;
+  int32_t sum_blocks, max_units;  // blocks of the down product, units that one has room for
 };
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
@@ -114,11 +116,47 @@ __device__ int LoadFromBlock(const int32_t* word, uint32_t rank) {
   return value;
 }
 
+// Whole experts to the blocks of the joined down product: the largest first, one each, the rest
+// from the last block to the first. Where a block would get more than it has room for, or much
+// more than others, experts are cut instead. By all threads; `units` of this thread's slot,
+// `end_unit` with those before it.
+__device__ void DealExperts(const RouteParams& p, const int32_t* counts, int units, int end_unit) {
+  __shared__ int32_t loads[kMaxBlocks];
+  __shared__ int32_t most, total;
+  const int i = threadIdx.x;
+  if (i < p.sum_blocks) loads[i] = 0;
+  if (i == 0) most = 0;
+  if (i == kRouteThreads - 1) total = end_unit;
+  __syncthreads();
+  if (i < p.slots) {
+    const int own = counts[i];
+    int larger = 0;
+    for (int j = 0; j < p.slots; j += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(counts + j);  // zeros after the slots
+      larger += (four.x > own || (four.x == own && j < i)) +
+                (four.y > own || (four.y == own && j + 1 < i)) +
+                (four.z > own || (four.z == own && j + 2 < i)) +
+                (four.w > own || (four.w == own && j + 3 < i));
+    }
+    const int at = larger % p.sum_blocks;
+    const int block = larger < p.sum_blocks ? at : p.sum_blocks - 1 - at;
+    p.block_of[i] = block;
+    if (units > 0) atomicAdd(&loads[block], units);
+  }
+  __syncthreads();
+  if (i < p.sum_blocks) atomicMax(&most, loads[i]);
+  __syncthreads();
+  if (i == 0) {
+    p.block_of[p.slots] =
+        most <= p.max_units && most * 2 * p.sum_blocks <= 3 * total + 4 * p.sum_blocks;
+  }
+}
+
 // One cluster: counts, offsets and tiles by slot, then the sorted order; each block has a share of
 // the entries, and all know all counts. The order of rows of one
 // expert varies from run to run; no result depends on it.
 __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
-  __shared__ int32_t counts[kRouteThreads];
+  alignas(16) __shared__ int32_t counts[kRouteThreads];
   __shared__ int32_t costs[kRouteThreads + 1];  // before each slot
   __shared__ int32_t first_tiles[kRouteThreads];
   __shared__ uint64_t warp_sums[32];
@@ -187,6 +225,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
       p.row_begin[p.slots] = first_row + count;
     }
     if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
+    if (rank == 0) DealExperts(p, counts, units, end_unit);
   }
   const int total = costs[kRouteThreads];
   if (rank == 0 && i < p.blocks) {
@@ -283,7 +322,10 @@ RouteParams Route(const MoeShape& shape,
           reinterpret_cast<int32_t*>(plan.shares),
           form == MoeForm::kJoined ? plan.units : nullptr,
           plan.row_begin,
-          plan.counters};
+          plan.block_of,
+          plan.counters,
+          0,
+          0};
 }
 
 Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
@@ -300,10 +342,25 @@ Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t s
 }
 
 RouteParams Route(const MoeRows& rows) {
-  return {rows.ids,    rows.slot_of, rows.experts,   rows.slots,     rows.tokens * rows.top_k,
-          rows.blocks, false,        rows.tile_rows, rows.num_tiles, rows.tiles,
-          rows.starts, rows.order,   rows.ranks,     nullptr,        nullptr,
-          nullptr};
+  return {rows.ids,
+          rows.slot_of,
+          rows.experts,
+          rows.slots,
+          rows.tokens * rows.top_k,
+          rows.blocks,
+          false,
+          rows.tile_rows,
+          rows.num_tiles,
+          rows.tiles,
+          rows.starts,
+          rows.order,
+          rows.ranks,
+          nullptr,
+          nullptr,
+          nullptr,
+          nullptr,
+          0,
+          0};
 }
 
 }  // namespace
@@ -315,7 +372,13 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       int32_t blocks,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
-  return LaunchRoute(Route(shape, args, plan, form, blocks), stream);
+  RouteParams params = Route(shape, args, plan, form, blocks);
+  if (form == MoeForm::kJoined) {
+    BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
+    if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
+    params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
+  }
+  return LaunchRoute(params, stream);
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,

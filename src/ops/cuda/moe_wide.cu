@@ -432,6 +432,9 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                                       dim3((shape.hidden + columns - 1) / columns, args.tokens),
                                       dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
                                       plan.ordered, shape.hidden));
+  if (const char* gate = std::getenv("BT_MOE_GATE"); gate != nullptr && *gate == '4') {
+    return LaunchMoeGateUpSixteen(shape, args, plan, stream);
+  }
   if (std::getenv("BT_MOE_GATE") != nullptr) return LaunchMoeGateUpFour(shape, args, plan, stream);
   WideParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);

@@ -9,7 +9,7 @@
 // memory for the whole kernel, and multiplies them by each chunk of their experts' weights. Of its
 // four warpgroups three multiply, 64 rows of weights (4 strips) by up to 112 rows of one expert at
 // a time, each with weights of its own in flight; one warp of the fourth asks for weights, three
-// add up shares, which for one token lie together. Counters in memory say how many warpgroups have
+// add up shares, which for one token lie together. Counters in memory say how many blocks have
 // written a chunk and how many warps have read it; all blocks run at the same time (cooperative
 // launch).
 //
@@ -40,6 +40,7 @@ constexpr int kTileUnits = 7;
 constexpr int kMaxUnits = 20;   // of a block
 constexpr int kMaxTokens = 64;  // that a block adds up
 constexpr int kMaxDepth = 4;
+constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
 constexpr int kOutPitch = 128 + 16;
 constexpr int kOutBytes = 16 * kOutPitch;
 constexpr int kSharedLimit = 223 * 1024;  // with Block, below 227 KiB
@@ -49,6 +50,7 @@ struct DownParams {
   int64_t slot_bytes;
   const int32_t* units;      // [slots + 1] units of experts before each slot
   const int32_t* row_begin;  // [slots + 1] rows before each slot
+  const int32_t* block_of;   // [slots] whose the slot is; [slots]: whether that holds
   const int32_t* order;
   const __nv_bfloat16* middle;
   const float* route_weights;
@@ -57,7 +59,7 @@ struct DownParams {
   int32_t experts, slots, tokens, top_k, hidden, chunks;
   char* shares;  // [buffers][T k] kShareBytes
   int32_t buffers;
-  uint32_t* written;  // [chunks] warpgroups
+  uint32_t* written;  // [chunks] blocks
   uint32_t* added;    // [chunks] warps
   float* out;
   int64_t out_stride;
@@ -73,11 +75,13 @@ struct Piece {
 struct Block {
   Piece pieces[kMaxUnits];
   int32_t count;
+  int32_t units;                  // given to pieces so far
   int32_t entry[16 * kMaxUnits];  // t * k + j
   alignas(8) float weight[16 * kMaxUnits];
   uint32_t held[kMaxTokens];  // bit j: share j of the token exists
   alignas(8) uint64_t full[kGroups * kMaxDepth];
   uint64_t empty[kGroups * kMaxDepth];
+  uint64_t done[kPhases];  // warps that have stored their shares of a chunk
 };
 
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
@@ -90,10 +94,18 @@ __device__ __forceinline__ void AwaitCount(const uint32_t* counter, uint32_t cou
   while (LoadAcquire(counter) < count) __nanosleep(50);
 }
 
-// After a barrier of those whose accesses it tells of.
-__device__ __forceinline__ void Tell(uint32_t* counter) {
-  __threadfence();
-  atomicAdd(counter, 1u);
+__device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return complete != 0;
 }
 
 __device__ __forceinline__ void GroupBarrier(int group) {
@@ -117,19 +129,22 @@ __device__ bool IsHeld(const DownParams& p, int entry) {
 
 // This block's pieces, in any order.
 __device__ void FindPieces(const DownParams& p, Block& block) {
+  const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);
   const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
   for (int s = threadIdx.x; s < p.slots; s += kThreads) {
     const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
-    const int from = max(first, begin), to = min(last, end);
+    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
     if (from >= to) continue;
+    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
+    const int at_unit = atomicAdd(&block.units, to - from);
     const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
     const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
     const int size = (to - from + pieces - 1) / pieces;
     for (int u = from; u < to; u += size) {
       const int at = row + 16 * (u - first);
       const int count = min(16 * min(size, to - u), row_end - at);
-      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, u - begin};
+      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
     }
   }
 }
@@ -158,21 +173,29 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
   asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// One lane: the weights of all items, in turn to each warpgroup.
-__device__ void AskForWeights(const DownParams& p, Block& block, uint32_t ring) {
+// One lane: asks for the weights of all items, in turn for each warpgroup, those of a chunk once
+// its buffer has been read; and tells the other blocks of chunks that are written.
+__device__ void Feed(const DownParams& p, Block& block, uint32_t ring) {
   const uint64_t policy = ReadOncePolicy();
-  int group = 0, stage = 0;
+  int chunk = 0, item = 0, group = 0, stage = 0, told = 0, allowed = p.buffers;
   uint32_t parity = 1;
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    for (int i = 0; i < block.count; ++i) {
-      const char* from = p.weights + block.pieces[i].slot * p.slot_bytes +
-                         static_cast<int64_t>(chunk) * 2 * kItemBytes;
-      for (int item = 0; item < 2; ++item, from += kItemBytes) {
-        const int at = group * kMaxDepth + stage;
+  const bool none = block.count == 0;
+  while (told < p.chunks) {
+    if (!none && chunk < p.chunks) {
+      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= kAddWarps * gridDim.x) {
+        allowed = chunk + 1;
+      }
+      const int at = group * kMaxDepth + stage;
+      if (chunk < allowed && IsComplete(SharedAddress(&block.empty[at]), parity)) {
         const uint32_t full = SharedAddress(&block.full[at]);
-        BarrierWait(SharedAddress(&block.empty[at]), parity);
+        const char* from = p.weights + block.pieces[item / 2].slot * p.slot_bytes +
+                           static_cast<int64_t>(chunk * 2 + item % 2) * kItemBytes;
         BarrierExpectBytes(full, kItemBytes);
         CopyBulk(ring + (group * p.depth + stage) * kItemBytes, from, kItemBytes, full, policy);
+        if (++item == 2 * block.count) {
+          item = 0;
+          ++chunk;
+        }
         if (++group == kGroups) {
           group = 0;
           if (++stage == p.depth) {
@@ -181,6 +204,11 @@ __device__ void AskForWeights(const DownParams& p, Block& block, uint32_t ring) 
           }
         }
       }
+    }
+    if (none || IsComplete(SharedAddress(&block.done[told % kPhases]), told / kPhases & 1)) {
+      __threadfence();
+      atomicAdd(p.written + told, 1u);
+      ++told;
     }
   }
 }
@@ -210,6 +238,35 @@ struct Item {
   uint32_t out;  // two buffers in shared memory
 };
 
+// 16 rows by 64 columns of packed weights, as a lane has them.
+struct Packed {
+  uint4 words;
+  uint2 scales;
+};
+
+__device__ __forceinline__ Packed LoadPacked(uint32_t strip, int part) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t tile = strip + part / 2 * kTileBytes;
+  return {LoadShared4(tile + part % 2 * 512 + lane * 16),
+          LoadShared2(tile + 1024 + lane / 4 * 16 + part % 2 * 8)};
+}
+
+// As the first operand of four products.
+__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed) {
+  const uint32_t low[2] = {packed.words.x, packed.words.z};
+  const uint32_t high[2] = {packed.words.y, packed.words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int jj = i / 2, step = i % 2;
+    const uint32_t scale = jj == 0 ? packed.scales.x : packed.scales.y;
+    const WidenScale scale_low = LoadScale(scale, false), scale_high = LoadScale(scale, true);
+    a[i][0] = WidenPair(low[jj], 2 * step, scale_low);
+    a[i][1] = WidenPair(high[jj], 2 * step, scale_high);
+    a[i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
+    a[i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
+  }
+}
+
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
 __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group, int diag) {
@@ -218,23 +275,13 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
   uint32_t a[2][4][4];
+  const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
+  Packed packed = LoadPacked(own, 0);
 #pragma unroll
-  for (int part = 0; part < kInner / 64; ++part) {  // 64 columns
-    const uint32_t packed = item.weights + (warp * (kInner / 128) + part / 2) * kTileBytes;
-    const uint4 words = LoadShared4(packed + part % 2 * 512 + lane * 16);
-    const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
-    const uint2 scales = LoadShared2(packed + 1024 + lane / 4 * 16 + part % 2 * 8);
+  for (int part = 0; part < kInner / 64; ++part) {
     if (part >= 2) GroupWait<1>();  // the products that read these `a`
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int jj = i / 2, step = i % 2;
-      const WidenScale scale_low = LoadScale(jj == 0 ? scales.x : scales.y, false);
-      const WidenScale scale_high = LoadScale(jj == 0 ? scales.x : scales.y, true);
-      a[part % 2][i][0] = WidenPair(low[jj], 2 * step, scale_low);
-      a[part % 2][i][1] = WidenPair(high[jj], 2 * step, scale_high);
-      a[part % 2][i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
-      a[part % 2][i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
-    }
+    Widen(a[part % 2], packed);
+    if (part + 1 < kInner / 64) packed = LoadPacked(own, part + 1);
     GroupFence();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -274,20 +321,14 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
 }
 
 __device__ void MultiplyChunks(
-    const DownParams& p, const Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
-  const int group = threadIdx.x / 128;
-  const bool first_thread = threadIdx.x % 128 == 0;
+    const DownParams& p, Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int items = 2 * block.count;
   int stage = 0, buffer = 0, next = group;  // item of the chunk
   uint32_t parity = 0;
   Item item;
   item.out = out + group * 2 * kOutBytes;
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    if (chunk >= p.buffers) {
-      if (first_thread && !(p.diag & 4))
-        AwaitCount(p.added + chunk - p.buffers, kAddWarps * gridDim.x);
-      GroupBarrier(group);
-    }
     char* shares =
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
     for (; next < items; next += kGroups) {
@@ -329,8 +370,8 @@ __device__ void MultiplyChunks(
       }
     }
     next -= items;
-    GroupBarrier(group);
-    if (first_thread) Tell(p.written + chunk);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(SharedAddress(&block.done[chunk % kPhases]));
   }
 }
 
@@ -355,24 +396,26 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
   // This thread's 16 bytes of a share: strip `part % 4` of an item, low or high columns.
   const int part = thread % 16;
   const int column = (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2);
+  float4 before[kAtOnce][2] = {};
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    const char* shares =
-        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes +
-        part * 16;
-    float* out = p.out + column + chunk * kChunkStrips * 8;
-    if (lane == 0 && !(p.diag & 4)) AwaitCount(p.written + chunk, kGroups * gridDim.x);
-    __syncwarp();
-    for (int t = thread / 16; t < tokens && !(p.diag & 2); t += kAtOnce * kTeams) {
-      float sum[kAtOnce][8] = {};
-      float4 before[kAtOnce][2] = {};
+    const char* shares = p.shares + part * 16 +
+                         static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
+    float* out = p.out + first * p.out_stride + column + chunk * kChunkStrips * 8;
+    const auto load_before = [&](int t) {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int token = t + n * kTeams;
         if (token >= tokens) continue;
-        const float4* from = reinterpret_cast<const float4*>(out + (first + token) * p.out_stride);
+        const float4* from = reinterpret_cast<const float4*>(out + token * p.out_stride);
         before[n][0] = __ldcs(from);
         before[n][1] = __ldcs(from + 1);
       }
+    };
+    load_before(thread / 16);
+    if (lane == 0) AwaitCount(p.written + chunk, gridDim.x);
+    __syncwarp();
+    for (int t = thread / 16; t < tokens && !(p.diag & 2); t += kAtOnce * kTeams) {
+      float sum[kAtOnce][8] = {};
       for (int j0 = 0; j0 < p.top_k; j0 += 8) {
         uint4 v[kAtOnce][8];
 #pragma unroll
@@ -399,13 +442,17 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
       for (int n = 0; n < kAtOnce; ++n) {
         const int token = t + n * kTeams;
         if (token >= tokens) continue;
-        float4* to = reinterpret_cast<float4*>(out + (first + token) * p.out_stride);
+        float4* to = reinterpret_cast<float4*>(out + token * p.out_stride);
         __stcs(to, Plus(before[n][0], sum[n]));
         __stcs(to + 1, Plus(before[n][1], sum[n] + 4));
       }
+      load_before(t + kAtOnce * kTeams);
     }
     __syncwarp();
-    if (lane == 0) Tell(p.added + chunk);
+    // What was read has arrived, as it has been added; nobody waits for what was stored.
+    if (lane == 0) {
+      asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p.added + chunk) : "memory");
+    }
   }
 }
 
@@ -416,11 +463,12 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   const uint32_t ring = rows + p.max_units * kUnitBytes;
   const uint32_t out = ring + kGroups * p.depth * kItemBytes;
   if (threadIdx.x == 0) {
-    block.count = 0;
+    block.count = block.units = 0;
     for (int i = 0; i < kGroups * kMaxDepth; ++i) {
       BarrierInit(SharedAddress(&block.full[i]), 1);
       BarrierInit(SharedAddress(&block.empty[i]), 4);
     }
+    for (int i = 0; i < kPhases; ++i) BarrierInit(SharedAddress(&block.done[i]), 4 * kGroups);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -440,13 +488,14 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   if (warp < 4 * kGroups) {
     MultiplyChunks(p, block, rows, ring, out);
   } else if (warp == 4 * kGroups) {
-    if (threadIdx.x % 32 == 0) AskForWeights(p, block, ring);
+    if (threadIdx.x % 32 == 0) Feed(p, block, ring);
   } else {
     AddUp(p, block);
   }
 }
 
-int32_t MaxUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
+// Units of a block at most where experts are cut between blocks.
+int32_t LeastUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
   const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
   // Every expert may have one that is not full.
   const int64_t units = std::min<int64_t>(entries, entries / 16 + shape.slots);
@@ -463,11 +512,19 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t blocks) {
   if (shape.intermediate != kInner || shape.hidden / kJoinedColumns > kMaxJoinedChunks) return 0;
   int32_t tokens = std::min(kMaxTokens * blocks, 65535);
   const auto fits = [&](int32_t t) {
-    const int32_t units = MaxUnits(shape, t, blocks);
+    const int32_t units = LeastUnits(shape, t, blocks);
     return units <= kMaxUnits && SharedBytes(units, 2) <= kSharedLimit;
   };
   while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
   return tokens;
+}
+
+int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
+  int32_t units = LeastUnits(shape, tokens, blocks);
+  // Whole experts are less even.
+  const int32_t wanted = std::min(kMaxUnits, units * 6 / 5 + 2);
+  while (units < wanted && SharedBytes(units + 1, 2) <= kSharedLimit) ++units;
+  return units;
 }
 
 Status LaunchMoeWideDownSum(const MoeShape& shape,
@@ -480,6 +537,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.units = plan.units;
   p.row_begin = plan.row_begin;
+  p.block_of = plan.block_of;
   p.order = plan.order;
   p.middle = plan.middle;
   p.route_weights = args.weights;
@@ -502,7 +560,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.added = plan.counters + kMaxJoinedChunks;
   p.out = args.out;
   p.out_stride = args.out_stride;
-  p.max_units = MaxUnits(shape, args.tokens, blocks);
+  p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
   p.depth = kMaxDepth;
   p.diag =
       std::getenv("BT_MOE_DOWN_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DOWN_DIAG")) : 0;

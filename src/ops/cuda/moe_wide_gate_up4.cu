@@ -1,0 +1,321 @@
+// The gate/up product of many rows, with SiLU * mul: bound by arithmetic.
+//
+// A block takes 256 rows of weights (16 strips) by up to 112 tokens of one expert at a time, a
+// persistent share of all such pieces; two blocks take neighbouring pieces of the same tokens at
+// the same time, so that the second finds the activations in the L2. Two warpgroups each widen
+// twice 64 rows of 4-bit values into registers, the first operand of wgmma; tokens are the second
+// operand, in shared memory. While the products of 64 rows and columns run, the next are widened,
+// those of the next stage included. Four warps fill a ring: weights by bulk copies, the expert's
+// rows of activations 16 bytes a thread.
+//
+// Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
+// 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). A kernel before
+// brings x into that order; the middle activations are written in it.
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kStages = 4;
+constexpr int kConsumerWarps = 16;
+constexpr int kProducers = 128;
+constexpr int kThreads = 32 * kConsumerWarps + kProducers;
+constexpr int kStrips = kConsumerWarps;           // of a piece
+constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
+constexpr int kWeightBytes = kStrips * kTileBytes;
+constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
+
+struct GateUpParams {
+  const char* weights;
+  int64_t slot_bytes;
+  int32_t strips;
+  int32_t column_tiles;
+  const MoeStart* starts;
+  const MoeTile* tiles;
+  const int32_t* order;
+  const __nv_bfloat16* in;
+  int64_t in_stride;
+  __nv_bfloat16* out;
+  int32_t out_stride;
+  int32_t top_k;
+  int32_t diag;
+};
+
+struct Ring {
+  uint32_t input, weights, full, empty;
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+// Rows of the matrix instruction's second operand for a tile of `count` rows.
+__device__ __forceinline__ int Columns(int count) {
+  return (count + 15) / 16 * 16;
+}
+
+__device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
+  const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
+  return {raw.x, raw.y, raw.z, 0};
+}
+
+// Of this block's piece of a unit.
+__device__ __forceinline__ int FirstStrip(int unit_in_tile) {
+  return (unit_in_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
+}
+
+__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
+}
+
+// The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
+__device__ void Produce(const GateUpParams& p, int first, int last, int units_per_tile, Ring ring) {
+  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
+  const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
+  const int row = thread / 8, chunk = thread % 8;
+  const uint64_t policy = ReadOncePolicy();
+  const int strip_bytes = p.column_tiles * kTileBytes;
+  const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
+  for (int unit = first; unit < last; ++unit) {
+    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
+    const int strip = FirstStrip(unit % units_per_tile);
+    if (strip >= p.strips) continue;
+    const int strips = min(kStrips, p.strips - strip);
+    const int half_bytes = Columns(tile.count) * 128;
+    const char* weights =
+        p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
+    uint32_t source[kRows];  // in 16 bytes
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int at = tile.begin + min(row + kStep * i, tile.count - 1);
+      const int64_t from = __ldcg(p.order + at) / p.top_k;
+      source[i] = static_cast<uint32_t>(from * p.in_stride / 8);
+    }
+    const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
+    for (int c = 0; c < p.column_tiles; ++c, columns += 256, weights += kTileBytes) {
+      BarrierWait(ring.Empty(), ring.parity ^ 1);
+      if (thread < 32) {
+        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
+        __syncwarp();
+        if (lane < strips) {
+          CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes, weights,
+                   kTileBytes, ring.Full(), policy);
+        }
+      }
+      const uint32_t to = to_row + ring.stage * kInputBytes;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (row + kStep * i >= tile.count || p.diag & 1) break;
+        const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
+        Copy16(to + i * kStep * 128, from);
+        Copy16(to + i * kStep * 128 + half_bytes, from + 128);
+      }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
+      ring.Next();
+    }
+  }
+}
+
+// 16 rows by 128 columns of packed weights, as a lane has them.
+struct Packed {
+  uint4 words[2];
+  uint2 scales[2];
+};
+
+__device__ __forceinline__ Packed LoadPacked(uint32_t tile) {
+  const int lane = threadIdx.x % 32;
+  Packed packed;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    packed.words[half] = LoadShared4(tile + half * 512 + lane * 16);
+    packed.scales[half] = LoadShared2(tile + 1024 + lane / 4 * 16 + half * 8);
+  }
+  return packed;
+}
+
+// 16 rows by 64 columns as the first operand of four products.
+__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed, int half) {
+  const uint4& words = packed.words[half];
+  const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int jj = i / 2, step = i % 2;
+    const uint32_t scale = jj == 0 ? packed.scales[half].x : packed.scales[half].y;
+    const WidenScale scale_low = LoadScale(scale, false), scale_high = LoadScale(scale, true);
+    a[i][0] = WidenPair(low[jj], 2 * step, scale_low);
+    a[i][1] = WidenPair(high[jj], 2 * step, scale_high);
+    a[i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
+    a[i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
+  }
+}
+
+template <int kN>
+__device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
+                                         const uint32_t (&a)[4][4],
+                                         uint32_t input) {
+  GroupFence();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    GroupMultiply<kN>::Add(acc, a[i], SwizzledOperand(input + i * 32));
+  }
+  GroupCommit();
+}
+
+// One piece: kN columns. No product runs on from turn to turn of the loop, as the compiler would
+// put each behind the one before.
+template <int kN>
+__device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
+                                              const MoeTile& tile,
+                                              int first_strip,
+                                              Ring& ring) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float acc[kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  uint32_t a[4][4];
+  const uint32_t own = ring.weights + warp * kTileBytes;
+  for (int c = 0; c < p.column_tiles; ++c) {
+    const uint32_t input = ring.input + ring.stage * kInputBytes;
+    BarrierWait(ring.Full(), ring.parity);
+    // Activations came as ordinary writes of the producers.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    const Packed packed = LoadPacked(own + ring.stage * kWeightBytes);
+    Widen(a, packed, 0);
+    Multiply<kN>(acc, a, input);
+    GroupWait<0>();
+    Widen(a, packed, 1);
+    Multiply<kN>(acc, a, input + kN * 128);
+    GroupWait<0>();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(ring.Empty());
+    ring.Next();
+  }
+  const int g = lane / 4;
+  {
+    const int strip = first_strip + warp;
+    if (strip >= p.strips) return;
+    // Column strip * 8 + g in matrix order.
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
+                         g / 2 * 8 + strip % 4 * 2 + g % 2;
+#pragma unroll
+    for (int i = 0; i < kN / 4; ++i) {
+      const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (row >= tile.count) continue;
+      const float low = acc[i / 2 * 4 + i % 2], high = acc[i / 2 * 4 + 2 + i % 2];
+      out[row * p.out_stride] = __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
+    }
+  }
+}
+
+__device__ int FirstUnit(const GateUpParams& p, int team, int units_per_tile) {
+  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
+  return start.x * units_per_tile +
+         static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    GateUp4Kernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ char memory[];
+  Ring ring;
+  ring.input = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  ring.weights = ring.input + kStages * kInputBytes;
+  ring.full = ring.weights + kStages * kWeightBytes;
+  ring.empty = ring.full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(ring.full + 8 * s, 1 + kProducers);
+      BarrierInit(ring.empty + 8 * s, kConsumerWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const int pieces = (p.strips + kStrips - 1) / kStrips;
+  // A unit is a piece for each block of the team.
+  const int units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;
+  const int first = FirstUnit(p, blockIdx.x / kWideTeam, units_per_tile);
+  const int last = FirstUnit(p, blockIdx.x / kWideTeam + 1, units_per_tile);
+  if (threadIdx.x >= 32 * kConsumerWarps) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    Produce(p, first, last, units_per_tile, ring);
+    return;
+  }
+  // Registers move from the producers to the others; together they stay at 168 a thread.
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+  for (int unit = first; unit < last; ++unit) {
+    const int first_strip = FirstStrip(unit % units_per_tile);
+    if (first_strip >= p.strips) continue;
+    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
+    switch (p.diag & 4 ? 32 : Columns(tile.count)) {
+      case 16:
+        MultiplyPiece<16>(p, tile, first_strip, ring);
+        break;
+      case 32:
+        MultiplyPiece<32>(p, tile, first_strip, ring);
+        break;
+      case 48:
+        MultiplyPiece<48>(p, tile, first_strip, ring);
+        break;
+      case 64:
+        MultiplyPiece<64>(p, tile, first_strip, ring);
+        break;
+      case 80:
+        MultiplyPiece<80>(p, tile, first_strip, ring);
+        break;
+      case 96:
+        MultiplyPiece<96>(p, tile, first_strip, ring);
+        break;
+      default:
+        MultiplyPiece<112>(p, tile, first_strip, ring);
+    }
+  }
+}
+
+}  // namespace
+
+Status LaunchMoeGateUpSixteen(const MoeShape& shape,
+                              const MoeInt4Args& args,
+                              const MoePlan& plan,
+                              cudaStream_t stream) {
+  GateUpParams p = {};
+  p.weights = static_cast<const char*>(args.gate_up);
+  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
+  p.strips = 2 * shape.intermediate / 16;
+  p.column_tiles = shape.hidden / 128;
+  p.starts = plan.starts;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.in = plan.ordered;
+  p.in_stride = shape.hidden;
+  p.out = plan.middle;
+  p.out_stride = shape.intermediate;
+  p.top_k = shape.top_k;
+  p.diag = std::getenv("BT_MOE_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DIAG")) : 0;
+  const cudaError_t error = cudaFuncSetAttribute(
+      GateUp4Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped("MoE gate/up, wide", GateUp4Kernel, dim3(teams * kWideTeam),
+                          dim3(kThreads), kSharedBytes, stream, 1, p);
+}
+
+}  // namespace baltoro::cuda
