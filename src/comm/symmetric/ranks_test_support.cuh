@@ -139,20 +139,26 @@ inline void Delay(const OpContext& ctx, uint64_t ns) {
   CheckLaunch("delay");
 }
 
-// Memory on the GPU of the calling thread, zeroed.
+// Memory of the GPU of the calling thread.
+inline const Memory& OwnGpu() {
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  return CudaMemory(device);
+}
+// Zeroed.
 inline Buffer OnDevice(size_t bytes) {
-  return Must(Buffer::Create(std::max<size_t>(bytes, 256), "test", CudaMemory()));
+  return Must(Buffer::Create(std::max<size_t>(bytes, 256), "test", OwnGpu()));
 }
 template <typename T>
 Buffer ToDevice(const std::vector<T>& host) {
   Buffer buffer = OnDevice(host.size() * sizeof(T));
-  Must(CudaMemory().CopyIn(buffer.data(), host.data(), host.size() * sizeof(T)));
+  Must(OwnGpu().CopyIn(buffer.data(), host.data(), host.size() * sizeof(T)));
   return buffer;
 }
 template <typename T>
 std::vector<T> FromDevice(const void* data, size_t count) {
   std::vector<T> host(count);
-  Must(CudaMemory().CopyOut(host.data(), data, count * sizeof(T)));
+  Must(OwnGpu().CopyOut(host.data(), data, count * sizeof(T)));
   return host;
 }
 inline void CopyAsync(const OpContext& ctx, void* to, const void* from, size_t bytes) {
