@@ -234,15 +234,16 @@ class Bench {
     logits_ = Rows(DType::kF32, kExperts);
     ids_ = Rows(DType::kI32, kTopK);
     weights_ = Rows(DType::kF32, kTopK);
-    // What is left out leaves these as they are: experts drawn once, rows of random numbers.
+    // The bank's experts are drawn, for each layer anew; what is left out leaves rows of random
+    // numbers.
     std::mt19937 random(3);
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < batch; ++i) {
+    std::vector<int32_t> drawn;
+    for (int64_t i = 0; i < batch * std::ssize(layers_); ++i) {
       std::vector<int32_t> all = slots_of_;
       std::shuffle(all.begin(), all.end(), random);
-      ids.insert(ids.end(), all.begin(), all.begin() + kTopK);
+      drawn.insert(drawn.end(), all.begin(), all.begin() + kTopK);
     }
-    Must(CudaMemory().CopyIn(ids_.data, ids.data(), ids.size() * 4));
+    drawn_ = Upload(drawn, DType::kI32);
     for (const TensorView& rows : {normed_, qkv_a_, q_, attention_, shared_}) {
       Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
     }
@@ -342,9 +343,11 @@ class Bench {
                                 .params = {.experts = kExperts, .top_k = kTopK}});
     }
     if (has(kBank)) {
+      const TensorView drawn(drawn_.as<int32_t>() + index * batch_ * kTopK, DType::kI32,
+                             {batch_, kTopK});
       cuda::ExpertBank(Context(), {.out = delta_,
                                    .x = normed_,
-                                   .ids = ids_,
+                                   .ids = drawn,
                                    .weights = weights_,
                                    .gate_up = layer.gate_up,
                                    .down = layer.down,
@@ -364,7 +367,7 @@ class Bench {
   double bandwidth_ = 0;
   int64_t batch_ = 0, blocks_ = 0;
   TensorView positions_, slots_, residual_, delta_, normed_, qkv_a_, q_, attention_, shared_,
-      logits_, ids_, weights_;
+      logits_, ids_, weights_, drawn_;
   const void* plan_ = nullptr;
 };
 

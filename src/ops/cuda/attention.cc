@@ -10,6 +10,8 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int64_t kBf16Bytes = 2;
+// In steps of more rows the card's memory does not rest.
+constexpr int64_t kSoonRows = 32;
 constexpr int64_t kExpandedWidth = kAttentionNope + kAttentionValue;  // of a head
 
 bool Aligned(const void* data) {
@@ -62,7 +64,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   absorb.count = rows;
   absorb.heads = args.heads;
   absorb.rows = plan.rows;
-  absorb.soon = SoonOf(ctx);
+  if (rows <= kSoonRows) absorb.soon = SoonOf(ctx);
   LaunchAbsorbQueries(absorb, stream);
 
   MlaDecodeArgs decode;
@@ -75,7 +77,8 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   decode.num_blocks = args.cache.num_blocks;
   decode.scale = args.scale;
   decode.sequences = plan.sequences;
-  CheckOk(MlaDecode(plan.limits, decode, plan.workspace, stream));
+  const Result<MlaKernelArgs> pieces = MlaDecodePieces(plan.limits, decode, plan.workspace, stream);
+  CheckOk(pieces.status());
 
   HeadProductArgs values;
   values.out = args.out.data;
@@ -89,6 +92,11 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   values.count = rows;
   values.heads = args.heads;
   values.rows = plan.rows;
+  if (MergeValuesTakes(pieces.value(), values)) {
+    CheckOk(LaunchMergeValues(pieces.value(), values, stream));
+    return;
+  }
+  CheckOk(LaunchMlaMerge(pieces.value(), stream));
   LaunchValueHeads(values, stream);
   if (args.lse) {
     LaunchScatterLse(args.lse.as<float>(), args.lse.stride[0], lse, plan.rows, rows, args.heads,

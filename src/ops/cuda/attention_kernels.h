@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/cuda/attention_plan.h"
+#include "ops/cuda/mla_decode_internal.h"
 #include "ops/cuda/soon.h"
 
 namespace baltoro::cuda {
@@ -33,6 +34,11 @@ struct HeadProductArgs {
 void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream);
 // The latents [count, h, 512] by the value rows [h, 128, 512]: out[rows[i], h, 128].
 void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream);
+// LaunchMlaMerge and LaunchValueHeads in one, for few rows; values.x is not read.
+bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
+Status LaunchMergeValues(const MlaKernelArgs& mla,
+                         const HeadProductArgs& values,
+                         cudaStream_t stream);
 // to[rows[i], h] = from[i, h].
 void LaunchScatterLse(float* to,
                       int64_t to_stride,

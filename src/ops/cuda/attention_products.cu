@@ -8,6 +8,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/launch_chain.h"
 #include "ops/cuda/soon_device.cuh"
 
 namespace baltoro::cuda {
@@ -133,11 +134,9 @@ void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
   config.blockDim = kThreads;
   config.dynamicSmemBytes = static_cast<size_t>(kRows + kColumns) * kPitch<kDepth>;
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  ChainAttributes attributes;
+  config.attrs = attributes.list;
+  config.numAttrs = attributes.count;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(config.dynamicSmemBytes)),
             "attention head product");

@@ -364,6 +364,7 @@ GPU_TEST(AttentionTest, DecodesInEveryFormOfTheCache) {
                  .form = form,
                  .sequences = {{1, 1}, {1, 63}, {1, 64}, {0, 0}, {1, 65}, {1, 333}, {1, 130}}});
     ExpectRight({.heads = 64, .form = form, .sequences = {{1, 70}, {1, 5}}, .padding = 3});
+    ExpectRight({.heads = 8, .form = form, .sequences = {{1, 9000}, {1, 40}}, .padding = 2});
   }
   for (const int32_t heads : {1, 3, 16, 128}) {
     ExpectRight({.heads = heads, .sequences = {{1, 66}, {1, 9}}});
@@ -437,6 +438,7 @@ GPU_TEST(AttentionTest, KeepsUpWithScoresThatGrowAndShrink) {
 GPU_TEST(AttentionTest, NotANumberStaysInItsRow) {
   ExpectRight({.heads = 8, .sequences = {{4, 100}, {3, 90}}, .nan_row = 2});
   ExpectRight({.heads = 8, .sequences = {{200, 200}}, .nan_row = 77});
+  ExpectRight({.heads = 8, .sequences = {{1, 1000}, {1, 30}, {1, 700}}, .nan_row = 1});
 }
 
 GPU_TEST(AttentionTest, AGraphFollowsThePlan) {

@@ -82,17 +82,20 @@ __device__ __forceinline__ void NormaliseQuery(const InputParams& p,
   }
 }
 
-// The rotary embedding of one pair; positions outside the table spoil it.
-__device__ __forceinline__ float2 Rotate(const InputParams& p, float2 pair, int token, int j) {
+// Cosine and sine of a pair; positions outside the table spoil it.
+__device__ __forceinline__ float2 AngleOf(const InputParams& p, int token, int j) {
   const int64_t position = p.positions[token];
   if (position < 0 || position >= p.table_positions) {
     return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
   }
   const int64_t at = position * (p.cache.rope / 2) + j;
-  const float c = p.cos[at], s = p.sin[at];
+  return make_float2(p.cos[at], p.sin[at]);
+}
+
+__device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
   const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
   const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
-  return make_float2(fmaf(a, c, -b * s), fmaf(b, c, a * s));
+  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
 }
 
 // kStrips strips of 8 rows of weights a block, the columns shared by its warps.
@@ -134,6 +137,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
   AllowNextKernel();
+  // Positions are older than the kernel ahead. Of the warps that end with the sums of a strip.
+  [[maybe_unused]] float2 angle = make_float2(1, 0);
+  [[maybe_unused]] int in_head = -1;
+  if constexpr (kQuery) {
+    in_head = (strip + warp) % query.head_strips - query.nope_strips;
+    if (warp < kStrips && in_head >= 0 && lane / 4 < p.rows) {
+      angle = AngleOf(query.input, lane / 4, in_head * (kStripRows / 2) + lane % 4);
+    }
+  }
   if (threadIdx.x == 0) FetchSoon(p.soon, static_cast<int>(blockIdx.x), p.blocks);
   WaitForEarlierKernels();
 
@@ -214,10 +226,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const int at_strip = strip + warp, pair = lane % 4;
   if constexpr (kQuery) {
-    const int in_head = at_strip % query.head_strips - query.nope_strips;
-    if (in_head >= 0) {
-      sum = Rotate(query.input, sum, token, in_head * (kStripRows / 2) + pair);
-    }
+    if (in_head >= 0) sum = Rotate(sum, angle);
   }
   const int64_t at = token * m.out_stride + at_strip * kStripRows + 2 * pair;
   if (m.bf16) {
@@ -319,13 +328,17 @@ constexpr int kQueryStrips = 2;
 }  // namespace
 
 SoonRead SoonOf(const OpContext& ctx) {
+  constexpr int64_t kMost = int64_t{40} << 20;  // of the L2's 50 MB
   SoonRead soon = {};
   int count = 0;
+  int64_t all = 0;
   for (const PackedMatrix& w : ctx.soon) {
-    if (w.data == nullptr || count == kSoonMax) continue;
-    if (reinterpret_cast<uintptr_t>(w.data) % 16 != 0) continue;
+    if (w.data == nullptr || reinterpret_cast<uintptr_t>(w.data) % 16 != 0) continue;
+    const int64_t bytes = PackedBytes(w.form, w.n, w.k) * w.count / 16 * 16;
+    if (all + bytes > kMost || count == kSoonMax) break;
+    all += bytes;
     soon.data[count] = static_cast<const char*>(w.data);
-    soon.bytes[count++] = PackedBytes(w.form, w.n, w.k) * w.count / 16 * 16;
+    soon.bytes[count++] = bytes;
   }
   return soon;
 }

@@ -99,7 +99,7 @@ GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
     int64_t heads, nope, rope, q_lora, latent;
   };
   for (const Shape& s : {Shape{8, 128, 64, 1536, 512}, Shape{2, 128, 64, 256, 512},
-                         Shape{3, 16, 8, 288, 64}, Shape{4, 128, 64, 96, 512}}) {
+                         Shape{4, 16, 8, 288, 64}, Shape{4, 128, 64, 96, 512}}) {
     const int64_t head = s.nope + s.rope, width = s.heads * head, pairs = s.rope / 2;
     const int64_t inputs = s.q_lora + s.latent + s.rope;
     const Weights w(5, kBf16, 1, width, s.q_lora);

@@ -30,18 +30,25 @@ inline int InputThreads(int64_t width) {
 // Checks the arguments.
 InputParams InputParamsOf(const AttentionInputArgs& args);
 
-// Waits for the kernel ahead. `partial` [32] in shared memory.
+// Waits for the kernel ahead; positions and slots are older than that. `partial` [32] in shared
+// memory.
 __device__ inline void WriteToken(const InputParams& p, int64_t row, float* partial) {
   const bool of_latent = static_cast<int>(threadIdx.x) < p.latent_threads;
   const int at = (static_cast<int>(threadIdx.x) - (of_latent ? 0 : p.latent_threads)) * kEight;
   const int count = (of_latent ? p.cache.latent : p.cache.rope) - at;
   float x[kEight], weight[kEight];
+  PairAngles angles;
   LoadEight(p.kv_norm + at, of_latent ? count : 0, p.vectors, weight);
+  const int64_t position = p.positions[row];
+  uint8_t* const token = TokenAt(p.cache, p.slots[row]);
+  const bool known = position >= 0 && position < p.table_positions;
+  if (!of_latent && known && count > 0) {
+    const int64_t pair = position * (p.cache.rope / 2) + at / 2;
+    LoadAngles(angles, count, p.cos + pair, p.sin + pair, p.vectors);
+  }
   hopper::WaitForPredecessors();
   const __nv_bfloat16* from = p.x + row * p.stride + p.q_lora + (of_latent ? 0 : p.cache.latent);
   LoadEight(from + at, count, p.vectors, x);
-  const int64_t position = p.positions[row];
-  uint8_t* const token = TokenAt(p.cache, p.slots[row]);
   const float scale =
       NormScale(of_latent ? AddSquares(x, 0) : 0.0f, p.cache.latent, p.eps, partial);
   if (of_latent) {
@@ -50,11 +57,10 @@ __device__ inline void WriteToken(const InputParams& p, int64_t row, float* part
     StoreLatents(p.cache, token, at, x);
     return;
   }
-  if (position < 0 || position >= p.table_positions) {
+  if (!known) {
     Spoil(x);
   } else if (count > 0) {
-    const int64_t pair = position * (p.cache.rope / 2) + at / 2;
-    RotateEight(x, count, p.cos + pair, p.sin + pair, p.vectors);
+    RotateEight(x, angles);
   }
   RoundToBf16(x);
   StoreKey(p.cache, token, at, x);

@@ -113,13 +113,9 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
                            const int32_t* key_count,
                            void* image) {
   BT_RETURN_IF_ERROR(Check(limits));
-  MlaPlanArgs args = {};
-  args.plan = CutMlaWorkspace(limits, image);
+  MlaPlanArgs args = PlanArgsOf(limits, image);
   args.query_begin = query_begin;
   args.key_count = key_count;
-  args.sequences = limits.sequences;
-  args.heads = limits.heads;
-  args.chunk_blocks = limits.chunk_blocks;
   const auto count = static_cast<size_t>(limits.sequences);
   std::vector<int16_t> tiles(count);
   std::vector<int32_t> blocks(count);
@@ -130,7 +126,7 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
     total += int64_t{tiles[s]} * (blocks[s] + kPieceCost);
   }
   const int parts = args.plan.num_parts;
-  for (auto [capacity, step] = FirstCapacities(total, parts);; step *= 2) {
+  for (auto [capacity, step] = FirstCapacities(args, total);; step *= 2) {
     for (int i = 0; i < kMlaTries; ++i, capacity += step) {
       if (FillParts(args, tiles.data(), blocks.data(), capacity, false) > parts) continue;
       FillParts(args, tiles.data(), blocks.data(), capacity, true);
@@ -139,10 +135,23 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
   }
 }
 
+bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan) {
+  return plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 &&
+         limits.sequences * limits.max_query_tokens <= kMlaFewTokens;
+}
+
 Status MlaDecode(const MlaDecodeLimits& limits,
                  const MlaDecodeArgs& args,
                  void* workspace,
                  cudaStream_t stream) {
+  BT_ASSIGN_OR_RETURN(const MlaKernelArgs kernel, MlaDecodePieces(limits, args, workspace, stream));
+  return LaunchMlaMerge(kernel, stream);
+}
+
+Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
+                                      const MlaDecodeArgs& args,
+                                      void* workspace,
+                                      cudaStream_t stream) {
   BT_RETURN_IF_ERROR(Check(limits));
   BT_RETURN_IF_ERROR(Check(args, limits.cache_type));
   if (workspace == nullptr || !Aligned(workspace, 256)) {
@@ -154,6 +163,7 @@ Status MlaDecode(const MlaDecodeLimits& limits,
   kernel.num_sequences = limits.sequences;
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
+  kernel.few_sequences = MlaFewSequences(limits, kernel.plan);
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);
@@ -162,7 +172,7 @@ Status MlaDecode(const MlaDecodeLimits& limits,
   kernel.lse = args.lse;
   kernel.cache = args.cache;
   BT_RETURN_IF_ERROR(LaunchMlaAttention(kernel, args, stream));
-  return LaunchMlaMerge(kernel, stream);
+  return kernel;
 }
 
 }  // namespace baltoro::cuda

@@ -17,9 +17,7 @@
 namespace baltoro::cuda {
 
 // Costs in blocks of 64 keys, from measurements (docs/measured/cuda-mla.md).
-inline constexpr int kPieceCost = 2;   // to begin and end a piece
-inline constexpr int kLeastPiece = 2;  // no smaller piece is cut off
-inline constexpr int kOverfill = 2;    // a part takes this much more to finish a sequence
+inline constexpr int kPieceCost = 2;  // to begin and end a piece
 
 inline constexpr int kClosed = -(1 << 30);  // room in a part that is not there
 
@@ -46,7 +44,22 @@ struct MlaPlanArgs {
   int sequences;
   int heads;
   int chunk_blocks;
+  int least_piece;  // no smaller piece is cut off
+  int overfill;     // a part takes this much more to finish a sequence
 };
+
+inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
+  MlaPlanArgs args = {};
+  args.plan = CutMlaWorkspace(limits, workspace);
+  args.sequences = limits.sequences;
+  args.heads = limits.heads;
+  args.chunk_blocks = limits.chunk_blocks;
+  // Of few sequences the longest part is all that counts, and there are parts enough.
+  const bool few = MlaFewSequences(limits, args.plan);
+  args.least_piece = few ? 1 : 2;
+  args.overfill = few ? 0 : 2;
+  return args;
+}
 
 BT_BOTH inline int TilesOf(const MlaPlanArgs& args, int sequence) {
   const int rows = (args.query_begin[sequence + 1] - args.query_begin[sequence]) * args.heads;
@@ -86,7 +99,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
       int first_part = part, pieces = 0;
       for (int done = 0; done < count || pieces == 0;) {
         const int rest = Least(count - done, chunk);
-        if (rest + kPieceCost <= space + kOverfill ||
+        if (rest + kPieceCost <= space + args.overfill ||
             (args.chunk_blocks > 0 && space == capacity)) {
           done += rest;
           space -= rest + kPieceCost;
@@ -95,9 +108,9 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
           continue;
         }
         const int fits = space - kPieceCost;
-        if (args.chunk_blocks == 0 && fits >= kLeastPiece) {
-          const int take = Least(fits, rest - kLeastPiece);
-          if (take >= kLeastPiece) {
+        if (args.chunk_blocks == 0 && fits >= args.least_piece) {
+          const int take = Least(fits, rest - args.least_piece);
+          if (take >= args.least_piece) {
             done += take;
             ++pieces;
             if (pieces == 1) first_part = part;
@@ -144,9 +157,10 @@ struct MlaCapacities {
 };
 inline constexpr int kMlaTries = 8;
 
-BT_BOTH inline MlaCapacities FirstCapacities(int64_t total, int parts) {
+BT_BOTH inline MlaCapacities FirstCapacities(const MlaPlanArgs& args, int64_t total) {
+  const int parts = args.plan.num_parts;
   const auto even = static_cast<int>((total + parts - 1) / parts);
-  const int least = even > kPieceCost + kLeastPiece ? even : kPieceCost + kLeastPiece;
+  const int least = Most(even, kPieceCost + args.least_piece);
   return {least, least / 64 > 1 ? least / 64 : 1};
 }
 

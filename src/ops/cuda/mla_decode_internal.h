@@ -59,6 +59,10 @@ struct MlaPlan {
 // Cuts up a workspace (null: only the sizes). The limits are valid.
 MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace);
 
+// Steps of so few query tokens, of up to 8 rows a sequence, are a matter of latency.
+inline constexpr int kMlaFewTokens = 16;
+bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan);
+
 // Everything but the tensor maps that the attention kernel and the merge need.
 struct MlaKernelArgs {
   MlaPlan plan;
@@ -66,6 +70,7 @@ struct MlaKernelArgs {
   int num_sequences;
   int heads;
   int chunk_blocks;
+  bool few_sequences;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale
@@ -79,6 +84,14 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
                           cudaStream_t stream);
 // With tiles of kMlaFewRows rows and a cache of kFp8E4m3.
 Status LaunchMlaFewRows(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
+// Of few sequences, with a cache of kBf16.
+Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream);
+
+// MlaDecode without the merge: what LaunchMlaMerge, or another that merges, is to be given.
+Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
+                                      const MlaDecodeArgs& args,
+                                      void* workspace,
+                                      cudaStream_t stream);
 
 }  // namespace baltoro::cuda

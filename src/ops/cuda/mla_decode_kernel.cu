@@ -162,6 +162,7 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
                           cudaStream_t stream) {
   switch (args.cache_type) {
     case MlaCacheType::kBf16:
+      if (args.few_sequences) return LaunchMlaFewBf16(args, from, stream);
       return Launch<MlaCacheType::kBf16>(args, from, stream);
     case MlaCacheType::kFp8E4m3:
       if (args.plan.tile_rows == kMlaFewRows) return LaunchMlaFewRows(args, from, stream);

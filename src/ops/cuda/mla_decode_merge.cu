@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/launch_chain.h"
 #include "ops/cuda/mla_decode_internal.h"
 
 namespace baltoro::cuda {
@@ -162,11 +163,9 @@ Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
   config.blockDim = kThreads;
   config.stream = stream;
   // Its blocks may be placed while the attention runs; they wait for its end.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  ChainAttributes attributes;
+  config.attrs = attributes.list;
+  config.numAttrs = attributes.count;
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MergeKernel, args));
   return Status();
 }

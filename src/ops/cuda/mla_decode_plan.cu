@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(const MlaPlanArgs args) {
   if (threadIdx.x == 0) chosen = INT_MAX;
   __syncthreads();
   const int parts = args.plan.num_parts;
-  auto [least, step] = FirstCapacities(static_cast<int64_t>(total), parts);
+  auto [least, step] = FirstCapacities(args, static_cast<int64_t>(total));
   static_assert(kMlaTries == kThreads / 32);
   const int warp = threadIdx.x / 32;
   for (;; step *= 2) {
@@ -55,13 +55,9 @@ Status PlanMlaDecode(const MlaDecodeLimits& limits,
   if (workspace == nullptr || sequences.query_begin == nullptr || sequences.key_count == nullptr) {
     return InvalidArgument("MLA decode plan: a required array is null");
   }
-  MlaPlanArgs args = {};
-  args.plan = CutMlaWorkspace(limits, workspace);
+  MlaPlanArgs args = PlanArgsOf(limits, workspace);
   args.query_begin = sequences.query_begin;
   args.key_count = sequences.key_count;
-  args.sequences = limits.sequences;
-  args.heads = limits.heads;
-  args.chunk_blocks = limits.chunk_blocks;
   PlanKernel<<<1, kThreads, 0, stream>>>(args);
   return CudaLaunchStatus("MLA decode plan");
 }

@@ -422,6 +422,43 @@ GPU_TEST(MlaDecodeTest, ExplicitPositionsDecideWhatIsSeen) {
   ExpectRight(step);
 }
 
+// Up to 8 rows of up to 16 query tokens go a way of their own.
+GPU_TEST(MlaDecodeTest, FewSequencesOfSeveralTokensAndWithPositions) {
+  for (const MlaCacheType type : kCacheTypes) {
+    TestStep tokens;
+    tokens.heads = 1;
+    tokens.cache_type = type;
+    for (const int keys : {515, 8}) {
+      TestSequence s;
+      s.query_tokens = 8;
+      s.keys = keys;
+      tokens.sequences.push_back(s);
+    }
+    ExpectRight(tokens);
+    TestStep placed;
+    placed.heads = 2;
+    placed.cache_type = type;
+    for (const int first : {0, 200, 1000, 5000}) {
+      TestSequence s;
+      s.query_tokens = 4;
+      s.keys = 700;
+      s.first_position = first;
+      for (int b = 0; b < 11; ++b) s.block_positions.push_back(64 * (3 * b + 1));
+      placed.sequences.push_back(s);
+    }
+    ExpectRight(placed);
+    for (const float slope : {1.0f, -1.0f}) {
+      TestStep steep;
+      steep.heads = 8;
+      steep.cache_type = type;
+      steep.slope = slope;
+      steep.multiprocessors = 16;
+      steep.sequences = OneToken({900, 64, 0, 3000});
+      ExpectRight(steep);
+    }
+  }
+}
+
 GPU_TEST(MlaDecodeTest, KeepsUpWithScoresThatGrowAndShrink) {
   for (const float slope : {1.0f, -1.0f, 0.1f}) {
     TestStep step;

@@ -11,6 +11,7 @@
 // down).
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -41,6 +42,9 @@ struct ProductParams {
   const int32_t* ids;  // null: as above
   const int32_t* slot_of;
   int32_t experts, slots, entries;
+  // Then gate/up fetches the down matrices of the same experts into the L2, behind its own weights.
+  const char* next_weights;
+  int64_t next_slot_bytes;
 };
 
 template <bool kGateUp_,
@@ -125,6 +129,26 @@ __device__ int FirstUnit(const ProductParams& p, int block, int units_per_tile) 
   const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
   return start.x * units_per_tile +
          static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+}
+
+// By one thread: this block's share of what the next product reads.
+__device__ void FetchNext(const ProductParams& p) {
+  constexpr int64_t kPiece = 16384;
+  const int64_t all = p.entries * p.next_slot_bytes;
+  int64_t at = all * blockIdx.x / gridDim.x / 128 * 128;
+  const int64_t end = all * (blockIdx.x + 1) / gridDim.x / 128 * 128;
+  while (at < end) {
+    const int64_t entry = at / p.next_slot_bytes, within = at - entry * p.next_slot_bytes;
+    const MoeTile tile = LoadTile(p, static_cast<int>(entry));
+    const int64_t bytes = min(min(kPiece, end - at), p.next_slot_bytes - within);
+    if (tile.count > 0) {
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                       p.next_weights + tile.slot * p.next_slot_bytes + within),
+                   "r"(static_cast<uint32_t>(bytes))
+                   : "memory");
+    }
+    at += bytes;
+  }
 }
 
 template <typename F>
@@ -515,6 +539,7 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   const int last = FirstUnit(p, blockIdx.x + 1, units_per_tile);
   if (feeder) {
     FeedRing<F>(p, first, last, units_per_tile, shared.ring, shared.full, shared.empty);
+    if (F::kGateUp && p.next_weights != nullptr && threadIdx.x % 32 == 0) FetchNext(p);
     return;
   }
   Progress<F> progress;
@@ -580,6 +605,10 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
   SetTiles(shape, args, plan, p);
+  if (p.ids != nullptr && std::getenv("BT_NO_NEXT") == nullptr) {
+    p.next_weights = static_cast<const char*>(args.down);
+    p.next_slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
+  }
   p.in = args.x;
   p.in_stride = args.x_stride;
   p.out = plan.middle;

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/launch_chain.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cuda {
@@ -112,15 +113,13 @@ void LaunchAhead(const char* name,
                  dim3 grid,
                  int threads,
                  Given&&... given) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  ChainAttributes attributes;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes.list;
+  config.numAttrs = attributes.count;
   CheckCuda(cudaLaunchKernelEx(&config, kernel, Params(given)...), name);
 }
 

@@ -1,0 +1,379 @@
+// Up to 8 rows (heads times query tokens of a sequence) over a cache of bf16, for steps of few
+// sequences, where the time is that of one piece from end to end: keys and values are the rows of
+// 16 x 8 products by mma, so that nothing waits for a warpgroup or a second half.
+//
+// One thread block a multiprocessor; a producer warp copies blocks of 64 keys into two stages,
+// eight warps compute. The plan and the block table are read, and the first blocks fetched into the
+// L2, before the kernel ahead has ended.
+//
+//   S^T = K Q^T       warp w: keys 16 (w % 4) .. + 16, columns of half w / 4
+//   P                 warp w: row w, from the sum of both halves
+//   O^T += V^T P^T    warp w: columns 64 w .. + 64 of the latent
+
+#include <cuda.h>
+#include <math_constants.h>
+
+#include "device/cuda/cuda_status.h"
+#include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/launch_chain.h"
+#include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/tensor_map.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace mla;  // NOLINT: the parts that the attention kernels share
+
+constexpr int kRows = kMlaFewRows;
+constexpr int kWarps = 8;
+constexpr int kComputers = kWarps * 32;
+constexpr int kThreads = kComputers + 32;
+constexpr int kStages = 2;
+constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
+constexpr float kSlack = 24;
+constexpr float kLn2 = 0.69314718056f;
+constexpr int kScorePitch = 68;  // floats: fragments of scores touch all banks
+constexpr int kSharePitch = 72;  // bf16: likewise
+
+struct Shared {
+  uint64_t full[kStages];
+  uint64_t empty[kStages];
+  float scores[2][kRows][kScorePitch];  // of both halves of the columns
+  __nv_bfloat16 shares[kRows][kSharePitch];
+  float ratio[kRows];      // by which the sums so far are to be multiplied
+  float reference[kRows];  // at the end of a piece
+  float sum[kRows];
+};
+
+constexpr int kSharedBytes = 1024 + kStages * kStageBytes + static_cast<int>(sizeof(Shared));
+
+__device__ __forceinline__ void SyncComputers() {
+  __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
+  asm volatile("bar.sync 1, 256;" ::: "memory");
+  static_assert(kComputers == 256);
+}
+
+// Four 8 x 8 matrices, transposed; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void LoadTransposed4(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ uint32_t LoadWord(uint32_t from) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
+  return value;
+}
+
+// Eight columns `chunk` (0..7) of a token in one tile of 64 columns, in the 128-byte swizzle.
+__device__ __forceinline__ uint32_t InTile(int token, int chunk) {
+  return token * 128 + ((chunk ^ (token % 8)) << 4);
+}
+
+__device__ void Produce(
+    const MlaKernelArgs& args, const CUtensorMap& map, uint32_t stages, Shared& shared, int part) {
+  const bool first_lane = threadIdx.x % 32 == 0;
+  uint32_t block = 0;  // of this part
+  bool waited = false;
+  MlaWalker walker(args, part);
+  for (MlaPiece piece; walker.Next(piece);) {
+    BlockTable table(args, piece);
+    const int count = piece.end_block - piece.begin_block;
+    int row = count > 0 ? table.Row(0) : 0;
+    if (!waited) {
+      // The cache may still be written to, but that does not harm what is fetched into the L2.
+      constexpr int kBlockBytes = kTokens * kMlaWidth * 2;
+      if (first_lane && count > 0) {
+        const auto* const from =
+            static_cast<const char*>(args.cache) + int64_t{row} * (kMlaWidth * 2);
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "n"(kBlockBytes)
+                     : "memory");
+      }
+      WaitForPredecessors();
+      waited = true;
+    }
+    for (int i = 0; i < count; ++i, ++block) {
+      if (i > 0) row = table.Row(i);
+      if (!first_lane) continue;
+      const uint32_t s = block % kStages;
+      const uint32_t full = SharedAddress(&shared.full[s]);
+      hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
+      ArriveExpecting(full, kStageBytes);
+      CopyBox(stages + s * kStageBytes, &map, full, 0, row, 0);
+    }
+  }
+}
+
+class Worker {
+ public:
+  __device__ Worker(
+      const MlaKernelArgs& args, const __nv_bfloat16* q, uint32_t stages, Shared& shared, int part)
+      : args_(args),
+        q_(q),
+        stages_(stages),
+        shared_(shared),
+        part_(part),
+        warp_(__shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 32, 0)),
+        lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void Run() {
+    MlaWalker walker(args_, part_);
+    uint32_t block = 0;  // of this part
+    bool waited = false;
+    for (MlaPiece piece; walker.Next(piece);) {
+      const int first = __ldg(args_.sequences.first_position + piece.sequence);
+      if (!waited) WaitForPredecessors();
+      waited = true;
+      Begin(piece, first);
+      const int count = piece.end_block - piece.begin_block;
+      for (int i = 0; i < count; ++i) Compute(piece, i, block + i);
+      block += count;
+      End(piece);
+    }
+    if (!waited) WaitForPredecessors();
+  }
+
+ private:
+  __device__ __forceinline__ void Begin(const MlaPiece& piece, int first) {
+    // Half a row of queries as the second operand: columns 2 (lane % 4) + {0, 1, 8, 9} of each 16.
+    const int row = lane_ / 4;
+    const auto* const from =
+        q_ + (piece.first_row + row) * kMlaWidth + warp_ / 4 * kSteps * 16 + lane_ % 4 * 2;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      queries_[step][0] = queries_[step][1] = 0;
+      if (row >= piece.rows) continue;
+      queries_[step][0] = *reinterpret_cast<const uint32_t*>(from + step * 16);
+      queries_[step][1] = *reinterpret_cast<const uint32_t*>(from + step * 16 + 8);
+    }
+    position_ = first + (piece.tile_row + warp_) / args_.heads;
+    reference_ = -CUDART_INF_F;
+    sum_ = 0;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out_[t][e] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void Compute(const MlaPiece& piece, int i, uint32_t block) {
+    const uint32_t s = block % kStages;
+    const uint32_t stage = stages_ + s * kStageBytes;
+    const int in_block = piece.key_count - (piece.begin_block + i) * kTokens;
+    const int first = FirstPosition(piece, i);
+    hopper::Wait(SharedAddress(&shared_.full[s]), block / kStages & 1);
+    float sums[2][4] = {};
+    const int first_step = warp_ / 4 * kSteps;
+    const int key = warp_ % 4 * 16;
+#pragma unroll
+    for (int n = 0; n < kSteps; ++n) {
+      const int step = first_step + n;
+      uint32_t a[4];
+      LoadMatrices4(
+          a, stage + step / 4 * kTileBytes + InTile(key + lane_ % 16, step % 4 * 2 + lane_ / 16));
+      MultiplyAdd(sums[n % 2], a, queries_[n]);
+    }
+    float(&to)[kRows][kScorePitch] = shared_.scores[warp_ / 4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] = sums[0][e] + sums[1][e];
+    }
+    SyncComputers();
+    if (in_block < kTokens) ClearTail(stage, in_block);
+    Softmax(in_block, first);
+    SyncComputers();
+    Values(stage);
+    __syncwarp();
+    if (lane_ == 0) Arrive(SharedAddress(&shared_.empty[s]));
+  }
+
+  __device__ __forceinline__ int FirstPosition(const MlaPiece& piece, int i) const {
+    const int block = piece.begin_block + i;
+    const int32_t* const positions = args_.sequences.block_positions;
+    return positions == nullptr
+               ? block * kTokens
+               : __ldg(positions + piece.sequence * args_.sequences.table_stride + block);
+  }
+
+  // Zeroes the latents of tokens that do not exist, since 0 times whatever is there could be NaN.
+  __device__ __forceinline__ void ClearTail(uint32_t stage, int valid) {
+    const int each = (kTokens - valid) * 8;  // places of 16 bytes in 64 columns
+    for (int at = threadIdx.x; at < kMlaLatent / 64 * each; at += kComputers) {
+      const uint32_t to = stage + at / each * kTileBytes + valid * 128 + at % each * 16;
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+    }
+    FenceAsyncProxy();
+  }
+
+  // Of this warp's row: the exponentials, its reference and sums.
+  __device__ __forceinline__ void Softmax(int in_block, int first) {
+    const int seen = min(in_block, position_ - first + 1);
+    float score[2];
+    float highest = -CUDART_INF_F;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = lane_ + 32 * half;
+      score[half] =
+          (shared_.scores[0][warp_][key] + shared_.scores[1][warp_][key]) * args_.scale_log2;
+      if (key >= seen) score[half] = -CUDART_INF_F;
+      highest = fmaxf(highest, score[half]);
+    }
+#pragma unroll
+    for (int other = 16; other > 0; other /= 2) {
+      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, other));
+    }
+    const float before = reference_;
+    const float now = highest > before + kSlack ? highest : before;
+    const float ratio = before == now ? 1.0f : Exp2(before - now);
+    const float subtract = now == -CUDART_INF_F ? 0 : now;
+    reference_ = now;
+    sum_ *= ratio;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float share = Exp2(score[half] - subtract);
+      sum_ += share;
+      shared_.shares[warp_][lane_ + 32 * half] = __float2bfloat16_rn(share);
+    }
+    if (lane_ == 0) shared_.ratio[warp_] = ratio;
+  }
+
+  // out_[t]: columns 64 warp + 16 t + lane / 4 + {0, 8} of the latent, rows 2 (lane % 4) + {0, 1}.
+  __device__ __forceinline__ void Values(uint32_t stage) {
+    const int row = lane_ % 4 * 2;
+    const float2 ratio = *reinterpret_cast<const float2*>(&shared_.ratio[row]);
+    if (__any_sync(0xFFFFFFFF, ratio.x != 1.0f || ratio.y != 1.0f)) {
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) out_[t][e] *= e % 2 == 0 ? ratio.x : ratio.y;
+      }
+    }
+    const uint32_t shares = SharedAddress(&shared_.shares[lane_ / 4][row]);
+    const uint32_t tile = stage + warp_ * kTileBytes;
+    const int key = lane_ % 8 + lane_ / 16 * 8, chunk = lane_ / 8 % 2;
+#pragma unroll
+    for (int step = 0; step < kTokens / 16; ++step) {
+      const uint32_t b[2] = {LoadWord(shares + step * 32), LoadWord(shares + step * 32 + 16)};
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        uint32_t a[4];
+        LoadTransposed4(a, tile + InTile(step * 16 + key, 2 * t + chunk));
+        MultiplyAdd(out_[t], a, b);
+      }
+    }
+  }
+
+  // Divides by the softmax sum and writes.
+  __device__ __forceinline__ void End(const MlaPiece& piece) {
+    float sum = sum_;
+#pragma unroll
+    for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, other);
+    if (lane_ == 0) {
+      shared_.sum[warp_] = sum;
+      shared_.reference[warp_] = reference_;
+    }
+    SyncComputers();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) Write(piece, lane_ % 4 * 2 + r, r);
+    SyncComputers();  // what is shared may be overwritten
+  }
+
+  __device__ __forceinline__ void Write(const MlaPiece& piece, int row, int r) const {
+    if (row >= piece.rows) return;
+    const float sum = shared_.sum[row];
+    const float lse = sum == 0 ? -CUDART_INF_F : shared_.reference[row] + log2f(sum);
+    const float share = sum == 0 ? 0 : 1 / sum;
+    const bool writes_lse = warp_ == 0 && lane_ / 4 == 0;
+    const int column = warp_ * 64 + lane_ / 4;
+    if (piece.slot >= 0) {
+      const int64_t at = int64_t{piece.slot} * kRows + row;
+      if (writes_lse) args_.plan.partial_lse[at] = lse;
+      float* const to = args_.plan.partial_out + at * kMlaLatent + column;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        to[16 * t] = sum == 0 ? 0 : out_[t][r] * share;
+        to[16 * t + 8] = sum == 0 ? 0 : out_[t][2 + r] * share;
+      }
+      return;
+    }
+    const int64_t at = piece.first_row + row;
+    if (writes_lse && args_.lse != nullptr) args_.lse[at] = lse * kLn2;
+    const float scaled = share * args_.out_scale;
+    auto* const to = static_cast<__nv_bfloat16*>(args_.out) + at * kMlaLatent + column;
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      to[16 * t] = __float2bfloat16_rn(sum == 0 ? 0 : out_[t][r] * scaled);
+      to[16 * t + 8] = __float2bfloat16_rn(sum == 0 ? 0 : out_[t][2 + r] * scaled);
+    }
+  }
+
+  const MlaKernelArgs& args_;
+  const __nv_bfloat16* const q_;
+  const uint32_t stages_;
+  Shared& shared_;
+  const int part_, warp_, lane_;
+
+  uint32_t queries_[kSteps][2];
+  float out_[4][4];
+  int position_;     // of row `warp_`
+  float reference_;  // likewise
+  float sum_;        // of this lane's keys of row `warp_`
+};
+
+__global__ void __launch_bounds__(kThreads, 1)
+    MlaFewBf16Kernel(const __grid_constant__ MlaKernelArgs args,
+                     const __nv_bfloat16* q,
+                     const __grid_constant__ CUtensorMap map) {
+  extern __shared__ unsigned char raw[];
+  hopper::LetDependentsLaunch();
+  const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
+  Shared& shared =
+      *reinterpret_cast<Shared*>(raw + (stages + kStages * kStageBytes - SharedAddress(raw)));
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      InitBarrier(SharedAddress(&shared.full[s]), 1);
+      InitBarrier(SharedAddress(&shared.empty[s]), kWarps);
+    }
+    FenceBarrierInit();
+    PrefetchMap(&map);
+  }
+  __syncthreads();
+  if (threadIdx.x < kComputers) {
+    Worker worker(args, q, stages, shared, blockIdx.x);
+    worker.Run();
+  } else {
+    Produce(args, map, stages, shared, blockIdx.x);
+  }
+}
+
+}  // namespace
+
+Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
+  static_assert(kSharedBytes <= 232448);
+  CUtensorMap map = {};
+  const int64_t cached = from.num_blocks * kTokens;
+  const TensorMapShape shape = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                CU_TENSOR_MAP_SWIZZLE_128B,
+                                {64, static_cast<cuuint64_t>(cached), kMlaWidth / 64},
+                                {kMlaWidth * 2, 128},
+                                {64, kTokens, kMlaWidth / 64}};
+  BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, map));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = stream;
+  // May be placed before its predecessor's end; it waits for that itself.
+  ChainAttributes attributes;
+  config.attrs = attributes.list;
+  config.numAttrs = attributes.count;
+  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
+      MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,
+                                             static_cast<const __nv_bfloat16*>(from.q), map));
+  return Status();
+}
+
+}  // namespace baltoro::cuda
