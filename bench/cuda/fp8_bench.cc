@@ -198,6 +198,7 @@ struct Bench {
         .out = middle.data(),
         .out_scales = static_cast<float*>(scales.data()),
         .out_stride = intermediate,
+        .rows = entries,
         .tiles = route.tiles,
         .num_tiles = route.num_tiles,
         .starts = route.starts,

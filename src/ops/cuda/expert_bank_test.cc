@@ -194,6 +194,11 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     }
     const Bank bank(form, {7168, 256, 3, 2, true});
     Compare(context, form, bank, {1, 7, 40, 60}, false);
+    // Several tiles an expert: blocks in pairs, with odd numbers of tiles and pairs of two experts.
+    const Bank one(form, {512, 256, 1, 1}), few(form, {640, 128, 3, 1});
+    Compare(context, form, one, {200, 260, 600}, false, Fp8Form::kWide);
+    Compare(context, form, few, {580, 900}, false, Fp8Form::kWide);
+    Compare(context, form, few, {700}, true, Fp8Form::kWide);
   }
 }
 

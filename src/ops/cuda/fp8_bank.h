@@ -34,6 +34,7 @@ struct Fp8Product {
   float* out_scales = nullptr;      // gated, wide: [.., n / 256]
   int64_t out_stride = 0;           // elements; n is a multiple of 8
 
+  int64_t rows = 0;  // of all tiles at most
   const MoeTile* tiles = nullptr;
   const int32_t* num_tiles = nullptr;
   const MoeStart* starts = nullptr;  // streaming: where each block's share begins

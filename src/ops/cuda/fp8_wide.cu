@@ -15,6 +15,7 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
@@ -38,10 +39,12 @@ constexpr int kWeightRows = 256;
 constexpr int kBoxBytes = 128 * 128;  // 128 rows, 128 columns
 constexpr int kWeightBytes = 2 * kBoxBytes;
 constexpr int kStageBytes = kWeightBytes + kBoxBytes;
-// Scales of a stage: of the rows of x, then of bands of 8 rows of weights. They are read while the
-// stage may be filled again, hence twice as many of them.
+// Scales of a stage: of the rows of x, those that a lane takes together (rows 2 t and 2 t + 1 of
+// every 8 for t = lane % 4), then of bands of 8 rows of weights. They are read while the stage may
+// be filled again, hence twice as many of them.
 constexpr int kScaleStages = 2 * kStages;
-constexpr int kScaleBytes = (kTileRows + kWeightRows / 8) * 4;
+constexpr int kScalePitch = (kTileRows / 4 + 4) * 4;
+constexpr int kScaleBytes = 4 * kScalePitch + kWeightRows / 8 * 4;
 constexpr int kCodePitch = 128 + 16;   // results on their way out: rows of codes,
 constexpr int kSharePitch = 256 + 16;  // or 16 rows of bf16, two buffers a warpgroup
 constexpr int kShareBytes = 16 * kSharePitch;
@@ -63,7 +66,7 @@ struct WideParams {
   const int32_t* num_tiles;
   const int32_t* order;
   int32_t top_k;
-  bool gather, scatter;
+  bool gather, scatter, pair, ordered;
   const float* route_weights;
 };
 
@@ -90,6 +93,68 @@ __device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
   return {raw.x, raw.y, raw.z, 0};
 }
 
+// The pieces of a block: of all tiles and strips a share. The two blocks of a pair take
+// neighbouring tiles and the same strip; where both are of one matrix, each fetches half of its
+// rows for both.
+struct Pieces {
+  int unit, units, step, rank, tiles, strips;
+  __device__ __forceinline__ Pieces(const WideParams& p) {
+    tiles = __ldcg(p.num_tiles);
+    strips = p.strips;
+    const int blocks = p.pair ? 2 : 1;
+    rank = static_cast<int>(blockIdx.x) % blocks;
+    unit = static_cast<int>(blockIdx.x) / blocks;
+    step = static_cast<int>(gridDim.x) / blocks;
+    units = (tiles + blocks - 1) / blocks * strips;
+  }
+  __device__ __forceinline__ bool Done() const { return unit >= units; }
+  __device__ __forceinline__ void Next() { unit += step; }
+  __device__ __forceinline__ int Strip() const { return unit % strips; }
+  __device__ __forceinline__ int First(const WideParams& p) const {
+    return unit / strips * (p.pair ? 2 : 1);
+  }
+};
+
+struct PairedTile {
+  MoeTile tile;
+  bool shared;  // with the other block
+  bool again;   // the other block's: there is none for this one
+};
+
+__device__ __forceinline__ PairedTile TileOf(const WideParams& p, const Pieces& pieces) {
+  const int first = pieces.First(p);
+  const MoeTile one = LoadTile(p.tiles, first);
+  if (!p.pair) return {one, false, false};
+  if (first + 1 >= pieces.tiles) return {one, true, pieces.rank == 1};
+  const MoeTile two = LoadTile(p.tiles, first + 1);
+  return {pieces.rank == 0 ? one : two, one.slot == two.slot, false};
+}
+
+__device__ __forceinline__ void CopyBoxToBoth(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
+__device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(barrier),
+      "r"(other)
+      : "memory");
+}
+
+__device__ __forceinline__ void ClusterBarrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
@@ -100,14 +165,16 @@ __device__ __forceinline__ void Copy4(uint32_t to_shared, const void* from) {
 
 // The four producer warps: eight threads a row of x, rows thread / 8 and every 16th from there.
 template <bool kGated>
-__device__ void Produce(const WideParams& p, const CUtensorMap* map, int units, Ring ring) {
+__device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces pieces, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - kConsumers;
   const int row = thread / 8, chunk = thread % 8;
   const uint32_t to_row = row * 128 + ((chunk ^ (row & 7)) << 4);
-  for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    const MoeTile tile = LoadTile(p.tiles, unit / p.strips);
-    const int strip = unit % p.strips;
+  const uint32_t to_scale = (thread % 8 / 2 * (kScalePitch / 4) + thread / 8 * 2 + thread % 2) * 4;
+  for (; !pieces.Done(); pieces.Next()) {
+    const PairedTile paired = TileOf(p, pieces);
+    const MoeTile tile = paired.tile;
+    const int strip = pieces.Strip();
     const int low = strip * (kGated ? 128 : kWeightRows);  // first rows of the two boxes
     const int high = low + (kGated ? p.half : 128);
     const auto source = [&](int i) {
@@ -128,8 +195,14 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, int units, 
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       if (thread == 0) {
         BarrierExpectBytes(ring.Full(), kWeightBytes);
-        hopper::CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot);
-        hopper::CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high, tile.slot);
+        if (paired.shared) {
+          CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, map, ring.Full(), step * 128,
+                        pieces.rank == 0 ? low : high, tile.slot);
+        } else {
+          hopper::CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot);
+          hopper::CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high,
+                          tile.slot);
+        }
       }
       const uint32_t to = ring.Input() + to_row;
 #pragma unroll
@@ -137,9 +210,10 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, int units, 
         if (row + kStep * i >= tile.count) break;
         Copy16(to + i * kStep * 128, columns + static_cast<uint64_t>(from[i]) * 16);
       }
-      const uint32_t to_scales = ring.Scales() + thread * 4;
-      Copy4(to_scales, row_scales + step);
-      if (thread < kWeightRows / 8) Copy4(to_scales + kTileRows * 4, band_scales + step);
+      Copy4(ring.Scales() + to_scale, row_scales + step);
+      if (thread < kWeightRows / 8) {
+        Copy4(ring.Scales() + 4 * kScalePitch + thread * 4, band_scales + step);
+      }
       asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
                    : "memory");
       ring.Next();
@@ -161,20 +235,37 @@ __device__ __forceinline__ void Multiply(float (&sums)[kN / 2], uint64_t a, uint
   GroupCommit();
 }
 
+// The warpgroups take turns: one scales its sums while the other's are made.
+__device__ __forceinline__ void WaitForTurn(const WideParams& p, int group) {
+  if (p.ordered) hopper::NamedSync(4 + group, kConsumers);
+}
+__device__ __forceinline__ void PassTurn(const WideParams& p, int group) {
+  if (p.ordered) asm volatile("bar.arrive %0, %1;" ::"r"(5 - group), "n"(kConsumers) : "memory");
+}
+
 // scaled += sums * the scales of the rows of x * those of the lane's two rows of weights.
 template <int kN>
 __device__ __forceinline__ void AddScaled(float (&scaled)[kN / 2],
-                                          const float (&sums)[kN / 2],
+                                          float (&sums)[kN / 2],
                                           uint32_t scales,
                                           float2 weights) {
-  const int lane = threadIdx.x % 32;
+  const uint32_t at = scales + threadIdx.x % 4 * kScalePitch;
+  if (weights.x != weights.y) {  // hardly ever; by whole warps
 #pragma unroll
-  for (int j = 0; j < kN / 8; ++j) {
-    const float2 x = LoadShared2f(scales + (j * 8 + lane % 4 * 2) * 4);
-    scaled[4 * j] += sums[4 * j] * (weights.x * x.x);
-    scaled[4 * j + 1] += sums[4 * j + 1] * (weights.x * x.y);
-    scaled[4 * j + 2] += sums[4 * j + 2] * (weights.y * x.x);
-    scaled[4 * j + 3] += sums[4 * j + 3] * (weights.y * x.y);
+    for (int i = 0; i < kN / 2; ++i) sums[i] *= i % 4 < 2 ? weights.x : weights.y;
+    weights.x = 1;
+  }
+#pragma unroll
+  for (int j = 0; j < kN / 16; ++j) {
+    const uint4 x = LoadShared4(at + j * 16);
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float scale = __uint_as_float(words[i]) * weights.x;
+      const int to = 8 * j + i / 2 * 4 + i % 2;
+      scaled[to] += sums[to] * scale;
+      scaled[to + 2] += sums[to + 2] * scale;
+    }
   }
 }
 
@@ -305,6 +396,13 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
   hopper::NamedSync(2 + group, 128);
 }
 
+// The stage may be filled again; in a pair, by both blocks.
+__device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, int lane) {
+  if (lane != 0) return;
+  BarrierArrive(ring.Empty());
+  if (p.pair) ArriveAtOther(ring.Empty(), 1 - static_cast<int>(blockIdx.x) % 2);
+}
+
 template <bool kGated, int kN>
 __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
                                               const MoeTile& tile,
@@ -317,7 +415,7 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
   // The two blocks of 64 rows, in bytes of the stage's weights.
   const uint32_t first_block = group * (kGated ? kBoxBytes / 2 : kBoxBytes);
   constexpr uint32_t kNextBlock = kGated ? kBoxBytes : kBoxBytes / 2;
-  const uint32_t bands = kTileRows * 4 + (first_block / 1024 + warp * 2) * 4;
+  const uint32_t bands = 4 * kScalePitch + (first_block / 1024 + warp * 2) * 4;
   float scaled[2][kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) scaled[0][i] = scaled[1][i] = 0;
@@ -331,25 +429,31 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
     const float2 high = LoadShared2f(scales + bands + kNextBlock / 1024 * 4);
     if constexpr (kN <= 96) {
       float sums[2][kN / 2];
+      WaitForTurn(p, group);
       Multiply<kN>(sums[0], a, b);
       Multiply<kN>(sums[1], a + kNextBlock / 16, b);
+      PassTurn(p, group);
       GroupWait<1>();
       hopper::Pin(sums[0]);
       AddScaled<kN>(scaled[0], sums[0], scales, low);
       GroupWait<0>();
       hopper::Pin(sums[1]);
-      if (lane == 0) BarrierArrive(ring.Empty());
+      Release(p, ring, lane);
       AddScaled<kN>(scaled[1], sums[1], scales, high);
     } else {
       float sums[kN / 2];
+      WaitForTurn(p, group);
       Multiply<kN>(sums, a, b);
+      PassTurn(p, group);
       GroupWait<0>();
       hopper::Pin(sums);
       AddScaled<kN>(scaled[0], sums, scales, low);
+      WaitForTurn(p, group);
       Multiply<kN>(sums, a + kNextBlock / 16, b);
+      PassTurn(p, group);
       GroupWait<0>();
       hopper::Pin(sums);
-      if (lane == 0) BarrierArrive(ring.Empty());
+      Release(p, ring, lane);
       AddScaled<kN>(scaled[1], sums, scales, high);
     }
     ring.Next();
@@ -376,28 +480,31 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       BarrierInit(ring.full + 8 * s, 1 + kProducers);
-      BarrierInit(ring.empty + 8 * s, kConsumerWarps);
+      BarrierInit(ring.empty + 8 * s, p.pair ? 2 * kConsumerWarps : kConsumerWarps);
     }
     hopper::FenceBarrierInit();
     hopper::PrefetchMap(&map);
   }
   __syncthreads();
+  if (p.pair) ClusterBarrier();
   WaitForEarlierKernels();
   AllowNextKernel();
-  const int units = __ldcg(p.num_tiles) * p.strips;
+  Pieces pieces(p);
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    Produce<kGated>(p, &map, units, ring);
+    Produce<kGated>(p, &map, pieces, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    if (threadIdx.x >= kConsumers / 2) PassTurn(p, 1);  // the first is the other's
     MoeTile tile = {};
     int index = -1, buffer = 0;
-    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-      const int strip = unit % p.strips;
-      if (unit / p.strips != index) {
-        index = unit / p.strips;
-        tile = LoadTile(p.tiles, index);
+    for (; !pieces.Done(); pieces.Next()) {
+      const int strip = pieces.Strip();
+      if (pieces.First(p) != index) {
+        index = pieces.First(p);
+        const PairedTile paired = TileOf(p, pieces);
+        tile = paired.tile;
         if (!kGated) {
           // Two buffers: nobody is more than one tile ahead of another.
           buffer ^= 1;
@@ -409,6 +516,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           }
           hopper::NamedSync(1, kConsumers);
         }
+        if (paired.again) tile.count = 0;  // nothing is stored
       }
       if (tile.count <= 32) {
         MultiplyPiece<kGated, 32>(p, tile, strip, buffer, shared, staging, ring);
@@ -421,6 +529,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
+  if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
 template <bool kGated>
@@ -429,9 +538,9 @@ void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStre
   const auto kernel = Fp8WideKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide FP8 product");
-  const dim3 grid(static_cast<unsigned>(std::min(units, kMultiprocessors)));
+  const dim3 grid(static_cast<unsigned>(std::min((units + 1) / 2 * 2, kMultiprocessors)));
   const Status launched = LaunchOverlapped("wide FP8 product", kernel, grid, dim3(kThreads),
-                                           kSharedBytes, stream, 1, p, map);
+                                           kSharedBytes, stream, p.pair ? 2 : 1, p, map);
   CheckLaunch("wide FP8 product");
   BT_CHECK(launched.ok());
 }
@@ -463,6 +572,11 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   p.gather = product.gather;
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
+  const char* const pair = std::getenv("BALTORO_FP8_PAIR");
+  const char* const ordered = std::getenv("BALTORO_FP8_ORDERED");
+  // Where most tiles have another of their matrix beside them.
+  p.pair = pair != nullptr ? pair[0] == '1' : product.rows >= 192 * w.count;
+  p.ordered = ordered == nullptr || ordered[0] == '1';
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
