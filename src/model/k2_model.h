@@ -133,11 +133,9 @@ class K2Model {
                  const KvLayerView& cache,
                  const Activations& a);
   void Mlp(const MlpWeights& mlp, const Activations& a);
-  // `next`: the layer after, of which the operations are told ahead; null: none.
-  void Moe(const LayerWeights& layer, const LayerWeights* next, const Activations& a);
+  void Moe(const LayerWeights& layer, const Activations& a);
   void Logits(const Inputs& in, const Activations& a, TensorView logits);
-  // A context whose scratch is empty. `soon`: OpContext's.
-  OpContext Scratch(std::span<const PackedMatrix> soon = {});
+  OpContext Scratch();  // a context whose scratch is empty
 
   K2Config config_;
   const OpsTable& ops_;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -60,13 +59,9 @@ struct K2Model::Inputs {
   const void* attention_plan = nullptr;
 };
 
-OpContext K2Model::Scratch(std::span<const PackedMatrix> soon) {
+OpContext K2Model::Scratch() {
   op_scratch_.Reset();
-  return {.pool = pool_,
-          .scratch = &op_scratch_,
-          .staging = &staging_,
-          .stream = ops_.stream,
-          .soon = soon};
+  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
 }
 
 K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
@@ -278,8 +273,7 @@ void K2Model::Compute(const Inputs& in,
     Attention(layer, in, cache[i], a);
     AddAndNorm(a, layer.mlp_norm);
     if (config_.is_moe(first_layer + layers[i])) {
-      const bool is_last = i + 1 == layers.size();
-      Moe(layer, is_last ? nullptr : &weights_.layers[layers[i + 1]], a);
+      Moe(layer, a);
     } else {
       Mlp(layer.mlp, a);
     }
@@ -347,11 +341,10 @@ void K2Model::Attention(const LayerWeights& layer,
                               .value = static_cast<int32_t>(config_.value),
                               .latent = static_cast<int32_t>(config_.kv_lora),
                               .lse = {}};
-  const PackedMatrix soon[] = {layer.o, layer.mlp.gate_up, layer.router, layer.mlp.down};
   if (share_.layout.decode_context > 1) {
     AttendTogether(args, a);
   } else {
-    ops_.mla_attention(Scratch(soon), args);
+    ops_.mla_attention(Scratch(), args);
   }
   ops_.linear(Scratch(), a.delta, a.attention, layer.o);
 }
@@ -376,24 +369,22 @@ void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
   ops_.linear(Scratch(), a.delta, gated, mlp.down);
 }
 
-void K2Model::Moe(const LayerWeights& layer, const LayerWeights* next, const Activations& a) {
+void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
   const bool joined =
       ops_.moe_inputs != nullptr && ops_.bank_adds_shared && config_.shared_experts > 0;
   const TensorView shared(a.gate_up, ops_.act, {a.tokens, layer.mlp.gate_up.n});
   if (joined) {
-    std::array<PackedMatrix, 4> soon = {};
-    if (next != nullptr) soon = {next->qkv_a, next->q, next->uk_t, next->kv_b};
-    ops_.moe_inputs(Scratch(soon), {.shared = shared,
-                                    .ids = a.ids,
-                                    .weights = a.weights,
-                                    .logits = a.router,
-                                    .x = a.normed,
-                                    .shared_gate_up = layer.mlp.gate_up,
-                                    .router = layer.router,
-                                    .bias = layer.router_bias,
-                                    .params = router});
+    ops_.moe_inputs(Scratch(), {.shared = shared,
+                                .ids = a.ids,
+                                .weights = a.weights,
+                                .logits = a.router,
+                                .x = a.normed,
+                                .shared_gate_up = layer.mlp.gate_up,
+                                .router = layer.router,
+                                .bias = layer.router_bias,
+                                .params = router});
   } else {
     // The shared experts see every token; the routed ones add to their output.
     if (config_.shared_experts > 0) {
