@@ -375,60 +375,53 @@ __device__ void MultiplyChunks(
   }
 }
 
-__device__ __forceinline__ void AddShare(float (&sum)[8], const uint4& share) {
-  const uint32_t words[4] = {share.x, share.y, share.z, share.w};
-#pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    sum[2 * w] += __uint_as_float(words[w] << 16);
-    sum[2 * w + 1] += __uint_as_float(words[w] & 0xffff0000u);
-  }
+__device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
+  sum.x += __uint_as_float(share.x << 16);
+  sum.y += __uint_as_float(share.x & 0xffff0000u);
+  sum.z += __uint_as_float(share.y << 16);
+  sum.w += __uint_as_float(share.y & 0xffff0000u);
 }
 
-__device__ __forceinline__ float4 Plus(const float4& v, const float* sum) {
-  return make_float4(v.x + sum[0], v.y + sum[1], v.z + sum[2], v.w + sum[3]);
-}
-
-// Sixteen threads add up a chunk of two tokens at a time.
+// A warp adds up a chunk of four tokens at a time, a lane four columns.
 __device__ void AddUp(const DownParams& p, const Block& block) {
-  constexpr int kAtOnce = 2, kTeams = 2 * kAddWarps;
-  const int thread = threadIdx.x - 128 * kGroups - 32, lane = threadIdx.x % 32;
+  constexpr int kAtOnce = 4;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  // This thread's 16 bytes of a share: strip `part % 4` of an item, low or high columns.
-  const int part = thread % 16;
-  const int column = (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2);
-  float4 before[kAtOnce][2] = {};
+  // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
+  const int part = lane / 2;
+  const int column =
+      (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2) + lane % 2 * 4;
+  float4 before[kAtOnce] = {};
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    const char* shares = p.shares + part * 16 +
+    const char* shares = p.shares + lane * 8 +
                          static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
     float* out = p.out + first * p.out_stride + column + chunk * kChunkStrips * 8;
     const auto load_before = [&](int t) {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const int token = t + n * kTeams;
+        const int token = t + n * kAddWarps;
         if (token >= tokens) continue;
-        const float4* from = reinterpret_cast<const float4*>(out + token * p.out_stride);
-        before[n][0] = __ldcs(from);
-        before[n][1] = __ldcs(from + 1);
+        before[n] = __ldcs(reinterpret_cast<const float4*>(out + token * p.out_stride));
       }
     };
-    load_before(thread / 16);
+    load_before(warp);
     if (lane == 0) AwaitCount(p.written + chunk, gridDim.x);
     __syncwarp();
-    for (int t = thread / 16; t < tokens && !(p.diag & 2); t += kAtOnce * kTeams) {
-      float sum[kAtOnce][8] = {};
+    for (int t = warp; t < tokens && !(p.diag & 2); t += kAtOnce * kAddWarps) {
+      float4 sum[kAtOnce] = {};
       for (int j0 = 0; j0 < p.top_k; j0 += 8) {
-        uint4 v[kAtOnce][8];
+        uint2 v[kAtOnce][8];
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) {
-          const int token = t + n * kTeams;
+          const int token = t + n * kAddWarps;
           const uint32_t held = token < tokens ? block.held[token] >> j0 : 0;
           const char* from =
               shares + (static_cast<int64_t>(first + token) * p.top_k + j0) * kShareBytes;
 #pragma unroll
           for (int j = 0; j < 8; ++j) {
-            v[n][j] = make_uint4(0, 0, 0, 0);
+            v[n][j] = make_uint2(0, 0);
             if (held >> j & 1) {
-              v[n][j] = __ldcg(reinterpret_cast<const uint4*>(from + j * kShareBytes));
+              v[n][j] = __ldcg(reinterpret_cast<const uint2*>(from + j * kShareBytes));
             }
           }
         }
@@ -440,13 +433,13 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
       }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const int token = t + n * kTeams;
+        const int token = t + n * kAddWarps;
         if (token >= tokens) continue;
-        float4* to = reinterpret_cast<float4*>(out + token * p.out_stride);
-        __stcs(to, Plus(before[n][0], sum[n]));
-        __stcs(to + 1, Plus(before[n][1], sum[n] + 4));
+        __stcs(reinterpret_cast<float4*>(out + token * p.out_stride),
+               make_float4(before[n].x + sum[n].x, before[n].y + sum[n].y, before[n].z + sum[n].z,
+                           before[n].w + sum[n].w));
       }
-      load_before(t + kAtOnce * kTeams);
+      load_before(t + kAtOnce * kAddWarps);
     }
     __syncwarp();
     // What was read has arrived, as it has been added; nobody waits for what was stored.
