@@ -281,7 +281,9 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
          config.master_addr, config.master_port);
   while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  return engine->end();
+  if (engine->end().message() != kServerStopped) return engine->end();
+  BT_LOG(Info, "The head was stopped; this node leaves");
+  return {};
 }
 
 }  // namespace

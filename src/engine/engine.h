@@ -90,6 +90,9 @@ struct EngineStats {
   uint64_t restarts = 0;  // of the engine's process
 };
 
+// end() of a node whose head was stopped, not lost.
+inline constexpr const char* kServerStopped = "the server was stopped";
+
 // Events, in order. Called on the engine's thread; must not block.
 using EventSink = std::function<void(std::vector<TokenEvent> events)>;
 
@@ -108,6 +111,8 @@ class Engine {
   virtual bool healthy() const = 0;
   // OK while it works or may work again; else why it never will.
   virtual Status end() const { return {}; }
+  // The server stops: other nodes hear it and do not wait for this one to come back.
+  virtual void Leave() {}
 };
 
 // Progress while loading: done and total bytes. Called from the loading thread.

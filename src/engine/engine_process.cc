@@ -67,6 +67,7 @@ class EngineSide {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
     const Status status = connection_.ReadFrames([this](Frame frame) { return Handle(frame); });
     if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
+    if (Engine* engine = engine_; engine != nullptr && status.ok()) engine->Leave();
     // Nothing here outlives the door, and nothing needs to be saved.
     _exit(status.ok() ? 0 : 1);
   }
@@ -160,6 +161,8 @@ class EngineSide {
       Engine* engine = engine_;
       if (engine != nullptr && !engine->healthy()) {
         // The last events are out; the door starts a new process.
+        const Status end = engine->end();
+        if (!end.ok()) SendMessage(connection_, Message::kFailed, end);
         BT_LOG(Error, "The engine has stopped; leaving");
         std::this_thread::sleep_for(kStatsInterval);
         _exit(1);

@@ -32,6 +32,8 @@ class Executor {
   virtual Result<StepResult> Finish() = 0;
   // OK while more can be computed; says so also when nothing is in flight.
   virtual Status status() const { return {}; }
+  // Any thread. Whoever computes elsewhere is not waited for any more, and hears so.
+  virtual void Leave() {}
 };
 
 }  // namespace baltoro

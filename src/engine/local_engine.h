@@ -31,6 +31,7 @@ class LocalEngine final : public Engine {
   EngineStats stats() const override { return loop_.stats(); }
   const EngineInfo& info() const override { return info_; }
   bool healthy() const override { return loop_.alive(); }
+  void Leave() override { executor_->Leave(); }
 
  private:
   const EngineInfo info_;

@@ -51,6 +51,11 @@ bool NodeFollower::healthy() const {
   return alive_ && ranks_->status().ok() && world_->status().ok();
 }
 
+Status NodeFollower::end() const {
+  if (!world_->status().message().ends_with(kServerStopped)) return {};
+  return Status(Code::kNotFound, kServerStopped);
+}
+
 void NodeFollower::Follow() {
   for (;;) {
     const Status status = TakeOne();

@@ -34,6 +34,7 @@ class NodeFollower final : public Engine {
   EngineStats stats() const override;
   const EngineInfo& info() const override { return info_; }
   bool healthy() const override;
+  Status end() const override;
 
  private:
   void Follow();

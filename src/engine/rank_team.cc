@@ -1,9 +1,12 @@
 #include "engine/rank_team.h"
 
+#include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "comm/thread_world.h"
+#include "engine/engine.h"
 #include "engine/node_follower.h"
 
 namespace baltoro {
@@ -11,6 +14,8 @@ namespace {
 
 // How often one who waits for a result looks whether it can still come.
 constexpr Seconds kLook = 0.1;
+// In which a last word leaves.
+constexpr std::chrono::milliseconds kFarewell(50);
 
 }  // namespace
 
@@ -59,6 +64,12 @@ Result<StepResult> RankTeam::Finish() {
     local_->Abort(nodes_->status().message());
     return nodes_->status();
   }
+}
+
+void RankTeam::Leave() {
+  if (nodes_ == nullptr) return;
+  nodes_->Abort(kServerStopped);
+  std::this_thread::sleep_for(kFarewell);
 }
 
 Status RankTeam::status() const {

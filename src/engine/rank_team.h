@@ -33,6 +33,7 @@ class RankTeam final : public Executor {
   baltoro::Status Start(StepPlan plan) override;
   Result<StepResult> Finish() override;
   baltoro::Status status() const override;
+  void Leave() override;
 
  private:
   RankTeam(const ParallelLayout& layout,

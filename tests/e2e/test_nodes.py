@@ -1,5 +1,6 @@
 """Ranks in several processes answer as one rank does, and end and come back together."""
 import concurrent.futures
+import json
 import os
 import signal
 import threading
@@ -108,6 +109,27 @@ def test_a_killed_door_leaves_nothing_behind():
             assert "the head node at 127.0.0.1" in cluster.nodes[1].text()
 
 
+def test_a_head_that_is_stopped_takes_its_nodes_along():
+    with Cluster(4, "-tp", "2", "-pp", "2") as cluster:
+        pids = cluster.pids()
+        assert cluster.head.stop() == 0
+        assert [node.process.wait(5) for node in cluster.nodes.values()] == [0, 0, 0]
+        wait_for(lambda: not any(map(alive, pids)), 5, "the end of all")
+
+
+def test_answers_are_held_to_their_form_by_the_head():
+    with Cluster(2, "-pp", "2") as cluster:
+        shape = {"type": "object", "properties": {"sum": {"type": "integer"}, "why": {"enum": ["so", "thus"]}},
+                 "required": ["sum", "why"], "additionalProperties": False}
+        for _ in range(4):
+            answer = cluster.head.client().chat.completions.create(
+                model="pocket", messages=[{"role": "user", "content": "What is 3 + 4?"}], max_tokens=60,
+                response_format={"type": "json_schema", "json_schema": {"name": "sum", "schema": shape}},
+                extra_body={"chat_template_kwargs": {"thinking": False}})
+            got = json.loads(answer.choices[0].message.content)
+            assert isinstance(got["sum"], int) and got["why"] in ("so", "thus")
+
+
 def test_a_node_may_be_started_again():
     with Cluster(2, "-tp", "2") as cluster:
         client = cluster.head.client(max_retries=0)
@@ -143,6 +165,19 @@ def test_five_seconds_of_standstill_are_waited_for(victim):
             thread.join(60)
         assert got == [500] * 3
         assert engine in (cluster.head.engine_pid(), cluster.nodes[1].engine_pid())
+
+
+def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
+    with Cluster(2, "-tp", "2") as cluster:
+        client = cluster.head.client(max_retries=0)
+        before = client.completions.create(**QUESTION).choices[0].text
+        stream = endless(client)
+        engine = cluster.nodes[1].engine_pid()
+        os.kill(engine, signal.SIGSTOP)
+        ends_with_an_error(stream, 14)
+        os.kill(engine, signal.SIGCONT)
+        wait_for(lambda: cluster.health() == 200, 30, "the engine")
+        assert client.completions.create(**QUESTION).choices[0].text == before
 
 
 def test_nodes_that_were_started_differently_are_told_how():
