@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "chat.h"
 #include "engine_main.h"
@@ -54,6 +55,9 @@ int main(int argc, char** argv) {
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan);
   if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);
+  if (const auto* bench = std::get_if<BenchEngineCommand>(&command)) {
+    return RunBenchEngine(*bench, program);
+  }
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
   if (const auto* quantize = std::get_if<QuantizeCommand>(&command)) {
     return RunQuantize(*quantize, program);

@@ -96,15 +96,8 @@ FlagTable BenchStepFlags() {
         kStepFlags}});
 }
 
-Outcome<BenchStepCommand> ParseBench(std::span<const std::string> args) {
+Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   const FlagTable table = BenchStepFlags();
-  if (args.empty() || args.front() != "step") {
-    if (!args.empty() && (args.front() == "-h" || args.front() == "--help")) {
-      return Ending{.out = "usage: baltoro bench step MODEL [options]\n"};
-    }
-    return UsageError(table, "of the benchmarks there is `step`");
-  }
-  args = args.subspan(1);
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   const Result<ParsedFlags> parsed = ParseFlags(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());

@@ -30,7 +30,7 @@ struct BenchStepCommand {
 };
 
 FlagTable BenchStepFlags();
-// `args` after `bench`.
-Outcome<BenchStepCommand> ParseBench(std::span<const std::string> args);
+// `args` after `bench step`.
+Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args);
 
 }  // namespace baltoro

@@ -21,7 +21,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
-    {"bench", true, "the time of a step beside its floor: bench step"},
+    {"bench", true, "latency, throughput, and the time of a step beside its floor"},
     {"plan", true, "memory and lengths before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
@@ -46,6 +46,29 @@ Command AsCommand(Outcome<Options> outcome) {
   return std::visit([](auto&& each) { return Command(std::move(each)); }, std::move(outcome));
 }
 
+constexpr std::string_view kBenchHelp =
+    "usage: baltoro bench latency [MODEL] [options]      a batch of requests, first to last token\n"
+    "       baltoro bench throughput [MODEL] [options]   many requests at once\n"
+    "       baltoro bench step MODEL [options]           one step, or a rank's share of it, beside "
+    "its floor\n";
+
+Command ParseBench(std::span<const std::string> args, const Environment& environment) {
+  const std::string name = args.empty() ? "" : args.front();
+  if (name == "step") return AsCommand(ParseBenchStep(args.subspan(1)));
+  if (name == "latency" || name == "throughput") {
+    return AsCommand(ParseBenchEngine(name == "latency", args.subspan(1), environment));
+  }
+  if (name == "-h" || name == "--help") return Ending{.out = std::string(kBenchHelp)};
+  std::string error(kBenchHelp);
+  if (!name.empty()) {
+    error += fmt::format(
+        "baltoro bench: error: there is no benchmark `{}`; there are latency, throughput and "
+        "step\n",
+        name);
+  }
+  return Ending{.exit_code = 2, .err = std::move(error)};
+}
+
 Command Help(std::span<const std::string> args, const Environment& environment) {
   if (args.empty()) return Ending{.out = Overview()};
   if (args.front() == "--markdown") return Ending{.out = FlagsMarkdown()};
@@ -62,7 +85,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
   if (name == "plan") return AsCommand(ParsePlan(rest));
-  if (name == "bench") return AsCommand(ParseBench(rest));
+  if (name == "bench") return ParseBench(rest, environment);
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
   if (name == "inspect") return AsCommand(ParseInspect(rest));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
@@ -116,6 +139,10 @@ std::string FlagsMarkdown() {
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
   text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
+  text += "## baltoro bench latency\n\nAll flags of `serve`, and:\n\n" +
+          MarkdownTables(BenchLatencyOwnFlags());
+  text += "## baltoro bench throughput\n\nAll flags of `serve`, and:\n\n" +
+          MarkdownTables(BenchThroughputOwnFlags());
   text += "## baltoro bench step\n\n" + MarkdownTables(BenchStepFlags());
   text += "## baltoro quantize\n\n" + MarkdownTables(QuantizeFlags());
   text += "## baltoro inspect\n\n" + MarkdownTables(InspectFlags());

@@ -10,6 +10,7 @@
 #include "flags/checkpoint_options.h"
 #include "flags/client_options.h"
 #include "flags/ending.h"
+#include "flags/engine_bench_options.h"
 #include "flags/plan_options.h"
 #include "flags/serve_options.h"
 
@@ -20,6 +21,7 @@ using Command = std::variant<ServeOptions,
                              EvalOptions,
                              PlanCommand,
                              BenchStepCommand,
+                             BenchEngineCommand,
                              QuantizeCommand,
                              InspectCommand,
                              Ending>;

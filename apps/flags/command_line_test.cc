@@ -40,6 +40,23 @@ TEST(CommandLineTest, SubcommandsAreTold) {
             (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(End({"bench"}).exit_code, 2);
   EXPECT_EQ(End({"bench", "walk"}).exit_code, 2);
+  const auto latency = Accept<BenchEngineCommand>(
+      {"bench", "latency", "m", "--batch-size", "2", "--num-iters", "3", "-tp", "4"});
+  EXPECT_TRUE(latency.latency);
+  EXPECT_EQ(latency.batch, 2);
+  EXPECT_EQ(latency.repeats, 3);
+  EXPECT_EQ(latency.serve.tensor_parallel_size, 4);
+  EXPECT_FALSE(latency.serve.enable_prefix_caching);
+  const auto throughput = Accept<BenchEngineCommand>(
+      {"bench", "throughput", "--model", "m", "--num-prompts", "7", "--random-range-ratio", "0.5"});
+  EXPECT_EQ(throughput.prompts, 7);
+  EXPECT_EQ(throughput.input_len, 1024);
+  EXPECT_EQ(throughput.range_ratio, 0.5);
+  EXPECT_EQ(End({"bench", "throughput", "--dataset-name", "sharegpt"}).exit_code, 1);
+  EXPECT_EQ(End({"bench", "latency", "--tensor-parallel-size", "2",
+                 "--decode-context-parallel-size", "4"})
+                .exit_code,
+            2);
   EXPECT_EQ(End({"serv"}).exit_code, 2);
   EXPECT_EQ(End({}).exit_code, 2);
   EXPECT_EQ(End({"help"}).exit_code, 0);

@@ -85,8 +85,10 @@ const Args kTp8Pp2 = {"--tokenizer-mode auto has no effect here",
 const Args kDp16Node0 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not"};
 const Args kDp16Node1 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not",
                          "--data-parallel-start-rank 8 is not"};
-const Args kBench = {"usage: baltoro bench step MODEL [options]",
-                     "bench step: error: of the benchmarks there is `step`"};
+const Args kBench = {"usage: baltoro bench latency [MODEL] [options]",
+                     "       baltoro bench throughput [MODEL] [options]",
+                     "       baltoro bench step MODEL [options]",
+                     "bench: error: there is no benchmark `serve`"};
 
 const Expectation kExpectations[] = {
     {"k25_h200/baseline",

@@ -238,10 +238,14 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
                                  const Environment& environment) {
   const FlagTable table = ServeFlags();
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
-  Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
+  const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());
-  ParsedFlags& flags = parsed.value();
+  return ReadServe(table, parsed.value(), environment);
+}
 
+Outcome<ServeOptions> ReadServe(const FlagTable& table,
+                                const ParsedFlags& flags,
+                                const Environment& environment) {
   const Reader reader(flags);
   for (const Status& status :
        {CheckFrontend(reader), CheckScheduler(reader), CheckLayout(reader)}) {

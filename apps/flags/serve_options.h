@@ -12,6 +12,7 @@
 #include "flags/ending.h"
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
+#include "flags/parse.h"
 
 namespace baltoro {
 
@@ -99,5 +100,9 @@ struct ServeOptions {
 // with 1 and a line for each such flag. served_model_names is left empty when neither
 // --served-model-name nor a model was given.
 Outcome<ServeOptions> ParseServe(std::span<const std::string> args, const Environment& environment);
+// The same from a command line that was parsed with `table`, in which are the flags of `serve`.
+Outcome<ServeOptions> ReadServe(const FlagTable& table,
+                                const ParsedFlags& flags,
+                                const Environment& environment);
 
 }  // namespace baltoro
