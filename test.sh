@@ -50,7 +50,7 @@ if [ $long = 1 ]; then
   BT_SIMULATION_SEEDS=10000 BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure \
     -R 'simulation|event_parser_test|chat_shape_test'
   step "all cases of the pocket model in every weight form; 10,000 tool calls and structured answers; nodes that die 20 times"
-  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/(weight_forms|tools_random|nodes)'
+  BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/(weight_forms|tools_random|nodes|layout_guides)'
   step "fuzz targets"
   tools/fuzz.sh "${BALTORO_FUZZ_SECONDS:-600}"
 fi

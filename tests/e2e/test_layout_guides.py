@@ -1,0 +1,131 @@
+"""Commands of the guides that lay a model out over many ranks start here as printed, with ranks on the CPU, and answer
+as one rank does. The models that they name are in a Hugging Face cache: the pocket model, widened so that eight ranks
+can cut it, in the weight format of the real one."""
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from conftest import PROGRAM, ROOT, Server
+from nodes import Head, Node, free_port
+from wide_pocket import make_wide_pocket
+
+QUESTIONS = ["What is 3 + 4?", "What is 27 + 58?", "Sort these numbers: 31, 5, 18."]
+TEXT = "What is 3 + 4? A number is a word, and a word is a number. " * 4
+ONE_RANK = ("-tp", "1", "-pp", "1", "-dcp", "1", "--kv-cache-memory-bytes", "1G")
+# Long prompts are cut: a first step of 32,768 tokens takes a small CPU two minutes.
+CUT = () if os.environ.get("BALTORO_LONG") else ("--max-num-batched-tokens", "4096")
+
+
+def printed(guide, name):
+    """The words of a command, behind `baltoro serve`."""
+    text = (ROOT / f"tests/guides/{guide}.txt").read_text()
+    command = re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", text, re.M | re.S).group(1)
+    words = shlex.split(command.replace("\\\n", " "))
+    assert words[:2] == ["baltoro", "serve"]
+    return words[2:]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """No GPU, and a cache with the models."""
+    home = tmp_path_factory.mktemp("hf")
+    wide = home / "bf16"
+    make_wide_pocket(ROOT / "pocket/model", wide)
+    for model, weights in (("Kimi-K2-Instruct", "fp8"), ("Kimi-K2-Thinking", "int4")):
+        snapshots = home / f"hub/models--moonshotai--{model}/snapshots"
+        snapshots.mkdir(parents=True)
+        subprocess.run([PROGRAM, "quantize", str(wide), str(snapshots / "1"), "--format", weights], check=True,
+                       capture_output=True)
+    return {"HF_HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+
+
+@contextlib.contextmanager
+def serving(words, env):
+    server = Server(*words, env=env)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def serving_on_two_nodes(words, env):
+    """The same command on both, as torchrun would start it."""
+    env = {**env, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": str(free_port())}
+    node = Node(*words, env={**env, "RANK": "1"})
+    head = Head(*words, env={**env, "RANK": "0"})
+    try:
+        head.wait_ready(60)
+        yield head
+        assert "8 of 16 ranks in this process" in head.text() and "8 of 16 ranks in this process" in node.text()
+    finally:
+        head.stop()
+        node.stop()
+
+
+def said(server):
+    """Answers of greedy decoding, and log-likelihoods of the tokens of a text."""
+    client = server.client()
+    model = client.models.list().data[0].id
+    assert model.startswith("moonshotai/Kimi-K2-")
+    answers = [client.chat.completions.create(model=model, messages=[{"role": "user", "content": question}],
+                                              temperature=0).choices[0].message.content for question in QUESTIONS]
+    scored = client.completions.create(model=model, prompt=TEXT, max_tokens=1, temperature=0,
+                                       extra_body={"prompt_logprobs": 0}).choices[0].prompt_logprobs
+    return answers, [next(iter(token.values()))["logprob"] for token in scored[1:]]
+
+
+def expect_alike(got, want):
+    assert got[0] == want[0]
+    assert "7" in got[0][0] and "85" in got[0][1]
+    differences = [abs(a - b) for a, b in zip(got[1], want[1], strict=True)]
+    assert len(differences) > 50 and sum(differences) / len(differences) < 0.1
+
+
+@pytest.fixture(scope="module")
+def one_rank(environment):
+    """What one rank says with the flags of a command, else as they are."""
+    known = {}
+
+    def ask(words):
+        if tuple(words) not in known:
+            with serving([*words, *ONE_RANK], environment) as server:
+                known[tuple(words)] = said(server)
+        return known[tuple(words)]
+    return ask
+
+
+def test_k2_fp8_on_sixteen_ranks(environment, one_rank):
+    words = printed("k2_fp8", "tp8_pp2")
+    with serving(words, environment) as server:
+        assert "16 of 16 ranks in this process: tensor 8, pipeline 2, decode context 8" in server.text()
+        expect_alike(said(server), one_rank(words))
+
+
+def test_the_same_in_chinese_on_two_nodes(environment, one_rank):
+    words = printed("k2_fp8_zh", "tp8_pp2")
+    with serving_on_two_nodes(words, environment) as server:
+        expect_alike(said(server), one_rank(words))
+
+
+def test_k2_thinking_in_the_configuration_that_worked(environment, one_rank):
+    words = [*printed("k2_thinking_h100", "working_configuration"), "--tensor-parallel-size", "8"]
+    with serving(words, environment) as server:
+        expect_alike(said(server), one_rank(words))
+
+
+def test_k2_thinking_with_all_of_its_length(environment, one_rank):
+    """As printed, a rank holds the keys of 262,144 tokens; an eighth of them, in half the bytes, fits."""
+    words = [*printed("k2_thinking_h100", "launch_script"), "--kv-cache-memory-bytes", "256M", *CUT]
+    refused = Server(*words, env=environment, wait=False)
+    assert refused.process.wait(30) == 1
+    assert "(1.12 GiB KV cache is needed, which is larger than the available KV cache memory (0.25 GiB)" in refused.text()
+    words += ["-dcp", "8", "--kv-cache-dtype", "fp8"]
+    with serving(words, environment) as server:
+        assert "262144 tokens of context" in server.text()
+        expect_alike(said(server), one_rank(words))
