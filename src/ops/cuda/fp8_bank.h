@@ -20,13 +20,14 @@ inline constexpr int32_t kFp8WideRows = 128;    // rows of a tile
 inline constexpr int32_t kFp8StreamRows = 32;   // likewise
 inline constexpr int32_t kFp8StreamBlocks = 2;  // of the streaming form, on a multiprocessor
 
-// One grouped product. Codes lie in the order of product_layout.h, whole steps of 128 columns.
+// One product, grouped or (wide alone) without `tiles`: all rows, one matrix. Codes lie in the
+// order of product_layout.h, whole steps of 128 columns.
 struct Fp8Product {
-  PackedMatrix w;  // k a multiple of 128
+  PackedMatrix w;  // streaming: k a multiple of 128
   // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up; wide: rounded
   // to e4m3 by groups of 128, which n / 2 is a multiple of; streaming: in f32. Else the product
-  // times a row's factor, in bf16.
-  bool gated = false;
+  // times a row's factor, in bf16 or (wide alone, `out_f32`) in f32.
+  bool gated = false, out_f32 = false;
   const void* x = nullptr;  // codes [.., x_row_bytes]
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // [.., k / 128]

@@ -66,7 +66,8 @@ struct WideParams {
   const int32_t* num_tiles;
   const int32_t* order;
   int32_t top_k;
-  bool gather, scatter, pair, ordered;
+  bool gather, scatter, pair, ordered, out_f32;
+  int32_t rows, tile_rows;  // of a product without tiles
   const float* route_weights;
 };
 
@@ -88,8 +89,11 @@ struct Ring {
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
 
-__device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
-  const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
+__device__ __forceinline__ MoeTile LoadTile(const WideParams& p, int at) {
+  if (p.tiles == nullptr) {
+    return {0, at * p.tile_rows, min(p.tile_rows, p.rows - at * p.tile_rows), 0};
+  }
+  const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
   return {raw.x, raw.y, raw.z, 0};
 }
 
@@ -99,7 +103,7 @@ __device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
 struct Pieces {
   int unit, units, step, rank, tiles, strips;
   __device__ __forceinline__ Pieces(const WideParams& p) {
-    tiles = __ldcg(p.num_tiles);
+    tiles = p.tiles == nullptr ? (p.rows + p.tile_rows - 1) / p.tile_rows : __ldcg(p.num_tiles);
     strips = p.strips;
     const int blocks = p.pair ? 2 : 1;
     rank = static_cast<int>(blockIdx.x) % blocks;
@@ -123,10 +127,10 @@ struct PairedTile {
 
 __device__ __forceinline__ PairedTile TileOf(const WideParams& p, const Pieces& pieces) {
   const int first = pieces.First(p);
-  const MoeTile one = LoadTile(p.tiles, first);
+  const MoeTile one = LoadTile(p, first);
   if (!p.pair) return {one, false, false};
   if (first + 1 >= pieces.tiles) return {one, true, pieces.rank == 1};
-  const MoeTile two = LoadTile(p.tiles, first + 1);
+  const MoeTile two = LoadTile(p, first + 1);
   return {pieces.rank == 0 ? one : two, one.slot == two.slot, false};
 }
 
@@ -403,6 +407,29 @@ __device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, i
   if (p.pair) ArriveAtOther(ring.Empty(), 1 - static_cast<int>(blockIdx.x) % 2);
 }
 
+// The same in f32, from the registers: eight neighbouring columns of a row at a time.
+template <int kN>
+__device__ __forceinline__ void StoreFloats(const WideParams& p,
+                                            int count,
+                                            int first,
+                                            const int32_t* rows,
+                                            const float* factors,
+                                            const float (&acc)[2][kN / 2]) {
+  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+  const int low = first + warp * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) {
+    const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    if (row >= count) continue;
+    float* out = static_cast<float*>(p.out) + static_cast<int64_t>(rows[row]) * p.out_stride;
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+      const int column = low + block * 64 + (i % 4 < 2 ? 0 : 8);
+      if (column < p.n) out[column] = acc[block][i] * factors[row];
+    }
+  }
+}
+
 template <bool kGated, int kN>
 __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
                                               const MoeTile& tile,
@@ -460,6 +487,9 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
   }
   if constexpr (kGated) {
     StoreMiddle<kN>(p, tile, strip, shared, staging, scaled[0], scaled[1]);
+  } else if (p.out_f32) {
+    StoreFloats<kN>(p, tile.count, strip * kWeightRows + group * 128, shared.row[buffer],
+                    shared.factor[buffer], scaled);
   } else {
     StoreShares<kN>(p, tile.count, strip * kWeightRows + group * 128, shared.row[buffer],
                     shared.factor[buffer], staging, scaled);
@@ -510,9 +540,10 @@ __global__ void __launch_bounds__(kThreads, 1)
           buffer ^= 1;
           if (threadIdx.x < kTileRows) {
             const int at = tile.begin + min(static_cast<int>(threadIdx.x), tile.count - 1);
-            const int entry = __ldcg(p.order + at);
+            const int entry = p.order == nullptr ? at : __ldcg(p.order + at);
             shared.row[buffer][threadIdx.x] = p.scatter ? entry : at;
-            shared.factor[buffer][threadIdx.x] = __ldg(p.route_weights + entry);
+            shared.factor[buffer][threadIdx.x] =
+                p.route_weights == nullptr ? 1.0f : __ldg(p.route_weights + entry);
           }
           hopper::NamedSync(1, kConsumers);
         }
@@ -532,9 +563,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
+constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
+
 template <bool kGated>
 void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStream_t stream) {
-  constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
   const auto kernel = Fp8WideKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide FP8 product");
@@ -547,11 +579,32 @@ void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStre
 
 }  // namespace
 
+namespace {
+
+// Rows of a tile of a product without tiles: those whose pieces keep the multiprocessors busy for
+// the shortest time.
+int32_t TileRows(int64_t rows, int64_t strips) {
+  constexpr int64_t kPieceCost = 24;  // of a piece beside its rows, in rows
+  int32_t best = kTileRows;
+  int64_t least = INT64_MAX;
+  for (const int32_t tile_rows : {128, 96, 64, 32}) {
+    const int64_t units = (rows + tile_rows - 1) / tile_rows * strips;
+    const int64_t cost =
+        (units + kMultiprocessors - 1) / kMultiprocessors * (tile_rows + kPieceCost);
+    if (cost >= least) continue;
+    least = cost;
+    best = tile_rows;
+  }
+  return best;
+}
+
+}  // namespace
+
 void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   const PackedMatrix& w = product.w;
-  BT_CHECK(w.form == WeightForm::kFp8Block && w.k % 128 == 0 &&
-           w.n % (product.gated ? 256 : 8) == 0);
+  BT_CHECK(w.form == WeightForm::kFp8Block && w.n % (product.gated ? 256 : 8) == 0);
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
+  BT_CHECK(product.x_row_bytes >= layout.row_bytes && product.x_row_bytes % 16 == 0);
   WideParams p = {};
   p.scales = static_cast<const char*>(w.data) + layout.scales;
   p.slot_bytes = w.stride_bytes;
@@ -576,6 +629,9 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   const char* const ordered = std::getenv("BALTORO_FP8_ORDERED");
   // Where most tiles have another of their matrix beside them.
   p.pair = pair != nullptr ? pair[0] == '1' : product.rows >= 192 * w.count;
+  p.out_f32 = product.out_f32;
+  p.rows = static_cast<int32_t>(product.rows);
+  p.tile_rows = product.tiles == nullptr ? TileRows(product.rows, p.strips) : kTileRows;
   p.ordered = ordered == nullptr || ordered[0] == '1';
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
@@ -588,7 +644,9 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
                      .box = {128, 128, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
-  const int64_t units = static_cast<int64_t>(product.tiles_max) * p.strips;
+  const int64_t tiles =
+      product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
+  const int64_t units = tiles * p.strips;
   if (units == 0) return;
   if (product.gated) {
     Launch<true>(p, map, units, stream);

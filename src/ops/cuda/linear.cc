@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/product.h"
 
 namespace baltoro::cuda {
@@ -48,6 +49,19 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
   const QuantisedRows in =
       QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
+  if (wide && w.form == WeightForm::kFp8Block && std::getenv("BALTORO_FP8_OLD") == nullptr) {
+    Fp8Product product;
+    product.w = w;
+    product.out_f32 = out.dtype == DType::kF32;
+    product.x = in.x;
+    product.x_row_bytes = in.x_stride;
+    product.x_scales = in.x_scales;
+    product.out = out.data;
+    product.out_stride = out.stride[0];
+    product.rows = rows;
+    LaunchFp8Wide(product, StreamOf(ctx));
+    return;
+  }
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,

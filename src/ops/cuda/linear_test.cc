@@ -99,6 +99,7 @@ GPU_TEST(LinearTest, SmallShapesInEveryForm) {
       }
       Compare(context, form, w, 5, 0, DType::kBf16, 8);
       Compare(context, form, w, 40, 16, DType::kBf16, 0);
+      if (form.quantise_input) Compare(context, form, w, 160, 16, DType::kBf16, 0);
     }
   }
 }
@@ -147,6 +148,9 @@ GPU_TEST(LinearTest, PartsPackedApartAreOneMatrix) {
       Compare(context, form, gate_up, rows, 0, DType::kF32, 0);
       Compare(context, form, qkv, rows, 0, DType::kF32, 0);
     }
+    if (!form.quantise_input) continue;
+    Compare(context, form, gate_up, 200, 0, DType::kF32, 0);
+    Compare(context, form, qkv, 140, 0, DType::kBf16, 0);
   }
 }
 
@@ -154,7 +158,7 @@ GPU_TEST(LinearTest, NaNStaysInItsRow) {
   Context context;
   for (const FormCase& form : kForms) {
     const Weights w(11, form, 1, 272, 384);
-    for (const int64_t rows : {4, 16, 30, 70}) {
+    for (const int64_t rows : {4, 16, 30, 70, 150}) {
       const Rows clean(5, rows, 384, 0), broken(5, rows, 384, 0, 2);
       const Answer want = Product(context, clean, w, DType::kF32, 0);
       const Answer got = Product(context, broken, w, DType::kF32, 0);
