@@ -22,8 +22,11 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {
@@ -60,21 +63,32 @@ enum Part {
   kNorm1,
   kQkvA,
   kInputs,
-  kAttention,
+  kAbsorb,
+  kDecode,
+  kValues,
   kOut,
   kNorm2,
   kMoeInputs,
-  kBank,
+  kRoute,
+  kGateUp,
+  kDown,
+  kEnd,
   kParts,
 };
 constexpr const char* kPartNames[] = {"norm",
                                       "qkv_a",
                                       "inputs and q",
-                                      "attention",
+                                      "queries to latents",
+                                      "MLA decode",
+                                      "merge, value heads",
                                       "o",
                                       "norm",
-                                      "shared gate/up, router, route",
-                                      "bank, shared down"};
+                                      "shared gate/up, router",
+                                      "route",
+                                      "experts' gate/up",
+                                      "experts' down",
+                                      "sum, shared down"};
+constexpr uint32_t kAttention = 7u << kAbsorb, kMoe = 3u << kMoeInputs, kBank = 7u << kGateUp;
 
 struct Layer {
   PackedMatrix qkv_a, q, uk_t, kv_b, o, shared_gate_up, shared_down, router, gate_up, down;
@@ -307,7 +321,7 @@ class Bench {
                                         .q = q,
                                         .q_weight = layer.q});
     }
-    if (has(kAttention)) {
+    if ((parts & kAttention) == kAttention) {
       OpContext context = Context();
       const PackedMatrix after[] = {layer.o, layer.shared_gate_up, layer.router, layer.shared_down};
       if (soon & 1) context.soon = after;
@@ -325,10 +339,14 @@ class Bench {
                                    .value = kValue,
                                    .latent = kLatent,
                                    .lse = {}});
+    } else if ((parts & kAttention) != 0) {
+      QueueAttention(layer, cache, parts);
     }
     if (has(kOut)) cuda::Linear(Context(), delta_, attention_, layer.o);
     if (has(kNorm2)) cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
-    if (has(kMoeInputs)) {
+    const TensorView bias(bias_.data(), DType::kF32, {kExperts});
+    const RouterParams params{.experts = kExperts, .top_k = kTopK};
+    if ((parts & kMoe) == kMoe) {
       OpContext context = Context();
       const PackedMatrix after[] = {next.qkv_a, next.q, next.uk_t, next.kv_b};
       if (soon & 2) context.soon = after;
@@ -339,12 +357,22 @@ class Bench {
                                 .x = normed_,
                                 .shared_gate_up = layer.shared_gate_up,
                                 .router = layer.router,
-                                .bias = TensorView(bias_.data(), DType::kF32, {kExperts}),
-                                .params = {.experts = kExperts, .top_k = kTopK}});
+                                .bias = bias,
+                                .params = params});
+    } else if (has(kMoeInputs)) {
+      if (batch_ <= cuda::kFewRowsMax) {
+        cuda::FewRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
+                              normed_);
+      } else {
+        cuda::Linear(Context(), shared_, normed_, layer.shared_gate_up);
+        cuda::RouterProduct(Context(), logits_, normed_, layer.router);
+      }
+    } else if (has(kRoute)) {
+      cuda::Route(Context(), ids_, weights_, logits_, bias, params);
     }
-    if (has(kBank)) {
-      const TensorView drawn(drawn_.as<int32_t>() + index * batch_ * kTopK, DType::kI32,
-                             {batch_, kTopK});
+    const TensorView drawn(drawn_.as<int32_t>() + index * batch_ * kTopK, DType::kI32,
+                           {batch_, kTopK});
+    if ((parts & kBank) == kBank) {
       cuda::ExpertBank(Context(), {.out = delta_,
                                    .x = normed_,
                                    .ids = drawn,
@@ -354,7 +382,88 @@ class Bench {
                                    .slot_of = slots_of_,
                                    .shared = shared_,
                                    .shared_down = layer.shared_down});
+    } else if ((parts & kBank) != 0) {
+      QueueBank(layer, drawn, parts);
     }
+  }
+
+  // MlaAttention launch by launch.
+  void QueueAttention(const Layer& layer, const KvLayerView& cache, uint32_t parts) {
+    const auto& plan = *static_cast<const cuda::AttentionPlan*>(plan_);
+    OpContext context = Context();
+    void* const folded =
+        context.scratch->Allocate(static_cast<size_t>(batch_ * kHeads * cuda::kMlaWidth * 2));
+    void* const latents =
+        context.scratch->Allocate(static_cast<size_t>(batch_ * kHeads * kLatent * 2));
+    cuda::HeadProductArgs absorb;
+    absorb.out = folded;
+    absorb.out_row_stride = kHeads * cuda::kMlaWidth;
+    absorb.out_head_stride = cuda::kMlaWidth;
+    absorb.x = q_.data;
+    absorb.x_row_stride = kHeads * kHead;
+    absorb.x_head_stride = kHead;
+    absorb.w = layer.uk_t.data;
+    absorb.w_head_stride = kLatent * kNope;
+    absorb.count = batch_;
+    absorb.heads = kHeads;
+    absorb.rows = plan.rows;
+    if (parts >> kAbsorb & 1) cuda::LaunchAbsorbQueries(absorb, stream_.get());
+    cuda::MlaDecodeArgs decode;
+    decode.out = latents;
+    decode.q = folded;
+    decode.rows = batch_;
+    decode.cache = cache.data;
+    decode.num_blocks = cache.num_blocks;
+    decode.scale = 0.1f;
+    decode.sequences = plan.sequences;
+    if (parts >> kDecode & 1) {
+      mla_ = Must(cuda::MlaDecodePieces(plan.limits, decode, plan.workspace, stream_.get()));
+    }
+    cuda::HeadProductArgs values;
+    values.out = attention_.data;
+    values.out_row_stride = kHeads * kValue;
+    values.out_head_stride = kValue;
+    values.w = static_cast<const char*>(layer.kv_b.data) + kNope * kLatent * 2;
+    values.w_head_stride = (kNope + kValue) * kLatent;
+    values.count = batch_;
+    values.heads = kHeads;
+    values.rows = plan.rows;
+    mla_.out = latents;
+    if (parts >> kValues & 1) Must(cuda::LaunchMergeValues(mla_, values, stream_.get()));
+  }
+
+  // ExpertBank launch by launch.
+  void QueueBank(const Layer& layer, const TensorView& drawn, uint32_t parts) {
+    const cuda::MoeShape shape{.slots = kExperts,
+                               .hidden = kHidden,
+                               .intermediate = kInner,
+                               .top_k = kTopK,
+                               .max_tokens = static_cast<int32_t>(batch_)};
+    cuda::MoeInt4Args args;
+    args.x = static_cast<const __nv_bfloat16*>(normed_.data);
+    args.x_stride = args.out_stride = kHidden;
+    args.ids = drawn.as<int32_t>();
+    args.weights = weights_.as<float>();
+    args.experts = kExperts;
+    args.tokens = static_cast<int32_t>(batch_);
+    args.gate_up = layer.gate_up.data;
+    args.down = layer.down.data;
+    args.out = delta_.as<float>();
+    args.shared = static_cast<const __nv_bfloat16*>(shared_.data);
+    args.shared_stride = 2 * kShared;
+    args.shared_down = static_cast<const __nv_bfloat16*>(layer.shared_down.data);
+    args.shared_intermediate = kShared;
+    const int64_t bytes = Must(cuda::MoeWorkspaceBytes(shape));
+    const cuda::MoePlan plan =
+        cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));
+    constexpr auto kForm = cuda::MoeForm::kStreaming;
+    if (!cuda::MoeEntriesAlone(shape, args.tokens)) {
+      Must(cuda::LaunchMoeRoute(shape, args, plan, kForm, Must(cuda::MoeBlocks(kForm)),
+                                stream_.get()));
+    }
+    if (parts >> kGateUp & 1) Must(cuda::LaunchMoeStreamGateUp(shape, args, plan, stream_.get()));
+    if (parts >> kDown & 1) Must(cuda::LaunchMoeStreamDown(shape, args, plan, stream_.get()));
+    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, plan, stream_.get()));
   }
 
   Stream stream_ = Must(Stream::Create());
@@ -369,6 +478,7 @@ class Bench {
   TensorView positions_, slots_, residual_, delta_, normed_, qkv_a_, q_, attention_, shared_,
       logits_, ids_, weights_, drawn_;
   const void* plan_ = nullptr;
+  cuda::MlaKernelArgs mla_ = {};
 };
 
 std::vector<int> Numbers(const char* text) {
