@@ -270,6 +270,19 @@ void LaunchPipe(cudaStream_t stream, const PipeParams& params) {
 
 }  // namespace
 
+cudaError_t LoadExchangeKernels() {
+  const auto load = [](auto* kernel) {
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, kernel);
+  };
+  for (const cudaError_t error :
+       {load(GatherKernel<uint16_t>), load(GatherKernel<uint32_t>), load(MergeKernel),
+        load(PipeKernel<true>), load(PipeKernel<false>)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 int GatherLanesOfRow(int64_t width, int element_bytes) {
   const int64_t elements = int64_t{kLanePackets} * kPacketBytes / element_bytes;
   return static_cast<int>((width + elements - 1) / elements);

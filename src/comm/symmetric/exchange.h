@@ -10,6 +10,10 @@
 
 namespace baltoro::cuda {
 
+// Loads all kernels of this file: one that is loaded when it is first launched may wait for the
+// device, on which another already waits for it.
+cudaError_t LoadExchangeKernels();
+
 // Columns of f32 or bf16 (element_bytes 4 or 2): `all` becomes those of each rank beside one
 // another.
 struct GatherParams {

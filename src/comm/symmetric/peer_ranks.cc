@@ -34,6 +34,7 @@ Result<std::unique_ptr<PeerRanks>> PeerRanks::Create(const PeerWorld* world,
   made->patience_ms_ = patience_ms;
   while (ranks[static_cast<size_t>(made->index_)] != self) ++made->index_;
   if (ranks.size() <= kPeersMax) made->watch_ = made->WatchOf(ranks, self);
+  BT_CUDA_RETURN_IF_ERROR(LoadExchangeKernels());
   for (int blocks = 1; plan.sum.ranks > 0 && blocks <= 8; blocks *= 2) {
     if (BlocksOfRow(plan.sum.packets, blocks) != blocks) continue;
     int* const most = &made->blocks_max_[static_cast<size_t>(blocks)];

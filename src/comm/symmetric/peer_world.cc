@@ -30,16 +30,16 @@ class ProcessShare {
   ~ProcessShare() {
     if (failure_word != nullptr) static_cast<void>(cudaFreeHost(failure_word));
   }
-  void Keep(DeviceBuffer buffer) {
+  void Keep(std::shared_ptr<void> memory) {
     const std::lock_guard lock(mutex_);
-    buffers_.push_back(std::move(buffer));
+    memory_.push_back(std::move(memory));
   }
 
   uint32_t* failure_word = nullptr;
 
  private:
   std::mutex mutex_;
-  std::vector<DeviceBuffer> buffers_;
+  std::vector<std::shared_ptr<void>> memory_;
 };
 
 namespace {
@@ -56,6 +56,7 @@ struct Place {
 struct Offer {
   void* memory = nullptr;
   cudaIpcMemHandle_t handle = {};
+  bool processes = false;                          // the memory can be given to other processes
   std::shared_ptr<ProcessShare>* share = nullptr;  // of the first rank of a process
 };
 struct Reach {
@@ -91,29 +92,70 @@ Result<Place> OwnPlace(int device) {
   return place;
 }
 
-Status EnablePeer(int device, int other, bool* reached) {
-  *reached = device == other;
-  if (*reached) return {};
-  int can = 0;
-  BT_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&can, device, other));
-  if (can == 0) return {};
+Result<bool> CanReach(int device, int other) {
+  int can = device == other;
+  if (can == 0) BT_CUDA_RETURN_IF_ERROR(cudaDeviceCanAccessPeer(&can, device, other));
+  return can != 0;
+}
+
+// All memory of the other device, from this one.
+Status EnablePeer(int device, int other) {
+  if (device == other) return {};
   const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
   if (error != cudaSuccess && error != cudaErrorPeerAccessAlreadyEnabled) {
     return CudaStatus(error, "cudaDeviceEnablePeerAccess");
   }
   static_cast<void>(cudaGetLastError());
-  *reached = true;
   return {};
 }
 
-Result<DeviceBuffer> OwnMemory(size_t bytes, size_t zeroed, int fill) {
-  BT_ASSIGN_OR_RETURN(DeviceBuffer memory,
-                      DeviceBuffer::Create(bytes, "memory that ranks exchange through"));
-  BT_CUDA_RETURN_IF_ERROR(cudaMemset(memory.data(), 0, zeroed));
-  BT_CUDA_RETURN_IF_ERROR(
-      cudaMemset(static_cast<char*>(memory.data()) + zeroed, fill, bytes - zeroed));
+struct Pool {
+  ~Pool() {
+    if (data != nullptr) static_cast<void>(cudaFree(data));
+    if (pool != nullptr) static_cast<void>(cudaMemPoolDestroy(pool));
+  }
+  cudaMemPool_t pool = nullptr;
+  void* data = nullptr;
+};
+
+// Memory that these devices reach too, and nothing else of this one: where devices reach all of
+// each other's memory, freeing any of it waits for the kernels of all of them, also for those that
+// wait for what the freeing thread is about to launch.
+Result<std::shared_ptr<void>> MemoryFor(int device, const std::vector<int>& others, size_t bytes) {
+  auto made = std::make_shared<Pool>();
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = device;
+  BT_CUDA_RETURN_IF_ERROR(cudaMemPoolCreate(&made->pool, &properties));
+  for (const int other : others) {
+    cudaMemAccessDesc access = {};
+    access.location.type = cudaMemLocationTypeDevice;
+    access.location.id = other;
+    access.flags = cudaMemAccessFlagsProtReadWrite;
+    BT_CUDA_RETURN_IF_ERROR(cudaMemPoolSetAccess(made->pool, &access, 1));
+  }
+  const cudaError_t error = cudaMallocFromPoolAsync(&made->data, bytes, made->pool, nullptr);
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return CudaStatus(error, std::to_string(bytes) + " bytes that ranks exchange through");
+  }
+  return std::shared_ptr<void>(made, made->data);
+}
+
+// Memory that can be given to other processes.
+Result<std::shared_ptr<void>> MemoryForProcesses(size_t bytes) {
+  BT_ASSIGN_OR_RETURN(DeviceBuffer buffer,
+                      DeviceBuffer::Create(bytes, "what ranks exchange through"));
+  auto made = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return std::shared_ptr<void>(made, made->data());
+}
+
+Status Fill(void* memory, size_t bytes, size_t zeroed, int fill) {
+  BT_CUDA_RETURN_IF_ERROR(cudaMemset(memory, 0, zeroed));
+  BT_CUDA_RETURN_IF_ERROR(cudaMemset(static_cast<char*>(memory) + zeroed, fill, bytes - zeroed));
   BT_CUDA_RETURN_IF_ERROR(cudaDeviceSynchronize());
-  return memory;
+  return {};
 }
 
 int32_t RanksOfDevice(const std::vector<Place>& places) {
@@ -145,18 +187,41 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
     return places[rank].process == places[self].process && places[rank].host == places[self].host;
   };
 
+  // Which of the near ranks are in this process, and whether some are in others of this host.
+  std::vector<int> devices;
+  bool processes = false;
+  well = {};
+  for (const int32_t rank : near) {
+    const auto other = static_cast<size_t>(rank);
+    if (!use_memory || other == self || places[other].host != places[self].host) continue;
+    if (!same_process(other)) {
+      processes = true;
+      continue;
+    }
+    const Result<bool> can = CanReach(device, places[other].device);
+    if (!can.ok()) {
+      well = can.status();
+    } else if (can.value() && places[other].device != device) {
+      devices.push_back(places[other].device);
+    }
+  }
+
   // Each has memory; the first rank of a process makes what its ranks share.
   PeerWorld world;
   size_t first = 0;
   while (!same_process(first)) ++first;
   Offer offer;
-  Result<DeviceBuffer> memory = OwnMemory(bytes, zeroed, fill);
-  well = memory.status();
+  std::shared_ptr<void> memory;
   if (well.ok()) {
-    offer.memory = memory.value().data();
-    if (cudaIpcGetMemHandle(&offer.handle, offer.memory) != cudaSuccess) {
-      static_cast<void>(cudaGetLastError());  // other processes will not reach it
-    }
+    Result<std::shared_ptr<void>> made =
+        processes ? MemoryForProcesses(bytes) : MemoryFor(device, devices, bytes);
+    well = made.ok() ? Fill(made.value().get(), bytes, zeroed, fill) : made.status();
+    if (made.ok()) memory = std::move(made).value();
+    offer.memory = memory.get();
+    offer.processes = processes;
+  }
+  if (well.ok() && processes && cudaIpcGetMemHandle(&offer.handle, offer.memory) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // other processes will not reach it
   }
   if (well.ok() && first == self) {
     Result<std::shared_ptr<ProcessShare>> share = ProcessShare::Create();
@@ -167,7 +232,7 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
   }
   BT_ASSIGN_OR_RETURN(const std::vector<Offer> offers, meeting.All(well, offer));
   if (first != self) world.share_ = *offers[first].share;
-  world.share_->Keep(std::move(memory).value());
+  world.share_->Keep(std::move(memory));
 
   world.memory_.assign(ranks, nullptr);
   world.memory_[self] = offer.memory;
@@ -175,8 +240,11 @@ Result<PeerWorld> PeerWorld::Meet(const Meeting& meeting,
   for (const int32_t rank : near) {
     const auto other = static_cast<size_t>(rank);
     bool reached = other == self;
-    if (!reached && use_memory && well.ok() && same_process(other)) {
-      well = EnablePeer(device, places[other].device, &reached);
+    if (!reached && use_memory && same_process(other)) {
+      const Result<bool> can = CanReach(device, places[other].device);
+      reached = can.ok() && can.value();
+      if (!can.ok()) well = can.status();
+      if (reached && offers[other].processes) well = EnablePeer(device, places[other].device);
       if (reached) world.memory_[other] = offers[other].memory;
     } else if (!reached && use_memory && places[other].host == places[self].host) {
       void* opened = nullptr;

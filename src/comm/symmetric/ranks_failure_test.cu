@@ -212,6 +212,7 @@ int RunChild(int socket) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
+  baltoro::cuda::ranks_test::LoadKernelsEarly();
   if (argc == 3 && std::strcmp(argv[1], "--rank") == 0) {
     return baltoro::cuda::RunChild(std::atoi(argv[2]));
   }

@@ -34,6 +34,7 @@ GpuRankArgs World(int ranks, int64_t hidden, int64_t rows_max = 1024) {
   args.hidden = hidden;
   args.vocab = 163840;
   args.head_bytes = 64 * 576 * 2;
+  args.patience_ms = 3000;
   return args;
 }
 
@@ -83,19 +84,20 @@ void CheckSums(int ranks, int64_t hidden) {
       const Buffer x = OnDevice(count * 4);
       for (const SumChoice& choice : Choices()) {
         self.ops->peers()->Choose(choice);
+        self.Meet();
+        if (findings.any()) return;
         CopyAsync(self.ctx(), x.data(), source.data(), count * 4);
         self.ops->Sum(self.ctx(), TensorView(x.data(), DType::kF32, {one.rows, hidden}));
         self.Wait();
         const auto got = FromDevice<float>(x.data(), count);
         const auto& want = choice.form == SumForm::kOneShot ? one.exact : one.rounded;
-        findings.AddDifference("H " + std::to_string(hidden) + " T " + std::to_string(one.rows) +
-                                   " " + NameOf(choice) + " rank " + std::to_string(self.rank) +
-                                   " of " + std::to_string(ranks),
+        findings.AddDifference(self,
+                               "H " + std::to_string(hidden) + " T " + std::to_string(one.rows) +
+                                   " " + NameOf(choice) + " of " + std::to_string(ranks),
                                Difference(got.data(), want.data(), count));
       }
     }
-    const Status status = self.ops->status();
-    if (!status.ok()) findings.Add(status.message());
+    findings.AddStatus(self);
   }));
 }
 
@@ -162,7 +164,8 @@ void CheckRepeatedSums(int ranks, bool graph) {
     std::unique_ptr<OpGraph> recorded;
     if (graph) recorded = Capture(self.ctx(), queue_all);
     std::mt19937 random(static_cast<unsigned>(self.rank));
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    self.Meet();
+    for (int repeat = 0; repeat < kRepeats && !findings.any(); ++repeat) {
       if (random() % 4 == 0) Delay(self.ctx(), random() % 40'000);
       if (random() % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
       graph ? recorded->Launch(self.ctx()) : queue_all();
@@ -171,14 +174,14 @@ void CheckRepeatedSums(int ranks, bool graph) {
       for (int v = 0; v < kVariants; ++v) {
         const auto& right = want[static_cast<size_t>(v)];
         const auto got = FromDevice<float>(results[static_cast<size_t>(v)].data(), right.size());
-        findings.AddDifference("repeat " + std::to_string(repeat) + " variant " +
-                                   std::to_string(v) + " rank " + std::to_string(self.rank) +
-                                   " of " + std::to_string(ranks),
+        findings.AddDifference(self,
+                               "repeat " + std::to_string(repeat) + " variant " +
+                                   std::to_string(v) + " of " + std::to_string(ranks),
                                Difference(got.data(), right.data(), right.size()));
       }
+      self.Meet();
     }
-    const Status status = self.ops->status();
-    if (!status.ok()) findings.Add(status.message());
+    findings.AddStatus(self);
   }));
 }
 
@@ -210,17 +213,20 @@ void CheckNorms(int ranks, int64_t hidden) {
           if ((choice.form == SumForm::kTwoShot) != rounded) continue;
           const Buffer x = ToDevice(residual);
           self.ops->peers()->Choose(choice);
+          self.Meet();
+          if (findings.any()) return;
           const bool done = self.ops->SumAddRmsNorm(
               self.ctx(), TensorView(out.data(), DType::kBf16, {rows, hidden}),
               TensorView(x.data(), DType::kF32, {rows, hidden}),
               TensorView(delta.data(), DType::kF32, {rows, hidden}),
               TensorView(scale.data(), DType::kF32, {hidden}), 1e-5f);
           self.Wait();
-          const std::string where = "H " + std::to_string(hidden) + " T " + std::to_string(rows) +
-                                    " " + NameOf(choice) + " rank " + std::to_string(self.rank);
+          const std::string where =
+              "H " + std::to_string(hidden) + " T " + std::to_string(rows) + " " + NameOf(choice);
           if (!done) findings.Add(where + ": not done");
           const auto got = FromDevice<float>(x.data(), count);
-          findings.AddDifference(where + " residual", Difference(got.data(), want.data(), count));
+          findings.AddDifference(self, where + " residual",
+                                 Difference(got.data(), want.data(), count));
           const auto norm = FromDevice<Bf16>(out.data(), count);
           size_t bad = 0, first = 0;
           for (size_t i = 0; i < count; ++i) {
@@ -272,6 +278,8 @@ void CheckColumns(GpuRankArgs world, const std::vector<int64_t>& widths, bool he
         for (const float x : own) halves.push_back(ToBf16(x));
         const Buffer from = heads ? ToDevice(halves) : ToDevice(own);
         const TensorView to(all.data(), type, {rows, sum}), mine(from.data(), type, {rows, width});
+        self.Meet();
+        if (findings.any()) return;
         if ((round + self.rank) % 7 == 0) Delay(self.ctx(), 20'000);
         if (heads) {
           self.ops->GatherHeads(self.ctx(), to, mine);
@@ -293,14 +301,14 @@ void CheckColumns(GpuRankArgs world, const std::vector<int64_t>& widths, bool he
             }
           }
         }
-        findings.AddDifference("T " + std::to_string(rows) + " width " + std::to_string(width) +
+        findings.AddDifference(self,
+                               "T " + std::to_string(rows) + " width " + std::to_string(width) +
                                    (heads ? " heads" : " columns") + " round " +
-                                   std::to_string(round) + " rank " + std::to_string(self.rank),
+                                   std::to_string(round),
                                Difference(got.data(), want.data(), count));
       }
     }
-    const Status status = self.ops->status();
-    if (!status.ok()) findings.Add(status.message());
+    findings.AddStatus(self);
   }));
 }
 
@@ -354,6 +362,8 @@ void CheckMerge(GpuRankArgs world, int heads, int value) {
       const Buffer mine = ToDevice(partial[static_cast<size_t>(self.rank)]);
       const Buffer my_lse = ToDevice(lse[static_cast<size_t>(self.rank)]);
       const Buffer own = OnDevice(static_cast<size_t>(rows * width) * 2);
+      self.Meet();
+      if (findings.any()) return;
       for (int repeat = 0; repeat < (rows == 17 ? 20 : 2); ++repeat) {
         if ((repeat + self.rank) % 3 == 0) Delay(self.ctx(), 20'000);
         self.ops->MergeHeads(self.ctx(), TensorView(own.data(), DType::kBf16, {rows, width}),
@@ -398,12 +408,11 @@ void CheckMerge(GpuRankArgs world, int heads, int value) {
       }
       if (bad != 0) {
         findings.Add("T " + std::to_string(rows) + " h " + std::to_string(heads) + " V " +
-                     std::to_string(value) + " rank " + std::to_string(self.rank) + " of " +
-                     std::to_string(ranks) + ": " + std::to_string(bad) + " bad, first " + first);
+                     std::to_string(value) + " of " + std::to_string(ranks) + ": " +
+                     std::to_string(bad) + " bad, first " + first);
       }
     }
-    const Status status = self.ops->status();
-    if (!status.ok()) findings.Add(status.message());
+    findings.AddStatus(self);
   }));
 }
 
@@ -436,6 +445,8 @@ void CheckStages(GpuRankArgs world) {
         want.push_back(Drawn(Seed(self.rank % world.tensor, v), count));
         xs.push_back(stage == 0 ? ToDevice(want.back()) : OnDevice(count * 4));
       }
+      self.Meet();
+      if (findings.any()) return;
       for (int repeat = 0; repeat < repeats; ++repeat) {
         const auto v = static_cast<size_t>(repeat % 2);
         const TensorView x(xs[v].data(), DType::kF32, {rows, kHidden});
@@ -445,13 +456,13 @@ void CheckStages(GpuRankArgs world) {
         if (repeat < repeats - 2 && repeat % 50 != 49) continue;
         self.Wait();
         const auto got = FromDevice<float>(xs[v].data(), count);
-        findings.AddDifference("T " + std::to_string(rows) + " repeat " + std::to_string(repeat) +
-                                   " rank " + std::to_string(self.rank),
+        findings.AddDifference(self,
+                               "T " + std::to_string(rows) + " repeat " + std::to_string(repeat),
                                Difference(got.data(), want[v].data(), count));
+        self.Meet();
       }
     }
-    const Status status = self.ops->status();
-    if (!status.ok()) findings.Add(status.message());
+    findings.AddStatus(self);
   }));
 }
 
@@ -515,8 +526,7 @@ GPU_TEST(RanksTest, NcclAddsInGraphs) {
           break;
         }
       }
-      const Status status = self.ops->status();
-      if (!status.ok()) findings.Add(status.message());
+      findings.AddStatus(self);
     }));
   }
 }
@@ -525,6 +535,7 @@ GPU_TEST(RanksTest, NcclAddsInGraphs) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
+  baltoro::cuda::ranks_test::LoadKernelsEarly();
   if (baltoro::cuda::ranks_test::RanksPossible() < 2) {
     std::printf("SKIPPED: fewer than 2 GPUs\n");
     return 77;

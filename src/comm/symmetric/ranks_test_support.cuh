@@ -80,7 +80,17 @@ struct Rank {
 
   OpContext ctx() { return device.ctx(); }
   void Wait() { device.Wait(); }
+  // Until all ranks have come so far and their GPUs are idle.
+  void Meet() {
+    Wait();
+    all->arrive_and_wait();
+  }
 };
+
+// As the module does (ops/cuda/module.cc); before anything else of CUDA.
+inline void LoadKernelsEarly() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
 
 // `edit` may change the arguments of a rank. `run` is not called on ranks that did not join; what
 // they got instead is returned, by rank.
@@ -111,8 +121,7 @@ inline std::vector<Status> RunRanks(const GpuRankArgs& like,
       self.ops = std::move(joined).value();
       run(self);
       self.Wait();
-      // Nobody frees while others may still run.
-      all.arrive_and_wait();
+      all.arrive_and_drop();
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -208,8 +217,18 @@ class Findings {
     const std::lock_guard lock(mutex_);
     if (++count_ <= 12) testing::ReportFailure(__FILE__, __LINE__, what);
   }
-  void AddDifference(const std::string& where, const std::string& difference) {
-    if (!difference.empty()) Add(where + ": " + difference);
+  void AddDifference(const Rank& self, const std::string& where, const std::string& difference) {
+    if (difference.empty()) return;
+    const std::string of = " rank " + std::to_string(self.rank) + ": ";
+    Add(where + of + difference + "; " + self.ops->status().message());
+  }
+  void AddStatus(const Rank& self) {
+    if (!self.ops->status().ok()) Add(self.ops->status().message());
+  }
+  // A rank that stops early is one that the others miss: for cases that end then.
+  bool any() {
+    const std::lock_guard lock(mutex_);
+    return count_ > 0;
   }
 
  private:

@@ -3,6 +3,7 @@
 #include "ops/cuda_module.h"
 
 #include <array>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -107,6 +108,10 @@ Result<const OpsTable*> Open(int device) {
 }  // namespace baltoro::cuda
 
 extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* BaltoroCudaModule() {
+  // A kernel that is loaded when it is first launched may wait for the device, on which a kernel of
+  // this rank may wait for another rank, which waits for the loading to end. Nothing of CUDA has
+  // been called before this.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   static const baltoro::CudaModule module{.layout = baltoro::kCudaModuleLayout,
                                           .version = BALTORO_VERSION,
                                           .describe = baltoro::cuda::Describe,
