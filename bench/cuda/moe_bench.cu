@@ -217,12 +217,13 @@ class Bench {
   }
 
   static Status LaunchMoeParts(const MoeShape& shape,
-                               const MoeInt4Args& args,
+                               MoeInt4Args args,
                                int parts,
                                cudaStream_t stream) {
     const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
     BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
     const bool wide = form != MoeForm::kStreaming;
+    args.form = form;
     BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
     if (form == MoeForm::kJoined) {
       BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());

@@ -107,6 +107,7 @@ Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kJoined));
   const int32_t tokens = args.tokens, parts = (tokens + most - 1) / most;
   const int32_t part = (tokens + parts - 1) / parts;
+  args.form = MoeForm::kJoined;
   for (int32_t done = 0; done < tokens; done += part) {
     args.tokens = std::min(part, tokens - done);
     BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, MoeForm::kJoined, blocks, stream));

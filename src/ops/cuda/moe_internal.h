@@ -40,7 +40,7 @@ inline constexpr int32_t kMaxBlocks = 512;
 // The workspace, cut up.
 struct MoePlan {
   int32_t* num_tiles = nullptr;      // [1]
-  MoeTile* tiles = nullptr;          // [slots + T k / 32]
+  MoeTile* tiles = nullptr;          // [slots + T k / 32]; joined: those with most rows first
   MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
   int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot

@@ -152,6 +152,21 @@ __device__ void DealExperts(const RouteParams& p, const int32_t* counts, int uni
   }
 }
 
+// Tiles before those of this thread's slot where tiles with more rows come first. By all threads;
+// `rows` of each of its `tiles`.
+__device__ int TilesBefore(int slots, int rows, int tiles) {
+  alignas(16) __shared__ int32_t keys[kRouteThreads];
+  const int i = threadIdx.x;
+  keys[i] = tiles == 0 ? 0 : rows << 20 | tiles;
+  __syncthreads();
+  int before = 0;
+  for (int j = 0; j < slots; ++j) {
+    const int other = keys[j] >> 20;
+    if (other > rows || (other == rows && j < i)) before += keys[j] & 0xfffff;
+  }
+  return before;
+}
+
 // One cluster: counts, offsets and tiles by slot, then the sorted order; each block has a share of
 // the entries, and all know all counts. The order of rows of one
 // expert varies from run to run; no result depends on it.
@@ -203,10 +218,13 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
+  const int tile_at = p.units != nullptr && rank == 0
+                          ? TilesBefore(p.slots, tiles == 0 ? 0 : rows_of_pass, tiles)
+                          : first_tile;
   for (int k = 0; k < tiles && rank == 0; ++k) {
     const int at = k * rows_of_pass;
     const int rows = min(rows_of_pass, count - at);
-    reinterpret_cast<int4*>(p.tiles)[first_tile + k] = make_int4(i, first_row + at, rows, 0);
+    reinterpret_cast<int4*>(p.tiles)[tile_at + k] = make_int4(i, first_row + at, rows, 0);
   }
   if (rank == 0 && i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
   costs[i + 1] = static_cast<int>(sums >> 42);

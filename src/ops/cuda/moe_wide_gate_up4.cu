@@ -38,7 +38,8 @@ struct GateUpParams {
   int64_t slot_bytes;
   int32_t strips;
   int32_t column_tiles;
-  const MoeStart* starts;
+  const MoeStart* starts;  // null: tiles are dealt out, back and forth
+  const int32_t* num_tiles;
   const MoeTile* tiles;
   const int32_t* order;
   const __nv_bfloat16* in;
@@ -68,33 +69,64 @@ __device__ __forceinline__ int Columns(int count) {
   return (count + 15) / 16 * 16;
 }
 
-__device__ __forceinline__ MoeTile LoadTile(const MoeTile* tiles, int at) {
-  const int4 raw = __ldcg(reinterpret_cast<const int4*>(tiles) + at);
-  return {raw.x, raw.y, raw.z, 0};
-}
-
-// Of this block's piece of a unit.
-__device__ __forceinline__ int FirstStrip(int unit_in_tile) {
-  return (unit_in_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
-}
-
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
 }
 
+// The tiles of a team's block, and its piece of each: a contiguous share, or every so many-th.
+struct Share {
+  int first, last, units_per_tile;
+  __device__ explicit Share(const GateUpParams& p) {
+    const int teams = static_cast<int>(gridDim.x) / kWideTeam,
+              pieces = (p.strips + kStrips - 1) / kStrips;
+    units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;  // a unit is a piece for each block
+    if (p.starts == nullptr) {
+      first = 0;
+      last = (__ldcg(p.num_tiles) + teams - 1) / teams * units_per_tile;
+      return;
+    }
+    const auto unit = [&](int team) {
+      const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
+      return start.x * units_per_tile +
+             static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+    };
+    first = unit(static_cast<int>(blockIdx.x) / kWideTeam);
+    last = unit(static_cast<int>(blockIdx.x) / kWideTeam + 1);
+  }
+  // False where this block has no piece.
+  __device__ __forceinline__ bool Get(const GateUpParams& p,
+                                      int unit,
+                                      MoeTile* tile,
+                                      int* strip) const {
+    const int team = static_cast<int>(blockIdx.x) / kWideTeam,
+              teams = static_cast<int>(gridDim.x) / kWideTeam;
+    int at = unit / units_per_tile;
+    if (p.starts == nullptr) {
+      at = at * teams + (at % 2 == 0 ? team : teams - 1 - team);
+      if (at >= __ldcg(p.num_tiles)) return false;
+    }
+    *strip =
+        (unit % units_per_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
+    if (*strip >= p.strips) return false;
+    const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
+    *tile = {raw.x, raw.y, raw.z, 0};
+    return true;
+  }
+};
+
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
-__device__ void Produce(const GateUpParams& p, int first, int last, int units_per_tile, Ring ring) {
+__device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
-  for (int unit = first; unit < last; ++unit) {
-    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
-    const int strip = FirstStrip(unit % units_per_tile);
-    if (strip >= p.strips) continue;
+  for (int unit = share.first; unit < share.last; ++unit) {
+    MoeTile tile;
+    int strip;
+    if (!share.Get(p, unit, &tile, &strip)) continue;
     const int strips = min(kStrips, p.strips - strip);
     const int half_bytes = Columns(tile.count) * 128;
     const char* weights =
@@ -223,12 +255,6 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   }
 }
 
-__device__ int FirstUnit(const GateUpParams& p, int team, int units_per_tile) {
-  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
-  return start.x * units_per_tile +
-         static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
-}
-
 __global__ void __launch_bounds__(kThreads, 1)
     GateUp4Kernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ char memory[];
@@ -247,22 +273,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   WaitForEarlierKernels();
   AllowNextKernel();
-  const int pieces = (p.strips + kStrips - 1) / kStrips;
-  // A unit is a piece for each block of the team.
-  const int units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;
-  const int first = FirstUnit(p, blockIdx.x / kWideTeam, units_per_tile);
-  const int last = FirstUnit(p, blockIdx.x / kWideTeam + 1, units_per_tile);
+  const Share share(p);
   if (threadIdx.x >= 32 * kConsumerWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
-    Produce(p, first, last, units_per_tile, ring);
+    Produce(p, share, ring);
     return;
   }
   // Registers move from the producers to the others; together they stay at 168 a thread.
   asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
-  for (int unit = first; unit < last; ++unit) {
-    const int first_strip = FirstStrip(unit % units_per_tile);
-    if (first_strip >= p.strips) continue;
-    const MoeTile tile = LoadTile(p.tiles, unit / units_per_tile);
+  for (int unit = share.first; unit < share.last; ++unit) {
+    MoeTile tile;
+    int first_strip;
+    if (!share.Get(p, unit, &tile, &first_strip)) continue;
     switch (p.diag & 4 ? 32 : Columns(tile.count)) {
       case 16:
         MultiplyPiece<16>(p, tile, first_strip, ring);
@@ -299,7 +321,9 @@ Status LaunchMoeGateUpSixteen(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  p.starts = plan.starts;
+  // The joined form has its tiles sorted.
+  p.starts = args.form == MoeForm::kJoined ? nullptr : plan.starts;
+  p.num_tiles = plan.num_tiles;
   p.tiles = plan.tiles;
   p.order = plan.order;
   p.in = plan.ordered;
