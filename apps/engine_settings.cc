@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <vector>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "comm/cluster_key.h"
+#include "engine/backend_choice.h"
 
 namespace baltoro {
 namespace {
@@ -59,6 +64,26 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
 }
 
 }  // namespace
+
+Status CheckGpusOfNode(const EngineConfig& config) {
+  const int32_t ranks = config.tensor_parallel_size * config.pipeline_parallel_size;
+  if (config.device != "cuda" || config.nodes > 1 || ranks == 1) return {};
+  const Status all = CheckGpus(ranks);
+  if (all.ok()) return {};
+  int32_t nodes = 2;
+  while (ranks % nodes != 0 || (nodes < ranks && !CheckGpus(ranks / nodes).ok())) ++nodes;
+  std::ifstream file("/proc/self/cmdline");
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> args;
+  for (size_t at = 0; at < line.size();) {
+    const size_t end = std::min(line.find('\0', at), line.size());
+    args.push_back(line.substr(at, end - at));
+    at = end + 1;
+  }
+  return InvalidArgument(
+      fmt::format("{}. Over {} nodes:\n{}", all.message(), nodes,
+                  NodeCommands(std::span(args).subspan(std::min<size_t>(1, args.size())), nodes)));
+}
 
 Result<std::string> ReadSecretFile(const std::string& path) {
   const auto mode = std::filesystem::status(path).permissions();

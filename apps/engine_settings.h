@@ -14,6 +14,10 @@ namespace baltoro {
 // one.
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir);
 
+// Where the ranks of one node want more GPUs than there are: kInvalidArgument, with the command of
+// each node that would have enough.
+Status CheckGpusOfNode(const EngineConfig& config);
+
 // Up to a MiB. kInvalidArgument where others may read it.
 Result<std::string> ReadSecretFile(const std::string& path);
 

@@ -218,6 +218,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
 
   BT_ASSIGN_OR_RETURN(EngineConfig engine_config, MakeEngineConfig(options, dir));
   BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
+  BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
   const bool on_cpu = engine_config.device == "cpu";
   for (const std::string& notice : on_cpu ? options.cpu_notices : options.graphs.notices) {
     BT_LOG(Warning, "{}", notice);

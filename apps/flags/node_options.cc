@@ -156,6 +156,30 @@ std::string FirstHost(std::string_view hostlist) {
   return std::string(hostlist.substr(0, open)) + std::string(first) + rest;
 }
 
+std::string NodeCommands(std::span<const std::string> args, int nodes) {
+  std::string command = "baltoro";
+  for (size_t i = 0; i < args.size(); ++i) {
+    const bool quoted = args[i].find_first_of(" \t\"{}[]*?$&;|<>()") != std::string::npos;
+    if (args[i].starts_with("--api-key=")) {
+      command += " --api-key=...";
+    } else {
+      command += quoted ? " '" + args[i] + "'" : " " + args[i];
+    }
+    if (args[i] != "--api-key") continue;
+    command += " ...";
+    while (i + 1 < args.size() && !args[i + 1].starts_with("-")) ++i;
+  }
+  std::string text =
+      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node:\n";
+  for (int node = 0; node < nodes; ++node) {
+    text += fmt::format(
+        "{} --nnodes {} --node-rank {} --master-addr ADDRESS_OF_NODE_0 --cluster-key-file "
+        "cluster.key{}\n",
+        command, nodes, node, node > 0 ? " --headless" : "");
+  }
+  return text;
+}
+
 bool IsLoopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }

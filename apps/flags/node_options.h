@@ -4,6 +4,7 @@
 // of a launcher that starts one process a node (torchrun's variables), or from SLURM. The first of
 // these that says so decides alone.
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,10 @@ Result<NodeOptions> FindNodes(const NodeFlags& flags,
 
 // Of "node[01-04,07],other": node01. Empty if the list is not one.
 std::string FirstHost(std::string_view hostlist);
+
+// The same server over several nodes: one command each, of these arguments of the program (from
+// "serve" on). A secret among them is left out.
+std::string NodeCommands(std::span<const std::string> args, int nodes);
 
 // 127.0.0.0/8, ::1 or localhost, as written.
 bool IsLoopback(std::string_view host);

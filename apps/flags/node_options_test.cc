@@ -88,6 +88,18 @@ TEST(NodeOptionsTest, TheFirstHostOfAList) {
   EXPECT_EQ(FirstHost(""), "");
 }
 
+TEST(NodeOptionsTest, CommandsForNodesAreThoseOfThisOne) {
+  const std::vector<std::string> args = {"serve", "/m",     "-tp", "16",  "--api-key", "a",
+                                         "b",     "--port", "1",   "--x", "{\"a\": 1}"};
+  EXPECT_EQ(
+      NodeCommands(args, 2),
+      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node:\n"
+      "baltoro serve /m -tp 16 --api-key ... --port 1 --x '{\"a\": 1}' --nnodes 2 --node-rank 0 "
+      "--master-addr ADDRESS_OF_NODE_0 --cluster-key-file cluster.key\n"
+      "baltoro serve /m -tp 16 --api-key ... --port 1 --x '{\"a\": 1}' --nnodes 2 --node-rank 1 "
+      "--master-addr ADDRESS_OF_NODE_0 --cluster-key-file cluster.key --headless\n");
+}
+
 TEST(NodeOptionsTest, LoopbackIsSeenAsItIsWritten) {
   EXPECT_TRUE(IsLoopback("127.0.0.1"));
   EXPECT_TRUE(IsLoopback("localhost"));

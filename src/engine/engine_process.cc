@@ -67,7 +67,6 @@ class EngineSide {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
     const Status status = connection_.ReadFrames([this](Frame frame) { return Handle(frame); });
     if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
-    if (Engine* engine = engine_; engine != nullptr && status.ok()) engine->Leave();
     // Nothing here outlives the door, and nothing needs to be saved.
     _exit(status.ok() ? 0 : 1);
   }
@@ -110,6 +109,9 @@ class EngineSide {
         constraints_carried_.erase(name);
         return {};
       }
+      case Message::kStop:
+        if (Engine* engine = engine_) engine->Leave();
+        return {};
       case Message::kAbort: {
         const auto id = reader.Get<RequestId>();
         BT_RETURN_IF_ERROR(reader.Finish("abort"));

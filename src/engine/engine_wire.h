@@ -27,6 +27,7 @@ enum class Message : uint16_t {
   kStats,           // EngineStats; also while loading, when it says only that the process lives
   kConstraint,      // a name, u64, and the bytes that requests mean by it
   kDropConstraint,  // the name stands for nothing any more
+  kStop,            // the server stops, of its own will; the connection ends next
 };
 
 void Encode(WireWriter& writer, const EngineConfig& config);

@@ -56,7 +56,10 @@ RemoteEngine::~RemoteEngine() {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::kStopping;
-    if (connection_ != nullptr) connection_->Shutdown();
+    if (connection_ != nullptr) {
+      connection_->Send(static_cast<uint16_t>(Message::kStop), "");
+      connection_->Shutdown();
+    }
     changed_.notify_all();
   }
   supervisor_.join();
