@@ -17,6 +17,7 @@ constexpr int kChunks = 4;  // of a warp at most
 constexpr int kGroupsMax = kChunk * kChunks * kWarps;
 constexpr int kSharedMax = 114688;  // two blocks on a multiprocessor
 constexpr int kMultiprocessors = 132;
+constexpr int kHalfRows = 8;   // of the matrix instruction
 constexpr int kQueryPad = 32;  // elements between rows of queries: they use all banks
 
 struct Matrix {
@@ -98,9 +99,10 @@ __device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
   return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
 }
 
-// kStrips strips of 8 rows of weights a block, the columns shared by its warps.
-template <int kStrips, bool kQuery>
-__global__ void __launch_bounds__(kThreads, 2)
+// kStrips strips of 8 rows of weights a block, the columns shared by its warps. kTall: of 9 to 16
+// rows, else of up to 8.
+template <int kStrips, bool kQuery, bool kTall>
+__global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
   extern __shared__ __align__(128) char memory[];
   __shared__ float partial[32];
@@ -138,42 +140,50 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   AllowNextKernel();
   // Positions are older than the kernel ahead. Of the warps that end with the sums of a strip.
-  [[maybe_unused]] float2 angle = make_float2(1, 0);
+  constexpr int kHalves = kTall ? 2 : 1;  // of 8 rows
+  [[maybe_unused]] float2 angles[kHalves];
   [[maybe_unused]] int in_head = -1;
   if constexpr (kQuery) {
     in_head = (strip + warp) % query.head_strips - query.nope_strips;
-    if (warp < kStrips && in_head >= 0 && lane / 4 < p.rows) {
-      angle = AngleOf(query.input, lane / 4, in_head * (kStripRows / 2) + lane % 4);
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int token = lane / 4 + 8 * h;
+      if (warp >= kStrips || in_head < 0 || token >= p.rows) continue;
+      angles[h] = AngleOf(query.input, token, in_head * (kStripRows / 2) + lane % 4);
     }
   }
   if (threadIdx.x == 0) FetchSoon(p.soon, static_cast<int>(blockIdx.x), p.blocks);
   WaitForEarlierKernels();
 
   const int token = lane / 4;
-  const bool real = token < p.rows;
   // The rows as they lie in memory, or normalised in shared memory.
   const char* x_row = p.x + token * p.x_row_bytes + lane % 4 * 16;
   [[maybe_unused]] uint32_t x_shared = 0;
   if constexpr (kQuery) {
     auto* const rows = reinterpret_cast<__nv_bfloat16*>(memory + groups * kStrips * kPieceBytes);
     const int pitch = p.k + kQueryPad;
-    if (warp < p.rows) NormaliseQuery(query.input, warp, lane, rows + warp * pitch);
+    for (int row = warp; row < p.rows; row += kWarps) {
+      NormaliseQuery(query.input, row, lane, rows + row * pitch);
+    }
     __syncthreads();
     x_shared = SharedAddress(rows + token * pitch) + lane % 4 * 16;
   }
   // Rows are asked for far ahead where a warp has many groups.
   constexpr int kBuffers = kStrips == 1 && !kQuery ? 3 : 1;
-  uint4 x[kBuffers][kChunk];
-  const auto load = [&](int c, uint4(&to)[kChunk]) {
+  uint4 x[kBuffers][kHalves][kChunk];
+  const auto load = [&](int c, uint4(&to)[kHalves][kChunk]) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       const int group = begin + c * kChunk + i;
-      to[i] = make_uint4(0, 0, 0, 0);
-      if (group >= end || !real) continue;
-      if constexpr (kQuery) {
-        to[i] = LoadShared4(x_shared + group * kGroup * 2);
-      } else {
-        to[i] = LoadGlobal4(x_row + group * kGroup * 2);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        to[h][i] = make_uint4(0, 0, 0, 0);
+        if (group >= end || token + 8 * h >= p.rows) continue;
+        if constexpr (kQuery) {
+          to[h][i] = LoadShared4(x_shared + (h * 8 * (p.k + kQueryPad) + group * kGroup) * 2);
+        } else {
+          to[h][i] = LoadGlobal4(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2);
+        }
       }
     }
   };
@@ -189,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (c == 2) WaitForCopies<kChunks - 3>();
     if (c == 3) WaitForCopies<0>();
     if (kBuffers == 1 && c > 0) load(c, x[0]);
-    uint4(&here)[kChunk] = x[c % kBuffers];
+    uint4(&here)[kHalves][kChunk] = x[c % kBuffers];
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       const int group = begin + c * kChunk + i;
@@ -197,8 +207,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
       for (int s = 0; s < kStrips; ++s) {
         const uint4 v = LoadShared4(own + (group * kStrips + s) * kPieceBytes);
-        MultiplyAdd(acc[s][0], here[i].x, 0, here[i].y, 0, v.x, v.y);
-        MultiplyAdd(acc[s][kSums - 1], here[i].z, 0, here[i].w, 0, v.z, v.w);
+        const uint4 low = here[0][i];
+        const uint4 high = kTall ? here[kHalves - 1][i] : make_uint4(0, 0, 0, 0);
+        MultiplyAdd(acc[s][0], low.x, high.x, low.y, high.y, v.x, v.y);
+        MultiplyAdd(acc[s][kSums - 1], low.z, high.z, low.w, high.w, v.z, v.w);
       }
     }
     if (kBuffers > 1 && c + kBuffers < kChunks) load(c + kBuffers, here);
@@ -206,34 +218,45 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   // The warp's sums over its own weights, which its lanes have all read.
   __syncwarp();
-  const auto sums_of = [&](int of_warp, int s) {
+  const auto sums_of = [&](int of_warp, int s, int h) {
     const int first = groups * of_warp / kWarps;
-    return reinterpret_cast<float2*>(memory + first * kStrips * kPieceBytes) + s * 32 + lane;
+    return reinterpret_cast<float2*>(memory + first * kStrips * kPieceBytes) +
+           (s * kHalves + h) * 32 + lane;
   };
 #pragma unroll
   for (int s = 0; s < kStrips; ++s) {
-    *sums_of(warp, s) = make_float2(acc[s][0][0] + (kSums > 1 ? acc[s][kSums - 1][0] : 0.0f),
-                                    acc[s][0][1] + (kSums > 1 ? acc[s][kSums - 1][1] : 0.0f));
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      float2 sum = make_float2(acc[s][0][2 * h], acc[s][0][2 * h + 1]);
+      if (kSums > 1) {
+        sum.x += acc[s][kSums - 1][2 * h];
+        sum.y += acc[s][kSums - 1][2 * h + 1];
+      }
+      *sums_of(warp, s, h) = sum;
+    }
   }
   __syncthreads();
-  if (warp >= kStrips || !real) return;
-  float2 sum = make_float2(0, 0);
+  if (warp >= kStrips) return;
 #pragma unroll
-  for (int other = 0; other < kWarps; ++other) {
-    const float2 one = *sums_of(other, warp);
-    sum.x += one.x;
-    sum.y += one.y;
-  }
-  const int at_strip = strip + warp, pair = lane % 4;
-  if constexpr (kQuery) {
-    if (in_head >= 0) sum = Rotate(sum, angle);
-  }
-  const int64_t at = token * m.out_stride + at_strip * kStripRows + 2 * pair;
-  if (m.bf16) {
-    *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(m.out) + at) =
-        hopper::PackBf16(sum.x, sum.y);
-  } else {
-    *reinterpret_cast<float2*>(static_cast<float*>(m.out) + at) = sum;
+  for (int h = 0; h < kHalves; ++h) {
+    if (token + 8 * h >= p.rows) continue;
+    float2 sum = make_float2(0, 0);
+#pragma unroll
+    for (int other = 0; other < kWarps; ++other) {
+      const float2 one = *sums_of(other, warp, h);
+      sum.x += one.x;
+      sum.y += one.y;
+    }
+    if constexpr (kQuery) {
+      if (in_head >= 0) sum = Rotate(sum, angles[h]);
+    }
+    const int64_t at = (token + 8 * h) * m.out_stride + (strip + warp) * kStripRows + lane % 4 * 2;
+    if (m.bf16) {
+      *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(m.out) + at) =
+          hopper::PackBf16(sum.x, sum.y);
+    } else {
+      *reinterpret_cast<float2*>(static_cast<float*>(m.out) + at) = sum;
+    }
   }
 }
 
@@ -273,6 +296,12 @@ bool TakesRows(const TensorView& x) {
   return x.dtype == DType::kBf16 && x.dim(0) >= 1 && x.dim(0) <= kFewRowsMax && InVectors(x);
 }
 
+// Every block reads all rows: of many blocks that is more than the weights.
+bool RowsAreLight(int64_t rows, const PackedMatrix& w) {
+  constexpr int64_t kMost = int64_t{32} << 20;
+  return rows <= kHalfRows || w.n / kStripRows / StripsOfBlock(w.n, w.k) * rows * w.k * 2 <= kMost;
+}
+
 Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
   return {.w = static_cast<const char*>(w.data),
           .out = out.data,
@@ -285,7 +314,8 @@ template <int kStrips, bool kQuery>
 void Launch(
     const Params& p, const QueryParams& query, int blocks, int query_bytes, cudaStream_t stream) {
   const int bytes = p.k / kGroup * kStrips * kPieceBytes + query_bytes;
-  const auto kernel = FewRowsKernel<kStrips, kQuery>;
+  const auto kernel = p.rows > kHalfRows ? FewRowsKernel<kStrips, kQuery, true>
+                                         : FewRowsKernel<kStrips, kQuery, false>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "few rows");
   const Status launched =
@@ -344,7 +374,7 @@ SoonRead SoonOf(const OpContext& ctx) {
 }
 
 bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
-  return TakesRows(x) && TakesMatrix(out, w);
+  return TakesRows(x) && TakesMatrix(out, w) && RowsAreLight(x.dim(0), w);
 }
 
 void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {

@@ -1,11 +1,11 @@
 #pragma once
 
-// Products of up to 8 rows with bf16 matrices: a decode step of few sequences.
+// Products of up to 16 rows with bf16 matrices: a decode step of few sequences.
 //
 // A block asks for all of its weights before it waits for the kernel ahead, so that they arrive
 // while that one and those before it run; after the wait there are the rows, the products and one
 // sum over the warps. Weights are the 8 columns of the matrix instruction: strips of 8 rows share
-// out evenly over 132 multiprocessors, where strips of 16 need clusters. Rows are 8 of its 16 rows.
+// out evenly over 132 multiprocessors, where strips of 16 need clusters. Rows are its 16 rows, half of them empty up to 8.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth, less what is read before the wait.
 
@@ -18,7 +18,7 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kFewRowsMax = 8;
+inline constexpr int kFewRowsMax = 16;
 
 // Whether the kernel takes x by w into out: few enough rows and blocks, alignment.
 bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);

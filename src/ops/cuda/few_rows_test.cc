@@ -39,7 +39,7 @@ GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
         router(2, kBf16, 1, s.experts, s.hidden);
     const std::vector<float> bias(static_cast<size_t>(s.experts), 0.1f);
     const Buffer bias_memory = OnDevice(bias);
-    for (const int64_t rows : {1, 3, 8, 9, 17}) {
+    for (const int64_t rows : {1, 3, 8, 9, 16, 17}) {
       for (const int64_t nan_row : {-1, 0}) {
         if (nan_row == 0 && rows == 1) continue;
         const Rows x(static_cast<uint32_t>(rows), rows, s.hidden, 8, nan_row);
@@ -115,7 +115,7 @@ GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
                              kv_norm = draw(s.latent);
     const Buffer table_memory = OnDevice(table), q_norm_memory = OnDevice(q_norm),
                  kv_norm_memory = OnDevice(kv_norm);
-    for (const int64_t rows : {1, 3, 8, 17}) {
+    for (const int64_t rows : {1, 3, 8, 13, 16, 17}) {
       for (const int64_t nan_row : {-1, 1}) {
         if (nan_row >= rows) continue;
         const Rows x(static_cast<uint32_t>(rows), rows, inputs, 8, nan_row);
@@ -152,7 +152,7 @@ GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
           if (run == 0) {
             args.q = TensorView(q.data(), DType::kBf16, {rows, s.heads, head});
             args.q_weight = w.device;
-            GPU_EXPECT(QueryProductTakes(args) == (rows <= 8 && s.q_lora >= 256));
+            GPU_EXPECT(QueryProductTakes(args) == (rows <= 16 && s.q_lora >= 256));
           }
           AttentionInputs(context.get(), args);
         }
