@@ -60,7 +60,11 @@ void Fp8Bank(const OpContext& ctx,
   rows.slots = static_cast<int32_t>(slots);
   rows.tokens = static_cast<int32_t>(tokens);
   rows.top_k = static_cast<int32_t>(top_k);
-  rows.tile_rows = wide ? kFp8WideRows : kFp8StreamRows;
+  // Few tokens: one launch less.
+  const bool rounded_by_down = !wide && tokens <= kFp8RoundedRows &&
+                               middle <= kFp8RoundedSteps * 128 &&
+                               std::getenv("BALTORO_FP8_APART") == nullptr;
+  rows.tile_rows = wide ? kFp8WideRows : rounded_by_down ? kFp8RoundedRows : kFp8StreamRows;
   rows.blocks = wide ? 1 : blocks.value();
   const int64_t tiles = std::min(slots, entries) + entries / rows.tile_rows;
   rows.num_tiles = scratch.AllocateArray<int32_t>(1);
@@ -100,8 +104,14 @@ void Fp8Bank(const OpContext& ctx,
     auto* gated = scratch.AllocateArray<float>(static_cast<size_t>(entries * middle));
     product.out = gated;
     LaunchFp8Stream(product, rows.blocks, StreamOf(ctx));
-    in = QuantiseRows(
-        ctx, {.x = gated, .stride = middle, .f32 = true, .rows = entries, .k = middle}, args.down);
+    product.x_f32 = rounded_by_down;
+    if (rounded_by_down) {
+      in = {gated, middle * 4, nullptr, 0};
+    } else {
+      in = QuantiseRows(ctx,
+                        {.x = gated, .stride = middle, .f32 = true, .rows = entries, .k = middle},
+                        args.down);
+    }
   }
   auto* shares = scratch.AllocateArray<uint16_t>(static_cast<size_t>(entries * hidden));
   product.w = args.down;

@@ -18,6 +18,8 @@ namespace baltoro::cuda {
 
 inline constexpr int32_t kFp8WideRows = 128;    // rows of a tile
 inline constexpr int32_t kFp8StreamRows = 32;   // likewise
+inline constexpr int32_t kFp8RoundedRows = 16;  // with Fp8Product::x_f32
+inline constexpr int32_t kFp8RoundedSteps = 2;
 inline constexpr int32_t kFp8StreamBlocks = 2;  // of the streaming form, on a multiprocessor
 
 // One product, grouped or (wide alone) without `tiles`: all rows, one matrix. Codes lie in the
@@ -31,9 +33,12 @@ struct Fp8Product {
   const void* x = nullptr;  // codes [.., x_row_bytes]
   int64_t x_row_bytes = 0;
   const float* x_scales = nullptr;  // [.., k / 128]
-  void* out = nullptr;              // codes, f32 or bf16 [.., out_stride]
-  float* out_scales = nullptr;      // gated, wide: [.., n / 256]
-  int64_t out_stride = 0;           // elements; n is a multiple of 8
+  // Streaming, not gated, tiles of kFp8RoundedRows at most, k kFp8RoundedSteps * 128 at most: x is
+  // f32 and rounded to codes by the product.
+  bool x_f32 = false;
+  void* out = nullptr;          // codes, f32 or bf16 [.., out_stride]
+  float* out_scales = nullptr;  // gated, wide: [.., n / 256]
+  int64_t out_stride = 0;       // elements; n is a multiple of 8
 
   int64_t rows = 0;  // of all tiles at most
   const MoeTile* tiles = nullptr;

@@ -11,6 +11,8 @@
 //
 // Floor: the bytes of the chosen matrices over the card's read bandwidth.
 
+#include <cuda_fp8.h>
+
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
@@ -54,7 +56,7 @@ struct StreamParams {
   void* out;
   int64_t out_stride;
   int32_t top_k;
-  bool gather, scatter;
+  bool gather, scatter, x_f32;
   const float* route_weights;
 };
 
@@ -177,6 +179,48 @@ struct Input {
     }
   }
 };
+
+// Four f32 as the codes of a word.
+__device__ __forceinline__ uint32_t Codes(const float4& v, float undo) {
+  const uint32_t even =
+      __nv_cvt_float2_to_fp8x2(make_float2(v.x * undo, v.z * undo), __NV_SATFINITE, __NV_E4M3);
+  const uint32_t odd =
+      __nv_cvt_float2_to_fp8x2(make_float2(v.y * undo, v.w * undo), __NV_SATFINITE, __NV_E4M3);
+  return even | odd << 16;
+}
+
+// A step of rows that are still f32, rounded here: a row's 128 columns are in four lanes.
+template <int kN>
+__device__ __forceinline__ void Round(
+    const StreamParams& p, const MoeTile& tile, int step, int lane, Input<kN>& input) {
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    const int mine = n * 8 + lane / 4;
+    const int row = tile.begin + (mine < tile.count ? mine : 0);
+    const auto* from = reinterpret_cast<const float4*>(p.x + row * p.x_row_bytes +
+                                                       static_cast<int64_t>(step) * 512) +
+                       lane % 4 * 4;
+    float4 v[8];
+    float largest = 1e-4f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      v[i] = __ldcg(from + i / 4 * 16 + i % 4);
+      largest = fmaxf(fmaxf(largest, fmaxf(fabsf(v[i].x), fabsf(v[i].y))),
+                      fmaxf(fabsf(v[i].z), fabsf(v[i].w)));
+    }
+    for (int d = 1; d < 4; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+    const float scale = __fdiv_rn(largest, 448.0f), undo = __fdiv_rn(1.0f, scale);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      input.codes[n][j] = make_uint4(Codes(v[4 * j], undo), Codes(v[4 * j + 1], undo),
+                                     Codes(v[4 * j + 2], undo), Codes(v[4 * j + 3], undo));
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      input.scales[n][e] = __shfl_sync(~0u, scale, (lane % 4 * 2 + e) * 4);
+    }
+  }
+}
 
 // acc += 16 rows of weights (two bands of 8, in the 128-byte swizzle) by 128 columns.
 template <int kN>
@@ -321,8 +365,13 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
   Ring ring = place;
   Input<kN> kept[kKeep ? 2 : 1];
   if constexpr (kKeep) {
-    kept[0].Load(p, rows, 0);
-    kept[1].Load(p, rows, min(1, p.steps - 1));
+    if (p.x_f32) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) Round<kN>(p, run.tile, min(i, p.steps - 1), lane, kept[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) kept[i].Load(p, rows, min(i, p.steps - 1));
+    }
   }
   const auto first_row = [&](int unit) { return (unit * kWarps + warp) * 16; };
   int target[kN][2];
@@ -496,6 +545,8 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
   p.gather = product.gather;
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
+  p.x_f32 = product.x_f32;
+  BT_CHECK(!p.x_f32 || (!product.gated && p.steps <= kFp8RoundedSteps));
   CUtensorMap map;
   const auto rows = static_cast<cuuint32_t>(product.gated ? 8 : 16 * kWarps);
   const auto columns = static_cast<cuuint32_t>(product.gated ? kWarps : 1);
