@@ -28,6 +28,7 @@ constexpr int64_t kExpandedTokens = 8192;
 std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
   const K2Config& c = model.config;
   const int64_t tp = o.layout.tensor, heads = c.heads / tp;
+  const int64_t gathered = heads * o.layout.decode_context;  // that a context rank attends for
   const auto up = [](int64_t total, int64_t parts) { return (total + parts - 1) / parts; };
   const int64_t columns = std::max(c.dense_layers > 0 ? up(c.intermediate, tp) : 0,
                                    up(c.moe_intermediate * c.shared_experts, tp));
@@ -36,23 +37,23 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t per_token = (4 + 4 + act) * c.hidden + act * (c.q_lora + c.cache_width()) +
                             act * heads * (c.head_dim() + c.value) + act * 3 * columns +
                             4 * c.experts + 8 * c.router.top_k;
+  const int64_t context =
+      o.layout.decode_context > 1 ? gathered * (act * (c.head_dim() + c.value) + 4) : 0;
   const int64_t tokens = o.max_num_batched_tokens;
   const int64_t expert_columns =
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
   const int64_t pairs = std::min(tokens, kExpertTokens) * c.router.top_k;
   const int64_t rows = std::min<int64_t>(o.max_num_seqs, tokens);
-  const int64_t gathered =
-      heads * o.layout.decode_context;  // heads that a context rank attends for
 
   std::vector<PlanItem> out;
-  out.push_back({"activations", tokens * per_token, fmt::format("{} tokens", tokens)});
+  out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
   if (c.experts > 0) {
     out.push_back({"expert workspace", pairs * act * (c.hidden + 3 * expert_columns),
                    fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
   }
   out.push_back({"attention workspace",
                  rows * gathered * (act * c.cache_width() + 4 * c.kv_lora) +
-                     kExpandedTokens * heads * (c.head_dim() + c.value) * act,
+                     kExpandedTokens * gathered * (c.head_dim() + c.value) * act,
                  fmt::format("{} sequences", rows)});
   out.push_back({"logits", rows * 4 * (c.vocab + up(c.vocab, tp)), fmt::format("{} rows", rows)});
   out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});

@@ -8,6 +8,7 @@ namespace {
 // One rank's share of every size that is cut.
 struct Cuts {
   int64_t heads, vocab, dense, shared, expert;  // heads, rows, columns
+  int64_t group_heads;                          // that a rank attends for, with its share of keys
   int64_t experts;                              // experts held
   IndexRange layers;
 };
@@ -18,6 +19,7 @@ Cuts CutsOf(const K2Config& c, const ParallelLayout& layout, const RankPlace& pl
   };
   Cuts cuts;
   cuts.heads = share(c.heads);
+  cuts.group_heads = cuts.heads * layout.decode_context;
   cuts.vocab = share(c.vocab);
   cuts.dense = share(c.intermediate);
   cuts.shared = share(c.moe_intermediate * c.shared_experts);
@@ -68,8 +70,8 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
                        MatrixBytes(model.attention, c.cache_width(), c.hidden);
   const int64_t q =
       MatrixBytes(model.attention, cut.heads * c.head_dim(), c.q_lora > 0 ? c.q_lora : c.hidden);
-  const int64_t kv_b = MatrixBytes(model.kv_b, cut.heads * (c.nope + c.value), c.kv_lora);
-  const int64_t absorbed = MatrixBytes(model.plain, cut.heads * c.kv_lora, c.nope);
+  const int64_t kv_b = MatrixBytes(model.kv_b, cut.group_heads * (c.nope + c.value), c.kv_lora);
+  const int64_t absorbed = MatrixBytes(model.plain, cut.group_heads * c.kv_lora, c.nope);
   const int64_t o = MatrixBytes(model.attention, c.hidden, cut.heads * c.value);
   const int64_t norms = 4 * (2 * c.hidden + c.q_lora + c.kv_lora);
 
@@ -77,18 +79,20 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
   const auto add = [&](std::string name, int64_t bytes, std::string note) {
     if (bytes > 0) out.push_back({std::move(name), bytes, std::move(note)});
   };
-  const std::string sliced = layout.tensor > 1 ? fmt::format("1/{}", layout.tensor) : "";
+  const std::string whole = layout.tensor > 1 ? "whole on every tensor rank" : "";
+  const auto part = [&](int32_t ranks) { return ranks > 1 ? fmt::format("1/{}", ranks) : whole; };
+  const std::string sliced = part(layout.tensor);
+  const std::string grouped = part(layout.tensor / layout.decode_context);
   const auto how = [&](WeightForm form, const std::string& spread) {
     return spread.empty() ? std::string(WeightFormName(form))
                           : fmt::format("{}; {}", WeightFormName(form), spread);
   };
   add("embedding", first ? MatrixBytes(model.plain, cut.vocab, c.hidden) : 0,
       how(model.plain, sliced));
-  add("attention, down-projections", layers * down,
-      how(model.attention, layout.tensor > 1 ? "whole on every tensor rank" : ""));
+  add("attention, down-projections", layers * down, how(model.attention, whole));
   add("attention, heads", layers * (q + o), how(model.attention, sliced));
-  add("attention, kv_b", layers * kv_b, how(model.kv_b, sliced));
-  add("attention, transposed keys of kv_b", layers * absorbed, how(model.plain, sliced));
+  add("attention, kv_b", layers * kv_b, how(model.kv_b, grouped));
+  add("attention, transposed keys of kv_b", layers * absorbed, how(model.plain, grouped));
   add("dense layers", dense_layers * MlpBytes(model.dense, c.hidden, cut.dense),
       how(model.dense, sliced));
   add("routed experts", moe_layers * cut.experts * MlpBytes(model.experts, c.hidden, cut.expert),
@@ -101,7 +105,7 @@ std::vector<PlanItem> WeightsOfRank(const ModelDescription& stored,
       how(model.shared, sliced));
   add("router",
       moe_layers * MatrixBytes(model.plain, c.experts, c.hidden) + moe_layers * 4 * c.experts,
-      how(model.plain, layout.tensor > 1 ? "whole on every tensor rank" : ""));
+      how(model.plain, whole));
   add("norms", layers * norms + (last ? 4 * c.hidden : 0), WeightFormName(WeightForm::kF32));
   add("head", last && !c.tied_embeddings ? MatrixBytes(model.plain, cut.vocab, c.hidden) : 0,
       how(model.plain, sliced));

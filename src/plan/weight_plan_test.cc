@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/layer_weights.h"
+#include "model/weight_slice.h"
 #include "weights/dummy_source.h"
 
 namespace baltoro {
@@ -119,6 +120,29 @@ TEST(WeightPlanTest, ALoadTakesWhatThePlanSays) {
       ExpectNear(Sum(model, {}, 0), static_cast<double>(WeightBytes(loaded.value(), CpuOps(act))),
                  0.01);
     }
+  }
+}
+
+int64_t LoadedBytes(const ModelDescription& model, const ParallelLayout& layout, int32_t rank) {
+  DummySource source(0);
+  auto whole = PlanWeights(model.config, source, CpuOps(DType::kBf16), {});
+  BT_CHECK(whole.ok());
+  const auto slice = SliceWeights(model.config, std::move(whole).value(),
+                                  {.layout = layout, .place = PlaceOf(layout, rank)});
+  BT_CHECK(slice.ok());
+  return WeightBytes(slice.value(), CpuOps(DType::kBf16));
+}
+
+// They attend for the heads of all of them, and hold kv_b for these.
+TEST(WeightPlanTest, RanksThatShareKeysHoldMore) {
+  const ModelDescription model = Known("Moonlight-16B-A3B");
+  const ParallelLayout alone{.tensor = 8, .pipeline = 2};
+  for (const int32_t ways : {2, 8}) {
+    ParallelLayout sharing = alone;
+    sharing.decode_context = ways;
+    const int64_t more = LoadedBytes(model, sharing, 9) - LoadedBytes(model, alone, 9);
+    EXPECT_GT(more, 0);
+    EXPECT_EQ(Sum(model, sharing, 9) - Sum(model, alone, 9), more);
   }
 }
 
