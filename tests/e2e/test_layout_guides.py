@@ -129,3 +129,34 @@ def test_k2_thinking_with_all_of_its_length(environment, one_rank):
     with serving(words, environment) as server:
         assert "262144 tokens of context" in server.text()
         expect_alike(said(server), one_rank(words))
+
+
+PAGE = (ROOT / "docs/layouts.md").read_text()
+PLANS = re.findall(r"^    \$ baltoro (plan .*)\n((?:    .*\n)+)", PAGE, re.M)
+
+
+def planned(command):
+    ran = subprocess.run([PROGRAM, *shlex.split(command)], capture_output=True, text=True)
+    assert ran.returncode == (1 if "does not fit" in ran.stdout else 0), ran.stderr
+    return ran.stdout
+
+
+def test_plans_are_on_the_page_as_they_are_printed():
+    assert len(PLANS) == PAGE.count("$ baltoro") >= 6
+    for command, shown in PLANS:
+        lines = iter(planned(command).splitlines())
+        gap = False
+        for line in shown.splitlines():
+            line = line.removeprefix("    ")
+            if line != "...":
+                assert line in lines if gap else next(lines, None) == line, f"{command}: {line}"
+            gap = line == "..."
+
+
+def test_the_table_of_caches_is_that_of_the_plans():
+    rows = re.findall(r"^\| (.*?) ?\| ([\d,]+) \|$", PAGE, re.M)
+    assert len(rows) == 5
+    longest = next(command for command, _ in PLANS if "--enforce-eager" in command)
+    for flags, tokens in rows:
+        plan = planned(longest.replace(" -dcp 8 --kv-cache-dtype fp8", " " + flags.strip("`")))
+        assert f"GPU KV cache size: {tokens.replace(',', '')} tokens\n" in plan
