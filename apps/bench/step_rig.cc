@@ -97,6 +97,8 @@ Result<std::unique_ptr<StepRig>> StepRig::Create(const BenchStepCommand& command
   rig->command_ = command;
   BT_RETURN_IF_ERROR(rig->Load(command, seat));
   BT_RETURN_IF_ERROR(rig->MakeCache(command, seat));
+  // Nobody allocates while another waits for it in a step.
+  BT_RETURN_IF_ERROR(LeastOfAll(seat, 0).status());
   return rig;
 }
 

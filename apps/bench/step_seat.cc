@@ -13,19 +13,6 @@
 namespace baltoro {
 namespace {
 
-// A rank whose group is missing.
-class Alone final : public RankOps {
- public:
-  Status status() const override { return {}; }
-  bool recordable() const override { return true; }
-  void Sum(const OpContext&, TensorView) override {}
-  void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
-  void GatherHeads(const OpContext&, TensorView, TensorView) override {}
-  void MergeHeads(const OpContext&, TensorView, TensorView, TensorView) override {}
-  void SendToNextStage(const OpContext&, TensorView) override {}
-  void ReceiveFromStageBefore(const OpContext&, TensorView) override {}
-};
-
 // A part of a model that is one of its own: fewer heads, narrower layers, a part of the vocabulary.
 // The low-rank projections and the router are whole on each.
 Status Cut(int32_t ways, K2Config& config) {
@@ -68,7 +55,7 @@ Result<std::unique_ptr<ModelRanks>> TakeSeat(const StepSeat& seat,
   if (layout.ranks() == 1) return std::unique_ptr<ModelRanks>();
   if (seat.link == nullptr) {
     return std::make_unique<ModelRanks>(RankShare{layout, PlaceOf(layout, 0)},
-                                        std::make_unique<Alone>());
+                                        std::make_unique<NoRanks>());
   }
   if (ops.memory->kind() == DeviceKind::kCpu) return ModelRanks::Join(seat.link, layout);
   return JoinGpuRanks(seat.link, layout, config,

@@ -119,8 +119,9 @@ void Worker::RecordSteps() {
                            .block_positions = {},
                            .key_count = 1});
     }
-    // The first of a size runs, the second is recorded.
+    // The first of a size runs, alone, as it may allocate; the second is recorded.
     for (int run = 0; run < 2; ++run) {
+      model_->SetExchanging(run > 0);
       arena_.Reset();
       model_->Forward({.tokens = zeros,
                        .positions = zeros,

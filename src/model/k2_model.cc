@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -153,27 +154,32 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
                          .latent = config_.kv_lora,
                          .rope = config_.rope_dim};
   const std::vector<KvLayerView> cache(layers.size(), view);
-  std::vector<int32_t> table(static_cast<size_t>(blocks));
-  std::iota(table.begin(), table.end(), 0);
+  // Keys before those of the step: what attention takes for them is found here as well. On a CPU
+  // it takes nothing, and time.
+  const bool gpu = ops_.memory->kind() != DeviceKind::kCpu;
+  const int64_t keys_max = gpu ? rope_table_.positions : 0;
+  std::vector<int32_t> table(static_cast<size_t>(std::max(blocks, keys_max / kBlock) + blocks));
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i % blocks);
 
   const auto run = [&](int64_t tokens, int64_t sequences, int64_t logits_rows) {
     arena.Reset();
     const int64_t each = tokens / sequences;  // tokens of a sequence
+    const int64_t before = std::max<int64_t>(0, keys_max - each);
     std::vector<int32_t> ids(static_cast<size_t>(tokens), 0), positions, rows;
     std::vector<int64_t> slots;
     std::vector<AttentionSequence> parts;
     for (int64_t s = 0; s < sequences; ++s) {
       for (int64_t i = 0; i < each; ++i) {
-        positions.push_back(static_cast<int32_t>(i));
+        positions.push_back(static_cast<int32_t>(before + i));
         slots.push_back(s * kBlock + i);
       }
       parts.push_back({.query_begin = static_cast<int32_t>(s * each),
                        .query_count = static_cast<int32_t>(each),
-                       .first_position = 0,
-                       .absorbed_from = sequences == 1 ? static_cast<int32_t>(each) : 0,
+                       .first_position = static_cast<int32_t>(before),
+                       .absorbed_from = sequences == 1 ? static_cast<int32_t>(before + each) : 0,
                        .blocks = std::span<const int32_t>(table).subspan(s),
                        .block_positions = {},
-                       .key_count = static_cast<int32_t>(each)});
+                       .key_count = static_cast<int32_t>(before + each)});
     }
     for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
     void* logits = arena.Allocate(static_cast<size_t>(logits_rows * config_.vocab) * sizeof(float));
@@ -186,9 +192,11 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
          .embedding_overrides = {}},
         layers, cache, TensorView(logits, DType::kF32, {logits_rows, config_.vocab}), arena);
   };
+  const bool exchanging = std::exchange(exchanging_, false);
   if (tokens_max > 0) run(tokens_max, 1, std::min(tokens_max, sequences_max));
   if (sequences_max > 0) run(sequences_max, sequences_max, sequences_max);
   arena.Reset();
+  exchanging_ = exchanging;
   return {};
 }
 

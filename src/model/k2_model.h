@@ -68,13 +68,19 @@ class K2Model {
   // that one of their size comes, and replayed from then on: with the same arena, cache and logits.
   // Without effect where the operations record nothing.
   void UseGraphs() {
-    if (ops_.memory->kind() != DeviceKind::kCpu) graphs_.emplace();
+    if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
   }
   bool uses_graphs() const { return graphs_.has_value(); }
 
+  // Whether steps exchange anything with other ranks; they do unless told otherwise. Those that do
+  // not mean nothing. A GPU must not allocate while another one waits for it in a step, so that
+  // whatever may allocate comes first and alone.
+  void SetExchanging(bool exchanging) { exchanging_ = exchanging; }
+
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
-  // each kind on a throwaway cache of the form given. `arena` is reset.
+  // each kind on a throwaway cache of the form given, exchanging nothing; on a GPU with as many
+  // keys as a sequence can have. `arena` is reset.
   Status ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena);
 
   const K2Config& config() const { return config_; }
@@ -136,11 +142,16 @@ class K2Model {
   void Moe(const LayerWeights& layer, const Activations& a);
   void Logits(const Inputs& in, const Activations& a, TensorView logits);
   OpContext Scratch();  // a context whose scratch is empty
+  RankOps& others() {
+    return exchanging_ && ranks_ != nullptr ? ranks_->ops() : static_cast<RankOps&>(nobody_);
+  }
 
   K2Config config_;
   const OpsTable& ops_;
   ThreadPool* pool_;
   ModelRanks* ranks_;
+  NoRanks nobody_;
+  bool exchanging_ = true;
   const RankShare share_;
   const int32_t heads_;        // of this rank
   const int32_t group_heads_;  // that it attends for

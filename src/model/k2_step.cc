@@ -117,8 +117,8 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-  const bool repeats = graphs_ && (ranks_ == nullptr || ranks_->ops().recordable()) &&
-                       layers.size() == all_layers_.size() && IsDecode(batch);
+  const bool repeats =
+      graphs_ && others().recordable() && layers.size() == all_layers_.size() && IsDecode(batch);
   // Room for the longest sequence that can come: where things lie must not change with lengths.
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
@@ -238,7 +238,7 @@ void K2Model::FindOwnTokens(const ForwardBatch& batch) {
 
 void K2Model::Embed(const Inputs& in, const Activations& a) {
   ops_.embed(Scratch(), a.residual, weights_.embedding, in.tokens);
-  if (share_.layout.tensor > 1) ranks_->ops().Sum(Scratch(), a.residual);
+  if (share_.layout.tensor > 1) others().Sum(Scratch(), a.residual);
   if (in.override_rows.data != nullptr) {
     ops_.scatter_rows(Scratch(), a.residual, in.overrides, in.override_rows);
   }
@@ -247,7 +247,7 @@ void K2Model::Embed(const Inputs& in, const Activations& a) {
 void K2Model::AddAndNorm(const Activations& a, TensorView weight) {
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.layout.tensor > 1) {
-    RankOps& ranks = ranks_->ops();
+    RankOps& ranks = others();
     if (ranks.SumAddRmsNorm(Scratch(), a.normed, a.residual, a.delta, weight, eps)) return;
     ranks.Sum(Scratch(), a.delta);
   }
@@ -263,7 +263,7 @@ void K2Model::Compute(const Inputs& in,
   if (share_.first_stage()) {
     Embed(in, a);
   } else {
-    ranks_->ops().ReceiveFromStageBefore(Scratch(), a.residual);
+    others().ReceiveFromStageBefore(Scratch(), a.residual);
   }
   const TensorView first_norm = weights_.layers[layers[0]].attention_norm;
   ops_.rms_norm(Scratch(), a.normed, a.residual, first_norm, eps);
@@ -281,12 +281,12 @@ void K2Model::Compute(const Inputs& in,
   }
   if (share_.last_stage()) {
     // The last addition is made for the rows that are asked for.
-    if (share_.layout.tensor > 1) ranks_->ops().Sum(Scratch(), a.delta);
+    if (share_.layout.tensor > 1) others().Sum(Scratch(), a.delta);
     return Logits(in, a, logits);
   }
   // The next stage has its own norm: this one is not read.
   AddAndNorm(a, weights_.layers[layers.back()].mlp_norm);
-  ranks_->ops().SendToNextStage(Scratch(), a.residual);
+  others().SendToNextStage(Scratch(), a.residual);
 }
 
 void K2Model::Attention(const LayerWeights& layer,
@@ -353,12 +353,12 @@ void K2Model::Attention(const LayerWeights& layer,
 // its folded form, a result a quarter of a latent one. Long prefills send more than the latents of
 // their context would be, but no rank ever holds the keys of others.
 void K2Model::AttendTogether(MlaAttentionArgs args, const Activations& a) {
-  ranks_->ops().GatherHeads(Scratch(), a.group_q, a.q);
+  others().GatherHeads(Scratch(), a.group_q, a.q);
   args.q = Heads(a.group_q, group_heads_);
   args.out = a.group_attention;
   args.lse = a.lse;
   ops_.mla_attention(Scratch(), args);
-  ranks_->ops().MergeHeads(Scratch(), a.attention, a.group_attention, a.lse);
+  others().MergeHeads(Scratch(), a.attention, a.group_attention, a.lse);
 }
 
 void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
@@ -429,7 +429,7 @@ void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) 
   for (int32_t rank = 0; rank < share_.layout.tensor; ++rank) {
     widths.push_back(EvenShare(config_.vocab, share_.layout.tensor, rank).size());
   }
-  ranks_->ops().GatherColumns(Scratch(), logits, a.part_logits, widths);
+  others().GatherColumns(Scratch(), logits, a.part_logits, widths);
 }
 
 }  // namespace baltoro

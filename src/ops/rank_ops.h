@@ -71,6 +71,21 @@ class RankOps {
   virtual void ReceiveFromStageBefore(const OpContext&, TensorView x) = 0;
 };
 
+// A rank whose others are not there: takes no time and brings nothing. Of a trial, whose numbers
+// nobody reads, and which must not wait for ranks that are not as far; and of benchmarks of one
+// rank's share.
+class NoRanks final : public RankOps {
+ public:
+  Status status() const override { return {}; }
+  bool recordable() const override { return true; }
+  void Sum(const OpContext&, TensorView) override {}
+  void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
+  void GatherHeads(const OpContext&, TensorView, TensorView) override {}
+  void MergeHeads(const OpContext&, TensorView, TensorView, TensorView) override {}
+  void SendToNextStage(const OpContext&, TensorView) override {}
+  void ReceiveFromStageBefore(const OpContext&, TensorView) override {}
+};
+
 // Where ranks of GPUs meet, before they have memory in common: bytes of equal size from each rank
 // of the world, in the order of the ranks. Called by all at the same time.
 using RankExchange =

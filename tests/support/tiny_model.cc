@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "weights/dummy_source.h"
@@ -156,7 +157,10 @@ TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max)
     : TinyRunner(model, tokens_max, PlainKvForm(model.ops().act)) {}
 
 TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv)
-    : model_(model), arena_(*model.ops().memory) {
+    : TinyRunner(model, tokens_max, kv, Arena(*model.ops().memory)) {}
+
+TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv, Arena arena)
+    : model_(model), arena_(std::move(arena)) {
   const Memory& where = *model.ops().memory;
   const K2Config& config = model.config();
   const int64_t needed = (tokens_max + kBlock - 1) / kBlock;
@@ -172,6 +176,8 @@ TinyRunner::TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv)
                       .latent = config.kv_lora,
                       .rope = config.rope_dim});
   }
+  const auto logits = static_cast<size_t>(tokens_max * config.vocab) * sizeof(float);
+  logits_ = Buffer::Create(logits, "test logits", where).value();
   // Odd blocks, backwards, so that no two neighbours are neighbours in memory; block 0 is spare.
   for (int64_t i = 0; i < needed; ++i) blocks_.push_back(static_cast<int32_t>(blocks - 2 - 2 * i));
 }
@@ -218,9 +224,8 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
 
   const int64_t vocab = model_.config().vocab;
   std::vector<float> logits(static_cast<size_t>(count * vocab));
-  const Memory& where = *model_.ops().memory;
   const size_t bytes = logits.size() * sizeof(float);
-  if (logits_.bytes() < bytes) logits_ = Buffer::Create(bytes, "test logits", where).value();
+  BT_CHECK(bytes <= logits_.bytes());
   arena_.Reset();
   model_.Forward({.tokens = ids,
                   .positions = positions,
@@ -230,7 +235,7 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
                   .override_rows = {},
                   .embedding_overrides = {}},
                  cache_, TensorView(logits_.data(), DType::kF32, {count, vocab}), arena_);
-  BT_CHECK(where.CopyOut(logits.data(), logits_.data(), bytes).ok());
+  BT_CHECK(model_.ops().memory->CopyOut(logits.data(), logits_.data(), bytes).ok());
   return logits;
 }
 

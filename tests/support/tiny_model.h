@@ -75,6 +75,8 @@ class TinyRunner {
  public:
   TinyRunner(K2Model& model, int64_t tokens_max);  // a cache of the activation type
   TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv);
+  // With an arena that K2Model::ReserveScratch has made large enough: a step allocates nothing.
+  TinyRunner(K2Model& model, int64_t tokens_max, KvForm kv, Arena arena);
 
   // Runs the next tokens and returns the logits of all of them, [tokens, vocab]. Tokens at
   // positions from `absorbed_from` on use the absorbed form.
