@@ -69,7 +69,8 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
                       CountWeights(config, model.config, options.layout, *backend.ops));
   options.weight_bytes = std::move(count.fullest);
   weight_bytes = count.all;
-  // Ranks on a CPU share its memory.
+  // The ranks of this node share its memory, where it is a CPU.
+  const int64_t ranks_here = options.layout.ranks() / std::max(config.nodes, 1);
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
                     .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes),
