@@ -70,7 +70,6 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   options.weight_bytes = std::move(count.fullest);
   weight_bytes = count.all;
   // The ranks of this node share its memory, where it is a CPU.
-  const int64_t ranks_here = options.layout.ranks() / std::max(config.nodes, 1);
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
                     .memory_bytes = host_bytes / (options.layout.ranks() / config.nodes),
