@@ -187,6 +187,20 @@ class Job:
     def answer(self):
         return self.client().completions.create(model="pocket", **QUESTION).choices[0].token_ids
 
+    def door_of(self, node):
+        """What SIGTERM is for: `baltoro serve` on that node, not its engine, nor srun."""
+        found = [pid for pid in processes_with(f"SLURM_JOB_ID={self.id}", f"SLURM_NODEID={node}")
+                 if os.path.samefile(f"/proc/{pid}/exe", PROGRAM)
+                 and b"\0serve\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(found) == 1
+        return found[0]
+
+    def stream(self):
+        stream = iter(self.client().completions.create(model="pocket", prompt="Hello", max_tokens=300, stream=True,
+                                                       extra_body={"ignore_eos": True}))
+        next(stream)
+        return stream
+
     def processes(self):
         return processes_with(f"SLURM_CONF={self.slurm.conf}", f"SLURM_JOB_ID={self.id}")
 
@@ -196,9 +210,7 @@ def test_one_node_answers_as_one_rank_and_scancel_leaves_nothing(slurm, one_rank
     job.wait_ready()
     assert job.answer() == one_rank
     assert len(job.processes()) >= 2  # the door and the engine
-    stream = iter(job.client().completions.create(model="pocket", prompt="Hello", max_tokens=300, stream=True,
-                                                  extra_body={"ignore_eos": True}))
-    next(stream)
+    stream = job.stream()
     slurm.ask("scancel", job.id)
     assert [chunk.choices[0].finish_reason for chunk in stream if chunk.choices][-1] == "length"
     wait_for(lambda: not job.processes(), 15, "the end of all processes")
@@ -223,9 +235,16 @@ def test_a_task_that_dies_ends_the_job(slurm):
     job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "2", "-pp", "2", "-dcp", "2")
     job.wait_ready()
     assert job.key.read_text() == secret
-    second = [pid for pid in processes_with(f"SLURM_JOB_ID={job.id}", "SLURM_NODEID=1")
-              if b"\0serve\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
-    assert len(second) == 1
-    os.kill(second[0], signal.SIGKILL)
+    os.kill(job.door_of(1), signal.SIGKILL)
     wait_for(lambda: job.state() == "FAILED", 15, "the end of the job")
+    wait_for(lambda: not job.processes(), 15, "the end of all processes")
+
+
+def test_a_head_that_is_stopped_finishes_what_runs_and_ends_the_job(slurm):
+    job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "2", "-pp", "2", "-dcp", "2", "--shutdown-timeout", "25")
+    job.wait_ready()
+    stream = job.stream()
+    os.kill(job.door_of(0), signal.SIGTERM)
+    assert [chunk.choices[0].finish_reason for chunk in stream if chunk.choices][-1] == "length"
+    wait_for(lambda: job.state() == "COMPLETED", 15, "the end of the job")
     wait_for(lambda: not job.processes(), 15, "the end of all processes")
