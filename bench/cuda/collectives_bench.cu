@@ -76,7 +76,12 @@ void Bench(int ranks, const std::vector<int64_t>& row_counts) {
   Shared shared;
   MustJoin(RunRanks(world, [&](Rank& self) {
     std::unique_ptr<NcclGroup> group;
-    if (nccl.ok()) group = Must(NcclGroup::Join(nccl.value(), id, self.rank, ranks));
+    if (nccl.ok()) {
+      Result<std::unique_ptr<NcclGroup>> joined =
+          NcclGroup::Join(nccl.value(), id, self.rank, ranks);
+      if (joined.ok()) group = std::move(joined).value();
+      if (!joined.ok()) std::printf("%s\n", joined.status().message().c_str());
+    }
     const Buffer x = OnDevice(kRowsMax * kHidden * 4), residual = OnDevice(kRowsMax * kHidden * 4);
     const Buffer out = OnDevice(kRowsMax * kHidden * 2);
     const Buffer weight = ToDevice(std::vector<float>(kHidden, 1.0f));

@@ -8,6 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/cuda_status.h"
+#include "device/cuda/device_buffer.h"
+#include "device/cuda/stream.h"
+
 namespace baltoro::cuda {
 
 // The part of NCCL's C interface that is used; stable since 2.7.
@@ -52,6 +56,19 @@ const char* FindAll(void* library, NcclFunctions* f) {
   return nullptr;
 }
 
+// NCCL connects ranks and asks about memory when it is first used, also while the stream is being
+// captured, where the driver refuses that from a thread that has not said it knows.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 Status Failed(const NcclFunctions& functions, int result, const char* what) {
   return Status(Code::kUnavailable,
                 std::string("NCCL: ") + what + ": " + functions.error_string(result));
@@ -60,6 +77,10 @@ Status Failed(const NcclFunctions& functions, int result, const char* what) {
 }  // namespace
 
 Result<std::shared_ptr<const Nccl>> Nccl::Open() {
+  // Connections of all kinds are made when ranks join, and buffers in graphs are not registered
+  // with peers, which would outlive the graph.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+  setenv("NCCL_GRAPH_REGISTER", "0", 0);
   std::vector<std::string> names;
   if (const char* named = std::getenv("BALTORO_NCCL")) {
     names = {named};
@@ -113,7 +134,29 @@ Result<std::unique_ptr<NcclGroup>> NcclGroup::Join(std::shared_ptr<const Nccl> n
   const NcclFunctions& functions = state->nccl->functions();
   const int result = functions.join(&state->comm, ranks, id, rank);
   if (result != kSuccess) return Failed(functions, result, "joining a group");
-  return std::unique_ptr<NcclGroup>(new NcclGroup(std::move(state), rank, ranks));
+  std::unique_ptr<NcclGroup> group(new NcclGroup(std::move(state), rank, ranks));
+  BT_RETURN_IF_ERROR(group->UseOnce());
+  return group;
+}
+
+// So that all connections are made before anything is recorded.
+Status NcclGroup::UseOnce() {
+  BT_ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+  const auto bytes = size_t{16} * static_cast<size_t>(ranks_);
+  BT_ASSIGN_OR_RETURN(const DeviceBuffer buffer,
+                      DeviceBuffer::Create(2 * bytes, "a first message"));
+  BT_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(buffer.data(), 0, 2 * bytes, stream.get()));
+  Sum(buffer.data(), 4, NcclType::kF32, stream.get());
+  Sum(buffer.data(), 4, NcclType::kBf16, stream.get());
+  Begin();
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_) continue;
+    Send(buffer.as<char>(), 16, other, stream.get());
+    Receive(buffer.as<char>() + bytes + 16 * static_cast<size_t>(other), 16, other, stream.get());
+  }
+  End();
+  BT_RETURN_IF_ERROR(status());
+  return stream.Synchronize();
 }
 
 NcclGroup::NcclGroup(std::unique_ptr<State> state, int rank, int ranks)
@@ -135,6 +178,7 @@ void NcclGroup::Note(int result, const char* what) {
 }
 
 void NcclGroup::Sum(void* x, size_t count, NcclType type, cudaStream_t stream) {
+  const RelaxedCapture relaxed;
   if (!status().ok()) return;
   Note(state_->nccl->functions().all_reduce(x, x, count, static_cast<int>(type), kAdd, state_->comm,
                                             stream),
@@ -146,10 +190,12 @@ void NcclGroup::Begin() {
 }
 
 void NcclGroup::End() {
+  const RelaxedCapture relaxed;
   Note(state_->nccl->functions().group_end(), "sends and receives");
 }
 
 void NcclGroup::Send(const void* from, size_t bytes, int to, cudaStream_t stream) {
+  const RelaxedCapture relaxed;
   if (!status().ok()) return;
   Note(state_->nccl->functions().send(from, bytes, static_cast<int>(NcclType::kBytes), to,
                                       state_->comm, stream),
@@ -157,6 +203,7 @@ void NcclGroup::Send(const void* from, size_t bytes, int to, cudaStream_t stream
 }
 
 void NcclGroup::Receive(void* to, size_t bytes, int from, cudaStream_t stream) {
+  const RelaxedCapture relaxed;
   if (!status().ok()) return;
   Note(state_->nccl->functions().receive(to, bytes, static_cast<int>(NcclType::kBytes), from,
                                          state_->comm, stream),

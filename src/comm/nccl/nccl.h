@@ -67,6 +67,7 @@ class NcclGroup {
  private:
   struct State;
   NcclGroup(std::unique_ptr<State> state, int rank, int ranks);
+  Status UseOnce();
   void Note(int result, const char* what);
 
   std::unique_ptr<State> state_;

@@ -221,11 +221,11 @@ __global__ void __launch_bounds__(kPipeWarps * 32)
     auto* const x = reinterpret_cast<uint32_t*>(p.x) + at;
     if constexpr (kSends) {
       // The reader has cleared what this place held before.
-      uint64_t since = 0;
+      Waiting wait;
       for (int spins = 1; alive; ++spins) {
         const uint32_t done = LoadWordAcquire(p.done + lane);
         if (static_cast<int32_t>(done + uint32_t{kPipeDepth} - 1 - use) >= 0) break;
-        alive = spins % kSpins != 0 || !GivesUp(p.watch, &since, p.other);
+        alive = spins % kSpins != 0 || !GivesUp(p.watch, &wait, p.other);
       }
       alive = __all_sync(~0u, alive);
       if (alive && count > 0) StorePacket(packet_at, Seal(LoadElements(x, count, p.vectors)));

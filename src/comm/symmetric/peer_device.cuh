@@ -70,19 +70,29 @@ __device__ __forceinline__ bool Healthy(const PeerWatch& watch) {
 
 inline constexpr int kSpins = 512;  // looks between two questions whether to go on
 
+// How long a thread has waited, by the GPU's clock.
+struct Waiting {
+  uint64_t since = 0, asked = 0;
+};
+// Thousands of warps that ask for one word of the host's memory are answered one after the other,
+// in milliseconds; whoever is late by that makes the others ask next. So only long waits ask.
+inline constexpr uint64_t kAskHostNs = 50'000'000;
+
 // Asked now and then while rank `missing` of the group is waited for: whether something failed here
-// or elsewhere, or patience has ended, which it then tells all others. `since` is 0 at first.
-static __device__ __noinline__ bool GivesUp(const PeerWatch& watch, uint64_t* since, int missing) {
+// or elsewhere, or patience has ended, which it then tells all others.
+static __device__ __noinline__ bool GivesUp(const PeerWatch& watch, Waiting* wait, int missing) {
   if (!Healthy(watch)) return true;
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  if (*since == 0) *since = now;
+  if (wait->since == 0) wait->since = wait->asked = now;
+  const bool impatient = now - wait->since > watch.patience_ns;
+  if (!impatient && now - wait->asked < kAskHostNs) return false;
+  wait->asked = now;
   uint32_t failure = 0;
-  // The host's memory is far away: one lane of those that wait here looks.
   if (__ffs(static_cast<int>(__activemask())) - 1 == static_cast<int>(threadIdx.x % 32)) {
     failure = LoadWord(watch.failure_of_process);
   }
-  if (failure == 0 && now - *since > watch.patience_ns) {
+  if (failure == 0 && impatient) {
     failure = PackFailure(
         {FailureKind::kTimedOut, watch.world_ranks[watch.rank], watch.world_ranks[missing]});
     StoreWord(watch.failure_of_process, failure);
@@ -99,11 +109,11 @@ __device__ __forceinline__ bool Await(const uint4* at,
                                       uint4& packet,
                                       const PeerWatch& watch,
                                       int from) {
-  uint64_t since = 0;
+  Waiting wait;
   for (int spins = 1;; ++spins) {
     packet = LoadPacket(at);
     if (Arrived(packet)) return true;
-    if (spins % kSpins == 0 && GivesUp(watch, &since, from)) return false;
+    if (spins % kSpins == 0 && GivesUp(watch, &wait, from)) return false;
   }
 }
 
@@ -114,7 +124,7 @@ __device__ __forceinline__ bool AwaitAll(const uint4* at,
                                          int64_t stride,
                                          uint4 (&packets)[kRanks],
                                          const PeerWatch& watch) {
-  uint64_t since = 0;
+  Waiting wait;
   for (int spins = 1;; ++spins) {
     int missing = -1;
 #pragma unroll
@@ -126,7 +136,7 @@ __device__ __forceinline__ bool AwaitAll(const uint4* at,
       if (rank < watch.ranks && rank != watch.rank && !Arrived(packets[rank])) missing = rank;
     }
     if (missing < 0) return true;
-    if (spins % kSpins == 0 && GivesUp(watch, &since, missing)) return false;
+    if (spins % kSpins == 0 && GivesUp(watch, &wait, missing)) return false;
   }
 }
 

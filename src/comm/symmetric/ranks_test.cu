@@ -510,6 +510,7 @@ GPU_TEST(RanksTest, NcclAddsInGraphs) {
         const auto graph = Capture(self.ctx(), [&] {
           CopyAsync(self.ctx(), x.data(), source.data(), count * 4);
           self.ops->Sum(self.ctx(), TensorView(x.data(), DType::kF32, {rows, kHidden}));
+          Must(self.ops->status());
         });
         for (int repeat = 0; repeat < 20; ++repeat) graph->Launch(self.ctx());
         self.Wait();

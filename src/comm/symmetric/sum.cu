@@ -294,24 +294,23 @@ int ThreadsOf(int64_t packets, int blocks_of_row) {
 }
 
 struct Launch {
-  cudaLaunchConfig_t config = {};
-  cudaLaunchAttribute attributes[2] = {};
-};
+  Launch(cudaStream_t stream, int threads, int blocks, int blocks_of_row) {
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim = {static_cast<unsigned>(blocks_of_row), 1, 1};
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = blocks_of_row > 1 ? 2 : 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
 
-// `made` stays where it is until the launch.
-void MakeLaunch(Launch& made, cudaStream_t stream, int threads, int blocks, int blocks_of_row) {
-  made.attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  made.attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  made.attributes[1].id = cudaLaunchAttributeClusterDimension;
-  made.attributes[1].val.clusterDim.x = static_cast<unsigned>(blocks_of_row);
-  made.attributes[1].val.clusterDim.y = 1;
-  made.attributes[1].val.clusterDim.z = 1;
-  made.config.gridDim = dim3(static_cast<unsigned>(blocks));
-  made.config.blockDim = dim3(static_cast<unsigned>(threads));
-  made.config.stream = stream;
-  made.config.attrs = made.attributes;
-  made.config.numAttrs = blocks_of_row > 1 ? 2 : 1;
-}
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+};
 
 }  // namespace
 
@@ -335,8 +334,7 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
       const int threads = ThreadsOf(region.packets, blocks_of_row);
       int clusters = 0;
       if (blocks_of_row > 1) {
-        Launch launch;
-        MakeLaunch(launch, nullptr, threads, blocks_of_row, blocks_of_row);
+        const Launch launch(nullptr, threads, blocks_of_row, blocks_of_row);
         error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config);
       } else {
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
@@ -356,9 +354,8 @@ void LaunchSum(cudaStream_t stream, SumForm form, const SumShape& shape, const S
   if (params.rows == 0) return;
   const int rows_at_once = std::max(shape.blocks_max / shape.blocks_of_row, 1);
   const int blocks = std::min(params.rows, rows_at_once) * shape.blocks_of_row;
-  Launch launch;
-  MakeLaunch(launch, stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks,
-             shape.blocks_of_row);
+  const Launch launch(stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks,
+                      shape.blocks_of_row);
   CheckCuda(
       cudaLaunchKernelEx(&launch.config,
                          KernelFor(params.region.ranks, two_shot, params.out != nullptr), params),
