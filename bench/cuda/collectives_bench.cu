@@ -6,6 +6,7 @@
 //   cuda_collectives_bench [ranks [rows...]]
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "comm/symmetric/ranks_test_support.cuh"
+#include "device/cuda/graph.h"
 #include "device/cuda/stream.h"
 
 namespace baltoro::cuda {
@@ -29,20 +31,32 @@ constexpr double kLinkBytesPerSecond = 450e9;
 struct Shared {
   std::mutex mutex;
   std::vector<double> times;
+  std::atomic<bool> failed = false;  // recording, on any rank
 };
 
-// Median microseconds of a call, of the slowest rank.
-double Microseconds(Rank& self, Shared& shared, const std::function<void()>& call) {
-  const std::unique_ptr<OpGraph> graph = Capture(self.ctx(), [&] {
-    for (int i = 0; i < kCalls; ++i) call();
+// Median microseconds of a call, of the slowest rank; negative where it cannot be recorded.
+double Microseconds(Rank& self, Shared& shared, const std::function<Status()>& call) {
+  const Result<Graph> graph = Graph::Capture(self.device.stream(), [&]() -> Status {
+    for (int i = 0; i < kCalls; ++i) BT_RETURN_IF_ERROR(call());
+    return {};
   });
+  if (!graph.ok()) {
+    std::printf(" [%s]", graph.status().message().c_str());
+    shared.failed = true;
+  }
   std::vector<Event> events;
   for (int i = 0; i <= kRuns; ++i) events.push_back(Must(Event::Create(true)));
   self.all->arrive_and_wait();
-  for (int i = 0; i < 3; ++i) graph->Launch(self.ctx());
+  if (shared.failed) {
+    self.all->arrive_and_wait();
+    if (self.rank == 0) shared.failed = false;
+    self.all->arrive_and_wait();
+    return -1;
+  }
+  for (int i = 0; i < 3; ++i) Must(graph.value().Launch(self.device.stream()));
   for (int i = 0; i <= kRuns; ++i) {
     Must(events[static_cast<size_t>(i)].Record(self.device.stream()));
-    if (i < kRuns) graph->Launch(self.ctx());
+    if (i < kRuns) Must(graph.value().Launch(self.device.stream()));
   }
   self.Wait();
   std::vector<float> ms;
@@ -95,19 +109,25 @@ void Bench(int ranks, const std::vector<int64_t>& row_counts) {
     for (const char* form : {"one", "two", "one+n", "two+n"}) {
       for (const int blocks : {2, 4, 8}) say(" %6s/%d", form, blocks);
     }
-    say(" %8s %8s %8s %8s %8s %8s %8s %8s\n", "table", "table+n", "nccl16", "nccl32", "nccl16+n",
-        "norm", "floor1", "floor2");
+    say(" %8s %8s %8s %8s %8s %8s %8s %8s\n", "table", "table+n", "norm", "nccl16", "nccl32",
+        "nccl16+n", "floor1", "floor2");
     for (const int64_t rows : row_counts) {
       const TensorView parts(x.data(), DType::kF32, {rows, kHidden});
       const TensorView stream(residual.data(), DType::kF32, {rows, kHidden});
       const TensorView normed(out.data(), DType::kBf16, {rows, kHidden});
       say("%6d", static_cast<int>(rows));
-      const auto time = [&](const std::function<void()>& call) {
-        say(" %8.2f", Microseconds(self, shared, call));
+      const auto time = [&](const std::function<Status()>& call) {
+        const double us = Microseconds(self, shared, call);
+        say(" %8.2f", us);
+        return us >= 0;
       };
-      const auto sum = [&] { self.ops->Sum(self.ctx(), parts); };
-      const auto norm = [&] {
+      const auto sum = [&]() -> Status {
+        self.ops->Sum(self.ctx(), parts);
+        return {};
+      };
+      const auto norm = [&]() -> Status {
         static_cast<void>(self.ops->SumAddRmsNorm(self.ctx(), normed, stream, parts, scale, 1e-5f));
+        return {};
       };
       for (const bool with_norm : {false, true}) {
         for (const SumForm form : {SumForm::kOneShot, SumForm::kTwoShot}) {
@@ -120,17 +140,25 @@ void Bench(int ranks, const std::vector<int64_t>& row_counts) {
       self.ops->peers()->Choose({});
       time(sum);
       time(norm);
-      const auto add_norm = [&] { AddRmsNorm(self.ctx(), normed, stream, parts, scale, 1e-5f); };
-      const auto count = static_cast<size_t>(rows * kHidden);
-      const auto nccl_sum = [&](NcclType type) {
-        group->Sum(x.data(), count, type, StreamOf(self.ctx()));
+      const auto add_norm = [&]() -> Status {
+        AddRmsNorm(self.ctx(), normed, stream, parts, scale, 1e-5f);
+        return {};
       };
-      if (group != nullptr) {
-        time([&] { nccl_sum(NcclType::kBf16); });
-        time([&] { nccl_sum(NcclType::kF32); });
-        time([&] { nccl_sum(NcclType::kBf16), add_norm(); });
-      }
+      const auto count = static_cast<size_t>(rows * kHidden);
+      const auto nccl_sum = [&](NcclType type) -> Status {
+        group->Sum(x.data(), count, type, StreamOf(self.ctx()));
+        return group->status();
+      };
       time(add_norm);
+      // What fails once is not tried again.
+      if (group != nullptr && (!time([&] { return nccl_sum(NcclType::kBf16); }) || !time([&] {
+            return nccl_sum(NcclType::kF32);
+          }) || !time([&]() -> Status {
+            BT_RETURN_IF_ERROR(nccl_sum(NcclType::kBf16));
+            return add_norm();
+          }))) {
+        group.reset();
+      }
       const double bytes = static_cast<double>(count) * 2 * (ranks - 1);
       say(" %8.2f %8.2f\n", 1e6 * bytes / kLinkBytesPerSecond,
           1e6 * bytes * 2 / ranks / kLinkBytesPerSecond);
