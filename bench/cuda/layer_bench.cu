@@ -4,7 +4,7 @@
 // overlap, so the parts do not add up to the whole. Floor: the bytes of weights and keys over the
 // read bandwidth of the same run. Nothing is exchanged between ranks.
 //
-//   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1] [--soon 0..3]
+//   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1]
 
 #include <algorithm>
 #include <cstdio>
@@ -125,7 +125,7 @@ class Bench {
                 bandwidth_ / 1e9, layers);
   }
 
-  void Run(int64_t batch, int64_t context, bool parts, int soon) {
+  void Run(int64_t batch, int64_t context, bool parts) {
     Prepare(batch, context);
     const double dense =
         2.0 * kHidden * (kQLora + kLatent + kRope + kHeads * kValue + 3 * kShared + kExperts) +
@@ -136,17 +136,13 @@ class Bench {
                                                       layers_[0].down.stride_bytes);
     const double keys = static_cast<double>(batch * context) * (kLatent + kRope) * 2;
     const double floor = (dense + bank + keys) / bandwidth_;
-    for (int s = 0; s < 4; ++s) {
-      if (soon >= 0 && s != soon) continue;
-      const double whole = Time(~0u, s);
-      std::printf("batch %2d context %5d soon %d: %6.2f us a layer, floor %6.2f, %3.0f %%\n",
-                  static_cast<int>(batch), static_cast<int>(context), s, whole * 1e6, floor * 1e6,
-                  100 * floor / whole);
-      if (!parts || (soon < 0 && s != 0 && s != 3)) continue;
-      for (int part = 0; part < kParts; ++part) {
-        std::printf("  without %-30s %6.2f us less; alone %6.2f\n", kPartNames[part],
-                    (whole - Time(~0u & ~(1u << part), s)) * 1e6, Time(1u << part, s) * 1e6);
-      }
+    const double whole = Time(~0u);
+    std::printf("batch %2d context %5d: %6.2f us a layer, floor %6.2f, %3.0f %%\n",
+                static_cast<int>(batch), static_cast<int>(context), whole * 1e6, floor * 1e6,
+                100 * floor / whole);
+    for (int part = 0; parts && part < kParts; ++part) {
+      std::printf("  without %-30s %6.2f us less; alone %6.2f\n", kPartNames[part],
+                  (whole - Time(~0u & ~(1u << part))) * 1e6, Time(1u << part) * 1e6);
     }
     std::fflush(stdout);
   }
@@ -279,10 +275,10 @@ class Bench {
     return {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()};
   }
 
-  double Time(uint32_t parts, int soon) {
+  double Time(uint32_t parts) {
     const int layers = static_cast<int>(layers_.size());
     const auto record = [&] {
-      for (int i = 0; i < layers; ++i) Queue(i, parts, soon);
+      for (int i = 0; i < layers; ++i) Queue(i, parts);
       return Status();
     };
     Must(record());
@@ -290,9 +286,8 @@ class Bench {
     return Must(MedianSeconds(stream_, layers, 31, record));
   }
 
-  void Queue(int index, uint32_t parts, int soon) {
+  void Queue(int index, uint32_t parts) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    const Layer& next = layers_[static_cast<size_t>(index + 1) % layers_.size()];
     const auto has = [&](Part part) { return (parts >> part & 1) != 0; };
     const TensorView norm(norm_.data(), DType::kF32, {kHidden});
     const TensorView q_norm(short_norm_.data(), DType::kF32, {kQLora});
@@ -322,23 +317,20 @@ class Bench {
                                         .q_weight = layer.q});
     }
     if ((parts & kAttention) == kAttention) {
-      OpContext context = Context();
-      const PackedMatrix after[] = {layer.o, layer.shared_gate_up, layer.router, layer.shared_down};
-      if (soon & 1) context.soon = after;
-      cuda::MlaAttention(context, {.out = attention_,
-                                   .q = q,
-                                   .cache = cache,
-                                   .sequences = {},
-                                   .plan = plan_,
-                                   .kv_b = layer.kv_b,
-                                   .uk_t = layer.uk_t,
-                                   .scale = 0.1f,
-                                   .heads = kHeads,
-                                   .nope = kNope,
-                                   .rope = kRope,
-                                   .value = kValue,
-                                   .latent = kLatent,
-                                   .lse = {}});
+      cuda::MlaAttention(Context(), {.out = attention_,
+                                     .q = q,
+                                     .cache = cache,
+                                     .sequences = {},
+                                     .plan = plan_,
+                                     .kv_b = layer.kv_b,
+                                     .uk_t = layer.uk_t,
+                                     .scale = 0.1f,
+                                     .heads = kHeads,
+                                     .nope = kNope,
+                                     .rope = kRope,
+                                     .value = kValue,
+                                     .latent = kLatent,
+                                     .lse = {}});
     } else if ((parts & kAttention) != 0) {
       QueueAttention(layer, cache, parts);
     }
@@ -347,18 +339,15 @@ class Bench {
     const TensorView bias(bias_.data(), DType::kF32, {kExperts});
     const RouterParams params{.experts = kExperts, .top_k = kTopK};
     if ((parts & kMoe) == kMoe) {
-      OpContext context = Context();
-      const PackedMatrix after[] = {next.qkv_a, next.q, next.uk_t, next.kv_b};
-      if (soon & 2) context.soon = after;
-      cuda::MoeInputs(context, {.shared = shared_,
-                                .ids = ids_,
-                                .weights = weights_,
-                                .logits = logits_,
-                                .x = normed_,
-                                .shared_gate_up = layer.shared_gate_up,
-                                .router = layer.router,
-                                .bias = bias,
-                                .params = params});
+      cuda::MoeInputs(Context(), {.shared = shared_,
+                                  .ids = ids_,
+                                  .weights = weights_,
+                                  .logits = logits_,
+                                  .x = normed_,
+                                  .shared_gate_up = layer.shared_gate_up,
+                                  .router = layer.router,
+                                  .bias = bias,
+                                  .params = params});
     } else if (has(kMoeInputs)) {
       if (batch_ <= cuda::kFewRowsMax) {
         cuda::FewRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
@@ -494,17 +483,16 @@ std::vector<int> Numbers(const char* text) {
 
 int Main(int argc, char** argv) {
   std::vector<int> batches = {1, 4, 16};
-  int context = 1024, layers = 8, parts = 1, soon = -1;
+  int context = 1024, layers = 8, parts = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--batch") batches = Numbers(argv[i + 1]);
     if (flag == "--context") context = std::atoi(argv[i + 1]);
     if (flag == "--layers") layers = std::atoi(argv[i + 1]);
     if (flag == "--parts") parts = std::atoi(argv[i + 1]);
-    if (flag == "--soon") soon = std::atoi(argv[i + 1]);
   }
   Bench bench(layers);
-  for (const int batch : batches) bench.Run(batch, context, parts != 0, soon);
+  for (const int batch : batches) bench.Run(batch, context, parts != 0);
   return 0;
 }
 

@@ -10,8 +10,6 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int64_t kBf16Bytes = 2;
-// In steps of more rows the card's memory does not rest.
-constexpr int64_t kSoonRows = 32;
 constexpr int64_t kExpandedWidth = kAttentionNope + kAttentionValue;  // of a head
 
 bool Aligned(const void* data) {
@@ -64,7 +62,6 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   absorb.count = rows;
   absorb.heads = args.heads;
   absorb.rows = plan.rows;
-  if (rows <= kSoonRows) absorb.soon = SoonOf(ctx);
   LaunchAbsorbQueries(absorb, stream);
 
   MlaDecodeArgs decode;

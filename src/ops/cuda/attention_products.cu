@@ -8,8 +8,6 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/launch_chain.h"
-#include "ops/cuda/soon_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -53,11 +51,6 @@ __global__ void __launch_bounds__(kThreads)
                         int64_t{first_column} * kDepth;
   CopyRows<kDepth, kColumns>(w_at, w, kDepth, kColumns, [](int row) { return row; });
   hopper::LetDependentsLaunch();
-  if (threadIdx.x == 0) {
-    FetchSoon(args.soon,
-              static_cast<int>((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x),
-              static_cast<int>(gridDim.x * gridDim.y * gridDim.z));
-  }
   hopper::WaitForPredecessors();
   const int32_t* const rows = args.rows + first_row;
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
@@ -134,9 +127,11 @@ void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
   config.blockDim = kThreads;
   config.dynamicSmemBytes = static_cast<size_t>(kRows + kColumns) * kPitch<kDepth>;
   config.stream = stream;
-  ChainAttributes attributes;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(config.dynamicSmemBytes)),
             "attention head product");

@@ -2,7 +2,6 @@
 
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
-#include "ops/cuda/soon_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -11,11 +10,12 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStripRows = 8;
 constexpr int kGroup = 32;  // columns: 16 bytes a lane
-constexpr int kPieceBytes = 512;
 constexpr int kChunk = 7;   // groups of a warp that are asked for together
 constexpr int kChunks = 4;  // of a warp at most
 constexpr int kGroupsMax = kChunk * kChunks * kWarps;
-constexpr int kSharedMax = 114688;  // two blocks on a multiprocessor
+// Of a block. A block of [7168, 1024] and one of a matrix of 7168 columns just fill a
+// multiprocessor.
+constexpr int kSharedMax = 116480;
 constexpr int kMultiprocessors = 132;
 constexpr int kHalfRows = 8;   // of the matrix instruction
 constexpr int kQueryPad = 32;  // elements between rows of queries: they use all banks
@@ -33,7 +33,6 @@ struct Params {
   const char* x;
   int64_t x_row_bytes;
   int rows, k, blocks;
-  SoonRead soon;
 };
 
 // What the second product of queries needs beside it.
@@ -42,16 +41,18 @@ struct QueryParams {
   int head_strips, nope_strips;
 };
 
-__device__ __forceinline__ void CopyOnce(uint32_t to, const char* from, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
-               "l"(from), "l"(policy)
-               : "memory");
-}
+// Where rows of weights lie in shared memory: the second of each two is shifted by half of what all
+// banks give at once, so that eight lanes that read of both touch each bank once.
+struct WeightRows {
+  int row, shift, pair;  // bytes
 
-template <int kPending>
-__device__ __forceinline__ void WaitForCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
+  __host__ __device__ explicit WeightRows(int k)
+      : row(k * 2), shift(k * 2 % 128 == 0 ? 64 : 0), pair(2 * row + shift) {}
+  __host__ __device__ int At(int r) const { return r / 2 * pair + r % 2 * (row + shift); }
+  // All, and behind them the barrier unless the first shift has room for it.
+  __host__ __device__ int Bytes(int rows) const { return rows / 2 * pair + (shift > 0 ? 0 : 16); }
+  __host__ __device__ int Barrier(int rows) const { return shift > 0 ? row : rows / 2 * pair; }
+};
 
 // This warp's row of the low-rank query, normalised, to shared memory. `weight` is read before.
 constexpr int kQueryEights = 8;  // a lane: rows of up to 2048
@@ -105,11 +106,11 @@ template <int kStrips, bool kQuery, bool kTall>
 __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
   extern __shared__ __align__(128) char memory[];
-  __shared__ float partial[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  AllowNextKernel();
   if (kQuery && static_cast<int>(blockIdx.x) >= p.blocks) {
-    AllowNextKernel();
-    WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks, partial);
+    WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks,
+               reinterpret_cast<float*>(memory));
     return;
   }
   int strip = static_cast<int>(blockIdx.x) * kStrips;
@@ -119,26 +120,21 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   const int groups = p.k / kGroup;
   const int begin = groups * warp / kWarps, end = groups * (warp + 1) / kWarps;
   const uint32_t shared = SharedAddress(memory);
-  const uint32_t own = shared + lane * 16;
-  const int64_t row_bytes = static_cast<int64_t>(p.k) * 2;
-  const char* const w =
-      m.w + (static_cast<int64_t>(strip) * kStripRows + lane / 4) * row_bytes + lane % 4 * 16;
-  const uint64_t policy = ReadOncePolicy();
-#pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const int group = begin + c * kChunk + i;
-      if (group >= end) break;
-#pragma unroll
-      for (int s = 0; s < kStrips; ++s) {
-        CopyOnce(own + (group * kStrips + s) * kPieceBytes,
-                 w + s * kStripRows * row_bytes + group * kGroup * 2, policy);
-      }
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+  constexpr int kRows = kStrips * kStripRows;
+  const WeightRows place(p.k);
+  const uint32_t barrier = shared + place.Barrier(kRows);
+  if (threadIdx.x == 0) {
+    BarrierInit(barrier, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    BarrierExpectBytes(barrier, kRows * place.row);
   }
-  AllowNextKernel();
+  __syncthreads();
+  if (threadIdx.x < kRows) {
+    // By the copy engine: loads of so many bytes would keep the warps.
+    const int64_t row = static_cast<int64_t>(strip) * kStripRows + threadIdx.x;
+    CopyBulk(shared + place.At(threadIdx.x), m.w + row * place.row, place.row, barrier,
+             ReadOncePolicy());
+  }
   // Positions are older than the kernel ahead. Of the warps that end with the sums of a strip.
   constexpr int kHalves = kTall ? 2 : 1;  // of 8 rows
   [[maybe_unused]] float2 angles[kHalves];
@@ -152,7 +148,6 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       angles[h] = AngleOf(query.input, token, in_head * (kStripRows / 2) + lane % 4);
     }
   }
-  if (threadIdx.x == 0) FetchSoon(p.soon, static_cast<int>(blockIdx.x), p.blocks);
   WaitForEarlierKernels();
 
   const int token = lane / 4;
@@ -160,13 +155,12 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   const char* x_row = p.x + token * p.x_row_bytes + lane % 4 * 16;
   [[maybe_unused]] uint32_t x_shared = 0;
   if constexpr (kQuery) {
-    auto* const rows = reinterpret_cast<__nv_bfloat16*>(memory + groups * kStrips * kPieceBytes);
-    const int pitch = p.k + kQueryPad;
+    auto* const rows = reinterpret_cast<__nv_bfloat16*>(memory + place.Bytes(kRows));
     for (int row = warp; row < p.rows; row += kWarps) {
-      NormaliseQuery(query.input, row, lane, rows + row * pitch);
+      NormaliseQuery(query.input, row, lane, rows + row * (p.k + kQueryPad));
     }
     __syncthreads();
-    x_shared = SharedAddress(rows + token * pitch) + lane % 4 * 16;
+    x_shared = SharedAddress(rows + token * (p.k + kQueryPad)) + lane % 4 * 16;
   }
   // Rows are asked for far ahead where a warp has many groups.
   constexpr int kBuffers = kStrips == 1 && !kQuery ? 3 : 1;
@@ -191,13 +185,11 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   for (int c = 0; c < kBuffers; ++c) load(c, x[c]);
   constexpr int kSums = kStrips == 1 ? 2 : 1;  // side by side: products wait for their sums
   float acc[kStrips][kSums][4] = {};
+  const uint32_t own = shared + place.At(token) + lane % 4 * 16;
+  BarrierWait(barrier, 0);
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
     if (begin + c * kChunk >= end) break;
-    if (c == 0) WaitForCopies<kChunks - 1>();
-    if (c == 1) WaitForCopies<kChunks - 2>();
-    if (c == 2) WaitForCopies<kChunks - 3>();
-    if (c == 3) WaitForCopies<0>();
     if (kBuffers == 1 && c > 0) load(c, x[0]);
     uint4(&here)[kHalves][kChunk] = x[c % kBuffers];
 #pragma unroll
@@ -206,31 +198,31 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       if (group >= end) break;
 #pragma unroll
       for (int s = 0; s < kStrips; ++s) {
-        const uint4 v = LoadShared4(own + (group * kStrips + s) * kPieceBytes);
+        const uint4 v = LoadShared4(own + s * place.At(kStripRows) + group * kGroup * 2);
         const uint4 low = here[0][i];
         const uint4 high = kTall ? here[kHalves - 1][i] : make_uint4(0, 0, 0, 0);
-        MultiplyAdd(acc[s][0], low.x, high.x, low.y, high.y, v.x, v.y);
-        MultiplyAdd(acc[s][kSums - 1], low.z, high.z, low.w, high.w, v.z, v.w);
+        constexpr int kLast = kSums - 1;
+        MultiplyAdd(acc[s][2 * i & kLast], low.x, high.x, low.y, high.y, v.x, v.y);
+        MultiplyAdd(acc[s][(2 * i + 1) & kLast], low.z, high.z, low.w, high.w, v.z, v.w);
       }
     }
     if (kBuffers > 1 && c + kBuffers < kChunks) load(c + kBuffers, here);
   }
 
-  // The warp's sums over its own weights, which its lanes have all read.
-  __syncwarp();
+  // The warps' sums, over the weights, which all have read.
+  __syncthreads();
   const auto sums_of = [&](int of_warp, int s, int h) {
-    const int first = groups * of_warp / kWarps;
-    return reinterpret_cast<float2*>(memory + first * kStrips * kPieceBytes) +
-           (s * kHalves + h) * 32 + lane;
+    return reinterpret_cast<float2*>(memory) + ((of_warp * kStrips + s) * kHalves + h) * 32 + lane;
   };
 #pragma unroll
   for (int s = 0; s < kStrips; ++s) {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
       float2 sum = make_float2(acc[s][0][2 * h], acc[s][0][2 * h + 1]);
-      if (kSums > 1) {
-        sum.x += acc[s][kSums - 1][2 * h];
-        sum.y += acc[s][kSums - 1][2 * h + 1];
+#pragma unroll
+      for (int i = 1; i < kSums; ++i) {
+        sum.x += acc[s][i][2 * h];
+        sum.y += acc[s][i][2 * h + 1];
       }
       *sums_of(warp, s, h) = sum;
     }
@@ -271,11 +263,12 @@ int StripsOfBlock(int64_t n, int64_t k) {
   int best = 0;
   int64_t least = INT64_MAX;
   for (const int each : {1, 2, 7}) {
-    if (strips % each != 0 || each * kStripRows * k * 2 > kSharedMax) continue;
+    const int64_t bytes = WeightRows(static_cast<int>(k)).Bytes(each * kStripRows);
+    if (strips % each != 0 || bytes > kSharedMax) continue;
     const int64_t blocks = strips / each;
     const int64_t most = (blocks + kMultiprocessors - 1) / kMultiprocessors;
     // What does not fit at once is not ahead of anything.
-    if (most * each * kStripRows * k * 2 > 2 * kSharedMax) continue;
+    if (most * bytes > 2 * kSharedMax) continue;
     if (most * each > least) continue;
     least = most * each;
     best = each;
@@ -313,7 +306,7 @@ Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
 template <int kStrips, bool kQuery>
 void Launch(
     const Params& p, const QueryParams& query, int blocks, int query_bytes, cudaStream_t stream) {
-  const int bytes = p.k / kGroup * kStrips * kPieceBytes + query_bytes;
+  const int bytes = WeightRows(p.k).Bytes(kStrips * kStripRows) + query_bytes;
   const auto kernel = p.rows > kHalfRows ? FewRowsKernel<kStrips, kQuery, true>
                                          : FewRowsKernel<kStrips, kQuery, false>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
@@ -337,15 +330,14 @@ void LaunchStrips(Params& p, int strips_of_block, cudaStream_t stream) {
   }
 }
 
-Params ParamsOf(const OpContext& ctx, const TensorView& x, const Matrix& first, int64_t k) {
+Params ParamsOf(const TensorView& x, const Matrix& first, int64_t k) {
   return {.first = first,
           .second = {},
           .x = static_cast<const char*>(x.data),
           .x_row_bytes = x.dim(0) <= 1 ? 0 : x.stride[0] * 2,
           .rows = static_cast<int>(x.dim(0)),
           .k = static_cast<int>(k),
-          .blocks = 0,
-          .soon = SoonOf(ctx)};
+          .blocks = 0};
 }
 
 void CheckProduct(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
@@ -357,29 +349,13 @@ constexpr int kQueryStrips = 2;
 
 }  // namespace
 
-SoonRead SoonOf(const OpContext& ctx) {
-  constexpr int64_t kMost = int64_t{40} << 20;  // of the L2's 50 MB
-  SoonRead soon = {};
-  int count = 0;
-  int64_t all = 0;
-  for (const PackedMatrix& w : ctx.soon) {
-    if (w.data == nullptr || reinterpret_cast<uintptr_t>(w.data) % 16 != 0) continue;
-    const int64_t bytes = PackedBytes(w.form, w.n, w.k) * w.count / 16 * 16;
-    if (all + bytes > kMost || count == kSoonMax) break;
-    all += bytes;
-    soon.data[count] = static_cast<const char*>(w.data);
-    soon.bytes[count++] = bytes;
-  }
-  return soon;
-}
-
 bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
   return TakesRows(x) && TakesMatrix(out, w) && RowsAreLight(x.dim(0), w);
 }
 
 void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   CheckProduct(out, x, w);
-  Params p = ParamsOf(ctx, x, MatrixOf(out, w), w.k);
+  Params p = ParamsOf(x, MatrixOf(out, w), w.k);
   LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
 }
 
@@ -391,7 +367,7 @@ void FewRowsProducts(const OpContext& ctx,
                      TensorView x) {
   CheckProduct(out, x, w);
   CheckProduct(second_out, x, second);
-  Params p = ParamsOf(ctx, x, MatrixOf(out, w), w.k);
+  Params p = ParamsOf(x, MatrixOf(out, w), w.k);
   p.second = MatrixOf(second_out, second);
   LaunchStrips(p, 1, StreamOf(ctx));
 }
@@ -408,7 +384,9 @@ bool QueryProductTakes(const AttentionInputArgs& args) {
          w.n == args.q.dim(1) * width && w.n / kStripRows % kQueryStrips == 0 &&
          nope % kStripRows == 0 && width % kStripRows == 0 && nope > 0 &&
          w.k == x.dim(1) - cache.latent - cache.rope && w.k <= 32 * kEight * kQueryEights &&
-         w.k * kQueryStrips * kStripRows * 2 + kFewRowsMax * (w.k + kQueryPad) * 2 <= kSharedMax &&
+         WeightRows(static_cast<int>(w.k)).Bytes(kQueryStrips * kStripRows) +
+                 kFewRowsMax * (w.k + kQueryPad) * 2 <=
+             kSharedMax &&
          Aligned(args.q_norm.data, 0, 16) &&
          InputThreads(cache.latent) + InputThreads(cache.rope) <= kThreads;
 }
@@ -418,7 +396,7 @@ void QueryProduct(const OpContext& ctx, const AttentionInputArgs& args) {
   TensorView flat(args.q.data, args.q.dtype, {args.qkv_a.dim(0), args.q_weight.n});
   flat.stride[0] = args.q.stride[0];
   const int64_t k = args.q_weight.k;
-  Params p = ParamsOf(ctx, args.qkv_a, MatrixOf(flat, args.q_weight), k);
+  Params p = ParamsOf(args.qkv_a, MatrixOf(flat, args.q_weight), k);
   p.blocks = p.first.strips / kQueryStrips;
   const int64_t width = args.q.dim(2);
   const QueryParams query = {.input = InputParamsOf(args),

@@ -5,7 +5,8 @@
 // A block asks for all of its weights before it waits for the kernel ahead, so that they arrive
 // while that one and those before it run; after the wait there are the rows, the products and one
 // sum over the warps. Weights are the 8 columns of the matrix instruction: strips of 8 rows share
-// out evenly over 132 multiprocessors, where strips of 16 need clusters. Rows are its 16 rows, half of them empty up to 8.
+// out evenly over 132 multiprocessors, where strips of 16 need clusters. Rows are its 16 rows, half
+// of them empty up to 8.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth, less what is read before the wait.
 
@@ -13,7 +14,6 @@
 
 #include <cstdint>
 
-#include "ops/cuda/soon.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

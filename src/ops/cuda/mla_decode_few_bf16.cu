@@ -15,7 +15,6 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_mma.cuh"
-#include "ops/cuda/launch_chain.h"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -366,9 +365,11 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   // May be placed before its predecessor's end; it waits for that itself.
-  ChainAttributes attributes;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,

@@ -8,7 +8,6 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/launch_chain.h"
 #include "ops/cuda/mla_decode_internal.h"
 
 namespace baltoro::cuda {
@@ -163,9 +162,11 @@ Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
   config.blockDim = kThreads;
   config.stream = stream;
   // Its blocks may be placed while the attention runs; they wait for its end.
-  ChainAttributes attributes;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MergeKernel, args));
   return Status();
 }

@@ -7,7 +7,6 @@
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/launch_chain.h"
 #include "ops/cuda/mla_decode_internal.h"
 
 namespace baltoro::cuda {
@@ -203,9 +202,11 @@ Status LaunchMergeValues(const MlaKernelArgs& mla,
                         static_cast<unsigned>(values.count));
   config.blockDim = kThreads;
   config.stream = stream;
-  ChainAttributes attributes;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MergeValuesKernel, Params{mla, values}));
   return Status();
 }

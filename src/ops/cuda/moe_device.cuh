@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "base/status.h"
-#include "ops/cuda/launch_chain.h"
 
 namespace baltoro::cuda {
 
@@ -156,14 +155,18 @@ Status LaunchOverlapped(const char* what,
                         cudaStream_t stream,
                         unsigned cluster,
                         Given&&... given) {
-  ChainAttributes attributes(cluster);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, Params(given)...);
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));

@@ -76,7 +76,8 @@ Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
   if (entries <= 12 * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
-  return MoeForm::kWide;
+  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+  return MoeJoinedTokens(shape, multiprocessors) > 0 ? MoeForm::kJoined : MoeForm::kWide;
 }
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
@@ -161,6 +162,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
   } else {
     BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+    if (MoeSingleTakes(shape, args)) return LaunchMoeSingleEnd(shape, args, plan, stream);
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
   if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);

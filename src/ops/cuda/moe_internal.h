@@ -121,6 +121,13 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoePlan& plan,
                        cudaStream_t stream);
 
+// Instead of the down product and the end, for one token.
+bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);
+Status LaunchMoeSingleEnd(const MoeShape& shape,
+                          const MoeInt4Args& args,
+                          const MoePlan& plan,
+                          cudaStream_t stream);
+
 // The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
 struct MoeRows {
   const int32_t* ids = nullptr;  // as MoeInt4Args

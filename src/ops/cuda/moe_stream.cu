@@ -11,11 +11,11 @@
 // down).
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_tile_multiply.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -42,9 +42,6 @@ struct ProductParams {
   const int32_t* ids;  // null: as above
   const int32_t* slot_of;
   int32_t experts, slots, entries;
-  // Then gate/up fetches the down matrices of the same experts into the L2, behind its own weights.
-  const char* next_weights;
-  int64_t next_slot_bytes;
 };
 
 template <bool kGateUp_,
@@ -131,26 +128,6 @@ __device__ int FirstUnit(const ProductParams& p, int block, int units_per_tile) 
          static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
 }
 
-// By one thread: this block's share of what the next product reads.
-__device__ void FetchNext(const ProductParams& p) {
-  constexpr int64_t kPiece = 16384;
-  const int64_t all = p.entries * p.next_slot_bytes;
-  int64_t at = all * blockIdx.x / gridDim.x / 128 * 128;
-  const int64_t end = all * (blockIdx.x + 1) / gridDim.x / 128 * 128;
-  while (at < end) {
-    const int64_t entry = at / p.next_slot_bytes, within = at - entry * p.next_slot_bytes;
-    const MoeTile tile = LoadTile(p, static_cast<int>(entry));
-    const int64_t bytes = min(min(kPiece, end - at), p.next_slot_bytes - within);
-    if (tile.count > 0) {
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                       p.next_weights + tile.slot * p.next_slot_bytes + within),
-                   "r"(static_cast<uint32_t>(bytes))
-                   : "memory");
-    }
-    at += bytes;
-  }
-}
-
 template <typename F>
 __device__ void FeedRing(const ProductParams& p,
                          int unit,
@@ -187,58 +164,6 @@ __device__ void FeedRing(const ProductParams& p,
         }
       }
       u += together;
-    }
-  }
-}
-
-// acc[s] += groups kFirst .. kFirst + kGroups - 1 (of four) of a 16 x 128 tile of weights in shared
-// memory by the rows' activations of these columns, for the tiles of kT strips side by side: their
-// sums do not wait for each other.
-template <int kT, int kN, int kFirst, int kGroups>
-__device__ __forceinline__ void MultiplyTiles(float (&acc)[kT][kN][4],
-                                              const uint32_t (&tiles)[kT],
-                                              const uint4 (&x)[kN][kGroups],
-                                              int lane) {
-  uint32_t scales[kT][4];
-#pragma unroll
-  for (int s = 0; s < kT; ++s) {
-    const uint4 v = LoadShared4(tiles[s] + 1024 + lane / 4 * 16);
-    scales[s][0] = v.x;
-    scales[s][1] = v.y;
-    scales[s][2] = v.z;
-    scales[s][3] = v.w;
-  }
-#pragma unroll
-  for (int half = kFirst / 2; half < (kFirst + kGroups) / 2; ++half) {
-    uint32_t low[kT][2], high[kT][2];
-#pragma unroll
-    for (int s = 0; s < kT; ++s) {
-      const uint4 words = LoadShared4(tiles[s] + half * 512 + lane * 16);
-      low[s][0] = words.x;
-      high[s][0] = words.y;
-      low[s][1] = words.z;
-      high[s][1] = words.w;
-    }
-#pragma unroll
-    for (int jj = 0; jj < 2; ++jj) {
-      const int j = 2 * half + jj;
-#pragma unroll
-      for (int step = 0; step < 2; ++step) {
-#pragma unroll
-        for (int s = 0; s < kT; ++s) {
-          const WidenScale scale_low = LoadScale(scales[s][j], false);
-          const WidenScale scale_high = LoadScale(scales[s][j], true);
-          const uint32_t a0 = WidenPair(low[s][jj], 2 * step, scale_low);
-          const uint32_t a1 = WidenPair(high[s][jj], 2 * step, scale_high);
-          const uint32_t a2 = WidenPair(low[s][jj], 2 * step + 1, scale_low);
-          const uint32_t a3 = WidenPair(high[s][jj], 2 * step + 1, scale_high);
-#pragma unroll
-          for (int n = 0; n < kN; ++n) {
-            const uint4& v = x[n][j - kFirst];
-            MultiplyAdd(acc[s][n], a0, a1, a2, a3, step == 0 ? v.x : v.z, step == 0 ? v.y : v.w);
-          }
-        }
-      }
     }
   }
 }
@@ -539,7 +464,6 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   const int last = FirstUnit(p, blockIdx.x + 1, units_per_tile);
   if (feeder) {
     FeedRing<F>(p, first, last, units_per_tile, shared.ring, shared.full, shared.empty);
-    if (F::kGateUp && p.next_weights != nullptr && threadIdx.x % 32 == 0) FetchNext(p);
     return;
   }
   Progress<F> progress;
@@ -605,10 +529,6 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
   SetTiles(shape, args, plan, p);
-  if (p.ids != nullptr && std::getenv("BT_NO_NEXT") == nullptr) {
-    p.next_weights = static_cast<const char*>(args.down);
-    p.next_slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
-  }
   p.in = args.x;
   p.in_stride = args.x_stride;
   p.out = plan.middle;

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/launch_chain.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cuda {
@@ -113,13 +112,15 @@ void LaunchAhead(const char* name,
                  dim3 grid,
                  int threads,
                  Given&&... given) {
-  ChainAttributes attributes;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
-  config.attrs = attributes.list;
-  config.numAttrs = attributes.count;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   CheckCuda(cudaLaunchKernelEx(&config, kernel, Params(given)...), name);
 }
 

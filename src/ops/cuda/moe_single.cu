@@ -1,0 +1,193 @@
+// The end of the bank for one token: the down products of its experts, their sum, and the shared
+// experts' second product, in one kernel. A block makes 64 columns of the result from four strips
+// of each expert's matrix, an expert a warp. All weights are asked for before the wait for gate/up,
+// which has started only once the routing was done. Floor: the bytes of the matrices.
+
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_tile_multiply.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kExperts = 8;  // of a token at most: a warp each
+constexpr int kStrips = 4;   // of a block, 16 columns of the result each
+constexpr int kColumnTiles = 2;
+constexpr int kIntermediate = kColumnTiles * 128;
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kExpertBytes = kStrips * kColumnTiles * kTileBytes;
+constexpr int kSharedGroups = 8;  // of 32 columns of the shared experts' matrix at most
+
+struct Params {
+  const int32_t* ids;
+  const float* weights;
+  const int32_t* slot_of;
+  int32_t experts, slots, top_k, hidden;
+  const char* down;
+  int64_t slot_bytes;
+  const __nv_bfloat16* middle;  // [k, 256]
+  const __nv_bfloat16* shared;  // [2 I']
+  const __nv_bfloat16* shared_down;
+  int32_t shared_intermediate;
+  float* out;
+};
+
+struct Shared {
+  float sums[kExperts][kStrips * 16];  // by row of a strip
+  __nv_bfloat16 gated[kSharedGroups * 32];
+  uint64_t arrived;
+};
+
+__device__ __forceinline__ uint4 LoadOnce(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+__global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) char tiles[];
+  __shared__ Shared shared;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first_strip = static_cast<int>(blockIdx.x) * kStrips;
+  const uint32_t barrier = SharedAddress(&shared.arrived);
+  AllowNextKernel();
+  // Lane j of every warp knows where expert j lies; -1: not here.
+  int slot = -1;
+  float weight = 0;
+  if (lane < p.top_k) {
+    const int id = __ldcg(p.ids + lane);
+    weight = __ldcg(p.weights + lane);
+    if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+    if (slot >= p.slots) slot = -1;
+  }
+  const uint32_t held = __ballot_sync(~0u, slot >= 0);
+  if (warp == 0) {
+    if (lane == 0) {
+      BarrierInit(barrier, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      BarrierExpectBytes(barrier, __popc(held) * kExpertBytes);
+    }
+    __syncwarp();
+    if (slot >= 0) {
+      CopyBulk(SharedAddress(tiles) + lane * kExpertBytes,
+               p.down + slot * p.slot_bytes +
+                   static_cast<int64_t>(first_strip) * (kColumnTiles * kTileBytes),
+               kExpertBytes, barrier, ReadOncePolicy());
+    }
+  }
+  // Warp w < 4 has the shared experts' rows of strip w, the others those half a matrix further on.
+  const int row = (first_strip + warp % kStrips) * 8 + (warp < kStrips ? 0 : p.hidden / 2);
+  const int groups = p.shared_intermediate / 32;
+  uint4 w[kSharedGroups];
+#pragma unroll
+  for (int i = 0; i < kSharedGroups; ++i) {
+    w[i] = make_uint4(0, 0, 0, 0);
+    if (i >= groups) continue;
+    w[i] = LoadOnce(p.shared_down + static_cast<int64_t>(row + lane / 4) * p.shared_intermediate +
+                    i * 32 + lane % 4 * 8);
+  }
+  __syncthreads();  // the barrier is there
+  WaitForEarlierKernels();
+
+  // The token is the first column of the matrix instruction; the others are empty.
+  uint4 x[kColumnTiles][1][4];
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      x[c][0][j] = make_uint4(0, 0, 0, 0);
+      if (lane >= 4 || (held >> warp & 1) == 0) continue;
+      x[c][0][j] = LoadGlobal4(p.middle + warp * kIntermediate + c * 128 + j * 32 + lane * 8);
+    }
+  }
+  for (int i = threadIdx.x; i < p.shared_intermediate; i += kThreads) {
+    const float gate = __bfloat162float(p.shared[i]);
+    const float up = __bfloat162float(p.shared[p.shared_intermediate + i]);
+    shared.gated[i] = __float2bfloat16_rn(SiluTimes(gate, up));
+  }
+  BarrierWait(barrier, 0);
+  if (held >> warp & 1) {
+    float acc[kStrips][1][4] = {};
+    const uint32_t own = SharedAddress(tiles) + warp * kExpertBytes;
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; ++c) {
+      uint32_t at[kStrips];
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) at[s] = own + (s * kColumnTiles + c) * kTileBytes;
+      MultiplyTiles<kStrips, 1, 0, 4>(acc, at, x[c], lane);
+    }
+    const float factor = __shfl_sync(~0u, weight, warp) * kWidenUndo;
+    if (lane % 4 == 0) {
+#pragma unroll
+      for (int s = 0; s < kStrips; ++s) {
+        // Rounded as shares are that go through memory.
+        shared.sums[warp][s * 16 + lane / 4] =
+            __bfloat162float(__float2bfloat16_rn(acc[s][0][0] * factor));
+        shared.sums[warp][s * 16 + 8 + lane / 4] =
+            __bfloat162float(__float2bfloat16_rn(acc[s][0][2] * factor));
+      }
+    }
+  }
+  __syncthreads();
+  float sums[2][4] = {};
+#pragma unroll
+  for (int i = 0; i < kSharedGroups; ++i) {
+    if (i >= groups) break;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (lane < 4) v = *reinterpret_cast<const uint4*>(&shared.gated[i * 32 + lane * 8]);
+    MultiplyAdd(sums[0], v.x, 0, v.y, 0, w[i].x, w[i].y);
+    MultiplyAdd(sums[1], v.z, 0, v.w, 0, w[i].z, w[i].w);
+  }
+  if (lane >= 4) return;
+  const int in_block = warp % kStrips * 16 + (warp < kStrips ? 0 : 8) + 2 * lane;
+  float2 routed = make_float2(0, 0);
+#pragma unroll
+  for (int j = 0; j < kExperts; ++j) {
+    if ((held >> j & 1) == 0) continue;
+    routed.x += shared.sums[j][in_block];
+    routed.y += shared.sums[j][in_block + 1];
+  }
+  *reinterpret_cast<float2*>(p.out + row + 2 * lane) =
+      make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
+}
+
+}  // namespace
+
+bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {
+  return args.tokens == 1 && args.shared != nullptr && shape.top_k <= kExperts &&
+         shape.intermediate == kIntermediate && shape.hidden % (16 * kStrips) == 0 &&
+         MoeFinishTakes(shape, args.shared_intermediate, 1);
+}
+
+Status LaunchMoeSingleEnd(const MoeShape& shape,
+                          const MoeInt4Args& args,
+                          const MoePlan& plan,
+                          cudaStream_t stream) {
+  const Params p = {.ids = args.ids,
+                    .weights = args.weights,
+                    .slot_of = args.slot_of,
+                    .experts = args.experts,
+                    .slots = shape.slots,
+                    .top_k = shape.top_k,
+                    .hidden = shape.hidden,
+                    .down = static_cast<const char*>(args.down),
+                    .slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate),
+                    .middle = plan.middle,
+                    .shared = args.shared,
+                    .shared_down = args.shared_down,
+                    .shared_intermediate = args.shared_intermediate,
+                    .out = args.out};
+  constexpr int kBytes = kExperts * kExpertBytes;
+  const cudaError_t error =
+      cudaFuncSetAttribute(SingleEndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+  return LaunchOverlapped("MoE end of one token", SingleEndKernel,
+                          dim3(static_cast<unsigned>(shape.hidden / (16 * kStrips))),
+                          dim3(kThreads), kBytes, stream, 1, p);
+}
+
+}  // namespace baltoro::cuda
