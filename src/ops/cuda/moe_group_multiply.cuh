@@ -15,6 +15,15 @@ __device__ __forceinline__ uint64_t SwizzledOperand(uint32_t address) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
+// The same in two steps: what depends on the address, to which 2 a further 16 inner elements is
+// added, so that one addition stands between products.
+__device__ __forceinline__ uint32_t OperandAddress(uint32_t address) {
+  return (address & 0x3ffff) >> 4 | 1u << 16;
+}
+__device__ __forceinline__ uint64_t OperandAt(uint32_t operand_address) {
+  return uint64_t{0x40000040} << 32 | operand_address;
+}
+
 // Registers written before are seen by the matrix instructions after.
 __device__ __forceinline__ void GroupFence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

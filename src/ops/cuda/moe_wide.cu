@@ -435,7 +435,8 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   if (const char* gate = std::getenv("BT_MOE_GATE"); gate != nullptr && *gate == '4') {
     return LaunchMoeGateUpSixteen(shape, args, plan, stream);
   }
-  if (std::getenv("BT_MOE_GATE") != nullptr) return LaunchMoeGateUpFour(shape, args, plan, stream);
+  if (const char* gate = std::getenv("BT_MOE_GATE"); gate == nullptr || *gate == '2')
+    return LaunchMoeGateUpFour(shape, args, plan, stream);
   WideParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);

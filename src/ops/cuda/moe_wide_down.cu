@@ -236,6 +236,7 @@ struct Item {
   const float* weight;
   char* shares;  // of row t * k + j = 0
   uint32_t out;  // two buffers in shared memory
+  uint64_t policy;
 };
 
 // 16 rows by 64 columns of packed weights, as a lane has them.
@@ -276,6 +277,7 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
   uint32_t a[2][4][4];
   const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
+  const uint32_t operand = OperandAddress(item.rows);
   Packed packed = LoadPacked(own, 0);
 #pragma unroll
   for (int part = 0; part < kInner / 64; ++part) {
@@ -284,9 +286,8 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     if (part + 1 < kInner / 64) packed = LoadPacked(own, part + 1);
     GroupFence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      GroupMultiply<kN>::Add(acc, a[part % 2][i],
-                             SwizzledOperand(item.rows + part * kN * 128 + i * 32));
+    for (uint32_t i = 0; i < 4; ++i) {
+      GroupMultiply<kN>::Add(acc, a[part % 2][i], OperandAt(operand + part * kN * 8 + 2 * i));
     }
     GroupCommit();
   }
@@ -314,8 +315,15 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     const uint4 v = LoadShared4(from + at);
     const int row = j * 8 + thread / 8;
     if (row < item.count && !(diag & 1)) {
-      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
-                                thread % 8 * 16) = v;
+      char* share =
+          item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes + thread % 8 * 16;
+      if (diag & 32) {
+        asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(share),
+                     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(item.policy)
+                     : "memory");
+      } else {
+        *reinterpret_cast<uint4*>(share) = v;
+      }
     }
   }
 }
@@ -328,6 +336,7 @@ __device__ void MultiplyChunks(
   uint32_t parity = 0;
   Item item;
   item.out = out + group * 2 * kOutBytes;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(item.policy));
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     char* shares =
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;

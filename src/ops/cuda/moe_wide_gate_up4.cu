@@ -25,6 +25,7 @@ namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStages = 4;
+constexpr int kRunning = 2;  // stages that are being filled
 constexpr int kConsumerWarps = 16;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
@@ -121,6 +122,16 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
+  // Stages whose copies are on their way; the oldest is told of when it is there.
+  Ring oldest = ring;
+  int running = 0;
+  const auto tell = [&] {
+    // The matrix units read what ordinary copies have written.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane == 0) BarrierArrive(oldest.Full());
+    oldest.Next();
+  };
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = share.first; unit < share.last; ++unit) {
@@ -157,10 +168,18 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
         Copy16(to + i * kStep * 128, from);
         Copy16(to + i * kStep * 128 + half_bytes, from + 128);
       }
-      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
-                   : "memory");
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      if (running == kRunning) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(kRunning) : "memory");
+        tell();
+      } else {
+        ++running;
+      }
       ring.Next();
     }
+    // Before the next piece is looked up, so that there is work in the meantime.
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    for (; running > 0; --running) tell();
   }
 }
 
@@ -201,11 +220,10 @@ template <int kN>
 __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
                                          const uint32_t (&a)[4][4],
                                          uint32_t input) {
+  const uint32_t at = OperandAddress(input);
   GroupFence();
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    GroupMultiply<kN>::Add(acc, a[i], SwizzledOperand(input + i * 32));
-  }
+  for (uint32_t i = 0; i < 4; ++i) GroupMultiply<kN>::Add(acc, a[i], OperandAt(at + 2 * i));
   GroupCommit();
 }
 
@@ -225,8 +243,6 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   for (int c = 0; c < p.column_tiles; ++c) {
     const uint32_t input = ring.input + ring.stage * kInputBytes;
     BarrierWait(ring.Full(), ring.parity);
-    // Activations came as ordinary writes of the producers.
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     const Packed packed = LoadPacked(own + ring.stage * kWeightBytes);
     Widen(a, packed, 0);
     Multiply<kN>(acc, a, input);
@@ -265,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ring.empty = ring.full + 8 * kStages;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      BarrierInit(ring.full + 8 * s, 1 + kProducers);
+      BarrierInit(ring.full + 8 * s, 1 + kProducers / 32);
       BarrierInit(ring.empty + 8 * s, kConsumerWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
