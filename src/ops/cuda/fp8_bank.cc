@@ -26,7 +26,7 @@ bool Quantised(const PackedMatrix& w) {
 }
 
 // Rows an expert, on average, up to which the streaming form is the faster one.
-constexpr int64_t kStreamingRows = 16;
+constexpr int64_t kStreamingRows = 3;
 
 Fp8Form Choose(int64_t entries, int64_t slots) {
   const char* const forced = std::getenv("BALTORO_FP8_BANK");

@@ -52,7 +52,10 @@ struct Fp8Product {
   const float* route_weights = nullptr;  // [entries], the factor of a row
 };
 
-void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream);
+// Without tiles, blocks may share the columns where there is `scratch` for their sums.
+void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratch = nullptr);
+// Whether a product without tiles should go this way, rather than by LaunchProduct (product.h).
+bool Fp8WideSuits(int64_t rows, int64_t n);
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 

@@ -68,6 +68,7 @@ struct WideParams {
   int32_t top_k;
   bool gather, scatter, pair, ordered, out_f32;
   int32_t rows, tile_rows;  // of a product without tiles
+  int32_t parts;            // that share the columns; 1, or `out` holds as many results
   const float* route_weights;
 };
 
@@ -101,7 +102,7 @@ __device__ __forceinline__ MoeTile LoadTile(const WideParams& p, int at) {
 // neighbouring tiles and the same strip; where both are of one matrix, each fetches half of its
 // rows for both.
 struct Pieces {
-  int unit, units, step, rank, tiles, strips;
+  int unit, units, step, rank, tiles, strips, part_units;
   __device__ __forceinline__ Pieces(const WideParams& p) {
     tiles = p.tiles == nullptr ? (p.rows + p.tile_rows - 1) / p.tile_rows : __ldcg(p.num_tiles);
     strips = p.strips;
@@ -109,13 +110,19 @@ struct Pieces {
     rank = static_cast<int>(blockIdx.x) % blocks;
     unit = static_cast<int>(blockIdx.x) / blocks;
     step = static_cast<int>(gridDim.x) / blocks;
-    units = (tiles + blocks - 1) / blocks * strips;
+    part_units = (tiles + blocks - 1) / blocks * strips;
+    units = part_units * p.parts;
   }
   __device__ __forceinline__ bool Done() const { return unit >= units; }
   __device__ __forceinline__ void Next() { unit += step; }
-  __device__ __forceinline__ int Strip() const { return unit % strips; }
+  __device__ __forceinline__ int Strip() const { return unit % part_units % strips; }
   __device__ __forceinline__ int First(const WideParams& p) const {
-    return unit / strips * (p.pair ? 2 : 1);
+    return unit % part_units / strips * (p.pair ? 2 : 1);
+  }
+  __device__ __forceinline__ int Part() const { return unit / part_units; }
+  // Of this part: its first step, or that after its last.
+  __device__ __forceinline__ int Step(const WideParams& p, int further) const {
+    return p.steps * (Part() + further) / p.parts;
   }
 };
 
@@ -143,12 +150,13 @@ __device__ __forceinline__ void CopyBoxToBoth(
       : "memory");
 }
 
+// Only reads of shared memory go before: no fence, which would wait for the whole card.
 __device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
   asm volatile(
       "{\n"
       ".reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
       "}\n" ::"r"(barrier),
       "r"(other)
       : "memory");
@@ -194,8 +202,10 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
     const int band_row = thread < 16 ? low + thread * 8 : high + (thread - 16) * 8;
     const float* band_scales = reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes) +
                                static_cast<int64_t>(min(band_row / 8, (p.n - 1) / 8)) * p.steps;
-    const char* columns = p.x + chunk * 16;
-    for (int step = 0; step < p.steps; ++step, columns += 128) {
+    const int last = pieces.Step(p, 1);
+    int step = pieces.Step(p, 0);
+    const char* columns = p.x + step * 128 + chunk * 16;
+    for (; step < last; ++step, columns += 128) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       if (thread == 0) {
         BarrierExpectBytes(ring.Full(), kWeightBytes);
@@ -410,6 +420,7 @@ __device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, i
 // The same in f32, from the registers: eight neighbouring columns of a row at a time.
 template <int kN>
 __device__ __forceinline__ void StoreFloats(const WideParams& p,
+                                            int part,
                                             int count,
                                             int first,
                                             const int32_t* rows,
@@ -421,7 +432,8 @@ __device__ __forceinline__ void StoreFloats(const WideParams& p,
   for (int i = 0; i < kN / 2; ++i) {
     const int row = i / 4 * 8 + lane % 4 * 2 + i % 2;
     if (row >= count) continue;
-    float* out = static_cast<float*>(p.out) + static_cast<int64_t>(rows[row]) * p.out_stride;
+    float* out = static_cast<float*>(p.out) +
+                 (static_cast<int64_t>(part) * p.rows + rows[row]) * p.out_stride;
 #pragma unroll
     for (int block = 0; block < 2; ++block) {
       const int column = low + block * 64 + (i % 4 < 2 ? 0 : 8);
@@ -433,7 +445,7 @@ __device__ __forceinline__ void StoreFloats(const WideParams& p,
 template <bool kGated, int kN>
 __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
                                               const MoeTile& tile,
-                                              int strip,
+                                              const Pieces& pieces,
                                               int buffer,
                                               Shared& shared,
                                               uint32_t staging,
@@ -446,7 +458,8 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
   float scaled[2][kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) scaled[0][i] = scaled[1][i] = 0;
-  for (int step = 0; step < p.steps; ++step) {
+  const int steps = pieces.Step(p, 1) - pieces.Step(p, 0);
+  for (int step = 0; step < steps; ++step) {
     BarrierWait(ring.Full(), ring.parity);
     hopper::FenceAsyncProxy();
     const uint64_t a = SwizzledOperand(ring.Weights() + first_block);
@@ -485,11 +498,12 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
     }
     ring.Next();
   }
+  const int strip = pieces.Strip();
   if constexpr (kGated) {
     StoreMiddle<kN>(p, tile, strip, shared, staging, scaled[0], scaled[1]);
   } else if (p.out_f32) {
-    StoreFloats<kN>(p, tile.count, strip * kWeightRows + group * 128, shared.row[buffer],
-                    shared.factor[buffer], scaled);
+    StoreFloats<kN>(p, pieces.Part(), tile.count, strip * kWeightRows + group * 128,
+                    shared.row[buffer], shared.factor[buffer], scaled);
   } else {
     StoreShares<kN>(p, tile.count, strip * kWeightRows + group * 128, shared.row[buffer],
                     shared.factor[buffer], staging, scaled);
@@ -530,7 +544,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     MoeTile tile = {};
     int index = -1, buffer = 0;
     for (; !pieces.Done(); pieces.Next()) {
-      const int strip = pieces.Strip();
       if (pieces.First(p) != index) {
         index = pieces.First(p);
         const PairedTile paired = TileOf(p, pieces);
@@ -550,13 +563,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (paired.again) tile.count = 0;  // nothing is stored
       }
       if (tile.count <= 32) {
-        MultiplyPiece<kGated, 32>(p, tile, strip, buffer, shared, staging, ring);
+        MultiplyPiece<kGated, 32>(p, tile, pieces, buffer, shared, staging, ring);
       } else if (tile.count <= 64) {
-        MultiplyPiece<kGated, 64>(p, tile, strip, buffer, shared, staging, ring);
+        MultiplyPiece<kGated, 64>(p, tile, pieces, buffer, shared, staging, ring);
       } else if (tile.count <= 96) {
-        MultiplyPiece<kGated, 96>(p, tile, strip, buffer, shared, staging, ring);
+        MultiplyPiece<kGated, 96>(p, tile, pieces, buffer, shared, staging, ring);
       } else {
-        MultiplyPiece<kGated, 128>(p, tile, strip, buffer, shared, staging, ring);
+        MultiplyPiece<kGated, 128>(p, tile, pieces, buffer, shared, staging, ring);
       }
     }
   }
@@ -581,26 +594,76 @@ void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStre
 
 namespace {
 
-// Rows of a tile of a product without tiles: those whose pieces keep the multiprocessors busy for
-// the shortest time.
-int32_t TileRows(int64_t rows, int64_t strips) {
-  constexpr int64_t kPieceCost = 24;  // of a piece beside its rows, in rows
-  int32_t best = kTileRows;
+constexpr int kSumThreads = 128;
+
+// The sum of the parts' results, four columns a thread. Grid: columns, rows.
+__global__ void __launch_bounds__(kSumThreads) SumPartsKernel(const float* parts,
+                                                              int count,
+                                                              int64_t part_stride,
+                                                              int n,
+                                                              void* out,
+                                                              int64_t stride,
+                                                              bool f32) {
+  AllowNextKernel();
+  WaitForEarlierKernels();
+  const int column = (blockIdx.x * kSumThreads + threadIdx.x) * 4;
+  if (column >= n) return;
+  const float* from = parts + static_cast<int64_t>(blockIdx.y) * n + column;
+  float4 sum = {};
+#pragma unroll 4
+  for (int i = 0; i < count; ++i) {
+    const float4 v = __ldcs(reinterpret_cast<const float4*>(from + i * part_stride));
+    sum.x += v.x;
+    sum.y += v.y;
+    sum.z += v.z;
+    sum.w += v.w;
+  }
+  const int64_t to = blockIdx.y * stride + column;
+  if (f32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(out) + to) = sum;
+  } else {
+    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(out) + to) =
+        make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w));
+  }
+}
+
+// How a product without tiles is cut: rows of a tile, parts of the columns.
+struct Cut {
+  int32_t tile_rows = kTileRows, parts = 1;
+};
+
+// The cut that should keep the multiprocessors busy for the shortest time; in what a step of one
+// row takes (about 7 ns).
+Cut ChooseCut(int64_t rows, int64_t n, int64_t strips, int64_t steps, bool may_share) {
+  constexpr int64_t kStepCost = 24;    // of a step beside its rows
+  constexpr int64_t kPieceCost = 400;  // of a piece beside its steps
+  constexpr int64_t kSumCost = 350;    // of adding parts up, beside their bytes
+  constexpr int64_t kSumBytes = 15000;
+  Cut best;
   int64_t least = INT64_MAX;
-  for (const int32_t tile_rows : {128, 96, 64, 32}) {
-    const int64_t units = (rows + tile_rows - 1) / tile_rows * strips;
-    const int64_t cost =
-        (units + kMultiprocessors - 1) / kMultiprocessors * (tile_rows + kPieceCost);
-    if (cost >= least) continue;
-    least = cost;
-    best = tile_rows;
+  for (const int32_t parts : {1, 2, 3, 4, 6, 8, 14}) {
+    if (parts > 1 && (!may_share || steps < 2 * parts)) continue;
+    for (const int32_t tile_rows : {128, 96, 64, 32}) {
+      const int64_t units = (rows + tile_rows - 1) / tile_rows * strips * parts;
+      const int64_t waves = (units + kMultiprocessors - 1) / kMultiprocessors;
+      int64_t cost = waves * ((steps + parts - 1) / parts * (tile_rows + kStepCost) + kPieceCost);
+      if (parts > 1) cost += kSumCost + 2 * parts * rows * n * 4 / kSumBytes;
+      if (cost >= least) continue;
+      least = cost;
+      best = {tile_rows, parts};
+    }
   }
   return best;
 }
 
 }  // namespace
 
-void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
+bool Fp8WideSuits(int64_t rows, int64_t n) {
+  const int64_t strips = (n + kWeightRows - 1) / kWeightRows;
+  return rows > 64 || (rows > 32 && strips * 4 >= kMultiprocessors * 3 / 4);
+}
+
+void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratch) {
   const PackedMatrix& w = product.w;
   BT_CHECK(w.form == WeightForm::kFp8Block && w.n % (product.gated ? 256 : 8) == 0);
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
@@ -631,7 +694,21 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   p.pair = pair != nullptr ? pair[0] == '1' : product.rows >= 192 * w.count;
   p.out_f32 = product.out_f32;
   p.rows = static_cast<int32_t>(product.rows);
-  p.tile_rows = product.tiles == nullptr ? TileRows(product.rows, p.strips) : kTileRows;
+  p.tile_rows = kTileRows;
+  p.parts = 1;
+  if (product.tiles == nullptr) {
+    const bool aligned = reinterpret_cast<uintptr_t>(product.out) % 16 == 0 &&
+                         product.out_stride % 8 == 0 && product.rows <= 65535;
+    const Cut cut = ChooseCut(product.rows, w.n, p.strips, p.steps, scratch != nullptr && aligned);
+    p.tile_rows = cut.tile_rows;
+    p.parts = cut.parts;
+    p.pair = p.pair && product.rows > cut.tile_rows;
+    if (cut.parts > 1) {
+      p.out = scratch->AllocateArray<float>(static_cast<size_t>(cut.parts * product.rows * w.n));
+      p.out_stride = w.n;
+      p.out_f32 = true;
+    }
+  }
   p.ordered = ordered == nullptr || ordered[0] == '1';
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
@@ -646,13 +723,23 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream) {
   BT_CHECK(mapped.ok());
   const int64_t tiles =
       product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
-  const int64_t units = tiles * p.strips;
+  const int64_t units = tiles * p.strips * p.parts;
   if (units == 0) return;
   if (product.gated) {
     Launch<true>(p, map, units, stream);
   } else {
     Launch<false>(p, map, units, stream);
   }
+  if (p.parts == 1) return;
+  const int columns = 4 * kSumThreads;
+  const dim3 grid(static_cast<unsigned>((p.n + columns - 1) / columns),
+                  static_cast<unsigned>(p.rows));
+  const Status launched =
+      LaunchOverlapped("sum of parts", SumPartsKernel, grid, dim3(kSumThreads), 0, stream, 1,
+                       static_cast<const float*>(p.out), p.parts, product.rows * w.n, p.n,
+                       product.out, product.out_stride, product.out_f32);
+  CheckLaunch("sum of parts");
+  BT_CHECK(launched.ok());
 }
 
 }  // namespace baltoro::cuda

@@ -14,10 +14,10 @@ constexpr int64_t kFewRows = 16;
 // Rows from which reading them again for every strip of weights takes longest.
 constexpr int64_t kManyRows = 32;
 
-int64_t ManyRows(const PackedMatrix& w) {
-  if (w.form != WeightForm::kFp8Block) return kManyRows;
+bool Many(int64_t rows, const PackedMatrix& w) {
+  if (w.form != WeightForm::kFp8Block) return rows > kManyRows;
   const char* const many = std::getenv("BALTORO_FP8_MANY");
-  return many == nullptr ? 128 : std::atoll(many);
+  return many == nullptr ? Fp8WideSuits(rows, w.n) : rows > std::atoll(many);
 }
 
 bool Aligned(const void* data, int64_t row_bytes) {
@@ -45,11 +45,11 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
       return;
     }
   }
-  const bool wide = rows > ManyRows(w) && !IsPlain(w.form) && WideTakes(w) &&
+  const bool wide = Many(rows, w) && !IsPlain(w.form) && WideTakes(w) &&
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
   const QuantisedRows in =
       QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
-  if (wide && w.form == WeightForm::kFp8Block && std::getenv("BALTORO_FP8_OLD") == nullptr) {
+  if (wide && w.form == WeightForm::kFp8Block) {
     Fp8Product product;
     product.w = w;
     product.out_f32 = out.dtype == DType::kF32;
@@ -59,7 +59,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
     product.out = out.data;
     product.out_stride = out.stride[0];
     product.rows = rows;
-    LaunchFp8Wide(product, StreamOf(ctx));
+    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
     return;
   }
   LaunchProduct({.w = w,

@@ -79,7 +79,7 @@ __device__ int RowsOfPass(const RouteParams& p, int count) {
 }
 
 __device__ int PassCost(const RouteParams& p, int rows) {
-  if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 5 : 6;  // nearly the bytes alone
+  if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
   if (p.wide) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
 }
