@@ -450,6 +450,13 @@ class Bench {
       Must(cuda::LaunchMoeRoute(shape, args, plan, kForm, Must(cuda::MoeBlocks(kForm)),
                                 stream_.get()));
     }
+    if (cuda::MoeSingleTakes(shape, args)) {
+      if (parts >> kGateUp & 1) {
+        Must(cuda::LaunchMoeSingleGateUp(shape, args, plan, stream_.get()));
+      }
+      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, plan, stream_.get()));
+      return;
+    }
     if (parts >> kGateUp & 1) Must(cuda::LaunchMoeStreamGateUp(shape, args, plan, stream_.get()));
     if (parts >> kDown & 1) Must(cuda::LaunchMoeStreamDown(shape, args, plan, stream_.get()));
     if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, plan, stream_.get()));

@@ -1,6 +1,7 @@
 #include "ops/cuda/moe_expert_bank.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ops/cuda/moe_internal.h"
 
@@ -161,8 +162,15 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
   } else {
+    if (MoeSingleTakes(shape, args)) {
+      if (std::getenv("BT_OLD_GATE") != nullptr) {
+        BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+      } else {
+        BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
+      }
+      return LaunchMoeSingleEnd(shape, args, plan, stream);
+    }
     BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-    if (MoeSingleTakes(shape, args)) return LaunchMoeSingleEnd(shape, args, plan, stream);
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
   if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);

@@ -121,8 +121,12 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoePlan& plan,
                        cudaStream_t stream);
 
-// Instead of the down product and the end, for one token.
+// The bank of one token: gate/up, then all that follows.
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);
+Status LaunchMoeSingleGateUp(const MoeShape& shape,
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream);
 Status LaunchMoeSingleEnd(const MoeShape& shape,
                           const MoeInt4Args& args,
                           const MoePlan& plan,

@@ -1,7 +1,11 @@
-// The end of the bank for one token: the down products of its experts, their sum, and the shared
-// experts' second product, in one kernel. A block makes 64 columns of the result from four strips
-// of each expert's matrix, an expert a warp. All weights are asked for before the wait for gate/up,
-// which has started only once the routing was done. Floor: the bytes of the matrices.
+// The bank for one token, where all is latency.
+//
+// Gate/up: a block has one strip of one expert, asked for at once when the routing is done.
+//
+// The end: the down products of the experts, their sum, and the shared experts' second product, in
+// one kernel. A block makes 64 columns of the result from four strips of each expert's matrix, an
+// expert a warp. All weights are asked for before the wait for gate/up, which has started only once
+// the routing was done. Floor: the bytes of the matrices.
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -155,11 +159,119 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
       make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
 }
 
+struct GateUpParams {
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, column_tiles, intermediate;
+  const char* gate_up;
+  int64_t slot_bytes;
+  const __nv_bfloat16* x;
+  __nv_bfloat16* middle;  // [k, I]
+};
+
+constexpr int kWarps = kThreads / 32;
+constexpr int kChunksMax = 8;  // of a tile a warp, each with a barrier
+
+// Grid: strips, experts of the token.
+__global__ void __launch_bounds__(kThreads, 2)
+    SingleGateUpKernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ __align__(128) char tiles[];
+  __shared__ uint64_t arrived[kChunksMax];
+  __shared__ float sums[kWarps][16];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int strip = blockIdx.x, entry = blockIdx.y;
+  const int chunks = (p.column_tiles + kWarps - 1) / kWarps;
+  const uint32_t barrier = SharedAddress(arrived), ring = SharedAddress(tiles);
+  const uint32_t x_at = ring + p.column_tiles * kTileBytes;
+  if (threadIdx.x < kChunksMax) BarrierInit(barrier + 8 * threadIdx.x, 1);
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();  // which reads the routing before its wait
+  const int id = __ldcg(p.ids + entry);
+  int slot = -1;
+  if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  if (slot < 0 || slot >= p.slots) return;
+  if (threadIdx.x == 0) {
+    const char* const from =
+        p.gate_up + slot * p.slot_bytes + static_cast<int64_t>(strip) * p.column_tiles * kTileBytes;
+    const uint32_t x_bytes = p.column_tiles * 256;
+    for (int c = 0; c < chunks; ++c) {
+      const int first = c * kWarps;
+      const uint32_t bytes = min(kWarps, p.column_tiles - first) * kTileBytes;
+      BarrierExpectBytes(barrier + 8 * c, bytes + (c == 0 ? x_bytes : 0));
+      if (c == 0) {
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+            "[%3];" ::"r"(x_at),
+            "l"(p.x), "r"(x_bytes), "r"(barrier)
+            : "memory");
+      }
+      CopyBulk(ring + first * kTileBytes, from + first * kTileBytes, bytes, barrier + 8 * c,
+               ReadOncePolicy());
+    }
+  }
+  float acc[1][1][4] = {};
+  for (int c = 0; c < chunks; ++c) {
+    BarrierWait(barrier + 8 * c, 0);
+    const int tile = c * kWarps + warp;
+    if (tile >= p.column_tiles) break;
+    // The token is the first column of the matrix instruction; the others are empty.
+    uint4 x[1][4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      x[0][j] = make_uint4(0, 0, 0, 0);
+      if (lane < 4) x[0][j] = LoadShared4(x_at + tile * 256 + j * 64 + lane * 16);
+    }
+    const uint32_t at[1] = {ring + tile * kTileBytes};
+    MultiplyTiles<1, 1, 0, 4>(acc, at, x, lane);
+  }
+  if (lane % 4 == 0) {
+    sums[warp][lane / 4] = acc[0][0][0];
+    sums[warp][8 + lane / 4] = acc[0][0][2];
+  }
+  __syncthreads();
+  if (threadIdx.x >= 8) return;
+  float gate = 0, up = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    gate += sums[i][threadIdx.x];
+    up += sums[i][8 + threadIdx.x];
+  }
+  p.middle[entry * p.intermediate + strip * 8 + threadIdx.x] =
+      __float2bfloat16_rn(SiluTimes(gate * kWidenUndo, up * kWidenUndo));
+}
+
 }  // namespace
+
+Status LaunchMoeSingleGateUp(const MoeShape& shape,
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream) {
+  const GateUpParams p = {.ids = args.ids,
+                          .slot_of = args.slot_of,
+                          .experts = args.experts,
+                          .slots = shape.slots,
+                          .column_tiles = shape.hidden / 128,
+                          .intermediate = shape.intermediate,
+                          .gate_up = static_cast<const char*>(args.gate_up),
+                          .slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden),
+                          .x = args.x,
+                          .middle = plan.middle};
+  const int bytes = p.column_tiles * (kTileBytes + 256);
+  const cudaError_t error =
+      cudaFuncSetAttribute(SingleGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+  return LaunchOverlapped(
+      "MoE gate/up of one token", SingleGateUpKernel,
+      dim3(static_cast<unsigned>(shape.intermediate / 8), static_cast<unsigned>(shape.top_k)),
+      dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p);
+}
 
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {
   return args.tokens == 1 && args.shared != nullptr && shape.top_k <= kExperts &&
          shape.intermediate == kIntermediate && shape.hidden % (16 * kStrips) == 0 &&
+         shape.hidden / 128 <= kChunksMax * kWarps &&
          MoeFinishTakes(shape, args.shared_intermediate, 1);
 }
 
