@@ -14,7 +14,8 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 
 // AddRmsNorm, and its result once more as e4m3: codes [T, D] u8 (one byte an element) and
 // scales [T, ceil(D / 128)] f32, of 128 columns each: max(|out|, 1e-4) / 448 of those, as products
-// with kFp8Block and quantise_input round their input. D at most 8192.
+// with kFp8Block and quantise_input round their input. D at most 8192. Of few rows the sum may run
+// in another order than AddRmsNorm's.
 void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView out,
                         TensorView codes,

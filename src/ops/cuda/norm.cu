@@ -2,6 +2,8 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
 // T: bytes of the rows.
 
+#include <cstdlib>
+
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/kv_write_device.cuh"
 #include "ops/cuda/norm_device.cuh"
@@ -83,6 +85,68 @@ __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
   }
 }
 
+// The same with a delta for few wide rows: a cluster a row, since one multiprocessor would take
+// longest to load and store it.
+constexpr int kSpread = 8;  // blocks of a row
+constexpr int kSpreadThreads = 128;
+constexpr int kSpreadRows = 16;     // at most
+constexpr int kSpreadWidth = 4096;  // at least
+
+template <typename Out>
+__global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
+    SpreadNormKernel(NormParams p) {
+  __shared__ float partial[32];
+  __shared__ float sums[kSpread];  // of the cluster's blocks
+  const int rank = static_cast<int>(blockIdx.x) % kSpread;
+  const int64_t row = blockIdx.x / kSpread;
+  const int share = p.width / kSpread;
+  const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
+  const int at = rank * share + in_share;
+  float x[kEight], delta[kEight], weight[kEight];
+  hopper::LetDependentsLaunch();
+  LoadEight(p.weight + at, count, true, weight);
+  // All blocks are there when one writes to another.
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  hopper::WaitForPredecessors();
+  float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
+  LoadEight(from, count, true, x);
+  LoadEight(p.delta + row * p.delta_stride + at, count, true, delta);
+#pragma unroll
+  for (int i = 0; i < kEight; ++i) x[i] += delta[i];
+  const float squares = BlockSum(AddSquares(x, 0), partial);
+  if (threadIdx.x < kSpread) {
+    asm volatile(
+        "{\n"
+        ".reg .u32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "st.shared::cluster.f32 [there], %2;\n"
+        "}\n" ::"r"(hopper::SharedAddress(sums + rank)),
+        "r"(threadIdx.x), "f"(squares)
+        : "memory");
+  }
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  if (count > 0) StoreEight(from, count, true, x);
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kSpread; ++i) sum += sums[i];
+  Normalise(x, 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps), weight);
+  if (count <= 0) return;
+  StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
+}
+
+bool Spreads(int64_t rows, const NormParams& p) {
+  return p.vectors && rows <= kSpreadRows && p.width >= kSpreadWidth &&
+         p.width % (kSpread * kEight) == 0 && p.width <= kSpread * kSpreadThreads * kEight &&
+         std::getenv("BT_OLD_NORM") == nullptr;
+}
+
+template <typename Out>
+void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+  LaunchAhead("norm", StreamOf(ctx), SpreadNormKernel<Out>,
+              dim3(static_cast<unsigned>(rows * kSpread)), kSpreadThreads, p);
+}
+
 template <typename X, typename Out, bool kAdd>
 void LaunchNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   constexpr int kWide = 4;
@@ -160,6 +224,9 @@ void AddRmsNorm(const OpContext& ctx,
   const NormParams p = AddParamsOf(out, residual, delta, weight, eps);
   const int64_t rows = residual.dim(0);
   if (rows == 0) return;
+  if (Spreads(rows, p) && out.dtype == DType::kBf16) {
+    return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
+  }
   if (out.dtype == DType::kF32) return LaunchNorm<float, float, true>(ctx, rows, p);
   LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
 }
