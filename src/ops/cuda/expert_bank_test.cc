@@ -1,9 +1,12 @@
 // ExpertBank in every weight form against the reference (f64, nothing rounded between). The middle
 // activation and each expert's share are rounded to bf16 (2^-9 each), the weights of kInt4Group
-// too; where the middle is quantised, numbers at the edge of two codes may take the other one.
-// Together 3e-2 of a row's root mean square, 6e-3 on average. Many rows with e4m3 inputs are added
-// up by the hardware to about 1e-3, so that a hundredth of the middle's codes are neighbours of the
-// reference's, a 16th of the number off: 0.15 and 1.5e-2.
+// too. Together 3e-2 of a row's root mean square, 6e-3 on average.
+//
+// The wide kernels add products of e4m3 codes with about 13 bits: gate and up are off by 1e-3 of
+// their root mean square. So 7 % of the middle's codes are neighbours of the reference's, a 16th of
+// the number off, and where a row's middle is one large number, so is its whole result. A model of
+// this on the host (noise of 1e-3 before the rounding, the shapes and rows of these tests) is off
+// by 1.06e-2 on average and by 0.21 where I is 128 and a token has one expert: 0.3 and 1.5e-2.
 
 #include <algorithm>
 #include <numeric>
@@ -21,7 +24,7 @@ struct Tolerance {
   float largest, typical;
 };
 Tolerance ToleranceOf(const FormCase& form, int64_t rows) {
-  if (form.quantise_input && rows > 32) return {0.15f, 1.5e-2f};
+  if (form.quantise_input && rows > 32) return {0.3f, 1.5e-2f};
   return {3e-2f, 6e-3f};
 }
 
@@ -133,7 +136,9 @@ void Compare(Context& context,
              Fp8Form fp8 = Fp8Form::kAuto) {
   for (const int64_t t : rows) {
     const Step step(bank, t, hot);
-    const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide ? 1000 : t);
+    const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide        ? 1000
+                                                  : fp8 == Fp8Form::kStreaming ? 1
+                                                                               : t);
     const char* const how = fp8 == Fp8Form::kWide        ? " wide"
                             : fp8 == Fp8Form::kStreaming ? " streaming"
                                                          : "";

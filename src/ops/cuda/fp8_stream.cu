@@ -173,7 +173,8 @@ struct Input {
     for (int n = 0; n < kN; ++n) {
       const char* from = p.x + static_cast<uint64_t>(rows.in[n]) * 16 + step * 128;
 #pragma unroll
-      for (int j = 0; j < 2; ++j) codes[n][j] = LoadGlobal4(from + j * 64);
+      for (int j = 0; j < 2; ++j)
+        codes[n][j] = __ldcg(reinterpret_cast<const uint4*>(from) + j * 4);
 #pragma unroll
       for (int e = 0; e < 2; ++e) scales[n][e] = __ldcg(p.x_scales + rows.first[n][e] + step);
     }

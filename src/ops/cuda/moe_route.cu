@@ -366,7 +366,7 @@ RouteParams Route(const MoeRows& rows) {
           rows.slots,
           rows.tokens * rows.top_k,
           rows.blocks,
-          false,
+          true,
           rows.tile_rows,
           rows.num_tiles,
           rows.tiles,

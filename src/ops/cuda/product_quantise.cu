@@ -52,7 +52,7 @@ struct F32Row {
   int k;
   __device__ F32Row(const QuantiseParams& p, int64_t row)
       : x(static_cast<const float*>(p.x) + row * p.stride), k(p.k) {}
-  __device__ float operator()(int column) const { return column < k ? x[column] : 0; }
+  __device__ float operator()(int column) const { return column < k ? __ldcg(x + column) : 0; }
 };
 
 // bf16 as they are. Grid: rows.

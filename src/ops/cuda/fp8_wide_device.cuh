@@ -1,0 +1,160 @@
+#pragma once
+
+// Parts of the wide FP8 products (fp8_wide.cu): the ring in shared memory, which pieces a block
+// takes, the copies that fill the ring.
+
+#include <algorithm>
+
+#include "ops/cuda/fp8_bank.h"
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_device.cuh"
+
+namespace baltoro::cuda::fp8_wide {
+
+constexpr int kStages = 4;
+constexpr int kConsumerWarps = 8;
+constexpr int kConsumers = 32 * kConsumerWarps;
+constexpr int kProducers = 128;
+constexpr int kThreads = kConsumers + kProducers;
+constexpr int kTileRows = kFp8WideRows;
+constexpr int kWeightRows = 256;
+constexpr int kBoxBytes = 128 * 128;  // 128 rows, 128 columns
+constexpr int kWeightBytes = 2 * kBoxBytes;
+constexpr int kStageBytes = kWeightBytes + kBoxBytes;
+// Scales of a stage: of the rows of x, those that a lane takes together (rows 2 t and 2 t + 1 of
+// every 8 for t = lane % 4), then of bands of 8 rows of weights. They are read while the stage may
+// be filled again, hence twice as many of them.
+constexpr int kScaleStages = 2 * kStages;
+constexpr int kScalePitch = (kTileRows / 4 + 4) * 4;
+constexpr int kScaleBytes = 4 * kScalePitch + kWeightRows / 8 * 4;
+constexpr int kCodePitch = 128 + 16;   // results on their way out: rows of codes,
+constexpr int kSharePitch = 256 + 16;  // or 16 rows of bf16, two buffers a warpgroup
+constexpr int kShareBytes = 16 * kSharePitch;
+constexpr int kStagingBytes = std::max(kTileRows * kCodePitch, 4 * kShareBytes);
+constexpr int kSharedBytes =
+    1024 + kStages * (kStageBytes + 16) + kScaleStages * kScaleBytes + kStagingBytes;
+
+struct WideParams {
+  const char* scales;  // of the first matrix
+  int64_t slot_bytes;
+  int32_t n, half, steps, strips;
+  const char* x;
+  int64_t x_row_bytes;
+  const float* x_scales;
+  void* out;
+  float* out_scales;
+  int64_t out_stride;
+  const MoeTile* tiles;
+  const int32_t* num_tiles;
+  const int32_t* order;
+  int32_t top_k;
+  bool gather, scatter, pair, ordered, out_f32;
+  int32_t rows, tile_rows;  // of a product without tiles
+  int32_t parts;            // that share the columns; 1, or `out` holds as many results
+  const float* route_weights;
+};
+
+struct Ring {
+  uint32_t operands, scales, full, empty;
+  int stage = 0, scale_stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+    if (++scale_stage == kScaleStages) scale_stage = 0;
+  }
+  __device__ __forceinline__ uint32_t Weights() const { return operands + stage * kStageBytes; }
+  __device__ __forceinline__ uint32_t Input() const { return Weights() + kWeightBytes; }
+  __device__ __forceinline__ uint32_t Scales() const { return scales + scale_stage * kScaleBytes; }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+__device__ __forceinline__ MoeTile LoadTile(const WideParams& p, int at) {
+  if (p.tiles == nullptr) {
+    return {0, at * p.tile_rows, min(p.tile_rows, p.rows - at * p.tile_rows), 0};
+  }
+  const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
+  return {raw.x, raw.y, raw.z, 0};
+}
+
+// The pieces of a block: of all tiles and strips a share. The two blocks of a pair take
+// neighbouring tiles and the same strip; where both are of one matrix, each fetches half of its
+// rows for both.
+struct Pieces {
+  int unit, units, step, rank, tiles, strips, part_units;
+  __device__ __forceinline__ Pieces(const WideParams& p) {
+    tiles = p.tiles == nullptr ? (p.rows + p.tile_rows - 1) / p.tile_rows : __ldcg(p.num_tiles);
+    strips = p.strips;
+    const int blocks = p.pair ? 2 : 1;
+    rank = static_cast<int>(blockIdx.x) % blocks;
+    unit = static_cast<int>(blockIdx.x) / blocks;
+    step = static_cast<int>(gridDim.x) / blocks;
+    part_units = (tiles + blocks - 1) / blocks * strips;
+    units = part_units * p.parts;
+  }
+  __device__ __forceinline__ bool Done() const { return unit >= units; }
+  __device__ __forceinline__ void Next() { unit += step; }
+  __device__ __forceinline__ int Strip() const { return unit % part_units % strips; }
+  __device__ __forceinline__ int First(const WideParams& p) const {
+    return unit % part_units / strips * (p.pair ? 2 : 1);
+  }
+  __device__ __forceinline__ int Part() const { return unit / part_units; }
+  // Of this part: its first step, or that after its last.
+  __device__ __forceinline__ int Step(const WideParams& p, int further) const {
+    return p.steps * (Part() + further) / p.parts;
+  }
+};
+
+struct PairedTile {
+  MoeTile tile;
+  bool shared;  // with the other block
+  bool again;   // the other block's: there is none for this one
+};
+
+__device__ __forceinline__ PairedTile TileOf(const WideParams& p, const Pieces& pieces) {
+  const int first = pieces.First(p);
+  const MoeTile one = LoadTile(p, first);
+  if (!p.pair) return {one, false, false};
+  if (first + 1 >= pieces.tiles) return {one, true, pieces.rank == 1};
+  const MoeTile two = LoadTile(p, first + 1);
+  return {pieces.rank == 0 ? one : two, one.slot == two.slot, false};
+}
+
+__device__ __forceinline__ void CopyBoxToBoth(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
+// Only reads of shared memory go before: no fence, which would wait for the whole card.
+__device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(barrier),
+      "r"(other)
+      : "memory");
+}
+
+__device__ __forceinline__ void ClusterBarrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void Copy4(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
+}
+
+}  // namespace baltoro::cuda::fp8_wide
