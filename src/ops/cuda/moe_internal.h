@@ -93,14 +93,6 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);
-Status LaunchMoeGateUpSixteen(const MoeShape& shape,
-                              const MoeInt4Args& args,
-                              const MoePlan& plan,
-                              cudaStream_t stream);
-Status LaunchMoeGateUpFour(const MoeShape& shape,
-                           const MoeInt4Args& args,
-                           const MoePlan& plan,
-                           cudaStream_t stream);
 Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
                          const MoePlan& plan,

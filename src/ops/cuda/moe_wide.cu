@@ -1,17 +1,15 @@
-// The wide form of the expert products: tens of rows an expert and more, bound by arithmetic.
+// The down product of tens of rows an expert and more, where the joined form (moe_wide_down.cu)
+// does not take the shape.
 //
-// A block takes 256 rows of weights (16 strips) by up to 128 tokens of one expert at a time, a
-// persistent share of all such pieces; two blocks take neighbouring pieces of the same tokens at
+// A block takes 256 rows of weights (16 strips) by up to 112 rows of one expert at a time, a
+// persistent share of all such pieces; two blocks take neighbouring pieces of the same rows at
 // the same time, so that the second finds the activations in the L2. Two warpgroups each widen
 // twice 64 rows of 4-bit values into registers, the first operand of wgmma, one 64 while the other
-// is being multiplied; tokens are the second operand, in shared memory. Four warps fill a ring:
-// weights by bulk copies, the expert's rows of activations 16 bytes at a time. Activations are read
-// in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at 8 q + 2 t + e, which is
-// how the packed weights number them (moe_int4_layout.h). A first kernel brings x into that order;
-// the middle activations are written in it.
+// is being multiplied; activations are the second operand, in shared memory. Four warps fill a
+// ring: weights by bulk copies, activations 16 bytes at a time, in "matrix order"
+// (moe_wide_gate_up.cu), as gate/up wrote them.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -47,9 +45,7 @@ struct WideParams {
   int64_t in_stride;
   __nv_bfloat16* out;
   int32_t out_stride;
-  int32_t top_k;
   const float* route_weights;
-  int32_t diag;
 };
 
 struct Ring {
@@ -81,32 +77,17 @@ __device__ __forceinline__ int FirstStrip(int unit_in_tile) {
   return (unit_in_tile * kTeam + static_cast<int>(blockIdx.x) % kTeam) * kStrips;
 }
 
-__device__ __forceinline__ void Copy16Kept(uint32_t to_shared, const void* from, uint64_t policy) {
-  asm volatile(
-      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
-      "l"(from), "l"(policy)
-      : "memory");
-}
-
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
 }
 
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
-template <bool kGateUp>
 __device__ void Produce(const WideParams& p, int first, int last, int units_per_tile, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
-  uint64_t kept;
-  if (p.diag & 64) {
-    asm volatile("createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %0, 0.5;"
-                 : "=l"(kept));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(kept));
-  }
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = first; unit < last; ++unit) {
@@ -121,16 +102,15 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int at = tile.begin + min(row + kStep * i, tile.count - 1);
-      const int64_t from = kGateUp ? __ldcg(p.order + at) / p.top_k : at;
-      source[i] = static_cast<uint32_t>(from * p.in_stride / 8);
+      source[i] = static_cast<uint32_t>(at * p.in_stride / 8);
     }
     const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
     for (int c = 0; c < p.column_tiles; ++c, columns += 256, weights += kTileBytes) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       if (thread < 32) {
-        if (lane == 0) BarrierExpectBytes(ring.Full(), p.diag & 2 ? 0 : strips * kTileBytes);
+        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
         __syncwarp();
-        if (lane < strips && !(p.diag & 2)) {
+        if (lane < strips) {
           CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes, weights,
                    kTileBytes, ring.Full(), policy);
         }
@@ -138,13 +118,8 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
       const uint32_t to = to_row + ring.stage * kInputBytes;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (row + kStep * i >= tile.count || p.diag & 1) break;
+        if (row + kStep * i >= tile.count) break;
         const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
-        if (p.diag & 96) {
-          Copy16Kept(to + i * kStep * 128, from, kept);
-          Copy16Kept(to + i * kStep * 128 + half_bytes, from + 128, kept);
-          continue;
-        }
         Copy16(to + i * kStep * 128, from);
         Copy16(to + i * kStep * 128 + half_bytes, from + 128);
       }
@@ -157,30 +132,9 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
 
 // Where a tile's results go, in shared memory.
 struct Targets {
-  int32_t entry[kWideTileRows];  // gate/up: sorted row; down: t * k + j
+  int32_t entry[kWideTileRows];  // t * k + j
   float weight[kWideTileRows];
 };
-
-// A warp's strip of a piece of gate/up.
-template <int kN>
-__device__ __forceinline__ void StoreMiddle(const WideParams& p,
-                                            const MoeTile& tile,
-                                            int strip,
-                                            const Targets& targets,
-                                            const float (&acc)[kN / 2]) {
-  const int lane = threadIdx.x % 32;
-  const int g = lane / 4;
-#pragma unroll
-  for (int i = 0; i < kN / 4; ++i) {
-    const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
-    if (row >= tile.count) continue;
-    const float low = acc[i / 2 * 4 + i % 2], high = acc[i / 2 * 4 + 2 + i % 2];
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(targets.entry[row]) * p.out_stride;
-    // Column strip * 8 + g in matrix order.
-    out[strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2] =
-        __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
-  }
-}
 
 // Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
 // / 8.
@@ -242,7 +196,7 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
 }
 
 // One piece: kN columns.
-template <bool kGateUp, int kN>
+template <int kN>
 __device__ __forceinline__ void MultiplyPiece(
     const WideParams& p, const MoeTile& tile, int first_strip, const Targets& targets, Ring& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -253,7 +207,7 @@ __device__ __forceinline__ void MultiplyPiece(
   uint32_t a[2][4][4];
   for (int c = 0; c < p.column_tiles; ++c) {
     BarrierWait(ring.Full(), ring.parity);
-    if (!(p.diag & 16)) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     const uint32_t packed = ring.weights + ring.stage * kWeightBytes + strip_in_piece * kTileBytes;
     const uint32_t input = ring.input + ring.stage * kInputBytes;
 #pragma unroll
@@ -290,15 +244,7 @@ __device__ __forceinline__ void MultiplyPiece(
     if (lane == 0) BarrierArrive(ring.Empty());
     ring.Next();
   }
-  if constexpr (kGateUp) {
-#pragma unroll
-    for (int block = 0; block < 2; ++block) {
-      const int strip = first_strip + strip_in_piece + 4 * block;
-      if (strip < p.strips) StoreMiddle<kN>(p, tile, strip, targets, acc[block]);
-    }
-  } else {
-    StoreShares<kN>(p, tile, first_strip, targets, ring.out, acc);
-  }
+  StoreShares<kN>(p, tile, first_strip, targets, ring.out, acc);
 }
 
 __device__ int FirstUnit(const WideParams& p, int team, int units_per_tile) {
@@ -307,9 +253,8 @@ __device__ int FirstUnit(const WideParams& p, int team, int units_per_tile) {
          static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
 }
 
-template <bool kGateUp>
 __global__ void __launch_bounds__(kThreads, 1)
-    WideProductKernel(const __grid_constant__ WideParams p) {
+    WideDownKernel(const __grid_constant__ WideParams p) {
   extern __shared__ char memory[];
   __shared__ Targets targets[2];
   Ring ring;
@@ -336,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= 32 * kConsumerWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-    Produce<kGateUp>(p, first, last, units_per_tile, ring);
+    Produce(p, first, last, units_per_tile, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
     MoeTile tile = {};
@@ -351,108 +296,37 @@ __global__ void __launch_bounds__(kThreads, 1)
         buffer ^= 1;
         if (threadIdx.x < tile.count) {
           const int at = tile.begin + threadIdx.x;
-          const int entry = kGateUp ? at : __ldcg(p.order + at);
+          const int entry = __ldcg(p.order + at);
           targets[buffer].entry[threadIdx.x] = entry;
-          if (!kGateUp) {
-            targets[buffer].weight[threadIdx.x] = __ldg(p.route_weights + entry) * kWidenUndo;
-          }
+          targets[buffer].weight[threadIdx.x] = __ldg(p.route_weights + entry) * kWidenUndo;
         }
         asm volatile("bar.sync 1, %0;" ::"n"(32 * kConsumerWarps) : "memory");
       }
-      const int columns = p.diag & 4 ? 32 : Columns(tile.count);
+      const int columns = Columns(tile.count);
       switch (columns) {
         case 32:
-          MultiplyPiece<kGateUp, 32>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<32>(p, tile, strip, targets[buffer], ring);
           break;
         case 48:
-          MultiplyPiece<kGateUp, 48>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<48>(p, tile, strip, targets[buffer], ring);
           break;
         case 64:
-          MultiplyPiece<kGateUp, 64>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<64>(p, tile, strip, targets[buffer], ring);
           break;
         case 80:
-          MultiplyPiece<kGateUp, 80>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<80>(p, tile, strip, targets[buffer], ring);
           break;
         case 96:
-          MultiplyPiece<kGateUp, 96>(p, tile, strip, targets[buffer], ring);
-          break;
-        case 112:
-          MultiplyPiece<kGateUp, 112>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<96>(p, tile, strip, targets[buffer], ring);
           break;
         default:
-          MultiplyPiece<kGateUp, 128>(p, tile, strip, targets[buffer], ring);
+          MultiplyPiece<112>(p, tile, strip, targets[buffer], ring);
       }
     }
   }
 }
 
-constexpr int kOrderThreads = 128;
-
-// x in matrix order; a thread takes 32 columns of a row.
-__global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bfloat16* x,
-                                                                   int64_t x_stride,
-                                                                   __nv_bfloat16* out,
-                                                                   int32_t hidden) {
-  const int column = (blockIdx.x * kOrderThreads + threadIdx.x) * 32;
-  AllowNextKernel();
-  // The routing let this kernel start only when all before it had ended, and does not touch x.
-  if (column < hidden) {
-    const uint4* from = reinterpret_cast<const uint4*>(x + blockIdx.y * x_stride + column);
-    uint4* to = reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
-    const uint4 a = from[0], b = from[1], c = from[2], d = from[3];
-    to[0] = make_uint4(a.x, b.x, c.x, d.x);
-    to[1] = make_uint4(a.y, b.y, c.y, d.y);
-    to[2] = make_uint4(a.z, b.z, c.z, d.z);
-    to[3] = make_uint4(a.w, b.w, c.w, d.w);
-  }
-  WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
-}
-
-template <bool kGateUp>
-Status Launch(const char* what, const WideParams& params, cudaStream_t stream) {
-  const auto kernel = WideProductKernel<kGateUp>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) {
-    return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
-  }
-  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
-  return LaunchOverlapped(what, kernel, dim3(teams * kTeam), dim3(kThreads), kSharedBytes, stream,
-                          1, params);
-}
-
 }  // namespace
-
-Status LaunchMoeWideGateUp(const MoeShape& shape,
-                           const MoeInt4Args& args,
-                           const MoePlan& plan,
-                           cudaStream_t stream) {
-  const int columns = kOrderThreads * 32;
-  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
-                                      dim3((shape.hidden + columns - 1) / columns, args.tokens),
-                                      dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
-                                      plan.ordered, shape.hidden));
-  if (const char* gate = std::getenv("BT_MOE_GATE"); gate != nullptr && *gate == '4') {
-    return LaunchMoeGateUpSixteen(shape, args, plan, stream);
-  }
-  if (const char* gate = std::getenv("BT_MOE_GATE"); gate == nullptr || *gate == '2')
-    return LaunchMoeGateUpFour(shape, args, plan, stream);
-  WideParams p = {};
-  p.weights = static_cast<const char*>(args.gate_up);
-  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
-  p.strips = 2 * shape.intermediate / 16;
-  p.column_tiles = shape.hidden / 128;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
-  p.in = plan.ordered;
-  p.in_stride = shape.hidden;
-  p.out = plan.middle;
-  p.out_stride = shape.intermediate;
-  p.top_k = shape.top_k;
-  p.diag = std::getenv("BT_MOE_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DIAG")) : 0;
-  return Launch<true>("MoE gate/up, wide", p, stream);
-}
 
 Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
@@ -470,9 +344,15 @@ Status LaunchMoeWideDown(const MoeShape& shape,
   p.in_stride = shape.intermediate;
   p.out = plan.shares;
   p.out_stride = shape.hidden;
-  p.top_k = shape.top_k;
   p.route_weights = args.weights;
-  return Launch<false>("MoE down, wide", p, stream);
+  const cudaError_t error = cudaFuncSetAttribute(
+      WideDownKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string("MoE down: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped("MoE down, wide", WideDownKernel, dim3(teams * kTeam), dim3(kThreads),
+                          kSharedBytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

@@ -16,7 +16,6 @@
 // Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -43,7 +42,8 @@ constexpr int kMaxDepth = 4;
 constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
 constexpr int kOutPitch = 128 + 16;
 constexpr int kOutBytes = 16 * kOutPitch;
-constexpr int kSharedLimit = 223 * 1024;  // with Block, below 227 KiB
+constexpr int64_t kBuffersBytes = 28 << 20;  // of the ring in the L2, if two buffers fit
+constexpr int kSharedLimit = 223 * 1024;     // with Block, below 227 KiB
 
 struct DownParams {
   const char* weights;
@@ -64,7 +64,6 @@ struct DownParams {
   float* out;
   int64_t out_stride;
   int32_t max_units, depth;
-  int32_t diag;
 };
 
 // Up to kTileUnits units of one expert.
@@ -236,7 +235,6 @@ struct Item {
   const float* weight;
   char* shares;  // of row t * k + j = 0
   uint32_t out;  // two buffers in shared memory
-  uint64_t policy;
 };
 
 // 16 rows by 64 columns of packed weights, as a lane has them.
@@ -270,7 +268,7 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
 
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group, int diag) {
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
   float acc[kN / 2];
 #pragma unroll
@@ -314,16 +312,9 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     GroupBarrier(group);
     const uint4 v = LoadShared4(from + at);
     const int row = j * 8 + thread / 8;
-    if (row < item.count && !(diag & 1)) {
-      char* share =
-          item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes + thread % 8 * 16;
-      if (diag & 32) {
-        asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(share),
-                     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(item.policy)
-                     : "memory");
-      } else {
-        *reinterpret_cast<uint4*>(share) = v;
-      }
+    if (row < item.count) {
+      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
+                                thread % 8 * 16) = v;
     }
   }
 }
@@ -336,7 +327,6 @@ __device__ void MultiplyChunks(
   uint32_t parity = 0;
   Item item;
   item.out = out + group * 2 * kOutBytes;
-  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(item.policy));
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     char* shares =
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
@@ -351,27 +341,27 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch (p.diag & 8 ? 1 : (item.count + 15) / 16) {
+      switch ((item.count + 15) / 16) {
         case 1:
-          Multiply<16>(item, buffer, group, p.diag);
+          Multiply<16>(item, buffer, group);
           break;
         case 2:
-          Multiply<32>(item, buffer, group, p.diag);
+          Multiply<32>(item, buffer, group);
           break;
         case 3:
-          Multiply<48>(item, buffer, group, p.diag);
+          Multiply<48>(item, buffer, group);
           break;
         case 4:
-          Multiply<64>(item, buffer, group, p.diag);
+          Multiply<64>(item, buffer, group);
           break;
         case 5:
-          Multiply<80>(item, buffer, group, p.diag);
+          Multiply<80>(item, buffer, group);
           break;
         case 6:
-          Multiply<96>(item, buffer, group, p.diag);
+          Multiply<96>(item, buffer, group);
           break;
         default:
-          Multiply<112>(item, buffer, group, p.diag);
+          Multiply<112>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -416,7 +406,7 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
     load_before(warp);
     if (lane == 0) AwaitCount(p.written + chunk, gridDim.x);
     __syncwarp();
-    for (int t = warp; t < tokens && !(p.diag & 2); t += kAtOnce * kAddWarps) {
+    for (int t = warp; t < tokens; t += kAtOnce * kAddWarps) {
       float4 sum[kAtOnce] = {};
       for (int j0 = 0; j0 < p.top_k; j0 += 8) {
         uint2 v[kAtOnce][8];
@@ -554,18 +544,14 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.shares = reinterpret_cast<char*>(plan.shares);
   // Buffers that together stay in the L2, and at least one to write while another is read.
   const int64_t buffer_bytes = static_cast<int64_t>(args.tokens) * shape.top_k * kShareBytes;
-  const int64_t want =
-      std::getenv("BT_MOE_RING_MB") != nullptr ? std::atoi(std::getenv("BT_MOE_RING_MB")) : 28;
   p.buffers = static_cast<int32_t>(std::min<int64_t>(
-      p.chunks, std::clamp<int64_t>((want << 20) / buffer_bytes, 2, kMaxJoinedBuffers)));
+      p.chunks, std::clamp<int64_t>(kBuffersBytes / buffer_bytes, 2, kMaxJoinedBuffers)));
   p.written = plan.counters;
   p.added = plan.counters + kMaxJoinedChunks;
   p.out = args.out;
   p.out_stride = args.out_stride;
   p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
   p.depth = kMaxDepth;
-  p.diag =
-      std::getenv("BT_MOE_DOWN_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DOWN_DIAG")) : 0;
   while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
   const int32_t shared = SharedBytes(p.max_units, p.depth);
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {

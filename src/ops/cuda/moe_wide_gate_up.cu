@@ -13,7 +13,6 @@
 // brings x into that order; the middle activations are written in it.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -48,7 +47,6 @@ struct GateUpParams {
   __nv_bfloat16* out;
   int32_t out_stride;
   int32_t top_k;
-  int32_t diag;
 };
 
 struct Ring {
@@ -163,7 +161,7 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
       const uint32_t to = to_row + ring.stage * kInputBytes;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        if (row + kStep * i >= tile.count || p.diag & 1) break;
+        if (row + kStep * i >= tile.count) break;
         const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
         Copy16(to + i * kStep * 128, from);
         Copy16(to + i * kStep * 128 + half_bytes, from + 128);
@@ -316,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     MoeTile tile;
     int first_strip;
     if (!share.Get(p, unit, &tile, &first_strip)) continue;
-    switch (p.diag & 4 ? 32 : Columns(tile.count)) {
+    switch (Columns(tile.count)) {
       case 16:
         MultiplyPiece<16>(p, tile, first_strip, ring);
         break;
@@ -341,12 +339,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+constexpr int kOrderThreads = 128;
+
+// x in matrix order; a thread takes 32 columns of a row.
+__global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bfloat16* x,
+                                                                   int64_t x_stride,
+                                                                   __nv_bfloat16* out,
+                                                                   int32_t hidden) {
+  const int column = (blockIdx.x * kOrderThreads + threadIdx.x) * 32;
+  AllowNextKernel();
+  // The routing let this kernel start only when all before it had ended, and does not touch x.
+  if (column < hidden) {
+    const uint4* from = reinterpret_cast<const uint4*>(x + blockIdx.y * x_stride + column);
+    uint4* to = reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
+    const uint4 a = from[0], b = from[1], c = from[2], d = from[3];
+    to[0] = make_uint4(a.x, b.x, c.x, d.x);
+    to[1] = make_uint4(a.y, b.y, c.y, d.y);
+    to[2] = make_uint4(a.z, b.z, c.z, d.z);
+    to[3] = make_uint4(a.w, b.w, c.w, d.w);
+  }
+  WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
+}
+
 }  // namespace
 
-Status LaunchMoeGateUpFour(const MoeShape& shape,
+Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream) {
+  const int columns = kOrderThreads * 32;
+  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
+                                      dim3((shape.hidden + columns - 1) / columns, args.tokens),
+                                      dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
+                                      plan.ordered, shape.hidden));
   GateUpParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
@@ -362,7 +387,6 @@ Status LaunchMoeGateUpFour(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  p.diag = std::getenv("BT_MOE_DIAG") != nullptr ? std::atoi(std::getenv("BT_MOE_DIAG")) : 0;
   const cudaError_t error =
       cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) {
