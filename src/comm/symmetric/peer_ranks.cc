@@ -15,10 +15,12 @@ bool InVectors(const TensorView& x) {
          (x.dim(0) <= 1 || row_bytes % kPacketBytes == 0);
 }
 
-// Rows up to which one shot is the faster (docs/measured/cuda-collectives.md).
-int64_t OneShotRows(int64_t ranks) {
-  if (ranks <= 2) return 512;
-  return ranks <= 4 ? 24 : 8;
+// Measured on two and four GPUs (docs/measured/cuda-collectives.md); more are guessed from the
+// bytes.
+SumChoice Faster(int64_t ranks, int64_t rows) {
+  const bool one_shot = ranks <= 2 || rows <= (ranks <= 4 ? 12 : 4);
+  if (one_shot) return {SumForm::kOneShot, 8};
+  return {SumForm::kTwoShot, rows <= 32 ? 8 : 2};
 }
 
 }  // namespace
@@ -79,7 +81,7 @@ void PeerRanks::Fill(Params& params,
 
 SumChoice PeerRanks::ChoiceFor(int64_t rows) const {
   if (choice_) return *choice_;
-  return {rows <= OneShotRows(plan_.sum.ranks) ? SumForm::kOneShot : SumForm::kTwoShot, 4};
+  return Faster(plan_.sum.ranks, rows);
 }
 
 void PeerRanks::RunSum(const OpContext& ctx, SumParams params, int64_t rows) {
