@@ -119,9 +119,10 @@ void Worker::RecordSteps() {
                            .block_positions = {},
                            .key_count = 1});
     }
-    // The first of a size runs, alone, as it may allocate; the second is recorded.
-    for (int run = 0; run < 2; ++run) {
-      model_->SetExchanging(run > 0);
+    // The first of a size runs, alone, as it may allocate; the second is recorded and not run, as
+    // other ranks may be behind.
+    for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
+      model_->SetStepMode(mode);
       arena_.Reset();
       model_->Forward({.tokens = zeros,
                        .positions = zeros,
@@ -133,6 +134,7 @@ void Worker::RecordSteps() {
                       layers_, LogitsOf(size), arena_);
     }
   }
+  model_->SetStepMode(K2Model::StepMode::kRun);
   BT_LOG(Info, "Graph capturing finished in {:.2f} seconds: decode steps of {} sizes, 1 to {}",
          clock.Now() - start, graph_sizes_.size(), graph_sizes_.back());
 }

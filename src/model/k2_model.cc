@@ -192,11 +192,11 @@ Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_
          .embedding_overrides = {}},
         layers, cache, TensorView(logits, DType::kF32, {logits_rows, config_.vocab}), arena);
   };
-  const bool exchanging = std::exchange(exchanging_, false);
+  const StepMode mode = std::exchange(mode_, StepMode::kAlone);
   if (tokens_max > 0) run(tokens_max, 1, std::min(tokens_max, sequences_max));
   if (sequences_max > 0) run(sequences_max, sequences_max, sequences_max);
   arena.Reset();
-  exchanging_ = exchanging;
+  mode_ = mode;
   return {};
 }
 

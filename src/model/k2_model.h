@@ -72,10 +72,11 @@ class K2Model {
   }
   bool uses_graphs() const { return graphs_.has_value(); }
 
-  // Whether steps exchange anything with other ranks; they do unless told otherwise. Those that do
-  // not mean nothing. A GPU must not allocate while another one waits for it in a step, so that
-  // whatever may allocate comes first and alone.
-  void SetExchanging(bool exchanging) { exchanging_ = exchanging; }
+  // A GPU must not allocate while another one waits for it in a step, so that whatever may allocate
+  // comes first: alone, without an exchange, so that the step means nothing; or recorded and not
+  // run.
+  enum class StepMode : uint8_t { kRun, kAlone, kRecord };
+  void SetStepMode(StepMode mode) { mode_ = mode; }
 
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
@@ -143,7 +144,8 @@ class K2Model {
   void Logits(const Inputs& in, const Activations& a, TensorView logits);
   OpContext Scratch();  // a context whose scratch is empty
   RankOps& others() {
-    return exchanging_ && ranks_ != nullptr ? ranks_->ops() : static_cast<RankOps&>(nobody_);
+    const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
+    return alone ? static_cast<RankOps&>(nobody_) : ranks_->ops();
   }
 
   K2Config config_;
@@ -151,7 +153,7 @@ class K2Model {
   ThreadPool* pool_;
   ModelRanks* ranks_;
   NoRanks nobody_;
-  bool exchanging_ = true;
+  StepMode mode_ = StepMode::kRun;
   const RankShare share_;
   const int32_t heads_;        // of this rank
   const int32_t group_heads_;  // that it attends for

@@ -130,6 +130,7 @@ void K2Model::Run(const ForwardBatch& batch,
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
   if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
+  if (mode_ == StepMode::kRecord) return;
   if (graph == nullptr) return compute();
   graph->Launch(Scratch());
 }
