@@ -225,6 +225,7 @@ __global__ void __launch_bounds__(kPipeWarps * 32)
       for (int spins = 1; alive; ++spins) {
         const uint32_t done = LoadWordAcquire(p.done + lane);
         if (static_cast<int32_t>(done + uint32_t{kPipeDepth} - 1 - use) >= 0) break;
+        PauseAfter(spins);
         alive = spins % kSpins != 0 || !GivesUp(p.watch, &wait, p.other);
       }
       alive = __all_sync(~0u, alive);

@@ -70,6 +70,14 @@ __device__ __forceinline__ bool Healthy(const PeerWatch& watch) {
 
 inline constexpr int kSpins = 512;  // looks between two questions whether to go on
 
+// Who waits long looks less often: tens of thousands of threads that look without a pause take the
+// L2's time from the packets that they wait for.
+inline constexpr int kEagerLooks = 32;
+inline constexpr unsigned kPauseNs = 500;
+__device__ __forceinline__ void PauseAfter(int looks) {
+  if (looks > kEagerLooks) __nanosleep(kPauseNs);
+}
+
 // How long a thread has waited, by the GPU's clock.
 struct Waiting {
   uint64_t since = 0, asked = 0;
@@ -113,6 +121,7 @@ __device__ __forceinline__ bool Await(const uint4* at,
   for (int spins = 1;; ++spins) {
     packet = LoadPacket(at);
     if (Arrived(packet)) return true;
+    PauseAfter(spins);
     if (spins % kSpins == 0 && GivesUp(watch, &wait, from)) return false;
   }
 }
@@ -136,6 +145,7 @@ __device__ __forceinline__ bool AwaitAll(const uint4* at,
       if (rank < watch.ranks && rank != watch.rank && !Arrived(packets[rank])) missing = rank;
     }
     if (missing < 0) return true;
+    PauseAfter(spins);
     if (spins % kSpins == 0 && GivesUp(watch, &wait, missing)) return false;
   }
 }
