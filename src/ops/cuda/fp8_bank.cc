@@ -25,19 +25,15 @@ bool Quantised(const PackedMatrix& w) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
-// Rows an expert, on average, up to which the streaming form is the faster one.
-constexpr int64_t kStreamingRows = 3;
-
-Fp8Form Choose(int64_t entries, int64_t slots) {
-  const char* const forced = std::getenv("BALTORO_FP8_BANK");
-  if (forced != nullptr) return forced[0] == 's' ? Fp8Form::kStreaming : Fp8Form::kWide;
-  return entries <= kStreamingRows * slots ? Fp8Form::kStreaming : Fp8Form::kWide;
-}
+// Rows an expert, on average, from which the wide form is the faster one.
+constexpr int64_t kWideRows = 3;
 
 }  // namespace
 
 bool Fp8BankTakes(const ExpertBankArgs& args) {
-  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024;
+  const int64_t entries = args.x.dim(0) * args.ids.dim(1);
+  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024 &&
+         entries > kWideRows * args.gate_up.count;
 }
 
 void Fp8Bank(const OpContext& ctx,
@@ -48,7 +44,6 @@ void Fp8Bank(const OpContext& ctx,
   const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
   const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
   BT_CHECK(entries < int64_t{1} << 31);
-  if (form == Fp8Form::kAuto) form = Choose(entries, slots);
   const bool wide = form == Fp8Form::kWide;
   const Result<int32_t> blocks = MoeBlocks(MoeForm::kStreaming);
   Must(blocks.status(), "expert bank");
@@ -61,9 +56,8 @@ void Fp8Bank(const OpContext& ctx,
   rows.tokens = static_cast<int32_t>(tokens);
   rows.top_k = static_cast<int32_t>(top_k);
   // Few tokens: one launch less.
-  const bool rounded_by_down = !wide && tokens <= kFp8RoundedRows &&
-                               middle <= kFp8RoundedSteps * 128 &&
-                               std::getenv("BALTORO_FP8_APART") == nullptr;
+  const bool rounded_by_down =
+      !wide && tokens <= kFp8RoundedRows && middle <= kFp8RoundedSteps * 128;
   rows.tile_rows = wide ? kFp8WideRows : rounded_by_down ? kFp8RoundedRows : kFp8StreamRows;
   rows.blocks = wide ? 1 : blocks.value();
   const int64_t tiles = std::min(slots, entries) + entries / rows.tile_rows;

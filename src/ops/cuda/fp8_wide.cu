@@ -13,7 +13,6 @@
 // read bandwidth.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
@@ -103,14 +102,6 @@ __device__ __forceinline__ void Multiply(float (&sums)[kN / 2], uint64_t a, uint
   GroupCommit();
 }
 
-// The warpgroups take turns: one scales its sums while the other's are made.
-__device__ __forceinline__ void WaitForTurn(const WideParams& p, int group) {
-  if (p.ordered) hopper::NamedSync(4 + group, kConsumers);
-}
-__device__ __forceinline__ void PassTurn(const WideParams& p, int group) {
-  if (p.ordered) asm volatile("bar.arrive %0, %1;" ::"r"(5 - group), "n"(kConsumers) : "memory");
-}
-
 // scaled += sums * the scales of the rows of x * those of the lane's two rows of weights.
 template <int kN>
 __device__ __forceinline__ void AddScaled(float (&scaled)[kN / 2],
@@ -196,10 +187,8 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
     const float2 high = LoadShared2f(scales + bands + kNextBlock / 1024 * 4);
     if constexpr (kN <= 96) {
       float sums[2][kN / 2];
-      WaitForTurn(p, group);
       Multiply<kN>(sums[0], a, b);
       Multiply<kN>(sums[1], a + kNextBlock / 16, b);
-      PassTurn(p, group);
       GroupWait<1>();
       hopper::Pin(sums[0]);
       AddScaled<kN>(scaled[0], sums[0], scales, low);
@@ -209,15 +198,11 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
       AddScaled<kN>(scaled[1], sums[1], scales, high);
     } else {
       float sums[kN / 2];
-      WaitForTurn(p, group);
       Multiply<kN>(sums, a, b);
-      PassTurn(p, group);
       GroupWait<0>();
       hopper::Pin(sums);
       AddScaled<kN>(scaled[0], sums, scales, low);
-      WaitForTurn(p, group);
       Multiply<kN>(sums, a + kNextBlock / 16, b);
-      PassTurn(p, group);
       GroupWait<0>();
       hopper::Pin(sums);
       Release(p, ring, lane);
@@ -267,7 +252,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     Produce<kGated>(p, &map, pieces, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    if (threadIdx.x >= kConsumers / 2) PassTurn(p, 1);  // the first is the other's
     MoeTile tile = {};
     int index = -1, buffer = 0;
     for (; !pieces.Done(); pieces.Next()) {
@@ -415,10 +399,8 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   p.gather = product.gather;
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
-  const char* const pair = std::getenv("BALTORO_FP8_PAIR");
-  const char* const ordered = std::getenv("BALTORO_FP8_ORDERED");
   // Where most tiles have another of their matrix beside them.
-  p.pair = pair != nullptr ? pair[0] == '1' : product.rows >= 192 * w.count;
+  p.pair = product.rows >= 192 * w.count;
   p.out_f32 = product.out_f32;
   p.rows = static_cast<int32_t>(product.rows);
   p.tile_rows = kTileRows;
@@ -436,7 +418,6 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
       p.out_f32 = true;
     }
   }
-  p.ordered = ordered == nullptr || ordered[0] == '1';
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,

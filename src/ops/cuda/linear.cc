@@ -1,5 +1,3 @@
-#include <cstdlib>
-
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/few_rows.h"
@@ -15,9 +13,7 @@ constexpr int64_t kFewRows = 16;
 constexpr int64_t kManyRows = 32;
 
 bool Many(int64_t rows, const PackedMatrix& w) {
-  if (w.form != WeightForm::kFp8Block) return rows > kManyRows;
-  const char* const many = std::getenv("BALTORO_FP8_MANY");
-  return many == nullptr ? Fp8WideSuits(rows, w.n) : rows > std::atoll(many);
+  return w.form == WeightForm::kFp8Block ? Fp8WideSuits(rows, w.n) : rows > kManyRows;
 }
 
 bool Aligned(const void* data, int64_t row_bytes) {
