@@ -264,8 +264,6 @@ struct OpContext {
   // wait. GPUs alone.
   Arena* staging = nullptr;
   void* stream = nullptr;  // of a GPU: cudaStream_t
-  // A hint: what operations soon after this one will read. A GPU may have its cache fetch it.
-  std::span<const PackedMatrix> soon = {};
 };
 
 // Operations recorded to be run again with one call.

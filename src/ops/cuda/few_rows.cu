@@ -107,7 +107,6 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
   extern __shared__ __align__(128) char memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  AllowNextKernel();
   if (kQuery && static_cast<int>(blockIdx.x) >= p.blocks) {
     WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks,
                reinterpret_cast<float*>(memory));
@@ -149,6 +148,7 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     }
   }
   WaitForEarlierKernels();
+  AllowNextKernel();  // only now: see docs/kernels/decode-step.md
 
   const int token = lane / 4;
   // The rows as they lie in memory, or normalised in shared memory.
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
         if constexpr (kQuery) {
           to[h][i] = LoadShared4(x_shared + (h * 8 * (p.k + kQueryPad) + group * kGroup) * 2);
         } else {
-          to[h][i] = LoadGlobal4(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2);
+          to[h][i] = __ldcg(
+              reinterpret_cast<const uint4*>(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2));
         }
       }
     }

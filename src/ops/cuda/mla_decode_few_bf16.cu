@@ -123,7 +123,10 @@ class Worker {
     bool waited = false;
     for (MlaPiece piece; walker.Next(piece);) {
       const int first = __ldg(args_.sequences.first_position + piece.sequence);
-      if (!waited) WaitForPredecessors();
+      if (!waited) {
+        WaitForPredecessors();
+        LetDependentsLaunch();
+      }
       waited = true;
       Begin(piece, first);
       const int count = piece.end_block - piece.begin_block;
@@ -144,8 +147,8 @@ class Worker {
     for (int step = 0; step < kSteps; ++step) {
       queries_[step][0] = queries_[step][1] = 0;
       if (row >= piece.rows) continue;
-      queries_[step][0] = *reinterpret_cast<const uint32_t*>(from + step * 16);
-      queries_[step][1] = *reinterpret_cast<const uint32_t*>(from + step * 16 + 8);
+      queries_[step][0] = __ldcg(reinterpret_cast<const uint32_t*>(from + step * 16));
+      queries_[step][1] = __ldcg(reinterpret_cast<const uint32_t*>(from + step * 16 + 8));
     }
     position_ = first + (piece.tile_row + warp_) / args_.heads;
     reference_ = -CUDART_INF_F;
@@ -326,7 +329,6 @@ __global__ void __launch_bounds__(kThreads, 1)
                      const __nv_bfloat16* q,
                      const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw[];
-  hopper::LetDependentsLaunch();
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
   Shared& shared =
       *reinterpret_cast<Shared*>(raw + (stages + kStages * kStageBytes - SharedAddress(raw)));

@@ -67,7 +67,6 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
   __shared__ float latents[kGroups][kMlaLatent];
   const int head = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % 32;
   const MlaPlan& plan = p.mla.plan;
-  hopper::LetDependentsLaunch();
   // Eight neighbours of a warp's lanes read 128 bytes of one row of the matrix.
   const int column = static_cast<int>(blockIdx.x) * kColumns + threadIdx.x / kParts;
   const int part = threadIdx.x % kParts;
@@ -82,6 +81,7 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
   MlaMerge merge;
   const bool cut = FindMerge(plan, tile_row, merge);
   hopper::WaitForPredecessors();
+  hopper::LetDependentsLaunch();
   if (to < 0) return;
 
   const int quad = threadIdx.x % kQuads, group = threadIdx.x / kQuads;
@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
   if (!cut) {
     // Written as it is, in bf16.
     if (group == 0) {
-      const uint2 packed = *reinterpret_cast<const uint2*>(
-          static_cast<const __nv_bfloat16*>(p.mla.out) + int64_t{tile_row} * kMlaLatent + 4 * quad);
+      const uint2 packed =
+          __ldcg(reinterpret_cast<const uint2*>(static_cast<const __nv_bfloat16*>(p.mla.out) +
+                                                int64_t{tile_row} * kMlaLatent + 4 * quad));
       sum = make_float4(Low(packed.x), High(packed.x), Low(packed.y), High(packed.y));
     }
   } else {
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
 #pragma unroll
     for (int i = 0; i < kPiecesMax / 32; ++i) {
       const int piece = i * 32 + lane;
-      lse[i] = piece < merge.count ? plan.partial_lse[at(piece)] : -CUDART_INF_F;
+      lse[i] = piece < merge.count ? __ldcg(plan.partial_lse + at(piece)) : -CUDART_INF_F;
     }
     const int begin = merge.count * group / kGroups, end = merge.count * (group + 1) / kGroups;
     float4 parts[kBatch];

@@ -1,7 +1,6 @@
 #include "ops/cuda/moe_expert_bank.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_internal.h"
 
@@ -163,11 +162,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
   } else {
     if (MoeSingleTakes(shape, args)) {
-      if (std::getenv("BT_OLD_GATE") != nullptr) {
-        BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-      } else {
-        BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
-      }
+      BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
       return LaunchMoeSingleEnd(shape, args, plan, stream);
     }
     BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));

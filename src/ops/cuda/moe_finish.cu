@@ -36,7 +36,7 @@ __device__ __forceinline__ uint4 LoadOnce(const void* from) {
 }
 
 __device__ __forceinline__ bool Held(const Params& p, int entry) {
-  const int id = p.ids[entry];
+  const int id = __ldcg(p.ids + entry);
   if (id < 0 || id >= p.experts) return false;
   const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
   return slot >= 0 && slot < p.slots;
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   for (int i = 0; i < kGroups; ++i) {
     weights[i] = i < groups ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
   }
-  AllowNextKernel();
   WaitForEarlierKernels();
+  AllowNextKernel();
 
   const int column = first + lane % 4 * 2;
   constexpr int kTiles = kTokens / 8;
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       held[tile][j] = token < p.tokens && j < p.top_k;
       if (!held[tile][j]) continue;
       const int entry = token * p.top_k + j;
-      pairs[tile][j] = *reinterpret_cast<const uint32_t*>(
-          p.shares + static_cast<int64_t>(entry) * p.hidden + column);
+      pairs[tile][j] = __ldcg(reinterpret_cast<const uint32_t*>(
+          p.shares + static_cast<int64_t>(entry) * p.hidden + column));
       held[tile][j] = Held(p, entry);
     }
   }

@@ -58,7 +58,6 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first_strip = static_cast<int>(blockIdx.x) * kStrips;
   const uint32_t barrier = SharedAddress(&shared.arrived);
-  AllowNextKernel();
   // Lane j of every warp knows where expert j lies; -1: not here.
   int slot = -1;
   float weight = 0;
@@ -96,6 +95,7 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
   }
   __syncthreads();  // the barrier is there
   WaitForEarlierKernels();
+  AllowNextKernel();
 
   // The token is the first column of the matrix instruction; the others are empty.
   uint4 x[kColumnTiles][1][4];

@@ -2,8 +2,6 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
 // T: bytes of the rows.
 
-#include <cstdlib>
-
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/kv_write_device.cuh"
 #include "ops/cuda/norm_device.cuh"
@@ -103,11 +101,11 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
   float x[kEight], delta[kEight], weight[kEight];
-  hopper::LetDependentsLaunch();
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   hopper::WaitForPredecessors();
+  hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(p.delta + row * p.delta_stride + at, count, true, delta);
@@ -137,8 +135,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
 
 bool Spreads(int64_t rows, const NormParams& p) {
   return p.vectors && rows <= kSpreadRows && p.width >= kSpreadWidth &&
-         p.width % (kSpread * kEight) == 0 && p.width <= kSpread * kSpreadThreads * kEight &&
-         std::getenv("BT_OLD_NORM") == nullptr;
+         p.width % (kSpread * kEight) == 0 && p.width <= kSpread * kSpreadThreads * kEight;
 }
 
 template <typename Out>
