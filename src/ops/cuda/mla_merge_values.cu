@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
       for (int i = 0; i < kBatch; ++i) {
         parts[i] = make_float4(0, 0, 0, 0);
         if (first + i >= end) continue;
-        parts[i] = *reinterpret_cast<const float4*>(plan.partial_out + at(first + i) * kMlaLatent +
-                                                    4 * quad);
+        parts[i] = __ldcg(reinterpret_cast<const float4*>(plan.partial_out +
+                                                          at(first + i) * kMlaLatent + 4 * quad));
       }
     };
     load(begin);

@@ -78,9 +78,9 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   for (int i = threadIdx.x; i < p.tokens * p.intermediate / 2; i += kThreads) {
     const int token = 2 * i / p.intermediate, at = 2 * i % p.intermediate;
     const __nv_bfloat16* const from = p.shared + token * p.shared_stride + at;
-    const float2 gate = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from));
+    const float2 gate = __bfloat1622float2(__ldcg(reinterpret_cast<const __nv_bfloat162*>(from)));
     const float2 up =
-        __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + p.intermediate));
+        __bfloat1622float2(__ldcg(reinterpret_cast<const __nv_bfloat162*>(from + p.intermediate)));
     *reinterpret_cast<__nv_bfloat162*>(&gated[token][at]) =
         __floats2bfloat162_rn(SiluTimes(gate.x, up.x), SiluTimes(gate.y, up.y));
   }

@@ -105,12 +105,13 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
     for (int j = 0; j < 4; ++j) {
       x[c][0][j] = make_uint4(0, 0, 0, 0);
       if (lane >= 4 || (held >> warp & 1) == 0) continue;
-      x[c][0][j] = LoadGlobal4(p.middle + warp * kIntermediate + c * 128 + j * 32 + lane * 8);
+      x[c][0][j] = __ldcg(reinterpret_cast<const uint4*>(p.middle + warp * kIntermediate + c * 128 +
+                                                         j * 32 + lane * 8));
     }
   }
   for (int i = threadIdx.x; i < p.shared_intermediate; i += kThreads) {
-    const float gate = __bfloat162float(p.shared[i]);
-    const float up = __bfloat162float(p.shared[p.shared_intermediate + i]);
+    const float gate = __bfloat162float(__ldcg(p.shared + i));
+    const float up = __bfloat162float(__ldcg(p.shared + p.shared_intermediate + i));
     shared.gated[i] = __float2bfloat16_rn(SiluTimes(gate, up));
   }
   BarrierWait(barrier, 0);
