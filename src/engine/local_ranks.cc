@@ -69,6 +69,10 @@ void LocalRanks::Live(Rank& rank, const JoinRank& join, const MakeRank& make) {
         changed_.notify_all();
       }
       Follow(rank, *parts.value().worker);
+      // Others of this process may wait for this one on their GPUs.
+      if (!this->status().ok() && parts.value().ranks != nullptr) {
+        parts.value().ranks->ops().Abort();
+      }
     } else {
       Fail(rank, status);
     }
