@@ -49,9 +49,22 @@ struct WeightRows {
   __host__ __device__ explicit WeightRows(int k)
       : row(k * 2), shift(k * 2 % 128 == 0 ? 64 : 0), pair(2 * row + shift) {}
   __host__ __device__ int At(int r) const { return r / 2 * pair + r % 2 * (row + shift); }
-  // All, and behind them the barrier unless the first shift has room for it.
-  __host__ __device__ int Bytes(int rows) const { return rows / 2 * pair + (shift > 0 ? 0 : 16); }
-  __host__ __device__ int Barrier(int rows) const { return shift > 0 ? row : rows / 2 * pair; }
+  // All, and behind them the barrier, unless the last shift has room for it beyond the sums of the
+  // warps, which come to lie where the weights were.
+  __host__ __device__ int Bytes(int rows) const {
+    return rows / 2 * pair + (InShift(rows) ? 0 : 16);
+  }
+  __host__ __device__ int Barrier(int rows) const {
+    return InShift(rows) ? LastShift(rows) : rows / 2 * pair;
+  }
+
+ private:
+  __host__ __device__ int LastShift(int rows) const { return (rows / 2 - 1) * pair + row; }
+  __host__ __device__ bool InShift(int rows) const {
+    constexpr int kSumBytes =
+        kWarps * 32 * 2 * 8 / kStripRows;  // of a row of weights, 16 rows of x
+    return shift > 0 && LastShift(rows) >= rows * kSumBytes;
+  }
 };
 
 // This warp's row of the low-rank query, normalised, to shared memory. `weight` is read before.

@@ -50,15 +50,23 @@ GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
         const Buffer weights = OnDevice(std::vector<float>(chosen, kNaN));
         const RouterParams params{.experts = static_cast<int32_t>(s.experts), .top_k = s.top_k};
         const TensorView bias_view(bias_memory.data(), DType::kF32, {s.experts});
-        MoeInputs(context.get(), {.shared = View(shared, DType::kBf16, rows, 2 * s.shared),
-                                  .ids = View(ids, DType::kI32, rows, s.top_k),
-                                  .weights = View(weights, DType::kF32, rows, s.top_k),
-                                  .logits = View(logits, DType::kF32, rows, s.experts),
-                                  .x = x.device(),
-                                  .shared_gate_up = gate_up.device,
-                                  .router = router.device,
-                                  .bias = bias_view,
-                                  .params = params});
+        const MoeInputArgs args{.shared = View(shared, DType::kBf16, rows, 2 * s.shared),
+                                .ids = View(ids, DType::kI32, rows, s.top_k),
+                                .weights = View(weights, DType::kF32, rows, s.top_k),
+                                .logits = View(logits, DType::kF32, rows, s.experts),
+                                .x = x.device(),
+                                .shared_gate_up = gate_up.device,
+                                .router = router.device,
+                                .bias = bias_view,
+                                .params = params};
+        if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
+            FewRowsTakes(args.logits, args.x, args.router)) {
+          FewRowsProducts(context.get(), args.shared, args.shared_gate_up, args.logits, args.router,
+                          args.x);
+          Route(context.get(), args.ids, args.weights, args.logits, args.bias, args.params);
+        } else {
+          MoeInputs(context.get(), args);
+        }
         context.Wait();
         const std::string what = "H " + std::to_string(s.hidden) + " T " + std::to_string(rows) +
                                  (nan_row >= 0 ? " NaN" : "");
@@ -154,7 +162,11 @@ GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
             args.q_weight = w.device;
             GPU_EXPECT(QueryProductTakes(args) == (rows <= 16 && s.q_lora >= 256));
           }
-          AttentionInputs(context.get(), args);
+          if (run == 0 && QueryProductTakes(args)) {
+            QueryProduct(context.get(), args);
+          } else {
+            AttentionInputs(context.get(), args);
+          }
         }
         context.Wait();
         const std::string what = "q_lora " + std::to_string(s.q_lora) + " heads " +

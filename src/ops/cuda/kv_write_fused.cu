@@ -68,7 +68,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const InputParams p = InputParamsOf(args);
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
-  if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
+  if (kFewRowsInSteps && args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
   const int threads =
       std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
   BT_CHECK(threads <= kThreadsMax);

@@ -4,7 +4,7 @@
 namespace baltoro::cuda {
 
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
-  if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
+  if (kFewRowsInSteps && FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
       FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
