@@ -245,6 +245,12 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   const Seconds start = clock.Now();
   const std::vector<int32_t> held = RanksOfNode(layout, config.nodes, config.node_rank);
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpus(static_cast<int32_t>(held.size())));
+  if (backend.gpu && layout.pipeline > 1) {
+    return InvalidArgument(fmt::format(
+        "--pipeline-parallel-size {}: stages on GPUs are not ready in this version: give "
+        "tensor ranks instead, or --device cpu",
+        layout.pipeline));
+  }
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
   K2LoadOptions load;
   load.weights.quantise_fp8_inputs = backend.gpu.has_value();
