@@ -38,7 +38,9 @@ Result<std::string> FindClusterKey(const ServeOptions& options) {
   if (!options.cluster_key_file.empty()) {
     return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
   }
-  if (IsLoopback(options.nodes.master_addr)) {
+  // Known to all: good for nobody but those on this machine.
+  if (IsLoopback(options.nodes.master_addr) &&
+      (options.host_ip.empty() || IsLoopback(options.host_ip))) {
     BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
     return std::string(kLoopbackKey);
   }

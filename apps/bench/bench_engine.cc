@@ -61,14 +61,20 @@ class Bench {
     request.prompt = std::move(prompt);
     request.stop.max_tokens = output_len;
     request.stop.ignore_eos = true;
-    {
-      const std::lock_guard lock(mutex_);
+    Status status;
+    for (int tries_alone = 0; tries_alone < 2;) {
+      std::unique_lock lock(mutex_);
       ++open_;
+      lock.unlock();
+      status = engine_->Submit(request);
+      if (status.ok()) return status;
+      lock.lock();
+      const int64_t others = --open_;
+      if (status.code() != Code::kResourceExhausted) return status;
+      // A full queue has room again when one of the others has ended.
+      if (others == 0) ++tries_alone;
+      changed_.wait(lock, [&] { return open_ < others || others == 0; });
     }
-    const Status status = engine_->Submit(std::move(request));
-    if (status.ok()) return status;
-    const std::lock_guard lock(mutex_);
-    --open_;
     return status;
   }
 
@@ -89,10 +95,10 @@ class Bench {
       output_tokens_ += std::ssize(event.tokens);
       if (event.finish == FinishReason::kNone) continue;
       --open_;
+      changed_.notify_all();
       if (event.finish == FinishReason::kLength || !failure_.ok()) continue;
       failure_ = Status(Code::kInternal, "a request ended early: " + event.error);
     }
-    if (open_ == 0) changed_.notify_all();
   }
 
   uint64_t last_id_ = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -160,13 +161,15 @@ std::string NodeCommands(std::span<const std::string> args, int nodes) {
   std::string command = "baltoro";
   for (size_t i = 0; i < args.size(); ++i) {
     const bool quoted = args[i].find_first_of(" \t\"{}[]*?$&;|<>()") != std::string::npos;
-    if (args[i].starts_with("--api-key=")) {
-      command += " --api-key=...";
-    } else {
+    std::string name = args[i].substr(0, args[i].find('='));
+    std::ranges::replace(name, '_', '-');
+    const bool secret = name == "--api-key" || name == "--hf-token";
+    if (!secret) {
       command += quoted ? " '" + args[i] + "'" : " " + args[i];
+      continue;
     }
-    if (args[i] != "--api-key") continue;
-    command += " ...";
+    command += " " + name + (args[i].find('=') == std::string::npos ? " ..." : "=...");
+    if (args[i].find('=') != std::string::npos) continue;
     while (i + 1 < args.size() && !args[i + 1].starts_with("-")) ++i;
   }
   std::string text =

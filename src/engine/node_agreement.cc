@@ -25,6 +25,18 @@ FingerprintEntry Entry(std::string name, bool value) {
   return Entry(std::move(name), std::string(value ? "true" : "false"));
 }
 
+// The sizes of recorded steps: all ranks pad a step alike.
+std::string Text(const std::vector<int32_t>& sizes) {
+  return sizes.empty() ? std::string("the engine's own") : fmt::format("{}", fmt::join(sizes, " "));
+}
+
+std::string HashOf(const std::string& text) {
+  const Digest digest = Sign(BytesOf("model"), {{BytesOf(text)}});
+  std::string out;
+  for (size_t i = 0; i < 16; ++i) out += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
+  return out;
+}
+
 std::string Own(const KvBudget& budget) {
   return fmt::format("{} tokens a request, {} blocks of KV cache", budget.max_model_len,
                      budget.num_blocks);
@@ -43,11 +55,7 @@ Result<std::string> HashModel(const std::string& model_dir) {
   }
   if (error) return Status(Code::kNotFound, model_dir + ": " + error.message());
   for (const auto& [name, size] : sizes) text += fmt::format("\n{} {}", name, size);
-  const auto bytes = BytesOf(text);
-  const Digest digest = Sign(BytesOf("model"), {{bytes}});
-  std::string out;
-  for (size_t i = 0; i < 16; ++i) out += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
-  return out;
+  return HashOf(text);
 }
 
 std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
@@ -69,6 +77,7 @@ std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
       Entry("--max-num-seqs", int64_t{config.max_num_seqs}),
       Entry("--max-num-batched-tokens", int64_t{config.max_num_batched_tokens}),
       Entry("--enforce-eager", config.enforce_eager),
+      Entry("sizes of recorded steps (--compilation-config)", Text(config.graph_sizes)),
       Entry("--seed", std::to_string(config.seed)),
   };
 }
@@ -87,7 +96,7 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
   options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
   if (!config.kv_scale_file.empty()) {
     BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax));
-    options.fingerprint.push_back(Entry("--quantization-param-path", scales));
+    options.fingerprint.push_back(Entry("--quantization-param-path", HashOf(scales)));
   }
   return NodeWorld::Join(options);
 }

@@ -221,7 +221,28 @@ void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, b
          static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
   BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
          config.max_num_batched_tokens);
-  if (config.async_scheduling) BT_LOG(Info, "Asynchronous scheduling is enabled.");
+  if (!config.async_scheduling) return;
+  if (LayoutOf(config).ranks() == 1) {
+    BT_LOG(Info, "Asynchronous scheduling is enabled.");
+  } else if (gpu) {
+    BT_LOG(Info, "No asynchronous scheduling: several ranks plan one step at a time.");
+  }
+}
+
+// What ranks on GPUs cannot do yet.
+Status CheckGpuRanks(const EngineConfig& config, const ParallelLayout& layout) {
+  if (layout.pipeline > 1) {
+    return InvalidArgument(
+        fmt::format("--pipeline-parallel-size {}: stages on GPUs are not ready in this version: "
+                    "give tensor ranks instead, or --device cpu",
+                    layout.pipeline));
+  }
+  if (layout.ranks() > 1 && config.calculate_kv_scales) {
+    return InvalidArgument(
+        "--calculate-kv-scales: several ranks on GPUs cannot measure scales in this version: give "
+        "--quantization-param-path, or leave the scales at those of the checkpoint");
+  }
+  return {};
 }
 
 // What must be the same on all nodes, so that ranks compute the same bits of what they all compute.
@@ -245,12 +266,6 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   const Seconds start = clock.Now();
   const std::vector<int32_t> held = RanksOfNode(layout, config.nodes, config.node_rank);
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpus(static_cast<int32_t>(held.size())));
-  if (backend.gpu && layout.pipeline > 1) {
-    return InvalidArgument(fmt::format(
-        "--pipeline-parallel-size {}: stages on GPUs are not ready in this version: give "
-        "tensor ranks instead, or --device cpu",
-        layout.pipeline));
-  }
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
   K2LoadOptions load;
   load.weights.quantise_fp8_inputs = backend.gpu.has_value();
@@ -378,6 +393,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
+  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuRanks(config, layout));
   std::unique_ptr<NodeWorld> nodes;
   if (config.nodes > 1) {
     BT_ASSIGN_OR_RETURN(nodes, JoinNodes(config, OperationsName(*ops, backend)));

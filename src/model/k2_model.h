@@ -154,6 +154,7 @@ class K2Model {
   ModelRanks* ranks_;
   NoRanks nobody_;
   StepMode mode_ = StepMode::kRun;
+  bool recorded_ahead_ = false;  // a step was recorded without being run
   const RankShare share_;
   const int32_t heads_;        // of this rank
   const int32_t group_heads_;  // that it attends for

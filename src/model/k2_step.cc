@@ -126,6 +126,12 @@ void K2Model::Run(const ForwardBatch& batch,
   const Activations a = Allocate(tokens, rows, arena);
   const auto compute = [&] { Compute(in, layers, cache, a, logits); };
   if (!repeats) return compute();
+  // Once sizes are recorded ahead, no others are: that would take memory while steps run.
+  recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;
+  if (mode_ == StepMode::kRun && recorded_ahead_ &&
+      !graphs_->contains({batch.tokens.size(), logits.data})) {
+    return compute();
+  }
   const auto [recorded, is_first] = graphs_->try_emplace({batch.tokens.size(), logits.data});
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
