@@ -9,7 +9,7 @@
 namespace baltoro {
 namespace {
 
-constexpr double kUtilisationMax = 0.98;
+constexpr double kUtilisationMax = 0.99;
 constexpr int64_t kBatchedTokensMin = 512;
 constexpr int64_t kBlockTokens = KvLayerView::kBlockTokens;
 

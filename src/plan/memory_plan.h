@@ -67,7 +67,7 @@ struct MemoryPlan {
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options);
 
 // The nearest options under which `requests` of max_model_len tokens fit at once, changing as few
-// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.98); on a CPU a larger
+// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.99); on a CPU a larger
 // cache. Empty changes: it fits as it is.
 struct Fitting {
   bool found = false;
