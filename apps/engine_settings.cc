@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "comm/cluster_key.h"
 #include "engine/backend_choice.h"
+#include "engine/graph_sizes.h"
 
 namespace baltoro {
 namespace {
@@ -132,6 +133,13 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.device = options.device;
   config.enforce_eager = options.enforce_eager;
   config.graph_sizes = options.graphs.sizes;
+  if (const int32_t most = options.graphs.size_max; most > 0) {
+    config.graph_sizes = GraphSizes(most);
+    if (config.graph_sizes.back() < most) {
+      BT_LOG(Warning, "Graphs of up to {} sequences are asked for: steps of up to {} are recorded",
+             most, config.graph_sizes.back());
+    }
+  }
   config.async_scheduling = options.async_scheduling;
   config.threads = options.cpu_threads;
   config.seed = options.seed;

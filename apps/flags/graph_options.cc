@@ -8,8 +8,6 @@ namespace baltoro {
 namespace {
 
 constexpr int64_t kSizeMax = 1 << 20;
-// What is recorded without a list, up to a maximum that is asked for: graph_sizes.h has the same.
-constexpr int64_t kOwnMax = 512;
 
 Status ReadMode(const Json& value, GraphOptions& out) {
   // vLLM takes names in any case, and null for its own choice.
@@ -81,6 +79,10 @@ Result<GraphOptions> ReadGraphOptions(const GraphFlags& flags) {
     }
   }
   if (listed && sizes.empty()) out.none = true;
+  if (most && *most < 0) {
+    return InvalidArgument(
+        fmt::format("the largest size of graphs is {}, expected 0 or more", *most));
+  }
   if (most && *most == 0) out.none = true;
   if (listed) {
     for (const int64_t size : sizes) {
@@ -96,13 +98,7 @@ Result<GraphOptions> ReadGraphOptions(const GraphFlags& flags) {
                       std::ranges::max(sizes)));
     }
   } else if (most && *most > 0) {
-    const int64_t last = std::min(*most, kOwnMax);
-    for (int64_t size = 1; size < last; size += size < 4     ? size
-                                                : size < 8   ? 4
-                                                : size < 256 ? 8
-                                                             : 16)
-      out.sizes.push_back(static_cast<int32_t>(size));
-    out.sizes.push_back(static_cast<int32_t>(last));
+    out.size_max = static_cast<int32_t>(std::min(*most, kSizeMax));
   }
   return out;
 }

@@ -21,6 +21,7 @@ struct GraphFlags {
 struct GraphOptions {
   bool none = false;           // nothing is recorded
   std::vector<int32_t> sizes;  // of decode steps, in sequences; empty: the engine's own
+  int32_t size_max = 0;        // that those of the engine end with; 0: where they do
   std::vector<std::string> notices;
 };
 
