@@ -163,6 +163,18 @@ TINY_C = dict(
 )
 
 
+# The branches of TINY_A in the widths of attention that GPU kernels are made for.
+TINY_D = dict(
+    TINY_A,
+    num_hidden_layers=2,
+    q_lora_rank=128,
+    kv_lora_rank=512,
+    qk_nope_head_dim=128,
+    qk_rope_head_dim=64,
+    v_head_dim=128,
+)
+
+
 def yarn(**changes):
     return {"rope_scaling": dict(YARN, **changes)}
 
@@ -185,6 +197,19 @@ CASES = [
     ("a_deepseek_v3", TINY_A, {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4}, 40, True),
     ("a_wide_vocabulary", TINY_A, {"vocab_size": 544, "num_hidden_layers": 2}, 24, True),
     ("a_odd_widths", TINY_A, {"hidden_size": 200, "q_lora_rank": 72, "moe_intermediate_size": 88, "vocab_size": 150,
+                              "intermediate_size": 232}, 40, True),
+    ("d_yarn", TINY_D, {}, 96, True),
+    ("d_yarn_0707", TINY_D, yarn(mscale=0.707, mscale_all_dim=0.707), 96, True),
+    ("d_yarn_unequal_mscale", TINY_D, yarn(mscale=1.0, mscale_all_dim=0.707), 96, True),
+    ("d_yarn_beta_1_1", TINY_D, yarn(beta_fast=1.0), 96, True),
+    ("d_no_yarn", TINY_D, {"rope_scaling": None}, 96, True),
+    ("d_one_group", TINY_D, {"n_group": 1, "topk_group": 1}, 40, True),
+    ("d_two_dense", TINY_D, {"first_k_dense_replace": 2, "num_hidden_layers": 3}, 40, True),
+    ("d_no_dense", TINY_D, {"first_k_dense_replace": 0}, 40, True),
+    ("d_not_normalised", TINY_D, {"norm_topk_prob": False, "routed_scaling_factor": 1.5}, 40, True),
+    ("d_deepseek_v3", TINY_D, {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4}, 40, True),
+    ("d_wide_vocabulary", TINY_D, {"vocab_size": 544}, 24, True),
+    ("d_odd_widths", TINY_D, {"hidden_size": 200, "q_lora_rank": 72, "moe_intermediate_size": 88, "vocab_size": 150,
                               "intermediate_size": 232}, 40, True),
     ("b_kernel_widths", TINY_B, {}, 70, True),
     ("b_16_heads", TINY_B, heads(16, 2), 20, True),
