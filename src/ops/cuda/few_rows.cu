@@ -1,5 +1,6 @@
 #include "ops/cuda/few_rows.h"
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 
@@ -33,6 +34,7 @@ struct Params {
   const char* x;
   int64_t x_row_bytes;
   int rows, k, blocks;
+  bool early;
 };
 
 // What the second product of queries needs beside it.
@@ -160,6 +162,7 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       angles[h] = AngleOf(query.input, token, in_head * (kStripRows / 2) + lane % 4);
     }
   }
+  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();  // only now: see docs/kernels/decode-step.md
 
@@ -351,7 +354,8 @@ Params ParamsOf(const TensorView& x, const Matrix& first, int64_t k) {
           .x_row_bytes = x.dim(0) <= 1 ? 0 : x.stride[0] * 2,
           .rows = static_cast<int>(x.dim(0)),
           .k = static_cast<int>(k),
-          .blocks = 0};
+          .blocks = 0,
+          .early = EarlyNext(1)};
 }
 
 void CheckProduct(const TensorView& out, const TensorView& x, const PackedMatrix& w) {

@@ -19,9 +19,6 @@
 namespace baltoro::cuda {
 
 inline constexpr int kFewRowsMax = 16;
-// Steps of a model do not take these kernels yet: of small matrices single results came out as NaN
-// inside of steps, never in the tests (docs/kernels/decode-step.md, "Off").
-inline constexpr bool kFewRowsInSteps = false;
 
 // Whether the kernel takes x by w into out: few enough rows and blocks, alignment.
 bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);

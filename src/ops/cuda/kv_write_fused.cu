@@ -1,6 +1,7 @@
 // Block (t, 0) makes the cached token of row t, block (t, 1) its low-rank query.
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 
@@ -68,7 +69,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const InputParams p = InputParamsOf(args);
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
-  if (kFewRowsInSteps && args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
+  if (FewRowsInSteps() && args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
   const int threads =
       std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
   BT_CHECK(threads <= kThreadsMax);

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/product.h"
@@ -29,7 +30,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
   const int64_t rows = x.dim(0);
   if (rows == 0 || w.n == 0) return;
-  if (kFewRowsInSteps && FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
+  if (FewRowsInSteps() && FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {
     const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
                        Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);

@@ -15,6 +15,7 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -327,7 +328,9 @@ class Worker {
 __global__ void __launch_bounds__(kThreads, 1)
     MlaFewBf16Kernel(const __grid_constant__ MlaKernelArgs args,
                      const __nv_bfloat16* q,
-                     const __grid_constant__ CUtensorMap map) {
+                     const __grid_constant__ CUtensorMap map,
+                     bool early) {
+  if (early) LetDependentsLaunch();
   extern __shared__ unsigned char raw[];
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
   Shared& shared =
@@ -375,7 +378,8 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,
-                                             static_cast<const __nv_bfloat16*>(from.q), map));
+                                             static_cast<const __nv_bfloat16*>(from.q), map,
+                                             EarlyNext(2)));
   return Status();
 }
 

@@ -2,6 +2,7 @@
 // and the sum over a token's routed experts. A warp has 8 rows of the matrix, which it asks for
 // before it waits for the kernel ahead. Floor: the matrix's bytes, most of them read before.
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 
@@ -25,6 +26,7 @@ struct Params {
   const __nv_bfloat16* w;
   float* out;
   int64_t out_stride;
+  bool early;
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -54,6 +56,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   for (int i = 0; i < kGroups; ++i) {
     weights[i] = i < groups ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
   }
+  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
@@ -136,7 +139,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .shared_stride = args.shared_stride,
                     .w = args.shared_down,
                     .out = args.out,
-                    .out_stride = args.out_stride};
+                    .out_stride = args.out_stride,
+                    .early = EarlyNext(2)};
   return LaunchOverlapped("MoE end", FinishKernel,
                           dim3(static_cast<unsigned>(shape.hidden / (8 * kWarps))), dim3(kThreads),
                           0, stream, 1, p);

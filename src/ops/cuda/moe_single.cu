@@ -7,6 +7,7 @@
 // expert a warp. All weights are asked for before the wait for gate/up, which has started only once
 // the routing was done. Floor: the bytes of the matrices.
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -36,6 +37,7 @@ struct Params {
   const __nv_bfloat16* shared_down;
   int32_t shared_intermediate;
   float* out;
+  bool early;
 };
 
 struct Shared {
@@ -94,6 +96,7 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
                     i * 32 + lane % 4 * 8);
   }
   __syncthreads();  // the barrier is there
+  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
@@ -293,7 +296,8 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
                     .shared = args.shared,
                     .shared_down = args.shared_down,
                     .shared_intermediate = args.shared_intermediate,
-                    .out = args.out};
+                    .out = args.out,
+                    .early = EarlyNext(2)};
   constexpr int kBytes = kExperts * kExpertBytes;
   const cudaError_t error =
       cudaFuncSetAttribute(SingleEndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

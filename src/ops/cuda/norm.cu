@@ -3,6 +3,7 @@
 // T: bytes of the rows.
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/kv_write_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 
@@ -19,7 +20,7 @@ struct NormParams {
   int64_t x_stride, delta_stride, out_stride;
   int width;
   float eps;
-  bool vectors;
+  bool vectors, early;
   // Of AddRmsNormQuantise.
   uint8_t* codes;
   float* scales;
@@ -104,6 +105,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (p.early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
@@ -175,6 +177,7 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .eps = 0,
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .early = EarlyNext(2),
           .codes = nullptr,
           .scales = nullptr,
           .codes_stride = 0,
