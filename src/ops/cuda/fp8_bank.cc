@@ -31,9 +31,7 @@ constexpr int64_t kWideRows = 3;
 }  // namespace
 
 bool Fp8BankTakes(const ExpertBankArgs& args) {
-  const int64_t entries = args.x.dim(0) * args.ids.dim(1);
-  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024 &&
-         entries > kWideRows * args.gate_up.count;
+  return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024;
 }
 
 void Fp8Bank(const OpContext& ctx,
@@ -44,6 +42,9 @@ void Fp8Bank(const OpContext& ctx,
   const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
   const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
   BT_CHECK(entries < int64_t{1} << 31);
+  if (form == Fp8Form::kAuto) {
+    form = entries > kWideRows * slots ? Fp8Form::kWide : Fp8Form::kStreaming;
+  }
   const bool wide = form == Fp8Form::kWide;
   const Result<int32_t> blocks = MoeBlocks(MoeForm::kStreaming);
   Must(blocks.status(), "expert bank");

@@ -59,9 +59,7 @@ bool Fp8WideSuits(int64_t rows, int64_t n);
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 
-// kStreaming is not to be used yet: with tiles of more than 8 rows its results vary from run to
-// run.
-enum class Fp8Form : uint8_t { kStreaming, kWide };
+enum class Fp8Form : uint8_t { kAuto, kStreaming, kWide };
 
 // The bank of ops.h, for what Fp8BankTakes. `slot_of` is on the device, null where experts are
 // slots.
@@ -69,6 +67,6 @@ bool Fp8BankTakes(const ExpertBankArgs& args);
 void Fp8Bank(const OpContext& ctx,
              const ExpertBankArgs& args,
              const int32_t* slot_of,
-             Fp8Form form = Fp8Form::kWide);
+             Fp8Form form = Fp8Form::kAuto);
 
 }  // namespace baltoro::cuda
