@@ -13,7 +13,9 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_bank.h"
+#include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -225,7 +227,10 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   if (args.shared) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
-    if (!BankEndsWithShared(args, bank)) {
+    static const bool fp8_few_rows = DevSwitch("BALTORO_FP8_FEW", 1) != 0;
+    if (fp8_few_rows && Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
+      Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+    } else if (!BankEndsWithShared(args, bank)) {
       const int64_t width = args.shared_down.k;
       const auto elements = static_cast<size_t>(bank.tokens * width);
       const TensorView gated(ctx.scratch->AllocateArray<__nv_bfloat16>(elements), DType::kBf16,
