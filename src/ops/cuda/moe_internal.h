@@ -29,6 +29,7 @@ inline constexpr int32_t kJoinedIntermediate = 256;
 inline constexpr int32_t kJoinedColumns = 128;
 inline constexpr int32_t kMaxJoinedChunks = 128;
 inline constexpr int32_t kMaxJoinedBuffers = 4;
+inline constexpr int32_t kJoinedCounters = 2 * kMaxJoinedChunks + 1;  // last: pieces of gate/up
 
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
@@ -46,7 +47,7 @@ struct MoePlan {
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
   int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
   int32_t* block_of = nullptr;       // joined: [slots + 1] block of a slot; last: whether it holds
-  uint32_t* counters = nullptr;      // joined: [2 kMaxJoinedChunks], zeros after the routing
+  uint32_t* counters = nullptr;      // joined: [kJoinedCounters], zeros after the routing
   __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
   __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks
@@ -72,6 +73,10 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 // Units of 16 rows of one expert that a block of the joined form has room for.
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
 
+// Rows of a tile at most where the joined form's gate/up product goes by single warps; 0: by
+// warpgroups.
+int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens);
+
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
 // `form` is not kAuto. `starts` shares the tiles out equally among `blocks`.
@@ -90,6 +95,11 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoePlan& plan,
                            cudaStream_t stream);
 Status LaunchMoeWideGateUp(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream);
+// The joined form's, where MoeWarpTileRows.
+Status LaunchMoeWarpGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);
@@ -112,6 +122,10 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoePlan& plan,
                        cudaStream_t stream);
+
+inline int32_t MoeFinishBlocks(const MoeShape& shape) {
+  return shape.hidden / 64;
+}
 
 // The bank of one token: gate/up, then all that follows.
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);

@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
       p.units[p.slots] = end_unit;
       p.row_begin[p.slots] = first_row + count;
     }
-    if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
+    if (rank == 0 && i < kJoinedCounters) p.counters[i] = 0;
     if (rank == 0) DealExperts(p, counts, units, end_unit);
   }
   const int total = costs[kRouteThreads];
@@ -395,6 +395,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
     params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
+    params.tile_rows = MoeWarpTileRows(shape, args.tokens);
   }
   return LaunchRoute(params, stream);
 }

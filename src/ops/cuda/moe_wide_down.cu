@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -64,6 +65,7 @@ struct DownParams {
   float* out;
   int64_t out_stride;
   int32_t max_units, depth;
+  int32_t warp_rows;  // pieces of up to so many rows are multiplied by single warps
 };
 
 // Up to kTileUnits units of one expert.
@@ -221,6 +223,13 @@ __device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t
       : "memory");
 }
 
+// The same without the transposition, loaded.
+__device__ __forceinline__ void LoadMatrices(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address));
+}
+
 __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
@@ -266,16 +275,35 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
   }
 }
 
-// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
+// A warp's 16 rows of weights, at `own`, by kN rows of an expert, by the instruction of one warp.
 template <int kN>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-  float acc[kN / 2];
+__device__ __forceinline__ void MultiplyByWarp(float (&acc)[kN / 2], uint32_t own, uint32_t rows) {
+  const int lane = threadIdx.x % 32;
+  const uint32_t row = rows + lane % 8 * 128;
 #pragma unroll
-  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  for (int part = 0; part < kInner / 64; ++part) {
+    uint32_t a[4][4];
+    Widen(a, LoadPacked(own, part));
+#pragma unroll
+    for (int n = 0; n < kN / 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t b[4];
+        LoadMatrices(b, row + part * kN * 128 + n * 1024 + ((half * 4 + lane / 8) ^ lane % 8) * 16);
+        float(&c)[4] = *reinterpret_cast<float(*)[4]>(acc + 4 * n);
+        const uint32_t(&first)[4] = a[2 * half], (&second)[4] = a[2 * half + 1];
+        MultiplyAdd(c, first[0], first[1], first[2], first[3], b[0], b[1]);
+        MultiplyAdd(c, second[0], second[1], second[2], second[3], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// The same 64 rows by the four warps together.
+template <int kN>
+__device__ __forceinline__ void MultiplyByGroup(float (&acc)[kN / 2], uint32_t own, uint32_t rows) {
   uint32_t a[2][4][4];
-  const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
-  const uint32_t operand = OperandAddress(item.rows);
+  const uint32_t operand = OperandAddress(rows);
   Packed packed = LoadPacked(own, 0);
 #pragma unroll
   for (int part = 0; part < kInner / 64; ++part) {
@@ -289,9 +317,24 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     }
     GroupCommit();
   }
+}
+
+// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
+template <int kN, bool kByWarp>
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  float acc[kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
+  const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
+  if constexpr (kByWarp) {
+    MultiplyByWarp<kN>(acc, own, item.rows);
+  } else {
+    MultiplyByGroup<kN>(acc, own, item.rows);
+  }
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
-  GroupWait<0>();
+  if constexpr (!kByWarp) GroupWait<0>();
   // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
   // the four warps' low columns, then their high ones.
   const uint32_t to =
@@ -341,27 +384,45 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch ((item.count + 15) / 16) {
+      switch ((item.count + 15) / 16 + (item.count <= p.warp_rows ? 8 : 0)) {
         case 1:
-          Multiply<16>(item, buffer, group);
+          Multiply<16, false>(item, buffer, group);
           break;
         case 2:
-          Multiply<32>(item, buffer, group);
+          Multiply<32, false>(item, buffer, group);
           break;
         case 3:
-          Multiply<48>(item, buffer, group);
+          Multiply<48, false>(item, buffer, group);
           break;
         case 4:
-          Multiply<64>(item, buffer, group);
+          Multiply<64, false>(item, buffer, group);
           break;
         case 5:
-          Multiply<80>(item, buffer, group);
+          Multiply<80, false>(item, buffer, group);
           break;
         case 6:
-          Multiply<96>(item, buffer, group);
+          Multiply<96, false>(item, buffer, group);
+          break;
+        case 7:
+          Multiply<112, false>(item, buffer, group);
+          break;
+        case 9:
+          Multiply<16, true>(item, buffer, group);
+          break;
+        case 10:
+          Multiply<32, true>(item, buffer, group);
+          break;
+        case 11:
+          Multiply<48, true>(item, buffer, group);
+          break;
+        case 12:
+          Multiply<64, true>(item, buffer, group);
+          break;
+        case 13:
+          Multiply<80, true>(item, buffer, group);
           break;
         default:
-          Multiply<112>(item, buffer, group);
+          Multiply<96, true>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -551,6 +612,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.out = args.out;
   p.out_stride = args.out_stride;
   p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
+  p.warp_rows = std::min(96, DevSwitch("BT_MOE_WARP_ROWS", 0));
   p.depth = kMaxDepth;
   while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
   const int32_t shared = SharedBytes(p.max_units, p.depth);

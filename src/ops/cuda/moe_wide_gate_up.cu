@@ -367,6 +367,9 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream) {
+  if (args.form == MoeForm::kJoined && MoeWarpTileRows(shape, args.tokens) > 0) {
+    return LaunchMoeWarpGateUp(shape, args, plan, stream);
+  }
   const int columns = kOrderThreads * 32;
   BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
                                       dim3((shape.hidden + columns - 1) / columns, args.tokens),

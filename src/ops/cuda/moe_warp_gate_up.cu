@@ -1,0 +1,370 @@
+// The gate/up product of a middling number of rows an expert, with SiLU * mul, by the matrix
+// instruction of one warp: m16n8k16, weights as its rows. The instruction of a warpgroup takes the
+// same time for 16 as for 64 tokens when its first operand comes from registers
+// (docs/kernels/moe.md); this one takes as many times eight tokens as there are.
+//
+// A block takes 256 rows of weights (16 strips) by the tokens of one tile, eight warps two strips
+// each. One more warp fills a ring with bulk copies: weights a strip at a time, the tile's rows of
+// x 256 bytes a row, as they are. Blocks take pieces in turn, those with most rows first.
+//
+// Floor: the longer of the weights' bytes over the card's read bandwidth and the products over the
+// rate of the instruction, about 0.6 of the card's bf16 matrix rate.
+
+#include <algorithm>
+
+#include "ops/cuda/dev_switch.h"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kWarps = 8;
+constexpr int kThreads =
+    32 * (kWarps + 4);               // one warp asks for copies; its warpgroup gives registers
+constexpr int kStrips = 2 * kWarps;  // of a piece
+constexpr int kWeightBytes = kStrips * kTileBytes;
+constexpr int kRowBytes = 256;            // 128 columns
+constexpr int kRowPitch = 256 + 64;       // neighbouring rows half of the banks apart
+constexpr int kPieces = 8;                // remembered, more than stages
+constexpr int kSharedLimit = 113 * 1024;  // of one of two blocks
+
+struct GateUpParams {
+  const char* weights;
+  int64_t slot_bytes;
+  int32_t strips;
+  int32_t column_tiles;
+  const int32_t* num_tiles;
+  const MoeTile* tiles;
+  const int32_t* order;
+  const __nv_bfloat16* in;
+  int64_t in_stride;
+  __nv_bfloat16* out;  // in matrix order
+  int32_t out_stride;
+  int32_t top_k;
+  uint32_t* taken;  // pieces so far
+  int32_t stages, stage_bytes;
+};
+
+struct Piece {
+  int32_t slot, begin, count, strip;  // count 0: no more
+};
+
+struct Ring {
+  uint32_t memory, full, empty;
+  int stages, stage_bytes;
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ uint32_t Weights() const { return memory + stage * stage_bytes; }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+__device__ __forceinline__ void CopyRow(uint32_t to, const void* from, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "n"(kRowBytes), "r"(barrier)
+      : "memory");
+}
+
+// kLaneRows: rows of a tile that a lane asks for, every 32nd.
+template <int kLaneRows>
+__device__ void Produce(const GateUpParams& p, Piece* pieces, Ring ring) {
+  const int lane = threadIdx.x % 32;
+  const uint64_t policy = ReadOncePolicy();
+  const int pieces_per_tile = (p.strips + kStrips - 1) / kStrips;
+  const int total = __ldcg(p.num_tiles) * pieces_per_tile;
+  const int64_t strip_bytes = static_cast<int64_t>(p.column_tiles) * kTileBytes;
+  for (int k = 0;; k = (k + 1) % kPieces) {
+    int at = 0;
+    if (lane == 0) at = static_cast<int>(atomicAdd(p.taken, 1u));
+    at = __shfl_sync(~0u, at, 0);
+    Piece piece = {};
+    if (at < total) {
+      const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at / pieces_per_tile);
+      piece = {raw.x, raw.y, raw.z, at % pieces_per_tile * kStrips};
+    }
+    const int strips = min(kStrips, p.strips - piece.strip);
+    const char* weights = p.weights + piece.slot * p.slot_bytes +
+                          (piece.strip + (lane < strips ? lane : 0)) * strip_bytes;
+    const __nv_bfloat16* rows[kLaneRows];
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      const int row = lane + 32 * i;
+      if (row >= piece.count) break;
+      rows[i] = p.in + __ldcg(p.order + piece.begin + row) / p.top_k * p.in_stride;
+    }
+    BarrierWait(ring.Empty(), ring.parity ^ 1);
+    if (lane == 0) pieces[k] = piece;
+    if (piece.count == 0) {
+      if (lane == 0) BarrierArrive(ring.Full());
+      return;
+    }
+    for (int c = 0; c < p.column_tiles; ++c) {
+      if (c > 0) BarrierWait(ring.Empty(), ring.parity ^ 1);
+      if (lane == 0) {
+        BarrierExpectBytes(ring.Full(), strips * kTileBytes + piece.count * kRowBytes);
+      }
+      __syncwarp();
+      const uint32_t to = ring.Weights();
+      if (lane < strips) {
+        CopyBulk(to + lane * kTileBytes, weights + c * kTileBytes, kTileBytes, ring.Full(), policy);
+      }
+#pragma unroll
+      for (int i = 0; i < kLaneRows; ++i) {
+        const int row = lane + 32 * i;
+        if (row >= piece.count) break;
+        CopyRow(to + kWeightBytes + row * kRowPitch, rows[i] + c * 128, ring.Full());
+      }
+      ring.Next();
+    }
+  }
+}
+
+__device__ __forceinline__ float FastSiluTimes(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
+
+// A warp: two strips by kN times eight tokens.
+template <int kN>
+__device__ __forceinline__ void Multiply(const GateUpParams& p, const Piece& piece, Ring& ring) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float acc[2][kN][4] = {};
+  const uint32_t in_stage = 2 * warp * kTileBytes;
+  const uint32_t row = kWeightBytes + lane / 4 * kRowPitch + lane % 4 * 16;
+  for (int c = 0; c < p.column_tiles; ++c) {
+    BarrierWait(ring.Full(), ring.parity);
+    const uint32_t own = ring.Weights() + in_stage, rows = ring.Weights() + row;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint4 words[2];
+      uint2 scales[2];
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        words[s] = LoadShared4(own + s * kTileBytes + half * 512 + lane * 16);
+        scales[s] = LoadShared2(own + s * kTileBytes + 1024 + lane / 4 * 16 + half * 8);
+      }
+#pragma unroll
+      for (int jj = 0; jj < 2; ++jj) {
+        uint32_t a[2][2][4];
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          const uint32_t scale = jj == 0 ? scales[s].x : scales[s].y;
+          const uint32_t low = jj == 0 ? words[s].x : words[s].z;
+          const uint32_t high = jj == 0 ? words[s].y : words[s].w;
+          const WidenScale scale_low = LoadScale(scale, false);
+          const WidenScale scale_high = LoadScale(scale, true);
+#pragma unroll
+          for (int step = 0; step < 2; ++step) {
+            a[s][step][0] = WidenPair(low, 2 * step, scale_low);
+            a[s][step][1] = WidenPair(high, 2 * step, scale_high);
+            a[s][step][2] = WidenPair(low, 2 * step + 1, scale_low);
+            a[s][step][3] = WidenPair(high, 2 * step + 1, scale_high);
+          }
+        }
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          const uint4 x = LoadShared4(rows + n * 8 * kRowPitch + (2 * half + jj) * 64);
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+            MultiplyAdd(acc[s][n], a[s][0][0], a[s][0][1], a[s][0][2], a[s][0][3], x.x, x.y);
+          }
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+            MultiplyAdd(acc[s][n], a[s][1][0], a[s][1][1], a[s][1][2], a[s][1][3], x.z, x.w);
+          }
+        }
+      }
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(ring.Empty());
+    ring.Next();
+  }
+  // This lane has columns 8 strip + g of two tokens; with those of g ^ 1 and both strips it stores
+  // four neighbours, in matrix order, of one token.
+  const int g = lane / 4, strip = piece.strip + 2 * warp;
+  if (strip >= p.strips) return;  // strips come in pairs
+  const bool odd = g % 2 != 0;
+  __nv_bfloat16* out = p.out + static_cast<int64_t>(piece.begin) * p.out_stride + strip / 4 * 32 +
+                       g / 2 * 8 + strip % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN; ++n) {
+    uint32_t pairs[2];
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      const float(&v)[4] = acc[s][n];
+      const float first = FastSiluTimes(v[0] * kWidenUndo, v[2] * kWidenUndo);
+      const float second = FastSiluTimes(v[1] * kWidenUndo, v[3] * kWidenUndo);
+      const float other = __shfl_xor_sync(~0u, odd ? first : second, 4);
+      const __nv_bfloat162 pair =
+          odd ? __floats2bfloat162_rn(other, second) : __floats2bfloat162_rn(first, other);
+      pairs[s] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    const int at = n * 8 + lane % 4 * 2 + odd;
+    if (at >= piece.count) continue;
+    *reinterpret_cast<uint2*>(out + at * p.out_stride) = make_uint2(pairs[0], pairs[1]);
+  }
+}
+
+// kMost: tokens of a tile at most, kBlocks of a multiprocessor.
+template <int kMost, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    WarpGateUpKernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ __align__(16) Piece pieces[kPieces];
+  __shared__ uint64_t barriers[2 * kPieces];
+  Ring ring;
+  ring.memory = SharedAddress(memory);
+  ring.full = SharedAddress(barriers);
+  ring.empty = ring.full + 8 * kPieces;
+  ring.stages = p.stages;
+  ring.stage_bytes = p.stage_bytes;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < p.stages; ++s) {
+      BarrierInit(ring.full + 8 * s, 1);
+      BarrierInit(ring.empty + 8 * s, kWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  // Registers move from the warps beside the producer to those that multiply; together they stay
+  // at 80 a thread for two blocks, 168 for one.
+  if (threadIdx.x >= 32 * kWarps) {
+    if constexpr (kBlocks == 1) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    }
+    if (threadIdx.x < 32 * (kWarps + 1)) Produce<(kMost + 31) / 32>(p, pieces, ring);
+    return;
+  }
+  if constexpr (kBlocks == 1) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+  }
+  for (int k = 0;; k = (k + 1) % kPieces) {
+    BarrierWait(ring.Full(), ring.parity);
+    const Piece piece = pieces[k];
+    if (piece.count == 0) return;
+    const int tiles = (piece.count + 7) / 8;
+    if constexpr (kMost <= 48) {
+      switch (tiles) {
+        case 1:
+          Multiply<1>(p, piece, ring);
+          break;
+        case 2:
+          Multiply<2>(p, piece, ring);
+          break;
+        case 3:
+          Multiply<3>(p, piece, ring);
+          break;
+        case 4:
+          Multiply<4>(p, piece, ring);
+          break;
+        case 5:
+          Multiply<5>(p, piece, ring);
+          break;
+        default:
+          Multiply<6>(p, piece, ring);
+      }
+    } else {
+      switch (tiles) {
+        case 1:
+        case 2:
+          Multiply<2>(p, piece, ring);
+          break;
+        case 3:
+        case 4:
+          Multiply<4>(p, piece, ring);
+          break;
+        case 5:
+        case 6:
+          Multiply<6>(p, piece, ring);
+          break;
+        case 7:
+        case 8:
+          Multiply<8>(p, piece, ring);
+          break;
+        case 9:
+          Multiply<9>(p, piece, ring);
+          break;
+        case 10:
+          Multiply<10>(p, piece, ring);
+          break;
+        case 11:
+          Multiply<11>(p, piece, ring);
+          break;
+        case 12:
+          Multiply<12>(p, piece, ring);
+          break;
+        default:
+          Multiply<14>(p, piece, ring);
+      }
+    }
+  }
+}
+
+template <int kMost, int kBlocks>
+Status Launch(GateUpParams p, cudaStream_t stream) {
+  const auto kernel = WarpGateUpKernel<kMost, kBlocks>;
+  p.stage_bytes = kWeightBytes + kMost * kRowPitch;
+  p.stages = std::min(kPieces - 1, 2 * kSharedLimit / kBlocks / p.stage_bytes);
+  const int shared = p.stages * p.stage_bytes;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal,
+                  std::string("MoE gate/up by warps: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+  return LaunchOverlapped("MoE gate/up by warps", kernel, dim3(kBlocks * multiprocessors),
+                          dim3(kThreads), shared, stream, 1, p);
+}
+
+}  // namespace
+
+int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens) {
+  const int32_t mean =
+      static_cast<int32_t>(static_cast<int64_t>(tokens) * shape.top_k / shape.slots);
+  const int form = DevSwitch("BT_MOE_GATE", 0);
+  if (form == 0) return 0;
+  if (form == 1) return 48;
+  if (form == 2) return kWideTileRows;
+  return mean <= 36 ? 48 : kWideTileRows;
+}
+
+Status LaunchMoeWarpGateUp(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream) {
+  GateUpParams p = {};
+  p.weights = static_cast<const char*>(args.gate_up);
+  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
+  p.strips = 2 * shape.intermediate / 16;
+  p.column_tiles = shape.hidden / 128;
+  p.num_tiles = plan.num_tiles;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.in = args.x;
+  p.in_stride = args.x_stride;
+  p.out = plan.middle;
+  p.out_stride = shape.intermediate;
+  p.top_k = shape.top_k;
+  p.taken = plan.counters + kJoinedCounters - 1;
+  if (MoeWarpTileRows(shape, args.tokens) <= 48) return Launch<48, 2>(p, stream);
+  return Launch<112, 1>(p, stream);
+}
+
+}  // namespace baltoro::cuda
