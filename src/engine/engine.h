@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/fixed_steps.h"
 #include "request/request.h"
 
 namespace baltoro {
@@ -53,6 +54,7 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
+  bool deterministic = false;   // what a request gets depends on nothing else that is computed
   int32_t threads = 0;          // 0: all
   uint64_t seed = 0;            // of dummy weights
   double stand_in_step_ms = 0;  // how long a step of a stand-in takes
@@ -74,6 +76,7 @@ struct EngineInfo {
   double load_seconds = 0;
   double longest_step_seconds = 0;  // of a trial step of the largest size
   bool constraints = false;         // requests may carry a constraint
+  FixedSteps fixed;                 // of --deterministic, on a GPU
 };
 
 // A snapshot for /metrics and the periodic log line; counters only grow.

@@ -19,13 +19,14 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
-         c.threads, c.seed, c.stand_in_step_ms);
+         c.deterministic, c.threads, c.seed, c.stand_in_step_ms);
 }
 
 template <typename Fields>
 void VisitInfo(EngineInfo& i, const Fields& fields) {
   fields(i.model_type, i.max_model_len, i.vocab_size, i.num_blocks, i.kv_cache_tokens,
-         i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints);
+         i.kv_cache_bytes, i.kv_cache_dtype, i.load_seconds, i.longest_step_seconds, i.constraints,
+         i.fixed.prompt_chunk, i.fixed.decode_rows, i.fixed.key_part_blocks);
 }
 
 template <typename Fields>

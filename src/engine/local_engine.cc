@@ -20,6 +20,9 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   scheduler.enable_prefix_caching = config.enable_prefix_caching;
   scheduler.priority_policy = config.priority_scheduling;
   scheduler.stages = stages;
+  scheduler.share_prompts_only = config.deterministic;
+  scheduler.prompt_chunk = info.fixed.prompt_chunk;
+  if (info.fixed.decode_rows > 0) scheduler.decode_rows = info.fixed.decode_rows;
   std::random_device random;
   for (uint64_t& word : scheduler.hash_secret) word = uint64_t{random()} << 32 | random();
   return scheduler;

@@ -77,6 +77,7 @@ std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
       Entry("--max-num-seqs", int64_t{config.max_num_seqs}),
       Entry("--max-num-batched-tokens", int64_t{config.max_num_batched_tokens}),
       Entry("--enforce-eager", config.enforce_eager),
+      Entry("--deterministic", config.deterministic),
       Entry("sizes of recorded steps (--compilation-config)", Text(config.graph_sizes)),
       Entry("--seed", std::to_string(config.seed)),
   };

@@ -92,6 +92,7 @@ struct Recipe {
   const KvBudget& budget;
   const KvChoice& kv;
   K2LoadOptions load;
+  FixedSteps fixed = {};
   int threads = 0;
   std::vector<int32_t> held = {};  // ranks of this node, the n-th on GPU n
 };
@@ -136,12 +137,14 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
-      .logits_rows_max = std::min(config.max_num_seqs, config.max_num_batched_tokens) +
+      .logits_rows_max = std::max(std::min(config.max_num_seqs, config.max_num_batched_tokens),
+                                  recipe.fixed.decode_rows) +
                          SchedulerConfig{}.prompt_logprob_rows_max,
       .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
       .kv_scales = std::move(scales),
       .graph_sizes = config.graph_sizes,
+      .fixed = recipe.fixed,
       .samples = part.samples};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
@@ -197,8 +200,15 @@ MakeRank RankMaker(const ParallelLayout& layout,
       const auto device = static_cast<int>(at - recipe.held.begin());
       BT_ASSIGN_OR_RETURN(of_rank.ops, OpenBackend(recipe.backend, device));
       const GpuRankOptions gpu{
-          .ops = of_rank.ops, .device = device, .tokens_max = recipe.config.max_num_batched_tokens};
+          .ops = of_rank.ops,
+          .device = device,
+          .tokens_max = std::max(recipe.config.max_num_batched_tokens, recipe.fixed.decode_rows)};
       BT_ASSIGN_OR_RETURN(parts.ranks, JoinGpuRanks(link, layout, recipe.model, gpu));
+      if (recipe.config.deterministic && !parts.ranks->ops().adds_in_order()) {
+        return InvalidArgument(
+            "--deterministic: NCCL adds what the GPUs found in an order that depends on the batch, "
+            "and these GPUs cannot read each other's memory");
+      }
     } else {
       BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
     }
@@ -210,6 +220,21 @@ MakeRank RankMaker(const ParallelLayout& layout,
     parts.worker = std::move(worker);
     return parts;
   };
+}
+
+void LogDeterministic(const EngineConfig& config, const FixedSteps& fixed) {
+  if (fixed.prompt_chunk == 0) {
+    BT_LOG(Info, "Deterministic: other requests find prompts in the prefix cache, never answers.");
+    return;
+  }
+  BT_LOG(
+      Info,
+      "Deterministic: prompts in steps of {} tokens of one request, answers in steps of {} rows; "
+      "the prefix cache has whole steps of prompts.",
+      fixed.prompt_chunk, fixed.decode_rows);
+  if (!config.graph_sizes.empty()) {
+    BT_LOG(Info, "The sizes asked for to be recorded have no effect with --deterministic.");
+  }
 }
 
 void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, bool gpu) {
@@ -310,6 +335,11 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&
                         choice.format != LoadFormat::kDummy;
   load.progress = progress;
+  FixedSteps fixed;
+  if (config.deterministic && backend.gpu) {
+    fixed = ChooseFixedSteps(config.max_num_batched_tokens, budget.max_model_len);
+  }
+  if (config.deterministic) LogDeterministic(config, fixed);
   Recipe recipe{.config = config,
                 .model = model_config,
                 .backend = backend,
@@ -317,6 +347,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .budget = budget,
                 .kv = kv,
                 .load = load,
+                .fixed = fixed,
                 .threads = threads,
                 .held = held};
   Seconds loaded = start;
@@ -350,7 +381,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .kv_cache_dtype = KvFormName(kv.form),
                   .load_seconds = loaded - start,
                   .longest_step_seconds = 0,
-                  .constraints = factory != nullptr};
+                  .constraints = factory != nullptr,
+                  .fixed = fixed};
   // The trial ran one layer of each kind.
   info.longest_step_seconds = trial_seconds * model_config.layers;
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",

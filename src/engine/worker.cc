@@ -43,6 +43,7 @@ struct Worker::Batch {
   std::vector<AttentionSequence> sequences;
   std::vector<int32_t> logits_rows;
   TensorView logits;
+  bool fixed = false;  // of as many rows as all passes over sampled tokens
 };
 
 Worker::Worker(const WorkerConfig& config,
@@ -87,9 +88,13 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                       Buffer::Create(bytes, "logits", *worker->model_->ops().memory));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
-  BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(worker->kv_.layout().form,
-                                                    config.max_num_batched_tokens,
-                                                    config.max_num_seqs, worker->arena_));
+  const FixedSteps& fixed = config.fixed;
+  BT_CHECK(fixed.prompt_chunk == 0 || fixed.decode_rows > 0);
+  worker->model_->CutKeysAt(fixed.key_part_blocks);
+  const bool fixes = fixed.prompt_chunk > 0;
+  BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(
+      worker->kv_.layout().form, fixes ? fixed.prompt_chunk : config.max_num_batched_tokens,
+      fixes ? fixed.decode_rows : config.max_num_seqs, worker->arena_));
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
   if (worker->model_->uses_graphs()) worker->RecordSteps();
@@ -102,6 +107,7 @@ void Worker::RecordSteps() {
   const int32_t most = std::min(config_.max_num_seqs, config_.max_num_batched_tokens);
   graph_sizes_ =
       config_.graph_sizes.empty() ? GraphSizes(most) : GraphSizes(config_.graph_sizes, most);
+  if (config_.fixed.prompt_chunk > 0) graph_sizes_ = {config_.fixed.decode_rows};
   if (graph_sizes_.empty()) return;
   const std::vector<int32_t> blocks = {0};
   for (const int32_t size : graph_sizes_) {
@@ -148,12 +154,15 @@ void Worker::Pad(Batch& batch) const {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const bool decodes = batch.sequences.size() == batch.tokens.size() &&
                        batch.logits_rows.size() == batch.tokens.size();
-  if (graph_sizes_.empty() || !decodes) return;
+  const int32_t size = batch.fixed ? config_.fixed.decode_rows : GraphSizeFor(graph_sizes_, rows);
+  // A chunk of one row of a prompt looks like the others, and is not.
+  if (config_.fixed.prompt_chunk > 0 ? !batch.fixed : graph_sizes_.empty() || !decodes) return;
+  BT_CHECK(decodes);
   // That of the fewest keys costs least; its experts are read anyway.
   const AttentionSequence shortest =
       *std::ranges::min_element(batch.sequences, {}, &AttentionSequence::key_count);
   const auto like = static_cast<size_t>(shortest.query_begin);
-  for (int32_t row = rows; row < GraphSizeFor(graph_sizes_, rows); ++row) {
+  for (int32_t row = rows; row < size; ++row) {
     batch.tokens.push_back(batch.tokens[like]);
     batch.positions.push_back(batch.positions[like]);
     batch.cache_slots.push_back(-1);
@@ -172,7 +181,11 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     result.sequences[i].slot = plan.sequences[i].slot;
   }
   try {
-    RunSequences(plan, 0, plan.sequences.size(), result);
+    for (size_t begin = 0; begin < plan.sequences.size();) {
+      const size_t end = PassEnd(plan, begin);
+      RunSequences(plan, begin, end, result);
+      begin = end;
+    }
     if (model_->ranks() == nullptr) return result;
     BT_RETURN_IF_ERROR(model_->ranks()->status());
     return result;
@@ -197,6 +210,23 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     }
   }
   return result;
+}
+
+bool Worker::Decodes(const PlannedSequence& planned) const {
+  return planned.first_position >= std::ssize(slot_of(planned).admitted.prompt);
+}
+
+size_t Worker::PassEnd(const StepPlan& plan, size_t begin) const {
+  const FixedSteps& fixed = config_.fixed;
+  if (fixed.prompt_chunk == 0) return plan.sequences.size();
+  size_t end = begin;
+  for (int32_t rows = 0; end < plan.sequences.size(); ++end) {
+    const PlannedSequence& planned = plan.sequences[end];
+    if (!Decodes(planned)) break;
+    rows += planned.token_count;
+    if (rows > fixed.decode_rows) break;
+  }
+  return std::max(end, begin + 1);
 }
 
 // As if nothing had been sampled in this step. Keys are simply written again.
@@ -259,7 +289,12 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
                              .prompt_row_count = 0,
                              .sampled_row_begin = 0,
                              .sampled_row_count = 0});
-    Pack(plan, planned, batch);
+    batch.fixed = config_.fixed.prompt_chunk > 0 && Decodes(planned);
+    if (batch.fixed) {
+      PackDecodes(plan, planned, batch);
+    } else {
+      Pack(plan, planned, batch);
+    }
   }
   if (batch.entries.empty()) return;
   Pad(batch);
@@ -307,6 +342,36 @@ Status Worker::TakeResult(const StepResult& result) {
   return {};
 }
 
+void Worker::PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const {
+  batch.tokens.push_back(token == kSampledToken ? slot.output.back() : token);
+  batch.positions.push_back(position);
+  batch.cache_slots.push_back(int64_t{slot.blocks[position / kBlockTokens]} * kBlockTokens +
+                              position % kBlockTokens);
+}
+
+// Several tokens of a request, each as if the others were another's, that come before it: all keys
+// of a pass are written before any is read. The logits of all rows are computed, wanted or not.
+void Worker::PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const {
+  const Slot& slot = slot_of(planned);
+  const auto row_begin = static_cast<int32_t>(batch.tokens.size());
+  const auto tokens = plan.tokens_of(planned);
+  BT_CHECK(row_begin + planned.token_count <= config_.fixed.decode_rows);
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    const int32_t position = planned.first_position + i;
+    PackRow(slot, tokens[i], position, batch);
+    batch.logits_rows.push_back(row_begin + i);
+    batch.sequences.push_back({.query_begin = row_begin + i,
+                               .query_count = 1,
+                               .first_position = position,
+                               .absorbed_from = static_cast<int32_t>(slot.admitted.prompt.size()),
+                               .blocks = slot.blocks,
+                               .block_positions = {},
+                               .key_count = position + 1});
+  }
+  batch.entries.back().sampled_row_begin = row_begin + planned.token_count - planned.sampled_rows;
+  batch.entries.back().sampled_row_count = planned.sampled_rows;
+}
+
 void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) {
   const Slot& slot = slot_of(planned);
   const auto row_begin = static_cast<int32_t>(batch.tokens.size());
@@ -316,10 +381,7 @@ void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& b
   entry.prompt_row_begin = static_cast<int32_t>(batch.logits_rows.size());
   for (int32_t i = 0; i < planned.token_count; ++i) {
     const int32_t position = planned.first_position + i;
-    batch.tokens.push_back(tokens[i] == kSampledToken ? slot.output.back() : tokens[i]);
-    batch.positions.push_back(position);
-    batch.cache_slots.push_back(int64_t{slot.blocks[position / kBlockTokens]} * kBlockTokens +
-                                position % kBlockTokens);
+    PackRow(slot, tokens[i], position, batch);
     if (planned.prompt_logprobs && position + 1 < prompt_count) {
       batch.logits_rows.push_back(row_begin + i);
       ++entry.prompt_row_count;

@@ -11,6 +11,7 @@
 #include "cache/kv_storage.h"
 #include "device/buffer.h"
 #include "engine/constraint_table.h"
+#include "engine/fixed_steps.h"
 #include "engine/rank_worker.h"
 #include "engine/step_masks.h"
 #include "model/k2_model.h"
@@ -27,7 +28,10 @@ struct WorkerConfig {
   int32_t mask_threads = 1;                            // that make masks while the model computes
   std::vector<float> kv_scales = {};      // one a layer, of a cache in KvForm::kFp8; empty: all 1
   std::vector<int32_t> graph_sizes = {};  // of recorded decode steps; empty: those of graph_sizes.h
-  bool samples = true;                    // else another rank does, which has the logits
+  // With prompt_chunk above 0 a chunk of a prompt is computed alone, and sampled tokens in steps of
+  // decode_rows rows.
+  FixedSteps fixed = {};
+  bool samples = true;  // else another rank does, which has the logits
 };
 
 class Worker final : public RankWorker {
@@ -68,10 +72,16 @@ class Worker final : public RankWorker {
   void RecordSteps();
   // Rows like one that is there, for nobody to read, up to the next size that is recorded.
   void Pad(Batch& batch) const;
+  // Behind the sequences from `begin` on that are computed in one pass.
+  size_t PassEnd(const StepPlan& plan, size_t begin) const;
+  // Of fixed steps: whether the sequence computes sampled tokens.
+  bool Decodes(const PlannedSequence& planned) const;
   TensorView LogitsOf(int64_t rows) const;
   // Computes sequences [begin, end) of the plan.
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
+  void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
+  void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
   // False if nothing may be sampled, which the result then says.
@@ -83,6 +93,9 @@ class Worker final : public RankWorker {
   // Samples the rows, and waits for the results.
   std::vector<SampleResult> Sample(const Batch& batch, const std::vector<SampleRow>& rows);
   Slot& slot_of(const PlannedSequence& planned) {
+    return slots_[static_cast<size_t>(planned.slot)];
+  }
+  const Slot& slot_of(const PlannedSequence& planned) const {
     return slots_[static_cast<size_t>(planned.slot)];
   }
 

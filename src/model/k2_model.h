@@ -70,6 +70,9 @@ class K2Model {
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
   }
+  // Above 0: attention cuts what a decoded row sees after multiples of so many blocks of keys, and
+  // nowhere else, where it would cut it as suits the step. Before ReserveScratch.
+  void CutKeysAt(int32_t blocks) { key_part_blocks_ = blocks; }
   bool uses_graphs() const { return graphs_.has_value(); }
 
   // A GPU must not allocate while another one waits for it in a step, so that whatever may allocate
@@ -154,6 +157,7 @@ class K2Model {
   ModelRanks* ranks_;
   NoRanks nobody_;
   StepMode mode_ = StepMode::kRun;
+  int32_t key_part_blocks_ = 0;
   bool recorded_ahead_ = false;  // a step was recorded without being run
   const RankShare share_;
   const int32_t heads_;        // of this rank

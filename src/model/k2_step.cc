@@ -182,7 +182,8 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
                                            .rope = static_cast<int32_t>(config_.rope_dim),
                                            .value = static_cast<int32_t>(config_.value),
                                            .latent = static_cast<int32_t>(config_.kv_lora),
-                                           .blocks_max = blocks_max});
+                                           .blocks_max = blocks_max,
+                                           .part_blocks = key_part_blocks_});
   if (batch.override_rows.empty()) return in;
   const TensorView& from = batch.embedding_overrides;
   BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);

@@ -136,6 +136,9 @@ struct AttentionPlanArgs {
   // Blocks of the longest sequence that room is made for; plans of equal tokens, number of
   // sequences and blocks_max have their parts at the same places. 0: what the sequences need.
   int64_t blocks_max = 0;
+  // Above 0: the keys of a query in absorbed form are summed in parts that end at multiples of so
+  // many blocks, so that its result does not depend on the other sequences. 0: as suits the step.
+  int32_t part_blocks = 0;
 };
 
 // What lies between the first products of attention and the second, in one operation: rms_norm of

@@ -30,6 +30,8 @@ class RankOps {
   virtual Status status() const = 0;
   // Whether the operations below can be recorded in a graph (OpsTable::capture).
   virtual bool recordable() const = 0;
+  // Whether a row's sums are added in the same order whatever rows are beside it.
+  virtual bool adds_in_order() const { return true; }
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}

@@ -25,6 +25,10 @@ enum class PlantedBug {
   kOvertakeHead,                // what fits is admitted past a head that does not
   kPlanBeyondLength,            // tokens in flight do not count towards max_tokens
   kPlanAheadInPipeline,         // stages are told to compute a token that they do not know yet
+  kShareSampledTokens,          // blocks of sampled tokens are found as parts of prompts
+  kHitInsideChunk,              // a prefix ends inside of a chunk that is always computed whole
+  kChunkAsRoomIsLeft,           // a chunk is cut where the step's tokens end
+  kSampledTokensAsPrompt,       // after a preemption sampled tokens are computed with the prompt
 };
 
 #ifdef BT_PLANTED_BUGS

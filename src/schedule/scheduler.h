@@ -49,7 +49,17 @@ struct SchedulerConfig {
   // ahead of the token that it is sampling, and a plan has its share of those that decode alone.
   int32_t stages = 1;
   int32_t prompt_logprob_rows_max = 64;  // of one step
-  double watermark = 0.01;               // share of blocks that an admission leaves free
+  // Others find blocks of prompts alone, which they would compute as they were computed; never
+  // those with tokens that a request sampled.
+  bool share_prompts_only = false;
+  // Above 0: how a token is computed follows from its own request alone. Prompts are cut at
+  // multiples of this and nowhere else (with log-probabilities of the prompt: of
+  // prompt_logprob_rows_max, if that is less), whatever is left of a step, and found in whole
+  // chunks; sampled tokens are computed apart from them, after a preemption too. A step then has up
+  // to a chunk of tokens more than max_num_batched_tokens.
+  int32_t prompt_chunk = 0;
+  int32_t decode_rows = 32;  // with prompt_chunk: sampled tokens in one entry of a plan
+  double watermark = 0.01;   // share of blocks that an admission leaves free
   HashKey hash_secret{};
 };
 
@@ -124,6 +134,10 @@ class Scheduler {
   Sequence* Victim() const;
   void AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record);
   int32_t PrefillChunk(const Sequence& sequence, const Budget& budget) const;
+  int32_t FixedChunk(const Sequence& sequence, const Budget& budget) const;
+  int32_t ChunkOf(const Sequence& sequence) const;
+  int32_t SharedTokens(const Sequence& sequence) const;
+  bool Decodes(const Sequence& sequence) const;
   bool Plannable(const Sequence& sequence) const;
   int32_t DecodesMax() const;
 

@@ -118,13 +118,23 @@ void Scheduler::TakeTokens(Sequence& sequence, const SequenceResult& result, Tok
 void Scheduler::NameComputedBlocks(Sequence& sequence) {
   if (!config_.enable_prefix_caching) return;
   // An accepted token after the stop was computed but is not known.
-  const int32_t full = std::min(sequence.computed, sequence.known()) / kBlockTokens;
+  const int32_t full = std::min(sequence.computed, SharedTokens(sequence)) / kBlockTokens;
   if (full <= sequence.blocks_named) return;
   ExtendNames(sequence, full);
   for (; sequence.blocks_named < full; ++sequence.blocks_named) {
     const int32_t block = sequence.blocks_named;
     prefix_.Insert(sequence.names[block], BlockTokens(sequence, block), sequence.blocks[block]);
   }
+}
+
+// Tokens from the first on of which others may find the blocks.
+int32_t Scheduler::SharedTokens(const Sequence& sequence) const {
+  const bool prompts_only = config_.share_prompts_only || config_.prompt_chunk > 0;
+  if (!prompts_only || Planted(PlantedBug::kShareSampledTokens)) return sequence.known();
+  if (config_.prompt_chunk == 0) return sequence.prompt_count;
+  // Whoever asks for log-probabilities of the prompt computes it in chunks of its own.
+  if (sequence.request.sampling.prompt_logprobs >= 0) return 0;
+  return sequence.prompt_count / config_.prompt_chunk * config_.prompt_chunk;
 }
 
 // What a failed sequence computed or read is not to be trusted: it is never found again, and is

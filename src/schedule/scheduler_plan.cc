@@ -20,11 +20,19 @@ bool Scheduler::Plannable(const Sequence& sequence) const {
   return sequence.known() + coming < sequence.tokens_max && sequence.available() > 0;
 }
 
+// Whether what it computes next is the token after its last one, not a part of the prompt.
+bool Scheduler::Decodes(const Sequence& sequence) const {
+  if (config_.prompt_chunk == 0) return sequence.available() == 1;
+  return sequence.planned >= sequence.prompt_count;
+}
+
 // Of one plan. In a pipeline all stages shall have as much to do: while one plan's tokens are on
 // their way through it, the plans behind it need sequences too.
 int32_t Scheduler::DecodesMax() const {
-  const auto decoding = static_cast<int32_t>(std::ranges::count_if(
-      running_, [](const Sequence* sequence) { return sequence->available() <= 1; }));
+  const auto decoding =
+      static_cast<int32_t>(std::ranges::count_if(running_, [this](const Sequence* sequence) {
+        return config_.prompt_chunk > 0 ? Decodes(*sequence) : sequence->available() <= 1;
+      }));
   return (decoding + config_.stages - 1) / config_.stages;
 }
 
@@ -61,13 +69,15 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
   int32_t left = DecodesMax();
   for (size_t i = 0; i < running_.size() && budget.tokens > 0 && left > 0;) {
     Sequence& sequence = *running_[i];
-    if (sequence.available() != 1 || !Plannable(sequence)) {
+    if (!Decodes(sequence) || !Plannable(sequence)) {
       ++i;
       continue;
     }
+    const int32_t known = config_.prompt_chunk > 0 ? FixedChunk(sequence, budget) : 1;
     // The token after the last draft must still be allowed by the length.
-    const int32_t room = std::min(
+    int32_t room = std::min(
         {budget.tokens - 1, config_.drafts_max, sequence.tokens_max - sequence.known() - 1});
+    if (config_.prompt_chunk > 0) room = std::min(room, config_.decode_rows - known);
     if (static_cast<int32_t>(sequence.drafts.size()) > room) {
       sequence.drafts.resize(std::max(room, 0));
     }
@@ -87,7 +97,7 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
     if (gone) continue;  // the next one moved to its place
     ++i;
     if (!grown) continue;
-    const int32_t count = 1 + static_cast<int32_t>(sequence.drafts.size());
+    const int32_t count = known + static_cast<int32_t>(sequence.drafts.size());
     AddEntry(sequence, count, plan, record);
     budget.tokens -= count;
     --left;
@@ -97,7 +107,7 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
 void Scheduler::PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget) {
   for (Sequence* sequence : running_) {
     if (budget.tokens <= 0) return;
-    if (sequence->available() <= 1 || !Plannable(*sequence)) continue;
+    if (Decodes(*sequence) || !Plannable(*sequence)) continue;
     const int32_t count = PrefillChunk(*sequence, budget);
     if (count == 0) continue;
     AddEntry(*sequence, count, plan, record);
@@ -112,7 +122,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     if (short_of_blocks_ || evicting_ > 0 || free_slots_.empty() || budget.tokens <= 0) return;
     Sequence& sequence = **next;
-    if (sequence.wants_prompt_logprobs() && budget.prompt_logprob_rows <= 0) return;
+    if (sequence.wants_prompt_logprobs() && PrefillChunk(sequence, budget) <= 0) return;
     if (!Admit(sequence)) {
       if (!Planted(PlantedBug::kOvertakeHead)) return;
       ++next;
@@ -150,7 +160,9 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
 // Takes blocks for all known tokens, those of a cached prefix shared; or changes nothing.
 bool Scheduler::Admit(Sequence& sequence) {
   std::vector<BlockId> hits;
-  if (config_.enable_prefix_caching && !sequence.wants_prompt_logprobs()) {
+  const bool own_chunks = config_.prompt_chunk > 0 ? sequence.request.sampling.prompt_logprobs >= 0
+                                                   : sequence.wants_prompt_logprobs();
+  if (config_.enable_prefix_caching && !own_chunks) {
     FindPrefix(sequence, hits);
   }
   const auto hit_count = static_cast<int32_t>(hits.size());
@@ -179,13 +191,15 @@ bool Scheduler::Admit(Sequence& sequence) {
 void Scheduler::FindPrefix(Sequence& sequence, std::vector<BlockId>& hits) {
   const int32_t covered =
       Planted(PlantedBug::kHitCoversWholePrompt) ? sequence.known() : sequence.known() - 1;
-  const int32_t count = covered / kBlockTokens;
+  const int32_t count = std::min(covered, SharedTokens(sequence)) / kBlockTokens;
   ExtendNames(sequence, count);
   for (int32_t block = 0; block < count; ++block) {
     const BlockId hit = prefix_.Find(sequence.names[block], BlockTokens(sequence, block));
-    if (hit == BlockId{-1}) return;
+    if (hit == BlockId{-1}) break;
     hits.push_back(hit);
   }
+  if (config_.prompt_chunk == 0 || Planted(PlantedBug::kHitInsideChunk)) return;
+  while (std::ssize(hits) * kBlockTokens % config_.prompt_chunk != 0) hits.pop_back();
 }
 
 bool Scheduler::GrowTo(Sequence& sequence, int32_t tokens) {
@@ -207,7 +221,31 @@ Sequence* Scheduler::Victim() const {
   return nullptr;
 }
 
+int32_t Scheduler::ChunkOf(const Sequence& sequence) const {
+  const bool scored = sequence.request.sampling.prompt_logprobs >= 0;
+  return scored ? std::min(config_.prompt_chunk, config_.prompt_logprob_rows_max)
+                : config_.prompt_chunk;
+}
+
+// With prompt_chunk: the rest of the chunk; 0 if the step has no room for it.
+int32_t Scheduler::FixedChunk(const Sequence& sequence, const Budget& budget) const {
+  if (Decodes(sequence)) {
+    return std::min({sequence.available(), config_.decode_rows, budget.tokens});
+  }
+  const int32_t chunk = ChunkOf(sequence);
+  int32_t end = std::min((sequence.planned / chunk + 1) * chunk, sequence.prompt_count);
+  if (Planted(PlantedBug::kSampledTokensAsPrompt) && end == sequence.prompt_count) {
+    end = sequence.known();
+  }
+  const int32_t count = end - sequence.planned;
+  if (Planted(PlantedBug::kChunkAsRoomIsLeft)) return std::min(count, budget.tokens);
+  const bool scores =
+      sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count;
+  return scores && count > budget.prompt_logprob_rows ? 0 : count;
+}
+
 int32_t Scheduler::PrefillChunk(const Sequence& sequence, const Budget& budget) const {
+  if (config_.prompt_chunk > 0) return FixedChunk(sequence, budget);
   int32_t count = std::min(sequence.available(), budget.tokens);
   // The last prompt row has no prompt token after it, so a chunk of that row alone needs no budget.
   if (sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count) {

@@ -111,6 +111,10 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kOvertakeHead, "OvertakeHead"},
       {PlantedBug::kPlanBeyondLength, "PlanBeyondLength"},
       {PlantedBug::kPlanAheadInPipeline, "PlanAheadInPipeline"},
+      {PlantedBug::kShareSampledTokens, "ShareSampledTokens"},
+      {PlantedBug::kHitInsideChunk, "HitInsideChunk"},
+      {PlantedBug::kChunkAsRoomIsLeft, "ChunkAsRoomIsLeft"},
+      {PlantedBug::kSampledTokensAsPrompt, "SampledTokensAsPrompt"},
   };
   for (const auto& [bug, name] : bugs) {
     const int seed = SeedThatFinds(bug, 1000);

@@ -22,6 +22,7 @@ class NcclRanks final : public RankOps {
 
   Status status() const override { return group_->status(); }
   bool recordable() const override { return true; }
+  bool adds_in_order() const override { return false; }
   void Abort() override { group_->Abort(); }
   void Sum(const OpContext& ctx, TensorView x) override;
   void GatherColumns(const OpContext& ctx,

@@ -19,10 +19,10 @@ namespace baltoro::test {
 
 inline constexpr int32_t kVocab = 90;
 
-inline std::unique_ptr<K2Model> LoadSmall(ThreadPool* pool) {
+inline std::unique_ptr<K2Model> LoadSmall(ThreadPool* pool,
+                                          const OpsTable& ops = CpuOps(DType::kBf16)) {
   TinySource source(true);
-  return std::move(K2Model::Load(SmallConfig(/*layers=*/2, /*heads=*/2), source,
-                                 CpuOps(DType::kBf16), pool, {}))
+  return std::move(K2Model::Load(SmallConfig(/*layers=*/2, /*heads=*/2), source, ops, pool, {}))
       .value();
 }
 
@@ -35,13 +35,16 @@ struct Setting {
   bool async = false;
   KvForm kv = KvForm::kBf16;
   std::vector<float> kv_scales = {};  // one a layer; empty: all 1
+  bool deterministic = false;
+  FixedSteps fixed = {};
+  const OpsTable* ops = &CpuOps(DType::kBf16);
 };
 
 class ModelEngine {
  public:
   explicit ModelEngine(const Setting& setting) {
     auto pool = std::make_unique<ThreadPool>(setting.threads);
-    auto model = LoadSmall(pool.get());
+    auto model = LoadSmall(pool.get(), *setting.ops);
     auto kv = KvStorage::Create({.layers = 2,
                                  .num_blocks = setting.num_blocks,
                                  .latent = 512,
@@ -53,19 +56,22 @@ class ModelEngine {
                                   .logits_rows_max = setting.max_num_seqs + 64,
                                   .constraints = table,
                                   .mask_threads = 1,
-                                  .kv_scales = setting.kv_scales},
+                                  .kv_scales = setting.kv_scales,
+                                  .fixed = setting.fixed},
                                  std::move(pool), std::move(model), std::move(kv).value());
     EngineConfig config;
     config.max_num_seqs = setting.max_num_seqs;
     config.max_num_batched_tokens = setting.max_num_batched_tokens;
     config.enable_prefix_caching = setting.prefix_caching;
     config.async_scheduling = setting.async;
+    config.deterministic = setting.deterministic;
     EngineInfo info;
     info.max_model_len = std::min(512, setting.num_blocks * kBlockTokens);
     info.vocab_size = kVocab;
     info.num_blocks = setting.num_blocks;
     info.kv_cache_tokens = info.num_blocks * kBlockTokens;
     info.constraints = true;
+    info.fixed = setting.fixed;
     engine_ = std::make_unique<LocalEngine>(
         config, info,
         std::make_unique<LocalExecutor>(std::move(worker).value(), setting.async ? 2 : 1),

@@ -109,6 +109,13 @@ class Planner {
     plan_.limits.max_query_tokens = most;
     plan_.limits.multiprocessors = Multiprocessors();
     plan_.limits.cache_type = MlaCacheTypeOf(args_.form);
+    if (args_.part_blocks > 0) {
+      plan_.limits.chunk_blocks = args_.part_blocks;
+      int64_t blocks = 0;
+      for (const AbsorbedRun& run : runs) blocks += BlocksOf(*run.source);
+      const int64_t room = args_.blocks_max * static_cast<int64_t>(runs.size());
+      plan_.limits.max_total_blocks = std::max({room, blocks, int64_t{1}});
+    }
     const std::vector<int32_t> numbers = UploadNumbers(runs);
     UploadTables(runs);
     const Result<size_t> bytes = MlaDecodeWorkspaceBytes(plan_.limits);

@@ -39,10 +39,12 @@ TokenId OracleToken(uint64_t chain,
 MockExecutor::MockExecutor(int32_t num_blocks,
                            int32_t max_num_seqs,
                            int32_t drafts_max,
+                           const FixedForms& fixed,
                            uint64_t seed)
     : kv_(static_cast<size_t>(num_blocks) * kBlockTokens),
       slots_(max_num_seqs),
       drafts_max_(drafts_max),
+      fixed_(fixed),
       random_(seed) {}
 
 StepResult MockExecutor::Run(const StepPlan& plan) {
@@ -122,6 +124,8 @@ void MockExecutor::RunSequence(const StepPlan& plan,
     return;
   }
 
+  CheckForm(slot, planned);
+
   const auto tokens = plan.tokens_of(planned);
   const int32_t drafts = std::max(planned.sampled_rows - 1, 0);
   const int32_t prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
@@ -149,7 +153,7 @@ void MockExecutor::RunSequence(const StepPlan& plan,
   const int32_t output_before = known - prompt_count;
   if (planned.sampled_rows > 0 && slot.fail_at == output_before) poisoned = true;
   for (int32_t i = 0; i < planned.token_count; ++i) {
-    Kv(slot, first + i) = poisoned ? kPoison : chains[i];
+    Kv(slot, first + i) = poisoned ? kPoison : chains[i] ^ FormOf(slot, first + i);
   }
   result.failed = slot.failed = poisoned;
   if (poisoned || planned.sampled_rows == 0) return;
@@ -174,6 +178,32 @@ void MockExecutor::RunSequence(const StepPlan& plan,
   }
 }
 
+uint64_t MockExecutor::FormOf(const Slot& slot, int32_t position) const {
+  const auto prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
+  if (fixed_.prompt_chunk == 0) return 0;
+  if (position >= prompt_count) return 1;
+  const bool scored = slot.admitted.sampling.prompt_logprobs >= 0;
+  const int32_t chunk =
+      scored ? std::min(fixed_.prompt_chunk, fixed_.prompt_logprob_rows_max) : fixed_.prompt_chunk;
+  const int32_t begin = position / chunk * chunk;
+  const int32_t end = std::min(begin + chunk, prompt_count);
+  return Mix(static_cast<uint64_t>(begin) << 32 | static_cast<uint64_t>(end));
+}
+
+void MockExecutor::CheckForm(const Slot& slot, const PlannedSequence& planned) {
+  if (fixed_.prompt_chunk == 0) return;
+  const auto prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
+  const int32_t first = planned.first_position, last = first + planned.token_count - 1;
+  if (first >= prompt_count) {
+    if (planned.token_count > fixed_.decode_rows) Violate("an entry has too many sampled tokens");
+    return;
+  }
+  const bool whole = (first == 0 || FormOf(slot, first - 1) != FormOf(slot, first)) &&
+                     (last + 1 == prompt_count || FormOf(slot, last + 1) != FormOf(slot, last)) &&
+                     FormOf(slot, first) == FormOf(slot, last);
+  if (!whole) Violate("a chunk is not the request's own");
+}
+
 // False if something that the step reads came from a failed one.
 bool MockExecutor::ReadBefore(const Slot& slot, int32_t first_position) {
   if (first_position > static_cast<int32_t>(slot.tokens.size())) {
@@ -184,7 +214,7 @@ bool MockExecutor::ReadBefore(const Slot& slot, int32_t first_position) {
   for (int32_t p = 0; p < first_position; ++p) {
     const uint64_t value =
         kv_[static_cast<size_t>(slot.blocks[p / kBlockTokens]) * kBlockTokens + p % kBlockTokens];
-    if (value == slot.chain[p]) continue;
+    if (value == (slot.chain[p] ^ FormOf(slot, p))) continue;
     if (value != kPoison) Violate("a block does not hold what it is claimed to hold");
     if (!may_fail) Violate("a request reads what a failed one wrote");
     return false;

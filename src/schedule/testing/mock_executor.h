@@ -30,9 +30,20 @@ TokenId OracleToken(uint64_t chain,
                     int32_t min_tokens,
                     const std::vector<TokenId>& banned);
 
+// What is computed together, where that is fixed: see SchedulerConfig.
+struct FixedForms {
+  int32_t prompt_chunk = 0;  // 0: it is not
+  int32_t decode_rows = 0;
+  int32_t prompt_logprob_rows_max = 0;
+};
+
 class MockExecutor {
  public:
-  MockExecutor(int32_t num_blocks, int32_t max_num_seqs, int32_t drafts_max, uint64_t seed);
+  MockExecutor(int32_t num_blocks,
+               int32_t max_num_seqs,
+               int32_t drafts_max,
+               const FixedForms& fixed,
+               uint64_t seed);
 
   StepResult Run(const StepPlan& plan);
 
@@ -54,6 +65,10 @@ class MockExecutor {
   };
   void Apply(const StepPlan& plan);
   void RunSequence(const StepPlan& plan, const PlannedSequence& planned, SequenceResult& result);
+  // What a position's value depends on beside the tokens: where the chunk of the prompt in which
+  // the request computes it begins and ends; nothing else for tokens that were sampled.
+  uint64_t FormOf(const Slot& slot, int32_t position) const;
+  void CheckForm(const Slot& slot, const PlannedSequence& planned);
   bool ReadBefore(const Slot& slot, int32_t first_position);
   uint64_t& Kv(const Slot& slot, int32_t position);
   void Append(Slot& slot, TokenId token);
@@ -62,6 +77,7 @@ class MockExecutor {
   std::vector<uint64_t> kv_;
   std::vector<Slot> slots_;
   int32_t drafts_max_;
+  FixedForms fixed_;
   std::mt19937_64 random_;
   std::string violation_;
 };

@@ -56,9 +56,27 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
       arrival_one_in_ = Between(4, 20);
     }
   }
+  switch (seed % 5) {
+    case 0:
+      config_.share_prompts_only = true;
+      break;
+    case 1:
+      config_.prompt_chunk = kBlockTokens * (1 + static_cast<int32_t>(seed / 5 % 3));
+      config_.decode_rows = config_.drafts_max + 1 + static_cast<int32_t>(seed / 15 % 8);
+      break;
+    case 2:
+      config_.prompt_chunk = 1 + static_cast<int32_t>(seed * 37 % 200);
+      config_.decode_rows = config_.drafts_max + 1;
+      break;
+    default:
+      break;
+  }
   scheduler_ = std::make_unique<Scheduler>(config_);
+  const FixedForms fixed{.prompt_chunk = config_.prompt_chunk,
+                         .decode_rows = config_.decode_rows,
+                         .prompt_logprob_rows_max = config_.prompt_logprob_rows_max};
   executor_ = std::make_unique<MockExecutor>(config_.num_blocks, config_.max_num_seqs,
-                                             config_.drafts_max, random_());
+                                             config_.drafts_max, fixed, random_());
   for (int i = 0; i < 4; ++i) {
     auto& prefix = prefixes_.emplace_back(Between(1, prompt_max_));
     for (TokenId& token : prefix) token = Between(0, kVocab - 1);
@@ -308,7 +326,9 @@ void Simulation::CheckBlocks() {
 }
 
 void Simulation::CheckLimits(const StepPlan& plan) {
-  if (plan.num_tokens() > config_.max_num_batched_tokens) Violate("the step has too many tokens");
+  const int32_t more = std::max(config_.prompt_chunk - 1, 0);
+  if (plan.num_tokens() > config_.max_num_batched_tokens + more)
+    Violate("the step has too many tokens");
   if (scheduler_->stats().running > config_.max_num_seqs) Violate("too many sequences run");
   if (config_.stages > 1) CheckPipeline(plan);
   int32_t rows = 0;
@@ -330,7 +350,8 @@ void Simulation::CheckPipeline(const StepPlan& plan) {
     Violate("a stage is told to compute a token that is not known");
   }
   const auto decodes = static_cast<int32_t>(
-      std::ranges::count_if(plan.sequences, [](const PlannedSequence& planned) {
+      std::ranges::count_if(plan.sequences, [&](const PlannedSequence& planned) {
+        if (config_.prompt_chunk > 0) return DecodesInSlot(planned);
         return planned.token_count == 1 && planned.sampled_rows == 1;
       }));
   const int32_t ends_of_prompts = static_cast<int32_t>(plan.admitted.size()) + 1;
@@ -338,6 +359,14 @@ void Simulation::CheckPipeline(const StepPlan& plan) {
   if (decodes > (running + config_.stages - 1) / config_.stages + ends_of_prompts) {
     Violate("one plan has more than its share of the decoding sequences");
   }
+}
+
+bool Simulation::DecodesInSlot(const PlannedSequence& planned) const {
+  bool decodes = false;
+  scheduler_->ForEachSequence([&](const Sequence& sequence) {
+    if (sequence.slot == planned.slot) decodes = planned.first_position >= sequence.prompt_count;
+  });
+  return decodes;
 }
 
 // Who starts now, and who has waited for longer at the same priority?

@@ -56,6 +56,7 @@ class Simulation {
   void CheckBlocks();
   void CheckLimits(const StepPlan& plan);
   void CheckPipeline(const StepPlan& plan);
+  bool DecodesInSlot(const PlannedSequence& planned) const;
   void CountBypasses();
   void Trace(uint64_t value);
   void Violate(const std::string& what);
