@@ -10,14 +10,10 @@
 // add up at its end. Down: a stage is 128 rows by 128 columns, a strip a warp.
 //
 // Floor: the bytes of the chosen matrices over the card's read bandwidth.
-//
-// Not used by ExpertBank yet: where the ring of stages comes round within tiles of more than 8
-// rows, results vary from run to run, for a reason not found (docs/measured/cuda-fp8.md).
 
 #include <cuda_fp8.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
@@ -229,17 +225,15 @@ __device__ __forceinline__ void Round(
 
 // acc += 16 rows of weights (two bands of 8, in the 128-byte swizzle) by 128 columns.
 template <int kN>
-__device__ __forceinline__ uint32_t MultiplyTile(
+__device__ __forceinline__ void MultiplyTile(
     float (&acc)[kN][4], uint32_t low, uint32_t high, const Input<kN>& x, float2 scales, int lane) {
   const int row = BandRow(lane);
   float part[kN][4] = {};
-  uint32_t loaded = 0;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint32_t at = row * 128 + (((lane % 4 + 4 * j) ^ row) << 4);
     const uint4 a = LoadShared4(low + at), b = LoadShared4(high + at);
     const uint32_t words[2][4] = {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
-    loaded ^= a.x ^ b.x;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint2 first = E4m3ToF16(words[0][i]), second = E4m3ToF16(words[1][i]);
@@ -259,7 +253,6 @@ __device__ __forceinline__ uint32_t MultiplyTile(
       acc[n][2 + e] += part[n][2 + e] * (scales.y * x.scales[n][e]);
     }
   }
-  return loaded;
 }
 
 __device__ __forceinline__ float2
@@ -274,14 +267,9 @@ __device__ __forceinline__ const float* ScalesOf(const StreamParams& p, const Mo
   return reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes);
 }
 
-// The stage may be filled again. `loaded`: a word of each of the loads from it.
-template <int kRelease>
-__device__ __forceinline__ void Release(const Ring& ring, int lane, uint32_t loaded) {
-  if constexpr (kRelease == 1) hopper::FenceAsyncProxy();
-  if constexpr (kRelease == 2) {
-    if (__ballot_sync(~0u, loaded == 0x7f7f1234u) != 0) __nanosleep(1);
-  }
-  if constexpr (kRelease == 3) asm volatile("bar.sync 2, %0;" ::"n"(kWarps * 32) : "memory");
+// The stage may be filled again.
+__device__ __forceinline__ void Release(const Ring& ring, int lane) {
+  hopper::FinishLoads();
   __syncwarp();
   if (lane == 0) BarrierArrive(ring.Empty());
 }
@@ -296,7 +284,7 @@ struct Progress {
 };
 
 // Strips of gate and up, shared by the warps along the columns.
-template <int kN, int kRelease>
+template <int kN>
 __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
                                                const Run& run,
                                                float4* partials,
@@ -328,8 +316,8 @@ __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
       }
       BarrierWait(ring.Full(), ring.parity);
       const uint32_t low = ring.Data() + warp * 1024;
-      Release<kRelease>(ring, lane,
-                        MultiplyTile<kN>(acc, low, low + kStageBytes / 2, own, own_scales, lane));
+      MultiplyTile<kN>(acc, low, low + kStageBytes / 2, own, own_scales, lane);
+      Release(ring, lane);
       ring.Next<kStages<true>>();
     }
     // The warps' sums. With two buffers one barrier a strip will do: whoever adds up has done so
@@ -373,7 +361,7 @@ __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
 }
 
 // Strips of down, one a warp. kKeep: there are two steps, and the rows stay in registers.
-template <int kN, bool kKeep, int kRelease>
+template <int kN, bool kKeep>
 __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& run, Ring& place) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const Rows<kN> rows(p, run.tile, lane);
@@ -417,7 +405,8 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
       next_scales = BandScales(p, scales, row, row + 8, ends ? 0 : step + 1);
       BarrierWait(ring.Full(), ring.parity);
       const uint32_t low = ring.Data() + warp * 2048;
-      Release<kRelease>(ring, lane, MultiplyTile<kN>(acc, low, low + 1024, x, own_scales, lane));
+      MultiplyTile<kN>(acc, low, low + 1024, x, own_scales, lane);
+      Release(ring, lane);
       ring.Next<kStages<false>>();
     };
     if constexpr (kKeep) {
@@ -452,32 +441,32 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
   place = ring;
 }
 
-template <bool kGated, int kN, int kRelease>
+template <bool kGated, int kN>
 __device__ __forceinline__ void MultiplyRun(const StreamParams& p,
                                             const Run& run,
                                             float4* partials,
                                             Progress& progress) {
   if constexpr (kGated) {
-    MultiplyAcross<kN, kRelease>(p, run, partials, progress);
+    MultiplyAcross<kN>(p, run, partials, progress);
   } else {
     if (kN <= 2 && p.steps <= 2) {
-      MultiplyAlone<kN, kN <= 2, kRelease>(p, run, progress.ring);
+      MultiplyAlone<kN, kN <= 2>(p, run, progress.ring);
     } else {
-      MultiplyAlone<kN, false, kRelease>(p, run, progress.ring);
+      MultiplyAlone<kN, false>(p, run, progress.ring);
     }
   }
 }
 
 // The rarer tiles of more than 8 rows. Not inlined, so that they do not take registers from the
 // others.
-template <bool kGated, int kN, int kRelease>
+template <bool kGated, int kN>
 __device__ __noinline__ Progress
 MultiplyLargeRun(const StreamParams& p, Run run, float4* partials, Progress progress) {
-  MultiplyRun<kGated, kN, kRelease>(p, run, partials, progress);
+  MultiplyRun<kGated, kN>(p, run, partials, progress);
   return progress;
 }
 
-template <bool kGated, int kRelease>
+template <bool kGated>
 __global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
     Fp8StreamKernel(const __grid_constant__ StreamParams p,
                     const __grid_constant__ CUtensorMap map) {
@@ -511,22 +500,19 @@ __global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
   for (int unit = first; unit < last;) {
     const Run run = NextRun(p, unit, last);
     if (run.tile.count <= 8) {
-      MultiplyRun<kGated, 1, kRelease>(p, run, sums, progress);
+      MultiplyRun<kGated, 1>(p, run, sums, progress);
     } else if (run.tile.count <= 16) {
-      progress = MultiplyLargeRun<kGated, 2, kRelease>(p, run, sums, progress);
+      progress = MultiplyLargeRun<kGated, 2>(p, run, sums, progress);
     } else {
-      progress = MultiplyLargeRun<kGated, 4, kRelease>(p, run, sums, progress);
+      progress = MultiplyLargeRun<kGated, 4>(p, run, sums, progress);
     }
     unit += run.last - run.first;
   }
 }
 
-template <bool kGated, int kRelease>
-void LaunchWith(const StreamParams& p,
-                const CUtensorMap& map,
-                int32_t blocks,
-                cudaStream_t stream) {
-  const auto kernel = Fp8StreamKernel<kGated, kRelease>;
+template <bool kGated>
+void Launch(const StreamParams& p, const CUtensorMap& map, int32_t blocks, cudaStream_t stream) {
+  const auto kernel = Fp8StreamKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes<kGated>),
             "shared memory of the streaming FP8 product");
@@ -535,21 +521,6 @@ void LaunchWith(const StreamParams& p,
                        dim3(kThreads), kSharedBytes<kGated>, stream, 1, p, map);
   CheckLaunch("streaming FP8 product");
   BT_CHECK(launched.ok());
-}
-
-template <bool kGated>
-void Launch(const StreamParams& p, const CUtensorMap& map, int32_t blocks, cudaStream_t stream) {
-  const char* const text = std::getenv("BALTORO_FP8_RELEASE");
-  switch (text == nullptr ? 2 : std::atoi(text)) {
-    case 0:
-      return LaunchWith<kGated, 0>(p, map, blocks, stream);
-    case 1:
-      return LaunchWith<kGated, 1>(p, map, blocks, stream);
-    case 3:
-      return LaunchWith<kGated, 3>(p, map, blocks, stream);
-    default:
-      return LaunchWith<kGated, 2>(p, map, blocks, stream);
-  }
 }
 
 }  // namespace

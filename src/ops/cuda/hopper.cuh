@@ -69,6 +69,14 @@ __device__ __forceinline__ void FenceAsyncProxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// Goes between a thread's ordinary loads from a stage of shared memory and the arrival that lets
+// the copy engine fill it again (each thread that loaded; then __syncwarp where one arrives for a
+// warp). Without it the arrival may overtake loads that are still under way: they then see what
+// comes next.
+__device__ __forceinline__ void FinishLoads() {
+  FenceAsyncProxy();
+}
+
 // ---- named barriers: `threads` counts those that wait
 
 __device__ __forceinline__ void NamedSync(int id, int threads) {
