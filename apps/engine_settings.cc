@@ -141,6 +141,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
     }
   }
   config.async_scheduling = options.async_scheduling;
+  config.deterministic = options.deterministic;
   config.threads = options.cpu_threads;
   config.seed = options.seed;
   return config;

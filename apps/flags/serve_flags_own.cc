@@ -18,6 +18,11 @@ constexpr FlagSpec kOwnFlags[] = {
      .min = 0,
      .max = 4096,
      .help = "Threads that compute; 0 is one for each core."},
+    {.name = "deterministic",
+     .kind = kSwitch,
+     .initial = "false",
+     .help = "A request's tokens and log-probabilities are the same bits whatever else is computed; "
+             "on a GPU this takes time."},
     {.name = "max-queued-requests",
      .kind = kInt,
      .initial = "1024",

@@ -221,6 +221,7 @@ Status FillGraphs(const Reader& flags, ServeOptions& options) {
   BT_ASSIGN_OR_RETURN(options.graphs, ReadGraphOptions(given));
   if (options.graphs.none) options.enforce_eager = true;
   flags.Get("async-scheduling", options.async_scheduling);
+  flags.Get("deterministic", options.deterministic);
   return {};
 }
 

@@ -65,6 +65,7 @@ struct ServeOptions {
   std::string device = "auto";  // auto, cpu or cuda
   double gpu_memory_utilization = 0.9;
   bool enforce_eager = false;
+  bool deterministic = false;
   int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
   GraphOptions graphs;

@@ -87,6 +87,7 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--device=cuda",
                                        "--gpu-memory-utilization=0.8",
                                        "--enforce-eager",
+                                       "--deterministic",
                                        "--cpu-threads=2",
                                        "--engine-in-process",
                                        "--max-queued-requests=5",
@@ -133,6 +134,7 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_EQ(options.device, "cuda");
   EXPECT_EQ(options.gpu_memory_utilization, 0.8);
   EXPECT_TRUE(options.enforce_eager);
+  EXPECT_TRUE(options.deterministic);
   EXPECT_EQ(options.cpu_threads, 2);
   EXPECT_TRUE(options.engine_in_process);
   EXPECT_EQ(options.max_queued_requests, 5);

@@ -163,8 +163,10 @@ class Worker {
       for (int i = (block + group_) % kTeams; i < count; i += kTeams) {
         Compute(piece, i, block + i);
       }
+      // What the parts before hold must not be seen in the sums of this piece.
+      const int first_team = static_cast<int>(block % kTeams);
       block += count;
-      End(piece);
+      End(piece, first_team);
     }
   }
 
@@ -349,8 +351,9 @@ class Worker {
     }
   }
 
-  // Merges the teams' results, divides by the softmax sum and writes.
-  __device__ __forceinline__ void End(const MlaPiece& piece) {
+  // Merges the teams' results, that of the first block's team first, divides by the softmax sum and
+  // writes.
+  __device__ __forceinline__ void End(const MlaPiece& piece, int first_team) {
     float sum = sum_;
 #pragma unroll
     for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, other);
@@ -371,15 +374,16 @@ class Worker {
     SyncTeams();
     if (group_ == 0) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) Write(piece, lane_ % 4 * 2 + r, r, column);
+      for (int r = 0; r < 2; ++r) Write(piece, first_team, lane_ % 4 * 2 + r, r, column);
     }
     SyncTeams();  // what is shared may be overwritten
   }
 
-  __device__ __forceinline__ void Write(const MlaPiece& piece, int row, int r, int column) const {
+  __device__ __forceinline__ void Write(
+      const MlaPiece& piece, int first_team, int row, int r, int column) const {
     if (row >= piece.rows) return;
-    const Team& first = shared_.teams[0];
-    const Team& second = shared_.teams[1];
+    const Team& first = shared_.teams[first_team];
+    const Team& second = shared_.teams[1 - first_team];
     const float highest = fmaxf(first.reference[row], second.reference[row]);
     const float base = highest == -CUDART_INF_F ? 0 : highest;
     const float weights[2] = {Exp2(first.reference[row] - base),
@@ -391,8 +395,11 @@ class Worker {
     float values[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
+      const float own = out_[i / 2][i % 2 * 2 + r];
       const float other = shared_.merged[column + i][row];
-      values[i] = (out_[i / 2][i % 2 * 2 + r] * weights[0] + other * weights[1]) * share;
+      values[i] = ((first_team == 0 ? own : other) * weights[0] +
+                   (first_team == 0 ? other : own) * weights[1]) *
+                  share;
     }
     if (piece.slot >= 0) {
       const int64_t at = int64_t{piece.slot} * kRows + row;
