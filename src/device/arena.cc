@@ -50,10 +50,28 @@ void* Arena::Allocate(size_t bytes) {
   }
   char* at = static_cast<char*>(list.chunks[list.current].data()) + list.used;
   list.used += rounded;
+  taken_ += rounded;
+  peak_ = std::max(peak_, taken_);
   return at;
 }
 
+Status Arena::Reserve(size_t bytes) {
+  Reset();
+  if (chunks_ != nullptr) {
+    const std::vector<Buffer>& held = chunks_->chunks;
+    if (held.size() == 1 && held.front().bytes() >= bytes) return {};
+  }
+  chunks_.reset(new List);
+  reserved_ = 0;
+  if (bytes == 0) return {};
+  BT_ASSIGN_OR_RETURN(Buffer piece, Buffer::Create(bytes, "scratch memory", *memory_));
+  reserved_ = piece.bytes();
+  chunks_->chunks.push_back(std::move(piece));
+  return {};
+}
+
 void Arena::Reset() {
+  taken_ = 0;
   if (chunks_ == nullptr) return;
   chunks_->current = 0;
   chunks_->used = 0;

@@ -63,7 +63,12 @@ class Arena {
     return static_cast<T*>(Allocate(count * sizeof(T)));
   }
   void Reset();
+  // Gives back what is held and takes one piece of `bytes` instead, unless there is one as large.
+  // Nothing of the arena is in use.
+  Status Reserve(size_t bytes);
   size_t bytes_reserved() const { return reserved_; }
+  // The most that was in use at once since this was last asked.
+  size_t TakePeak() { return std::exchange(peak_, 0); }
 
  private:
   struct List;
@@ -73,6 +78,7 @@ class Arena {
   const Memory* memory_;
   std::unique_ptr<List, ListDeleter> chunks_;
   size_t reserved_ = 0;
+  size_t taken_ = 0, peak_ = 0;
 };
 
 // Bytes of memory that the system could hand out now, container limits included.

@@ -70,6 +70,28 @@ TEST(ArenaTest, ASecondRoundOfTheSameRequestsReservesNothing) {
   EXPECT_EQ(arena.bytes_reserved(), reserved);
 }
 
+TEST(ArenaTest, WhatIsReservedIsOnePieceThatIsEnough) {
+  Arena arena;
+  const size_t sizes[] = {10, size_t{3} << 20, 5000, size_t{1} << 20};
+  for (const size_t size : sizes) arena.Allocate(size);
+  const size_t peak = arena.TakePeak();
+  EXPECT_GE(peak, size_t{4} << 20);
+  EXPECT_LT(peak, size_t{5} << 20);
+  EXPECT_EQ(arena.TakePeak(), 0u);
+
+  ASSERT_TRUE(arena.Reserve(peak).ok());
+  EXPECT_EQ(arena.bytes_reserved(), peak);
+  char* last = nullptr;
+  for (const size_t size : sizes) {
+    char* const at = static_cast<char*>(arena.Allocate(size));
+    EXPECT_GT(at, last);
+    last = at;
+  }
+  EXPECT_EQ(arena.bytes_reserved(), peak);
+  arena.Allocate(1);
+  EXPECT_GT(arena.bytes_reserved(), peak);
+}
+
 TEST(HostMemoryTest, SomeIsAvailableAndLessThanAPetabyte) {
   EXPECT_GT(AvailableHostMemory(), size_t{1} << 20);
   EXPECT_LT(AvailableHostMemory(), size_t{1} << 50);

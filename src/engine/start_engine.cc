@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "comm/link_communicator.h"
 #include "engine/backend_choice.h"
 #include "engine/gpu_ranks.h"
 #include "engine/kv_budget.h"
@@ -27,7 +29,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr int kMaskThreadsMax = 8;
-constexpr int32_t kRanksMax = 1024;  // in a row or beside one another
+constexpr Seconds kStartTimeout = 3600;  // ranks read weights at different rates
+constexpr int32_t kRanksMax = 1024;      // in a row or beside one another
 
 // The form of the KV cache and, where a file gives them, its scales.
 struct KvChoice {
@@ -62,6 +65,7 @@ Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DTy
 // The scales of an fp8 cache, and a line that says where they are from.
 Result<std::vector<float>> FindScales(const EngineConfig& config,
                                       const KvChoice& kv,
+                                      const std::function<Status()>& meet,
                                       K2Model& model) {
   if (kv.form != KvForm::kFp8) return std::vector<float>();
   std::vector<float> scales = model.kv_scales();
@@ -71,7 +75,7 @@ Result<std::vector<float>> FindScales(const EngineConfig& config,
   }
   std::string from = kv.scales.empty() ? "the checkpoint" : config.kv_scale_file;
   if (kv.measure) {
-    BT_ASSIGN_OR_RETURN(scales, MeasureKvScales(model));
+    BT_ASSIGN_OR_RETURN(scales, MeasureKvScales(model, meet));
     from = "a trial of the model";
   }
   if (scales.empty()) {
@@ -101,6 +105,7 @@ struct Recipe {
 struct Part {
   ModelRanks* ranks = nullptr;
   bool samples = true;
+  std::function<Status()> meet = {};  // returns when all ranks are there; empty: there is one
 };
 
 Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
@@ -133,7 +138,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
            .rope = static_cast<int32_t>(recipe.model.rope_dim),
            .form = recipe.kv.form},
           *recipe.ops->memory));
-  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, recipe.kv, *model));
+  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, recipe.kv, part.meet, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
@@ -212,10 +217,13 @@ MakeRank RankMaker(const ParallelLayout& layout,
     } else {
       BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
     }
-    BT_ASSIGN_OR_RETURN(
-        std::unique_ptr<Worker> worker,
-        MakeWorker(of_rank, *source, {.ranks = parts.ranks.get(), .samples = samples}, table,
-                   tells ? loaded : nullptr));
+    GroupOptions everyone{.name = "start", .ranks = {}, .call_timeout = kStartTimeout};
+    for (int32_t rank = 0; rank < layout.ranks(); ++rank) everyone.ranks.push_back(rank);
+    BT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, JoinGroup(link, everyone));
+    const Part part{
+        .ranks = parts.ranks.get(), .samples = samples, .meet = [&all] { return all->Barrier(); }};
+    BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
+                        MakeWorker(of_rank, *source, part, table, tells ? loaded : nullptr));
     if (tells) *trial_seconds = worker->trial_seconds();
     parts.worker = std::move(worker);
     return parts;
@@ -252,22 +260,6 @@ void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, b
   } else if (gpu) {
     BT_LOG(Info, "No asynchronous scheduling: several ranks plan one step at a time.");
   }
-}
-
-// What ranks on GPUs cannot do yet.
-Status CheckGpuRanks(const EngineConfig& config, const ParallelLayout& layout) {
-  if (layout.pipeline > 1) {
-    return InvalidArgument(
-        fmt::format("--pipeline-parallel-size {}: stages on GPUs are not ready in this version: "
-                    "give tensor ranks instead, or --device cpu",
-                    layout.pipeline));
-  }
-  if (layout.ranks() > 1 && config.calculate_kv_scales) {
-    return InvalidArgument(
-        "--calculate-kv-scales: several ranks on GPUs cannot measure scales in this version: give "
-        "--quantization-param-path, or leave the scales at those of the checkpoint");
-  }
-  return {};
 }
 
 // What must be the same on all nodes, so that ranks compute the same bits of what they all compute.
@@ -425,7 +417,6 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
-  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuRanks(config, layout));
   std::unique_ptr<NodeWorld> nodes;
   if (config.nodes > 1) {
     BT_ASSIGN_OR_RETURN(nodes, JoinNodes(config, OperationsName(*ops, backend)));

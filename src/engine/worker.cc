@@ -17,6 +17,16 @@ namespace baltoro {
 
 namespace {
 
+// No less than sampling needs for the row, but for its answer.
+size_t SampleBytes(const SampleRow& row, int64_t vocab) {
+  const bool penalised =
+      row.repetition_penalty != 1 || row.frequency_penalty != 0 || row.presence_penalty != 0;
+  const size_t words = (penalised ? row.prompt.size() + row.output.size() : 0) + row.banned.size() +
+                       2 * row.logit_bias.size() +
+                       (row.mask.empty() ? 0 : static_cast<size_t>(vocab / 32 + 1));
+  return 256 + 4 * words;
+}
+
 TokenLogprobs ToLogprobs(const std::vector<SampledLogprob>& sampled) {
   TokenLogprobs row;
   row.reserve(sampled.size());
@@ -94,11 +104,29 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   const bool fixes = fixed.prompt_chunk > 0;
   BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(
       worker->kv_.layout().form, fixes ? fixed.prompt_chunk : config.max_num_batched_tokens,
-      fixes ? fixed.decode_rows : config.max_num_seqs, worker->arena_));
+      fixes ? fixed.decode_rows : config.max_num_seqs, worker->arena_, config.logits_rows_max));
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
+  BT_RETURN_IF_ERROR(worker->TakeMemoryAhead());
   if (worker->model_->uses_graphs()) worker->RecordSteps();
+  worker->scratch_bytes_ = worker->ScratchBytes();
   return worker;
+}
+
+Status Worker::TakeMemoryAhead() {
+  BT_RETURN_IF_ERROR(model_->WarmUp(kv_.layout().form, config_.max_num_batched_tokens,
+                                    config_.max_num_seqs, arena_, config_.logits_rows_max));
+  if (!config_.samples || model_->ops().memory->kind() == DeviceKind::kCpu) return {};
+  // A row that is larger than all goes may be takes what it needs.
+  const size_t bytes = config_.sample_bytes + (size_t{1} << 20);
+  BT_RETURN_IF_ERROR(sample_arena_.Reserve(bytes));
+  return sample_staging_.Reserve(bytes);
+}
+
+int64_t Worker::ScratchBytes() const {
+  const size_t own =
+      arena_.bytes_reserved() + sample_arena_.bytes_reserved() + sample_staging_.bytes_reserved();
+  return static_cast<int64_t>(own) + model_->scratch_bytes() + model_->staging_bytes();
 }
 
 void Worker::RecordSteps() {
@@ -188,6 +216,11 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     }
     if (model_->ranks() == nullptr) return result;
     BT_RETURN_IF_ERROR(model_->ranks()->status());
+    const bool gpu = model_->ops().memory->kind() != DeviceKind::kCpu;
+    if (const int64_t bytes = ScratchBytes(); bytes > std::exchange(scratch_bytes_, bytes) && gpu) {
+      BT_LOG(Warning, "Scratch memory grew to {} bytes while steps run (step {}, {} tokens)", bytes,
+             plan.step, plan.num_tokens());
+    }
     return result;
   } catch (const std::bad_alloc&) {
     // Others have gone on, or wait: what they hold can no longer be the same.
@@ -430,13 +463,25 @@ void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& 
 
 std::vector<SampleResult> Worker::Sample(const Batch& batch, const std::vector<SampleRow>& rows) {
   std::vector<SampleResult> sampled(rows.size());
-  sample_arena_.Reset();
-  sample_staging_.Reset();
   const OpContext context{.pool = pool_.get(),
                           .scratch = &sample_arena_,
                           .staging = &sample_staging_,
                           .stream = model_->ops().stream};
-  model_->ops().sample(context, batch.logits, rows, sampled);
+  for (size_t begin = 0; begin < rows.size();) {
+    size_t end = begin, top = 0;
+    for (size_t bytes = 0; end < rows.size(); ++end) {
+      const SampleRow& row = rows[end];
+      // Answers are as wide as the widest.
+      top = std::max(top, static_cast<size_t>(std::max(row.top_logprobs, 0)));
+      bytes += SampleBytes(row, batch.logits.dim(1));
+      if (end > begin && bytes + (end - begin + 1) * top * 8 > config_.sample_bytes) break;
+    }
+    sample_arena_.Reset();
+    sample_staging_.Reset();
+    model_->ops().sample(context, batch.logits, std::span(rows).subspan(begin, end - begin),
+                         std::span(sampled).subspan(begin, end - begin));
+    begin = end;
+  }
   return sampled;
 }
 

@@ -26,6 +26,9 @@ struct WorkerConfig {
   int32_t logits_rows_max = 320;                       // of one step
   std::shared_ptr<const ConstraintTable> constraints;  // null: no request has one
   int32_t mask_threads = 1;                            // that make masks while the model computes
+  // Of what sampling is told and tells in one go. More rows are sampled one go after another; what
+  // a single row needs beyond that is taken when it comes.
+  size_t sample_bytes = size_t{16} << 20;
   std::vector<float> kv_scales = {};      // one a layer, of a cache in KvForm::kFp8; empty: all 1
   std::vector<int32_t> graph_sizes = {};  // of recorded decode steps; empty: those of graph_sizes.h
   // With prompt_chunk above 0 a chunk of a prompt is computed alone, and sampled tokens in steps of
@@ -68,6 +71,10 @@ class Worker final : public RankWorker {
          std::unique_ptr<K2Model> model,
          KvStorage kv);
   Status Apply(const StepPlan& plan);
+  // What steps and sampling would otherwise take when they first need it: a GPU that others wait
+  // for must not.
+  Status TakeMemoryAhead();
+  int64_t ScratchBytes() const;
   // Has the decode steps of all sizes recorded, where the model records any.
   void RecordSteps();
   // Rows like one that is there, for nobody to read, up to the next size that is recorded.
@@ -113,6 +120,7 @@ class Worker final : public RankWorker {
   std::vector<int32_t> graph_sizes_;  // of decode steps; empty: none are recorded
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
   double trial_seconds_ = 0;
+  int64_t scratch_bytes_ = 0;  // after the last step
 };
 
 }  // namespace baltoro

@@ -55,7 +55,8 @@ class WorkerTest : public ::testing::Test {
                                   .max_num_batched_tokens = 64,
                                   .logits_rows_max = 64,
                                   .constraints = table_,
-                                  .mask_threads = 2},
+                                  .mask_threads = 2,
+                                  .sample_bytes = sample_bytes_},
                                  std::move(pool), std::move(model).value(), std::move(kv).value()))
             .value();
     step_ = 0;
@@ -129,6 +130,7 @@ class WorkerTest : public ::testing::Test {
   }
 
   OpsTable ops_;
+  size_t sample_bytes_ = size_t{1} << 20;
   std::shared_ptr<ConstraintTable> table_ = std::make_shared<ConstraintTable>();
   std::shared_ptr<ScriptedCalls> calls_ = std::make_shared<ScriptedCalls>();
   std::unique_ptr<Worker> worker_;
@@ -144,6 +146,28 @@ TEST_F(WorkerTest, RightDraftsAreTakenAndTheFirstWrongOneEndsTheStep) {
             (Tokens{wanted[1], wanted[2], wanted[3]}));
   EXPECT_EQ(Next(0, {wanted[4], wanted[5]}).tokens, (Tokens{wanted[4], wanted[5], wanted[6]}));
   EXPECT_EQ(Next(0, {(wanted[7] + 1) % kVocab}).tokens, Tokens{wanted[7]});
+}
+
+TEST_F(WorkerTest, RowsSampledOneGoAfterAnotherAreTheSame) {
+  const auto run = [&] {
+    Restart();
+    StepPlan plan;
+    for (int32_t slot = 0; slot < 3; ++slot) Admit(plan, slot, false, /*logprobs=*/3 * slot);
+    return Run(plan);
+  };
+  const std::vector<SequenceResult> together = run();
+  sample_bytes_ = 1;
+  const std::vector<SequenceResult> apart = run();
+  ASSERT_EQ(apart.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(apart[i].tokens, together[i].tokens);
+    ASSERT_EQ(apart[i].logprobs.size(), 1u);
+    ASSERT_EQ(apart[i].logprobs[0].size(), 3 * i + 1);
+    for (size_t k = 0; k < apart[i].logprobs[0].size(); ++k) {
+      EXPECT_EQ(apart[i].logprobs[0][k].id, together[i].logprobs[0][k].id);
+      EXPECT_EQ(apart[i].logprobs[0][k].logprob, together[i].logprobs[0][k].logprob);
+    }
+  }
 }
 
 TEST_F(WorkerTest, EachDraftIsHeldToTheMaskAfterTheDraftsBeforeIt) {

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
 #include "model/kv_scales.h"
 #include "ops/thread_pool.h"
@@ -20,18 +18,6 @@ namespace {
 
 // Disks answer faster when several reads are waiting.
 constexpr int kLoadThreadsMin = 4;
-
-// The forms of a layer's matrices; those that it lacks are left out, so that kinds of layers
-// differ.
-std::vector<WeightForm> FormsOf(const LayerWeights& layer) {
-  std::vector<WeightForm> forms;
-  for (const PackedMatrix* matrix :
-       {&layer.qkv_a, &layer.kv_a, &layer.q, &layer.o, &layer.mlp.gate_up, &layer.mlp.down,
-        &layer.router, &layer.experts_gate_up, &layer.experts_down}) {
-    if (matrix->n > 0) forms.push_back(matrix->form);
-  }
-  return forms;
-}
 
 void LogUnused(const WeightSource& source, const K2Config& config) {
   for (const auto& [kind, count] : source.UnusedKinds(config.layers)) {
@@ -132,71 +118,6 @@ Status K2Model::BuildRopeTable(int64_t positions) {
   const auto* table = static_cast<const float*>(rope_memory_.data());
   rope_table_ = {
       .cos = table, .sin = table + entries, .positions = positions, .dim = config_.rope_dim};
-  return {};
-}
-
-Status K2Model::ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena) {
-  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
-  tokens_max = std::min(tokens_max, rope_table_.positions);
-  // One layer of each kind is enough: layers of a kind need the same.
-  std::map<std::vector<WeightForm>, int32_t> kinds;
-  for (const int32_t i : all_layers_) kinds.emplace(FormsOf(weights_.layers[i]), i);
-  std::vector<int32_t> layers;
-  for (const auto& [forms, layer] : kinds) layers.push_back(layer);
-
-  const int64_t blocks = std::max((tokens_max + kBlock - 1) / kBlock, sequences_max);
-  const int64_t bytes = blocks * kBlock * KvBytesPerToken(config_, kv, 1);
-  BT_ASSIGN_OR_RETURN(const Buffer memory,
-                      Buffer::Create(static_cast<size_t>(bytes), "a trial KV cache", *ops_.memory));
-  const KvLayerView view{.data = memory.data(),
-                         .form = kv,
-                         .num_blocks = blocks,
-                         .latent = config_.kv_lora,
-                         .rope = config_.rope_dim};
-  const std::vector<KvLayerView> cache(layers.size(), view);
-  // Keys before those of the step: what attention takes for them is found here as well. On a CPU
-  // it takes nothing, and time.
-  const bool gpu = ops_.memory->kind() != DeviceKind::kCpu;
-  const int64_t keys_max = gpu ? rope_table_.positions : 0;
-  std::vector<int32_t> table(static_cast<size_t>(std::max(blocks, keys_max / kBlock) + blocks));
-  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<int32_t>(i % blocks);
-
-  const auto run = [&](int64_t tokens, int64_t sequences, int64_t logits_rows) {
-    arena.Reset();
-    const int64_t each = tokens / sequences;  // tokens of a sequence
-    const int64_t before = std::max<int64_t>(0, keys_max - each);
-    std::vector<int32_t> ids(static_cast<size_t>(tokens), 0), positions, rows;
-    std::vector<int64_t> slots;
-    std::vector<AttentionSequence> parts;
-    for (int64_t s = 0; s < sequences; ++s) {
-      for (int64_t i = 0; i < each; ++i) {
-        positions.push_back(static_cast<int32_t>(before + i));
-        slots.push_back(s * kBlock + i);
-      }
-      parts.push_back({.query_begin = static_cast<int32_t>(s * each),
-                       .query_count = static_cast<int32_t>(each),
-                       .first_position = static_cast<int32_t>(before),
-                       .absorbed_from = sequences == 1 ? static_cast<int32_t>(before + each) : 0,
-                       .blocks = std::span<const int32_t>(table).subspan(s),
-                       .block_positions = {},
-                       .key_count = static_cast<int32_t>(before + each)});
-    }
-    for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
-    void* logits = arena.Allocate(static_cast<size_t>(logits_rows * config_.vocab) * sizeof(float));
-    Run({.tokens = ids,
-         .positions = positions,
-         .slots = slots,
-         .sequences = parts,
-         .logits_rows = rows,
-         .override_rows = {},
-         .embedding_overrides = {}},
-        layers, cache, TensorView(logits, DType::kF32, {logits_rows, config_.vocab}), arena);
-  };
-  const StepMode mode = std::exchange(mode_, StepMode::kAlone);
-  if (tokens_max > 0) run(tokens_max, 1, std::min(tokens_max, sequences_max));
-  if (sequences_max > 0) run(sequences_max, sequences_max, sequences_max);
-  arena.Reset();
-  mode_ = mode;
   return {};
 }
 

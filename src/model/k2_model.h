@@ -84,8 +84,14 @@ class K2Model {
   // Makes `arena`, and the model's own scratch, as large as the largest step needs: runs a step of
   // `tokens_max` tokens, and one of `sequences_max` sequences of one token each, through a layer of
   // each kind on a throwaway cache of the form given, exchanging nothing; on a GPU with as many
-  // keys as a sequence can have. `arena` is reset.
-  Status ReserveScratch(KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena);
+  // keys as a sequence can have. Logits of `rows_max` rows may be asked for (0: `sequences_max`).
+  // `arena` is one piece afterwards, and empty.
+  Status ReserveScratch(
+      KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max = 0);
+  // After that: likewise steps of every class of sizes (ops/row_class.h), so that no kernel is
+  // loaded later, when another GPU may wait for this one. On a CPU there is nothing to do.
+  Status WarmUp(
+      KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max = 0);
 
   const K2Config& config() const { return config_; }
   // That this model holds: of all, or of its stage.
@@ -98,10 +104,12 @@ class K2Model {
   int64_t positions_max() const { return rope_table_.positions; }
   int64_t weight_bytes() const { return weights_.bytes; }
   int64_t scratch_bytes() const { return static_cast<int64_t>(op_scratch_.bytes_reserved()); }
+  int64_t staging_bytes() const { return static_cast<int64_t>(staging_.bytes_reserved()); }
 
  private:
   struct Activations;
   struct Inputs;
+  struct Trial;
   // What a recorded step depends on.
   struct GraphKey {
     size_t tokens;
@@ -114,6 +122,9 @@ class K2Model {
 
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool, ModelRanks* ranks);
   Status BuildRopeTable(int64_t positions);
+  Result<Trial> MakeTrial(KvForm kv, int64_t tokens_max, int64_t sequences_max, int64_t rows_max);
+  // `tokens` tokens of `sequences` sequences, each with `keys` keys or its own tokens' alone.
+  void RunTrial(const Trial& trial, int64_t tokens, int64_t sequences, int64_t keys, Arena& arena);
   // Forward() through the layers named alone; cache[i] belongs to layers[i].
   void Run(const ForwardBatch& batch,
            std::span<const int32_t> layers,

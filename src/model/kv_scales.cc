@@ -100,7 +100,7 @@ Result<std::vector<float>> ReadKvScales(WeightSource& source, int32_t layers) {
   return scales;
 }
 
-Result<std::vector<float>> MeasureKvScales(K2Model& model) {
+Result<std::vector<float>> MeasureKvScales(K2Model& model, const std::function<Status()>& meet) {
   constexpr int64_t kTokensMax = 256, kBlock = KvLayerView::kBlockTokens;
   constexpr float kRoom = 200;  // of the 448 that e4m3 has
   const K2Config& config = model.config();
@@ -136,6 +136,10 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
                                                      .block_positions = {},
                                                      .key_count = static_cast<int32_t>(tokens)}};
   Arena arena(*model.ops().memory);
+  const KvForm form = PlainKvForm(model.ops().act);
+  BT_RETURN_IF_ERROR(model.ReserveScratch(form, tokens, 1, arena));
+  BT_RETURN_IF_ERROR(model.WarmUp(form, tokens, 1, arena));
+  if (meet) BT_RETURN_IF_ERROR(meet());
   model.Forward({.tokens = ids,
                  .positions = positions,
                  .slots = slots,
@@ -149,6 +153,7 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
   std::vector<char> keys(static_cast<size_t>(layer_bytes));
   for (const KvLayerView& layer : cache) {
     BT_RETURN_IF_ERROR(model.ops().memory->CopyOut(keys.data(), layer.data, keys.size()));
+    if (model.ranks() != nullptr) BT_RETURN_IF_ERROR(model.ranks()->status());
     float largest = 0;
     for (int64_t i = 0; i < tokens * width; ++i) {
       const float value = layer.form == KvForm::kF32
@@ -163,6 +168,7 @@ Result<std::vector<float>> MeasureKvScales(K2Model& model) {
     }
     scales.push_back(IsScale(largest / kRoom) ? largest / kRoom : 1.0f);  // nothing but zeros
   }
+  if (meet) BT_RETURN_IF_ERROR(meet());
   return scales;
 }
 

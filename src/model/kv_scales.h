@@ -4,6 +4,7 @@
 // returned is finite and positive; what is not is refused by its name.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,12 @@ Result<std::vector<float>> ReadKvScales(WeightSource& source, int32_t layers);
 // Scales from the model itself (--calculate-kv-scales): the largest magnitude that each layer
 // writes for 256 tokens spread over the vocabulary, over 200, so that twice as much still fits. The
 // same model gives the same scales. kInternal if a layer writes what is not finite.
-Result<std::vector<float>> MeasureKvScales(K2Model& model);
+//
+// Ranks measure together: `meet` returns when all of them have called it (empty: there is one
+// rank), and is called before they exchange anything and after, as none may take or free memory of
+// a GPU while another waits for it.
+Result<std::vector<float>> MeasureKvScales(K2Model& model,
+                                           const std::function<Status()>& meet = {});
 
 // A file of --quantization-param-path:
 //   {"model_type": "kimi_k2", "kv_cache": {"dtype": "float8_e4m3fn",

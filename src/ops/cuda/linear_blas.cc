@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/product.h"
+#include "ops/row_class.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -27,7 +28,8 @@ void Check(cublasStatus_t status, const char* what) {
   std::abort();
 }
 
-// All that the choice of an algorithm depends on.
+// All that the choice of an algorithm depends on; `rows` are a class of rows (row_class.h), as the
+// library loads what it uses for the first time, when another GPU may wait for this one.
 struct Key {
   int64_t rows, n, k, x_stride, out_stride;
   DType out_type;
@@ -92,16 +94,29 @@ class Product {
 
   bool possible() const { return algorithm_.has_value(); }
 
-  void Run(cublasLtHandle_t handle,
+  // Of any number of rows of the class. False, and nothing done, if the algorithm takes the class
+  // and not these.
+  bool Run(cublasLtHandle_t handle,
            const OpContext& ctx,
            TensorView out,
            TensorView x,
-           const PackedMatrix& w) const {
+           const PackedMatrix& w,
+           bool must) const {
     const float one = 1, zero = 0;
+    const auto rows = static_cast<uint64_t>(x.dim(0));
+    for (const cublasLtMatrixLayout_t layout : {x_, out_}) {
+      Check(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_COLS, &rows,
+                                             sizeof(rows)),
+            "rows");
+    }
     void* workspace = ctx.scratch->Allocate(kWorkspaceBytes);
-    Check(cublasLtMatmul(handle, operation_, &one, w.data, w_, x.data, x_, &zero, out.data, out_,
-                         out.data, out_, &*algorithm_, workspace, kWorkspaceBytes, StreamOf(ctx)),
-          "product");
+    const cublasStatus_t status =
+        cublasLtMatmul(handle, operation_, &one, w.data, w_, x.data, x_, &zero, out.data, out_,
+                       out.data, out_, &*algorithm_, workspace, kWorkspaceBytes, StreamOf(ctx));
+    const bool refused =
+        status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+    if (must || !refused) Check(status, "product");
+    return !refused;
   }
 
  private:
@@ -128,21 +143,25 @@ Library& ThisThreads() {
 
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   const int64_t rows = x.dim(0);
-  const Key key{.rows = rows,
-                .n = w.n,
-                .k = w.k,
-                .x_stride = rows == 1 ? w.k : x.stride[0],
-                .out_stride = rows == 1 ? w.n : out.stride[0],
-                .out_type = out.dtype,
-                .x_align = AlignmentOf(x.data),
-                .w_align = AlignmentOf(w.data),
-                .out_align = AlignmentOf(out.data)};
+  const auto key_of = [&](int64_t key_rows) {
+    return Key{.rows = key_rows,
+               .n = w.n,
+               .k = w.k,
+               .x_stride = rows == 1 ? w.k : x.stride[0],
+               .out_stride = rows == 1 ? w.n : out.stride[0],
+               .out_type = out.dtype,
+               .x_align = AlignmentOf(x.data),
+               .w_align = AlignmentOf(w.data),
+               .out_align = AlignmentOf(out.data)};
+  };
   Library& library = ThisThreads();
-  std::unique_ptr<Product>& product = library.products[key];
-  if (product == nullptr) product = std::make_unique<Product>(library.handle, key);
-  if (!product->possible()) return false;
-  product->Run(library.handle, ctx, out, x, w);
-  return true;
+  const auto run = [&](const Key& key, bool must) {
+    std::unique_ptr<Product>& product = library.products[key];
+    if (product == nullptr) product = std::make_unique<Product>(library.handle, key);
+    return product->possible() && product->Run(library.handle, ctx, out, x, w, must);
+  };
+  const int64_t most = RowClass(rows);
+  return run(key_of(most), most == rows) || (most != rows && run(key_of(rows), true));
 }
 
 }  // namespace baltoro::cuda

@@ -51,6 +51,8 @@ std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void(
   cudaGraphExec_t graph = nullptr;
   CheckCuda(cudaGraphInstantiate(&graph, recorded, 0), "cudaGraphInstantiate");
   CheckCuda(cudaGraphDestroy(recorded), "cudaGraphDestroy");
+  // The first launch would bring it to the GPU, with memory taken while others may wait for it.
+  CheckCuda(cudaGraphUpload(graph, StreamOf(ctx)), "cudaGraphUpload");
   return std::make_unique<Graph>(graph);
 }
 

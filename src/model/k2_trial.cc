@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "model/k2_model.h"
+#include "ops/row_class.h"
+
+// Steps before the first, whose numbers nobody reads: they find out what memory steps need, and use
+// once whatever operations load when it is first used.
+
+namespace baltoro {
+namespace {
+
+// Beside what was seen to be needed: sequences are cut into pieces in many ways.
+size_t WithRoom(size_t bytes) {
+  return bytes == 0 ? 0 : bytes + bytes / 8 + (size_t{1} << 20);
+}
+
+// New tokens after a long context, which are enough to make keys of it.
+constexpr int64_t kTokensAfterContext = 256;
+
+// The forms of a layer's matrices; those that it lacks are left out, so that kinds of layers
+// differ.
+std::vector<WeightForm> FormsOf(const LayerWeights& layer) {
+  std::vector<WeightForm> forms;
+  for (const PackedMatrix* matrix :
+       {&layer.qkv_a, &layer.kv_a, &layer.q, &layer.o, &layer.mlp.gate_up, &layer.mlp.down,
+        &layer.router, &layer.experts_gate_up, &layer.experts_down}) {
+    if (matrix->n > 0) forms.push_back(matrix->form);
+  }
+  return forms;
+}
+
+}  // namespace
+
+struct K2Model::Trial {
+  int64_t tokens_max, rows_max;
+  int64_t keys_max;             // of a sequence; 0: no more than the step's own
+  std::vector<int32_t> layers;  // one of each kind: layers of a kind need the same
+  Buffer keys, logits;
+  std::vector<KvLayerView> cache;
+  std::vector<int32_t> table;
+};
+
+Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
+                                          int64_t tokens_max,
+                                          int64_t sequences_max,
+                                          int64_t rows_max) {
+  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+  Trial trial;
+  trial.tokens_max = std::min(tokens_max, rope_table_.positions);
+  trial.rows_max = rows_max > 0 ? rows_max : sequences_max;
+  // Keys before those of the step: what attention takes for them is found here as well. On a CPU
+  // it takes nothing, and time.
+  trial.keys_max = ops_.memory->kind() == DeviceKind::kCpu ? 0 : rope_table_.positions;
+  std::map<std::vector<WeightForm>, int32_t> kinds;
+  for (const int32_t i : all_layers_) kinds.emplace(FormsOf(weights_.layers[i]), i);
+  for (const auto& [forms, layer] : kinds) trial.layers.push_back(layer);
+
+  const int64_t blocks = std::max((trial.tokens_max + kBlock - 1) / kBlock, sequences_max);
+  const auto bytes = static_cast<size_t>(blocks * kBlock * KvBytesPerToken(config_, kv, 1));
+  BT_ASSIGN_OR_RETURN(trial.keys, Buffer::Create(bytes, "a trial KV cache", *ops_.memory));
+  const KvLayerView view{.data = trial.keys.data(),
+                         .form = kv,
+                         .num_blocks = blocks,
+                         .latent = config_.kv_lora,
+                         .rope = config_.rope_dim};
+  trial.cache.assign(trial.layers.size(), view);
+  const int64_t columns = std::max(blocks, trial.keys_max / kBlock) + blocks;
+  for (int64_t i = 0; i < columns; ++i) trial.table.push_back(static_cast<int32_t>(i % blocks));
+  const auto logits = static_cast<size_t>(trial.rows_max * config_.vocab) * sizeof(float);
+  BT_ASSIGN_OR_RETURN(trial.logits, Buffer::Create(logits, "trial logits", *ops_.memory));
+  return trial;
+}
+
+void K2Model::RunTrial(
+    const Trial& trial, int64_t tokens, int64_t sequences, int64_t keys, Arena& arena) {
+  constexpr int64_t kBlock = KvLayerView::kBlockTokens;
+  arena.Reset();
+  const int64_t each = tokens / sequences;  // tokens of a sequence
+  const int64_t before = std::max<int64_t>(0, keys - each);
+  const int64_t logits_rows = std::min(tokens, trial.rows_max);
+  std::vector<int32_t> ids(static_cast<size_t>(tokens), 0), positions, rows;
+  std::vector<int64_t> slots;
+  std::vector<AttentionSequence> parts;
+  for (int64_t s = 0; s < sequences; ++s) {
+    for (int64_t i = 0; i < each; ++i) {
+      positions.push_back(static_cast<int32_t>(before + i));
+      slots.push_back(s * kBlock + i);
+    }
+    parts.push_back({.query_begin = static_cast<int32_t>(s * each),
+                     .query_count = static_cast<int32_t>(each),
+                     .first_position = static_cast<int32_t>(before),
+                     .absorbed_from = sequences == 1 ? static_cast<int32_t>(before + each) : 0,
+                     .blocks = std::span<const int32_t>(trial.table).subspan(s),
+                     .block_positions = {},
+                     .key_count = static_cast<int32_t>(before + each)});
+  }
+  for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
+  const StepMode mode = std::exchange(mode_, StepMode::kAlone);
+  Run({.tokens = ids,
+       .positions = positions,
+       .slots = slots,
+       .sequences = parts,
+       .logits_rows = rows,
+       .override_rows = {},
+       .embedding_overrides = {}},
+      trial.layers, trial.cache,
+      TensorView(trial.logits.data(), DType::kF32, {logits_rows, config_.vocab}), arena);
+  mode_ = mode;
+}
+
+Status K2Model::ReserveScratch(
+    KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max) {
+  BT_ASSIGN_OR_RETURN(const Trial trial, MakeTrial(kv, tokens_max, sequences_max, rows_max));
+  Arena* const arenas[] = {&arena, &op_scratch_, &staging_};
+  size_t needed[] = {0, 0, 0};
+  // A step may have both: as much as each needs is enough.
+  const auto run = [&](int64_t tokens, int64_t sequences) {
+    if (tokens == 0) return;
+    for (Arena* one : arenas) {
+      one->Reset();
+      one->TakePeak();
+    }
+    RunTrial(trial, tokens, sequences, trial.keys_max, arena);
+    for (size_t i = 0; i < std::size(arenas); ++i) needed[i] += arenas[i]->TakePeak();
+  };
+  run(trial.tokens_max, 1);
+  run(sequences_max, sequences_max);
+  BT_RETURN_IF_ERROR(ops_.wait(Scratch()));
+  for (size_t i = 0; i < std::size(arenas); ++i) {
+    BT_RETURN_IF_ERROR(arenas[i]->Reserve(WithRoom(needed[i])));
+  }
+  return {};
+}
+
+Status K2Model::WarmUp(
+    KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max) {
+  if (ops_.memory->kind() == DeviceKind::kCpu) return {};
+  BT_ASSIGN_OR_RETURN(const Trial trial, MakeTrial(kv, tokens_max, sequences_max, rows_max));
+  const int64_t most = std::max(trial.tokens_max, trial.keys_max);
+  for (int64_t rows = 0; rows < most;) {
+    rows = std::min(RowClass(rows + 1), most);
+    const int64_t tokens =
+        rows <= trial.tokens_max ? rows : std::min(trial.tokens_max, kTokensAfterContext);
+    RunTrial(trial, tokens, 1, rows, arena);
+  }
+  return ops_.wait(Scratch());
+}
+
+}  // namespace baltoro
