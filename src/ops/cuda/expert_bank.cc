@@ -227,6 +227,10 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   if (args.shared) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
+  }
+  static const int64_t single = DevSwitch("BALTORO_FP8_SINGLE", 4);
+  if (bank.tokens <= single && Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
+  if (args.shared) {
     static const bool fp8_few_rows = DevSwitch("BALTORO_FP8_FEW", 1) != 0;
     if (fp8_few_rows && Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
       Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);

@@ -95,19 +95,24 @@ std::vector<float> Product(Context& context,
                            const Bank& bank,
                            const Step& step,
                            bool graph = false,
-                           Fp8Form fp8 = Fp8Form::kAuto) {
+                           Fp8Form fp8 = Fp8Form::kAuto,
+                           const Rows* shared = nullptr,
+                           const Weights* shared_down = nullptr) {
   const int64_t rows = step.x.rows;
   const auto count = static_cast<size_t>(rows * bank.shape.hidden);
   const Buffer out = OnDevice(std::vector<float>(count, kBefore));
   const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
-  const ExpertBankArgs args{
-      .out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
-      .x = step.x.device(),
-      .ids = TensorView(ids.data(), DType::kI32, {rows, bank.shape.top_k}),
-      .weights = TensorView(weights.data(), DType::kF32, {rows, bank.shape.top_k}),
-      .gate_up = bank.gate_up.device,
-      .down = bank.down.device,
-      .slot_of = bank.slot_of};
+  ExpertBankArgs args{.out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
+                      .x = step.x.device(),
+                      .ids = TensorView(ids.data(), DType::kI32, {rows, bank.shape.top_k}),
+                      .weights = TensorView(weights.data(), DType::kF32, {rows, bank.shape.top_k}),
+                      .gate_up = bank.gate_up.device,
+                      .down = bank.down.device,
+                      .slot_of = bank.slot_of};
+  if (shared != nullptr) {
+    args.shared = shared->device();
+    args.shared_down = shared_down->device;
+  }
   const OpContext ctx = context.get();
   if (graph) {
     Capture(ctx, [&] { ExpertBank(ctx, args); })->Launch(ctx);
@@ -212,6 +217,36 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     Compare(context, form, one, {200, 260, 600}, false, Fp8Form::kWide);
     Compare(context, form, few, {580, 900}, false, Fp8Form::kWide);
     Compare(context, form, few, {700}, true, Fp8Form::kWide);
+  }
+}
+
+// With the shared experts' second product: of few tokens in the same kernels, of more before them.
+GPU_TEST(ExpertBankTest, Fp8WithSharedExperts) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const Shape& shape : {Shape{7168, 256, 12, 8, true}, Shape{512, 384, 4, 3}}) {
+      const Bank bank(form, shape);
+      const int64_t width = shape.intermediate;
+      const Weights shared_down(5, form, 1, shape.hidden, width);
+      for (const int64_t rows : {1, 2, 4, 7, 16, 40}) {
+        const Step step(bank, rows, false);
+        const Rows shared(6, rows, 2 * width, 8);
+        std::vector<float> gated(static_cast<size_t>(rows * width));
+        const TensorView gated_view(gated.data(), DType::kF32, {rows, width});
+        ReferenceOps().swiglu({}, gated_view, shared.reference());
+        // As an activation is kept.
+        for (float& v : gated) v = ToFloat(ToBf16(v));
+        std::vector<float> want(static_cast<size_t>(rows * shape.hidden));
+        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, shape.hidden}),
+                              gated_view, shared_down.reference);
+        const std::vector<float> routed = Expected(bank, step);
+        for (size_t i = 0; i < want.size(); ++i) want[i] += routed[i] - kBefore;
+        const std::vector<float> got =
+            Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
+        ExpectNear(Name(form, shape, rows) + " shared", got, want, shape.hidden, 0.3f, 0, 1.5e-2f);
+      }
+    }
   }
 }
 

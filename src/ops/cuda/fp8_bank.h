@@ -69,4 +69,10 @@ void Fp8Bank(const OpContext& ctx,
              const int32_t* slot_of,
              Fp8Form form = Fp8Form::kAuto);
 
+// The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
+// is of the same form, the shared experts too (fp8_single.cu).
+inline constexpr int64_t kFp8SingleEntries = 32;
+bool Fp8SingleTakes(const ExpertBankArgs& args);
+void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
+
 }  // namespace baltoro::cuda

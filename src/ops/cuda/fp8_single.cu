@@ -1,0 +1,425 @@
+// The FP8 bank of a few tokens (fp8_bank.h), each entry (token and expert) by itself: no routing
+// kernel, no pass over the inputs.
+//
+// Gate/up: a block has four rows of gate and of up of one expert, asked for at once when the
+// routing is done; it rounds its token while they come. The end: a block has some columns of the
+// result for one token, an expert a warp, the shared experts the last one. All weights are asked
+// for before the wait for gate/up, which has started only once the routing was done.
+//
+// Floor: the bytes of the matrices over the card's read bandwidth.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/fp8_bank.h"
+#include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/product_forms.cuh"
+#include "ops/cuda/product_layout.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using product::E4m3ToF16;
+using product::MultiplyAddF16;
+
+constexpr int kPad = 64;  // bytes between rows in shared memory: they use all banks
+constexpr int kStepsMax = 64;
+
+struct Experts {
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, top_k;
+
+  __device__ __forceinline__ int Slot(int entry) const {
+    const int id = __ldcg(ids + entry);
+    if (id < 0 || id >= experts) return -1;
+    const int slot = slot_of == nullptr ? id : __ldg(slot_of + id);
+    return slot < slots ? slot : -1;
+  }
+};
+
+// part += 8 rows of weights by 64 columns: 16 bytes a lane of each side.
+__device__ __forceinline__ void MultiplyWords(float (&part)[4], const uint4& x, const uint4& v) {
+  const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint2 row = E4m3ToF16(a[i]), weights = E4m3ToF16(b[i]);
+    MultiplyAddF16(part, row.x, 0, row.y, 0, weights.x, weights.y);
+  }
+}
+
+// ---- gate and up
+
+constexpr int kGateWarps = 8;
+constexpr int kGateThreads = 32 * kGateWarps;
+constexpr int kGateRows = 4;  // of each of the two
+constexpr int kUnitsMax = kStepsMax / 2 / kGateWarps;
+
+struct GateUpParams {
+  Experts experts;
+  const char* w;
+  int64_t slot_bytes, scales;
+  int32_t steps, half;
+  const char* x;
+  int64_t x_row_bytes;
+  float* middle;  // [T k, half]
+};
+
+struct GateUpShared {
+  float weights[2][kStepsMax];
+  float x[kStepsMax];
+  float parts[kGateWarps][2 * kGateRows];
+  uint64_t barrier;
+};
+
+// Grid: rows of gate by kGateRows, entries.
+__global__ void __launch_bounds__(kGateThreads, 3)
+    GateUpKernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ GateUpShared shared;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = static_cast<int>(blockIdx.x) * kGateRows, entry = blockIdx.y;
+  const int row_bytes = p.steps * 128, pitch = row_bytes + kPad;
+  const uint32_t weights = SharedAddress(memory), codes = weights + 2 * kGateRows * pitch;
+  const uint32_t barrier = SharedAddress(&shared.barrier);
+  if (threadIdx.x == 0) {
+    BarrierInit(barrier, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();  // which reads the routing before its wait
+  const int slot = p.experts.Slot(entry);
+  if (slot < 0) return;
+  const char* const w = p.w + slot * p.slot_bytes;
+  if (warp == 0) {
+    if (lane == 0) BarrierExpectBytes(barrier, 2 * kGateRows * row_bytes);
+    __syncwarp();
+    if (lane < 2 * kGateRows) {
+      const int64_t row = first + lane % kGateRows + (lane < kGateRows ? 0 : p.half);
+      CopyBulk(weights + lane * pitch, w + row * row_bytes, row_bytes, barrier, ReadOncePolicy());
+    }
+  }
+  const char* const x = p.x + entry / p.experts.top_k * p.x_row_bytes;
+  uint4 raw[kUnitsMax];
+#pragma unroll
+  for (int i = 0; i < kUnitsMax; ++i) {
+    const int column = (warp + i * kGateWarps) * 256 + lane * 8;
+    raw[i] = make_uint4(0, 0, 0, 0);
+    if (column < row_bytes) raw[i] = __ldcg(reinterpret_cast<const uint4*>(x + column * 2));
+  }
+  const float* const scales = reinterpret_cast<const float*>(w + p.scales);
+  for (int i = threadIdx.x; i < 2 * p.steps; i += kGateThreads) {
+    const int of_up = i >= p.steps, step = i - of_up * p.steps;
+    shared.weights[of_up][step] = __ldg(scales + (first + of_up * p.half) / 8 * p.steps + step);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnitsMax; ++i) {
+    const int column = (warp + i * kGateWarps) * 256 + lane * 8;
+    if ((warp + i * kGateWarps) * 256 >= row_bytes) break;
+    float v[8], scale;
+    WidenEight(raw[i], v);
+    const uint2 rounded = RoundEight(v, scale);
+    if (column >= row_bytes) continue;
+    StoreShared2(codes + column, rounded);
+    if (lane % 16 == 0) shared.x[column / 128] = scale;
+  }
+  __syncthreads();
+  BarrierWait(barrier, 0);
+  // The token is the first row of the matrix instruction; weights are its columns.
+  const int begin = p.steps * warp / kGateWarps, end = p.steps * (warp + 1) / kGateWarps;
+  const uint32_t own = weights + lane / 4 * pitch + lane % 4 * 16;
+  const int of_up = lane % 4 / 2;
+  float sums[2] = {};
+#pragma unroll 4
+  for (int step = begin; step < end; ++step) {
+    float parts[2][4] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      uint4 a = make_uint4(0, 0, 0, 0);
+      if (lane < 4) a = LoadShared4(codes + step * 128 + j * 64 + lane * 16);
+      MultiplyWords(parts[j], a, LoadShared4(own + step * 128 + j * 64));
+    }
+    const float scale = shared.weights[of_up][step] * shared.x[step];
+    sums[0] += (parts[0][0] + parts[1][0]) * scale;
+    sums[1] += (parts[0][1] + parts[1][1]) * scale;
+  }
+  if (lane < 4) {
+    shared.parts[warp][2 * lane] = sums[0];
+    shared.parts[warp][2 * lane + 1] = sums[1];
+  }
+  __syncthreads();
+  if (threadIdx.x >= kGateRows) return;
+  float gate = 0, up = 0;
+#pragma unroll
+  for (int i = 0; i < kGateWarps; ++i) {
+    gate += shared.parts[i][threadIdx.x];
+    up += shared.parts[i][kGateRows + threadIdx.x];
+  }
+  p.middle[static_cast<int64_t>(entry) * p.half + first + threadIdx.x] = SiluTimes(gate, up);
+}
+
+// ---- down, and the sum
+
+constexpr int kExpertsMax = 8;  // of a token
+constexpr int kEndWarps = kExpertsMax + 1;
+constexpr int kEndThreads = 32 * kEndWarps;
+constexpr int kStripsMax = 8;  // of 8 rows of weights, of a block
+constexpr int kEndSteps = 4;   // at most
+constexpr int kEndSharedMax = 150 * 1024;
+
+// One matrix [H, steps * 128] as the end reads it.
+struct DownMatrix {
+  const char* w;
+  int64_t slot_bytes, scales;
+  int32_t steps;
+};
+
+struct EndParams {
+  Experts experts;
+  DownMatrix down, shared_down;
+  const float* middle;          // [T k, I]
+  const __nv_bfloat16* shared;  // [T, 2 I'], or null: then the sum is added to `out`
+  int64_t shared_stride;
+  const float* route_weights;
+  float* out;
+  int64_t out_stride;
+  int32_t strips;  // of a block
+};
+
+struct EndShared {
+  alignas(16) char codes[kEndWarps][kEndSteps * 128];
+  float x[kEndWarps][kEndSteps];
+  float sums[kEndWarps][kStripsMax * 8];
+  uint64_t barriers[kEndWarps];
+};
+
+// Grid: columns of the result, tokens.
+__global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constant__ EndParams p) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ EndShared shared;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
+  const bool of_shared = warp == kExpertsMax;
+  const DownMatrix& m = of_shared ? p.shared_down : p.down;
+  const int first = static_cast<int>(blockIdx.x) * p.strips * 8, rows = p.strips * 8;
+  const int entry = token * p.experts.top_k + warp;
+  int slot = -1;
+  if (of_shared) {
+    slot = p.shared != nullptr ? 0 : -1;
+  } else if (warp < p.experts.top_k) {
+    slot = p.experts.Slot(entry);
+  }
+  const char* const w = m.w + slot * m.slot_bytes;
+  const uint32_t weights = SharedAddress(memory) + warp * rows * p.down.steps * 128;
+  const uint32_t barrier = SharedAddress(&shared.barriers[warp]);
+  const int bytes = rows * m.steps * 128;
+  if (slot >= 0 && lane == 0) {
+    BarrierInit(barrier, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    BarrierExpectBytes(barrier, bytes);
+    CopyBulk(weights, w + static_cast<int64_t>(first) * m.steps * 128, bytes, barrier,
+             ReadOncePolicy());
+  }
+  // Lane s has the scales of strip s.
+  float scales[kEndSteps] = {};
+  float factor = 1;
+  if (slot >= 0) {
+    if (lane < p.strips) {
+      const float* const from =
+          reinterpret_cast<const float*>(w + m.scales) + (first / 8 + lane) * m.steps;
+#pragma unroll
+      for (int i = 0; i < kEndSteps; ++i) {
+        if (i < m.steps) scales[i] = __ldg(from + i);
+      }
+    }
+    if (!of_shared) factor = __ldcg(p.route_weights + entry);
+  }
+  __syncwarp();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+
+  if (slot >= 0) {
+    const int columns = m.steps * 128;
+    for (int column = lane * 8; column - lane * 8 < columns; column += 256) {
+      float v[8] = {};
+      if (column >= columns) {
+      } else if (of_shared) {
+        const __nv_bfloat16* const from = p.shared + token * p.shared_stride + column;
+        float up[8];
+        WidenEight(__ldcg(reinterpret_cast<const uint4*>(from)), v);
+        WidenEight(__ldcg(reinterpret_cast<const uint4*>(from + columns)), up);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          v[i] = __bfloat162float(__float2bfloat16_rn(v[i] / (1.0f + expf(-v[i])) * up[i]));
+        }
+      } else {
+        const auto* const from = reinterpret_cast<const float4*>(
+            p.middle + static_cast<int64_t>(entry) * columns + column);
+        const float4 a = __ldcg(from), b = __ldcg(from + 1);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+        v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+      }
+      float scale;
+      const uint2 rounded = RoundEight(v, scale);
+      if (column >= columns) continue;
+      StoreShared2(SharedAddress(&shared.codes[warp][column]), rounded);
+      if (lane % 16 == 0) shared.x[warp][column / 128] = scale;
+    }
+    __syncwarp();
+    BarrierWait(barrier, 0);
+    // Rows of weights lie without gaps, so that two neighbouring ones would meet in the same banks:
+    // the odd ones are read with their halves of 64 columns swapped, and the second row of the
+    // instruction is the token swapped alike.
+    float acc[kStripsMax][2] = {};
+    const int swap = lane / 4 % 2;
+#pragma unroll
+    for (int step = 0; step < kEndSteps; ++step) {
+      if (step >= m.steps) break;
+      const float x_scale = shared.x[warp][step];
+      uint4 a[2];
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        a[j] = make_uint4(0, 0, 0, 0);
+        if (lane < 8) {
+          a[j] = LoadShared4(SharedAddress(shared.codes[warp]) + step * 128 + (j ^ swap) * 64 +
+                             lane % 4 * 16);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kStripsMax; ++s) {
+        if (s >= p.strips) break;
+        float parts[2][4] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          MultiplyWords(parts[j], a[j],
+                        LoadShared4(weights + (s * 8 + lane / 4) * columns + step * 128 +
+                                    (j ^ swap) * 64 + lane % 4 * 16));
+        }
+        const float scale = __shfl_sync(~0u, scales[step], s) * x_scale;
+        acc[s][0] += (parts[0][0] + parts[1][0]) * scale;
+        acc[s][1] += (parts[0][1] + parts[1][1]) * scale;
+      }
+    }
+    if (lane < 8) {
+#pragma unroll
+      for (int s = 0; s < kStripsMax; ++s) {
+        if (s >= p.strips) break;
+        // Row 0 has the even columns, row 1 the odd ones.
+        float sum = (swap ? acc[s][1] : acc[s][0]) * factor;
+        // Rounded as shares are that go through memory.
+        if (!of_shared) sum = __bfloat162float(__float2bfloat16_rn(sum));
+        shared.sums[warp][s * 8 + lane % 4 * 2 + swap] = sum;
+      }
+    }
+  } else {
+    for (int i = lane; i < rows; i += 32) shared.sums[warp][i] = 0;
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) >= rows) return;
+  float* const out = p.out + token * p.out_stride + first + threadIdx.x;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kExpertsMax; ++i) sum += shared.sums[i][threadIdx.x];
+  *out = sum + (p.shared != nullptr ? shared.sums[kExpertsMax][threadIdx.x] : __ldcg(out));
+}
+
+// Strips of a block of the end: as many as can be of what divides the rows. 0: none.
+int StripsOfEnd(int64_t hidden, int64_t steps) {
+  for (const int strips : {7, 8, 4, 2, 1}) {
+    if (hidden % (strips * 8) == 0 && kEndWarps * strips * 8 * steps * 128 <= kEndSharedMax) {
+      return strips;
+    }
+  }
+  return 0;
+}
+
+bool Block(const PackedMatrix& w) {
+  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % 128 == 0 &&
+         w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
+}
+
+DownMatrix Down(const PackedMatrix& w) {
+  const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
+  return {.w = static_cast<const char*>(w.data),
+          .slot_bytes = w.stride_bytes,
+          .scales = layout.scales,
+          .steps = static_cast<int32_t>(layout.steps)};
+}
+
+}  // namespace
+
+bool Fp8SingleTakes(const ExpertBankArgs& args) {
+  const int64_t tokens = args.x.dim(0), top_k = args.ids.dim(1);
+  const bool shared =
+      !args.shared || (Block(args.shared_down) && args.shared_down.k <= args.down.k &&
+                       args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
+                       reinterpret_cast<uintptr_t>(args.shared.data) % 16 == 0);
+  return tokens >= 1 && tokens * top_k <= kFp8SingleEntries && top_k >= 1 && top_k <= kExpertsMax &&
+         Block(args.gate_up) && Block(args.down) && shared && args.gate_up.k / 128 <= kStepsMax &&
+         args.down.k / 128 <= kEndSteps && args.x.stride[0] % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
+         StripsOfEnd(args.down.n, args.down.k / 128) > 0;
+}
+
+void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
+  BT_CHECK(Fp8SingleTakes(args));
+  const auto tokens = static_cast<unsigned>(args.x.dim(0));
+  const auto top_k = static_cast<unsigned>(args.ids.dim(1));
+  const int64_t middle = args.down.k, hidden = args.down.n;
+  const Experts experts = {.ids = static_cast<const int32_t*>(args.ids.data),
+                           .slot_of = slot_of,
+                           .experts = static_cast<int32_t>(args.slot_of.size()),
+                           .slots = static_cast<int32_t>(args.gate_up.count),
+                           .top_k = static_cast<int32_t>(top_k)};
+  const ProductLayout layout = LayoutOf(args.gate_up.form, args.gate_up.n, args.gate_up.k);
+  const GateUpParams gate_up = {
+      .experts = experts,
+      .w = static_cast<const char*>(args.gate_up.data),
+      .slot_bytes = args.gate_up.stride_bytes,
+      .scales = layout.scales,
+      .steps = static_cast<int32_t>(layout.steps),
+      .half = static_cast<int32_t>(middle),
+      .x = static_cast<const char*>(args.x.data),
+      .x_row_bytes = args.x.stride[0] * 2,
+      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle))};
+  const int gate_up_bytes = 2 * kGateRows * (gate_up.steps * 128 + kPad) + gate_up.steps * 128;
+  CheckCuda(cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 gate_up_bytes),
+            "FP8 gate/up of few entries");
+  const Status first_launched = LaunchOverlapped(
+      "FP8 gate/up of few entries", GateUpKernel,
+      dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k), dim3(kGateThreads),
+      static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
+  CheckLaunch("FP8 gate/up of few entries");
+  BT_CHECK(first_launched.ok());
+
+  EndParams end = {.experts = experts,
+                   .down = Down(args.down),
+                   .shared_down = {},
+                   .middle = gate_up.middle,
+                   .shared = nullptr,
+                   .shared_stride = 0,
+                   .route_weights = static_cast<const float*>(args.weights.data),
+                   .out = static_cast<float*>(args.out.data),
+                   .out_stride = args.out.stride[0],
+                   .strips = StripsOfEnd(hidden, args.down.k / 128)};
+  if (args.shared) {
+    end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
+    end.shared_stride = args.shared.stride[0];
+    end.shared_down = Down(args.shared_down);
+  }
+  const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
+  CheckCuda(cudaFuncSetAttribute(EndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
+            "FP8 end of few entries");
+  const Status launched =
+      LaunchOverlapped("FP8 end of few entries", EndKernel,
+                       dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
+                       dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
+  CheckLaunch("FP8 end of few entries");
+  BT_CHECK(launched.ok());
+}
+
+}  // namespace baltoro::cuda
