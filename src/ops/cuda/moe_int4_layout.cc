@@ -3,18 +3,41 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ops/cuda/pack_vectors.h"
 
 namespace baltoro {
 namespace {
 
+// The nibbles at even places of each word, moved together.
+constexpr uint32_t EvenNibbles(uint32_t x) {
+  x &= 0x0F0F0F0F;
+  x = (x | x >> 4) & 0x00FF00FF;
+  return (x | x >> 8) & 0xFFFF;
+}
+
 // The eight columns of a source word in the nibble order of the tile.
-uint32_t Interleave(uint32_t word) {
-  uint32_t out = 0;
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t nibble = (word >> (4 * i)) & 0xFu;
-    out |= nibble << (4 * (i % 2 == 0 ? i / 2 : 4 + i / 2));
-  }
+constexpr uint32_t Interleave(uint32_t word) {
+  const uint32_t out = EvenNibbles(word) | EvenNibbles(word >> 4) << 16;
   return out << 3 | out >> 29;
+}
+
+constexpr int64_t kTileWords = kInt4TileColumns / 8, kTileGroups = kInt4TileColumns / kInt4Group;
+
+// The words of a row of one tile to their places, of tile row g + 8 * high.
+void StoreWords(char* tile, const uint32_t (&words)[kTileWords], int64_t g, int64_t high) {
+  char* const to = tile + 64 * g + 4 * high;
+  for (int64_t j = 0; j < kTileGroups; ++j) {
+    for (int64_t t = 0; t < 4; ++t) {
+      std::memcpy(to + (j / 2) * 512 + t * 16 + (j % 2) * 8, &words[4 * j + t], 4);
+    }
+  }
+}
+
+bool StoreScale(char* tile, uint16_t scale, int64_t j, int64_t g, int64_t high) {
+  uint16_t packed = 0;
+  const bool fits = PackInt4Scale(scale, &packed);
+  std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &packed, 2);
+  return fits;
 }
 
 // One row of the source as row `r` of the tiles of a strip of 16 rows.
@@ -22,22 +45,33 @@ bool PackRow(char* strip, const Int4Rows& src, int64_t row, int64_t r, int64_t k
   constexpr uint32_t kZeros = 0x88888888;  // each value plus 8
   const uint32_t* values = src.values + row * src.values_stride;
   const uint16_t* scales = src.scales + row * src.scales_stride;
-  const int64_t g = r % 8, high = r / 8;
-  bool fits = true;
-  for (int64_t c = 0; c < (k + kInt4TileColumns - 1) / kInt4TileColumns; ++c) {
-    char* tile = strip + c * kInt4TileBytes;
-    for (int64_t j = 0; j < 4; ++j) {
-      const int64_t column = c * kInt4TileColumns + j * kInt4Group;
-      for (int64_t t = 0; t < 4; ++t) {
-        const uint32_t word =
-            Interleave(column + 8 * t < k ? values[(column + 8 * t) / 8] : kZeros);
-        const int64_t at = (j / 2) * 512 + (4 * g + t) * 16 + (2 * (j % 2) + high) * 4;
-        std::memcpy(tile + at, &word, 4);
-      }
-      uint16_t scale = 0;
-      if (column < k) fits = PackInt4Scale(scales[column / kInt4Group], &scale) && fits;
-      std::memcpy(tile + 1024 + g * 16 + j * 4 + high * 2, &scale, 2);
+  const int64_t g = r % 8, high = r / 8, whole = k / kInt4TileColumns;
+  uint32_t words[kTileWords];
+  if (cuda::HasPackVectors()) {
+    cuda::PackInt4TilesAvx2(strip, values, whole, g, high);
+  } else {
+    for (int64_t c = 0; c < whole; ++c) {
+      for (int64_t i = 0; i < kTileWords; ++i) words[i] = Interleave(values[c * kTileWords + i]);
+      StoreWords(strip + c * kInt4TileBytes, words, g, high);
     }
+  }
+  bool fits = true;
+  for (int64_t c = 0; c < whole; ++c) {
+    char* const tile = strip + c * kInt4TileBytes;
+    for (int64_t j = 0; j < kTileGroups; ++j) {
+      fits &= StoreScale(tile, scales[c * kTileGroups + j], j, g, high);
+    }
+  }
+  if (whole * kInt4TileColumns == k) return fits;
+  char* const last = strip + whole * kInt4TileBytes;
+  for (int64_t i = 0; i < kTileWords; ++i) {
+    const int64_t at = whole * kTileWords + i;
+    words[i] = Interleave(at * 8 < k ? values[at] : kZeros);
+  }
+  StoreWords(last, words, g, high);
+  for (int64_t j = 0; j < kTileGroups; ++j) {
+    const int64_t at = whole * kTileGroups + j;
+    fits &= StoreScale(last, at * kInt4Group < k ? scales[at] : uint16_t{0}, j, g, high);
   }
   return fits;
 }
@@ -49,12 +83,11 @@ Status ScaleStatus(bool fits) {
 }  // namespace
 
 bool PackInt4Scale(uint16_t scale, uint16_t* packed) {
-  const int exponent = (scale >> 7) & 0xff;
-  *packed = scale & 0x8000u;
-  if (exponent == 0) return true;  // zero, or too small to tell from it
-  if (exponent + 122 > 254) return false;
-  *packed = static_cast<uint16_t>(scale + (122 << 7));
-  return true;
+  const uint32_t exponent = scale >> 7 & 0xff;
+  // Zero, or too small to tell from it.
+  const uint32_t moved = exponent == 0 ? scale & 0x8000u : scale + (122u << 7);
+  *packed = static_cast<uint16_t>(moved);
+  return exponent + 122 <= 254;
 }
 
 Status PackInt4Rows(

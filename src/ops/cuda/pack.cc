@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/pack_vectors.h"
 #include "ops/cuda/product_layout.h"
 
 namespace baltoro::cuda {
@@ -37,27 +38,38 @@ constexpr uint32_t SwapMiddleBytes(uint32_t x) {
   return (x & 0xFF0000FF) | (x & 0xFF00) << 8 | (x >> 8 & 0xFF00);
 }
 
+// As PackFp8StepAvx2.
+bool PackFp8Step(char* to, const uint8_t* from) {
+  uint32_t words[32];
+  std::memcpy(words, from, sizeof(words));
+  uint32_t nan = 0;  // the top bit of each byte
+  for (uint32_t& word : words) {
+    nan |= (word & 0x7F7F7F7F) + 0x01010101;
+    word = SwapMiddleBytes(word);
+  }
+  std::memcpy(to, words, sizeof(words));
+  return (nan & 0x80808080) != 0;
+}
+
 void PackFp8(
     char* dst, const ProductLayout& layout, int64_t k, int64_t row_begin, const StoredRows& src) {
   BT_CHECK(row_begin % kScaleRows == 0);
   const auto* values = static_cast<const uint8_t*>(src.values);
   const auto* from_scales = static_cast<const float*>(src.scales);
   auto* scales = reinterpret_cast<float*>(dst + layout.scales);
+  const auto pack = HasPackVectors() ? PackFp8StepAvx2 : PackFp8Step;
   for (int64_t row = 0; row < src.rows; ++row) {
     char* to = dst + (row_begin + row) * layout.row_bytes;
     float* to_scales = scales + (row_begin + row) / kScaleRows * layout.steps;
     for (int64_t step = 0; step < layout.steps; ++step) {
-      uint8_t codes[128] = {};
       const int64_t begin = step * 128;
-      std::memcpy(codes, values + row * k + begin,
-                  static_cast<size_t>(std::min<int64_t>(128, k - begin)));
       bool has_nan = false;
-      for (const uint8_t code : codes) has_nan |= (code & 0x7F) == 0x7F;
-      for (int64_t c = 0; c < 128; c += 4) {
-        uint32_t word;
-        std::memcpy(&word, codes + c, 4);
-        word = SwapMiddleBytes(word);
-        std::memcpy(to + begin + c, &word, 4);
+      if (begin + 128 <= k) {
+        has_nan = pack(to + begin, values + row * k + begin);
+      } else {
+        uint8_t codes[128] = {};
+        std::memcpy(codes, values + row * k + begin, static_cast<size_t>(k - begin));
+        has_nan = pack(to + begin, codes);
       }
       if (row % kScaleRows == 0) to_scales[step] = from_scales[row / 128 * layout.steps + step];
       if (has_nan) to_scales[step] = std::numeric_limits<float>::quiet_NaN();
@@ -65,11 +77,26 @@ void PackFp8(
   }
 }
 
-// Four bits of column c of a row of kInt4.
-uint8_t Nibble(const StoredRows& src, int64_t row, int64_t c) {
-  if (c >= src.k) return 0;
-  const auto* values = static_cast<const uint8_t*>(src.values);
-  return static_cast<uint8_t>(values[row / 2 * src.k + c] >> (row % 2 * 4) & 15);
+// A row of kInt4 out of two that are stored together, `shift` apart: eight stored bytes become a
+// word.
+void PackNibbles(char* to, int64_t words, const uint8_t* from, int64_t k, int shift) {
+  const auto pack = [shift](uint64_t bytes) {
+    const uint64_t nibbles = bytes >> shift & 0x0F0F0F0F0F0F0F0F;
+    return static_cast<uint32_t>(nibbles | nibbles >> 28);
+  };
+  const int64_t whole = k / 8;
+  for (int64_t w = 0; w < whole; ++w) {
+    uint64_t bytes;
+    std::memcpy(&bytes, from + 8 * w, 8);
+    const uint32_t word = pack(bytes);
+    std::memcpy(to + 4 * w, &word, 4);
+  }
+  for (int64_t w = whole; w < words; ++w) {
+    uint64_t bytes = 0;
+    if (8 * w < k) std::memcpy(&bytes, from + 8 * w, static_cast<size_t>(k - 8 * w));
+    const uint32_t word = pack(bytes);
+    std::memcpy(to + 4 * w, &word, 4);
+  }
 }
 
 void PackPerOutput(WeightForm form,
@@ -82,10 +109,7 @@ void PackPerOutput(WeightForm form,
   for (int64_t row = 0; row < src.rows; ++row) {
     char* to = dst + (row_begin + row) * layout.row_bytes;
     if (form == WeightForm::kInt4) {
-      for (int64_t i = 0; i < layout.row_bytes; ++i) {
-        const int64_t c = i / 4 * 8 + i % 4;
-        to[i] = static_cast<char>(Nibble(src, row, c) | Nibble(src, row, c + 4) << 4);
-      }
+      PackNibbles(to, layout.row_bytes / 4, values + row / 2 * k, k, static_cast<int>(row % 2 * 4));
     } else {
       std::memcpy(to, values + row * k, static_cast<size_t>(k));
       std::memset(to + k, 0, static_cast<size_t>(layout.row_bytes - k));
