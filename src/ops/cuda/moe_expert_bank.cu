@@ -46,7 +46,7 @@ Cut Offsets(const MoeShape& s) {
   cut.row_begin = cut.units + Align((s.slots + 1) * int64_t{4});
   cut.block_of = cut.row_begin + Align((s.slots + 1) * int64_t{4});
   cut.counters = cut.block_of + Align((s.slots + 1) * int64_t{4});
-  cut.ordered = cut.counters + Align(kJoinedCounters * int64_t{4});
+  cut.ordered = cut.counters + Align(2 * kMaxJoinedChunks * int64_t{4});
   cut.middle = cut.ordered + Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
   cut.end = cut.shares + Align(entries * s.hidden * 2);

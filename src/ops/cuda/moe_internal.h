@@ -29,7 +29,6 @@ inline constexpr int32_t kJoinedIntermediate = 256;
 inline constexpr int32_t kJoinedColumns = 128;
 inline constexpr int32_t kMaxJoinedChunks = 128;
 inline constexpr int32_t kMaxJoinedBuffers = 4;
-inline constexpr int32_t kJoinedCounters = 2 * kMaxJoinedChunks + 1;  // last: pieces of gate/up
 
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
@@ -47,7 +46,7 @@ struct MoePlan {
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
   int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
   int32_t* block_of = nullptr;       // joined: [slots + 1] block of a slot; last: whether it holds
-  uint32_t* counters = nullptr;      // joined: [kJoinedCounters], zeros after the routing
+  uint32_t* counters = nullptr;      // joined: [2 kMaxJoinedChunks], zeros after the routing
   __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
   __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks

@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
       p.units[p.slots] = end_unit;
       p.row_begin[p.slots] = first_row + count;
     }
-    if (rank == 0 && i < kJoinedCounters) p.counters[i] = 0;
+    if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
     if (rank == 0) DealExperts(p, counts, units, end_unit);
   }
   const int total = costs[kRouteThreads];

@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "ops/cuda/dev_switch.h"
+#include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -22,14 +23,14 @@ namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kWarps = 8;
-constexpr int kThreads =
-    32 * (kWarps + 4);               // one warp asks for copies; its warpgroup gives registers
+constexpr int kProducers = 128;
+constexpr int kThreads = 32 * kWarps + kProducers;
 constexpr int kStrips = 2 * kWarps;  // of a piece
 constexpr int kWeightBytes = kStrips * kTileBytes;
-constexpr int kRowBytes = 256;            // 128 columns
-constexpr int kRowPitch = 256 + 64;       // neighbouring rows half of the banks apart
-constexpr int kPieces = 8;                // remembered, more than stages
-constexpr int kSharedLimit = 113 * 1024;  // of one of two blocks
+constexpr int kRowBytes = 256;  // 128 columns
+constexpr int kMaxStages = 7;
+constexpr int kSmallTile = 40;            // rows of a tile where a multiprocessor has two blocks
+constexpr int kSharedLimit = 226 * 1024;  // of a multiprocessor's blocks
 
 struct GateUpParams {
   const char* weights;
@@ -44,12 +45,27 @@ struct GateUpParams {
   __nv_bfloat16* out;  // in matrix order
   int32_t out_stride;
   int32_t top_k;
-  uint32_t* taken;  // pieces so far
   int32_t stages, stage_bytes;
 };
 
-struct Piece {
-  int32_t slot, begin, count, strip;  // count 0: no more
+// The block's pieces, one a turn.
+struct Pieces {
+  int per_tile, total;
+  __device__ explicit Pieces(const GateUpParams& p)
+      : per_tile((p.strips + kStrips - 1) / kStrips), total(__ldcg(p.num_tiles) * per_tile) {}
+  __device__ int Turns() const {
+    return (total + static_cast<int>(gridDim.x) - 1) / static_cast<int>(gridDim.x);
+  }
+  // False where there is none.
+  __device__ bool Get(const GateUpParams& p, int turn, MoeTile* tile, int* strip) const {
+    const int blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+    const int at = turn * blocks + (turn % 2 == 0 ? block : blocks - 1 - block);
+    if (at >= total) return false;
+    const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at / per_tile);
+    *tile = {raw.x, raw.y, raw.z, 0};
+    *strip = at % per_tile * kStrips;
+    return true;
+  }
 };
 
 struct Ring {
@@ -68,63 +84,54 @@ struct Ring {
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
 
-__device__ __forceinline__ void CopyRow(uint32_t to, const void* from, uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to),
-      "l"(from), "n"(kRowBytes), "r"(barrier)
-      : "memory");
+__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
 }
 
-// kLaneRows: rows of a tile that a lane asks for, every 32nd.
-template <int kLaneRows>
-__device__ void Produce(const GateUpParams& p, Piece* pieces, Ring ring) {
-  const int lane = threadIdx.x % 32;
+// Sixteen threads a row; neighbouring rows have the halves of each 128 bytes the other way round,
+// so that the loads of a warp's operand meet all banks.
+template <int kMost>
+__device__ void Produce(const GateUpParams& p, const Pieces& pieces, Ring ring) {
+  constexpr int kStep = kProducers / 16, kRows = kMost / kStep;
+  const int thread = threadIdx.x - 32 * kWarps, lane = threadIdx.x % 32;
+  const int row = thread / 16, chunk = thread % 16;
   const uint64_t policy = ReadOncePolicy();
-  const int pieces_per_tile = (p.strips + kStrips - 1) / kStrips;
-  const int total = __ldcg(p.num_tiles) * pieces_per_tile;
-  const int64_t strip_bytes = static_cast<int64_t>(p.column_tiles) * kTileBytes;
-  for (int k = 0;; k = (k + 1) % kPieces) {
-    int at = 0;
-    if (lane == 0) at = static_cast<int>(atomicAdd(p.taken, 1u));
-    at = __shfl_sync(~0u, at, 0);
-    Piece piece = {};
-    if (at < total) {
-      const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at / pieces_per_tile);
-      piece = {raw.x, raw.y, raw.z, at % pieces_per_tile * kStrips};
-    }
-    const int strips = min(kStrips, p.strips - piece.strip);
-    const char* weights = p.weights + piece.slot * p.slot_bytes +
-                          (piece.strip + (lane < strips ? lane : 0)) * strip_bytes;
-    const __nv_bfloat16* rows[kLaneRows];
+  const int strip_bytes = p.column_tiles * kTileBytes;
+  const uint32_t in_stage = kWeightBytes + row * kRowBytes + ((chunk ^ (row & 1) << 2) << 4);
+  const int turns = pieces.Turns();
+  for (int turn = 0; turn < turns; ++turn) {
+    MoeTile tile;
+    int strip;
+    if (!pieces.Get(p, turn, &tile, &strip)) break;
+    const int strips = min(kStrips, p.strips - strip);
+    const char* weights =
+        p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
+    uint32_t source[kRows];  // in 16 bytes
 #pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) {
-      const int row = lane + 32 * i;
-      if (row >= piece.count) break;
-      rows[i] = p.in + __ldcg(p.order + piece.begin + row) / p.top_k * p.in_stride;
+    for (int i = 0; i < kRows; ++i) {
+      const int at = tile.begin + min(row + kStep * i, tile.count - 1);
+      source[i] = static_cast<uint32_t>(__ldcg(p.order + at) / p.top_k * p.in_stride / 8);
     }
-    BarrierWait(ring.Empty(), ring.parity ^ 1);
-    if (lane == 0) pieces[k] = piece;
-    if (piece.count == 0) {
-      if (lane == 0) BarrierArrive(ring.Full());
-      return;
-    }
-    for (int c = 0; c < p.column_tiles; ++c) {
-      if (c > 0) BarrierWait(ring.Empty(), ring.parity ^ 1);
-      if (lane == 0) {
-        BarrierExpectBytes(ring.Full(), strips * kTileBytes + piece.count * kRowBytes);
-      }
-      __syncwarp();
+    const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
+    for (int c = 0; c < p.column_tiles; ++c, columns += kRowBytes, weights += kTileBytes) {
+      BarrierWait(ring.Empty(), ring.parity ^ 1);
       const uint32_t to = ring.Weights();
-      if (lane < strips) {
-        CopyBulk(to + lane * kTileBytes, weights + c * kTileBytes, kTileBytes, ring.Full(), policy);
+      if (thread < 32) {
+        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
+        __syncwarp();
+        if (lane < strips) {
+          CopyBulk(to + lane * kTileBytes, weights, kTileBytes, ring.Full(), policy);
+        }
       }
 #pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        const int row = lane + 32 * i;
-        if (row >= piece.count) break;
-        CopyRow(to + kWeightBytes + row * kRowPitch, rows[i] + c * 128, ring.Full());
+      for (int i = 0; i < kRows; ++i) {
+        if (row + kStep * i >= tile.count) break;
+        Copy16(to + in_stage + i * kStep * kRowBytes,
+               columns + static_cast<uint64_t>(source[i]) * 16);
       }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
       ring.Next();
     }
   }
@@ -136,11 +143,15 @@ __device__ __forceinline__ float FastSiluTimes(float gate, float up) {
 
 // A warp: two strips by kN times eight tokens.
 template <int kN>
-__device__ __forceinline__ void Multiply(const GateUpParams& p, const Piece& piece, Ring& ring) {
+__device__ __forceinline__ void Multiply(const GateUpParams& p,
+                                         const MoeTile& tile,
+                                         int first_strip,
+                                         Ring& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float acc[2][kN][4] = {};
   const uint32_t in_stage = 2 * warp * kTileBytes;
-  const uint32_t row = kWeightBytes + lane / 4 * kRowPitch + lane % 4 * 16;
+  const uint32_t row = kWeightBytes + lane / 4 * kRowBytes + lane % 4 * 16;
+  const uint32_t flip = lane / 4 % 2 * 64;
   for (int c = 0; c < p.column_tiles; ++c) {
     BarrierWait(ring.Full(), ring.parity);
     const uint32_t own = ring.Weights() + in_stage, rows = ring.Weights() + row;
@@ -173,7 +184,7 @@ __device__ __forceinline__ void Multiply(const GateUpParams& p, const Piece& pie
         }
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          const uint4 x = LoadShared4(rows + n * 8 * kRowPitch + (2 * half + jj) * 64);
+          const uint4 x = LoadShared4(rows + n * 8 * kRowBytes + half * 128 + (jj * 64 ^ flip));
 #pragma unroll
           for (int s = 0; s < 2; ++s) {
             MultiplyAdd(acc[s][n], a[s][0][0], a[s][0][1], a[s][0][2], a[s][0][3], x.x, x.y);
@@ -185,16 +196,17 @@ __device__ __forceinline__ void Multiply(const GateUpParams& p, const Piece& pie
         }
       }
     }
+    hopper::FinishLoads();
     __syncwarp();
     if (lane == 0) BarrierArrive(ring.Empty());
     ring.Next();
   }
   // This lane has columns 8 strip + g of two tokens; with those of g ^ 1 and both strips it stores
   // four neighbours, in matrix order, of one token.
-  const int g = lane / 4, strip = piece.strip + 2 * warp;
+  const int g = lane / 4, strip = first_strip + 2 * warp;
   if (strip >= p.strips) return;  // strips come in pairs
   const bool odd = g % 2 != 0;
-  __nv_bfloat16* out = p.out + static_cast<int64_t>(piece.begin) * p.out_stride + strip / 4 * 32 +
+  __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
                        g / 2 * 8 + strip % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
@@ -210,7 +222,7 @@ __device__ __forceinline__ void Multiply(const GateUpParams& p, const Piece& pie
       pairs[s] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     const int at = n * 8 + lane % 4 * 2 + odd;
-    if (at >= piece.count) continue;
+    if (at >= tile.count) continue;
     *reinterpret_cast<uint2*>(out + at * p.out_stride) = make_uint2(pairs[0], pairs[1]);
   }
 }
@@ -220,17 +232,16 @@ template <int kMost, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     WarpGateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char memory[];
-  __shared__ __align__(16) Piece pieces[kPieces];
-  __shared__ uint64_t barriers[2 * kPieces];
+  __shared__ uint64_t barriers[2 * kMaxStages];
   Ring ring;
   ring.memory = SharedAddress(memory);
   ring.full = SharedAddress(barriers);
-  ring.empty = ring.full + 8 * kPieces;
+  ring.empty = ring.full + 8 * kMaxStages;
   ring.stages = p.stages;
   ring.stage_bytes = p.stage_bytes;
   if (threadIdx.x == 0) {
     for (int s = 0; s < p.stages; ++s) {
-      BarrierInit(ring.full + 8 * s, 1);
+      BarrierInit(ring.full + 8 * s, 1 + kProducers);
       BarrierInit(ring.empty + 8 * s, kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -238,79 +249,78 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   __syncthreads();
   WaitForEarlierKernels();
   AllowNextKernel();
-  // Registers move from the warps beside the producer to those that multiply; together they stay
-  // at 80 a thread for two blocks, 168 for one.
+  const Pieces pieces(p);
+  // Registers move from the producers to the others; together they stay at 80 a thread for two
+  // blocks, 168 for one.
   if (threadIdx.x >= 32 * kWarps) {
     if constexpr (kBlocks == 1) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     } else {
       asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
     }
-    if (threadIdx.x < 32 * (kWarps + 1)) Produce<(kMost + 31) / 32>(p, pieces, ring);
+    Produce<kMost>(p, pieces, ring);
     return;
   }
   if constexpr (kBlocks == 1) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
   }
-  for (int k = 0;; k = (k + 1) % kPieces) {
-    BarrierWait(ring.Full(), ring.parity);
-    const Piece piece = pieces[k];
-    if (piece.count == 0) return;
-    const int tiles = (piece.count + 7) / 8;
-    if constexpr (kMost <= 48) {
+  const int turns = pieces.Turns();
+  for (int turn = 0; turn < turns; ++turn) {
+    MoeTile tile;
+    int strip;
+    if (!pieces.Get(p, turn, &tile, &strip)) return;
+    const int tiles = (tile.count + 7) / 8;
+    if constexpr (kMost <= kSmallTile) {
       switch (tiles) {
         case 1:
-          Multiply<1>(p, piece, ring);
+          Multiply<1>(p, tile, strip, ring);
           break;
         case 2:
-          Multiply<2>(p, piece, ring);
+          Multiply<2>(p, tile, strip, ring);
           break;
         case 3:
-          Multiply<3>(p, piece, ring);
+          Multiply<3>(p, tile, strip, ring);
           break;
         case 4:
-          Multiply<4>(p, piece, ring);
-          break;
-        case 5:
-          Multiply<5>(p, piece, ring);
+          Multiply<4>(p, tile, strip, ring);
           break;
         default:
-          Multiply<6>(p, piece, ring);
+          Multiply<5>(p, tile, strip, ring);
       }
     } else {
       switch (tiles) {
         case 1:
         case 2:
-          Multiply<2>(p, piece, ring);
+          Multiply<2>(p, tile, strip, ring);
           break;
         case 3:
         case 4:
-          Multiply<4>(p, piece, ring);
+          Multiply<4>(p, tile, strip, ring);
           break;
         case 5:
         case 6:
-          Multiply<6>(p, piece, ring);
+          Multiply<6>(p, tile, strip, ring);
           break;
         case 7:
         case 8:
-          Multiply<8>(p, piece, ring);
+          Multiply<8>(p, tile, strip, ring);
           break;
         case 9:
-          Multiply<9>(p, piece, ring);
+          Multiply<9>(p, tile, strip, ring);
           break;
         case 10:
-          Multiply<10>(p, piece, ring);
+          Multiply<10>(p, tile, strip, ring);
           break;
         case 11:
-          Multiply<11>(p, piece, ring);
+          Multiply<11>(p, tile, strip, ring);
           break;
         case 12:
-          Multiply<12>(p, piece, ring);
+          Multiply<12>(p, tile, strip, ring);
           break;
         default:
-          Multiply<14>(p, piece, ring);
+          Multiply<14>(p, tile, strip, ring);
       }
     }
   }
@@ -319,8 +329,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <int kMost, int kBlocks>
 Status Launch(GateUpParams p, cudaStream_t stream) {
   const auto kernel = WarpGateUpKernel<kMost, kBlocks>;
-  p.stage_bytes = kWeightBytes + kMost * kRowPitch;
-  p.stages = std::min(kPieces - 1, 2 * kSharedLimit / kBlocks / p.stage_bytes);
+  p.stage_bytes = kWeightBytes + kMost * kRowBytes;
+  p.stages = std::min(kMaxStages, kSharedLimit / kBlocks / p.stage_bytes);
   const int shared = p.stages * p.stage_bytes;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
@@ -340,9 +350,9 @@ int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens) {
       static_cast<int32_t>(static_cast<int64_t>(tokens) * shape.top_k / shape.slots);
   const int form = DevSwitch("BT_MOE_GATE", 0);
   if (form == 0) return 0;
-  if (form == 1) return 48;
+  if (form == 1) return kSmallTile;
   if (form == 2) return kWideTileRows;
-  return mean <= 36 ? 48 : kWideTileRows;
+  return mean <= 30 ? kSmallTile : kWideTileRows;
 }
 
 Status LaunchMoeWarpGateUp(const MoeShape& shape,
@@ -362,9 +372,8 @@ Status LaunchMoeWarpGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  p.taken = plan.counters + kJoinedCounters - 1;
-  if (MoeWarpTileRows(shape, args.tokens) <= 48) return Launch<48, 2>(p, stream);
-  return Launch<112, 1>(p, stream);
+  if (MoeWarpTileRows(shape, args.tokens) <= kSmallTile) return Launch<kSmallTile, 2>(p, stream);
+  return Launch<kWideTileRows, 1>(p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -18,6 +18,7 @@
 #include <algorithm>
 
 #include "ops/cuda/dev_switch.h"
+#include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -65,7 +66,7 @@ struct DownParams {
   float* out;
   int64_t out_stride;
   int32_t max_units, depth;
-  int32_t warp_rows;  // pieces of up to so many rows are multiplied by single warps
+  bool by_warp;  // products by the instruction of one warp
 };
 
 // Up to kTileUnits units of one expert.
@@ -275,25 +276,30 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
   }
 }
 
-// A warp's 16 rows of weights, at `own`, by kN rows of an expert, by the instruction of one warp.
+// Half of the 64 rows, two strips, by every second eight of kN rows of an expert, by the
+// instruction of one warp: sums of the first strip, then of the second, four for each eight rows.
 template <int kN>
 __device__ __forceinline__ void MultiplyByWarp(float (&acc)[kN / 2], uint32_t own, uint32_t rows) {
   const int lane = threadIdx.x % 32;
   const uint32_t row = rows + lane % 8 * 128;
 #pragma unroll
   for (int part = 0; part < kInner / 64; ++part) {
-    uint32_t a[4][4];
-    Widen(a, LoadPacked(own, part));
+    uint32_t a[2][4][4];
+    Widen(a[0], LoadPacked(own, part));
+    Widen(a[1], LoadPacked(own + kInner / 128 * kTileBytes, part));
 #pragma unroll
-    for (int n = 0; n < kN / 8; ++n) {
+    for (int i = 0; i < kN / 16; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t b[4];
-        LoadMatrices(b, row + part * kN * 128 + n * 1024 + ((half * 4 + lane / 8) ^ lane % 8) * 16);
-        float(&c)[4] = *reinterpret_cast<float(*)[4]>(acc + 4 * n);
-        const uint32_t(&first)[4] = a[2 * half], (&second)[4] = a[2 * half + 1];
-        MultiplyAdd(c, first[0], first[1], first[2], first[3], b[0], b[1]);
-        MultiplyAdd(c, second[0], second[1], second[2], second[3], b[2], b[3]);
+        LoadMatrices(b, row + part * kN * 128 + i * 2048 + ((half * 4 + lane / 8) ^ lane % 8) * 16);
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          float(&c)[4] = *reinterpret_cast<float(*)[4]>(acc + s * kN / 4 + 4 * i);
+          const uint32_t(&first)[4] = a[s][2 * half], (&second)[4] = a[s][2 * half + 1];
+          MultiplyAdd(c, first[0], first[1], first[2], first[3], b[0], b[1]);
+          MultiplyAdd(c, second[0], second[1], second[2], second[3], b[2], b[3]);
+        }
       }
     }
   }
@@ -322,23 +328,27 @@ __device__ __forceinline__ void MultiplyByGroup(float (&acc)[kN / 2], uint32_t o
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN, bool kByWarp>
 __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  constexpr int kStripBytes = kInner / 128 * kTileBytes;
   const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  const int odd = warp % 2;  // of a single warp: the eights of rows that it has
   float acc[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
-  const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
   if constexpr (kByWarp) {
-    MultiplyByWarp<kN>(acc, own, item.rows);
+    MultiplyByWarp<kN>(acc, item.weights + warp / 2 * 2 * kStripBytes, item.rows + odd * 1024);
+    hopper::FinishLoads();
   } else {
-    MultiplyByGroup<kN>(acc, own, item.rows);
+    MultiplyByGroup<kN>(acc, item.weights + warp * kStripBytes, item.rows);
   }
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
   if constexpr (!kByWarp) GroupWait<0>();
   // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
-  // the four warps' low columns, then their high ones.
+  // the four strips' low columns, then their high ones.
   const uint32_t to =
-      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
+      kByWarp ? item.out + (odd * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 +
+                    (warp / 2 * 2 + lane / 16) * 16
+              : item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
   const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
@@ -347,7 +357,10 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     uint32_t pairs[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      const int row = (j + m / 2) * 8 + lane % 4 * 2, i = (j + m / 2) * 4 + m % 2 * 2;
+      // A warp's four blocks of 8 x 8: two eights of rows, or two strips; low and high columns.
+      const int row = (j + (kByWarp ? odd : m / 2)) * 8 + lane % 4 * 2;
+      const int i =
+          kByWarp ? m / 2 * (kN / 4) + j / 2 * 4 + m % 2 * 2 : (j + m / 2) * 4 + m % 2 * 2;
       const float2 weight = *reinterpret_cast<const float2*>(item.weight + row);
       pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
     }
@@ -384,7 +397,7 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch ((item.count + 15) / 16 + (item.count <= p.warp_rows ? 8 : 0)) {
+      switch ((item.count + 15) / 16 + (p.by_warp ? 8 : 0)) {
         case 1:
           Multiply<16, false>(item, buffer, group);
           break;
@@ -421,8 +434,11 @@ __device__ void MultiplyChunks(
         case 13:
           Multiply<80, true>(item, buffer, group);
           break;
-        default:
+        case 14:
           Multiply<96, true>(item, buffer, group);
+          break;
+        default:
+          Multiply<112, true>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -612,7 +628,8 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.out = args.out;
   p.out_stride = args.out_stride;
   p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
-  p.warp_rows = std::min(96, DevSwitch("BT_MOE_WARP_ROWS", 0));
+  p.by_warp = static_cast<int64_t>(args.tokens) * shape.top_k <=
+              static_cast<int64_t>(DevSwitch("BT_MOE_WARP_ROWS", 0)) * shape.slots;
   p.depth = kMaxDepth;
   while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
   const int32_t shared = SharedBytes(p.max_units, p.depth);
