@@ -349,7 +349,7 @@ int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens) {
   const int32_t mean =
       static_cast<int32_t>(static_cast<int64_t>(tokens) * shape.top_k / shape.slots);
   const int form = DevSwitch("BT_MOE_GATE", 0);
-  if (form == 0) return 0;
+  if (form == 0 || form == 3) return 0;
   if (form == 1) return kSmallTile;
   if (form == 2) return kWideTileRows;
   return mean <= 30 ? kSmallTile : kWideTileRows;

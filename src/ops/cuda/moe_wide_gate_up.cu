@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -225,9 +226,28 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
   GroupCommit();
 }
 
+// 16 rows by 128 columns as the first operand of eight products.
+__device__ __forceinline__ void WidenAll(uint32_t (&a)[2][4][4], const Packed& packed) {
+  Widen(a[0], packed, 0);
+  Widen(a[1], packed, 1);
+}
+
+template <int kN>
+__device__ __forceinline__ void MultiplyAll(float (&acc)[kN / 2],
+                                            const uint32_t (&a)[2][4][4],
+                                            uint32_t input) {
+  const uint32_t at = OperandAddress(input);
+  GroupFence();
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) {
+    GroupMultiply<kN>::Add(acc, a[i / 4][i % 4], OperandAt(at + i / 4 * kN * 8 + 2 * (i % 4)));
+  }
+  GroupCommit();
+}
+
 // One piece: kN columns. No product runs on from turn to turn of the loop, as the compiler would
 // put each behind the one before.
-template <int kN>
+template <int kN, bool kLong>
 __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
                                               const MoeTile& tile,
                                               int first_strip,
@@ -238,6 +258,7 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
   uint32_t a[2][4][4];
+  uint32_t b[2][2][4][4];  // long: of both blocks
   Packed packed[2];
   const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
   const auto next_weights = [&] {
@@ -246,9 +267,26 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
     packed[1] = LoadPacked(own + ring.stage * kWeightBytes + 4 * kTileBytes);
   };
   next_weights();
-  Widen(a[0], packed[0], 0);
+  if constexpr (kLong) {
+    WidenAll(b[0], packed[0]);
+  } else {
+    Widen(a[0], packed[0], 0);
+  }
   for (int c = 0; c < p.column_tiles; ++c) {
     const uint32_t input = ring.input + ring.stage * kInputBytes, empty = ring.Empty();
+    if constexpr (kLong) {
+      MultiplyAll<kN>(acc[0], b[0], input);
+      WidenAll(b[1], packed[1]);
+      MultiplyAll<kN>(acc[1], b[1], input);
+      ring.Next();
+      if (c + 1 < p.column_tiles) next_weights();
+      GroupWait<1>();
+      WidenAll(b[0], packed[0]);
+      GroupWait<0>();
+      __syncwarp();
+      if (lane == 0) BarrierArrive(empty);
+      continue;
+    }
     Multiply<kN>(acc[0], a[0], input);
     Widen(a[1], packed[1], 0);
     Multiply<kN>(acc[1], a[1], input);
@@ -284,6 +322,7 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   }
 }
 
+template <bool kLong>
 __global__ void __launch_bounds__(kThreads, 1)
     GateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ char memory[];
@@ -316,25 +355,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (!share.Get(p, unit, &tile, &first_strip)) continue;
     switch (Columns(tile.count)) {
       case 16:
-        MultiplyPiece<16>(p, tile, first_strip, ring);
+        MultiplyPiece<16, kLong>(p, tile, first_strip, ring);
         break;
       case 32:
-        MultiplyPiece<32>(p, tile, first_strip, ring);
+        MultiplyPiece<32, kLong>(p, tile, first_strip, ring);
         break;
       case 48:
-        MultiplyPiece<48>(p, tile, first_strip, ring);
+        MultiplyPiece<48, kLong>(p, tile, first_strip, ring);
         break;
       case 64:
-        MultiplyPiece<64>(p, tile, first_strip, ring);
+        MultiplyPiece<64, kLong>(p, tile, first_strip, ring);
         break;
       case 80:
-        MultiplyPiece<80>(p, tile, first_strip, ring);
+        MultiplyPiece<80, kLong>(p, tile, first_strip, ring);
         break;
       case 96:
-        MultiplyPiece<96>(p, tile, first_strip, ring);
+        MultiplyPiece<96, kLong>(p, tile, first_strip, ring);
         break;
       default:
-        MultiplyPiece<112>(p, tile, first_strip, ring);
+        MultiplyPiece<112, kLong>(p, tile, first_strip, ring);
     }
   }
 }
@@ -390,14 +429,15 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
+  const auto kernel = DevSwitch("BT_MOE_GATE", 0) == 3 ? GateUpKernel<true> : GateUpKernel<false>;
   const cudaError_t error =
-      cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
   }
   BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
-  return LaunchOverlapped("MoE gate/up, wide", GateUpKernel, dim3(teams * kWideTeam),
-                          dim3(kThreads), kSharedBytes, stream, 1, p);
+  return LaunchOverlapped("MoE gate/up, wide", kernel, dim3(teams * kWideTeam), dim3(kThreads),
+                          kSharedBytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda
