@@ -141,6 +141,14 @@ class K2Model {
   void Embed(const Inputs& in, const Activations& a);
   // Adds what all tensor ranks found, and the norm of the sum.
   void AddAndNorm(const Activations& a, TensorView weight);
+  // The norms of a layer of experts that the operations around them share, if they do: behind o,
+  // and behind the expert bank.
+  std::optional<JoinedNorm> JoinMlpNorm(const LayerWeights& layer, const Activations& a) const;
+  std::optional<JoinedNorm> JoinNextNorm(const LayerWeights& layer,
+                                         const LayerWeights& next,
+                                         const Activations& a) const;
+  bool JoinsMoe() const;
+  ExpertBankArgs BankArgs(const LayerWeights& layer, const Activations& a) const;
   // Attention to the keys of this rank, put together with that of the others.
   void AttendTogether(MlaAttentionArgs args, const Activations& a);
   // The step itself: operations alone, and between them what ranks tell each other.
@@ -149,12 +157,19 @@ class K2Model {
                std::span<const KvLayerView> cache,
                const Activations& a,
                TensorView logits);
+  // before: the norm ahead is shared; behind: that after it, else what is to be added is in
+  // `delta`.
   void Attention(const LayerWeights& layer,
                  const Inputs& in,
                  const KvLayerView& cache,
-                 const Activations& a);
+                 const Activations& a,
+                 const JoinedNorm* before,
+                 const JoinedNorm* behind);
   void Mlp(const MlpWeights& mlp, const Activations& a);
-  void Moe(const LayerWeights& layer, const Activations& a);
+  void Moe(const LayerWeights& layer,
+           const Activations& a,
+           const JoinedNorm* before,
+           const JoinedNorm* behind);
   void Logits(const Inputs& in, const Activations& a, TensorView logits);
   OpContext Scratch();  // a context whose scratch is empty
   RankOps& others() {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -40,6 +41,7 @@ struct K2Model::Activations {
   TensorView attention;                  // [T, h V] act
   void* gate_up;                         // [T, 2 I] act, of the widest MLP
   void* gated;                           // [T, I] act
+  TensorView unscaled, squares;          // JoinedNorm::rows and squares
   TensorView router;                     // [T, E] f32
   TensorView ids;                        // [T, k] i32
   TensorView weights;                    // [T, k] f32
@@ -77,6 +79,10 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   a.residual = take(DType::kF32, config_.hidden);
   a.delta = take(DType::kF32, config_.hidden);
   a.normed = take(ops_.act, config_.hidden);
+  if (ops_.joined.bank_takes != nullptr) {
+    a.unscaled = take(ops_.act, config_.hidden);
+    a.squares = take(DType::kF32, JoinedNorm::kParts);
+  }
   a.qkv_a = take(ops_.act, config_.q_lora + config_.cache_width());
   a.q = take(ops_.act, heads_ * config_.head_dim());
   a.attention = take(ops_.act, heads_ * config_.value);
@@ -276,16 +282,24 @@ void K2Model::Compute(const Inputs& in,
   const TensorView first_norm = weights_.layers[layers[0]].attention_norm;
   ops_.rms_norm(Scratch(), a.normed, a.residual, first_norm, eps);
   const auto first_layer = static_cast<int32_t>(share_.layers(config_).begin);
+  std::optional<JoinedNorm> ahead;
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerWeights& layer = weights_.layers[layers[i]];
-    Attention(layer, in, cache[i], a);
-    AddAndNorm(a, layer.mlp_norm);
-    if (config_.is_moe(first_layer + layers[i])) {
-      Moe(layer, a);
+    const LayerWeights* const next =
+        i + 1 < layers.size() ? &weights_.layers[layers[i + 1]] : nullptr;
+    const bool is_moe = config_.is_moe(first_layer + layers[i]);
+    std::optional<JoinedNorm> middle, behind;
+    if (is_moe) middle = JoinMlpNorm(layer, a);
+    Attention(layer, in, cache[i], a, ahead ? &*ahead : nullptr, middle ? &*middle : nullptr);
+    if (!middle) AddAndNorm(a, layer.mlp_norm);
+    if (is_moe) {
+      if (next != nullptr) behind = JoinNextNorm(layer, *next, a);
+      Moe(layer, a, middle ? &*middle : nullptr, behind ? &*behind : nullptr);
     } else {
       Mlp(layer.mlp, a);
     }
-    if (i + 1 < layers.size()) AddAndNorm(a, weights_.layers[layers[i + 1]].attention_norm);
+    if (next != nullptr && !behind) AddAndNorm(a, next->attention_norm);
+    ahead = behind;
   }
   if (share_.last_stage()) {
     // The last addition is made for the rows that are asked for.
@@ -297,15 +311,60 @@ void K2Model::Compute(const Inputs& in,
   others().SendToNextStage(Scratch(), a.residual);
 }
 
+std::optional<JoinedNorm> K2Model::JoinMlpNorm(const LayerWeights& layer,
+                                               const Activations& a) const {
+  if (!JoinsMoe()) return std::nullopt;
+  const JoinedNorm norm{.residual = a.residual,
+                        .weight = layer.mlp_norm,
+                        .rows = a.unscaled,
+                        .squares = a.squares,
+                        .eps = static_cast<float>(config_.norm_eps)};
+  const TensorView shared(a.gate_up, ops_.act, {a.tokens, layer.mlp.gate_up.n});
+  const bool joins = ops_.joined.adder_takes(norm, a.attention, layer.o) &&
+                     ops_.joined.linear_takes(shared, norm, layer.mlp.gate_up) &&
+                     ops_.joined.linear_takes(a.router, norm, layer.router);
+  return joins ? std::optional(norm) : std::nullopt;
+}
+
+std::optional<JoinedNorm> K2Model::JoinNextNorm(const LayerWeights& layer,
+                                                const LayerWeights& next,
+                                                const Activations& a) const {
+  if (!JoinsMoe() || next.kv_a.n > 0) return std::nullopt;
+  const JoinedNorm norm{.residual = a.residual,
+                        .weight = next.attention_norm,
+                        .rows = a.unscaled,
+                        .squares = a.squares,
+                        .eps = static_cast<float>(config_.norm_eps)};
+  ExpertBankArgs bank = BankArgs(layer, a);
+  bank.norm = &norm;
+  const TensorView out = a.qkv_a.columns(0, next.qkv_a.n);
+  const bool joins =
+      ops_.joined.bank_takes(bank) && ops_.joined.linear_takes(out, norm, next.qkv_a);
+  return joins ? std::optional(norm) : std::nullopt;
+}
+
+// Ranks sum what a sublayer adds before it is added.
+bool K2Model::JoinsMoe() const {
+  return ops_.joined.bank_takes != nullptr && share_.layout.tensor == 1 &&
+         ops_.moe_inputs != nullptr && ops_.bank_adds_shared && config_.shared_experts > 0;
+}
+
 void K2Model::Attention(const LayerWeights& layer,
                         const Inputs& in,
                         const KvLayerView& cache,
-                        const Activations& a) {
+                        const Activations& a,
+                        const JoinedNorm* before,
+                        const JoinedNorm* behind) {
   const auto eps = static_cast<float>(config_.latent_norm_eps);
   const TensorView latent = a.qkv_a.columns(config_.q_lora, config_.kv_lora);
   const TensorView key = a.qkv_a.columns(config_.q_lora + config_.kv_lora, config_.rope_dim);
 
-  ops_.linear(Scratch(), a.qkv_a.columns(0, layer.qkv_a.n), a.normed, layer.qkv_a);
+  const TensorView inputs = a.qkv_a.columns(0, layer.qkv_a.n);
+  if (before != nullptr) {
+    ops_.joined.linear_from_norm(Scratch(), inputs, *before, layer.qkv_a);
+  } else {
+    ops_.linear(Scratch(), inputs, a.normed, layer.qkv_a);
+  }
   if (layer.kv_a.n > 0) {
     const TensorView kv_a = a.qkv_a.columns(config_.q_lora, config_.cache_width());
     ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
@@ -354,6 +413,10 @@ void K2Model::Attention(const LayerWeights& layer,
   } else {
     ops_.mla_attention(Scratch(), args);
   }
+  if (behind != nullptr) {
+    ops_.joined.linear_to_norm(Scratch(), *behind, a.attention, layer.o);
+    return;
+  }
   ops_.linear(Scratch(), a.delta, a.attention, layer.o);
 }
 
@@ -377,7 +440,22 @@ void K2Model::Mlp(const MlpWeights& mlp, const Activations& a) {
   ops_.linear(Scratch(), a.delta, gated, mlp.down);
 }
 
-void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
+ExpertBankArgs K2Model::BankArgs(const LayerWeights& layer, const Activations& a) const {
+  return {.out = a.delta,
+          .x = a.normed,
+          .ids = a.ids,
+          .weights = a.weights,
+          .gate_up = layer.experts_gate_up,
+          .down = layer.experts_down,
+          .slot_of = expert_slots_,
+          .shared = TensorView(a.gate_up, ops_.act, {a.tokens, layer.mlp.gate_up.n}),
+          .shared_down = layer.mlp.down};
+}
+
+void K2Model::Moe(const LayerWeights& layer,
+                  const Activations& a,
+                  const JoinedNorm* before,
+                  const JoinedNorm* behind) {
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
   const bool joined =
@@ -392,7 +470,8 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
                                 .shared_gate_up = layer.mlp.gate_up,
                                 .router = layer.router,
                                 .bias = layer.router_bias,
-                                .params = router});
+                                .params = router,
+                                .norm = before});
   } else {
     // The shared experts see every token; the routed ones add to their output.
     if (config_.shared_experts > 0) {
@@ -408,15 +487,10 @@ void K2Model::Moe(const LayerWeights& layer, const Activations& a) {
       ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
     }
   }
-  ops_.expert_bank(Scratch(), {.out = a.delta,
-                               .x = a.normed,
-                               .ids = a.ids,
-                               .weights = a.weights,
-                               .gate_up = layer.experts_gate_up,
-                               .down = layer.experts_down,
-                               .slot_of = expert_slots_,
-                               .shared = joined ? shared : TensorView(),
-                               .shared_down = layer.mlp.down});
+  ExpertBankArgs bank = BankArgs(layer, a);
+  if (!joined) bank.shared = {};
+  bank.norm = behind;
+  ops_.expert_bank(Scratch(), bank);
 }
 
 void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) {

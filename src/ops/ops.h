@@ -186,6 +186,18 @@ struct RouterParams {
   float scaling = 1.0f;
 };
 
+// add_rms_norm of few rows, shared by the operations around it: one adds what it computes to the
+// residual and writes rows and squares, the next takes rows for its x and divides what comes out:
+//   rms_norm(residual)[t] = rows[t] / sqrt(sum of squares[t] / H + eps), rounded elsewhere.
+struct JoinedNorm {
+  static constexpr int64_t kParts = 128;
+  TensorView residual;  // [T, H] f32
+  TensorView weight;    // [H] f32
+  TensorView rows;      // [T, H] act: residual * weight
+  TensorView squares;   // [T, kParts] f32: add up to the sum of the residual's squares
+  float eps = 0;
+};
+
 struct ExpertBankArgs {
   TensorView out;  // [T, H] f32, added to: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
                    // j in order
@@ -200,6 +212,8 @@ struct ExpertBankArgs {
   // added to but written: out[t] = shared_down * (swiglu of shared[t]) + the sum above.
   TensorView shared = {};         // [T, 2 I'] act: their first product, gate then up
   PackedMatrix shared_down = {};  // [H, I']
+  // Where JoinedOps::bank_takes: what would be written to `out` is added to a residual instead.
+  const JoinedNorm* norm = nullptr;
 };
 
 // The first products of a layer of experts, and its routing: as linear, then linear and route.
@@ -213,6 +227,8 @@ struct MoeInputArgs {
   PackedMatrix router;          // [E, H]
   TensorView bias;              // optional [E] f32
   RouterParams params;
+  // Where JoinedOps::linear_takes both matrices: x is written, and made of this before.
+  const JoinedNorm* norm = nullptr;
 };
 
 // What one row of logits needs to become a token, in this order:
@@ -274,6 +290,23 @@ class OpGraph {
  public:
   virtual ~OpGraph() = default;
   virtual void Launch(const OpContext&) const = 0;
+};
+
+// What can share a norm (JoinedNorm); all null where nothing can.
+struct JoinedOps {
+  // What makes the residual: linear from x by w, and the expert bank with `norm`.
+  bool (*adder_takes)(const JoinedNorm&, TensorView x, const PackedMatrix& w) = nullptr;
+  void (*linear_to_norm)(const OpContext&,
+                         const JoinedNorm&,
+                         TensorView x,
+                         const PackedMatrix& w) = nullptr;
+  bool (*bank_takes)(const ExpertBankArgs&) = nullptr;
+  // What takes its rows: linear, and moe_inputs with `norm`.
+  bool (*linear_takes)(TensorView out, const JoinedNorm&, const PackedMatrix& w) = nullptr;
+  void (*linear_from_norm)(const OpContext&,
+                           TensorView out,
+                           const JoinedNorm&,
+                           const PackedMatrix& w) = nullptr;
 };
 
 struct OpsTable {
@@ -356,6 +389,7 @@ struct OpsTable {
                  TensorView bias,
                  const RouterParams&) = nullptr;
   void (*moe_inputs)(const OpContext&, const MoeInputArgs&) = nullptr;
+  JoinedOps joined = {};
   bool bank_adds_shared = false;  // expert_bank takes ExpertBankArgs::shared
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;

@@ -13,8 +13,11 @@ inline int DevSwitch(const char* name, int otherwise) {
 
 // The products of few rows in steps of a model.
 inline bool FewRowsInSteps() {
-  static const bool on = DevSwitch("BT_FEW_ROWS", 0) != 0;
+  static const bool on = DevSwitch("BT_FEW_ROWS", 1) != 0;
   return on;
+}
+inline bool JoinsNorms() {
+  return DevSwitch("BT_JOIN_NORMS", 1) != 0;
 }
 // Whether kernels of few rows let the next one start before they wait: 1 the products of
 // few_rows.h, 2 the others.

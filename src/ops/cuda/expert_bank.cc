@@ -122,6 +122,7 @@ void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank
     to.shared_stride = args.shared.stride[0];
     to.shared_down = static_cast<const __nv_bfloat16*>(args.shared_down.data);
     to.shared_intermediate = Narrow(args.shared_down.k);
+    if (args.norm != nullptr) to.norm = NormJoinOf(*args.norm);
   }
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
@@ -206,16 +207,27 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
        "sum of an expert bank");
 }
 
+Bank BankOf(const ExpertBankArgs& args) {
+  return {.tokens = Narrow(args.x.dim(0)),
+          .top_k = Narrow(args.ids.dim(1)),
+          .slots = Narrow(args.gate_up.count),
+          .hidden = Narrow(args.x.dim(1)),
+          .intermediate = Narrow(args.down.k),
+          .experts = Narrow(static_cast<int64_t>(args.slot_of.size())),
+          .slot_of = nullptr};
+}
+
 }  // namespace
 
+bool BankTakesNorm(const ExpertBankArgs& args) {
+  const Bank bank = BankOf(args);
+  return bank.tokens > 0 && bank.top_k > 0 && BankEndsWithShared(args, bank) &&
+         NormJoins(*args.norm) && MoeFinishBlocks(ShapeOf(bank)) <= NormJoin::kParts;
+}
+
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
-  const Bank bank{.tokens = Narrow(args.x.dim(0)),
-                  .top_k = Narrow(args.ids.dim(1)),
-                  .slots = Narrow(args.gate_up.count),
-                  .hidden = Narrow(args.x.dim(1)),
-                  .intermediate = Narrow(args.down.k),
-                  .experts = Narrow(static_cast<int64_t>(args.slot_of.size())),
-                  .slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx))};
+  Bank bank = BankOf(args);
+  bank.slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx));
   BT_CHECK(args.x.dtype == DType::kBf16 && args.out.dtype == DType::kF32);
   BT_CHECK(args.out.dim(0) == bank.tokens && args.out.dim(1) == bank.hidden);
   BT_CHECK(args.ids.dim(0) == bank.tokens && args.ids.contiguous());
@@ -224,6 +236,7 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == bank.hidden);
   BT_CHECK(args.down.n == bank.hidden && Aligned(args.out.data, args.out.stride[0] * 4));
   if (bank.tokens == 0) return;
+  BT_CHECK(args.norm == nullptr || BankTakesNorm(args));
   if (args.shared) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);

@@ -3,6 +3,7 @@
 #include "ops/cuda/dev_switch.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/norm_join_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -18,8 +19,10 @@ constexpr int kGroupsMax = kChunk * kChunks * kWarps;
 // multiprocessor.
 constexpr int kSharedMax = 116480;
 constexpr int kMultiprocessors = 132;
-constexpr int kHalfRows = 8;   // of the matrix instruction
-constexpr int kQueryPad = 32;  // elements between rows of queries: they use all banks
+constexpr int kHalfRows = 8;  // of the matrix instruction
+constexpr int kRowsMax = 2 * kHalfRows;
+// Behind the warps' sums: floats of each token and warp, twice.
+constexpr int kTokenBytes = kWarps * kRowsMax * 4;
 
 struct Matrix {
   const char* w;
@@ -35,6 +38,9 @@ struct Params {
   int64_t x_row_bytes;
   int rows, k, blocks;
   bool early;
+  NormJoin from, to;      // where x comes from a norm, and where the product goes
+  __nv_bfloat16* normed;  // of `from`, written for those after; null: not
+  int64_t normed_stride;
 };
 
 // What the second product of queries needs beside it.
@@ -51,53 +57,70 @@ struct WeightRows {
   __host__ __device__ explicit WeightRows(int k)
       : row(k * 2), shift(k * 2 % 128 == 0 ? 64 : 0), pair(2 * row + shift) {}
   __host__ __device__ int At(int r) const { return r / 2 * pair + r % 2 * (row + shift); }
-  // All, and behind them the barrier, unless the last shift has room for it beyond the sums of the
-  // warps, which come to lie where the weights were.
+  // All, and behind them the barrier, unless the last shift has room for it: it must not lie where
+  // the weights were and the warps' sums come to lie.
   __host__ __device__ int Bytes(int rows) const {
-    return rows / 2 * pair + (InShift(rows) ? 0 : 16);
+    return InShift(rows) ? rows / 2 * pair : Barrier(rows) + 16;
   }
   __host__ __device__ int Barrier(int rows) const {
-    return InShift(rows) ? LastShift(rows) : rows / 2 * pair;
+    if (InShift(rows)) return LastShift(rows);
+    const int weights = rows / 2 * pair;
+    return weights > Sums(rows) ? weights : Sums(rows);
   }
 
  private:
+  __host__ __device__ static int Sums(int rows) {
+    return rows * (kWarps * 32 * 2 * 8 / kStripRows) + 2 * kTokenBytes;
+  }
   __host__ __device__ int LastShift(int rows) const { return (rows / 2 - 1) * pair + row; }
   __host__ __device__ bool InShift(int rows) const {
-    constexpr int kSumBytes =
-        kWarps * 32 * 2 * 8 / kStripRows;  // of a row of weights, 16 rows of x
-    return shift > 0 && LastShift(rows) >= rows * kSumBytes;
+    return shift > 0 && LastShift(rows) >= Sums(rows);
   }
 };
 
-// This warp's row of the low-rank query, normalised, to shared memory. `weight` is read before.
-constexpr int kQueryEights = 8;  // a lane: rows of up to 2048
-
-__device__ __forceinline__ void NormaliseQuery(const InputParams& p,
-                                               int row,
-                                               int lane,
-                                               __nv_bfloat16* to) {
-  const __nv_bfloat16* from = p.x + row * p.stride;
-  float x[kQueryEights][kEight];
-  float squares = 0;
+// Eight elements of the low-rank query times the weight of their norm, and the sum of their
+// squares.
+__device__ __forceinline__ void WeighQuery(uint4& x, uint32_t weight, float& squares) {
+  const uint4 low = LoadShared4(weight), high = LoadShared4(weight + 16);
+  const uint32_t weights[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  uint32_t* const words[4] = {&x.x, &x.y, &x.z, &x.w};
 #pragma unroll
-  for (int i = 0; i < kQueryEights; ++i) {
-    const int at = (i * 32 + lane) * kEight;
-    LoadEight(from + at, p.q_lora - at, true, x[i]);
-    squares = AddSquares(x[i], squares);
-  }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
-  const float scale = 1.0f / sqrtf(squares / static_cast<float>(p.q_lora) + p.eps);
-#pragma unroll
-  for (int i = 0; i < kQueryEights; ++i) {
-    const int at = (i * 32 + lane) * kEight;
-    if (at >= p.q_lora) break;
-    float weight[kEight];
-    LoadEight(p.q_norm + at, kEight, true, weight);
-    Normalise(x[i], scale, weight);
-    StoreEight(to + at, kEight, true, x[i]);
+  for (int i = 0; i < 4; ++i) {
+    const float a = __uint_as_float(*words[i] << 16);
+    const float b = __uint_as_float(*words[i] & 0xFFFF0000u);
+    squares = fmaf(a, a, fmaf(b, b, squares));
+    *words[i] = hopper::PackBf16(a * __uint_as_float(weights[2 * i]),
+                                 b * __uint_as_float(weights[2 * i + 1]));
   }
 }
+
+// Eight columns of one token of a norm's residual, on their way to Params::normed.
+struct NormedPart {
+  float4 x[2], weight[2];
+  int token, column;
+
+  __device__ __forceinline__ void Load(const NormJoin& norm, int at_token, int at_column) {
+    token = at_token;
+    column = at_column;
+    const auto* const from =
+        reinterpret_cast<const float4*>(norm.residual + token * norm.residual_stride + column);
+    const auto* const weights = reinterpret_cast<const float4*>(norm.weight + column);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) x[i] = __ldcg(from + i), weight[i] = __ldg(weights + i);
+  }
+  __device__ __forceinline__ void Write(__nv_bfloat16* to, int64_t stride, float scale) const {
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      words[2 * i] =
+          hopper::PackBf16(x[i].x * (scale * weight[i].x), x[i].y * (scale * weight[i].y));
+      words[2 * i + 1] =
+          hopper::PackBf16(x[i].z * (scale * weight[i].z), x[i].w * (scale * weight[i].w));
+    }
+    *reinterpret_cast<uint4*>(to + token * stride + column) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
+};
 
 // Cosine and sine of a pair; positions outside the table spoil it.
 __device__ __forceinline__ float2 AngleOf(const InputParams& p, int token, int j) {
@@ -123,6 +146,7 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   extern __shared__ __align__(128) char memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (kQuery && static_cast<int>(blockIdx.x) >= p.blocks) {
+    if (p.early) AllowNextKernel();
     WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks,
                reinterpret_cast<float*>(memory));
     return;
@@ -149,6 +173,14 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     CopyBulk(shared + place.At(threadIdx.x), m.w + row * place.row, place.row, barrier,
              ReadOncePolicy());
   }
+  [[maybe_unused]] const uint32_t q_norm = shared + place.Bytes(kRows);
+  if constexpr (kQuery) {
+    auto* const to = reinterpret_cast<float4*>(memory + place.Bytes(kRows));
+    for (int i = threadIdx.x; i < p.k / 4; i += kThreads) {
+      to[i] = __ldg(reinterpret_cast<const float4*>(query.input.q_norm) + i);
+    }
+    __syncthreads();
+  }
   // Positions are older than the kernel ahead. Of the warps that end with the sums of a strip.
   constexpr int kHalves = kTall ? 2 : 1;  // of 8 rows
   [[maybe_unused]] float2 angles[kHalves];
@@ -167,17 +199,8 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   AllowNextKernel();  // only now: see docs/kernels/decode-step.md
 
   const int token = lane / 4;
-  // The rows as they lie in memory, or normalised in shared memory.
-  const char* x_row = p.x + token * p.x_row_bytes + lane % 4 * 16;
-  [[maybe_unused]] uint32_t x_shared = 0;
-  if constexpr (kQuery) {
-    auto* const rows = reinterpret_cast<__nv_bfloat16*>(memory + place.Bytes(kRows));
-    for (int row = warp; row < p.rows; row += kWarps) {
-      NormaliseQuery(query.input, row, lane, rows + row * (p.k + kQueryPad));
-    }
-    __syncthreads();
-    x_shared = SharedAddress(rows + token * (p.k + kQueryPad)) + lane % 4 * 16;
-  }
+  const char* const x_row = p.x + token * p.x_row_bytes + lane % 4 * 16;
+  const int column = (strip + warp) * kStripRows + lane % 4 * 2;  // of warps below kStrips
   // Rows are asked for far ahead where a warp has many groups.
   constexpr int kBuffers = kStrips == 1 && !kQuery ? 3 : 1;
   uint4 x[kBuffers][kHalves][kChunk];
@@ -189,17 +212,31 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       for (int h = 0; h < kHalves; ++h) {
         to[h][i] = make_uint4(0, 0, 0, 0);
         if (group >= end || token + 8 * h >= p.rows) continue;
-        if constexpr (kQuery) {
-          to[h][i] = LoadShared4(x_shared + (h * 8 * (p.k + kQueryPad) + group * kGroup) * 2);
-        } else {
-          to[h][i] = __ldcg(
-              reinterpret_cast<const uint4*>(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2));
-        }
+        to[h][i] = __ldcg(
+            reinterpret_cast<const uint4*>(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2));
       }
     }
   };
 #pragma unroll
   for (int c = 0; c < kBuffers; ++c) load(c, x[c]);
+  // What the sums are to be scaled with and added to.
+  [[maybe_unused]] float squares[kHalves] = {};
+  [[maybe_unused]] float4 parts[kHalves];
+  float2 held[kHalves], to_weight = make_float2(0, 0);
+  if constexpr (!kQuery) {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      if (p.from.squares != nullptr && warp + 8 * h < p.rows) {
+        parts[h] = LoadSquares(p.from, warp + 8 * h, lane);
+      }
+      held[h] = make_float2(0, 0);
+      if (p.to.residual == nullptr || warp >= kStrips) continue;
+      to_weight = __ldg(reinterpret_cast<const float2*>(p.to.weight + column));
+      if (token + 8 * h >= p.rows) continue;
+      held[h] = __ldcg(reinterpret_cast<const float2*>(
+          p.to.residual + (token + 8 * h) * p.to.residual_stride + column));
+    }
+  }
   constexpr int kSums = kStrips == 1 ? 2 : 1;  // side by side: products wait for their sums
   float acc[kStrips][kSums][4] = {};
   const uint32_t own = shared + place.At(token) + lane % 4 * 16;
@@ -213,6 +250,12 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     for (int i = 0; i < kChunk; ++i) {
       const int group = begin + c * kChunk + i;
       if (group >= end) break;
+      if constexpr (kQuery) {
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          WeighQuery(here[h][i], q_norm + (group * kGroup + lane % 4 * 8) * 4, squares[h]);
+        }
+      }
 #pragma unroll
       for (int s = 0; s < kStrips; ++s) {
         const uint4 v = LoadShared4(own + s * place.At(kStripRows) + group * kGroup * 2);
@@ -224,6 +267,16 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       }
     }
     if (kBuffers > 1 && c + kBuffers < kChunks) load(c + kBuffers, here);
+  }
+
+  // The last warps have this block's parts of the normalised rows.
+  NormedPart normed;
+  [[maybe_unused]] bool writes = false;
+  if (!kQuery && p.normed != nullptr) {
+    const int part = kThreads - 1 - static_cast<int>(threadIdx.x);
+    const int eight = part / p.rows * p.blocks + static_cast<int>(blockIdx.x);
+    writes = eight * 8 < p.from.width;
+    if (writes) normed.Load(p.from, part % p.rows, eight * 8);
   }
 
   // The warps' sums, over the weights, which all have read.
@@ -244,11 +297,26 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       *sums_of(warp, s, h) = sum;
     }
   }
-  __syncthreads();
-  if (warp >= kStrips) return;
+  // Of queries [warp][token]: squares; of the rows of a norm [token]: scales.
+  auto* const by_token = reinterpret_cast<float*>(memory + kWarps * kStrips * kHalves * 32 * 8);
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) {
-    if (token + 8 * h >= p.rows) continue;
+    if constexpr (kQuery) {
+      const float sum = SumOfFour(squares[h]);
+      if (lane % 4 == 0) by_token[warp * kRowsMax + token + 8 * h] = sum;
+    } else {
+      if (p.from.squares == nullptr || warp + 8 * h >= p.rows) continue;
+      const float scale = RowScale(p.from, parts[h]);
+      if (lane == 0) by_token[warp + 8 * h] = scale;
+    }
+  }
+  __syncthreads();
+  if (writes) normed.Write(p.normed, p.normed_stride, by_token[normed.token]);
+  auto* const squares_of = by_token + kTokenBytes / 4;  // of a norm's sums: [strip][token]
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h) {
+    const int row = token + 8 * h;
+    if (warp >= kStrips) break;
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int other = 0; other < kWarps; ++other) {
@@ -257,9 +325,27 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       sum.y += one.y;
     }
     if constexpr (kQuery) {
+      float all = 0;
+#pragma unroll
+      for (int other = 0; other < kWarps; ++other) all += by_token[other * kRowsMax + row];
+      const float scale = 1.0f / sqrtf(all / static_cast<float>(p.k) + query.input.eps);
+      sum.x *= scale;
+      sum.y *= scale;
       if (in_head >= 0) sum = Rotate(sum, angles[h]);
+    } else if (p.from.squares != nullptr) {
+      const float scale = row < p.rows ? by_token[row] : 0;
+      sum.x *= scale;
+      sum.y *= scale;
     }
-    const int64_t at = (token + 8 * h) * m.out_stride + (strip + warp) * kStripRows + lane % 4 * 2;
+    if (!kQuery && p.to.residual != nullptr) {
+      float own = 0;
+      if (row < p.rows) own = AddToNorm(p.to, row, column, held[h], sum, to_weight);
+      own = SumOfFour(own);
+      if (lane % 4 == 0) squares_of[warp * kRowsMax + row] = own;
+      continue;
+    }
+    if (row >= p.rows) continue;
+    const int64_t at = row * m.out_stride + column;
     if (m.bf16) {
       *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(m.out) + at) =
           hopper::PackBf16(sum.x, sum.y);
@@ -267,6 +353,13 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       *reinterpret_cast<float2*>(static_cast<float*>(m.out) + at) = sum;
     }
   }
+  if (kQuery || p.to.residual == nullptr) return;
+  __syncthreads();
+  if (threadIdx.x >= static_cast<unsigned>(p.rows)) return;
+  float sum = 0;
+#pragma unroll
+  for (int s = 0; s < kStrips; ++s) sum += squares_of[s * kRowsMax + threadIdx.x];
+  WriteSquares(p.to, static_cast<int>(threadIdx.x), static_cast<int>(blockIdx.x), p.blocks, sum);
 }
 
 bool Aligned(const void* data, int64_t row_bytes, int64_t to) {
@@ -355,7 +448,11 @@ Params ParamsOf(const TensorView& x, const Matrix& first, int64_t k) {
           .rows = static_cast<int>(x.dim(0)),
           .k = static_cast<int>(k),
           .blocks = 0,
-          .early = EarlyNext(1)};
+          .early = EarlyNext(1),
+          .from = {},
+          .to = {},
+          .normed = nullptr,
+          .normed_stride = 0};
 }
 
 void CheckProduct(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
@@ -382,12 +479,77 @@ void FewRowsProducts(const OpContext& ctx,
                      const PackedMatrix& w,
                      TensorView second_out,
                      const PackedMatrix& second,
-                     TensorView x) {
-  CheckProduct(out, x, w);
-  CheckProduct(second_out, x, second);
-  Params p = ParamsOf(x, MatrixOf(out, w), w.k);
+                     TensorView x,
+                     const JoinedNorm* norm) {
+  const TensorView& rows = norm == nullptr ? x : norm->rows;
+  CheckProduct(out, rows, w);
+  CheckProduct(second_out, rows, second);
+  Params p = ParamsOf(rows, MatrixOf(out, w), w.k);
   p.second = MatrixOf(second_out, second);
+  if (norm != nullptr) {
+    BT_CHECK(x.dtype == DType::kBf16 && x.dim(0) == p.rows && x.dim(1) == p.k && InVectors(x));
+    p.from = NormJoinOf(*norm);
+    p.normed = static_cast<__nv_bfloat16*>(x.data);
+    p.normed_stride = x.stride[0];
+    const int64_t blocks = (w.n + second.n) / kStripRows;
+    BT_CHECK((p.k / kEight + blocks - 1) / blocks * p.rows <= kThreads);
+  }
   LaunchStrips(p, 1, StreamOf(ctx));
+}
+
+NormJoin NormJoinOf(const JoinedNorm& norm) {
+  BT_CHECK(NormJoins(norm));
+  return {.residual = norm.residual.as<float>(),
+          .residual_stride = norm.residual.stride[0],
+          .weight = norm.weight.as<float>(),
+          .rows = static_cast<__nv_bfloat16*>(norm.rows.data),
+          .rows_stride = norm.rows.stride[0],
+          .squares = norm.squares.as<float>(),
+          .width = static_cast<int>(norm.residual.dim(1)),
+          .eps = norm.eps};
+}
+
+bool NormJoins(const JoinedNorm& norm) {
+  const int64_t rows = norm.residual.dim(0), width = norm.residual.dim(1);
+  BT_CHECK(norm.residual.dtype == DType::kF32 && norm.weight.dtype == DType::kF32 &&
+           norm.squares.dtype == DType::kF32);
+  BT_CHECK(norm.weight.dim(0) == width && norm.rows.dim(0) == rows && norm.rows.dim(1) == width);
+  BT_CHECK(norm.squares.dim(0) == rows && norm.squares.dim(1) == JoinedNorm::kParts);
+  return norm.rows.dtype == DType::kBf16 && rows >= 1 && rows <= kFewRowsMax &&
+         width % kEight == 0 && InVectors(norm.residual) && InVectors(norm.rows) &&
+         norm.squares.contiguous() && Aligned(norm.weight.data, 0, 16) &&
+         Aligned(norm.squares.data, 0, 16);
+}
+
+bool NormAdderTakes(const JoinedNorm& norm, TensorView x, const PackedMatrix& w) {
+  return NormJoins(norm) && FewRowsTakes(norm.residual, x, w) &&
+         w.n / kStripRows / StripsOfBlock(w.n, w.k) <= NormJoin::kParts;
+}
+
+bool NormLinearTakes(TensorView out, const JoinedNorm& norm, const PackedMatrix& w) {
+  // Each block has at most a part a thread of the rows that it may have to write.
+  return NormJoins(norm) && FewRowsTakes(out, norm.rows, w) && w.n >= norm.residual.dim(1) / 16;
+}
+
+void LinearToNorm(const OpContext& ctx,
+                  const JoinedNorm& norm,
+                  TensorView x,
+                  const PackedMatrix& w) {
+  BT_CHECK(NormAdderTakes(norm, x, w));
+  CheckProduct(norm.residual, x, w);
+  Params p = ParamsOf(x, MatrixOf(norm.residual, w), w.k);
+  p.to = NormJoinOf(norm);
+  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
+}
+
+void LinearFromNorm(const OpContext& ctx,
+                    TensorView out,
+                    const JoinedNorm& norm,
+                    const PackedMatrix& w) {
+  CheckProduct(out, norm.rows, w);
+  Params p = ParamsOf(norm.rows, MatrixOf(out, w), w.k);
+  p.from = NormJoinOf(norm);
+  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
 }
 
 bool QueryProductTakes(const AttentionInputArgs& args) {
@@ -401,9 +563,8 @@ bool QueryProductTakes(const AttentionInputArgs& args) {
   return args.q.dtype == DType::kBf16 && args.q.stride[1] == width && TakesMatrix(flat, w) &&
          w.n == args.q.dim(1) * width && w.n / kStripRows % kQueryStrips == 0 &&
          nope % kStripRows == 0 && width % kStripRows == 0 && nope > 0 &&
-         w.k == x.dim(1) - cache.latent - cache.rope && w.k <= 32 * kEight * kQueryEights &&
-         WeightRows(static_cast<int>(w.k)).Bytes(kQueryStrips * kStripRows) +
-                 kFewRowsMax * (w.k + kQueryPad) * 2 <=
+         w.k == x.dim(1) - cache.latent - cache.rope &&
+         WeightRows(static_cast<int>(w.k)).Bytes(kQueryStrips * kStripRows) + w.k * 4 <=
              kSharedMax &&
          Aligned(args.q_norm.data, 0, 16) &&
          InputThreads(cache.latent) + InputThreads(cache.rope) <= kThreads;
@@ -420,8 +581,7 @@ void QueryProduct(const OpContext& ctx, const AttentionInputArgs& args) {
   const QueryParams query = {.input = InputParamsOf(args),
                              .head_strips = static_cast<int>(width / kStripRows),
                              .nope_strips = static_cast<int>((width - args.rope.dim) / kStripRows)};
-  const auto row_bytes = static_cast<int>((k + kQueryPad) * 2);
-  Launch<kQueryStrips, true>(p, query, p.blocks + p.rows, p.rows * row_bytes, StreamOf(ctx));
+  Launch<kQueryStrips, true>(p, query, p.blocks + p.rows, static_cast<int>(k * 4), StreamOf(ctx));
 }
 
 }  // namespace baltoro::cuda

@@ -25,13 +25,14 @@ bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix
 
 // out = x w^T, as Linear.
 void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
-// Both matrices in one launch; each must be taken.
+// Both matrices in one launch; each must be taken. With `norm` x is written, normalised.
 void FewRowsProducts(const OpContext& ctx,
                      TensorView out,
                      const PackedMatrix& w,
                      TensorView second_out,
                      const PackedMatrix& second,
-                     TensorView x);
+                     TensorView x,
+                     const JoinedNorm* norm = nullptr);
 
 // AttentionInputs with its `q`, in one launch. The low-rank query stays as it was.
 bool QueryProductTakes(const AttentionInputArgs& args);

@@ -30,6 +30,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/norm_join.h"
 
 namespace baltoro::cuda {
 
@@ -64,6 +65,7 @@ struct MoeInt4Args {
   int64_t shared_stride = 0;
   const __nv_bfloat16* shared_down = nullptr;  // [H, I'], 16-byte aligned
   int32_t shared_intermediate = 0;             // I'
+  NormJoin norm = {};  // with `shared`: what would be written to `out` goes there
 };
 
 // Whether the sum over a token's experts can have the shared experts' second product in it.

@@ -5,6 +5,7 @@
 #include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/norm_join_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -27,6 +28,7 @@ struct Params {
   float* out;
   int64_t out_stride;
   bool early;
+  NormJoin norm;  // instead of `out`
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -46,6 +48,7 @@ __device__ __forceinline__ bool Held(const Params& p, int entry) {
 
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Params p) {
   __shared__ __align__(16) __nv_bfloat16 gated[kTokens][kGroups * 32 + kPad];
+  __shared__ float squares[kWarps][kTokens];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * 8;  // row of the matrix
   const int groups = p.intermediate / 32;
@@ -56,17 +59,26 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   for (int i = 0; i < kGroups; ++i) {
     weights[i] = i < groups ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
   }
+  const int column = first + lane % 4 * 2;
+  const bool adds = p.norm.residual != nullptr;
+  float2 norm_weight = make_float2(0, 0);
+  if (adds) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
   if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
-  const int column = first + lane % 4 * 2;
   constexpr int kTiles = kTokens / 8;
+  float2 residual[kTiles];
   uint32_t pairs[kTiles][kTopK];
   bool held[kTiles][kTopK];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int token = tile * 8 + lane / 4;
+    residual[tile] = make_float2(0, 0);
+    if (adds && token < p.tokens) {
+      residual[tile] = __ldcg(reinterpret_cast<const float2*>(
+          p.norm.residual + token * p.norm.residual_stride + column));
+    }
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) {
       pairs[tile][j] = 0;
@@ -103,7 +115,6 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       MultiplyAdd(sums[0], x.x, 0, x.y, 0, weights[i].x, weights[i].y);
       MultiplyAdd(sums[1], x.z, 0, x.w, 0, weights[i].z, weights[i].w);
     }
-    if (token >= p.tokens) continue;
     float2 routed = make_float2(0, 0);
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) {
@@ -111,9 +122,25 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       routed.x += __uint_as_float(pairs[tile][j] << 16);
       routed.y += __uint_as_float(pairs[tile][j] & 0xffff0000u);
     }
-    *reinterpret_cast<float2*>(p.out + token * p.out_stride + column) =
+    const float2 sum =
         make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
+    float own = 0;
+    if (token < p.tokens && !adds) {
+      *reinterpret_cast<float2*>(p.out + token * p.out_stride + column) = sum;
+    } else if (token < p.tokens) {
+      own = AddToNorm(p.norm, token, column, residual[tile], sum, norm_weight);
+    }
+    own = SumOfFour(own);
+    if (lane % 4 == 0) squares[warp][token] = own;
   }
+  if (!adds) return;
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) >= p.tokens) return;
+  float all = 0;
+#pragma unroll
+  for (int w_of = 0; w_of < kWarps; ++w_of) all += squares[w_of][threadIdx.x];
+  WriteSquares(p.norm, static_cast<int>(threadIdx.x), static_cast<int>(blockIdx.x),
+               static_cast<int>(gridDim.x), all);
 }
 
 }  // namespace
@@ -140,7 +167,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .w = args.shared_down,
                     .out = args.out,
                     .out_stride = args.out_stride,
-                    .early = EarlyNext(2)};
+                    .early = EarlyNext(2),
+                    .norm = args.norm};
   return LaunchOverlapped("MoE end", FinishKernel,
                           dim3(static_cast<unsigned>(shape.hidden / (8 * kWarps))), dim3(kThreads),
                           0, stream, 1, p);

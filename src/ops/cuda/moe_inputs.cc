@@ -5,6 +5,12 @@
 namespace baltoro::cuda {
 
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
+  if (args.norm != nullptr) {
+    FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x,
+                    args.norm);
+    Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
+    return;
+  }
   if (FewRowsInSteps() && FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
       FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);

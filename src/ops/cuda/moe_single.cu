@@ -12,6 +12,7 @@
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/moe_tile_multiply.cuh"
+#include "ops/cuda/norm_join_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -38,11 +39,13 @@ struct Params {
   int32_t shared_intermediate;
   float* out;
   bool early;
+  NormJoin norm;  // instead of `out`
 };
 
 struct Shared {
   float sums[kExperts][kStrips * 16];  // by row of a strip
   __nv_bfloat16 gated[kSharedGroups * 32];
+  float squares[kThreads / 32];
   uint64_t arrived;
 };
 
@@ -95,11 +98,16 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
     w[i] = LoadOnce(p.shared_down + static_cast<int64_t>(row + lane / 4) * p.shared_intermediate +
                     i * 32 + lane % 4 * 8);
   }
+  const bool writes = lane < 4, adds = p.norm.residual != nullptr;
+  const int column = row + 2 * lane;
+  float2 norm_weight = make_float2(0, 0), residual = norm_weight;
+  if (adds && writes) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
   __syncthreads();  // the barrier is there
   if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
+  if (adds && writes) residual = __ldcg(reinterpret_cast<const float2*>(p.norm.residual + column));
   // The token is the first column of the matrix instruction; the others are empty.
   uint4 x[kColumnTiles][1][4];
 #pragma unroll
@@ -150,8 +158,8 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
     MultiplyAdd(sums[0], v.x, 0, v.y, 0, w[i].x, w[i].y);
     MultiplyAdd(sums[1], v.z, 0, v.w, 0, w[i].z, w[i].w);
   }
-  if (lane >= 4) return;
-  const int in_block = warp % kStrips * 16 + (warp < kStrips ? 0 : 8) + 2 * lane;
+  if (!writes && !adds) return;
+  const int in_block = warp % kStrips * 16 + (warp < kStrips ? 0 : 8) + 2 * (lane % 4);
   float2 routed = make_float2(0, 0);
 #pragma unroll
   for (int j = 0; j < kExperts; ++j) {
@@ -159,8 +167,21 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
     routed.x += shared.sums[j][in_block];
     routed.y += shared.sums[j][in_block + 1];
   }
-  *reinterpret_cast<float2*>(p.out + row + 2 * lane) =
+  const float2 sum =
       make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
+  if (!adds) {
+    *reinterpret_cast<float2*>(p.out + column) = sum;
+    return;
+  }
+  const float squares =
+      SumOfFour(writes ? AddToNorm(p.norm, 0, column, residual, sum, norm_weight) : 0);
+  if (lane == 0) shared.squares[warp] = squares;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float all = 0;
+#pragma unroll
+  for (const float one : shared.squares) all += one;
+  WriteSquares(p.norm, 0, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), all);
 }
 
 struct GateUpParams {
@@ -297,7 +318,8 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
                     .shared_down = args.shared_down,
                     .shared_intermediate = args.shared_intermediate,
                     .out = args.out,
-                    .early = EarlyNext(2)};
+                    .early = EarlyNext(2),
+                    .norm = args.norm};
   constexpr int kBytes = kExperts * kExpertBytes;
   const cudaError_t error =
       cudaFuncSetAttribute(SingleEndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -1,0 +1,43 @@
+#pragma once
+
+// A norm that is shared by the kernels around it (JoinedNorm in ops.h), as those see it.
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+struct NormJoin {
+  static constexpr int kParts = static_cast<int>(JoinedNorm::kParts);
+  float* residual = nullptr;  // null: none
+  int64_t residual_stride = 0;
+  const float* weight = nullptr;
+  __nv_bfloat16* rows = nullptr;
+  int64_t rows_stride = 0;
+  float* squares = nullptr;  // [T, kParts]
+  int width = 0;
+  float eps = 0;
+};
+
+// Checks shapes.
+NormJoin NormJoinOf(const JoinedNorm& norm);
+// Whether kernels can take it: alignment, contiguous squares.
+bool NormJoins(const JoinedNorm& norm);
+
+// JoinedOps.
+bool NormAdderTakes(const JoinedNorm& norm, TensorView x, const PackedMatrix& w);
+bool NormLinearTakes(TensorView out, const JoinedNorm& norm, const PackedMatrix& w);
+void LinearToNorm(const OpContext& ctx,
+                  const JoinedNorm& norm,
+                  TensorView x,
+                  const PackedMatrix& w);
+void LinearFromNorm(const OpContext& ctx,
+                    TensorView out,
+                    const JoinedNorm& norm,
+                    const PackedMatrix& w);
+bool BankTakesNorm(const ExpertBankArgs& args);
+
+}  // namespace baltoro::cuda
