@@ -26,6 +26,11 @@ class Memory {
   virtual Status CopyOut(void* host, const void* from, size_t bytes) const = 0;
   virtual Status Copy(void* to, const void* from, size_t bytes) const = 0;  // within it
   virtual Status Clear(void* data, size_t bytes) const = 0;
+  // As CopyIn, but beside what is queued: into memory that nothing queued uses. Several threads may
+  // copy at once.
+  virtual Status CopyInBeside(void* to, const void* host, size_t bytes) const {
+    return CopyIn(to, host, bytes);
+  }
   // Bytes that could be allocated now.
   virtual size_t Available() const = 0;
 };

@@ -4,6 +4,7 @@
 // its place as soon as its last piece is in, and used again for the next. So that the host never
 // holds more of a model than the matrices that are being read.
 
+#include <condition_variable>
 #include <cstddef>
 #include <mutex>
 #include <string>
@@ -37,11 +38,17 @@ class FillStaging {
   struct State {
     Place place;
     Buffer host;  // empty: not begun, or done
+    bool beginning = false;
   };
+
+  // A buffer that is large enough, or none: then one is to be made. Under the mutex.
+  Buffer TakeFree(size_t bytes);
+  Status Prepare(size_t bytes, Buffer& host) const;
 
   const Memory& memory_;
   const Memory& staging_;
   std::mutex mutex_;
+  std::condition_variable begun_;
   std::vector<State> states_;
   std::vector<Buffer> free_;
   size_t bytes_reserved_ = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/thread_pool.h"
+#include "support/far_memory.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
 #include "weights/checkpoint.h"
@@ -201,6 +202,33 @@ TEST_F(LoadTest, DummyWeightsAreTheSameForASeedAndFinite) {
   double squares = 0;
   for (const float x : first) squares += double{x} * double{x};
   EXPECT_NEAR(std::sqrt(squares / static_cast<double>(first.size())), 1, 0.5);
+}
+
+// By the way that leads to a GPU: through host memory, rows or whole matrices at a time.
+TEST_F(LoadTest, MemoryApartGetsTheSameBytes) {
+  test::FarMemory far;
+  OpsTable apart = ReferenceOps();
+  apart.memory = &far;
+  for (const char* folder : {"", "fp8", "int4", "ascend"}) {
+    SCOPED_TRACE(folder);
+    std::string dir = std::string("tests/golden/formats/") + folder;
+    K2Config config = config_;
+    if (*folder == 0) {
+      dir = dir_.path();
+      test::WriteCheckpoint(dir, Tensors(), {});
+    } else {
+      config = K2Config::Read(dir).value();
+    }
+    const auto near = K2Model::Load(config, dir, ReferenceOps(), nullptr, {});
+    ASSERT_TRUE(near.ok()) << near.status().message();
+    const std::vector<float> want = LogitsOf(*near.value());
+    for (const bool by_rows : {true, false}) {
+      apart.plain_by_rows = by_rows;
+      const auto model = K2Model::Load(config, dir, apart, &pool_, {});
+      ASSERT_TRUE(model.ok()) << model.status().message();
+      EXPECT_EQ(LogitsOf(*model.value()), want) << by_rows;
+    }
+  }
 }
 
 TEST_F(LoadTest, ProgressEndsAtTheTotal) {

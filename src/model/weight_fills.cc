@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,8 +12,8 @@
 #include "base/log.h"
 #include "disk/read_ahead.h"
 #include "disk/read_batches.h"
+#include "model/fill_packer.h"
 #include "model/fill_staging.h"
-#include "weights/stored_columns.h"
 
 namespace baltoro {
 namespace {
@@ -25,23 +24,15 @@ constexpr int64_t kPieceBytes = int64_t{2} << 20;
 constexpr int64_t kStoredRows = 128;
 // What one thread takes at a time.
 constexpr BatchRules kBatchRules{.bytes_max = uint64_t{16} << 20, .files_at_once = 4};
+constexpr int kBatchesToCome = 4, kBatchesMax = 40;
 constexpr std::chrono::milliseconds kReport(200);  // between two reports of progress
 
-// Rows [begin, end) of what a fill makes.
-struct Piece {
-  const WeightFill* fill;
-  int64_t begin, end;
-};
+using Piece = FillPiece;
 
 int64_t RowsOf(const WeightFill& fill) {
   int64_t rows = 0;
   for (const MatrixPart& part : fill.parts) rows += part.rows;
   return rows;
-}
-
-// Whether rows are packed as they are stored.
-bool KeepsForm(const WeightFill& fill) {
-  return fill.kind == WeightFill::Kind::kPack && !IsPlain(fill.matrix.form);
 }
 
 int64_t BytesOf(const WeightFill& fill, int64_t rows) {
@@ -96,129 +87,6 @@ std::vector<FillStaging::Place> PlacesOf(const std::vector<WeightFill>& fills,
   return places;
 }
 
-// One thread's memory and the work it does in it.
-class Packer {
- public:
-  Packer(const WeightSource& source,
-         const OpsTable& ops,
-         const WeightFill* fills,
-         FillStaging& staging)
-      : source_(source), ops_(ops), fills_(fills), staging_(staging) {}
-
-  Status Run(const Piece& piece) {
-    if (piece.fill->target == nullptr) return Fill(piece);
-    const auto place = static_cast<size_t>(piece.fill - fills_);
-    WeightFill staged = *piece.fill;
-    BT_ASSIGN_OR_RETURN(staged.rows.data, staging_.Host(place));
-    staged.matrix.data = staged.rows.data;
-    BT_RETURN_IF_ERROR(Fill({&staged, piece.begin, piece.end}));
-    return staging_.Done(place);
-  }
-
- private:
-  Status Fill(const Piece& piece) {
-    const WeightFill& fill = *piece.fill;
-    int64_t part_begin = 0;  // of the part, in rows of the whole
-    for (const MatrixPart& part : fill.parts) {
-      const int64_t begin = std::max(piece.begin, part_begin);
-      const int64_t end = std::min(piece.end, part_begin + part.rows);
-      if (begin < end) BT_RETURN_IF_ERROR(Place(fill, part, begin - part_begin, begin, end));
-      part_begin += part.rows;
-    }
-    return {};
-  }
-
-  // Fills rows [begin, end) from the part's rows starting at its row `at`.
-  Status Place(
-      const WeightFill& fill, const MatrixPart& part, int64_t at, int64_t begin, int64_t end) {
-    const int64_t rows = end - begin;
-    if (fill.kind == WeightFill::Kind::kRows && fill.rows.dtype == part.tensor.dtype) {
-      return source_.Read(part.tensor, part.row + at, fill.rows.rows(begin, rows));
-    }
-    const PackedMatrix& to = fill.matrix;
-    void* data = const_cast<void*>(to.data);
-    if (KeepsForm(fill)) {
-      BT_RETURN_IF_ERROR(source_.ReadStored(part.tensor, part.row + at, rows, stored_));
-      if (part.columns > 0) {
-        KeepColumns(to.form, rows, part.tensor.shape.back(), part.column, part.columns, stored_);
-      }
-      ops_.pack_rows(to.form, data, to.n, to.k, begin,
-                     {.form = to.form,
-                      .rows = rows,
-                      .k = to.k,
-                      .values = stored_.values.data(),
-                      .scales = stored_.scales.data(),
-                      .bias = stored_.bias.empty() ? nullptr : stored_.bias.data()});
-      return {};
-    }
-    TensorView read = Staging(read_, part.tensor.dtype, rows, part.tensor.shape.back());
-    BT_RETURN_IF_ERROR(source_.Read(part.tensor, part.row + at, read));
-    if (part.columns > 0) read = Columns(read, part.column, part.columns);
-    switch (fill.kind) {
-      case WeightFill::Kind::kPack:
-        ops_.pack_rows(to.form, data, to.n, to.k, begin, RowsOf(read));
-        break;
-      case WeightFill::Kind::kPackTransposed:
-        ops_.pack_rows(to.form, data, to.n, to.k, 0, RowsOf(Transposed(read)));
-        break;
-      case WeightFill::Kind::kRows:
-        Convert(fill.rows.rows(begin, rows), read);
-        break;
-    }
-    return {};
-  }
-
-  static TensorView Staging(std::vector<char>& memory, DType type, int64_t rows, int64_t width) {
-    const auto bytes = static_cast<size_t>(rows * width * SizeOf(type));
-    if (memory.size() < bytes) memory.resize(bytes);
-    return TensorView(memory.data(), type, {rows, width});
-  }
-
-  // Some columns, moved together in place.
-  static TensorView Columns(const TensorView& from, int64_t column, int64_t columns) {
-    const int64_t size = SizeOf(from.dtype);
-    auto* to = static_cast<char*>(from.data);
-    for (int64_t r = 0; r < from.dim(0); ++r) {
-      const char* row = static_cast<const char*>(from.data) + (r * from.dim(1) + column) * size;
-      std::memmove(to + r * columns * size, row, static_cast<size_t>(columns * size));
-    }
-    return TensorView(from.data, from.dtype, {from.dim(0), columns});
-  }
-
-  TensorView Transposed(const TensorView& from) {
-    const TensorView to = Staging(transposed_, from.dtype, from.dim(1), from.dim(0));
-    const auto transpose = [&]<typename Element>(Element) {
-      for (int64_t i = 0; i < from.dim(0); ++i) {
-        for (int64_t j = 0; j < from.dim(1); ++j) {
-          to.row<Element>(j)[i] = from.row<const Element>(i)[j];
-        }
-      }
-    };
-    if (from.dtype == DType::kF32) {
-      transpose(float{});
-    } else {
-      transpose(Bf16{});
-    }
-    return to;
-  }
-
-  static void Convert(const TensorView& to, const TensorView& from) {
-    const int64_t count = from.num_elements();
-    if (to.dtype == DType::kF32) {
-      for (int64_t i = 0; i < count; ++i) to.as<float>()[i] = ToFloat(from.as<const Bf16>()[i]);
-    } else {
-      for (int64_t i = 0; i < count; ++i) to.as<Bf16>()[i] = ToBf16(from.as<const float>()[i]);
-    }
-  }
-
-  const WeightSource& source_;
-  const OpsTable& ops_;
-  const WeightFill* const fills_;
-  FillStaging& staging_;
-  std::vector<char> read_, transposed_;
-  StoredBytes stored_;
-};
-
 // What the pieces read, each, in the files of a source.
 std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const WeightSource& source) {
   std::vector<PieceRanges> out(pieces.size());
@@ -242,7 +110,7 @@ std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const Weight
 // Deals out batches of pieces: as they come from the disk, or one piece after the other.
 class Dealer {
  public:
-  Dealer(const std::vector<Piece>& pieces, const WeightSource& source, int64_t bytes) {
+  Dealer(const std::vector<Piece>& pieces, const WeightSource& source, int64_t bytes, int threads) {
     if (source.files() == nullptr) {
       for (size_t i = 0; i < pieces.size(); ++i) batches_.push_back({i});
       return;
@@ -252,7 +120,11 @@ class Dealer {
       batches_.push_back(std::move(batch.pieces));
       ranges.push_back(std::move(batch.ranges));
     }
-    ahead_.emplace(*source.files(), std::move(ranges), ReadOptions{});
+    ReadOptions options;
+    // One for each thread to work on, and some to come.
+    options.batches_ahead =
+        std::clamp(threads + kBatchesToCome, options.batches_ahead, kBatchesMax);
+    ahead_.emplace(*source.files(), std::move(ranges), options);
     BT_LOG(Info, "Reading {:.2f} GB of weights: {}", static_cast<double>(bytes) / 1e9,
            ahead_->Way());
   }
@@ -279,13 +151,21 @@ struct Progress {
   std::atomic<bool> stop{false};
   std::mutex mutex;
   std::condition_variable changed;
-  size_t running = 0;  // threads; under the mutex, as is the error
+  size_t running = 0;  // threads; under the mutex, as are the error and the time
   Status error;
+  FillSeconds seconds;
 };
 
-void RunPieces(const std::vector<Piece>& pieces, Dealer& dealer, Packer packer, Progress& shared) {
+void RunPieces(const std::vector<Piece>& pieces,
+               Dealer& dealer,
+               FillPacker packer,
+               Progress& shared) {
   while (!shared.stop) {
-    const std::optional<size_t> batch = dealer.Next();
+    std::optional<size_t> batch;
+    {
+      const FillTimer timer(packer.seconds().waiting);
+      batch = dealer.Next();
+    }
     if (!batch) break;
     for (const size_t i : dealer.pieces(*batch)) {
       if (shared.stop) break;
@@ -300,6 +180,7 @@ void RunPieces(const std::vector<Piece>& pieces, Dealer& dealer, Packer packer, 
     dealer.Done(*batch);
   }
   const std::lock_guard lock(shared.mutex);
+  shared.seconds += packer.seconds();
   --shared.running;
   shared.changed.notify_all();
 }
@@ -312,19 +193,20 @@ Status RunFills(const std::vector<WeightFill>& fills,
                 int threads,
                 const LoadProgress& progress) {
   BT_CHECK(threads >= 1);
+  const auto start = std::chrono::steady_clock::now();
   const std::vector<Piece> pieces = CutIntoPieces(fills);
   int64_t total = 0;
   for (const Piece& piece : pieces) total += BytesOf(piece);
 
   if (progress) progress(0, total);
-  Dealer dealer(pieces, source, total);
+  Dealer dealer(pieces, source, total, threads);
   FillStaging staging(ops, PlacesOf(fills, pieces, ops));
   Progress shared;
   shared.running = static_cast<size_t>(threads);
   std::vector<std::jthread> workers;
   for (int i = 0; i < threads; ++i) {
     workers.emplace_back(
-        [&] { RunPieces(pieces, dealer, Packer(source, ops, fills.data(), staging), shared); });
+        [&] { RunPieces(pieces, dealer, FillPacker(source, ops, fills.data(), staging), shared); });
   }
   std::unique_lock lock(shared.mutex);
   while (shared.running > 0) {
@@ -333,8 +215,19 @@ Status RunFills(const std::vector<WeightFill>& fills,
     progress(shared.bytes, total);
     lock.lock();
   }
-  if (progress && shared.error.ok()) progress(total, total);
-  return shared.error;
+  if (!shared.error.ok()) return shared.error;
+  if (progress) progress(total, total);
+  if (source.files() == nullptr) return {};
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  const auto share = [&](double seconds) { return seconds / threads; };
+  BT_LOG(Info,
+         "Weights: {:.2f} GB in {:.2f} s, {:.1f} GB/s; of each of {} threads, on average, {:.2f} s "
+         "waiting for the disk, {:.2f} s reading, {:.2f} s packing, {:.2f} s copying to the GPU",
+         static_cast<double>(total) / 1e9, took.count(),
+         static_cast<double>(total) / 1e9 / took.count(), threads, share(shared.seconds.waiting),
+         share(shared.seconds.reading), share(shared.seconds.packing),
+         share(shared.seconds.copying));
+  return {};
 }
 
 }  // namespace baltoro

@@ -318,6 +318,9 @@ struct OpsTable {
 
   // Bytes of one packed matrix [n, k] kept in a form.
   int64_t (*packed_bytes)(WeightForm form, int64_t n, int64_t k) = nullptr;
+  // Matrices of plain forms are kept row after row, with nothing between: rows can be brought to
+  // the backend's memory without the others.
+  bool plain_by_rows = false;
   // Packs rows [row_begin, row_begin + src.rows) of a matrix [n, k] kept as `form` into `dst`.
   // `dst` is host memory, copied to the backend's as it is. src.form is `form`; into a plain form
   // any plain form goes. Different row ranges may be packed

@@ -39,6 +39,13 @@ class DeviceMemory final : public Memory {
     // From pageable memory the call may return before the last bytes have arrived.
     return WaitForAll();
   }
+  Status CopyInBeside(void* to, const void* host, size_t bytes) const override {
+    BT_CUDA_RETURN_IF_ERROR(cudaSetDevice(device_));
+    BT_CUDA_RETURN_IF_ERROR(
+        cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread));
+    BT_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(cudaStreamPerThread));
+    return {};
+  }
   Status CopyOut(void* host, const void* from, size_t bytes) const override {
     BT_RETURN_IF_ERROR(WaitForAll());
     BT_CUDA_RETURN_IF_ERROR(cudaMemcpy(host, from, bytes, cudaMemcpyDeviceToHost));

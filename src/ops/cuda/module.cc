@@ -37,6 +37,7 @@ OpsTable MakeTable(int device, void* stream) {
   table.staging = &PinnedMemory();
   table.stream = stream;
   table.packed_bytes = PackedBytes;
+  table.plain_by_rows = true;
   table.pack_rows = PackRows;
   table.upload = Upload;
   table.wait = Wait;

@@ -10,6 +10,7 @@ const OpsTable& ReferenceOps() {
     table.name = "reference";
     table.act = DType::kF32;
     table.packed_bytes = reference::PackedBytes;
+    table.plain_by_rows = true;
     table.pack_rows = reference::PackRows;
     table.embed = reference::Embed;
     table.rms_norm = reference::RmsNorm;
