@@ -3,21 +3,23 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
-#include <random>
-#include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/testing/answers.h"
 #include "engine/testing/model_engine.h"
 
 namespace baltoro {
 namespace {
 
-using test::kVocab;
+using test::Answer;
+using test::AskAll;
+using test::Different;
 using test::MakeRequest;
 using test::ModelEngine;
 using test::Setting;
+using test::ToAnswer;
 using test::Told;
 
 constexpr int32_t kDecodeRows = 4;
@@ -77,17 +79,6 @@ Setting Disturbed() {
           .ops = &DisturbedOps()};
 }
 
-struct Answer {
-  std::vector<TokenId> tokens;
-  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
-  bool operator==(const Answer&) const = default;
-};
-
-Answer ToAnswer(const Told& told) {
-  EXPECT_EQ(told.finish, FinishReason::kLength) << told.error;
-  return {told.tokens, told.logprobs, told.prompt_logprobs};
-}
-
 // Prompts with beginnings in common, of all lengths around chunks and blocks, sampled in many ways.
 std::vector<Request> Mixed(int count) {
   std::vector<Request> requests;
@@ -115,33 +106,15 @@ std::vector<Answer> Alone(const Setting& setting, const std::vector<Request>& re
   return answers;
 }
 
-// All at once, in a random order, twice, so that the second time much is found in the cache.
+// Twice all at once, so that the second time much is found in the cache.
 std::vector<std::vector<Answer>> Together(const Setting& setting,
-                                          std::vector<Request> requests,
+                                          const std::vector<Request>& requests,
                                           EngineStats* stats = nullptr) {
   ModelEngine engine(setting);
-  std::vector<std::vector<Answer>> rounds;
-  std::mt19937 random(3);
-  for (int round = 0; round < 2; ++round) {
-    for (Request& request : requests) {
-      request.id = RequestId{static_cast<uint64_t>(request.id) + 1000};
-    }
-    std::vector<Request> shuffled = requests;
-    std::ranges::shuffle(shuffled, random);
-    for (const Request& request : shuffled) engine.Submit(request);
-    std::vector<Answer>& answers = rounds.emplace_back();
-    for (const Request& request : requests) {
-      answers.push_back(ToAnswer(engine.Wait(static_cast<uint64_t>(request.id))));
-    }
-  }
+  std::vector<std::vector<Answer>> rounds = {AskAll(engine, requests, 1000),
+                                             AskAll(engine, requests, 2000)};
   if (stats != nullptr) *stats = engine.stats();
   return rounds;
-}
-
-int Different(const std::vector<Answer>& some, const std::vector<Answer>& others) {
-  int different = 0;
-  for (size_t i = 0; i < some.size(); ++i) different += some[i] == others.at(i) ? 0 : 1;
-  return different;
 }
 
 TEST(DeterministicTest, NothingDependsOnTheBatchWhereRowsDependOnTheirStep) {

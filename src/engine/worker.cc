@@ -101,10 +101,9 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   const FixedSteps& fixed = config.fixed;
   BT_CHECK(fixed.prompt_chunk == 0 || fixed.decode_rows > 0);
   worker->model_->CutKeysAt(fixed.key_part_blocks);
-  const bool fixes = fixed.prompt_chunk > 0;
   BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(
-      worker->kv_.layout().form, fixes ? fixed.prompt_chunk : config.max_num_batched_tokens,
-      fixes ? fixed.decode_rows : config.max_num_seqs, worker->arena_, config.logits_rows_max));
+      worker->kv_.layout().form, worker->pass_tokens_max(), worker->pass_sequences_max(),
+      worker->arena_, config.logits_rows_max));
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
   BT_RETURN_IF_ERROR(worker->TakeMemoryAhead());
@@ -114,8 +113,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
 }
 
 Status Worker::TakeMemoryAhead() {
-  BT_RETURN_IF_ERROR(model_->WarmUp(kv_.layout().form, config_.max_num_batched_tokens,
-                                    config_.max_num_seqs, arena_, config_.logits_rows_max));
+  BT_RETURN_IF_ERROR(model_->WarmUp(kv_.layout().form, pass_tokens_max(), pass_sequences_max(),
+                                    arena_, config_.logits_rows_max));
   if (!config_.samples || model_->ops().memory->kind() == DeviceKind::kCpu) return {};
   // A row that is larger than all goes may be takes what it needs.
   const size_t bytes = config_.sample_bytes + (size_t{1} << 20);

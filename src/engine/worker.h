@@ -79,6 +79,14 @@ class Worker final : public RankWorker {
   void RecordSteps();
   // Rows like one that is there, for nobody to read, up to the next size that is recorded.
   void Pad(Batch& batch) const;
+  // Of one pass.
+  int32_t pass_tokens_max() const {
+    const int32_t chunk = config_.fixed.prompt_chunk;
+    return chunk > 0 ? chunk : config_.max_num_batched_tokens;
+  }
+  int32_t pass_sequences_max() const {
+    return config_.fixed.prompt_chunk > 0 ? config_.fixed.decode_rows : config_.max_num_seqs;
+  }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;
   // Of fixed steps: whether the sequence computes sampled tokens.

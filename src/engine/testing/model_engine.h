@@ -31,6 +31,7 @@ struct Setting {
   int32_t num_blocks = 64;
   int32_t max_num_seqs = 16;
   int32_t max_num_batched_tokens = 512;
+  int32_t max_model_len = 512;  // no more than the cache holds
   bool prefix_caching = false;
   bool async = false;
   KvForm kv = KvForm::kBf16;
@@ -45,37 +46,13 @@ class ModelEngine {
   explicit ModelEngine(const Setting& setting) {
     auto pool = std::make_unique<ThreadPool>(setting.threads);
     auto model = LoadSmall(pool.get(), *setting.ops);
-    auto kv = KvStorage::Create({.layers = 2,
-                                 .num_blocks = setting.num_blocks,
-                                 .latent = 512,
-                                 .rope = 64,
-                                 .form = setting.kv});
-    const auto table = std::make_shared<ConstraintTable>();
-    auto worker = Worker::Create({.max_num_seqs = setting.max_num_seqs,
-                                  .max_num_batched_tokens = setting.max_num_batched_tokens,
-                                  .logits_rows_max = setting.max_num_seqs + 64,
-                                  .constraints = table,
-                                  .mask_threads = 1,
-                                  .kv_scales = setting.kv_scales,
-                                  .fixed = setting.fixed},
-                                 std::move(pool), std::move(model), std::move(kv).value());
-    EngineConfig config;
-    config.max_num_seqs = setting.max_num_seqs;
-    config.max_num_batched_tokens = setting.max_num_batched_tokens;
-    config.enable_prefix_caching = setting.prefix_caching;
-    config.async_scheduling = setting.async;
-    config.deterministic = setting.deterministic;
-    EngineInfo info;
-    info.max_model_len = std::min(512, setting.num_blocks * kBlockTokens);
-    info.vocab_size = kVocab;
-    info.num_blocks = setting.num_blocks;
-    info.kv_cache_tokens = info.num_blocks * kBlockTokens;
-    info.constraints = true;
-    info.fixed = setting.fixed;
-    engine_ = std::make_unique<LocalEngine>(
-        config, info,
-        std::make_unique<LocalExecutor>(std::move(worker).value(), setting.async ? 2 : 1),
-        log_.sink(), factory_, table);
+    Start(setting, std::move(pool), std::move(model));
+  }
+  // Around another model, which uses the pool.
+  ModelEngine(const Setting& setting,
+              std::unique_ptr<ThreadPool> pool,
+              std::unique_ptr<K2Model> model) {
+    Start(setting, std::move(pool), std::move(model));
   }
 
   void Submit(const Request& request) {
@@ -93,6 +70,46 @@ class ModelEngine {
   const ScriptedCalls& constraints() const { return factory_->calls(); }
 
  private:
+  void Start(const Setting& setting,
+             std::unique_ptr<ThreadPool> pool,
+             std::unique_ptr<K2Model> model) {
+    const Memory& memory = *model->ops().memory;
+    const int64_t vocab = model->config().vocab;
+    auto kv = KvStorage::Create({.layers = model->layers(),
+                                 .num_blocks = setting.num_blocks,
+                                 .latent = static_cast<int32_t>(model->config().kv_lora),
+                                 .rope = static_cast<int32_t>(model->config().rope_dim),
+                                 .form = setting.kv},
+                                memory);
+    const auto table = std::make_shared<ConstraintTable>();
+    auto worker = Worker::Create(
+        {.max_num_seqs = setting.max_num_seqs,
+         .max_num_batched_tokens = setting.max_num_batched_tokens,
+         .logits_rows_max = std::max(setting.max_num_seqs, setting.fixed.decode_rows) + 64,
+         .constraints = table,
+         .mask_threads = 1,
+         .kv_scales = setting.kv_scales,
+         .fixed = setting.fixed},
+        std::move(pool), std::move(model), std::move(kv).value());
+    EngineConfig config;
+    config.max_num_seqs = setting.max_num_seqs;
+    config.max_num_batched_tokens = setting.max_num_batched_tokens;
+    config.enable_prefix_caching = setting.prefix_caching;
+    config.async_scheduling = setting.async;
+    config.deterministic = setting.deterministic;
+    EngineInfo info;
+    info.max_model_len = std::min(setting.max_model_len, setting.num_blocks * kBlockTokens);
+    info.vocab_size = vocab;
+    info.num_blocks = setting.num_blocks;
+    info.kv_cache_tokens = info.num_blocks * kBlockTokens;
+    info.constraints = true;
+    info.fixed = setting.fixed;
+    engine_ = std::make_unique<LocalEngine>(
+        config, info,
+        std::make_unique<LocalExecutor>(std::move(worker).value(), setting.async ? 2 : 1),
+        log_.sink(), factory_, table);
+  }
+
   EventLog log_;
   std::shared_ptr<ScriptedFactory> factory_ = std::make_shared<ScriptedFactory>();
   std::unique_ptr<LocalEngine> engine_;
