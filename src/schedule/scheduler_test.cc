@@ -335,5 +335,119 @@ TEST(SchedulerTest, ChunksOfAPromptFlowThroughStages) {
   EXPECT_TRUE(scheduler.Plan().empty());
 }
 
+SchedulerConfig FixedConfig() {
+  SchedulerConfig config = Config();
+  config.prompt_chunk = 128;
+  config.decode_rows = 8;
+  return config;
+}
+
+// Where a prompt is cut does not depend on the room that a step has left.
+TEST(SchedulerTest, FixedChunksBeginAndEndWhereTheyAlwaysDo) {
+  SchedulerConfig config = FixedConfig();
+  config.max_num_batched_tokens = 130;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 9)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 300, 9)).ok());
+
+  const StepPlan first = scheduler.Plan();
+  scheduler.Commit(Answer(first));
+  const StepPlan second = scheduler.Plan();
+  scheduler.Commit(Answer(second));
+  const StepPlan third = scheduler.Plan();
+
+  EXPECT_THAT(TokenCounts(first), ElementsAre(10, 128));
+  EXPECT_THAT(TokenCounts(second), ElementsAre(1, 128));
+  EXPECT_THAT(TokenCounts(third), ElementsAre(1, 44));
+  EXPECT_EQ(third.sequences[1].first_position, 256);
+  EXPECT_EQ(third.sequences[1].sampled_rows, 1);
+}
+
+// Not as a part of the prompt, and not before it: several of them in one entry, none beside it.
+TEST(SchedulerTest, FixedStepsComputeSampledTokensApartAfterAPreemption) {
+  SchedulerConfig config = FixedConfig();
+  config.num_blocks = 4;
+  config.max_model_len = 256;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 64, 150)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 60, 150)).ok());
+  while (scheduler.stats().preemptions == 0) scheduler.Commit(Answer(scheduler.Plan()));
+  StepPlan plan;
+  while (plan.admitted.empty()) {
+    plan = scheduler.Plan();
+    scheduler.Commit(Answer(plan));
+  }
+
+  const auto output = static_cast<int32_t>(plan.admitted[0].output.size());
+  ASSERT_GT(output, 8);
+  int32_t next = 60;
+  std::vector<int32_t> counts = {plan.sequences.back().token_count};
+  EXPECT_EQ(plan.sequences.back().sampled_rows, 0);
+  while (next < 60 + output) {
+    plan = scheduler.Plan();
+    ASSERT_EQ(plan.sequences.back().first_position, next);
+    counts.push_back(plan.sequences.back().token_count);
+    next += counts.back();
+    EXPECT_EQ(plan.sequences.back().sampled_rows, next == 60 + output ? 1 : 0);
+    scheduler.Commit(Answer(plan));
+  }
+  EXPECT_EQ(counts[0], 60);
+  EXPECT_EQ(counts[1], 8);
+  RunUntilIdle(scheduler);
+}
+
+TEST(SchedulerTest, FixedChunksAreFoundWholeAndSampledTokensNever) {
+  Scheduler scheduler(FixedConfig());
+  Request request = MakeRequest(1, 200, 200);
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  RunUntilIdle(scheduler);
+
+  request.id = RequestId{2};
+  request.stop.max_tokens = 1;
+  request.prompt.resize(400, 7);  // as it was answered
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  EXPECT_EQ(scheduler.Plan().sequences[0].first_position, 128);
+}
+
+TEST(SchedulerTest, PromptsAloneAreSharedWhereThatIsAsked) {
+  for (const bool prompts_only : {false, true}) {
+    SchedulerConfig config = Config();
+    config.share_prompts_only = prompts_only;
+    Scheduler scheduler(config);
+    Request request = MakeRequest(1, 130, 100);
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+    RunUntilIdle(scheduler);
+
+    request.id = RequestId{2};
+    request.prompt.resize(229, 7);
+    request.stop.max_tokens = 1;
+    ASSERT_TRUE(scheduler.Submit(request).ok());
+    EXPECT_EQ(scheduler.Plan().sequences[0].first_position, prompts_only ? 128 : 192);
+  }
+}
+
+// Its chunks are of as many tokens as log-probabilities are made in a step, before a preemption and
+// after it; so nobody else finds them.
+TEST(SchedulerTest, FixedChunksWithPromptLogprobsAreTheRequestsOwn) {
+  SchedulerConfig config = FixedConfig();
+  config.prompt_logprob_rows_max = 50;
+  Scheduler scheduler(config);
+  Request request = MakeRequest(1, 130, 1);
+  request.sampling.prompt_logprobs = 0;
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  std::vector<int32_t> counts;
+  while (!scheduler.idle()) {
+    const StepPlan plan = scheduler.Plan();
+    counts.push_back(TokenCounts(plan).at(0));
+    scheduler.Commit(Answer(plan));
+  }
+  EXPECT_THAT(counts, ElementsAre(50, 50, 30));
+
+  request.id = RequestId{2};
+  request.sampling.prompt_logprobs = -1;
+  ASSERT_TRUE(scheduler.Submit(request).ok());
+  EXPECT_EQ(scheduler.Plan().sequences[0].first_position, 0);
+}
+
 }  // namespace
 }  // namespace baltoro
