@@ -2,7 +2,7 @@
 // them, and grouped products alone: few large groups ("contiguous"), and few rows of each expert
 // ("masked"), where the bytes of the weights are the floor.
 //
-//   cuda_fp8_bench [rank|contiguous|masked] [TOKENS..]
+//   cuda_fp8_bench [rank|contiguous|masked|parts] [TOKENS..]
 //
 // `rank`: K2's layer, I 256 of 2048, 384 experts, top 8, routing drawn anew for each of the banks
 // of a replay. Floor: bytes of the chosen experts over the read bandwidth of the same run.
@@ -205,7 +205,7 @@ struct Bench {
         .tiles_max = static_cast<int32_t>(groups + entries / cuda::kFp8WideRows),
         .order = route.order,
         .top_k = 1,
-        .gather = true,
+        .gather = false,
         .route_weights = static_cast<const float*>(weights.data())};
     const bool few = rows <= 64;
     for (int i = 0; i < (few ? 4 : 2); ++i) {
@@ -222,7 +222,6 @@ struct Bench {
         product.x_scales = static_cast<const float*>(x_scales.data());
         product.out = out.data();  // f32
         product.out_stride = intermediate;
-        product.gather = true;
         product.scatter = false;
       }
       if (!gated) {
@@ -232,7 +231,6 @@ struct Bench {
         product.x_scales = static_cast<const float*>(scales.data());
         product.out = out.data();
         product.out_stride = kHidden;
-        product.gather = false;
         product.scatter = true;
       }
       const Matrices& all = gated ? gate_up : down;
@@ -275,6 +273,9 @@ int Run(int argc, char** argv) {
          {std::pair<int64_t, int64_t>{4, 8192}, {8, 4096}, {32, 512}, {96, 85}}) {
       bench.Grouped("contiguous", groups, rows, 2048);
     }
+  }
+  if (what.empty() || what == "parts") {
+    bench.Grouped("rank", 384, 85, 256);  // the two products of a bank of 4,096 tokens
   }
   if (what.empty() || what == "masked") {
     for (const auto& [groups, rows] :

@@ -93,7 +93,7 @@ void Fp8Bank(const OpContext& ctx,
     auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
     product.out = codes;
     product.out_scales = scales;
-    LaunchFp8Wide(product, StreamOf(ctx));
+    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
     in = {codes, middle, scales, middle / 128};
   } else {
     auto* gated = scratch.AllocateArray<float>(static_cast<size_t>(entries * middle));
@@ -120,7 +120,7 @@ void Fp8Bank(const OpContext& ctx,
   product.gather = false;
   product.scatter = true;
   if (wide) {
-    LaunchFp8Wide(product, StreamOf(ctx));
+    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
   } else {
     LaunchFp8Stream(product, rows.blocks, StreamOf(ctx));
   }

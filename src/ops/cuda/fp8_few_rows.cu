@@ -6,6 +6,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
@@ -30,7 +31,7 @@ constexpr int kMultiprocessors = 132;
 constexpr int kSharedMax = 150 * 1024;  // of a block: the next kernel has room beside it
 
 // What the rows are when the kernel begins.
-enum class Source : int32_t { kCodes, kBf16, kGated };
+enum class Source : int32_t { kCodes, kBf16, kGated, kNorm };
 
 struct Params {
   const char* w;
@@ -44,6 +45,13 @@ struct Params {
   void* out;
   int64_t out_stride;
   bool bf16;
+};
+
+// What a product of queries needs beside it (Source::kNorm): rows are normalised first, the last
+// columns of each head rotated; blocks behind those of the product write the tokens.
+struct QueryParams {
+  InputParams input;
+  int32_t head_strips, nope_strips;
 };
 
 // A block's shared memory, in bytes.
@@ -108,12 +116,81 @@ __device__ __forceinline__ void RoundRows(const Params& p, char* memory, const P
   }
 }
 
+// Rows normalised, then rounded, a warp each.
+constexpr int kNormUnits = 8;  // of a row at most
+
+__device__ __forceinline__ void NormaliseRows(const Params& p,
+                                              const InputParams& input,
+                                              char* memory,
+                                              const Places& places) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = p.steps * 128;
+  const uint32_t codes = SharedAddress(memory + places.codes);
+  auto* const scales = reinterpret_cast<float*>(memory + places.x_scales);
+  for (int row = warp; row < p.rows; row += kWarps) {
+    float v[kNormUnits][8];
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < kNormUnits; ++i) {
+      const int column = i * kUnit + lane * 8;
+      uint4 raw = make_uint4(0, 0, 0, 0);
+      if (column < columns) {
+        raw = __ldcg(reinterpret_cast<const uint4*>(p.x + row * p.x_row_bytes + column * 2));
+      }
+      WidenEight(raw, v[i]);
+      squares = AddSquares(v[i], squares);
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) squares += __shfl_xor_sync(~0u, squares, d);
+    const float factor = 1.0f / sqrtf(squares / static_cast<float>(columns) + input.eps);
+#pragma unroll
+    for (int i = 0; i < kNormUnits; ++i) {
+      if (i * kUnit >= columns) break;
+      const int column = i * kUnit + lane * 8;
+      float weight[8] = {};
+      if (column < columns) {
+        const auto* from = reinterpret_cast<const float4*>(input.q_norm + column);
+        const float4 a = __ldg(from), b = __ldg(from + 1);
+        weight[0] = a.x, weight[1] = a.y, weight[2] = a.z, weight[3] = a.w;
+        weight[4] = b.x, weight[5] = b.y, weight[6] = b.z, weight[7] = b.w;
+      }
+      Normalise(v[i], factor, weight);
+      RoundToBf16(v[i]);
+      float scale;
+      const uint2 rounded = RoundEight(v[i], scale);
+      if (column >= columns) continue;
+      StoreShared2(codes + row * places.row + column, rounded);
+      if (lane % 16 == 0) scales[row * p.steps + column / 128] = scale;
+    }
+  }
+}
+
+// Cosine and sine of a pair; positions outside the table spoil it.
+__device__ __forceinline__ float2 PairAngle(const InputParams& p, int token, int j) {
+  const int64_t position = p.positions[token];
+  if (position < 0 || position >= p.table_positions) {
+    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
+  }
+  const int64_t at = position * (p.cache.rope / 2) + j;
+  return make_float2(p.cos[at], p.sin[at]);
+}
+
+__device__ __forceinline__ float2 RotatePair(float2 pair, float2 angle) {
+  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
+  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
+  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
+}
+
 // kStrips strips of 8 rows of weights a block; its warps share the columns, and the strips where
 // there are fewer steps than warps. kTall: of 9 to 16 rows, else of up to 8.
-template <int kStrips, bool kTall>
+template <int kStrips, bool kTall, bool kQuery>
 __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
-    Fp8FewRowsKernel(const __grid_constant__ Params p) {
+    Fp8FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
   extern __shared__ __align__(128) char memory[];
+  if (kQuery && static_cast<int>(blockIdx.x) * kStrips >= p.strips) {
+    WriteToken(query.input, static_cast<int>(blockIdx.x) - p.strips / kStrips,
+               reinterpret_cast<float*>(memory));
+    return;
+  }
   constexpr int kRows = kStrips * kStripRows, kHalves = kTall ? 2 : 1;
   constexpr int kChunk = kStrips == 7 ? 2
                          : kTall      ? 4
@@ -139,9 +216,25 @@ __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
   for (int i = threadIdx.x; i < kStrips * p.steps; i += kThreads) {
     scales[i] = __ldg(p.w_scales + static_cast<int64_t>(strip) * p.steps + i);
   }
+  // Of the warps that add up: an item is a strip and half of the rows. Positions are older than the
+  // kernel ahead.
+  static_assert(!kQuery || kStrips * kHalves <= kWarps);
+  [[maybe_unused]] float2 angle;
+  [[maybe_unused]] int in_head = -1;
+  if constexpr (kQuery) {
+    in_head = (strip + warp / kHalves) % query.head_strips - query.nope_strips;
+    const int row = warp % kHalves * kHalfRows + lane / 4;
+    if (warp < kStrips * kHalves && in_head >= 0 && row < p.rows) {
+      angle = PairAngle(query.input, row, in_head * (kStripRows / 2) + lane % 4);
+    }
+  }
   WaitForEarlierKernels();
   AllowNextKernel();
-  if (rounds) RoundRows(p, memory, places);
+  if constexpr (kQuery) {
+    NormaliseRows(p, query.input, memory, places);
+  } else if (rounds) {
+    RoundRows(p, memory, places);
+  }
   __syncthreads();
 
   const int token = lane / 4;
@@ -241,6 +334,9 @@ __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
       sum.x += one.x;
       sum.y += one.y;
     }
+    if constexpr (kQuery) {
+      if (in_head >= 0) sum = RotatePair(sum, angle);
+    }
     const int64_t at = row * p.out_stride + (strip + s) * kStripRows + lane % 4 * 2;
     if (p.bf16) {
       *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(p.out) + at) =
@@ -281,16 +377,18 @@ int StripsOfBlock(int64_t rows, int64_t n, int64_t k) {
   return best;
 }
 
-template <int kStrips>
-void Launch(const Params& p, cudaStream_t stream) {
+template <int kStrips, bool kQuery = false>
+void Launch(const Params& p, cudaStream_t stream, const QueryParams& query = {}) {
   const bool tall = p.rows > kHalfRows;
   const int bytes = Places(kStrips, p.steps, p.rows, tall, p.source != Source::kCodes).end;
-  const auto kernel = tall ? Fp8FewRowsKernel<kStrips, true> : Fp8FewRowsKernel<kStrips, false>;
+  const auto kernel =
+      tall ? Fp8FewRowsKernel<kStrips, true, kQuery> : Fp8FewRowsKernel<kStrips, false, kQuery>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "FP8 product of few rows");
-  const Status launched = LaunchOverlapped(
-      "FP8 product of few rows", kernel, dim3(static_cast<unsigned>(p.strips / kStrips)),
-      dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p);
+  const int blocks = p.strips / kStrips + (kQuery ? p.rows : 0);
+  const Status launched =
+      LaunchOverlapped("FP8 product of few rows", kernel, dim3(static_cast<unsigned>(blocks)),
+                       dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p, query);
   CheckLaunch("FP8 product of few rows");
   BT_CHECK(launched.ok());
 }
@@ -306,11 +404,7 @@ bool Takes(const TensorView& out, const TensorView& x, int64_t x_columns, const 
          StripsOfBlock(x.dim(0), w.n, w.k) > 0;
 }
 
-void Run(const OpContext& ctx,
-         const TensorView& out,
-         const TensorView& x,
-         const PackedMatrix& w,
-         Source source) {
+Params ParamsOf(const TensorView& out, const TensorView& x, const PackedMatrix& w, Source source) {
   const int64_t rows = x.dim(0);
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
   Params p = {};
@@ -327,6 +421,16 @@ void Run(const OpContext& ctx,
   p.out = out.data;
   p.out_stride = out.stride[0];
   p.bf16 = out.dtype == DType::kBf16;
+  return p;
+}
+
+void Run(const OpContext& ctx,
+         const TensorView& out,
+         const TensorView& x,
+         const PackedMatrix& w,
+         Source source) {
+  Params p = ParamsOf(out, x, w, source);
+  const int64_t rows = x.dim(0);
   if (source == Source::kBf16 && !Rounds(rows, w.k)) {
     const QuantisedRows in =
         QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
@@ -363,6 +467,45 @@ bool Fp8FewRowsGatedTakes(const TensorView& out, const TensorView& x, const Pack
 void Fp8FewRowsGated(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(Fp8FewRowsGatedTakes(out, x, w) && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
   Run(ctx, out, x, w, Source::kGated);
+}
+
+namespace {
+
+constexpr int kQueryStrips = 2;
+
+TensorView FlatQuery(const AttentionInputArgs& args) {
+  TensorView flat(args.q.data, args.q.dtype, {args.q.dim(0), args.q.dim(1) * args.q.dim(2)});
+  flat.stride[0] = args.q.stride[0];
+  return flat;
+}
+
+}  // namespace
+
+bool Fp8QueryTakes(const AttentionInputArgs& args) {
+  const PackedMatrix& w = args.q_weight;
+  const KvLayerView& cache = args.cache;
+  if (!args.q || args.q.rank != 3 || args.q.dtype != DType::kBf16) return false;
+  const int64_t rows = args.qkv_a.dim(0), width = args.q.dim(2), nope = width - args.rope.dim;
+  return Takes(FlatQuery(args), args.qkv_a, args.qkv_a.dim(1), w) && args.q.stride[1] == width &&
+         w.n == args.q.dim(1) * width && w.n / kStripRows % kQueryStrips == 0 && nope > 0 &&
+         nope % kStripRows == 0 && width % kStripRows == 0 &&
+         w.k == args.qkv_a.dim(1) - cache.latent - cache.rope && w.k <= kNormUnits * kUnit &&
+         Aligned(args.q_norm.data, 0, 16) &&
+         Places(kQueryStrips, static_cast<int>(w.k / 128), static_cast<int>(rows), rows > kHalfRows,
+                true)
+                 .end <= kSharedMax &&
+         InputThreads(cache.latent) + InputThreads(cache.rope) <= kThreads;
+}
+
+void Fp8Query(const OpContext& ctx, const AttentionInputArgs& args) {
+  BT_CHECK(Fp8QueryTakes(args));
+  const Params p = ParamsOf(FlatQuery(args), args.qkv_a, args.q_weight, Source::kNorm);
+  const int64_t width = args.q.dim(2);
+  const QueryParams query = {
+      .input = InputParamsOf(args),
+      .head_strips = static_cast<int32_t>(width / kStripRows),
+      .nope_strips = static_cast<int32_t>((width - args.rope.dim) / kStripRows)};
+  Launch<kQueryStrips, true>(p, StreamOf(ctx), query);
 }
 
 }  // namespace baltoro::cuda

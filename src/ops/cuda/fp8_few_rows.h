@@ -25,4 +25,8 @@ void Fp8FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const
 bool Fp8FewRowsGatedTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
 void Fp8FewRowsGated(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
 
+// AttentionInputs with its `q`, in one launch. The low-rank query stays as it was.
+bool Fp8QueryTakes(const AttentionInputArgs& args);
+void Fp8Query(const OpContext& ctx, const AttentionInputArgs& args);
+
 }  // namespace baltoro::cuda

@@ -16,6 +16,7 @@
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
+#include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_wide_device.cuh"
 #include "ops/cuda/fp8_wide_store.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -418,6 +419,13 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
       p.out_f32 = true;
     }
   }
+  const int64_t tiles =
+      product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
+  const int64_t units = tiles * p.strips * p.parts;
+  if (units == 0) return;
+  if (Fp8LargeTakes(product, p) && (!product.gather || scratch != nullptr)) {
+    return LaunchFp8Large(product, p, units, stream, scratch);
+  }
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
@@ -429,10 +437,6 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
                      .box = {128, 128, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
-  const int64_t tiles =
-      product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
-  const int64_t units = tiles * p.strips * p.parts;
-  if (units == 0) return;
   if (product.gated) {
     Launch<true>(p, map, units, stream);
   } else {

@@ -1,0 +1,458 @@
+// The large form of the FP8 products (fp8_bank.h): hundreds of rows of each matrix, bound by the
+// matrix units.
+//
+// A block takes 128 rows of x by 256 rows of weights at a time, a share of all such pieces. The
+// rows of x are the first operand of wgmma, 64 a warpgroup, so that a thread has two rows and needs
+// two of their scales; weights are its columns, 128 at a time. One thread asks the copy engine for
+// both; pairs of blocks fetch the weights for each other. The sum of 128 columns is scaled and
+// added up in f32 (the instruction itself adds with fewer bits) while the other warpgroup
+// multiplies.
+//
+// Of gate and up a block takes 128 rows each: a row's group of the middle is in four lanes, and is
+// rounded to e4m3 where it is.
+//
+// Floor: 2 n k T operations over the card's FP8 rate.
+
+#include <cuda_fp8.h>
+
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/dev_switch.h"
+#include "ops/cuda/fp8_large.h"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/product_layout.h"
+#include "ops/cuda/product_wide_multiply.cuh"
+#include "ops/cuda/tensor_map.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace fp8_wide;
+
+constexpr int kSums = 64;                // of a thread, of 128 columns
+constexpr int kChunkColumns = 64;        // of results on their way out
+constexpr int kStagingPitch = 128 + 16;  // bytes; a row of 64 bf16, or of 128 codes
+constexpr int kWarpStaging = 16 * kStagingPitch;
+constexpr int kLargeShared = 1024 + kStages * (kStageBytes + 16) + kConsumerWarps * kWarpStaging;
+
+struct LargeRing {
+  uint32_t operands, full, empty;
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ uint32_t Weights() const { return operands + stage * kStageBytes; }
+  __device__ __forceinline__ uint32_t Input() const { return Weights() + kWeightBytes; }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+// First rows of the two boxes of weights.
+template <bool kGated>
+__device__ __forceinline__ int2 BoxRows(const WideParams& p, int strip) {
+  const int low = strip * (kGated ? 128 : kWeightRows);
+  return make_int2(low, low + (kGated ? p.half : 128));
+}
+
+template <bool kGated>
+__device__ __forceinline__ void Feed(const WideParams& p,
+                                     const CUtensorMap* weights,
+                                     const CUtensorMap* x,
+                                     Pieces pieces,
+                                     LargeRing ring) {
+  for (; !pieces.Done(); pieces.Next()) {
+    const PairedTile paired = TileOf(p, pieces);
+    const int2 rows = BoxRows<kGated>(p, pieces.Strip());
+    const int slot = paired.tile.slot;
+    for (int step = 0; step < p.steps; ++step) {
+      BarrierWait(ring.Empty(), ring.parity ^ 1);
+      BarrierExpectBytes(ring.Full(), kStageBytes);
+      if (paired.shared) {
+        CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, weights, ring.Full(), step * 128,
+                      pieces.rank == 0 ? rows.x : rows.y, slot);
+      } else {
+        hopper::CopyBox(ring.Weights(), weights, ring.Full(), step * 128, rows.x, slot);
+        hopper::CopyBox(ring.Weights() + kBoxBytes, weights, ring.Full(), step * 128, rows.y, slot);
+      }
+      // Rows of the next tile and zeros behind the last one: their results are not stored.
+      hopper::CopyBox(ring.Input(), x, ring.Full(), step * 128, paired.tile.begin, 0);
+      ring.Next();
+    }
+  }
+}
+
+// A thread's scales of a step: of its two rows of x, and of one of the 32 bands of weights.
+struct Scales {
+  float x[2], band;
+};
+
+struct ScaleSource {
+  const float *first, *second, *bands;
+  __device__ __forceinline__ Scales At(int step) const {
+    return {{__ldcg(first + step), __ldcg(second + step)}, __ldg(bands + step)};
+  }
+};
+
+__device__ __forceinline__ void Multiply(float (&sums)[kSums], uint64_t a, uint64_t b) {
+  hopper::Pin(sums);
+  GroupFence();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) GroupMultiplyShared<128>::E4m3(sums, a + 2 * i, b + 2 * i, i);
+  GroupCommit();
+}
+
+// scaled += sums * the scales of their rows and bands.
+__device__ __forceinline__ void AddScaled(
+    float (&scaled)[kSums], float (&sums)[kSums], const Scales& scales, bool uniform, int block) {
+  float weight = __shfl_sync(~0u, scales.band, block * 16);
+  if (!uniform) {  // hardly ever
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) {
+      sums[i] *= __shfl_sync(~0u, scales.band, block * 16 + i / 4);
+    }
+    weight = 1;
+  }
+  const float first = scales.x[0] * weight, second = scales.x[1] * weight;
+#pragma unroll
+  for (int i = 0; i < kSums; i += 4) {
+    scaled[i] = fmaf(sums[i], first, scaled[i]);
+    scaled[i + 1] = fmaf(sums[i + 1], first, scaled[i + 1]);
+    scaled[i + 2] = fmaf(sums[i + 2], second, scaled[i + 2]);
+    scaled[i + 3] = fmaf(sums[i + 3], second, scaled[i + 3]);
+  }
+}
+
+__device__ __forceinline__ void NamedArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// silu(gate) * up, rounded to e4m3: 16 rows a warp, by way of its own shared memory.
+__device__ __forceinline__ void StoreMiddle(const WideParams& p,
+                                            const MoeTile& tile,
+                                            int strip,
+                                            uint32_t staging,
+                                            float (&gate)[kSums],
+                                            const float (&up)[kSums]) {
+  const int lane = threadIdx.x % 32, first = static_cast<int>(threadIdx.x) / 32 * 16;
+  const int groups = p.half / 128;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) {
+    gate[i] = __fdividef(gate[i], 1.0f + __expf(-gate[i])) * up[i];
+  }
+  float undo[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = 1e-4f;
+#pragma unroll
+    for (int i = 2 * half; i < kSums; i += 4) {
+      largest = fmaxf(largest, fmaxf(fabsf(gate[i]), fabsf(gate[i + 1])));
+    }
+    for (int d = 1; d < 4; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+    const float scale = __fdiv_rn(largest, 448.0f);
+    undo[half] = __fdiv_rn(1.0f, scale);
+    const int row = first + lane / 4 + 8 * half;
+    if (lane % 4 == 0 && row < tile.count) {
+      p.out_scales[static_cast<int64_t>(tile.begin + row) * groups + strip] = scale;
+    }
+  }
+  // Of each two groups of 8 columns a lane of two neighbouring ones makes a word: bytes c, c + 2,
+  // c + 1, c + 3 of its columns (product_layout.h).
+  const bool odd = lane % 2 != 0;
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kSums / 4; j += 2) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t codes[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int i = 4 * (j + e) + 2 * half;
+        codes[e] = __nv_cvt_float2_to_fp8x2(
+            make_float2(gate[i] * undo[half], gate[i + 1] * undo[half]), __NV_SATFINITE, __NV_E4M3);
+      }
+      const uint32_t other = __shfl_xor_sync(~0u, odd ? codes[0] : codes[1], 1);
+      const uint32_t word =
+          odd ? __byte_perm(other, codes[1], 0x5140) : __byte_perm(codes[0], other, 0x5140);
+      const uint32_t at =
+          staging + (lane / 4 + 8 * half) * kStagingPitch + (j + odd) * 8 + lane % 4 / 2 * 4;
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(word) : "memory");
+    }
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int in_warp = i * 4 + lane / 8, row = first + in_warp;
+    const uint4 v = LoadShared4(staging + in_warp * kStagingPitch + lane % 8 * 16);
+    if (row >= tile.count) continue;
+    *reinterpret_cast<uint4*>(static_cast<char*>(p.out) + (tile.begin + row) * p.out_stride +
+                              strip * 128 + lane % 8 * 16) = v;
+  }
+}
+
+// Results times their rows' factors in bf16, 64 columns at a time likewise.
+__device__ __forceinline__ void StoreShares(const WideParams& p,
+                                            const MoeTile& tile,
+                                            int first_column,
+                                            uint32_t staging,
+                                            const float (&acc)[2][kSums]) {
+  const int lane = threadIdx.x % 32, first = static_cast<int>(threadIdx.x) / 32 * 16;
+  const auto entry_of = [&](int row) {
+    const int at = tile.begin + row;
+    return p.order == nullptr ? at : __ldcg(p.order + at);
+  };
+  float factors[2] = {1, 1};
+  if (p.route_weights != nullptr) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = min(first + lane / 4 + 8 * half, tile.count - 1);
+      factors[half] = __ldcg(p.route_weights + entry_of(max(row, 0)));
+    }
+  }
+  // The rows that this lane stores.
+  int64_t to[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = first + i * 4 + lane / 8;
+    to[i] = -1;
+    if (row < tile.count) to[i] = (p.scatter ? entry_of(row) : tile.begin + row) * p.out_stride;
+  }
+  const uint32_t from = staging + (lane % 16) * kStagingPitch + lane / 16 * 16;
+#pragma unroll
+  for (int chunk = 0; chunk < kWeightRows / kChunkColumns; ++chunk) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // 16 columns
+      const float* const v = &acc[chunk / 2][chunk % 2 * 32 + i * 8];
+      const uint32_t pairs[4] = {hopper::PackBf16(v[0] * factors[0], v[1] * factors[0]),
+                                 hopper::PackBf16(v[2] * factors[1], v[3] * factors[1]),
+                                 hopper::PackBf16(v[4] * factors[0], v[5] * factors[0]),
+                                 hopper::PackBf16(v[6] * factors[1], v[7] * factors[1])};
+      hopper::StoreMatrices(from + i * 32, pairs);
+    }
+    __syncwarp();
+    const int column = first_column + chunk * kChunkColumns + lane % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 v = LoadShared4(staging + (i * 4 + lane / 8) * kStagingPitch + lane % 8 * 16);
+      if (to[i] < 0 || column >= p.n) continue;
+      *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p.out) + to[i] + column) = v;
+    }
+  }
+}
+
+template <bool kGated>
+__device__ __forceinline__ void Consume(const WideParams& p,
+                                        Pieces pieces,
+                                        LargeRing ring,
+                                        uint32_t staging) {
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+  const int first = static_cast<int>(threadIdx.x) / 32 * 16;
+  if (p.turns && group == 1) NamedArrive(2, kConsumers);
+  const auto take_turn = [&] {
+    if (p.turns) hopper::NamedSync(2 + group, kConsumers);
+  };
+  const auto pass_turn = [&] {
+    if (p.turns) NamedArrive(3 - group, kConsumers);
+  };
+  for (; !pieces.Done(); pieces.Next()) {
+    const PairedTile paired = TileOf(p, pieces);
+    MoeTile tile = paired.tile;
+    const int strip = pieces.Strip();
+    const auto x_scales = [&](int row) {
+      return p.x_scales + static_cast<int64_t>(tile.begin + min(row, tile.count - 1)) * p.steps;
+    };
+    const int2 boxes = BoxRows<kGated>(p, strip);
+    const int band_row = (lane < 16 ? boxes.x : boxes.y) + lane % 16 * 8;
+    const ScaleSource source = {
+        x_scales(first + lane / 4), x_scales(first + lane / 4 + 8),
+        reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes) +
+            static_cast<int64_t>(min(band_row / 8, (p.n - 1) / 8)) * p.steps};
+    float scaled[2][kSums];
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) scaled[0][i] = scaled[1][i] = 0;
+    Scales next = source.At(0);
+    for (int step = 0; step < p.steps; ++step) {
+      const Scales scales = next;
+      next = source.At(min(step + 1, p.steps - 1));
+      BarrierWait(ring.Full(), ring.parity);
+      const uint64_t a = SwizzledOperand(ring.Input() + group * (kBoxBytes / 2));
+      const uint64_t b = SwizzledOperand(ring.Weights());
+      float sums[kSums];
+      take_turn();
+      Multiply(sums, a, b);
+      pass_turn();
+      const float band = __shfl_sync(~0u, scales.band, lane & 16);
+      const bool uniform = __all_sync(~0u, scales.band == band);
+      GroupWait<0>();
+      hopper::Pin(sums);
+      AddScaled(scaled[0], sums, scales, uniform, 0);
+      take_turn();
+      Multiply(sums, a, b + kBoxBytes / 16);
+      pass_turn();
+      GroupWait<0>();
+      hopper::Pin(sums);
+      if (lane == 0) {
+        BarrierArrive(ring.Empty());
+        if (p.pair) ArriveAtOther(ring.Empty(), 1 - pieces.rank);
+      }
+      AddScaled(scaled[1], sums, scales, uniform, 1);
+      ring.Next();
+    }
+    if (paired.again) tile.count = 0;  // nothing is stored
+    if constexpr (kGated) {
+      StoreMiddle(p, tile, strip, staging, scaled[0], scaled[1]);
+    } else {
+      StoreShares(p, tile, boxes.x, staging, scaled);
+    }
+  }
+}
+
+template <bool kGated>
+__global__ void __launch_bounds__(kThreads, 1)
+    Fp8LargeKernel(const __grid_constant__ WideParams p,
+                   const __grid_constant__ CUtensorMap weights,
+                   const __grid_constant__ CUtensorMap x) {
+  extern __shared__ char memory[];
+  LargeRing ring;
+  ring.operands = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  const uint32_t staging = ring.operands + kStages * kStageBytes;
+  ring.full = staging + kConsumerWarps * kWarpStaging;
+  ring.empty = ring.full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(ring.full + 8 * s, 1);
+      BarrierInit(ring.empty + 8 * s, p.pair ? 2 * kConsumerWarps : kConsumerWarps);
+    }
+    hopper::FenceBarrierInit();
+    hopper::PrefetchMap(&weights);
+    hopper::PrefetchMap(&x);
+  }
+  __syncthreads();
+  if (p.pair) ClusterBarrier();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const Pieces pieces(p);
+  if (threadIdx.x >= kConsumers) {
+    hopper::LowerRegisters<40>();
+    if (threadIdx.x == kConsumers) Feed<kGated>(p, &weights, &x, pieces, ring);
+  } else {
+    hopper::RaiseRegisters<232>();
+    Consume<kGated>(p, pieces, ring, staging + static_cast<int>(threadIdx.x) / 32 * kWarpStaging);
+  }
+  __syncwarp();
+  if (p.pair) ClusterBarrier();  // until the other block sends no more
+}
+
+constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
+
+template <bool kGated>
+void Launch(const WideParams& p,
+            const CUtensorMap& weights,
+            const CUtensorMap& x,
+            int64_t units,
+            cudaStream_t stream) {
+  const auto kernel = Fp8LargeKernel<kGated>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargeShared),
+            "shared memory of the large FP8 product");
+  const dim3 grid(static_cast<unsigned>(std::min((units + 1) / 2 * 2, kMultiprocessors)));
+  const Status launched = LaunchOverlapped("large FP8 product", kernel, grid, dim3(kThreads),
+                                           kLargeShared, stream, p.pair ? 2 : 1, p, weights, x);
+  CheckLaunch("large FP8 product");
+  BT_CHECK(launched.ok());
+}
+
+CUtensorMap MapOf(
+    const void* data, int64_t row_bytes, int64_t rows, int64_t count, int64_t stride) {
+  CUtensorMap map;
+  const Status mapped = MakeTensorMap(
+      TensorMapShape{
+          .type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+          .sizes = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows),
+                    static_cast<cuuint64_t>(count)},
+          .strides = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(stride)},
+          .box = {128, 128, 1}},
+      data, map);
+  BT_CHECK(mapped.ok());
+  return map;
+}
+
+constexpr int kPackThreads = 128;
+
+struct PackParams {
+  const char* x;
+  int64_t x_row_bytes;
+  const float* x_scales;
+  const int32_t* order;
+  int32_t top_k, steps;
+  char* out;
+  float* out_scales;
+};
+
+// Rows in the sorted order, as the copy engine reads them. Grid: rows.
+__global__ void __launch_bounds__(kPackThreads) PackKernel(const PackParams p) {
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const int64_t to = blockIdx.x, from = __ldcg(p.order + to) / p.top_k;
+  for (int i = threadIdx.x; i < p.steps * 8; i += kPackThreads) {
+    reinterpret_cast<uint4*>(p.out + to * p.steps * 128)[i] =
+        __ldcg(reinterpret_cast<const uint4*>(p.x + from * p.x_row_bytes) + i);
+  }
+  for (int i = threadIdx.x; i < p.steps; i += kPackThreads) {
+    p.out_scales[to * p.steps + i] = __ldcg(p.x_scales + from * p.steps + i);
+  }
+}
+
+}  // namespace
+
+bool Fp8LargeTakes(const Fp8Product& product, const fp8_wide::WideParams& p) {
+  static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
+  return on != 0 && p.pair && p.parts == 1 && !p.out_f32 && p.tile_rows == kTileRows &&
+         product.x_row_bytes == p.steps * 128 && p.n % 8 == 0 &&
+         (product.gated ? p.half % 128 == 0 : p.out_stride % 8 == 0);
+}
+
+void LaunchFp8Large(const Fp8Product& product,
+                    fp8_wide::WideParams p,
+                    int64_t units,
+                    cudaStream_t stream,
+                    Arena* scratch) {
+  static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
+  p.turns = (on & 2) != 0;
+  p.pair = (on & 4) == 0;
+  if (product.gather) {
+    BT_CHECK(scratch != nullptr);
+    const auto rows = static_cast<size_t>(product.rows);
+    const auto steps = static_cast<size_t>(p.steps);
+    const PackParams pack = {.x = p.x,
+                             .x_row_bytes = p.x_row_bytes,
+                             .x_scales = p.x_scales,
+                             .order = p.order,
+                             .top_k = p.top_k,
+                             .steps = p.steps,
+                             .out = scratch->AllocateArray<char>(rows * steps * 128),
+                             .out_scales = scratch->AllocateArray<float>(rows * steps)};
+    const Status packed =
+        LaunchOverlapped("rows in order", PackKernel, dim3(static_cast<unsigned>(product.rows)),
+                         dim3(kPackThreads), 0, stream, 1, pack);
+    CheckLaunch("rows in order");
+    BT_CHECK(packed.ok());
+    p.x = pack.out;
+    p.x_scales = pack.out_scales;
+    p.gather = false;
+  }
+  const PackedMatrix& w = product.w;
+  const CUtensorMap weights =
+      MapOf(w.data, LayoutOf(w.form, w.n, w.k).row_bytes, w.n, w.count, w.stride_bytes);
+  const CUtensorMap x = MapOf(p.x, p.steps * 128, product.rows, 1, product.rows * p.steps * 128);
+  if (product.gated) {
+    Launch<true>(p, weights, x, units, stream);
+  } else {
+    Launch<false>(p, weights, x, units, stream);
+  }
+}
+
+}  // namespace baltoro::cuda

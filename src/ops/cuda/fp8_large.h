@@ -1,0 +1,18 @@
+#pragma once
+
+// Parts of the FP8 products (fp8_bank.h): the large form, for hundreds of rows of each matrix.
+
+#include "ops/cuda/fp8_wide_device.cuh"
+
+namespace baltoro::cuda {
+
+// Whether the large form is the one for what the wide form would be launched with.
+bool Fp8LargeTakes(const Fp8Product& product, const fp8_wide::WideParams& p);
+// `scratch`: with product.gather.
+void LaunchFp8Large(const Fp8Product& product,
+                    fp8_wide::WideParams p,
+                    int64_t units,
+                    cudaStream_t stream,
+                    Arena* scratch);
+
+}  // namespace baltoro::cuda
