@@ -30,14 +30,15 @@ namespace {
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kInner = kJoinedIntermediate;  // columns of a row
 constexpr int kGroups = 3;                   // warpgroups that multiply
-constexpr int kAddWarps = 3;
-constexpr int kThreads = 128 * kGroups + 32 + 32 * kAddWarps;
+// Threads with so many warps that add up; one more asks for weights.
+constexpr int Threads(int add_warps) {
+  return 128 * kGroups + 32 + 32 * add_warps;
+}
 constexpr int kItemStrips = 4;
 constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
 constexpr int kChunkStrips = 2 * kItemStrips;
 constexpr int kShareBytes = kChunkStrips * 32;  // of a row and chunk: 8 low, 8 high a strip
 constexpr int kUnitBytes = 16 * kInner * 2;
-constexpr int kTileUnits = 7;
 constexpr int kMaxUnits = 20;   // of a block
 constexpr int kMaxTokens = 64;  // that a block adds up
 constexpr int kMaxDepth = 4;
@@ -65,11 +66,11 @@ struct DownParams {
   uint32_t* added;    // [chunks] warps
   float* out;
   int64_t out_stride;
-  int32_t max_units, depth;
+  int32_t max_units, depth, tile_units;
   bool by_warp;  // products by the instruction of one warp
 };
 
-// Up to kTileUnits units of one expert.
+// Some units of one expert, tile_units at most.
 struct Piece {
   int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
 };
@@ -134,14 +135,14 @@ __device__ void FindPieces(const DownParams& p, Block& block) {
   const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);
   const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
-  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
+  for (int s = threadIdx.x; s < p.slots; s += static_cast<int>(blockDim.x)) {
     const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
     const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
     if (from >= to) continue;
     if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
     const int at_unit = atomicAdd(&block.units, to - from);
     const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
-    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
+    const int pieces = (to - from + p.tile_units - 1) / p.tile_units;
     const int size = (to - from + pieces - 1) / pieces;
     for (int u = from; u < to; u += size) {
       const int at = row + 16 * (u - first);
@@ -158,7 +159,7 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
     const Piece piece = block.pieces[i];
     const int padded = (piece.count + 15) / 16 * 16;
     const uint32_t to = rows + piece.unit * kUnitBytes + lane / 8 * padded * 128;
-    for (int r = warp; r < piece.count; r += kThreads / 32) {
+    for (int r = warp; r < piece.count; r += static_cast<int>(blockDim.x) / 32) {
       const __nv_bfloat16* from =
           p.middle + static_cast<int64_t>(piece.begin + r) * kInner + lane * 8;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + r * 128 +
@@ -177,14 +178,14 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
 
 // One lane: asks for the weights of all items, in turn for each warpgroup, those of a chunk once
 // its buffer has been read; and tells the other blocks of chunks that are written.
-__device__ void Feed(const DownParams& p, Block& block, uint32_t ring) {
+__device__ void Feed(const DownParams& p, Block& block, uint32_t ring, uint32_t add_warps) {
   const uint64_t policy = ReadOncePolicy();
   int chunk = 0, item = 0, group = 0, stage = 0, told = 0, allowed = p.buffers;
   uint32_t parity = 1;
   const bool none = block.count == 0;
   while (told < p.chunks) {
     if (!none && chunk < p.chunks) {
-      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= kAddWarps * gridDim.x) {
+      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= add_warps * gridDim.x) {
         allowed = chunk + 1;
       }
       const int at = group * kMaxDepth + stage;
@@ -375,6 +376,8 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   }
 }
 
+// kMost: rows of a piece.
+template <int kMost>
 __device__ void MultiplyChunks(
     const DownParams& p, Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
@@ -417,7 +420,7 @@ __device__ void MultiplyChunks(
           Multiply<96, false>(item, buffer, group);
           break;
         case 7:
-          Multiply<112, false>(item, buffer, group);
+          Multiply<kMost, false>(item, buffer, group);
           break;
         case 9:
           Multiply<16, true>(item, buffer, group);
@@ -438,7 +441,7 @@ __device__ void MultiplyChunks(
           Multiply<96, true>(item, buffer, group);
           break;
         default:
-          Multiply<112, true>(item, buffer, group);
+          Multiply<kMost, true>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -458,9 +461,9 @@ __device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
   sum.w += __uint_as_float(share.y & 0xffff0000u);
 }
 
-// A warp adds up a chunk of four tokens at a time, a lane four columns.
+// A warp adds up a chunk of kAtOnce tokens at a time, a lane four columns.
+template <int kAddWarps, int kAtOnce>
 __device__ void AddUp(const DownParams& p, const Block& block) {
-  constexpr int kAtOnce = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
   // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
@@ -525,7 +528,9 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
+template <int kAddWarps>
+__global__ void __launch_bounds__(Threads(kAddWarps), 1)
+    DownSumKernel(const __grid_constant__ DownParams p) {
   extern __shared__ char memory[];
   __shared__ Block block;
   const uint32_t rows = (SharedAddress(memory) + 1023) / 1024 * 1024;
@@ -543,7 +548,7 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   __syncthreads();
   FindPieces(p, block);
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  for (int t = threadIdx.x; t < tokens; t += kThreads) {
+  for (int t = threadIdx.x; t < tokens; t += static_cast<int>(blockDim.x)) {
     uint32_t held = 0;
     for (int j = 0; j < p.top_k; ++j) {
       held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
@@ -553,13 +558,19 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   __syncthreads();
   LoadRows(p, block, rows);
   __syncthreads();
+  // Five warpgroups begin with 96 registers a thread; those that multiply need more.
+  constexpr bool kMany = kAddWarps > 3;
   const int warp = threadIdx.x / 32;
   if (warp < 4 * kGroups) {
-    MultiplyChunks(p, block, rows, ring, out);
-  } else if (warp == 4 * kGroups) {
-    if (threadIdx.x % 32 == 0) Feed(p, block, ring);
+    if constexpr (kMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    MultiplyChunks<kMany ? 96 : 112>(p, block, rows, ring, out);
   } else {
-    AddUp(p, block);
+    if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    if (warp > 4 * kGroups) {
+      AddUp<kAddWarps, kMany ? 3 : 4>(p, block);
+    } else if (threadIdx.x % 32 == 0) {
+      Feed(p, block, ring, kAddWarps);
+    }
   }
 }
 
@@ -636,20 +647,23 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
+  const bool many = DevSwitch("BT_MOE_ADD", 3) > 3;
+  const auto kernel = many ? DownSumKernel<7> : DownSumKernel<3>;
+  p.tile_units = many ? 6 : 7;
   cudaError_t error =
-      cudaFuncSetAttribute(DownSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error == cudaSuccess) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
-    config.blockDim = dim3(kThreads);
+    config.blockDim = dim3(Threads(many ? 7 : 3));
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    error = cudaLaunchKernelEx(&config, DownSumKernel, p);
+    error = cudaLaunchKernelEx(&config, kernel, p);
   }
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));
