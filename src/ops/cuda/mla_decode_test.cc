@@ -485,10 +485,10 @@ void ExpectSameBitsInAnyStep(MlaCacheType type, int heads) {
   const size_t size = static_cast<size_t>(heads) * kMlaLatent;
   GPU_EXPECT(std::memcmp(a.value().out.data(), c.value().out.data(),
                          size * sizeof(a.value().out[0])) == 0);
-  for (const int before : {0, 64, 130, 999}) {
+  for (const int before : {64, 130, 999}) {
     TestStep together = alone;
     together.sequences = OneToken({3, before, 0, 1500, 64, 256, 2000});
-    for (int i = 0; i < 40; ++i) together.sequences.push_back(OneToken({10 * i})[0]);
+    for (int i = 0; i < 12; ++i) together.sequences.push_back(OneToken({33 * i})[0]);
     together.seed = 2;
     if (before == 130 && heads < 64) ExpectRight(together);
     // The same keys and queries, at another place.
