@@ -89,12 +89,23 @@ Status CheckGpusOfNode(const EngineConfig& config) {
 }
 
 Result<std::string> ReadSecretFile(const std::string& path) {
-  const auto mode = std::filesystem::status(path).permissions();
-  const auto others = std::filesystem::perms::group_read | std::filesystem::perms::others_read;
-  if ((mode & others) != std::filesystem::perms::none && mode != std::filesystem::perms::unknown) {
-    return InvalidArgument(path + ": others may read this file; run: chmod 600 " + path);
+  using std::filesystem::perms;
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  // A file that others write is theirs to choose.
+  constexpr perms kOthers =
+      perms::group_read | perms::group_write | perms::others_read | perms::others_write;
+  if (std::filesystem::exists(status) && (status.permissions() & kOthers) != perms::none) {
+    return InvalidArgument(path + ": others may read or write this file; run: chmod 600 " + path);
   }
   return ReadFile(path, 1 << 20);
+}
+
+void LogNotices(const ServeOptions& options, const EngineConfig& config) {
+  const bool on_cpu = config.device == "cpu";
+  for (const std::string& notice : on_cpu ? options.cpu_notices : options.graphs.notices) {
+    BT_LOG(Warning, "{}", notice);
+  }
 }
 
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir) {

@@ -14,11 +14,14 @@ namespace baltoro {
 // one.
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir);
 
+// What flags come to where the model runs, which FollowHostPlan has found out.
+void LogNotices(const ServeOptions& options, const EngineConfig& config);
+
 // Where the ranks of one node want more GPUs than there are: kInvalidArgument, with the command of
 // each node that would have enough.
 Status CheckGpusOfNode(const EngineConfig& config);
 
-// Up to a MiB. kInvalidArgument where others may read it.
+// Up to a MiB. kInvalidArgument where others may read or write it.
 Result<std::string> ReadSecretFile(const std::string& path);
 
 }  // namespace baltoro

@@ -219,10 +219,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(EngineConfig engine_config, MakeEngineConfig(options, dir));
   BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
   BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
-  const bool on_cpu = engine_config.device == "cpu";
-  for (const std::string& notice : on_cpu ? options.cpu_notices : options.graphs.notices) {
-    BT_LOG(Warning, "{}", notice);
-  }
+  LogNotices(options, engine_config);
   BT_ASSIGN_OR_RETURN(
       const auto server,
       Server::Listen(std::move(config), std::move(tokenizer),
@@ -270,6 +267,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(EngineConfig config, MakeEngineConfig(options, dir));
   BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
+  LogNotices(options, config);
   std::atomic<bool> stopped = false;
   std::jthread stopper([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);

@@ -42,6 +42,7 @@ class Bench {
     BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
     config.max_queued_requests = std::max<int64_t>(config.max_queued_requests, command.prompts);
     for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
+    LogNotices(options, config);
     std::unique_ptr<Bench> bench(new Bench);
     BT_ASSIGN_OR_RETURN(
         bench->engine_,

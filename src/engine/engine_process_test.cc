@@ -324,6 +324,26 @@ TEST(EngineProcessTest, AProgramThatIsNoEngineIsReported) {
   EXPECT_FALSE(RemoteEngine::Start({}, options, log.sink(), nullptr).ok());
 }
 
+// A node whose head ends again and again, before it was ever ready.
+TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
+  const std::string frames = ::testing::TempDir() + "failed-frame";
+  WireWriter writer;
+  Encode(writer, Status(Code::kUnavailable, "the head is gone"));
+  std::ofstream(frames) << EncodeFrame(static_cast<uint16_t>(Message::kFailed), writer.Take());
+  EventLog log;
+  EngineConfig config;
+  config.nodes = 2;
+  config.node_rank = 1;
+  RemoteEngineOptions options;
+  options.command = {"/bin/sh", "-c", "cat " + frames + " >&3; cat <&3 >/dev/null"};
+  options.backoff_first = options.backoff_max = 0.001;
+  options.restarts_in_a_row_max = 3;
+  const auto engine = RemoteEngine::Start(config, options, log.sink(), nullptr);
+  ASSERT_FALSE(engine.ok());
+  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("ended 4 times in a row"));
+  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("the head is gone"));
+}
+
 // An engine ends on the first frame that makes no sense.
 TEST(EngineProcessTest, AMalformedFrameEndsTheConnection) {
   for (const std::string& bytes :

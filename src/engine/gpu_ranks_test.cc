@@ -97,8 +97,9 @@ Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelL
   if (setup.graphs) model->UseGraphs();
   Arena arena(*ops->memory);
   BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, 160, 4, arena));
+  BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, 160, 4, arena));
   test::TinyRunner runner(*model, kTokens, setup.kv, std::move(arena));
-  // Nobody allocates while another waits for it in a step.
+  // Nobody allocates or loads while another waits for it in a step.
   if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link));
   std::vector<float> logits = LogitsOf(*model, runner);
   if (ranks != nullptr) BT_RETURN_IF_ERROR(ranks->status());

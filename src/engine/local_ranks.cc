@@ -65,18 +65,17 @@ void LocalRanks::Live(Rank& rank, const JoinRank& join, const MakeRank& make) {
     if (status.ok()) {
       {
         const std::lock_guard lock(mutex_);
+        if (parts.value().ranks != nullptr) rank.ops = &parts.value().ranks->ops();
         ++ready_;
         changed_.notify_all();
       }
       Follow(rank, *parts.value().worker);
-      // Others of this process may wait for this one on their GPUs.
-      if (!this->status().ok() && parts.value().ranks != nullptr) {
-        parts.value().ranks->ops().Abort();
-      }
     } else {
       Fail(rank, status);
     }
     leaving_.arrive_and_wait();
+    const std::lock_guard lock(mutex_);
+    rank.ops = nullptr;
   }
   const std::lock_guard lock(mutex_);
   rank.link = nullptr;
@@ -120,7 +119,14 @@ void LocalRanks::Fail(Rank& rank, const Status& why) {
   const std::lock_guard lock(mutex_);
   if (failure_.ok()) failure_ = why;
   if (rank.link != nullptr) rank.link->Abort(why.message());
+  AbortGpus();
   changed_.notify_all();
+}
+
+void LocalRanks::AbortGpus() {
+  for (const Rank& rank : ranks_) {
+    if (rank.ops != nullptr) rank.ops->Abort();
+  }
 }
 
 Status LocalRanks::Send(std::shared_ptr<const PlanMessage> message) {
@@ -164,6 +170,7 @@ void LocalRanks::Abort(const std::string& reason) {
   for (const Rank& rank : ranks_) {
     if (rank.link != nullptr) rank.link->Abort(reason);
   }
+  AbortGpus();
 }
 
 }  // namespace baltoro

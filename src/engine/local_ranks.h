@@ -75,6 +75,7 @@ class LocalRanks {
     bool samples = false;
     std::deque<std::shared_ptr<const PlanMessage>> queue;  // null: the end
     std::unique_ptr<Link> link;                            // set before the rank is ready
+    RankOps* ops = nullptr;                                // from when it is ready on
     std::thread thread;
   };
 
@@ -84,6 +85,8 @@ class LocalRanks {
   Status RunMessage(Rank& rank, const PlanMessage& message, RankWorker& worker);
   std::shared_ptr<const PlanMessage> Next(Rank& rank);
   void Fail(Rank& rank, const Status& why);
+  // Under mutex_: ends what these ranks wait for on their GPUs, where no link is asked.
+  void AbortGpus();
 
   std::latch leaving_;  // nobody leaves its world while another may still need it
   mutable std::mutex mutex_;

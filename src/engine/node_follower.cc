@@ -10,8 +10,12 @@ namespace baltoro {
 Result<std::unique_ptr<LocalRanks>> StartRanksOfNode(NodeWorld& world,
                                                      const ParallelLayout& layout,
                                                      const MakeRank& make) {
-  BT_ASSIGN_OR_RETURN(const RankMeeting meeting,
-                      AgreeOnMeeting(world, NodeOfRank(layout, world.nodes(), 0)));
+  const Result<RankMeeting> agreed = AgreeOnMeeting(world, NodeOfRank(layout, world.nodes(), 0));
+  if (!agreed.ok()) {
+    world.Abort(agreed.status().message());
+    return agreed.status();
+  }
+  const RankMeeting& meeting = agreed.value();
   const std::vector<int32_t> held = RanksOfNode(layout, world.nodes(), world.node());
   const JoinRank join = [&world, &meeting, ranks = layout.ranks()](int32_t rank) {
     return world.JoinRank(meeting, ranks, rank);

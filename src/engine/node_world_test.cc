@@ -248,6 +248,29 @@ TEST(NodeFollowerTest, RanksOfOtherNodesDoWhatRanksOfThisOneDo) {
   EXPECT_EQ(Sums(3), expected);
 }
 
+class IdleWorker final : public RankWorker {
+ public:
+  Status TakeResult(const StepResult&) override { return {}; }
+  Result<StepResult> Run(const StepPlan&) override { return StepResult(); }
+};
+
+// Why the head cannot start is told on the nodes, whose own ranks are well.
+TEST(NodeFollowerTest, WhyTheHeadCannotStartIsToldToAll) {
+  const ParallelLayout layout{.pipeline = 2};
+  RunNodes(2, [&](std::unique_ptr<NodeWorld> world) {
+    const bool head = world->node() == 0;
+    const MakeRank make = [head](Link*, bool) -> Result<RankParts> {
+      if (head) return Status(Code::kResourceExhausted, "no room for the head");
+      RankParts parts;
+      parts.worker = std::make_unique<IdleWorker>();
+      return parts;
+    };
+    const Status status = head ? RankTeam::Start(layout, make, std::move(world)).status()
+                               : StartRanksOfNode(*world, layout, make).status();
+    EXPECT_THAT(status.message(), HasSubstr("no room for the head"));
+  });
+}
+
 // A node that goes ends what the head waits for, with its number, and what it will be asked.
 TEST(NodeFollowerTest, TheHeadNoticesThatANodeIsGone) {
   const ParallelLayout layout{.pipeline = 2};

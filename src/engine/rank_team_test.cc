@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -266,6 +268,73 @@ TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
   EXPECT_THAT(result.status().message(), HasSubstr("rank 0 aborted: no luck"));
   EXPECT_FALSE(team->status().ok());
   EXPECT_FALSE(RunPlan(*team, plan).ok());
+}
+
+// As on a GPU: who waits in a step asks no link, and ends with Abort() alone.
+class WaitingOps : public RankOps {
+ public:
+  bool recordable() const override { return true; }
+  void Sum(const OpContext&, TensorView) override {}
+  void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
+  void GatherHeads(const OpContext&, TensorView, TensorView) override {}
+  void MergeHeads(const OpContext&, TensorView, TensorView, TensorView) override {}
+  void SendToNextStage(const OpContext&, TensorView) override {}
+  void ReceiveFromStageBefore(const OpContext&, TensorView) override {}
+  Status status() const override {
+    const std::lock_guard lock(mutex_);
+    return aborted_ ? Status(Code::kUnavailable, "aborted") : Status();
+  }
+  void Abort() override {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+    changed_.notify_all();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(10), [this] { return aborted_; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool aborted_ = false;
+};
+
+// Rank 1 waits, rank 0 fails.
+class WaitingWorker : public RankWorker {
+ public:
+  WaitingWorker(int32_t rank, WaitingOps* ops) : rank_(rank), ops_(ops) {}
+  Status TakeResult(const StepResult&) override { return {}; }
+  Result<StepResult> Run(const StepPlan&) override {
+    if (rank_ == 0) return Status(Code::kInternal, "no luck");
+    ops_->Wait();
+    return ops_->status();
+  }
+
+ private:
+  const int32_t rank_;
+  WaitingOps* const ops_;
+};
+
+TEST(RankTeamTest, ARankThatFailsEndsThoseThatWaitInAStep) {
+  const MonotonicClock clock;
+  const Seconds start = clock.Now();
+  {
+    const ParallelLayout layout{.pipeline = 2};
+    auto team = RankTeam::Start(layout, [&](Link* link, bool) -> Result<RankParts> {
+      auto ops = std::make_unique<WaitingOps>();
+      RankParts parts;
+      parts.worker = std::make_unique<WaitingWorker>(link->rank(), ops.get());
+      parts.ranks = std::make_unique<ModelRanks>(RankShare{layout, PlaceOf(layout, link->rank())},
+                                                 std::move(ops));
+      return parts;
+    });
+    ASSERT_TRUE(team.ok()) << team.status().message();
+    const auto result = RunPlan(*team.value(), {});
+    ASSERT_FALSE(result.ok());
+    EXPECT_THAT(result.status().message(), HasSubstr("no luck"));
+  }  // waits for both
+  EXPECT_LT(clock.Now() - start, 5);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ Result<std::unique_ptr<Engine>> RemoteEngine::Start(const EngineConfig& config,
   {
     std::unique_lock lock(engine->mutex_);
     engine->changed_.wait(lock, [&] { return engine->Answered(); });
-    if (!engine->info_.has_value()) return *engine->first_failure_;
+    if (engine->first_failure_.has_value()) return *engine->first_failure_;
+    if (!engine->info_.has_value()) return engine->end_;
   }
   return std::unique_ptr<Engine>(std::move(engine));
 }
@@ -161,10 +162,11 @@ void RemoteEngine::Supervise() {
       if (first_failure_.has_value() || !end_.ok() || state_ == State::kStopping) return;
       ++restarts_;
       if (++in_a_row > options_.restarts_in_a_row_max) {
-        end_ = Status(
-            Code::kInternal,
-            fmt::format("The engine ended {} times in a row; it is not started again", in_a_row));
+        end_ = Status(Code::kInternal,
+                      fmt::format("The engine ended {} times in a row; it is not started again{}",
+                                  in_a_row, last_reason_.empty() ? "" : ": " + last_reason_));
         BT_LOG(Error, "{}", end_.message());
+        changed_.notify_all();
         return;
       }
     }
@@ -250,6 +252,7 @@ Status RemoteEngine::Handle(const Frame& frame) {
       Status why = DecodeStatus(reader);
       BT_RETURN_IF_ERROR(reader.Finish("failure"));
       const std::lock_guard lock(mutex_);
+      last_reason_ = why.message();
       if (Follows() && why.code() == Code::kUnavailable) return why;  // the others may come back
       if (!info_.has_value()) first_failure_ = why;
       if (Follows()) end_ = why;

@@ -74,7 +74,7 @@ class RemoteEngine final : public Engine {
   bool WaitBeforeRestart(int restarts_in_a_row);
   // A node that is not the head: without one it has nothing to do.
   bool Follows() const { return config_.node_rank > 0; }
-  bool Answered() const { return info_.has_value() || first_failure_.has_value(); }
+  bool Answered() const { return info_.has_value() || first_failure_.has_value() || !end_.ok(); }
 
   EngineConfig config_;  // the supervisor's; kv_cache_bytes is pinned once known
   const RemoteEngineOptions options_;
@@ -88,7 +88,8 @@ class RemoteEngine final : public Engine {
   State state_ = State::kLoading;
   std::optional<EngineInfo> info_;
   std::optional<Status> first_failure_;
-  Status end_;  // why no process will be started again
+  Status end_;               // why no process will be started again
+  std::string last_reason_;  // that a process gave for its end
   std::shared_ptr<FrameConnection>
       connection_;  // shared: a sender may hold it while it is replaced
   pid_t pid_ = -1;
