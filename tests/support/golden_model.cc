@@ -2,13 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 namespace baltoro::test {
 namespace {
 
 const Json& Golden() {
-  static const Json golden = ReadJsonFile("tests/golden/tiny_models.json").value();
+  static const Json golden = [] {
+    Result<Json> read = ReadJsonFile("tests/golden/tiny_models.json");
+    if (!read.ok()) {  // tests are listed by it, before main
+      std::fprintf(stderr, "%s: run this from the folder of the sources\n",
+                   read.status().message().c_str());
+      std::exit(1);
+    }
+    return std::move(read).value();
+  }();
   return golden;
 }
 
