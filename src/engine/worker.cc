@@ -107,14 +107,21 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
   worker->trial_seconds_ = clock.Now() - start;
   BT_RETURN_IF_ERROR(worker->TakeMemoryAhead());
+  if (worker->model_->ops().memory->kind() != DeviceKind::kCpu) {
+    BT_LOG(Info, "The largest steps were tried in {:.2f} seconds, other sizes in {:.2f}",
+           worker->trial_seconds_, clock.Now() - start - worker->trial_seconds_);
+  }
   if (worker->model_->uses_graphs()) worker->RecordSteps();
   worker->scratch_bytes_ = worker->ScratchBytes();
   return worker;
 }
 
 Status Worker::TakeMemoryAhead() {
-  BT_RETURN_IF_ERROR(model_->WarmUp(kv_.layout().form, pass_tokens_max(), pass_sequences_max(),
-                                    arena_, config_.logits_rows_max));
+  if (model_->ranks() != nullptr) {
+    // Alone, a kernel that is loaded later keeps nobody waiting, and loading all takes seconds.
+    BT_RETURN_IF_ERROR(model_->WarmUp(kv_.layout().form, pass_tokens_max(), pass_sequences_max(),
+                                      arena_, config_.logits_rows_max));
+  }
   if (!config_.samples || model_->ops().memory->kind() == DeviceKind::kCpu) return {};
   // A row that is larger than all goes may be takes what it needs.
   const size_t bytes = config_.sample_bytes + (size_t{1} << 20);
