@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/kv_token_device.cuh"
@@ -22,11 +23,13 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kStripRows = 8;
 constexpr int kRowsMax = 16;
-constexpr int kHalfRows = 8;  // of the matrix instruction
-constexpr int kUnit = 256;    // columns that a warp rounds together
-constexpr int kUnitsMax = 8;  // of a warp
-constexpr int kPad = 64;      // bytes between rows in shared memory: they use all banks
+constexpr int kHalfRows = 8;     // of the matrix instruction
+constexpr int kUnit = 256;       // columns that a warp rounds together
+constexpr int kUnitsAtOnce = 8;  // of a warp, asked for together
+constexpr int kUnitsMax = 16;
+constexpr int kPad = 64;  // bytes between rows in shared memory: they use all banks
 constexpr int kStepsMax = 64;
+constexpr int kGroupsMax = kStepsMax / kWarps;  // of steps, one a warp
 constexpr int kMultiprocessors = 132;
 constexpr int kSharedMax = 150 * 1024;  // of a block: the next kernel has room beside it
 
@@ -64,7 +67,7 @@ struct Places {
     x_scales = scales + strips * steps * 4;
     sums = (x_scales + (rounds ? rows * steps * 4 : 0) + 15) / 16 * 16;
     barrier = sums + kWarps * strips * (tall ? 2 : 1) * 32 * 8;
-    codes = barrier + 16;
+    codes = barrier + 8 * kGroupsMax;
     end = codes + (rounds ? rows * row : 0);
   }
 };
@@ -104,15 +107,17 @@ __device__ __forceinline__ void RoundRows(const Params& p, char* memory, const P
     }
     return;
   }
-  uint4 raw[kUnitsMax];  // all under way together
+  for (int first = warp; first < units; first += kUnitsAtOnce * kWarps) {
+    uint4 raw[kUnitsAtOnce];
 #pragma unroll
-  for (int i = 0; i < kUnitsMax; ++i) raw[i] = load(warp + i * kWarps, 0);
+    for (int i = 0; i < kUnitsAtOnce; ++i) raw[i] = load(first + i * kWarps, 0);
 #pragma unroll
-  for (int i = 0; i < kUnitsMax; ++i) {
-    if (warp + i * kWarps >= units) break;
-    float v[8];
-    WidenEight(raw[i], v);
-    finish(warp + i * kWarps, v);
+    for (int i = 0; i < kUnitsAtOnce; ++i) {
+      if (first + i * kWarps >= units) break;
+      float v[8];
+      WidenEight(raw[i], v);
+      finish(first + i * kWarps, v);
+    }
   }
 }
 
@@ -183,7 +188,7 @@ __device__ __forceinline__ float2 RotatePair(float2 pair, float2 angle) {
 // kStrips strips of 8 rows of weights a block; its warps share the columns, and the strips where
 // there are fewer steps than warps. kTall: of 9 to 16 rows, else of up to 8.
 template <int kStrips, bool kTall, bool kQuery>
-__global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
+__global__ void __launch_bounds__(kThreads, 2)
     Fp8FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
   extern __shared__ __align__(128) char memory[];
   if (kQuery && static_cast<int>(blockIdx.x) * kStrips >= p.strips) {
@@ -192,32 +197,40 @@ __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
     return;
   }
   constexpr int kRows = kStrips * kStripRows, kHalves = kTall ? 2 : 1;
-  constexpr int kChunk = kStrips == 7 ? 2
-                         : kTall      ? 4
-                                      : 8;  // steps of a warp whose rows are asked for together
+  constexpr int kAhead = kStrips == 7 ? 2 : 4;  // steps of a warp whose rows are asked for
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool rounds = p.source != Source::kCodes;
   const Places places(kStrips, p.steps, p.rows, kTall, rounds);
   const uint32_t shared = SharedAddress(memory), barrier = shared + places.barrier;
   const int strip = static_cast<int>(blockIdx.x) * kStrips;
   const int row_bytes = p.steps * 128;
-  if (threadIdx.x == 0) {
-    BarrierInit(barrier, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    BarrierExpectBytes(barrier, kRows * row_bytes);
-  }
-  __syncthreads();
-  if (threadIdx.x < kRows) {
-    const int64_t row = static_cast<int64_t>(strip) * kStripRows + threadIdx.x;
-    CopyBulk(shared + threadIdx.x * places.row, p.w + row * row_bytes, row_bytes, barrier,
-             ReadOncePolicy());
+  // Steps go to the warps in turn: a group is one for each, and has a
+  // barrier.
+  const int groups = (p.steps + p.warps_k - 1) / p.warps_k;
+  const auto group_bytes = [&](int g) { return min(p.warps_k, p.steps - g * p.warps_k) * 128; };
+  if (warp == 0) {
+    if (lane < groups) {
+      BarrierInit(barrier + 8 * lane, 1);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      BarrierExpectBytes(barrier + 8 * lane, kRows * group_bytes(lane));
+    }
+    __syncwarp();
+    const uint64_t policy = ReadOncePolicy();
+    const char* const from = p.w + static_cast<int64_t>(strip) * kStripRows * row_bytes;
+    for (int g = 0; g < groups; ++g) {
+      const int at = g * p.warps_k * 128;
+      for (int row = lane; row < kRows; row += 32) {
+        CopyBulk(shared + row * places.row + at, from + static_cast<int64_t>(row) * row_bytes + at,
+                 group_bytes(g), barrier + 8 * g, policy);
+      }
+    }
   }
   auto* const scales = reinterpret_cast<float*>(memory + places.scales);
   for (int i = threadIdx.x; i < kStrips * p.steps; i += kThreads) {
     scales[i] = __ldg(p.w_scales + static_cast<int64_t>(strip) * p.steps + i);
   }
-  // Of the warps that add up: an item is a strip and half of the rows. Positions are older than the
-  // kernel ahead.
+  // Of the warps that add up: an item is a strip and half of the rows.
+  // Positions are older than the kernel ahead.
   static_assert(!kQuery || kStrips * kHalves <= kWarps);
   [[maybe_unused]] float2 angle;
   [[maybe_unused]] int in_head = -1;
@@ -242,44 +255,42 @@ __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
   const char* const x_global = p.x + token * p.x_row_bytes + lane % 4 * 16;
   const auto* const x_scales = reinterpret_cast<const float*>(memory + places.x_scales);
   const int part = warp % p.warps_k, team = warp / p.warps_k, teams = kWarps / p.warps_k;
-  const int begin = p.steps * part / p.warps_k, end = p.steps * (part + 1) / p.warps_k;
   float acc[kStrips][4] = {};
-  bool arrived = false;
-  for (int first = begin; first < end; first += kChunk) {
-    uint4 x[kHalves][kChunk][2];
-    float scale[kHalves][kChunk];
+  uint4 x[kAhead][kHalves][2];
+  float scale[kAhead][kHalves];
+  const auto load = [&](int i, int step) {
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        const int step = first + i, row = token + h * kHalfRows;
-        x[h][i][0] = x[h][i][1] = make_uint4(0, 0, 0, 0);
-        scale[h][i] = 0;
-        if (step >= end || row >= p.rows) continue;
-        if (rounds) {
-          const uint32_t at = x_shared + h * kHalfRows * places.row + step * 128;
-          x[h][i][0] = LoadShared4(at);
-          x[h][i][1] = LoadShared4(at + 64);
-          scale[h][i] = x_scales[row * p.steps + step];
-        } else {
-          const auto* at =
-              reinterpret_cast<const uint4*>(x_global + h * kHalfRows * p.x_row_bytes + step * 128);
-          x[h][i][0] = __ldcg(at);
-          x[h][i][1] = __ldcg(at + 4);
-          scale[h][i] = __ldcg(p.x_scales + row * p.steps + step);
-        }
+    for (int h = 0; h < kHalves; ++h) {
+      const int row = token + h * kHalfRows;
+      x[i][h][0] = x[i][h][1] = make_uint4(0, 0, 0, 0);
+      scale[i][h] = 0;
+      if (step >= p.steps || row >= p.rows) continue;
+      if (rounds) {
+        const uint32_t at = x_shared + h * kHalfRows * places.row + step * 128;
+        x[i][h][0] = LoadShared4(at);
+        x[i][h][1] = LoadShared4(at + 64);
+        scale[i][h] = x_scales[row * p.steps + step];
+      } else {
+        const auto* at =
+            reinterpret_cast<const uint4*>(x_global + h * kHalfRows * p.x_row_bytes + step * 128);
+        x[i][h][0] = __ldcg(at);
+        x[i][h][1] = __ldcg(at + 4);
+        scale[i][h] = __ldcg(p.x_scales + row * p.steps + step);
       }
     }
-    if (!arrived) BarrierWait(barrier, 0);
-    arrived = true;
+  };
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      const int step = first + i;
-      if (step >= end) break;
+  for (int i = 0; i < kAhead; ++i) load(i, part + i * p.warps_k);
+  for (int first = 0; first < groups; first += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int step = part + (first + i) * p.warps_k;
+      if (step >= p.steps) break;
+      BarrierWait(barrier + 8 * (first + i), 0);
       uint2 low[2][4], high[2][4];
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const uint4 &a = x[0][i][j], &b = x[kHalves - 1][i][j];
+        const uint4 &a = x[i][0][j], &b = x[i][kHalves - 1][j];
         const uint32_t words[2][4] = {{a.x, a.y, a.z, a.w}, {b.x, b.y, b.z, b.w}};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
@@ -307,9 +318,10 @@ __global__ void __launch_bounds__(kThreads, kTall ? 1 : 2)
         const float weights = scales[s * p.steps + step];
 #pragma unroll
         for (int e = 0; e < 2 * kHalves; ++e) {
-          acc[s][e] += (sums[0][e] + sums[1][e]) * (weights * scale[e / 2][i]);
+          acc[s][e] += (sums[0][e] + sums[1][e]) * (weights * scale[i][e / 2]);
         }
       }
+      load(i, step + kAhead * p.warps_k);
     }
   }
 
@@ -357,8 +369,10 @@ bool Rounds(int64_t rows, int64_t k) {
 }
 
 // Strips of a block: the multiprocessor that has most has as few as can be; of equals the most,
-// whose rows are read once. 0: the matrix is not for this kernel.
+// whose rows are rounded or read once, or for very few rows the fewest, which fit in beside the
+// kernel ahead. 0: the matrix is not for this kernel.
 int StripsOfBlock(int64_t rows, int64_t n, int64_t k) {
+  static const int few = DevSwitch("BALTORO_FP8_FEWEST", 2);
   const int64_t strips = n / kStripRows;
   int best = 0;
   int64_t least = INT64_MAX;
@@ -370,7 +384,7 @@ int StripsOfBlock(int64_t rows, int64_t n, int64_t k) {
     const int64_t blocks = strips / each;
     const int64_t most = (blocks + kMultiprocessors - 1) / kMultiprocessors;
     if (most * bytes > 220 * 1024) continue;  // what does not fit at once is not ahead of anything
-    if (most * each > least) continue;
+    if (most * each > least || (most * each == least && rows <= few && k > 2048)) continue;
     least = most * each;
     best = each;
   }
@@ -399,6 +413,7 @@ bool Takes(const TensorView& out, const TensorView& x, int64_t x_columns, const 
          x.dtype == DType::kBf16 && x.dim(0) >= 1 && x.dim(0) <= kRowsMax &&
          x.dim(1) == x_columns && Aligned(w.data, 0, 16) &&
          Aligned(x.data, x.dim(0) == 1 ? 0 : x.stride[0] * 2, 16) &&
+         (Rounds(x.dim(0), w.k) || DevSwitch("BALTORO_FP8_CODES", 0) != 0) &&
          Aligned(out.data, out.dim(0) <= 1 ? 0 : out.stride[0] * SizeOf(out.dtype),
                  2 * SizeOf(out.dtype)) &&
          StripsOfBlock(x.dim(0), w.n, w.k) > 0;

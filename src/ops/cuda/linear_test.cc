@@ -118,6 +118,9 @@ GPU_TEST(LinearTest, RankShapesInEveryForm) {
       Compare(context, form, w, 1, 0, DType::kF32, 0);
       Compare(context, form, w, 12, 64, DType::kBf16, 0);
       if (form.form == WeightForm::kBf16) Compare(context, form, w, 7, 8, DType::kBf16, 2);
+      if (form.quantise_input) {
+        for (const int64_t rows : {2, 4, 8}) Compare(context, form, w, rows, 8, DType::kF32, 2);
+      }
       if (k == 7168 || k == 1024) continue;
       Compare(context, form, w, 65, 64, DType::kF32, 0);
       Compare(context, form, w, 300, 0, DType::kBf16, 8);
