@@ -7,12 +7,12 @@ A DIR without config.json is first filled with random weights in the shapes of K
 fill --gb, the embedding and the head of the whole vocabulary. Tokenizer and template are those of --tokenizer. The bytes come through
 the page cache, so that the files are hot. Everything after -- goes to `serve`.
 
-Prints, for each start: seconds from the process's begin until /health is 200, and until the first token of a completion; what the
-log says of loading; and, where PyTorch finds a GPU, what is wanted: the bytes by the rate of a pinned copy to it, and 3 s.
+Prints, for each start: seconds from the process's begin until /health is 200, and until the first token of a completion; the last
+one's log, each line with the second at which it came; and, where PyTorch finds a GPU, what is wanted: the bytes by the rate of a
+pinned copy to it, and 3 s.
 """
 import argparse
 import json
-import os
 import pathlib
 import random
 import shutil
@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -207,16 +208,24 @@ def host_to_device_rate():
     return best
 
 
-def start(command, port, log):
-    """Seconds until ready and until the first token, of a server that is then ended."""
-    with open(log, "wb") as out:
-        began = time.monotonic()
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+def start(command, port):
+    """Seconds until ready and until the first token, of a server that is then ended; and its log, a line with its second each."""
+    began = time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    log = []
+
+    def read():
+        for line in process.stdout:
+            log.append((time.monotonic() - began, line.rstrip()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
     url = f"http://127.0.0.1:{port}"
     try:
         while True:
             if process.poll() is not None:
-                sys.exit(f"the server ended with {process.returncode}; its log:\n" + pathlib.Path(log).read_text()[-4000:])
+                reader.join()
+                sys.exit(f"the server ended with {process.returncode}; its log:\n" + "\n".join(line for _, line in log[-30:]))
             try:
                 with urllib.request.urlopen(url + "/health", timeout=1):
                     break
@@ -232,7 +241,8 @@ def start(command, port, log):
     finally:
         process.terminate()
         process.wait(60)
-    return ready, first
+    reader.join()
+    return ready, first, log
 
 
 def main():
@@ -261,15 +271,14 @@ def main():
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
     command = [options.baltoro, "serve", str(options.model), "--host", "127.0.0.1", "--port", str(port), *options.flags]
-    log = f"/tmp/start_bench-{os.getpid()}.log"
     for n in range(options.starts):
-        ready, first = start(command, port, log)
+        ready, first, log = start(command, port)
         print(f"start {n + 1}: ready after {ready:.2f} s, first token after {first:.2f} s")
-        for line in pathlib.Path(log).read_text(errors="replace").splitlines():
-            if n == options.starts - 1:  # all of the last one
-                print("   ", line)
-        sys.stdout.flush()
-    os.unlink(log)
+        if n < options.starts - 1:
+            continue
+        for second, line in log:
+            if " Route: " not in line:
+                print(f"  {second:7.3f}  {line}")
 
 
 if __name__ == "__main__":
