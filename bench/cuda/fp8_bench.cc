@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <set>
@@ -207,6 +208,23 @@ struct Bench {
         .top_k = 1,
         .gather = false,
         .route_weights = static_cast<const float*>(weights.data())};
+    const auto measure = [&](const char* how, const Matrices& all) {
+      const double seconds = Seconds(static_cast<int>(std::max<int64_t>(2, sets)), [&](int copy) {
+        product.w = part(all, copy);
+        if (std::strcmp(how, "streaming") == 0) {
+          cuda::LaunchFp8Stream(product, route.blocks, stream.get());
+        } else {
+          cuda::LaunchFp8Wide(product, stream.get());
+        }
+      });
+      const auto n = static_cast<double>(all.matrix.n), k = static_cast<double>(all.matrix.k);
+      const double bytes = static_cast<double>(groups * all.matrix.stride_bytes);
+      std::printf(
+          "%s %s %2ld x %5ld rows, n %5.0f k %5.0f: %8.1f us, %5.0f GB/s %3.0f%%, %6.1f TF\n", what,
+          how, static_cast<long>(groups), static_cast<long>(rows), n, k, seconds * 1e6,
+          bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth,
+          2 * n * k * static_cast<double>(entries) / seconds / 1e12);
+    };
     const bool few = rows <= 64;
     for (int i = 0; i < (few ? 4 : 2); ++i) {
       const bool gated = i % 2 == 0, streaming = i >= 2;
@@ -233,23 +251,18 @@ struct Bench {
         product.out_stride = kHidden;
         product.scatter = true;
       }
-      const Matrices& all = gated ? gate_up : down;
-      const double seconds = Seconds(static_cast<int>(std::max<int64_t>(2, sets)), [&](int copy) {
-        product.w = part(all, copy);
-        if (streaming) {
-          cuda::LaunchFp8Stream(product, route.blocks, stream.get());
-        } else {
-          cuda::LaunchFp8Wide(product, stream.get());
-        }
-      });
-      const auto n = static_cast<double>(all.matrix.n), k = static_cast<double>(all.matrix.k);
-      const double bytes = static_cast<double>(groups * all.matrix.stride_bytes);
-      std::printf(
-          "%s %s %2ld x %5ld rows, n %5.0f k %5.0f: %8.1f us, %5.0f GB/s %3.0f%%, %6.1f TF\n", what,
-          streaming ? "streaming" : "wide", static_cast<long>(groups), static_cast<long>(rows), n,
-          k, seconds * 1e6, bytes / seconds / 1e9, 100 * bytes / seconds / bandwidth,
-          2 * n * k * static_cast<double>(entries) / seconds / 1e12);
+      measure(streaming ? "streaming" : "wide", gated ? gate_up : down);
     }
+    if (few) return;
+    // The first product as it is.
+    product.gated = product.scatter = false;
+    product.route_weights = nullptr;
+    product.x = x.data();
+    product.x_row_bytes = kHidden;
+    product.x_scales = static_cast<const float*>(x_scales.data());
+    product.out = out.data();
+    product.out_stride = 2 * intermediate;
+    measure("plain", gate_up);
   }
 };
 

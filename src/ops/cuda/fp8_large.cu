@@ -32,50 +32,62 @@ constexpr int kSums = 64;                // of a thread, of 128 columns
 constexpr int kChunkColumns = 64;        // of results on their way out
 constexpr int kStagingPitch = 128 + 16;  // bytes; a row of 64 bf16, or of 128 codes
 constexpr int kWarpStaging = 16 * kStagingPitch;
-constexpr int kLargeShared = 1024 + kStages * (kStageBytes + 16) + kConsumerWarps * kWarpStaging;
+// Weights of a stage: boxes of 128 rows.
+template <int kBoxes>
+constexpr int kLargeStageBytes = (kBoxes + 1) * kBoxBytes;
+template <int kBoxes>
+constexpr int kLargeStages = kBoxes == 1 ? 6 : 4;
+template <int kBoxes>
+constexpr int kLargeShared =
+    1024 + kLargeStages<kBoxes>*(kLargeStageBytes<kBoxes> + 16) + kConsumerWarps* kWarpStaging;
 
+template <int kBoxes>
 struct LargeRing {
   uint32_t operands, full, empty;
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Next() {
-    if (++stage == kStages) {
+    if (++stage == kLargeStages<kBoxes>) {
       stage = 0;
       parity ^= 1;
     }
   }
-  __device__ __forceinline__ uint32_t Weights() const { return operands + stage * kStageBytes; }
-  __device__ __forceinline__ uint32_t Input() const { return Weights() + kWeightBytes; }
+  __device__ __forceinline__ uint32_t Weights() const {
+    return operands + stage * kLargeStageBytes<kBoxes>;
+  }
+  __device__ __forceinline__ uint32_t Input() const { return Weights() + kBoxes * kBoxBytes; }
   __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
 
-// First rows of the two boxes of weights.
-template <bool kGated>
+// First rows of the boxes of weights; of one, of its halves.
+template <bool kGated, int kBoxes>
 __device__ __forceinline__ int2 BoxRows(const WideParams& p, int strip) {
+  if (kBoxes == 1) return make_int2(strip * 128, strip * 128 + 64);
   const int low = strip * (kGated ? 128 : kWeightRows);
   return make_int2(low, low + (kGated ? p.half : 128));
 }
 
-template <bool kGated>
+template <bool kGated, int kBoxes>
 __device__ __forceinline__ void Feed(const WideParams& p,
                                      const CUtensorMap* weights,
                                      const CUtensorMap* x,
                                      Pieces pieces,
-                                     LargeRing ring) {
+                                     LargeRing<kBoxes> ring) {
+  constexpr int kHalf = kBoxes * kBoxBytes / 2;
   for (; !pieces.Done(); pieces.Next()) {
     const PairedTile paired = TileOf(p, pieces);
-    const int2 rows = BoxRows<kGated>(p, pieces.Strip());
+    const int2 rows = BoxRows<kGated, kBoxes>(p, pieces.Strip());
     const int slot = paired.tile.slot;
     for (int step = 0; step < p.steps; ++step) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
-      BarrierExpectBytes(ring.Full(), kStageBytes);
+      BarrierExpectBytes(ring.Full(), kLargeStageBytes<kBoxes>);
       if (paired.shared) {
-        CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, weights, ring.Full(), step * 128,
+        CopyBoxToBoth(ring.Weights() + pieces.rank * kHalf, weights, ring.Full(), step * 128,
                       pieces.rank == 0 ? rows.x : rows.y, slot);
       } else {
         hopper::CopyBox(ring.Weights(), weights, ring.Full(), step * 128, rows.x, slot);
-        hopper::CopyBox(ring.Weights() + kBoxBytes, weights, ring.Full(), step * 128, rows.y, slot);
+        hopper::CopyBox(ring.Weights() + kHalf, weights, ring.Full(), step * 128, rows.y, slot);
       }
       // Rows of the next tile and zeros behind the last one: their results are not stored.
       hopper::CopyBox(ring.Input(), x, ring.Full(), step * 128, paired.tile.begin, 0);
@@ -123,10 +135,6 @@ __device__ __forceinline__ void AddScaled(
     scaled[i + 2] = fmaf(sums[i + 2], second, scaled[i + 2]);
     scaled[i + 3] = fmaf(sums[i + 3], second, scaled[i + 3]);
   }
-}
-
-__device__ __forceinline__ void NamedArrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // silu(gate) * up, rounded to e4m3: 16 rows a warp, by way of its own shared memory.
@@ -193,11 +201,12 @@ __device__ __forceinline__ void StoreMiddle(const WideParams& p,
 }
 
 // Results times their rows' factors in bf16, 64 columns at a time likewise.
+template <int kBoxes>
 __device__ __forceinline__ void StoreShares(const WideParams& p,
                                             const MoeTile& tile,
                                             int first_column,
                                             uint32_t staging,
-                                            const float (&acc)[2][kSums]) {
+                                            const float (&acc)[kBoxes][kSums]) {
   const int lane = threadIdx.x % 32, first = static_cast<int>(threadIdx.x) / 32 * 16;
   const auto entry_of = [&](int row) {
     const int at = tile.begin + row;
@@ -221,7 +230,7 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
   }
   const uint32_t from = staging + (lane % 16) * kStagingPitch + lane / 16 * 16;
 #pragma unroll
-  for (int chunk = 0; chunk < kWeightRows / kChunkColumns; ++chunk) {
+  for (int chunk = 0; chunk < kBoxes * 128 / kChunkColumns; ++chunk) {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {  // 16 columns
@@ -243,20 +252,23 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
   }
 }
 
-template <bool kGated>
+__device__ __forceinline__ bool Uniform(const Scales& scales, int lane) {
+  return __all_sync(~0u, scales.band == __shfl_sync(~0u, scales.band, lane & 16));
+}
+
+template <bool kGated, int kBoxes>
 __device__ __forceinline__ void Consume(const WideParams& p,
                                         Pieces pieces,
-                                        LargeRing ring,
+                                        LargeRing<kBoxes> ring,
                                         uint32_t staging) {
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   const int first = static_cast<int>(threadIdx.x) / 32 * 16;
-  if (p.turns && group == 1) NamedArrive(2, kConsumers);
-  const auto take_turn = [&] {
-    if (p.turns) hopper::NamedSync(2 + group, kConsumers);
+  const auto release = [&](const LargeRing<kBoxes>& stage) {
+    if (lane != 0) return;
+    BarrierArrive(stage.Empty());
+    if (p.pair) ArriveAtOther(stage.Empty(), 1 - pieces.rank);
   };
-  const auto pass_turn = [&] {
-    if (p.turns) NamedArrive(3 - group, kConsumers);
-  };
+  [[maybe_unused]] LargeRing<kBoxes> behind = ring;
   for (; !pieces.Done(); pieces.Next()) {
     const PairedTile paired = TileOf(p, pieces);
     MoeTile tile = paired.tile;
@@ -264,65 +276,96 @@ __device__ __forceinline__ void Consume(const WideParams& p,
     const auto x_scales = [&](int row) {
       return p.x_scales + static_cast<int64_t>(tile.begin + min(row, tile.count - 1)) * p.steps;
     };
-    const int2 boxes = BoxRows<kGated>(p, strip);
-    const int band_row = (lane < 16 ? boxes.x : boxes.y) + lane % 16 * 8;
+    const int2 boxes = BoxRows<kGated, kBoxes>(p, strip);
+    const int band_row = (kBoxes == 1 || lane < 16 ? boxes.x : boxes.y) + lane % 16 * 8;
     const ScaleSource source = {
         x_scales(first + lane / 4), x_scales(first + lane / 4 + 8),
         reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes) +
             static_cast<int64_t>(min(band_row / 8, (p.n - 1) / 8)) * p.steps};
-    float scaled[2][kSums];
+    const int last = p.steps - 1;
+    float scaled[kBoxes][kSums];
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) scaled[0][i] = scaled[1][i] = 0;
-    Scales next = source.At(0);
-    for (int step = 0; step < p.steps; ++step) {
-      const Scales scales = next;
-      next = source.At(min(step + 1, p.steps - 1));
+    for (int b = 0; b < kBoxes; ++b) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) scaled[b][i] = 0;
+    }
+    Scales even = source.At(0), odd = source.At(min(1, last));
+    const auto wait_and_multiply = [&](float(&sums)[kSums]) {
       BarrierWait(ring.Full(), ring.parity);
-      const uint64_t a = SwizzledOperand(ring.Input() + group * (kBoxBytes / 2));
-      const uint64_t b = SwizzledOperand(ring.Weights());
-      float sums[kSums];
-      take_turn();
-      Multiply(sums, a, b);
-      pass_turn();
-      const float band = __shfl_sync(~0u, scales.band, lane & 16);
-      const bool uniform = __all_sync(~0u, scales.band == band);
-      GroupWait<0>();
-      hopper::Pin(sums);
-      AddScaled(scaled[0], sums, scales, uniform, 0);
-      take_turn();
-      Multiply(sums, a, b + kBoxBytes / 16);
-      pass_turn();
-      GroupWait<0>();
-      hopper::Pin(sums);
-      if (lane == 0) {
-        BarrierArrive(ring.Empty());
-        if (p.pair) ArriveAtOther(ring.Empty(), 1 - pieces.rank);
+      Multiply(sums, SwizzledOperand(ring.Input() + group * (kBoxBytes / 2)),
+               SwizzledOperand(ring.Weights()));
+    };
+    if constexpr (kBoxes == 1) {
+      // Two steps at a time: the second is multiplied while the first one's sums are scaled.
+      float sums[2][kSums];
+      const auto begin = [&](float(&next)[kSums]) {
+        wait_and_multiply(next);
+        ring.Next();
+      };
+      const auto finish = [&](float(&here)[kSums], const Scales& scales) {
+        hopper::Pin(here);
+        release(behind);
+        behind.Next();
+        AddScaled(scaled[0], here, scales, Uniform(scales, lane), 0);
+      };
+      int step = 0;
+      for (; step < last; step += 2) {
+        begin(sums[0]);
+        begin(sums[1]);
+        GroupWait<1>();
+        finish(sums[0], even);
+        even = source.At(min(step + 2, last));
+        GroupWait<0>();
+        finish(sums[1], odd);
+        odd = source.At(min(step + 3, last));
       }
-      AddScaled(scaled[1], sums, scales, uniform, 1);
-      ring.Next();
+      if (step == last) {
+        begin(sums[0]);
+        GroupWait<0>();
+        finish(sums[0], even);
+      }
+    } else {
+      for (int step = 0; step <= last; ++step) {
+        const Scales scales = even;
+        even = odd;
+        odd = source.At(min(step + 2, last));
+        float sums[kSums];
+        wait_and_multiply(sums);
+        const bool uniform = Uniform(scales, lane);
+        GroupWait<0>();
+        hopper::Pin(sums);
+        AddScaled(scaled[0], sums, scales, uniform, 0);
+        Multiply(sums, SwizzledOperand(ring.Input() + group * (kBoxBytes / 2)),
+                 SwizzledOperand(ring.Weights() + kBoxBytes));
+        GroupWait<0>();
+        hopper::Pin(sums);
+        release(ring);
+        AddScaled(scaled[1], sums, scales, uniform, 1);
+        ring.Next();
+      }
     }
     if (paired.again) tile.count = 0;  // nothing is stored
     if constexpr (kGated) {
       StoreMiddle(p, tile, strip, staging, scaled[0], scaled[1]);
     } else {
-      StoreShares(p, tile, boxes.x, staging, scaled);
+      StoreShares<kBoxes>(p, tile, boxes.x, staging, scaled);
     }
   }
 }
 
-template <bool kGated>
+template <bool kGated, int kBoxes>
 __global__ void __launch_bounds__(kThreads, 1)
     Fp8LargeKernel(const __grid_constant__ WideParams p,
                    const __grid_constant__ CUtensorMap weights,
                    const __grid_constant__ CUtensorMap x) {
   extern __shared__ char memory[];
-  LargeRing ring;
+  LargeRing<kBoxes> ring;
   ring.operands = (SharedAddress(memory) + 1023) / 1024 * 1024;
-  const uint32_t staging = ring.operands + kStages * kStageBytes;
+  const uint32_t staging = ring.operands + kLargeStages<kBoxes> * kLargeStageBytes<kBoxes>;
   ring.full = staging + kConsumerWarps * kWarpStaging;
-  ring.empty = ring.full + 8 * kStages;
+  ring.empty = ring.full + 8 * kLargeStages<kBoxes>;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
+    for (int s = 0; s < kLargeStages<kBoxes>; ++s) {
       BarrierInit(ring.full + 8 * s, 1);
       BarrierInit(ring.empty + 8 * s, p.pair ? 2 * kConsumerWarps : kConsumerWarps);
     }
@@ -337,35 +380,43 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Pieces pieces(p);
   if (threadIdx.x >= kConsumers) {
     hopper::LowerRegisters<40>();
-    if (threadIdx.x == kConsumers) Feed<kGated>(p, &weights, &x, pieces, ring);
+    if (threadIdx.x == kConsumers) Feed<kGated, kBoxes>(p, &weights, &x, pieces, ring);
   } else {
     hopper::RaiseRegisters<232>();
-    Consume<kGated>(p, pieces, ring, staging + static_cast<int>(threadIdx.x) / 32 * kWarpStaging);
+    Consume<kGated, kBoxes>(p, pieces, ring,
+                            staging + static_cast<int>(threadIdx.x) / 32 * kWarpStaging);
   }
   __syncwarp();
   if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
+constexpr int64_t kLargeRows = 1024;       // of one matrix, from which it is taken
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
 
-template <bool kGated>
+template <bool kGated, int kBoxes>
 void Launch(const WideParams& p,
             const CUtensorMap& weights,
             const CUtensorMap& x,
             int64_t units,
             cudaStream_t stream) {
-  const auto kernel = Fp8LargeKernel<kGated>;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLargeShared),
+  const auto kernel = Fp8LargeKernel<kGated, kBoxes>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kLargeShared<kBoxes>),
             "shared memory of the large FP8 product");
   const dim3 grid(static_cast<unsigned>(std::min((units + 1) / 2 * 2, kMultiprocessors)));
-  const Status launched = LaunchOverlapped("large FP8 product", kernel, grid, dim3(kThreads),
-                                           kLargeShared, stream, p.pair ? 2 : 1, p, weights, x);
+  const Status launched =
+      LaunchOverlapped("large FP8 product", kernel, grid, dim3(kThreads), kLargeShared<kBoxes>,
+                       stream, p.pair ? 2 : 1, p, weights, x);
   CheckLaunch("large FP8 product");
   BT_CHECK(launched.ok());
 }
 
-CUtensorMap MapOf(
-    const void* data, int64_t row_bytes, int64_t rows, int64_t count, int64_t stride) {
+CUtensorMap MapOf(const void* data,
+                  int64_t row_bytes,
+                  int64_t rows,
+                  int64_t count,
+                  int64_t stride,
+                  cuuint32_t box_rows) {
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{
@@ -374,7 +425,7 @@ CUtensorMap MapOf(
           .sizes = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(rows),
                     static_cast<cuuint64_t>(count)},
           .strides = {static_cast<cuuint64_t>(row_bytes), static_cast<cuuint64_t>(stride)},
-          .box = {128, 128, 1}},
+          .box = {128, box_rows, 1}},
       data, map);
   BT_CHECK(mapped.ok());
   return map;
@@ -406,23 +457,47 @@ __global__ void __launch_bounds__(kPackThreads) PackKernel(const PackParams p) {
   }
 }
 
+// Boxes of a piece of one matrix: those whose pieces keep the multiprocessors busy for the
+// shortest time.
+int BoxesOf(int64_t tiles, int64_t n, int64_t steps) {
+  static const int forced = DevSwitch("BALTORO_FP8_BOXES", 0);
+  if (forced != 0) return forced;
+  const auto cost = [&](int64_t rows, int64_t step_cost, int64_t end_cost) {
+    const int64_t pieces = (tiles + 1) / 2 * ((n + rows - 1) / rows);
+    const int64_t rounds = (pieces + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
+    return rounds * (steps * step_cost + end_cost);
+  };
+  return cost(128, 53, 120) < cost(256, 100, 200) ? 1 : 2;
+}
+
 }  // namespace
 
-bool Fp8LargeTakes(const Fp8Product& product, const fp8_wide::WideParams& p) {
+bool Fp8LargeTakes(const Fp8Product& product) {
   static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
-  return on != 0 && p.pair && p.parts == 1 && !p.out_f32 && p.tile_rows == kTileRows &&
-         product.x_row_bytes == p.steps * 128 && p.n % 8 == 0 &&
-         (product.gated ? p.half % 128 == 0 : p.out_stride % 8 == 0);
+  const PackedMatrix& w = product.w;
+  static const int least = DevSwitch("BALTORO_FP8_LARGE_MIN", 192);
+  const int64_t rows =
+      product.tiles == nullptr ? kLargeRows : (product.gather ? 192 : least) * w.count;
+  return on != 0 && product.rows >= rows && !product.out_f32 && w.k % 128 == 0 &&
+         product.x_row_bytes == w.k && w.n % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(product.x) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(product.out) % 16 == 0 &&
+         product.out_stride % (product.gated ? 16 : 8) == 0 && (!product.gated || w.n % 256 == 0);
 }
 
 void LaunchFp8Large(const Fp8Product& product,
                     fp8_wide::WideParams p,
-                    int64_t units,
                     cudaStream_t stream,
                     Arena* scratch) {
   static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
-  p.turns = (on & 2) != 0;
   p.pair = (on & 4) == 0;
+  p.tile_rows = kTileRows;
+  p.parts = 1;
+  const int64_t tiles =
+      product.tiles == nullptr ? (product.rows + kTileRows - 1) / kTileRows : product.tiles_max;
+  const int boxes = product.gated ? 2 : BoxesOf(tiles, p.n, p.steps);
+  if (boxes == 1) p.strips = (p.n + 127) / 128;
+  const int64_t units = (tiles + 1) / 2 * 2 * p.strips;
   if (product.gather) {
     BT_CHECK(scratch != nullptr);
     const auto rows = static_cast<size_t>(product.rows);
@@ -445,13 +520,16 @@ void LaunchFp8Large(const Fp8Product& product,
     p.gather = false;
   }
   const PackedMatrix& w = product.w;
-  const CUtensorMap weights =
-      MapOf(w.data, LayoutOf(w.form, w.n, w.k).row_bytes, w.n, w.count, w.stride_bytes);
-  const CUtensorMap x = MapOf(p.x, p.steps * 128, product.rows, 1, product.rows * p.steps * 128);
+  const CUtensorMap weights = MapOf(w.data, LayoutOf(w.form, w.n, w.k).row_bytes, w.n, w.count,
+                                    w.stride_bytes, boxes == 1 ? 64 : 128);
+  const CUtensorMap x =
+      MapOf(p.x, p.steps * 128, product.rows, 1, product.rows * p.steps * 128, 128);
   if (product.gated) {
-    Launch<true>(p, weights, x, units, stream);
+    Launch<true, 2>(p, weights, x, units, stream);
+  } else if (boxes == 2) {
+    Launch<false, 2>(p, weights, x, units, stream);
   } else {
-    Launch<false>(p, weights, x, units, stream);
+    Launch<false, 1>(p, weights, x, units, stream);
   }
 }
 

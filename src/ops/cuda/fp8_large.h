@@ -6,12 +6,11 @@
 
 namespace baltoro::cuda {
 
-// Whether the large form is the one for what the wide form would be launched with.
-bool Fp8LargeTakes(const Fp8Product& product, const fp8_wide::WideParams& p);
-// `scratch`: with product.gather.
+// Whether the large form is the one for this.
+bool Fp8LargeTakes(const Fp8Product& product);
+// `p`: what the wide form would be launched with. `scratch`: with product.gather.
 void LaunchFp8Large(const Fp8Product& product,
                     fp8_wide::WideParams p,
-                    int64_t units,
                     cudaStream_t stream,
                     Arena* scratch);
 

@@ -424,12 +424,15 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   p.gather = product.gather;
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
+  p.rows = static_cast<int32_t>(product.rows);
+  if (Fp8LargeTakes(product) && (!product.gather || scratch != nullptr)) {
+    return LaunchFp8Large(product, p, stream, scratch);
+  }
   // Where most tiles have another of their matrix beside them.
   p.pair = product.rows >= 192 * w.count;
   p.out_f32 = product.out_f32;
   static const bool lags = DevSwitch("BALTORO_FP8_LAGS", 1) != 0;
   p.lags = lags;
-  p.rows = static_cast<int32_t>(product.rows);
   p.tile_rows = kTileRows;
   p.parts = 1;
   if (product.tiles == nullptr) {
@@ -449,9 +452,6 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
       product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
   const int64_t units = tiles * p.strips * p.parts;
   if (units == 0) return;
-  if (Fp8LargeTakes(product, p) && (!product.gather || scratch != nullptr)) {
-    return LaunchFp8Large(product, p, units, stream, scratch);
-  }
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,

@@ -128,6 +128,19 @@ GPU_TEST(LinearTest, RankShapesInEveryForm) {
   }
 }
 
+// As the kernel for hundreds of rows takes them: odd numbers of steps and tiles, strips beyond the
+// last row of the matrix.
+GPU_TEST(LinearTest, ManyRowsOfFp8) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{520, 1152}, {264, 256}, {128, 128}}) {
+      const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+      for (const int64_t rows : {1024, 1100}) Compare(context, form, w, rows, 8, DType::kBf16, 8);
+    }
+  }
+}
+
 GPU_TEST(LinearTest, OddAndUnalignedRows) {
   Context context;
   for (const FormCase& form : kForms) {
