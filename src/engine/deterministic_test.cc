@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <utility>
 #include <vector>
 
 #include "engine/testing/answers.h"
+#include "engine/testing/disturbed_ops.h"
 #include "engine/testing/model_engine.h"
 
 namespace baltoro {
@@ -16,6 +16,7 @@ namespace {
 using test::Answer;
 using test::AskAll;
 using test::Different;
+using test::DisturbedOps;
 using test::MakeRequest;
 using test::ModelEngine;
 using test::Setting;
@@ -24,59 +25,10 @@ using test::Told;
 
 constexpr int32_t kDecodeRows = 4;
 
-float BrainToFloat(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
-}
-uint16_t FloatToBrain(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// Of the whole input, if it is not of as many rows as steps of sampled tokens have; else of the
-// number of rows. As kernels that are chosen, and cut their sums, by the number of rows; and worse.
-float Disturbance(const TensorView& x) {
-  uint64_t hash = static_cast<uint64_t>(x.dim(0));
-  if (x.dim(0) != kDecodeRows) {
-    for (int64_t row = 0; row < x.dim(0); ++row) {
-      const auto* const values = x.as<uint16_t>() + row * x.stride[0];
-      for (int64_t i = 0; i < x.dim(1); ++i) hash = (hash ^ values[i]) * 0x100000001b3;
-    }
-  }
-  return 1 + 0.01f * static_cast<float>(hash % 127) / 127;
-}
-
-void DisturbedLinear(const OpContext& context,
-                     TensorView out,
-                     TensorView x,
-                     const PackedMatrix& w) {
-  CpuOps(DType::kBf16).linear(context, out, x, w);
-  const float factor = Disturbance(x);
-  for (int64_t row = 0; row < out.dim(0); ++row) {
-    for (int64_t i = 0; i < out.dim(1); ++i) {
-      if (out.dtype == DType::kF32) {
-        out.as<float>()[row * out.stride[0] + i] *= factor;
-      } else {
-        uint16_t& value = out.as<uint16_t>()[row * out.stride[0] + i];
-        value = FloatToBrain(BrainToFloat(value) * factor);
-      }
-    }
-  }
-}
-
-// Results of which a row depends on those that are computed with it.
-const OpsTable& DisturbedOps() {
-  static const OpsTable* const ops = [] {
-    auto* const table = new OpsTable(CpuOps(DType::kBf16));
-    table->linear = DisturbedLinear;
-    return table;
-  }();
-  return *ops;
-}
-
 Setting Disturbed() {
   return {.deterministic = true,
           .fixed = {.prompt_chunk = 64, .decode_rows = kDecodeRows, .key_part_blocks = 1},
-          .ops = &DisturbedOps()};
+          .ops = &DisturbedOps<DType::kBf16, kDecodeRows>()};
 }
 
 // Prompts with beginnings in common, of all lengths around chunks and blocks, sampled in many ways.

@@ -33,4 +33,10 @@ FixedSteps ChooseFixedSteps(int32_t max_num_batched_tokens, int64_t max_model_le
   return fixed;
 }
 
+int32_t PassesMax(const FixedSteps& fixed, int32_t max_num_batched_tokens) {
+  if (fixed.prompt_chunk == 0) return 1;
+  const int32_t least = std::min(fixed.prompt_chunk, fixed.decode_rows);
+  return (max_num_batched_tokens + least - 1) / least + 1;
+}
+
 }  // namespace baltoro

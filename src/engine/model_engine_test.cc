@@ -368,6 +368,12 @@ TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {
               ::testing::HasSubstr("there are auto, bfloat16, fp8"));
   config.kv_cache_dtype = "auto";
 
+  config.deterministic = true;
+  config.tensor_parallel_size = config.decode_context_parallel_size = 2;
+  EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
+              ::testing::StartsWith("--deterministic: which rank"));
+  config.deterministic = false;
+  config.tensor_parallel_size = config.decode_context_parallel_size = 1;
   config.kv_cache_bytes = 1 << 20;
   EXPECT_THAT(StartEngine(config, log.sink(), nullptr).status().message(),
               ::testing::StartsWith("To serve at least one request"));

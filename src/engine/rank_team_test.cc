@@ -17,6 +17,8 @@
 #include "comm/link_communicator.h"
 #include "engine/local_engine.h"
 #include "engine/local_executor.h"
+#include "engine/testing/answers.h"
+#include "engine/testing/disturbed_ops.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/model_engine.h"
 #include "support/tiny_model.h"
@@ -34,14 +36,16 @@ constexpr int32_t kBlocks = 64, kSeqs = 8, kTokens = 96;
 // Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses.
 Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                                            bool samples,
-                                           std::shared_ptr<ConstraintTable> table) {
+                                           std::shared_ptr<ConstraintTable> table,
+                                           const FixedSteps& fixed = {},
+                                           const OpsTable& ops = CpuOps(DType::kF32)) {
   test::TinySource source(true);
   K2LoadOptions options;
   options.ranks = ranks;
   auto pool = std::make_unique<ThreadPool>(1);
   const K2Config config = test::SmallConfig(/*layers=*/2, /*heads=*/4);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<K2Model> model,
-                      K2Model::Load(config, source, CpuOps(DType::kF32), pool.get(), options));
+                      K2Model::Load(config, source, ops, pool.get(), options));
   BT_ASSIGN_OR_RETURN(
       KvStorage kv, KvStorage::Create({.layers = model->layers(),
                                        .num_blocks = kBlocks / model->share().layout.decode_context,
@@ -53,28 +57,35 @@ Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                          .logits_rows_max = kSeqs + 64,
                          .constraints = samples ? table : nullptr,
                          .mask_threads = 1,
+                         .fixed = fixed,
                          .samples = samples},
                         std::move(pool), std::move(model), std::move(kv));
 }
 
-MakeRank RanksOf(const ParallelLayout& layout, const std::shared_ptr<ConstraintTable>& table = {}) {
-  return [layout, table](Link* link, bool samples) -> Result<RankParts> {
+MakeRank RanksOf(const ParallelLayout& layout,
+                 const std::shared_ptr<ConstraintTable>& table = {},
+                 const FixedSteps& fixed = {},
+                 const OpsTable& ops = CpuOps(DType::kF32)) {
+  return [layout, table, fixed, &ops](Link* link, bool samples) -> Result<RankParts> {
     RankParts parts;
     BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
-    BT_ASSIGN_OR_RETURN(parts.worker, MakeWorker(parts.ranks.get(), samples, table));
+    BT_ASSIGN_OR_RETURN(parts.worker, MakeWorker(parts.ranks.get(), samples, table, fixed, ops));
     return parts;
   };
 }
 
 class TeamEngine {
  public:
-  explicit TeamEngine(const ParallelLayout& layout) {
+  explicit TeamEngine(const ParallelLayout& layout,
+                      const FixedSteps& fixed = {},
+                      const OpsTable& ops = CpuOps(DType::kF32)) {
     const auto table = std::make_shared<ConstraintTable>();
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
-      executor = std::make_unique<LocalExecutor>(MakeWorker(nullptr, true, table).value(), 1);
+      executor =
+          std::make_unique<LocalExecutor>(MakeWorker(nullptr, true, table, fixed, ops).value(), 1);
     } else {
-      auto team = RankTeam::Start(layout, RanksOf(layout, table));
+      auto team = RankTeam::Start(layout, RanksOf(layout, table, fixed, ops));
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
@@ -87,6 +98,7 @@ class TeamEngine {
     info.num_blocks = kBlocks;
     info.kv_cache_tokens = kBlocks * kBlockTokens;
     info.constraints = true;
+    info.fixed = fixed;
     engine_ = std::make_unique<LocalEngine>(config, info, std::move(executor), log_.sink(),
                                             std::make_shared<test::ScriptedFactory>(), table);
   }
@@ -109,11 +121,44 @@ class TeamEngine {
     return out;
   }
   EngineStats stats() const { return engine_->stats(); }
+  void Submit(const Request& request) {
+    const Status status = engine_->Submit(request);
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  test::Told Wait(uint64_t id) { return log_.WaitForEnd(id, 60); }
+  test::Told Ask(const Request& request) {
+    Submit(request);
+    return Wait(static_cast<uint64_t>(request.id));
+  }
 
  private:
   EventLog log_;
   std::unique_ptr<LocalEngine> engine_;
 };
+
+// A plan is several passes, of which each stage and rank makes the same. (Decode-context ranks are
+// refused with fixed steps: which of them has a block is chance.)
+TEST(RankTeamTest, FixedStepsKeepAnswersApartOnRanksToo) {
+  const FixedSteps fixed{.prompt_chunk = 64, .decode_rows = 4, .key_part_blocks = 1};
+  const OpsTable& ops = test::DisturbedOps<DType::kF32, 4>();
+  std::vector<Request> requests;
+  for (int i = 1; i <= 10; ++i) {
+    Request request = MakeRequest(static_cast<uint64_t>(i % 3 + 1), 20 + 23 * i, 10 + i % 5);
+    request.id = RequestId{static_cast<uint64_t>(i)};
+    request.sampling.temperature = i % 2 == 0 ? 0.8f : 0.0f;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    request.sampling.logprobs = 1;
+    requests.push_back(request);
+  }
+  for (const ParallelLayout& layout : std::vector<ParallelLayout>{{.tensor = 2}, {.pipeline = 2}}) {
+    TeamEngine alone(layout, fixed, ops), busy(layout, fixed, ops), free(layout, {}, ops);
+    const std::vector<test::Answer> answers = test::AskEach(alone, requests);
+    EXPECT_EQ(test::Different(test::AskAll(busy, requests, 100), answers), 0);
+    EXPECT_EQ(test::Different(test::AskAll(busy, requests, 200), answers), 0);
+    EXPECT_GT(busy.stats().prefix_hits, 0u);
+    EXPECT_GT(test::Different(test::AskAll(free, requests, 300), answers), 5);
+  }
+}
 
 TEST(RankTeamTest, RanksAnswerAsOneDoes) {
   const std::vector<std::vector<TokenId>> one = TeamEngine({}).Answers();

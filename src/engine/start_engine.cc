@@ -376,7 +376,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .constraints = factory != nullptr,
                   .fixed = fixed};
   // The trial ran one layer of each kind.
-  info.longest_step_seconds = trial_seconds * model_config.layers;
+  info.longest_step_seconds = trial_seconds * static_cast<double>(model_config.layers) *
+                              PassesMax(fixed, config.max_num_batched_tokens);
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - loaded);
   if (followers != nullptr) {
@@ -417,6 +418,11 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
+  if (config.deterministic && layout.decode_context > 1) {
+    return InvalidArgument(
+        "--deterministic: which rank of --decode-context-parallel-size has a block of keys depends "
+        "on other requests, and with it the order of sums: leave one of the two out");
+  }
   std::unique_ptr<NodeWorld> nodes;
   if (config.nodes > 1) {
     BT_ASSIGN_OR_RETURN(nodes, JoinNodes(config, OperationsName(*ops, backend)));
