@@ -5,6 +5,7 @@
 #include <math_constants.h>
 
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
@@ -115,6 +116,39 @@ __global__ void __launch_bounds__(kThreads) Fp8Kernel(QuantiseParams p) {
       make_uchar4(codes[0], codes[2], codes[1], codes[3]);
 }
 
+// The same for bf16 rows of whole blocks, aligned to 16 bytes: kUnits times 256 columns a warp, all
+// asked for at once. Grid: units of all rows.
+template <int kUnits>
+__global__ void __launch_bounds__(kThreads) Fp8PlainKernel(QuantiseParams p, int rows) {
+  AllowNextKernel();
+  WaitForEarlierKernels();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int in_row = (p.steps + 1) / 2;
+  const int first = (blockIdx.x * (kThreads / 32) + warp) * kUnits;
+  uint4 raw[kUnits];
+  int row[kUnits], column[kUnits];
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) {
+    row[i] = (first + i) / in_row;
+    column[i] = (first + i - row[i] * in_row) * 256 + lane * 8;
+    raw[i] = make_uint4(0, 0, 0, 0);
+    if (row[i] >= rows || column[i] >= p.k) continue;
+    raw[i] = __ldcg(reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.x) +
+                                                   row[i] * p.stride + column[i]));
+  }
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) {
+    if (row[i] >= rows) break;
+    float v[8], scale;
+    WidenEight(raw[i], v);
+    const uint2 codes = RoundEight(v, scale);
+    if (column[i] >= p.k) continue;
+    const int64_t at = static_cast<int64_t>(row[i]) * p.k + column[i];
+    *reinterpret_cast<uint2*>(static_cast<char*>(p.out) + at) = codes;
+    if (lane % 16 == 0) p.scales[at / 128] = scale;
+  }
+}
+
 // Numbers that are not finite make the whole row NaN, through its scale. Grid: rows.
 template <class Row>
 __global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
@@ -168,6 +202,16 @@ void LaunchFp8(const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
   LaunchKernel(Fp8Kernel<Row>, grid, p, stream);
 }
 
+template <int kUnits>
+void LaunchFp8Plain(const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
+  const int64_t in_block = int64_t{kThreads / 32} * kUnits, units = rows * ((p.steps + 1) / 2);
+  const dim3 grid(static_cast<unsigned>((units + in_block - 1) / in_block));
+  const Status launched = LaunchOverlapped("quantisation of rows", Fp8PlainKernel<kUnits>, grid,
+                                           dim3(kThreads), 0, stream, 1, p, static_cast<int>(rows));
+  CheckLaunch("quantisation of rows");
+  BT_CHECK(launched.ok());
+}
+
 template <class Row>
 void Launch(
     WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
@@ -208,7 +252,15 @@ QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const 
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;
-  if (source.f32) {
+  if (fp8 && !source.f32 && !source.gated && source.k % 128 == 0 &&
+      Aligned(source.x, source.stride * 2)) {
+    // Few rows: as many warps as there can be.
+    if (source.rows * steps <= 16 * 1024) {
+      LaunchFp8Plain<1>(p, source.rows, StreamOf(ctx));
+    } else {
+      LaunchFp8Plain<4>(p, source.rows, StreamOf(ctx));
+    }
+  } else if (source.f32) {
     BT_CHECK(fp8);
     LaunchFp8<F32Row>(p, source.rows, StreamOf(ctx));
   } else if (source.gated) {
