@@ -45,6 +45,7 @@ struct RouteParams {
   int32_t* row_begin;
   int32_t* block_of;
   uint32_t* counters;
+  int32_t wide_rows;              // of a tile at most in the wide and the joined form
   int32_t sum_blocks, max_units;  // blocks of the down product, units that one has room for
 };
 
@@ -68,7 +69,7 @@ __device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)
 // Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
 // of `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
 __device__ int Passes(const RouteParams& p, int count) {
-  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
+  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? p.wide_rows : kStreamingTileRows;
   return (count + most - 1) / most;
 }
 
@@ -116,28 +117,35 @@ __device__ int LoadFromBlock(const int32_t* word, uint32_t rank) {
   return value;
 }
 
+// The sum of the weights of threads with a larger key, and of some with the same: those before this
+// one in an order that falls with the key and varies among equals. By all threads.
+__device__ int WeightBefore(int key, int weight, uint64_t* warp_sums) {
+  __shared__ int32_t weights[kRouteThreads];  // of each key, the largest first; then before it
+  const int i = threadIdx.x, at = kRouteThreads - 1 - min(key, kRouteThreads - 1);
+  weights[i] = 0;
+  __syncthreads();
+  const int among_equals = weight > 0 ? atomicAdd(&weights[at], weight) : 0;
+  __syncthreads();
+  const int own = weights[i];
+  weights[i] = static_cast<int>(BlockScan(static_cast<uint64_t>(own), warp_sums)) - own;
+  __syncthreads();
+  return weights[at] + among_equals;
+}
+
 // Whole experts to the blocks of the joined down product: the largest first, one each, the rest
 // from the last block to the first. Where a block would get more than it has room for, or much
 // more than others, experts are cut instead. By all threads; `units` of this thread's slot,
 // `end_unit` with those before it.
-__device__ void DealExperts(const RouteParams& p, const int32_t* counts, int units, int end_unit) {
+__device__ void DealExperts(
+    const RouteParams& p, int count, int units, int end_unit, uint64_t* warp_sums) {
   __shared__ int32_t loads[kMaxBlocks];
   __shared__ int32_t most, total;
   const int i = threadIdx.x;
   if (i < p.sum_blocks) loads[i] = 0;
   if (i == 0) most = 0;
   if (i == kRouteThreads - 1) total = end_unit;
-  __syncthreads();
+  const int larger = WeightBefore(count, i < p.slots ? 1 : 0, warp_sums);
   if (i < p.slots) {
-    const int own = counts[i];
-    int larger = 0;
-    for (int j = 0; j < p.slots; j += 4) {
-      const int4 four = *reinterpret_cast<const int4*>(counts + j);  // zeros after the slots
-      larger += (four.x > own || (four.x == own && j < i)) +
-                (four.y > own || (four.y == own && j + 1 < i)) +
-                (four.z > own || (four.z == own && j + 2 < i)) +
-                (four.w > own || (four.w == own && j + 3 < i));
-    }
     const int at = larger % p.sum_blocks;
     const int block = larger < p.sum_blocks ? at : p.sum_blocks - 1 - at;
     p.block_of[i] = block;
@@ -150,21 +158,6 @@ __device__ void DealExperts(const RouteParams& p, const int32_t* counts, int uni
     p.block_of[p.slots] =
         most <= p.max_units && most * 2 * p.sum_blocks <= 3 * total + 4 * p.sum_blocks;
   }
-}
-
-// Tiles before those of this thread's slot where tiles with more rows come first. By all threads;
-// `rows` of each of its `tiles`.
-__device__ int TilesBefore(int slots, int rows, int tiles) {
-  alignas(16) __shared__ int32_t keys[kRouteThreads];
-  const int i = threadIdx.x;
-  keys[i] = tiles == 0 ? 0 : rows << 20 | tiles;
-  __syncthreads();
-  int before = 0;
-  for (int j = 0; j < slots; ++j) {
-    const int other = keys[j] >> 20;
-    if (other > rows || (other == rows && j < i)) before += keys[j] & 0xfffff;
-  }
-  return before;
 }
 
 // One cluster: counts, offsets and tiles by slot, then the sorted order; each block has a share of
@@ -218,9 +211,8 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
-  const int tile_at = p.units != nullptr && rank == 0
-                          ? TilesBefore(p.slots, tiles == 0 ? 0 : rows_of_pass, tiles)
-                          : first_tile;
+  const int tile_at =
+      p.units != nullptr && rank == 0 ? WeightBefore(rows_of_pass, tiles, warp_sums) : first_tile;
   for (int k = 0; k < tiles && rank == 0; ++k) {
     const int at = k * rows_of_pass;
     const int rows = min(rows_of_pass, count - at);
@@ -243,7 +235,7 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
       p.row_begin[p.slots] = first_row + count;
     }
     if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
-    if (rank == 0) DealExperts(p, counts, units, end_unit);
+    if (rank == 0) DealExperts(p, count, units, end_unit, warp_sums);
   }
   const int total = costs[kRouteThreads];
   if (rank == 0 && i < p.blocks) {
@@ -342,6 +334,7 @@ RouteParams Route(const MoeShape& shape,
           plan.row_begin,
           plan.block_of,
           plan.counters,
+          MoeWideTileRows(shape, args.tokens),
           0,
           0};
 }
@@ -377,6 +370,7 @@ RouteParams Route(const MoeRows& rows) {
           nullptr,
           nullptr,
           nullptr,
+          kWideTileRows,
           0,
           0};
 }
@@ -395,7 +389,6 @@ Status LaunchMoeRoute(const MoeShape& shape,
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
     params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
-    params.tile_rows = MoeWarpTileRows(shape, args.tokens);
   }
   return LaunchRoute(params, stream);
 }

@@ -272,56 +272,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     int strip;
     if (!pieces.Get(p, turn, &tile, &strip)) return;
     const int tiles = (tile.count + 7) / 8;
-    if constexpr (kMost <= kSmallTile) {
-      switch (tiles) {
-        case 1:
-          Multiply<1>(p, tile, strip, ring);
-          break;
-        case 2:
-          Multiply<2>(p, tile, strip, ring);
-          break;
-        case 3:
-          Multiply<3>(p, tile, strip, ring);
-          break;
-        case 4:
-          Multiply<4>(p, tile, strip, ring);
-          break;
-        default:
-          Multiply<5>(p, tile, strip, ring);
-      }
-    } else {
-      switch (tiles) {
-        case 1:
-        case 2:
-          Multiply<2>(p, tile, strip, ring);
-          break;
-        case 3:
-        case 4:
-          Multiply<4>(p, tile, strip, ring);
-          break;
-        case 5:
-        case 6:
-          Multiply<6>(p, tile, strip, ring);
-          break;
-        case 7:
-        case 8:
-          Multiply<8>(p, tile, strip, ring);
-          break;
-        case 9:
-          Multiply<9>(p, tile, strip, ring);
-          break;
-        case 10:
-          Multiply<10>(p, tile, strip, ring);
-          break;
-        case 11:
-          Multiply<11>(p, tile, strip, ring);
-          break;
-        case 12:
-          Multiply<12>(p, tile, strip, ring);
-          break;
-        default:
-          Multiply<14>(p, tile, strip, ring);
-      }
+    switch (tiles) {
+      case 1:
+        Multiply<1>(p, tile, strip, ring);
+        break;
+      case 2:
+        Multiply<2>(p, tile, strip, ring);
+        break;
+      case 3:
+        Multiply<3>(p, tile, strip, ring);
+        break;
+      case 4:
+        Multiply<4>(p, tile, strip, ring);
+        break;
+      default:
+        Multiply<5>(p, tile, strip, ring);
     }
   }
 }
@@ -345,14 +310,8 @@ Status Launch(GateUpParams p, cudaStream_t stream) {
 
 }  // namespace
 
-int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens) {
-  const int32_t mean =
-      static_cast<int32_t>(static_cast<int64_t>(tokens) * shape.top_k / shape.slots);
-  const int form = DevSwitch("BT_MOE_GATE", 0);
-  if (form == 0 || form == 3) return 0;
-  if (form == 1) return kSmallTile;
-  if (form == 2) return kWideTileRows;
-  return mean <= 30 ? kSmallTile : kWideTileRows;
+int32_t MoeWarpTileRows(const MoeShape&, int32_t) {
+  return DevSwitch("BT_MOE_GATE", 0) == 1 ? kSmallTile : 0;
 }
 
 Status LaunchMoeWarpGateUp(const MoeShape& shape,
@@ -372,8 +331,7 @@ Status LaunchMoeWarpGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  if (MoeWarpTileRows(shape, args.tokens) <= kSmallTile) return Launch<kSmallTile, 2>(p, stream);
-  return Launch<kWideTileRows, 1>(p, stream);
+  return Launch<kSmallTile, 2>(p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -18,7 +18,6 @@
 #include <algorithm>
 
 #include "ops/cuda/dev_switch.h"
-#include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -67,7 +66,6 @@ struct DownParams {
   float* out;
   int64_t out_stride;
   int32_t max_units, depth, tile_units;
-  bool by_warp;  // products by the instruction of one warp
 };
 
 // Some units of one expert, tile_units at most.
@@ -225,13 +223,6 @@ __device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t
       : "memory");
 }
 
-// The same without the transposition, loaded.
-__device__ __forceinline__ void LoadMatrices(uint32_t (&m)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(address));
-}
-
 __device__ __forceinline__ uint32_t PackPair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
@@ -277,40 +268,16 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
   }
 }
 
-// Half of the 64 rows, two strips, by every second eight of kN rows of an expert, by the
-// instruction of one warp: sums of the first strip, then of the second, four for each eight rows.
+// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
-__device__ __forceinline__ void MultiplyByWarp(float (&acc)[kN / 2], uint32_t own, uint32_t rows) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t row = rows + lane % 8 * 128;
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  float acc[kN / 2];
 #pragma unroll
-  for (int part = 0; part < kInner / 64; ++part) {
-    uint32_t a[2][4][4];
-    Widen(a[0], LoadPacked(own, part));
-    Widen(a[1], LoadPacked(own + kInner / 128 * kTileBytes, part));
-#pragma unroll
-    for (int i = 0; i < kN / 16; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t b[4];
-        LoadMatrices(b, row + part * kN * 128 + i * 2048 + ((half * 4 + lane / 8) ^ lane % 8) * 16);
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          float(&c)[4] = *reinterpret_cast<float(*)[4]>(acc + s * kN / 4 + 4 * i);
-          const uint32_t(&first)[4] = a[s][2 * half], (&second)[4] = a[s][2 * half + 1];
-          MultiplyAdd(c, first[0], first[1], first[2], first[3], b[0], b[1]);
-          MultiplyAdd(c, second[0], second[1], second[2], second[3], b[2], b[3]);
-        }
-      }
-    }
-  }
-}
-
-// The same 64 rows by the four warps together.
-template <int kN>
-__device__ __forceinline__ void MultiplyByGroup(float (&acc)[kN / 2], uint32_t own, uint32_t rows) {
+  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
   uint32_t a[2][4][4];
-  const uint32_t operand = OperandAddress(rows);
+  const uint32_t own = item.weights + warp * (kInner / 128) * kTileBytes;
+  const uint32_t operand = OperandAddress(item.rows);
   Packed packed = LoadPacked(own, 0);
 #pragma unroll
   for (int part = 0; part < kInner / 64; ++part) {
@@ -324,32 +291,13 @@ __device__ __forceinline__ void MultiplyByGroup(float (&acc)[kN / 2], uint32_t o
     }
     GroupCommit();
   }
-}
-
-// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
-template <int kN, bool kByWarp>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
-  constexpr int kStripBytes = kInner / 128 * kTileBytes;
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
-  const int odd = warp % 2;  // of a single warp: the eights of rows that it has
-  float acc[kN / 2];
-#pragma unroll
-  for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
-  if constexpr (kByWarp) {
-    MultiplyByWarp<kN>(acc, item.weights + warp / 2 * 2 * kStripBytes, item.rows + odd * 1024);
-    hopper::FinishLoads();
-  } else {
-    MultiplyByGroup<kN>(acc, item.weights + warp * kStripBytes, item.rows);
-  }
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
-  if constexpr (!kByWarp) GroupWait<0>();
+  GroupWait<0>();
   // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
-  // the four strips' low columns, then their high ones.
+  // the four warps' low columns, then their high ones.
   const uint32_t to =
-      kByWarp ? item.out + (odd * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 +
-                    (warp / 2 * 2 + lane / 16) * 16
-              : item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
+      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
   const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
@@ -358,10 +306,7 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     uint32_t pairs[4];
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-      // A warp's four blocks of 8 x 8: two eights of rows, or two strips; low and high columns.
-      const int row = (j + (kByWarp ? odd : m / 2)) * 8 + lane % 4 * 2;
-      const int i =
-          kByWarp ? m / 2 * (kN / 4) + j / 2 * 4 + m % 2 * 2 : (j + m / 2) * 4 + m % 2 * 2;
+      const int row = (j + m / 2) * 8 + lane % 4 * 2, i = (j + m / 2) * 4 + m % 2 * 2;
       const float2 weight = *reinterpret_cast<const float2*>(item.weight + row);
       pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
     }
@@ -400,48 +345,27 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch ((item.count + 15) / 16 + (p.by_warp ? 8 : 0)) {
+      switch ((item.count + 15) / 16) {
         case 1:
-          Multiply<16, false>(item, buffer, group);
+          Multiply<16>(item, buffer, group);
           break;
         case 2:
-          Multiply<32, false>(item, buffer, group);
+          Multiply<32>(item, buffer, group);
           break;
         case 3:
-          Multiply<48, false>(item, buffer, group);
+          Multiply<48>(item, buffer, group);
           break;
         case 4:
-          Multiply<64, false>(item, buffer, group);
+          Multiply<64>(item, buffer, group);
           break;
         case 5:
-          Multiply<80, false>(item, buffer, group);
+          Multiply<80>(item, buffer, group);
           break;
         case 6:
-          Multiply<96, false>(item, buffer, group);
-          break;
-        case 7:
-          Multiply<kMost, false>(item, buffer, group);
-          break;
-        case 9:
-          Multiply<16, true>(item, buffer, group);
-          break;
-        case 10:
-          Multiply<32, true>(item, buffer, group);
-          break;
-        case 11:
-          Multiply<48, true>(item, buffer, group);
-          break;
-        case 12:
-          Multiply<64, true>(item, buffer, group);
-          break;
-        case 13:
-          Multiply<80, true>(item, buffer, group);
-          break;
-        case 14:
-          Multiply<96, true>(item, buffer, group);
+          Multiply<96>(item, buffer, group);
           break;
         default:
-          Multiply<kMost, true>(item, buffer, group);
+          Multiply<kMost>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -562,10 +486,10 @@ __global__ void __launch_bounds__(Threads(kAddWarps), 1)
   constexpr bool kMany = kAddWarps > 3;
   const int warp = threadIdx.x / 32;
   if (warp < 4 * kGroups) {
-    if constexpr (kMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    if constexpr (kMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
     MultiplyChunks<kMany ? 96 : 112>(p, block, rows, ring, out);
   } else {
-    if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 80;");
+    if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     if (warp > 4 * kGroups) {
       AddUp<kAddWarps, kMany ? 3 : 4>(p, block);
     } else if (threadIdx.x % 32 == 0) {
@@ -639,8 +563,6 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.out = args.out;
   p.out_stride = args.out_stride;
   p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
-  p.by_warp = static_cast<int64_t>(args.tokens) * shape.top_k <=
-              static_cast<int64_t>(DevSwitch("BT_MOE_WARP_ROWS", 0)) * shape.slots;
   p.depth = kMaxDepth;
   while (p.depth > 2 && SharedBytes(p.max_units, p.depth) > kSharedLimit) --p.depth;
   const int32_t shared = SharedBytes(p.max_units, p.depth);

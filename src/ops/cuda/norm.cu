@@ -20,7 +20,7 @@ struct NormParams {
   int64_t x_stride, delta_stride, out_stride;
   int width;
   float eps;
-  bool vectors, early;
+  bool vectors;
   // Of AddRmsNormQuantise.
   uint8_t* codes;
   float* scales;
@@ -105,7 +105,6 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-  if (p.early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
@@ -185,7 +184,7 @@ __global__ void __launch_bounds__(kManyThreads, 2) ManyNormKernel(NormParams p) 
 }
 
 bool TakesMany(int64_t rows, const NormParams& p) {
-  return DevSwitch("BT_NORM_MANY", 0) != 0 && p.vectors && rows >= kManyRows && p.width % 4 == 0 &&
+  return DevSwitch("BT_NORM_MANY", 1) != 0 && p.vectors && rows >= kManyRows && p.width % 4 == 0 &&
          p.width <= kManyThreads * kFours * 4;
 }
 
@@ -238,7 +237,6 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .eps = 0,
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
-          .early = EarlyNext(2),
           .codes = nullptr,
           .scales = nullptr,
           .codes_stride = 0,
