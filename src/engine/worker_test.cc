@@ -8,6 +8,7 @@
 #include <array>
 #include <new>
 
+#include "engine/testing/disturbed_ops.h"
 #include "engine/testing/scripted_constraint.h"
 #include "support/tiny_model.h"
 
@@ -56,7 +57,8 @@ class WorkerTest : public ::testing::Test {
                                   .logits_rows_max = 64,
                                   .constraints = table_,
                                   .mask_threads = 2,
-                                  .sample_bytes = sample_bytes_},
+                                  .sample_bytes = sample_bytes_,
+                                  .fixed = fixed_},
                                  std::move(pool), std::move(model).value(), std::move(kv).value()))
             .value();
     step_ = 0;
@@ -130,6 +132,7 @@ class WorkerTest : public ::testing::Test {
   }
 
   OpsTable ops_;
+  FixedSteps fixed_;
   size_t sample_bytes_ = size_t{1} << 20;
   std::shared_ptr<ConstraintTable> table_ = std::make_shared<ConstraintTable>();
   std::shared_ptr<ScriptedCalls> calls_ = std::make_shared<ScriptedCalls>();
@@ -168,6 +171,26 @@ TEST_F(WorkerTest, RowsSampledOneGoAfterAnotherAreTheSame) {
       EXPECT_EQ(apart[i].logprobs[0][k].logprob, together[i].logprobs[0][k].logprob);
     }
   }
+}
+
+// Drafts are rows of their own, each as if it had come alone.
+TEST_F(WorkerTest, DraftsInFixedStepsChangeNoBit) {
+  ops_.linear = test::DisturbedOps<DType::kBf16, 5>().linear;
+  fixed_ = {.prompt_chunk = 64, .decode_rows = 5, .key_part_blocks = 1};
+  Restart();
+  std::vector<TokenLogprobs> wanted;
+  Tokens tokens = First(0, false, /*logprobs=*/4).tokens;
+  for (int i = 0; i < 6; ++i) {
+    const SequenceResult next = Next(0, {});
+    tokens.push_back(next.tokens.at(0));
+    wanted.push_back(next.logprobs.at(0));
+  }
+  Restart();
+  ASSERT_EQ(First(0, false, 4).tokens, Tokens{tokens[0]});
+  const SequenceResult four = Next(0, {tokens[1], tokens[2], tokens[3]});
+  ASSERT_EQ(four.tokens, (Tokens{tokens[1], tokens[2], tokens[3], tokens[4]}));
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(four.logprobs[i], wanted[i]) << i;
+  EXPECT_EQ(Next(0, {tokens[5]}).logprobs.at(1), wanted[5]);
 }
 
 TEST_F(WorkerTest, EachDraftIsHeldToTheMaskAfterTheDraftsBeforeIt) {
