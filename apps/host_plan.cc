@@ -12,51 +12,38 @@
 #include "engine/backend_choice.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
-#include "model/layer_weights.h"
+#include "model/weight_count.h"
 #include "model/weight_slice.h"
-#include "parallel/nodes.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
 namespace {
 
-// What loading takes, to the byte.
-struct WeightCount {
-  std::vector<int64_t> fullest;  // of the ranks of each stage
-  int64_t all = 0;               // ranks of this node together
-};
-
-Result<WeightCount> CountWeights(const EngineConfig& config,
-                                 const K2Config& model,
-                                 const ParallelLayout& layout,
-                                 const OpsTable& ops) {
+// What loading takes, of the fullest rank of each stage.
+Result<std::vector<int64_t>> FullestOfStages(const EngineConfig& config,
+                                             const K2Config& model,
+                                             const ParallelLayout& layout,
+                                             const BackendChoice& backend) {
   BT_ASSIGN_OR_RETURN(WeightChoice choice, ChooseWeights(config));
   choice.quiet = true;
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
-  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, *source, ops, {}));
-  WeightCount count;
-  if (layout.ranks() == 1) {
-    count.all = WeightBytes(plan, ops);
-    count.fullest = {count.all};
-    return count;
+  WeightOptions options;
+  options.quantise_fp8_inputs = backend.gpu.has_value();
+  BT_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes,
+                      CountWeights(model, *source, *backend.ops, options, layout));
+  std::vector<int64_t> fullest(static_cast<size_t>(layout.pipeline));
+  for (size_t rank = 0; rank < bytes.size(); ++rank) {
+    const int32_t stage = PlaceOf(layout, static_cast<int32_t>(rank)).stage;
+    int64_t& most = fullest[static_cast<size_t>(stage)];
+    most = std::max(most, bytes[rank]);
   }
-  count.fullest.resize(static_cast<size_t>(layout.pipeline));
-  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
-    const RankPlace place = PlaceOf(layout, rank);
-    BT_ASSIGN_OR_RETURN(const WeightPlan slice, SliceWeights(model, plan, {layout, place}));
-    const int64_t bytes = WeightBytes(slice, ops);
-    int64_t& most = count.fullest[static_cast<size_t>(place.stage)];
-    most = std::max(most, bytes);
-    if (NodeOfRank(layout, config.nodes, rank) == config.node_rank) count.all += bytes;
-  }
-  return count;
+  return fullest;
 }
 
 Result<MemoryPlan> PlanHost(const EngineConfig& config,
                             const BackendChoice& backend,
-                            double utilisation,
-                            int64_t& weight_bytes) {
+                            double utilisation) {
   const DType act = backend.ops->act;
   ModelDescription model;
   model.name = config.model_dir;
@@ -65,10 +52,8 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   PlanOptions options;
   options.layout = LayoutOf(config);
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
-  BT_ASSIGN_OR_RETURN(WeightCount count,
-                      CountWeights(config, model.config, options.layout, *backend.ops));
-  options.weight_bytes = std::move(count.fullest);
-  weight_bytes = count.all;
+  BT_ASSIGN_OR_RETURN(options.weight_bytes,
+                      FullestOfStages(config, model.config, options.layout, backend));
   // The ranks of this node share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
@@ -96,8 +81,7 @@ Status FollowHostPlan(double utilisation, EngineConfig& config) {
   config.device = backend.gpu ? "cuda" : "cpu";
   // Steps of a CPU do not overlap with the planning of others.
   if (!backend.gpu) config.async_scheduling = false;
-  BT_ASSIGN_OR_RETURN(const MemoryPlan plan,
-                      PlanHost(config, backend, utilisation, config.weight_bytes));
+  BT_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanHost(config, backend, utilisation));
   for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);
   if (!plan.Holds(plan.options.max_model_len, 1)) return InvalidArgument(MisfitText(plan));
   // Ranks of all stages hold the same blocks; the engine divides by the largest.

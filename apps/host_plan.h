@@ -9,7 +9,7 @@ namespace baltoro {
 // in two lines of the log, and has the engine keep to it: device and size of the KV cache are the
 // plan's. Of a GPU `utilisation` is taken. What does not fit is
 // refused, with the flags that would make it fit, before any weight is read, and so is what cannot
-// be loaded at all. Weights count as they will lie in memory; the engine is told how many bytes.
+// be loaded at all. Weights count as they will lie in memory.
 Status FollowHostPlan(double utilisation, EngineConfig& config);
 
 }  // namespace baltoro

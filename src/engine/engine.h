@@ -22,7 +22,6 @@ struct EngineConfig {
                                      // stand_in.h
   std::string quantization;  // what the weights must be: open_weights.h; empty: as the files say
   std::string online_quantization;  // of what is stored in bf16: "fp8"; empty or "none": nothing
-  int64_t weight_bytes = 0;         // that they take in memory; 0: the engine finds out
   std::string tokenizer_dir;    // of the vocabulary that constraints are about; empty: model_dir
   std::string dtype = "auto";   // auto, bfloat16, float32
   std::string device = "auto";  // auto: a GPU if there is one to use; cpu, cuda

@@ -12,7 +12,7 @@ namespace {
 template <typename Fields>
 void VisitConfig(EngineConfig& c, const Fields& fields) {
   fields(c.model_dir, c.tokenizer_dir, c.load_format, c.quantization, c.online_quantization,
-         c.weight_bytes, c.dtype, c.device, c.enforce_eager, c.graph_sizes, c.tensor_parallel_size,
+         c.dtype, c.device, c.enforce_eager, c.graph_sizes, c.tensor_parallel_size,
          c.pipeline_parallel_size, c.decode_context_parallel_size, c.enable_expert_parallel,
          c.expert_placement, c.nodes, c.node_rank, c.master_addr, c.master_port, c.host_ip,
          c.cluster_key, c.join_timeout, c.rejoin_timeout, c.max_model_len,

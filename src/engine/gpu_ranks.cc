@@ -1,6 +1,5 @@
 #include "engine/gpu_ranks.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -23,27 +22,17 @@ Result<std::unique_ptr<ModelRanks>> JoinGpuRanks(Link* link,
   GroupOptions everyone{.name = "gpus", .ranks = {}, .call_timeout = kMeetingTimeout};
   for (int32_t rank = 0; rank < layout.ranks(); ++rank) everyone.ranks.push_back(rank);
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, JoinGroup(link, everyone));
-  const RankShare share{layout, PlaceOf(layout, link->rank())};
-  const auto group_heads = static_cast<int64_t>(share.group_heads(config).size());
-  const GpuRankArgs args{
-      .ops = options.ops,
-      .device = options.device,
-      .rank = link->rank(),
-      .ranks = link->ranks(),
-      .tensor = layout.tensor,
-      .decode_context = layout.decode_context,
-      .rows_max = options.tokens_max,
-      .hidden = config.hidden,
-      .vocab = config.vocab,
-      .head_bytes =
-          group_heads * std::max(config.head_dim(), config.value) * SizeOf(options.ops->act),
-      .exchange = [&](std::span<const std::byte> own, std::span<std::byte> parts) {
-        const std::vector<size_t> bytes(static_cast<size_t>(all->size()), own.size());
-        return all->AllGather(own, bytes, parts);
-      }};
+  GpuRankArgs args = RankArgsOf(config, layout, link->rank(), options.tokens_max, options.ops->act);
+  args.ops = options.ops;
+  args.device = options.device;
+  args.exchange = [&](std::span<const std::byte> own, std::span<std::byte> parts) {
+    const std::vector<size_t> bytes(static_cast<size_t>(all->size()), own.size());
+    return all->AllGather(own, bytes, parts);
+  };
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   BT_ASSIGN_OR_RETURN(std::unique_ptr<RankOps> ops, module->join_ranks(args));
-  return std::make_unique<ModelRanks>(share, std::move(ops));
+  return std::make_unique<ModelRanks>(RankShare{layout, PlaceOf(layout, link->rank())},
+                                      std::move(ops));
 }
 
 }  // namespace baltoro

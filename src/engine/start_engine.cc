@@ -20,6 +20,7 @@
 #include "engine/stand_in.h"
 #include "engine/worker.h"
 #include "model/kv_scales.h"
+#include "model/weight_count.h"
 #include "ops/cpu/isa.h"
 #include "parallel/nodes.h"
 
@@ -154,24 +155,6 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
 }
 
-// Of the ranks of this node together.
-Result<int64_t> CountWeights(const K2Config& model,
-                             WeightSource& source,
-                             const OpsTable& ops,
-                             const WeightOptions& options,
-                             const ParallelLayout& layout,
-                             std::span<const int32_t> ranks) {
-  BT_ASSIGN_OR_RETURN(const WeightPlan plan, PlanWeights(model, source, ops, options));
-  if (layout.ranks() == 1) return WeightBytes(plan, ops);
-  int64_t bytes = 0;
-  for (const int32_t rank : ranks) {
-    BT_ASSIGN_OR_RETURN(const WeightPlan slice,
-                        SliceWeights(model, plan, {layout, PlaceOf(layout, rank)}));
-    bytes += WeightBytes(slice, ops);
-  }
-  return bytes;
-}
-
 // Of the stage that has most.
 int64_t LayersOfStage(const ParallelLayout& layout, const K2Config& model) {
   int64_t most = 0;
@@ -179,6 +162,29 @@ int64_t LayersOfStage(const ParallelLayout& layout, const K2Config& model) {
     most = std::max(most, StageLayers(layout, model.layers, stage).size());
   }
   return most;
+}
+
+// What one rank of this node may have beside its weights. Ranks on a CPU share its memory; each of
+// those on GPUs has its own, of which the first stands for all.
+Result<int64_t> CacheRoom(const EngineConfig& config,
+                          const BackendChoice& backend,
+                          const OpsTable& ops,
+                          WeightSource& source,
+                          const K2Config& model,
+                          const WeightOptions& weights,
+                          const ParallelLayout& layout,
+                          std::span<const int32_t> held) {
+  if (config.kv_cache_bytes > 0) return 0;  // nobody asks
+  BT_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes,
+                      CountWeights(model, source, ops, weights, layout));
+  int64_t most = 0, together = 0;
+  for (const int32_t rank : held) {
+    most = std::max(most, bytes[static_cast<size_t>(rank)]);
+    together += bytes[static_cast<size_t>(rank)];
+  }
+  const auto available = static_cast<int64_t>(ops.memory->Available());
+  if (backend.gpu) return std::max<int64_t>(available - most, 0);
+  return std::max<int64_t>(available - together, 0) / std::ssize(held);
 }
 
 // One rank a thread; each opens the weights itself. One of each node tells of its loading. What is
@@ -289,21 +295,16 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   // Before weights are read: what cannot work should not take minutes to say so.
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
-  int64_t weight_bytes = config.weight_bytes;
-  if (weight_bytes == 0) {
-    BT_ASSIGN_OR_RETURN(weight_bytes,
-                        CountWeights(model_config, *source, ops, load.weights, layout, held));
-  }
-  const auto available = static_cast<int64_t>(ops.memory->Available());
-  const KvQuestion question{
-      .bytes_asked = config.kv_cache_bytes,
-      .bytes_available = std::max<int64_t>(available - weight_bytes, 0) / std::ssize(held),
-      .bytes_per_token =
-          KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config)),
-      .ways = layout.decode_context,
-      .model_len = model_config.positions_max,
-      .max_model_len = config.max_model_len,
-      .allow_longer = config.allow_long_max_model_len};
+  BT_ASSIGN_OR_RETURN(const int64_t available, CacheRoom(config, backend, ops, *source,
+                                                         model_config, load.weights, layout, held));
+  const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
+                            .bytes_available = available,
+                            .bytes_per_token = KvBytesPerToken(model_config, kv.form,
+                                                               LayersOfStage(layout, model_config)),
+                            .ways = layout.decode_context,
+                            .model_len = model_config.positions_max,
+                            .max_model_len = config.max_model_len,
+                            .allow_longer = config.allow_long_max_model_len};
   BT_ASSIGN_OR_RETURN(KvBudget budget, PlanKvCache(question));
   if (nodes != nullptr) {
     BT_ASSIGN_OR_RETURN(budget, AgreeOnCache(*nodes, budget, question));

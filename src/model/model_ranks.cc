@@ -1,8 +1,29 @@
 #include "model/model_ranks.h"
 
+#include <algorithm>
+
 #include "model/host_ranks.h"
 
 namespace baltoro {
+
+GpuRankArgs RankArgsOf(const K2Config& config,
+                       const ParallelLayout& layout,
+                       int32_t rank,
+                       int64_t tokens_max,
+                       DType act) {
+  const RankShare share{layout, PlaceOf(layout, rank)};
+  const auto group_heads = static_cast<int64_t>(share.group_heads(config).size());
+  GpuRankArgs args;
+  args.rank = rank;
+  args.ranks = layout.ranks();
+  args.tensor = layout.tensor;
+  args.decode_context = layout.decode_context;
+  args.rows_max = tokens_max;
+  args.hidden = config.hidden;
+  args.vocab = config.vocab;
+  args.head_bytes = group_heads * std::max(config.head_dim(), config.value) * SizeOf(act);
+  return args;
+}
 
 Result<std::unique_ptr<ModelRanks>> ModelRanks::Join(Link* link, const ParallelLayout& layout) {
   BT_ASSIGN_OR_RETURN(std::unique_ptr<HostRanks> ops, HostRanks::Join(link, layout));

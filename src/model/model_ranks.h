@@ -12,6 +12,13 @@
 
 namespace baltoro {
 
+// What ranks of this model on GPUs have in common, but for how they find each other.
+GpuRankArgs RankArgsOf(const K2Config& config,
+                       const ParallelLayout& layout,
+                       int32_t rank,
+                       int64_t tokens_max,  // of a step
+                       DType act);
+
 class ModelRanks {
  public:
   ModelRanks(const RankShare& share, std::unique_ptr<RankOps> ops)

@@ -7,7 +7,9 @@
 
 #include "base/check.h"
 #include "model/k2_model.h"
+#include "model/model_ranks.h"
 #include "model/weight_slice.h"
+#include "ops/gpu_exchange.h"
 
 namespace baltoro {
 namespace {
@@ -19,11 +21,24 @@ constexpr int64_t kHostCacheMax = 4 * kGib;  // unless asked for
 // Beyond weights, arenas and cache; rounded up from what processes of this kind are seen to hold.
 constexpr int64_t kContextBytes = kGib * 55 / 100;  // driver context and loaded kernels
 constexpr int64_t kGraphBytes = kGib / 4;           // captured graphs
-constexpr int64_t kCommBytes = kGib * 15 / 100;     // staging of collectives
+constexpr int64_t kNcclBytes = kGib / 5;            // buffers of a group, and staging
 
 // Tokens that an expert bank, and an expanded stretch of cached keys, work on at a time.
 constexpr int64_t kExpertTokens = 2048;
 constexpr int64_t kExpandedTokens = 8192;
+
+// What ranks bring so that others reach it, to the byte.
+void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanItem>& out) {
+  ParallelLayout replica = o.layout;
+  replica.data = 1;
+  if (replica.ranks() == 1) return;
+  const GpuRankArgs args = RankArgsOf(config, replica, 0, o.max_num_batched_tokens, DType::kBf16);
+  out.push_back(
+      {"exchange of ranks", static_cast<int64_t>(cuda::PlanMemory(args).bytes), "in all steps"});
+  if (replica.pipeline > 1 || replica.tensor > cuda::kPeersMax) {
+    out.push_back({"NCCL", kNcclBytes, "assumed; between nodes"});
+  }
+}
 
 std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
   const K2Config& c = model.config;
@@ -60,7 +75,7 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   if (o.device.gpu) {
     out.push_back({"driver and kernels", kContextBytes, "assumed"});
     if (o.graphs) out.push_back({"graphs", kGraphBytes, "assumed; --enforce-eager saves it"});
-    if (o.layout.ranks() > 1) out.push_back({"collectives", kCommBytes, "assumed"});
+    AddExchange(c, o, out);
   }
   return out;
 }

@@ -42,6 +42,32 @@ TEST(MemoryPlanTest, PublishedCacheSizesComeOut) {
   EXPECT_NEAR(static_cast<double>(Plan(model, options).kv_tokens), 5721088.0, 64.0 * 8);
 }
 
+int64_t ArenaOf(const MemoryPlan& plan, const std::string& name) {
+  for (const PlanItem& item : plan.stages[0].arenas) {
+    if (item.name == name) return item.bytes;
+  }
+  return 0;
+}
+
+// As docs/kernels/collectives.md says: a row of K2 that eight ranks send in one go is 8 x 14 KiB in
+// three places; 64 of these, and 1,024 in slices twice.
+TEST(MemoryPlanTest, RanksOnGpusBringWhatTheyExchangeThrough) {
+  const ModelDescription model = Known("Kimi-K2.5");
+  constexpr const char* kName = "exchange of ranks";
+  EXPECT_EQ(ArenaOf(Plan(model, On("h200", {.tensor = 1})), kName), 0);
+  const int64_t eight = ArenaOf(Plan(model, On("h200", {.tensor = 8})), kName);
+  constexpr int64_t kRow = 7168 * 2;
+  constexpr int64_t kSums = 3 * (64 * 8 * kRow + 2 * 1024 * kRow);
+  EXPECT_GT(eight, kSums);  // and the columns of logits
+  EXPECT_LT(eight, kSums + (60 << 20));
+  const int64_t shared =
+      ArenaOf(Plan(model, On("h200", {.tensor = 8, .decode_context = 8})), kName);
+  EXPECT_GT(shared, eight + (40 << 20));
+  const MemoryPlan stages = Plan(model, On("h200", {.tensor = 8, .pipeline = 2}));
+  EXPECT_EQ(ArenaOf(stages, kName), eight + (4 << 20) + 3 * 4096);  // a pipe and its counters
+  EXPECT_GT(ArenaOf(stages, "NCCL"), 0);
+}
+
 TEST(MemoryPlanTest, TokensCostWhatTheFamilyPageSays) {
   const ModelDescription model = Known("Kimi-K2.5");
   EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kBf16, 61), 70272);

@@ -13,17 +13,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <cstdint>
 
-namespace baltoro::cuda {
+#include "ops/gpu_exchange.h"
 
-inline constexpr int kPeersMax = 8;  // ranks of a group that share memory
-inline constexpr int kPacketBytes = 16;
-inline constexpr int kLanePackets = 32;
-inline constexpr int kPlaces = 3;
-inline constexpr int kFloatsOfPacket = 4;
-inline constexpr int kHalvesOfPacket = 8;
+namespace baltoro::cuda {
 
 // Why nothing moves any more, as one word: 0 while all is well.
 enum class FailureKind : uint32_t { kNone, kAborted, kTimedOut };
@@ -51,37 +45,5 @@ struct PeerWatch {
   uint32_t world_ranks[kPeersMax] = {};
   int ranks = 0, rank = 0;  // of the group
 };
-
-// Sums. One shot: each rank writes its row to all, all add. Two shots: each writes slices of a row
-// to their owners, an owner adds and writes the sum to all.
-struct SumRegion {
-  int64_t packets = 0;  // of a row of parts in bf16
-  int64_t slice = 0;    // packets of an owner
-  int64_t rows_one_shot = 0, rows_two_shot = 0;
-  int64_t ranks = 0;
-
-  int64_t lanes() const { return (packets + kLanePackets - 1) / kLanePackets; }  // of a row
-  int64_t one_shot_packets() const { return kPlaces * rows_one_shot * ranks * packets; }
-  int64_t parts_packets() const { return kPlaces * rows_two_shot * ranks * slice; }
-  int64_t sums_packets() const { return kPlaces * rows_two_shot * packets; }
-  int64_t bytes() const {
-    return (one_shot_packets() + parts_packets() + sums_packets()) * kPacketBytes;
-  }
-  int64_t counters() const { return (rows_one_shot + rows_two_shot) * lanes(); }
-};
-
-// Everything else within a group: lanes of packets from each rank.
-struct ExchangeRegion {
-  int64_t lanes = 0;
-  int64_t ranks = 0;
-  int64_t bytes() const { return kPlaces * lanes * ranks * kLanePackets * kPacketBytes; }
-  int64_t counters() const { return lanes; }
-};
-
-// From one stage to the next: a lane has kPipeDepth places, and the reader says how many uses it is
-// done with (a word for each lane in the writer's memory).
-inline constexpr int64_t kPipeLanes = 1024;
-inline constexpr int64_t kPipeDepth = 8;
-inline constexpr int64_t kPipeBytes = kPipeLanes * kPipeDepth * kLanePackets * kPacketBytes;
 
 }  // namespace baltoro::cuda

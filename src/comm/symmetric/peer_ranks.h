@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/symmetric/memory_plan.h"
+#include "comm/symmetric/peer_memory.h"
 #include "comm/symmetric/peer_world.h"
 #include "comm/symmetric/sum.h"
 #include "ops/rank_ops.h"

@@ -1,0 +1,122 @@
+#pragma once
+
+// How the memory is laid out that ranks on GPUs exchange through (comm/symmetric), and how much it
+// is: plain arithmetic, the same on every rank, and for plans without a GPU.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/rank_ops.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int kPeersMax = 8;  // ranks of a group that share memory
+inline constexpr int kPacketBytes = 16;
+inline constexpr int kLanePackets = 32;
+inline constexpr int kPlaces = 3;
+inline constexpr int kFloatsOfPacket = 4;
+inline constexpr int kHalvesOfPacket = 8;
+
+// Sums. One shot: each rank writes its row to all, all add. Two shots: each writes slices of a row
+// to their owners, an owner adds and writes the sum to all.
+struct SumRegion {
+  int64_t packets = 0;  // of a row of parts in bf16
+  int64_t slice = 0;    // packets of an owner
+  int64_t rows_one_shot = 0, rows_two_shot = 0;
+  int64_t ranks = 0;
+
+  int64_t lanes() const { return (packets + kLanePackets - 1) / kLanePackets; }  // of a row
+  int64_t one_shot_packets() const { return kPlaces * rows_one_shot * ranks * packets; }
+  int64_t parts_packets() const { return kPlaces * rows_two_shot * ranks * slice; }
+  int64_t sums_packets() const { return kPlaces * rows_two_shot * packets; }
+  int64_t bytes() const {
+    return (one_shot_packets() + parts_packets() + sums_packets()) * kPacketBytes;
+  }
+  int64_t counters() const { return (rows_one_shot + rows_two_shot) * lanes(); }
+};
+
+// Everything else within a group: lanes of packets from each rank.
+struct ExchangeRegion {
+  int64_t lanes = 0;
+  int64_t ranks = 0;
+  int64_t bytes() const { return kPlaces * lanes * ranks * kLanePackets * kPacketBytes; }
+  int64_t counters() const { return lanes; }
+};
+
+// From one stage to the next: a lane has kPipeDepth places, and the reader says how many uses it is
+// done with (a word for each lane in the writer's memory).
+inline constexpr int64_t kPipeLanes = 1024;
+inline constexpr int64_t kPipeDepth = 8;
+inline constexpr int64_t kPipeBytes = kPipeLanes * kPipeDepth * kLanePackets * kPacketBytes;
+
+struct MemoryPlan {
+  SumRegion sum;
+  ExchangeRegion columns, heads;  // of tensor ranks; of context ranks
+
+  // Offsets in bytes. The failure word lies at 0. Before `packets` all is zeros at first, from
+  // there on ones.
+  size_t sum_counters = 0, columns_counters = 0, heads_counters = 0;
+  size_t sent_counters = 0, received_counters = 0, pipe_done = 0;
+  size_t packets = 0;
+  size_t sum_packets = 0, columns_packets = 0, heads_packets = 0, pipe_packets = 0;
+  size_t bytes = 0;
+};
+
+// More rows than these are sent in several goes.
+inline constexpr int64_t kRowsOneShot = 64, kRowsOneShotOfTwo = 512, kRowsTwoShot = 1024;
+inline constexpr int64_t kExchangeLanes = 4096;
+
+inline int64_t Quotient(int64_t a, int64_t b) {
+  return (a + b - 1) / b;
+}
+
+inline int64_t ExchangeLanes(int64_t lanes_of_row, int64_t rows_max) {
+  return std::max(lanes_of_row, std::min(kExchangeLanes, lanes_of_row * rows_max));
+}
+
+// The memory that each rank of a world brings, equal on all; without what NCCL takes.
+inline MemoryPlan PlanMemory(const GpuRankArgs& args) {
+  MemoryPlan plan;
+  const bool shares_memory = args.tensor > 1 && args.tensor <= kPeersMax && !args.nccl_only;
+  if (shares_memory) {
+    SumRegion& sum = plan.sum;
+    sum.ranks = args.tensor;
+    sum.packets = Quotient(args.hidden, kHalvesOfPacket);
+    sum.slice = Quotient(sum.packets, sum.ranks);
+    sum.rows_one_shot = std::min(args.rows_max, sum.ranks == 2 ? kRowsOneShotOfTwo : kRowsOneShot);
+    sum.rows_two_shot = std::min(args.rows_max, kRowsTwoShot);
+    plan.columns = {
+        .lanes = ExchangeLanes(Quotient(args.vocab, int64_t{kLanePackets} * kFloatsOfPacket),
+                               args.rows_max),
+        .ranks = args.tensor};
+  }
+  if (shares_memory && args.decode_context > 1) {
+    // A head of a few elements takes a lane too.
+    const int64_t lanes = Quotient(args.head_bytes / args.decode_context, kPacketBytes);
+    plan.heads = {.lanes = ExchangeLanes(lanes, args.rows_max), .ranks = args.decode_context};
+  }
+  const bool stages = args.ranks > args.tensor && !args.nccl_only;
+
+  size_t at = 256;  // after the failure word
+  const auto take = [&at](int64_t bytes) {
+    const size_t begin = at;
+    at += static_cast<size_t>(Quotient(bytes, 256) * 256);
+    return begin;
+  };
+  plan.sum_counters = take(plan.sum.counters() * 4);
+  plan.columns_counters = take(plan.columns.counters() * 4);
+  plan.heads_counters = take(plan.heads.counters() * 4);
+  plan.sent_counters = take(stages ? kPipeLanes * 4 : 0);
+  plan.received_counters = take(stages ? kPipeLanes * 4 : 0);
+  plan.pipe_done = take(stages ? kPipeLanes * 4 : 0);
+  plan.packets = at;
+  plan.sum_packets = take(plan.sum.bytes());
+  plan.columns_packets = take(plan.columns.bytes());
+  plan.heads_packets = take(plan.heads.bytes());
+  plan.pipe_packets = take(stages ? kPipeBytes : 0);
+  plan.bytes = at;
+  return plan;
+}
+
+}  // namespace baltoro::cuda
