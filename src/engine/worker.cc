@@ -202,7 +202,13 @@ void Worker::Pad(Batch& batch) const {
     batch.cache_slots.push_back(-1);
     batch.logits_rows.push_back(row);
     batch.sequences.push_back(shortest);
-    batch.sequences.back().query_begin = row;
+    AttentionSequence& sequence = batch.sequences.back();
+    sequence.query_begin = row;
+    // There may be many such rows beside a long one: a part of the keys is enough for them.
+    if (batch.fixed) {
+      const int32_t part = config_.fixed.key_part_blocks * kBlockTokens;
+      sequence.key_count = std::min(sequence.key_count, std::max(part, kBlockTokens));
+    }
   }
 }
 
