@@ -41,9 +41,8 @@ constexpr int kUnitBytes = 16 * kInner * 2;
 constexpr int kMaxUnits = 20;   // of a block
 constexpr int kMaxTokens = 64;  // that a block adds up
 constexpr int kMaxDepth = 4;
-constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
-constexpr int kOutPitch = 128 + 16;
-constexpr int kOutBytes = 16 * kOutPitch;
+constexpr int kPhases = 8;          // barriers of chunks, more than any warp is ahead of another
+constexpr int kOutBytes = 16 * 32;  // a warp's columns of 16 rows
 constexpr int64_t kBuffersBytes = 28 << 20;  // of the ring in the L2, if two buffers fit
 constexpr int kSharedLimit = 223 * 1024;     // with Block, below 227 KiB
 
@@ -107,10 +106,6 @@ __device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
       : "r"(barrier), "r"(parity)
       : "memory");
   return complete != 0;
-}
-
-__device__ __forceinline__ void GroupBarrier(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
 }
 
 __device__ __forceinline__ int UnitsBefore(int total, int block) {
@@ -270,8 +265,8 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
 
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer) {
+  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   float acc[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
@@ -294,11 +289,12 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
   GroupWait<0>();
-  // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
-  // the four warps' low columns, then their high ones.
-  const uint32_t to =
-      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
-  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+  // 16 rows at a time through shared memory, so that a warp's 32 bytes of a share, its low columns
+  // and its high ones, are written together. Of each four rows the halves are the other way round.
+  const uint32_t own_out = item.out + warp * 2 * kOutBytes;
+  const uint32_t to = own_out + (lane / 16 * 8 + lane % 8) * 32 + ((lane / 8 ^ lane / 4) % 2) * 16;
+  const uint32_t from = own_out + lane / 2 * 32 + ((lane ^ lane / 8) % 2) * 16;
+  char* const shares = item.shares + warp * 32 + lane % 2 * 16;
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
     const uint32_t at = buffer * kOutBytes;
@@ -311,12 +307,11 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
       pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
     }
     StoreTransposed(to + at, pairs);
-    GroupBarrier(group);
+    __syncwarp();
     const uint4 v = LoadShared4(from + at);
-    const int row = j * 8 + thread / 8;
+    const int row = j * 8 + lane / 2;
     if (row < item.count) {
-      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
-                                thread % 8 * 16) = v;
+      *reinterpret_cast<uint4*>(shares + static_cast<int64_t>(item.entry[row]) * kShareBytes) = v;
     }
   }
 }
@@ -330,7 +325,7 @@ __device__ void MultiplyChunks(
   int stage = 0, buffer = 0, next = group;  // item of the chunk
   uint32_t parity = 0;
   Item item;
-  item.out = out + group * 2 * kOutBytes;
+  item.out = out + group * 8 * kOutBytes;
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     char* shares =
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
@@ -347,25 +342,25 @@ __device__ void MultiplyChunks(
       BarrierWait(SharedAddress(&block.full[at]), parity);
       switch ((item.count + 15) / 16) {
         case 1:
-          Multiply<16>(item, buffer, group);
+          Multiply<16>(item, buffer);
           break;
         case 2:
-          Multiply<32>(item, buffer, group);
+          Multiply<32>(item, buffer);
           break;
         case 3:
-          Multiply<48>(item, buffer, group);
+          Multiply<48>(item, buffer);
           break;
         case 4:
-          Multiply<64>(item, buffer, group);
+          Multiply<64>(item, buffer);
           break;
         case 5:
-          Multiply<80>(item, buffer, group);
+          Multiply<80>(item, buffer);
           break;
         case 6:
-          Multiply<96>(item, buffer, group);
+          Multiply<96>(item, buffer);
           break;
         default:
-          Multiply<kMost>(item, buffer, group);
+          Multiply<kMost>(item, buffer);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -390,10 +385,8 @@ template <int kAddWarps, int kAtOnce>
 __device__ void AddUp(const DownParams& p, const Block& block) {
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
-  const int part = lane / 2;
-  const int column =
-      (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2) + lane % 2 * 4;
+  // This lane's 8 bytes of a share: of strip lane / 4, low or high columns.
+  const int column = lane / 4 * 8 + lane / 2 % 2 * (p.hidden / 2) + lane % 2 * 4;
   float4 before[kAtOnce] = {};
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     const char* shares = p.shares + lane * 8 +
@@ -507,7 +500,7 @@ int32_t LeastUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
 }
 
 int32_t SharedBytes(int32_t units, int32_t depth) {
-  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
+  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 8 * kOutBytes);
 }
 
 }  // namespace
