@@ -4,7 +4,7 @@
 // overlap, so the parts do not add up to the whole. Floor: the bytes of weights and keys over the
 // read bandwidth of the same run. Nothing is exchanged between ranks.
 //
-//   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1]
+//   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1] [--join 0|1]
 
 #include <algorithm>
 #include <cstdio>
@@ -27,6 +27,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/norm_join.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {
@@ -96,7 +97,7 @@ struct Layer {
 
 class Bench {
  public:
-  explicit Bench(int layers) {
+  Bench(int layers, bool joins) : joins_(joins) {
     for (int i = 0; i < layers; ++i) {
       Layer layer;
       layer.qkv_a = Plain(kQLora + kLatent + kRope, kHidden);
@@ -236,6 +237,8 @@ class Bench {
     slots_ = Upload(slots, DType::kI64);
     residual_ = Rows(DType::kF32, kHidden);
     delta_ = Rows(DType::kF32, kHidden);
+    unscaled_ = Rows(DType::kBf16, kHidden);
+    squares_ = Rows(DType::kF32, JoinedNorm::kParts);
     normed_ = Rows(DType::kBf16, kHidden);
     qkv_a_ = Rows(DType::kBf16, kQLora + kLatent + kRope);
     q_ = Rows(DType::kBf16, kHeads * kHead);
@@ -301,8 +304,26 @@ class Bench {
                             .num_blocks = blocks_,
                             .latent = kLatent,
                             .rope = kRope};
-    if (has(kNorm1)) cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
-    if (has(kQkvA)) cuda::Linear(Context(), qkv_a_, normed_, layer.qkv_a);
+    // As a model's step: norms are shared by the operations around them where those take that.
+    const JoinedNorm joined{.residual = residual_,
+                            .weight = norm,
+                            .rows = unscaled_,
+                            .squares = squares_,
+                            .eps = 1e-5f};
+    const bool middle = joins_ && cuda::NormAdderTakes(joined, attention_, layer.o) &&
+                        cuda::NormLinearTakes(shared_, joined, layer.shared_gate_up) &&
+                        cuda::NormLinearTakes(logits_, joined, layer.router);
+    const bool behind = middle && cuda::NormLinearTakes(qkv_a_, joined, layer.qkv_a);
+    if (has(kNorm1) && !behind) {
+      cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
+    }
+    if (has(kQkvA)) {
+      if (behind) {
+        cuda::LinearFromNorm(Context(), qkv_a_, joined, layer.qkv_a);
+      } else {
+        cuda::Linear(Context(), qkv_a_, normed_, layer.qkv_a);
+      }
+    }
     TensorView q(q_.data, DType::kBf16, {batch_, kHeads, kHead});
     if (has(kInputs)) {
       cuda::AttentionInputs(Context(), {.qkv_a = qkv_a_,
@@ -316,6 +337,7 @@ class Bench {
                                         .q = q,
                                         .q_weight = layer.q});
     }
+    const bool projects = joins_ && has(kOut) && (parts & kAttention) == kAttention;
     if ((parts & kAttention) == kAttention) {
       cuda::MlaAttention(Context(), {.out = attention_,
                                      .q = q,
@@ -330,12 +352,23 @@ class Bench {
                                      .rope = kRope,
                                      .value = kValue,
                                      .latent = kLatent,
-                                     .lse = {}});
+                                     .lse = {},
+                                     .o = projects ? layer.o : PackedMatrix(),
+                                     .projected = delta_,
+                                     .norm = middle ? &joined : nullptr});
     } else if ((parts & kAttention) != 0) {
       QueueAttention(layer, cache, parts);
     }
-    if (has(kOut)) cuda::Linear(Context(), delta_, attention_, layer.o);
-    if (has(kNorm2)) cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
+    if (has(kOut) && !projects) {
+      if (middle) {
+        cuda::LinearToNorm(Context(), joined, attention_, layer.o);
+      } else {
+        cuda::Linear(Context(), delta_, attention_, layer.o);
+      }
+    }
+    if (has(kNorm2) && !middle) {
+      cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
+    }
     const TensorView bias(bias_.data(), DType::kF32, {kExperts});
     const RouterParams params{.experts = kExperts, .top_k = kTopK};
     if ((parts & kMoe) == kMoe) {
@@ -347,11 +380,12 @@ class Bench {
                                   .shared_gate_up = layer.shared_gate_up,
                                   .router = layer.router,
                                   .bias = bias,
-                                  .params = params});
+                                  .params = params,
+                                  .norm = middle ? &joined : nullptr});
     } else if (has(kMoeInputs)) {
       if (batch_ <= cuda::kFewRowsMax) {
         cuda::FewRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
-                              normed_);
+                              normed_, middle ? &joined : nullptr);
       } else {
         cuda::Linear(Context(), shared_, normed_, layer.shared_gate_up);
         cuda::RouterProduct(Context(), logits_, normed_, layer.router);
@@ -370,9 +404,10 @@ class Bench {
                                    .down = layer.down,
                                    .slot_of = slots_of_,
                                    .shared = shared_,
-                                   .shared_down = layer.shared_down});
+                                   .shared_down = layer.shared_down,
+                                   .norm = behind ? &joined : nullptr});
     } else if ((parts & kBank) != 0) {
-      QueueBank(layer, drawn, parts);
+      QueueBank(layer, drawn, parts, behind ? &joined : nullptr);
     }
   }
 
@@ -422,7 +457,10 @@ class Bench {
   }
 
   // ExpertBank launch by launch.
-  void QueueBank(const Layer& layer, const TensorView& drawn, uint32_t parts) {
+  void QueueBank(const Layer& layer,
+                 const TensorView& drawn,
+                 uint32_t parts,
+                 const JoinedNorm* norm) {
     const cuda::MoeShape shape{.slots = kExperts,
                                .hidden = kHidden,
                                .intermediate = kInner,
@@ -442,6 +480,7 @@ class Bench {
     args.shared_stride = 2 * kShared;
     args.shared_down = static_cast<const __nv_bfloat16*>(layer.shared_down.data);
     args.shared_intermediate = kShared;
+    if (norm != nullptr) args.norm = cuda::NormJoinOf(*norm);
     const int64_t bytes = Must(cuda::MoeWorkspaceBytes(shape));
     const cuda::MoePlan plan =
         cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));
@@ -470,9 +509,10 @@ class Bench {
   std::vector<int32_t> slots_of_;
   Buffer norm_, short_norm_, bias_, table_;
   double bandwidth_ = 0;
+  const bool joins_;
   int64_t batch_ = 0, blocks_ = 0;
-  TensorView positions_, slots_, residual_, delta_, normed_, qkv_a_, q_, attention_, shared_,
-      logits_, ids_, weights_, drawn_;
+  TensorView unscaled_, squares_, positions_, slots_, residual_, delta_, normed_, qkv_a_, q_,
+      attention_, shared_, logits_, ids_, weights_, drawn_;
   const void* plan_ = nullptr;
   cuda::MlaKernelArgs mla_ = {};
 };
@@ -490,15 +530,16 @@ std::vector<int> Numbers(const char* text) {
 
 int Main(int argc, char** argv) {
   std::vector<int> batches = {1, 4, 16};
-  int context = 1024, layers = 8, parts = 1;
+  int context = 1024, layers = 8, parts = 1, join = 1;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--batch") batches = Numbers(argv[i + 1]);
     if (flag == "--context") context = std::atoi(argv[i + 1]);
     if (flag == "--layers") layers = std::atoi(argv[i + 1]);
     if (flag == "--parts") parts = std::atoi(argv[i + 1]);
+    if (flag == "--join") join = std::atoi(argv[i + 1]);
   }
-  Bench bench(layers);
+  Bench bench(layers, join != 0);
   for (const int batch : batches) bench.Run(batch, context, parts != 0);
   return 0;
 }

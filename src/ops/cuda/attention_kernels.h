@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "ops/cuda/attention_plan.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/mla_decode_internal.h"
 
 namespace baltoro::cuda {
@@ -26,7 +25,6 @@ struct HeadProductArgs {
   int64_t count = 0;  // i < count
   int32_t heads = 0;
   const int32_t* rows = nullptr;  // [count] row of q or out of i; -1: none
-  bool early = EarlyNext(2);
 };
 
 // q_nope [.., h, 128] by uk_t [h, 512, 128], and the rotated part beside it: out [count, h, 576] of

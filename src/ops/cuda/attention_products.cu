@@ -50,9 +50,8 @@ __global__ void __launch_bounds__(kThreads)
   const auto* const w = static_cast<const __nv_bfloat16*>(args.w) + head * args.w_head_stride +
                         int64_t{first_column} * kDepth;
   CopyRows<kDepth, kColumns>(w_at, w, kDepth, kColumns, [](int row) { return row; });
-  if (args.early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  hopper::LetDependentsLaunch();  // only now: MlaDecodeArgs::keys_are_old
   const int32_t* const rows = args.rows + first_row;
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
   CopyRows<kDepth, kRows>(x_at, x, args.x_row_stride, count, [&](int row) -> int {

@@ -1,6 +1,5 @@
 #include "ops/cuda/few_rows.h"
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/norm_join_device.cuh"
@@ -37,7 +36,6 @@ struct Params {
   const char* x;
   int64_t x_row_bytes;
   int rows, k, blocks;
-  bool early;
   NormJoin from, to;      // where x comes from a norm, and where the product goes
   __nv_bfloat16* normed;  // of `from`, written for those after; null: not
   int64_t normed_stride;
@@ -146,7 +144,6 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   extern __shared__ __align__(128) char memory[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (kQuery && static_cast<int>(blockIdx.x) >= p.blocks) {
-    if (p.early) AllowNextKernel();
     WriteToken(query.input, static_cast<int>(blockIdx.x) - p.blocks,
                reinterpret_cast<float*>(memory));
     return;
@@ -194,7 +191,6 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
       angles[h] = AngleOf(query.input, token, in_head * (kStripRows / 2) + lane % 4);
     }
   }
-  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();  // only now: see docs/kernels/decode-step.md
 
@@ -448,7 +444,6 @@ Params ParamsOf(const TensorView& x, const Matrix& first, int64_t k) {
           .rows = static_cast<int>(x.dim(0)),
           .k = static_cast<int>(k),
           .blocks = 0,
-          .early = EarlyNext(1),
           .from = {},
           .to = {},
           .normed = nullptr,

@@ -70,7 +70,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const InputParams p = InputParamsOf(args);
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
-  if (FewRowsInSteps() && args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
+  if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
   static const bool fp8_query = DevSwitch("BALTORO_FP8_QUERY", 1) != 0;
   if (fp8_query && Fp8QueryTakes(args)) return Fp8Query(ctx, args);
   const int threads =

@@ -31,7 +31,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
   const int64_t rows = x.dim(0);
   if (rows == 0 || w.n == 0) return;
-  if (FewRowsInSteps() && FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
+  if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
   static const bool fp8_few_rows = DevSwitch("BALTORO_FP8_FEW", 1) != 0;
   if (fp8_few_rows && Fp8FewRowsTakes(out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {

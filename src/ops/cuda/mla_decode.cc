@@ -164,6 +164,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
   kernel.few_sequences = MlaFewSequences(limits, kernel.plan);
+  kernel.keys_are_old = args.keys_are_old;
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);

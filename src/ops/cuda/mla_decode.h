@@ -72,6 +72,9 @@ struct MlaDecodeArgs {
   int64_t num_blocks = 0;
   float scale = 0;  // of the scores, above 0
   MlaDecodeSequences sequences;
+  // The kernel ahead lets this one start only after it has waited for those before it, and keys are
+  // older than it: they may be read before it ends.
+  bool keys_are_old = false;
 };
 
 // Bytes of device memory that one plan and the partial results of one MlaDecode at a time need

@@ -33,12 +33,13 @@ class Consumer {
     uint32_t pieces = 0;
     for (MlaPiece piece; walker.Next(piece); ++pieces) {
       Wait(SharedAddress(&small_.full_q), pieces & 1);
-      Compute(piece);
+      Compute(piece, pieces);
     }
   }
 
  private:
-  __device__ __forceinline__ void Compute(const MlaPiece& piece) {
+  // The `turn`-th piece of this part.
+  __device__ __forceinline__ void Compute(const MlaPiece& piece, uint32_t turn) {
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
     Begin(piece);
     int i = group_;
@@ -70,7 +71,7 @@ class Consumer {
       Pin(o_);
       ReleaseLate();
     }
-    End(piece);
+    End(piece, turn);
   }
 
   __device__ __forceinline__ void Begin(const MlaPiece& piece) {
@@ -286,21 +287,26 @@ class Consumer {
     return true;
   }
 
-  // Divides by the softmax sum and writes.
-  __device__ __forceinline__ void End(const MlaPiece& piece) {
+  // Divides by the softmax sum and writes. The warpgroups tell each other the sums of their blocks;
+  // one turn later both have read them, so that the other half can be written at once, and two
+  // turns later this one.
+  __device__ __forceinline__ void End(const MlaPiece& piece, uint32_t turn) {
+    float own[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = sum_[r] * Ratio(sum_reference_[r], reference_[r]);
       sum += __shfl_xor_sync(0xFFFFFFFF, sum, 1);
       sum += __shfl_xor_sync(0xFFFFFFFF, sum, 2);
-      if (lane_ % 4 == 0) small_.sums[group_][Row(r)] = sum;
+      if (lane_ % 4 == 0) small_.sums[turn % 2][group_][Row(r)] = sum;
+      own[r] = sum;
     }
-    SyncBoth();
+    Arrive(SharedAddress(&small_.full_sums[turn % 2][group_]));
+    Wait(SharedAddress(&small_.full_sums[turn % 2][1 - group_]), turn / 2 & 1);
     const int tile_rows = args_.plan.tile_rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int row = Row(r);
-      const float sum = small_.sums[0][row] + small_.sums[1][row];
+      const float sum = own[r] + small_.sums[turn % 2][1 - group_][row];
       const float lse = sum == 0 ? -CUDART_INF_F : reference_[r] + log2f(sum);
       const float share = sum == 0 ? 0 : 1 / sum;
       if (row >= piece.rows) continue;
@@ -329,7 +335,6 @@ class Consumer {
         }
       }
     }
-    SyncBoth();  // the sums may be overwritten
   }
 
   const MlaKernelArgs& args_;

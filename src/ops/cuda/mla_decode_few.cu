@@ -229,6 +229,7 @@ class Worker {
     Softmax(in_block, first);
     SyncTeam(group_);
     Values(stage);
+    FinishLoads();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&shared_.empty[s]));
   }

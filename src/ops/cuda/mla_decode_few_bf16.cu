@@ -15,7 +15,6 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_mma.cuh"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -82,7 +81,7 @@ __device__ void Produce(
     BlockTable table(args, piece);
     const int count = piece.end_block - piece.begin_block;
     int row = count > 0 ? table.Row(0) : 0;
-    if (!waited) {
+    if (!waited && !args.keys_are_old) {
       // The cache may still be written to, but that does not harm what is fetched into the L2.
       constexpr int kBlockBytes = kTokens * kMlaWidth * 2;
       if (first_lane && count > 0) {
@@ -92,8 +91,8 @@ __device__ void Produce(
                      : "memory");
       }
       WaitForPredecessors();
-      waited = true;
     }
+    waited = true;
     for (int i = 0; i < count; ++i, ++block) {
       if (i > 0) row = table.Row(i);
       if (!first_lane) continue;
@@ -135,7 +134,8 @@ class Worker {
       block += count;
       End(piece);
     }
-    if (!waited) WaitForPredecessors();
+    // A part without keys gives its multiprocessor back. One waits, so that no step ends early.
+    if (!waited && part_ == 0) WaitForPredecessors();
   }
 
  private:
@@ -188,6 +188,7 @@ class Worker {
     Softmax(in_block, first);
     SyncComputers();
     Values(stage);
+    FinishLoads();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&shared_.empty[s]));
   }
@@ -328,9 +329,7 @@ class Worker {
 __global__ void __launch_bounds__(kThreads, 1)
     MlaFewBf16Kernel(const __grid_constant__ MlaKernelArgs args,
                      const __nv_bfloat16* q,
-                     const __grid_constant__ CUtensorMap map,
-                     bool early) {
-  if (early) LetDependentsLaunch();
+                     const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw[];
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
   Shared& shared =
@@ -378,8 +377,7 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,
-                                             static_cast<const __nv_bfloat16*>(from.q), map,
-                                             EarlyNext(2)));
+                                             static_cast<const __nv_bfloat16*>(from.q), map));
   return Status();
 }
 

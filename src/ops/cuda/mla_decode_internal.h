@@ -71,6 +71,7 @@ struct MlaKernelArgs {
   int heads;
   int chunk_blocks;
   bool few_sequences;
+  bool keys_are_old;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale

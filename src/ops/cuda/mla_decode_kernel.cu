@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       InitBarrier(SharedAddress(&small.empty_early[s]), kWarps);
       InitBarrier(SharedAddress(&small.empty_late[s]), kWarps);
       InitBarrier(SharedAddress(&small.full_p[s]), 32 * kWarps);
+      for (int w = 0; w < 2; ++w) InitBarrier(SharedAddress(&small.full_sums[s][w]), 32 * kWarps);
     }
     InitBarrier(SharedAddress(&small.full_q), 1);
     InitBarrier(SharedAddress(&small.empty_q), 2 * kWarps);

@@ -36,8 +36,10 @@ struct Small {
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
   uint64_t full_q;
   uint64_t empty_q;
-  float reference[64];  // of the P in shared memory
-  float sums[2][64];
+  // By turns: pieces with an even number, pieces with an odd one.
+  uint64_t full_sums[2][2];  // of warpgroup w
+  float reference[64];       // of the P in shared memory
+  float sums[2][2][64];
 };
 
 constexpr int SharedBytes(int tile_rows) {
@@ -70,12 +72,6 @@ __device__ __forceinline__ void SyncGroup(int group) {
   } else {
     asm volatile("bar.sync 2, 128;" ::: "memory");
   }
-}
-
-__device__ __forceinline__ void SyncBoth() {
-  __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
-  asm volatile("bar.sync 3, 256;" ::: "memory");
-  static_assert(kComputeThreads == 256);
 }
 
 }  // namespace baltoro::cuda::mla

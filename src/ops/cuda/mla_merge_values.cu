@@ -80,7 +80,6 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
   const int tile_row = row * static_cast<int>(p.values.heads) + head;
   MlaMerge merge;
   const bool cut = FindMerge(plan, tile_row, merge);
-  if (p.values.early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
   if (to < 0) return;

@@ -53,6 +53,7 @@ OpsTable MakeTable(int device, void* stream) {
   table.kv_write = KvWrite;
   table.plan_attention = PlanAttention;
   table.mla_attention = MlaAttention;
+  table.attention_projects = DevSwitch("BT_VALUES_OUT", 1) != 0;
   table.attention_inputs = AttentionInputs;
   table.router = Router;
   table.moe_inputs = MoeInputs;

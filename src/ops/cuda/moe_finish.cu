@@ -2,7 +2,6 @@
 // and the sum over a token's routed experts. A warp has 8 rows of the matrix, which it asks for
 // before it waits for the kernel ahead. Floor: the matrix's bytes, most of them read before.
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join_device.cuh"
@@ -27,7 +26,6 @@ struct Params {
   const __nv_bfloat16* w;
   float* out;
   int64_t out_stride;
-  bool early;
   NormJoin norm;  // instead of `out`
 };
 
@@ -63,7 +61,6 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const bool adds = p.norm.residual != nullptr;
   float2 norm_weight = make_float2(0, 0);
   if (adds) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
-  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
@@ -167,7 +164,6 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .w = args.shared_down,
                     .out = args.out,
                     .out_stride = args.out_stride,
-                    .early = EarlyNext(2),
                     .norm = args.norm};
   return LaunchOverlapped("MoE end", FinishKernel,
                           dim3(static_cast<unsigned>(shape.hidden / (8 * kWarps))), dim3(kThreads),

@@ -1,5 +1,4 @@
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
 
 namespace baltoro::cuda {
@@ -11,7 +10,7 @@ void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }
-  if (FewRowsInSteps() && FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
+  if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
       FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);

@@ -7,7 +7,6 @@
 // expert a warp. All weights are asked for before the wait for gate/up, which has started only once
 // the routing was done. Floor: the bytes of the matrices.
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -38,7 +37,6 @@ struct Params {
   const __nv_bfloat16* shared_down;
   int32_t shared_intermediate;
   float* out;
-  bool early;
   NormJoin norm;  // instead of `out`
 };
 
@@ -103,7 +101,6 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
   float2 norm_weight = make_float2(0, 0), residual = norm_weight;
   if (adds && writes) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
   __syncthreads();  // the barrier is there
-  if (p.early) AllowNextKernel();
   WaitForEarlierKernels();
   AllowNextKernel();
 
@@ -318,7 +315,6 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
                     .shared_down = args.shared_down,
                     .shared_intermediate = args.shared_intermediate,
                     .out = args.out,
-                    .early = EarlyNext(2),
                     .norm = args.norm};
   constexpr int kBytes = kExperts * kExpertBytes;
   const cudaError_t error =
