@@ -309,7 +309,7 @@ __device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
     }
     FinishLoads(p, loaded);
     __syncwarp();
-    if (lane == 0) {
+    if (lane == 0 || p.release == 3) {
 #pragma unroll
       for (int s = 0; s < kTogether; ++s) BarrierArrive(shared.empty + 8 * stages[s]);
     }
@@ -389,7 +389,7 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
       }
       FinishLoads(p, loaded);
       __syncwarp();
-      if (lane == 0) BarrierArrive(shared.empty + 8 * at.stage);
+      if (lane == 0 || p.release == 3) BarrierArrive(shared.empty + 8 * at.stage);
       at.Next();
       base += F::kTilesPerStage;
     } while (!kKeep && base < column_tiles);
@@ -461,7 +461,7 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   if (threadIdx.x == 0) {
     for (int s = 0; s < F::kStages; ++s) {
       BarrierInit(shared.full + 8 * s, 1);
-      BarrierInit(shared.empty + 8 * s, F::kWarps);
+      BarrierInit(shared.empty + 8 * s, p.release == 3 ? 32 * F::kWarps : F::kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
