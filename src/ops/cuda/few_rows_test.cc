@@ -18,6 +18,7 @@ using namespace product_test;
 
 constexpr FormCase kBf16{"bf16", WeightForm::kBf16};
 constexpr FormCase kInt4{"int4 group", WeightForm::kInt4Group};
+constexpr FormCase kFp8{"fp8 w8a8", WeightForm::kFp8Block, true};
 
 std::vector<float> Floats(const std::vector<Bf16>& values) {
   std::vector<float> floats;
@@ -29,14 +30,13 @@ TensorView View(const Buffer& buffer, DType type, int64_t rows, int64_t width) {
   return TensorView(buffer.data(), type, {rows, width});
 }
 
-GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
-  Context context;
+void CompareMoeInputs(Context& context, const FormCase& form) {
   struct Shape {
     int64_t shared, experts, hidden;
     int32_t top_k;
   };
   for (const Shape& s : {Shape{256, 384, 7168, 8}, Shape{32, 16, 256, 4}, Shape{40, 24, 1312, 2}}) {
-    const Weights gate_up(1, kBf16, 1, 2 * s.shared, s.hidden),
+    const Weights gate_up(1, form, 1, 2 * s.shared, s.hidden),
         router(2, kBf16, 1, s.experts, s.hidden);
     const std::vector<float> bias(static_cast<size_t>(s.experts), 0.1f);
     const Buffer bias_memory = OnDevice(bias);
@@ -69,8 +69,8 @@ GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
           MoeInputs(context.get(), args);
         }
         context.Wait();
-        const std::string what = "H " + std::to_string(s.hidden) + " T " + std::to_string(rows) +
-                                 (nan_row >= 0 ? " NaN" : "");
+        const std::string what = std::string(form.name) + " H " + std::to_string(s.hidden) + " T " +
+                                 std::to_string(rows) + (nan_row >= 0 ? " NaN" : "");
         std::vector<float> want(static_cast<size_t>(rows * 2 * s.shared));
         ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, 2 * s.shared}),
                               x.reference(), gate_up.reference);
@@ -212,10 +212,16 @@ void CompareQueries(Context& context, const FormCase& form) {
   }
 }
 
+GPU_TEST(FewRowsTest, ProductsOfOneLaunchAreThoseOfTwo) {
+  Context context;
+  CompareMoeInputs(context, kBf16);
+  CompareMoeInputs(context, kFp8);
+}
+
 GPU_TEST(FewRowsTest, QueriesAreNormalisedMultipliedAndRotated) {
   Context context;
   CompareQueries(context, kBf16);
-  CompareQueries(context, {"fp8 w8a8", WeightForm::kFp8Block, true});
+  CompareQueries(context, kFp8);
 }
 
 GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {

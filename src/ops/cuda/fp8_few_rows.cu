@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_round_device.cuh"
@@ -12,6 +13,7 @@
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
 #include "ops/cuda/product_layout.h"
+#include "ops/cuda/route_product_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -189,8 +191,17 @@ __device__ __forceinline__ float2 RotatePair(float2 pair, float2 angle) {
 // there are fewer steps than warps. kTall: of 9 to 16 rows, else of up to 8.
 template <int kStrips, bool kTall, bool kQuery>
 __global__ void __launch_bounds__(kThreads, 2)
-    Fp8FewRowsKernel(const __grid_constant__ Params p, const __grid_constant__ QueryParams query) {
+    Fp8FewRowsKernel(const __grid_constant__ Params p,
+                     const __grid_constant__ QueryParams query,
+                     const __grid_constant__ RouterProductParams router) {
   extern __shared__ __align__(128) char memory[];
+  // Blocks behind those of the product have something else to do.
+  static_assert(kThreads == kRouterThreads);
+  if (!kQuery && static_cast<int>(blockIdx.x) * kStrips >= p.strips) {
+    MultiplyRouter(router, static_cast<int>(blockIdx.x) - p.strips / kStrips,
+                   *reinterpret_cast<RouterSums*>(memory));
+    return;
+  }
   if (kQuery && static_cast<int>(blockIdx.x) * kStrips >= p.strips) {
     WriteToken(query.input, static_cast<int>(blockIdx.x) - p.strips / kStrips,
                reinterpret_cast<float*>(memory));
@@ -392,17 +403,20 @@ int StripsOfBlock(int64_t rows, int64_t n, int64_t k) {
 }
 
 template <int kStrips, bool kQuery = false>
-void Launch(const Params& p, cudaStream_t stream, const QueryParams& query = {}) {
+void Launch(const Params& p,
+            cudaStream_t stream,
+            const QueryParams& query = {},
+            const RouterProductParams& router = {}) {
   const bool tall = p.rows > kHalfRows;
   const int bytes = Places(kStrips, p.steps, p.rows, tall, p.source != Source::kCodes).end;
   const auto kernel =
       tall ? Fp8FewRowsKernel<kStrips, true, kQuery> : Fp8FewRowsKernel<kStrips, false, kQuery>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
             "FP8 product of few rows");
-  const int blocks = p.strips / kStrips + (kQuery ? p.rows : 0);
+  const int blocks = p.strips / kStrips + (kQuery ? p.rows : RouterBlocks(router));
   const Status launched =
       LaunchOverlapped("FP8 product of few rows", kernel, dim3(static_cast<unsigned>(blocks)),
-                       dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p, query);
+                       dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p, query, router);
   CheckLaunch("FP8 product of few rows");
   BT_CHECK(launched.ok());
 }
@@ -443,7 +457,8 @@ void Run(const OpContext& ctx,
          const TensorView& out,
          const TensorView& x,
          const PackedMatrix& w,
-         Source source) {
+         Source source,
+         const RouterProductParams& router = {}) {
   Params p = ParamsOf(out, x, w, source);
   const int64_t rows = x.dim(0);
   if (source == Source::kBf16 && !Rounds(rows, w.k)) {
@@ -456,11 +471,11 @@ void Run(const OpContext& ctx,
   }
   switch (StripsOfBlock(rows, w.n, w.k)) {
     case 1:
-      return Launch<1>(p, StreamOf(ctx));
+      return Launch<1>(p, StreamOf(ctx), {}, router);
     case 2:
-      return Launch<2>(p, StreamOf(ctx));
+      return Launch<2>(p, StreamOf(ctx), {}, router);
     default:
-      return Launch<7>(p, StreamOf(ctx));
+      return Launch<7>(p, StreamOf(ctx), {}, router);
   }
 }
 
@@ -473,6 +488,27 @@ bool Fp8FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMat
 void Fp8FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(Fp8FewRowsTakes(out, x, w) && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
   Run(ctx, out, x, w, Source::kBf16);
+}
+
+bool Fp8FewRowsRouterTakes(const TensorView& out,
+                           const PackedMatrix& w,
+                           const TensorView& logits,
+                           const PackedMatrix& router,
+                           const TensorView& x) {
+  return Fp8FewRowsTakes(out, x, w) && Rounds(x.dim(0), w.k) && RouterProductTakes(x, router) &&
+         logits.dtype == DType::kF32;
+}
+
+void Fp8FewRowsRouter(const OpContext& ctx,
+                      TensorView out,
+                      const PackedMatrix& w,
+                      TensorView logits,
+                      const PackedMatrix& router,
+                      TensorView x) {
+  BT_CHECK(Fp8FewRowsRouterTakes(out, w, logits, router, x));
+  BT_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == w.n && logits.dim(0) == x.dim(0) &&
+           logits.dim(1) == router.n && x.dim(1) == router.k);
+  Run(ctx, out, x, w, Source::kBf16, RouterProductParamsOf(logits, x, router));
 }
 
 bool Fp8FewRowsGatedTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {

@@ -20,6 +20,19 @@ bool Fp8FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMat
 // out = x w^T, as Linear.
 void Fp8FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
 
+// The same, and logits = x router^T of bf16 weights, in one launch.
+bool Fp8FewRowsRouterTakes(const TensorView& out,
+                           const PackedMatrix& w,
+                           const TensorView& logits,
+                           const PackedMatrix& router,
+                           const TensorView& x);
+void Fp8FewRowsRouter(const OpContext& ctx,
+                      TensorView out,
+                      const PackedMatrix& w,
+                      TensorView logits,
+                      const PackedMatrix& router,
+                      TensorView x);
+
 // out = (silu(gate) * up) w^T where each row of `x` is gate, then up, in one launch; as Swiglu and
 // Linear.
 bool Fp8FewRowsGatedTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
