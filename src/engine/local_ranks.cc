@@ -10,8 +10,8 @@
 
 namespace baltoro {
 
-LocalRanks::LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks)
-    : leaving_(static_cast<std::ptrdiff_t>(ranks.size())), ranks_(ranks.size()) {
+LocalRanks::LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks, bool tells)
+    : tells_(tells), leaving_(static_cast<std::ptrdiff_t>(ranks.size())), ranks_(ranks.size()) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     ranks_[i].rank = ranks[i];
     ranks_[i].samples = ranks[i] == SamplingRank(layout);
@@ -21,8 +21,9 @@ LocalRanks::LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ra
 Result<std::unique_ptr<LocalRanks>> LocalRanks::Start(const ParallelLayout& layout,
                                                       std::span<const int32_t> ranks,
                                                       const JoinRank& join,
-                                                      const MakeRank& make) {
-  std::unique_ptr<LocalRanks> local(new LocalRanks(layout, ranks));
+                                                      const MakeRank& make,
+                                                      bool tells) {
+  std::unique_ptr<LocalRanks> local(new LocalRanks(layout, ranks, tells));
   for (Rank& rank : local->ranks_) {
     rank.thread =
         std::thread([&rank, join, make, &local = *local] { local.Live(rank, join, make); });
@@ -99,12 +100,33 @@ Status LocalRanks::RunMessage(Rank& rank, const PlanMessage& message, RankWorker
   for (const StepResult& result : message.finished) {
     BT_RETURN_IF_ERROR(worker.TakeResult(result));
   }
+  if (tells_) BT_RETURN_IF_ERROR(TellResults(rank, worker));
   BT_ASSIGN_OR_RETURN(StepResult result, worker.Run(message.plan));
-  if (!rank.samples) return {};
   const std::lock_guard lock(mutex_);
+  ++rank.plans;
+  if (!rank.samples) return {};
+  if (tells_) to_tell_.push_back(std::make_shared<const StepResult>(Essence(result)));
   results_.push_back(std::move(result));
   changed_.notify_all();
   return {};
+}
+
+Status LocalRanks::TellResults(Rank& rank, RankWorker& worker) {
+  for (;;) {
+    std::shared_ptr<const StepResult> result;
+    {
+      std::unique_lock lock(mutex_);
+      if (rank.told == rank.plans) return {};
+      changed_.wait(lock,
+                    [&] { return rank.told < tell_begin_ + to_tell_.size() || !failure_.ok(); });
+      if (rank.told >= tell_begin_ + to_tell_.size()) return failure_;
+      result = to_tell_[rank.told - tell_begin_];
+      ++rank.told;
+      const uint64_t least = std::ranges::min_element(ranks_, {}, &Rank::told)->told;
+      for (; tell_begin_ < least; ++tell_begin_) to_tell_.pop_front();
+    }
+    BT_RETURN_IF_ERROR(worker.TakeResult(*result));
+  }
 }
 
 std::shared_ptr<const PlanMessage> LocalRanks::Next(Rank& rank) {

@@ -6,6 +6,10 @@
 //
 //   Send -> queue of each rank -> worker -> (of the rank that samples) results -> TakeResult
 //
+// What a plan came to is told to ranks with a later plan (PlanMessage::finished), or, where all
+// ranks are in this process, before they run the next one (`tells`): then that one may have been
+// made before the result was known, and name its tokens.
+//
 // The first failure of a rank ends all of them, and stays.
 
 #include <condition_variable>
@@ -55,7 +59,8 @@ class LocalRanks {
   static Result<std::unique_ptr<LocalRanks>> Start(const ParallelLayout& layout,
                                                    std::span<const int32_t> ranks,
                                                    const JoinRank& join,
-                                                   const MakeRank& make);
+                                                   const MakeRank& make,
+                                                   bool tells = false);
   // Once everything that was sent has been run, or the ranks have failed.
   ~LocalRanks();
 
@@ -76,18 +81,22 @@ class LocalRanks {
     std::deque<std::shared_ptr<const PlanMessage>> queue;  // null: the end
     std::unique_ptr<Link> link;                            // set before the rank is ready
     RankOps* ops = nullptr;                                // from when it is ready on
+    uint64_t plans = 0, told = 0;                          // plans run, results taken
     std::thread thread;
   };
 
-  LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks);
+  LocalRanks(const ParallelLayout& layout, std::span<const int32_t> ranks, bool tells);
   void Live(Rank& rank, const JoinRank& join, const MakeRank& make);
   void Follow(Rank& rank, RankWorker& worker);
   Status RunMessage(Rank& rank, const PlanMessage& message, RankWorker& worker);
+  // Waits for the results of all plans that the rank has run.
+  Status TellResults(Rank& rank, RankWorker& worker);
   std::shared_ptr<const PlanMessage> Next(Rank& rank);
   void Fail(Rank& rank, const Status& why);
   // Under mutex_: ends what these ranks wait for on their GPUs, where no link is asked.
   void AbortGpus();
 
+  const bool tells_;
   std::latch leaving_;  // nobody leaves its world while another may still need it
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -96,6 +105,8 @@ class LocalRanks {
   size_t ready_ = 0;
   Status failure_;
   std::deque<StepResult> results_;
+  std::deque<std::shared_ptr<const StepResult>> to_tell_;  // essences, from result tell_begin_ on
+  uint64_t tell_begin_ = 0;
 };
 
 }  // namespace baltoro

@@ -21,15 +21,18 @@ constexpr std::chrono::milliseconds kFarewell(50);
 
 RankTeam::RankTeam(const ParallelLayout& layout,
                    std::unique_ptr<NodeWorld> nodes,
-                   std::unique_ptr<LocalRanks> local)
-    : layout_(layout), nodes_(std::move(nodes)), local_(std::move(local)) {}
+                   std::unique_ptr<LocalRanks> local,
+                   bool ahead)
+    : layout_(layout), nodes_(std::move(nodes)), local_(std::move(local)), ahead_(ahead) {}
 
 Result<std::unique_ptr<RankTeam>> RankTeam::Start(const ParallelLayout& layout,
                                                   const MakeRank& make,
-                                                  std::unique_ptr<NodeWorld> nodes) {
+                                                  std::unique_ptr<NodeWorld> nodes,
+                                                  bool ahead) {
   if (nodes != nullptr) {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local, StartRanksOfNode(*nodes, layout, make));
-    return std::unique_ptr<RankTeam>(new RankTeam(layout, std::move(nodes), std::move(local)));
+    return std::unique_ptr<RankTeam>(
+        new RankTeam(layout, std::move(nodes), std::move(local), false));
   }
   const auto world = std::make_shared<ThreadWorld>(layout.ranks());
   std::vector<int32_t> ranks(static_cast<size_t>(layout.ranks()));
@@ -40,9 +43,10 @@ Result<std::unique_ptr<RankTeam>> RankTeam::Start(const ParallelLayout& layout,
   const JoinRank join = [links](int32_t rank) -> Result<std::unique_ptr<Link>> {
     return std::move((*links)[static_cast<size_t>(rank)]);
   };
+  ahead = ahead && CanPlanAhead(layout, 1);
   BT_ASSIGN_OR_RETURN(std::unique_ptr<LocalRanks> local,
-                      LocalRanks::Start(layout, ranks, join, make));
-  return std::unique_ptr<RankTeam>(new RankTeam(layout, nullptr, std::move(local)));
+                      LocalRanks::Start(layout, ranks, join, make, ahead));
+  return std::unique_ptr<RankTeam>(new RankTeam(layout, nullptr, std::move(local), ahead));
 }
 
 Status RankTeam::Start(StepPlan plan) {
@@ -57,7 +61,7 @@ Result<StepResult> RankTeam::Finish() {
   for (;;) {
     std::optional<Result<StepResult>> result = local_->TakeResult(kLook);
     if (result.has_value()) {
-      if (result->ok()) finished_.push_back(Essence(result->value()));
+      if (result->ok() && !ahead_) finished_.push_back(Essence(result->value()));
       return *std::move(result);
     }
     if (nodes_ == nullptr || nodes_->status().ok()) continue;

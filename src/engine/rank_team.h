@@ -6,7 +6,8 @@
 //
 // As many plans are in flight as there are stages: while one computes a plan, the stage before it
 // computes the next. What a plan came to is told with the plan after it, so that no rank waits for
-// the rank that samples.
+// the rank that samples. One stage, all of whose ranks are in this process, may have two plans in
+// flight: the ranks tell each other what was sampled, and the next plan is there when a step ends.
 
 #include <memory>
 #include <span>
@@ -23,12 +24,16 @@ class RankTeam final : public Executor {
  public:
   // Returns when all ranks are ready; the error is that of the rank which failed first. Without a
   // world of nodes, all ranks of the layout are threads of this process; with one, this is the
-  // head.
+  // head. `ahead`: two plans in flight, where that can be.
   static Result<std::unique_ptr<RankTeam>> Start(const ParallelLayout& layout,
                                                  const MakeRank& make,
-                                                 std::unique_ptr<NodeWorld> nodes = nullptr);
+                                                 std::unique_ptr<NodeWorld> nodes = nullptr,
+                                                 bool ahead = false);
+  static bool CanPlanAhead(const ParallelLayout& layout, int32_t nodes) {
+    return layout.pipeline == 1 && nodes == 1;
+  }
 
-  int plans_in_flight() const override { return layout_.pipeline; }
+  int plans_in_flight() const override { return ahead_ ? 2 : layout_.pipeline; }
   int stages() const override { return layout_.pipeline; }
   baltoro::Status Start(StepPlan plan) override;
   Result<StepResult> Finish() override;
@@ -38,11 +43,13 @@ class RankTeam final : public Executor {
  private:
   RankTeam(const ParallelLayout& layout,
            std::unique_ptr<NodeWorld> nodes,
-           std::unique_ptr<LocalRanks> local);
+           std::unique_ptr<LocalRanks> local,
+           bool ahead);
 
   const ParallelLayout layout_;
   const std::unique_ptr<NodeWorld> nodes_;  // null: there is one
   const std::unique_ptr<LocalRanks> local_;
+  const bool ahead_;
   std::vector<StepResult> finished_;  // to be told with the next plan
 };
 

@@ -78,14 +78,15 @@ class TeamEngine {
  public:
   explicit TeamEngine(const ParallelLayout& layout,
                       const FixedSteps& fixed = {},
-                      const OpsTable& ops = CpuOps(DType::kF32)) {
+                      const OpsTable& ops = CpuOps(DType::kF32),
+                      bool ahead = false) {
     const auto table = std::make_shared<ConstraintTable>();
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
       executor =
           std::make_unique<LocalExecutor>(MakeWorker(nullptr, true, table, fixed, ops).value(), 1);
     } else {
-      auto team = RankTeam::Start(layout, RanksOf(layout, table, fixed, ops));
+      auto team = RankTeam::Start(layout, RanksOf(layout, table, fixed, ops), nullptr, ahead);
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
@@ -172,6 +173,22 @@ TEST(RankTeamTest, RanksAnswerAsOneDoes) {
     EXPECT_EQ(engine.Answers(), one);
     EXPECT_GT(engine.stats().prefix_hits, 0u);
   }
+}
+
+// The next plan is made while ranks compute, and names tokens that only one of them has.
+TEST(RankTeamTest, RanksThatPlanAheadAnswerAsOneDoes) {
+  const std::vector<std::vector<TokenId>> one = TeamEngine({}).Answers();
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.tensor = 4, .decode_context = 4}}) {
+    ASSERT_EQ(RankTeam::Start(layout, RanksOf(layout), nullptr, true).value()->plans_in_flight(),
+              2);
+    TeamEngine engine(layout, {}, CpuOps(DType::kF32), /*ahead=*/true);
+    EXPECT_EQ(engine.Answers(), one);
+    EXPECT_EQ(engine.Answers(), one);  // and again, with what the first time left behind
+  }
+  const ParallelLayout stages{.pipeline = 3};
+  EXPECT_FALSE(RankTeam::CanPlanAhead(stages, 1));
+  EXPECT_FALSE(RankTeam::CanPlanAhead({.tensor = 4}, 2));
 }
 
 Result<StepResult> RunPlan(RankTeam& team, const StepPlan& plan) {

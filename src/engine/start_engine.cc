@@ -261,10 +261,11 @@ void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, b
   BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
          config.max_num_batched_tokens);
   if (!config.async_scheduling) return;
-  if (LayoutOf(config).ranks() == 1) {
+  const ParallelLayout layout = LayoutOf(config);
+  if (layout.ranks() == 1 || RankTeam::CanPlanAhead(layout, config.nodes)) {
     BT_LOG(Info, "Asynchronous scheduling is enabled.");
   } else if (gpu) {
-    BT_LOG(Info, "No asynchronous scheduling: several ranks plan one step at a time.");
+    BT_LOG(Info, "No asynchronous scheduling: as many plans are under way as there are stages.");
   }
 }
 
@@ -360,7 +361,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     if (config.node_rank > 0) {
       BT_ASSIGN_OR_RETURN(followers, StartRanksOfNode(*nodes, layout, make));
     } else {
-      BT_ASSIGN_OR_RETURN(executor, RankTeam::Start(layout, make, std::move(nodes)));
+      BT_ASSIGN_OR_RETURN(executor,
+                          RankTeam::Start(layout, make, std::move(nodes), config.async_scheduling));
     }
   }
   LogCache(config, budget, kv.form, backend.gpu.has_value());
