@@ -165,7 +165,13 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
       BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
       return LaunchMoeSingleEnd(shape, args, plan, stream);
     }
-    BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+    if (MoeMixes(shape, args.tokens) && !MoeEntriesAlone(shape, args.tokens)) {
+      MoeInt4Args streaming = args;
+      streaming.form = form;
+      BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, streaming, plan, stream));
+    } else {
+      BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
+    }
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
   if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);

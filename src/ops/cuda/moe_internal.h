@@ -72,6 +72,9 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 // Units of 16 rows of one expert that a block of the joined form has room for.
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
 
+// Whether the streaming form takes its first product from the wide form.
+bool MoeMixes(const MoeShape& shape, int32_t tokens);
+
 // Rows of a tile at most where the wide and the joined form have `tokens`.
 int32_t MoeWideTileRows(const MoeShape& shape, int32_t tokens);
 

@@ -385,6 +385,10 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
   RouteParams params = Route(shape, args, plan, form, blocks);
+  if (form == MoeForm::kStreaming && MoeMixes(shape, args.tokens)) {
+    params.wide = true;
+    params.tile_rows = kStreamingTileRows;
+  }
   if (form == MoeForm::kJoined) {
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");

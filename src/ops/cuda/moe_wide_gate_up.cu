@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -54,6 +55,7 @@ struct GateUpParams {
   __nv_bfloat16* out;
   int32_t out_stride;
   int32_t top_k;
+  bool plain_order;  // of the columns of out, else matrix order
 };
 
 template <typename F>
@@ -286,9 +288,9 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   for (int block = 0; block < 2; ++block) {
     const int strip = first_strip + strip_in_piece + 4 * block;
     if (strip >= p.strips) continue;
-    // Column strip * 8 + g in matrix order.
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
-                         g / 2 * 8 + strip % 4 * 2 + g % 2;
+    const int column =
+        p.plain_order ? strip * 8 + g : strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2;
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + column;
 #pragma unroll
     for (int i = 0; i < kN / 4; ++i) {
       const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -383,6 +385,11 @@ Status Launch(const GateUpParams& p, cudaStream_t stream) {
 
 }  // namespace
 
+bool MoeMixes(const MoeShape&, int32_t tokens) {
+  const int32_t least = DevSwitch("BT_MOE_MIX", 0);
+  return least > 0 && tokens >= least;
+}
+
 int32_t MoeWideTileRows(const MoeShape& shape, int32_t tokens) {
   if (const int32_t rows = MoeWarpTileRows(shape, tokens); rows > 0) return rows;
   return static_cast<int64_t>(tokens) * shape.top_k <= int64_t{45} * shape.slots ? 64
@@ -406,8 +413,9 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  // The joined form has its tiles sorted.
-  p.starts = args.form == MoeForm::kJoined ? nullptr : plan.starts;
+  // The joined form has its tiles sorted; `starts` of the streaming form are those of its blocks.
+  p.starts = args.form == MoeForm::kWide ? plan.starts : nullptr;
+  p.plain_order = args.form == MoeForm::kStreaming;
   p.num_tiles = plan.num_tiles;
   p.tiles = plan.tiles;
   p.order = plan.order;
