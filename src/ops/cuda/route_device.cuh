@@ -8,12 +8,16 @@ namespace baltoro::cuda {
 
 inline constexpr int kRouteExpertsMax = 1024;
 inline constexpr int kRouteTopMax = 32;
+inline constexpr int kRouteBestMax = 256;
 
 struct RouteShared {
   double partial[32];
   float scores[kRouteExpertsMax];
   uint32_t keys[kRouteExpertsMax];  // of what is chosen by: greater is better
   float group_scores[kRouteExpertsMax];
+  uint32_t best[kRouteBestMax];  // keys of each warp's best, the best first
+  int32_t best_ids[kRouteBestMax];
+  int32_t chosen[kRouteTopMax];
 };
 
 // Integers in the order of the floats; NaN as -inf, and equal zeros equal.
@@ -120,6 +124,36 @@ __device__ inline int BestOf(const RouteShared& shared, int experts, int top_k) 
   return chosen;
 }
 
+// Writes shared.chosen, by all threads: each warp ranks its own keys, then the `top_k` best of all
+// warps are ranked. Nothing is done in turns, as BestOf does it.
+__device__ inline void RankBest(RouteShared& shared, int experts, int top_k) {
+  const int expert = static_cast<int>(threadIdx.x), lane = expert % 32, warp = expert / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  // Experts that do not exist have keys below all that do.
+  const uint32_t own = expert < experts ? shared.keys[expert] : 0;
+  int rank = 0;
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    const uint32_t other = __shfl_sync(~0u, own, j);
+    rank += other > own || (other == own && j < lane) ? 1 : 0;
+  }
+  if (rank < top_k) {
+    shared.best[warp * top_k + rank] = own;
+    shared.best_ids[warp * top_k + rank] = expert;
+  }
+  __syncthreads();
+  const int count = warps * top_k;
+  if (expert >= count) return;
+  const uint32_t mine = shared.best[expert];
+  rank = 0;
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) {
+    const uint32_t other = shared.best[i];
+    rank += other > mine || (other == mine && i < expert) ? 1 : 0;
+  }
+  if (rank < top_k) shared.chosen[rank] = shared.best_ids[expert];
+}
+
 // The whole choice for one token. The block has params.experts threads, rounded up to whole warps;
 // `logit` and `bias` are those of the thread's expert.
 __device__ inline void RouteToken(const RouterParams& params,
@@ -140,9 +174,19 @@ __device__ inline void RouteToken(const RouterParams& params,
     LimitGroups(params, shared);
     __syncthreads();
   }
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  const bool ranks = warps * params.top_k <= min(kRouteBestMax, static_cast<int>(blockDim.x));
+  if (ranks) {
+    RankBest(shared, params.experts, params.top_k);
+    __syncthreads();
+  }
   if (threadIdx.x >= 32) return;
-  const int chosen = params.experts <= 384 ? BestOf<12>(shared, params.experts, params.top_k)
-                                           : BestOf<32>(shared, params.experts, params.top_k);
+  int chosen = 0;
+  if (ranks) {
+    if (static_cast<int>(threadIdx.x) < params.top_k) chosen = shared.chosen[threadIdx.x];
+  } else {
+    chosen = BestOf<32>(shared, params.experts, params.top_k);
+  }
   const double mine = static_cast<int>(threadIdx.x) < params.top_k ? shared.scores[chosen] : 0.0f;
   double sum = 0;
   for (int k = 0; k < params.top_k; ++k) sum += __shfl_sync(~0u, mine, k);
