@@ -156,6 +156,9 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   arena_ = std::make_unique<Arena>(*ops->memory);
   const int64_t sequences = std::ranges::max(command.batches);
   BT_RETURN_IF_ERROR(model_->ReserveScratch(kv_form_, tokens_max, sequences, *arena_));
+  if (ranks_ != nullptr) {
+    BT_RETURN_IF_ERROR(model_->WarmUp(kv_form_, tokens_max, sequences, *arena_));
+  }
   BT_ASSIGN_OR_RETURN(logits_,
                       Buffer::Create(static_cast<size_t>(sequences * config_.vocab) * sizeof(float),
                                      "logits", *ops->memory));
