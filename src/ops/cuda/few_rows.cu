@@ -20,6 +20,7 @@ constexpr int kSharedMax = 116480;
 constexpr int kMultiprocessors = 132;
 constexpr int kHalfRows = 8;  // of the matrix instruction
 constexpr int kRowsMax = 2 * kHalfRows;
+constexpr int kBarrierBytes = 8 * kChunks;
 // Behind the warps' sums: floats of each token and warp, twice.
 constexpr int kTokenBytes = kWarps * kRowsMax * 4;
 
@@ -55,10 +56,10 @@ struct WeightRows {
   __host__ __device__ explicit WeightRows(int k)
       : row(k * 2), shift(k * 2 % 128 == 0 ? 64 : 0), pair(2 * row + shift) {}
   __host__ __device__ int At(int r) const { return r / 2 * pair + r % 2 * (row + shift); }
-  // All, and behind them the barrier, unless the last shift has room for it: it must not lie where
+  // All, and behind them the barriers, unless the last shift has room for it: it must not lie where
   // the weights were and the warps' sums come to lie.
   __host__ __device__ int Bytes(int rows) const {
-    return InShift(rows) ? rows / 2 * pair : Barrier(rows) + 16;
+    return InShift(rows) ? rows / 2 * pair : Barrier(rows) + kBarrierBytes;
   }
   __host__ __device__ int Barrier(int rows) const {
     if (InShift(rows)) return LastShift(rows);
@@ -152,23 +153,54 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   const bool of_second = !kQuery && strip >= p.first.strips;
   if (of_second) strip -= p.first.strips;
   const Matrix& m = of_second ? p.second : p.first;
+  // Of one strip each chunk of columns is shared by the warps and arrives by itself, so that the
+  // others are multiplied meanwhile; of several strips a warp has all chunks of its columns.
+  constexpr bool kByChunk = kStrips == 1 && !kQuery;
   const int groups = p.k / kGroup;
-  const int begin = groups * warp / kWarps, end = groups * (warp + 1) / kWarps;
+  const auto chunk_begin = [&](int c) { return groups * c / kChunks; };
+  const auto first_of = [&](int c, int of_warp) {
+    if constexpr (kByChunk) {
+      const int from = chunk_begin(c);
+      return from + (chunk_begin(c + 1) - from) * of_warp / kWarps;
+    } else {
+      return min(groups * of_warp / kWarps + c * kChunk, groups * (of_warp + 1) / kWarps);
+    }
+  };
+  // This warp's groups of chunk c.
+  const auto begin_of = [&](int c) { return first_of(c, warp); };
+  const auto end_of = [&](int c) {
+    return kByChunk ? first_of(c, warp + 1) : first_of(c + 1, warp);
+  };
   const uint32_t shared = SharedAddress(memory);
   constexpr int kRows = kStrips * kStripRows;
   const WeightRows place(p.k);
   const uint32_t barrier = shared + place.Barrier(kRows);
   if (threadIdx.x == 0) {
-    BarrierInit(barrier, 1);
+    for (int c = 0; c < (kByChunk ? kChunks : 1); ++c) BarrierInit(barrier + 8 * c, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    BarrierExpectBytes(barrier, kRows * place.row);
+    if constexpr (kByChunk) {
+      for (int c = 0; c < kChunks; ++c) {
+        BarrierExpectBytes(barrier + 8 * c,
+                           kRows * (chunk_begin(c + 1) - chunk_begin(c)) * kGroup * 2);
+      }
+    } else {
+      BarrierExpectBytes(barrier, kRows * place.row);
+    }
   }
   __syncthreads();
-  if (threadIdx.x < kRows) {
-    // By the copy engine: loads of so many bytes would keep the warps.
-    const int64_t row = static_cast<int64_t>(strip) * kStripRows + threadIdx.x;
-    CopyBulk(shared + place.At(threadIdx.x), m.w + row * place.row, place.row, barrier,
-             ReadOncePolicy());
+  // By the copy engine: loads of so many bytes would keep the warps.
+  const int64_t first_row = static_cast<int64_t>(strip) * kStripRows;
+  if constexpr (kByChunk) {
+    const int row = lane % kStripRows, c = lane / kStripRows;
+    static_assert(kChunks * kStripRows == 32);
+    const int at = chunk_begin(c) * kGroup * 2, bytes = chunk_begin(c + 1) * kGroup * 2 - at;
+    if (warp == 0 && bytes > 0) {
+      CopyBulk(shared + place.At(row) + at, m.w + (first_row + row) * place.row + at, bytes,
+               barrier + 8 * c, ReadOncePolicy());
+    }
+  } else if (threadIdx.x < kRows) {
+    CopyBulk(shared + place.At(threadIdx.x), m.w + (first_row + threadIdx.x) * place.row, place.row,
+             barrier, ReadOncePolicy());
   }
   [[maybe_unused]] const uint32_t q_norm = shared + place.Bytes(kRows);
   if constexpr (kQuery) {
@@ -203,11 +235,11 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   const auto load = [&](int c, uint4(&to)[kHalves][kChunk]) {
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const int group = begin + c * kChunk + i;
+      const int group = begin_of(c) + i;
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         to[h][i] = make_uint4(0, 0, 0, 0);
-        if (group >= end || token + 8 * h >= p.rows) continue;
+        if (group >= end_of(c) || token + 8 * h >= p.rows) continue;
         to[h][i] = __ldcg(
             reinterpret_cast<const uint4*>(x_row + h * 8 * p.x_row_bytes + group * kGroup * 2));
       }
@@ -236,16 +268,19 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   constexpr int kSums = kStrips == 1 ? 2 : 1;  // side by side: products wait for their sums
   float acc[kStrips][kSums][4] = {};
   const uint32_t own = shared + place.At(token) + lane % 4 * 16;
-  BarrierWait(barrier, 0);
+  if constexpr (!kByChunk) BarrierWait(barrier, 0);
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) {
-    if (begin + c * kChunk >= end) break;
+    if (!kByChunk && begin_of(c) >= end_of(c)) break;
+    // Of every chunk, though a warp may have nothing of it: what comes in later would meet the
+    // sums.
+    if constexpr (kByChunk) BarrierWait(barrier + 8 * c, 0);
     if (kBuffers == 1 && c > 0) load(c, x[0]);
     uint4(&here)[kHalves][kChunk] = x[c % kBuffers];
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      const int group = begin + c * kChunk + i;
-      if (group >= end) break;
+      const int group = begin_of(c) + i;
+      if (group >= end_of(c)) break;
       if constexpr (kQuery) {
 #pragma unroll
         for (int h = 0; h < kHalves; ++h) {
