@@ -77,6 +77,7 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
 
 Status FollowHostPlan(double utilisation, EngineConfig& config) {
   if (config.load_format == "stand-in") return {};
+  ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
   // Steps of a CPU do not overlap with the planning of others.

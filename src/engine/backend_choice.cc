@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/log.h"
 #include "engine/load_choice.h"
 #include "ops/cpu/isa.h"
@@ -22,6 +24,11 @@ Result<BackendChoice> ChooseGpu(DType act) {
 }
 
 }  // namespace
+
+void ChooseKernelLoading(int32_t ranks) {
+  // Otherwise the module has them loaded at once. cuBLASLt's, of which few are used, take seconds.
+  if (ranks == 1) setenv("CUDA_MODULE_LOADING", "LAZY", 0);
+}
 
 Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
   BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));

@@ -16,6 +16,11 @@ struct BackendChoice {
   std::optional<GpuInfo> gpu;     // empty: the CPU
 };
 
+// Before the process, or the one that starts it, first asks for a GPU: a rank that is alone loads
+// kernels when it first uses them; several load all at start, as none may load while another waits
+// for it. What CUDA_MODULE_LOADING says already stays.
+void ChooseKernelLoading(int32_t ranks);
+
 // Of --device and --dtype. "auto" takes GPU 0 where the CUDA module finds it usable, and else the
 // CPU, with a line that says why where the module is there. "cuda" is an error then. Takes nothing
 // of the GPU.

@@ -411,6 +411,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
     return StartStandInEngine(config, std::move(sink), constraints);
   }
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
+  ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   const ParallelLayout layout = LayoutOf(config);
