@@ -58,6 +58,17 @@ double WorstRow(std::span<const float> got, std::span<const float> want, int64_t
   return worst;
 }
 
+// Rows with a number that is none: "3 of 240, first 70".
+std::string WrongRows(std::span<const float> got, int64_t vocab) {
+  int wrong = 0, first = -1, rows = 0;
+  for (; static_cast<size_t>(rows * vocab) < got.size(); ++rows) {
+    const auto row = test::RowOf(got, static_cast<size_t>(rows), vocab);
+    if (std::ranges::all_of(row, [](float x) { return std::isfinite(x); })) continue;
+    if (wrong++ == 0) first = rows;
+  }
+  return fmt::format("{} of {}, first {}", wrong, rows, first);
+}
+
 // ---- Recorded tiny models
 // ------------------------------------------------------------------------
 
@@ -218,7 +229,7 @@ TEST_P(GpuFormTest, LogitsAreAsNearTheReferenceAsTheCpus) {
       Distance(eager, cpu), Distance(graphs, eager));
   EXPECT_LT(allowed, 0.1);  // or the CPU is wrong
   for (const auto& [what, got] : {std::pair("eager", &eager), std::pair("graphs", &graphs)}) {
-    SCOPED_TRACE(what);
+    SCOPED_TRACE(fmt::format("{}; rows that are no numbers: {}", what, WrongRows(*got, vocab)));
     EXPECT_LE(Distance(*got, want), allowed);
     EXPECT_LE(WorstRow(*got, want, vocab), row_allowed);
     EXPECT_LE(Distance(*got, cpu), 2 * allowed);
