@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,7 +17,9 @@
 
 #include "engine/backend_choice.h"
 #include "engine/testing/answers.h"
+#include "engine/testing/event_log.h"
 #include "engine/testing/model_engine.h"
+#include "support/support.h"
 #include "weights/dummy_source.h"
 
 namespace baltoro {
@@ -157,6 +160,45 @@ std::vector<int> Differences(const Case& one) {
   return differences;
 }
 
+// An engine as it is served, of two tensor ranks, with drawn weights.
+class TwoRanks {
+ public:
+  explicit TwoRanks(const std::string& dir, bool prefixes) {
+    std::ofstream(dir + "/config.json") << R"({
+      "model_type": "kimi_k2", "hidden_size": 512, "num_hidden_layers": 3,
+      "num_attention_heads": 8, "q_lora_rank": 256, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 1024,
+      "moe_intermediate_size": 512, "n_routed_experts": 8, "n_shared_experts": 1,
+      "first_k_dense_replace": 1, "num_experts_per_tok": 3, "n_group": 1, "topk_group": 1,
+      "norm_topk_prob": true, "scoring_func": "sigmoid", "topk_method": "noaux_tc",
+      "routed_scaling_factor": 2.0, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+      "max_position_embeddings": 2048, "vocab_size": 2304, "hidden_act": "silu",
+      "tie_word_embeddings": false})";
+    EngineConfig config;
+    config.model_dir = dir;
+    config.load_format = "dummy";
+    config.device = OnCpu() ? "cpu" : "cuda";
+    config.tensor_parallel_size = 2;
+    config.max_num_seqs = 48;
+    config.kv_cache_bytes = int64_t{100} << 20;
+    config.enable_prefix_caching = prefixes;
+    config.deterministic = true;
+    auto engine = StartEngine(config, log_.sink(), nullptr);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    engine_ = std::move(engine).value();
+  }
+  void Submit(const Request& request) { EXPECT_TRUE(engine_->Submit(request).ok()); }
+  test::Told Wait(uint64_t id) { return log_.WaitForEnd(id, 60); }
+  test::Told Ask(const Request& request) {
+    Submit(request);
+    return Wait(static_cast<uint64_t>(request.id));
+  }
+
+ private:
+  test::EventLog log_;
+  std::unique_ptr<Engine> engine_;
+};
+
 const std::vector<int> kNone = {0, 0, 0};
 
 TEST(GpuDeterministicTest, WithoutFixedStepsTheBatchIsSeen) {
@@ -187,6 +229,20 @@ TEST(GpuDeterministicTest, SliceInInt4) {
 TEST(GpuDeterministicTest, SliceInFp8WithAnFp8Cache) {
   EXPECT_EQ(Differences({.model = Slice(), .form = WeightForm::kFp8Block, .kv = KvForm::kFp8}),
             kNone);
+}
+
+TEST(GpuDeterministicTest, TwoTensorRanks) {
+  if (!OnCpu() && !CheckGpus(2).ok()) GTEST_SKIP() << "one GPU";
+  const test::TempDir dir;
+  const std::vector<Request> requests = Mixed(Small());
+  std::vector<Answer> alone;
+  {
+    TwoRanks engine(dir.path(), /*prefixes=*/false);
+    alone = AskEach(engine, requests);
+  }
+  TwoRanks engine(dir.path(), true);
+  EXPECT_EQ(Different(AskAll(engine, requests, 1000), alone), 0);
+  EXPECT_EQ(Different(AskAll(engine, requests, 2000), alone), 0);
 }
 
 }  // namespace
