@@ -76,6 +76,9 @@ Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
   if (entries <= 12 * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
+  // The joined form does not add the shared experts. Few tokens have them, and many rows an expert
+  // only where few experts are held.
+  if (args.shared != nullptr) return MoeForm::kStreaming;
   BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
   return MoeJoinedTokens(shape, multiprocessors) > 0 ? MoeForm::kJoined : MoeForm::kWide;
 }
