@@ -232,7 +232,8 @@ GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
     bool holes;
   };
   for (const Shape& s : {Shape{7168, 256, 256, 12, 8, true}, Shape{256, 128, 96, 16, 4, false},
-                         Shape{256, 128, 288, 16, 4, true}, Shape{320, 96, 32, 9, 2, true}}) {
+                         Shape{256, 128, 288, 16, 4, true}, Shape{320, 96, 32, 9, 2, true},
+                         Shape{256, 256, 256, 4, 4, false}}) {
     const Weights gate_up(1, kInt4, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate});
     const Weights down(2, kInt4, s.slots, s.hidden, s.intermediate);
     const Weights shared_down(3, kBf16, 1, s.hidden, s.shared);
