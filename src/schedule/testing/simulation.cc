@@ -56,13 +56,13 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
       arrival_one_in_ = Between(4, 20);
     }
   }
-  switch (seed % 5) {
+  switch (seed % 7) {
     case 0:
       config_.share_prompts_only = true;
       break;
     case 1:
-      config_.prompt_chunk = kBlockTokens * (1 + static_cast<int32_t>(seed / 5 % 3));
-      config_.decode_rows = config_.drafts_max + 1 + static_cast<int32_t>(seed / 15 % 8);
+      config_.prompt_chunk = kBlockTokens * (1 + static_cast<int32_t>(seed / 7 % 3));
+      config_.decode_rows = config_.drafts_max + 1 + static_cast<int32_t>(seed / 21 % 8);
       break;
     case 2:
       config_.prompt_chunk = 1 + static_cast<int32_t>(seed * 37 % 200);
