@@ -96,8 +96,8 @@ Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelL
                       K2Model::Load(Config(), source, *ops, nullptr, options));
   if (setup.graphs) model->UseGraphs();
   Arena arena(*ops->memory);
-  BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, 160, 4, arena));
-  BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, 160, 4, arena));
+  BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, 160, 4, arena, 160));
+  BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, 160, 4, arena, 160));
   test::TinyRunner runner(*model, kTokens, setup.kv, std::move(arena));
   // Nobody allocates or loads while another waits for it in a step.
   if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link));

@@ -123,8 +123,8 @@ class K2Model {
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool, ModelRanks* ranks);
   Status BuildRopeTable(int64_t positions);
   Result<Trial> MakeTrial(KvForm kv, int64_t tokens_max, int64_t sequences_max, int64_t rows_max);
-  // `tokens` tokens of `sequences` sequences, each with `keys` keys or its own tokens' alone.
-  void RunTrial(const Trial& trial, int64_t tokens, int64_t sequences, int64_t keys, Arena& arena);
+  // A step of sequences with `counts` tokens, each with `keys` keys or those of its tokens alone.
+  void RunTrial(const Trial& trial, std::span<const int64_t> counts, int64_t keys, Arena& arena);
   // Forward() through the layers named alone; cache[i] belongs to layers[i].
   void Run(const ForwardBatch& batch,
            std::span<const int32_t> layers,

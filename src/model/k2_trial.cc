@@ -21,6 +21,26 @@ size_t WithRoom(size_t bytes) {
 
 // New tokens after a long context, which are enough to make keys of it.
 constexpr int64_t kTokensAfterContext = 256;
+// New tokens that are too few for that.
+constexpr int64_t kFewTokens = 8;
+// Of a mixed step; attention takes no more than some thousand.
+constexpr int64_t kSequencesMax = 3000;
+
+// Tokens of each sequence of a step that has of everything: one for which keys are made, as many
+// that decode as there can be, and as many others of a few tokens.
+std::vector<int64_t> MixedStep(int64_t tokens_max, int64_t sequences_max) {
+  std::vector<int64_t> counts;
+  int64_t left = tokens_max;
+  const auto take = [&](int64_t count) {
+    counts.push_back(std::min(count, left));
+    left -= counts.back();
+  };
+  if (left > kTokensAfterContext) take(kTokensAfterContext);
+  while (left > 0 && std::ssize(counts) <= std::min(sequences_max, tokens_max / 2)) take(1);
+  while (left > 0 && std::ssize(counts) < kSequencesMax) take(kFewTokens);
+  if (left > 0) take(left);
+  return counts;
+}
 
 // The forms of a layer's matrices; those that it lacks are left out, so that kinds of layers
 // differ.
@@ -76,29 +96,34 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
   return trial;
 }
 
-void K2Model::RunTrial(
-    const Trial& trial, int64_t tokens, int64_t sequences, int64_t keys, Arena& arena) {
+void K2Model::RunTrial(const Trial& trial,
+                       std::span<const int64_t> counts,
+                       int64_t keys,
+                       Arena& arena) {
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   arena.Reset();
-  const int64_t each = tokens / sequences;  // tokens of a sequence
-  const int64_t before = std::max<int64_t>(0, keys - each);
-  const int64_t logits_rows = std::min(tokens, trial.rows_max);
-  std::vector<int32_t> ids(static_cast<size_t>(tokens), 0), positions, rows;
+  const int64_t blocks = trial.cache.front().num_blocks;
+  std::vector<int32_t> positions, rows;
   std::vector<int64_t> slots;
   std::vector<AttentionSequence> parts;
-  for (int64_t s = 0; s < sequences; ++s) {
-    for (int64_t i = 0; i < each; ++i) {
+  for (const int64_t count : counts) {
+    const auto s = static_cast<int64_t>(parts.size()) % blocks;
+    const int64_t before = std::max<int64_t>(0, keys - count);
+    const auto begin = static_cast<int32_t>(slots.size());
+    for (int64_t i = 0; i < count; ++i) {
       positions.push_back(static_cast<int32_t>(before + i));
-      slots.push_back(s * kBlock + i);
+      slots.push_back((s * kBlock + i) % (blocks * kBlock));
     }
-    parts.push_back({.query_begin = static_cast<int32_t>(s * each),
-                     .query_count = static_cast<int32_t>(each),
+    parts.push_back({.query_begin = begin,
+                     .query_count = static_cast<int32_t>(count),
                      .first_position = static_cast<int32_t>(before),
-                     .absorbed_from = sequences == 1 ? static_cast<int32_t>(before + each) : 0,
+                     .absorbed_from = count > 1 ? static_cast<int32_t>(before + count) : 0,
                      .blocks = std::span<const int32_t>(trial.table).subspan(s),
                      .block_positions = {},
-                     .key_count = static_cast<int32_t>(before + each)});
+                     .key_count = static_cast<int32_t>(before + count)});
   }
+  const std::vector<int32_t> ids(slots.size(), 0);
+  const int64_t logits_rows = std::min(std::ssize(slots), trial.rows_max);
   for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
   const StepMode mode = std::exchange(mode_, StepMode::kAlone);
   Run({.tokens = ids,
@@ -118,18 +143,20 @@ Status K2Model::ReserveScratch(
   BT_ASSIGN_OR_RETURN(const Trial trial, MakeTrial(kv, tokens_max, sequences_max, rows_max));
   Arena* const arenas[] = {&arena, &op_scratch_, &staging_};
   size_t needed[] = {0, 0, 0};
-  // A step may have both: as much as each needs is enough.
-  const auto run = [&](int64_t tokens, int64_t sequences) {
-    if (tokens == 0) return;
+  const auto run = [&](const std::vector<int64_t>& counts) {
+    if (counts.empty()) return;
     for (Arena* one : arenas) {
       one->Reset();
       one->TakePeak();
     }
-    RunTrial(trial, tokens, sequences, trial.keys_max, arena);
-    for (size_t i = 0; i < std::size(arenas); ++i) needed[i] += arenas[i]->TakePeak();
+    RunTrial(trial, counts, trial.keys_max, arena);
+    for (size_t i = 0; i < std::size(arenas); ++i) {
+      needed[i] = std::max(needed[i], arenas[i]->TakePeak());
+    }
   };
-  run(trial.tokens_max, 1);
-  run(sequences_max, sequences_max);
+  if (trial.tokens_max > 0) run({trial.tokens_max});
+  run(std::vector<int64_t>(static_cast<size_t>(sequences_max), 1));
+  if (trial.keys_max > 0) run(MixedStep(trial.tokens_max, sequences_max));
   BT_RETURN_IF_ERROR(ops_.wait(Scratch()));
   for (size_t i = 0; i < std::size(arenas); ++i) {
     BT_RETURN_IF_ERROR(arenas[i]->Reserve(WithRoom(needed[i])));
@@ -146,7 +173,7 @@ Status K2Model::WarmUp(
     rows = std::min(RowClass(rows + 1), most);
     const int64_t tokens =
         rows <= trial.tokens_max ? rows : std::min(trial.tokens_max, kTokensAfterContext);
-    RunTrial(trial, tokens, 1, rows, arena);
+    RunTrial(trial, std::span(&tokens, 1), rows, arena);
   }
   return ops_.wait(Scratch());
 }
