@@ -1,11 +1,14 @@
 #include "model/weight_fills.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "base/check.h"
@@ -220,13 +223,16 @@ Status RunFills(const std::vector<WeightFill>& fills,
   if (source.files() == nullptr) return {};
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   const auto share = [&](double seconds) { return seconds / threads; };
+  const std::string copying =
+      ops.memory->kind() == DeviceKind::kCpu
+          ? ""
+          : fmt::format(", {:.2f} s copying to the GPU", share(shared.seconds.copying));
   BT_LOG(Info,
          "Weights: {:.2f} GB in {:.2f} s, {:.1f} GB/s; of each of {} threads, on average, {:.2f} s "
-         "waiting for the disk, {:.2f} s reading, {:.2f} s packing, {:.2f} s copying to the GPU",
+         "waiting for the disk, {:.2f} s reading, {:.2f} s packing{}",
          static_cast<double>(total) / 1e9, took.count(),
          static_cast<double>(total) / 1e9 / took.count(), threads, share(shared.seconds.waiting),
-         share(shared.seconds.reading), share(shared.seconds.packing),
-         share(shared.seconds.copying));
+         share(shared.seconds.reading), share(shared.seconds.packing), copying);
   return {};
 }
 
