@@ -23,6 +23,8 @@ size_t WithRoom(size_t bytes) {
 constexpr int64_t kTokensAfterContext = 256;
 // New tokens that are too few for that.
 constexpr int64_t kFewTokens = 8;
+// What attention makes keys of at once is less on any GPU.
+constexpr int64_t kKeysAtOnceMax = int64_t{1} << 18;
 // Of a mixed step; attention takes no more than some thousand.
 constexpr int64_t kSequencesMax = 3000;
 
@@ -168,12 +170,19 @@ Status K2Model::WarmUp(
     KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max) {
   if (ops_.memory->kind() == DeviceKind::kCpu) return {};
   BT_ASSIGN_OR_RETURN(const Trial trial, MakeTrial(kv, tokens_max, sequences_max, rows_max));
-  const int64_t most = std::max(trial.tokens_max, trial.keys_max);
+  // Keys are made for several sequences at once, up to some number.
+  const int64_t together = std::max<int64_t>(trial.tokens_max / kTokensAfterContext, 1);
+  const int64_t most =
+      std::max(trial.tokens_max, std::min(trial.keys_max * together, kKeysAtOnceMax));
   for (int64_t rows = 0; rows < most;) {
     rows = std::min(RowClass(rows + 1), most);
-    const int64_t tokens =
-        rows <= trial.tokens_max ? rows : std::min(trial.tokens_max, kTokensAfterContext);
-    RunTrial(trial, std::span(&tokens, 1), rows, arena);
+    std::vector<int64_t> counts = {rows};
+    if (rows > trial.tokens_max) {
+      const int64_t sequences = (rows + trial.keys_max - 1) / trial.keys_max;
+      counts.assign(static_cast<size_t>(sequences),
+                    std::min(trial.tokens_max / sequences, kTokensAfterContext));
+    }
+    RunTrial(trial, counts, rows / std::ssize(counts), arena);
   }
   return ops_.wait(Scratch());
 }
