@@ -13,7 +13,6 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/moe_expert_bank.h"
@@ -241,11 +240,9 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
   }
-  static const int64_t single = DevSwitch("BALTORO_FP8_SINGLE", 4);
-  if (bank.tokens <= single && Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
+  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
   if (args.shared) {
-    static const bool fp8_few_rows = DevSwitch("BALTORO_FP8_FEW", 1) != 0;
-    if (fp8_few_rows && Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
+    if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
       Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
     } else if (!BankEndsWithShared(args, bank)) {
       const int64_t width = args.shared_down.k;

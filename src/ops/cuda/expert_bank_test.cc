@@ -139,25 +139,28 @@ void Compare(Context& context,
              const Bank& bank,
              std::initializer_list<int64_t> rows,
              bool hot,
-             Fp8Form fp8 = Fp8Form::kAuto) {
+             std::initializer_list<Fp8Form> forms = {Fp8Form::kAuto}) {
   for (const int64_t t : rows) {
     const Step step(bank, t, hot);
     const double mean =
         static_cast<double>(t * bank.shape.top_k) / static_cast<double>(bank.shape.slots);
-    const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide        ? 1000
-                                                  : fp8 == Fp8Form::kStreaming ? 1
-                                                                               : mean);
-    const char* const how = fp8 == Fp8Form::kWide        ? " wide"
-                            : fp8 == Fp8Form::kStreaming ? " streaming"
-                                                         : "";
-    const std::vector<float> got = Product(context, bank, step, false, fp8);
-    for (int again = 0; fp8 != Fp8Form::kAuto && again < 2; ++again) {
-      if (Product(context, bank, step, false, fp8) == got) continue;
-      Fail(Name(form, bank.shape, t) + how + ": other bits in run " + std::to_string(again + 2));
-      break;
+    const std::vector<float> want = Expected(bank, step);
+    for (const Fp8Form fp8 : forms) {
+      const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide        ? 1000
+                                                    : fp8 == Fp8Form::kStreaming ? 1
+                                                                                 : mean);
+      const char* const how = fp8 == Fp8Form::kWide        ? " wide"
+                              : fp8 == Fp8Form::kStreaming ? " streaming"
+                                                           : "";
+      const std::vector<float> got = Product(context, bank, step, false, fp8);
+      for (int again = 0; fp8 != Fp8Form::kAuto && again < 2; ++again) {
+        if (Product(context, bank, step, false, fp8) == got) continue;
+        Fail(Name(form, bank.shape, t) + how + ": other bits in run " + std::to_string(again + 2));
+        break;
+      }
+      ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : "") + how, got, want,
+                 bank.shape.hidden, tolerance.largest, 0, tolerance.typical);
     }
-    ExpectNear(Name(form, bank.shape, t) + (hot ? " hot" : "") + how, got, Expected(bank, step),
-               bank.shape.hidden, tolerance.largest, 0, tolerance.typical);
   }
 }
 
@@ -205,18 +208,20 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{640, 384, 3, 2}, Shape{384, 128, 9, 1},
                                Shape{1152, 512, 6, 3}}) {
       const Bank bank(form, shape);
-      for (const Fp8Form fp8 : {Fp8Form::kStreaming, Fp8Form::kWide}) {
-        Compare(context, form, bank, {2, 15, 33, 65, 150, 400}, false, fp8);
-        Compare(context, form, bank, {1, 9, 30, 64, 96, 129, 300}, true, fp8);
-      }
+      Compare(context, form, bank, {2, 33, 65, 150}, false, {Fp8Form::kStreaming, Fp8Form::kWide});
+      Compare(context, form, bank, {1, 9, 30, 96, 129}, true,
+              {Fp8Form::kStreaming, Fp8Form::kWide});
     }
     const Bank bank(form, {7168, 256, 3, 2, true});
     Compare(context, form, bank, {1, 7, 40, 60}, false);
+    // More rows than are held here: what is behind the last of them is nothing.
+    const Bank held(form, {512, 256, 2, 2, true});
+    Compare(context, form, held, {300}, false);
     // Several tiles an expert: blocks in pairs, with odd numbers of tiles and pairs of two experts.
     const Bank one(form, {512, 256, 1, 1}), few(form, {640, 128, 3, 1});
-    Compare(context, form, one, {200, 260, 600}, false, Fp8Form::kWide);
-    Compare(context, form, few, {580, 900}, false, Fp8Form::kWide);
-    Compare(context, form, few, {700}, true, Fp8Form::kWide);
+    Compare(context, form, one, {200, 260, 600}, false, {Fp8Form::kWide});
+    Compare(context, form, few, {580, 900}, false, {Fp8Form::kWide});
+    Compare(context, form, few, {700}, true, {Fp8Form::kWide});
   }
 }
 
@@ -229,7 +234,7 @@ GPU_TEST(ExpertBankTest, Fp8WithSharedExperts) {
       const Bank bank(form, shape);
       const int64_t width = shape.intermediate;
       const Weights shared_down(5, form, 1, shape.hidden, width);
-      for (const int64_t rows : {1, 2, 4, 7, 16, 40}) {
+      for (const int64_t rows : {1, 4, 7, 16}) {
         const Step step(bank, rows, false);
         const Rows shared(6, rows, 2 * width, 8);
         std::vector<float> gated(static_cast<size_t>(rows * width));

@@ -8,7 +8,6 @@
 #include "device/cuda/device_info.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
-#include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/product_test_support.h"
 
 namespace baltoro::cuda {
@@ -162,12 +161,9 @@ void CompareQueries(Context& context, const FormCase& form) {
             args.q = TensorView(q.data(), DType::kBf16, {rows, s.heads, head});
             args.q_weight = w.device;
             GPU_EXPECT(QueryProductTakes(args) == (!rounds && rows <= 16 && s.q_lora >= 256));
-            GPU_EXPECT(Fp8QueryTakes(args) == (rounds && rows <= 16 && s.q_lora % 128 == 0));
           }
           if (run == 0 && QueryProductTakes(args)) {
             QueryProduct(context.get(), args);
-          } else if (run == 0 && Fp8QueryTakes(args)) {
-            Fp8Query(context.get(), args);
           } else {
             AttentionInputs(context.get(), args);
           }

@@ -71,7 +71,7 @@ void Fp8Bank(const OpContext& ctx,
 
 // The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
 // is of the same form, the shared experts too (fp8_single.cu).
-inline constexpr int64_t kFp8SingleEntries = 32;
+inline constexpr int64_t kFp8SingleTokens = 4;
 bool Fp8SingleTakes(const ExpertBankArgs& args);
 void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
 

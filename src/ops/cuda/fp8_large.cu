@@ -16,7 +16,6 @@
 #include <cuda_fp8.h>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_layout.h"
@@ -390,7 +389,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
-constexpr int64_t kLargeRows = 1024;       // of one matrix, from which it is taken
+// Rows from which it is the faster form: of one matrix, and of each of many on average.
+constexpr int64_t kLargeRows = 1024;
+constexpr int64_t kLargeGatedRows = 192;
+constexpr int64_t kLargeTileRows = 64;
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
 
 template <bool kGated, int kBoxes>
@@ -431,37 +433,9 @@ CUtensorMap MapOf(const void* data,
   return map;
 }
 
-constexpr int kPackThreads = 128;
-
-struct PackParams {
-  const char* x;
-  int64_t x_row_bytes;
-  const float* x_scales;
-  const int32_t* order;
-  int32_t top_k, steps;
-  char* out;
-  float* out_scales;
-};
-
-// Rows in the sorted order, as the copy engine reads them. Grid: rows.
-__global__ void __launch_bounds__(kPackThreads) PackKernel(const PackParams p) {
-  WaitForEarlierKernels();
-  AllowNextKernel();
-  const int64_t to = blockIdx.x, from = __ldcg(p.order + to) / p.top_k;
-  for (int i = threadIdx.x; i < p.steps * 8; i += kPackThreads) {
-    reinterpret_cast<uint4*>(p.out + to * p.steps * 128)[i] =
-        __ldcg(reinterpret_cast<const uint4*>(p.x + from * p.x_row_bytes) + i);
-  }
-  for (int i = threadIdx.x; i < p.steps; i += kPackThreads) {
-    p.out_scales[to * p.steps + i] = __ldcg(p.x_scales + from * p.steps + i);
-  }
-}
-
 // Boxes of a piece of one matrix: those whose pieces keep the multiprocessors busy for the
 // shortest time.
 int BoxesOf(int64_t tiles, int64_t n, int64_t steps) {
-  static const int forced = DevSwitch("BALTORO_FP8_BOXES", 0);
-  if (forced != 0) return forced;
   const auto cost = [&](int64_t rows, int64_t step_cost, int64_t end_cost) {
     const int64_t pieces = (tiles + 1) / 2 * ((n + rows - 1) / rows);
     const int64_t rounds = (pieces + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
@@ -473,52 +447,25 @@ int BoxesOf(int64_t tiles, int64_t n, int64_t steps) {
 }  // namespace
 
 bool Fp8LargeTakes(const Fp8Product& product) {
-  static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
   const PackedMatrix& w = product.w;
-  static const int least = DevSwitch("BALTORO_FP8_LARGE_MIN", 192);
-  const int64_t rows =
-      product.tiles == nullptr ? kLargeRows : (product.gather ? 192 : least) * w.count;
-  return on != 0 && product.rows >= rows && !product.out_f32 && w.k % 128 == 0 &&
+  const int64_t each = product.gated ? kLargeGatedRows : kLargeTileRows;
+  const int64_t rows = product.tiles == nullptr ? kLargeRows : each * w.count;
+  return product.rows >= rows && !product.gather && !product.out_f32 && w.k % 128 == 0 &&
          product.x_row_bytes == w.k && w.n % 8 == 0 &&
          reinterpret_cast<uintptr_t>(product.x) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(product.out) % 16 == 0 &&
          product.out_stride % (product.gated ? 16 : 8) == 0 && (!product.gated || w.n % 256 == 0);
 }
 
-void LaunchFp8Large(const Fp8Product& product,
-                    fp8_wide::WideParams p,
-                    cudaStream_t stream,
-                    Arena* scratch) {
-  static const int on = DevSwitch("BALTORO_FP8_LARGE", 1);
-  p.pair = (on & 4) == 0;
+void LaunchFp8Large(const Fp8Product& product, fp8_wide::WideParams p, cudaStream_t stream) {
+  p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;
   const int64_t tiles =
       product.tiles == nullptr ? (product.rows + kTileRows - 1) / kTileRows : product.tiles_max;
-  const int boxes = product.gated ? 2 : BoxesOf(tiles, p.n, p.steps);
+  const int boxes = product.tiles != nullptr ? 2 : BoxesOf(tiles, p.n, p.steps);
   if (boxes == 1) p.strips = (p.n + 127) / 128;
   const int64_t units = (tiles + 1) / 2 * 2 * p.strips;
-  if (product.gather) {
-    BT_CHECK(scratch != nullptr);
-    const auto rows = static_cast<size_t>(product.rows);
-    const auto steps = static_cast<size_t>(p.steps);
-    const PackParams pack = {.x = p.x,
-                             .x_row_bytes = p.x_row_bytes,
-                             .x_scales = p.x_scales,
-                             .order = p.order,
-                             .top_k = p.top_k,
-                             .steps = p.steps,
-                             .out = scratch->AllocateArray<char>(rows * steps * 128),
-                             .out_scales = scratch->AllocateArray<float>(rows * steps)};
-    const Status packed =
-        LaunchOverlapped("rows in order", PackKernel, dim3(static_cast<unsigned>(product.rows)),
-                         dim3(kPackThreads), 0, stream, 1, pack);
-    CheckLaunch("rows in order");
-    BT_CHECK(packed.ok());
-    p.x = pack.out;
-    p.x_scales = pack.out_scales;
-    p.gather = false;
-  }
   const PackedMatrix& w = product.w;
   const CUtensorMap weights = MapOf(w.data, LayoutOf(w.form, w.n, w.k).row_bytes, w.n, w.count,
                                     w.stride_bytes, boxes == 1 ? 64 : 128);

@@ -15,7 +15,6 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_wide_device.cuh"
@@ -38,16 +37,6 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
   const int row = thread / 8, chunk = thread % 8;
   const uint32_t to_row = row * 128 + ((chunk ^ (row & 7)) << 4);
   const uint32_t to_scale = (thread % 8 / 2 * (kScalePitch / 4) + thread / 8 * 2 + thread % 2) * 4;
-  // Stages whose rows are under way: their arrivals follow kLag stages later, so that the fence is
-  // the producers' and no consumer waits for it.
-  constexpr int kLag = 2;
-  Ring behind = ring;
-  int under_way = 0;
-  const auto arrive = [&] {
-    hopper::FenceAsyncProxy();
-    BarrierArrive(behind.Full());
-    behind.Next();
-  };
   for (; !pieces.Done(); pieces.Next()) {
     const PairedTile paired = TileOf(p, pieces);
     const MoeTile tile = paired.tile;
@@ -93,24 +82,11 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
       if (thread < kWeightRows / 8) {
         Copy4(ring.Scales() + 4 * kScalePitch + thread * 4, band_scales + step);
       }
-      if (p.lags) {
-        asm volatile("cp.async.commit_group;" ::: "memory");
-        if (under_way == kLag) {
-          asm volatile("cp.async.wait_group %0;" ::"n"(kLag) : "memory");
-          arrive();
-        } else {
-          ++under_way;
-        }
-      } else {
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
-                     : "memory");
-      }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
       ring.Next();
     }
   }
-  if (!p.lags) return;
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
-  for (; under_way > 0; --under_way) arrive();
 }
 
 __device__ __forceinline__ float2 LoadShared2f(uint32_t address) {
@@ -204,7 +180,7 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
   const int steps = pieces.Step(p, 1) - pieces.Step(p, 0);
   for (int step = 0; step < steps; ++step) {
     BarrierWait(ring.Full(), ring.parity);
-    if (!p.lags) hopper::FenceAsyncProxy();
+    hopper::FenceAsyncProxy();
     const uint64_t a = SwizzledOperand(ring.Weights() + first_block);
     const uint64_t b = SwizzledOperand(ring.Input());
     const uint32_t scales = ring.Scales();
@@ -425,14 +401,10 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
   p.rows = static_cast<int32_t>(product.rows);
-  if (Fp8LargeTakes(product) && (!product.gather || scratch != nullptr)) {
-    return LaunchFp8Large(product, p, stream, scratch);
-  }
+  if (Fp8LargeTakes(product)) return LaunchFp8Large(product, p, stream);
   // Where most tiles have another of their matrix beside them.
   p.pair = product.rows >= 192 * w.count;
   p.out_f32 = product.out_f32;
-  static const bool lags = DevSwitch("BALTORO_FP8_LAGS", 1) != 0;
-  p.lags = lags;
   p.tile_rows = kTileRows;
   p.parts = 1;
   if (product.tiles == nullptr) {

@@ -48,7 +48,7 @@ struct WideParams {
   const int32_t* num_tiles;
   const int32_t* order;
   int32_t top_k;
-  bool gather, scatter, pair, out_f32, lags;
+  bool gather, scatter, pair, out_f32;
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   const float* route_weights;

@@ -1,9 +1,7 @@
 // Block (t, 0) makes the cached token of row t, block (t, 1) its low-rank query.
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
-#include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 
 namespace baltoro::cuda {
@@ -71,8 +69,6 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
   if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
-  static const bool fp8_query = DevSwitch("BALTORO_FP8_QUERY", 1) != 0;
-  if (fp8_query && Fp8QueryTakes(args)) return Fp8Query(ctx, args);
   const int threads =
       std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
   BT_CHECK(threads <= kThreadsMax);

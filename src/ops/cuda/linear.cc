@@ -1,6 +1,5 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
@@ -32,8 +31,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   const int64_t rows = x.dim(0);
   if (rows == 0 || w.n == 0) return;
   if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
-  static const bool fp8_few_rows = DevSwitch("BALTORO_FP8_FEW", 1) != 0;
-  if (fp8_few_rows && Fp8FewRowsTakes(out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
+  if (Fp8FewRowsTakes(out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {
     const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
                        Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);

@@ -1,7 +1,5 @@
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/few_rows.h"
-#include "ops/cuda/fp8_few_rows.h"
 
 namespace baltoro::cuda {
 
@@ -15,13 +13,6 @@ void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
   if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
       FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
-    Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
-  }
-  static const bool fp8_router = DevSwitch("BALTORO_FP8_ROUTER", 1) != 0;
-  if (fp8_router &&
-      Fp8FewRowsRouterTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
-    Fp8FewRowsRouter(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }

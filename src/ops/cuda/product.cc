@@ -26,8 +26,7 @@ constexpr int64_t kBlockCost = 2;
 
 // The split whose busiest multiprocessor has the least to do; of equals that with the smallest
 // cluster, then the most warps a strip.
-Split ChooseSplit(
-    int32_t strips, int32_t steps, int32_t tiles, int32_t tile_rows, bool one_matrix) {
+Split ChooseSplit(int32_t strips, int32_t steps, int32_t tiles, bool one_matrix) {
   Split best;
   int64_t least = INT64_MAX;
   for (int32_t cluster = 1; cluster <= (one_matrix ? kClusterMax : 1); cluster *= 2) {
@@ -36,9 +35,7 @@ Split ChooseSplit(
       if (parts > steps && parts > 1) continue;
       const int64_t in_block = kWarps >> log;
       const int64_t blocks = (strips + in_block - 1) / in_block * cluster * tiles;
-      // Clusters lie within groups of 16 or 18 multiprocessors.
-      const int64_t fit = cluster >= 4 && tile_rows > 32 ? 112 : kMultiprocessors;
-      const int64_t each = (blocks + fit - 1) / fit;
+      const int64_t each = (blocks + kMultiprocessors - 1) / kMultiprocessors;
       const int64_t cost = each * ((steps + parts - 1) / parts + kBlockCost);
       if (cost >= least) continue;
       least = cost;
@@ -129,7 +126,7 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
   const int32_t tiles =
       args.tiles == nullptr ? (args.rows + tile_rows - 1) / tile_rows : args.tiles_max;
   BT_CHECK(tiles <= 65535);
-  const Split split = ChooseSplit(p.strips, p.steps, tiles, tile_rows, args.tiles == nullptr);
+  const Split split = ChooseSplit(p.strips, p.steps, tiles, args.tiles == nullptr);
   p.log_warps_k = split.log_warps_k;
   p.cluster = split.cluster;
   const int32_t in_block = kWarps >> p.log_warps_k;
