@@ -337,7 +337,6 @@ class Bench {
                                         .q = q,
                                         .q_weight = layer.q});
     }
-    const bool projects = joins_ && has(kOut) && (parts & kAttention) == kAttention;
     if ((parts & kAttention) == kAttention) {
       cuda::MlaAttention(Context(), {.out = attention_,
                                      .q = q,
@@ -352,14 +351,11 @@ class Bench {
                                      .rope = kRope,
                                      .value = kValue,
                                      .latent = kLatent,
-                                     .lse = {},
-                                     .o = projects ? layer.o : PackedMatrix(),
-                                     .projected = delta_,
-                                     .norm = middle ? &joined : nullptr});
+                                     .lse = {}});
     } else if ((parts & kAttention) != 0) {
       QueueAttention(layer, cache, parts);
     }
-    if (has(kOut) && !projects) {
+    if (has(kOut)) {
       if (middle) {
         cuda::LinearToNorm(Context(), joined, attention_, layer.o);
       } else {

@@ -329,7 +329,8 @@ std::optional<JoinedNorm> K2Model::JoinMlpNorm(const LayerWeights& layer,
 std::optional<JoinedNorm> K2Model::JoinNextNorm(const LayerWeights& layer,
                                                 const LayerWeights& next,
                                                 const Activations& a) const {
-  if (!JoinsMoe() || next.kv_a.n > 0) return std::nullopt;
+  // More than one product would take what lies behind.
+  if (!JoinsMoe() || next.kv_a.n > 0 || config_.q_lora == 0) return std::nullopt;
   const JoinedNorm norm{.residual = a.residual,
                         .weight = next.attention_norm,
                         .rows = a.unscaled,
@@ -394,30 +395,24 @@ void K2Model::Attention(const LayerWeights& layer,
     ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
     ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
   }
-  MlaAttentionArgs args{.out = a.attention,
-                        .q = q,
-                        .cache = cache,
-                        .sequences = in.sequences,
-                        .plan = in.attention_plan,
-                        .kv_b = layer.kv_b,
-                        .uk_t = layer.uk_t,
-                        .scale = softmax_scale_,
-                        .heads = group_heads_,
-                        .nope = static_cast<int32_t>(config_.nope),
-                        .rope = static_cast<int32_t>(config_.rope_dim),
-                        .value = static_cast<int32_t>(config_.value),
-                        .latent = static_cast<int32_t>(config_.kv_lora),
-                        .lse = {}};
+  const MlaAttentionArgs args{.out = a.attention,
+                              .q = q,
+                              .cache = cache,
+                              .sequences = in.sequences,
+                              .plan = in.attention_plan,
+                              .kv_b = layer.kv_b,
+                              .uk_t = layer.uk_t,
+                              .scale = softmax_scale_,
+                              .heads = group_heads_,
+                              .nope = static_cast<int32_t>(config_.nope),
+                              .rope = static_cast<int32_t>(config_.rope_dim),
+                              .value = static_cast<int32_t>(config_.value),
+                              .latent = static_cast<int32_t>(config_.kv_lora),
+                              .lse = {}};
   if (share_.layout.decode_context > 1) {
     AttendTogether(args, a);
   } else {
-    if (ops_.attention_projects) {
-      args.o = layer.o;
-      args.projected = a.delta;
-      args.norm = behind;
-    }
     ops_.mla_attention(Scratch(), args);
-    if (ops_.attention_projects) return;
   }
   if (behind != nullptr) {
     ops_.joined.linear_to_norm(Scratch(), *behind, a.attention, layer.o);

@@ -127,8 +127,6 @@ struct AttentionSequence {
                           // positions <= its own
 };
 
-struct JoinedNorm;
-
 // What a step's attention is cut up by, the same for every layer.
 struct AttentionPlanArgs {
   std::span<const AttentionSequence> sequences;  // query_count 0: padding, skipped
@@ -173,11 +171,6 @@ struct MlaAttentionArgs {
   int32_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
   TensorView lse;  // optional [T, h] f32: log of the softmax sum, scale included; -inf and a zero
                    // row if no key is seen
-  // Where OpsTable::attention_projects, and `o` is given: the product of out with it as well, to
-  // projected [T, H] f32, or as JoinedOps::linear_to_norm.
-  PackedMatrix o = {};  // [H, h V]
-  TensorView projected = {};
-  const JoinedNorm* norm = nullptr;
 };
 
 enum class RouterScore : uint8_t { kSigmoid, kSoftmax };
@@ -387,7 +380,6 @@ struct OpsTable {
   // What mla_attention of this step needs beside tensors, in `arena`; null if nothing.
   const void* (*plan_attention)(const OpContext&, Arena& arena, const AttentionPlanArgs&) = nullptr;
   void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
-  bool attention_projects = false;  // mla_attention takes MlaAttentionArgs::o
   // Joined operations, null where they are not: then the caller runs the parts.
   void (*attention_inputs)(const OpContext&, const AttentionInputArgs&) = nullptr;
   // logits = x * w^T, then route; logits [T, E] f32 hold the product afterwards.

@@ -5,7 +5,6 @@
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_plan.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/values_out.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -42,8 +41,7 @@ void Check(const MlaAttentionArgs& args, const AttentionPlan& plan) {
   }
 }
 
-// Whether the product with o is done as well.
-bool AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const AttentionPlan& plan) {
+void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const AttentionPlan& plan) {
   const int64_t rows = plan.absorbed_rows, heads = args.heads;
   void* const q = ctx.scratch->Allocate(static_cast<size_t>(rows * heads * kMlaWidth * kBf16Bytes));
   void* const latents =
@@ -92,14 +90,9 @@ bool AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   values.count = rows;
   values.heads = args.heads;
   values.rows = plan.rows;
-  if (plan.pass_count == 0 && args.o.n > 0 &&
-      LaunchValuesOut(pieces.value(), values, args.out, args.o, args.projected, args.norm,
-                      stream)) {
-    return true;
-  }
   if (MergeValuesTakes(pieces.value(), values)) {
     CheckOk(LaunchMergeValues(pieces.value(), values, stream));
-    return false;
+    return;
   }
   CheckOk(LaunchMlaMerge(pieces.value(), stream));
   LaunchValueHeads(values, stream);
@@ -107,7 +100,6 @@ bool AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
     LaunchScatterLse(args.lse.as<float>(), args.lse.stride[0], lse, plan.rows, rows, args.heads,
                      stream);
   }
-  return false;
 }
 
 void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const AttentionPlan& plan) {
@@ -161,14 +153,8 @@ void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args) {
   BT_CHECK(args.plan != nullptr && ctx.scratch != nullptr);
   const auto& plan = *static_cast<const AttentionPlan*>(args.plan);
   Check(args, plan);
-  const bool done = plan.absorbed_rows > 0 && AttendAbsorbed(ctx, args, plan);
+  if (plan.absorbed_rows > 0) AttendAbsorbed(ctx, args, plan);
   if (plan.pass_count > 0) AttendExpanded(ctx, args, plan);
-  if (done || args.o.n == 0) return;
-  if (args.norm != nullptr) {
-    LinearToNorm(ctx, *args.norm, args.out, args.o);
-  } else {
-    Linear(ctx, args.projected, args.out, args.o);
-  }
 }
 
 }  // namespace baltoro::cuda

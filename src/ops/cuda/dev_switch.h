@@ -11,8 +11,4 @@ inline int DevSwitch(const char* name, int otherwise) {
   return value == nullptr ? otherwise : std::atoi(value);
 }
 
-inline bool JoinsNorms() {
-  return DevSwitch("BT_JOIN_NORMS", 1) != 0;
-}
-
 }  // namespace baltoro::cuda

@@ -302,13 +302,15 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
 
   // The last warps have this block's parts of the normalised rows.
   NormedPart normed;
-  [[maybe_unused]] bool writes = false;
-  if (!kQuery && p.normed != nullptr) {
-    const int part = kThreads - 1 - static_cast<int>(threadIdx.x);
+  [[maybe_unused]] int part = kThreads - 1 - static_cast<int>(threadIdx.x);
+  const auto load_part = [&] {
+    if (kQuery || p.normed == nullptr) return false;
     const int eight = part / p.rows * p.blocks + static_cast<int>(blockIdx.x);
-    writes = eight * 8 < p.from.width;
-    if (writes) normed.Load(p.from, part % p.rows, eight * 8);
-  }
+    if (eight * 8 >= p.from.width) return false;
+    normed.Load(p.from, part % p.rows, eight * 8);
+    return true;
+  };
+  bool writes = load_part();
 
   // The warps' sums, over the weights, which all have read.
   __syncthreads();
@@ -342,7 +344,11 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
     }
   }
   __syncthreads();
-  if (writes) normed.Write(p.normed, p.normed_stride, by_token[normed.token]);
+  while (writes) {
+    normed.Write(p.normed, p.normed_stride, by_token[normed.token]);
+    part += kThreads;
+    writes = load_part();
+  }
   auto* const squares_of = by_token + kTokenBytes / 4;  // of a norm's sums: [strip][token]
 #pragma unroll
   for (int h = 0; h < kHalves; ++h) {
@@ -521,8 +527,6 @@ void FewRowsProducts(const OpContext& ctx,
     p.from = NormJoinOf(*norm);
     p.normed = static_cast<__nv_bfloat16*>(x.data);
     p.normed_stride = x.stride[0];
-    const int64_t blocks = (w.n + second.n) / kStripRows;
-    BT_CHECK((p.k / kEight + blocks - 1) / blocks * p.rows <= kThreads);
   }
   LaunchStrips(p, 1, StreamOf(ctx));
 }
@@ -557,8 +561,8 @@ bool NormAdderTakes(const JoinedNorm& norm, TensorView x, const PackedMatrix& w)
 }
 
 bool NormLinearTakes(TensorView out, const JoinedNorm& norm, const PackedMatrix& w) {
-  // Each block has at most a part a thread of the rows that it may have to write.
-  return NormJoins(norm) && FewRowsTakes(out, norm.rows, w) && w.n >= norm.residual.dim(1) / 16;
+  // Measured: of more rows a norm of its own is as fast.
+  return norm.rows.dim(0) <= kHalfRows && NormJoins(norm) && FewRowsTakes(out, norm.rows, w);
 }
 
 void LinearToNorm(const OpContext& ctx,

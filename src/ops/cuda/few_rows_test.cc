@@ -140,6 +140,7 @@ void CompareQueries(Context& context, const FormCase& form) {
         const Buffer q =
             OnDevice(std::vector<Bf16>(static_cast<size_t>(rows * width), ToBf16(kNaN)));
         const Buffer copy = OnDevice(x.host);
+        bool divides_later = false;
         for (int run = 0; run < 2; ++run) {
           AttentionInputArgs args{
               .qkv_a = run == 0 ? x.device() : x.View(copy.data()),
@@ -162,6 +163,7 @@ void CompareQueries(Context& context, const FormCase& form) {
             args.q_weight = w.device;
             GPU_EXPECT(QueryProductTakes(args) == (!rounds && rows <= 16 && s.q_lora >= 256));
           }
+          divides_later = divides_later || (run == 0 && QueryProductTakes(args));
           if (run == 0 && QueryProductTakes(args)) {
             QueryProduct(context.get(), args);
           } else {
@@ -177,8 +179,10 @@ void CompareQueries(Context& context, const FormCase& form) {
         if (std::memcmp(joined.data(), parted.data(), cached * 2) != 0) {
           Fail(what + ": another cache");
         }
-        // The reference, rounded to bf16 where the separate operations are.
+        // The reference, rounded to bf16 where the operations are: the joined one multiplies with
+        // the norm's weight, rounds, and divides by the root what comes out.
         std::vector<Bf16> low;
+        std::vector<double> later;
         for (int64_t t = 0; t < rows; ++t) {
           const Bf16* row = &x.host[static_cast<size_t>(t * x.stride)];
           double squares = 0;
@@ -186,13 +190,18 @@ void CompareQueries(Context& context, const FormCase& form) {
             squares += double{ToFloat(row[c])} * ToFloat(row[c]);
           const double scale = 1 / std::sqrt(squares / static_cast<double>(s.q_lora) + 1e-5);
           for (int64_t c = 0; c < s.q_lora; ++c) {
-            low.push_back(ToBf16(static_cast<float>(ToFloat(row[c]) * scale * q_norm[c])));
+            const double value = double{ToFloat(row[c])} * q_norm[c];
+            low.push_back(ToBf16(static_cast<float>(divides_later ? value : value * scale)));
           }
+          later.push_back(divides_later ? scale : 1);
         }
         std::vector<float> want(static_cast<size_t>(rows * width));
         ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, width}),
                               TensorView(low.data(), DType::kBf16, {rows, s.q_lora}), w.reference);
-        for (float& value : want) value = ToFloat(ToBf16(value));
+        for (size_t i = 0; i < want.size(); ++i) {
+          const double scale = later[i / static_cast<size_t>(width)];
+          want[i] = ToFloat(ToBf16(static_cast<float>(want[i] * scale)));
+        }
         TensorView heads(want.data(), DType::kF32, {rows, s.heads, head});
         ReferenceOps().rope({}, heads.columns(s.nope, s.rope),
                             TensorView(positions.data(), DType::kI32, {rows}),

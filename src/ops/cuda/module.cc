@@ -16,7 +16,6 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/join_ranks.h"
 #include "ops/cuda/norm_join.h"
 
@@ -53,17 +52,14 @@ OpsTable MakeTable(int device, void* stream) {
   table.kv_write = KvWrite;
   table.plan_attention = PlanAttention;
   table.mla_attention = MlaAttention;
-  table.attention_projects = DevSwitch("BT_VALUES_OUT", 1) != 0;
   table.attention_inputs = AttentionInputs;
   table.router = Router;
   table.moe_inputs = MoeInputs;
-  if (JoinsNorms()) {
-    table.joined = {.adder_takes = NormAdderTakes,
-                    .linear_to_norm = LinearToNorm,
-                    .bank_takes = BankTakesNorm,
-                    .linear_takes = NormLinearTakes,
-                    .linear_from_norm = LinearFromNorm};
-  }
+  table.joined = {.adder_takes = NormAdderTakes,
+                  .linear_to_norm = LinearToNorm,
+                  .bank_takes = BankTakesNorm,
+                  .linear_takes = NormLinearTakes,
+                  .linear_from_norm = LinearFromNorm};
   table.bank_adds_shared = true;
   table.swiglu = Swiglu;
   table.route = Route;

@@ -105,18 +105,35 @@ std::vector<Bf16> Normalised(const Norm& norm, const std::vector<float>& residua
   return rounded;
 }
 
+// The product of the norm's rows, divided by their roots afterwards: rounded at the same places, so
+// that only the order of f32 sums is free.
 void ExpectProduct(const std::string& what,
                    const std::vector<float>& got,
-                   std::vector<Bf16>& x,
-                   int64_t rows,
+                   const Norm& norm,
+                   const std::vector<float>& residual,
                    const Weights& w,
                    float relative) {
+  std::vector<Bf16> x;
+  for (size_t i = 0; i < residual.size(); ++i) {
+    x.push_back(ToBf16(residual[i] * norm.weight[i % static_cast<size_t>(norm.width)]));
+  }
   std::vector<float> want(got.size());
   const int64_t n = w.reference.n;
-  ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, n}),
-                        TensorView(x.data(), DType::kBf16, {rows, w.reference.k}), w.reference);
-  // Inputs are rounded before they are scaled, not after: 2^-9 of each.
-  ExpectNear(what, got, want, n, 8e-3f, relative, 2e-3f);
+  ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {norm.rows, n}),
+                        TensorView(x.data(), DType::kBf16, {norm.rows, norm.width}), w.reference);
+  for (int64_t t = 0; t < norm.rows; ++t) {
+    double squares = 0;
+    for (int64_t i = 0; i < norm.width; ++i) {
+      const double value = residual[static_cast<size_t>(t * norm.width + i)];
+      squares += value * value;
+    }
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(norm.width) + kEps);
+    for (int64_t i = 0; i < n; ++i) {
+      float& value = want[static_cast<size_t>(t * n + i)];
+      value = static_cast<float>(value * scale);
+    }
+  }
+  ExpectNear(what, got, want, n, 1e-4f, relative, 2e-5f);
 }
 
 struct Shape {
@@ -133,7 +150,7 @@ GPU_TEST(NormJoinTest, ProductsAroundANormShareIt) {
         qkv_a(4, kBf16, 1, s.inputs, s.hidden);
     const std::vector<float> bias(static_cast<size_t>(s.experts), 0.1f);
     const Buffer bias_memory = OnDevice(bias);
-    for (const int64_t rows : {1, 2, 3, 8, 9, 16}) {
+    for (const int64_t rows : {1, 2, 3, 8}) {
       for (const int64_t nan_row : {-1, 1}) {
         if (nan_row >= rows) continue;
         const std::string what = "H " + std::to_string(s.hidden) + " T " + std::to_string(rows) +
@@ -172,23 +189,20 @@ GPU_TEST(NormJoinTest, ProductsAroundANormShareIt) {
         const auto input_count = static_cast<size_t>(rows * s.inputs);
         const Buffer inputs = OnDevice(std::vector<Bf16>(input_count, ToBf16(kNaN)));
         const TensorView inputs_view(inputs.data(), DType::kBf16, {rows, s.inputs});
-        const bool takes = NormLinearTakes(inputs_view, joined, qkv_a.device);
-        GPU_EXPECT(takes || rows > 8);
-        if (takes) LinearFromNorm(context.get(), inputs_view, joined, qkv_a.device);
+        GPU_EXPECT(NormLinearTakes(inputs_view, joined, qkv_a.device));
+        LinearFromNorm(context.get(), inputs_view, joined, qkv_a.device);
         context.Wait();
 
         const auto residual = norm.ExpectAdded(what, FromDevice<float>(delta.data(), area));
-        std::vector<Bf16> want = Normalised(norm, residual);
+        const std::vector<Bf16> want = Normalised(norm, residual);
         ExpectNear(what + " normed", Floats(FromDevice<Bf16>(normed.data(), area)), Floats(want),
                    s.hidden, 1e-6f, 0x1p-7f, 1e-3f);
-        ExpectProduct(what + " shared", Floats(FromDevice<Bf16>(shared.data(), shared_count)), want,
-                      rows, gate_up, 0x1p-8f);
-        ExpectProduct(what + " logits", FromDevice<float>(logits.data(), logit_count), want, rows,
-                      router, 0);
-        if (takes) {
-          ExpectProduct(what + " inputs", Floats(FromDevice<Bf16>(inputs.data(), input_count)),
-                        want, rows, qkv_a, 0x1p-8f);
-        }
+        ExpectProduct(what + " shared", Floats(FromDevice<Bf16>(shared.data(), shared_count)), norm,
+                      residual, gate_up, 0x1p-8f);
+        ExpectProduct(what + " logits", FromDevice<float>(logits.data(), logit_count), norm,
+                      residual, router, 0);
+        ExpectProduct(what + " inputs", Floats(FromDevice<Bf16>(inputs.data(), input_count)), norm,
+                      residual, qkv_a, 0x1p-8f);
       }
     }
   }
