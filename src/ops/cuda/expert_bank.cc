@@ -90,22 +90,12 @@ MoeShape ShapeOf(const Bank& bank) {
           .max_tokens = bank.tokens};
 }
 
-// The form whose last product sums as well: few tokens of few experts.
-bool SumsInBank(const Bank& bank) {
-  MoeInt4Args args;
-  args.tokens = bank.tokens;
-  const Result<MoeForm> form = ChooseMoeForm(ShapeOf(bank), args);
-  Must(form.status(), "expert bank");
-  return form.value() == MoeForm::kJoined;
-}
-
 // Whether the bank's last kernel has the shared experts in it.
 bool BankEndsWithShared(const ExpertBankArgs& args, const Bank& bank) {
   return args.shared && FastBankTakes(args, bank) && args.shared_down.form == WeightForm::kBf16 &&
          args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
          Aligned(args.shared_down.data, 0) && Aligned(args.shared.data, 0) &&
-         MoeFinishTakes(ShapeOf(bank), Narrow(args.shared_down.k), bank.tokens) &&
-         !SumsInBank(bank);
+         MoeFinishTakes(ShapeOf(bank), Narrow(args.shared_down.k), bank.tokens);
 }
 
 void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
