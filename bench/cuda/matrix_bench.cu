@@ -14,7 +14,6 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_test_support.cuh"
-#include "ops/cuda/moe_tile_multiply.cuh"
 
 namespace baltoro::cuda::moe_test {
 namespace {

@@ -73,14 +73,16 @@ Result<int32_t> MoeBlocks(MoeForm form) {
 
 Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
   if (args.form != MoeForm::kAuto) return args.form;
-  // Measured, docs/measured/cuda-moe.md: from about 12 rows an expert.
+  // Measured, docs/measured/cuda-moe.md: the joined form from about 7 rows an expert, the wide one
+  // from about 12.
   const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
-  if (entries <= 12 * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
-  // The joined form does not add the shared experts. Few tokens have them, and many rows an expert
+  // The other forms do not add the shared experts. Few tokens have them, and many rows an expert
   // only where few experts are held.
   if (args.shared != nullptr) return MoeForm::kStreaming;
   BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-  return MoeJoinedTokens(shape, multiprocessors) > 0 ? MoeForm::kJoined : MoeForm::kWide;
+  const bool joins = MoeJoinedTokens(shape, multiprocessors) > 0;
+  if (entries <= (joins ? 7 : 12) * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
+  return joins ? MoeForm::kJoined : MoeForm::kWide;
 }
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
@@ -168,13 +170,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
       BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
       return LaunchMoeSingleEnd(shape, args, plan, stream);
     }
-    if (MoeMixes(shape, args.tokens) && !MoeEntriesAlone(shape, args.tokens)) {
-      MoeInt4Args streaming = args;
-      streaming.form = form;
-      BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, streaming, plan, stream));
-    } else {
-      BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-    }
+    BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
   if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);

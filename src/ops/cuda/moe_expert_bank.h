@@ -11,14 +11,15 @@
 // device data.
 //
 // Products take bf16 operands and sum in f32; the middle activation [T k, I] and each expert's
-// weighted share [T k, H] are rounded to bf16, the sum over j is f32. Two forms of the products:
+// weighted share [T k, H] are rounded to bf16, the sum over j is f32. Forms of the products:
 //   - streaming (small T): mma.m16n8k16 with weights as the rows, so that few tokens waste nothing;
 //     bound by the bytes of the chosen experts;
 //   - wide (large T): wgmma, weights widened in registers;
 //   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
-//     (I = 256); more tokens than it takes at once go in equal parts one after the other.
-// Each form gives a row the same bits whatever rows are beside it; the forms differ by
-// rounding.
+//     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a
+//     middling number of tokens gate/up goes by single warps (moe_warp_gate_up.cu).
+// For a number of tokens each form gives a row the same bits whatever rows are beside it; the forms
+// differ by rounding, as do the two gate/up products of the joined one.
 //
 // Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
 // bytes over the card's read bandwidth. Of the wide form: T k * 6 I H operations over the card's

@@ -221,7 +221,7 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
     for (const int tokens : {1, 2, 7, 16, 17, 63, 129, 257, 1500}) {
       Check(bank, tokens, Routing::kRandom, MoeForm::kJoined, random);
     }
-    for (const int tokens : {1, 33, 700}) {
+    for (const int tokens : {1, 33, 129, 700}) {
       Check(bank, tokens, Routing::kSameForAll, MoeForm::kJoined, random);
     }
     for (const int tokens : {1, 4, 33, 130, 900}) {

@@ -16,7 +16,7 @@ struct MoeTile {
 
 // Rows of a tile at most, by form.
 inline constexpr int32_t kStreamingTileRows = 32;
-inline constexpr int32_t kWideTileRows = 96;
+inline constexpr int32_t kWideTileRows = 112;
 
 // Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
 inline constexpr int32_t kStreamingBlocks = 2;
@@ -71,12 +71,6 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 
 // Units of 16 rows of one expert that a block of the joined form has room for.
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
-
-// Whether the streaming form takes its first product from the wide form.
-bool MoeMixes(const MoeShape& shape, int32_t tokens);
-
-// Rows of a tile at most where the wide and the joined form have `tokens`.
-int32_t MoeWideTileRows(const MoeShape& shape, int32_t tokens);
 
 // Rows of a tile at most where the joined form's gate/up product goes by single warps; 0: by
 // warpgroups.

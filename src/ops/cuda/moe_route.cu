@@ -45,7 +45,6 @@ struct RouteParams {
   int32_t* row_begin;
   int32_t* block_of;
   uint32_t* counters;
-  int32_t wide_rows;              // of a tile at most in the wide and the joined form
   int32_t sum_blocks, max_units;  // blocks of the down product, units that one has room for
 };
 
@@ -69,7 +68,7 @@ __device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)
 // Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
 // of `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
 __device__ int Passes(const RouteParams& p, int count) {
-  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? p.wide_rows : kStreamingTileRows;
+  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
   return (count + most - 1) / most;
 }
 
@@ -334,7 +333,6 @@ RouteParams Route(const MoeShape& shape,
           plan.row_begin,
           plan.block_of,
           plan.counters,
-          MoeWideTileRows(shape, args.tokens),
           0,
           0};
 }
@@ -370,7 +368,6 @@ RouteParams Route(const MoeRows& rows) {
           nullptr,
           nullptr,
           nullptr,
-          kWideTileRows,
           0,
           0};
 }
@@ -385,14 +382,11 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
   RouteParams params = Route(shape, args, plan, form, blocks);
-  if (form == MoeForm::kStreaming && MoeMixes(shape, args.tokens)) {
-    params.wide = true;
-    params.tile_rows = kStreamingTileRows;
-  }
   if (form == MoeForm::kJoined) {
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
     params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
+    params.tile_rows = MoeWarpTileRows(shape, args.tokens);
   }
   return LaunchRoute(params, stream);
 }

@@ -12,7 +12,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -44,7 +43,6 @@ struct ProductParams {
   const int32_t* ids;  // null: as above
   const int32_t* slot_of;
   int32_t experts, slots, entries;
-  int32_t release;
 };
 
 template <bool kGateUp_,
@@ -257,13 +255,6 @@ __device__ __forceinline__ int NextColumnTile(int column_tile, int column_tiles)
   return next < column_tiles ? next : static_cast<int>(threadIdx.x / 32);
 }
 
-// Before the arrival that lets the copy engine fill a stage again, which would overtake loads from
-// it. `loaded` depends on all of them.
-__device__ __forceinline__ void FinishLoads(const ProductParams& p, uint32_t loaded) {
-  if (p.release == 1) hopper::FinishLoads();
-  if (p.release == 2 && __ballot_sync(~0u, loaded == 0x7f7f1234u) != 0) __nanosleep(1);
-}
-
 // kTogether strips from unit `unit` on, shared by the warps along the columns. For kN 1, `x` holds
 // the activations of the warp's first tile before and after.
 template <typename F, int kN, int kTogether>
@@ -279,10 +270,10 @@ __device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
   for (int base = 0; base < p.column_tiles; base += F::kWarps) {
     const int column_tile = base + warp;
     const bool inside = column_tile < p.column_tiles;
-    const int nearest = min(column_tile, p.column_tiles - 1);
-    uint32_t tiles[kTogether], loaded = 0;
+    const int loaded = min(column_tile, p.column_tiles - 1);
+    uint32_t tiles[kTogether];
     int stages[kTogether];
-    if constexpr (kN == 2) rows.template Load<0, 4>(x, nearest);
+    if constexpr (kN == 2) rows.template Load<0, 4>(x, loaded);
 #pragma unroll
     for (int s = 0; s < kTogether; ++s) {
       BarrierWait(shared.full + 8 * at.stage, at.parity);
@@ -294,22 +285,22 @@ __device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
       uint4 next[kN][4];
       rows.template Load<0, 4>(
           next, min(NextColumnTile<F>(column_tile, p.column_tiles), p.column_tiles - 1));
-      if (inside) loaded ^= MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
+      if (inside) MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
 #pragma unroll
       for (int j = 0; j < 4; ++j) x[0][j] = next[0][j];
     } else if constexpr (kN == 2) {
-      if (inside) loaded ^= MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
+      if (inside) MultiplyTiles<kTogether, kN, 0, 4>(acc, tiles, x, lane);
     } else {
       // Half the columns at a time, for want of registers.
       uint4 part[kN][2];
-      rows.template Load<0, 2>(part, nearest);
-      if (inside) loaded ^= MultiplyTiles<kTogether, kN, 0, 2>(acc, tiles, part, lane);
-      rows.template Load<2, 2>(part, nearest);
-      if (inside) loaded ^= MultiplyTiles<kTogether, kN, 2, 2>(acc, tiles, part, lane);
+      rows.template Load<0, 2>(part, loaded);
+      if (inside) MultiplyTiles<kTogether, kN, 0, 2>(acc, tiles, part, lane);
+      rows.template Load<2, 2>(part, loaded);
+      if (inside) MultiplyTiles<kTogether, kN, 2, 2>(acc, tiles, part, lane);
     }
-    FinishLoads(p, loaded);
+    hopper::FinishLoads();
     __syncwarp();
-    if (lane == 0 || p.release == 3) {
+    if (lane == 0) {
 #pragma unroll
       for (int s = 0; s < kTogether; ++s) BarrierArrive(shared.empty + 8 * stages[s]);
     }
@@ -368,28 +359,27 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
       const uint32_t first_tile =
           shared.ring + at.stage * F::kStageBytes + warp * F::kStripStageBytes;
       BarrierWait(shared.full + 8 * at.stage, at.parity);
-      uint32_t loaded = 0;
 #pragma unroll
       for (int c = 0; c < F::kTilesPerStage; ++c) {
         if (strip >= strips || (!kKeep && base + c >= column_tiles)) break;
         const uint32_t tile[1] = {first_tile + c * kTileBytes};
         if constexpr (kKeep) {
-          loaded ^= MultiplyTiles<1, kN, 0, 4>(acc, tile, kept[c], lane);
+          MultiplyTiles<1, kN, 0, 4>(acc, tile, kept[c], lane);
         } else if constexpr (kN <= 2) {
           uint4 x[kN][4];
           rows.template Load<0, 4>(x, base + c);
-          loaded ^= MultiplyTiles<1, kN, 0, 4>(acc, tile, x, lane);
+          MultiplyTiles<1, kN, 0, 4>(acc, tile, x, lane);
         } else {
           uint4 x[kN][2];
           rows.template Load<0, 2>(x, base + c);
-          loaded ^= MultiplyTiles<1, kN, 0, 2>(acc, tile, x, lane);
+          MultiplyTiles<1, kN, 0, 2>(acc, tile, x, lane);
           rows.template Load<2, 2>(x, base + c);
-          loaded ^= MultiplyTiles<1, kN, 2, 2>(acc, tile, x, lane);
+          MultiplyTiles<1, kN, 2, 2>(acc, tile, x, lane);
         }
       }
-      FinishLoads(p, loaded);
+      hopper::FinishLoads();
       __syncwarp();
-      if (lane == 0 || p.release == 3) BarrierArrive(shared.empty + 8 * at.stage);
+      if (lane == 0) BarrierArrive(shared.empty + 8 * at.stage);
       at.Next();
       base += F::kTilesPerStage;
     } while (!kKeep && base < column_tiles);
@@ -461,7 +451,7 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   if (threadIdx.x == 0) {
     for (int s = 0; s < F::kStages; ++s) {
       BarrierInit(shared.full + 8 * s, 1);
-      BarrierInit(shared.empty + 8 * s, p.release == 3 ? 32 * F::kWarps : F::kWarps);
+      BarrierInit(shared.empty + 8 * s, F::kWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
@@ -495,7 +485,7 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
 }
 
 template <typename F>
-Status Launch(const char* what, ProductParams params, cudaStream_t stream) {
+Status Launch(const char* what, const ProductParams& params, cudaStream_t stream) {
   const auto kernel = StreamProductKernel<F>;
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, F::kSharedBytes);
@@ -509,7 +499,6 @@ Status Launch(const char* what, ProductParams params, cudaStream_t stream) {
     return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
   }
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
-  params.release = DevSwitch("BT_MOE_RELEASE", 2);
   return LaunchOverlapped(what, kernel, dim3(blocks), dim3(F::kThreads), F::kSharedBytes, stream, 1,
                           params);
 }

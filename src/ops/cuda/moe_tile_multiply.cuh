@@ -8,18 +8,16 @@ namespace baltoro::cuda {
 
 // acc[s] += groups kFirst .. kFirst + kGroups - 1 (of four) of a 16 x 128 tile of weights in shared
 // memory by the rows' activations of these columns, for the tiles of kT strips side by side: their
-// sums do not wait for each other. Returns a mix of words of every load from `tiles`: whoever has
-// it knows that they have arrived.
+// sums do not wait for each other.
 template <int kT, int kN, int kFirst, int kGroups>
-__device__ __forceinline__ uint32_t MultiplyTiles(float (&acc)[kT][kN][4],
-                                                  const uint32_t (&tiles)[kT],
-                                                  const uint4 (&x)[kN][kGroups],
-                                                  int lane) {
-  uint32_t scales[kT][4], loaded = 0;
+__device__ __forceinline__ void MultiplyTiles(float (&acc)[kT][kN][4],
+                                              const uint32_t (&tiles)[kT],
+                                              const uint4 (&x)[kN][kGroups],
+                                              int lane) {
+  uint32_t scales[kT][4];
 #pragma unroll
   for (int s = 0; s < kT; ++s) {
     const uint4 v = LoadShared4(tiles[s] + 1024 + lane / 4 * 16);
-    loaded ^= v.x;
     scales[s][0] = v.x;
     scales[s][1] = v.y;
     scales[s][2] = v.z;
@@ -31,7 +29,6 @@ __device__ __forceinline__ uint32_t MultiplyTiles(float (&acc)[kT][kN][4],
 #pragma unroll
     for (int s = 0; s < kT; ++s) {
       const uint4 words = LoadShared4(tiles[s] + half * 512 + lane * 16);
-      loaded ^= words.x;
       low[s][0] = words.x;
       high[s][0] = words.y;
       low[s][1] = words.z;
@@ -59,7 +56,6 @@ __device__ __forceinline__ uint32_t MultiplyTiles(float (&acc)[kT][kN][4],
       }
     }
   }
-  return loaded;
 }
 
 }  // namespace baltoro::cuda

@@ -1,18 +1,16 @@
 // The gate/up product of a middling number of rows an expert, with SiLU * mul, by the matrix
-// instruction of one warp: m16n8k16, weights as its rows. The instruction of a warpgroup takes the
-// same time for 16 as for 64 tokens when its first operand comes from registers
-// (docs/kernels/moe.md); this one takes as many times eight tokens as there are.
+// instruction of one warp: m16n8k16, weights as its rows. A block of it is half the size of one of
+// the wide form, so that a multiprocessor has two that do not wait for the same stages.
 //
 // A block takes 256 rows of weights (16 strips) by the tokens of one tile, eight warps two strips
-// each. One more warp fills a ring with bulk copies: weights a strip at a time, the tile's rows of
-// x 256 bytes a row, as they are. Blocks take pieces in turn, those with most rows first.
+// each. Four more warps fill a ring: weights by bulk copies, the tile's rows of x 16 bytes a
+// thread, as they are. Pieces are dealt out back and forth, those with most rows first.
 //
 // Floor: the longer of the weights' bytes over the card's read bandwidth and the products over the
 // rate of the instruction, about 0.6 of the card's bf16 matrix rate.
 
 #include <algorithm>
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -28,9 +26,11 @@ constexpr int kThreads = 32 * kWarps + kProducers;
 constexpr int kStrips = 2 * kWarps;  // of a piece
 constexpr int kWeightBytes = kStrips * kTileBytes;
 constexpr int kRowBytes = 256;  // 128 columns
-constexpr int kMaxStages = 7;
-constexpr int kSmallTile = 40;            // rows of a tile where a multiprocessor has two blocks
-constexpr int kSharedLimit = 226 * 1024;  // of a multiprocessor's blocks
+constexpr int kTileRows = 40;   // at most
+constexpr int kBlocks = 2;      // of a multiprocessor
+constexpr int kStageBytes = kWeightBytes + kTileRows * kRowBytes;
+constexpr int kStages = 3;
+constexpr int kSharedBytes = kStages * kStageBytes;
 
 struct GateUpParams {
   const char* weights;
@@ -45,7 +45,7 @@ struct GateUpParams {
   __nv_bfloat16* out;  // in matrix order
   int32_t out_stride;
   int32_t top_k;
-  int32_t stages, stage_bytes;
+  int32_t stages, stage_bytes;  // not as constants: with those the compiler runs out of registers
 };
 
 // The block's pieces, one a turn.
@@ -91,9 +91,8 @@ __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
 
 // Sixteen threads a row; neighbouring rows have the halves of each 128 bytes the other way round,
 // so that the loads of a warp's operand meet all banks.
-template <int kMost>
 __device__ void Produce(const GateUpParams& p, const Pieces& pieces, Ring ring) {
-  constexpr int kStep = kProducers / 16, kRows = kMost / kStep;
+  constexpr int kStep = kProducers / 16, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - 32 * kWarps, lane = threadIdx.x % 32;
   const int row = thread / 16, chunk = thread % 16;
   const uint64_t policy = ReadOncePolicy();
@@ -227,16 +226,14 @@ __device__ __forceinline__ void Multiply(const GateUpParams& p,
   }
 }
 
-// kMost: tokens of a tile at most, kBlocks of a multiprocessor.
-template <int kMost, int kBlocks>
 __global__ void __launch_bounds__(kThreads, kBlocks)
     WarpGateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char memory[];
-  __shared__ uint64_t barriers[2 * kMaxStages];
+  __shared__ uint64_t barriers[2 * kStages];
   Ring ring;
   ring.memory = SharedAddress(memory);
   ring.full = SharedAddress(barriers);
-  ring.empty = ring.full + 8 * kMaxStages;
+  ring.empty = ring.full + 8 * kStages;
   ring.stages = p.stages;
   ring.stage_bytes = p.stage_bytes;
   if (threadIdx.x == 0) {
@@ -250,22 +247,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   WaitForEarlierKernels();
   AllowNextKernel();
   const Pieces pieces(p);
-  // Registers move from the producers to the others; together they stay at 80 a thread for two
-  // blocks, 168 for one.
+  // Registers move from the producers to the others; together they stay at 80 a thread.
   if (threadIdx.x >= 32 * kWarps) {
-    if constexpr (kBlocks == 1) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-    } else {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-    }
-    Produce<kMost>(p, pieces, ring);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    Produce(p, pieces, ring);
     return;
   }
-  if constexpr (kBlocks == 1) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
-  } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
-  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
   const int turns = pieces.Turns();
   for (int turn = 0; turn < turns; ++turn) {
     MoeTile tile;
@@ -291,27 +279,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   }
 }
 
-template <int kMost, int kBlocks>
-Status Launch(GateUpParams p, cudaStream_t stream) {
-  const auto kernel = WarpGateUpKernel<kMost, kBlocks>;
-  p.stage_bytes = kWeightBytes + kMost * kRowBytes;
-  p.stages = std::min(kMaxStages, kSharedLimit / kBlocks / p.stage_bytes);
-  const int shared = p.stages * p.stage_bytes;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  if (error != cudaSuccess) {
-    return Status(Code::kInternal,
-                  std::string("MoE gate/up by warps: ") + cudaGetErrorString(error));
-  }
-  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-  return LaunchOverlapped("MoE gate/up by warps", kernel, dim3(kBlocks * multiprocessors),
-                          dim3(kThreads), shared, stream, 1, p);
-}
-
 }  // namespace
 
-int32_t MoeWarpTileRows(const MoeShape&, int32_t) {
-  return DevSwitch("BT_MOE_GATE", 0) == 1 ? kSmallTile : 0;
+int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens) {
+  // Measured, docs/measured/cuda-moe.md.
+  const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
+  return entries <= 29 * static_cast<int64_t>(shape.slots) ? kTileRows : 0;
 }
 
 Status LaunchMoeWarpGateUp(const MoeShape& shape,
@@ -331,7 +304,17 @@ Status LaunchMoeWarpGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return Launch<kSmallTile, 2>(p, stream);
+  p.stages = kStages;
+  p.stage_bytes = kStageBytes;
+  const cudaError_t error = cudaFuncSetAttribute(
+      WarpGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal,
+                  std::string("MoE gate/up by warps: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
+  return LaunchOverlapped("MoE gate/up by warps", WarpGateUpKernel, dim3(kBlocks * multiprocessors),
+                          dim3(kThreads), kSharedBytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -29,20 +28,20 @@ namespace {
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kInner = kJoinedIntermediate;  // columns of a row
 constexpr int kGroups = 3;                   // warpgroups that multiply
-// Threads with so many warps that add up; one more asks for weights.
-constexpr int Threads(int add_warps) {
-  return 128 * kGroups + 32 + 32 * add_warps;
-}
+constexpr int kAddWarps = 3;
+constexpr int kThreads = 128 * kGroups + 32 + 32 * kAddWarps;
 constexpr int kItemStrips = 4;
 constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
 constexpr int kChunkStrips = 2 * kItemStrips;
 constexpr int kShareBytes = kChunkStrips * 32;  // of a row and chunk: 8 low, 8 high a strip
 constexpr int kUnitBytes = 16 * kInner * 2;
+constexpr int kTileUnits = 7;
 constexpr int kMaxUnits = 20;   // of a block
 constexpr int kMaxTokens = 64;  // that a block adds up
 constexpr int kMaxDepth = 4;
-constexpr int kPhases = 8;          // barriers of chunks, more than any warp is ahead of another
-constexpr int kOutBytes = 16 * 32;  // a warp's columns of 16 rows
+constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
+constexpr int kOutPitch = 128 + 16;
+constexpr int kOutBytes = 16 * kOutPitch;
 constexpr int64_t kBuffersBytes = 28 << 20;  // of the ring in the L2, if two buffers fit
 constexpr int kSharedLimit = 223 * 1024;     // with Block, below 227 KiB
 
@@ -64,10 +63,10 @@ struct DownParams {
   uint32_t* added;    // [chunks] warps
   float* out;
   int64_t out_stride;
-  int32_t max_units, depth, tile_units;
+  int32_t max_units, depth;
 };
 
-// Some units of one expert, tile_units at most.
+// Up to kTileUnits units of one expert.
 struct Piece {
   int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
 };
@@ -108,6 +107,10 @@ __device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
   return complete != 0;
 }
 
+__device__ __forceinline__ void GroupBarrier(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
+}
+
 __device__ __forceinline__ int UnitsBefore(int total, int block) {
   return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
 }
@@ -128,14 +131,14 @@ __device__ void FindPieces(const DownParams& p, Block& block) {
   const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);
   const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
-  for (int s = threadIdx.x; s < p.slots; s += static_cast<int>(blockDim.x)) {
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
     const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
     const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
     if (from >= to) continue;
     if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
     const int at_unit = atomicAdd(&block.units, to - from);
     const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
-    const int pieces = (to - from + p.tile_units - 1) / p.tile_units;
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
     const int size = (to - from + pieces - 1) / pieces;
     for (int u = from; u < to; u += size) {
       const int at = row + 16 * (u - first);
@@ -152,7 +155,7 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
     const Piece piece = block.pieces[i];
     const int padded = (piece.count + 15) / 16 * 16;
     const uint32_t to = rows + piece.unit * kUnitBytes + lane / 8 * padded * 128;
-    for (int r = warp; r < piece.count; r += static_cast<int>(blockDim.x) / 32) {
+    for (int r = warp; r < piece.count; r += kThreads / 32) {
       const __nv_bfloat16* from =
           p.middle + static_cast<int64_t>(piece.begin + r) * kInner + lane * 8;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + r * 128 +
@@ -171,14 +174,14 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
 
 // One lane: asks for the weights of all items, in turn for each warpgroup, those of a chunk once
 // its buffer has been read; and tells the other blocks of chunks that are written.
-__device__ void Feed(const DownParams& p, Block& block, uint32_t ring, uint32_t add_warps) {
+__device__ void Feed(const DownParams& p, Block& block, uint32_t ring) {
   const uint64_t policy = ReadOncePolicy();
   int chunk = 0, item = 0, group = 0, stage = 0, told = 0, allowed = p.buffers;
   uint32_t parity = 1;
   const bool none = block.count == 0;
   while (told < p.chunks) {
     if (!none && chunk < p.chunks) {
-      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= add_warps * gridDim.x) {
+      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= kAddWarps * gridDim.x) {
         allowed = chunk + 1;
       }
       const int at = group * kMaxDepth + stage;
@@ -265,8 +268,8 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
 
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
-__device__ __forceinline__ void Multiply(const Item& item, int& buffer) {
-  const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
   float acc[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
@@ -289,12 +292,11 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer) {
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
   GroupWait<0>();
-  // 16 rows at a time through shared memory, so that a warp's 32 bytes of a share, its low columns
-  // and its high ones, are written together. Of each four rows the halves are the other way round.
-  const uint32_t own_out = item.out + warp * 2 * kOutBytes;
-  const uint32_t to = own_out + (lane / 16 * 8 + lane % 8) * 32 + ((lane / 8 ^ lane / 4) % 2) * 16;
-  const uint32_t from = own_out + lane / 2 * 32 + ((lane ^ lane / 8) % 2) * 16;
-  char* const shares = item.shares + warp * 32 + lane % 2 * 16;
+  // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
+  // the four warps' low columns, then their high ones.
+  const uint32_t to =
+      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
+  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
     const uint32_t at = buffer * kOutBytes;
@@ -307,17 +309,16 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer) {
       pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
     }
     StoreTransposed(to + at, pairs);
-    __syncwarp();
+    GroupBarrier(group);
     const uint4 v = LoadShared4(from + at);
-    const int row = j * 8 + lane / 2;
+    const int row = j * 8 + thread / 8;
     if (row < item.count) {
-      *reinterpret_cast<uint4*>(shares + static_cast<int64_t>(item.entry[row]) * kShareBytes) = v;
+      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
+                                thread % 8 * 16) = v;
     }
   }
 }
 
-// kMost: rows of a piece.
-template <int kMost>
 __device__ void MultiplyChunks(
     const DownParams& p, Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
@@ -325,7 +326,7 @@ __device__ void MultiplyChunks(
   int stage = 0, buffer = 0, next = group;  // item of the chunk
   uint32_t parity = 0;
   Item item;
-  item.out = out + group * 8 * kOutBytes;
+  item.out = out + group * 2 * kOutBytes;
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     char* shares =
         p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
@@ -342,25 +343,25 @@ __device__ void MultiplyChunks(
       BarrierWait(SharedAddress(&block.full[at]), parity);
       switch ((item.count + 15) / 16) {
         case 1:
-          Multiply<16>(item, buffer);
+          Multiply<16>(item, buffer, group);
           break;
         case 2:
-          Multiply<32>(item, buffer);
+          Multiply<32>(item, buffer, group);
           break;
         case 3:
-          Multiply<48>(item, buffer);
+          Multiply<48>(item, buffer, group);
           break;
         case 4:
-          Multiply<64>(item, buffer);
+          Multiply<64>(item, buffer, group);
           break;
         case 5:
-          Multiply<80>(item, buffer);
+          Multiply<80>(item, buffer, group);
           break;
         case 6:
-          Multiply<96>(item, buffer);
+          Multiply<96>(item, buffer, group);
           break;
         default:
-          Multiply<kMost>(item, buffer);
+          Multiply<112>(item, buffer, group);
       }
       if (++stage == p.depth) {
         stage = 0;
@@ -380,13 +381,15 @@ __device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
   sum.w += __uint_as_float(share.y & 0xffff0000u);
 }
 
-// A warp adds up a chunk of kAtOnce tokens at a time, a lane four columns.
-template <int kAddWarps, int kAtOnce>
+// A warp adds up a chunk of four tokens at a time, a lane four columns.
 __device__ void AddUp(const DownParams& p, const Block& block) {
+  constexpr int kAtOnce = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  // This lane's 8 bytes of a share: of strip lane / 4, low or high columns.
-  const int column = lane / 4 * 8 + lane / 2 % 2 * (p.hidden / 2) + lane % 2 * 4;
+  // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
+  const int part = lane / 2;
+  const int column =
+      (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2) + lane % 2 * 4;
   float4 before[kAtOnce] = {};
   for (int chunk = 0; chunk < p.chunks; ++chunk) {
     const char* shares = p.shares + lane * 8 +
@@ -445,9 +448,7 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
   }
 }
 
-template <int kAddWarps>
-__global__ void __launch_bounds__(Threads(kAddWarps), 1)
-    DownSumKernel(const __grid_constant__ DownParams p) {
+__global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
   extern __shared__ char memory[];
   __shared__ Block block;
   const uint32_t rows = (SharedAddress(memory) + 1023) / 1024 * 1024;
@@ -465,7 +466,7 @@ __global__ void __launch_bounds__(Threads(kAddWarps), 1)
   __syncthreads();
   FindPieces(p, block);
   const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  for (int t = threadIdx.x; t < tokens; t += static_cast<int>(blockDim.x)) {
+  for (int t = threadIdx.x; t < tokens; t += kThreads) {
     uint32_t held = 0;
     for (int j = 0; j < p.top_k; ++j) {
       held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
@@ -475,19 +476,13 @@ __global__ void __launch_bounds__(Threads(kAddWarps), 1)
   __syncthreads();
   LoadRows(p, block, rows);
   __syncthreads();
-  // Five warpgroups begin with 96 registers a thread; those that multiply need more.
-  constexpr bool kMany = kAddWarps > 3;
   const int warp = threadIdx.x / 32;
   if (warp < 4 * kGroups) {
-    if constexpr (kMany) asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
-    MultiplyChunks<kMany ? 96 : 112>(p, block, rows, ring, out);
+    MultiplyChunks(p, block, rows, ring, out);
+  } else if (warp == 4 * kGroups) {
+    if (threadIdx.x % 32 == 0) Feed(p, block, ring);
   } else {
-    if constexpr (kMany) asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
-    if (warp > 4 * kGroups) {
-      AddUp<kAddWarps, kMany ? 3 : 4>(p, block);
-    } else if (threadIdx.x % 32 == 0) {
-      Feed(p, block, ring, kAddWarps);
-    }
+    AddUp(p, block);
   }
 }
 
@@ -500,7 +495,7 @@ int32_t LeastUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
 }
 
 int32_t SharedBytes(int32_t units, int32_t depth) {
-  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 8 * kOutBytes);
+  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
 }
 
 }  // namespace
@@ -562,23 +557,20 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
-  const bool many = DevSwitch("BT_MOE_ADD", 3) > 3;
-  const auto kernel = many ? DownSumKernel<7> : DownSumKernel<3>;
-  p.tile_units = many ? 6 : 7;
   cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+      cudaFuncSetAttribute(DownSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (error == cudaSuccess) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks);
-    config.blockDim = dim3(Threads(many ? 7 : 3));
+    config.blockDim = dim3(kThreads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    error = cudaLaunchKernelEx(&config, kernel, p);
+    error = cudaLaunchKernelEx(&config, DownSumKernel, p);
   }
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));

@@ -1,6 +1,6 @@
 // The gate/up product of many rows, with SiLU * mul: bound by arithmetic.
 //
-// A block takes 256 rows of weights (16 strips) by up to 96 tokens of one expert at a time, a
+// A block takes 256 rows of weights (16 strips) by up to 112 tokens of one expert at a time, a
 // persistent share of all such pieces; two blocks take neighbouring pieces of the same tokens at
 // the same time, so that the second finds the activations in the L2. Two warpgroups each widen
 // twice 64 rows of 4-bit values into registers, the first operand of wgmma; tokens are the second
@@ -14,7 +14,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -24,22 +23,15 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kStages = 4;
+constexpr int kRunning = 2;  // stages that are being filled
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
-constexpr int kStrips = 2 * kConsumerWarps;  // of a piece
+constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
+constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
 constexpr int kWeightBytes = kStrips * kTileBytes;
-
-// Tiles of up to kMost rows.
-template <int kMost_>
-struct Form {
-  static constexpr int kMost = kMost_;
-  static constexpr int kHalfBytes = kMost * 128;  // 64 columns of every row
-  static constexpr int kInputBytes = 2 * kHalfBytes;
-  static constexpr int kStages = 222 * 1024 / (kInputBytes + kWeightBytes);
-  static constexpr int kRunning = kStages > 5 ? 3 : 2;  // stages that are being filled
-  static constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
-};
+constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
 
 struct GateUpParams {
   const char* weights;
@@ -55,16 +47,14 @@ struct GateUpParams {
   __nv_bfloat16* out;
   int32_t out_stride;
   int32_t top_k;
-  bool plain_order;  // of the columns of out, else matrix order
 };
 
-template <typename F>
 struct Ring {
   uint32_t input, weights, full, empty;
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Next() {
-    if (++stage == F::kStages) {
+    if (++stage == kStages) {
       stage = 0;
       parity ^= 1;
     }
@@ -72,6 +62,11 @@ struct Ring {
   __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
+
+// Rows of the matrix instruction's second operand for a tile of `count` rows.
+__device__ __forceinline__ int Columns(int count) {
+  return (count + 15) / 16 * 16;
+}
 
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
@@ -120,14 +115,13 @@ struct Share {
 };
 
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
-template <typename F>
-__device__ void Produce(const GateUpParams& p, const Share& share, Ring<F> ring) {
-  constexpr int kStep = kProducers / 8, kRows = F::kMost / kStep;
+__device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
+  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
   // Stages whose copies are on their way; the oldest is told of when it is there.
-  Ring<F> oldest = ring;
+  Ring oldest = ring;
   int running = 0;
   const auto tell = [&] {
     // The matrix units read what ordinary copies have written.
@@ -143,6 +137,7 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring<F> ring)
     int strip;
     if (!share.Get(p, unit, &tile, &strip)) continue;
     const int strips = min(kStrips, p.strips - strip);
+    const int half_bytes = Columns(tile.count) * 128;
     const char* weights =
         p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
     uint32_t source[kRows];  // in 16 bytes
@@ -163,17 +158,17 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring<F> ring)
                    kTileBytes, ring.Full(), policy);
         }
       }
-      const uint32_t to = to_row + ring.stage * F::kInputBytes;
+      const uint32_t to = to_row + ring.stage * kInputBytes;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         if (row + kStep * i >= tile.count) break;
         const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
         Copy16(to + i * kStep * 128, from);
-        Copy16(to + i * kStep * 128 + F::kHalfBytes, from + 128);
+        Copy16(to + i * kStep * 128 + half_bytes, from + 128);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
-      if (running == F::kRunning) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(F::kRunning) : "memory");
+      if (running == kRunning) {
+        asm volatile("cp.async.wait_group %0;" ::"n"(kRunning) : "memory");
         tell();
       } else {
         ++running;
@@ -219,18 +214,6 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed,
   }
 }
 
-// By a predicate: between running products the compiler bears no branches.
-__device__ __forceinline__ void ArriveIf(uint32_t barrier, bool arrive) {
-  asm volatile(
-      "{\n"
-      ".reg .pred arrive;\n"
-      "setp.ne.u32 arrive, %1, 0;\n"
-      "@arrive mbarrier.arrive.shared::cta.b64 _, [%0];\n"
-      "}\n" ::"r"(barrier),
-      "r"(static_cast<uint32_t>(arrive))
-      : "memory");
-}
-
 template <int kN>
 __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
                                          const uint32_t (&a)[4][4],
@@ -242,55 +225,55 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
   GroupCommit();
 }
 
-// One piece: kN columns. While the products of 64 rows and columns run, the next are widened, from
-// stage to stage; so a stage is given back only when the first products of the next have begun.
-template <typename F, int kN>
+// One piece: kN columns. No product runs on from turn to turn of the loop, as the compiler would
+// put each behind the one before.
+template <int kN>
 __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
                                               const MoeTile& tile,
                                               int first_strip,
-                                              Ring<F>& ring) {
+                                              Ring& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
   float acc[2][kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
   uint32_t a[2][4][4];
-  const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
-  uint32_t before = 0;  // the barrier of the stage before
   Packed packed[2];
-  const auto load = [&] {
+  const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
+  const auto next_weights = [&] {
     BarrierWait(ring.Full(), ring.parity);
     packed[0] = LoadPacked(own + ring.stage * kWeightBytes);
     packed[1] = LoadPacked(own + ring.stage * kWeightBytes + 4 * kTileBytes);
   };
-  load();
+  next_weights();
+  Widen(a[0], packed[0], 0);
   for (int c = 0; c < p.column_tiles; ++c) {
-    const uint32_t input = ring.input + ring.stage * F::kInputBytes, empty = ring.Empty();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int block = step % 2, half = step / 2;
-      Widen(a[block], packed[block], half);
-      if (step == 3) {
-        ring.Next();
-        if (c + 1 < p.column_tiles) load();
-      }
-      Multiply<kN>(acc[block], a[block], input + half * F::kHalfBytes);
-      GroupWait<1>();
-      if (step == 0) ArriveIf(before, lane == 0 && c > 0);
-    }
-    before = empty;
+    const uint32_t input = ring.input + ring.stage * kInputBytes, empty = ring.Empty();
+    Multiply<kN>(acc[0], a[0], input);
+    Widen(a[1], packed[1], 0);
+    Multiply<kN>(acc[1], a[1], input);
+    GroupWait<1>();
+    Widen(a[0], packed[0], 1);
+    Multiply<kN>(acc[0], a[0], input + kN * 128);
+    GroupWait<1>();
+    Widen(a[1], packed[1], 1);
+    Multiply<kN>(acc[1], a[1], input + kN * 128);
+    ring.Next();
+    if (c + 1 < p.column_tiles) next_weights();
+    GroupWait<1>();
+    Widen(a[0], packed[0], 0);
+    GroupWait<0>();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(empty);
   }
-  GroupWait<0>();
-  __syncwarp();
-  if (lane == 0) BarrierArrive(before);
   const int g = lane / 4;
 #pragma unroll
   for (int block = 0; block < 2; ++block) {
     const int strip = first_strip + strip_in_piece + 4 * block;
     if (strip >= p.strips) continue;
-    const int column =
-        p.plain_order ? strip * 8 + g : strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2 + g % 2;
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + column;
+    // Column strip * 8 + g in matrix order.
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
+                         g / 2 * 8 + strip % 4 * 2 + g % 2;
 #pragma unroll
     for (int i = 0; i < kN / 4; ++i) {
       const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
@@ -301,20 +284,16 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   }
 }
 
-// The sizes of a piece that a kernel has: with five or more the compiler takes the products of all
-// of them one by one.
-template <int kA, int kB, int kC, int kD>
 __global__ void __launch_bounds__(kThreads, 1)
     GateUpKernel(const __grid_constant__ GateUpParams p) {
-  using F = Form<kD>;
   extern __shared__ char memory[];
-  Ring<F> ring;
+  Ring ring;
   ring.input = (SharedAddress(memory) + 1023) / 1024 * 1024;
-  ring.weights = ring.input + F::kStages * F::kInputBytes;
-  ring.full = ring.weights + F::kStages * kWeightBytes;
-  ring.empty = ring.full + 8 * F::kStages;
+  ring.weights = ring.input + kStages * kInputBytes;
+  ring.full = ring.weights + kStages * kWeightBytes;
+  ring.empty = ring.full + 8 * kStages;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < F::kStages; ++s) {
+    for (int s = 0; s < kStages; ++s) {
       BarrierInit(ring.full + 8 * s, 1 + kProducers / 32);
       BarrierInit(ring.empty + 8 * s, kConsumerWarps);
     }
@@ -335,14 +314,27 @@ __global__ void __launch_bounds__(kThreads, 1)
     MoeTile tile;
     int first_strip;
     if (!share.Get(p, unit, &tile, &first_strip)) continue;
-    if (tile.count <= kA) {
-      MultiplyPiece<F, kA>(p, tile, first_strip, ring);
-    } else if (tile.count <= kB) {
-      MultiplyPiece<F, kB>(p, tile, first_strip, ring);
-    } else if (tile.count <= kC) {
-      MultiplyPiece<F, kC>(p, tile, first_strip, ring);
-    } else {
-      MultiplyPiece<F, kD>(p, tile, first_strip, ring);
+    switch (Columns(tile.count)) {
+      case 16:
+        MultiplyPiece<16>(p, tile, first_strip, ring);
+        break;
+      case 32:
+        MultiplyPiece<32>(p, tile, first_strip, ring);
+        break;
+      case 48:
+        MultiplyPiece<48>(p, tile, first_strip, ring);
+        break;
+      case 64:
+        MultiplyPiece<64>(p, tile, first_strip, ring);
+        break;
+      case 80:
+        MultiplyPiece<80>(p, tile, first_strip, ring);
+        break;
+      case 96:
+        MultiplyPiece<96>(p, tile, first_strip, ring);
+        break;
+      default:
+        MultiplyPiece<112>(p, tile, first_strip, ring);
     }
   }
 }
@@ -369,32 +361,7 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
   WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
 }
 
-template <int kA, int kB, int kC, int kD>
-Status Launch(const GateUpParams& p, cudaStream_t stream) {
-  const auto kernel = GateUpKernel<kA, kB, kC, kD>;
-  constexpr int kSharedBytes = Form<kD>::kSharedBytes;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) {
-    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
-  }
-  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
-  return LaunchOverlapped("MoE gate/up, wide", kernel, dim3(teams * kWideTeam), dim3(kThreads),
-                          kSharedBytes, stream, 1, p);
-}
-
 }  // namespace
-
-bool MoeMixes(const MoeShape&, int32_t tokens) {
-  const int32_t least = DevSwitch("BT_MOE_MIX", 0);
-  return least > 0 && tokens >= least;
-}
-
-int32_t MoeWideTileRows(const MoeShape& shape, int32_t tokens) {
-  if (const int32_t rows = MoeWarpTileRows(shape, tokens); rows > 0) return rows;
-  return static_cast<int64_t>(tokens) * shape.top_k <= int64_t{45} * shape.slots ? 64
-                                                                                 : kWideTileRows;
-}
 
 Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
@@ -413,9 +380,8 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  // The joined form has its tiles sorted; `starts` of the streaming form are those of its blocks.
-  p.starts = args.form == MoeForm::kWide ? plan.starts : nullptr;
-  p.plain_order = args.form == MoeForm::kStreaming;
+  // The joined form has its tiles sorted.
+  p.starts = args.form == MoeForm::kJoined ? nullptr : plan.starts;
   p.num_tiles = plan.num_tiles;
   p.tiles = plan.tiles;
   p.order = plan.order;
@@ -424,8 +390,14 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return MoeWideTileRows(shape, args.tokens) == 64 ? Launch<16, 32, 48, 64>(p, stream)
-                                                   : Launch<48, 64, 80, 96>(p, stream);
+  const cudaError_t error =
+      cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped("MoE gate/up, wide", GateUpKernel, dim3(teams * kWideTeam),
+                          dim3(kThreads), kSharedBytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

@@ -3,7 +3,6 @@
 // T: bytes of the rows.
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/dev_switch.h"
 #include "ops/cuda/kv_write_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 
@@ -134,67 +133,6 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
 }
 
-// The same with a delta for many rows, bound by their bytes: a warp takes whole lines, four columns
-// a lane, and a thread asks for all it needs of a row before it uses any.
-constexpr int kManyRows = 128;  // at least
-constexpr int kFours = 4;       // of a thread
-constexpr int kManyThreads = 512;
-
-template <typename Out>
-__global__ void __launch_bounds__(kManyThreads, 2) ManyNormKernel(NormParams p) {
-  __shared__ float partial[32];
-  const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * 4; };
-  hopper::LetDependentsLaunch();
-  hopper::WaitForPredecessors();
-  const int64_t row = blockIdx.x;
-  float* const from = static_cast<float*>(p.x) + row * p.x_stride;
-  const float* const delta = p.delta + row * p.delta_stride;
-  float4 x[kFours] = {}, d[kFours] = {};
-#pragma unroll
-  for (int v = 0; v < kFours; ++v) {
-    if (at(v) >= p.width) break;
-    x[v] = __ldcg(reinterpret_cast<const float4*>(from + at(v)));
-    d[v] = __ldcg(reinterpret_cast<const float4*>(delta + at(v)));
-  }
-  float squares = 0;
-#pragma unroll
-  for (int v = 0; v < kFours; ++v) {
-    x[v].x += d[v].x;
-    x[v].y += d[v].y;
-    x[v].z += d[v].z;
-    x[v].w += d[v].w;
-    squares += x[v].x * x[v].x + x[v].y * x[v].y + x[v].z * x[v].z + x[v].w * x[v].w;
-    if (at(v) < p.width) __stcs(reinterpret_cast<float4*>(from + at(v)), x[v]);
-  }
-  const float scale = NormScale(squares, p.width, p.eps, partial);
-  Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
-#pragma unroll
-  for (int v = 0; v < kFours; ++v) {
-    if (at(v) >= p.width) break;
-    const float4 weight = __ldg(reinterpret_cast<const float4*>(p.weight + at(v)));
-    const float4 y = make_float4(x[v].x * (scale * weight.x), x[v].y * (scale * weight.y),
-                                 x[v].z * (scale * weight.z), x[v].w * (scale * weight.w));
-    if constexpr (sizeof(Out) == 2) {
-      *reinterpret_cast<uint2*>(to + at(v)) =
-          make_uint2(hopper::PackBf16(y.x, y.y), hopper::PackBf16(y.z, y.w));
-    } else {
-      *reinterpret_cast<float4*>(to + at(v)) = y;
-    }
-  }
-}
-
-bool TakesMany(int64_t rows, const NormParams& p) {
-  return DevSwitch("BT_NORM_MANY", 1) != 0 && p.vectors && rows >= kManyRows && p.width % 4 == 0 &&
-         p.width <= kManyThreads * kFours * 4;
-}
-
-template <typename Out>
-void LaunchManyNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  const int threads = ((p.width + 4 * kFours - 1) / (4 * kFours) + 31) / 32 * 32;
-  LaunchAhead("norm", StreamOf(ctx), ManyNormKernel<Out>, dim3(static_cast<unsigned>(rows)),
-              threads, p);
-}
-
 bool Spreads(int64_t rows, const NormParams& p) {
   return p.vectors && rows <= kSpreadRows && p.width >= kSpreadWidth &&
          p.width % (kSpread * kEight) == 0 && p.width <= kSpread * kSpreadThreads * kEight;
@@ -286,11 +224,7 @@ void AddRmsNorm(const OpContext& ctx,
   if (Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
   }
-  const bool wide = out.dtype == DType::kF32;
-  if (TakesMany(rows, p)) {
-    return wide ? LaunchManyNorm<float>(ctx, rows, p) : LaunchManyNorm<__nv_bfloat16>(ctx, rows, p);
-  }
-  if (wide) return LaunchNorm<float, float, true>(ctx, rows, p);
+  if (out.dtype == DType::kF32) return LaunchNorm<float, float, true>(ctx, rows, p);
   LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
 }
 
