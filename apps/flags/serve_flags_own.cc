@@ -21,8 +21,9 @@ constexpr FlagSpec kOwnFlags[] = {
     {.name = "deterministic",
      .kind = kSwitch,
      .initial = "false",
-     .help = "A request's tokens and log-probabilities are the same bits whatever else is computed; "
-             "on a GPU this takes time."},
+     .help =
+         "A request's tokens and log-probabilities are the same bits whatever else is computed; "
+         "on a GPU this takes time."},
     {.name = "max-queued-requests",
      .kind = kInt,
      .initial = "1024",
