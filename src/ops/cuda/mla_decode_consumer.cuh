@@ -302,6 +302,7 @@ class Consumer {
     }
     Arrive(SharedAddress(&small_.full_sums[turn % 2][group_]));
     Wait(SharedAddress(&small_.full_sums[turn % 2][1 - group_]), turn / 2 & 1);
+    SyncGroup(group_);  // nobody of this group reads P any more
     const int tile_rows = args_.plan.tile_rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
