@@ -14,6 +14,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -24,7 +25,6 @@ namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStages = 4;
-constexpr int kRunning = 2;  // stages that are being filled
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
@@ -120,16 +120,6 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
-  // Stages whose copies are on their way; the oldest is told of when it is there.
-  Ring oldest = ring;
-  int running = 0;
-  const auto tell = [&] {
-    // The matrix units read what ordinary copies have written.
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-    if (lane == 0) BarrierArrive(oldest.Full());
-    oldest.Next();
-  };
   const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = share.first; unit < share.last; ++unit) {
@@ -166,18 +156,11 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
         Copy16(to + i * kStep * 128, from);
         Copy16(to + i * kStep * 128 + half_bytes, from + 128);
       }
-      asm volatile("cp.async.commit_group;" ::: "memory");
-      if (running == kRunning) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(kRunning) : "memory");
-        tell();
-      } else {
-        ++running;
-      }
+      // The copies tell of themselves: nobody here waits for them.
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
       ring.Next();
     }
-    // Before the next piece is looked up, so that there is work in the meantime.
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    for (; running > 0; --running) tell();
   }
 }
 
@@ -242,6 +225,8 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
   const auto next_weights = [&] {
     BarrierWait(ring.Full(), ring.parity);
+    // The matrix units read what ordinary copies have written.
+    hopper::FenceAsyncProxy();
     packed[0] = LoadPacked(own + ring.stage * kWeightBytes);
     packed[1] = LoadPacked(own + ring.stage * kWeightBytes + 4 * kTileBytes);
   };
@@ -294,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ring.empty = ring.full + 8 * kStages;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      BarrierInit(ring.full + 8 * s, 1 + kProducers / 32);
+      BarrierInit(ring.full + 8 * s, 1 + kProducers);
       BarrierInit(ring.empty + 8 * s, kConsumerWarps);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
