@@ -130,6 +130,21 @@ TEST_P(K2ModelTest, ScratchIsReservedOnce) {
   EXPECT_GT(arena.bytes_reserved(), 0u);
 }
 
+// A step of many tokens is one of several sequences, where a sequence cannot be that long.
+TEST_P(K2ModelTest, ScratchIsThatOfTheLargestStepWhereSequencesAreShort) {
+  const auto bytes = [&](int64_t positions) {
+    test::TinySource source(true);
+    K2LoadOptions options;
+    options.positions_max = positions;
+    const auto model =
+        K2Model::Load(test::SmallConfig(2, 2), source, CpuOps(GetParam().act), &pool_, options);
+    Arena arena;
+    EXPECT_TRUE(model.value()->ReserveScratch(PlainKvForm(GetParam().act), 150, 8, arena).ok());
+    return arena.bytes_reserved();
+  };
+  EXPECT_EQ(bytes(20), bytes(200));
+}
+
 TEST_P(K2ModelTest, AnOverriddenRowTakesTheEmbeddingGiven) {
   const auto model = Load(&pool_);
   test::TinySource source(true);

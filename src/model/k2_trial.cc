@@ -73,7 +73,8 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
                                           int64_t rows_max) {
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   Trial trial;
-  trial.tokens_max = std::min(tokens_max, rope_table_.positions);
+  trial.tokens_max =
+      std::min(tokens_max, rope_table_.positions * std::max<int64_t>(sequences_max, 1));
   trial.rows_max = rows_max > 0 ? rows_max : sequences_max;
   // Keys before those of the step: what attention takes for them is found here as well. On a CPU
   // it takes nothing, and time.
@@ -108,13 +109,13 @@ void K2Model::RunTrial(const Trial& trial,
   std::vector<int32_t> positions, rows;
   std::vector<int64_t> slots;
   std::vector<AttentionSequence> parts;
-  for (const int64_t count : counts) {
+  const auto add = [&](int64_t count) {
     const auto s = static_cast<int64_t>(parts.size()) % blocks;
     const int64_t before = std::max<int64_t>(0, keys - count);
     const auto begin = static_cast<int32_t>(slots.size());
     for (int64_t i = 0; i < count; ++i) {
       positions.push_back(static_cast<int32_t>(before + i));
-      slots.push_back((s * kBlock + i) % (blocks * kBlock));
+      slots.push_back(std::ssize(slots) % (blocks * kBlock));
     }
     parts.push_back({.query_begin = begin,
                      .query_count = static_cast<int32_t>(count),
@@ -123,6 +124,12 @@ void K2Model::RunTrial(const Trial& trial,
                      .blocks = std::span<const int32_t>(trial.table).subspan(s),
                      .block_positions = {},
                      .key_count = static_cast<int32_t>(before + count)});
+  };
+  for (const int64_t count : counts) {
+    // More tokens than a sequence can have are of several.
+    for (int64_t left = count; left > 0; left -= rope_table_.positions) {
+      add(std::min(left, rope_table_.positions));
+    }
   }
   const std::vector<int32_t> ids(slots.size(), 0);
   const int64_t logits_rows = std::min(std::ssize(slots), trial.rows_max);
@@ -177,12 +184,14 @@ Status K2Model::WarmUp(
   for (int64_t rows = 0; rows < most;) {
     rows = std::min(RowClass(rows + 1), most);
     std::vector<int64_t> counts = {rows};
+    int64_t keys = 0;
     if (rows > trial.tokens_max) {
       const int64_t sequences = (rows + trial.keys_max - 1) / trial.keys_max;
       counts.assign(static_cast<size_t>(sequences),
                     std::min(trial.tokens_max / sequences, kTokensAfterContext));
+      keys = rows / sequences;
     }
-    RunTrial(trial, counts, rows / std::ssize(counts), arena);
+    RunTrial(trial, counts, keys, arena);
   }
   return ops_.wait(Scratch());
 }
