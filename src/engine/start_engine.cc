@@ -22,6 +22,7 @@
 #include "model/kv_scales.h"
 #include "model/weight_count.h"
 #include "ops/cpu/isa.h"
+#include "ops/gpu_limits.h"
 #include "parallel/nodes.h"
 
 namespace baltoro {
@@ -413,6 +414,11 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
+  if (backend.gpu && config.max_num_seqs > kGpuSequencesMax) {
+    return InvalidArgument(
+        fmt::format("--max-num-seqs {}: a step on a GPU has at most {} sequences",
+                    config.max_num_seqs, kGpuSequencesMax));
+  }
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   const ParallelLayout layout = LayoutOf(config);
   if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {

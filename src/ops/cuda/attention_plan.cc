@@ -64,6 +64,7 @@ class Planner {
     plan_.tokens = args_.tokens;
     plan_.form = args_.form;
     plan_.heads = args_.heads;
+    absorbed_max_ = AbsorbedMax();
     Absorbed();
     Expanded();
     auto* const kept = static_cast<AttentionPlan*>(ctx_.staging->Allocate(sizeof(AttentionPlan)));
@@ -72,13 +73,34 @@ class Planner {
   }
 
  private:
+  // Query tokens of a sequence in absorbed form: fewer than else where MlaDecode would have to take
+  // more sequences than it can.
+  int32_t AbsorbedMax() const {
+    int32_t most = kAbsorbedTokensMax;
+    while (most > kMlaMaxQueryTokens && RunsOf(most) > kMlaMaxSequences) most /= 2;
+    return most;
+  }
+
+  int64_t RunsOf(int32_t most) const {
+    int32_t longest = 1;
+    for (const AttentionSequence& s : args_.sequences) {
+      if (s.query_count <= most) longest = std::max(longest, s.query_count);
+    }
+    const int32_t each = std::min(longest, int32_t{kMlaMaxQueryTokens});
+    int64_t runs = 0;
+    for (const AttentionSequence& s : args_.sequences) {
+      if (s.query_count <= most) runs += CeilDiv(s.query_count, each);
+    }
+    return runs;
+  }
+
   // The absorbed form. Without expanded sequences, and with at most ceil(T / sequences) query
   // tokens in each, every size depends on T and the number of sequences alone.
   void Absorbed() {
     int32_t longest = 0, tokens = 0;
     bool all = true;
     for (const AttentionSequence& s : args_.sequences) {
-      if (s.query_count > kAbsorbedTokensMax) {
+      if (s.query_count > absorbed_max_) {
         all = false;
         continue;
       }
@@ -98,7 +120,7 @@ class Planner {
         runs.push_back({&s, 0, s.query_count});
         continue;
       }
-      if (s.query_count > kAbsorbedTokensMax) continue;
+      if (s.query_count > absorbed_max_) continue;
       for (int32_t at = 0; at < s.query_count; at += most) {
         runs.push_back({&s, at, std::min(most, s.query_count - at)});
       }
@@ -222,7 +244,7 @@ class Planner {
     const int64_t capacity =
         std::max<int64_t>(pass_bytes_ / key_bytes / kPrefillKeys, 1) * kPrefillKeys;
     for (const AttentionSequence& s : args_.sequences) {
-      if (s.query_count > kAbsorbedTokensMax) AddSequence(s, capacity);
+      if (s.query_count > absorbed_max_) AddSequence(s, capacity);
     }
     if (passes_.empty()) return;
     std::vector<PrefillTile> tiles;
@@ -365,6 +387,7 @@ class Planner {
   Arena& arena_;
   const AttentionPlanArgs& args_;
   const int64_t pass_bytes_;
+  int32_t absorbed_max_ = kAbsorbedTokensMax;
   AttentionPlan plan_;
   std::vector<ExpandedPass> passes_;
   std::vector<std::vector<PrefillTile>> tiles_;       // of each pass

@@ -24,7 +24,7 @@ inline constexpr int kAttentionNope = 128;
 inline constexpr int kAttentionRope = 64;
 inline constexpr int kAttentionValue = 128;
 
-// Runs of more query tokens are expanded.
+// Sequences of more query tokens are expanded; shorter ones too where there are very many.
 inline constexpr int kAbsorbedTokensMax = 128;
 
 inline constexpr int kPrefillRows = 128;  // query tokens of a tile

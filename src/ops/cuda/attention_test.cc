@@ -427,6 +427,13 @@ GPU_TEST(AttentionTest, MixesFormsInAStep) {
   }
 }
 
+// More runs than MlaDecode takes sequences: they are expanded instead.
+GPU_TEST(AttentionTest, TakesManySequencesOfAFewTokens) {
+  TestStep many{.heads = 2, .sequences = {{1, 70}, {4, 30}}};
+  many.sequences.insert(many.sequences.end(), kMlaMaxSequences / 2 + 1, TestSequence{9, 9});
+  ExpectRight(many);
+}
+
 GPU_TEST(AttentionTest, MergesPassesOverKeys) {
   const int64_t key_bytes = 8 * kExpandedWidth * 2;
   for (const int64_t rows : {128, 256, 384}) {

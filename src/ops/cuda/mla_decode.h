@@ -20,6 +20,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/gpu_limits.h"
 
 namespace baltoro::cuda {
 
@@ -28,7 +29,7 @@ inline constexpr int kMlaWidth = 576;  // latent, then the rotated key
 inline constexpr int kMlaBlockTokens = 64;
 inline constexpr int kMlaMaxQueryTokens = 8;
 inline constexpr int kMlaMaxHeads = 128;
-inline constexpr int kMlaMaxSequences = 4096;
+inline constexpr int kMlaMaxSequences = kGpuSequencesMax;
 
 // fp8 has one scale for the whole cache, kFp8Groups is KvForm's (656 bytes a token); the codes of
 // NaN are read as +-480 or NaN.
