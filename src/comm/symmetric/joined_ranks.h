@@ -19,6 +19,7 @@ class JoinedRanks final : public RankOps {
 
   Status status() const override;
   bool recordable() const override { return true; }
+  bool adds_in_order() const override { return tensor_ == nullptr || tensor_->adds_in_order(); }
   void Abort() override;
   void Sum(const OpContext& ctx, TensorView x) override;
   bool SumAddRmsNorm(const OpContext& ctx,
