@@ -285,6 +285,7 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
     config_.max_model_len = info.max_model_len;
     config_.join_timeout = config_.rejoin_timeout;
   }
+  last_reason_.clear();
   ready_at_ = heartbeat_at_ = clock_.Now();
   longest_step_ = std::max(longest_step_, info.longest_step_seconds);
   if (state_ != State::kStopping) state_ = State::kReady;
