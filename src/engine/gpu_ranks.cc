@@ -25,6 +25,7 @@ Result<std::unique_ptr<ModelRanks>> JoinGpuRanks(Link* link,
   GpuRankArgs args = RankArgsOf(config, layout, link->rank(), options.tokens_max, options.ops->act);
   args.ops = options.ops;
   args.device = options.device;
+  args.nccl_only = options.nccl_only;
   args.exchange = [&](std::span<const std::byte> own, std::span<std::byte> parts) {
     const std::vector<size_t> bytes(static_cast<size_t>(all->size()), own.size());
     return all->AllGather(own, bytes, parts);

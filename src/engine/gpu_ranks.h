@@ -18,6 +18,7 @@ struct GpuRankOptions {
   const OpsTable* ops = nullptr;  // of the rank's GPU
   int device = 0;
   int64_t tokens_max = 0;  // of a step
+  bool nccl_only = false;  // also where GPUs reach each other's memory
 };
 
 // On the thread that will use it; all ranks of the link's world call it at the same time. The link

@@ -50,6 +50,7 @@ struct Case {
   WeightForm form = WeightForm::kBf16;
   KvForm kv = KvForm::kBf16;
   bool graphs = true;
+  bool nccl_only = false;
 };
 
 // The logits of the last token of each chunk and of every token after the prompt.
@@ -85,8 +86,11 @@ Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelL
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, device));
   std::unique_ptr<ModelRanks> ranks;
   if (link != nullptr) {
-    BT_ASSIGN_OR_RETURN(ranks, JoinGpuRanks(link, layout, Config(),
-                                            {.ops = ops, .device = device, .tokens_max = kTokens}));
+    BT_ASSIGN_OR_RETURN(
+        ranks,
+        JoinGpuRanks(
+            link, layout, Config(),
+            {.ops = ops, .device = device, .tokens_max = kTokens, .nccl_only = setup.nccl_only}));
   }
   DummySource source(3, [&](std::string_view) { return setup.form; });
   K2LoadOptions options;
@@ -180,6 +184,14 @@ TEST_F(GpuRanksTest, Bf16) {
 }
 TEST_F(GpuRanksTest, Bf16WithoutGraphs) {
   ExpectSame({.graphs = false}, kRounded, 0.8);
+}
+// As between hosts, by NCCL alone.
+TEST_F(GpuRanksTest, Bf16ByNccl) {
+  ExpectSame({.nccl_only = true}, kRounded, 0.8);
+}
+TEST_F(GpuRanksTest, Int4WithAnFp8CacheByNccl) {
+  ExpectSame({.form = WeightForm::kInt4Group, .kv = KvForm::kFp8, .nccl_only = true}, kRounded,
+             0.8);
 }
 TEST_F(GpuRanksTest, Bf16WithAnFp8Cache) {
   ExpectSame({.kv = KvForm::kFp8}, kRounded, 0.8);
