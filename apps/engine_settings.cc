@@ -14,6 +14,7 @@
 #include "comm/cluster_key.h"
 #include "engine/backend_choice.h"
 #include "engine/graph_sizes.h"
+#include "ops/gpu_limits.h"
 
 namespace baltoro {
 namespace {
@@ -106,6 +107,13 @@ void LogNotices(const ServeOptions& options, const EngineConfig& config) {
   for (const std::string& notice : on_cpu ? options.cpu_notices : options.graphs.notices) {
     BT_LOG(Warning, "{}", notice);
   }
+}
+
+void LimitLogprobs(int32_t& max_logprobs) {
+  if (max_logprobs >= 0 && max_logprobs <= kGpuLogprobsMax) return;
+  BT_LOG(Warning, "--max-logprobs {}: on a GPU requests may ask for {} at most", max_logprobs,
+         kGpuLogprobsMax);
+  max_logprobs = kGpuLogprobsMax;
 }
 
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir) {

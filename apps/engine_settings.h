@@ -17,6 +17,9 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
 // What flags come to where the model runs, which FollowHostPlan has found out.
 void LogNotices(const ServeOptions& options, const EngineConfig& config);
 
+// --max-logprobs where the model runs on a GPU: no more than that tells, with a line of the log.
+void LimitLogprobs(int32_t& max_logprobs);
+
 // Where the ranks of one node want more GPUs than there are: kInvalidArgument, with the command of
 // each node that would have enough.
 Status CheckGpusOfNode(const EngineConfig& config);

@@ -220,6 +220,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
   BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
   LogNotices(options, engine_config);
+  if (engine_config.device == "cuda") LimitLogprobs(config.max_logprobs);
   BT_ASSIGN_OR_RETURN(
       const auto server,
       Server::Listen(std::move(config), std::move(tokenizer),

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/gpu_limits.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -45,7 +46,7 @@ struct SampleTop {
 };
 
 // Most top_logprobs of a row.
-inline constexpr int32_t kSampleTopMax = 1024;
+inline constexpr int32_t kSampleTopMax = kGpuLogprobsMax;
 
 // What the shapes of a launch depend on.
 struct SampleShape {
