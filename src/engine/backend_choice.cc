@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "engine/load_choice.h"
 #include "ops/cpu/isa.h"
+#include "ops/gpu_limits.h"
 
 namespace baltoro {
 namespace {
@@ -48,6 +49,29 @@ Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
   }
   BT_RETURN_IF_ERROR(cpu::CheckProcessor());
   return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
+}
+
+Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
+  if (config.max_num_seqs > kGpuSequencesMax) {
+    return InvalidArgument(
+        fmt::format("--max-num-seqs {}: a step on a GPU has at most {} sequences",
+                    config.max_num_seqs, kGpuSequencesMax));
+  }
+  if (model.kv_lora != kGpuLatent || model.nope != kGpuNope || model.rope_dim != kGpuRope ||
+      model.value != kGpuValue) {
+    return InvalidArgument(fmt::format(
+        "kv_lora_rank {}, qk_nope_head_dim {}, qk_rope_head_dim {}, v_head_dim {}: a GPU takes "
+        "{}, {}, {} and {}; others are for --device cpu",
+        model.kv_lora, model.nope, model.rope_dim, model.value, kGpuLatent, kGpuNope, kGpuRope,
+        kGpuValue));
+  }
+  if (model.experts > kGpuExpertsMax || model.router.top_k > kGpuChosenMax) {
+    return InvalidArgument(fmt::format(
+        "n_routed_experts {}, num_experts_per_tok {}: a GPU takes {} and {} at most; more are for "
+        "--device cpu",
+        model.experts, model.router.top_k, kGpuExpertsMax, kGpuChosenMax));
+  }
+  return {};
 }
 
 Status CheckGpus(int32_t wanted) {

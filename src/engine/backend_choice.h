@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "model/k2_config.h"
 #include "ops/cuda_module.h"
 #include "ops/ops.h"
 
@@ -25,6 +26,9 @@ void ChooseKernelLoading(int32_t ranks);
 // CPU, with a line that says why where the module is there. "cuda" is an error then. Takes nothing
 // of the GPU.
 Result<BackendChoice> ChooseBackend(const EngineConfig& config);
+
+// Whether a GPU's operations take the model and the steps; kInvalidArgument says what they do not.
+Status CheckGpuTakes(const EngineConfig& config, const K2Config& model);
 
 // Whether there are so many GPUs to compute with; kInvalidArgument says which is missing.
 Status CheckGpus(int32_t wanted);

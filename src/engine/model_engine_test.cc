@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 
+#include "engine/backend_choice.h"
 #include "engine/engine.h"
 #include "engine/testing/event_log.h"
 #include "engine/testing/model_engine.h"
@@ -307,6 +308,22 @@ TEST(ModelEngineTest, PromptLogprobsComeWithAConstraintToo) {
   EXPECT_EQ(told.finish, FinishReason::kStop);
   EXPECT_EQ(told.tokens.size(), 0u);
   EXPECT_EQ(told.prompt_logprobs, free);
+}
+
+TEST(StartEngineTest, WhatAGpuDoesNotTakeIsRefusedByName) {
+  EngineConfig config;
+  const K2Config model = test::SmallConfig(2, 4);
+  EXPECT_TRUE(CheckGpuTakes(config, model).ok());
+  config.max_num_seqs = 4097;
+  EXPECT_THAT(CheckGpuTakes(config, model).message(), ::testing::HasSubstr("--max-num-seqs 4097"));
+  config.max_num_seqs = 4096;
+  K2Config narrow = model;
+  narrow.value = 64;
+  EXPECT_THAT(CheckGpuTakes(config, narrow).message(), ::testing::HasSubstr("v_head_dim 64"));
+  K2Config many = model;
+  many.router.top_k = 33;
+  EXPECT_THAT(CheckGpuTakes(config, many).message(),
+              ::testing::HasSubstr("num_experts_per_tok 33"));
 }
 
 TEST(StartEngineTest, DummyWeightsStartFromAConfigurationAlone) {

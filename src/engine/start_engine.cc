@@ -22,7 +22,6 @@
 #include "model/kv_scales.h"
 #include "model/weight_count.h"
 #include "ops/cpu/isa.h"
-#include "ops/gpu_limits.h"
 #include "parallel/nodes.h"
 
 namespace baltoro {
@@ -414,11 +413,6 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
-  if (backend.gpu && config.max_num_seqs > kGpuSequencesMax) {
-    return InvalidArgument(
-        fmt::format("--max-num-seqs {}: a step on a GPU has at most {} sequences",
-                    config.max_num_seqs, kGpuSequencesMax));
-  }
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   const ParallelLayout layout = LayoutOf(config);
   if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {
@@ -426,6 +420,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
         "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
   }
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
   if (config.deterministic && layout.decode_context > 1) {

@@ -16,13 +16,14 @@
 #include <span>
 
 #include "ops/cuda/mla_decode.h"
+#include "ops/gpu_limits.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-inline constexpr int kAttentionNope = 128;
-inline constexpr int kAttentionRope = 64;
-inline constexpr int kAttentionValue = 128;
+inline constexpr int kAttentionNope = kGpuNope;
+inline constexpr int kAttentionRope = kGpuRope;
+inline constexpr int kAttentionValue = kGpuValue;
 
 // Sequences of more query tokens are expanded; shorter ones too where there are very many.
 inline constexpr int kAbsorbedTokensMax = 128;

@@ -24,7 +24,7 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kMlaLatent = 512;
+inline constexpr int kMlaLatent = kGpuLatent;
 inline constexpr int kMlaWidth = 576;  // latent, then the rotated key
 inline constexpr int kMlaBlockTokens = 64;
 inline constexpr int kMlaMaxQueryTokens = 8;

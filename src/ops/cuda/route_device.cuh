@@ -3,11 +3,12 @@
 // The choice of experts for one token by one block, a thread an expert.
 
 #include "ops/cuda/rows_device.cuh"
+#include "ops/gpu_limits.h"
 
 namespace baltoro::cuda {
 
-inline constexpr int kRouteExpertsMax = 1024;
-inline constexpr int kRouteTopMax = 32;
+inline constexpr int kRouteExpertsMax = kGpuExpertsMax;
+inline constexpr int kRouteTopMax = kGpuChosenMax;
 inline constexpr int kRouteBestMax = 256;
 
 struct RouteShared {
