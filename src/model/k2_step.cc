@@ -79,7 +79,7 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   a.residual = take(DType::kF32, config_.hidden);
   a.delta = take(DType::kF32, config_.hidden);
   a.normed = take(ops_.act, config_.hidden);
-  if (ops_.joined.bank_takes != nullptr) {
+  if (JoinsMoe()) {
     a.unscaled = take(ops_.act, config_.hidden);
     a.squares = take(DType::kF32, JoinedNorm::kParts);
   }
