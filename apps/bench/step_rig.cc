@@ -145,6 +145,8 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
                                                "expert choices", *ops->memory));
   ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
                              std::max(moe_layers, 1));
+  // A tensor rank adds up what others have before a norm: its share does not join them either.
+  if (command.tensor > 1) ops_.joined = {};
 
   BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;

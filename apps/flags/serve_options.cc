@@ -54,7 +54,14 @@ Status CheckFrontend(const Reader& flags) {
   return Status();
 }
 
+constexpr int64_t kBatchedTokensMax = 1 << 20;
+
 Status CheckScheduler(const Reader& flags) {
+  if (flags.Number("max-num-batched-tokens", 0) > kBatchedTokensMax) {
+    return InvalidArgument(fmt::format("--max-num-batched-tokens {}: at most {} in a step",
+                                       flags.Number("max-num-batched-tokens", 0),
+                                       kBatchedTokensMax));
+  }
   if (!flags.Has("max-num-batched-tokens") || !flags.Has("max-num-seqs")) return Status();
   const int64_t tokens = flags.Number("max-num-batched-tokens", 0);
   const int64_t sequences = flags.Number("max-num-seqs", 0);

@@ -336,6 +336,7 @@ TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
 class WaitingOps : public RankOps {
  public:
   bool recordable() const override { return true; }
+  bool adds_in_order() const override { return true; }
   void Sum(const OpContext&, TensorView) override {}
   void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
   void GatherHeads(const OpContext&, TensorView, TensorView) override {}

@@ -22,6 +22,7 @@ class HostRanks final : public RankOps {
 
   Status status() const override { return status_; }
   bool recordable() const override { return false; }
+  bool adds_in_order() const override { return true; }
   void Sum(const OpContext&, TensorView x) override;
   void GatherColumns(const OpContext&,
                      TensorView all,

@@ -41,7 +41,7 @@ struct K2Model::Activations {
   TensorView attention;                  // [T, h V] act
   void* gate_up;                         // [T, 2 I] act, of the widest MLP
   void* gated;                           // [T, I] act
-  TensorView unscaled, squares;          // JoinedNorm::rows and squares
+  TensorView unscaled, squares;          // JoinedNorm::rows and squares; none: nothing is joined
   TensorView router;                     // [T, E] f32
   TensorView ids;                        // [T, k] i32
   TensorView weights;                    // [T, k] f32
@@ -79,7 +79,7 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   a.residual = take(DType::kF32, config_.hidden);
   a.delta = take(DType::kF32, config_.hidden);
   a.normed = take(ops_.act, config_.hidden);
-  if (JoinsMoe()) {
+  if (JoinsMoe() && tokens <= JoinedNorm::kRowsMax) {
     a.unscaled = take(ops_.act, config_.hidden);
     a.squares = take(DType::kF32, JoinedNorm::kParts);
   }
@@ -313,7 +313,7 @@ void K2Model::Compute(const Inputs& in,
 
 std::optional<JoinedNorm> K2Model::JoinMlpNorm(const LayerWeights& layer,
                                                const Activations& a) const {
-  if (!JoinsMoe()) return std::nullopt;
+  if (a.unscaled.data == nullptr) return std::nullopt;
   const JoinedNorm norm{.residual = a.residual,
                         .weight = layer.mlp_norm,
                         .rows = a.unscaled,
@@ -330,7 +330,7 @@ std::optional<JoinedNorm> K2Model::JoinNextNorm(const LayerWeights& layer,
                                                 const LayerWeights& next,
                                                 const Activations& a) const {
   // More than one product would take what lies behind.
-  if (!JoinsMoe() || next.kv_a.n > 0 || config_.q_lora == 0) return std::nullopt;
+  if (a.unscaled.data == nullptr || next.kv_a.n > 0 || config_.q_lora == 0) return std::nullopt;
   const JoinedNorm norm{.residual = a.residual,
                         .weight = next.attention_norm,
                         .rows = a.unscaled,

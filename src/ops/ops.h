@@ -191,10 +191,11 @@ struct RouterParams {
 //   rms_norm(residual)[t] = rows[t] / sqrt(sum of squares[t] / H + eps), rounded elsewhere.
 struct JoinedNorm {
   static constexpr int64_t kParts = 128;
-  TensorView residual;  // [T, H] f32
-  TensorView weight;    // [H] f32
-  TensorView rows;      // [T, H] act: residual * weight
-  TensorView squares;   // [T, kParts] f32: add up to the sum of the residual's squares
+  static constexpr int64_t kRowsMax = 16;  // T of a step that is asked for it
+  TensorView residual;                     // [T, H] f32
+  TensorView weight;                       // [H] f32
+  TensorView rows;                         // [T, H] act: residual * weight
+  TensorView squares;  // [T, kParts] f32: add up to the sum of the residual's squares
   float eps = 0;
 };
 

@@ -31,7 +31,7 @@ class RankOps {
   // Whether the operations below can be recorded in a graph (OpsTable::capture).
   virtual bool recordable() const = 0;
   // Whether a row's sums are added in the same order whatever rows are beside it.
-  virtual bool adds_in_order() const { return true; }
+  virtual bool adds_in_order() const = 0;
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}
@@ -80,6 +80,7 @@ class NoRanks final : public RankOps {
  public:
   Status status() const override { return {}; }
   bool recordable() const override { return true; }
+  bool adds_in_order() const override { return true; }
   void Sum(const OpContext&, TensorView) override {}
   void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
   void GatherHeads(const OpContext&, TensorView, TensorView) override {}

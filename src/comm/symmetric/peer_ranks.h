@@ -34,6 +34,7 @@ class PeerRanks final : public RankOps {
 
   Status status() const override { return {}; }  // the world has one for all its groups
   bool recordable() const override { return true; }
+  bool adds_in_order() const override { return true; }
   void Sum(const OpContext& ctx, TensorView x) override;
   bool SumAddRmsNorm(const OpContext& ctx,
                      TensorView out,
