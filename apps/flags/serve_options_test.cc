@@ -241,11 +241,10 @@ TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
   for (const Args& args :
        {Args{"--enable-auto-tool-choice"}, Args{"--enable-log-outputs"},
         Args{"--max-num-batched-tokens", "8", "--max-num-seqs", "9"},
-        Args{"--max-num-batched-tokens", "3000000000"},
-        Args{"-dp", "4", "-dpn", "1", "-dpr", "1"}, Args{"-dp", "2", "-dpl", "3"},
-        Args{"-dp", "4", "-dpn", "1", "-dpl", "2"}, Args{"-tp", "8", "-dcp", "3"},
-        Args{"--enable-eplb", "-ep"}, Args{"--enable-eplb", "-tp", "8"},
-        Args{"--headless", "--api-server-count", "2"}}) {
+        Args{"--max-num-batched-tokens", "3000000000"}, Args{"-dp", "4", "-dpn", "1", "-dpr", "1"},
+        Args{"-dp", "2", "-dpl", "3"}, Args{"-dp", "4", "-dpn", "1", "-dpl", "2"},
+        Args{"-tp", "8", "-dcp", "3"}, Args{"--enable-eplb", "-ep"},
+        Args{"--enable-eplb", "-tp", "8"}, Args{"--headless", "--api-server-count", "2"}}) {
     EXPECT_EQ(End(args).exit_code, 2) << args.front();
   }
 }
