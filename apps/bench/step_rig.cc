@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -110,7 +111,10 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   if (command.layers > 0) config_.layers = std::min(config_.layers, command.layers);
   EngineConfig engine;
   engine.device = command.device;
+  engine.max_num_seqs = static_cast<int32_t>(
+      std::min<int64_t>(std::ranges::max(command.batches), std::numeric_limits<int32_t>::max()));
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(engine));
+  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(engine, config_));
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, seat.rank()));
   BT_ASSIGN_OR_RETURN(kv_form_, ParseKvForm(command.kv_cache_dtype, ops->act));
   const int threads = command.threads > 0 ? command.threads : ThreadPool(0).threads();
