@@ -46,7 +46,10 @@ Result<const CudaModule*> FindCudaModule() {
     }
     return &found;
   }
-  return Unavailable(fmt::format("there is no {}", places.front().string()));
+  return Unavailable(
+      fmt::format("there is no {}: it comes with a build where nvcc is found; BALTORO_CUDA_MODULE "
+                  "names one elsewhere; --device cpu needs none",
+                  places.front().string()));
 }
 
 }  // namespace baltoro

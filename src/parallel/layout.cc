@@ -43,10 +43,12 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
   }
   if (shape.heads % layout.tensor != 0) {
     // The sentence operators know.
+    int64_t near = layout.tensor;
+    while (shape.heads % near != 0) --near;
     return InvalidArgument(
         fmt::format("Total number of attention heads ({}) must be divisible by tensor parallel "
-                    "size ({}).",
-                    shape.heads, layout.tensor));
+                    "size ({}). Give --tensor-parallel-size {}",
+                    shape.heads, layout.tensor, near));
   }
   if (layout.tensor % layout.decode_context != 0) {
     return InvalidArgument(

@@ -153,7 +153,8 @@ TEST(LayoutTest, ClashesNameTheSizes) {
   };
   EXPECT_EQ(message({.tensor = 8, .pipeline = 2, .decode_context = 8}), "");
   EXPECT_EQ(message({.tensor = 12}),
-            "Total number of attention heads (64) must be divisible by tensor parallel size (12).");
+            "Total number of attention heads (64) must be divisible by tensor parallel size (12). "
+            "Give --tensor-parallel-size 8");
   EXPECT_NE(message({.tensor = 8, .decode_context = 3}).find("--decode-context-parallel-size 3"),
             std::string::npos);
   EXPECT_NE(message({.pipeline = 62}).find("61 layers"), std::string::npos);

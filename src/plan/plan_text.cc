@@ -112,7 +112,11 @@ std::string MisfitText(const MemoryPlan& plan) {
         GibText(rank.kv_bytes), plan.kv_tokens);
   }
   const Fitting fitting = FindFitting(plan.model, o, 1);
-  if (fitting.found) return out + fmt::format(". It fits with {}", fmt::join(fitting.changes, " "));
+  const bool shorter = rank.kv_bytes >= 0 && plan.kv_tokens > 0;
+  if (fitting.found) {
+    out += fmt::format(". It fits with {}", fmt::join(fitting.changes, " "));
+    return shorter ? out + fmt::format(", or with --max-model-len {}", plan.kv_tokens) : out;
+  }
   if (plan.kv_tokens > 0)
     return out + fmt::format(". It fits with --max-model-len {}", plan.kv_tokens);
   return out + ". No flag makes it fit";
