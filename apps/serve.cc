@@ -180,6 +180,18 @@ bool WaitSignal(const sigset_t& set, int64_t milliseconds) {
   return sigtimedwait(&set, nullptr, &wait) > 0;
 }
 
+// Until the engine is ready nobody waits for an answer: a signal ends this process at once, and the
+// engine's with it.
+std::jthread LeaveOnSignal(const sigset_t& signals) {
+  return std::jthread([&signals](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      if (!WaitSignal(signals, 100)) continue;
+      BT_LOG(Info, "Shutting down; the engine was not ready yet");
+      std::_Exit(0);
+    }
+  });
+}
+
 void LogAddress(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) {
     BT_LOG(Info, "Ready: unix socket {}", options.uds);
@@ -229,10 +241,12 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
   for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
+  std::jthread leaver = LeaveOnSignal(signals);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
           : StartEngineProcess(engine_config, program, server->sink(), ProgressLog());
+  leaver = {};
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from conftest import Server
+from nodes import free_port
 
 
 def health(server):
@@ -115,6 +116,18 @@ def test_sigterm_ends_at_once_without_a_drain_time():
     begun = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - begun < 5 and not alive(engine)
+
+
+def test_sigterm_ends_a_server_that_is_not_ready():
+    # The other node never comes.
+    server = Server("--nnodes", "2", "-tp", "2", "--master-port", str(free_port()), wait=False)
+    wait_for(lambda: "Available routes are" in server.text() and server.engine_pid(), 20)
+    engine = server.engine_pid()
+    begun = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begun < 5
+    assert "Shutting down; the engine was not ready yet" in server.text()
+    wait_for(lambda: not alive(engine), 5)
 
 
 def test_sigterm_drains():
