@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds every fuzz target with clang, libFuzzer, ASan and UBSan, and runs each for a while, as many at once as there are
 # processors: fuzz.sh [SECONDS, default 600] [NAME...]. Found inputs stay in build/fuzz/corpus; a crash leaves its input
-# beside it and ends with an error.
+# beside it and ends with an error. Inputs worth keeping join those that tests replay:
+#   tar -C DIR --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - $(ls DIR) | gzip -9n > tests/fuzz/corpus/NAME.tar.gz
+# where DIR has what build/fuzz/tests/fuzz/kept/NAME has, and the new ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-600}
@@ -15,7 +17,7 @@ names=$(cd build/fuzz/tests/fuzz && ls -- *_fuzz)
 
 run_one() {
   mkdir -p "build/fuzz/corpus/$2"
-  seeds="$PWD/tests/fuzz/corpus/$2"
+  seeds="$PWD/build/fuzz/tests/fuzz/kept/$2"
   log=build/fuzz/$2.log
   status=0
   (cd build/fuzz/corpus && "../tests/fuzz/$2" -max_total_time="$1" -timeout=25 -rss_limit_mb=2048 -print_final_stats=1 "$2" \

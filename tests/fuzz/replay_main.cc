@@ -36,6 +36,10 @@ std::vector<std::string> ReadCorpus(const char* folder) {
 int main(int argc, char** argv) {
   const std::vector<std::string> corpus =
       argc > 1 ? ReadCorpus(argv[1]) : std::vector<std::string>();
+  if (argc > 1 && corpus.empty()) {
+    std::fprintf(stderr, "no kept inputs in %s\n", argv[1]);
+    return 1;
+  }
   for (const std::string& input : corpus) Run(input);
 
   std::mt19937 random(1);
