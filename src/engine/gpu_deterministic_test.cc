@@ -48,16 +48,7 @@ Result<const OpsTable*> Open() {
 
 // What kernels are made for, but few layers, heads and experts.
 K2Config Small() {
-  K2Config config = test::SmallConfig(3, 8);
-  config.hidden = 512;
-  config.q_lora = 256;
-  config.kv_lora = 512;
-  config.nope = 128;
-  config.rope_dim = 64;
-  config.value = 128;
-  config.intermediate = 1024;
-  config.moe_intermediate = 512;
-  config.vocab = 2304;
+  K2Config config = test::KernelConfig(3, 8);
   config.positions_max = kModelLen;
   return config;
 }

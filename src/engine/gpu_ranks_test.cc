@@ -26,16 +26,7 @@ namespace {
 
 // What kernels are made for, but few layers, heads and experts.
 K2Config Config() {
-  K2Config config = test::SmallConfig(4, 8);
-  config.hidden = 512;
-  config.q_lora = 256;
-  config.kv_lora = 512;
-  config.nope = 128;
-  config.rope_dim = 64;
-  config.value = 128;
-  config.intermediate = 1024;
-  config.moe_intermediate = 512;
-  config.vocab = 2304;
+  K2Config config = test::KernelConfig(4, 8);
   // All experts are chosen: rounding cannot choose others.
   config.router.top_k = config.experts;
   return config;

@@ -333,16 +333,8 @@ TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
 }
 
 // As on a GPU: who waits in a step asks no link, and ends with Abort() alone.
-class WaitingOps : public RankOps {
+class WaitingOps : public NoRanks {
  public:
-  bool recordable() const override { return true; }
-  bool adds_in_order() const override { return true; }
-  void Sum(const OpContext&, TensorView) override {}
-  void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
-  void GatherHeads(const OpContext&, TensorView, TensorView) override {}
-  void MergeHeads(const OpContext&, TensorView, TensorView, TensorView) override {}
-  void SendToNextStage(const OpContext&, TensorView) override {}
-  void ReceiveFromStageBefore(const OpContext&, TensorView) override {}
   Status status() const override {
     const std::lock_guard lock(mutex_);
     return aborted_ ? Status(Code::kUnavailable, "aborted") : Status();

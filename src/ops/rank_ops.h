@@ -76,7 +76,7 @@ class RankOps {
 // A rank whose others are not there: takes no time and brings nothing. Of a trial, whose numbers
 // nobody reads, and which must not wait for ranks that are not as far; and of benchmarks of one
 // rank's share.
-class NoRanks final : public RankOps {
+class NoRanks : public RankOps {
  public:
   Status status() const override { return {}; }
   bool recordable() const override { return true; }

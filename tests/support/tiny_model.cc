@@ -72,6 +72,16 @@ K2Config SmallConfig(int32_t layers, int32_t heads) {
   return config;
 }
 
+K2Config KernelConfig(int32_t layers, int32_t heads) {
+  K2Config config = SmallConfig(layers, heads);
+  config.hidden = 512;
+  config.q_lora = 256;
+  config.intermediate = 1024;
+  config.moe_intermediate = 512;
+  config.vocab = 2304;
+  return config;
+}
+
 std::optional<SourceTensor> TinySource::Find(std::string_view name,
                                              const std::vector<int64_t>& wanted) {
   const bool bias = name.ends_with("e_score_correction_bias");

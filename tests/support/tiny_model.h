@@ -22,6 +22,8 @@ namespace baltoro::test {
 // The smallest model of the family that has everything: a dense layer, then layers of 8 experts of
 // which 3 are chosen, a vocabulary of 90.
 K2Config SmallConfig(int32_t layers, int32_t heads);
+// The same in widths that GPU kernels are made for, and a vocabulary of 2,304.
+K2Config KernelConfig(int32_t layers, int32_t heads);
 
 // Weights from a hash of their name, rounded to bf16, served as bf16 (f32 for the selection bias).
 // Makes each tensor once and keeps it, in the order in which they were asked for.

@@ -149,10 +149,6 @@ __device__ __forceinline__ void ClusterBarrier() {
                    : "memory");
 }
 
-__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
-               : "memory");
-}
 __device__ __forceinline__ void Copy4(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
 }

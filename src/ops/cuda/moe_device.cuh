@@ -59,6 +59,12 @@ __device__ inline void CopyBulk(
       : "memory");
 }
 
+// 16 bytes past the L1, of the thread's own asynchronous copies.
+__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
+}
+
 // Returns once the kernels before this one in the stream have ended.
 __device__ inline void WaitForEarlierKernels() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -84,11 +84,6 @@ struct Ring {
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
 
-__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
-               : "memory");
-}
-
 // Sixteen threads a row; neighbouring rows have the halves of each 128 bytes the other way round,
 // so that the loads of a warp's operand meet all banks.
 __device__ void Produce(const GateUpParams& p, const Pieces& pieces, Ring ring) {

@@ -77,11 +77,6 @@ __device__ __forceinline__ int FirstStrip(int unit_in_tile) {
   return (unit_in_tile * kTeam + static_cast<int>(blockIdx.x) % kTeam) * kStrips;
 }
 
-__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
-               : "memory");
-}
-
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
 __device__ void Produce(const WideParams& p, int first, int last, int units_per_tile, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;

@@ -68,11 +68,6 @@ __device__ __forceinline__ int Columns(int count) {
   return (count + 15) / 16 * 16;
 }
 
-__device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
-               : "memory");
-}
-
 // The tiles of a team's block, and its piece of each: a contiguous share, or every so many-th.
 struct Share {
   int first, last, units_per_tile;
