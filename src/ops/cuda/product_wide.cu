@@ -279,6 +279,7 @@ __device__ __forceinline__ void MultiplyPiece(const Params& p,
       }
       low = next_low;
       high = next_high;
+      hopper::FinishLoads();  // of the scales
     }
     __syncwarp();
     if (lane == 0) BarrierArrive(ring.Empty());
