@@ -67,7 +67,13 @@ class Rendezvous {
       if (options_.reached) options_.reached();
       BT_ASSIGN_OR_RETURN(own, OwnAddress(leader->fd()));
     }
-    BT_ASSIGN_OR_RETURN(RankSocket listener, ListenAt(own));
+    RankSocket listener;
+    if (options_.listener != nullptr) {
+      BT_CHECK(options_.rank == 0 && options_.listener->valid());
+      listener = std::move(*options_.listener);
+    } else {
+      BT_ASSIGN_OR_RETURN(listener, ListenAt(own));
+    }
     const PathOwner path(own.path);
     if (!own.is_unix()) {
       BT_ASSIGN_OR_RETURN(own, LocalAddress(listener.get()));

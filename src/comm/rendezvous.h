@@ -31,6 +31,9 @@ struct WorldOptions {
   // Where rank 0 listens. With a Unix path the ranks listen at path, path.1, path.2, ... for as
   // long as this takes.
   RankAddress meeting = {};
+  // Of rank 0 alone: the socket that listens at `meeting` already, so that nobody else can take its
+  // port. Taken by JoinWorld. Null: it listens there itself.
+  std::shared_ptr<RankSocket> listener = {};
   // Where this rank listens for the others, with TCP. Empty: the address it reaches rank 0 from.
   std::string own_host = {};
   std::string cluster_key = {};  // kClusterKeyBytesMin or more, read from a file by the caller

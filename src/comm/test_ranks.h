@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <latch>
@@ -31,12 +32,16 @@ inline std::string KindName(const ::testing::TestParamInfo<WorldKind>& info) {
 // Not a secret of anybody's.
 inline constexpr const char* kTestKey = "a-key-for-tests-and-nothing-else";
 
-// A port that nobody had a moment ago.
+// A port that nobody has. Below those that the kernel deals out, and of a range of each process, so
+// that nobody takes it before it is used.
 inline int FreePort() {
-  Result<RankSocket> listener = ListenAt({.host = "127.0.0.1", .port = 0});
-  if (!listener.ok()) return 0;
-  const Result<RankAddress> address = LocalAddress(listener.value().get());
-  return address.ok() ? address.value().port : 0;
+  constexpr int kFirst = 20000, kOfProcess = 20, kProcesses = 600;
+  static std::atomic<int> asked = 0;
+  for (int tries = 0; tries < kOfProcess; ++tries) {
+    const int port = kFirst + (getpid() % kProcesses) * kOfProcess + asked++ % kOfProcess;
+    if (ListenAt({.host = "127.0.0.1", .port = port}).ok()) return port;
+  }
+  return 0;
 }
 
 inline WorldOptions OptionsOf(const RankAddress& meeting, int32_t rank, int32_t ranks) {

@@ -198,6 +198,7 @@ Result<std::unique_ptr<Link>> NodeWorld::JoinRank(const RankMeeting& meeting,
   return JoinWorld({.rank = rank,
                     .ranks = ranks,
                     .meeting = meeting.address,
+                    .listener = rank == 0 ? meeting.listener : nullptr,
                     .own_host = own_host_,
                     .cluster_key = cluster_key_,
                     .fingerprint = {{.name = "start", .value = meeting.session}},
@@ -206,10 +207,12 @@ Result<std::unique_ptr<Link>> NodeWorld::JoinRank(const RankMeeting& meeting,
 }
 
 Result<RankMeeting> AgreeOnMeeting(NodeWorld& world, int32_t node_of_rank_0) {
+  RankMeeting meeting;
   std::string own;
   if (world.node() == node_of_rank_0) {
-    BT_ASSIGN_OR_RETURN(const RankSocket socket, ListenAt({.host = world.own_host(), .port = 0}));
+    BT_ASSIGN_OR_RETURN(RankSocket socket, ListenAt({.host = world.own_host(), .port = 0}));
     BT_ASSIGN_OR_RETURN(const RankAddress address, LocalAddress(socket.get()));
+    meeting.listener = std::make_shared<RankSocket>(std::move(socket));
     std::array<std::byte, kSessionBytes> random;
     FillRandom(random);
     own = fmt::format("{} {} ", address.port, world.own_host());
@@ -218,7 +221,6 @@ Result<RankMeeting> AgreeOnMeeting(NodeWorld& world, int32_t node_of_rank_0) {
   BT_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.Gather(own));
   const std::string& said = all[static_cast<size_t>(node_of_rank_0)];
   const size_t host = said.find(' '), session = said.rfind(' ');
-  RankMeeting meeting;
   if (host == std::string::npos || session == host) {
     return Status(Code::kInternal, "the node of rank 0 said something else than where it listens");
   }

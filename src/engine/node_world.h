@@ -38,6 +38,8 @@ struct NodeOptions {
 struct RankMeeting {
   RankAddress address;
   std::string session;  // of this start alone
+  // At `address`, on the node of rank 0; null on the others.
+  std::shared_ptr<RankSocket> listener = {};
 };
 
 class NodeWorld {

@@ -7,12 +7,13 @@
 
 #include <chrono>
 #include <fstream>
+#include <latch>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "comm/link_communicator.h"
-#include "comm/rank_socket.h"
+#include "comm/test_ranks.h"
 #include "engine/node_agreement.h"
 #include "engine/node_follower.h"
 #include "engine/rank_team.h"
@@ -25,27 +26,21 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kTestKey = "a-key-for-tests-and-nothing-else";
 constexpr StepPlanLimits kLimits{.max_num_seqs = 4, .num_blocks = 8, .vocab = 1000};
-
-int FreePort() {
-  const Result<RankSocket> listener = ListenAt({.host = "127.0.0.1", .port = 0});
-  return LocalAddress(listener.value().get()).value().port;
-}
 
 NodeOptions OptionsOf(int32_t node, int32_t nodes, int port) {
   return {.node = node,
           .nodes = nodes,
           .master_host = "127.0.0.1",
           .master_port = port,
-          .cluster_key = kTestKey,
+          .cluster_key = test::kTestKey,
           .patience = 20};
 }
 
 // Runs body on a thread for each node, once all have joined.
 template <typename Body>
 void RunNodes(int32_t nodes, const Body& body) {
-  const int port = FreePort();
+  const int port = test::FreePort();
   std::vector<std::jthread> threads;
   for (int32_t node = 0; node < nodes; ++node) {
     threads.emplace_back([&, node] {
@@ -85,7 +80,7 @@ TEST(NodeWorldTest, RanksMeetWhereRankZeroIs) {
 }
 
 TEST(NodeWorldTest, NobodyWaitsForEver) {
-  NodeOptions options = OptionsOf(1, 2, FreePort());
+  NodeOptions options = OptionsOf(1, 2, test::FreePort());
   options.patience = 0.5;
   const auto lost = NodeWorld::Join(options);
   ASSERT_FALSE(lost.ok());
@@ -96,7 +91,7 @@ TEST(NodeWorldTest, NobodyWaitsForEver) {
 }
 
 TEST(NodeWorldTest, WhatDiffersIsSaidOnBothSides) {
-  const int port = FreePort();
+  const int port = test::FreePort();
   std::string said[2];
   {
     std::vector<std::jthread> threads;
@@ -274,9 +269,14 @@ TEST(NodeFollowerTest, WhyTheHeadCannotStartIsToldToAll) {
 // A node that goes ends what the head waits for, with its number, and what it will be asked.
 TEST(NodeFollowerTest, TheHeadNoticesThatANodeIsGone) {
   const ParallelLayout layout{.pipeline = 2};
+  // A node that goes while the head still hears "ready" ends the start instead.
+  std::latch head_started(1);
   RunNodes(2, [&](std::unique_ptr<NodeWorld> world) {
     if (world->node() == 0) {
-      const auto team = RankTeam::Start(layout, Adding(2), std::move(world)).value();
+      const auto started_team = RankTeam::Start(layout, Adding(2), std::move(world));
+      head_started.count_down();
+      ASSERT_TRUE(started_team.ok()) << started_team.status().message();
+      const auto& team = started_team.value();
       const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
       while (team->status().ok() && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -291,6 +291,7 @@ TEST(NodeFollowerTest, TheHeadNoticesThatANodeIsGone) {
     auto ranks = StartRanksOfNode(*world, layout, Adding(2));
     ASSERT_TRUE(ranks.ok()) << ranks.status().message();
     const NodeFollower follower({}, kLimits, std::move(world), std::move(ranks).value());
+    head_started.wait();
     EXPECT_TRUE(follower.healthy());
   });
 }

@@ -1,6 +1,7 @@
 """A replica over several nodes: one `baltoro serve` for each, on this machine or in network namespaces."""
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import tempfile
@@ -16,9 +17,15 @@ SMALL = ("--device", "cpu", "--dtype", "float32", "--max-num-batched-tokens", "6
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below the ports that the kernel deals out, so that nobody is given it before it is used."""
+    while True:
+        port = random.randrange(10000, 20000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def wait_for(condition, seconds, what="it"):
