@@ -95,6 +95,9 @@ struct EngineStats {
 // end() of a node whose head was stopped, not lost.
 inline constexpr const char* kServerStopped = "the server was stopped";
 
+// What a client is told whose request ends with kLost.
+inline constexpr const char* kEngineLost = "the engine stopped; the request can be sent again";
+
 // Events, in order. Called on the engine's thread; must not block.
 using EventSink = std::function<void(std::vector<TokenEvent> events)>;
 

@@ -152,8 +152,9 @@ class EngineSide {
     if (status.ok()) return;
     std::vector<TokenEvent> events(1);
     events[0].request = id;
-    events[0].finish = FinishReason::kError;
-    events[0].error = status.message();
+    const bool lost = status.code() == Code::kUnavailable;
+    events[0].finish = lost ? FinishReason::kLost : FinishReason::kError;
+    events[0].error = lost ? kEngineLost : status.message();
     SendEvents(connection_, events);
   }
 
@@ -164,7 +165,8 @@ class EngineSide {
       if (engine != nullptr && !engine->healthy()) {
         // The last events are out; the door starts a new process.
         const Status end = engine->end();
-        if (!end.ok()) SendMessage(connection_, Message::kFailed, end);
+        SendMessage(connection_, Message::kFailed,
+                    end.ok() ? Status(Code::kUnavailable, "its steps cannot be computed") : end);
         BT_LOG(Error, "The engine has stopped; leaving");
         std::this_thread::sleep_for(kStatsInterval);
         _exit(1);

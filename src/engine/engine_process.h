@@ -17,7 +17,7 @@ namespace baltoro {
 int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints = nullptr);
 
 // The door's side: starts `program`, waits until the engine is ready or says why it cannot be, and
-// from then on keeps it running. When the process dies, every open request gets a final kError
+// from then on keeps it running. When the process dies, every open request gets a final kLost
 // event, Submit() answers kUnavailable, and a new process is started.
 Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
                                                    const std::string& program,

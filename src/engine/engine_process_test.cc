@@ -155,7 +155,7 @@ TEST(EngineProcessTest, AKilledEngineEndsItsStreamsAndComesBack) {
     const auto killed = steady_clock::now();
     for (uint64_t open = first; open < id; ++open) {
       const Told told = log.WaitForEnd(open, 2);
-      EXPECT_EQ(told.finish, FinishReason::kError);
+      EXPECT_EQ(told.finish, FinishReason::kLost);
       EXPECT_EQ(told.finals, 1);
       EXPECT_THAT(told.error, ::testing::StartsWith("the engine stopped"));
     }
@@ -236,7 +236,7 @@ TEST(EngineProcessTest, ConstraintsCrossAndAKillEndsTheirRequests) {
   kill(PidOf(*engine), SIGKILL);
   for (uint64_t id = 3; id <= 5; ++id) {
     const Told told = log.WaitForEnd(id, 5);
-    EXPECT_EQ(told.finish, FinishReason::kError) << id;
+    EXPECT_EQ(told.finish, FinishReason::kLost) << id;
     EXPECT_EQ(told.finals, 1);
   }
   ASSERT_TRUE(Eventually([&] { return engine->healthy(); }, 5));
@@ -342,6 +342,41 @@ TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
   ASSERT_FALSE(engine.ok());
   EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("ended 4 times in a row"));
   EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("the head is gone"));
+}
+
+// Its loop has ended, and it is about to leave: nobody waits for that to be told so.
+TEST(EngineProcessTest, AnEngineThatSaysItIsLostGetsNoMoreRequests) {
+  const std::string ready = ::testing::TempDir() + "ready", lost = ::testing::TempDir() + "lost";
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  WireWriter writer;
+  Encode(writer, info);
+  std::ofstream(ready) << EncodeFrame(static_cast<uint16_t>(Message::kReady), writer.Take());
+  std::vector<TokenEvent> events(1);
+  events[0].request = RequestId{1};
+  events[0].finish = FinishReason::kLost;
+  events[0].error = kEngineLost;
+  Encode(writer, events);
+  std::ofstream(lost) << EncodeFrame(static_cast<uint16_t>(Message::kStep), writer.Take());
+  const EngineConfig config = StandIn(0);
+  Encode(writer, config);
+  const size_t first =
+      EncodeFrame(static_cast<uint16_t>(Message::kConfig), writer.Take()).size() + 1;
+  RemoteEngineOptions options;
+  options.command = {"/bin/sh", "-c",
+                     "cat " + ready + " >&3; head -c " + std::to_string(first) +
+                         " <&3 >/dev/null; cat " + lost + " >&3; cat <&3 >/dev/null"};
+  EventLog log;
+  auto engine = RemoteEngine::Start(config, options, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  EXPECT_TRUE(engine.value()->healthy());
+  ASSERT_TRUE(engine.value()->Submit(MakeRequest(1, 5)).ok());
+
+  EXPECT_EQ(log.WaitForEnd(1).finish, FinishReason::kLost);
+
+  EXPECT_TRUE(IsAlive(PidOf(*engine.value())));
+  EXPECT_FALSE(engine.value()->healthy());
+  EXPECT_EQ(engine.value()->Submit(MakeRequest(2, 5)).code(), Code::kUnavailable);
 }
 
 // An engine ends on the first frame that makes no sense.

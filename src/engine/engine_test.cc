@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "engine/local_engine.h"
+#include "engine/local_executor.h"
 #include "engine/request_check.h"
 #include "engine/stand_in.h"
 #include "engine/testing/event_log.h"
@@ -48,6 +50,20 @@ std::unique_ptr<Engine> Start(const EngineConfig& config, EventLog& log) {
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(engine).value();
 }
+
+// One step, and then nothing can be computed any more.
+class OneStep final : public PlanRunner {
+ public:
+  Result<StepResult> Run(const StepPlan& plan) override {
+    if (ran_) return Status(Code::kInternal, "rank 1 is gone");
+    ran_ = true;
+    return stand_in_.Run(plan);
+  }
+
+ private:
+  StandInRunner stand_in_{4, /*step_ms=*/0};
+  bool ran_ = false;
+};
 
 class EngineTest : public ::testing::TestWithParam<bool> {};
 
@@ -109,6 +125,25 @@ TEST_P(EngineTest, EndingTheEngineEndsItsRequests) {
   engine.reset();
 
   for (uint64_t id = 0; id < 6; ++id) EXPECT_EQ(log.Get(id).finals, 1) << id;
+}
+
+TEST(EngineFaultTest, AnEngineWithoutRanksLosesItsRequestsRatherThanFailThem) {
+  EventLog log;
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  info.num_blocks = 64;
+  LocalEngine engine(StandIn(), info,
+                     std::make_unique<LocalExecutor>(std::make_unique<OneStep>(), 1), log.sink());
+  for (uint64_t id = 0; id < 3; ++id) ASSERT_TRUE(engine.Submit(MakeRequest(id)).ok());
+
+  for (uint64_t id = 0; id < 3; ++id) {
+    const Told told = log.WaitForEnd(id);
+    EXPECT_EQ(told.finish, FinishReason::kLost);
+    EXPECT_EQ(told.error, kEngineLost);
+    EXPECT_EQ(told.finals, 1);
+  }
+  EXPECT_FALSE(engine.healthy());
+  EXPECT_EQ(engine.Submit(MakeRequest(3)).code(), Code::kUnavailable);
 }
 
 INSTANTIATE_TEST_SUITE_P(Scheduling, EngineTest, ::testing::Bool(), [](const auto& param) {

@@ -204,8 +204,7 @@ bool RemoteEngine::RunOnce() {
     if (ready_at_ > 0) ready_seconds = clock_.Now() - ready_at_;
   }
   // First the clients, who wait, then the process.
-  FailOpenRequests(stopping ? "the server is stopping"
-                            : "the engine stopped; the request can be sent again");
+  FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
   const std::string end = ReapChild(child.value().pid, kLeaveSeconds);
   // Of a process that never was ready Start() tells.
   if (!stopping && info_.has_value()) {
@@ -306,6 +305,8 @@ void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
         queued_tokens_ -= open->second.prompt_tokens;
       }
       if (event.finish != FinishReason::kNone) CloseRequest(open);
+      // The process is about to leave. What came now would only hear the same.
+      if (event.finish == FinishReason::kLost && state_ == State::kReady) state_ = State::kDown;
       return false;
     });
   }
@@ -326,7 +327,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     for (const auto& [id, open] : open_) {
       TokenEvent& event = events.emplace_back();
       event.request = id;
-      event.finish = FinishReason::kError;
+      event.finish = FinishReason::kLost;
       event.error = why;
     }
     open_.clear();

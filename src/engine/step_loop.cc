@@ -143,7 +143,7 @@ void StepLoop::Run() {
     const Status status = Step();
     if (!status.ok()) {
       BT_LOG(Error, "The engine stops: {}", status.message());
-      return EndAll(FinishReason::kError, "the engine stopped");
+      return EndAll(FinishReason::kLost, kEngineLost);
     }
     Deliver();
   }

@@ -65,7 +65,8 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
+// kLost: nothing is wrong with the request, the engine is gone; it can be sent again.
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError, kLost };
 
 struct TokenLogprob {
   TokenId id = 0;
@@ -90,7 +91,7 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;
   std::optional<TokenId> stop_token;  // the stop_ids entry that ended it
   int32_t cached_tokens = 0;          // prompt tokens found in the prefix cache at first admission
-  std::string error;                  // with kError: a sentence for the client
+  std::string error;                  // with kError and kLost: a sentence for the client
 
   bool operator==(const TokenEvent&) const = default;
 };

@@ -206,7 +206,7 @@ TokenEvent DecodeTokenEvent(WireReader& reader) {
   event.tokens = reader.GetArray<TokenId>();
   event.logprobs = DecodeLogprobs(reader);
   event.prompt_logprobs = DecodeLogprobs(reader);
-  event.finish = reader.GetEnum(FinishReason::kError);
+  event.finish = reader.GetEnum(FinishReason::kLost);
   if (reader.GetBool()) event.stop_token = reader.Get<TokenId>();
   event.cached_tokens = reader.Get<int32_t>();
   event.error = reader.GetBytes();

@@ -16,6 +16,7 @@ std::string FinishName(const TokenEvent& event, bool called) {
     case FinishReason::kAbort:
       return "abort";
     case FinishReason::kError:
+    case FinishReason::kLost:
       return "error";
     case FinishReason::kNone:
     case FinishReason::kStop:
@@ -96,11 +97,11 @@ void Generation::OnEvent(TokenEvent event, int index) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (over_ || choice.done) return;
   choice.cached_tokens = std::max<int64_t>(choice.cached_tokens, event.cached_tokens);
-  if (event.finish == FinishReason::kError) {
+  const bool lost = event.finish == FinishReason::kLost;
+  if (lost || event.finish == FinishReason::kError) {
     choice.done = true;
     ObserveEnd(choice, "error");
     // A lost engine is worth another try, an error inside one is not.
-    const bool lost = !context_.engine->healthy();
     return Fail(lost ? UnavailableError(event.error) : InternalError(event.error));
   }
   if (!event.prompt_logprobs.empty()) {

@@ -95,6 +95,21 @@ def test_an_idle_head_notices_that_a_node_is_gone():
         wait_for(lambda: cluster.health() == 200, 30, "the engine")
 
 
+def test_while_a_node_is_away_every_answer_is_503():
+    with Cluster(2, "-tp", "2") as cluster:
+        client = cluster.head.client(max_retries=0)
+        os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
+        deadline, refused = time.monotonic() + 30, 0
+        while not refused or cluster.health() != 200:
+            assert time.monotonic() < deadline
+            try:
+                client.completions.create(model="pocket", prompt="a", max_tokens=1)
+            except openai.APIStatusError as error:
+                assert error.status_code == 503 and int(error.response.headers["retry-after"]) >= 1, error
+                assert cluster.health() == 503 or refused
+                refused += 1
+
+
 def test_a_killed_door_leaves_nothing_behind():
     for _ in range(REPETITIONS):
         with Cluster(2, "-tp", "2") as cluster:
