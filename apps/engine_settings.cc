@@ -14,6 +14,7 @@
 #include "comm/cluster_key.h"
 #include "engine/backend_choice.h"
 #include "engine/graph_sizes.h"
+#include "flags/serve_checks.h"
 #include "ops/gpu_limits.h"
 
 namespace baltoro {
@@ -132,16 +133,9 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   BT_RETURN_IF_ERROR(PlaceInReplica(options, config));
   config.max_model_len = options.max_model_len;
   config.allow_long_max_model_len = options.allow_long_max_model_len;
-  // Where one of the two is given, the other follows it; where both are, the command line was
-  // checked.
-  if (options.max_num_batched_tokens > 0) {
-    config.max_num_batched_tokens = static_cast<int32_t>(options.max_num_batched_tokens);
-    config.max_num_seqs = std::min(config.max_num_seqs, config.max_num_batched_tokens);
-  }
-  if (options.max_num_seqs > 0) {
-    config.max_num_seqs = options.max_num_seqs;
-    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
-  }
+  const StepSizes sizes = ChooseStepSizes(options.max_num_seqs, options.max_num_batched_tokens);
+  config.max_num_seqs = sizes.max_num_seqs;
+  config.max_num_batched_tokens = sizes.max_num_batched_tokens;
   config.max_queued_requests = options.max_queued_requests;
   config.kv_cache_bytes = options.kv_cache_memory_bytes;
   config.kv_cache_dtype = options.kv_cache_dtype;

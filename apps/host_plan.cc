@@ -14,6 +14,7 @@
 #include "engine/load_choice.h"
 #include "model/weight_count.h"
 #include "model/weight_slice.h"
+#include "parallel/nodes.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -52,6 +53,11 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   PlanOptions options;
   options.layout = LayoutOf(config);
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
+  BT_RETURN_IF_ERROR(CheckNodes(options.layout, config.nodes));
+  if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model.config));
+  if (config.deterministic) {
+    BT_RETURN_IF_ERROR(CheckFixedOrder(options.layout, config.nodes, backend.gpu.has_value()));
+  }
   BT_ASSIGN_OR_RETURN(options.weight_bytes,
                       FullestOfStages(config, model.config, options.layout, backend));
   // The ranks of this node share its memory, where it is a CPU.

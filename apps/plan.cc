@@ -4,6 +4,9 @@
 
 #include <cstdio>
 
+#include "engine/backend_choice.h"
+#include "model/weight_slice.h"
+#include "parallel/nodes.h"
 #include "plan/memory_plan.h"
 
 namespace baltoro {
@@ -28,6 +31,14 @@ Result<MemoryPlan> MakePlan(const PlanCommand& command) {
   options.max_num_seqs = command.max_num_seqs;
   options.max_num_batched_tokens = command.max_num_batched_tokens;
   options.graphs = command.graphs;
+  // As `serve` does where there are GPUs.
+  EngineConfig config;
+  config.max_num_seqs = command.max_num_seqs;
+  BT_RETURN_IF_ERROR(CheckGpuTakes(config, model.config));
+  BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
+  if (command.deterministic && command.data == 1) {
+    BT_RETURN_IF_ERROR(CheckFixedOrder(options.layout, command.nodes, /*gpus=*/true));
+  }
   return PlanMemory(model, options);
 }
 

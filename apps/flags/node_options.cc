@@ -100,14 +100,13 @@ Status Check(const NodeOptions& options, int ranks) {
     return InvalidArgument(
         fmt::format("--master-port {} (of {}) is no port", options.master_port, options.source));
   }
-  if (options.nodes > 1 && options.master_addr.empty()) {
-    return InvalidArgument(fmt::format("{} nodes need --master-addr", options.nodes));
-  }
-  if (ranks % options.nodes == 0) return {};
+  BT_RETURN_IF_ERROR(CheckDealtOut(ranks, options.nodes, options.source));
+  if (options.nodes == 1 || !options.master_addr.empty()) return {};
+  // Each node of another machine would wait for a head that nobody else sees.
   return InvalidArgument(fmt::format(
-      "--nnodes {} (of {}): {} ranks (--tensor-parallel-size times --pipeline-parallel-size) "
-      "cannot be dealt out evenly to them",
-      options.nodes, options.source, ranks));
+      "{} nodes (of {}) need --master-addr on each: the address of node 0 as the others reach it; "
+      "127.0.0.1 where all are on this machine",
+      options.nodes, options.source));
 }
 
 }  // namespace
@@ -121,7 +120,6 @@ Result<NodeOptions> FindNodes(const NodeFlags& flags,
   if (flags.nodes >= 0 || flags.node >= 0) {
     out.nodes = flags.nodes >= 0 ? flags.nodes : 1;
     out.node = flags.node >= 0 ? flags.node : 0;
-    out.master_addr = "127.0.0.1";
     out.source = "the command line";
   } else if (!variables.Text("WORLD_SIZE").empty() && !variables.Text("RANK").empty()) {
     BT_ASSIGN_OR_RETURN(out, FromTorchrun(variables));
@@ -140,6 +138,14 @@ Result<NodeOptions> FindNodes(const NodeFlags& flags,
   }
   BT_RETURN_IF_ERROR(Check(out, ranks));
   return out;
+}
+
+Status CheckDealtOut(int ranks, int nodes, const std::string& source) {
+  if (ranks % nodes == 0) return {};
+  return InvalidArgument(fmt::format(
+      "--nnodes {} (of {}): {} ranks (--tensor-parallel-size times --pipeline-parallel-size) "
+      "cannot be dealt out evenly to them",
+      nodes, source, ranks));
 }
 
 std::string FirstHost(std::string_view hostlist) {

@@ -33,6 +33,9 @@ Result<NodeOptions> FindNodes(const NodeFlags& flags,
                               int ranks,
                               std::string& notice);
 
+// kInvalidArgument unless each node gets as many ranks; `source` has named the nodes.
+Status CheckDealtOut(int ranks, int nodes, const std::string& source);
+
 // Of "node[01-04,07],other": node01. Empty if the list is not one.
 std::string FirstHost(std::string_view hostlist);
 

@@ -36,7 +36,8 @@ TEST(NodeOptionsTest, OneNodeUnlessSomebodySaysMore) {
 TEST(NodeOptionsTest, FlagsGoBeforeTorchrunAndTorchrunBeforeSlurm) {
   EXPECT_EQ(Text(Find({.nodes = 2, .node = 1, .master_addr = "h"}, kTorchrun)),
             "1/2 h:29501 the command line");
-  EXPECT_EQ(Text(Find({.nodes = 2}, {})), "0/2 127.0.0.1:29501 the command line");
+  EXPECT_EQ(Text(Find({.nodes = 2, .master_addr = "127.0.0.1"}, {})),
+            "0/2 127.0.0.1:29501 the command line");
   Environment both = kTorchrun;
   both.insert(kSlurm.begin(), kSlurm.end());
   EXPECT_EQ(Text(Find({}, both)), "1/2 a:4000 torchrun");
@@ -75,6 +76,9 @@ TEST(NodeOptionsTest, WhatDoesNotFitIsRefused) {
   EXPECT_NE(Refusal({.nodes = 2, .node = 2}, {}).find("--node-rank 2"), std::string::npos);
   EXPECT_NE(Refusal({.node = 1}, {}).find("below --nnodes 1"), std::string::npos);
   EXPECT_NE(Refusal({.nodes = 2}, {}, 1).find("1 ranks"), std::string::npos);
+  // Not to wait for minutes at an address that no other machine reaches.
+  EXPECT_NE(Refusal({.nodes = 2}, {}).find("need --master-addr"), std::string::npos);
+  EXPECT_NE(Refusal({.nodes = 2, .node = 1}, {}).find("need --master-addr"), std::string::npos);
 }
 
 TEST(NodeOptionsTest, TheFirstHostOfAList) {

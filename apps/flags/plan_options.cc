@@ -5,7 +5,10 @@
 #include <optional>
 #include <utility>
 
+#include "flags/flag_reader.h"
 #include "flags/help.h"
+#include "flags/node_options.h"
+#include "flags/serve_checks.h"
 #include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
 
@@ -40,6 +43,8 @@ constexpr std::string_view kPlanned[] = {"model",
                                          "kv-cache-dtype",
                                          "online-quantization",
                                          "enforce-eager",
+                                         "deterministic",
+                                         "nnodes",
                                          "tensor-parallel-size",
                                          "pipeline-parallel-size",
                                          "decode-context-parallel-size",
@@ -66,6 +71,9 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args) {
   const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());
   const ParsedFlags& flags = parsed.value();
+  if (const Status checked = CheckServeFlags(parsed.value()); !checked.ok()) {
+    return UsageError(table, checked.message());
+  }
   PlanCommand out;
   out.notices = flags.notices;
   for (const auto& [name, use] : flags.uses) {
@@ -83,8 +91,11 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args) {
   Get(flags, "gpu-memory-utilization", out.utilisation);
   Get(flags, "kv-cache-memory-bytes", out.kv_cache_bytes);
   Get(flags, "max-model-len", out.max_model_len);
-  Get(flags, "max-num-seqs", out.max_num_seqs);
-  Get(flags, "max-num-batched-tokens", out.max_num_batched_tokens);
+  const FlagReader reader(flags);
+  const StepSizes sizes =
+      ChooseStepSizes(reader.Number("max-num-seqs", 0), reader.Number("max-num-batched-tokens", 0));
+  out.max_num_seqs = sizes.max_num_seqs;
+  out.max_num_batched_tokens = sizes.max_num_batched_tokens;
   Get(flags, "kv-cache-dtype", out.kv_cache_dtype);
   Get(flags, "online-quantization", out.online_quantization);
   bool eager = false;
@@ -104,6 +115,11 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args) {
     out.redundant_experts = eplb["num_redundant_experts"].get<int32_t>();
   }
   Get(flags, "lengths", out.lengths);
+  Get(flags, "deterministic", out.deterministic);
+  Get(flags, "nnodes", out.nodes);
+  const Status dealt =
+      CheckDealtOut(out.tensor * out.pipeline * out.data, out.nodes, "the command line");
+  if (!dealt.ok()) return UsageError(table, dealt.message());
   return out;
 }
 

@@ -18,11 +18,13 @@ struct PlanCommand {
   double utilisation = 0.9;
   int64_t kv_cache_bytes = 0;
   int64_t max_model_len = 0;  // 0: the model's
-  int32_t max_num_seqs = 1024;
-  int64_t max_num_batched_tokens = 8192;
+  int32_t max_num_seqs = 0;   // of the line, else as `serve` chooses
+  int64_t max_num_batched_tokens = 0;
   std::string kv_cache_dtype = "auto";
   std::string online_quantization = "none";
   bool graphs = true;
+  bool deterministic = false;
+  int32_t nodes = 1;
   int32_t tensor = 1, pipeline = 1, decode_context = 1, data = 1;
   bool whole_experts = false, experts_in_turn = false;
   int32_t redundant_experts = 0;

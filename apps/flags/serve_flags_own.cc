@@ -23,7 +23,8 @@ constexpr FlagSpec kOwnFlags[] = {
      .initial = "false",
      .help =
          "A request's tokens and log-probabilities are the same bits whatever else is computed; "
-         "on a GPU this takes time."},
+         "on a GPU this takes time. Not with --decode-context-parallel-size above 1, nor with "
+         "tensor ranks on GPUs that cannot read each other's memory, as those of two nodes."},
     {.name = "max-queued-requests",
      .kind = kInt,
      .initial = "1024",

@@ -302,8 +302,8 @@ constexpr FlagSpec kParallelFlags[] = {
      .help = "Number of this node; 0 is the head, which has the web server."},
     {.name = "master-addr",
      .kind = kString,
-     .initial = "127.0.0.1",
-     .help = "Address of the head node, where it listens and the others come."},
+     .help = "Address of the head node, where it listens and the others come; several nodes need "
+             "it, on one machine 127.0.0.1."},
     {.name = "master-port",
      .kind = kInt,
      .initial = "29501",

@@ -6,101 +6,17 @@
 
 #include "flags/availability.h"
 #include "flags/environment.h"
+#include "flags/flag_reader.h"
 #include "flags/help.h"
 #include "flags/parse.h"
+#include "flags/serve_checks.h"
 #include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
 
 namespace baltoro {
 namespace {
 
-// Typed reading of what was parsed; each getter leaves `target` alone when the flag is absent.
-class Reader {
- public:
-  explicit Reader(const ParsedFlags& flags) : flags_(flags) {}
-
-  const Json* Find(std::string_view name) const {
-    const auto found = flags_.uses.find(name);
-    return found == flags_.uses.end() ? nullptr : &found->second.value;
-  }
-  bool Has(std::string_view name) const { return Find(name) != nullptr; }
-  bool Is(std::string_view name) const {
-    const Json* value = Find(name);
-    return value != nullptr && *value == Json(true);
-  }
-  int64_t Number(std::string_view name, int64_t otherwise) const {
-    const Json* value = Find(name);
-    return value == nullptr ? otherwise : value->get<int64_t>();
-  }
-  template <typename T>
-  void Get(std::string_view name, T& target) const {
-    if (const Json* value = Find(name)) target = value->get<T>();
-  }
-
- private:
-  const ParsedFlags& flags_;
-};
-
-Status CheckFrontend(const Reader& flags) {
-  if (flags.Is("enable-auto-tool-choice") && !flags.Has("tool-call-parser")) {
-    return InvalidArgument("Error: --enable-auto-tool-choice requires --tool-call-parser");
-  }
-  if (flags.Is("enable-log-outputs") && !flags.Is("enable-log-requests")) {
-    return InvalidArgument("Error: --enable-log-outputs requires --enable-log-requests");
-  }
-  if (flags.Is("headless") && flags.Number("api-server-count", 0) > 0) {
-    return InvalidArgument("--api-server-count must be 0 with --headless: there is no web server");
-  }
-  return Status();
-}
-
-constexpr int64_t kBatchedTokensMax = 1 << 20;
-
-Status CheckScheduler(const Reader& flags) {
-  if (flags.Number("max-num-batched-tokens", 0) > kBatchedTokensMax) {
-    return InvalidArgument(fmt::format("--max-num-batched-tokens {}: at most {} in a step",
-                                       flags.Number("max-num-batched-tokens", 0),
-                                       kBatchedTokensMax));
-  }
-  if (!flags.Has("max-num-batched-tokens") || !flags.Has("max-num-seqs")) return Status();
-  const int64_t tokens = flags.Number("max-num-batched-tokens", 0);
-  const int64_t sequences = flags.Number("max-num-seqs", 0);
-  if (tokens >= sequences) return Status();
-  return InvalidArgument(fmt::format(
-      "max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}): each "
-      "running sequence needs a token in a step",
-      tokens, sequences));
-}
-
-Status CheckLayout(const Reader& flags) {
-  const int64_t tp = flags.Number("tensor-parallel-size", 1);
-  const int64_t dp = flags.Number("data-parallel-size", 1);
-  const int64_t dcp = flags.Number("decode-context-parallel-size", 1);
-  const bool ranked = flags.Has("data-parallel-rank");
-  if (ranked && flags.Has("data-parallel-start-rank")) {
-    return InvalidArgument(
-        "--data-parallel-rank and --data-parallel-start-rank exclude each other");
-  }
-  if (flags.Number("data-parallel-size-local", 1) > dp) {
-    return InvalidArgument(
-        fmt::format("--data-parallel-size-local {} is more than --data-parallel-size {}",
-                    flags.Number("data-parallel-size-local", 1), dp));
-  }
-  if (ranked && flags.Number("data-parallel-size-local", 1) != 1) {
-    return InvalidArgument("--data-parallel-size-local must be 1 with --data-parallel-rank");
-  }
-  if (tp % dcp != 0) {
-    return InvalidArgument(fmt::format(
-        "--tensor-parallel-size {} must be divisible by --decode-context-parallel-size {}", tp,
-        dcp));
-  }
-  if (flags.Is("enable-eplb") && (!flags.Is("enable-expert-parallel") || tp * dp == 1)) {
-    return InvalidArgument("--enable-eplb needs --enable-expert-parallel and more than one rank");
-  }
-  return Status();
-}
-
-void FillModel(const Reader& flags, ServeOptions& options) {
+void FillModel(const FlagReader& flags, ServeOptions& options) {
   flags.Get("model", options.model);
   flags.Get("served-model-name", options.served_model_names);
   if (options.served_model_names.empty() && !options.model.empty()) {
@@ -126,7 +42,7 @@ void FillModel(const Reader& flags, ServeOptions& options) {
   flags.Get("max-logprobs", options.max_logprobs);
 }
 
-void FillDoor(const Reader& flags, ServeOptions& options) {
+void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("host", options.host);
   flags.Get("port", options.port);
   flags.Get("uds", options.uds);
@@ -155,7 +71,7 @@ void FillDoor(const Reader& flags, ServeOptions& options) {
   flags.Get("enable-auto-tool-choice", options.enable_auto_tool_choice);
 }
 
-void FillEngine(const Reader& flags, ServeOptions& options) {
+void FillEngine(const FlagReader& flags, ServeOptions& options) {
   flags.Get("device", options.device);
   flags.Get("cpu-threads", options.cpu_threads);
   flags.Get("gpu-memory-utilization", options.gpu_memory_utilization);
@@ -186,7 +102,7 @@ void FillEngine(const Reader& flags, ServeOptions& options) {
   flags.Get("max-queued-requests", options.max_queued_requests);
 }
 
-Status FillNodes(const Reader& flags, const Environment& environment, ServeOptions& options) {
+Status FillNodes(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
   NodeFlags given{.nodes = static_cast<int>(flags.Number("nnodes", -1)),
                   .node = static_cast<int>(flags.Number("node-rank", -1)),
                   .master_port = static_cast<int>(flags.Number("master-port", -1))};
@@ -216,7 +132,7 @@ Status FillNodes(const Reader& flags, const Environment& environment, ServeOptio
   return {};
 }
 
-Status FillGraphs(const Reader& flags, ServeOptions& options) {
+Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   GraphFlags given;
   flags.Get("compilation-config", given.compilation_config);
   if (flags.Has("cudagraph-capture-sizes")) {
@@ -254,10 +170,9 @@ Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
 Outcome<ServeOptions> ReadServe(const FlagTable& table,
                                 const ParsedFlags& flags,
                                 const Environment& environment) {
-  const Reader reader(flags);
-  for (const Status& status :
-       {CheckFrontend(reader), CheckScheduler(reader), CheckLayout(reader)}) {
-    if (!status.ok()) return UsageError(table, status.message());
+  const FlagReader reader(flags);
+  if (const Status checked = CheckServeFlags(flags); !checked.ok()) {
+    return UsageError(table, checked.message());
   }
   const Availability availability = Judge(table, flags);
   if (!availability.refusals.empty()) return Refusal(table, availability);

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <tuple>
 
+#include "flags/plan_options.h"
+#include "flags/serve_checks.h"
 #include "support/support.h"
 
 namespace baltoro {
@@ -243,9 +246,35 @@ TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
         Args{"--max-num-batched-tokens", "8", "--max-num-seqs", "9"},
         Args{"--max-num-batched-tokens", "3000000000"}, Args{"-dp", "4", "-dpn", "1", "-dpr", "1"},
         Args{"-dp", "2", "-dpl", "3"}, Args{"-dp", "4", "-dpn", "1", "-dpl", "2"},
-        Args{"-tp", "8", "-dcp", "3"}, Args{"--enable-eplb", "-ep"},
+        Args{"-tp", "8", "-dcp", "3"}, Args{"-tp", "8", "-dcp", "8", "--deterministic"},
+        Args{"--enable-eplb", "-ep"}, Args{"-tp", "8", "--nnodes", "3", "--master-addr", "a"},
         Args{"--enable-eplb", "-tp", "8"}, Args{"--headless", "--api-server-count", "2"}}) {
     EXPECT_EQ(End(args).exit_code, 2) << args.front();
+    // A plan is not made of what would not be served.
+    Args plan = args;
+    plan.insert(plan.begin(), "Kimi-K2.5");
+    const Outcome<PlanCommand> planned = ParsePlan(plan);
+    ASSERT_TRUE(std::holds_alternative<Ending>(planned)) << args.front();
+    EXPECT_EQ(std::get<Ending>(planned).exit_code, 2);
+  }
+}
+
+TEST(ServeOptionsTest, APlanIsOfTheStepsThatWouldBeServed) {
+  for (const auto& [args, seqs, tokens] :
+       {std::tuple<Args, int, int>{{}, 256, 2048},
+        {{"--max-num-seqs", "3000"}, 3000, 3000},
+        {{"--max-num-batched-tokens", "64"}, 64, 64},
+        {{"--max-num-seqs", "4", "--max-num-batched-tokens", "8k"}, 4, 8000}}) {
+    Args plan = args;
+    plan.insert(plan.begin(), "Kimi-K2.5");
+    const Outcome<PlanCommand> planned = ParsePlan(plan);
+    ASSERT_TRUE(std::holds_alternative<PlanCommand>(planned));
+    EXPECT_EQ(std::get<PlanCommand>(planned).max_num_seqs, seqs);
+    EXPECT_EQ(std::get<PlanCommand>(planned).max_num_batched_tokens, tokens);
+    const ServeOptions options = Accept(args);
+    const StepSizes sizes = ChooseStepSizes(options.max_num_seqs, options.max_num_batched_tokens);
+    EXPECT_EQ(sizes.max_num_seqs, seqs);
+    EXPECT_EQ(sizes.max_num_batched_tokens, tokens);
   }
 }
 

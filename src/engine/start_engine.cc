@@ -423,10 +423,8 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));
-  if (config.deterministic && layout.decode_context > 1) {
-    return InvalidArgument(
-        "--deterministic: which rank of --decode-context-parallel-size has a block of keys depends "
-        "on other requests, and with it the order of sums: leave one of the two out");
+  if (config.deterministic) {
+    BT_RETURN_IF_ERROR(CheckFixedOrder(layout, config.nodes, backend.gpu.has_value()));
   }
   std::unique_ptr<NodeWorld> nodes;
   if (config.nodes > 1) {

@@ -24,6 +24,24 @@ Status CheckNodes(const ParallelLayout& layout, int32_t nodes) {
                          std::to_string(layout.pipeline));
 }
 
+Status CheckFixedOrder(const ParallelLayout& layout, int32_t nodes, bool gpus) {
+  if (layout.decode_context > 1) {
+    return InvalidArgument(
+        "--deterministic: which rank of --decode-context-parallel-size has a block of keys depends "
+        "on other requests, and with it the order of sums: leave one of the two out");
+  }
+  if (!gpus) return {};
+  for (int32_t rank = 0; rank < layout.ranks(); ++rank) {
+    const int32_t first = rank - rank % layout.tensor;
+    if (NodeOfRank(layout, nodes, first) == NodeOfRank(layout, nodes, rank)) continue;
+    return InvalidArgument(
+        "--deterministic: NCCL, by which GPUs of several nodes add up, does so in an order that "
+        "depends on the batch: give a --tensor-parallel-size that stays on a node, and "
+        "--pipeline-parallel-size for the rest");
+  }
+  return {};
+}
+
 std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node) {
   BT_CHECK(CheckNodes(layout, nodes).ok() && node >= 0 && node < nodes);
   const int32_t each = layout.ranks() / nodes;

@@ -16,6 +16,11 @@ namespace baltoro {
 // kInvalidArgument if the ranks cannot be dealt out evenly. One data rank.
 Status CheckNodes(const ParallelLayout& layout, int32_t nodes);
 
+// Whether --deterministic can be kept: kInvalidArgument where the order in which ranks add up would
+// depend on other requests. `gpus`: a rank is a GPU; those of one node are taken to reach each
+// other's memory, which is seen when they meet.
+Status CheckFixedOrder(const ParallelLayout& layout, int32_t nodes, bool gpus);
+
 // Global ranks; of node 0 the first is the one that samples.
 std::vector<int32_t> RanksOfNode(const ParallelLayout& layout, int32_t nodes, int32_t node);
 int32_t NodeOfRank(const ParallelLayout& layout, int32_t nodes, int32_t rank);

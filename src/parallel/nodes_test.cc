@@ -45,6 +45,19 @@ TEST(NodesTest, EveryRankIsOnOneNodeAndTheSamplingOneLeadsTheHead) {
   }
 }
 
+TEST(NodesTest, AnOrderOfSumsIsPromisedWhereRanksKeepIt) {
+  const auto refused = [](const ParallelLayout& layout, int32_t nodes, bool gpus) {
+    return !CheckFixedOrder(layout, nodes, gpus).ok();
+  };
+  EXPECT_FALSE(refused({}, 1, true));
+  EXPECT_FALSE(refused({.tensor = 8}, 1, true));
+  EXPECT_FALSE(refused({.tensor = 8, .pipeline = 2}, 2, true));
+  EXPECT_TRUE(refused({.tensor = 8, .pipeline = 2}, 4, true));
+  EXPECT_TRUE(refused({.tensor = 16}, 2, true));
+  EXPECT_FALSE(refused({.tensor = 16}, 2, false)) << "sums over a network are in the ranks' order";
+  EXPECT_TRUE(refused({.tensor = 8, .decode_context = 2}, 1, false));
+}
+
 TEST(NodesTest, WhatCannotBeDealtOutIsRefused) {
   EXPECT_EQ(CheckNodes({.tensor = 2, .pipeline = 2}, 3).message(),
             "--nnodes 3 does not divide the 4 ranks of --tensor-parallel-size 2 and "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/gpu_exchange.h"
 #include "ops/ops.h"
 #include "plan/memory_plan.h"
 
@@ -85,6 +86,8 @@ std::vector<Candidate> Candidates(const K2Config& config,
   return out;
 }
 
+constexpr int32_t kStagesMax = 16;
+
 }  // namespace
 
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
@@ -99,6 +102,33 @@ Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, i
             .changes = std::move(candidate.changes)};
   }
   return {};
+}
+
+std::optional<ParallelLayout> FindLayout(const ModelDescription& model,
+                                         const PlanOptions& options,
+                                         int64_t requests) {
+  if (!options.device.gpu || !options.weight_bytes.empty()) return std::nullopt;
+  std::vector<ParallelLayout> layouts;
+  for (int32_t tensor = options.layout.tensor; tensor <= cuda::kPeersMax; tensor *= 2) {
+    for (int32_t stages = options.layout.pipeline; stages <= kStagesMax; stages *= 2) {
+      ParallelLayout layout = options.layout;
+      layout.tensor = tensor;
+      layout.pipeline = stages;
+      if (layout.ranks() > options.layout.ranks()) layouts.push_back(layout);
+    }
+  }
+  std::ranges::stable_sort(layouts, [](const ParallelLayout& a, const ParallelLayout& b) {
+    return a.ranks() != b.ranks() ? a.ranks() < b.ranks() : a.tensor > b.tensor;
+  });
+  for (const ParallelLayout& layout : layouts) {
+    PlanOptions next = options;
+    next.layout = layout;
+    const Result<MemoryPlan> plan = PlanMemory(model, next);
+    if (plan.ok() && plan.value().Holds(plan.value().options.max_model_len, requests)) {
+      return layout;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace baltoro

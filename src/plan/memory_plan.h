@@ -4,6 +4,7 @@
 // plan` prints it, `serve` prints it and keeps to it.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,13 @@ struct Fitting {
   std::vector<std::string> changes = {};  // flags with their values
 };
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests);
+
+// The fewest GPUs, beside the other options as they are, on which `requests` of max_model_len
+// tokens fit at once: tensor ranks of one node, then stages. Nothing on a CPU, whose ranks share
+// one memory, or where weights were counted for one layout.
+std::optional<ParallelLayout> FindLayout(const ModelDescription& model,
+                                         const PlanOptions& options,
+                                         int64_t requests);
 
 // The plan as text for people, with what to change where it does not fit.
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths);

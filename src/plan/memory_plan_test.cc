@@ -126,7 +126,9 @@ TEST(MemoryPlanTest, AModelThatIsTooLargeIsShortOfMemoryAndSaysSo) {
   EXPECT_LT(plan.stages[0].kv_bytes, 0);
   EXPECT_EQ(plan.kv_tokens, 0);
   EXPECT_FALSE(FindFitting(fp8, options, 1).found);
-  EXPECT_NE(PlanText(plan, {4096}).find("use more devices"), std::string::npos);
+  const std::string text = PlanText(plan, {4096});
+  EXPECT_NE(text.find("fits on 16 devices with --pipeline-parallel-size 2\n"), std::string::npos)
+      << text;
   options.layout.pipeline = 2;
   EXPECT_GT(Plan(fp8, options).kv_tokens, 0);
 }
@@ -251,6 +253,19 @@ TEST(MemoryPlanTest, AsLongAsFitsIsALengthOfThePlan) {
 }
 
 // A block is held whole: 65 tokens over 8 context ranks take a block on each.
+TEST(MemoryPlanTest, WeightsThatDoNotFitAreToldHowManyGpusTheyNeed) {
+  const std::string text =
+      PlanText(Plan(Known("Kimi-K2-Thinking"), On("h200-141g", {.tensor = 4})), {4096});
+  EXPECT_NE(text.find("the weights and arenas alone are more than there is; it fits on 8 devices "
+                      "with --tensor-parallel-size 8\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("--max-model-len"), std::string::npos) << text;
+  PlanOptions counted = On("h200-141g", {.tensor = 4});
+  counted.weight_bytes.push_back(int64_t{200} << 30);
+  EXPECT_FALSE(FindLayout(Known("Kimi-K2-Thinking"), counted, 1).has_value());
+}
+
 TEST(MemoryPlanTest, RequestsAreRoundedUpToBlocksOfEveryContextRank) {
   MemoryPlan plan;
   plan.options.layout.tensor = plan.options.layout.decode_context = 8;

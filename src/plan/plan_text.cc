@@ -47,6 +47,34 @@ void AppendRank(const MemoryPlan& plan, const RankPlan& rank, std::string& out) 
                      GibText(rank.kv_bytes), rank.kv_blocks, rank.kv_token_bytes);
 }
 
+bool Missing(const RankPlan& rank) {
+  return rank.kv_bytes < 0;
+}
+
+// What is left where no flag of a rank's memory helps.
+std::string OtherWays(const MemoryPlan& plan, int64_t requests) {
+  std::vector<std::string> ways;
+  if (requests == 1 && plan.kv_tokens > 0) {
+    ways.push_back(fmt::format("with --max-model-len {}", plan.kv_tokens));
+  }
+  const ParallelLayout& now = plan.options.layout;
+  if (const auto more = FindLayout(plan.model, plan.options, requests)) {
+    std::string flags;
+    if (more->tensor != now.tensor) {
+      flags += fmt::format(" --tensor-parallel-size {}", more->tensor);
+    }
+    if (more->pipeline != now.pipeline) {
+      flags += fmt::format(" --pipeline-parallel-size {}", more->pipeline);
+    }
+    ways.push_back(fmt::format("on {} devices with{}", more->ranks(), flags));
+  }
+  std::string out = std::ranges::any_of(plan.stages, Missing)
+                        ? "; the weights and arenas alone are more than there is"
+                        : "";
+  if (!ways.empty()) out += fmt::format("; it fits {}", fmt::join(ways, ", or "));
+  return out;
+}
+
 void AppendFitting(const MemoryPlan& plan, int64_t requests, std::string& out) {
   const int64_t length = plan.options.max_model_len;
   const std::string what = requests == 1
@@ -64,9 +92,8 @@ void AppendFitting(const MemoryPlan& plan, int64_t requests, std::string& out) {
   if (fitting.found) {
     out += fmt::format("    fits with {}\n", fmt::join(fitting.changes, " "));
   } else {
-    out +=
-        "    no cache type, DCP, utilisation or batch size makes it fit: shorten "
-        "--max-model-len or use more devices\n";
+    out += "    no cache type, DCP, utilisation or batch size makes it fit" +
+           OtherWays(plan, requests) + "\n";
   }
 }
 
@@ -119,7 +146,10 @@ std::string MisfitText(const MemoryPlan& plan) {
   }
   if (plan.kv_tokens > 0)
     return out + fmt::format(". It fits with --max-model-len {}", plan.kv_tokens);
-  return out + ". No flag makes it fit";
+  return out + ". No flag makes it fit" +
+         (o.device.gpu ? " here; ranks of more GPUs hold less each (--tensor-parallel-size, "
+                         "--pipeline-parallel-size): `baltoro plan` says how many it takes"
+                       : "");
 }
 
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {

@@ -197,7 +197,7 @@ def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
 
 def test_nodes_that_were_started_differently_are_told_how():
     port = str(free_port())
-    common = [*SMALL, "--nnodes", "2", "--master-port", port, "-tp", "2"]
+    common = [*SMALL, "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", port, "-tp", "2"]
     node = Node(*common, "--node-rank", "1", "--seed", "7")
     head = Head(*common, "--node-rank", "0", "--seed", "8")
     try:

@@ -1,0 +1,100 @@
+#include "flags/serve_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "flags/flag_reader.h"
+#include "parallel/nodes.h"
+
+namespace baltoro {
+namespace {
+
+Status CheckFrontend(const FlagReader& flags) {
+  if (flags.Is("enable-auto-tool-choice") && !flags.Has("tool-call-parser")) {
+    return InvalidArgument("Error: --enable-auto-tool-choice requires --tool-call-parser");
+  }
+  if (flags.Is("enable-log-outputs") && !flags.Is("enable-log-requests")) {
+    return InvalidArgument("Error: --enable-log-outputs requires --enable-log-requests");
+  }
+  if (flags.Is("headless") && flags.Number("api-server-count", 0) > 0) {
+    return InvalidArgument("--api-server-count must be 0 with --headless: there is no web server");
+  }
+  return Status();
+}
+
+constexpr int64_t kBatchedTokensMax = 1 << 20;
+
+Status CheckScheduler(const FlagReader& flags) {
+  if (flags.Number("max-num-batched-tokens", 0) > kBatchedTokensMax) {
+    return InvalidArgument(fmt::format("--max-num-batched-tokens {}: at most {} in a step",
+                                       flags.Number("max-num-batched-tokens", 0),
+                                       kBatchedTokensMax));
+  }
+  if (!flags.Has("max-num-batched-tokens") || !flags.Has("max-num-seqs")) return Status();
+  const int64_t tokens = flags.Number("max-num-batched-tokens", 0);
+  const int64_t sequences = flags.Number("max-num-seqs", 0);
+  if (tokens >= sequences) return Status();
+  return InvalidArgument(fmt::format(
+      "max_num_batched_tokens ({}) must be greater than or equal to max_num_seqs ({}): each "
+      "running sequence needs a token in a step",
+      tokens, sequences));
+}
+
+Status CheckRanks(const FlagReader& flags) {
+  const int64_t tp = flags.Number("tensor-parallel-size", 1);
+  const int64_t dp = flags.Number("data-parallel-size", 1);
+  const int64_t dcp = flags.Number("decode-context-parallel-size", 1);
+  const bool ranked = flags.Has("data-parallel-rank");
+  if (ranked && flags.Has("data-parallel-start-rank")) {
+    return InvalidArgument(
+        "--data-parallel-rank and --data-parallel-start-rank exclude each other");
+  }
+  if (flags.Number("data-parallel-size-local", 1) > dp) {
+    return InvalidArgument(
+        fmt::format("--data-parallel-size-local {} is more than --data-parallel-size {}",
+                    flags.Number("data-parallel-size-local", 1), dp));
+  }
+  if (ranked && flags.Number("data-parallel-size-local", 1) != 1) {
+    return InvalidArgument("--data-parallel-size-local must be 1 with --data-parallel-rank");
+  }
+  if (tp % dcp != 0) {
+    return InvalidArgument(fmt::format(
+        "--tensor-parallel-size {} must be divisible by --decode-context-parallel-size {}", tp,
+        dcp));
+  }
+  if (flags.Is("deterministic")) {
+    // Whether the ranks are GPUs of several nodes, and how these reach each other, is seen later.
+    BT_RETURN_IF_ERROR(CheckFixedOrder(
+        {.tensor = static_cast<int32_t>(tp), .decode_context = static_cast<int32_t>(dcp)},
+        /*nodes=*/1, /*gpus=*/false));
+  }
+  if (flags.Is("enable-eplb") && (!flags.Is("enable-expert-parallel") || tp * dp == 1)) {
+    return InvalidArgument("--enable-eplb needs --enable-expert-parallel and more than one rank");
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status CheckServeFlags(const ParsedFlags& flags) {
+  const FlagReader reader(flags);
+  BT_RETURN_IF_ERROR(CheckFrontend(reader));
+  BT_RETURN_IF_ERROR(CheckScheduler(reader));
+  return CheckRanks(reader);
+}
+
+StepSizes ChooseStepSizes(int64_t max_num_seqs, int64_t max_num_batched_tokens) {
+  StepSizes sizes;
+  if (max_num_batched_tokens > 0) {
+    sizes.max_num_batched_tokens = static_cast<int32_t>(max_num_batched_tokens);
+    sizes.max_num_seqs = std::min(sizes.max_num_seqs, sizes.max_num_batched_tokens);
+  }
+  if (max_num_seqs > 0) {
+    sizes.max_num_seqs = static_cast<int32_t>(max_num_seqs);
+    sizes.max_num_batched_tokens = std::max(sizes.max_num_batched_tokens, sizes.max_num_seqs);
+  }
+  return sizes;
+}
+
+}  // namespace baltoro
