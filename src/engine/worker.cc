@@ -17,6 +17,9 @@ namespace baltoro {
 
 namespace {
 
+// Tokens of a step whose trial takes a CPU seconds.
+constexpr int32_t kLargeTrial = 8192;
+
 // No less than sampling needs for the row, but for its answer.
 size_t SampleBytes(const SampleRow& row, int64_t vocab) {
   const bool penalised =
@@ -99,6 +102,11 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   const FixedSteps& fixed = config.fixed;
+  if (worker->pass_tokens_max() >= kLargeTrial) {
+    BT_LOG(Info,
+           "Trying a step of {} tokens and one of {} sequences, for which memory is taken now",
+           worker->pass_tokens_max(), worker->pass_sequences_max());
+  }
   BT_CHECK(fixed.prompt_chunk == 0 || fixed.decode_rows > 0);
   worker->model_->CutKeysAt(fixed.key_part_blocks);
   BT_RETURN_IF_ERROR(worker->model_->ReserveScratch(

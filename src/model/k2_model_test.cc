@@ -130,6 +130,24 @@ TEST_P(K2ModelTest, ScratchIsReservedOnce) {
   EXPECT_GT(arena.bytes_reserved(), 0u);
 }
 
+// What is tried for them are several, which takes less time.
+TEST_P(K2ModelTest, LongSequencesFindTheirScratchReserved) {
+  test::TinySource source(true);
+  K2LoadOptions options;
+  options.positions_max = 5000;
+  const auto model = std::move(K2Model::Load(test::SmallConfig(2, 2), source,
+                                             CpuOps(GetParam().act), &pool_, options))
+                         .value();
+  const std::vector<int32_t> tokens(5000, 7);
+  Arena arena;
+  ASSERT_TRUE(model->ReserveScratch(PlainKvForm(GetParam().act), 5000, 4, arena).ok());
+  const int64_t scratch = model->scratch_bytes();
+
+  InPieces(*model, tokens, {5000}, INT32_MAX);
+
+  EXPECT_EQ(model->scratch_bytes(), scratch);
+}
+
 // A step of many tokens is one of several sequences, where a sequence cannot be that long.
 TEST_P(K2ModelTest, ScratchIsThatOfTheLargestStepWhereSequencesAreShort) {
   const auto bytes = [&](int64_t positions) {

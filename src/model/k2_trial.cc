@@ -19,6 +19,10 @@ size_t WithRoom(size_t bytes) {
   return bytes == 0 ? 0 : bytes + bytes / 8 + (size_t{1} << 20);
 }
 
+// Attention of a CPU takes what so many queries need, however long their sequence is; its time
+// grows with the square of the length.
+constexpr int64_t kHostSequenceMax = 2048;
+
 // New tokens after a long context, which are enough to make keys of it.
 constexpr int64_t kTokensAfterContext = 256;
 // New tokens that are too few for that.
@@ -125,11 +129,12 @@ void K2Model::RunTrial(const Trial& trial,
                      .block_positions = {},
                      .key_count = static_cast<int32_t>(before + count)});
   };
+  const int64_t longest = ops_.memory->kind() == DeviceKind::kCpu
+                              ? std::min(rope_table_.positions, kHostSequenceMax)
+                              : rope_table_.positions;
   for (const int64_t count : counts) {
     // More tokens than a sequence can have are of several.
-    for (int64_t left = count; left > 0; left -= rope_table_.positions) {
-      add(std::min(left, rope_table_.positions));
-    }
+    for (int64_t left = count; left > 0; left -= longest) add(std::min(left, longest));
   }
   const std::vector<int32_t> ids(slots.size(), 0);
   const int64_t logits_rows = std::min(std::ssize(slots), trial.rows_max);

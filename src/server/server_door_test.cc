@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 
+#include <cctype>
 #include <set>
+#include <sstream>
 
+#include "base/file.h"
 #include "server/server_fixture.h"
 
 namespace baltoro {
@@ -397,6 +400,27 @@ TEST_F(ServerDoorTest, RoutesAreListedForTheLog) {
   Start(Says("x"));
 
   EXPECT_THAT(server_->RouteList(), HasSubstr("Route: /v1/chat/completions, Methods: POST\n"));
+}
+
+TEST_F(ServerDoorTest, EveryRouteIsOnThePageAndNoOther) {
+  Start(Says("x"));
+  std::set<std::string> routes, page;
+  std::istringstream lines(server_->RouteList());
+  std::string word, path, method;
+  while (lines >> word >> path >> word >> method) {
+    path.pop_back();  // the comma
+    routes.insert(method + " " + path);
+  }
+  EXPECT_TRUE(routes.contains("POST /v1/chat/completions"));
+  const std::string text = ReadFile("docs/api.md").value();
+  std::istringstream table(text.substr(0, text.find("\n## ")));
+  for (std::string code; std::getline(table, code, '`');) {
+    if (code.find(" /") != std::string::npos && code.find('\n') == std::string::npos &&
+        std::isupper(static_cast<unsigned char>(code.front()))) {
+      page.insert(code);
+    }
+  }
+  EXPECT_EQ(page, routes);
 }
 
 }  // namespace
