@@ -10,12 +10,14 @@
 #include "cache/block_id.h"
 #include "device/buffer.h"
 #include "engine/backend_choice.h"
+#include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
 #include "model/weight_count.h"
 #include "model/weight_slice.h"
 #include "parallel/nodes.h"
 #include "plan/memory_plan.h"
+#include "schedule/scheduler.h"
 
 namespace baltoro {
 namespace {
@@ -76,10 +78,21 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   options.max_num_seqs = config.max_num_seqs;
   options.max_num_batched_tokens = config.max_num_batched_tokens;
   BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(config.kv_cache_dtype, act));
+  CountSteps(model.config, config.deterministic, options);
   return PlanMemory(model, options);
 }
 
 }  // namespace
+
+void CountSteps(const K2Config& model, bool deterministic, PlanOptions& options) {
+  options.prompt_logprob_rows = SchedulerConfig{}.prompt_logprob_rows_max;
+  if (!deterministic || !options.device.gpu) return;
+  const int64_t length = options.max_model_len > 0 ? options.max_model_len : model.positions_max;
+  const FixedSteps fixed =
+      ChooseFixedSteps(static_cast<int32_t>(options.max_num_batched_tokens), length);
+  options.fixed_rows = fixed.decode_rows;
+  options.key_parts = KeyPartsMax(fixed, length);
+}
 
 Status FollowHostPlan(double utilisation, EngineConfig& config) {
   if (config.load_format == "stand-in") return {};

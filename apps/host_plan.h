@@ -2,6 +2,8 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "model/k2_config.h"
+#include "plan/memory_plan.h"
 
 namespace baltoro {
 
@@ -11,5 +13,8 @@ namespace baltoro {
 // refused, with the flags that would make it fit, before any weight is read, and so is what cannot
 // be loaded at all. Weights count as they will lie in memory.
 Status FollowHostPlan(double utilisation, EngineConfig& config);
+
+// What the engine's steps want beside what their flags say; `options` has these and the length.
+void CountSteps(const K2Config& model, bool deterministic, PlanOptions& options);
 
 }  // namespace baltoro

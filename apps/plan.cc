@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "engine/backend_choice.h"
+#include "host_plan.h"
 #include "model/weight_slice.h"
 #include "parallel/nodes.h"
 #include "plan/memory_plan.h"
@@ -31,6 +32,7 @@ Result<MemoryPlan> MakePlan(const PlanCommand& command) {
   options.max_num_seqs = command.max_num_seqs;
   options.max_num_batched_tokens = command.max_num_batched_tokens;
   options.graphs = command.graphs;
+  CountSteps(model.config, command.deterministic, options);
   // As `serve` does where there are GPUs.
   EngineConfig config;
   config.max_num_seqs = command.max_num_seqs;

@@ -33,6 +33,13 @@ FixedSteps ChooseFixedSteps(int32_t max_num_batched_tokens, int64_t max_model_le
   return fixed;
 }
 
+int64_t KeyPartsMax(const FixedSteps& fixed, int64_t max_model_len) {
+  if (fixed.key_part_blocks == 0) return 0;
+  // What does not fill a part is one, of each row.
+  return fixed.decode_rows * int64_t{BlocksFor(max_model_len)} / fixed.key_part_blocks +
+         fixed.decode_rows;
+}
+
 int32_t PassesMax(const FixedSteps& fixed, int32_t max_num_batched_tokens) {
   if (fixed.prompt_chunk == 0) return 1;
   const int32_t least = std::min(fixed.prompt_chunk, fixed.decode_rows);

@@ -20,6 +20,9 @@ struct FixedSteps {
 // max_num_batched_tokens below 512, the parts of the context on a max_model_len above 65,536.
 FixedSteps ChooseFixedSteps(int32_t max_num_batched_tokens, int64_t max_model_len);
 
+// Into how many parts attention cuts the keys of a step at most.
+int64_t KeyPartsMax(const FixedSteps& fixed, int64_t max_model_len);
+
 // How many times as long as its largest pass a plan of so many tokens may take.
 int32_t PassesMax(const FixedSteps& fixed, int32_t max_num_batched_tokens);
 

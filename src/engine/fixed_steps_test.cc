@@ -24,6 +24,13 @@ TEST(FixedStepsTest, SmallStepsHaveWholeBlocksAndLongContextsFewParts) {
   EXPECT_EQ(ChooseFixedSteps(512, 65537).key_part_blocks, 17);
 }
 
+TEST(FixedStepsTest, PartsOfKeysStayAFewThousand) {
+  EXPECT_EQ(KeyPartsMax({}, 4096), 0);
+  EXPECT_EQ(KeyPartsMax(ChooseFixedSteps(2048, 4096), 4096), 32 * 4 + 32);
+  EXPECT_EQ(KeyPartsMax(ChooseFixedSteps(2048, 65536), 65536), 2048 + 32);
+  EXPECT_EQ(KeyPartsMax(ChooseFixedSteps(2048, 262144), 262144), 2048 + 32);
+}
+
 TEST(FixedStepsTest, APlanMayBeManyPasses) {
   EXPECT_EQ(PassesMax({}, 2048), 1);
   EXPECT_EQ(PassesMax(ChooseFixedSteps(2048, 4096), 2048), 65);

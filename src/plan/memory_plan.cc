@@ -23,6 +23,13 @@ constexpr int64_t kContextBytes = kGib * 55 / 100;  // driver context and loaded
 constexpr int64_t kGraphBytes = kGib / 4;           // captured graphs
 constexpr int64_t kNcclBytes = kGib / 5;            // buffers of a group, and staging
 
+// What a step's operations may want of a GPU at a time, as ops/cuda takes it.
+constexpr int64_t kMib = int64_t{1} << 20;
+constexpr int64_t kPassBytes = 256 * kMib;    // expanded keys and values (kAttentionPassBytes)
+constexpr int64_t kProductBytes = 32 * kMib;  // of a product through cuBLASLt
+constexpr int64_t kSampleBytes = 17 * kMib;   // what sampling is told and tells (WorkerConfig)
+constexpr int64_t kKeyPieces = 2 * 132;       // of contexts, two a multiprocessor
+
 // Tokens that an expert bank, and an expanded stretch of cached keys, work on at a time.
 constexpr int64_t kExpertTokens = 2048;
 constexpr int64_t kExpandedTokens = 8192;
@@ -38,6 +45,51 @@ void AddExchange(const K2Config& config, const PlanOptions& o, std::vector<PlanI
   if (replica.pipeline > 1 || replica.tensor > cuda::kPeersMax) {
     out.push_back({"NCCL", kNcclBytes, "assumed; between nodes"});
   }
+}
+
+// What attention takes for itself, of `rows` sequences and the heads that a rank attends for.
+int64_t AttentionScratch(
+    const K2Config& c, const PlanOptions& o, int64_t rows, int64_t heads, int64_t act) {
+  const int64_t absorbed = rows * heads * (act * c.cache_width() + 4 * c.kv_lora);
+  const int64_t key_bytes = heads * (c.head_dim() + c.value) * act;
+  if (!o.device.gpu) return absorbed + kExpandedTokens * key_bytes;
+  // Keys are made in passes; with several the results so far lie beside them.
+  const int64_t keys = std::max(o.max_model_len, o.max_num_batched_tokens) * key_bytes;
+  const int64_t between =
+      keys > kPassBytes ? o.max_num_batched_tokens * heads * 4 * (c.value + 1) : 0;
+  return absorbed + std::min(keys, kPassBytes) + between;
+}
+
+// Of the trial before the first step, which is given back: a cache of a layer, and logits.
+int64_t TrialBytes(const K2Config& c, const PlanOptions& o, int64_t rows, int64_t logits_rows) {
+  const int64_t blocks = std::max(rows, o.max_num_batched_tokens / kBlockTokens + 1);
+  return blocks * kBlockTokens * KvBytesPerToken(c, o.kv, 1) + logits_rows * 4 * c.vocab;
+}
+
+// What only a GPU takes, beside activations and the workspace of operations.
+void AddGpu(const K2Config& c,
+            const PlanOptions& o,
+            int64_t rows,
+            int64_t logits_rows,
+            std::vector<PlanItem>& out) {
+  const int64_t heads = c.heads / o.layout.tensor * o.layout.decode_context;
+  const int64_t pieces = o.key_parts > 0 ? o.key_parts : kKeyPieces;
+  out.push_back({"parts of keys", pieces * heads * 4 * (c.kv_lora + 1),
+                 o.key_parts > 0 ? "of --deterministic" : ""});
+  // As ReserveScratch takes them: an eighth more than was needed in the trial, and a MiB, twice.
+  out.push_back({"room for other steps", TotalBytes(out) / 8 + 2 * kMib, "an eighth"});
+  out.push_back({"sampling", kSampleBytes, ""});
+  out.push_back({"driver and kernels", kContextBytes, "assumed"});
+  const int64_t trial = TrialBytes(c, o, rows, logits_rows);
+  if (o.graphs) {
+    // They are recorded when the trial is over.
+    out.push_back({"graphs", std::max(kGraphBytes, trial),
+                   trial > kGraphBytes ? "as the trial before them; --enforce-eager saves some"
+                                       : "assumed; --enforce-eager saves it"});
+  } else {
+    out.push_back({"trial of the largest steps", trial, "given back, but needed"});
+  }
+  AddExchange(c, o, out);
 }
 
 std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
@@ -58,25 +110,29 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t expert_columns =
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
   const int64_t pairs = std::min(tokens, kExpertTokens) * c.router.top_k;
-  const int64_t rows = std::min<int64_t>(o.max_num_seqs, tokens);
+  const int64_t rows = std::max<int64_t>(std::min<int64_t>(o.max_num_seqs, tokens), o.fixed_rows);
+  const int64_t logits_rows = rows + o.prompt_logprob_rows;
+  const int64_t of_experts =
+      c.experts > 0 ? pairs * act * (c.hidden + 3 * expert_columns) : int64_t{0};
+  const int64_t of_attention = AttentionScratch(c, o, rows, gathered, act);
 
   std::vector<PlanItem> out;
   out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
-  if (c.experts > 0) {
-    out.push_back({"expert workspace", pairs * act * (c.hidden + 3 * expert_columns),
-                   fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
-  }
-  out.push_back({"attention workspace",
-                 rows * gathered * (act * c.cache_width() + 4 * c.kv_lora) +
-                     kExpandedTokens * gathered * (c.head_dim() + c.value) * act,
-                 fmt::format("{} sequences", rows)});
-  out.push_back({"logits", rows * 4 * (c.vocab + up(c.vocab, tp)), fmt::format("{} rows", rows)});
-  out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
   if (o.device.gpu) {
-    out.push_back({"driver and kernels", kContextBytes, "assumed"});
-    if (o.graphs) out.push_back({"graphs", kGraphBytes, "assumed; --enforce-eager saves it"});
-    AddExchange(c, o, out);
+    // Operations take it one after the other.
+    out.push_back({"workspace of operations", std::max({of_experts, of_attention, kProductBytes}),
+                   of_experts > of_attention ? "of experts" : "of attention"});
+    AddGpu(c, o, rows, logits_rows, out);
+  } else {
+    if (c.experts > 0) {
+      out.push_back({"expert workspace", of_experts,
+                     fmt::format("{} tokens at a time", std::min(tokens, kExpertTokens))});
+    }
+    out.push_back({"attention workspace", of_attention, fmt::format("{} sequences", rows)});
   }
+  out.push_back({"logits", logits_rows * 4 * c.vocab + rows * 4 * up(c.vocab, tp),
+                 fmt::format("{} rows", logits_rows)});
+  out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
   return out;
 }
 

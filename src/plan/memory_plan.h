@@ -34,7 +34,12 @@ struct PlanOptions {
   int32_t max_num_seqs = 1024;
   int64_t max_num_batched_tokens = 8192;
   KvForm kv = KvForm::kBf16;
-  bool graphs = true;  // false: --enforce-eager
+  bool graphs = true;               // false: --enforce-eager
+  int32_t prompt_logprob_rows = 0;  // of logits, beside one a sequence
+  // --deterministic on a GPU: rows of a step that computes answers, and parts of all their keys,
+  // each with a result of its own. 0: as many as suit.
+  int32_t fixed_rows = 0;
+  int64_t key_parts = 0;
   // Of the fullest rank of each stage, where a loader has counted them; empty: what the model's
   // forms come to.
   std::vector<int64_t> weight_bytes = {};

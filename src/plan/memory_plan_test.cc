@@ -68,6 +68,39 @@ TEST(MemoryPlanTest, RanksOnGpusBringWhatTheyExchangeThrough) {
   EXPECT_GT(ArenaOf(stages, "NCCL"), 0);
 }
 
+// Whatever is taken before the first step has its place in the plan, so that a utilisation of 0.99
+// may be asked for.
+TEST(MemoryPlanTest, WhatAGpuTakesBesideTheFormulasIsCounted) {
+  const ModelDescription model = Known("DeepSeek-V2-Lite");  // 16 heads, 102,400 tokens
+  PlanOptions options = On("h100-80g", {});
+  options.max_num_seqs = 256;
+  options.max_num_batched_tokens = 2048;
+  options.prompt_logprob_rows = 64;
+  const MemoryPlan usual = Plan(model, options);
+  constexpr int64_t kMib = 1 << 20;
+  EXPECT_EQ(ArenaOf(usual, "sampling"), 17 * kMib);
+  const int64_t parts = ArenaOf(usual, "parts of keys");
+  EXPECT_EQ(parts, 2 * 132 * 16 * 513 * 4);
+  EXPECT_EQ(
+      ArenaOf(usual, "room for other steps"),
+      (ArenaOf(usual, "activations") + ArenaOf(usual, "workspace of operations") + parts) / 8 +
+          2 * kMib);
+  EXPECT_EQ(ArenaOf(usual, "logits"), (320 + 256) * int64_t{102400} * 4);
+  EXPECT_EQ(ArenaOf(usual, "graphs"), 256 * kMib);
+  options.graphs = false;
+  const int64_t keys = 256 * 64 * KvBytesPerToken(model.config, KvForm::kBf16, 1);
+  EXPECT_EQ(ArenaOf(Plan(model, options), "trial of the largest steps"),
+            keys + 320 * int64_t{102400} * 4);
+
+  options.fixed_rows = 32;
+  options.key_parts = 2080;
+  ModelDescription large = Known("Kimi-K2.5");
+  EXPECT_EQ(ArenaOf(Plan(large, options), "parts of keys"), 2080 * 64 * int64_t{513} * 4);
+  EXPECT_GT(ArenaOf(Plan(large, options), "parts of keys"), 256 * kMib);
+  options.max_num_seqs = 1;
+  EXPECT_EQ(ArenaOf(Plan(model, options), "logits"), (96 + 32) * int64_t{102400} * 4);
+}
+
 TEST(MemoryPlanTest, TokensCostWhatTheFamilyPageSays) {
   const ModelDescription model = Known("Kimi-K2.5");
   EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kBf16, 61), 70272);
