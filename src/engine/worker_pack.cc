@@ -1,0 +1,100 @@
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/graph_sizes.h"
+#include "engine/worker_batch.h"
+
+// From the sequences of a plan to the rows of a forward pass.
+
+namespace baltoro {
+
+void Worker::PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const {
+  batch.tokens.push_back(token == kSampledToken ? slot.output.back() : token);
+  batch.positions.push_back(position);
+  batch.cache_slots.push_back(int64_t{slot.blocks[position / kBlockTokens]} * kBlockTokens +
+                              position % kBlockTokens);
+}
+
+// Several tokens of a request, each as if the others were another's, that come before it: all keys
+// of a pass are written before any is read. The logits of all rows are computed, wanted or not.
+void Worker::PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const {
+  const Slot& slot = slot_of(planned);
+  const auto row_begin = static_cast<int32_t>(batch.tokens.size());
+  const auto tokens = plan.tokens_of(planned);
+  BT_CHECK(row_begin + planned.token_count <= config_.fixed.decode_rows);
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    const int32_t position = planned.first_position + i;
+    PackRow(slot, tokens[i], position, batch);
+    batch.logits_rows.push_back(row_begin + i);
+    batch.sequences.push_back({.query_begin = row_begin + i,
+                               .query_count = 1,
+                               .first_position = position,
+                               .absorbed_from = static_cast<int32_t>(slot.admitted.prompt.size()),
+                               .blocks = slot.blocks,
+                               .block_positions = {},
+                               .key_count = position + 1});
+  }
+  batch.entries.back().sampled_row_begin = row_begin + planned.token_count - planned.sampled_rows;
+  batch.entries.back().sampled_row_count = planned.sampled_rows;
+}
+
+void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) {
+  const Slot& slot = slot_of(planned);
+  const auto row_begin = static_cast<int32_t>(batch.tokens.size());
+  const auto prompt_count = static_cast<int32_t>(slot.admitted.prompt.size());
+  const auto tokens = plan.tokens_of(planned);
+  Batch::Entry& entry = batch.entries.back();
+  entry.prompt_row_begin = static_cast<int32_t>(batch.logits_rows.size());
+  for (int32_t i = 0; i < planned.token_count; ++i) {
+    const int32_t position = planned.first_position + i;
+    PackRow(slot, tokens[i], position, batch);
+    if (planned.prompt_logprobs && position + 1 < prompt_count) {
+      batch.logits_rows.push_back(row_begin + i);
+      ++entry.prompt_row_count;
+    }
+  }
+  // A row may be wanted twice only if it is before the end of the prompt and sampled from, which
+  // cannot be.
+  entry.sampled_row_begin = static_cast<int32_t>(batch.logits_rows.size());
+  entry.sampled_row_count = planned.sampled_rows;
+  for (int32_t i = planned.token_count - planned.sampled_rows; i < planned.token_count; ++i) {
+    batch.logits_rows.push_back(row_begin + i);
+  }
+  batch.sequences.push_back({.query_begin = row_begin,
+                             .query_count = planned.token_count,
+                             .first_position = planned.first_position,
+                             .absorbed_from = prompt_count,
+                             .blocks = slot.blocks,
+                             .block_positions = {},
+                             .key_count = planned.first_position + planned.token_count});
+}
+
+void Worker::Pad(Batch& batch) const {
+  const auto rows = static_cast<int32_t>(batch.tokens.size());
+  const bool decodes = batch.sequences.size() == batch.tokens.size() &&
+                       batch.logits_rows.size() == batch.tokens.size();
+  const int32_t size = batch.fixed ? config_.fixed.decode_rows : GraphSizeFor(graph_sizes_, rows);
+  // A chunk of one row of a prompt looks like the others, and is not.
+  if (config_.fixed.prompt_chunk > 0 ? !batch.fixed : graph_sizes_.empty() || !decodes) return;
+  BT_CHECK(decodes);
+  // That of the fewest keys costs least; its experts are read anyway.
+  const AttentionSequence shortest =
+      *std::ranges::min_element(batch.sequences, {}, &AttentionSequence::key_count);
+  const auto like = static_cast<size_t>(shortest.query_begin);
+  for (int32_t row = rows; row < size; ++row) {
+    batch.tokens.push_back(batch.tokens[like]);
+    batch.positions.push_back(batch.positions[like]);
+    batch.cache_slots.push_back(-1);
+    batch.logits_rows.push_back(row);
+    batch.sequences.push_back(shortest);
+    AttentionSequence& sequence = batch.sequences.back();
+    sequence.query_begin = row;
+    // There may be many such rows beside a long one: a part of the keys is enough for them.
+    if (batch.fixed) {
+      const int32_t part = config_.fixed.key_part_blocks * kBlockTokens;
+      sequence.key_count = std::min(sequence.key_count, std::max(part, kBlockTokens));
+    }
+  }
+}
+
+}  // namespace baltoro
