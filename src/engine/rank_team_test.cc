@@ -217,21 +217,26 @@ TEST(RankTeamTest, ARankThatCannotBeMadeEndsTheStartWithItsReason) {
   EXPECT_EQ(team.status().message(), "no weights for rank 1");
 }
 
-// A stage that takes a while for each plan, as a thread of its own; what it was told is kept.
-struct Told {
+// What the stages of a test share.
+struct Stages {
   std::mutex mutex;
-  std::vector<std::pair<int32_t, uint64_t>> results;  // rank and step, in order of arrival
+  std::vector<std::pair<int32_t, uint64_t>> told;  // rank and step of a result, in order of arrival
+  std::condition_variable changed;
+  int32_t met = 0;  // stages that computed at the same time
 };
-class SlowWorker final : public RankWorker {
+
+// A stage that computes plan p at rank r waits for the others where p + r is the number of stages:
+// the first time that all of them have a plan.
+class StageWorker final : public RankWorker {
  public:
-  SlowWorker(Link* link, int32_t stages, std::chrono::milliseconds step, Told& told)
-      : link_(link), stages_(stages), step_(step), told_(told) {
+  StageWorker(Link* link, int32_t stages, Stages& shared)
+      : link_(link), stages_(stages), shared_(shared) {
     for (int32_t i = 0; i < stages; ++i) all_.push_back(i);
     group_ = JoinGroup(link, {.name = "stages", .ranks = all_}).value();
   }
   Status TakeResult(const StepResult& result) override {
-    const std::lock_guard lock(told_.mutex);
-    told_.results.emplace_back(link_->rank(), result.step);
+    const std::lock_guard lock(shared_.mutex);
+    shared_.told.emplace_back(link_->rank(), result.step);
     return {};
   }
   Result<StepResult> Run(const StepPlan& plan) override {
@@ -239,7 +244,7 @@ class SlowWorker final : public RankWorker {
     const auto bytes = std::as_writable_bytes(std::span(&token, 1));
     if (plan.step == 13 && link_->rank() == 0) return InvalidArgument("no luck");
     if (link_->rank() > 0) BT_RETURN_IF_ERROR(group_->Receive(bytes, link_->rank() - 1));
-    std::this_thread::sleep_for(step_);
+    if (plan.step + static_cast<uint64_t>(link_->rank()) == static_cast<uint64_t>(stages_)) Meet();
     token += plan.step;
     if (link_->rank() + 1 < stages_) {
       BT_RETURN_IF_ERROR(group_->Send(bytes, link_->rank() + 1));
@@ -252,29 +257,36 @@ class SlowWorker final : public RankWorker {
   }
 
  private:
+  void Meet() {
+    std::unique_lock lock(shared_.mutex);
+    ++shared_.met;
+    shared_.changed.notify_all();
+    if (shared_.changed.wait_for(lock, kPatience, [this] { return shared_.met >= stages_; })) {
+      return;
+    }
+    --shared_.met;  // who comes later does not meet this one
+  }
+
+  static constexpr std::chrono::seconds kPatience{10};
   Link* const link_;
   const int32_t stages_;
-  const std::chrono::milliseconds step_;
-  Told& told_;
+  Stages& shared_;
   std::vector<int32_t> all_;
   std::unique_ptr<Communicator> group_;
 };
 
-std::unique_ptr<RankTeam> SlowTeam(int32_t stages, int step_ms, Told& told) {
+std::unique_ptr<RankTeam> TeamOfStages(int32_t stages, Stages& shared) {
   return RankTeam::Start({.pipeline = stages},
-                         [stages, step_ms, &told](Link* link, bool) -> Result<RankParts> {
+                         [stages, &shared](Link* link, bool) -> Result<RankParts> {
                            RankParts parts;
-                           parts.worker = std::make_unique<SlowWorker>(
-                               link, stages, std::chrono::milliseconds(step_ms), told);
+                           parts.worker = std::make_unique<StageWorker>(link, stages, shared);
                            return parts;
                          })
       .value();
 }
 
-// Plans in flight as the step loop has them; returns the seconds that all took.
-double RunPlans(RankTeam& team, int plans) {
-  const MonotonicClock clock;
-  const Seconds start = clock.Now();
+// Plans in flight as the step loop has them.
+void RunPlans(RankTeam& team, int plans) {
   int started = 0;
   for (int finished = 0; finished < plans;) {
     if (started < plans && started - finished < team.plans_in_flight()) {
@@ -284,33 +296,30 @@ double RunPlans(RankTeam& team, int plans) {
       continue;
     }
     const auto result = team.Finish();
-    EXPECT_TRUE(result.ok()) << result.status().message();
-    if (!result.ok()) return 0;
+    ASSERT_TRUE(result.ok()) << result.status().message();
     ++finished;
     EXPECT_EQ(result.value().step, static_cast<uint64_t>(finished));
     EXPECT_EQ(result.value().sequences[0].tokens[0], team.stages() * finished);
   }
-  return clock.Now() - start;
 }
 
-// 10 plans of 20 ms a stage: one after the other two stages would take 400 ms, four 800.
 TEST(RankTeamTest, StagesComputeAtTheSameTime) {
-  Told told;
-  EXPECT_EQ(SlowTeam(2, 1, told)->plans_in_flight(), 2);
-  const double two = RunPlans(*SlowTeam(2, 20, told), 10);
-  EXPECT_GT(two, 0.220);
-  EXPECT_LT(two, 0.330);
-  const double four = RunPlans(*SlowTeam(4, 20, told), 10);
-  EXPECT_LT(four, 0.450);
+  for (const int32_t stages : {2, 4}) {
+    Stages shared;
+    const auto team = TeamOfStages(stages, shared);
+    EXPECT_EQ(team->plans_in_flight(), stages);
+    RunPlans(*team, 10);
+    EXPECT_EQ(shared.met, stages);
+  }
 }
 
 // Every rank hears of every plan's result, in order, before a plan that was made after it.
 TEST(RankTeamTest, ResultsAreToldWithLaterPlans) {
-  Told told;
-  RunPlans(*SlowTeam(2, 1, told), 6);  // the end waits for what was sent
+  Stages shared;
+  RunPlans(*TeamOfStages(2, shared), 6);  // the end waits for what was sent
   for (const int32_t rank : {0, 1}) {
     std::vector<uint64_t> steps;
-    for (const auto& [whose, step] : told.results) {
+    for (const auto& [whose, step] : shared.told) {
       if (whose == rank) steps.push_back(step);
     }
     EXPECT_THAT(steps, ::testing::ElementsAre(1, 2, 3, 4));  // 5 and 6 end after the last plan
@@ -319,8 +328,8 @@ TEST(RankTeamTest, ResultsAreToldWithLaterPlans) {
 
 // A failure of one rank is that of the step for all, with that rank's name; so are those after it.
 TEST(RankTeamTest, ARankThatFailsInAStepEndsIt) {
-  Told told;
-  const auto team = SlowTeam(2, 1, told);
+  Stages shared;
+  const auto team = TeamOfStages(2, shared);
   StepPlan plan;
   plan.step = 13;
 
