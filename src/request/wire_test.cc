@@ -53,12 +53,27 @@ TEST(WireTest, ALengthThatIsNotThereAllocatesNothing) {
   EXPECT_FALSE(reader.ok());
 }
 
+TEST(WireTest, EveryEndOfARequestCrosses) {
+  for (const FinishReason finish :
+       {FinishReason::kNone, FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort,
+        FinishReason::kError, FinishReason::kLost}) {
+    TokenEvent event;
+    event.finish = finish;
+    WireWriter writer;
+    Encode(writer, event);
+    const std::string bytes = writer.Take();
+    WireReader reader(bytes);
+    EXPECT_EQ(DecodeTokenEvent(reader), event);
+    EXPECT_TRUE(reader.Finish("event").ok());
+  }
+}
+
 TEST(WireTest, AnEnumOutOfRangeIsRefused) {
   WireWriter writer;
-  writer.Put(uint8_t{9});
+  writer.Put(uint8_t{6});
   const std::string bytes = writer.Take();
   WireReader reader(bytes);
-  (void)reader.GetEnum(FinishReason::kError);
+  (void)reader.GetEnum(FinishReason::kLost);
   EXPECT_FALSE(reader.ok());
 }
 

@@ -74,7 +74,8 @@ class RandomValues {
     event.tokens = Ids();
     event.logprobs = Logprobs();
     event.prompt_logprobs = Logprobs();
-    event.finish = static_cast<FinishReason>(random_() % 5);
+    event.finish =
+        static_cast<FinishReason>(random_() % (static_cast<uint64_t>(FinishReason::kLost) + 1));
     if (random_() % 2 == 0) event.stop_token = Number<TokenId>();
     event.cached_tokens = Number<int32_t>();
     event.error = Bytes();
