@@ -86,6 +86,7 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
 
 void CountSteps(const K2Config& model, bool deterministic, PlanOptions& options) {
   options.prompt_logprob_rows = SchedulerConfig{}.prompt_logprob_rows_max;
+  options.deterministic = deterministic;
   if (!deterministic || !options.device.gpu) return;
   const int64_t length = options.max_model_len > 0 ? options.max_model_len : model.positions_max;
   const FixedSteps fixed =

@@ -30,6 +30,7 @@ std::vector<Candidate> Candidates(const K2Config& config,
     out.insert(out.end(), more.begin(), more.end());
   };
   extend([](const Candidate& c, std::vector<Candidate>& more) {
+    if (c.options.deterministic) return;  // CheckFixedOrder would refuse it
     const int32_t tensor = c.options.layout.tensor;
     for (int32_t ways = 2; ways <= tensor; ++ways) {
       if (tensor % ways != 0 || ways <= c.options.layout.decode_context) continue;

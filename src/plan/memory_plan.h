@@ -36,6 +36,7 @@ struct PlanOptions {
   KvForm kv = KvForm::kBf16;
   bool graphs = true;               // false: --enforce-eager
   int32_t prompt_logprob_rows = 0;  // of logits, beside one a sequence
+  bool deterministic = false;       // --deterministic, with which DCP does not go
   // --deterministic on a GPU: rows of a step that computes answers, and parts of all their keys,
   // each with a result of its own. 0: as many as suit.
   int32_t fixed_rows = 0;

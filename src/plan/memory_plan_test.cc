@@ -146,6 +146,21 @@ TEST(MemoryPlanTest, TheFlagsThatHoldAFullLengthRequestOnEightH100) {
   EXPECT_LT(four.options.max_num_batched_tokens, 32768);
 }
 
+TEST(MemoryPlanTest, WhatDoesNotGoWithDeterministicIsNotAWayToMakeItFit) {
+  const ModelDescription model = Known("Kimi-K2-Thinking");
+  PlanOptions options = On("h100-80g", {.tensor = 8});
+  options.utilisation = 0.95;
+  options.max_num_seqs = 4;
+  options.max_model_len = 131072;
+  const Fitting usual = FindFitting(model, options, 1);
+  ASSERT_TRUE(usual.found);
+  EXPECT_GT(usual.options.layout.decode_context, 1);
+  options.deterministic = true;
+  EXPECT_EQ(FindFitting(model, options, 1).options.layout.decode_context, 1);
+  EXPECT_EQ(PlanText(Plan(model, options), {}).find("--decode-context-parallel-size"),
+            std::string::npos);
+}
+
 TEST(MemoryPlanTest, AFittingChangesNothingThatNeedNotChange) {
   const Fitting fitting = FindFitting(Known("Kimi-K2-Thinking"), On("h200-141g", {.tensor = 8}), 1);
   ASSERT_TRUE(fitting.found);
@@ -285,7 +300,6 @@ TEST(MemoryPlanTest, AsLongAsFitsIsALengthOfThePlan) {
       << lines[1];
 }
 
-// A block is held whole: 65 tokens over 8 context ranks take a block on each.
 TEST(MemoryPlanTest, WeightsThatDoNotFitAreToldHowManyGpusTheyNeed) {
   const std::string text =
       PlanText(Plan(Known("Kimi-K2-Thinking"), On("h200-141g", {.tensor = 4})), {4096});
@@ -299,6 +313,7 @@ TEST(MemoryPlanTest, WeightsThatDoNotFitAreToldHowManyGpusTheyNeed) {
   EXPECT_FALSE(FindLayout(Known("Kimi-K2-Thinking"), counted, 1).has_value());
 }
 
+// A block is held whole: 65 tokens over 8 context ranks take a block on each.
 TEST(MemoryPlanTest, RequestsAreRoundedUpToBlocksOfEveryContextRank) {
   MemoryPlan plan;
   plan.options.layout.tensor = plan.options.layout.decode_context = 8;
