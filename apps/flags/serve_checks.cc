@@ -26,9 +26,10 @@ Status CheckFrontend(const FlagReader& flags) {
 constexpr int64_t kBatchedTokensMax = 1 << 20;
 
 Status CheckScheduler(const FlagReader& flags) {
-  if (flags.Number("max-num-batched-tokens", 0) > kBatchedTokensMax) {
-    return InvalidArgument(fmt::format("--max-num-batched-tokens {}: at most {} in a step",
-                                       flags.Number("max-num-batched-tokens", 0),
+  // Each sequence has a token in a step.
+  for (const std::string_view name : {"max-num-batched-tokens", "max-num-seqs"}) {
+    if (flags.Number(name, 0) <= kBatchedTokensMax) continue;
+    return InvalidArgument(fmt::format("--{} {}: at most {} in a step", name, flags.Number(name, 0),
                                        kBatchedTokensMax));
   }
   if (!flags.Has("max-num-batched-tokens") || !flags.Has("max-num-seqs")) return Status();

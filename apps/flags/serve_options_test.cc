@@ -244,7 +244,8 @@ TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
   for (const Args& args :
        {Args{"--enable-auto-tool-choice"}, Args{"--enable-log-outputs"},
         Args{"--max-num-batched-tokens", "8", "--max-num-seqs", "9"},
-        Args{"--max-num-batched-tokens", "3000000000"}, Args{"-dp", "4", "-dpn", "1", "-dpr", "1"},
+        Args{"--max-num-batched-tokens", "3000000000"}, Args{"--max-num-seqs", "3000000000"},
+        Args{"--max-num-seqs", "1048577"}, Args{"-dp", "4", "-dpn", "1", "-dpr", "1"},
         Args{"-dp", "2", "-dpl", "3"}, Args{"-dp", "4", "-dpn", "1", "-dpl", "2"},
         Args{"-tp", "8", "-dcp", "3"}, Args{"-tp", "8", "-dcp", "8", "--deterministic"},
         Args{"--enable-eplb", "-ep"}, Args{"-tp", "8", "--nnodes", "3", "--master-addr", "a"},
