@@ -72,6 +72,8 @@ TEST(NodeWorldTest, RanksMeetWhereRankZeroIs) {
     const RankMeeting meeting = AgreeOnMeeting(*world, 1).value();
     EXPECT_EQ(meeting.address.host, "127.0.0.1");
     EXPECT_GT(meeting.address.port, 0);
+    EXPECT_FALSE(ListenAt(meeting.address).ok()) << "somebody else could have taken it";
+    ASSERT_TRUE(world->Gather("").ok());
     const auto link = world->JoinRank(meeting, 2, 1 - world->node());
     ASSERT_TRUE(link.ok()) << link.status().message();
     EXPECT_THAT(world->Gather(meeting.session).value(),
