@@ -104,6 +104,40 @@ TEST_F(GenerateFailuresTest, AnErrorInAStreamIsItsLastEvent) {
   EXPECT_GE(chunks.size(), 3u);
 }
 
+TEST_F(GenerateFailuresTest, ALostEngineIsTheLastEventOfAStreamThatHasBegun) {
+  Start([](const Request&) {
+    std::vector<TokenEvent> events = Play({{300}, {301}, {}}, FinishReason::kLost);
+    events.back().error = "the engine stopped";
+    return events;
+  });
+
+  const Answer answer = Complete({{"stream", true}});
+
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.Header("retry-after"), "") << "it can no longer be said";
+  const std::vector<Json> chunks = answer.chunks();
+  ASSERT_GE(chunks.size(), 2u);
+  EXPECT_EQ(chunks.back()["error"]["code"], 503);
+  EXPECT_EQ(chunks.back()["error"]["type"], "ServiceUnavailableError");
+}
+
+TEST_F(GenerateFailuresTest, ALostEngineIsAnOverloadedOneInAnthropicsForm) {
+  Start([](const Request&) {
+    std::vector<TokenEvent> events(1);
+    events[0].finish = FinishReason::kLost;
+    events[0].error = "the engine stopped";
+    return events;
+  });
+
+  const Answer answer = Post(
+      "/v1/messages", {{"max_tokens", 5}, {"messages", {{{"role", "user"}, {"content", "Hi"}}}}});
+
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.Header("retry-after"), "1");
+  EXPECT_EQ(answer.json()["error"]["type"], "overloaded_error");
+  EXPECT_EQ(answer.json()["error"]["message"], "the engine stopped");
+}
+
 TEST_F(GenerateFailuresTest, AFullQueueIs429AndLeavesNothingRunning) {
   Start([](const Request&) { return std::vector<TokenEvent>(); });
   engine_->Refuse(Status(Code::kResourceExhausted, "the queue is full"), /*after=*/2);
