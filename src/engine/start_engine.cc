@@ -195,8 +195,8 @@ MakeRank RankMaker(const ParallelLayout& layout,
                    const std::shared_ptr<const ConstraintTable>& table,
                    int32_t telling_rank,
                    Seconds* loaded,
-                   double* trial_seconds) {
-  return [&layout, &recipe, &choice, table, telling_rank, loaded, trial_seconds](
+                   double* step_seconds) {
+  return [&layout, &recipe, &choice, table, telling_rank, loaded, step_seconds](
              Link* link, bool samples) -> Result<RankParts> {
     const bool tells = link->rank() == telling_rank;
     WeightChoice quiet = choice;
@@ -230,7 +230,7 @@ MakeRank RankMaker(const ParallelLayout& layout,
         .ranks = parts.ranks.get(), .samples = samples, .meet = [&all] { return all->Barrier(); }};
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(of_rank, *source, part, table, tells ? loaded : nullptr));
-    if (tells) *trial_seconds = worker->trial_seconds();
+    if (tells) *step_seconds = worker->largest_step_seconds();
     parts.worker = std::move(worker);
     return parts;
   };
@@ -345,19 +345,19 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .threads = threads,
                 .held = held};
   Seconds loaded = start;
-  double trial_seconds = 0;
+  double step_seconds = 0;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<LocalRanks> followers;
   if (layout.ranks() == 1) {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(recipe, *source, {}, table, &loaded));
-    trial_seconds = worker->trial_seconds();
+    step_seconds = worker->largest_step_seconds();
     executor = std::make_unique<LocalExecutor>(std::move(worker), config.async_scheduling ? 2 : 1);
   } else {
     BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}",
            held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);
     const MakeRank make =
-        RankMaker(layout, recipe, choice, table, held.front(), &loaded, &trial_seconds);
+        RankMaker(layout, recipe, choice, table, held.front(), &loaded, &step_seconds);
     if (config.node_rank > 0) {
       BT_ASSIGN_OR_RETURN(followers, StartRanksOfNode(*nodes, layout, make));
     } else {
@@ -378,8 +378,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                   .longest_step_seconds = 0,
                   .constraints = factory != nullptr,
                   .fixed = fixed};
-  // The trial ran one layer of each kind.
-  info.longest_step_seconds = trial_seconds * static_cast<double>(model_config.layers) *
+  // That is of one layer of each kind.
+  info.longest_step_seconds = step_seconds * static_cast<double>(model_config.layers) *
                               PassesMax(fixed, config.max_num_batched_tokens);
   BT_LOG(Info, "init engine (profile, create kv cache, warmup model) took {:.2f} seconds",
          clock.Now() - loaded);

@@ -77,11 +77,13 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
       worker->kv_.layout().form, worker->pass_tokens_max(), worker->pass_sequences_max(),
       worker->arena_, config.logits_rows_max));
   if (worker->model_->ranks() != nullptr) BT_RETURN_IF_ERROR(worker->model_->ranks()->status());
-  worker->trial_seconds_ = clock.Now() - start;
+  const Seconds trial = clock.Now() - start;
+  worker->largest_step_seconds_ =
+      trial * static_cast<double>(worker->model_->TrialParts(worker->pass_tokens_max()));
   BT_RETURN_IF_ERROR(worker->TakeMemoryAhead());
   if (worker->model_->ops().memory->kind() != DeviceKind::kCpu) {
-    BT_LOG(Info, "The largest steps were tried in {:.2f} seconds, other sizes in {:.2f}",
-           worker->trial_seconds_, clock.Now() - start - worker->trial_seconds_);
+    BT_LOG(Info, "The largest steps were tried in {:.2f} seconds, other sizes in {:.2f}", trial,
+           clock.Now() - start - trial);
   }
   if (worker->model_->uses_graphs()) worker->RecordSteps();
   worker->scratch_bytes_ = worker->ScratchBytes();

@@ -50,8 +50,9 @@ class Worker final : public RankWorker {
   Result<StepResult> Run(const StepPlan& plan) override;
   Status TakeResult(const StepResult& result) override;
 
-  // How long the trial step took.
-  double trial_seconds() const { return trial_seconds_; }
+  // What the largest step takes at most through a layer of each kind, by its trial; on a CPU that
+  // of a prompt's beginning, before which there are no keys.
+  double largest_step_seconds() const { return largest_step_seconds_; }
 
  private:
   struct Slot {
@@ -127,7 +128,7 @@ class Worker final : public RankWorker {
   std::vector<Slot> slots_;
   std::vector<int32_t> graph_sizes_;  // of decode steps; empty: none are recorded
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
-  double trial_seconds_ = 0;
+  double largest_step_seconds_ = 0;
   int64_t scratch_bytes_ = 0;  // after the last step
 };
 

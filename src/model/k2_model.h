@@ -88,8 +88,12 @@ class K2Model {
   // `arena` is one piece afterwards, and empty.
   Status ReserveScratch(
       KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max = 0);
-  // After that: likewise steps of every class of sizes (ops/row_class.h), so that no kernel is
-  // loaded later, when another GPU may wait for this one. On a CPU there is nothing to do.
+  // In how many parts ReserveScratch tries a sequence of `tokens_max` tokens, on a CPU: the
+  // attention of a step may take as many times as long as that of its trial.
+  int64_t TrialParts(int64_t tokens_max) const;
+  // After ReserveScratch: likewise steps of every class of sizes (ops/row_class.h), so that no
+  // kernel is loaded later, when another GPU may wait for this one. On a CPU there is nothing to
+  // do.
   Status WarmUp(
       KvForm kv, int64_t tokens_max, int64_t sequences_max, Arena& arena, int64_t rows_max = 0);
 
@@ -123,6 +127,7 @@ class K2Model {
   K2Model(const K2Config& config, const OpsTable& ops, ThreadPool* pool, ModelRanks* ranks);
   Status BuildRopeTable(int64_t positions);
   Result<Trial> MakeTrial(KvForm kv, int64_t tokens_max, int64_t sequences_max, int64_t rows_max);
+  int64_t LongestTried() const;  // tokens of a sequence of a trial
   // A step of sequences with `counts` tokens, each with `keys` keys or those of its tokens alone.
   void RunTrial(const Trial& trial, std::span<const int64_t> counts, int64_t keys, Arena& arena);
   // Forward() through the layers named alone; cache[i] belongs to layers[i].

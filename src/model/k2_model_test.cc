@@ -148,6 +148,23 @@ TEST_P(K2ModelTest, LongSequencesFindTheirScratchReserved) {
   EXPECT_EQ(model->scratch_bytes(), scratch);
 }
 
+// Whoever waits for a step has to know how much longer than its trial it may take.
+TEST_P(K2ModelTest, ItIsToldInHowManyPartsASequenceIsTried) {
+  const auto parts = [&](int64_t positions, int64_t tokens) {
+    test::TinySource source(true);
+    K2LoadOptions options;
+    options.positions_max = positions;
+    const auto model =
+        K2Model::Load(test::SmallConfig(2, 2), source, CpuOps(GetParam().act), &pool_, options);
+    return model.value()->TrialParts(tokens);
+  };
+  EXPECT_EQ(parts(5000, 64), 1);
+  EXPECT_EQ(parts(5000, 2048), 1);
+  EXPECT_EQ(parts(5000, 5000), 3);
+  EXPECT_EQ(parts(5000, 50000), 3) << "the others are of other sequences";
+  EXPECT_EQ(parts(300, 5000), 1);
+}
+
 // A step of many tokens is one of several sequences, where a sequence cannot be that long.
 TEST_P(K2ModelTest, ScratchIsThatOfTheLargestStepWhereSequencesAreShort) {
   const auto bytes = [&](int64_t positions) {

@@ -103,6 +103,16 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
   return trial;
 }
 
+int64_t K2Model::LongestTried() const {
+  return ops_.memory->kind() == DeviceKind::kCpu ? std::min(rope_table_.positions, kHostSequenceMax)
+                                                 : rope_table_.positions;
+}
+
+int64_t K2Model::TrialParts(int64_t tokens_max) const {
+  const int64_t whole = std::clamp<int64_t>(tokens_max, 1, rope_table_.positions);
+  return (whole + LongestTried() - 1) / LongestTried();
+}
+
 void K2Model::RunTrial(const Trial& trial,
                        std::span<const int64_t> counts,
                        int64_t keys,
@@ -129,9 +139,7 @@ void K2Model::RunTrial(const Trial& trial,
                      .block_positions = {},
                      .key_count = static_cast<int32_t>(before + count)});
   };
-  const int64_t longest = ops_.memory->kind() == DeviceKind::kCpu
-                              ? std::min(rope_table_.positions, kHostSequenceMax)
-                              : rope_table_.positions;
+  const int64_t longest = LongestTried();
   for (const int64_t count : counts) {
     // More tokens than a sequence can have are of several.
     for (int64_t left = count; left > 0; left -= longest) add(std::min(left, longest));
