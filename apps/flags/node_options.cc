@@ -143,8 +143,8 @@ Result<NodeOptions> FindNodes(const NodeFlags& flags,
 Status CheckDealtOut(int ranks, int nodes, const std::string& source) {
   if (ranks % nodes == 0) return {};
   return InvalidArgument(fmt::format(
-      "--nnodes {} (of {}): {} ranks (--tensor-parallel-size times --pipeline-parallel-size) "
-      "cannot be dealt out evenly to them",
+      "--nnodes {} (of {}): {} ranks (the parallel sizes multiplied) cannot be dealt out evenly to "
+      "them",
       nodes, source, ranks));
 }
 

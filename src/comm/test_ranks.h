@@ -41,6 +41,7 @@ inline int FreePort() {
     const int port = kFirst + (getpid() % kProcesses) * kOfProcess + asked++ % kOfProcess;
     if (ListenAt({.host = "127.0.0.1", .port = port}).ok()) return port;
   }
+  ADD_FAILURE() << "every port of this process's range is taken";
   return 0;
 }
 

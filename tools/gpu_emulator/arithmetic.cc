@@ -274,30 +274,20 @@ const Table& TheTable() {
       return c + static_cast<uint32_t>(std::abs(int64_t{a} - b));
     };
     Add3<uint32_t, int32_t, int32_t, uint32_t>(*t, "sad.s32", sad);
-    Add3<int32_t, uint32_t, uint32_t, int32_t>(
-        *t, "dp4a.s32.s32", [](uint32_t a, uint32_t b, int32_t c) {
-          for (int n = 0; n < 32; n += 8)
-            c += static_cast<int8_t>(a >> n) * static_cast<int8_t>(b >> n);
-          return c;
-        });
-    Add3<int32_t, uint32_t, uint32_t, int32_t>(
-        *t, "dp4a.u32.s32", [](uint32_t a, uint32_t b, int32_t c) {
-          for (int n = 0; n < 32; n += 8)
-            c += static_cast<uint8_t>(a >> n) * static_cast<int8_t>(b >> n);
-          return c;
-        });
-    Add3<int32_t, uint32_t, uint32_t, int32_t>(
-        *t, "dp4a.s32.u32", [](uint32_t a, uint32_t b, int32_t c) {
-          for (int n = 0; n < 32; n += 8)
-            c += static_cast<int8_t>(a >> n) * static_cast<uint8_t>(b >> n);
-          return c;
-        });
-    Add3<uint32_t, uint32_t, uint32_t, uint32_t>(
-        *t, "dp4a.u32.u32", [](uint32_t a, uint32_t b, uint32_t c) {
-          for (int n = 0; n < 32; n += 8)
-            c += static_cast<uint8_t>(a >> n) * static_cast<uint8_t>(b >> n);
-          return c;
-        });
+    const auto dot = []<typename A, typename B, typename C>(A, B, C) {
+      return [](uint32_t a, uint32_t b, C c) {
+        for (int n = 0; n < 32; n += 8) c += static_cast<A>(a >> n) * static_cast<B>(b >> n);
+        return c;
+      };
+    };
+    Add3<int32_t, uint32_t, uint32_t, int32_t>(*t, "dp4a.s32.s32",
+                                               dot(int8_t(), int8_t(), int32_t()));
+    Add3<int32_t, uint32_t, uint32_t, int32_t>(*t, "dp4a.u32.s32",
+                                               dot(uint8_t(), int8_t(), int32_t()));
+    Add3<int32_t, uint32_t, uint32_t, int32_t>(*t, "dp4a.s32.u32",
+                                               dot(int8_t(), uint8_t(), int32_t()));
+    Add3<uint32_t, uint32_t, uint32_t, uint32_t>(*t, "dp4a.u32.u32",
+                                                 dot(uint8_t(), uint8_t(), uint32_t()));
     return t;
   }();
   return *table;

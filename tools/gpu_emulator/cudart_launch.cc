@@ -103,7 +103,7 @@ Function* Find(const void* host) {
   return it == r.functions.end() ? nullptr : it->second;
 }
 
-// The functions of the runtime take a kernel's stub or its handle.
+// The functions of the runtime take a kernel's address on the host or its handle.
 Function* FindAny(const void* what) {
   Function* f = Find(what);
   if (f != nullptr) return f;

@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #endif
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "access.h"
 #include "lanes.h"
@@ -27,23 +29,15 @@ int BytesOf(Type t) {
 }
 
 bool TypeOf(const std::string& name, Type& t) {
-  if (name == "bf16")
-    t = Type::kBf16;
-  else if (name == "f16")
-    t = Type::kF16;
-  else if (name == "e4m3")
-    t = Type::kE4m3;
-  else if (name == "e5m2")
-    t = Type::kE5m2;
-  else if (name == "s8")
-    t = Type::kS8;
-  else if (name == "u8")
-    t = Type::kU8;
-  else if (name == "tf32")
-    t = Type::kTf32;
-  else
-    return false;
-  return true;
+  constexpr std::pair<std::string_view, Type> kTypes[] = {
+      {"bf16", Type::kBf16}, {"f16", Type::kF16}, {"e4m3", Type::kE4m3}, {"e5m2", Type::kE5m2},
+      {"s8", Type::kS8},     {"u8", Type::kU8},   {"tf32", Type::kTf32}};
+  for (const auto& [known, type] : kTypes) {
+    if (name != known) continue;
+    t = type;
+    return true;
+  }
+  return false;
 }
 
 const float* E4m3Table() {
