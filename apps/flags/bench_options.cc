@@ -79,7 +79,12 @@ constexpr FlagSpec kStepFlags[] = {
      .min = 0,
      .max = 4096,
      .help = "Threads that compute and load; 0 is one for each core."},
-    {.name = "seed", .kind = kInt, .initial = "0", .min = 0, .help = "Of weights and routing."},
+    {.name = "seed",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .max = 0x1p63,
+     .help = "Of weights and routing."},
     {.name = "json", .kind = kString, .help = "File for the results as JSON."},
     {.name = "svg", .kind = kString, .help = "File for a plot of the fraction of the floor."},
 };

@@ -206,6 +206,9 @@ TEST(ParseFlagsTest, MaxModelLenTakesAuto) {
 TEST(ParseFlagsTest, ValuesAreCheckedAndTheMessageNamesTheFlag) {
   EXPECT_EQ(Error({"--port", "x"}), "argument --port: invalid int value: 'x'");
   EXPECT_EQ(Error({"-tp", "x"}), "argument -tp/--tensor-parallel-size: invalid int value: 'x'");
+  EXPECT_EQ(Error({"-tp", "4294967297"}),
+            "argument -tp/--tensor-parallel-size: 4294967297 is more than 2147483647");
+  EXPECT_EQ(Error({"--seed", "4294967297"}), "accepted");
   EXPECT_EQ(Error({"--port", "70000"}), "argument --port: 70000 is not within 0 and 65535");
   EXPECT_EQ(Error({"--scheduling-policy", "lifo"}),
             "argument --scheduling-policy: invalid choice: 'lifo' (choose from fcfs, priority)");

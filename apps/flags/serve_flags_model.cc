@@ -84,6 +84,7 @@ constexpr FlagSpec kModelFlags[] = {
      .kind = kInt,
      .initial = "0",
      .min = 0,
+     .max = 0x1p63,
      .help = "Seed of requests that bring none."},
     {.name = "revision",
      .kind = kString,

@@ -76,7 +76,7 @@ struct ServeOptions {
   std::string cluster_key_file;  // of the command line or the environment
   std::string cluster_key;       // of the environment
   std::string host_ip;      // of this node, for the others; empty: from which the head is reached
-  double head_timeout = 8;  // seconds
+  double head_timeout = 7;  // seconds
   bool enable_expert_parallel = false;
   std::string expert_placement_strategy = "linear";  // or round_robin
   std::string kv_cache_dtype = "auto";               // auto, bfloat16, fp8, fp8_e4m3, fp8_ds_mla

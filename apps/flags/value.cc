@@ -74,6 +74,16 @@ Result<Json> CheckedNumber(const FlagSpec& spec, const Result<int64_t>& number) 
   return Json(number.value());
 }
 
+// Integers without a bound of their own are held in 32 bits: a longer one is refused, not cut.
+Result<Json> CheckedInteger(const FlagSpec& spec, std::string_view word) {
+  const Result<int64_t> number = ParseInteger(word);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (number.ok() && std::isinf(spec.max) && number.value() > kMost) {
+    return InvalidArgument(fmt::format("{} is more than {}", number.value(), kMost));
+  }
+  return CheckedNumber(spec, number);
+}
+
 Result<Json> CheckedChoice(const FlagSpec& spec, std::string text) {
   if (spec.fold_case) {
     for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -145,7 +155,7 @@ Result<Json> ParseValue(const FlagSpec& spec, std::span<const std::string> words
     case ValueKind::kSwitch:
       break;
     case ValueKind::kInt:
-      return CheckedNumber(spec, ParseInteger(word));
+      return CheckedInteger(spec, word);
     case ValueKind::kCount:
       return CheckedNumber(spec, ParseCount(word));
     case ValueKind::kCountOrAuto:
@@ -163,7 +173,7 @@ Result<Json> ParseValue(const FlagSpec& spec, std::span<const std::string> words
     case ValueKind::kInts: {
       Json list = Json::array();
       for (const std::string& each : words) {
-        BT_ASSIGN_OR_RETURN(Json number, CheckedNumber(spec, ParseInteger(each)));
+        BT_ASSIGN_OR_RETURN(Json number, CheckedInteger(spec, each));
         list.push_back(std::move(number));
       }
       return list;

@@ -118,6 +118,7 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
 
   std::vector<PlanItem> out;
   out.push_back({"activations", tokens * (per_token + context), fmt::format("{} tokens", tokens)});
+  out.push_back({"rows of the last layer", logits_rows * 8 * c.hidden, ""});
   if (o.device.gpu) {
     // Operations take it one after the other.
     out.push_back({"workspace of operations", std::max({of_experts, of_attention, kProductBytes}),

@@ -81,10 +81,12 @@ TEST(MemoryPlanTest, WhatAGpuTakesBesideTheFormulasIsCounted) {
   EXPECT_EQ(ArenaOf(usual, "sampling"), 17 * kMib);
   const int64_t parts = ArenaOf(usual, "parts of keys");
   EXPECT_EQ(parts, 2 * 132 * 16 * 513 * 4);
-  EXPECT_EQ(
-      ArenaOf(usual, "room for other steps"),
-      (ArenaOf(usual, "activations") + ArenaOf(usual, "workspace of operations") + parts) / 8 +
-          2 * kMib);
+  EXPECT_EQ(ArenaOf(usual, "room for other steps"),
+            (ArenaOf(usual, "activations") + ArenaOf(usual, "rows of the last layer") +
+             ArenaOf(usual, "workspace of operations") + parts) /
+                    8 +
+                2 * kMib);
+  EXPECT_EQ(ArenaOf(usual, "rows of the last layer"), 320 * 2048 * 8);  // two rows of f32 each
   EXPECT_EQ(ArenaOf(usual, "logits"), (320 + 256) * int64_t{102400} * 4);
   EXPECT_EQ(ArenaOf(usual, "graphs"), 256 * kMib);
   options.graphs = false;
