@@ -55,6 +55,9 @@ int RunPlan(const PlanCommand& command) {
   }
   std::vector<int64_t> lengths = command.lengths;
   if (lengths.empty()) lengths = {4096, 32768, 131072};
+  if (command.data > 1) {
+    fmt::print(stderr, "`baltoro serve` does not take --data-parallel-size above 1 yet\n");
+  }
   std::fputs(PlanText(plan.value(), lengths).c_str(), stdout);
   return plan.value().Holds(plan.value().options.max_model_len, 1) ? 0 : 1;
 }

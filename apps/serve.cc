@@ -287,7 +287,9 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   std::jthread stopper([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);
     // Nothing is kept here, and what an engine does the head knows.
-    if (stopped) std::_Exit(0);
+    if (!stopped) return;
+    BT_LOG(Info, "Asked to stop: this node leaves");
+    std::_Exit(0);
   });
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(

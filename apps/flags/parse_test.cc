@@ -206,8 +206,10 @@ TEST(ParseFlagsTest, MaxModelLenTakesAuto) {
 TEST(ParseFlagsTest, ValuesAreCheckedAndTheMessageNamesTheFlag) {
   EXPECT_EQ(Error({"--port", "x"}), "argument --port: invalid int value: 'x'");
   EXPECT_EQ(Error({"-tp", "x"}), "argument -tp/--tensor-parallel-size: invalid int value: 'x'");
-  EXPECT_EQ(Error({"-tp", "4294967297"}),
-            "argument -tp/--tensor-parallel-size: 4294967297 is more than 2147483647");
+  EXPECT_EQ(Error({"--max-num-seqs", "4294967297"}),
+            "argument --max-num-seqs: 4294967297 is more than 2147483647");
+  EXPECT_EQ(Error({"-tp", "2147483647"}),
+            "argument -tp/--tensor-parallel-size: 2147483647 is not within 1 and 1024");
   EXPECT_EQ(Error({"--seed", "4294967297"}), "accepted");
   EXPECT_EQ(Error({"--port", "70000"}), "argument --port: 70000 is not within 0 and 65535");
   EXPECT_EQ(Error({"--scheduling-policy", "lifo"}),

@@ -74,10 +74,10 @@ std::optional<Hello> Hello::FromWire(const std::string& bytes) {
   return hello;
 }
 
-std::string Difference(const Hello& own, const Hello& peer) {
+std::string Difference(const Hello& own, const Hello& peer, const std::string& member) {
   if (peer.ranks != own.ranks) {
-    return fmt::format("rank {} was started for {} ranks, rank {} for {}", peer.rank, peer.ranks,
-                       own.rank, own.ranks);
+    return fmt::format("{0} {1} was started for {2} {0}s, {0} {3} for {4}", member, peer.rank,
+                       peer.ranks, own.rank, own.ranks);
   }
   std::vector<std::string> found;
   for (const FingerprintEntry& mine : own.fingerprint) {
@@ -85,13 +85,13 @@ std::string Difference(const Hello& own, const Hello& peer) {
     if (theirs != nullptr && theirs->value == mine.value) continue;
     const std::string value =
         theirs == nullptr ? "not set" : fmt::format("\"{}\"", Printable(theirs->value));
-    found.push_back(fmt::format("{} is {} on rank {} and \"{}\" on rank {}", mine.name, value,
-                                peer.rank, mine.value, own.rank));
+    found.push_back(fmt::format("{0} is {1} on {2} {3} and \"{4}\" on {2} {5}", mine.name, value,
+                                member, peer.rank, mine.value, own.rank));
   }
   for (const FingerprintEntry& theirs : peer.fingerprint) {
     if (Find(own.fingerprint, theirs.name) != nullptr) continue;
-    found.push_back(fmt::format("{} is \"{}\" on rank {} and not set on rank {}",
-                                Printable(theirs.name), Printable(theirs.value), peer.rank,
+    found.push_back(fmt::format("{0} is \"{1}\" on {2} {3} and not set on {2} {4}",
+                                Printable(theirs.name), Printable(theirs.value), member, peer.rank,
                                 own.rank));
   }
   const size_t left_out = found.size() - std::min(found.size(), kDifferencesNamed);

@@ -33,7 +33,8 @@ struct Hello {
 };
 
 // Empty if the peer's world is ours, else what differs, with both values.
-std::string Difference(const Hello& own, const Hello& peer);
+// `member`: what one of the world is called.
+std::string Difference(const Hello& own, const Hello& peer, const std::string& member);
 
 void PutAddress(WireWriter* out, const RankAddress& address);
 RankAddress GetAddress(WireReader* in);

@@ -129,8 +129,8 @@ void PeerWatch::Read(int32_t rank) {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) {
     peer.control.Close();
-    static_cast<void>(
-        Fail(Status(Code::kUnavailable, fmt::format("rank {} closed its connection", rank))));
+    static_cast<void>(Fail(Status(
+        Code::kUnavailable, fmt::format("{} {} closed its connection", options_.member, rank))));
     return;
   }
   peer.heard = MonotonicClock().Now();
@@ -146,8 +146,9 @@ void PeerWatch::TakeFrames(int32_t rank) {
     const bool known = kind == kBeats || kind == kLeaves || kind == kAborts;
     if (!known || text_bytes > kAbortTextMax) {
       peer.control.Close();
-      static_cast<void>(Fail(Status(Code::kUnavailable,
-                                    fmt::format("rank {} sent what is no control message", rank))));
+      static_cast<void>(
+          Fail(Status(Code::kUnavailable, fmt::format("{} {} sent what is no control message",
+                                                      options_.member, rank))));
       return;
     }
     if (peer.unread.size() < kHeaderBytes + text_bytes) return;
@@ -172,8 +173,8 @@ void PeerWatch::CheckSilence(Seconds now) {
   for (size_t r = 0; r < peers_.size(); ++r) {
     if (!peers_[r].control.valid() || now - peers_[r].heard <= options_.stall_timeout) continue;
     static_cast<void>(
-        Fail(Status(Code::kUnavailable, fmt::format("rank {} has been silent for {:.1f} s", r,
-                                                    now - peers_[r].heard))));
+        Fail(Status(Code::kUnavailable, fmt::format("{} {} has been silent for {:.1f} s",
+                                                    options_.member, r, now - peers_[r].heard))));
   }
 }
 

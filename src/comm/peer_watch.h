@@ -23,6 +23,7 @@
 namespace baltoro {
 
 struct WatchOptions {
+  std::string member = "rank";  // what messages call a peer
   int32_t rank = 0;
   Seconds heartbeat_interval = 0.5;
   Seconds stall_timeout = 4;  // with the interval, less than the five seconds that are promised
@@ -45,6 +46,7 @@ class PeerWatch {
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   bool Left(int32_t rank) const { return peers_[static_cast<size_t>(rank)].left.load(); }
   int failure_fd() const { return failure_fd_.get(); }
+  const std::string& member() const { return options_.member; }
 
  private:
   struct Peer {

@@ -1,10 +1,12 @@
 #include "comm/rendezvous.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <map>
 #include <optional>
@@ -53,6 +55,13 @@ class PathOwner {
   const std::string path_;
 };
 
+// Whether the peer of a connection on which it has nothing to say has closed it.
+bool Gone(int fd) {
+  char byte = 0;
+  const ssize_t got = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 class Rendezvous {
  public:
   explicit Rendezvous(const WorldOptions& options)
@@ -62,7 +71,7 @@ class Rendezvous {
     std::optional<SealedSocket> leader;
     RankAddress own = options_.meeting;
     if (options_.rank != 0) {
-      BT_ASSIGN_OR_RETURN(SealedSocket reached, Reach(options_.meeting, "rank 0"));
+      BT_ASSIGN_OR_RETURN(SealedSocket reached, Reach(options_.meeting, Member(0)));
       leader.emplace(std::move(reached));
       if (options_.reached) options_.reached();
       BT_ASSIGN_OR_RETURN(own, OwnAddress(leader->fd()));
@@ -89,6 +98,8 @@ class Rendezvous {
   Status Fail(Code code, const std::string& why) const {
     return Status(code, fmt::format("rendezvous at {}: {}", options_.meeting.Text(), why));
   }
+
+  std::string Member(int32_t rank) const { return fmt::format("{} {}", options_.member, rank); }
 
   Seconds Soon(Seconds from_now) const {
     return std::min(deadline_, MonotonicClock().Now() + from_now);
@@ -156,7 +167,7 @@ class Rendezvous {
     for (auto& [rank, socket] : joined) {
       const Status sent = socket.Send(frame, MonotonicClock().Now() + kConnectLimit);
       if (trouble.ok() && !sent.ok()) {
-        trouble = Fail(sent.code(), fmt::format("rank {} went away: {}", rank, sent.message()));
+        trouble = Fail(sent.code(), fmt::format("{} went away: {}", Member(rank), sent.message()));
       }
     }
     return trouble;
@@ -165,15 +176,18 @@ class Rendezvous {
   Status Admit(Arrival arrival, std::map<int32_t, SealedSocket>* joined) {
     const std::optional<Hello> hello = Hello::FromWire(arrival.hello);
     if (!hello.has_value() || hello->purpose != Purpose::kJoin) return Status();  // no rank of now
-    const std::string difference = Difference(OwnHello(), *hello);
+    const std::string difference = Difference(OwnHello(), *hello, options_.member);
     if (!difference.empty()) {
       Status why = Fail(Code::kInvalidArgument, difference);
       static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
       return why;
     }
+    const auto before = joined->find(hello->rank);
+    if (before != joined->end() && Gone(before->second.fd())) joined->erase(before);
     if (hello->rank == 0 || joined->count(hello->rank) > 0) {
-      const Status why =
-          Fail(Code::kInvalidArgument, fmt::format("there is a rank {} already", hello->rank));
+      const Status why = Fail(Code::kInvalidArgument,
+                              fmt::format("there is a {} already; each needs a number of its own",
+                                          Member(hello->rank)));
       static_cast<void>(arrival.socket.Send(RefusalFrame(why), Soon(kConnectLimit)));
       return Status();
     }
@@ -187,7 +201,7 @@ class Rendezvous {
     for (int32_t rank = 1; rank < options_.ranks; ++rank) {
       if (joined.count(rank) == 0) missing.push_back(rank);
     }
-    return fmt::format("rank {} of {}", fmt::join(missing, ", "), options_.ranks);
+    return fmt::format("{} {} of {}", options_.member, fmt::join(missing, ", "), options_.ranks);
   }
 
   Status Late(const std::map<int32_t, SealedSocket>& joined, const PeerAcceptor& acceptor) const {
@@ -217,7 +231,8 @@ class Rendezvous {
     return out.bytes();
   }
 
-  // Other ranks: says who we are, then hears whom rank 0 waits for, and at last its decision.
+  // Other ranks: says who we are, then hears whom rank 0 waits for, and at last its decision. Rank
+  // 0 says when it has waited enough: who left before would be one more to wait for.
   Status Follow(SealedSocket* leader, const RankAddress& own) {
     Hello hello = OwnHello();
     hello.address = own;
@@ -229,19 +244,20 @@ class Rendezvous {
         const bool late = MonotonicClock().Now() >= deadline_;
         return Fail(Code::kUnavailable,
                     late ? fmt::format("missing after {:.1f} s: {}", options_.join_timeout, missing)
-                         : "rank 0 went away: " + frame.status().message());
+                         : Member(0) + " went away: " + frame.status().message());
       }
       WireReader in(frame.value());
       const auto answer = static_cast<Answer>(in.GetU32());
       if (answer == Answer::kWaiting) {
         missing = Printable(in.GetText(kReasonMax));
+        deadline_ = MonotonicClock().Now() + options_.join_timeout;
       } else if (answer == Answer::kRefused) {
         const Code code = in.GetU32() == 1 ? Code::kInvalidArgument : Code::kUnavailable;
         return Status(code, Printable(in.GetText(kReasonMax)));
       } else {
         return ReadWorld(answer, &in);
       }
-      if (!in.AtEnd()) return Fail(Code::kInternal, "rank 0 sent a damaged answer");
+      if (!in.AtEnd()) return Fail(Code::kInternal, Member(0) + " sent a damaged answer");
     }
   }
 
@@ -252,21 +268,22 @@ class Rendezvous {
     for (int32_t rank = 0; fits && rank < options_.ranks; ++rank) {
       addresses_.push_back(GetAddress(in));
     }
-    if (!fits || !in->AtEnd()) return Fail(Code::kInternal, "rank 0 sent a damaged answer");
+    if (!fits || !in->AtEnd()) return Fail(Code::kInternal, Member(0) + " sent a damaged answer");
     addresses_[0] = options_.meeting;
     return Status();
   }
 
-  // Two connections for each pair; the higher rank comes to the lower one.
+  // Two connections for each pair; the higher rank comes to the lower one. There is time for it
+  // however late the last one came.
   Result<std::unique_ptr<Link>> ConnectPairs(PeerAcceptor* acceptor) {
+    deadline_ = std::max(deadline_, MonotonicClock().Now() + kConnectLimit);
     const auto ranks = static_cast<size_t>(options_.ranks);
     std::vector<RankSocket> control(ranks), data(ranks);
     Hello hello{.rank = options_.rank, .ranks = options_.ranks, .session = session_};
     for (int32_t peer = 0; peer < options_.rank; ++peer) {
       for (const Purpose purpose : {Purpose::kControl, Purpose::kData}) {
         const auto at = static_cast<size_t>(peer);
-        BT_ASSIGN_OR_RETURN(SealedSocket socket,
-                            Reach(addresses_[at], fmt::format("rank {}", peer)));
+        BT_ASSIGN_OR_RETURN(SealedSocket socket, Reach(addresses_[at], Member(peer)));
         hello.purpose = purpose;
         BT_RETURN_IF_ERROR(socket.Send(hello.ToWire(), deadline_));
         (purpose == Purpose::kControl ? control : data)[at] = socket.Release();
@@ -274,7 +291,8 @@ class Rendezvous {
     }
     BT_RETURN_IF_ERROR(TakePairs(acceptor, &control, &data));
     BT_ASSIGN_OR_RETURN(std::unique_ptr<PeerWatch> watch,
-                        PeerWatch::Create({.rank = options_.rank,
+                        PeerWatch::Create({.member = options_.member,
+                                           .rank = options_.rank,
                                            .heartbeat_interval = options_.heartbeat_interval,
                                            .stall_timeout = options_.stall_timeout},
                                           std::move(control)));
@@ -302,8 +320,9 @@ class Rendezvous {
         for (size_t rank = first; rank < ranks; ++rank) {
           if (!(*control)[rank].valid() || !(*data)[rank].valid()) absent.push_back(rank);
         }
-        return Fail(Code::kUnavailable, fmt::format("rank {} was not connected to by rank {}",
-                                                    options_.rank, fmt::join(absent, ", ")));
+        return Fail(Code::kUnavailable,
+                    fmt::format("{} was not connected to by {} {}", Member(options_.rank),
+                                options_.member, fmt::join(absent, ", ")));
       }
       const std::optional<Hello> hello = Hello::FromWire(arrival->hello);
       // Connections of other starts, and second ones, are dropped.
@@ -321,7 +340,7 @@ class Rendezvous {
   }
 
   const WorldOptions& options_;
-  const Seconds deadline_;
+  Seconds deadline_;  // of what is waited for now
   std::string session_;
   std::vector<RankAddress> addresses_;  // by rank
 };

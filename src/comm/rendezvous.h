@@ -26,6 +26,7 @@ inline constexpr size_t kFingerprintEntriesMax = 64;
 inline constexpr size_t kFingerprintTextMax = 256;  // bytes of a name or a value
 
 struct WorldOptions {
+  std::string member = "rank";  // what messages call one of them
   int32_t rank = 0;
   int32_t ranks = 1;
   // Where rank 0 listens. With a Unix path the ranks listen at path, path.1, path.2, ... for as
@@ -38,6 +39,8 @@ struct WorldOptions {
   std::string own_host = {};
   std::string cluster_key = {};  // kClusterKeyBytesMin or more, read from a file by the caller
   std::vector<FingerprintEntry> fingerprint = {};
+  // Rank 0 waits so long for the others. Another rank waits so long for rank 0; once there, for as
+  // long as rank 0 says that it waits.
   Seconds join_timeout = 60;
   Seconds heartbeat_interval = 0.5;
   Seconds stall_timeout = 4;  // a peer silent for so long is taken for dead

@@ -32,8 +32,8 @@ SocketLink::~SocketLink() {
 }
 
 void SocketLink::Abort(const std::string& reason) {
-  static_cast<void>(
-      watch_->Fail(Status(Code::kUnavailable, fmt::format("rank {} aborted: {}", rank_, reason))));
+  static_cast<void>(watch_->Fail(Status(
+      Code::kUnavailable, fmt::format("{} {} aborted: {}", watch_->member(), rank_, reason))));
 }
 
 Status SocketLink::Exchange(const MessageTag& tag,
@@ -138,8 +138,9 @@ Status SocketLink::CheckHeader(const MessageTag& tag, const Flight& flight) {
   const Header& header = flight.header;
   uint64_t& received = peers_[static_cast<size_t>(flight.peer)].received;
   if (header.count != received) {
-    return watch_->Fail(Status(Code::kInternal, fmt::format("rank {} sent message {}, due is {}",
-                                                            flight.peer, header.count, received)));
+    return watch_->Fail(
+        Status(Code::kInternal, fmt::format("{} {} sent message {}, due is {}", watch_->member(),
+                                            flight.peer, header.count, received)));
   }
   ++received;
   const MessageTag sent{.group = header.group,
@@ -157,7 +158,7 @@ Status SocketLink::FailLost(const MessageTag& tag, int32_t peer) {
     static_cast<void>(poll(&wait, 1, 10));
   }
   return watch_->Fail(Status(Code::kUnavailable,
-                             fmt::format("rank {} {}, rank {} is in {}", peer,
+                             fmt::format("{0} {1} {2}, {0} {3} is in {4}", watch_->member(), peer,
                                          watch_->Left(peer) ? "has left" : "closed its connection",
                                          rank_, OperationName(tag.operation))));
 }
@@ -168,8 +169,9 @@ Status SocketLink::FailLate(const MessageTag& tag) {
   std::sort(late.begin(), late.end());
   late.erase(std::unique(late.begin(), late.end()), late.end());
   return watch_->Fail(Status(
-      Code::kUnavailable, fmt::format("{}: rank {} has waited in vain for rank {}",
-                                      OperationName(tag.operation), rank_, fmt::join(late, ", "))));
+      Code::kUnavailable,
+      fmt::format("{0}: {1} {2} has waited in vain for {1} {3}", OperationName(tag.operation),
+                  watch_->member(), rank_, fmt::join(late, ", "))));
 }
 
 }  // namespace baltoro

@@ -94,6 +94,9 @@ struct EngineStats {
 
 // end() of a node whose head was stopped, not lost.
 inline constexpr const char* kServerStopped = "the server was stopped";
+inline bool IsServerStopped(const Status& status) {
+  return status.message().ends_with(kServerStopped);
+}
 
 // What a client is told whose request ends with kLost.
 inline constexpr const char* kEngineLost = "the engine stopped; the request can be sent again";

@@ -167,7 +167,7 @@ class EngineSide {
         const Status end = engine->end();
         SendMessage(connection_, Message::kFailed,
                     end.ok() ? Status(Code::kUnavailable, "its steps cannot be computed") : end);
-        BT_LOG(Error, "The engine has stopped; leaving");
+        BT_LOG(Info, "The engine has stopped; its process leaves");
         std::this_thread::sleep_for(kStatsInterval);
         _exit(1);
       }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/engine.h"
 
 namespace baltoro {
 
@@ -86,7 +87,7 @@ void LocalRanks::Follow(Rank& rank, RankWorker& worker) {
   while (const std::shared_ptr<const PlanMessage> message = Next(rank)) {
     Status status = RunMessage(rank, *message, worker);
     if (status.ok()) continue;
-    BT_LOG(Error, "Rank {} ends: {}", rank.rank, status.message());
+    if (!IsServerStopped(status)) BT_LOG(Error, "Rank {} ends: {}", rank.rank, status.message());
     // What other ranks caused has their names already.
     if (rank.link->status().ok()) {
       rank.link->Abort(status.message());

@@ -56,7 +56,7 @@ bool NodeFollower::healthy() const {
 }
 
 Status NodeFollower::end() const {
-  if (!world_->status().message().ends_with(kServerStopped)) return {};
+  if (!IsServerStopped(world_->status())) return {};
   return Status(Code::kNotFound, kServerStopped);
 }
 
@@ -64,7 +64,9 @@ void NodeFollower::Follow() {
   for (;;) {
     const Status status = TakeOne();
     if (status.ok()) continue;
-    BT_LOG(Error, "Node {} stops: {}", world_->node(), status.message());
+    if (!IsServerStopped(status)) {
+      BT_LOG(Error, "Node {} stops: {}", world_->node(), status.message());
+    }
     world_->Abort(status.message());
     ranks_->Abort(status.message());
     alive_ = false;

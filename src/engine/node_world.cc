@@ -26,6 +26,7 @@ constexpr Seconds kForever = std::numeric_limits<Seconds>::infinity();
 constexpr Seconds kTry = 4;    // for one attempt of a node
 constexpr Seconds kTell = 10;  // between two lines about who is waited for
 constexpr Seconds kFirstTell = 2;
+constexpr Seconds kDeaf = 5;
 constexpr Seconds kPause = 0.2;  // after an attempt that failed at once
 constexpr Seconds kRanksMeet = 60;
 constexpr uint64_t kMessageBytesMax = uint64_t{256} << 20;
@@ -104,12 +105,13 @@ class Joiner {
                                                options_.patience, why.message()));
   }
 
-  Result<std::unique_ptr<Link>> Try(bool& reached) const {
+  Result<std::unique_ptr<Link>> Try(bool& reached) {
     Seconds time = options_.node == 0 ? kTell : kTry;
     if (options_.patience > 0) {
       time = std::min(time, std::max(options_.patience - (clock_.Now() - seen_), kPause));
     }
-    WorldOptions world{.rank = options_.node,
+    WorldOptions world{.member = "node",
+                       .rank = options_.node,
                        .ranks = options_.nodes,
                        .meeting = {.host = options_.master_host, .port = options_.master_port},
                        .own_host = options_.own_host,
@@ -117,14 +119,32 @@ class Joiner {
                        .fingerprint = options_.fingerprint,
                        .join_timeout = time,
                        .stall_timeout = kNodeStallTimeout};
-    if (options_.node != 0) world.reached = [&reached] { reached = true; };
+    if (options_.node != 0) {
+      world.reached = [&reached] { reached = true; };
+      return JoinWorld(world);
+    }
+    Result<RankSocket> listener = ListenAt(world.meeting);
+    if (!listener.ok()) return CannotListen(listener.status());
+    deaf_ = 0;
+    world.listener = std::make_shared<RankSocket>(std::move(listener.value()));
     return JoinWorld(world);
+  }
+
+  // An engine that ends may hold the port for a moment yet; somebody else keeps it.
+  Status CannotListen(const Status& why) {
+    if (deaf_ == 0) deaf_ = clock_.Now();
+    if (clock_.Now() - deaf_ < kDeaf) return Status(Code::kUnavailable, why.message());
+    return InvalidArgument(fmt::format(
+        "{}: the head (node 0) needs an address of its own in --master-addr and a free port in "
+        "--master-port, the same on all nodes",
+        why.message()));
   }
 
   const NodeOptions& options_;
   const MonotonicClock clock_;
   Seconds seen_;
   Seconds told_;
+  Seconds deaf_ = 0;  // since when the head cannot listen
 };
 
 }  // namespace

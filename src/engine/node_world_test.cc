@@ -23,6 +23,7 @@
 namespace baltoro {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -79,6 +80,35 @@ TEST(NodeWorldTest, RanksMeetWhereRankZeroIs) {
     EXPECT_THAT(world->Gather(meeting.session).value(),
                 ElementsAre(meeting.session, meeting.session));
   });
+}
+
+// A node may come later than an attempt of another one lasts: nobody leaves for it.
+TEST(NodeWorldTest, NodesThatComeLateAreWaitedFor) {
+  const int port = test::FreePort();
+  std::vector<std::jthread> threads;
+  const auto join = [&](int32_t node) {
+    threads.emplace_back([node, port] {
+      const auto world = NodeWorld::Join(OptionsOf(node, 4, port));
+      ASSERT_TRUE(world.ok()) << node << ": " << world.status().message();
+      EXPECT_EQ(world.value()->Gather("here").value().size(), 4u);
+    });
+  };
+  join(0);
+  join(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(4500));
+  join(2);
+  join(3);
+}
+
+// Somebody else has the port.
+TEST(NodeWorldTest, AHeadThatCannotListenSaysSo) {
+  const int port = test::FreePort();
+  const auto taken = ListenAt({.host = "127.0.0.1", .port = port});
+  ASSERT_TRUE(taken.ok());
+  const auto world = NodeWorld::Join(OptionsOf(0, 2, port));
+  EXPECT_EQ(world.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(world.status().message(), HasSubstr("--master-port"));
+  EXPECT_THAT(world.status().message(), HasSubstr("in use"));
 }
 
 TEST(NodeWorldTest, NobodyWaitsForEver) {
@@ -283,7 +313,7 @@ TEST(NodeFollowerTest, TheHeadNoticesThatANodeIsGone) {
       while (team->status().ok() && std::chrono::steady_clock::now() < deadline) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
-      EXPECT_THAT(team->status().message(), HasSubstr("rank 1"));
+      EXPECT_THAT(team->status().message(), AnyOf(HasSubstr("node 1"), HasSubstr("rank 1")));
       StepPlan plan;
       plan.step = 1;
       const Status started = team->Start(std::move(plan));

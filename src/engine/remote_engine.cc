@@ -207,9 +207,9 @@ bool RemoteEngine::RunOnce() {
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
   const std::string end = ReapChild(child.value().pid, kLeaveSeconds);
   // Of a process that never was ready Start() tells.
-  if (!stopping && info_.has_value()) {
-    BT_LOG(Error, "The engine process (pid {}) ended: {}{}", child.value().pid, end,
-           status.ok() ? "" : "; " + status.message());
+  if (!stopping && info_.has_value() && !IsServerStopped(status)) {
+    BT_LOG(Error, "The engine process (pid {}) is gone ({}){}; another one is started",
+           child.value().pid, end, status.ok() ? "" : ": " + status.message());
   }
   const std::lock_guard lock(mutex_);
   pid_ = -1;

@@ -142,7 +142,7 @@ void StepLoop::Run() {
   while (TakeArrivals(/*wait=*/scheduler_.idle() || stuck_)) {
     const Status status = Step();
     if (!status.ok()) {
-      BT_LOG(Error, "The engine stops: {}", status.message());
+      if (!IsServerStopped(status)) BT_LOG(Error, "The engine stops: {}", status.message());
       return EndAll(FinishReason::kLost, kEngineLost);
     }
     Deliver();

@@ -74,9 +74,15 @@ std::vector<Candidate> Candidates(const K2Config& config,
   extend([&](const Candidate& c, std::vector<Candidate>& more) {
     if (c.options.device.gpu) return;
     const int64_t length = base.max_model_len > 0 ? base.max_model_len : config.positions_max;
-    const int64_t blocks = requests * ((length + kBlockTokens - 1) / kBlockTokens);
-    const int64_t token =
-        config.layers * KvTokenBytes(c.options.kv, config.kv_lora, config.rope_dim);
+    const ParallelLayout& layout = c.options.layout;
+    const int64_t all = requests * ((length + kBlockTokens - 1) / kBlockTokens);
+    const int64_t blocks = (all + layout.decode_context - 1) / layout.decode_context;
+    int64_t layers = 0;  // of the stage with most
+    for (int32_t stage = 0; stage < layout.pipeline; ++stage) {
+      const IndexRange range = StageLayers(layout, config.layers, stage);
+      layers = std::max<int64_t>(layers, range.size());
+    }
+    const int64_t token = layers * KvTokenBytes(c.options.kv, config.kv_lora, config.rope_dim);
     Candidate next = c;
     next.options.kv_cache_bytes = blocks * kBlockTokens * token;
     if (next.options.kv_cache_bytes == base.kv_cache_bytes) return;

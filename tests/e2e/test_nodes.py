@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import signal
+import socket
 import threading
 import time
 
@@ -93,6 +94,43 @@ def test_an_idle_head_notices_that_a_node_is_gone():
         os.kill(cluster.nodes[1].engine_pid(), signal.SIGKILL)
         wait_for(lambda: cluster.health() == 503, 5, "a door that says so")
         wait_for(lambda: cluster.health() == 200, 30, "the engine")
+
+
+def test_of_three_nodes_one_comes_late_and_one_is_replaced():
+    with Cluster(3, "-pp", "3", start=(1,), wait=False) as cluster:
+        time.sleep(6)  # longer than an attempt of node 1 lasts
+        cluster.nodes[2] = cluster.start_node(2)
+        cluster.head.wait_ready(60)
+        client = cluster.head.client(max_retries=0)
+        before = client.completions.create(**QUESTION).choices[0].text
+        lost = cluster.nodes[2]
+        for pid in (lost.process.pid, lost.engine_pid()):
+            os.kill(pid, signal.SIGKILL)
+        lost.process.wait()
+        wait_for(lambda: cluster.health() == 503, 10, "a door that says so")
+        time.sleep(6)
+        cluster.nodes[2] = cluster.start_node(2)
+        wait_for(lambda: cluster.health() == 200, 30, "the engine")
+        assert cluster.nodes[1].process.poll() is None, cluster.nodes[1].text()
+        assert client.completions.create(**QUESTION).choices[0].text == before
+
+
+def test_a_head_whose_port_is_taken_ends_and_says_so():
+    with socket.socket() as taken:
+        port = free_port()
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        head = Head(*SMALL, "-tp", "2", "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
+        assert head.process.wait(30) == 1
+        assert "Address already in use" in head.text() and "--master-port" in head.text()
+
+
+def test_a_clean_stop_is_no_error():
+    with Cluster(2, "-tp", "2") as cluster:
+        cluster.head.process.terminate()
+        assert cluster.head.process.wait(10) == 0 and cluster.nodes[1].process.wait(10) == 0
+        for log in (cluster.head.text(), cluster.nodes[1].text()):
+            assert "ERROR" not in log, log
 
 
 def test_while_a_node_is_away_every_answer_is_503():
