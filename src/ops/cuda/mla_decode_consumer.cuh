@@ -142,8 +142,8 @@ class Consumer {
     }
   }
 
-  // From the scores of own block i: the exponentials in p_, the row's reference and sums.
-  __device__ __forceinline__ void Softmax(const MlaPiece& piece, int i) {
+  // Sets scores of own block i of keys that a row does not see to -inf.
+  __device__ __forceinline__ void Mask(const MlaPiece& piece, int i) {
     const int block = piece.begin_block + i;
     const int in_block = piece.key_count - block * kTokens;  // keys that exist
     const int32_t* const positions = args_.sequences.block_positions;
@@ -163,29 +163,45 @@ class Consumer {
         }
       }
     }
+  }
+
+  // The highest score of row r, in log2.
+  __device__ __forceinline__ float Highest(int r) const {
+    float highest = -CUDART_INF_F;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      highest = fmaxf(highest, fmaxf(s_[4 * j + 2 * r], s_[4 * j + 2 * r + 1]));
+    }
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 2));
+    return highest * args_.scale_log2;
+  }
+
+  // Row r's exponentials into p_; returns this thread's part of their sum.
+  __device__ __forceinline__ float Exponentials(int r, float reference) {
+    const float subtract = reference == -CUDART_INF_F ? 0 : reference;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float a = Exp2(fmaf(s_[4 * j + 2 * r], args_.scale_log2, -subtract));
+      const float b = Exp2(fmaf(s_[4 * j + 2 * r + 1], args_.scale_log2, -subtract));
+      sum += a + b;
+      // Register of the A operand: columns 8 j belong to step j / 2, its half j % 2.
+      p_[j / 2][2 * (j % 2) + r] = PackBf16(a, b);
+    }
+    return sum;
+  }
+
+  // From the scores of own block i: the exponentials in p_, the row's reference and sums.
+  __device__ __forceinline__ void Softmax(const MlaPiece& piece, int i) {
+    Mask(piece, i);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float highest = -CUDART_INF_F;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        highest = fmaxf(highest, fmaxf(s_[4 * j + 2 * r], s_[4 * j + 2 * r + 1]));
-      }
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 1));
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 2));
-      highest *= args_.scale_log2;
+      const float highest = Highest(r);
       const float before = reference_[r];
       const float now = highest > before + kSlack ? highest : before;
       next_reference_[r] = now;
-      const float subtract = now == -CUDART_INF_F ? 0 : now;
-      float sum = 0;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float a = Exp2(fmaf(s_[4 * j + 2 * r], args_.scale_log2, -subtract));
-        const float b = Exp2(fmaf(s_[4 * j + 2 * r + 1], args_.scale_log2, -subtract));
-        sum += a + b;
-        // Register of the A operand: columns 8 j belong to step j / 2, its half j % 2.
-        p_[j / 2][2 * (j % 2) + r] = PackBf16(a, b);
-      }
+      const float sum = Exponentials(r, now);
       sum_[r] = sum_[r] * Ratio(sum_reference_[r], now) + sum;
       sum_reference_[r] = now;
     }
@@ -272,6 +288,7 @@ class Consumer {
   __device__ __forceinline__ bool ClearTail(const MlaPiece& piece, int i, int stage) {
     const int valid = piece.key_count - (piece.begin_block + i) * kTokens;
     if (valid >= kTokens) return false;
+    SyncGroup(group_);  // each warp has waited for its scores, which read these columns too
     const uint32_t half = smem_.stage(stage) + group_ * kHalfBytes;
     for (int at = valid * 8 + threadIdx.x % 128; at < kTokens * 8; at += 128) {
 #pragma unroll
