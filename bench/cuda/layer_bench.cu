@@ -2,7 +2,8 @@
 // runs it, from one residual to the next: all launches in a graph over layers of different weights.
 // What an operation costs is the time of the layer less that of the layer without it: launches
 // overlap, so the parts do not add up to the whole. Floor: the bytes of weights and keys over the
-// read bandwidth of the same run. Nothing is exchanged between ranks.
+// read bandwidth of the same run. Nothing is exchanged between ranks. The bank's experts are drawn,
+// for each layer anew: the router's choice is made and not followed.
 //
 //   cuda_layer_bench [--batch 1,4,16] [--context 1024] [--layers 8] [--parts 0|1] [--join 0|1]
 
@@ -14,6 +15,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,15 @@ __global__ void FillTiles(uint32_t* words, int64_t count, uint32_t seed) {
   }
 }
 
+// A router's rows of ordinary random numbers give logits whose sigmoid is 1, and the first experts
+// to every row; these give logits of a few units, and choices that differ.
+__global__ void Shrink(__nv_bfloat16* values, int64_t count) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
+    values[i] = __float2bfloat16(__bfloat162float(values[i]) * 0x1p-5f);
+  }
+}
+
 enum Part {
   kNorm1,
   kQkvA,
@@ -90,6 +101,7 @@ constexpr const char* kPartNames[] = {"norm",
                                       "experts' down",
                                       "sum, shared down"};
 constexpr uint32_t kAttention = 7u << kAbsorb, kMoe = 3u << kMoeInputs, kBank = 7u << kGateUp;
+constexpr uint32_t kExpertsHalf = kMoe | kBank;
 
 struct Layer {
   PackedMatrix qkv_a, q, uk_t, kv_b, o, shared_gate_up, shared_down, router, gate_up, down;
@@ -108,6 +120,9 @@ class Bench {
       layer.shared_gate_up = Plain(2 * kShared, kHidden);
       layer.shared_down = Plain(kHidden, kShared);
       layer.router = Plain(kExperts, kHidden);
+      Shrink<<<512, 256, 0, stream_.get()>>>(static_cast<__nv_bfloat16*>(memory_.back().data()),
+                                             int64_t{kExperts} * kHidden);
+      Check(cudaGetLastError());
       layer.gate_up = Int4(2 * kInner, kHidden);
       layer.down = Int4(kHidden, kInner);
       layers_.push_back(layer);
@@ -141,6 +156,8 @@ class Bench {
     std::printf("batch %2d context %5d: %6.2f us a layer, floor %6.2f, %3.0f %%\n",
                 static_cast<int>(batch), static_cast<int>(context), whole * 1e6, floor * 1e6,
                 100 * floor / whole);
+    std::printf("  the experts' half: %6.2f us less without; alone %6.2f; %.1f experts\n",
+                (whole - Time(~kExpertsHalf)) * 1e6, Time(kExpertsHalf) * 1e6, distinct_);
     for (int part = 0; parts && part < kParts; ++part) {
       std::printf("  without %-30s %6.2f us less; alone %6.2f\n", kPartNames[part],
                   (whole - Time(~0u & ~(1u << part))) * 1e6, Time(1u << part) * 1e6);
@@ -247,17 +264,22 @@ class Bench {
     logits_ = Rows(DType::kF32, kExperts);
     ids_ = Rows(DType::kI32, kTopK);
     weights_ = Rows(DType::kF32, kTopK);
-    // The bank's experts are drawn, for each layer anew; what is left out leaves rows of random
-    // numbers.
     std::mt19937 random(3);
     std::vector<int32_t> drawn;
+    distinct_ = 0;
     for (int64_t i = 0; i < batch * std::ssize(layers_); ++i) {
       std::vector<int32_t> all = slots_of_;
       std::shuffle(all.begin(), all.end(), random);
       drawn.insert(drawn.end(), all.begin(), all.begin() + kTopK);
+      if ((i + 1) % batch != 0) continue;
+      const std::set<int32_t> of_layer(drawn.end() - batch * kTopK, drawn.end());
+      distinct_ += static_cast<double>(of_layer.size()) / static_cast<double>(layers_.size());
     }
     drawn_ = Upload(drawn, DType::kI32);
-    for (const TensorView& rows : {normed_, qkv_a_, q_, attention_, shared_}) {
+    // What is left out leaves rows of random numbers, where a norm is joined with a mean square of
+    // about 1.
+    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * JoinedNorm::kParts * 4)));
+    for (const TensorView& rows : {normed_, unscaled_, qkv_a_, q_, attention_, shared_}) {
       Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
     }
     plan_ = cuda::PlanAttention(Context(), arena_,
@@ -505,6 +527,7 @@ class Bench {
   std::vector<int32_t> slots_of_;
   Buffer norm_, short_norm_, bias_, table_;
   double bandwidth_ = 0;
+  double distinct_ = 0;  // experts of a layer that are drawn, mean
   const bool joins_;
   int64_t batch_ = 0, blocks_ = 0;
   TensorView unscaled_, squares_, positions_, slots_, residual_, delta_, normed_, qkv_a_, q_,
