@@ -102,6 +102,17 @@ struct Bench {
     const Matrices down(experts, kHidden, intermediate, stream);
     const int64_t most = *std::max_element(steps.begin(), steps.end());
     const Buffer x = Allocate(most * kHidden * 2), out = Allocate(most * kHidden * 4);
+    // As a norm before leaves them, in what takes them.
+    const Buffer codes = Allocate(most * kHidden), scales = Allocate(most * kHidden / 32);
+    Must(FillRandomE4m3(codes.data(), codes.bytes(), 5, stream));
+    if (cudaMemsetAsync(scales.data(), 0x3c, scales.bytes(), stream.get()) != cudaSuccess) {
+      std::exit(1);
+    }
+    RoundedRows rounded = {.codes = codes.data(),
+                           .scales = static_cast<float*>(scales.data()),
+                           .width = kHidden,
+                           .of = x.data(),
+                           .stride = kHidden};
     Must(FillRandomBf16(x.data(), static_cast<size_t>(most * kHidden), 2, stream));
     std::vector<int32_t> slots(static_cast<size_t>(experts)), order = slots;
     std::iota(slots.begin(), slots.end(), 0);
@@ -136,7 +147,10 @@ struct Bench {
         args.gate_up = gate_up.matrix;
         args.down = down.matrix;
         args.slot_of = slots;
-        cuda::ExpertBank(Context(), args);
+        OpContext context = Context();
+        rounded.rows = rows;
+        context.rounded = &rounded;
+        cuda::ExpertBank(context, args);
       });
       const double mean = static_cast<double>(chosen_experts) / copies;
       const double bytes =

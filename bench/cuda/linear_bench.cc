@@ -3,7 +3,9 @@
 // step sees it. Floor: the bytes of the matrix (of the experts chosen) over the read bandwidth of
 // the same run; for many rows the card's bf16 rate.
 //
-//   cuda_linear_bench [linear|bank] [FORM]     FORM bf16, fp8 (quantised input), int8, int4
+//   cuda_linear_bench [linear|codes|bank] [FORM]     FORM bf16, fp8 (quantised input), int8, int4
+//
+// codes: as linear, but for fp8 a norm before has written the codes of the rows.
 
 #include <algorithm>
 #include <cstdio>
@@ -78,6 +80,7 @@ struct Bench {
   Stream stream = std::move(Stream::Create()).value();
   Arena scratch{CudaMemory()};
   double bandwidth = 0;
+  bool coded = false;
 
   OpContext Context() {
     scratch.Reset();
@@ -103,10 +106,23 @@ struct Bench {
     constexpr int64_t kRowsMax = 8192;
     const Buffer x = Allocate(kRowsMax * k * 2), out = Allocate(kRowsMax * n * 4);
     Must(FillRandomBf16(x.data(), static_cast<size_t>(kRowsMax * k), 2, stream));
+    const Buffer codes = Allocate(kRowsMax * k), scales = Allocate(kRowsMax * (k / 32 + 4));
+    Must(FillRandomE4m3(codes.data(), codes.bytes(), 5, stream));
+    if (cudaMemsetAsync(scales.data(), 0x3c, scales.bytes(), stream.get()) != cudaSuccess) {
+      std::exit(1);
+    }
+    RoundedRows rounded = {.codes = codes.data(),
+                           .scales = static_cast<float*>(scales.data()),
+                           .width = k,
+                           .of = x.data(),
+                           .stride = k};
     std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
     for (const int64_t rows : {1, 4, 16, 32, 64, 256, 2048}) {
       const double seconds = Seconds(copies, [&](int i) {
-        cuda::Linear(Context(), TensorView(out.data(), out_type, {rows, n}),
+        OpContext context = Context();
+        rounded.rows = rows;
+        if (coded && form.form == WeightForm::kFp8Block) context.rounded = &rounded;
+        cuda::Linear(context, TensorView(out.data(), out_type, {rows, n}),
                      TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
       });
       if (rows <= 64) {
@@ -177,6 +193,7 @@ int Run(int argc, char** argv) {
   Result<DeviceInfo> info = CurrentDeviceInfo();
   Must(info.status());
   Bench bench;
+  bench.coded = what == "codes";
   {
     const Buffer memory = Allocate(int64_t{4} << 30);
     Must(FillRandomBf16(memory.data(), memory.bytes() / 2, 1, bench.stream));
@@ -199,7 +216,7 @@ int Run(int argc, char** argv) {
         bench.Linear(form, n, k, n == 384 || n == 20480 ? DType::kF32 : DType::kBf16);
       }
     }
-    if (what != "linear") bench.Bank(form, 256);
+    if (what.empty() || what == "bank") bench.Bank(form, 256);
   }
   return 0;
 }

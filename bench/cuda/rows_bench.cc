@@ -129,8 +129,9 @@ void TimeRows(Device& device) {
        }},
       {"the same to e4m3",
        [&](int, int64_t t) {
-         AddRmsNormQuantise(ctx, rows_of(normed, t), rows_of(codes, t), rows_of(scales, t),
-                            rows_of(residual, t), rows_of(delta, t), vector(norm, kHidden), 1e-5f);
+         AddRmsNormQuantise(ctx, rows_of(normed, t), codes.device().data,
+                            scales.device().as<float>(), rows_of(residual, t), rows_of(delta, t),
+                            vector(norm, kHidden), 1e-5f);
        }},
       {"rms_norm 1536",
        [&](int, int64_t t) {

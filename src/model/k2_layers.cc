@@ -31,7 +31,10 @@ void K2Model::AddAndNorm(const Activations& a, TensorView weight) {
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.layout.tensor > 1) {
     RankOps& ranks = others();
-    if (ranks.SumAddRmsNorm(Scratch(), a.normed, a.residual, a.delta, weight, eps)) return;
+    if (ranks.SumAddRmsNorm(Scratch(), a.normed, a.residual, a.delta, weight, eps)) {
+      rounded_.of = nullptr;  // written without codes
+      return;
+    }
     ranks.Sum(Scratch(), a.delta);
   }
   ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, weight, eps);

@@ -136,6 +136,7 @@ class K2Model {
            std::span<const KvLayerView> cache,
            TensorView logits,
            Arena& arena);
+  bool TakesRounded() const;
   Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
@@ -200,8 +201,9 @@ class K2Model {
   Buffer rope_memory_;
   RopeTable rope_table_;
   float softmax_scale_;
-  Arena op_scratch_;  // taken back after every operation
-  Arena staging_;     // taken back after every step
+  Arena op_scratch_;     // taken back after every operation
+  Arena staging_;        // taken back after every step
+  RoundedRows rounded_;  // of Activations::normed, in a step; without memory: not wanted
   std::optional<std::map<GraphKey, Recorded>> graphs_;
   // Of the step, where ranks share the vocabulary: rows of the embedding; -1: another rank's.
   std::vector<int32_t> own_tokens_;

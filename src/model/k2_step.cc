@@ -22,7 +22,19 @@ bool IsDecode(const ForwardBatch& batch) {
 
 OpContext K2Model::Scratch() {
   op_scratch_.Reset();
-  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
+  return {.pool = pool_,
+          .scratch = &op_scratch_,
+          .staging = &staging_,
+          .stream = ops_.stream,
+          .rounded = rounded_.codes != nullptr ? &rounded_ : nullptr};
+}
+
+// Whether norms are read by products that round them: on a GPU, where it costs launches.
+bool K2Model::TakesRounded() const {
+  if (ops_.memory->kind() == DeviceKind::kCpu || config_.hidden % 128 != 0) return false;
+  return std::ranges::any_of(weights_.layers, [](const LayerWeights& layer) {
+    return layer.qkv_a.form == WeightForm::kFp8Block && layer.qkv_a.quantise_input;
+  });
 }
 
 K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
@@ -41,6 +53,10 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   if (JoinsMoe() && tokens <= JoinedNorm::kRowsMax) {
     a.unscaled = take(ops_.act, config_.hidden);
     a.squares = take(DType::kF32, JoinedNorm::kParts);
+  }
+  if (TakesRounded()) {
+    a.codes = take(DType::kU8, config_.hidden);
+    a.code_scales = take(DType::kF32, config_.hidden / 128);
   }
   a.qkv_a = take(ops_.act, config_.q_lora + config_.cache_width());
   a.q = take(ops_.act, heads_ * config_.head_dim());
@@ -89,7 +105,13 @@ void K2Model::Run(const ForwardBatch& batch,
   const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
   const Activations a = Allocate(tokens, rows, arena);
-  const auto compute = [&] { Compute(in, layers, cache, a, logits); };
+  const auto compute = [&] {
+    rounded_ = {.codes = a.codes.data,
+                .scales = static_cast<float*>(a.code_scales.data),
+                .width = config_.hidden};
+    Compute(in, layers, cache, a, logits);
+    rounded_ = {};
+  };
   if (!repeats) return compute();
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.
   recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;

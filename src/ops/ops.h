@@ -277,13 +277,26 @@ struct SampleResult {
 
 class ThreadPool;
 
+// Rows of a norm as products with kFp8Block and quantise_input take them, so that they are rounded
+// once for all that read them. Memory is the caller's; what lies in it is between a backend's
+// operations: a norm writes codes with its rows, a product that is given these rows takes them. Who
+// else writes the rows forgets `of`.
+struct RoundedRows {
+  void* codes = nullptr;     // [T, H] bytes; T, H of the largest norm
+  float* scales = nullptr;   // [T, H / 128]
+  int64_t width = 0;         // H, a multiple of 128
+  const void* of = nullptr;  // the rows that the codes are of; null: none
+  int64_t rows = 0, stride = 0;
+};
+
 struct OpContext {
   ThreadPool* pool = nullptr;  // null: this thread only
   Arena* scratch = nullptr;    // of the backend's memory; reset by the caller between operations
   // Of pinned host memory, through which data travels; reset by the caller between steps, after a
   // wait. GPUs alone.
   Arena* staging = nullptr;
-  void* stream = nullptr;  // of a GPU: cudaStream_t
+  void* stream = nullptr;          // of a GPU: cudaStream_t
+  RoundedRows* rounded = nullptr;  // optional
 };
 
 // Operations recorded to be run again with one call.

@@ -12,14 +12,18 @@ namespace baltoro::cuda {
 // OpsTable::attention_inputs, in one launch. The latent and the key of qkv_a stay as they are.
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 
-// AddRmsNorm, and its result once more as e4m3: codes [T, D] u8 (one byte an element) and
-// scales [T, ceil(D / 128)] f32, of 128 columns each: max(|out|, 1e-4) / 448 of those, as products
-// with kFp8Block and quantise_input round their input. D at most 8192. Of few rows the sum may run
-// in another order than AddRmsNorm's.
+// AddRmsNorm, and its result once more as codes [T, D] u8 in the order of product_layout.h, with
+// scales [T, D / 128] f32, both contiguous: what products with kFp8Block and quantise_input make of
+// their input. D is a multiple of 1024 and at most 8192, rows are aligned to 16 bytes
+// (AddRmsNormRounds).
+bool AddRmsNormRounds(const TensorView& out,
+                      const TensorView& residual,
+                      const TensorView& delta,
+                      const TensorView& weight);
 void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView out,
-                        TensorView codes,
-                        TensorView scales,
+                        void* codes,
+                        float* scales,
                         TensorView residual,
                         TensorView delta,
                         TensorView weight,

@@ -146,10 +146,12 @@ void Compare(Context& context,
         static_cast<double>(t * bank.shape.top_k) / static_cast<double>(bank.shape.slots);
     const std::vector<float> want = Expected(bank, step);
     for (const Fp8Form fp8 : forms) {
-      const Tolerance tolerance = ToleranceOf(form, fp8 == Fp8Form::kWide        ? 1000
+      const bool wide = fp8 == Fp8Form::kWide || fp8 == Fp8Form::kJoined;
+      const Tolerance tolerance = ToleranceOf(form, wide                         ? 1000
                                                     : fp8 == Fp8Form::kStreaming ? 1
                                                                                  : mean);
       const char* const how = fp8 == Fp8Form::kWide        ? " wide"
+                              : fp8 == Fp8Form::kJoined    ? " joined"
                               : fp8 == Fp8Form::kStreaming ? " streaming"
                                                            : "";
       const std::vector<float> got = Product(context, bank, step, false, fp8);
@@ -222,6 +224,38 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     Compare(context, form, one, {200, 260, 600}, false, {Fp8Form::kWide});
     Compare(context, form, few, {580, 900}, false, {Fp8Form::kWide});
     Compare(context, form, few, {700}, true, {Fp8Form::kWide});
+  }
+}
+
+// The down product and the sum in one kernel: pieces of every number of columns, experts without
+// rows, one with all, experts held elsewhere.
+GPU_TEST(ExpertBankTest, Fp8Joined) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    const std::initializer_list<Fp8Form> joined = {Fp8Form::kJoined};
+    for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{1152, 256, 6, 3}, Shape{384, 256, 9, 1},
+                               Shape{2048, 256, 20, 8}}) {
+      const Bank bank(form, shape);
+      Compare(context, form, bank, {2, 33, 65, 150}, false, joined);
+      Compare(context, form, bank, {1, 9, 30, 96, 129}, true, joined);
+    }
+    const Bank bank(form, {7168, 256, 3, 2});
+    Compare(context, form, bank, {1, 40, 60}, false, joined);
+    // As whole banks choose it, with more rows than are held here; 300 tokens are too many for it.
+    const Bank held(form, {512, 256, 4, 4, true});
+    Compare(context, form, held, {30, 300}, false);
+    // A row that is no number, and what is beside it.
+    const Bank few(form, {256, 256, 12, 4});
+    const std::vector<float> want =
+        Product(context, few, Step(few, 40, true), false, Fp8Form::kJoined);
+    const std::vector<float> got =
+        Product(context, few, Step(few, 40, true, 2), false, Fp8Form::kJoined);
+    int64_t wrong = 0;
+    for (int64_t at = 0; at < std::ssize(got); ++at) {
+      wrong += at / 256 == 2 ? !std::isnan(got[at]) : got[at] != want[at];
+    }
+    if (wrong != 0) Fail(std::to_string(wrong) + " numbers are wrong beside a NaN");
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/fp8_joined.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
 
@@ -25,8 +26,19 @@ bool Quantised(const PackedMatrix& w) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
-// Rows an expert, on average, from which the wide form is the faster one.
+// Rows an expert, on average, from which the wide form is the faster one; and those between which
+// the joined one is: there shares that stay in the L2 save more than its adders take from products.
 constexpr int64_t kWideRows = 3;
+constexpr int64_t kJoinedRowsMin = 7, kJoinedRowsMax = 60;
+
+Fp8Form ChooseForm(const ExpertBankArgs& args) {
+  const int64_t tokens = args.ids.dim(0), top_k = args.ids.dim(1), slots = args.gate_up.count;
+  const int64_t entries = tokens * top_k;
+  if (entries <= kWideRows * slots) return Fp8Form::kStreaming;
+  const bool joins = entries > kJoinedRowsMin * slots && entries <= kJoinedRowsMax * slots &&
+                     tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k));
+  return joins ? Fp8Form::kJoined : Fp8Form::kWide;
+}
 
 }  // namespace
 
@@ -42,10 +54,9 @@ void Fp8Bank(const OpContext& ctx,
   const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
   const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
   BT_CHECK(entries < int64_t{1} << 31);
-  if (form == Fp8Form::kAuto) {
-    form = entries > kWideRows * slots ? Fp8Form::kWide : Fp8Form::kStreaming;
-  }
-  const bool wide = form == Fp8Form::kWide;
+  if (form == Fp8Form::kAuto) form = ChooseForm(args);
+  const bool joined = form == Fp8Form::kJoined, wide = joined || form == Fp8Form::kWide;
+  BT_CHECK(!joined || tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k)));
   const Result<int32_t> blocks = MoeBlocks(MoeForm::kStreaming);
   Must(blocks.status(), "expert bank");
   static_assert(kFp8StreamBlocks == kStreamingBlocks);
@@ -67,6 +78,14 @@ void Fp8Bank(const OpContext& ctx,
   rows.starts = scratch.AllocateArray<MoeStart>(static_cast<size_t>(rows.blocks + 1));
   rows.order = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
   rows.ranks = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
+  if (joined) {
+    rows.units = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
+    rows.row_begin = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
+    rows.block_of = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
+    rows.counters = scratch.AllocateArray<uint32_t>(2 * kMaxJoinedChunks);
+    rows.sum_blocks = Fp8JoinedBlocks();
+    rows.max_units = Fp8JoinedUnits(rows.slots, static_cast<int32_t>(entries), rows.sum_blocks);
+  }
 
   const QuantisedRows x =
       QuantiseRows(ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = tokens, .k = hidden},
@@ -107,6 +126,19 @@ void Fp8Bank(const OpContext& ctx,
                         {.x = gated, .stride = middle, .f32 = true, .rows = entries, .k = middle},
                         args.down);
     }
+  }
+  if (joined) {
+    const int64_t bytes = Fp8JoinedShareBytes(static_cast<int32_t>(entries), hidden);
+    LaunchFp8Joined({.down = args.down,
+                     .x = in.x,
+                     .x_scales = in.x_scales,
+                     .route_weights = product.route_weights,
+                     .rows = rows,
+                     .shares = scratch.Allocate(static_cast<size_t>(bytes)),
+                     .out = static_cast<float*>(args.out.data),
+                     .out_stride = args.out.stride[0]},
+                    StreamOf(ctx));
+    return;
   }
   auto* shares = scratch.AllocateArray<uint16_t>(static_cast<size_t>(entries * hidden));
   product.w = args.down;

@@ -59,7 +59,8 @@ bool Fp8WideSuits(int64_t rows, int64_t n);
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 
-enum class Fp8Form : uint8_t { kAuto, kStreaming, kWide };
+// kJoined: as kWide, but for the down product and the sum, which are one kernel (fp8_joined.h).
+enum class Fp8Form : uint8_t { kAuto, kStreaming, kWide, kJoined };
 
 // The bank of ops.h, for what Fp8BankTakes. `slot_of` is on the device, null where experts are
 // slots.

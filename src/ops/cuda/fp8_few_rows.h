@@ -2,7 +2,8 @@
 
 // Products of a few rows with one kFp8Block matrix whose input is rounded to e4m3: a decode step of
 // few sequences. As few_rows.h: a block asks for all of its weights before it waits for the kernel
-// ahead. Each block rounds the rows itself, without a launch for it.
+// ahead. Rows whose codes are known (OpContext::rounded) it takes so, others each block rounds
+// itself, without a launch for it.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth, less what is read before the wait.
 
@@ -16,7 +17,10 @@ namespace baltoro::cuda {
 
 // Whether the kernel takes x by w into out: form, up to 8 rows and not much to round, shapes,
 // alignment; not where the matrix is so large that product.h is faster.
-bool Fp8FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
+bool Fp8FewRowsTakes(const OpContext& ctx,
+                     const TensorView& out,
+                     const TensorView& x,
+                     const PackedMatrix& w);
 // out = x w^T, as Linear.
 void Fp8FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
 
@@ -24,5 +28,14 @@ void Fp8FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const
 // Linear. Up to 16 rows.
 bool Fp8FewRowsGatedTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
 void Fp8FewRowsGated(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
+
+// AttentionInputs with its `q`, in one launch; up to 8 rows. The low-rank query stays as it was.
+// (fp8_few_joined.cu)
+bool Fp8QueryTakes(const AttentionInputArgs& args);
+void Fp8QueryProduct(const OpContext& ctx, const AttentionInputArgs& args);
+
+// The two products of MoeInputs in one launch, where a block of the first has one strip.
+bool Fp8RouterTakes(const OpContext& ctx, const MoeInputArgs& args);
+void Fp8RouterProducts(const OpContext& ctx, const MoeInputArgs& args);
 
 }  // namespace baltoro::cuda

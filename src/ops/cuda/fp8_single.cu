@@ -167,8 +167,9 @@ __global__ void __launch_bounds__(kGateThreads, 3)
 constexpr int kExpertsMax = 8;  // of a token
 constexpr int kEndWarps = kExpertsMax + 1;
 constexpr int kEndThreads = 32 * kEndWarps;
-constexpr int kStripsMax = 8;  // of 8 rows of weights, of a block
-constexpr int kEndSteps = 4;   // at most
+constexpr int kStripsMax = 8;    // of 8 rows of weights, of a block
+constexpr int kStripsOfTwo = 4;  // where a multiprocessor is to have two
+constexpr int kEndSteps = 4;     // at most
 constexpr int kEndSharedMax = 150 * 1024;
 
 // One matrix [H, steps * 128] as the end reads it.
@@ -326,9 +327,12 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
   *out = sum + (p.shared != nullptr ? shared.sums[kExpertsMax][threadIdx.x] : __ldcg(out));
 }
 
-// Strips of a block of the end: as many as can be of what divides the rows. 0: none.
-int StripsOfEnd(int64_t hidden, int64_t steps) {
+// Strips of a block of the end: as many as can be of what divides the rows, of several tokens so
+// few that two blocks have room on a multiprocessor and one loads while the other multiplies. 0:
+// none.
+int StripsOfEnd(int64_t tokens, int64_t hidden, int64_t steps) {
   for (const int strips : {7, 8, 4, 2, 1}) {
+    if (tokens > 1 && strips > kStripsOfTwo) continue;
     if (hidden % (strips * 8) == 0 && kEndWarps * strips * 8 * steps * 128 <= kEndSharedMax) {
       return strips;
     }
@@ -361,7 +365,7 @@ bool Fp8SingleTakes(const ExpertBankArgs& args) {
          Block(args.gate_up) && Block(args.down) && shared && args.gate_up.k / 128 <= kStepsMax &&
          args.down.k / 128 <= kEndSteps && args.x.stride[0] % 8 == 0 &&
          reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
-         StripsOfEnd(args.down.n, args.down.k / 128) > 0;
+         StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
 }
 
 void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
@@ -405,7 +409,7 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
                    .route_weights = static_cast<const float*>(args.weights.data),
                    .out = static_cast<float*>(args.out.data),
                    .out_stride = args.out.stride[0],
-                   .strips = StripsOfEnd(hidden, args.down.k / 128)};
+                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128)};
   if (args.shared) {
     end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
     end.shared_stride = args.shared.stride[0];

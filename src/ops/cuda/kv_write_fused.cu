@@ -2,6 +2,7 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 
 namespace baltoro::cuda {
@@ -69,6 +70,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
   if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
+  if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
   const int threads =
       std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
   BT_CHECK(threads <= kThreadsMax);

@@ -3,6 +3,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/product.h"
 
 namespace baltoro::cuda {
@@ -31,7 +32,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   const int64_t rows = x.dim(0);
   if (rows == 0 || w.n == 0) return;
   if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
-  if (Fp8FewRowsTakes(out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
+  if (Fp8FewRowsTakes(ctx, out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {
     const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
                        Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);
@@ -47,6 +48,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
   const QuantisedRows in =
       QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
+  if (Fp8MiddleTakes(out, x, w)) return Fp8MiddleProduct(ctx, out, in, w);
   if (wide && w.form == WeightForm::kFp8Block) {
     Fp8Product product;
     product.w = w;

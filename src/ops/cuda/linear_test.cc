@@ -1,11 +1,14 @@
 // Linear in every weight form against the reference (f64 sums). Tolerances, in root mean squares of
-// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 2e-2; many
-// rows with e4m3 inputs are added up by the hardware with fewer bits than f32 has, 5e-3.
+// a row: f32 sums of exact products 1e-4; kInt4Group rounds each weight to bf16 first, 2e-2; more
+// than 8 rows with e4m3 inputs are added up by the hardware with fewer bits than f32 has, 5e-3.
 // Results in bf16 may besides be off by half a unit.
 
 #include <algorithm>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/fp8_middle.h"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 
 namespace baltoro::cuda {
@@ -15,7 +18,7 @@ using namespace product_test;
 
 float ToleranceOf(const FormCase& form, int64_t rows) {
   if (form.form == WeightForm::kInt4Group) return 2e-2f;
-  return form.quantise_input && rows > 32 ? 5e-3f : 1e-4f;
+  return form.quantise_input && rows > 8 ? 5e-3f : 1e-4f;
 }
 
 struct Answer {
@@ -23,14 +26,37 @@ struct Answer {
   bool gap_kept = true;
 };
 
-// The product, into rows with a gap that must not be written.
-Answer Product(Context& context, const Rows& x, const Weights& w, DType out_type, int64_t gap) {
+// The product, into rows with a gap that must not be written. `coded`: as after a norm that wrote
+// the codes of x.
+Answer Product(Context& context,
+               const Rows& x,
+               const Weights& w,
+               DType out_type,
+               int64_t gap,
+               bool coded = false) {
   const int64_t n = w.device.n, stride = n + gap, size = SizeOf(out_type);
   const std::vector<char> before(static_cast<size_t>(x.rows * stride * size), '\x7f');
   const Buffer memory = OnDevice(before);
   TensorView out(memory.data(), out_type, {x.rows, n});
   out.stride[0] = stride;
-  Linear(context.get(), out, x.device(), w.device);
+  OpContext ctx = context.get();
+  RoundedRows rounded;
+  if (coded) {
+    const RowSource source{
+        .x = x.memory.data(), .stride = x.stride, .rows = x.rows, .k = w.device.k};
+    const QuantisedRows codes = QuantiseRows(ctx, source, w.device);
+    rounded = {.codes = const_cast<void*>(codes.x),
+               .scales = const_cast<float*>(codes.x_scales),
+               .width = w.device.k,
+               .of = x.memory.data(),
+               .rows = x.rows,
+               .stride = x.stride};
+    ctx.rounded = &rounded;
+    // As many as leave room for another block on the multiprocessor.
+    GPU_EXPECT(Fp8FewRowsTakes(ctx, out, x.device(), w.device) ==
+               (x.rows <= 8 && w.device.n < 2000 && x.rows * w.device.k <= 7 * 7168));
+  }
+  Linear(ctx, out, x.device(), w.device);
   context.Wait();
   const auto bytes = FromDevice<char>(memory.data(), before.size());
   Answer answer;
@@ -137,6 +163,70 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{520, 1152}, {264, 256}, {128, 128}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       for (const int64_t rows : {1024, 1100}) Compare(context, form, w, rows, 8, DType::kBf16, 8);
+    }
+  }
+}
+
+bool GoesByTens(int64_t rows, int64_t n, int64_t k) {
+  const PackedMatrix w{
+      .form = WeightForm::kFp8Block, .n = n, .k = k, .count = 1, .quantise_input = true};
+  return Fp8MiddleTakes(TensorView(nullptr, DType::kF32, {rows, n}),
+                        TensorView(nullptr, DType::kBf16, {rows, k}), w);
+}
+
+// As the kernel for tens of rows takes them: strips and parts of every number, rows that leave
+// slices of them empty, the same bits again, a row that is no number.
+GPU_TEST(LinearTest, TensOfRowsOfFp8) {
+  Context context;
+  for (const int64_t rows : {9, 16, 64}) {
+    GPU_EXPECT(GoesByTens(rows, 2112, 7168) && GoesByTens(rows, 512, 7168));
+    GPU_EXPECT(!GoesByTens(rows, 20480, 7168) && !GoesByTens(rows, 7168, 1024));
+  }
+  GPU_EXPECT(!GoesByTens(8, 2112, 7168) && !GoesByTens(65, 2112, 7168));
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{512, 7168},
+                               {2112, 7168},
+                               {40, 3072},
+                               {1000, 3200},
+                               {4224, 3072}}) {
+      const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+      for (const int64_t rows : {9, 17, 33, 64}) {
+        if (n > 2000 && rows % 2 != 0 && rows != 33) continue;
+        Compare(context, form, w, rows, 8, rows % 2 == 0 ? DType::kF32 : DType::kBf16, 8);
+      }
+      const Rows clean(5, 20, k, 0), broken(5, 20, k, 0, 2);
+      const Answer want = Product(context, clean, w, DType::kF32, 0);
+      GPU_EXPECT(Product(context, clean, w, DType::kF32, 0).values == want.values);
+      const Answer got = Product(context, broken, w, DType::kF32, 0);
+      int64_t wrong = 0;
+      for (int64_t at = 0; at < std::ssize(got.values); ++at) {
+        wrong += at / n == 2 ? !std::isnan(got.values[at]) : got.values[at] != want.values[at];
+      }
+      if (wrong != 0) Fail(std::to_string(wrong) + " numbers are wrong beside a NaN");
+    }
+  }
+}
+
+// Rows whose codes a norm has written.
+GPU_TEST(LinearTest, CodedRowsOfFp8) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{2112, 7168}, {512, 7168}, {56, 128}, {24, 1152}}) {
+      const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+      for (const int64_t rows : {1, 3, 8, 20}) {
+        if (n > 2000 && rows > 8) continue;
+        const Rows x(static_cast<uint32_t>(rows), rows, k, 8, 2);
+        const DType type = rows == 3 ? DType::kBf16 : DType::kF32;
+        const Answer got = Product(context, x, w, type, 8, true);
+        const std::string what = "coded n " + std::to_string(n) + " k " + std::to_string(k) +
+                                 " rows " + std::to_string(rows);
+        ExpectNear(what, got.values, Expected(x, w), n, ToleranceOf(form, rows),
+                   type == DType::kBf16 ? 0x1p-8f : 0, ToleranceOf(form, rows) / 5);
+        if (!got.gap_kept) Fail(what + ": wrote between rows");
+      }
     }
   }
 }

@@ -1,10 +1,13 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/fp8_few_rows.h"
 
 namespace baltoro::cuda {
 
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
   if (args.norm != nullptr) {
+    // x is written, without codes.
+    if (ctx.rounded != nullptr) ctx.rounded->of = nullptr;
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x,
                     args.norm);
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
@@ -13,6 +16,11 @@ void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
   if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
       FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
+    Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
+    return;
+  }
+  if (Fp8RouterTakes(ctx, args)) {
+    Fp8RouterProducts(ctx, args);
     Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }

@@ -149,6 +149,13 @@ struct MoeRows {
   MoeStart* starts = nullptr;    // [blocks + 1]
   int32_t* order = nullptr;      // [T k]
   int32_t* ranks = nullptr;      // [T k] scratch
+  // Of a joined form, where `units` is given: as MoePlan, and the blocks of its kernel and the
+  // units of 16 rows that one has room for. Tiles with most rows come first then.
+  int32_t* units = nullptr;
+  int32_t* row_begin = nullptr;
+  int32_t* block_of = nullptr;
+  uint32_t* counters = nullptr;
+  int32_t sum_blocks = 0, max_units = 0;
 };
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream);
 // out[t] += sum_j shares[t, j] of the experts held here, j in order. hidden is a multiple of 8.

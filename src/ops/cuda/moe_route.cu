@@ -351,25 +351,10 @@ Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t s
 }
 
 RouteParams Route(const MoeRows& rows) {
-  return {rows.ids,
-          rows.slot_of,
-          rows.experts,
-          rows.slots,
-          rows.tokens * rows.top_k,
-          rows.blocks,
-          true,
-          rows.tile_rows,
-          rows.num_tiles,
-          rows.tiles,
-          rows.starts,
-          rows.order,
-          rows.ranks,
-          nullptr,
-          nullptr,
-          nullptr,
-          nullptr,
-          0,
-          0};
+  return {rows.ids,      rows.slot_of,  rows.experts,    rows.slots,     rows.tokens * rows.top_k,
+          rows.blocks,   true,          rows.tile_rows,  rows.num_tiles, rows.tiles,
+          rows.starts,   rows.order,    rows.ranks,      rows.units,     rows.row_begin,
+          rows.block_of, rows.counters, rows.sum_blocks, rows.max_units};
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // T: bytes of the rows.
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/kv_write_device.cuh"
+#include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 
 namespace baltoro::cuda {
@@ -21,26 +21,22 @@ struct NormParams {
   float eps;
   bool vectors;
   // Of AddRmsNormQuantise.
-  uint8_t* codes;
-  float* scales;
-  int64_t codes_stride, scales_stride;
+  char* codes;    // rows without gaps
+  float* scales;  // likewise
 };
 
 constexpr int kBlock = 128;  // columns that share a scale
 
-// Eight normalised elements as e4m3; a block's columns are held by sixteen lanes.
-__device__ void Quantise(const NormParams& p, int64_t row, int at, const float (&x)[kEight]) {
-  float largest = 0;
-#pragma unroll
-  for (const float value : x) largest = fmaxf(largest, fabsf(value));
-#pragma unroll
-  for (int step = kBlock / kEight / 2; step > 0; step /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
-  }
-  if (at >= p.width) return;
-  const float scale = fmaxf(largest, 1e-4f) / 448.0f;
-  StoreE4m3(p.codes + row * p.codes_stride + at, p.width - at, p.vectors, x, scale);
-  if (at % kBlock == 0) p.scales[row * p.scales_stride + at / kBlock] = scale;
+// Eight normalised elements as e4m3, as they are in bf16; a block's columns are held by sixteen
+// lanes. By all lanes.
+__device__ __forceinline__ void WriteCodes(
+    const NormParams& p, int64_t row, int at, bool exists, float (&x)[kEight]) {
+  RoundToBf16(x);
+  float scale;
+  const uint2 codes = RoundEight(x, scale);
+  if (!exists) return;
+  *reinterpret_cast<uint2*>(p.codes + row * p.width + at) = codes;
+  if (at % kBlock == 0) p.scales[row * (p.width / kBlock) + at / kBlock] = scale;
 }
 
 // kVectors: eights of a row that one thread holds.
@@ -76,10 +72,7 @@ __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
     if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
     Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
-    if constexpr (kQuantise) {
-      RoundToBf16(x[v]);
-      Quantise(p, row, at(v), x[v]);
-    }
+    if constexpr (kQuantise) WriteCodes(p, row, at(v), at(v) < p.width, x[v]);
   }
 }
 
@@ -90,7 +83,7 @@ constexpr int kSpreadThreads = 128;
 constexpr int kSpreadRows = 16;     // at most
 constexpr int kSpreadWidth = 4096;  // at least
 
-template <typename Out>
+template <typename Out, bool kQuantise>
 __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
     SpreadNormKernel(NormParams p) {
   __shared__ float partial[32];
@@ -129,8 +122,8 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
 #pragma unroll
   for (int i = 0; i < kSpread; ++i) sum += sums[i];
   Normalise(x, 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps), weight);
-  if (count <= 0) return;
-  StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
+  if (count > 0) StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
+  if constexpr (kQuantise) WriteCodes(p, row, at, count > 0, x);
 }
 
 bool Spreads(int64_t rows, const NormParams& p) {
@@ -138,9 +131,9 @@ bool Spreads(int64_t rows, const NormParams& p) {
          p.width % (kSpread * kEight) == 0 && p.width <= kSpread * kSpreadThreads * kEight;
 }
 
-template <typename Out>
+template <typename Out, bool kQuantise = false>
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  LaunchAhead("norm", StreamOf(ctx), SpreadNormKernel<Out>,
+  LaunchAhead("norm", StreamOf(ctx), SpreadNormKernel<Out, kQuantise>,
               dim3(static_cast<unsigned>(rows * kSpread)), kSpreadThreads, p);
 }
 
@@ -176,9 +169,7 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
           .codes = nullptr,
-          .scales = nullptr,
-          .codes_stride = 0,
-          .scales_stride = 0};
+          .scales = nullptr};
 }
 
 NormParams AddParamsOf(const TensorView& out,
@@ -197,12 +188,19 @@ NormParams AddParamsOf(const TensorView& out,
   return p;
 }
 
+// What the codes of rows that are written now are of: none, but for those of a norm that writes
+// them.
+void Forget(const OpContext& ctx, const TensorView& out) {
+  if (ctx.rounded != nullptr && ctx.rounded->of == out.data) ctx.rounded->of = nullptr;
+}
+
 }  // namespace
 
 void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps) {
   CheckNorm(out, x, weight);
   const int64_t rows = x.dim(0);
   if (rows == 0) return;
+  Forget(ctx, out);
   NormParams p = ParamsOf(out, x, weight);
   p.eps = eps;
   const bool wide_in = x.dtype == DType::kF32, wide_out = out.dtype == DType::kF32;
@@ -221,6 +219,16 @@ void AddRmsNorm(const OpContext& ctx,
   const NormParams p = AddParamsOf(out, residual, delta, weight, eps);
   const int64_t rows = residual.dim(0);
   if (rows == 0) return;
+  RoundedRows* const rounded = ctx.rounded;
+  if (rounded != nullptr && rounded->codes != nullptr && rounded->width == p.width &&
+      AddRmsNormRounds(out, residual, delta, weight)) {
+    rounded->of = out.data;
+    rounded->rows = rows;
+    rounded->stride = out.stride[0];
+    return AddRmsNormQuantise(ctx, out, rounded->codes, rounded->scales, residual, delta, weight,
+                              eps);
+  }
+  Forget(ctx, out);
   if (Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
   }
@@ -228,29 +236,31 @@ void AddRmsNorm(const OpContext& ctx,
   LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
 }
 
+bool AddRmsNormRounds(const TensorView& out,
+                      const TensorView& residual,
+                      const TensorView& delta,
+                      const TensorView& weight) {
+  return out.dtype == DType::kBf16 && out.dim(1) % (kSpread * kBlock) == 0 &&
+         Eights(out.dim(1)) <= kThreadsMax && AddParamsOf(out, residual, delta, weight, 0).vectors;
+}
+
 void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView out,
-                        TensorView codes,
-                        TensorView scales,
+                        void* codes,
+                        float* scales,
                         TensorView residual,
                         TensorView delta,
                         TensorView weight,
                         float eps) {
   NormParams p = AddParamsOf(out, residual, delta, weight, eps);
-  const int64_t rows = residual.dim(0), width = residual.dim(1);
-  BT_CHECK(out.dtype == DType::kBf16 && SizeOf(codes.dtype) == 1 && scales.dtype == DType::kF32);
-  BT_CHECK(codes.rank == 2 && codes.dim(0) == rows && codes.dim(1) == width);
-  BT_CHECK(scales.rank == 2 && scales.dim(0) == rows &&
-           scales.dim(1) == (width + kBlock - 1) / kBlock);
-  BT_CHECK(Eights(width) <= kThreadsMax);
+  BT_CHECK(AddRmsNormRounds(out, residual, delta, weight));
+  const int64_t rows = residual.dim(0);
   if (rows == 0) return;
-  p.codes = static_cast<uint8_t*>(codes.data);
-  p.scales = scales.as<float>();
-  p.codes_stride = codes.stride[0];
-  p.scales_stride = scales.stride[0];
-  p.vectors = p.vectors && InVectors(codes);
+  p.codes = static_cast<char*>(codes);
+  p.scales = scales;
+  if (Spreads(rows, p)) return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
   LaunchAhead("norm to e4m3", StreamOf(ctx), NormKernel<float, __nv_bfloat16, true, 1, true>,
-              dim3(static_cast<unsigned>(rows)), (Eights(width) + 31) / 32 * 32, p);
+              dim3(static_cast<unsigned>(rows)), (Eights(p.width) + 31) / 32 * 32, p);
 }
 
 }  // namespace baltoro::cuda

@@ -79,6 +79,9 @@ struct QuantisedRows {
   int64_t x_scales_stride = 0;
 };
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
+// What ctx.rounded has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
+QuantisedRows KnownRows(
+    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

@@ -14,19 +14,28 @@ struct GroupMultiplyShared;
 #define BT_FOUR(c, d, i) c(d[i]), c(d[(i) + 1]), c(d[(i) + 2]), c(d[(i) + 3])
 #define BT_SIXTEEN(c, d, i) \
   BT_FOUR(c, d, i), BT_FOUR(c, d, (i) + 4), BT_FOUR(c, d, (i) + 8), BT_FOUR(c, d, (i) + 12)
+#define BT_EIGHT(c, d, i) BT_FOUR(c, d, i), BT_FOUR(c, d, (i) + 4)
+#define BT_SUMS_16(c, d) BT_EIGHT(c, d, 0)
 #define BT_SUMS_32(c, d) BT_SIXTEEN(c, d, 0)
+#define BT_SUMS_48(c, d) BT_SUMS_32(c, d), BT_EIGHT(c, d, 16)
 #define BT_SUMS_64(c, d) BT_SUMS_32(c, d), BT_SIXTEEN(c, d, 16)
+#define BT_SUMS_80(c, d) BT_SUMS_64(c, d), BT_EIGHT(c, d, 32)
 #define BT_SUMS_96(c, d) BT_SUMS_64(c, d), BT_SIXTEEN(c, d, 32)
+#define BT_SUMS_112(c, d) BT_SUMS_96(c, d), BT_EIGHT(c, d, 48)
 #define BT_SUMS_128(c, d) BT_SUMS_96(c, d), BT_SIXTEEN(c, d, 48)
+#define BT_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define BT_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define BT_NAMES_48 BT_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define BT_NAMES_64 \
   BT_NAMES_32       \
   ", "              \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define BT_NAMES_80 BT_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define BT_NAMES_96 \
   BT_NAMES_64       \
   ", "              \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define BT_NAMES_112 BT_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define BT_NAMES_128 \
   BT_NAMES_96        \
   ", "               \
@@ -49,21 +58,34 @@ struct GroupMultiplyShared;
     BT_ADD(Int8, int, "+r", n, "k32.s32.s8.s8", "", a_at, b_at, p_at)                   \
   };
 
+BT_GROUP_MULTIPLY(16, "8", "9", "10")
 BT_GROUP_MULTIPLY(32, "16", "17", "18")
+BT_GROUP_MULTIPLY(48, "24", "25", "26")
 BT_GROUP_MULTIPLY(64, "32", "33", "34")
+BT_GROUP_MULTIPLY(80, "40", "41", "42")
 BT_GROUP_MULTIPLY(96, "48", "49", "50")
+BT_GROUP_MULTIPLY(112, "56", "57", "58")
 BT_GROUP_MULTIPLY(128, "64", "65", "66")
 
 #undef BT_GROUP_MULTIPLY
 #undef BT_ADD
 #undef BT_NAMES_128
+#undef BT_NAMES_112
 #undef BT_NAMES_96
+#undef BT_NAMES_80
 #undef BT_NAMES_64
+#undef BT_NAMES_48
 #undef BT_NAMES_32
+#undef BT_NAMES_16
 #undef BT_SUMS_128
+#undef BT_SUMS_112
 #undef BT_SUMS_96
+#undef BT_SUMS_80
 #undef BT_SUMS_64
+#undef BT_SUMS_48
 #undef BT_SUMS_32
+#undef BT_SUMS_16
+#undef BT_EIGHT
 #undef BT_SIXTEEN
 #undef BT_FOUR
 

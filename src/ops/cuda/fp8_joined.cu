@@ -1,0 +1,632 @@
+// The down product of many rows and the sum over a token's experts in one kernel, FP8.
+//
+// As moe_wide_down.cu, whose comments say what it rests on: columns are done in chunks of 128, and
+// the shares of a chunk stay in the L2, in a ring of few buffers [T k, 128]; while one chunk is
+// multiplied, the one before it is added up. A block holds the rows of its experts, as codes, in
+// shared memory for the whole kernel.
+//
+// What differs: codes need no widening, and both sides are operands of wgmma in shared memory. An
+// item is 64 rows of weights, which the copy engine fetches as two boxes of 128 columns into one
+// ring for all warpgroups, with its 16 scales. The two sums of 128 columns are scaled apart. Shares
+// and what is added to come by bulk copies, a token at a time, several under way for each warp that
+// adds: with loads of its own the kernel of INT4 waits for them a third of its time.
+//
+// Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/fp8_joined.h"
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/product_layout.h"
+#include "ops/cuda/product_wide_multiply.cuh"
+#include "ops/cuda/tensor_map.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kInner = 256;   // columns of a row
+constexpr int kGroups = 3;    // warpgroups that multiply
+constexpr int kAddWarps = 3;  // of the fourth; its first warp feeds
+constexpr int kThreads = 128 * (kGroups + 1);
+constexpr int kItemRows = 64;  // of weights
+constexpr int kBoxBytes = kItemRows * 128;
+constexpr int kItemBytes = 2 * kBoxBytes;
+constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
+constexpr int kShareBytes = kJoinedColumns * 2;    // of a row and chunk
+constexpr int kUnitBytes = 16 * kInner;
+constexpr int kTileUnits = 7;
+constexpr int kMaxUnits = 24;   // of a block
+constexpr int kMaxTokens = 64;  // that a block adds up
+constexpr int kMinStages = 5, kMaxStages = 8;
+constexpr int kMinSlots = 3, kMaxSlots = 8;  // tokens under way for a warp that adds
+constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
+constexpr int kTopKMax = 8;
+constexpr int kOutPitch = 128 + 16;
+constexpr int kOutBytes = 16 * kOutPitch;
+constexpr int kBeforeBytes = kJoinedColumns * 4;  // of a token's `out`
+constexpr int64_t kBuffersBytes = 28 << 20;       // of the ring in the L2, if two buffers fit
+constexpr uint32_t kPatience = 1u << 26;          // turns of a wait: seconds
+
+struct Params {
+  const char* scales;  // of the first matrix
+  int64_t slot_bytes;
+  const int32_t* units;  // as MoeRows
+  const int32_t* row_begin;
+  const int32_t* block_of;
+  const int32_t* order;
+  const char* x;
+  const float* x_scales;
+  const float* route_weights;
+  const int32_t* ids;
+  const int32_t* slot_of;
+  int32_t experts, slots, tokens, top_k, chunks;
+  char* shares;  // [buffers][T k] kShareBytes
+  int32_t buffers;
+  uint32_t* written;  // [chunks] blocks
+  uint32_t* added;    // [chunks] warps
+  float* out;
+  int64_t out_stride;
+  int32_t max_units, stages, add_slots;
+};
+
+// Up to kTileUnits units of one expert.
+struct Piece {
+  int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
+};
+
+struct Block {
+  Piece pieces[kMaxUnits];
+  int32_t count;
+  int32_t units;                              // given to pieces so far
+  int32_t entry[16 * kMaxUnits];              // t * k + j
+  alignas(16) float2 factor[16 * kMaxUnits];  // scales of a row's groups, times its weight
+  // Of items. They are read while their stage may be filled again, hence twice as many.
+  alignas(16) float bands[2 * kMaxStages][kBandBytes / 4];
+  uint32_t held[kMaxTokens];  // bit j: share j of the token exists
+  // Likewise twice as many: the groups take stages in turn, so that one may wait for a stage whose
+  // bytes of the time before have not come yet; of one barrier it would take the phase before that
+  // for its own.
+  alignas(8) uint64_t full[2 * kMaxStages];
+  uint64_t empty[kMaxStages];
+  uint64_t done[kPhases];                  // warps that have stored their shares of a chunk
+  uint64_t arrived[kAddWarps][kMaxSlots];  // a token's shares and what they are added to
+};
+
+constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
+
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
+// A box that is read once a kernel.
+__device__ __forceinline__ void CopyBoxOnce(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void CopyPlain(uint32_t to_shared,
+                                          const void* from,
+                                          uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+__device__ __forceinline__ int UnitsBefore(int total, int block) {
+  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
+}
+
+__device__ __forceinline__ int FirstToken(const Params& p, int block) {
+  return static_cast<int>(static_cast<int64_t>(p.tokens) * block / static_cast<int>(gridDim.x));
+}
+
+__device__ __forceinline__ bool IsHeld(const Params& p, int entry) {
+  const int id = __ldg(p.ids + entry);
+  if (id < 0 || id >= p.experts) return false;
+  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot >= 0 && slot < p.slots;
+}
+
+// This block's pieces, in any order.
+__device__ void FindPieces(const Params& p, Block& block) {
+  const bool whole = __ldcg(p.block_of + p.slots) != 0;
+  const int total = __ldcg(p.units + p.slots);
+  const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
+    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
+    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
+    if (from >= to) continue;
+    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
+    const int at_unit = atomicAdd(&block.units, to - from);
+    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
+    const int size = (to - from + pieces - 1) / pieces;
+    for (int u = from; u < to; u += size) {
+      const int at = row + 16 * (u - first);
+      const int count = min(16 * min(size, to - u), row_end - at);
+      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
+    }
+  }
+}
+
+// The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
+// row; what each row is.
+__device__ void LoadRows(const Params& p, Block& block, uint32_t rows) {
+  const int half = threadIdx.x / 16, chunk = threadIdx.x % 16;
+  for (int i = 0; i < block.count; ++i) {
+    const Piece piece = block.pieces[i];
+    const int padded = (piece.count + 15) / 16 * 16;
+    const uint32_t to = rows + piece.unit * kUnitBytes + chunk / 8 * padded * 128;
+    for (int r = half; r < piece.count; r += kThreads / 16) {
+      Copy16(to + r * 128 + ((chunk % 8 ^ (r & 7)) << 4),
+             p.x + static_cast<int64_t>(piece.begin + r) * kInner + chunk * 16);
+      if (chunk != 0) continue;
+      const int entry = __ldcg(p.order + piece.begin + r);
+      const float2 scales = __ldcg(reinterpret_cast<const float2*>(p.x_scales) + piece.begin + r);
+      const float weight = __ldg(p.route_weights + entry);
+      block.entry[piece.unit * 16 + r] = entry;
+      block.factor[piece.unit * 16 + r] = make_float2(scales.x * weight, scales.y * weight);
+    }
+  }
+  asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// One lane: asks for the weights of all items, those of a chunk once its buffer has been read; and
+// tells the other blocks of chunks that are written.
+__device__ void Feed(const Params& p, Block& block, const CUtensorMap* map, uint32_t ring) {
+  const uint64_t policy = ReadOncePolicy();
+  int chunk = 0, item = 0, stage = 0, told = 0, allowed = p.buffers;
+  int half = 0;                    // of full and bands
+  uint32_t parity = 1, turns = 0;  // of empty
+  const bool none = block.count == 0;
+  while (told < p.chunks) {
+    if (!none && chunk < p.chunks) {
+      if (chunk >= allowed && LoadAcquire(p.added + chunk - p.buffers) >= kAddWarps * gridDim.x) {
+        allowed = chunk + 1;
+      }
+      if (chunk < allowed && IsComplete(SharedAddress(&block.empty[stage]), parity)) {
+        const uint32_t full = SharedAddress(&block.full[stage + half]);
+        const int slot = block.pieces[item / 2].slot;
+        const int row = chunk * kJoinedColumns + item % 2 * kItemRows;
+        const uint32_t to = ring + stage * kItemBytes;
+        BarrierExpectBytes(full, kItemBytes + kBandBytes);
+        CopyBoxOnce(to, map, full, 0, row, slot, policy);
+        CopyBoxOnce(to + kBoxBytes, map, full, 128, row, slot, policy);
+        CopyPlain(SharedAddress(block.bands[stage + half]), p.scales + slot * p.slot_bytes + row,
+                  kBandBytes, full);
+        if (++item == 2 * block.count) {
+          item = 0;
+          ++chunk;
+        }
+        if (++stage == p.stages) {
+          stage = 0;
+          half = p.stages - half;
+          parity ^= 1;
+        }
+        turns = 0;
+      }
+    }
+    if (none || IsComplete(SharedAddress(&block.done[told % kPhases]), told / kPhases & 1)) {
+      __threadfence();
+      atomicAdd(p.written + told, 1u);
+      ++told;
+      turns = 0;
+    }
+    if (++turns == kPatience) __trap();
+  }
+}
+
+// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+      : "memory");
+}
+
+struct Item {
+  int32_t count;     // rows
+  uint32_t weights;  // in shared memory
+  uint32_t bands;    // likewise, this warp's four
+  uint32_t empty;    // barrier
+  uint32_t rows;     // in shared memory
+  const int32_t* entry;
+  const float2* factor;
+  char* shares;  // of row t * k + j = 0
+  uint32_t out;  // two buffers in shared memory
+};
+
+// A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
+template <int kN>
+__device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
+  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  float sums[2][kN / 2];
+  hopper::Pin(sums[0]);
+  hopper::Pin(sums[1]);
+  GroupFence();
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    const uint64_t a = SwizzledOperand(item.weights + step * kBoxBytes);
+    const uint64_t b = SwizzledOperand(item.rows + step * kN * 128);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) GroupMultiplyShared<kN>::E4m3(sums[step], a + 2 * i, b + 2 * i, i);
+  }
+  GroupCommit();
+  // Bands of rows lane / 4 and lane / 4 + 8, of both steps.
+  const uint4 raw = LoadShared4(item.bands);
+  const float2 low = make_float2(__uint_as_float(raw.x), __uint_as_float(raw.y));
+  const float2 high = make_float2(__uint_as_float(raw.z), __uint_as_float(raw.w));
+  GroupWait<0>();
+  hopper::Pin(sums[0]);
+  hopper::Pin(sums[1]);
+  if (lane == 0) BarrierArrive(item.empty);
+  // 16 rows at a time through shared memory, so that 128 bytes of a share are written together.
+  const uint32_t to =
+      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 16 + warp * 32;
+  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+#pragma unroll
+  for (int j = 0; j < kN / 8; j += 2) {
+    const uint32_t at = buffer * kOutBytes;
+    buffer ^= 1;
+    uint32_t pairs[4];
+#pragma unroll
+    for (int of = 0; of < 2; ++of) {
+      const int row = (j + of) * 8 + lane % 4 * 2, i = (j + of) * 4;
+      const float4 x = *reinterpret_cast<const float4*>(item.factor + row);
+      const auto sum = [&](int e, float first, float second, const float2& band) {
+        return fmaf(sums[1][i + e], second * band.y, sums[0][i + e] * (first * band.x));
+      };
+      pairs[2 * of] = hopper::PackBf16(sum(0, x.x, x.y, low), sum(1, x.z, x.w, low));
+      pairs[2 * of + 1] = hopper::PackBf16(sum(2, x.x, x.y, high), sum(3, x.z, x.w, high));
+    }
+    StoreTransposed(to + at, pairs);
+    hopper::NamedSync(1 + group, 128);
+    const uint4 v = LoadShared4(from + at);
+    const int row = j * 8 + thread / 8;
+    if (row < item.count) {
+      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
+                                thread % 8 * 16) = v;
+    }
+  }
+}
+
+__device__ void MultiplyChunks(
+    const Params& p, Block& block, uint32_t rows, uint32_t ring, uint32_t out) {
+  const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+  const int items = 2 * block.count;
+  int stage = group, buffer = 0, next = group;  // item of the chunk
+  int half = 0;
+  uint32_t parity = 0;
+  Item item;
+  item.out = out + group * 2 * kOutBytes;
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    char* shares =
+        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
+    for (; next < items; next += kGroups) {
+      const Piece& piece = block.pieces[next / 2];
+      item.count = piece.count;
+      item.weights = ring + stage * kItemBytes;
+      item.bands = SharedAddress(block.bands[stage + half]) + threadIdx.x % 128 / 32 * 16;
+      item.empty = SharedAddress(&block.empty[stage]);
+      item.rows = rows + piece.unit * kUnitBytes;
+      item.entry = block.entry + piece.unit * 16;
+      item.factor = block.factor + piece.unit * 16;
+      item.shares = shares + next % 2 * (kShareBytes / 2);
+      BarrierWait(SharedAddress(&block.full[stage + half]), parity);
+      switch ((item.count + 15) / 16) {
+        case 1:
+          Multiply<16>(item, buffer, group);
+          break;
+        case 2:
+          Multiply<32>(item, buffer, group);
+          break;
+        case 3:
+          Multiply<48>(item, buffer, group);
+          break;
+        case 4:
+          Multiply<64>(item, buffer, group);
+          break;
+        case 5:
+          Multiply<80>(item, buffer, group);
+          break;
+        case 6:
+          Multiply<96>(item, buffer, group);
+          break;
+        default:
+          Multiply<112>(item, buffer, group);
+      }
+      stage += kGroups;
+      if (stage >= p.stages) {
+        stage -= p.stages;
+        if (half != 0) parity ^= 1;
+        half = p.stages - half;
+      }
+    }
+    next -= items;
+    __syncwarp();
+    if (lane == 0) BarrierArrive(SharedAddress(&block.done[chunk % kPhases]));
+  }
+}
+
+__device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
+  sum.x += __uint_as_float(share.x << 16);
+  sum.y += __uint_as_float(share.x & 0xffff0000u);
+  sum.z += __uint_as_float(share.y << 16);
+  sum.w += __uint_as_float(share.y & 0xffff0000u);
+}
+
+// One of the warps that add: every kAddWarps-th token of the block, chunk after chunk, a lane four
+// columns. Lane 0 asks for `out` and the shares of tokens ahead.
+struct Adder {
+  const Params& p;
+  Block& block;
+  uint32_t slots;  // memory of this warp's
+  int warp, lane, first, each, total;
+
+  __device__ __forceinline__ Adder(const Params& params, Block& b, uint32_t memory)
+      : p(params), block(b) {
+    warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1;
+    lane = threadIdx.x % 32;
+    first = FirstToken(p, blockIdx.x) + warp;
+    each = max(0, (FirstToken(p, blockIdx.x + 1) - first + kAddWarps - 1) / kAddWarps);
+    total = each * p.chunks;
+    slots = memory + warp * p.add_slots * SlotBytes();
+  }
+  __device__ __forceinline__ int SlotBytes() const { return kBeforeBytes + p.top_k * kShareBytes; }
+  __device__ __forceinline__ int Token(int at) const { return first + at % each * kAddWarps; }
+  __device__ __forceinline__ uint32_t Slot(int at) const {
+    return slots + at % p.add_slots * SlotBytes();
+  }
+  __device__ __forceinline__ uint32_t Barrier(int at) const {
+    return SharedAddress(&block.arrived[warp][at % p.add_slots]);
+  }
+  __device__ __forceinline__ float* Out(int at) const {
+    return p.out + Token(at) * p.out_stride + at / each * kJoinedColumns;
+  }
+  __device__ __forceinline__ void AskBefore(int at) const {
+    BarrierExpectBytes(Barrier(at), SlotBytes());
+    CopyPlain(Slot(at), Out(at), kBeforeBytes, Barrier(at));
+  }
+  __device__ __forceinline__ void AskShares(int at) const {
+    const int64_t row = static_cast<int64_t>(at / each % p.buffers) * p.tokens + Token(at);
+    CopyPlain(Slot(at) + kBeforeBytes, p.shares + row * p.top_k * kShareBytes,
+              p.top_k * kShareBytes, Barrier(at));
+  }
+  __device__ __forceinline__ void Run() const;
+};
+
+__device__ __forceinline__ void Adder::Run() const {
+  if (lane == 0) {
+    for (int at = 0; at < min(p.add_slots, total); ++at) AskBefore(at);
+  }
+  for (int chunk = 0; chunk < p.chunks; ++chunk) {
+    const int begin = chunk * each, end = begin + each;
+    if (lane == 0) {
+      uint32_t turns = 0;
+      while (LoadAcquire(p.written + chunk) < gridDim.x) {
+        __nanosleep(50);
+        if (++turns == kPatience) __trap();
+      }
+      // Others wrote the shares by ordinary stores; the copy engine reads them.
+      asm volatile("fence.proxy.async;" ::: "memory");
+      for (int at = begin; at < min(end, begin + p.add_slots); ++at) AskShares(at);
+    }
+    __syncwarp();
+    for (int at = begin; at < end; ++at) {
+      BarrierWait(Barrier(at), at / p.add_slots & 1);
+      const uint32_t from = Slot(at);
+      const uint32_t held = block.held[Token(at) - first + warp];
+      const uint4 raw = LoadShared4(from + lane * 16);
+      float4 sum = {};
+      for (int j = 0; j < p.top_k; ++j) {
+        const uint2 share = LoadShared2(from + kBeforeBytes + j * kShareBytes + lane * 8);
+        AddShare(sum, held >> j & 1 ? share : make_uint2(0, 0));
+      }
+      __stcs(reinterpret_cast<float4*>(Out(at)) + lane,
+             make_float4(__uint_as_float(raw.x) + sum.x, __uint_as_float(raw.y) + sum.y,
+                         __uint_as_float(raw.z) + sum.z, __uint_as_float(raw.w) + sum.w));
+      hopper::FinishLoads();
+      __syncwarp();
+      const int next = at + p.add_slots;
+      if (lane != 0 || next >= total) continue;
+      AskBefore(next);
+      if (next < end) AskShares(next);
+    }
+    // All that was asked for has been added.
+    if (lane == 0) {
+      asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p.added + chunk) : "memory");
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    JoinedKernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map) {
+  extern __shared__ char memory[];
+  __shared__ Block block;
+  const uint32_t rows = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  const uint32_t ring = rows + p.max_units * kUnitBytes;
+  const uint32_t out = ring + p.stages * kItemBytes;
+  const uint32_t slots = out + kGroups * 2 * kOutBytes;
+  if (threadIdx.x == 0) {
+    block.count = block.units = 0;
+    for (int i = 0; i < 2 * kMaxStages; ++i) BarrierInit(SharedAddress(&block.full[i]), 1);
+    for (int i = 0; i < kMaxStages; ++i) BarrierInit(SharedAddress(&block.empty[i]), 4);
+    for (int i = 0; i < kPhases; ++i) BarrierInit(SharedAddress(&block.done[i]), 4 * kGroups);
+    for (int i = 0; i < kAddWarps * kMaxSlots; ++i) {
+      BarrierInit(SharedAddress(&block.arrived[0][0] + i), 1);
+    }
+    hopper::FenceBarrierInit();
+    hopper::PrefetchMap(&map);
+  }
+  __syncthreads();
+  FindPieces(p, block);
+  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
+  for (int t = threadIdx.x; t < tokens; t += kThreads) {
+    uint32_t held = 0;
+    for (int j = 0; j < p.top_k; ++j) {
+      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
+    }
+    block.held[t] = held;
+  }
+  __syncthreads();
+  LoadRows(p, block, rows);
+  __syncthreads();
+  const int warp = threadIdx.x / 32;
+  if (warp < 4 * kGroups) {
+    hopper::RaiseRegisters<152>();
+    MultiplyChunks(p, block, rows, ring, out);
+    return;
+  }
+  hopper::LowerRegisters<56>();
+  if (warp == 4 * kGroups) {
+    if (threadIdx.x % 32 == 0) Feed(p, block, &map, ring);
+  } else {
+    Adder(p, block, slots).Run();
+  }
+}
+
+// Units of a block at most where experts are cut between blocks.
+int32_t LeastUnits(int32_t slots, int64_t entries, int32_t blocks) {
+  // Every expert may have one that is not full.
+  const int64_t units = std::min<int64_t>(entries, entries / 16 + slots);
+  return static_cast<int32_t>((units + blocks - 1) / blocks);
+}
+
+int32_t SharedBytes(int32_t units, int32_t stages, int32_t add_slots, int32_t top_k) {
+  return 1024 + units * kUnitBytes + stages * kItemBytes + kGroups * 2 * kOutBytes +
+         kAddWarps * add_slots * (kBeforeBytes + top_k * kShareBytes);
+}
+
+int32_t Buffers(int64_t entries, int32_t chunks) {
+  const int64_t each = entries * kShareBytes;
+  return static_cast<int32_t>(
+      std::min<int64_t>(chunks, std::clamp<int64_t>(kBuffersBytes / each, 2, kMaxJoinedBuffers)));
+}
+
+}  // namespace
+
+int32_t Fp8JoinedBlocks() {
+  const Result<int32_t> blocks = MoeMultiprocessors();
+  BT_CHECK(blocks.ok());
+  return std::min(blocks.value(), kMaxBlocks);
+}
+
+int32_t Fp8JoinedUnits(int32_t slots, int32_t entries, int32_t blocks) {
+  const int32_t units = LeastUnits(slots, entries, blocks);
+  // Whole experts are less even.
+  return std::min(kMaxUnits, units * 8 / 7 + 1);
+}
+
+int32_t Fp8JoinedTokens(const PackedMatrix& down, int32_t top_k) {
+  if (down.k != kInner || down.n % kJoinedColumns != 0 || top_k < 1 || top_k > kTopKMax ||
+      down.n / kJoinedColumns > kMaxJoinedChunks || down.count > 1024) {
+    return 0;
+  }
+  const int32_t blocks = Fp8JoinedBlocks();
+  int32_t tokens = kMaxTokens * blocks;
+  const auto fits = [&](int64_t t) {
+    return LeastUnits(static_cast<int32_t>(down.count), t * top_k, blocks) <= kMaxUnits;
+  };
+  while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
+  return tokens;
+}
+
+int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
+  return int64_t{entries} * kShareBytes *
+         Buffers(entries, static_cast<int32_t>(hidden / kJoinedColumns));
+}
+
+void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
+  const MoeRows& rows = args.rows;
+  const PackedMatrix& w = args.down;
+  const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
+  Params p = {};
+  p.scales = static_cast<const char*>(w.data) + layout.scales;
+  p.slot_bytes = w.stride_bytes;
+  p.units = rows.units;
+  p.row_begin = rows.row_begin;
+  p.block_of = rows.block_of;
+  p.order = rows.order;
+  p.x = static_cast<const char*>(args.x);
+  p.x_scales = args.x_scales;
+  p.route_weights = args.route_weights;
+  p.ids = rows.ids;
+  p.slot_of = rows.slot_of;
+  p.experts = rows.experts;
+  p.slots = rows.slots;
+  p.tokens = rows.tokens;
+  p.top_k = rows.top_k;
+  p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
+  p.shares = static_cast<char*>(args.shares);
+  p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
+  p.written = rows.counters;
+  p.added = rows.counters + kMaxJoinedChunks;
+  p.out = args.out;
+  p.out_stride = args.out_stride;
+  p.max_units = rows.max_units;
+  p.stages = kMinStages;
+  p.add_slots = kMinSlots;
+  const auto fits = [&](int32_t stages, int32_t add_slots) {
+    return SharedBytes(p.max_units, stages, add_slots, p.top_k) <= kSharedLimit;
+  };
+  BT_CHECK(w.k == kInner && p.max_units <= kMaxUnits && fits(p.stages, p.add_slots));
+  BT_CHECK(rows.tokens <= kMaxTokens * rows.sum_blocks && p.chunks <= kMaxJoinedChunks);
+  while (p.add_slots < kMaxSlots && fits(p.stages, p.add_slots + 1)) ++p.add_slots;
+  while (p.stages < kMaxStages && fits(p.stages + 1, p.add_slots)) ++p.stages;
+  const int32_t shared = SharedBytes(p.max_units, p.stages, p.add_slots, p.top_k);
+  CUtensorMap map;
+  const Status mapped = MakeTensorMap(
+      TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                     .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+                     .sizes = {static_cast<cuuint64_t>(layout.row_bytes),
+                               static_cast<cuuint64_t>(w.n), static_cast<cuuint64_t>(w.count)},
+                     .strides = {static_cast<cuuint64_t>(layout.row_bytes),
+                                 static_cast<cuuint64_t>(w.stride_bytes)},
+                     .box = {128, kItemRows, 1}},
+      w.data, map);
+  BT_CHECK(mapped.ok());
+  CheckCuda(cudaFuncSetAttribute(JoinedKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+            "shared memory of the joined FP8 product");
+  // All blocks run at once.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows.sum_blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  CheckCuda(cudaLaunchKernelEx(&config, JoinedKernel, p, map), "joined FP8 product");
+}
+
+}  // namespace baltoro::cuda
