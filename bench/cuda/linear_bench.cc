@@ -3,9 +3,10 @@
 // step sees it. Floor: the bytes of the matrix (of the experts chosen) over the read bandwidth of
 // the same run; for many rows the card's bf16 rate.
 //
-//   cuda_linear_bench [linear|codes|bank] [FORM]     FORM bf16, fp8 (quantised input), int8, int4
+//   cuda_linear_bench [linear|codes|bank] [FORM] [ROWS]    FORM bf16, fp8 (quantised input), int8, int4
 //
 // codes: as linear, but for fp8 a norm before has written the codes of the rows.
+// With ROWS products of so many only, and beside them (fp8) the rounding of their input alone.
 
 #include <algorithm>
 #include <cstdio>
@@ -23,11 +24,13 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
 
 namespace baltoro::bench {
 namespace {
 
+constexpr int64_t kRowsMax = 8192;
 constexpr double kFlushBytes = 400e6;  // read by other products before the same weights come again
 
 void Must(const Status& status) {
@@ -80,6 +83,7 @@ struct Bench {
   Stream stream = std::move(Stream::Create()).value();
   Arena scratch{CudaMemory()};
   double bandwidth = 0;
+  int64_t only_rows = 0;
   bool coded = false;
 
   OpContext Context() {
@@ -103,7 +107,6 @@ struct Bench {
     const double bytes = static_cast<double>(cuda::PackedBytes(form.form, n, k));
     const int copies = static_cast<int>(std::clamp(kFlushBytes / bytes, 2.0, 64.0));
     const Matrices w(form.form, copies, n, k, stream);
-    constexpr int64_t kRowsMax = 8192;
     const Buffer x = Allocate(kRowsMax * k * 2), out = Allocate(kRowsMax * n * 4);
     Must(FillRandomBf16(x.data(), static_cast<size_t>(kRowsMax * k), 2, stream));
     const Buffer codes = Allocate(kRowsMax * k), scales = Allocate(kRowsMax * (k / 32 + 4));
@@ -117,7 +120,8 @@ struct Bench {
                            .of = x.data(),
                            .stride = k};
     std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
-    for (const int64_t rows : {1, 4, 16, 32, 64, 256, 2048}) {
+    const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 256, 2048};
+    for (const int64_t rows : only_rows > 0 ? std::vector{only_rows} : all_rows) {
       const double seconds = Seconds(copies, [&](int i) {
         OpContext context = Context();
         rounded.rows = rows;
@@ -132,6 +136,12 @@ struct Bench {
         std::printf(" | %4ld %7.2f %4.0f TF", static_cast<long>(rows), seconds * 1e6,
                     2.0 * static_cast<double>(rows * n * k) / seconds / 1e12);
       }
+      if (only_rows == 0 || !w.matrix.quantise_input) continue;
+      const double rounding = Seconds(copies, [&](int i) {
+        cuda::QuantiseRows(Context(), {.x = x.data(), .stride = k, .rows = rows, .k = k},
+                           w.matrix.at(i));
+      });
+      std::printf(", rounding %.2f", rounding * 1e6);
     }
     std::printf("\n");
   }
@@ -193,6 +203,7 @@ int Run(int argc, char** argv) {
   Result<DeviceInfo> info = CurrentDeviceInfo();
   Must(info.status());
   Bench bench;
+  bench.only_rows = argc > 3 ? std::clamp<int64_t>(std::atoll(argv[3]), 0, kRowsMax) : 0;
   bench.coded = what == "codes";
   {
     const Buffer memory = Allocate(int64_t{4} << 30);

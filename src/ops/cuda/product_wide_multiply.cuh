@@ -19,6 +19,7 @@ struct GroupMultiplyShared;
 #define BT_SUMS_32(c, d) BT_SIXTEEN(c, d, 0)
 #define BT_SUMS_48(c, d) BT_SUMS_32(c, d), BT_EIGHT(c, d, 16)
 #define BT_SUMS_64(c, d) BT_SUMS_32(c, d), BT_SIXTEEN(c, d, 16)
+#define BT_SUMS_72(c, d) BT_SUMS_64(c, d), BT_FOUR(c, d, 32)
 #define BT_SUMS_80(c, d) BT_SUMS_64(c, d), BT_EIGHT(c, d, 32)
 #define BT_SUMS_96(c, d) BT_SUMS_64(c, d), BT_SIXTEEN(c, d, 32)
 #define BT_SUMS_112(c, d) BT_SUMS_96(c, d), BT_EIGHT(c, d, 48)
@@ -30,6 +31,7 @@ struct GroupMultiplyShared;
   BT_NAMES_32       \
   ", "              \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define BT_NAMES_72 BT_NAMES_64 ", %32, %33, %34, %35"
 #define BT_NAMES_80 BT_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define BT_NAMES_96 \
   BT_NAMES_64       \
@@ -67,11 +69,17 @@ BT_GROUP_MULTIPLY(96, "48", "49", "50")
 BT_GROUP_MULTIPLY(112, "56", "57", "58")
 BT_GROUP_MULTIPLY(128, "64", "65", "66")
 
+template <>
+struct GroupMultiplyShared<72> {
+  BT_ADD(E4m3, float, "+f", 72, "k32.f32.e4m3.e4m3", ", 1, 1", "36", "37", "38")
+};
+
 #undef BT_GROUP_MULTIPLY
 #undef BT_ADD
 #undef BT_NAMES_128
 #undef BT_NAMES_112
 #undef BT_NAMES_96
+#undef BT_NAMES_72
 #undef BT_NAMES_80
 #undef BT_NAMES_64
 #undef BT_NAMES_48
@@ -80,6 +88,7 @@ BT_GROUP_MULTIPLY(128, "64", "65", "66")
 #undef BT_SUMS_128
 #undef BT_SUMS_112
 #undef BT_SUMS_96
+#undef BT_SUMS_72
 #undef BT_SUMS_80
 #undef BT_SUMS_64
 #undef BT_SUMS_48
