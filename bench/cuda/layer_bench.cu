@@ -30,6 +30,7 @@
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join.h"
+#include "ops/cuda/tens_rows.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {
@@ -401,7 +402,10 @@ class Bench {
                                   .params = params,
                                   .norm = middle ? &joined : nullptr});
     } else if (has(kMoeInputs)) {
-      if (batch_ <= cuda::kFewRowsMax) {
+      if (cuda::TensRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router, normed_)) {
+        cuda::TensRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
+                               normed_);
+      } else if (batch_ <= cuda::kFewRowsMax) {
         cuda::FewRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
                               normed_, middle ? &joined : nullptr);
       } else {

@@ -120,7 +120,7 @@ struct Bench {
                            .of = x.data(),
                            .stride = k};
     std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
-    const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 256, 2048};
+    const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 128, 256, 2048};
     for (const int64_t rows : only_rows > 0 ? std::vector{only_rows} : all_rows) {
       const double seconds = Seconds(copies, [&](int i) {
         OpContext context = Context();

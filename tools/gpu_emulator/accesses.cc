@@ -317,7 +317,7 @@ bool LocalThenRun(Warp& w, const Inst& i, uint32_t m) {
 bool LowerMemory(Lowering& l, const Instruction& s, Inst& inst) {
   const std::string& op = s.words[0];
   const auto& o = s.operands;
-  if (op == "ld" || op == "ldu" || op == "st") {
+  if (op == "ld" || op == "ldu" || (op == "st" && !s.Has("async"))) {
     const bool load = op != "st";
     const Operand& address = o.at(load ? 0 + 1 : 0);
     const Operand& data = o.at(load ? 0 : 1);

@@ -2,6 +2,7 @@
 // happens at once, or not before somebody waits for it (EMU_LATE): right programs cannot tell.
 
 #include <algorithm>
+#include <array>
 #include <string>
 
 #include "access.h"
@@ -324,6 +325,23 @@ bool BulkBetween(Warp& w, const Inst& i, uint32_t m) {
   return false;
 }
 
+// A few words to shared memory of any block of the cluster, whose mbarrier counts their bytes: v[0]
+// to, v[3] the mbarrier; the list: both offsets, then aux[1] values.
+bool StoreAsync(Warp& w, const Inst& i, uint32_t m) {
+  for (uint32_t rest = m; rest != 0; rest &= rest - 1) {
+    const int l = __builtin_ctz(rest);
+    const Place to = SharedPlace(w, i, i.v[0], l, static_cast<int32_t>(i.list[0]));
+    const Place barrier = SharedPlace(w, i, i.v[3], l, static_cast<int32_t>(i.list[1]));
+    std::array<uint32_t, 4> values = {};
+    for (uint32_t n = 0; n < i.aux[1]; ++n) values[n] = w.At<uint32_t>(i.list[2 + n])[l];
+    const uint32_t bytes = 4 * i.aux[1];
+    char* pointer = SharedPointer(w, i, *to.block, to.offset, bytes, static_cast<int>(bytes));
+    StartBulk(w, i, *barrier.block, barrier.offset, bytes,
+              [pointer, values, bytes] { std::memcpy(pointer, values.data(), bytes); });
+  }
+  return false;
+}
+
 // One box of a tensor between global and shared memory.
 void MoveBox(const TensorMap& map, const int32_t* at, char* shared, uint32_t offset, bool load) {
   const uint32_t row_bytes = uint32_t{map.box[0]} * map.element_bytes;
@@ -470,6 +488,24 @@ bool LowerMbarrier(Lowering& l, const Instruction& s, Inst& inst) {
   return false;
 }
 
+bool LowerStoreAsync(Lowering& l, const Instruction& s, Inst& inst) {
+  const auto& o = s.operands;
+  const std::string& type = s.words.back();
+  if (s.words.at(1) != "async" || type.substr(1) != "32") return false;
+  std::vector<uint32_t> list{static_cast<uint32_t>(o.at(0).offset),
+                             static_cast<uint32_t>(o.at(2).offset)};
+  inst.v[3] = Register(l, o[2], inst);
+  inst.v[0] = Register(l, o[0], inst);
+  if (o[1].kind == Kind::kVector)
+    for (const Operand& one : o[1].parts) list.push_back(l.Value(one, 4));
+  else
+    list.push_back(l.Value(o[1], 4));
+  inst.aux[1] = static_cast<uint32_t>(list.size() - 2);
+  inst.list = l.List(list);
+  inst.run = StoreAsync;
+  return true;
+}
+
 bool LowerBulk(Lowering& l, const Instruction& s, Inst& inst) {
   const auto& o = s.operands;
   if (s.Has("prefetch") || s.Has("commit_group") || s.Has("wait_group")) {
@@ -527,6 +563,7 @@ bool LowerBulk(Lowering& l, const Instruction& s, Inst& inst) {
 
 bool LowerAsync(Lowering& l, const Instruction& s, Inst& inst) {
   if (s.words[0] == "mbarrier") return LowerMbarrier(l, s, inst);
+  if (s.words[0] == "st") return LowerStoreAsync(l, s, inst);
   if (s.words[0] != "cp") return false;
   const auto& o = s.operands;
   if (s.Has("bulk")) return LowerBulk(l, s, inst);

@@ -12,6 +12,9 @@
 namespace baltoro::cuda {
 namespace {
 
+constexpr int kFewHeads = 16;
+constexpr int kTensOfRows = 128;
+
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
 
@@ -148,16 +151,22 @@ __global__ void ScatterLseKernel(
 
 }  // namespace
 
+// Of few heads and up to 128 rows the largest tiles would leave most multiprocessors without a
+// block: 8 heads of 64 rows are 32 blocks of 64 x 128.
 void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream) {
   if (args.count <= 16) {
     Launch<kAttentionNope, 16, 32, true>(args, kMlaLatent, stream);
+  } else if (args.heads <= kFewHeads && args.count <= 64) {
+    Launch<kAttentionNope, 64, 32, true>(args, kMlaLatent, stream);
+  } else if (args.heads <= kFewHeads && args.count <= kTensOfRows) {
+    Launch<kAttentionNope, 64, 64, true>(args, kMlaLatent, stream);
   } else {
     Launch<kAttentionNope, 64, 128, true>(args, kMlaLatent, stream);
   }
 }
 
 void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream) {
-  if (args.count <= 16) {
+  if (args.count <= 16 || (args.heads <= kFewHeads && args.count <= kTensOfRows)) {
     Launch<kMlaLatent, 16, 32, false>(args, kAttentionValue, stream);
   } else {
     Launch<kMlaLatent, 64, 32, false>(args, kAttentionValue, stream);

@@ -398,6 +398,25 @@ GPU_TEST(AttentionTest, DecodesFewTokensWithoutLogSums) {
   }
 }
 
+// Smaller tiles of the head products: up to 64 rows, up to 128;
+// up to 64 query tokens the kernel of few sequences.
+GPU_TEST(AttentionTest, DecodesTensOfRows) {
+  for (const KvForm form : kForms) {
+    TestStep tens{.heads = 8, .form = form, .sequences = {}, .lse = false};
+    for (int32_t i = 0; i < 19; ++i) tens.sequences.push_back({1, 1 + i * 67 % 500});
+    ExpectRight(tens);
+    tens.sequences.push_back({0, 0});
+    tens.sequences.push_back({1, 4000});
+    tens.padding = 3;
+    ExpectRight(tens);
+  }
+  TestStep more{.heads = 8, .sequences = {}, .lse = false};
+  for (int32_t i = 0; i < 66; ++i) more.sequences.push_back({1, 1 + i * 37 % 300});
+  ExpectRight(more);
+  ExpectRight({.heads = 4, .sequences = {{8, 8}, {8, 700}, {5, 66}}, .padding = 1});
+  ExpectRight({.heads = 16, .sequences = {{8, 8}, {8, 200}, {5, 66}}, .padding = 1});
+}
+
 GPU_TEST(AttentionTest, DecodesManySequencesAndTokens) {
   TestStep many{.heads = 8, .sequences = {}};
   for (int32_t i = 0; i < 70; ++i) many.sequences.push_back({1, 1 + i * 7 % 90});

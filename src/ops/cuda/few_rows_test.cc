@@ -1,6 +1,6 @@
-// Joined operations of steps of few rows (few_rows.h, moe_finish.cu) against the reference of what
-// they join. Tolerances as in linear_test.cc and expert_bank_test.cc: f32 sums of bf16 products,
-// results in bf16 off by half a unit or, after a rounding between, by one.
+// Joined operations of steps of few rows (few_rows.h, tens_rows.h, moe_finish.cu) against
+// the reference of what they join. Tolerances as in linear_test.cc and expert_bank_test.cc: f32
+// sums of bf16 products, results in bf16 off by half a unit or, after a rounding between, by one.
 
 #include <algorithm>
 #include <numeric>
@@ -11,6 +11,7 @@
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
+#include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -41,7 +42,7 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
         router(2, kBf16, 1, s.experts, s.hidden);
     const std::vector<float> bias(static_cast<size_t>(s.experts), 0.1f);
     const Buffer bias_memory = OnDevice(bias);
-    for (const int64_t rows : {1, 3, 5, 8, 9, 16, 17}) {
+    for (const int64_t rows : {1, 3, 5, 8, 9, 16, 17, 64, 100, 129}) {
       for (const int64_t nan_row : {-1, 0}) {
         if (nan_row == 0 && rows == 1) continue;
         const Rows x(static_cast<uint32_t>(rows), rows, s.hidden, 8, nan_row);
@@ -80,8 +81,10 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
         const int64_t most = s.hidden == 256 ? 8 : coded ? 7 : 2;  // rows
         GPU_EXPECT(Fp8RouterTakes(ctx, args) ==
                    (form.quantise_input && s.hidden % 128 == 0 && rows <= most));
+        // Of 9 to 16 rows, which MoeInputs gives to tens_rows.h, both kernels by turns.
         if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
-            FewRowsTakes(args.logits, args.x, args.router)) {
+            FewRowsTakes(args.logits, args.x, args.router) &&
+            (rows < kTensRowsMin || nan_row < 0)) {
           FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
           Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
         } else {
@@ -145,7 +148,7 @@ void CompareQueries(Context& context, const FormCase& form) {
                              kv_norm = draw(s.latent);
     const Buffer table_memory = OnDevice(table), q_norm_memory = OnDevice(q_norm),
                  kv_norm_memory = OnDevice(kv_norm);
-    for (const int64_t rows : {1, 3, 8, 13, 16, 17}) {
+    for (const int64_t rows : {1, 3, 8, 13, 16, 17, 50, 65}) {
       for (const int64_t nan_row : {-1, 1}) {
         if (nan_row >= rows) continue;
         const Rows x(static_cast<uint32_t>(rows), rows, inputs, 8, nan_row);
@@ -156,7 +159,8 @@ void CompareQueries(Context& context, const FormCase& form) {
           slots.push_back(i == 2 ? -1 : i * 3);  // the third is padding
         }
         const Buffer positions_memory = OnDevice(positions), slots_memory = OnDevice(slots);
-        const auto cached = static_cast<size_t>(64 * (s.latent + s.rope));
+        const int64_t blocks = rows * 3 / 64 + 1;
+        const auto cached = static_cast<size_t>(blocks * 64 * (s.latent + s.rope));
         const Buffer caches[2] = {OnDevice(std::vector<Bf16>(cached, ToBf16(2.0f))),
                                   OnDevice(std::vector<Bf16>(cached, ToBf16(2.0f)))};
         const Buffer q =
@@ -176,7 +180,7 @@ void CompareQueries(Context& context, const FormCase& form) {
                        .dim = s.rope},
               .cache = {.data = caches[run].data(),
                         .form = KvForm::kBf16,
-                        .num_blocks = 1,
+                        .num_blocks = blocks,
                         .latent = s.latent,
                         .rope = s.rope},
               .eps = 1e-5f};

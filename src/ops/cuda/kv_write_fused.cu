@@ -4,6 +4,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
+#include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -78,6 +79,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
               dim3(static_cast<unsigned>(rows), p.q_lora > 0 ? 2 : 1), threads, p);
   if (!args.q) return;
   BT_CHECK(p.q_lora > 0 && args.q.rank == 3 && args.q.dim(2) > args.rope.dim);
+  if (TensRowsQueryTakes(args)) return TensRowsQuery(ctx, args);
   const TensorView& q = args.q;
   const int64_t width = q.dim(1) * q.dim(2);
   TensorView flat(q.data, q.dtype, {rows, width});

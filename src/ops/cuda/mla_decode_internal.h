@@ -59,8 +59,9 @@ struct MlaPlan {
 // Cuts up a workspace (null: only the sizes). The limits are valid.
 MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace);
 
-// Steps of so few query tokens, of up to 8 rows a sequence, are a matter of latency.
-inline constexpr int kMlaFewTokens = 16;
+// Steps of so few query tokens, of up to 8 rows a sequence, are a matter of latency: a tile of 64
+// rows would be seven eighths empty.
+inline constexpr int kMlaFewTokens = 64;
 bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan);
 
 // Everything but the tensor maps that the attention kernel and the merge need.

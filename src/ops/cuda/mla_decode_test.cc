@@ -422,7 +422,7 @@ GPU_TEST(MlaDecodeTest, ExplicitPositionsDecideWhatIsSeen) {
   ExpectRight(step);
 }
 
-// Up to 8 rows of up to 16 query tokens go a way of their own.
+// Up to 8 rows of up to 64 query tokens go a way of their own.
 GPU_TEST(MlaDecodeTest, FewSequencesOfSeveralTokensAndWithPositions) {
   for (const MlaCacheType type : kCacheTypes) {
     TestStep tokens;

@@ -20,6 +20,7 @@ constexpr int kQuads = kMlaLatent / 4;            // threads that add up, four l
 constexpr int kGroups = kThreads / kQuads;        // runs of pieces side by side
 constexpr int kBatch = 8;                         // pieces that are asked for together
 constexpr int kPiecesMax = 32 * 8;
+constexpr int kRowsMax = 16;  // of more the matrices are read too often
 
 struct Params {
   MlaKernelArgs mla;
@@ -191,8 +192,8 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
 }  // namespace
 
 bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
-  return values.count <= kMlaFewTokens && mla.plan.num_parts <= kPiecesMax &&
-         mla.chunk_blocks == 0 && mla.lse == nullptr;
+  return values.count <= kRowsMax && mla.plan.num_parts <= kPiecesMax && mla.chunk_blocks == 0 &&
+         mla.lse == nullptr;
 }
 
 Status LaunchMergeValues(const MlaKernelArgs& mla,

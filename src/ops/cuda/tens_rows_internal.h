@@ -1,0 +1,52 @@
+#pragma once
+
+// What the host side (tens_rows.cc) tells the kernel of tens of rows (tens_rows_kernel.cu).
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "ops/cuda/tens_rows.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int kTensRowsStep = 64;       // columns of a stage: 128 bytes of each row
+inline constexpr int kTensRowsGroupRows = 64;  // rows of weights of a warpgroup
+inline constexpr int kTensRowsSplitMax = 8;
+// Pairs of a thread's results whose angles are loaded before the products; a rotating plan has
+// tile / 4 / split of them.
+inline constexpr int kTensRowsAngles = 4;
+
+struct TensRowsMatrix {
+  void* out;  // [rows, n] f32 or bf16, a row every out_stride elements
+  int64_t out_stride;
+  int n, strips;  // rows of weights; blocks' worth of them
+  bool bf16;
+};
+
+struct TensRowsRotation {
+  const int32_t* positions;  // [rows]
+  const float *cos, *sin;    // [table_positions, dim / 2]
+  int64_t table_positions;
+  int head, nope, dim;  // of a head: columns, those before the rotated ones, those
+};
+
+struct TensRowsParams {
+  TensRowsMatrix first, second;  // second: no strips where there is one matrix
+  TensRowsRotation rotation;     // head 0: nothing is rotated
+  int rows, steps, log_split;
+};
+
+// bf16 [n, k], the second matrix and x [rows, k], in boxes of a block's rows by kTensRowsStep.
+struct TensRowsMaps {
+  CUtensorMap first, second, x;
+};
+
+Status LaunchTensRows(const TensRowsPlan& plan,
+                      const TensRowsParams& params,
+                      const TensRowsMaps& maps,
+                      cudaStream_t stream);
+
+}  // namespace baltoro::cuda
