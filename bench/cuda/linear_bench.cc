@@ -3,7 +3,8 @@
 // step sees it. Floor: the bytes of the matrix (of the experts chosen) over the read bandwidth of
 // the same run; for many rows the card's bf16 rate.
 //
-//   cuda_linear_bench [linear|codes|bank] [FORM] [ROWS]    FORM bf16, fp8 (quantised input), int8, int4
+//   cuda_linear_bench [linear|codes|bank] [FORM] [ROWS]    FORM bf16, fp8 (quantised input), int8,
+//   int4
 //
 // codes: as linear, but for fp8 a norm before has written the codes of the rows.
 // With ROWS products of so many only, and beside them (fp8) the rounding of their input alone.
