@@ -1,15 +1,22 @@
 #!/usr/bin/env bash
-# compute-sanitizer over the tests of kernels, on every GPU of the machine at once.
+# compute-sanitizer over the tests of kernels, on every GPU of the machine (of CUDA_VISIBLE_DEVICES) at once.
 #
 #   tools/sanitize_gpu.sh BUILD OUT [memcheck|racecheck|synccheck ...]     BUILD has src/ops/cuda; logs go to OUT
-#   TOTAL=120: seconds for each tool; EACH=45: for one run;  PARALLEL=6: runs at once on a GPU;  ONLY=mla: programs
-#   whose name contains it
+#   TOTAL=120: seconds for each tool; EACH=45: for one run;  PARALLEL=6: runs at once on a GPU;  ONLY='^mla|Norm':
+#   runs whose "program case" matches;  SANITIZER=...: the program, else compute-sanitizer of PATH or of
+#   /usr/local/cuda;  OPTIONS=...: more for it;  PORT=49152: the first of 16 a run
 #
-# Tools make kernels 10 to 100 times slower: cases are those of small shapes, and after so many launches the rest of a case runs
-# unwatched. Fails if a run reports something that sanitize_known.txt does not explain, or does not end. Ends with a table.
+# racecheck wants version 2026.4 (2025.3 of CUDA 13.0 has false reports and crashes, docs/measured/cuda-races.md):
+#   pip install --no-deps --target DIR nvidia-cuda-sanitizer-api==13.5.25    # 18 MB; driver 580 will do
+#   SANITIZER=DIR/nvidia/cu13/bin/compute-sanitizer
+#
+# Tools make kernels 10 to 100 times slower: cases are those of small shapes. racecheck watches every launch, and the cases
+# are smaller and end by themselves at half of EACH (GPU_TEST_SECONDS of tests/support/gpu_test.h). The other tools watch so
+# many launches, the rest of a case runs unwatched. Fails if a run reports something that sanitize_known.txt does not explain,
+# or does not end. Ends with a table.
 set -euo pipefail
 if [ $# -lt 2 ]; then
-  sed -n '2,9s/^# \?//p' "$0" >&2
+  sed -n '2,18s/^# \?//p' "$0" >&2
   exit 2
 fi
 build=$1 out=$2
@@ -17,83 +24,140 @@ shift 2
 tools=("$@")
 [ ${#tools[@]} -gt 0 ] || tools=(memcheck racecheck)
 here=$(cd "$(dirname "$0")" && pwd)
-sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
-total=${TOTAL:-120} each=${EACH:-45}
-gpus=$(nvidia-smi -L 2> /dev/null | grep -c '^GPU' || true)
-[ "$gpus" -gt 0 ] || gpus=1
+sanitizer=${SANITIZER:-$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)}
+total=${TOTAL:-120} each=${EACH:-45} options=${OPTIONS:-}
+devices=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader 2> /dev/null | paste -sd, || true)}
+devices=${devices:-0}
 [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || { echo "$out is not empty" >&2; exit 2; }
 mkdir -p "$out"
 
-# Program, case, launches watched by racecheck, by the others, file whose kernels alone are watched (part of its name; -: of
-# all). The longest come first. A kernel without shared memory has nothing to race for: 0 leaves the run out.
+# Program, case, launches to watch (0: all), file whose kernels alone are watched (part of its name; -: of all). The
+# longest come first.
 runs() {
-  cat <<'RUNS'
-moe_expert_bank SmallBanks 40 100 moe_stream
-moe_expert_bank SmallBanks 60 100 moe_wide
-moe_expert_bank TheJoinedFormAgrees 40 60 moe_wide
-expert_bank Fp8InWholeGroups 16 60 fp8_stream
-expert_bank Fp8InWholeGroups 16 60 fp8_wide
-expert_bank Fp8InWholeGroups 8 20 fp8_large
-expert_bank SmallBanks 60 300 -
-expert_bank Fp8WithSharedExperts 30 100 -
-linear SmallShapes 100 400 -
-linear ManyRowsOfFp8 6 20 fp8_large
-linear OddAndUnaligned 60 200 -
-few_rows Products 20 100 -
-few_rows Queries 20 100 -
-few_rows TheBank 24 100 -
-norm_join Products 20 100 -
-norm_join TheBank 20 100 -
-mla_decode OddLengths 60 300 -
-mla_decode QueryTokens 30 100 -
-mla_decode ManyPieces 24 100 -
-mla_decode FewSequencesOfSeveral 40 200 -
-mla_decode Explicit 20 100 -
-mla_decode Chunks 40 200 -
-attention DecodesInEveryForm 60 400 -
-attention DecodesFewTokens 40 200 -
-attention MixesForms 40 400 -
-attention GivenPositions 40 400 -
-moe_expert_bank SmallBanks 30 100 moe_route
-moe_expert_bank HeldElsewhere 30 100 -
-sample RandomRows 24 200 -
-sample Penalties 16 100 -
-rows_fused AttentionInputs 60 300 -
-rows_fused Router 60 200 -
-rows_fused Quantise 60 200 -
-route IsThat 60 200 -
-rows Norm 60 300 -
-rows KvWrite 0 200 -
-rows Copy 0 200 -
+  if [ "$1" = racecheck ]; then
+    # A kernel without shared memory has nothing to race for.
+    cat << 'RUNS'
+moe_expert_bank TheJoinedFormAgrees 0 -
+moe_expert_bank SmallBanks 0 -
+moe_expert_bank FewRowsOfAn 0 -
+moe_expert_bank SmallJoined 0 -
+expert_bank Fp8InWholeGroups 0 -
+expert_bank Fp8Joined 0 -
+linear ManyRowsOfFp8 0 -
+linear TensOfRowsOfFp8 0 -
+linear TensOfRowsInEvery 0 -
+few_rows TheBank 0 -
+norm_join TheBank 0 -
+few_rows Products 0 -
+few_rows Queries 0 -
+sample RandomRows 0 -
+sample Penalties 0 -
+expert_bank Fp8WithSharedExperts 0 -
+norm_join Products 0 -
+expert_bank SmallBanks 0 -
+linear SmallShapes 0 -
+linear CodedRows 0 -
+moe_expert_bank HeldElsewhere 0 -
+mla_decode OddLengths 0 -
+mla_decode QueryTokens 0 -
+mla_decode ManyPieces 0 -
+mla_decode FewSequencesOfSeveral 0 -
+mla_decode Explicit 0 -
+mla_decode Chunks 0 -
+attention DecodesInEveryForm 0 -
+attention DecodesFewTokens 0 -
+attention DecodesTensOfRows 0 -
+attention MixesForms 0 -
+attention GivenPositions 0 -
+rows_fused Router 0 -
+rows_fused AttentionInputs 0 -
+rows_fused Quantise 0 -
+route IsThat 0 -
+linear OddAndUnaligned 0 -
+rows WithASum 0 -
+rows NormTest.IsThat 0 -
+RUNS
+    return
+  fi
+  cat << 'RUNS'
+moe_expert_bank SmallBanks 100 moe_stream
+moe_expert_bank SmallBanks 100 moe_wide
+moe_expert_bank TheJoinedFormAgrees 60 moe_wide
+moe_expert_bank FewRowsOfAn 100 -
+moe_expert_bank SmallJoined 100 -
+expert_bank Fp8InWholeGroups 60 fp8_stream
+expert_bank Fp8InWholeGroups 60 fp8_wide
+expert_bank Fp8InWholeGroups 20 fp8_large
+expert_bank Fp8Joined 100 -
+expert_bank SmallBanks 300 -
+expert_bank Fp8WithSharedExperts 100 -
+linear SmallShapes 400 -
+linear ManyRowsOfFp8 20 fp8_large
+linear TensOfRowsOfFp8 100 -
+linear TensOfRowsInEvery 100 -
+linear CodedRows 100 -
+linear OddAndUnaligned 200 -
+few_rows Products 100 -
+few_rows Queries 100 -
+few_rows TheBank 100 -
+norm_join Products 100 -
+norm_join TheBank 100 -
+mla_decode OddLengths 300 -
+mla_decode QueryTokens 100 -
+mla_decode ManyPieces 100 -
+mla_decode FewSequencesOfSeveral 200 -
+mla_decode Explicit 100 -
+mla_decode Chunks 200 -
+attention DecodesInEveryForm 400 -
+attention DecodesFewTokens 200 -
+attention DecodesTensOfRows 100 -
+attention MixesForms 400 -
+attention GivenPositions 400 -
+moe_expert_bank SmallBanks 100 moe_route
+moe_expert_bank HeldElsewhere 100 -
+sample RandomRows 200 -
+sample Penalties 100 -
+rows_fused AttentionInputs 300 -
+rows_fused Router 200 -
+rows_fused Quantise 200 -
+route IsThat 200 -
+rows Norm 300 -
+rows KvWrite 200 -
+rows Copy 200 -
 RUNS
 }
 
 # One line of runs() behind the tool; SLOT counts the runs at once.
 one() {
-  local tool=$1 program=$2 case=$3 launches=$4 file=$6
-  [ "$tool" = racecheck ] || launches=$5
-  [ "$launches" != 0 ] || return 0
+  local tool=$1 program=$2 case=$3 launches=$4 file=$5
   local log="$out/$tool-$program-$case-$file.txt" status=0 start=$SECONDS
   local left=$((deadline - $(date +%s)))
   [ $left -lt $each ] || left=$each
+  local gpus
+  IFS=, read -ra gpus <<< "$devices"
   local watched=(--launch-count "$launches")
   # Kernels lie in nameless namespaces, which the compiler names after the file.
   [ "$file" = - ] || watched+=(--kernel-name "kernel_substring=$file")
-  if [ $left -lt 5 ]; then
+  [ "$tool" != racecheck ] || export GPU_TEST_SECONDS=$((left / 2))
+  if [ $left -lt 12 ]; then
     echo "not started: no time left" > "$log"
   else
-    CUDA_VISIBLE_DEVICES=$((SLOT % gpus)) timeout -k 3 "$left" "$sanitizer" --tool "$tool" "${watched[@]}" \
-      --print-limit 5000 --show-backtrace no --port $((49152 + 16 * SLOT)) \
+    # shellcheck disable=SC2086  # options are words
+    CUDA_VISIBLE_DEVICES=${gpus[SLOT % ${#gpus[@]}]} timeout -k 3 "$left" \
+      "$sanitizer" --tool "$tool" "${watched[@]}" \
+      --print-limit 5000 --show-backtrace no --port $((${PORT:-49152} + 16 * SLOT)) $options \
       "$build/src/ops/cuda/ops_cuda_${program}_test" "$case" > "$log" 2>&1 || status=$?
   fi
   echo "# run: $tool $program $case $file: status $status, $((SECONDS - start)) s" >> "$log"
 }
 export -f one
-export sanitizer build out gpus each deadline
+export sanitizer build out devices each deadline options
 
+slots=$((${PARALLEL:-6} * $(tr -cd , <<< "$devices," | wc -c)))
 for tool in "${tools[@]}"; do
   deadline=$(($(date +%s) + total))
-  runs | grep -E "^[^ ]*${ONLY:-}" | sed "s/^/$tool /" |
-    xargs -P "$((${PARALLEL:-6} * gpus))" -L 1 --process-slot-var=SLOT bash -c 'one "$@"' _
+  runs "$tool" | grep -E "${ONLY:-.}" | sed "s/^/$tool /" |
+    xargs -P "$slots" -L 1 --process-slot-var=SLOT bash -c 'one "$@"' _
 done
+"$sanitizer" --version | grep -i version || true
 "$here/sanitize_summary.py" "$out"

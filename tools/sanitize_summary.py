@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The table of what compute-sanitizer said: sanitize_summary.py FOLDER, which holds the logs of sanitize_gpu.sh.
 
-A race of two source lines that sanitize_known.txt explains is counted, not an error. Before the table come the lines that it
-does not explain, in its form. Exits with 1 if there are any, if a run has not ended or its case failed, and if an entry of
-the list is about lines that the sources no longer have. Without FOLDER only the list is looked at.
+A race of two source lines that sanitize_known.txt explains is counted, not an error; nor is one inside a kernel of cuBLASLt,
+which is listed apart. Before the table come the lines that the list does not explain, in its form, and the entries that no run
+needed. Exits with 1 if there are any of the former, if a run has not ended or its case failed, and if an entry of the list is
+about lines that the sources no longer have. Without FOLDER only the list is looked at.
 """
 import collections
 import pathlib
@@ -13,8 +14,49 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KNOWN = ROOT / "tools" / "sanitize_known.txt"
 # "Error: Race reported between Write access at f(int)+0x10 in a.cu:12", then a line for each access against it.
-ACCESS = re.compile(r"(?:Read|Write) access at (?P<function>.*?)(?:\+0x[0-9a-f]+)?"
+ACCESS = re.compile(r"(?:Read|Write) access at (?P<function>.*?)(?:\+0x(?P<offset>[0-9a-f]+))?"
                     r"(?: in (?P<file>[^\s:]+):(?P<line>\d+))?(?: \[(?P<count>\d+) hazards?\])?\s*$")
+# Kernels of cuBLASLt have no lines.
+LIBRARY = re.compile(r"(?:void )?(?:nvjet_|cutlass|cublas|splitKreduce|gemvx?::)")
+
+
+class Race:
+    """Two accesses that racecheck says are not ordered."""
+
+    def __init__(self, severity, one, other, distance):
+        self.severity, self.places, self.distance = severity, frozenset((one, other)), distance
+
+    def key(self):
+        return self.severity, self.places, self.distance
+
+    def in_library(self):
+        return all(LIBRARY.match(place) for place in self.places)
+
+
+class Known:
+    """An entry of sanitize_known.txt."""
+
+    def __init__(self, head, pairs):
+        programs, *conditions = [part.strip() for part in head.split("|")]
+        self.head, self.pairs, self.used = head, pairs, 0
+        self.programs = programs.split()
+        self.case = self.severity = self.distance = None
+        for condition in conditions:
+            word, _, value = condition.partition(" ")
+            if word == "case":
+                self.case = value
+            elif word == "warning":
+                self.severity = word
+            elif word == "within":
+                self.distance = int(value, 16)
+            else:
+                raise SystemExit(f"{KNOWN.name}: unknown condition: {condition}")
+
+    def explains(self, program, case, race):
+        return (program in self.programs and race.places in self.pairs and
+                (self.case is None or case.startswith(self.case)) and
+                (self.severity is None or race.severity == self.severity) and
+                (self.distance is None or (race.distance is not None and race.distance <= self.distance)))
 
 
 def source_lines():
@@ -27,9 +69,8 @@ def source_lines():
     return lines
 
 
-def known_pairs(sources, problems):
-    """(program, frozenset of two "file | text") of every pair that the list explains."""
-    pairs = set()
+def known_entries(sources, problems):
+    entries = []
     for block in re.split(r"\n\s*\n", KNOWN.read_text().strip()):
         lines = [line.strip() for line in block.splitlines()]
         reason = [line for line in lines if line.startswith("#")]
@@ -41,23 +82,22 @@ def known_pairs(sources, problems):
         if "against" not in lines:
             problems.append(f"{KNOWN.name}: an entry without 'against': {lines[0]}")
             continue
-        program, at = lines[0], lines.index("against")
+        at = lines.index("against")
         for place in lines[1:at] + lines[at + 1:]:
             file, _, text = place.partition(" | ")
             if text not in sources.get(file, []):
                 problems.append(f"{KNOWN.name}: the sources no longer have: {place}")
-        for one in lines[1:at]:
-            pairs.update((program, frozenset((one, other))) for other in lines[at + 1:])
-    return pairs
+        entries.append(Known(lines[0], {frozenset((one, other)) for one in lines[1:at] for other in lines[at + 1:]}))
+    return entries
 
 
 class Run:
     def __init__(self, path, sources):
         self.errors = self.hazards = 0
-        self.pairs = collections.Counter()  # frozenset of places -> hazards
+        self.races = {}  # key of a race -> it and its hazards
         self.places = collections.Counter()  # of errors that are no races
         self.faults = []
-        self.sources = sources
+        self.sources, self.steps = sources, ""
         text = path.read_text(errors="replace")
         # Its last line. The logs' names hold the same, but a case may contain a dash.
         head = re.search(r"^# run: (\S+) (\S+) (\S+) (\S+): status (\d+), (\d+) s$", text, re.M)
@@ -79,23 +119,30 @@ class Run:
         text = lines[number - 1] if 0 < number <= len(lines) else f"line {number}"
         return f"{access['file']} | {text}"
 
+    def access(self, text):
+        """Place, offset in the code, hazards."""
+        access = ACCESS.match(text)
+        if not access:
+            return text, None, 1
+        offset = None if access["offset"] is None else int(access["offset"], 16)
+        return self.place(access), offset, int(access["count"] or 1)
+
     def read(self, text):
         first = None
         for line in text.splitlines():
             if not line.startswith("====="):
                 continue
             line = line.lstrip("=").strip()
-            race = re.match(r"(?:error|warning|info): race reported between (.*)", line, re.I)
+            race = re.match(r"(error|warning|info): race reported between (.*)", line, re.I)
             against = re.match(r"and ((?:Read|Write) access .*)", line)
             if race:
-                access = ACCESS.match(race.group(1))
-                first = self.place(access) if access else race.group(1)
+                severity, first = race.group(1).lower(), self.access(race.group(2))
             elif against and first is not None:
-                access = ACCESS.match(against.group(1))
-                other = self.place(access) if access else against.group(1)
-                count = int(access["count"] or 1) if access else 1
-                self.hazards += count
-                self.pairs[frozenset((first, other))] += count
+                other = self.access(against.group(1))
+                distance = None if None in (first[1], other[1]) else abs(first[1] - other[1])
+                found = Race(severity, first[0], other[0], distance)
+                self.races.setdefault(found.key(), [found, 0])[1] += other[2]
+                self.hazards += other[2]
             elif re.match(r"(error|warning|fatal|internal)\b.*", line, re.I) and "SUMMARY" not in line:
                 self.faults.append(line[:160])
             else:
@@ -109,7 +156,7 @@ class Run:
             self.errors = errors + warnings
             if shown < self.errors:
                 self.faults.append(f"{self.errors - shown} reports were not printed")
-            if self.errors > 0 and not self.pairs:
+            if self.errors > 0 and not self.races:
                 self.faults.append("races that this program could not read")
         elif summary:
             self.errors = int(summary.group(1))
@@ -118,6 +165,7 @@ class Run:
         else:
             last = [line for line in text.splitlines() if line.strip() and not line.startswith("#")][-1:]
             self.faults.append("no summary, last: " + "".join(last)[:60])
+        self.steps = "".join(re.findall(r"out of time after (\d+ steps)", text)[:1])
         cases = re.search(r"^(\d+) of (\d+) cases failed", text, re.M)
         if cases is None or cases.group(1) != "0" or cases.group(2) == "0":
             self.faults.append("case: " + (cases.group(0) if cases else "no result"))
@@ -133,31 +181,49 @@ def table(rows):
 def main():
     problems = []
     sources = source_lines()
-    known = known_pairs(sources, problems)
+    known = known_entries(sources, problems)
     runs = [Run(path, sources) for path in sorted(pathlib.Path(sys.argv[1]).glob("*.txt"))] if sys.argv[1:] else []
     good, bad = [], []
-    new_pairs = collections.defaultdict(collections.Counter)
+    unexplained, library = {}, collections.Counter()  # what and where -> hazards, least distance
     for run in runs:
-        new = [pair for pair in run.pairs if (run.program, pair) not in known]
-        for pair in new:
-            new_pairs[run.program][pair] += run.pairs[pair]
+        new = 0
+        for race, hazards in run.races.values():
+            entries = [entry for entry in known if entry.explains(run.program, run.case, race)]
+            for entry in entries:
+                entry.used += hazards
+            if race.in_library():
+                library[tuple(sorted(race.places))] += hazards
+            elif not entries:
+                new += 1
+                seen = unexplained.setdefault((run.program, run.case, race.severity, race.places), [0, race.distance])
+                seen[0] += hazards
+                if race.distance is not None:
+                    seen[1] = min(seen[1], race.distance)
         if run.places:
             print(f"{run.tool} {run.program} {run.case}:")
             for place, count in run.places.most_common(20):
                 print(f"  {count} at {place}")
         (bad if new or run.faults else good).append((
             f"{run.program} {run.case}", run.tool, str(run.seconds), str(run.errors), str(run.hazards),
-            str(len(run.pairs) or len(run.places)), str(len(new)),
-            "; ".join(run.faults[:3]) or ("NEW" if new else "ok")))
-    for program, pairs in new_pairs.items():
-        for pair, count in pairs.most_common():
-            places = sorted(pair)
-            print(f"# {count} hazards, not explained\n{program}\n{places[0]}\nagainst\n{places[-1]}\n")
+            str(len(run.races) or len(run.places)), str(new),
+            "; ".join(run.faults[:3]) or ("NEW" if new else "ok" + (", " + run.steps if run.steps else ""))))
+    for (program, case, severity, places), (hazards, distance) in sorted(
+            unexplained.items(), key=lambda item: -item[1][0]):
+        one, other = min(places), max(places)
+        print(f"# {hazards} hazards, not explained; {severity}, {'?' if distance is None else hex(distance)} apart\n"
+              f"{program} | case {case}\n{one}\nagainst\n{other}\n")
+    for places, hazards in library.most_common():
+        print(f"of a library, {hazards} hazards: {' against '.join(sorted(set(places)))}")
+    watched = {run.program for run in runs if run.tool == "racecheck"}
+    for entry in known:
+        if not entry.used and watched.intersection(entry.programs):
+            first = sorted(sorted(entry.pairs, key=sorted)[0])
+            print(f"not needed: {entry.head}: {first[0]} against {first[-1]} ..")
     for problem in problems:
         print(problem)
     if runs:
         table([("test", "tool", "s", "errors", "hazards", "line pairs", "new", ""), *good, *bad])
-        print(f"{len(runs)} runs, {len(bad)} bad; {sum(map(len, new_pairs.values()))} new line pairs; "
+        print(f"{len(runs)} runs, {len(bad)} bad; {len(unexplained)} new line pairs; "
               f"{len(problems)} wrong entries in {KNOWN.name}")
     sys.exit(bool(bad or problems or (sys.argv[1:] and not runs)))
 

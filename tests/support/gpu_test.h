@@ -2,9 +2,14 @@
 
 // A test program for machines that have the CUDA toolkit and nothing else: cases registered by
 // GPU_TEST(SubjectTest, ASentence), checks that print both sides, exit status 77 ("skipped") where
-// there is no GPU. An argument runs the cases whose name contains it.
+// there is no GPU. An argument runs the cases whose name contains it. GPU_TEST_SECONDS is for a
+// tool that makes kernels a hundred times slower: it ends every case with its first step (StepDone)
+// after so many seconds of the program, as passed so far, and cases may be smaller (TimeIsShort).
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -19,8 +24,12 @@ struct GpuCase {
 
 struct GpuCases {
   std::vector<GpuCase> all;
-  bool failed = false;  // the case that runs now
+  bool failed = false;         // the case that runs now
+  std::atomic<int> steps = 0;  // of it
+  std::chrono::steady_clock::time_point start;
 };
+
+struct CaseOutOfTime {};
 
 inline GpuCases& Cases() {
   static GpuCases cases;
@@ -43,18 +52,37 @@ void ReportUnequal(const char* file, int line, const char* what, const A& a, con
   ReportFailure(file, line, text.str());
 }
 
+inline bool TimeIsShort() {
+  return std::getenv("GPU_TEST_SECONDS") != nullptr;
+}
+
+// Cases say so where they have waited for the device.
+inline void StepDone() {
+  GpuCases& cases = Cases();
+  ++cases.steps;
+  const char* const seconds = std::getenv("GPU_TEST_SECONDS");
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - cases.start;
+  if (seconds != nullptr && taken.count() > std::atof(seconds)) throw CaseOutOfTime();
+}
+
 inline int RunGpuCases(int argc, char** argv, int device_count) {
   if (device_count == 0) {
     std::printf("SKIPPED: no GPU that this build can use\n");
     return 77;
   }
   int failures = 0, ran = 0;
+  Cases().start = std::chrono::steady_clock::now();
   for (const GpuCase& one : Cases().all) {
     if (argc > 1 && std::strstr(one.name, argv[1]) == nullptr) continue;
     Cases().failed = false;
     std::printf("[ run    ] %s\n", one.name);
     std::fflush(stdout);
-    one.run();
+    Cases().steps = 0;
+    try {
+      one.run();
+    } catch (const CaseOutOfTime&) {
+      std::printf("  out of time after %d steps\n", Cases().steps.load());
+    }
     std::printf("[ %s ] %s\n", Cases().failed ? "FAILED" : "    ok", one.name);
     failures += Cases().failed;
     ++ran;

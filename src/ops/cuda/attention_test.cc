@@ -181,6 +181,7 @@ class Rig {
 
   Status Read() {
     const Status status = Wait(device_.context());
+    ::baltoro::testing::StepDone();
     BT_RETURN_IF_ERROR(status);
     std::vector<Bf16> bits(static_cast<size_t>(rows_ * h_ * kAttentionValue));
     out_.clear();

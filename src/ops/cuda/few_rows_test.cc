@@ -263,9 +263,12 @@ GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
     int32_t top_k;
     bool holes;
   };
-  for (const Shape& s : {Shape{7168, 256, 256, 12, 8, true}, Shape{256, 128, 96, 16, 4, false},
-                         Shape{256, 128, 288, 16, 4, true}, Shape{320, 96, 32, 9, 2, true},
-                         Shape{256, 256, 256, 4, 4, false}}) {
+  // racecheck stops counting at ten million hazards, one for a byte of the ring that is used again.
+  const bool short_time = testing::TimeIsShort();
+  const Shape large = {7168, 256, 256, short_time ? 4 : 12, short_time ? 2 : 8, true};
+  for (const Shape& s :
+       {large, Shape{256, 128, 96, 16, 4, false}, Shape{256, 128, 288, 16, 4, true},
+        Shape{320, 96, 32, 9, 2, true}, Shape{256, 256, 256, 4, 4, false}}) {
     const Weights gate_up(1, kInt4, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate});
     const Weights down(2, kInt4, s.slots, s.hidden, s.intermediate);
     const Weights shared_down(3, kBf16, 1, s.hidden, s.shared);
@@ -274,6 +277,7 @@ GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
       slot_of.push_back(!s.holes ? e : e % 3 == 1 ? -1 : static_cast<int32_t>(e * 5 % s.slots));
     }
     for (const int64_t rows : {1, 2, 4, 5, 8, 11, 16, 17}) {
+      if (short_time && s.hidden == 7168 && rows > 4) break;
       std::mt19937 random(static_cast<uint32_t>(rows));
       const Rows x(9, rows, s.hidden, 8), shared(4, rows, 2 * s.shared, 8);
       std::vector<int32_t> ids, order(slot_of.size());

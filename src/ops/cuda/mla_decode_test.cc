@@ -220,6 +220,7 @@ class Rig {
     BT_RETURN_IF_ERROR(stream.status());
     BT_RETURN_IF_ERROR(Queue(stream.value()));
     BT_RETURN_IF_ERROR(stream.value().Synchronize());
+    ::baltoro::testing::StepDone();
     return Read();
   }
 

@@ -214,7 +214,10 @@ GPU_TEST(NormJoinTest, TheBankAddsToTheResidual) {
     int64_t hidden, intermediate, shared, slots;
     int32_t top_k;
   };
-  for (const BankShape& s : {BankShape{7168, 256, 256, 12, 8}, BankShape{256, 128, 96, 16, 4}}) {
+  // racecheck stops counting at ten million hazards, one for a byte of the ring that is used again.
+  const bool short_time = testing::TimeIsShort();
+  const BankShape large = {7168, 256, 256, short_time ? 4 : 12, short_time ? 2 : 8};
+  for (const BankShape& s : {large, BankShape{256, 128, 96, 16, 4}}) {
     const Weights gate_up(1, kInt4, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate});
     const Weights down(2, kInt4, s.slots, s.hidden, s.intermediate);
     const Weights shared_down(3, kBf16, 1, s.hidden, s.shared);
@@ -222,6 +225,7 @@ GPU_TEST(NormJoinTest, TheBankAddsToTheResidual) {
     std::iota(slot_of.begin(), slot_of.end(), 0);
     slot_of[2] = -1;
     for (const int64_t rows : {1, 2, 4, 5, 8, 9, 16}) {
+      if (short_time && s.hidden == 7168 && rows > 4) break;
       const Rows x(9, rows, s.hidden, 8), shared(4, rows, 2 * s.shared, 8);
       std::mt19937 random(static_cast<uint32_t>(rows));
       std::vector<int32_t> ids, order = slot_of;

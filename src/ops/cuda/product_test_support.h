@@ -60,6 +60,7 @@ struct Context {
     const Status status = stream.Synchronize();
     if (!status.ok()) Fail(status.message());
     BT_CHECK(status.ok());
+    ::baltoro::testing::StepDone();
   }
 };
 

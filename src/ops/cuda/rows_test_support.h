@@ -38,7 +38,10 @@ class Device {
   Arena& scratch() { return scratch_; }
   Arena& staging() { return staging_; }
   const Stream& stream() const { return stream_; }
-  void Wait() { Must(stream_.Synchronize()); }
+  void Wait() {
+    Must(stream_.Synchronize());
+    ::baltoro::testing::StepDone();
+  }
 
  private:
   Stream stream_;
