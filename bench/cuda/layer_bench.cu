@@ -30,6 +30,7 @@
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join.h"
+#include "ops/cuda/resident_attention.h"
 #include "ops/cuda/tens_rows.h"
 #include "tensor/kv_form.h"
 
@@ -101,7 +102,8 @@ constexpr const char* kPartNames[] = {"norm",
                                       "experts' gate/up",
                                       "experts' down",
                                       "sum, shared down"};
-constexpr uint32_t kAttention = 7u << kAbsorb, kMoe = 3u << kMoeInputs, kBank = 7u << kGateUp;
+constexpr uint32_t kAttentionHalf = 63u << kQkvA, kAttention = 7u << kAbsorb,
+                   kMoe = 3u << kMoeInputs, kBank = 7u << kGateUp;
 constexpr uint32_t kExpertsHalf = kMoe | kBank;
 
 struct Layer {
@@ -164,6 +166,11 @@ class Bench {
                   (whole - Time(~0u & ~(1u << part))) * 1e6, Time(1u << part) * 1e6);
     }
     std::fflush(stdout);
+    std::printf("  attention half alone %6.2f us\n", Time(kAttentionHalf) * 1e6);
+    if (cuda::ResidentMode() > 10) {
+      Time(~0u);
+      cuda::PrintResidentTrace();
+    }
   }
 
  private:
@@ -340,6 +347,11 @@ class Bench {
     if (has(kNorm1) && !behind) {
       cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
     }
+    if ((parts & kAttentionHalf) == kAttentionHalf &&
+        QueueAttentionHalf(layer, cache, rope, q_norm, kv_norm, behind ? &joined : nullptr,
+                           middle ? &joined : nullptr)) {
+      parts &= ~kAttentionHalf;
+    }
     if (has(kQkvA)) {
       if (behind) {
         cuda::LinearFromNorm(Context(), qkv_a_, joined, layer.qkv_a);
@@ -431,6 +443,47 @@ class Bench {
     } else if ((parts & kBank) != 0) {
       QueueBank(layer, drawn, parts, behind ? &joined : nullptr);
     }
+  }
+
+  // All from qkv_a to o as BT_RESIDENT says; false: launch by launch.
+  bool QueueAttentionHalf(const Layer& layer,
+                          const KvLayerView& cache,
+                          const RopeTable& rope,
+                          const TensorView& q_norm,
+                          const TensorView& kv_norm,
+                          const JoinedNorm* before,
+                          const JoinedNorm* behind) {
+    const TensorView q(q_.data, DType::kBf16, {batch_, kHeads, kHead});
+    return cuda::AttentionLayer(Context(), {.x = normed_,
+                                            .before = before,
+                                            .qkv_a = layer.qkv_a,
+                                            .inputs = {.qkv_a = qkv_a_,
+                                                       .q_norm = q_norm,
+                                                       .kv_norm = kv_norm,
+                                                       .positions = positions_,
+                                                       .slots = slots_,
+                                                       .rope = rope,
+                                                       .cache = cache,
+                                                       .eps = 1e-6f,
+                                                       .q = q,
+                                                       .q_weight = layer.q},
+                                            .attention = {.out = attention_,
+                                                          .q = q,
+                                                          .cache = cache,
+                                                          .sequences = {},
+                                                          .plan = plan_,
+                                                          .kv_b = layer.kv_b,
+                                                          .uk_t = layer.uk_t,
+                                                          .scale = 0.1f,
+                                                          .heads = kHeads,
+                                                          .nope = kNope,
+                                                          .rope = kRope,
+                                                          .value = kValue,
+                                                          .latent = kLatent,
+                                                          .lse = {}},
+                                            .o = layer.o,
+                                            .out = delta_,
+                                            .behind = behind});
   }
 
   // MlaAttention launch by launch.

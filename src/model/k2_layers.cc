@@ -133,40 +133,19 @@ void K2Model::Attention(const LayerWeights& layer,
   const TensorView key = a.qkv_a.columns(config_.q_lora + config_.kv_lora, config_.rope_dim);
 
   const TensorView inputs = a.qkv_a.columns(0, layer.qkv_a.n);
-  if (before != nullptr) {
-    ops_.joined.linear_from_norm(Scratch(), inputs, *before, layer.qkv_a);
-  } else {
-    ops_.linear(Scratch(), inputs, a.normed, layer.qkv_a);
-  }
-  if (layer.kv_a.n > 0) {
-    const TensorView kv_a = a.qkv_a.columns(config_.q_lora, config_.cache_width());
-    ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
-  }
   const TensorView low = a.qkv_a.columns(0, config_.q_lora);
   const TensorView q = Heads(a.q, heads_);
   const bool joined = ops_.attention_inputs != nullptr && config_.q_lora > 0;
-  if (ops_.attention_inputs != nullptr) {
-    ops_.attention_inputs(Scratch(), {.qkv_a = a.qkv_a,
-                                      .q_norm = layer.q_norm,
-                                      .kv_norm = layer.kv_norm,
-                                      .positions = in.positions,
-                                      .slots = in.slots,
-                                      .rope = rope_table_,
-                                      .cache = cache,
-                                      .eps = eps,
-                                      .q = joined ? q : TensorView(),
-                                      .q_weight = layer.q});
-  } else {
-    if (config_.q_lora > 0) ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
-    // Only the latent is normalised; the shared key is rotated as it is.
-    ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
-    ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
-    ops_.kv_write(Scratch(), cache, latent, key, in.slots);
-  }
-  if (!joined) {
-    ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
-    ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
-  }
+  const AttentionInputArgs between{.qkv_a = a.qkv_a,
+                                   .q_norm = layer.q_norm,
+                                   .kv_norm = layer.kv_norm,
+                                   .positions = in.positions,
+                                   .slots = in.slots,
+                                   .rope = rope_table_,
+                                   .cache = cache,
+                                   .eps = eps,
+                                   .q = joined ? q : TensorView(),
+                                   .q_weight = layer.q};
   const MlaAttentionArgs args{.out = a.attention,
                               .q = q,
                               .cache = cache,
@@ -181,6 +160,40 @@ void K2Model::Attention(const LayerWeights& layer,
                               .value = static_cast<int32_t>(config_.value),
                               .latent = static_cast<int32_t>(config_.kv_lora),
                               .lse = {}};
+  const bool whole = ops_.attention_layer != nullptr && joined && layer.kv_a.n == 0 &&
+                     share_.layout.decode_context == 1;
+  if (whole && ops_.attention_layer(Scratch(), {.x = a.normed,
+                                                .before = before,
+                                                .qkv_a = layer.qkv_a,
+                                                .inputs = between,
+                                                .attention = args,
+                                                .o = layer.o,
+                                                .out = a.delta,
+                                                .behind = behind})) {
+    return;
+  }
+  if (before != nullptr) {
+    ops_.joined.linear_from_norm(Scratch(), inputs, *before, layer.qkv_a);
+  } else {
+    ops_.linear(Scratch(), inputs, a.normed, layer.qkv_a);
+  }
+  if (layer.kv_a.n > 0) {
+    const TensorView kv_a = a.qkv_a.columns(config_.q_lora, config_.cache_width());
+    ops_.linear(Scratch(), kv_a, a.normed, layer.kv_a);
+  }
+  if (ops_.attention_inputs != nullptr) {
+    ops_.attention_inputs(Scratch(), between);
+  } else {
+    if (config_.q_lora > 0) ops_.rms_norm(Scratch(), low, low, layer.q_norm, eps);
+    // Only the latent is normalised; the shared key is rotated as it is.
+    ops_.rms_norm(Scratch(), latent, latent, layer.kv_norm, eps);
+    ops_.rope(Scratch(), Heads(key, 1), in.positions, rope_table_);
+    ops_.kv_write(Scratch(), cache, latent, key, in.slots);
+  }
+  if (!joined) {
+    ops_.linear(Scratch(), a.q, config_.q_lora > 0 ? low : a.normed, layer.q);
+    ops_.rope(Scratch(), q.columns(config_.nope, config_.rope_dim), in.positions, rope_table_);
+  }
   if (share_.layout.decode_context > 1) {
     AttendTogether(args, a);
   } else {

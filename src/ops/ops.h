@@ -199,6 +199,20 @@ struct JoinedNorm {
   float eps = 0;
 };
 
+// The attention half of a layer in one operation: linear by qkv_a, attention_inputs, mla_attention,
+// linear by o. What these hand to each other (inputs.qkv_a, inputs.q, attention.q and .out) may be
+// left unwritten.
+struct AttentionLayerArgs {
+  TensorView x;                        // [T, H] act
+  const JoinedNorm* before = nullptr;  // its rows instead of x, as JoinedOps::linear_from_norm
+  PackedMatrix qkv_a;                  // [q_lora + R + P, H]
+  AttentionInputArgs inputs;           // with q
+  MlaAttentionArgs attention;
+  PackedMatrix o;                      // [H, h * V]
+  TensorView out;                      // [T, H] f32
+  const JoinedNorm* behind = nullptr;  // instead of out, as JoinedOps::linear_to_norm
+};
+
 struct ExpertBankArgs {
   TensorView out;  // [T, H] f32, added to: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
                    // j in order
@@ -408,6 +422,8 @@ struct OpsTable {
   void (*moe_inputs)(const OpContext&, const MoeInputArgs&) = nullptr;
   JoinedOps joined = {};
   bool bank_adds_shared = false;  // expert_bank takes ExpertBankArgs::shared
+  // False: not taken, nothing was queued, and the caller runs the parts. Null: never taken.
+  bool (*attention_layer)(const OpContext&, const AttentionLayerArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]

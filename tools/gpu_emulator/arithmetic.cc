@@ -288,6 +288,11 @@ const Table& TheTable() {
                                                dot(int8_t(), uint8_t(), int32_t()));
     Add3<uint32_t, uint32_t, uint32_t, uint32_t>(*t, "dp4a.u32.u32",
                                                  dot(uint8_t(), uint8_t(), uint32_t()));
+    // Halves of the first by the lower two bytes of the second: of indices, by the compiler.
+    Add3<uint32_t, uint32_t, uint32_t, uint32_t>(
+        *t, "dp2a.lo.u32.u32", [](uint32_t x, uint32_t y, uint32_t z) {
+          return z + (x & 0xFFFF) * (y & 0xFF) + (x >> 16) * (y >> 8 & 0xFF);
+        });
     return t;
   }();
   return *table;

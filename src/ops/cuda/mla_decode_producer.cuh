@@ -94,7 +94,7 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
   for (MlaPiece piece; walker.Next(piece); ++pieces) {
     BlockTable table(args, piece);
     if (lane == 0) {
-      Wait(SharedAddress(&small.empty_q), (pieces & 1) ^ 1);
+      hopper::Wait(SharedAddress(&small.empty_q), (pieces & 1) ^ 1);
       const uint32_t full = SharedAddress(&small.full_q);
       ArriveExpecting(full, kMlaWidth / 64 * smem.q_tile_bytes);
       CopyBox(smem.q, &maps.q, full, 0, static_cast<int>(piece.first_row), 0);
@@ -108,11 +108,11 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t stage = smem.stage(s);
         const uint32_t early = SharedAddress(&small.full_early[s]);
         const uint32_t late = SharedAddress(&small.full_late[s]);
-        Wait(SharedAddress(&small.empty_early[s]), parity);
+        hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
         ArriveExpecting(early, kHalf + kRope);
         CopyRope<kType>(maps, stage, early, row);
         CopyHalf<kType>(maps, stage, early, row, s);
-        Wait(SharedAddress(&small.empty_late[s]), parity);
+        hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
         ArriveExpecting(late, kHalf);
         CopyHalf<kType>(maps, stage, late, row, 1 - s);
       }

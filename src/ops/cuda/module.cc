@@ -18,6 +18,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
 #include "ops/cuda/norm_join.h"
+#include "ops/cuda/resident_attention.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -53,6 +54,7 @@ OpsTable MakeTable(int device, void* stream) {
   table.plan_attention = PlanAttention;
   table.mla_attention = MlaAttention;
   table.attention_inputs = AttentionInputs;
+  table.attention_layer = AttentionLayer;
   table.router = Router;
   table.moe_inputs = MoeInputs;
   table.joined = {.adder_takes = NormAdderTakes,

@@ -1,0 +1,268 @@
+// The attention half of a layer, resident (resident_attention.h). Blocks meet where a product needs
+// all of the one before; in between a block multiplies its own strips of 8 rows, the columns shared
+// by eight warps (few_rows.cu: weights are the 8 columns of the matrix instruction, tokens its
+// rows).
+//
+//   inputs    132 blocks, 2 strips   the root of the norm, product
+//   queries   128 blocks, 1 or 2 s.  root of the low-rank norm, product, rope
+//             4 blocks               the cached token: norm, rope, write
+//   folded    128 blocks, 4 strips   a head's queries by its key matrix
+//   decode    parts of the plan      pieces of keys
+//   merge     128 blocks             32 latent columns of a head
+//   values    128 blocks, 1 strip    a head's value matrix
+//   out       128 blocks, 7 strips   product, sum with the residual, its squares
+//
+// Weights of the next product are in registers before its input is waited for.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+
+#include "ops/cuda/attention_plan.h"
+#include "ops/cuda/few_rows.h"
+#include "ops/cuda/resident_attention.h"
+#include "ops/cuda/resident_back.cuh"
+#include "ops/cuda/resident_front.cuh"
+#include "ops/cuda/tensor_map.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace resident;  // NOLINT: the parts of this kernel
+
+// A third warpgroup, of which three warps copy, so that the others may have its registers.
+constexpr int kThreads = kComputers + 128;
+constexpr int kCopyRegisters = 56, kComputeRegisters = 224;
+
+constexpr int kTraced = 12;  // the mode with clocks
+
+__device__ Board board;  // zeros at first: the tag of no launch
+
+// Waits for the kernels ahead; the tag of this launch.
+__device__ __forceinline__ uint32_t BeginLaunch(bool traced) {
+  hopper::WaitForPredecessors();
+  hopper::LetDependentsLaunch();  // only now: see docs/kernels/decode-step.md
+  if (traced && threadIdx.x == 0) board.trace[blockIdx.x][kBegun] = clock64();
+  const uint32_t tag = __ldcg(&board.launches[blockIdx.x]) + 1;
+  return tag == 0 ? 1 : tag;
+}
+
+template <int kChunk>
+__device__ __forceinline__ void Compute(const Params& p, char* raw) {
+  using Place = Layout<kChunk>;
+  if (p.traced && threadIdx.x == 0) board.trace[blockIdx.x][kStarted] = clock64();
+  const uint32_t memory = SharedAddress(raw);
+  const KeyStage stage{memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty};
+  FrontHalf<kChunk> front(p, board, raw);
+  BackHalf<kChunk> back(p, board, raw);
+  Decoder decoder(p.mla, p.row_of, p.input.slots, p.rows, board, stage,
+                  *reinterpret_cast<DecodeShared*>(raw + Place::kInputSums),
+                  memory + Place::kScratch, static_cast<int>(blockIdx.x), p.traced);
+  const uint32_t tag = BeginLaunch(p.traced);
+  front.Run(tag);
+  decoder.Run(tag);
+  back.Run(tag);
+  if (threadIdx.x != 0) return;
+  board.launches[blockIdx.x] = tag;
+  if (p.traced) board.trace[blockIdx.x][kEnd] = clock64();
+}
+
+template <int kChunk>
+__global__ void __launch_bounds__(kThreads, 1)
+    ResidentKernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map) {
+  using Place = Layout<kChunk>;
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t shared = SharedAddress(memory);
+  // Weights can be asked for once these are made.
+  if (static_cast<int>(threadIdx.x) < Place::kSlots) {
+    hopper::InitBarrier(shared + Place::kFull + 8 * threadIdx.x, kWeightWarps);
+    hopper::InitBarrier(shared + Place::kEmpty + 8 * threadIdx.x, 1);
+    hopper::FenceBarrierInit();
+  } else if (threadIdx.x == 32) {
+    if (shared % 1024 != 0) __trap();  // keys would lie in another swizzle
+    for (const int at : {Place::kQueryFull, Place::kKeyFull, Place::kValueFull, Place::kOutFull}) {
+      hopper::InitBarrier(shared + at, kWeightWarps);
+    }
+    hopper::InitBarrier(shared + Place::kKeysFull, 1);
+    hopper::InitBarrier(shared + Place::kKeysAsked, 1);
+    hopper::InitBarrier(shared + Place::kKeysEmpty, kWarps);
+    hopper::FenceBarrierInit();
+    hopper::PrefetchMap(&map);
+  }
+  static_assert(Place::kSlots <= 32);
+  __syncthreads();
+  if (threadIdx.x < kComputers) {
+    hopper::RaiseRegisters<kComputeRegisters>();
+    Compute<kChunk>(p, memory);
+  } else {
+    hopper::LowerRegisters<kCopyRegisters>();
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x - kComputers) / 32, 0);
+    if (warp < kWeightWarps) {
+      BringWeights<kChunk>(p, shared, warp);
+    } else if (warp == kWeightWarps) {
+      BringKeys<kChunk>(p, map, shared);
+    }
+  }
+}
+
+template <int kChunk>
+void Launch(const Params& p, const CUtensorMap& map, cudaStream_t stream) {
+  constexpr int kBytes = Layout<kChunk>::kBytes;
+  const auto kernel = ResidentKernel<kChunk>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+            "resident attention");
+  const Status launched = LaunchOverlapped("resident attention", kernel, dim3(kBlocks),
+                                           dim3(kThreads), kBytes, stream, 1, p, map);
+  CheckLaunch("resident attention");
+  BT_CHECK(launched.ok());
+}
+
+bool Matrix(const PackedMatrix& w, int64_t n, int64_t k, int64_t count) {
+  return w.form == WeightForm::kBf16 && w.n == n && w.k == k && w.count == count &&
+         reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (count == 1 || w.stride_bytes % 16 == 0);
+}
+
+// All blocks wait for each other: there must be room for them at once.
+bool DeviceHasRoom() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+  return count == kBlocks;
+}
+
+bool Takes(const AttentionLayerArgs& args) {
+  const MlaAttentionArgs& attention = args.attention;
+  const AttentionInputArgs& inputs = args.inputs;
+  const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
+  const int64_t rows = x.dim(0);
+  if (rows < 1 || rows > kRows || x.dim(1) != kHidden || x.dtype != DType::kBf16 || !InVectors(x)) {
+    return false;
+  }
+  if (args.before != nullptr && !NormJoins(*args.before)) return false;
+  if (args.behind != nullptr ? !NormJoins(*args.behind)
+                             : args.out.dtype != DType::kF32 || !InVectors(args.out)) {
+    return false;
+  }
+  const KvLayerView& cache = inputs.cache;
+  if (cache.form != KvForm::kBf16 || cache.latent != kLatent || cache.rope != kRope ||
+      attention.heads != kHeads || attention.lse || attention.nope != kNope ||
+      attention.value != kValue || inputs.q_norm.dim(0) != kQLora) {
+    return false;
+  }
+  if (!Matrix(args.qkv_a, kInputs, kHidden, 1) ||
+      !Matrix(inputs.q_weight, kHeads * kHead, kQLora, 1) ||
+      !Matrix(attention.uk_t, kLatent, kNope, kHeads) ||
+      !Matrix(attention.kv_b, kHeads * (kNope + kValue), kLatent, 1) ||
+      !Matrix(args.o, kHidden, kHeads * kValue, 1)) {
+    return false;
+  }
+  const InputParams input = InputParamsOf(inputs);
+  if (!input.vectors || !input.cache.vectors) return false;
+  const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
+  const MlaDecodeLimits& limits = plan.limits;
+  return plan.pass_count == 0 && plan.absorbed_rows == rows && limits.max_query_tokens == 1 &&
+         limits.chunk_blocks == 0 && limits.multiprocessors == kBlocks && DeviceHasRoom();
+}
+
+Params ParamsOf(const AttentionLayerArgs& args) {
+  const MlaAttentionArgs& attention = args.attention;
+  const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
+  const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
+  Params p = {};
+  p.w_inputs = static_cast<const char*>(args.qkv_a.data);
+  p.w_q = static_cast<const char*>(args.inputs.q_weight.data);
+  p.w_key = static_cast<const char*>(attention.uk_t.data);
+  p.key_head_bytes = attention.uk_t.stride_bytes;
+  p.w_value = static_cast<const char*>(attention.kv_b.data) + kNope * kLatent * 2;
+  p.value_head_bytes = (kNope + kValue) * kLatent * 2;
+  p.w_out = static_cast<const char*>(args.o.data);
+  p.x = static_cast<const char*>(x.data);
+  p.x_row_bytes = x.dim(0) <= 1 ? 0 : x.stride[0] * 2;
+  p.rows = static_cast<int>(x.dim(0));
+  if (args.before != nullptr) p.from = NormJoinOf(*args.before);
+  if (args.behind != nullptr) {
+    p.to = NormJoinOf(*args.behind);
+  } else {
+    p.out = args.out.as<float>();
+    p.out_stride = args.out.stride[0];
+  }
+  p.input = InputParamsOf(args.inputs);
+  p.row_of = plan.rows;
+  MlaKernelArgs& mla = p.mla;
+  mla.plan = CutMlaWorkspace(plan.limits, plan.workspace);
+  mla.sequences = plan.sequences;
+  mla.num_sequences = plan.limits.sequences;
+  mla.heads = kHeads;
+  mla.scale_log2 = static_cast<float>(double{attention.scale} * 1.4426950408889634);
+  mla.out_scale = 1;
+  mla.cache = attention.cache.data;
+  return p;
+}
+
+void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
+  Params p = ParamsOf(args);
+  const KvLayerView& cache = args.attention.cache;
+  CUtensorMap map = {};
+  const TensorMapShape shape = {
+      CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      CU_TENSOR_MAP_SWIZZLE_128B,
+      {64, static_cast<cuuint64_t>(cache.num_blocks * kMlaBlockTokens), kMlaWidth / 64},
+      {kMlaWidth * 2, 128},
+      {64, kMlaBlockTokens, kMlaWidth / 64}};
+  CheckOk(MakeTensorMap(shape, cache.data, map));
+  p.traced = ResidentMode() == kTraced;
+  // Copies of twice the size are faster where nothing else is waited for.
+  if (p.rows == 1) return Launch<896>(p, map, StreamOf(ctx));
+  Launch<448>(p, map, StreamOf(ctx));
+}
+
+}  // namespace
+
+int ResidentMode() {
+  static const int mode = [] {
+    const char* const given = std::getenv("BT_RESIDENT");
+    return given == nullptr ? 2 : std::atoi(given);
+  }();
+  return mode;
+}
+
+void PrintResidentTrace() {
+  static constexpr const char* kNames[kMarks] = {"started",       "kernels ahead complete",
+                                                 "first weights", "inputs multiplied",
+                                                 "inputs posted", "query weights",
+                                                 "query inputs",  "queries posted",
+                                                 "folded inputs", "folded posted",
+                                                 "decode inputs", "keys",
+                                                 "decode posted", "pieces came",
+                                                 "merged",        "value inputs",
+                                                 "values posted", "out weights",
+                                                 "out inputs",    "end"};
+  static int64_t trace[kBlocks][kMarks];
+  CheckCuda(cudaMemcpyFromSymbol(trace, board, sizeof(trace), offsetof(Board, trace)), "trace");
+  std::printf("  clocks since the kernels ahead were complete: least, mean, most of the blocks\n");
+  for (int mark = 0; mark < kMarks; ++mark) {
+    int64_t least = 0, most = 0, sum = 0, count = 0;
+    for (const auto& block : trace) {
+      if (block[mark] == 0) continue;
+      const int64_t at = block[mark] - block[kBegun];
+      least = count == 0 ? at : std::min(least, at);
+      most = count == 0 ? at : std::max(most, at);
+      sum += at;
+      ++count;
+    }
+    if (count == 0) continue;
+    std::printf("    %-22s %7lld %7lld %7lld  (%lld)\n", kNames[mark],
+                static_cast<long long>(least), static_cast<long long>(sum / count),
+                static_cast<long long>(most), static_cast<long long>(count));
+  }
+}
+
+bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
+  if (ResidentMode() == 0 || !Takes(args)) return false;
+  LaunchAll(ctx, args);
+  return true;
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,26 @@
+#pragma once
+
+// The attention half of a layer, for a decode step of up to 8 tokens of a tensor rank of eight of
+// Kimi K2 (7168 columns, 8 heads) with bf16 weights and cache: from the rows of a norm to the sum
+// with the residual, in one launch instead of six.
+//
+// One block on each of 132 multiprocessors owns fixed rows of every matrix of the half. A warp of
+// it asks for all of them in turn, at once and without ever waiting for data, so that the card
+// reads weights while blocks exchange their small results (resident_board.cuh). Lengths are read
+// from the plan on the device, so that a recorded launch serves any.
+//
+// Floor: 51.8 MB of weights over the read bandwidth, 11.4 us at 4.55 TB/s.
+
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+// 0: nothing is taken. 2: one launch. 12: with clocks of its phases. From BT_RESIDENT, read once.
+int ResidentMode();
+// Of the last launch with clocks.
+void PrintResidentTrace();
+
+// OpsTable::attention_layer. False: not taken, and nothing was queued.
+bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args);
+
+}  // namespace baltoro::cuda
