@@ -134,6 +134,11 @@ __device__ inline float SiluTimes(float gate, float up) {
   return gate / (1.0f + __expf(-gate)) * up;
 }
 
+// The same within a few f32 roundings, with fewer instructions.
+__device__ __forceinline__ float FastSiluTimes(float gate, float up) {
+  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
+}
+
 // Two results of rows g and half + g of a strip, g = lane / 4, as two neighbouring ones: of lanes
 // with even g rows g and g + 1, of those with odd g rows half + g - 1 and half + g. By all lanes.
 __device__ inline uint32_t Neighbours(float low, float high, int lane) {

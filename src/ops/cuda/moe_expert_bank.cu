@@ -37,7 +37,7 @@ struct Cut {
 
 Cut Offsets(const MoeShape& s) {
   const int64_t entries = static_cast<int64_t>(s.max_tokens) * s.top_k;
-  const int64_t tiles = s.slots + entries / kStreamingTileRows;
+  const int64_t tiles = s.slots + entries / kDigitTileRows;
   Cut cut = {};
   cut.starts = 256;
   cut.tiles = cut.starts + Align((kMaxBlocks + 1) * static_cast<int64_t>(sizeof(MoeStart)));

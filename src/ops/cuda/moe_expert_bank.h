@@ -6,14 +6,16 @@
 //   order
 //
 // Kernels: routing preparation (moe_route), gate/up product with SiLU * mul, down product times the
-// routing weight, sum over j; the wide form first reorders x. They are chained by programmatic
-// dependent launch and are capturable in a graph: nothing is allocated, no host work depends on
-// device data.
+// routing weight, sum over j; the wide form first reorders x, the streaming one by digits makes
+// them. They are chained by programmatic dependent launch and are capturable in a graph: nothing is
+// allocated, no host work depends on device data.
 //
-// Products take bf16 operands and sum in f32; the middle activation [T k, I] and each expert's
-// weighted share [T k, H] are rounded to bf16, the sum over j is f32. Forms of the products:
-//   - streaming (small T): mma.m16n8k16 with weights as the rows, so that few tokens waste nothing;
-//     bound by the bytes of the chosen experts;
+// Products take bf16 operands and sum in f32, but for those by digits (moe_digits.cuh); the middle
+// activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j
+// is f32. Forms of the products:
+//   - streaming (small T): weights are the rows of the matrix instruction, so that few tokens waste
+//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; with I = 256 and
+//     more than 32 entries m16n8k32 in integers;
 //   - wide (large T): wgmma, weights widened in registers;
 //   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
 //     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_test_support.cuh"
 #include "support/gpu_test.h"
 
@@ -79,7 +80,12 @@ struct Step {
   }
 };
 
-std::vector<double> Reference(const Bank& bank, const Step& step) {
+// The products that do not round weights to bf16, and take 16 bits of activations.
+bool ByDigits(const MoeShape& shape, int tokens, MoeForm form) {
+  return form == MoeForm::kStreaming && MoeDigitsTake(shape, tokens);
+}
+
+std::vector<double> Reference(const Bank& bank, const Step& step, bool rounded) {
   const MoeShape& s = bank.shape;
   const Memory<uint16_t> x(step.x);
   const Memory<int32_t> slots(step.slots);
@@ -100,7 +106,8 @@ std::vector<double> Reference(const Bank& bank, const Step& step) {
                              s.intermediate,
                              s.top_k,
                              middle.get(),
-                             out.get()};
+                             out.get(),
+                             rounded};
   ReferenceMiddle<<<dim3(s.intermediate, entries), 32>>>(p);
   ReferenceOut<<<dim3(s.hidden, step.tokens), 32>>>(p);
   Must(cudaDeviceSynchronize(), "reference");
@@ -147,9 +154,10 @@ std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
 void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
   const MoeShape& s = bank.shape;
   const Step step(s, tokens, routing, random);
-  const std::vector<double> right = Reference(bank, step);
+  const bool by_digits = ByDigits(s, tokens, form);
+  const std::vector<double> right = Reference(bank, step, !by_digits);
   const std::vector<float> got = Product(bank, step, form);
-  double worst = 0;
+  double worst = 0, mean = 0;
   int worst_row = -1;
   for (int t = 0; t < tokens; ++t) {
     double error = 0, norm = 1e-12;
@@ -160,6 +168,7 @@ void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& 
       norm += want * want;
     }
     const double relative = std::sqrt(error / norm);
+    mean += relative / tokens;
     if (!(relative <= worst)) {
       worst = relative;
       worst_row = t;
@@ -170,11 +179,15 @@ void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& 
                            std::to_string(s.top_k) + " T " + std::to_string(tokens) + " routing " +
                            std::to_string(static_cast<int>(routing)) + " form " +
                            std::to_string(static_cast<int>(form));
-  // Shares are rounded to bf16 (2^-9 at most, about 1.7e-3 on average).
-  if (!(worst < 4e-3)) {
+  // Shares are rounded to bf16: 2^-9 at most, about 1.7e-3 on average. By digits a number of the
+  // middle comes out on the other side of a bf16 more often, 2^-7 of it at most; rows of which it
+  // is most have been seen to be 4.4e-3 off (one of 5,000).
+  const double limit = by_digits ? 0x1p-7 + 0x1p-9 : 4e-3;
+  if (!(worst < limit)) {
     Fail(name + ": relative error " + std::to_string(worst) + " in row " +
          std::to_string(worst_row));
   }
+  if (!(mean < 3e-3)) Fail(name + ": relative error of a row " + std::to_string(mean));
 }
 
 // A row's bits must not depend on the rows beside it.
@@ -182,6 +195,23 @@ void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
   const MoeShape& s = bank.shape;
   const Step all(s, 70, Routing::kRandom, random);
   const std::vector<float> together = Product(bank, all, form);
+  if (ByDigits(s, all.tokens, form)) {
+    // Few tokens go by other kernels: here as many as before, but others.
+    Step others(s, all.tokens, Routing::kSameForAll, random);
+    for (int t = 5; t < all.tokens; t += 23) {
+      std::copy_n(all.x.begin() + t * s.hidden, s.hidden, others.x.begin() + t * s.hidden);
+      std::copy_n(all.ids.begin() + t * s.top_k, s.top_k, others.ids.begin() + t * s.top_k);
+      std::copy_n(all.weights.begin() + t * s.top_k, s.top_k, others.weights.begin() + t * s.top_k);
+    }
+    const std::vector<float> beside = Product(bank, others, form);
+    for (int t = 5; t < all.tokens; t += 23) {
+      if (std::memcmp(&beside[t * s.hidden], &together[t * s.hidden], s.hidden * sizeof(float)) !=
+          0) {
+        Fail("row " + std::to_string(t) + " beside others differs");
+      }
+    }
+    return;
+  }
   for (int t = 0; t < all.tokens; t += 23) {
     Step one = all;
     one.tokens = 1;
@@ -199,6 +229,8 @@ const auto kForms = {MoeForm::kStreaming, MoeForm::kWide};
 // The joined form takes intermediates of 256 alone.
 const auto kJoinedShapes = {MoeShape{16, 256, 256, 4, 0}, MoeShape{9, 1152, 256, 3, 0},
                             MoeShape{200, 384, 256, 9, 0}};
+// Of the streaming form's kernels by digits: tiles of 1 to 16 rows, units of fewer strips.
+const auto kDigitShapes = {MoeShape{40, 256, 256, 4, 0}, MoeShape{12, 1152, 256, 3, 0}};
 // The pocket model's bank, and one whose sizes no piece divides.
 const auto kSmallShapes = {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}};
 
@@ -213,6 +245,29 @@ GPU_TEST(MoeExpertBankTest, SmallBanksAgreeWithPlainLoops) {
       for (const int tokens : {1, 33, 130}) Check(bank, tokens, Routing::kSameForAll, form, random);
     }
   }
+}
+
+GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
+  Random random = {8};
+  for (const MoeShape& shape : kDigitShapes) {
+    const Bank bank(shape, random);
+    for (const int tokens : {11, 16, 29, 64, 150}) {
+      Check(bank, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+    }
+    for (const int tokens : {11, 17, 50}) {
+      Check(bank, tokens, Routing::kSameForAll, MoeForm::kStreaming, random);
+      Check(bank, tokens, Routing::kWithHoles, MoeForm::kStreaming, random);
+    }
+    CheckRowsAlone(bank, MoeForm::kStreaming, random);
+  }
+}
+
+// What an emulator ends in a minute: gate/up by warps and by warpgroups.
+GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
+  Random random = {9};
+  const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
+  for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  Check(many, 170, Routing::kRandom, MoeForm::kJoined, random);
 }
 
 GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
@@ -264,6 +319,10 @@ GPU_TEST(MoeExpertBankTest, ManyTokensRouteThroughSeveralBlocks) {
     for (const int tokens : {300, 2047, 5000}) {
       Check(bank, tokens, Routing::kRandom, form, random);
     }
+  }
+  const Bank digits({16, 256, 256, 4, 0}, random);
+  for (const int tokens : {300, 2047, 5000}) {
+    Check(digits, tokens, Routing::kRandom, MoeForm::kStreaming, random);
   }
 }
 

@@ -17,6 +17,7 @@ struct MoeTile {
 // Rows of a tile at most, by form.
 inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kWideTileRows = 112;
+inline constexpr int32_t kDigitTileRows = 16;  // of the streaming form by digits (moe_digits.h)
 
 // Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
 inline constexpr int32_t kStreamingBlocks = 2;
@@ -40,7 +41,7 @@ inline constexpr int32_t kMaxBlocks = 512;
 // The workspace, cut up.
 struct MoePlan {
   int32_t* num_tiles = nullptr;      // [1]
-  MoeTile* tiles = nullptr;          // [slots + T k / 32]; joined: those with most rows first
+  MoeTile* tiles = nullptr;          // [slots + T k / 16]; joined: those with most rows first
   MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
   int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot

@@ -1,6 +1,7 @@
 // Routing preparation (tokens by expert) and the sum over a token's experts.
 
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_internal.h"
 
 namespace baltoro::cuda {
@@ -46,6 +47,7 @@ struct RouteParams {
   int32_t* block_of;
   uint32_t* counters;
   int32_t sum_blocks, max_units;  // blocks of the down product, units that one has room for
+  bool digits = false;            // of the streaming form by digits
 };
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
@@ -66,7 +68,8 @@ __device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)
 }
 
 // Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
-// of `rows` rows costs (in quarters of the least; measured, docs/kernels/moe.md).
+// of `rows` rows costs (in quarters of the least, by digits in eighths; measured,
+// docs/kernels/moe.md).
 __device__ int Passes(const RouteParams& p, int count) {
   const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
   return (count + most - 1) / most;
@@ -79,6 +82,7 @@ __device__ int RowsOfPass(const RouteParams& p, int count) {
 }
 
 __device__ int PassCost(const RouteParams& p, int rows) {
+  if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 9 : rows <= 12 ? 12 : 16;
   if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
   if (p.wide) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
@@ -367,6 +371,11 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
   RouteParams params = Route(shape, args, plan, form, blocks);
+  if (form == MoeForm::kStreaming && MoeDigitsTake(shape, args.tokens)) {
+    params.tile_rows = kDigitTileRows;
+    params.wide = true;  // the next kernel reads x
+    params.digits = true;
+  }
   if (form == MoeForm::kJoined) {
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");

@@ -1,4 +1,5 @@
 // The streaming form of the expert products: few rows an expert, bound by the bytes of the weights.
+// Of more than 32 entries, with I = 256, moe_digits.cu and moe_digits_down.cu have it.
 //
 // Each block, a few per multiprocessor, takes an equal share of the weight strips (16 rows x all
 // columns) of the chosen experts, in order. One warp feeds a ring in shared memory with bulk
@@ -10,12 +11,12 @@
 // that activations are loaded once for both. Or kWarpsM warps take a strip each (the short ones of
 // down).
 
-#include <algorithm>
-
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_streaming.cuh"
 #include "ops/cuda/moe_tile_multiply.cuh"
 
 namespace baltoro::cuda {
@@ -73,19 +74,6 @@ struct Form {
 using GateUpForm = Form<true, 8, 1, 1, 6, 2>;
 using DownForm = Form<false, 1, 8, 2, 3, 1>;
 
-// Where the ring stands.
-template <typename F>
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void Next() {
-    if (++stage == F::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 __device__ MoeTile LoadTile(const ProductParams& p, int at) {
   if (p.ids != nullptr) {
     const int id = __ldcg(p.ids + at);
@@ -108,12 +96,6 @@ __device__ __forceinline__ int StripsTogether(int left) {
   return left >= F::kTogether ? F::kTogether : left >= 2 ? 2 : 1;
 }
 
-// Units first .. last - 1 of tile `index`; a block's share is a few such runs.
-struct UnitRun {
-  MoeTile tile;
-  int first, last;
-};
-
 __device__ UnitRun NextRun(const ProductParams& p, int unit, int last, int units_per_tile) {
   const int index = unit / units_per_tile;
   const int first = unit - index * units_per_tile;
@@ -124,9 +106,7 @@ __device__ int FirstUnit(const ProductParams& p, int block, int units_per_tile) 
   if (p.ids != nullptr) {
     return static_cast<int>(static_cast<int64_t>(p.entries) * units_per_tile * block / gridDim.x);
   }
-  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
-  return start.x * units_per_tile +
-         static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+  return MoeFirstUnit(p.starts, block, units_per_tile);
 }
 
 template <typename F>
@@ -140,7 +120,7 @@ __device__ void FeedRing(const ProductParams& p,
   const int lane = threadIdx.x % 32;
   const uint64_t policy = ReadOncePolicy();
   const int strip_bytes = p.column_tiles * kTileBytes;
-  RingPosition<F> at;
+  RingPosition<F::kStages> at;
   while (unit < last) {
     const UnitRun run = NextRun(p, unit, last, units_per_tile);
     unit += run.last - run.first;
@@ -234,7 +214,7 @@ struct Rows {
 
 template <typename F>
 struct Progress {
-  RingPosition<F> at;
+  RingPosition<F::kStages> at;
   uint32_t sums = 0;  // strips added up
 };
 
@@ -263,7 +243,7 @@ __device__ __forceinline__ void MultiplyAcross(const ProductParams& p,
                                                int unit,
                                                const Shared& shared,
                                                uint4 (&x)[kN][4],
-                                               RingPosition<F>& at,
+                                               RingPosition<F::kStages>& at,
                                                uint32_t& sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float acc[kTogether][kN][4] = {};
@@ -343,7 +323,7 @@ __device__ __forceinline__ void MultiplyAlone(const ProductParams& p,
                                               int first,
                                               int last,
                                               const Shared& shared,
-                                              RingPosition<F>& at) {
+                                              RingPosition<F::kStages>& at) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int strips = p.strips, column_tiles = p.column_tiles;
   uint4 kept[kKeep ? F::kTilesPerStage : 1][kN][4];
@@ -396,7 +376,7 @@ __device__ __forceinline__ void MultiplyRun(const ProductParams& p,
                                             const UnitRun& run,
                                             const Shared& shared,
                                             Progress<F>& progress) {
-  RingPosition<F> at = progress.at;
+  RingPosition<F::kStages> at = progress.at;
   uint32_t sums = progress.sums;
   const Rows<F, kN> rows(p, run.tile, threadIdx.x % 32);
   if constexpr (F::kWarpsK == 1) {
@@ -486,21 +466,8 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
 
 template <typename F>
 Status Launch(const char* what, const ProductParams& params, cudaStream_t stream) {
-  const auto kernel = StreamProductKernel<F>;
-  cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, F::kSharedBytes);
-  if (error == cudaSuccess) {
-    // The rest is L1, which holds the activations.
-    const int percent =
-        std::min(100, kStreamingBlocks * (F::kSharedBytes + 1024) * 100 / (228 * 1024) + 1);
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
-  }
-  if (error != cudaSuccess) {
-    return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
-  }
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
-  return LaunchOverlapped(what, kernel, dim3(blocks), dim3(F::kThreads), F::kSharedBytes, stream, 1,
-                          params);
+  return LaunchMoeStreaming(what, StreamProductKernel<F>, F::kThreads, F::kSharedBytes, stream,
+                            params);
 }
 
 // The tiles, as the routing cut them or one an entry.
@@ -526,6 +493,7 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
                              cudaStream_t stream) {
+  if (MoeDigitsTake(shape, args.tokens)) return LaunchMoeDigitsGateUp(shape, args, plan, stream);
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
@@ -543,6 +511,7 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream) {
+  if (MoeDigitsTake(shape, args.tokens)) return LaunchMoeDigitsDown(shape, args, plan, stream);
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);

@@ -97,12 +97,18 @@ struct DeviceSource {
   int64_t n, k;
 };
 
-__device__ inline double SourceWeight(
-    const uint32_t* values, const uint16_t* scales, int64_t row, int64_t k, int64_t column) {
+// `rounded`: to bf16, as the kernels have it that widen weights before the products.
+__device__ inline double SourceWeight(const uint32_t* values,
+                                      const uint16_t* scales,
+                                      int64_t row,
+                                      int64_t k,
+                                      int64_t column,
+                                      bool rounded) {
   const int q = static_cast<int>((values[row * (k / 8) + column / 8] >> (column % 8 * 4)) & 15) - 8;
   const float scale =
       __uint_as_float(static_cast<uint32_t>(scales[row * (k / 32) + column / 32]) << 16);
-  return __bfloat162float(__float2bfloat16_rn(static_cast<float>(q) * scale));
+  const float weight = static_cast<float>(q) * scale;
+  return rounded ? __bfloat162float(__float2bfloat16_rn(weight)) : weight;
 }
 
 struct ReferenceParams {
@@ -114,6 +120,7 @@ struct ReferenceParams {
   int64_t hidden, intermediate, top_k;
   double* middle;  // [T k, I]
   double* out;     // [T, H]
+  bool rounded;    // weights
 };
 
 // Block: one warp; grid (I, T k).
@@ -124,8 +131,9 @@ static __global__ void ReferenceMiddle(ReferenceParams p) {
   double gate = 0, up = 0;
   for (int64_t c = threadIdx.x; c < p.hidden; c += 32) {
     const double x = __bfloat162float(p.x[entry / p.top_k * p.hidden + c]);
-    gate += x * SourceWeight(p.gate, p.gate_scales, slot * p.intermediate + i, p.hidden, c);
-    up += x * SourceWeight(p.up, p.up_scales, slot * p.intermediate + i, p.hidden, c);
+    gate +=
+        x * SourceWeight(p.gate, p.gate_scales, slot * p.intermediate + i, p.hidden, c, p.rounded);
+    up += x * SourceWeight(p.up, p.up_scales, slot * p.intermediate + i, p.hidden, c, p.rounded);
   }
   for (int d = 16; d > 0; d /= 2) {
     gate += __shfl_down_sync(~0u, gate, d);
@@ -148,7 +156,7 @@ static __global__ void ReferenceOut(ReferenceParams p) {
     double y = 0;
     for (int64_t c = threadIdx.x; c < p.intermediate; c += 32) {
       y += p.middle[entry * p.intermediate + c] *
-           SourceWeight(p.down, p.down_scales, slot * p.hidden + d, p.intermediate, c);
+           SourceWeight(p.down, p.down_scales, slot * p.hidden + d, p.intermediate, c, p.rounded);
     }
     sum += p.weights[entry] * y;
   }

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_ask.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -25,6 +26,7 @@ constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kWarps + kProducers;
 constexpr int kStrips = 2 * kWarps;  // of a piece
 constexpr int kWeightBytes = kStrips * kTileBytes;
+static_assert(kStrips == kBoxStrips && kWeightBytes == kBoxBytes);
 constexpr int kRowBytes = 256;  // 128 columns
 constexpr int kTileRows = 40;   // at most
 constexpr int kBlocks = 2;      // of a multiprocessor
@@ -33,8 +35,7 @@ constexpr int kStages = 3;
 constexpr int kSharedBytes = kStages * kStageBytes;
 
 struct GateUpParams {
-  const char* weights;
-  int64_t slot_bytes;
+  CUtensorMap map;  // of the weights
   int32_t strips;
   int32_t column_tiles;
   const int32_t* num_tiles;
@@ -88,36 +89,27 @@ struct Ring {
 // so that the loads of a warp's operand meet all banks.
 __device__ void Produce(const GateUpParams& p, const Pieces& pieces, Ring ring) {
   constexpr int kStep = kProducers / 16, kRows = kTileRows / kStep;
-  const int thread = threadIdx.x - 32 * kWarps, lane = threadIdx.x % 32;
+  const int thread = threadIdx.x - 32 * kWarps;
   const int row = thread / 16, chunk = thread % 16;
   const uint64_t policy = ReadOncePolicy();
-  const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t in_stage = kWeightBytes + row * kRowBytes + ((chunk ^ (row & 1) << 2) << 4);
   const int turns = pieces.Turns();
   for (int turn = 0; turn < turns; ++turn) {
     MoeTile tile;
     int strip;
     if (!pieces.Get(p, turn, &tile, &strip)) break;
-    const int strips = min(kStrips, p.strips - strip);
-    const char* weights =
-        p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
-    uint32_t source[kRows];  // in 16 bytes
+    const int first_row = tile.slot * p.strips + strip;  // of the map
+    uint32_t source[kRows];                              // in 16 bytes
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int at = tile.begin + min(row + kStep * i, tile.count - 1);
       source[i] = static_cast<uint32_t>(__ldcg(p.order + at) / p.top_k * p.in_stride / 8);
     }
     const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
-    for (int c = 0; c < p.column_tiles; ++c, columns += kRowBytes, weights += kTileBytes) {
+    for (int c = 0; c < p.column_tiles; ++c, columns += kRowBytes) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       const uint32_t to = ring.Weights();
-      if (thread < 32) {
-        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
-        __syncwarp();
-        if (lane < strips) {
-          CopyBulk(to + lane * kTileBytes, weights, kTileBytes, ring.Full(), policy);
-        }
-      }
+      if (thread == 0) AskForBox(&p.map, to, ring.Full(), c, first_row, policy);
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         if (row + kStep * i >= tile.count) break;
@@ -129,10 +121,6 @@ __device__ void Produce(const GateUpParams& p, const Pieces& pieces, Ring ring) 
       ring.Next();
     }
   }
-}
-
-__device__ __forceinline__ float FastSiluTimes(float gate, float up) {
-  return __fdividef(gate, 1.0f + __expf(-gate)) * up;
 }
 
 // A warp: two strips by kN times eight tokens.
@@ -287,8 +275,7 @@ Status LaunchMoeWarpGateUp(const MoeShape& shape,
                            const MoePlan& plan,
                            cudaStream_t stream) {
   GateUpParams p = {};
-  p.weights = static_cast<const char*>(args.gate_up);
-  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
+  BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
   p.num_tiles = plan.num_tiles;

@@ -15,6 +15,7 @@
 #include <algorithm>
 
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_ask.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -31,11 +32,11 @@ constexpr int kThreads = 32 * kConsumerWarps + kProducers;
 constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
 constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
 constexpr int kWeightBytes = kStrips * kTileBytes;
+static_assert(kStrips == kBoxStrips && kWeightBytes == kBoxBytes);
 constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
 
 struct GateUpParams {
-  const char* weights;
-  int64_t slot_bytes;
+  CUtensorMap map;  // of the weights
   int32_t strips;
   int32_t column_tiles;
   const MoeStart* starts;  // null: tiles are dealt out, back and forth
@@ -112,20 +113,17 @@ struct Share {
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
 __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
-  const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
+  const int thread = threadIdx.x - 32 * kConsumerWarps;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
-  const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
   for (int unit = share.first; unit < share.last; ++unit) {
     MoeTile tile;
     int strip;
     if (!share.Get(p, unit, &tile, &strip)) continue;
-    const int strips = min(kStrips, p.strips - strip);
     const int half_bytes = Columns(tile.count) * 128;
-    const char* weights =
-        p.weights + tile.slot * p.slot_bytes + static_cast<int64_t>(strip + lane) * strip_bytes;
-    uint32_t source[kRows];  // in 16 bytes
+    const int first_row = tile.slot * p.strips + strip;  // of the map
+    uint32_t source[kRows];                              // in 16 bytes
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int at = tile.begin + min(row + kStep * i, tile.count - 1);
@@ -133,15 +131,11 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
       source[i] = static_cast<uint32_t>(from * p.in_stride / 8);
     }
     const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
-    for (int c = 0; c < p.column_tiles; ++c, columns += 256, weights += kTileBytes) {
+    for (int c = 0; c < p.column_tiles; ++c, columns += 256) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
-      if (thread < 32) {
-        if (lane == 0) BarrierExpectBytes(ring.Full(), strips * kTileBytes);
-        __syncwarp();
-        if (lane < strips) {
-          CopyBulk(ring.weights + ring.stage * kWeightBytes + lane * kTileBytes, weights,
-                   kTileBytes, ring.Full(), policy);
-        }
+      if (thread == 0) {
+        AskForBox(&p.map, ring.weights + ring.stage * kWeightBytes, ring.Full(), c, first_row,
+                  policy);
       }
       const uint32_t to = to_row + ring.stage * kInputBytes;
 #pragma unroll
@@ -203,8 +197,9 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
   GroupCommit();
 }
 
-// One piece: kN columns. No product runs on from turn to turn of the loop, as the compiler would
-// put each behind the one before.
+// One piece: kN columns. A warp waits for the next stage and reads its weights while two groups of
+// products are under way, a half as soon as what was there has been widened. No product runs on
+// from turn to turn of the loop, as the compiler would put each behind the one before.
 template <int kN>
 __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
                                               const MoeTile& tile,
@@ -218,28 +213,34 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
   uint32_t a[2][4][4];
   Packed packed[2];
   const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
-  const auto next_weights = [&] {
+  const auto wait = [&] {
     BarrierWait(ring.Full(), ring.parity);
     // The matrix units read what ordinary copies have written.
     hopper::FenceAsyncProxy();
-    packed[0] = LoadPacked(own + ring.stage * kWeightBytes);
-    packed[1] = LoadPacked(own + ring.stage * kWeightBytes + 4 * kTileBytes);
   };
-  next_weights();
+  const auto read = [&](int block) {
+    packed[block] = LoadPacked(own + ring.stage * kWeightBytes + block * 4 * kTileBytes);
+  };
+  wait();
+  read(0);
+  read(1);
   Widen(a[0], packed[0], 0);
   for (int c = 0; c < p.column_tiles; ++c) {
     const uint32_t input = ring.input + ring.stage * kInputBytes, empty = ring.Empty();
+    const bool more = c + 1 < p.column_tiles;
     Multiply<kN>(acc[0], a[0], input);
     Widen(a[1], packed[1], 0);
     Multiply<kN>(acc[1], a[1], input);
+    ring.Next();
+    if (more) wait();
     GroupWait<1>();
     Widen(a[0], packed[0], 1);
     Multiply<kN>(acc[0], a[0], input + kN * 128);
+    if (more) read(0);
     GroupWait<1>();
     Widen(a[1], packed[1], 1);
     Multiply<kN>(acc[1], a[1], input + kN * 128);
-    ring.Next();
-    if (c + 1 < p.column_tiles) next_weights();
+    if (more) read(1);
     GroupWait<1>();
     Widen(a[0], packed[0], 0);
     GroupWait<0>();
@@ -356,8 +357,7 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                                       dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
                                       plan.ordered, shape.hidden));
   GateUpParams p = {};
-  p.weights = static_cast<const char*>(args.gate_up);
-  p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
+  BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
   // The joined form has its tiles sorted.

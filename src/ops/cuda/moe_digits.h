@@ -1,0 +1,28 @@
+#pragma once
+
+// The streaming form's products by codes and digits (moe_digits.cuh) where more than one token may
+// have an expert, and I = 256.
+
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int32_t kDigitIntermediate = 256;
+
+// By shape and number of tokens alone: a row's bits do not depend on how many rows an expert has.
+inline bool MoeDigitsTake(const MoeShape& shape, int32_t tokens) {
+  return shape.intermediate == kDigitIntermediate && !MoeEntriesAlone(shape, tokens);
+}
+
+// After the routing, whose tiles have kDigitTileRows at most. Two kernels: x as digits, the
+// product.
+Status LaunchMoeDigitsGateUp(const MoeShape& shape,
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream);
+Status LaunchMoeDigitsDown(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const MoePlan& plan,
+                           cudaStream_t stream);
+
+}  // namespace baltoro::cuda
