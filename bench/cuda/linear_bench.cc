@@ -148,7 +148,7 @@ struct Bench {
   }
 
   void Bank(const FormCase& form, int64_t intermediate) {
-    constexpr int64_t kHidden = 7168, kExperts = 384, kTopK = 8, kRowsMax = 8192;
+    constexpr int64_t kHidden = 7168, kExperts = 384, kTopK = 8;
     const Matrices gate_up(form.form, kExperts, 2 * intermediate, kHidden, stream);
     const Matrices down(form.form, kExperts, kHidden, intermediate, stream);
     const Buffer x = Allocate(kRowsMax * kHidden * 2), out = Allocate(kRowsMax * kHidden * 4);
