@@ -167,10 +167,6 @@ class Bench {
     }
     std::fflush(stdout);
     std::printf("  attention half alone %6.2f us\n", Time(kAttentionHalf) * 1e6);
-    if (cuda::ResidentMode() > 10) {
-      Time(~0u);
-      cuda::PrintResidentTrace();
-    }
   }
 
  private:
@@ -445,7 +441,7 @@ class Bench {
     }
   }
 
-  // All from qkv_a to o as BT_RESIDENT says; false: launch by launch.
+  // All from qkv_a to o; false: launch by launch.
   bool QueueAttentionHalf(const Layer& layer,
                           const KvLayerView& cache,
                           const RopeTable& rope,

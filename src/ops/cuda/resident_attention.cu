@@ -14,11 +14,6 @@
 //
 // Weights of the next product are in registers before its input is waited for.
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdio>
-#include <cstdlib>
-
 #include "ops/cuda/attention_plan.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/resident_attention.h"
@@ -35,15 +30,12 @@ using namespace resident;  // NOLINT: the parts of this kernel
 constexpr int kThreads = kComputers + 128;
 constexpr int kCopyRegisters = 56, kComputeRegisters = 224;
 
-constexpr int kTraced = 12;  // the mode with clocks
-
 __device__ Board board;  // zeros at first: the tag of no launch
 
 // Waits for the kernels ahead; the tag of this launch.
-__device__ __forceinline__ uint32_t BeginLaunch(bool traced) {
+__device__ __forceinline__ uint32_t BeginLaunch() {
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();  // only now: see docs/kernels/decode-step.md
-  if (traced && threadIdx.x == 0) board.trace[blockIdx.x][kBegun] = clock64();
   const uint32_t tag = __ldcg(&board.launches[blockIdx.x]) + 1;
   return tag == 0 ? 1 : tag;
 }
@@ -51,21 +43,18 @@ __device__ __forceinline__ uint32_t BeginLaunch(bool traced) {
 template <int kChunk>
 __device__ __forceinline__ void Compute(const Params& p, char* raw) {
   using Place = Layout<kChunk>;
-  if (p.traced && threadIdx.x == 0) board.trace[blockIdx.x][kStarted] = clock64();
   const uint32_t memory = SharedAddress(raw);
   const KeyStage stage{memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty};
   FrontHalf<kChunk> front(p, board, raw);
   BackHalf<kChunk> back(p, board, raw);
   Decoder decoder(p.mla, p.row_of, p.input.slots, p.rows, board, stage,
                   *reinterpret_cast<DecodeShared*>(raw + Place::kInputSums),
-                  memory + Place::kScratch, static_cast<int>(blockIdx.x), p.traced);
-  const uint32_t tag = BeginLaunch(p.traced);
+                  memory + Place::kScratch, static_cast<int>(blockIdx.x));
+  const uint32_t tag = BeginLaunch();
   front.Run(tag);
   decoder.Run(tag);
   back.Run(tag);
-  if (threadIdx.x != 0) return;
-  board.launches[blockIdx.x] = tag;
-  if (p.traced) board.trace[blockIdx.x][kEnd] = clock64();
+  if (threadIdx.x == 0) board.launches[blockIdx.x] = tag;
 }
 
 template <int kChunk>
@@ -212,7 +201,6 @@ void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
       {kMlaWidth * 2, 128},
       {64, kMlaBlockTokens, kMlaWidth / 64}};
   CheckOk(MakeTensorMap(shape, cache.data, map));
-  p.traced = ResidentMode() == kTraced;
   // Copies of twice the size are faster where nothing else is waited for.
   if (p.rows == 1) return Launch<896>(p, map, StreamOf(ctx));
   Launch<448>(p, map, StreamOf(ctx));
@@ -220,47 +208,8 @@ void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
 
 }  // namespace
 
-int ResidentMode() {
-  static const int mode = [] {
-    const char* const given = std::getenv("BT_RESIDENT");
-    return given == nullptr ? 2 : std::atoi(given);
-  }();
-  return mode;
-}
-
-void PrintResidentTrace() {
-  static constexpr const char* kNames[kMarks] = {"started",       "kernels ahead complete",
-                                                 "first weights", "inputs multiplied",
-                                                 "inputs posted", "query weights",
-                                                 "query inputs",  "queries posted",
-                                                 "folded inputs", "folded posted",
-                                                 "decode inputs", "keys",
-                                                 "decode posted", "pieces came",
-                                                 "merged",        "value inputs",
-                                                 "values posted", "out weights",
-                                                 "out inputs",    "end"};
-  static int64_t trace[kBlocks][kMarks];
-  CheckCuda(cudaMemcpyFromSymbol(trace, board, sizeof(trace), offsetof(Board, trace)), "trace");
-  std::printf("  clocks since the kernels ahead were complete: least, mean, most of the blocks\n");
-  for (int mark = 0; mark < kMarks; ++mark) {
-    int64_t least = 0, most = 0, sum = 0, count = 0;
-    for (const auto& block : trace) {
-      if (block[mark] == 0) continue;
-      const int64_t at = block[mark] - block[kBegun];
-      least = count == 0 ? at : std::min(least, at);
-      most = count == 0 ? at : std::max(most, at);
-      sum += at;
-      ++count;
-    }
-    if (count == 0) continue;
-    std::printf("    %-22s %7lld %7lld %7lld  (%lld)\n", kNames[mark],
-                static_cast<long long>(least), static_cast<long long>(sum / count),
-                static_cast<long long>(most), static_cast<long long>(count));
-  }
-}
-
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
-  if (ResidentMode() == 0 || !Takes(args)) return false;
+  if (!Takes(args)) return false;
   LaunchAll(ctx, args);
   return true;
 }

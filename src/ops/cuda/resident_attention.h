@@ -15,11 +15,6 @@
 
 namespace baltoro::cuda {
 
-// 0: nothing is taken. 2: one launch. 12: with clocks of its phases. From BT_RESIDENT, read once.
-int ResidentMode();
-// Of the last launch with clocks.
-void PrintResidentTrace();
-
 // OpsTable::attention_layer. False: not taken, and nothing was queued.
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args);
 

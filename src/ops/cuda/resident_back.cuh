@@ -108,7 +108,6 @@ class BackHalf : public BlockParts {
       }
     }
     sum *= share;
-    Note(kPiecesCame);
     auto* const merged = reinterpret_cast<float*>(raw_ + Place::kMerged);
     merged[warp_ * 32 + lane_] = sum;
     SyncComputers();
@@ -117,7 +116,6 @@ class BackHalf : public BlockParts {
     const float next = __shfl_down_sync(~0u, sum, 1);
     if (lane_ % 2 != 0) return;
     Post(&board_.latent[merge_row_][head_][column / 2], hopper::PackBf16(sum, next), tag_);
-    Note(kMerged);
   }
   // `weights` of the pieces, by which they are multiplied, and by what their sum is then.
   __device__ __forceinline__ float Weigh(float* weights, const Letters<kLanePieces>& sums) const {
@@ -157,7 +155,6 @@ class BackHalf : public BlockParts {
     };
     Mail<2 * kEach> x;
     x.Await(tag_, token_ < p_.rows, at);
-    Note(kValueInputs);
     float sum[4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) MultiplyGroup(sum, x.eight(g), w[g]);
@@ -167,7 +164,6 @@ class BackHalf : public BlockParts {
     const float2 total = GetSums(Place::kValueSums, 1, 0);
     const int pair = (head_ * kValue + block_ % kHeadBlocks * kStrip) / 2 + lane_ % 4;
     Post(&board_.value[token_][pair], hopper::PackBf16(total.x, total.y), tag_);
-    Note(kValuesPosted);
   }
 
   // The last weights into registers, while pieces are waited for: later it would be waited for.
@@ -179,7 +175,6 @@ class BackHalf : public BlockParts {
       LoadStrip(out_[s],
                 RowOf(Place::kOut + s * StripBytes(kRowBytes), kRowBytes, warp_ * kOutGroups));
     }
-    Note(kOutWeights);
   }
 
   __device__ __forceinline__ void Out() {
@@ -199,7 +194,6 @@ class BackHalf : public BlockParts {
     };
     Mail<2 * kEach> x;
     x.Await(tag_, token_ < p_.rows, at);
-    Note(kOutInputs);
     float sums[kOutStrips][4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) {

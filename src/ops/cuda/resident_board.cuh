@@ -30,31 +30,6 @@ inline constexpr int kHeadBlocks = kOwners / kHeads;
 inline constexpr int kWholeSlot = 2 * kBlocks;
 inline constexpr int kSlots = kWholeSlot + kRows;
 
-// Where a traced block notes its multiprocessor's clock.
-enum Mark {
-  kStarted,
-  kBegun,  // the kernels ahead are complete
-  kFirstWeights,
-  kInputsMultiplied,
-  kInputsPosted,
-  kQueryWeights,
-  kQueryInputs,
-  kQueriesPosted,
-  kFoldedInputs,
-  kFoldedPosted,
-  kDecodeInputs,
-  kKeys,
-  kDecodePosted,
-  kPiecesCame,
-  kMerged,
-  kValueInputs,
-  kValuesPosted,
-  kOutWeights,
-  kOutInputs,
-  kEnd,
-  kMarks
-};
-
 // Pairs of bf16 a word unless said. Pairs "for products": of each 16 columns in the order 0, 4, 1,
 // 5, 2, 6, 3, 7, so that two neighbouring words are both halves of a fragment of mma.
 struct alignas(256) Board {
@@ -70,8 +45,7 @@ struct alignas(256) Board {
   uint64_t part_out[kSlots][kHeads][kLatent];  // f32
   uint64_t latent[kRows][kHeads][kLatent / 2];
   uint64_t value[kRows][kHeads * kValue / 2];
-  uint32_t launches[kBlocks];      // so far, counted by each block for itself
-  int64_t trace[kBlocks][kMarks];  // clocks of the last traced launch
+  uint32_t launches[kBlocks];  // so far, counted by each block for itself
 };
 
 __device__ __forceinline__ void Post(uint64_t* to, uint32_t payload, uint32_t tag) {

@@ -113,11 +113,8 @@ class Decoder {
                      const KeyStage& stage,
                      DecodeShared& shared,
                      uint32_t queries_at,
-                     int part,
-                     bool traced)
+                     int part)
       : args_(args),
-        traced_(traced),
-        part_(part),
         row_of_(row_of),
         board_(board),
         stage_(stage),
@@ -150,10 +147,6 @@ class Decoder {
   // Eight columns `chunk` (0..7) of a key in one tile of 64 columns, in the 128-byte swizzle.
   static __device__ __forceinline__ uint32_t InTile(int key, int chunk) {
     return key * 128 + ((chunk ^ (key % 8)) << 4);
-  }
-
-  __device__ __forceinline__ void Note(Mark mark) {
-    if (traced_ && threadIdx.x == 0) board_.trace[part_][mark] = clock64();
   }
 
   // The next piece, and what is asked about it.
@@ -189,7 +182,6 @@ class Decoder {
                    : "memory");
     }
     SyncComputers();
-    Note(kDecodeInputs);
     const uint32_t from =
         queries_at_ + lane_ / 4 * kPitch + warp_ / 4 * kSteps * 32 + lane_ % 4 * 8;
 #pragma unroll
@@ -221,7 +213,6 @@ class Decoder {
     const uint32_t fresh =
         __ballot_sync(~0u, slot_ >= 0 && slot_ / kMlaBlockTokens == int64_t{physical});
     hopper::Wait(stage_.full, block & 1);
-    Note(kKeys);
     if (fresh != 0) WriteFresh(fresh);
     float sums[2][4] = {};
     const int first_step = warp_ / 4 * kSteps;
@@ -374,13 +365,10 @@ class Decoder {
       const float lse = all == 0 ? -CUDART_INF_F : shared_.reference[head] + log2f(all);
       Post(&board_.part_lse[threadIdx.x][slot], __float_as_uint(lse), tag_);
     }
-    Note(kDecodePosted);
     SyncComputers();  // what is shared may be overwritten
   }
 
   const MlaKernelArgs& args_;
-  const bool traced_;
-  const int part_;
   const int32_t* const row_of_;
   Board& board_;
   const KeyStage stage_;

@@ -86,7 +86,6 @@ class FrontHalf : public BlockParts {
         const int stage = s * Place::kChunks + h * kWarps + warp_, slot = stage % Place::kSlots;
         hopper::Wait(memory_ + Place::kFull + 8 * slot,
                      static_cast<uint32_t>(stage / Place::kSlots));
-        if (s == 0 && h == 0) Note(kFirstWeights);
         const uint32_t at = RowOf(slot * Place::kSlot, Place::kChunkBytes, 0);
 #pragma unroll
         for (int g = 0; g < kEach; ++g) {
@@ -105,7 +104,6 @@ class FrontHalf : public BlockParts {
       const float scale = RowScale(p_.from, parts);
       if (lane_ == 0) scale_of[warp_] = scale;
     }
-    Note(kInputsMultiplied);
     SyncComputers();
     if (warp_ >= kInputStrips) return;
     const float2 sum = GetSums(Place::kInputSums, kInputStrips, warp_);
@@ -123,7 +121,6 @@ class FrontHalf : public BlockParts {
     if (column < kQLora && lane_ % 4 == 0) {
       Post(&board_.squares[token_][column / kStrip], __float_as_uint(squares), tag_);
     }
-    Note(kInputsPosted);
   }
 
   __device__ __forceinline__ void Queries() {
@@ -142,7 +139,6 @@ class FrontHalf : public BlockParts {
       LoadStrip(key_, RowOf(Place::kKey + warp_ * StripBytes(2 * kNope), 2 * kNope, 0));
     }
     LeaveToKeys();
-    Note(kQueryWeights);
     const auto at = [&](int i) {
       return &board_.inputs[token_]
                            [(warp_ * kEach + i / 2) * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
@@ -156,7 +152,6 @@ class FrontHalf : public BlockParts {
       x.Ask(has_token, at);
       squares.Ask(has_squares, squares_at);
     } while (patience.Again(x.Missing(has_token, tag_) || squares.Missing(has_squares, tag_)));
-    Note(kQueryInputs);
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       if (s >= queries_.count) break;
@@ -189,7 +184,6 @@ class FrontHalf : public BlockParts {
     if (in_head < 0) {
       const int at_pair = strip % (kHead / kStrip) * (kStrip / 2) + pair;
       Post(&board_.q[token_][head][at_pair], hopper::PackBf16(sum.x, sum.y), tag_);
-      Note(kQueriesPosted);
       return;
     }
     const float a = Rounded(sum.x), b = Rounded(sum.y);
@@ -206,7 +200,6 @@ class FrontHalf : public BlockParts {
     };
     Mail<2 * kEach> x;
     x.Await(tag_, token_ < p_.rows, at);
-    Note(kFoldedInputs);
     float sums[2][4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) MultiplyGroup(sums[g % 2], x.eight(g), key_[g]);
@@ -214,7 +207,6 @@ class FrontHalf : public BlockParts {
     const uint32_t pair = hopper::PackBf16(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]);
     const int strip = block_ % kHeadBlocks * kFoldedStrips + warp_;
     Post(&board_.folded[token_][head_][ForProducts(strip, lane_ % 4)], pair, tag_);
-    Note(kFoldedPosted);
   }
 
   // The cached token of a row by one warp: norm of the latent, rope of the key.

@@ -22,7 +22,6 @@ struct Params {
   InputParams input;
   MlaKernelArgs mla;
   const int32_t* row_of;  // [rows] token of a row of attention; -1: none
-  bool traced;            // Board::trace
 };
 
 inline constexpr int kTokenBlocks = kBlocks - kOwners;  // these make cached tokens

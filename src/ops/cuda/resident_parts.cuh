@@ -38,10 +38,6 @@ class BlockParts {
         token_(lane_ / 4),
         head_(block_ / kHeadBlocks) {}
 
-  __device__ __forceinline__ void Note(Mark mark) {
-    if (p_.traced && threadIdx.x == 0) board_.trace[block_][mark] = clock64();
-  }
-
   // Sums over the warps lie at a place of their own for each product.
   __device__ __forceinline__ void PutSums(int at, int strips, int s, const float (&sum)[4]) {
     reinterpret_cast<float2*>(raw_ + at)[(warp_ * strips + s) * 32 + lane_] =
