@@ -208,6 +208,8 @@ TEST(ParseFlagsTest, ValuesAreCheckedAndTheMessageNamesTheFlag) {
   EXPECT_EQ(Error({"-tp", "x"}), "argument -tp/--tensor-parallel-size: invalid int value: 'x'");
   EXPECT_EQ(Error({"--max-num-seqs", "4294967297"}),
             "argument --max-num-seqs: 4294967297 is more than 2147483647");
+  EXPECT_EQ(Error({"--max-num-batched-tokens", "4G"}),
+            "argument --max-num-batched-tokens: 4294967296 is not within 1 and 2147483647");
   EXPECT_EQ(Error({"-tp", "2147483647"}),
             "argument -tp/--tensor-parallel-size: 2147483647 is not within 1 and 1024");
   EXPECT_EQ(Error({"--seed", "4294967297"}), "accepted");

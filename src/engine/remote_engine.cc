@@ -170,6 +170,7 @@ void RemoteEngine::Supervise() {
         return;
       }
     }
+    BT_LOG(Info, "Starting the engine again");
     if (!WaitBeforeRestart(in_a_row)) return;
   }
 }
@@ -208,8 +209,8 @@ bool RemoteEngine::RunOnce() {
   const std::string end = ReapChild(child.value().pid, kLeaveSeconds);
   // Of a process that never was ready Start() tells.
   if (!stopping && info_.has_value() && !IsServerStopped(status)) {
-    BT_LOG(Error, "The engine process (pid {}) is gone ({}){}; another one is started",
-           child.value().pid, end, status.ok() ? "" : ": " + status.message());
+    BT_LOG(Error, "The engine process (pid {}) is gone ({}){}", child.value().pid, end,
+           status.ok() ? "" : ": " + status.message());
   }
   const std::lock_guard lock(mutex_);
   pid_ = -1;

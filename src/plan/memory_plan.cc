@@ -101,7 +101,10 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
                                    up(c.moe_intermediate * c.shared_experts, tp));
   // As K2Model::Allocate takes them: two f32 streams, the rest of the activation type.
   const int64_t act = SizeOf(PlainType(model.plain));
-  const int64_t per_token = (4 + 4 + act) * c.hidden + act * (c.q_lora + c.cache_width()) +
+  // Codes and scales that norms write for FP8 products.
+  const bool coded = o.device.gpu && model.attention == WeightForm::kFp8Block;
+  const int64_t per_token = (coded ? c.hidden + c.hidden / 32 : 0) + (4 + 4 + act) * c.hidden +
+                            act * (c.q_lora + c.cache_width()) +
                             act * heads * (c.head_dim() + c.value) + act * 3 * columns +
                             4 * c.experts + 8 * c.router.top_k;
   const int64_t context =

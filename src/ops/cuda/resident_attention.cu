@@ -112,15 +112,6 @@ bool Matrix(const PackedMatrix& w, int64_t n, int64_t k, int64_t count) {
          reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (count == 1 || w.stride_bytes % 16 == 0);
 }
 
-// All blocks wait for each other: there must be room for them at once.
-bool DeviceHasRoom() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
-  return count == kBlocks;
-}
-
 bool Takes(const AttentionLayerArgs& args) {
   const MlaAttentionArgs& attention = args.attention;
   const AttentionInputArgs& inputs = args.inputs;
@@ -151,8 +142,10 @@ bool Takes(const AttentionLayerArgs& args) {
   if (!input.vectors || !input.cache.vectors) return false;
   const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
   const MlaDecodeLimits& limits = plan.limits;
+  // All blocks wait for each other: one on each multiprocessor, or there is no room for them at
+  // once.
   return plan.pass_count == 0 && plan.absorbed_rows == rows && limits.max_query_tokens == 1 &&
-         limits.chunk_blocks == 0 && limits.multiprocessors == kBlocks && DeviceHasRoom();
+         limits.chunk_blocks == 0 && limits.multiprocessors == kBlocks;
 }
 
 Params ParamsOf(const AttentionLayerArgs& args) {

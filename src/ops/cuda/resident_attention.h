@@ -4,8 +4,8 @@
 // Kimi K2 (7168 columns, 8 heads) with bf16 weights and cache: from the rows of a norm to the sum
 // with the residual, in one launch instead of six.
 //
-// One block on each of 132 multiprocessors owns fixed rows of every matrix of the half. A warp of
-// it asks for all of them in turn, at once and without ever waiting for data, so that the card
+// One block on each of 132 multiprocessors owns fixed rows of every matrix of the half. Two warps
+// of it ask for all of them in turn, at once and without ever waiting for data, so that the card
 // reads weights while blocks exchange their small results (resident_board.cuh). Lengths are read
 // from the plan on the device, so that a recorded launch serves any.
 //
