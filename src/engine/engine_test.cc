@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <thread>
 
 #include "engine/local_engine.h"
@@ -51,16 +52,19 @@ std::unique_ptr<Engine> Start(const EngineConfig& config, EventLog& log) {
   return std::move(engine).value();
 }
 
-// One step, and then nothing can be computed any more.
+// One step once all requests are there, and then nothing can be computed any more.
 class OneStep final : public PlanRunner {
  public:
+  explicit OneStep(std::latch* submitted) : submitted_(submitted) {}
   Result<StepResult> Run(const StepPlan& plan) override {
     if (ran_) return Status(Code::kInternal, "rank 1 is gone");
     ran_ = true;
+    submitted_->wait();
     return stand_in_.Run(plan);
   }
 
  private:
+  std::latch* const submitted_;
   StandInRunner stand_in_{4, /*step_ms=*/0};
   bool ran_ = false;
 };
@@ -132,9 +136,12 @@ TEST(EngineFaultTest, AnEngineWithoutRanksLosesItsRequestsRatherThanFailThem) {
   EngineInfo info;
   info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
   info.num_blocks = 64;
+  std::latch submitted(1);
   LocalEngine engine(StandIn(), info,
-                     std::make_unique<LocalExecutor>(std::make_unique<OneStep>(), 1), log.sink());
-  for (uint64_t id = 0; id < 3; ++id) ASSERT_TRUE(engine.Submit(MakeRequest(id)).ok());
+                     std::make_unique<LocalExecutor>(std::make_unique<OneStep>(&submitted), 1),
+                     log.sink());
+  for (uint64_t id = 0; id < 3; ++id) EXPECT_TRUE(engine.Submit(MakeRequest(id)).ok());
+  submitted.count_down();
 
   for (uint64_t id = 0; id < 3; ++id) {
     const Told told = log.WaitForEnd(id);
