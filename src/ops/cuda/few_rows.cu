@@ -121,22 +121,6 @@ struct NormedPart {
   }
 };
 
-// Cosine and sine of a pair; positions outside the table spoil it.
-__device__ __forceinline__ float2 AngleOf(const InputParams& p, int token, int j) {
-  const int64_t position = p.positions[token];
-  if (position < 0 || position >= p.table_positions) {
-    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
-  }
-  const int64_t at = position * (p.cache.rope / 2) + j;
-  return make_float2(p.cos[at], p.sin[at]);
-}
-
-__device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
-  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
-  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
-  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
-}
-
 // kStrips strips of 8 rows of weights a block, the columns shared by its warps. kTall: of 9 to 16
 // rows, else of up to 8.
 template <int kStrips, bool kQuery, bool kTall>

@@ -147,34 +147,14 @@ __device__ __forceinline__ void RoundRows(const Params& p,
 __device__ __forceinline__ void LoadCodes(const Params& p, char* memory, const Places& places) {
   const int row_bytes = p.steps * 128, row = threadIdx.x;
   if (row < p.rows) {
-    // Other blocks read them too: without the hint that CopyBulk has.
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(SharedAddress(memory + places.codes) + row * places.row),
-        "l"(p.codes + static_cast<int64_t>(row) * row_bytes), "r"(row_bytes),
-        "r"(SharedAddress(memory + places.barrier))
-        : "memory");
+    CopyPlain(SharedAddress(memory + places.codes) + row * places.row,
+              p.codes + static_cast<int64_t>(row) * row_bytes, row_bytes,
+              SharedAddress(memory + places.barrier));
   }
   auto* const scales = reinterpret_cast<float*>(memory + places.x_scales);
   for (int i = threadIdx.x; i < p.rows * p.steps; i += kThreads) {
     scales[i] = __ldcg(p.x_scales + i);
   }
-}
-
-// Cosine and sine of a pair; positions outside the table spoil it.
-__device__ __forceinline__ float2 AngleOf(const InputParams& p, int token, int j) {
-  const int64_t position = p.positions[token];
-  if (position < 0 || position >= p.table_positions) {
-    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
-  }
-  const int64_t at = position * (p.cache.rope / 2) + j;
-  return make_float2(p.cos[at], p.sin[at]);
-}
-
-__device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
-  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
-  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
-  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
 }
 
 // kStrips strips of 8 rows of weights a block; its warps share the columns, and the strips where

@@ -18,9 +18,8 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
-#include "ops/cuda/hopper.cuh"
-#include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"
 #include "ops/cuda/product_wide_multiply.cuh"
 #include "ops/cuda/tensor_map.h"
@@ -28,27 +27,18 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kInner = 256;   // columns of a row
-constexpr int kGroups = 3;    // warpgroups that multiply
-constexpr int kAddWarps = 3;  // of the fourth; its first warp feeds
-constexpr int kThreads = 128 * (kGroups + 1);
+using namespace joined;  // NOLINT: what the joined down products share
+
 constexpr int kItemRows = 64;  // of weights
 constexpr int kBoxBytes = kItemRows * 128;
 constexpr int kItemBytes = 2 * kBoxBytes;
 constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
-constexpr int kShareBytes = kJoinedColumns * 2;    // of a row and chunk
 constexpr int kUnitBytes = 16 * kInner;
-constexpr int kTileUnits = 7;
-constexpr int kMaxUnits = 24;   // of a block
-constexpr int kMaxTokens = 64;  // that a block adds up
+constexpr int kMaxUnits = 24;  // of a block
 constexpr int kMinStages = 5, kMaxStages = 8;
 constexpr int kMinSlots = 3, kMaxSlots = 8;  // tokens under way for a warp that adds
-constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
 constexpr int kTopKMax = 8;
-constexpr int kOutPitch = 128 + 16;
-constexpr int kOutBytes = 16 * kOutPitch;
 constexpr int kBeforeBytes = kJoinedColumns * 4;  // of a token's `out`
-constexpr int64_t kBuffersBytes = 28 << 20;       // of the ring in the L2, if two buffers fit
 constexpr uint32_t kPatience = 1u << 26;          // turns of a wait: seconds
 
 struct Params {
@@ -73,11 +63,6 @@ struct Params {
   int32_t max_units, stages, add_slots;
 };
 
-// Up to kTileUnits units of one expert.
-struct Piece {
-  int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
-};
-
 struct Block {
   Piece pieces[kMaxUnits];
   int32_t count;
@@ -98,26 +83,6 @@ struct Block {
 
 constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
 
-__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
-
-__device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
-  uint32_t complete;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(complete)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return complete != 0;
-}
-
 // A box that is read once a kernel.
 __device__ __forceinline__ void CopyBoxOnce(
     uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
@@ -126,54 +91,6 @@ __device__ __forceinline__ void CopyBoxOnce(
       " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
       : "memory");
-}
-
-__device__ __forceinline__ void CopyPlain(uint32_t to_shared,
-                                          const void* from,
-                                          uint32_t bytes,
-                                          uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(to_shared),
-      "l"(from), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-__device__ __forceinline__ int UnitsBefore(int total, int block) {
-  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
-}
-
-__device__ __forceinline__ int FirstToken(const Params& p, int block) {
-  return static_cast<int>(static_cast<int64_t>(p.tokens) * block / static_cast<int>(gridDim.x));
-}
-
-__device__ __forceinline__ bool IsHeld(const Params& p, int entry) {
-  const int id = __ldg(p.ids + entry);
-  if (id < 0 || id >= p.experts) return false;
-  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-  return slot >= 0 && slot < p.slots;
-}
-
-// This block's pieces, in any order.
-__device__ void FindPieces(const Params& p, Block& block) {
-  const bool whole = __ldcg(p.block_of + p.slots) != 0;
-  const int total = __ldcg(p.units + p.slots);
-  const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
-  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
-    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
-    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
-    if (from >= to) continue;
-    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
-    const int at_unit = atomicAdd(&block.units, to - from);
-    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
-    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
-    const int size = (to - from + pieces - 1) / pieces;
-    for (int u = from; u < to; u += size) {
-      const int at = row + 16 * (u - first);
-      const int count = min(16 * min(size, to - u), row_end - at);
-      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
-    }
-  }
 }
 
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
@@ -243,15 +160,6 @@ __device__ void Feed(const Params& p, Block& block, const CUtensorMap* map, uint
   }
 }
 
-// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-      : "memory");
-}
-
 struct Item {
   int32_t count;     // rows
   uint32_t weights;  // in shared memory
@@ -289,9 +197,11 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   hopper::Pin(sums[1]);
   if (lane == 0) BarrierArrive(item.empty);
   // 16 rows at a time through shared memory, so that 128 bytes of a share are written together.
-  const uint32_t to =
-      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 16 + warp * 32;
-  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+  const Passage passage = {
+      .to = item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 16 + warp * 32,
+      .from = item.out + thread / 8 * kOutPitch + thread % 8 * 16,
+      .group = group,
+      .thread = thread};
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
     const uint32_t at = buffer * kOutBytes;
@@ -307,14 +217,7 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
       pairs[2 * of] = hopper::PackBf16(sum(0, x.x, x.y, low), sum(1, x.z, x.w, low));
       pairs[2 * of + 1] = hopper::PackBf16(sum(2, x.x, x.y, high), sum(3, x.z, x.w, high));
     }
-    StoreTransposed(to + at, pairs);
-    hopper::NamedSync(1 + group, 128);
-    const uint4 v = LoadShared4(from + at);
-    const int row = j * 8 + thread / 8;
-    if (row < item.count) {
-      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
-                                thread % 8 * 16) = v;
-    }
+    StoreShares(item, j * 8, pairs, passage, at);
   }
 }
 
@@ -341,28 +244,7 @@ __device__ void MultiplyChunks(
       item.factor = block.factor + piece.unit * 16;
       item.shares = shares + next % 2 * (kShareBytes / 2);
       BarrierWait(SharedAddress(&block.full[stage + half]), parity);
-      switch ((item.count + 15) / 16) {
-        case 1:
-          Multiply<16>(item, buffer, group);
-          break;
-        case 2:
-          Multiply<32>(item, buffer, group);
-          break;
-        case 3:
-          Multiply<48>(item, buffer, group);
-          break;
-        case 4:
-          Multiply<64>(item, buffer, group);
-          break;
-        case 5:
-          Multiply<80>(item, buffer, group);
-          break;
-        case 6:
-          Multiply<96>(item, buffer, group);
-          break;
-        default:
-          Multiply<112>(item, buffer, group);
-      }
+      ByUnits(item.count, [&](auto rows_of) { Multiply<rows_of>(item, buffer, group); });
       stage += kGroups;
       if (stage >= p.stages) {
         stage -= p.stages;
@@ -374,13 +256,6 @@ __device__ void MultiplyChunks(
     __syncwarp();
     if (lane == 0) BarrierArrive(SharedAddress(&block.done[chunk % kPhases]));
   }
-}
-
-__device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
-  sum.x += __uint_as_float(share.x << 16);
-  sum.y += __uint_as_float(share.x & 0xffff0000u);
-  sum.z += __uint_as_float(share.y << 16);
-  sum.w += __uint_as_float(share.y & 0xffff0000u);
 }
 
 // One of the warps that add: every kAddWarps-th token of the block, chunk after chunk, a lane four
@@ -395,8 +270,8 @@ struct Adder {
       : p(params), block(b) {
     warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1;
     lane = threadIdx.x % 32;
-    first = FirstToken(p, blockIdx.x) + warp;
-    each = max(0, (FirstToken(p, blockIdx.x + 1) - first + kAddWarps - 1) / kAddWarps);
+    first = FirstOf(p.tokens, blockIdx.x) + warp;
+    each = max(0, (FirstOf(p.tokens, blockIdx.x + 1) - first + kAddWarps - 1) / kAddWarps);
     total = each * p.chunks;
     slots = memory + warp * p.add_slots * SlotBytes();
   }
@@ -461,9 +336,7 @@ __device__ __forceinline__ void Adder::Run() const {
       if (next < end) AskShares(next);
     }
     // All that was asked for has been added.
-    if (lane == 0) {
-      asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p.added + chunk) : "memory");
-    }
+    if (lane == 0) TellAdded(p.added + chunk);
   }
 }
 
@@ -488,14 +361,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   FindPieces(p, block);
-  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  for (int t = threadIdx.x; t < tokens; t += kThreads) {
-    uint32_t held = 0;
-    for (int j = 0; j < p.top_k; ++j) {
-      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
-    }
-    block.held[t] = held;
-  }
+  FindHeld(p, block);
   __syncthreads();
   LoadRows(p, block, rows);
   __syncthreads();
@@ -513,22 +379,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Units of a block at most where experts are cut between blocks.
-int32_t LeastUnits(int32_t slots, int64_t entries, int32_t blocks) {
-  // Every expert may have one that is not full.
-  const int64_t units = std::min<int64_t>(entries, entries / 16 + slots);
-  return static_cast<int32_t>((units + blocks - 1) / blocks);
-}
-
 int32_t SharedBytes(int32_t units, int32_t stages, int32_t add_slots, int32_t top_k) {
   return 1024 + units * kUnitBytes + stages * kItemBytes + kGroups * 2 * kOutBytes +
          kAddWarps * add_slots * (kBeforeBytes + top_k * kShareBytes);
-}
-
-int32_t Buffers(int64_t entries, int32_t chunks) {
-  const int64_t each = entries * kShareBytes;
-  return static_cast<int32_t>(
-      std::min<int64_t>(chunks, std::clamp<int64_t>(kBuffersBytes / each, 2, kMaxJoinedBuffers)));
 }
 
 }  // namespace
@@ -613,20 +466,8 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
                      .box = {128, kItemRows, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
-  CheckCuda(cudaFuncSetAttribute(JoinedKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-            "shared memory of the joined FP8 product");
-  // All blocks run at once.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(rows.sum_blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, JoinedKernel, p, map), "joined FP8 product");
+  CheckCuda(LaunchTogether(JoinedKernel, rows.sum_blocks, shared, stream, p, map),
+            "joined FP8 product");
 }
 
 }  // namespace baltoro::cuda

@@ -81,15 +81,6 @@ __device__ __forceinline__ void StoreMiddle(const WideParams& p,
   }
 }
 
-// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-      : "memory");
-}
-
 // A warpgroup's 128 columns of results and kN rows, in bf16, 16 rows at a time through shared
 // memory, so that lines are written whole.
 template <int kN>
@@ -118,7 +109,7 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
         pairs[m] =
             hopper::PackBf16(acc[block][at] * factors[row], acc[block][at + 1] * factors[row + 1]);
       }
-      StoreTransposed(to + buffer + block * 128, pairs);
+      hopper::StoreMatricesTransposed(to + buffer + block * 128, pairs);
     }
     hopper::NamedSync(2 + group, 128);
 #pragma unroll

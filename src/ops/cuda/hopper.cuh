@@ -239,4 +239,12 @@ __device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (
                : "memory");
 }
 
+// Likewise, each transposed.
+__device__ __forceinline__ void StoreMatricesTransposed(uint32_t address, const uint32_t (&m)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+      : "memory");
+}
+
 }  // namespace baltoro::hopper

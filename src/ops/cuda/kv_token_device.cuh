@@ -30,6 +30,16 @@ inline int InputThreads(int64_t width) {
 // Checks the arguments.
 InputParams InputParamsOf(const AttentionInputArgs& args);
 
+// Cosine and sine of a pair; positions outside the table spoil it.
+__device__ __forceinline__ float2 AngleOf(const InputParams& p, int token, int j) {
+  const int64_t position = p.positions[token];
+  if (position < 0 || position >= p.table_positions) {
+    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
+  }
+  const int64_t at = position * (p.cache.rope / 2) + j;
+  return make_float2(p.cos[at], p.sin[at]);
+}
+
 // Waits for the kernel ahead; positions and slots are older than that. `partial` [32] in shared
 // memory.
 __device__ inline void WriteToken(const InputParams& p, int64_t row, float* partial) {

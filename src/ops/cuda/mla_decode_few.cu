@@ -16,6 +16,7 @@
 #include <math_constants.h>
 
 #include "device/cuda/cuda_status.h"
+#include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
 
 namespace baltoro::cuda {
@@ -35,22 +36,13 @@ constexpr int kRawRopeAt = 4 * kPairBytes;
 constexpr int kRawBytes = kRawRopeAt + kTokens * 64;
 
 constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
-constexpr float kSlack = 8;                 // exponentials stay below 2^8, far from a half's end
+constexpr int kSlack = 8;                   // exponentials stay below 2^8, far from a half's end
 // Queries become halves times this, so that none is too large; what it costs are values below 1e-6.
 constexpr float kQueryFactor = 1.0f / 16;
 constexpr float kHalfMax = 65504;
 constexpr float kLn2 = 0.69314718056f;
 
-constexpr int kScorePitch = 68;  // floats: fragments of scores touch all banks
-constexpr int kSharePitch = 72;  // halves: likewise
-
-struct Team {
-  float scores[2][kRows][kScorePitch];  // of both halves of the columns
-  __half shares[kRows][kSharePitch];
-  float ratio[kRows];      // by which the sums so far are to be multiplied
-  float reference[kRows];  // at the end of a piece
-  float sum[kRows];
-};
+using Team = FewRows<__half>;
 
 struct Shared {
   uint64_t full[kStages];
@@ -77,12 +69,6 @@ __device__ __forceinline__ void SyncTeam(int team) {
 __device__ __forceinline__ void SyncTeams() {
   __syncwarp();
   asm volatile("bar.sync 3, 512;" ::: "memory");
-}
-
-__device__ __forceinline__ uint32_t LoadWord(uint32_t from) {
-  uint32_t value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
-  return value;
 }
 
 __device__ __forceinline__ uint2 LoadWords(uint32_t from) {
@@ -285,32 +271,7 @@ class Worker {
   __device__ __forceinline__ void Softmax(int in_block, int first) {
     const int seen = min(in_block, position_ - first + 1);
     const float scale = args_.scale_log2 / kQueryFactor;
-    float score[2];
-    float highest = -CUDART_INF_F;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = lane_ + 32 * half;
-      score[half] = (team_.scores[0][warp_][key] + team_.scores[1][warp_][key]) * scale;
-      if (key >= seen) score[half] = -CUDART_INF_F;
-      highest = fmaxf(highest, score[half]);
-    }
-#pragma unroll
-    for (int other = 16; other > 0; other /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, other));
-    }
-    const float before = reference_;
-    const float now = highest > before + kSlack ? highest : before;
-    const float ratio = before == now ? 1.0f : Exp2(before - now);
-    const float subtract = now == -CUDART_INF_F ? 0 : now;
-    reference_ = now;
-    sum_ *= ratio;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float share = Exp2(score[half] - subtract);
-      sum_ += share;
-      team_.shares[warp_][lane_ + 32 * half] = __float2half_rn(share);
-    }
-    if (lane_ == 0) team_.ratio[warp_] = ratio;
+    FewSoftmax<kSlack>(team_, warp_, seen, scale, reference_, sum_);
   }
 
   // out_[t]: columns 64 warp + 8 (lane / 4) + 2 t + {0, 1} of the latent, rows 2 (lane % 4) + {0,

@@ -15,6 +15,7 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -24,33 +25,20 @@ namespace {
 using namespace mla;  // NOLINT: the parts that the attention kernels share
 
 constexpr int kRows = kMlaFewRows;
-constexpr int kWarps = 8;
-constexpr int kComputers = kWarps * 32;
+constexpr int kWarps = kComputers / 32;
 constexpr int kThreads = kComputers + 32;
 constexpr int kStages = 2;
 constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
-constexpr float kSlack = 24;
+constexpr int kSlack = 24;
 constexpr float kLn2 = 0.69314718056f;
-constexpr int kScorePitch = 68;  // floats: fragments of scores touch all banks
-constexpr int kSharePitch = 72;  // bf16: likewise
 
 struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  float scores[2][kRows][kScorePitch];  // of both halves of the columns
-  __nv_bfloat16 shares[kRows][kSharePitch];
-  float ratio[kRows];      // by which the sums so far are to be multiplied
-  float reference[kRows];  // at the end of a piece
-  float sum[kRows];
+  FewRows<__nv_bfloat16> rows;
 };
 
 constexpr int kSharedBytes = 1024 + kStages * kStageBytes + static_cast<int>(sizeof(Shared));
-
-__device__ __forceinline__ void SyncComputers() {
-  __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
-  asm volatile("bar.sync 1, 256;" ::: "memory");
-  static_assert(kComputers == 256);
-}
 
 // Four 8 x 8 matrices, transposed; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void LoadTransposed4(uint32_t (&m)[4], uint32_t address) {
@@ -58,17 +46,6 @@ __device__ __forceinline__ void LoadTransposed4(uint32_t (&m)[4], uint32_t addre
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address)
                : "memory");
-}
-
-__device__ __forceinline__ uint32_t LoadWord(uint32_t from) {
-  uint32_t value;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(from) : "memory");
-  return value;
-}
-
-// Eight columns `chunk` (0..7) of a token in one tile of 64 columns, in the 128-byte swizzle.
-__device__ __forceinline__ uint32_t InTile(int token, int chunk) {
-  return token * 128 + ((chunk ^ (token % 8)) << 4);
 }
 
 __device__ void Produce(
@@ -178,7 +155,7 @@ class Worker {
           a, stage + step / 4 * kTileBytes + InTile(key + lane_ % 16, step % 4 * 2 + lane_ / 16));
       MultiplyAdd(sums[n % 2], a, queries_[n]);
     }
-    float(&to)[kRows][kScorePitch] = shared_.scores[warp_ / 4];
+    float(&to)[kRows][kScorePitch] = shared_.rows.scores[warp_ / 4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] = sums[0][e] + sums[1][e];
@@ -214,39 +191,13 @@ class Worker {
   // Of this warp's row: the exponentials, its reference and sums.
   __device__ __forceinline__ void Softmax(int in_block, int first) {
     const int seen = min(in_block, position_ - first + 1);
-    float score[2];
-    float highest = -CUDART_INF_F;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = lane_ + 32 * half;
-      score[half] =
-          (shared_.scores[0][warp_][key] + shared_.scores[1][warp_][key]) * args_.scale_log2;
-      if (key >= seen) score[half] = -CUDART_INF_F;
-      highest = fmaxf(highest, score[half]);
-    }
-#pragma unroll
-    for (int other = 16; other > 0; other /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, other));
-    }
-    const float before = reference_;
-    const float now = highest > before + kSlack ? highest : before;
-    const float ratio = before == now ? 1.0f : Exp2(before - now);
-    const float subtract = now == -CUDART_INF_F ? 0 : now;
-    reference_ = now;
-    sum_ *= ratio;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float share = Exp2(score[half] - subtract);
-      sum_ += share;
-      shared_.shares[warp_][lane_ + 32 * half] = __float2bfloat16_rn(share);
-    }
-    if (lane_ == 0) shared_.ratio[warp_] = ratio;
+    FewSoftmax<kSlack>(shared_.rows, warp_, seen, args_.scale_log2, reference_, sum_);
   }
 
   // out_[t]: columns 64 warp + 16 t + lane / 4 + {0, 8} of the latent, rows 2 (lane % 4) + {0, 1}.
   __device__ __forceinline__ void Values(uint32_t stage) {
     const int row = lane_ % 4 * 2;
-    const float2 ratio = *reinterpret_cast<const float2*>(&shared_.ratio[row]);
+    const float2 ratio = *reinterpret_cast<const float2*>(&shared_.rows.ratio[row]);
     if (__any_sync(0xFFFFFFFF, ratio.x != 1.0f || ratio.y != 1.0f)) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
@@ -254,7 +205,7 @@ class Worker {
         for (int e = 0; e < 4; ++e) out_[t][e] *= e % 2 == 0 ? ratio.x : ratio.y;
       }
     }
-    const uint32_t shares = SharedAddress(&shared_.shares[lane_ / 4][row]);
+    const uint32_t shares = SharedAddress(&shared_.rows.shares[lane_ / 4][row]);
     const uint32_t tile = stage + warp_ * kTileBytes;
     const int key = lane_ % 8 + lane_ / 16 * 8, chunk = lane_ / 8 % 2;
 #pragma unroll
@@ -275,8 +226,8 @@ class Worker {
 #pragma unroll
     for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, other);
     if (lane_ == 0) {
-      shared_.sum[warp_] = sum;
-      shared_.reference[warp_] = reference_;
+      shared_.rows.sum[warp_] = sum;
+      shared_.rows.reference[warp_] = reference_;
     }
     SyncComputers();
 #pragma unroll
@@ -286,8 +237,8 @@ class Worker {
 
   __device__ __forceinline__ void Write(const MlaPiece& piece, int row, int r) const {
     if (row >= piece.rows) return;
-    const float sum = shared_.sum[row];
-    const float lse = sum == 0 ? -CUDART_INF_F : shared_.reference[row] + log2f(sum);
+    const float sum = shared_.rows.sum[row];
+    const float lse = sum == 0 ? -CUDART_INF_F : shared_.rows.reference[row] + log2f(sum);
     const float share = sum == 0 ? 0 : 1 / sum;
     const bool writes_lse = warp_ == 0 && lane_ / 4 == 0;
     const int column = warp_ * 64 + lane_ / 4;

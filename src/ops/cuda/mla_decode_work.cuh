@@ -1,7 +1,7 @@
 #pragma once
 
-// How a thread block walks its part of the plan. Every role (loading, both halves of the sums)
-// walks on its own and sees the same pieces.
+// How a thread block walks its part of the plan: every role (loading, both halves of the sums)
+// walks on its own and sees the same pieces. And how rows that were cut are found.
 
 #include "ops/cuda/mla_decode_internal.h"
 
@@ -84,5 +84,25 @@ class MlaWalker {
   int tile_, sequence_, block_;
   bool first_ = true;
 };
+
+// take(merge) by the entry of the merge list that has this row, by a whole warp; false: the row was
+// not cut.
+template <typename Take>
+__device__ __forceinline__ bool FindMerge(const MlaPlan& plan, int row, const Take& take) {
+  const int lane = threadIdx.x % 32;
+  const int count = plan.merges[0].count;
+  for (int begin = 0; begin < count; begin += 32) {
+    bool mine = false;
+    if (begin + lane < count) {
+      const MlaMerge& merge = plan.merges[1 + begin + lane];
+      mine = row >= merge.first_row && row < merge.first_row + merge.rows;
+    }
+    const uint32_t ballot = __ballot_sync(~0u, mine);
+    if (ballot == 0) continue;
+    take(plan.merges[begin + __ffs(static_cast<int>(ballot))]);
+    return true;
+  }
+  return false;
+}
 
 }  // namespace baltoro::cuda

@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/mla_decode_internal.h"
+#include "ops/cuda/mla_decode_work.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -46,24 +46,6 @@ __device__ __forceinline__ float RoundToBf16(float x) {
   return __bfloat162float(__float2bfloat16_rn(x));
 }
 
-// The entry of the merge list that has this row, by a whole warp; false: the row was not cut.
-__device__ __forceinline__ bool FindMerge(const MlaPlan& plan, int row, MlaMerge& found) {
-  const int lane = threadIdx.x % 32;
-  const int count = plan.merges[0].count;
-  for (int begin = 0; begin < count; begin += 32) {
-    bool mine = false;
-    if (begin + lane < count) {
-      const MlaMerge& merge = plan.merges[1 + begin + lane];
-      mine = row >= merge.first_row && row < merge.first_row + merge.rows;
-    }
-    const uint32_t ballot = __ballot_sync(~0u, mine);
-    if (ballot == 0) continue;
-    found = plan.merges[1 + begin + __ffs(static_cast<int>(ballot)) - 1];
-    return true;
-  }
-  return false;
-}
-
 __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_constant__ Params p) {
   __shared__ float latents[kGroups][kMlaLatent];
   const int head = blockIdx.y, row = blockIdx.z, lane = threadIdx.x % 32;
@@ -80,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
   const int to = p.values.rows[row];
   const int tile_row = row * static_cast<int>(p.values.heads) + head;
   MlaMerge merge;
-  const bool cut = FindMerge(plan, tile_row, merge);
+  const bool cut = FindMerge(plan, tile_row, [&](const MlaMerge& found) { merge = found; });
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
   if (to < 0) return;

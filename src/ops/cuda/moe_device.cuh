@@ -59,6 +59,18 @@ __device__ inline void CopyBulk(
       : "memory");
 }
 
+// The same without the hint, for what others read too.
+__device__ __forceinline__ void CopyPlain(uint32_t to_shared,
+                                          const void* from,
+                                          uint32_t bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to_shared),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // 16 bytes past the L1, of the thread's own asynchronous copies.
 __device__ __forceinline__ void Copy16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)

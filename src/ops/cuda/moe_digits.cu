@@ -241,14 +241,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   shared.partials = reinterpret_cast<float2*>(memory + kStages * kStageBytes);
   shared.full = shared.ring + kStages * kStageBytes + kPartialBytes;
   shared.empty = shared.full + 8 * kStages;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      BarrierInit(shared.full + 8 * s, 1);
-      BarrierInit(shared.empty + 8 * s, kWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
+  InitRing<kStages>(shared.full, shared.empty, kWarps);
   WaitForEarlierKernels();
   AllowNextKernel();
   const int first = MoeFirstUnit(p.starts, static_cast<int>(blockIdx.x), p.strips);

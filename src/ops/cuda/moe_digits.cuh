@@ -18,6 +18,7 @@
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_streaming.cuh"
+#include "ops/cuda/moe_tile_multiply.cuh"
 
 namespace baltoro::cuda {
 
@@ -62,25 +63,11 @@ __device__ __forceinline__ void MultiplyCodes(float (&sums)[kT][kN][2],
   constexpr int32_t kFloatBits = 0x4b400000;
   constexpr float kBefore = 12582912.0f, kLow = 0x1p-60f, kHigh = 0x1p-52f;
   uint32_t scales[kT][4];
-#pragma unroll
-  for (int s = 0; s < kT; ++s) {
-    const uint4 v = LoadShared4(tiles[s] + 1024 + lane / 4 * 16);
-    scales[s][0] = v.x;
-    scales[s][1] = v.y;
-    scales[s][2] = v.z;
-    scales[s][3] = v.w;
-  }
+  LoadTileScales(scales, tiles, lane);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t low[kT][2], high[kT][2];
-#pragma unroll
-    for (int s = 0; s < kT; ++s) {
-      const uint4 words = LoadShared4(tiles[s] + half * 512 + lane * 16);
-      low[s][0] = words.x;
-      high[s][0] = words.y;
-      low[s][1] = words.z;
-      high[s][1] = words.w;
-    }
+    LoadTileWords(low, high, tiles, half, lane);
 #pragma unroll
     for (int jj = 0; jj < 2; ++jj) {
       const int j = 2 * half + jj;

@@ -175,14 +175,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   shared.scales = reinterpret_cast<float*>(shared.digits + kDigitBytes);
   shared.full = SharedAddress(shared.scales + kDigitTileRows);
   shared.empty = shared.full + 8 * kStages;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      BarrierInit(shared.full + 8 * s, 1);
-      BarrierInit(shared.empty + 8 * s, kWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
+  InitRing<kStages>(shared.full, shared.empty, kWarps);
   // Weights depend on the routing alone, and the gate/up product let this kernel start only once
   // the routing was done: the ring is filled while gate/up ends.
   const bool feeder = threadIdx.x >= kWarps * 32;

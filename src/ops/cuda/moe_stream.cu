@@ -428,14 +428,7 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
   shared.ring = SharedAddress(memory);
   shared.full = shared.ring + F::kStages * F::kStageBytes + F::kPartialBytes;
   shared.empty = shared.full + 8 * F::kStages;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < F::kStages; ++s) {
-      BarrierInit(shared.full + 8 * s, 1);
-      BarrierInit(shared.empty + 8 * s, F::kWarps);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
+  InitRing<F::kStages>(shared.full, shared.empty, F::kWarps);
   // The down product's weights depend on the routing alone, and the gate/up product let this kernel
   // start only once the routing was done: its ring is filled while gate/up ends.
   const bool feeder = threadIdx.x >= F::kWarps * 32;

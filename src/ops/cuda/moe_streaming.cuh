@@ -36,6 +36,19 @@ struct RingPosition {
   }
 };
 
+// The barriers of a ring that one warp fills and `readers` warps empty, by the whole block.
+template <int kStages>
+__device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int readers) {
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(full + 8 * s, 1);
+      BarrierInit(empty + 8 * s, readers);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+}
+
 // Two blocks a multiprocessor; what shared memory they leave is L1, which holds the activations.
 template <typename Params>
 Status LaunchMoeStreaming(const char* what,

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
@@ -131,20 +132,6 @@ struct Targets {
   float weight[kWideTileRows];
 };
 
-// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-      : "memory");
-}
-
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // A warpgroup's eight strips of a piece of down: 64 columns of either half of a share, 16 rows at a
 // time through shared memory, so that lines are written whole.
 template <int kN>
@@ -170,10 +157,10 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
 #pragma unroll
       for (int m = 0; m < 4; ++m) {
         const int row = (j + m / 2) * 8 + lane % 4 * 2, at = (j + m / 2) * 4 + m % 2 * 2;
-        pairs[m] = PackPair(acc[block][at] * targets.weight[row],
-                            acc[block][at + 1] * targets.weight[row + 1]);
+        pairs[m] = hopper::PackBf16(acc[block][at] * targets.weight[row],
+                                    acc[block][at + 1] * targets.weight[row + 1]);
       }
-      StoreTransposed(to + buffer + block * 64, pairs);
+      hopper::StoreMatricesTransposed(to + buffer + block * 64, pairs);
     }
     asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
 #pragma unroll

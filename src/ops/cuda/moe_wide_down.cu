@@ -17,33 +17,24 @@
 
 #include <algorithm>
 
-#include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
-#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_joined_down.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
+using namespace joined;  // NOLINT: what the joined down products share
+
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
-constexpr int kInner = kJoinedIntermediate;  // columns of a row
-constexpr int kGroups = 3;                   // warpgroups that multiply
-constexpr int kAddWarps = 3;
-constexpr int kThreads = 128 * kGroups + 32 + 32 * kAddWarps;
 constexpr int kItemStrips = 4;
 constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
 constexpr int kChunkStrips = 2 * kItemStrips;
-constexpr int kShareBytes = kChunkStrips * 32;  // of a row and chunk: 8 low, 8 high a strip
+static_assert(kShareBytes == kChunkStrips * 32);  // 8 low columns, 8 high ones a strip
 constexpr int kUnitBytes = 16 * kInner * 2;
-constexpr int kTileUnits = 7;
-constexpr int kMaxUnits = 20;   // of a block
-constexpr int kMaxTokens = 64;  // that a block adds up
+constexpr int kMaxUnits = 20;  // of a block
 constexpr int kMaxDepth = 4;
-constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
-constexpr int kOutPitch = 128 + 16;
-constexpr int kOutBytes = 16 * kOutPitch;
-constexpr int64_t kBuffersBytes = 28 << 20;  // of the ring in the L2, if two buffers fit
-constexpr int kSharedLimit = 223 * 1024;     // with Block, below 227 KiB
+constexpr int kSharedLimit = 223 * 1024;  // with Block, below 227 KiB
 
 struct DownParams {
   const char* weights;
@@ -66,11 +57,6 @@ struct DownParams {
   int32_t max_units, depth;
 };
 
-// Up to kTileUnits units of one expert.
-struct Piece {
-  int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
-};
-
 struct Block {
   Piece pieces[kMaxUnits];
   int32_t count;
@@ -83,69 +69,8 @@ struct Block {
   uint64_t done[kPhases];  // warps that have stored their shares of a chunk
 };
 
-__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
-  uint32_t v;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-  return v;
-}
-
 __device__ __forceinline__ void AwaitCount(const uint32_t* counter, uint32_t count) {
   while (LoadAcquire(counter) < count) __nanosleep(50);
-}
-
-__device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
-  uint32_t complete;
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, done;\n"
-      "}\n"
-      : "=r"(complete)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return complete != 0;
-}
-
-__device__ __forceinline__ void GroupBarrier(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + group) : "memory");
-}
-
-__device__ __forceinline__ int UnitsBefore(int total, int block) {
-  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
-}
-
-__device__ int FirstToken(const DownParams& p, int block) {
-  return static_cast<int>(static_cast<int64_t>(p.tokens) * block / static_cast<int>(gridDim.x));
-}
-
-__device__ bool IsHeld(const DownParams& p, int entry) {
-  const int id = __ldg(p.ids + entry);
-  if (id < 0 || id >= p.experts) return false;
-  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-  return slot >= 0 && slot < p.slots;
-}
-
-// This block's pieces, in any order.
-__device__ void FindPieces(const DownParams& p, Block& block) {
-  const bool whole = __ldcg(p.block_of + p.slots) != 0;
-  const int total = __ldcg(p.units + p.slots);
-  const int begin = UnitsBefore(total, blockIdx.x), end = UnitsBefore(total, blockIdx.x + 1);
-  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
-    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
-    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
-    if (from >= to) continue;
-    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
-    const int at_unit = atomicAdd(&block.units, to - from);
-    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
-    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
-    const int size = (to - from + pieces - 1) / pieces;
-    for (int u = from; u < to; u += size) {
-      const int at = row + 16 * (u - first);
-      const int count = min(16 * min(size, to - u), row_end - at);
-      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
-    }
-  }
 }
 
 // The pieces' rows into shared memory, [64 columns][row] in the 128-byte swizzle; what each row is.
@@ -210,20 +135,6 @@ __device__ void Feed(const DownParams& p, Block& block, uint32_t ring) {
       ++told;
     }
   }
-}
-
-// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-      : "memory");
-}
-
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 struct Item {
@@ -294,9 +205,11 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   GroupWait<0>();
   // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
   // the four warps' low columns, then their high ones.
-  const uint32_t to =
-      item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
-  const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+  const Passage passage = {
+      .to = item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16,
+      .from = item.out + thread / 8 * kOutPitch + thread % 8 * 16,
+      .group = group,
+      .thread = thread};
 #pragma unroll
   for (int j = 0; j < kN / 8; j += 2) {
     const uint32_t at = buffer * kOutBytes;
@@ -306,16 +219,9 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
     for (int m = 0; m < 4; ++m) {
       const int row = (j + m / 2) * 8 + lane % 4 * 2, i = (j + m / 2) * 4 + m % 2 * 2;
       const float2 weight = *reinterpret_cast<const float2*>(item.weight + row);
-      pairs[m] = PackPair(acc[i] * weight.x, acc[i + 1] * weight.y);
+      pairs[m] = hopper::PackBf16(acc[i] * weight.x, acc[i + 1] * weight.y);
     }
-    StoreTransposed(to + at, pairs);
-    GroupBarrier(group);
-    const uint4 v = LoadShared4(from + at);
-    const int row = j * 8 + thread / 8;
-    if (row < item.count) {
-      *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
-                                thread % 8 * 16) = v;
-    }
+    StoreShares(item, j * 8, pairs, passage, at);
   }
 }
 
@@ -341,28 +247,7 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      switch ((item.count + 15) / 16) {
-        case 1:
-          Multiply<16>(item, buffer, group);
-          break;
-        case 2:
-          Multiply<32>(item, buffer, group);
-          break;
-        case 3:
-          Multiply<48>(item, buffer, group);
-          break;
-        case 4:
-          Multiply<64>(item, buffer, group);
-          break;
-        case 5:
-          Multiply<80>(item, buffer, group);
-          break;
-        case 6:
-          Multiply<96>(item, buffer, group);
-          break;
-        default:
-          Multiply<112>(item, buffer, group);
-      }
+      ByUnits(item.count, [&](auto rows_of) { Multiply<rows_of>(item, buffer, group); });
       if (++stage == p.depth) {
         stage = 0;
         parity ^= 1;
@@ -374,18 +259,12 @@ __device__ void MultiplyChunks(
   }
 }
 
-__device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
-  sum.x += __uint_as_float(share.x << 16);
-  sum.y += __uint_as_float(share.x & 0xffff0000u);
-  sum.z += __uint_as_float(share.y << 16);
-  sum.w += __uint_as_float(share.y & 0xffff0000u);
-}
-
 // A warp adds up a chunk of four tokens at a time, a lane four columns.
 __device__ void AddUp(const DownParams& p, const Block& block) {
   constexpr int kAtOnce = 4;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
-  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
+  const int first = FirstOf(p.tokens, blockIdx.x);
+  const int tokens = FirstOf(p.tokens, blockIdx.x + 1) - first;
   // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
   const int part = lane / 2;
   const int column =
@@ -442,9 +321,7 @@ __device__ void AddUp(const DownParams& p, const Block& block) {
     }
     __syncwarp();
     // What was read has arrived, as it has been added; nobody waits for what was stored.
-    if (lane == 0) {
-      asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(p.added + chunk) : "memory");
-    }
+    if (lane == 0) TellAdded(p.added + chunk);
   }
 }
 
@@ -465,14 +342,7 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   }
   __syncthreads();
   FindPieces(p, block);
-  const int first = FirstToken(p, blockIdx.x), tokens = FirstToken(p, blockIdx.x + 1) - first;
-  for (int t = threadIdx.x; t < tokens; t += kThreads) {
-    uint32_t held = 0;
-    for (int j = 0; j < p.top_k; ++j) {
-      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
-    }
-    block.held[t] = held;
-  }
+  FindHeld(p, block);
   __syncthreads();
   LoadRows(p, block, rows);
   __syncthreads();
@@ -486,14 +356,6 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   }
 }
 
-// Units of a block at most where experts are cut between blocks.
-int32_t LeastUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
-  const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
-  // Every expert may have one that is not full.
-  const int64_t units = std::min<int64_t>(entries, entries / 16 + shape.slots);
-  return static_cast<int32_t>((units + blocks - 1) / blocks);
-}
-
 int32_t SharedBytes(int32_t units, int32_t depth) {
   return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
 }
@@ -504,7 +366,7 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t blocks) {
   if (shape.intermediate != kInner || shape.hidden / kJoinedColumns > kMaxJoinedChunks) return 0;
   int32_t tokens = std::min(kMaxTokens * blocks, 65535);
   const auto fits = [&](int32_t t) {
-    const int32_t units = LeastUnits(shape, t, blocks);
+    const int32_t units = LeastUnits(shape.slots, int64_t{t} * shape.top_k, blocks);
     return units <= kMaxUnits && SharedBytes(units, 2) <= kSharedLimit;
   };
   while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
@@ -512,7 +374,7 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t blocks) {
 }
 
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
-  int32_t units = LeastUnits(shape, tokens, blocks);
+  int32_t units = LeastUnits(shape.slots, int64_t{tokens} * shape.top_k, blocks);
   // Whole experts are less even.
   const int32_t wanted = std::min(kMaxUnits, units * 6 / 5 + 2);
   while (units < wanted && SharedBytes(units + 1, 2) <= kSharedLimit) ++units;
@@ -542,10 +404,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.hidden = shape.hidden;
   p.chunks = shape.hidden / kJoinedColumns;
   p.shares = reinterpret_cast<char*>(plan.shares);
-  // Buffers that together stay in the L2, and at least one to write while another is read.
-  const int64_t buffer_bytes = static_cast<int64_t>(args.tokens) * shape.top_k * kShareBytes;
-  p.buffers = static_cast<int32_t>(std::min<int64_t>(
-      p.chunks, std::clamp<int64_t>(kBuffersBytes / buffer_bytes, 2, kMaxJoinedBuffers)));
+  p.buffers = Buffers(int64_t{args.tokens} * shape.top_k, p.chunks);
   p.written = plan.counters;
   p.added = plan.counters + kMaxJoinedChunks;
   p.out = args.out;
@@ -557,21 +416,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
-  cudaError_t error =
-      cudaFuncSetAttribute(DownSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-  if (error == cudaSuccess) {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks);
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    error = cudaLaunchKernelEx(&config, DownSumKernel, p);
-  }
+  const cudaError_t error = LaunchTogether(DownSumKernel, blocks, shared, stream, p);
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));
 }

@@ -164,15 +164,6 @@ __device__ __forceinline__ float2 LoadShared2f(uint32_t address) {
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
 }
 
-// Four 8x8 matrices of bf16, each transposed; lane l gives the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ void StoreTransposed(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-      "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-      : "memory");
-}
-
 // A warpgroup's 64 rows of weights by kN rows of x.
 template <int kN>
 __device__ __forceinline__ void StorePiece(const Params& p,
@@ -207,7 +198,7 @@ __device__ __forceinline__ void StorePiece(const Params& p,
       pairs[m] = hopper::PackBf16(acc[at] * targets.factor[column],
                                   acc[at + 1] * targets.factor[column + 1]);
     }
-    StoreTransposed(to + j * 8 * kOutPitch, pairs);
+    hopper::StoreMatricesTransposed(to + j * 8 * kOutPitch, pairs);
   }
   const int group = threadIdx.x / 128;
   hopper::NamedSync(2 + group, 128);

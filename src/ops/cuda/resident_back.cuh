@@ -45,24 +45,13 @@ class BackHalf : public BlockParts {
     if (merge_compact_ < 0) return;
     pieces_ = 1;
     first_slot_ = kWholeSlot + merge_compact_;
-    const MlaPlan& plan = p_.mla.plan;
-    const int row = merge_compact_ * kHeads, count = plan.merges[0].count;
-    for (int begin = 0; begin < count; begin += 32) {
-      bool mine = false;
-      if (begin + lane_ < count) {
-        const MlaMerge& merge = plan.merges[1 + begin + lane_];
-        mine = row >= merge.first_row && row < merge.first_row + merge.rows;
-      }
-      const uint32_t ballot = __ballot_sync(~0u, mine);
-      if (ballot == 0) continue;
-      const MlaMerge& merge = plan.merges[begin + __ffs(static_cast<int>(ballot))];
+    FindMerge(p_.mla.plan, merge_compact_ * kHeads, [&](const MlaMerge& merge) {
       pieces_ = merge.count;
       first_slot_ = merge.first_slot;
       second_slot_ = merge.second_slot;
       slot_stride_ = merge.stride;
       cut_ = true;
-      return;
-    }
+    });
   }
   __device__ __forceinline__ int SlotOf(int piece) const {
     return piece == 0 ? first_slot_ : second_slot_ + (piece - 1) * slot_stride_;

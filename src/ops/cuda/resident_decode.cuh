@@ -8,30 +8,18 @@
 #include <math_constants.h>
 
 #include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/resident_board.cuh"
 
 namespace baltoro::cuda::resident {
 
-inline constexpr int kComputers = 256;
+using mla::kComputers;
+using mla::SyncComputers;
+
 inline constexpr int kWarps = kComputers / 32;
 
-__device__ __forceinline__ void SyncComputers() {
-  __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
-  asm volatile("bar.sync 1, 256;" ::: "memory");
-  static_assert(kComputers == 256);
-}
-
-struct DecodeShared {
-  static constexpr int kScorePitch = 68;  // floats: fragments of scores touch all banks
-  static constexpr int kSharePitch = 72;  // bf16: likewise
-
-  float scores[2][kHeads][kScorePitch];  // of both halves of the columns
-  __nv_bfloat16 shares[kHeads][kSharePitch];
-  float ratio[kHeads];      // by which the sums so far are to be multiplied
-  float reference[kHeads];  // at the end of a piece
-  float sum[kHeads];
-};
+using DecodeShared = mla::FewRows<__nv_bfloat16>;
 
 // Where keys pass: one block of 64 at a time. `empty` completes a phase before each of them.
 struct KeyStage {
@@ -142,12 +130,7 @@ class Decoder {
 
  private:
   static constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
-  static constexpr float kSlack = 24;
-
-  // Eight columns `chunk` (0..7) of a key in one tile of 64 columns, in the 128-byte swizzle.
-  static __device__ __forceinline__ uint32_t InTile(int key, int chunk) {
-    return key * 128 + ((chunk ^ (key % 8)) << 4);
-  }
+  static constexpr int kSlack = 24;
 
   // The next piece, and what is asked about it.
   __device__ __forceinline__ void Next() {
@@ -222,10 +205,10 @@ class Decoder {
       const int step = first_step + n;
       uint32_t a[4];
       LoadMatrices4(a, stage_.at + step / 4 * mla::kTileBytes +
-                           InTile(key + lane_ % 16, step % 4 * 2 + lane_ / 16));
+                           mla::InTile(key + lane_ % 16, step % 4 * 2 + lane_ / 16));
       MultiplyAdd(sums[n % 2], a, queries_[n]);
     }
-    float(&to)[kHeads][DecodeShared::kScorePitch] = shared_.scores[warp_ / 4];
+    float(&to)[kHeads][mla::kScorePitch] = shared_.scores[warp_ / 4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] = sums[0][e] + sums[1][e];
@@ -253,7 +236,7 @@ class Decoder {
       mail.Await(tag_, quad < kQuads, at);
       if (quad >= kQuads) continue;
       const uint32_t to =
-          stage_.at + quad / 16 * mla::kTileBytes + InTile(key, quad % 16 / 2) + quad % 2 * 8;
+          stage_.at + quad / 16 * mla::kTileBytes + mla::InTile(key, quad % 16 / 2) + quad % 2 * 8;
       asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(mail.word(0, 0)),
                    "r"(mail.word(0, 1))
                    : "memory");
@@ -274,33 +257,7 @@ class Decoder {
 
   // Of this warp's head: the exponentials, its reference and sums.
   __device__ __forceinline__ void Softmax(int seen) {
-    float score[2];
-    float highest = -CUDART_INF_F;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = lane_ + 32 * half;
-      score[half] =
-          (shared_.scores[0][warp_][key] + shared_.scores[1][warp_][key]) * args_.scale_log2;
-      if (key >= seen) score[half] = -CUDART_INF_F;
-      highest = fmaxf(highest, score[half]);
-    }
-#pragma unroll
-    for (int other = 16; other > 0; other /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, other));
-    }
-    const float before = reference_;
-    const float now = highest > before + kSlack ? highest : before;
-    const float ratio = before == now ? 1.0f : hopper::Exp2(before - now);
-    const float subtract = now == -CUDART_INF_F ? 0 : now;
-    reference_ = now;
-    sum_ *= ratio;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float share = hopper::Exp2(score[half] - subtract);
-      sum_ += share;
-      shared_.shares[warp_][lane_ + 32 * half] = __float2bfloat16_rn(share);
-    }
-    if (lane_ == 0) shared_.ratio[warp_] = ratio;
+    mla::FewSoftmax<kSlack>(shared_, warp_, seen, args_.scale_log2, reference_, sum_);
   }
 
   // out_[t]: columns 64 warp + 16 t + lane / 4 + {0, 8} of the latent, heads 2 (lane % 4) + {0, 1}.
@@ -326,7 +283,7 @@ class Decoder {
         uint32_t a[4];
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-                     : "r"(tile + InTile(step * 16 + key, 2 * t + chunk))
+                     : "r"(tile + mla::InTile(step * 16 + key, 2 * t + chunk))
                      : "memory");
         MultiplyAdd(out_[t], a, b);
       }

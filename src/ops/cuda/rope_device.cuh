@@ -36,6 +36,13 @@ __device__ inline void RotateEight(float (&x)[kEight], const PairAngles& angles)
   }
 }
 
+// One pair, of values that are rounded to bf16 before, by its cosine and sine.
+__device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
+  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
+  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
+  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
+}
+
 // `count` elements of x, pair by pair, as LoadAngles.
 __device__ inline void RotateEight(
     float (&x)[kEight], int count, const float* cos, const float* sin, bool vectors) {

@@ -6,6 +6,7 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_wide_multiply.cuh"
+#include "ops/cuda/rope_device.cuh"
 #include "ops/cuda/tens_rows_internal.h"
 
 namespace baltoro::cuda {
@@ -84,13 +85,6 @@ __device__ __forceinline__ float2 AngleOf(const TensRowsRotation& p, int token, 
   }
   const int64_t at = position * (p.dim / 2) + pair;
   return make_float2(__ldg(p.cos + at), __ldg(p.sin + at));
-}
-
-// As Rope does it: of values that were rounded before.
-__device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
-  const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
-  const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
-  return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
 }
 
 // Unit u of a thread's results: two neighbouring tokens of one row of weights, u / 2 eights of

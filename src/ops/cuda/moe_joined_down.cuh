@@ -1,0 +1,202 @@
+#pragma once
+
+// What the down products of many rows with the sum over a token's experts share, INT4's
+// (moe_wide_down.cu, whose comments say how the form works) and FP8's (fp8_joined.cu): a block's
+// pieces of the sorted rows, the way of shares into the ring in the L2, the counters, the launch.
+//
+// `Params` has the routing as MoePlan, and `Block` is the block's state in shared memory.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda::joined {
+
+inline constexpr int kInner = kJoinedIntermediate;  // columns of a row
+inline constexpr int kGroups = 3;                   // warpgroups that multiply
+inline constexpr int kAddWarps = 3;                 // of the fourth; its first warp feeds
+inline constexpr int kThreads = 128 * (kGroups + 1);
+inline constexpr int kShareBytes = kJoinedColumns * 2;  // of a row and chunk
+inline constexpr int kTileUnits = 7;
+inline constexpr int kMaxTokens = 64;  // that a block adds up
+inline constexpr int kPhases = 8;      // barriers of chunks, more than any warp is ahead of another
+inline constexpr int kOutPitch = 128 + 16;
+inline constexpr int kOutBytes = 16 * kOutPitch;
+
+// Up to kTileUnits units of one expert.
+struct Piece {
+  int32_t slot, begin, count, unit;  // first row in sorted order, rows, first unit of the block's
+};
+
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+__device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(complete)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
+// Where block `block`'s equal share of `total` begins.
+__device__ __forceinline__ int FirstOf(int total, int block) {
+  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
+}
+
+template <typename Params>
+__device__ __forceinline__ bool IsHeld(const Params& p, int entry) {
+  const int id = __ldg(p.ids + entry);
+  if (id < 0 || id >= p.experts) return false;
+  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot >= 0 && slot < p.slots;
+}
+
+// This block's pieces, in any order.
+template <typename Params, typename Block>
+__device__ __forceinline__ void FindPieces(const Params& p, Block& block) {
+  const bool whole = __ldcg(p.block_of + p.slots) != 0;
+  const int total = __ldcg(p.units + p.slots);
+  const int begin = FirstOf(total, blockIdx.x), end = FirstOf(total, blockIdx.x + 1);
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
+    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
+    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
+    if (from >= to) continue;
+    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
+    const int at_unit = atomicAdd(&block.units, to - from);
+    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
+    const int size = (to - from + pieces - 1) / pieces;
+    for (int u = from; u < to; u += size) {
+      const int at = row + 16 * (u - first);
+      const int count = min(16 * min(size, to - u), row_end - at);
+      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
+    }
+  }
+}
+
+// Which shares of the block's tokens exist.
+template <typename Params, typename Block>
+__device__ __forceinline__ void FindHeld(const Params& p, Block& block) {
+  const int first = FirstOf(p.tokens, blockIdx.x);
+  const int tokens = FirstOf(p.tokens, blockIdx.x + 1) - first;
+  for (int t = threadIdx.x; t < tokens; t += kThreads) {
+    uint32_t held = 0;
+    for (int j = 0; j < p.top_k; ++j) {
+      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
+    }
+    block.held[t] = held;
+  }
+}
+
+// multiply(n) by n, an integral constant, the rows of a piece rounded up to units.
+template <typename Multiply>
+__device__ __forceinline__ void ByUnits(int count, const Multiply& multiply) {
+  switch ((count + 15) / 16) {
+    case 1:
+      multiply(std::integral_constant<int, 16>());
+      break;
+    case 2:
+      multiply(std::integral_constant<int, 32>());
+      break;
+    case 3:
+      multiply(std::integral_constant<int, 48>());
+      break;
+    case 4:
+      multiply(std::integral_constant<int, 64>());
+      break;
+    case 5:
+      multiply(std::integral_constant<int, 80>());
+      break;
+    case 6:
+      multiply(std::integral_constant<int, 96>());
+      break;
+    default:
+      multiply(std::integral_constant<int, 112>());
+  }
+}
+
+// A thread's part in what passes from its warpgroup through shared memory.
+struct Passage {
+  uint32_t to, from;
+  int group, thread;
+};
+
+// Rows first .. first + 15 of 64 columns, a warpgroup's, by way of the buffer that is `at` further
+// on, so that 128 bytes of a share are written together.
+template <typename Item>
+__device__ __forceinline__ void StoreShares(
+    const Item& item, int first, const uint32_t (&pairs)[4], const Passage& passage, uint32_t at) {
+  hopper::StoreMatricesTransposed(passage.to + at, pairs);
+  hopper::NamedSync(1 + passage.group, 128);
+  const uint4 v = LoadShared4(passage.from + at);
+  const int row = first + passage.thread / 8;
+  if (row < item.count) {
+    *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
+                              passage.thread % 8 * 16) = v;
+  }
+}
+
+__device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
+  sum.x += __uint_as_float(share.x << 16);
+  sum.y += __uint_as_float(share.x & 0xffff0000u);
+  sum.z += __uint_as_float(share.y << 16);
+  sum.w += __uint_as_float(share.y & 0xffff0000u);
+}
+
+// One warp has read the shares of a chunk, whose counter this is; by one lane.
+__device__ __forceinline__ void TellAdded(uint32_t* counter) {
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+// Units of a block at most where experts are cut between blocks.
+inline int32_t LeastUnits(int32_t slots, int64_t entries, int32_t blocks) {
+  // Every expert may have one that is not full.
+  const int64_t units = std::min<int64_t>(entries, entries / 16 + slots);
+  return static_cast<int32_t>((units + blocks - 1) / blocks);
+}
+
+// Buffers of shares that together stay in the L2, and at least one to write while another is read.
+inline int32_t Buffers(int64_t entries, int32_t chunks) {
+  constexpr int64_t kRingBytes = 28 << 20;
+  const int64_t fit =
+      std::clamp<int64_t>(kRingBytes / (entries * kShareBytes), 2, kMaxJoinedBuffers);
+  return static_cast<int32_t>(std::min<int64_t>(chunks, fit));
+}
+
+// All blocks run at once.
+template <typename... Params>
+cudaError_t LaunchTogether(void (*kernel)(Params...),
+                           int32_t blocks,
+                           int32_t shared_bytes,
+                           cudaStream_t stream,
+                           const std::type_identity_t<Params>&... params) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, params...);
+}
+
+}  // namespace baltoro::cuda::joined
