@@ -165,7 +165,7 @@ class Run:
         else:
             last = [line for line in text.splitlines() if line.strip() and not line.startswith("#")][-1:]
             self.faults.append("no summary, last: " + "".join(last)[:60])
-        self.steps = "".join(re.findall(r"out of time after (\d+ steps)", text)[:1])
+        self.steps = "".join(re.findall(r"^\[ cut after (\d+ steps?) \]", text, re.M)[:1])
         cases = re.search(r"^(\d+) of (\d+) cases failed", text, re.M)
         if cases is None or cases.group(1) != "0" or cases.group(2) == "0":
             self.faults.append("case: " + (cases.group(0) if cases else "no result"))

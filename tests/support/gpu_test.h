@@ -4,7 +4,8 @@
 // GPU_TEST(SubjectTest, ASentence), checks that print both sides, exit status 77 ("skipped") where
 // there is no GPU. An argument runs the cases whose name contains it. GPU_TEST_SECONDS is for a
 // tool that makes kernels a hundred times slower: it ends every case with its first step (StepDone)
-// after so many seconds of the program, as passed so far, and cases may be smaller (TimeIsShort).
+// after so many seconds of the program, whose results are not looked at any more, and says so; and
+// cases may be smaller (TimeIsShort).
 
 #include <atomic>
 #include <chrono>
@@ -30,6 +31,9 @@ struct GpuCases {
 };
 
 struct CaseOutOfTime {};
+struct CaseSkipped {
+  std::string why;
+};
 
 inline GpuCases& Cases() {
   static GpuCases cases;
@@ -65,12 +69,17 @@ inline void StepDone() {
   if (seconds != nullptr && taken.count() > std::atof(seconds)) throw CaseOutOfTime();
 }
 
+// Ends the case: this GPU is none that it is about.
+inline void SkipCase(const std::string& why) {
+  throw CaseSkipped{why};
+}
+
 inline int RunGpuCases(int argc, char** argv, int device_count) {
   if (device_count == 0) {
     std::printf("SKIPPED: no GPU that this build can use\n");
     return 77;
   }
-  int failures = 0, ran = 0;
+  int failures = 0, ran = 0, skipped = 0;
   Cases().start = std::chrono::steady_clock::now();
   for (const GpuCase& one : Cases().all) {
     if (argc > 1 && std::strstr(one.name, argv[1]) == nullptr) continue;
@@ -78,16 +87,24 @@ inline int RunGpuCases(int argc, char** argv, int device_count) {
     std::printf("[ run    ] %s\n", one.name);
     std::fflush(stdout);
     Cases().steps = 0;
+    std::string end = "    ok";
     try {
       one.run();
     } catch (const CaseOutOfTime&) {
-      std::printf("  out of time after %d steps\n", Cases().steps.load());
+      const int steps = Cases().steps;
+      if (steps == 0) Cases().failed = true;
+      end = "cut after " + std::to_string(steps) + (steps == 1 ? " step" : " steps");
+    } catch (const CaseSkipped& reason) {
+      std::printf("  SKIPPED: %s\n", reason.why.c_str());
+      end = "  skip";
+      ++skipped;
     }
-    std::printf("[ %s ] %s\n", Cases().failed ? "FAILED" : "    ok", one.name);
+    std::printf("[ %s ] %s\n", Cases().failed ? "FAILED" : end.c_str(), one.name);
     failures += Cases().failed;
     ++ran;
   }
   std::printf("%d of %d cases failed\n", failures, ran);
+  if (failures == 0 && ran > 0 && skipped == ran) return 77;
   return failures != 0 || ran == 0;
 }
 

@@ -1,385 +1,29 @@
 // The attention half of a layer in one launch (resident_attention.h) against the reference
-// of its operations, and beside the launches that it joins.
+// of its operations, and beside the launches that it joins; alone, and several layers in a row as a
+// decode step queues and records them.
 
-#include <algorithm>
-#include <numeric>
+#include <array>
 
-#include "device/cuda/device_info.h"
-#include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/norm_join.h"
-#include "ops/cuda/product_test_support.h"
-#include "ops/cuda/resident_attention.h"
+#include "ops/cuda/resident_attention_test_support.h"
 
 namespace baltoro::cuda {
 namespace {
 
-using namespace product_test;
+using namespace resident_test;
 
-constexpr FormCase kBf16{"bf16", WeightForm::kBf16};
-constexpr int64_t kHidden = 7168, kQLora = 1536, kLatent = 512, kRope = 64, kNope = 128,
-                  kValue = 128, kHeads = 8, kHead = kNope + kRope, kPositions = 12000, kBlock = 64;
-constexpr float kEps = 1e-5f, kScale = 0.072f;
-
-std::vector<Bf16> Bits(const std::vector<float>& values) {
-  std::vector<Bf16> bits;
-  for (const float value : values) bits.push_back(ToBf16(value));
-  return bits;
+// The product takes the launches of their own there.
+void SkipWhereNeverTaken() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+  if (count == 132) return;
+  ::baltoro::testing::SkipCase("not taken by a GPU of " + std::to_string(count) +
+                               " multiprocessors");
 }
-std::vector<float> Draw(uint32_t seed, int64_t count, float from, float to) {
-  std::mt19937 random(seed);
-  std::vector<float> values;
-  for (int64_t i = 0; i < count; ++i) {
-    values.push_back(from + static_cast<float>(random() % 4096) / 4096 * (to - from));
-  }
-  return values;
-}
-TensorView View(std::vector<float>& values, int64_t rows, int64_t width) {
-  return TensorView(values.data(), DType::kF32, {rows, width});
-}
-TensorView OnCard(const Buffer& buffer, DType type, int64_t rows, int64_t width) {
-  return TensorView(buffer.data(), type, {rows, width});
-}
-
-// The matrices of a layer, drawn once.
-struct Layer {
-  Weights qkv_a{1, kBf16, 1, kQLora + kLatent + kRope, kHidden};
-  Weights q{2, kBf16, 1, kHeads* kHead, kQLora};
-  Weights kv_b{3, kBf16, 1, kHeads*(kNope + kValue), kLatent};
-  Weights o{4, kBf16, 1, kHidden, kHeads* kValue};
-  std::vector<Bf16> keys;  // of kv_b, transposed
-  Buffer keys_memory;
-  std::vector<float> q_norm = Draw(5, kQLora, 0.5f, 1.5f), kv_norm = Draw(6, kLatent, 0.5f, 1.5f),
-                     next_norm = Draw(7, kHidden, 0.5f, 1.5f), table;
-  Buffer q_norm_memory = OnDevice(q_norm), kv_norm_memory = OnDevice(kv_norm),
-         next_norm_memory = OnDevice(next_norm), table_memory;
-
-  Layer() {
-    const auto rows = FromDevice<Bf16>(kv_b.device.data,
-                                       static_cast<size_t>(kHeads * (kNope + kValue) * kLatent));
-    for (int64_t h = 0; h < kHeads; ++h) {
-      for (int64_t r = 0; r < kLatent; ++r) {
-        for (int64_t n = 0; n < kNope; ++n) {
-          keys.push_back(rows[static_cast<size_t>((h * (kNope + kValue) + n) * kLatent + r)]);
-        }
-      }
-    }
-    keys_memory = OnDevice(keys);
-    for (int64_t i = 0; i < kPositions * kRope; ++i) {
-      const int64_t at = i % (kPositions * kRope / 2);
-      const double angle = static_cast<double>(at / (kRope / 2)) *
-                           std::pow(1e4, -static_cast<double>(at % (kRope / 2)) / (kRope / 2));
-      table.push_back(static_cast<float>(i == at ? std::cos(angle) : std::sin(angle)));
-    }
-    table_memory = OnDevice(table);
-  }
-  PackedMatrix KeysAt(const void* data) const {
-    return {.data = data,
-            .form = WeightForm::kBf16,
-            .n = kLatent,
-            .k = kNope,
-            .count = kHeads,
-            .stride_bytes = kLatent * kNope * 2};
-  }
-  RopeTable Rope(const float* at) const {
-    return {.cos = at, .sin = at + kPositions * kRope / 2, .positions = kPositions, .dim = kRope};
-  }
-};
-
-struct Step {
-  const char* name;
-  std::vector<int32_t> keys;  // of each row, its own included; 0: padding
-  bool joined = true;         // with the norms around it
-  int32_t nan_row = -1;
-};
-
-// What a step is given, and what must come out.
-class Case {
- public:
-  Case(const Layer& layer, const Step& step)
-      : layer_(layer), step_(step), rows_(static_cast<int64_t>(step.keys.size())) {
-    std::mt19937 random(11);
-    x_ = Bits(Draw(12, rows_ * kHidden, -2, 2));
-    residual_ = Draw(13, rows_ * kHidden, -3, 3);
-    if (step.nan_row >= 0) x_[static_cast<size_t>(step.nan_row * kHidden + 77)] = ToBf16(kNaN);
-    squares_.assign(static_cast<size_t>(rows_ * JoinedNorm::kParts), 0);
-    for (float& part : squares_) part = static_cast<float>(random() % 100) + 1;
-    int64_t blocks = 1;
-    for (const int32_t keys : step.keys) blocks += (keys + kBlock - 1) / kBlock;
-    num_blocks_ = blocks;
-    std::vector<int32_t> physical(static_cast<size_t>(blocks));
-    std::iota(physical.begin(), physical.end(), 0);
-    std::shuffle(physical.begin(), physical.end(), random);
-    cache_.assign(static_cast<size_t>(blocks * kBlock * (kLatent + kRope)), ToBf16(kNaN));
-    tables_.resize(step.keys.size());
-    size_t taken = 0;
-    for (size_t i = 0; i < step.keys.size(); ++i) {
-      const int32_t keys = step.keys[i];
-      for (int64_t b = 0; b * kBlock < keys; ++b) tables_[i].push_back(physical[taken++]);
-      const auto slot = [&](int64_t key) {
-        return tables_[i][static_cast<size_t>(key / kBlock)] * kBlock + key % kBlock;
-      };
-      // All but the key of this step.
-      for (int64_t key = 0; key + 1 < keys; ++key) {
-        for (int64_t c = 0; c < kLatent + kRope; ++c) {
-          cache_[static_cast<size_t>(slot(key) * (kLatent + kRope) + c)] =
-              ToBf16(static_cast<float>(random() % 4096) / 1024 - 2);
-        }
-      }
-      slots_.push_back(keys > 0 ? slot(keys - 1) : -1);
-      positions_.push_back(std::max(keys - 1, 0));
-      sequences_.push_back({.query_begin = static_cast<int32_t>(i),
-                            .query_count = keys > 0 ? 1 : 0,
-                            .first_position = positions_.back(),
-                            .absorbed_from = 0,
-                            .blocks = tables_[i],
-                            .block_positions = {},
-                            .key_count = keys});
-    }
-    MakeReference();
-  }
-
-  // Resident or as launches of their own; returns what was added to the residual.
-  std::vector<float> Run(Context& context, Arena& staging, bool resident) {
-    const Buffer x = OnDevice(x_), squares = OnDevice(squares_), residual = OnDevice(residual_);
-    const Buffer rows = OnDevice(std::vector<Bf16>(x_.size(), ToBf16(kNaN)));
-    const Buffer new_squares = OnDevice(std::vector<float>(squares_.size(), kNaN));
-    const Buffer delta = OnDevice(std::vector<float>(x_.size(), kNaN));
-    const Buffer inputs = Unwritten(kQLora + kLatent + kRope), q = Unwritten(kHeads * kHead),
-                 attention = Unwritten(kHeads * kValue);
-    const Buffer cache = OnDevice(cache_), slots = OnDevice(slots_),
-                 positions = OnDevice(positions_);
-    const TensorView none(layer_.next_norm_memory.data(), DType::kF32, {kHidden});
-    const JoinedNorm before{.residual = OnCard(residual, DType::kF32, rows_, kHidden),
-                            .weight = none,
-                            .rows = OnCard(x, DType::kBf16, rows_, kHidden),
-                            .squares = OnCard(squares, DType::kF32, rows_, JoinedNorm::kParts),
-                            .eps = kEps};
-    JoinedNorm behind = before;
-    behind.rows.data = rows.data();
-    behind.squares.data = new_squares.data();
-    const KvLayerView view{.data = cache.data(),
-                           .form = KvForm::kBf16,
-                           .num_blocks = num_blocks_,
-                           .latent = kLatent,
-                           .rope = kRope};
-    staging.Reset();
-    plan_memory_.Reset();
-    OpContext planning = context.get();
-    planning.staging = &staging;
-    const void* const plan = PlanAttention(planning, plan_memory_,
-                                           {.sequences = sequences_,
-                                            .tokens = rows_,
-                                            .form = KvForm::kBf16,
-                                            .heads = kHeads,
-                                            .nope = kNope,
-                                            .rope = kRope,
-                                            .value = kValue,
-                                            .latent = kLatent,
-                                            .blocks_max = 0});
-    AttentionLayerArgs args{
-        .x = before.rows,
-        .before = step_.joined ? &before : nullptr,
-        .qkv_a = layer_.qkv_a.device,
-        .inputs = Inputs(OnCard(inputs, DType::kBf16, rows_, kQLora + kLatent + kRope), view),
-        .attention = {},
-        .o = layer_.o.device,
-        .out = OnCard(delta, DType::kF32, rows_, kHidden),
-        .behind = step_.joined ? &behind : nullptr};
-    args.inputs.q_norm = TensorView(layer_.q_norm_memory.data(), DType::kF32, {kQLora});
-    args.inputs.kv_norm = TensorView(layer_.kv_norm_memory.data(), DType::kF32, {kLatent});
-    args.inputs.positions = TensorView(positions.data(), DType::kI32, {rows_});
-    args.inputs.slots = TensorView(slots.data(), DType::kI64, {rows_});
-    args.inputs.rope = layer_.Rope(static_cast<const float*>(layer_.table_memory.data()));
-    args.inputs.q = TensorView(q.data(), DType::kBf16, {rows_, kHeads, kHead});
-    args.inputs.q_weight = layer_.q.device;
-    args.attention = Attention(args.inputs.q, view);
-    args.attention.out = OnCard(attention, DType::kBf16, rows_, kHeads * kValue);
-    args.attention.plan = plan;
-    args.attention.kv_b = layer_.kv_b.device;
-    args.attention.uk_t = layer_.KeysAt(layer_.keys_memory.data());
-    if (!resident) {
-      Apart(context, args);
-    } else if (!AttentionLayer(context.get(), args)) {
-      Fail(std::string(step_.name) + ": not taken");
-    }
-    context.Wait();
-    std::vector<float> sum =
-        FromDevice<float>(step_.joined ? residual.data() : delta.data(), x_.size());
-    if (step_.joined) {
-      ExpectNorm(sum, FromDevice<Bf16>(rows.data(), x_.size()),
-                 FromDevice<float>(new_squares.data(), squares_.size()));
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] -= residual_[i];
-    }
-    ExpectCache(FromDevice<Bf16>(cache.data(), cache_.size()));
-    return sum;
-  }
-
-  // Root mean square of the error over that of the reference, of rows that count.
-  double Error(const std::vector<float>& delta) const {
-    double errors = 0, all = 0;
-    for (int64_t t = 0; t < rows_; ++t) {
-      if (step_.keys[static_cast<size_t>(t)] == 0 || t == step_.nan_row) continue;
-      for (int64_t at = t * kHidden; at < (t + 1) * kHidden; ++at) {
-        const double want = want_[static_cast<size_t>(at)];
-        errors += (delta[static_cast<size_t>(at)] - want) * (delta[static_cast<size_t>(at)] - want);
-        all += want * want;
-      }
-    }
-    return std::sqrt(errors / all);
-  }
-
- private:
-  Buffer Unwritten(int64_t width) const {
-    return OnDevice(std::vector<Bf16>(static_cast<size_t>(rows_ * width), ToBf16(kNaN)));
-  }
-  AttentionInputArgs Inputs(const TensorView& qkv_a, const KvLayerView& cache) const {
-    return {.qkv_a = qkv_a,
-            .q_norm = {},
-            .kv_norm = {},
-            .positions = {},
-            .slots = {},
-            .rope = {},
-            .cache = cache,
-            .eps = kEps};
-  }
-  MlaAttentionArgs Attention(const TensorView& q, const KvLayerView& cache) const {
-    return {.out = {},
-            .q = q,
-            .cache = cache,
-            .sequences = sequences_,
-            .plan = nullptr,
-            .kv_b = {},
-            .uk_t = {},
-            .scale = kScale,
-            .heads = kHeads,
-            .nope = kNope,
-            .rope = kRope,
-            .value = kValue,
-            .latent = kLatent,
-            .lse = {}};
-  }
-
-  static void Apart(Context& context, const AttentionLayerArgs& args) {
-    if (args.before != nullptr) {
-      LinearFromNorm(context.get(), args.inputs.qkv_a, *args.before, args.qkv_a);
-    } else {
-      Linear(context.get(), args.inputs.qkv_a, args.x, args.qkv_a);
-    }
-    AttentionInputs(context.get(), args.inputs);
-    MlaAttention(context.get(), args.attention);
-    if (args.behind != nullptr) {
-      LinearToNorm(context.get(), *args.behind, args.attention.out, args.o);
-    } else {
-      Linear(context.get(), args.out, args.attention.out, args.o);
-    }
-  }
-
-  // The operations one by one in f32, rounded to bf16 where tensors between them are.
-  void MakeReference() {
-    const auto linear = [&](std::vector<float>& out, const TensorView& x, const PackedMatrix& w) {
-      out.resize(static_cast<size_t>(rows_ * w.n));
-      ReferenceOps().linear({}, View(out, rows_, w.n), x, w);
-    };
-    const auto round = [](std::vector<float>& values) {
-      for (float& value : values) value = ToFloat(ToBf16(value));
-    };
-    const int64_t width = kQLora + kLatent + kRope;
-    std::vector<float> inputs;
-    linear(inputs, TensorView(x_.data(), DType::kBf16, {rows_, kHidden}), layer_.qkv_a.reference);
-    for (int64_t t = 0; step_.joined && t < rows_; ++t) {
-      double sum = 0;
-      for (int64_t i = 0; i < JoinedNorm::kParts; ++i) {
-        sum += squares_[static_cast<size_t>(t * JoinedNorm::kParts + i)];
-      }
-      const double scale = 1 / std::sqrt(sum / kHidden + double{kEps});
-      for (int64_t c = 0; c < width; ++c) {
-        float& value = inputs[static_cast<size_t>(t * width + c)];
-        value = static_cast<float>(value * scale);
-      }
-    }
-    round(inputs);
-    const TensorView all = View(inputs, rows_, width);
-    std::vector<float> low(static_cast<size_t>(rows_ * kQLora)), q, q_norm = layer_.q_norm,
-                                                                    kv_norm = layer_.kv_norm;
-    const TensorView low_view = View(low, rows_, kQLora);
-    ReferenceOps().rms_norm({}, low_view, all.columns(0, kQLora),
-                            TensorView(q_norm.data(), DType::kF32, {kQLora}), kEps);
-    linear(q, low_view, layer_.q.reference);
-    TensorView q_view(q.data(), DType::kF32, {rows_, kHeads, kHead});
-    const TensorView positions(positions_.data(), DType::kI32, {rows_});
-    ReferenceOps().rope({}, q_view.columns(kNope, kRope), positions,
-                        layer_.Rope(layer_.table.data()));
-    round(q);
-    const TensorView latent = all.columns(kQLora, kLatent),
-                     key = all.columns(kQLora + kLatent, kRope);
-    ReferenceOps().rms_norm({}, latent, latent, TensorView(kv_norm.data(), DType::kF32, {kLatent}),
-                            kEps);
-    TensorView heads(key.data, DType::kF32, {rows_, 1, kRope});
-    heads.stride[0] = width;
-    ReferenceOps().rope({}, heads, positions, layer_.Rope(layer_.table.data()));
-    want_cache_ = cache_;
-    const KvLayerView cache{.data = want_cache_.data(),
-                            .form = KvForm::kBf16,
-                            .num_blocks = num_blocks_,
-                            .latent = kLatent,
-                            .rope = kRope};
-    ReferenceOps().kv_write({}, cache, latent, key,
-                            TensorView(slots_.data(), DType::kI64, {rows_}));
-    std::vector<float> attended(static_cast<size_t>(rows_ * kHeads * kValue));
-    MlaAttentionArgs args = Attention(q_view, cache);
-    args.out = View(attended, rows_, kHeads * kValue);
-    args.kv_b = layer_.kv_b.reference;
-    args.uk_t = layer_.KeysAt(layer_.keys.data());
-    ReferenceOps().mla_attention({}, args);
-    round(attended);
-    linear(want_, View(attended, rows_, kHeads * kValue), layer_.o.reference);
-  }
-
-  // Rows and squares of the norm behind are those of the residual that came out.
-  void ExpectNorm(const std::vector<float>& residual,
-                  const std::vector<Bf16>& rows,
-                  const std::vector<float>& squares) const {
-    for (int64_t t = 0; t < rows_; ++t) {
-      if (step_.keys[static_cast<size_t>(t)] == 0 || t == step_.nan_row) continue;
-      double sum = 0, all = 0;
-      for (int64_t c = 0; c < kHidden; ++c) {
-        const auto at = static_cast<size_t>(t * kHidden + c);
-        sum += double{residual[at]} * residual[at];
-        const Bf16 want = ToBf16(residual[at] * layer_.next_norm[static_cast<size_t>(c)]);
-        if (std::memcmp(&want, &rows[at], 2) == 0) continue;
-        return Fail(std::string(step_.name) + ": another row of the norm");
-      }
-      for (int64_t i = 0; i < JoinedNorm::kParts; ++i) {
-        all += squares[static_cast<size_t>(t * JoinedNorm::kParts + i)];
-      }
-      if (!(std::abs(all - sum) <= 1e-5 * sum)) Fail(std::string(step_.name) + ": other squares");
-    }
-  }
-  // Sums run in other orders: off by one unit in the last place, or two where a pair was rotated.
-  void ExpectCache(const std::vector<Bf16>& got) const {
-    for (size_t at = 0; at < got.size(); ++at) {
-      const float a = ToFloat(got[at]), b = ToFloat(want_cache_[at]);
-      if (std::isnan(a) && std::isnan(b)) continue;
-      if (std::abs(a - b) <= 0x1p-6f * std::abs(b) + 4e-3f) continue;
-      return Fail(std::string(step_.name) + ": cache element " + std::to_string(at) + " is " +
-                  std::to_string(a) + ", wanted " + std::to_string(b));
-    }
-  }
-
-  const Layer& layer_;
-  const Step step_;
-  const int64_t rows_;
-  Arena plan_memory_{CudaMemory()};
-  std::vector<Bf16> x_, cache_, want_cache_;
-  std::vector<float> residual_, squares_, want_;
-  std::vector<int64_t> slots_;
-  std::vector<int32_t> positions_;
-  std::vector<std::vector<int32_t>> tables_;
-  std::vector<AttentionSequence> sequences_;
-  int64_t num_blocks_ = 0;
-};
 
 void Compare(const std::vector<Step>& steps) {
+  SkipWhereNeverTaken();
   const Layer layer;
   Context context;
   Arena staging(PinnedMemory());
@@ -404,14 +48,258 @@ GPU_TEST(ResidentAttentionTest, OneToken) {
 
 GPU_TEST(ResidentAttentionTest, RowsOfSomeLengths) {
   Compare({{"a first key", {1}},
-           {"no norms, 3 rows", {64, 65, 3}, false},
+           {"no norms, 3 rows", {64, 65, 3}, false, false},
            {"padding", {130, 0, 31, 0}},
            {"8 rows", {200, 1, 64, 63, 129, 7, 300, 90}},
-           {"NaN in a row", {70, 40}, true, 0}});
+           {"NaN in a row", {70, 40}, true, true, 0}});
 }
 
 GPU_TEST(ResidentAttentionTest, LongContexts) {
   Compare({{"10000 keys", {10000}}, {"more blocks than parts", {4000, 5000, 100, 700, 2000}}});
+}
+
+// Three layers of a decode step, queued without a wait, with ordinary kernels between them: norms
+// on both sides of the first, before the second, behind the third.
+class Layers {
+ public:
+  static constexpr int kCount = 3;
+  using Errors = std::array<double, kCount>;
+
+  Layers(const Layer& layer, const Step& step)
+      : layer_(layer), cases_(CasesOf(step)), rows_(cases_[0]->rows()) {
+    std::vector<int32_t> ids(static_cast<size_t>(rows_));
+    std::iota(ids.begin(), ids.end(), 0);
+    ids_ = OnDevice(ids);
+    for (int i = 0; i < kCount; ++i) {
+      memory_.emplace_back(layer, rows_, cases_[0]->num_blocks());
+      sums_.push_back(LayerMemory::Nothing(rows_ * kHidden * 4));
+    }
+    memory_[1].before = memory_[0].behind;
+    memory_[2].behind.residual = memory_[0].behind.residual;
+  }
+
+  // Lengths, rows and keys to where they were before: as many rows, a cache as large.
+  void Upload(const Step& step) {
+    cases_ = CasesOf(step);
+    for (int i = 0; i < kCount; ++i) cases_[i]->Upload(memory_[i]);
+    for (const Buffer& sum : sums_) {
+      Overwrite(sum, std::vector<float>(static_cast<size_t>(rows_ * kHidden), kNaN));
+    }
+    const AttentionPlanArgs args = cases_[0]->PlanArgs();
+    plan_ = Plan(context_, staging_, plan_memory_, args);
+    GPU_EXPECT(plan_->sequences.block_positions != nullptr);
+    GPU_EXPECT_EQ(plan_->sequences.table_stride, args.blocks_max);
+  }
+
+  void Queue(bool resident) {
+    const TensorView residual = memory_[0].before.residual;
+    const TensorView ids(ids_.data(), DType::kI32, {rows_});
+    for (int i = 0; i < kCount; ++i) {
+      const AttentionLayerArgs args = cases_[i]->Args(memory_[i], plan_);
+      if (!resident) {
+        Apart(context_, args);
+      } else if (!AttentionLayer(context_.get(), args)) {
+        Fail("not taken");
+      }
+      if (i == 1) {
+        AddRmsNorm(context_.get(), memory_[2].before.rows, residual, args.out,
+                   memory_[0].before.weight, kEps);
+      }
+      GatherRows(context_.get(), OnCard(sums_[i], DType::kF32, rows_, kHidden), residual, ids);
+    }
+  }
+  std::unique_ptr<OpGraph> Record() {
+    return Capture(context_.get(), [&] { Queue(true); });
+  }
+  void Replay(const OpGraph& graph) { graph.Launch(context_.get()); }
+
+  // Waits, and compares each layer with the reference for what the layer ahead gave to it.
+  Errors Finish() {
+    context_.Wait();
+    const auto size = static_cast<size_t>(rows_ * kHidden);
+    std::vector<float> before = cases_[0]->residual();
+    Errors errors;
+    made_.clear();
+    for (int i = 0; i < kCount; ++i) {
+      Made made = cases_[i]->Read(memory_[i]);
+      made.residual = FromDevice<float>(sums_[i].data(), size);
+      if (i == 1) {
+        cases_[i]->Give(made_[0].rows, made_[0].squares);
+        ExpectSum(before, made);
+      } else {
+        if (i == 2) cases_[i]->Give(FromDevice<Bf16>(memory_[i].x.data(), size), made_[0].squares);
+        for (size_t at = 0; at < size; ++at) made.delta[at] = made.residual[at] - before[at];
+      }
+      cases_[i]->Expect(made);
+      errors[i] = cases_[i]->Error(made.delta);
+      before = made.residual;
+      made_.push_back(std::move(made));
+    }
+    return errors;
+  }
+
+  const std::vector<Made>& made() const { return made_; }
+
+ private:
+  using Cases = std::array<std::unique_ptr<Case>, kCount>;
+
+  Cases CasesOf(Step step) const {
+    static constexpr const char* kNames[kCount] = {"layer 0", "layer 1", "layer 2"};
+    Cases cases;
+    for (int i = 0; i < kCount; ++i) {
+      step.name = kNames[i];
+      step.before = i < 2;
+      step.behind = i != 1;
+      step.seed += 100;
+      cases[i] = std::make_unique<Case>(layer_, step);
+    }
+    return cases;
+  }
+
+  // The norm's kernel behind the second layer read all that it wrote.
+  void ExpectSum(const std::vector<float>& before, const Made& made) const {
+    for (size_t at = 0; at < before.size(); ++at) {
+      if (!cases_[1]->Counts(static_cast<int64_t>(at) / kHidden)) continue;
+      if (made.residual[at] == before[at] + made.delta[at]) continue;
+      return Fail("another sum at " + std::to_string(at));
+    }
+  }
+
+  const Layer& layer_;
+  Context context_;
+  Arena staging_{PinnedMemory()}, plan_memory_{CudaMemory()};
+  Cases cases_;  // of the layers
+  const int64_t rows_;
+  Buffer ids_;
+  std::vector<LayerMemory> memory_;
+  std::vector<Buffer> sums_;  // the residual behind each layer
+  std::vector<Made> made_;
+  const AttentionPlan* plan_ = nullptr;
+};
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+bool SameBits(const Made& a, const Made& b) {
+  return SameBits(a.residual, b.residual) && SameBits(a.squares, b.squares) &&
+         SameBits(a.delta, b.delta) && SameBits(a.rows, b.rows) && SameBits(a.cache, b.cache);
+}
+bool SameBits(const std::vector<Made>& a, const std::vector<Made>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Made& one, const Made& other) { return SameBits(one, other); });
+}
+
+// As a recorded step is planned: room for longer sequences than there are.
+constexpr int64_t kBlocksMax = 9, kCacheBlocks = 12;
+// Twice what the launches of their own are off by.
+constexpr double kReplayError = 1e-2;
+
+void CompareLayers(const std::vector<int32_t>& keys) {
+  SkipWhereNeverTaken();
+  const Layer layer;
+  const Step step{
+      .name = "layers", .keys = keys, .blocks_max = kBlocksMax, .cache_blocks = kCacheBlocks};
+  Layers layers(layer, step);
+  layers.Upload(step);
+  layers.Queue(false);
+  const Layers::Errors apart = layers.Finish();
+  layers.Upload(step);
+  layers.Queue(true);
+  const Layers::Errors errors = layers.Finish();
+  for (int i = 0; i < Layers::kCount; ++i) {
+    std::printf("  layer %d: error %.2e, as launches of their own %.2e\n", i, errors[i], apart[i]);
+    GPU_EXPECT_LE(errors[i], 1.3 * apart[i] + 1e-4);
+  }
+}
+
+// Replays of one recording, and the launches themselves beside each.
+void CompareReplays(const std::vector<std::vector<int32_t>>& lengths) {
+  SkipWhereNeverTaken();
+  const Layer layer;
+  Step step{
+      .name = "layers", .keys = lengths[0], .blocks_max = kBlocksMax, .cache_blocks = kCacheBlocks};
+  Layers layers(layer, step);
+  std::unique_ptr<OpGraph> graph;
+  for (const std::vector<int32_t>& keys : lengths) {
+    step.keys = keys;
+    step.seed += 1000;
+    layers.Upload(step);
+    layers.Queue(true);
+    layers.Finish();
+    const std::vector<Made> direct = layers.made();
+    if (graph == nullptr) graph = layers.Record();
+    layers.Upload(step);
+    layers.Replay(*graph);
+    for (const double error : layers.Finish()) {
+      std::printf("  %d keys and others: error %.2e\n", keys[0], error);
+      GPU_EXPECT_LE(error, kReplayError);
+    }
+    if (!SameBits(direct, layers.made())) Fail("a replay has other bits than launches");
+  }
+}
+
+GPU_TEST(ResidentAttentionTest, LayersInARowOfOneToken) {
+  CompareLayers({70});
+}
+
+GPU_TEST(ResidentAttentionTest, LayersInARowOfSomeTokens) {
+  CompareLayers({130, 0, 64});
+}
+
+GPU_TEST(ResidentAttentionTest, AGraphOfLayersOfOneToken) {
+  CompareReplays({{70}, {1}, {200}});
+}
+
+GPU_TEST(ResidentAttentionTest, AGraphOfLayersOfSomeTokens) {
+  CompareReplays({{130, 0, 64}, {1, 300, 65}, {0, 129, 2}});
+}
+
+GPU_TEST(ResidentAttentionTest, LeavesWhatItDoesNotTake) {
+  const Layer layer;
+  Context context;
+  Arena staging(PinnedMemory()), plan_memory(CudaMemory());
+  const auto left = [&](const char* what, const std::vector<int32_t>& keys, auto change) {
+    const Case one(layer, {.name = what, .keys = keys, .blocks_max = kBlocksMax});
+    const LayerMemory memory(layer, one.rows(), one.num_blocks());
+    one.Upload(memory);
+    const Made before = one.Read(memory);
+    AttentionPlanArgs plan = one.PlanArgs();
+    AttentionLayerArgs args = one.Args(memory, nullptr);
+    std::vector<AttentionSequence> sequences = one.sequences();
+    change(plan, args, sequences);
+    plan.sequences = args.attention.sequences = sequences;
+    args.attention.plan = Plan(context, staging, plan_memory, plan);
+    const bool taken = AttentionLayer(context.get(), args);
+    context.Wait();
+    if (taken) return true;
+    if (!SameBits(one.Read(memory), before)) Fail(std::string(what) + ": written to");
+    return false;
+  };
+  using Plans = AttentionPlanArgs;
+  using Args = AttentionLayerArgs;
+  using Sequences = std::vector<AttentionSequence>;
+  GPU_EXPECT(!left("9 rows", std::vector<int32_t>(9, 3), [](Plans&, Args&, Sequences&) {}));
+  GPU_EXPECT(!left("an fp8 cache", {70, 3}, [](Plans& plan, Args& args, Sequences&) {
+    plan.form = args.inputs.cache.form = args.attention.cache.form = KvForm::kFp8;
+  }));
+  GPU_EXPECT(!left("two query tokens", {70, 70}, [](Plans&, Args&, Sequences& sequences) {
+    sequences.pop_back();
+    sequences[0].query_count = 2;
+    --sequences[0].first_position;
+  }));
+  GPU_EXPECT(!left("16 heads", {70, 3}, [](Plans& plan, Args& args, Sequences&) {
+    plan.heads = args.attention.heads = 2 * kHeads;
+    args.inputs.q.shape[1] *= 2;
+    args.inputs.q_weight.n *= 2;
+    args.attention.uk_t.count *= 2;
+    args.attention.kv_b.n *= 2;
+    args.o.k *= 2;
+  }));
+  GPU_EXPECT(!left("keys in parts of 4 blocks", {70, 3},
+                   [](Plans& plan, Args&, Sequences&) { plan.part_blocks = 4; }));
+  SkipWhereNeverTaken();
+  GPU_EXPECT(left("nothing else", {70, 3}, [](Plans&, Args&, Sequences&) {}));
 }
 
 }  // namespace
