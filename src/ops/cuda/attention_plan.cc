@@ -1,8 +1,6 @@
 #include "ops/cuda/attention_plan.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -395,14 +393,6 @@ class Planner {
 };
 
 }  // namespace
-
-void CheckOk(const Status& status) {
-  if (status.ok()) [[likely]]
-    return;
-  std::fprintf(stderr, "CUDA: %s\n", status.message().c_str());
-  std::fflush(stderr);
-  std::abort();
-}
 
 MlaCacheType MlaCacheTypeOf(KvForm form) {
   switch (form) {

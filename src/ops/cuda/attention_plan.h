@@ -97,9 +97,6 @@ const AttentionPlan* PlanAttentionInPasses(const OpContext& ctx,
                                            const AttentionPlanArgs& args,
                                            int64_t pass_bytes);
 
-// Ends the process with the message: arguments are checked before, and a launch must not be lost.
-void CheckOk(const Status& status);
-
 // How the cache's forms are called in MlaDecode.
 MlaCacheType MlaCacheTypeOf(KvForm form);
 

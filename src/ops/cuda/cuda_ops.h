@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 
+#include "base/status.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -25,6 +26,8 @@ inline cudaStream_t StreamOf(const OpContext& ctx) {
 void CheckLaunch(const char* kernel);
 // Likewise for calls of the runtime and of libraries.
 void CheckCuda(cudaError_t error, const char* what);
+// Likewise for what has checked its arguments before.
+void CheckOk(const Status& status);
 
 int64_t PackedBytes(WeightForm form, int64_t n, int64_t k);
 void PackRows(

@@ -13,6 +13,14 @@ void CheckCuda(cudaError_t error, const char* what) {
   std::abort();
 }
 
+void CheckOk(const Status& status) {
+  if (status.ok()) [[likely]]
+    return;
+  std::fprintf(stderr, "CUDA: %s\n", status.message().c_str());
+  std::fflush(stderr);
+  std::abort();
+}
+
 void CheckLaunch(const char* kernel) {
   CheckCuda(cudaGetLastError(), kernel);
 }

@@ -4,8 +4,6 @@
 #include "ops/cuda/tens_rows.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
@@ -23,14 +21,6 @@ constexpr int64_t kRowsMax = 64;
 constexpr int64_t kJoinedRowsMax = 128;
 // cuBLASLt reads the vocabulary at 83 % of the bandwidth.
 constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
-
-void CheckOk(const Status& status) {
-  if (status.ok()) [[likely]]
-    return;
-  std::fprintf(stderr, "CUDA: %s\n", status.message().c_str());
-  std::fflush(stderr);
-  std::abort();
-}
 
 CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int box_rows) {
   CUtensorMap map;
