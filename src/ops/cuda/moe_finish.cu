@@ -37,11 +37,63 @@ __device__ __forceinline__ uint4 LoadOnce(const void* from) {
   return v;
 }
 
-__device__ __forceinline__ bool Held(const Params& p, int entry) {
-  const int id = __ldcg(p.ids + entry);
-  if (id < 0 || id >= p.experts) return false;
-  const int slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-  return slot >= 0 && slot < p.slots;
+// Which of a token's experts are held here, bit by bit. All its ids are asked for before the first
+// is looked at: one after the other they are most of this kernel's time.
+__device__ __forceinline__ uint32_t Held(const Params& p, int token) {
+  int32_t slots[kTopK];
+#pragma unroll
+  for (int j = 0; j < kTopK; ++j) {
+    const bool there = token < p.tokens && j < p.top_k;
+    slots[j] = there ? __ldcg(p.ids + token * p.top_k + j) : -1;
+  }
+  if (p.slot_of != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kTopK; ++j) {
+      const bool known = slots[j] >= 0 && slots[j] < p.experts;
+      slots[j] = known ? __ldg(p.slot_of + slots[j]) : -1;
+    }
+  }
+  const int32_t end = p.slot_of != nullptr ? p.slots : min(p.slots, p.experts);
+  uint32_t held = 0;
+#pragma unroll
+  for (int j = 0; j < kTopK; ++j) {
+    held |= static_cast<uint32_t>(slots[j] >= 0 && slots[j] < end) << j;
+  }
+  return held;
+}
+
+// Of two columns.
+__device__ __forceinline__ uint32_t Gated(uint32_t gate, uint32_t up) {
+  const __nv_bfloat162 both = __floats2bfloat162_rn(
+      SiluTimes(__uint_as_float(gate << 16), __uint_as_float(up << 16)),
+      SiluTimes(__uint_as_float(gate & 0xffff0000u), __uint_as_float(up & 0xffff0000u)));
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+// SiLU * mul of all tokens into `gated`, a warp a token and 8 columns a lane.
+__device__ __forceinline__ void Gate(const Params& p,
+                                     __nv_bfloat16 (&gated)[kTokens][kGroups * 32 + kPad]) {
+  constexpr int kEach = kTokens / kWarps;
+  static_assert(kGroups * 32 == 32 * 8 && kTokens % kWarps == 0);
+  const int warp = threadIdx.x / 32, column = threadIdx.x % 32 * 8;
+  uint4 gates[kEach], ups[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int token = warp + n * kWarps;
+    gates[n] = ups[n] = make_uint4(0, 0, 0, 0);
+    if (token >= p.tokens || column >= p.intermediate) continue;
+    const __nv_bfloat16* const from = p.shared + token * p.shared_stride + column;
+    gates[n] = __ldcg(reinterpret_cast<const uint4*>(from));
+    ups[n] = __ldcg(reinterpret_cast<const uint4*>(from + p.intermediate));
+  }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int token = warp + n * kWarps;
+    if (token >= p.tokens || column >= p.intermediate) continue;
+    *reinterpret_cast<uint4*>(&gated[token][column]) =
+        make_uint4(Gated(gates[n].x, ups[n].x), Gated(gates[n].y, ups[n].y),
+                   Gated(gates[n].z, ups[n].z), Gated(gates[n].w, ups[n].w));
+  }
 }
 
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Params p) {
@@ -67,7 +119,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   constexpr int kTiles = kTokens / 8;
   float2 residual[kTiles];
   uint32_t pairs[kTiles][kTopK];
-  bool held[kTiles][kTopK];
+  uint32_t held[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int token = tile * 8 + lane / 4;
@@ -76,26 +128,18 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       residual[tile] = __ldcg(reinterpret_cast<const float2*>(
           p.norm.residual + token * p.norm.residual_stride + column));
     }
+    // Shares of experts that are not held were not written: loaded, and left out.
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) {
       pairs[tile][j] = 0;
-      held[tile][j] = token < p.tokens && j < p.top_k;
-      if (!held[tile][j]) continue;
-      const int entry = token * p.top_k + j;
-      pairs[tile][j] = __ldcg(reinterpret_cast<const uint32_t*>(
-          p.shares + static_cast<int64_t>(entry) * p.hidden + column));
-      held[tile][j] = Held(p, entry);
+      if (token >= p.tokens || j >= p.top_k) continue;
+      const int64_t entry = token * p.top_k + j;
+      pairs[tile][j] =
+          __ldcg(reinterpret_cast<const uint32_t*>(p.shares + entry * p.hidden + column));
     }
+    held[tile] = Held(p, token);
   }
-  for (int i = threadIdx.x; i < p.tokens * p.intermediate / 2; i += kThreads) {
-    const int token = 2 * i / p.intermediate, at = 2 * i % p.intermediate;
-    const __nv_bfloat16* const from = p.shared + token * p.shared_stride + at;
-    const float2 gate = __bfloat1622float2(__ldcg(reinterpret_cast<const __nv_bfloat162*>(from)));
-    const float2 up =
-        __bfloat1622float2(__ldcg(reinterpret_cast<const __nv_bfloat162*>(from + p.intermediate)));
-    *reinterpret_cast<__nv_bfloat162*>(&gated[token][at]) =
-        __floats2bfloat162_rn(SiluTimes(gate.x, up.x), SiluTimes(gate.y, up.y));
-  }
+  Gate(p, gated);
   __syncthreads();
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -115,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
     float2 routed = make_float2(0, 0);
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) {
-      if (!held[tile][j]) continue;
+      if ((held[tile] >> j & 1) == 0) continue;
       routed.x += __uint_as_float(pairs[tile][j] << 16);
       routed.y += __uint_as_float(pairs[tile][j] & 0xffff0000u);
     }
@@ -147,7 +191,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoePlan& plan,
                        cudaStream_t stream) {
   if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
-      reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 || args.shared_stride % 2 != 0) {
+      reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
+      reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
     return InvalidArgument("MoE: the shared experts are not for the end of few tokens");
   }
   const Params p = {.ids = args.ids,
