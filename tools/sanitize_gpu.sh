@@ -37,6 +37,8 @@ runs() {
   if [ "$1" = racecheck ]; then
     # A kernel without shared memory has nothing to race for.
     cat << 'RUNS'
+resident_attention LayersInARowOfOneToken 0 -
+resident_attention LayersInARowOfSomeTokens 0 -
 moe_expert_bank TheJoinedFormAgrees 0 -
 moe_expert_bank SmallBanks 0 -
 moe_expert_bank FewRowsOfAn 0 -
@@ -80,6 +82,8 @@ RUNS
     return
   fi
   cat << 'RUNS'
+resident_attention OneToken 100 -
+resident_attention OfSomeTokens 100 -
 moe_expert_bank SmallBanks 100 moe_stream
 moe_expert_bank SmallBanks 100 moe_wide
 moe_expert_bank TheJoinedFormAgrees 60 moe_wide

@@ -85,7 +85,7 @@ class BackHalf : public BlockParts {
       const auto sum_at = [&](int i) {
         return i == 0 ? sum_out : sum_next + i * 32 * slot_stride_;
       };
-      Patience patience;
+      Patience patience(p_.conduct);
       do {
         sums.Ask(has_sum, sum_at);
         outs.Ask(wanted, at);
@@ -143,7 +143,7 @@ class BackHalf : public BlockParts {
                            [(warp_ * kEach + i / 2) * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
     };
     Mail<2 * kEach> x;
-    x.Await(tag_, token_ < p_.rows, at);
+    x.Await(Patience(p_.conduct), tag_, token_ < p_.rows, at);
     float sum[4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) MultiplyGroup(sum, x.eight(g), w[g]);
@@ -182,7 +182,7 @@ class BackHalf : public BlockParts {
                           [(warp_ * kEach + i / 2) * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
     };
     Mail<2 * kEach> x;
-    x.Await(tag_, token_ < p_.rows, at);
+    x.Await(Patience(p_.conduct), tag_, token_ < p_.rows, at);
     float sums[kOutStrips][4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) {

@@ -58,18 +58,25 @@ __device__ __forceinline__ uint32_t Tag(uint64_t word) {
   return static_cast<uint32_t>(word >> 32);
 }
 
+// How blocks wait, and give back shared memory. Otherwise only under tools (resident_attention.h).
+struct Conduct {
+  uint32_t tries_max = 1u << 22;  // of about a microsecond
+  int givers = 1;                 // lanes of a warp that arrive for it at a barrier of free places
+};
+
 // How often a warp asks for words that are not there.
 class Patience {
  public:
+  __device__ __forceinline__ explicit Patience(const Conduct& conduct)
+      : tries_max_(conduct.tries_max) {}
   // False: no lane of the warp misses anything. Ends the kernel rather than hang the device.
   __device__ __forceinline__ bool Again(bool missing) {
-    if (++tries_ > kTriesMax) __trap();
+    if (++tries_ > tries_max_) __trap();
     return __any_sync(~0u, missing);
   }
 
  private:
-  static constexpr uint32_t kTriesMax = 1u << 22;  // of about a microsecond
-
+  const uint32_t tries_max_;
   uint32_t tries_ = 0;
 };
 
@@ -98,8 +105,7 @@ class Mail {
     return mine && wrong != 0;
   }
   template <typename At>
-  __device__ __forceinline__ void Await(uint32_t tag, bool mine, At at) {
-    Patience patience;
+  __device__ __forceinline__ void Await(Patience patience, uint32_t tag, bool mine, At at) {
     do {
       Ask(mine, at);
     } while (patience.Again(Missing(mine, tag)));

@@ -97,6 +97,7 @@ class Decoder {
                      const int32_t* row_of,
                      const int64_t* slots,
                      int tokens,
+                     const Conduct& conduct,
                      Board& board,
                      const KeyStage& stage,
                      DecodeShared& shared,
@@ -104,6 +105,7 @@ class Decoder {
                      int part)
       : args_(args),
         row_of_(row_of),
+        conduct_(conduct),
         board_(board),
         stage_(stage),
         shared_(shared),
@@ -155,7 +157,7 @@ class Decoder {
     const uint64_t* const rotated = board_.q[token_][warp_] + kNope / 2 + lane_ % 16 * 2;
     const auto at = [&](int i) { return i < kMails ? folded + i * 64 : rotated; };
     Mail<kMails + 1> mail;
-    mail.Await(tag_, true, at);
+    mail.Await(Patience(conduct_), tag_, true, at);
 #pragma unroll
     for (int i = 0; i <= kMails; ++i) {
       if (i == kMails && lane_ >= 16) continue;
@@ -220,7 +222,7 @@ class Decoder {
     Values();
     hopper::FinishLoads();
     __syncwarp();
-    if (lane_ == 0) hopper::Arrive(stage_.empty);
+    if (lane_ < conduct_.givers) hopper::Arrive(stage_.empty);
   }
 
   // The keys of this step's tokens in this block, over what was in the cache before.
@@ -233,7 +235,7 @@ class Decoder {
       const int quad = static_cast<int>(threadIdx.x);
       const auto at = [&](int) { return &board_.token[token][2 * quad]; };
       Mail<1> mail;
-      mail.Await(tag_, quad < kQuads, at);
+      mail.Await(Patience(conduct_), tag_, quad < kQuads, at);
       if (quad >= kQuads) continue;
       const uint32_t to =
           stage_.at + quad / 16 * mla::kTileBytes + mla::InTile(key, quad % 16 / 2) + quad % 2 * 8;
@@ -327,6 +329,7 @@ class Decoder {
 
   const MlaKernelArgs& args_;
   const int32_t* const row_of_;
+  const Conduct& conduct_;
   Board& board_;
   const KeyStage stage_;
   DecodeShared& shared_;

@@ -32,11 +32,7 @@ class FrontHalf : public BlockParts {
 
  private:
   // This warp has in registers what keys of attention may come to lie over.
-  __device__ __forceinline__ void LeaveToKeys() {
-    hopper::FinishLoads();
-    __syncwarp();
-    if (lane_ == 0) hopper::Arrive(memory_ + Place::kKeysEmpty);
-  }
+  __device__ __forceinline__ void LeaveToKeys() { GiveBack(Place::kKeysEmpty); }
 
   __device__ __forceinline__ void Prepare() {
     const int column = InputColumn();
@@ -84,16 +80,13 @@ class FrontHalf : public BlockParts {
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         const int stage = s * Place::kChunks + h * kWarps + warp_, slot = stage % Place::kSlots;
-        hopper::Wait(memory_ + Place::kFull + 8 * slot,
-                     static_cast<uint32_t>(stage / Place::kSlots));
+        hopper::Wait(memory_ + Place::kFull + 8 * stage, 0);
         const uint32_t at = RowOf(slot * Place::kSlot, Place::kChunkBytes, 0);
 #pragma unroll
         for (int g = 0; g < kEach; ++g) {
           MultiplyGroup(sums[g % 2], x[h][g], LoadShared4(at + g * kGroup * 2));
         }
-        hopper::FinishLoads();
-        __syncwarp();
-        if (lane_ == 0) hopper::Arrive(memory_ + Place::kEmpty + 8 * slot);
+        GiveBack(Place::kEmpty + 8 * slot);
       }
 #pragma unroll
       for (int e = 0; e < 4; ++e) sums[0][e] += sums[1][e];
@@ -147,7 +140,7 @@ class FrontHalf : public BlockParts {
     Mail<2 * kEach> x;
     Mail<kParts> squares;
     const bool has_token = token_ < p_.rows, has_squares = warp_ < p_.rows;
-    Patience patience;
+    Patience patience(p_.conduct);
     do {
       x.Ask(has_token, at);
       squares.Ask(has_squares, squares_at);
@@ -199,7 +192,7 @@ class FrontHalf : public BlockParts {
       return &board_.q[token_][head_][i / 2 * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
     };
     Mail<2 * kEach> x;
-    x.Await(tag_, token_ < p_.rows, at);
+    x.Await(Patience(p_.conduct), tag_, token_ < p_.rows, at);
     float sums[2][4] = {};
 #pragma unroll
     for (int g = 0; g < kEach; ++g) MultiplyGroup(sums[g % 2], x.eight(g), key_[g]);
@@ -227,7 +220,7 @@ class FrontHalf : public BlockParts {
       return &board_.inputs[token][kQLora / 2 + eight * 4 + i % 2 * 2];
     };
     Mail<6> mail;
-    mail.Await(tag_, true, at);
+    mail.Await(Patience(p_.conduct), tag_, true, at);
     float x[2][kEight], key[kEight];
     float squares = 0;
 #pragma unroll

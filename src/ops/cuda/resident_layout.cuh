@@ -22,6 +22,7 @@ struct Params {
   InputParams input;
   MlaKernelArgs mla;
   const int32_t* row_of;  // [rows] token of a row of attention; -1: none
+  Conduct conduct;
 };
 
 inline constexpr int kTokenBlocks = kBlocks - kOwners;  // these make cached tokens
@@ -57,7 +58,7 @@ struct Layout {
   static constexpr int kStages = kInputStrips * kChunks;
   static constexpr int kRoom = 222720;
   static constexpr int kSlots = kRoom / kSlot;
-  static_assert(kSlots <= kStages);
+  static_assert(kSlots <= kStages && kSlots <= 30 && kStages <= 32);
 
   static constexpr int kQuery = (kStages - kSlots) * kSlot;
   static constexpr int kKey = kQuery + 2 * StripBytes(2 * kQLora);
@@ -76,8 +77,11 @@ struct Layout {
 
   static constexpr int kSmall = kSlots * kSlot;
   static_assert(kScratchEnd <= kSmall && kScratch + Decoder::kQueryBytes <= kSmall);
-  // Barriers, eight bytes each: slots full, slots empty, then:
-  static constexpr int kFull = kSmall, kEmpty = kFull + 8 * 30, kQueryFull = kEmpty + 8 * 30,
+  // Barriers, eight bytes each: slots full, slots empty, then others. Full has one for each stage,
+  // not for each slot: a warp that waits for the second stage of a slot has not waited for the
+  // first, another's, and a barrier that is still in its first phase lets who asks for the second
+  // one's parity pass. Empty is waited for once a slot.
+  static constexpr int kFull = kSmall, kEmpty = kFull + 8 * 32, kQueryFull = kEmpty + 8 * 30,
                        kKeyFull = kQueryFull + 8, kValueFull = kKeyFull + 8,
                        kOutFull = kValueFull + 8, kKeysFull = kOutFull + 8,
                        kKeysEmpty = kKeysFull + 8, kKeysAsked = kKeysEmpty + 8;
@@ -142,7 +146,7 @@ __device__ void BringWeights(const Params& p, uint32_t memory, int warp) {
   for (int stage = 0; stage < Place::kStages; ++stage) {
     const int slot = stage % Place::kSlots;
     if (stage >= Place::kSlots) free_up_to((slot + 1) * Place::kSlot);
-    const uint32_t full = memory + Place::kFull + 8 * slot;
+    const uint32_t full = memory + Place::kFull + 8 * stage;
     expect(full, 1, Place::kChunkBytes);
     if (lane >= kWarpRows) continue;
     const int strip = block * kInputStrips + stage / Place::kChunks;

@@ -38,6 +38,13 @@ class BlockParts {
         token_(lane_ / 4),
         head_(block_ / kHeadBlocks) {}
 
+  // This lane's loads from places that `barrier` gives back are done; by whole warps.
+  __device__ __forceinline__ void GiveBack(int barrier) {
+    hopper::FinishLoads();
+    __syncwarp();
+    if (lane_ < p_.conduct.givers) hopper::Arrive(memory_ + barrier);
+  }
+
   // Sums over the warps lie at a place of their own for each product.
   __device__ __forceinline__ void PutSums(int at, int strips, int s, const float (&sum)[4]) {
     reinterpret_cast<float2*>(raw_ + at)[(warp_ * strips + s) * 32 + lane_] =
