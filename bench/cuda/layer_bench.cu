@@ -518,13 +518,16 @@ class Bench {
     values.out = attention_.data;
     values.out_row_stride = kHeads * kValue;
     values.out_head_stride = kValue;
+    values.x = latents;
+    values.x_row_stride = kHeads * kLatent;
+    values.x_head_stride = kLatent;
     values.w = static_cast<const char*>(layer.kv_b.data) + kNope * kLatent * 2;
     values.w_head_stride = (kNope + kValue) * kLatent;
     values.count = batch_;
     values.heads = kHeads;
     values.rows = plan.rows;
     mla_.out = latents;
-    if (parts >> kValues & 1) Must(cuda::LaunchMergeValues(mla_, values, stream_.get()));
+    if (parts >> kValues & 1) Must(cuda::LaunchMergedValueHeads(mla_, values, stream_.get()));
   }
 
   // ExpertBank launch by launch.

@@ -32,10 +32,11 @@ K2Config Config() {
   return config;
 }
 
-// A prompt in chunks that end inside of blocks, then one token after the other: enough of them that
-// steps are recorded and replayed.
-constexpr int32_t kPrompt = 287, kTokens = 300;
-constexpr int32_t kChunks[] = {150, 37, 100};
+// A prompt in chunks that end inside of blocks, of one of which parts are bf16, then one token
+// after the other: enough of them that steps are recorded and replayed.
+constexpr int32_t kPrompt = 447, kTokens = 460;
+constexpr int32_t kChunks[] = {150, 37, 260};
+constexpr int64_t kStepTokens = 260;
 
 struct Case {
   WeightForm form = WeightForm::kBf16;
@@ -91,8 +92,8 @@ Result<std::vector<float>> OnRank(const Case& setup, Link* link, const ParallelL
                       K2Model::Load(Config(), source, *ops, nullptr, options));
   if (setup.graphs) model->UseGraphs();
   Arena arena(*ops->memory);
-  BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, 160, 4, arena, 160));
-  BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, 160, 4, arena, 160));
+  BT_RETURN_IF_ERROR(model->ReserveScratch(setup.kv, kStepTokens, 4, arena, kStepTokens));
+  BT_RETURN_IF_ERROR(model->WarmUp(setup.kv, kStepTokens, 4, arena, kStepTokens));
   test::TinyRunner runner(*model, kTokens, setup.kv, std::move(arena));
   // Nobody allocates or loads while another waits for it in a step.
   if (link != nullptr) BT_RETURN_IF_ERROR(Meet(link));

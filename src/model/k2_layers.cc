@@ -27,7 +27,7 @@ void K2Model::Embed(const Inputs& in, const Activations& a) {
   }
 }
 
-void K2Model::AddAndNorm(const Activations& a, TensorView weight) {
+void K2Model::AddAndNorm(const Activations& a, TensorView weight, OrderedRows* ordered) {
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.layout.tensor > 1) {
     RankOps& ranks = others();
@@ -37,7 +37,7 @@ void K2Model::AddAndNorm(const Activations& a, TensorView weight) {
     }
     ranks.Sum(Scratch(), a.delta);
   }
-  ops_.add_rms_norm(Scratch(), a.normed, a.residual, a.delta, weight, eps);
+  ops_.add_rms_norm(Scratch(ordered), a.normed, a.residual, a.delta, weight, eps);
 }
 
 void K2Model::Compute(const Inputs& in,
@@ -63,10 +63,11 @@ void K2Model::Compute(const Inputs& in,
     std::optional<JoinedNorm> middle, behind;
     if (is_moe) middle = JoinMlpNorm(layer, a);
     Attention(layer, in, cache[i], a, ahead ? &*ahead : nullptr, middle ? &*middle : nullptr);
-    if (!middle) AddAndNorm(a, layer.mlp_norm);
+    OrderedRows ordered{.data = is_moe ? a.ordered.data : nullptr};
+    if (!middle) AddAndNorm(a, layer.mlp_norm, &ordered);
     if (is_moe) {
       if (next != nullptr) behind = JoinNextNorm(layer, *next, a);
-      Moe(layer, a, middle ? &*middle : nullptr, behind ? &*behind : nullptr);
+      Moe(layer, a, middle ? &*middle : nullptr, behind ? &*behind : nullptr, &ordered);
     } else {
       Mlp(layer.mlp, a);
     }
@@ -241,12 +242,18 @@ ExpertBankArgs K2Model::BankArgs(const LayerWeights& layer, const Activations& a
 void K2Model::Moe(const LayerWeights& layer,
                   const Activations& a,
                   const JoinedNorm* before,
-                  const JoinedNorm* behind) {
+                  const JoinedNorm* behind,
+                  OrderedRows* ordered) {
   RouterParams router = config_.router;
   router.group_by_top2 = static_cast<bool>(layer.router_bias);
   const bool joined =
       ops_.moe_inputs != nullptr && ops_.bank_adds_shared && config_.shared_experts > 0;
   const TensorView shared(a.gate_up, ops_.act, {a.tokens, layer.mlp.gate_up.n});
+  ExpertBankArgs bank = BankArgs(layer, a);
+  bank.norm = behind;
+  const ExpertChoice choice{.logits = a.router, .bias = layer.router_bias, .params = router};
+  bank.choice = &choice;
+  if (!joined || ops_.bank_chooses == nullptr || !ops_.bank_chooses(bank)) bank.choice = nullptr;
   if (joined) {
     ops_.moe_inputs(Scratch(), {.shared = shared,
                                 .ids = a.ids,
@@ -257,7 +264,8 @@ void K2Model::Moe(const LayerWeights& layer,
                                 .router = layer.router,
                                 .bias = layer.router_bias,
                                 .params = router,
-                                .norm = before});
+                                .norm = before,
+                                .chooses = bank.choice == nullptr});
   } else {
     // The shared experts see every token; the routed ones add to their output.
     if (config_.shared_experts > 0) {
@@ -273,10 +281,8 @@ void K2Model::Moe(const LayerWeights& layer,
       ops_.route(Scratch(), a.ids, a.weights, a.router, layer.router_bias, router);
     }
   }
-  ExpertBankArgs bank = BankArgs(layer, a);
   if (!joined) bank.shared = {};
-  bank.norm = behind;
-  ops_.expert_bank(Scratch(), bank);
+  ops_.expert_bank(Scratch(ordered), bank);
 }
 
 void K2Model::Logits(const Inputs& in, const Activations& a, TensorView logits) {

@@ -137,6 +137,9 @@ class K2Model {
            TensorView logits,
            Arena& arena);
   bool TakesRounded() const;
+  bool TakesOrdered(const Activations& a) const;
+  // Of what a sublayer adds.
+  DType PartType(int64_t tokens) const;
   Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
@@ -146,7 +149,8 @@ class K2Model {
   void FindOwnKeys(const ForwardBatch& batch);
   void Embed(const Inputs& in, const Activations& a);
   // Adds what all tensor ranks found, and the norm of the sum.
-  void AddAndNorm(const Activations& a, TensorView weight);
+  // ordered: what the norm may write beside its rows, for the expert bank behind it.
+  void AddAndNorm(const Activations& a, TensorView weight, OrderedRows* ordered = nullptr);
   // The norms of a layer of experts that the operations around them share, if they do: behind o,
   // and behind the expert bank.
   std::optional<JoinedNorm> JoinMlpNorm(const LayerWeights& layer, const Activations& a) const;
@@ -175,9 +179,10 @@ class K2Model {
   void Moe(const LayerWeights& layer,
            const Activations& a,
            const JoinedNorm* before,
-           const JoinedNorm* behind);
+           const JoinedNorm* behind,
+           OrderedRows* ordered);
   void Logits(const Inputs& in, const Activations& a, TensorView logits);
-  OpContext Scratch();  // a context whose scratch is empty
+  OpContext Scratch(OrderedRows* ordered = nullptr);  // a context whose scratch is empty
   RankOps& others() {
     const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
     return alone ? static_cast<RankOps&>(nobody_) : ranks_->ops();

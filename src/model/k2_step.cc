@@ -20,13 +20,14 @@ bool IsDecode(const ForwardBatch& batch) {
 
 }  // namespace
 
-OpContext K2Model::Scratch() {
+OpContext K2Model::Scratch(OrderedRows* ordered) {
   op_scratch_.Reset();
   return {.pool = pool_,
           .scratch = &op_scratch_,
           .staging = &staging_,
           .stream = ops_.stream,
-          .rounded = rounded_.codes != nullptr ? &rounded_ : nullptr};
+          .rounded = rounded_.codes != nullptr ? &rounded_ : nullptr,
+          .ordered = ordered};
 }
 
 // Whether norms are read by products that round them: on a GPU, where it costs launches.
@@ -35,6 +36,23 @@ bool K2Model::TakesRounded() const {
   return std::ranges::any_of(weights_.layers, [](const LayerWeights& layer) {
     return layer.qkv_a.form == WeightForm::kFp8Block && layer.qkv_a.quantise_input;
   });
+}
+
+// Whether a norm is read by an expert bank that wants a second copy. Where the sum of ranks has the
+// norm in it, or the norm writes codes, it writes none. Banks of all layers are alike.
+bool K2Model::TakesOrdered(const Activations& a) const {
+  if (ops_.bank_reads_ordered == nullptr || TakesRounded()) return false;
+  if (share_.layout.tensor > 1 && ranks_ != nullptr && ranks_->ops().norms_sums()) return false;
+  const auto layer = std::ranges::find_if(
+      weights_.layers, [](const LayerWeights& l) { return l.experts_gate_up.n > 0; });
+  return layer != weights_.layers.end() && ops_.bank_reads_ordered(BankArgs(*layer, a));
+}
+
+DType K2Model::PartType(int64_t tokens) const {
+  const int64_t least = ops_.rounded_part_rows_min;
+  const bool rounded = share_.layout.tensor > 1 && least > 0 && tokens >= least &&
+                       (ranks_ == nullptr || ranks_->ops().takes_rounded_parts());
+  return rounded ? DType::kBf16 : DType::kF32;
 }
 
 K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
@@ -48,7 +66,9 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   Activations a;
   a.tokens = tokens;
   a.residual = take(DType::kF32, config_.hidden);
+  // Room for f32 in any case: no step needs more than one of more rows.
   a.delta = take(DType::kF32, config_.hidden);
+  a.delta = TensorView(a.delta.data, PartType(tokens), {tokens, config_.hidden});
   a.normed = take(ops_.act, config_.hidden);
   if (JoinsMoe() && tokens <= JoinedNorm::kRowsMax) {
     a.unscaled = take(ops_.act, config_.hidden);
@@ -76,6 +96,7 @@ K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Aren
   a.weights = take(DType::kF32, config_.router.top_k);
   a.last_residual = take_rows(DType::kF32, logits_rows, config_.hidden);
   a.last_delta = take_rows(DType::kF32, logits_rows, config_.hidden);
+  if (TakesOrdered(a)) a.ordered = take(ops_.act, config_.hidden);
   return a;
 }
 

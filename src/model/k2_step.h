@@ -13,9 +13,10 @@ namespace baltoro {
 struct K2Model::Activations {
   int64_t tokens = 0;
   TensorView residual;                   // [T, H] f32
-  TensorView delta;                      // [T, H] f32: what a sublayer adds to the residual
+  TensorView delta;                      // [T, H] part: what a sublayer adds to the residual
   TensorView normed;                     // [T, H] act
   TensorView codes, code_scales;         // RoundedRows of normed; none: nothing takes them
+  TensorView ordered;                    // OrderedRows of normed, likewise
   TensorView qkv_a;                      // [T, q_lora + R + P] act
   TensorView q;                          // [T, h (N + P)] act
   TensorView attention;                  // [T, h V] act

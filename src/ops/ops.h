@@ -19,6 +19,10 @@
 // from host memory, before the call returns. A GPU's operations are queued in the order of the
 // calls: only `upload`, `plan_attention`, `sample` and `wait` touch the host, the others can be
 // recorded in a graph. There the way a sum is cut, and so its last bits, may depend on T.
+//
+// "part" is what a rank adds to a sum over ranks: f32, or bf16 in steps of at least
+// OpsTable::rounded_part_rows_min rows, where the ranks take that (RankOps::takes_rounded_parts).
+// What is added to a part of bf16 is added in f32, and the result rounded once.
 
 #include <cstdint>
 #include <functional>
@@ -213,22 +217,32 @@ struct AttentionLayerArgs {
   const JoinedNorm* behind = nullptr;  // instead of out, as JoinedOps::linear_to_norm
 };
 
+// What OpsTable::route chooses a step's experts by.
+struct ExpertChoice {
+  TensorView logits;  // [T, E] f32
+  TensorView bias;    // optional [E] f32
+  RouterParams params;
+};
+
 struct ExpertBankArgs {
-  TensorView out;  // [T, H] f32, added to: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
-                   // j in order
-  TensorView x;    // [T, H] act
-  TensorView ids;  // [T, k] i32, logical expert ids
+  TensorView out;        // [T, H] part: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
+                         // j in order
+  TensorView x;          // [T, H] act
+  TensorView ids;        // [T, k] i32, logical expert ids
   TensorView weights;    // [T, k] f32
   PackedMatrix gate_up;  // slots matrices [2 I, H]: gate rows, then up rows
   PackedMatrix down;     // slots matrices [H, I]
   std::span<const int32_t>
       slot_of;  // [E] logical expert -> slot; -1: not held here (its share is left out)
   // Where OpsTable::bank_adds_shared: the shared experts, if `shared` is given. Then `out` is not
-  // added to but written: out[t] = shared_down * (swiglu of shared[t]) + the sum above.
+  // added to but written: out[t] = shared_down * (swiglu of shared[t]) + the sum above; a part of
+  // bf16 may hold the first term, rounded, before the sum is added.
   TensorView shared = {};         // [T, 2 I'] act: their first product, gate then up
   PackedMatrix shared_down = {};  // [H, I']
   // Where JoinedOps::bank_takes: what would be written to `out` is added to a residual instead.
   const JoinedNorm* norm = nullptr;
+  // Where OpsTable::bank_chooses: ids and weights are not made yet but here, and written.
+  const ExpertChoice* choice = nullptr;
 };
 
 // The first products of a layer of experts, and its routing: as linear, then linear and route.
@@ -244,6 +258,7 @@ struct MoeInputArgs {
   RouterParams params;
   // Where JoinedOps::linear_takes both matrices: x is written, and made of this before.
   const JoinedNorm* norm = nullptr;
+  bool chooses = true;  // false: ids and weights need not be written
 };
 
 // What one row of logits needs to become a token, in this order:
@@ -303,6 +318,15 @@ struct RoundedRows {
   int64_t rows = 0, stride = 0;
 };
 
+// Rows of a norm once more, in the order of columns in which a backend's expert bank reads many of
+// them. Memory is the caller's; add_rms_norm writes it with its rows and says whose copy it is, the
+// bank that is given these rows takes it.
+struct OrderedRows {
+  void* data = nullptr;      // [T, H] act; null: not wanted
+  const void* of = nullptr;  // the rows that it is a copy of; null: none
+  int64_t rows = 0, stride = 0;
+};
+
 struct OpContext {
   ThreadPool* pool = nullptr;  // null: this thread only
   Arena* scratch = nullptr;    // of the backend's memory; reset by the caller between operations
@@ -311,6 +335,7 @@ struct OpContext {
   Arena* staging = nullptr;
   void* stream = nullptr;          // of a GPU: cudaStream_t
   RoundedRows* rounded = nullptr;  // optional
+  OrderedRows* ordered = nullptr;  // optional: of the norm ahead of an expert bank, and of the bank
 };
 
 // Operations recorded to be run again with one call.
@@ -369,10 +394,13 @@ struct OpsTable {
   std::unique_ptr<OpGraph> (*capture)(const OpContext&,
                                       const std::function<void()>& record) = nullptr;
 
+  // Rows of a step from which a part may be bf16. 0: never.
+  int64_t rounded_part_rows_min = 0;
+
   // out[t] = table[ids[t]], zeros where ids[t] is negative.  out [T, H] f32; table [vocab, H] bf16
   // or f32, row-major; ids [T] i32.
   void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids) = nullptr;
-  // out[i] = x[rows[i]].  x [T, D], out [N, D] f32; rows [N] i32.
+  // out[i] = x[rows[i]].  x [T, D] part, out [N, D] f32; rows [N] i32.
   void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
   // out[rows[i]] = x[i].  x [N, D], out [T, D] f32; rows [N] i32, all different.
   void (*scatter_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
@@ -382,15 +410,15 @@ struct OpsTable {
   // strided; out [T, D] act or f32, rows may be strided, may alias x; weight [D] f32.
   void (*rms_norm)(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps) =
       nullptr;
-  // residual += delta; out = rms_norm(residual).  residual, delta [T, D] f32.
+  // residual += delta; out = rms_norm(residual).  residual [T, D] f32; delta [T, D] part.
   void (*add_rms_norm)(const OpContext&,
                        TensorView out,
                        TensorView residual,
                        TensorView delta,
                        TensorView weight,
                        float eps) = nullptr;
-  // out[t, :] = x[t, :] * W^T.  x [T, k] act, rows may be strided; out [T, n] f32 or act, rows may
-  // be strided.
+  // out[t, :] = x[t, :] * W^T.  x [T, k] act, rows may be strided; out [T, n] f32, act or part,
+  // rows may be strided.
   void (*linear)(const OpContext&, TensorView out, TensorView x, const PackedMatrix& w) = nullptr;
   // In place on x [T, heads, P] (act or f32, the two outer strides free): pair j of row t by angle
   // positions[t] * inv_j.
@@ -422,6 +450,8 @@ struct OpsTable {
   void (*moe_inputs)(const OpContext&, const MoeInputArgs&) = nullptr;
   JoinedOps joined = {};
   bool bank_adds_shared = false;  // expert_bank takes ExpertBankArgs::shared
+  // Whether expert_bank takes these with `choice`, which is given. Null: never.
+  bool (*bank_chooses)(const ExpertBankArgs&) = nullptr;
   // False: not taken, nothing was queued, and the caller runs the parts. Null: never taken.
   bool (*attention_layer)(const OpContext&, const AttentionLayerArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
@@ -435,6 +465,8 @@ struct OpsTable {
                 TensorView bias,
                 const RouterParams&) = nullptr;
   void (*expert_bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
+  // Whether expert_bank would take OpContext::ordered from the norm ahead. Null: never.
+  bool (*bank_reads_ordered)(const ExpertBankArgs&) = nullptr;
   // logits [rows, vocab] f32 is scratch: its rows may be overwritten.
   void (*sample)(const OpContext&,
                  TensorView logits,

@@ -32,13 +32,18 @@ class RankOps {
   virtual bool recordable() const = 0;
   // Whether a row's sums are added in the same order whatever rows are beside it.
   virtual bool adds_in_order() const = 0;
+  // Whether the parts that Sum and SumAddRmsNorm add may be bf16 (ops.h): where parts travel so in
+  // any case.
+  virtual bool takes_rounded_parts() const { return false; }
+  // Whether SumAddRmsNorm is done, of rows in bf16.
+  virtual bool norms_sums() const { return false; }
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}
 
-  // Tensor ranks: x [T, H] f32, contiguous, becomes the sum of all, added in the order of the
-  // ranks: the same bits on each. GPUs may send parts and sums rounded to bf16, all ranks alike;
-  // where NCCL adds, the order is its own.
+  // Tensor ranks: x [T, H] part, contiguous, of one type on all ranks, becomes the sum of all,
+  // added in f32 in the order of the ranks: the same bits on each. GPUs may send parts and sums
+  // rounded to bf16, all ranks alike; where NCCL adds, the order is its own.
   virtual void Sum(const OpContext&, TensorView x) = 0;
   // Sum of delta, then add_rms_norm(out, residual, delta, weight, eps), in one. False: not done,
   // the caller does both. delta is unspecified afterwards.
@@ -81,6 +86,7 @@ class NoRanks : public RankOps {
   Status status() const override { return {}; }
   bool recordable() const override { return true; }
   bool adds_in_order() const override { return true; }
+  bool takes_rounded_parts() const override { return true; }
   void Sum(const OpContext&, TensorView) override {}
   void GatherColumns(const OpContext&, TensorView, TensorView, std::span<const int64_t>) override {}
   void GatherHeads(const OpContext&, TensorView, TensorView) override {}

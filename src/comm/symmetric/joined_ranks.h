@@ -20,6 +20,10 @@ class JoinedRanks final : public RankOps {
   Status status() const override;
   bool recordable() const override { return true; }
   bool adds_in_order() const override { return tensor_ == nullptr || tensor_->adds_in_order(); }
+  bool takes_rounded_parts() const override {
+    return tensor_ == nullptr || tensor_->takes_rounded_parts();
+  }
+  bool norms_sums() const override { return tensor_ != nullptr && tensor_->norms_sums(); }
   void Abort() override;
   void Sum(const OpContext& ctx, TensorView x) override;
   bool SumAddRmsNorm(const OpContext& ctx,

@@ -23,6 +23,8 @@ class NcclRanks final : public RankOps {
   Status status() const override { return group_->status(); }
   bool recordable() const override { return true; }
   bool adds_in_order() const override { return false; }
+  // NCCL would round the sum again on its way from rank to rank.
+  bool takes_rounded_parts() const override { return false; }
   void Abort() override { group_->Abort(); }
   void Sum(const OpContext& ctx, TensorView x) override;
   void GatherColumns(const OpContext& ctx,

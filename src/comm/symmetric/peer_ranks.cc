@@ -15,6 +15,10 @@ bool InVectors(const TensorView& x) {
          (x.dim(0) <= 1 || row_bytes % kPacketBytes == 0);
 }
 
+bool IsPart(const TensorView& x) {
+  return x.dtype == DType::kF32 || x.dtype == DType::kBf16;
+}
+
 // Measured on two and four GPUs (docs/measured/cuda-collectives.md); more are guessed from the
 // bytes.
 SumChoice Faster(int64_t ranks, int64_t rows) {
@@ -101,7 +105,7 @@ void PeerRanks::RunSum(const OpContext& ctx, SumParams params, int64_t rows) {
   for (int64_t row = 0; row < rows; row += most) {
     SumParams part = params;
     part.rows = static_cast<int>(std::min(most, rows - row));
-    part.x += row * params.x_stride;
+    part.x = static_cast<char*>(params.x) + row * params.x_stride * (params.x_bf16 ? 2 : 4);
     if (params.out != nullptr) {
       part.residual += row * params.residual_stride;
       part.out = static_cast<uint16_t*>(params.out) + row * params.out_stride;
@@ -111,9 +115,10 @@ void PeerRanks::RunSum(const OpContext& ctx, SumParams params, int64_t rows) {
 }
 
 void PeerRanks::Sum(const OpContext& ctx, TensorView x) {
-  BT_CHECK(x.rank == 2 && x.dtype == DType::kF32 && x.contiguous());
+  BT_CHECK(x.rank == 2 && IsPart(x) && x.contiguous());
   SumParams params;
-  params.x = x.as<float>();
+  params.x = x.data;
+  params.x_bf16 = x.dtype == DType::kBf16;
   params.x_stride = x.dim(1);
   params.width = static_cast<int>(x.dim(1));
   params.vectors = InVectors(x);
@@ -127,14 +132,14 @@ bool PeerRanks::SumAddRmsNorm(const OpContext& ctx,
                               TensorView weight,
                               float eps) {
   BT_CHECK(out.rank == 2 && residual.rank == 2 && delta.rank == 2 && weight.rank == 1);
-  BT_CHECK(residual.dtype == DType::kF32 && delta.dtype == DType::kF32 &&
-           weight.dtype == DType::kF32);
+  BT_CHECK(residual.dtype == DType::kF32 && IsPart(delta) && weight.dtype == DType::kF32);
   const int64_t rows = residual.dim(0), width = residual.dim(1);
   BT_CHECK(out.dim(0) == rows && delta.dim(0) == rows);
   BT_CHECK(out.dim(1) == width && delta.dim(1) == width && weight.dim(0) == width);
   if (out.dtype != DType::kBf16) return false;
   SumParams params;
-  params.x = delta.as<float>();
+  params.x = delta.data;
+  params.x_bf16 = delta.dtype == DType::kBf16;
   params.x_stride = delta.stride[0];
   params.out = out.data;
   params.out_stride = out.stride[0];

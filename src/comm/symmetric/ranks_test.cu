@@ -53,6 +53,12 @@ std::vector<float> SumOf(int ranks, int variant, size_t count, bool rounded) {
   return sum;
 }
 
+std::vector<Bf16> InBf16(const std::vector<float>& values) {
+  std::vector<Bf16> rounded;
+  for (const float x : values) rounded.push_back(ToBf16(x));
+  return rounded;
+}
+
 std::string NameOf(const SumChoice& choice) {
   return std::string(choice.form == SumForm::kOneShot ? "one shot" : "two shots") + " in " +
          std::to_string(choice.blocks_of_row);
@@ -80,7 +86,8 @@ void CheckSums(int ranks, int64_t hidden) {
   MustJoin(RunRanks(World(ranks, hidden), [&](Rank& self) {
     for (const Case& one : cases) {
       const size_t count = one.exact.size();
-      const Buffer source = ToDevice(Drawn(Seed(self.rank, one.rows), count));
+      const std::vector<float> drawn = Drawn(Seed(self.rank, one.rows), count);
+      const Buffer source = ToDevice(drawn), parts = ToDevice(InBf16(drawn));
       const Buffer x = OnDevice(count * 4);
       for (const SumChoice& choice : Choices()) {
         self.ops->peers()->Choose(choice);
@@ -91,10 +98,18 @@ void CheckSums(int ranks, int64_t hidden) {
         self.Wait();
         const auto got = FromDevice<float>(x.data(), count);
         const auto& want = choice.form == SumForm::kOneShot ? one.exact : one.rounded;
-        findings.AddDifference(self,
-                               "H " + std::to_string(hidden) + " T " + std::to_string(one.rows) +
-                                   " " + NameOf(choice) + " of " + std::to_string(ranks),
-                               Difference(got.data(), want.data(), count));
+        const std::string where = "H " + std::to_string(hidden) + " T " + std::to_string(one.rows) +
+                                  " " + NameOf(choice) + " of " + std::to_string(ranks);
+        findings.AddDifference(self, where, Difference(got.data(), want.data(), count));
+
+        // Parts that are rounded already: the same sums, rounded in any case.
+        CopyAsync(self.ctx(), x.data(), parts.data(), count * 2);
+        self.ops->Sum(self.ctx(), TensorView(x.data(), DType::kBf16, {one.rows, hidden}));
+        self.Wait();
+        std::vector<float> sums;
+        for (const Bf16 y : FromDevice<Bf16>(x.data(), count)) sums.push_back(ToFloat(y));
+        findings.AddDifference(self, where + " of bf16",
+                               Difference(sums.data(), one.rounded.data(), count));
       }
     }
     findings.AddStatus(self);
@@ -198,7 +213,8 @@ void CheckNorms(int ranks, int64_t hidden) {
     for (const int rows : RowCounts()) {
       const auto count = static_cast<size_t>(rows * hidden);
       const std::vector<float> residual = Drawn(77, count), weight = Drawn(78, size_t(hidden));
-      const Buffer delta = ToDevice(Drawn(Seed(self.rank, rows), count));
+      const std::vector<float> drawn = Drawn(Seed(self.rank, rows), count);
+      const Buffer delta = ToDevice(drawn), parts = ToDevice(InBf16(drawn));
       const Buffer scale = ToDevice(weight), out = OnDevice(count * 2);
       for (const bool rounded : {false, true}) {
         const std::vector<float> sum = SumOf(ranks, rows, count, rounded);
@@ -209,20 +225,19 @@ void CheckNorms(int ranks, int64_t hidden) {
             {}, TensorView(normed.data(), DType::kBf16, {rows, hidden}),
             TensorView(want.data(), DType::kF32, {rows, hidden}),
             TensorView(const_cast<float*>(weight.data()), DType::kF32, {hidden}), 1e-5f);
-        for (const SumChoice& choice : Choices()) {
-          if ((choice.form == SumForm::kTwoShot) != rounded) continue;
+        const auto check = [&](const SumChoice& choice, const TensorView& part) {
           const Buffer x = ToDevice(residual);
           self.ops->peers()->Choose(choice);
           self.Meet();
           if (findings.any()) return;
           const bool done = self.ops->SumAddRmsNorm(
               self.ctx(), TensorView(out.data(), DType::kBf16, {rows, hidden}),
-              TensorView(x.data(), DType::kF32, {rows, hidden}),
-              TensorView(delta.data(), DType::kF32, {rows, hidden}),
+              TensorView(x.data(), DType::kF32, {rows, hidden}), part,
               TensorView(scale.data(), DType::kF32, {hidden}), 1e-5f);
           self.Wait();
-          const std::string where =
-              "H " + std::to_string(hidden) + " T " + std::to_string(rows) + " " + NameOf(choice);
+          const std::string where = "H " + std::to_string(hidden) + " T " + std::to_string(rows) +
+                                    " " + NameOf(choice) +
+                                    (part.dtype == DType::kBf16 ? " of bf16" : "");
           if (!done) findings.Add(where + ": not done");
           const auto got = FromDevice<float>(x.data(), count);
           findings.AddDifference(self, where + " residual",
@@ -239,6 +254,11 @@ void CheckNorms(int ranks, int64_t hidden) {
                          std::to_string(first) + " got " + std::to_string(ToFloat(norm[first])) +
                          " want " + std::to_string(ToFloat(normed[first])));
           }
+        };
+        for (const SumChoice& choice : Choices()) {
+          if ((choice.form == SumForm::kTwoShot) != rounded) continue;
+          check(choice, TensorView(delta.data(), DType::kF32, {rows, hidden}));
+          check(choice, TensorView(parts.data(), DType::kBf16, {rows, hidden}));
         }
       }
     }

@@ -212,7 +212,8 @@ __device__ float ClusterSum(float value, float* partial) {
 }
 
 // A cluster takes rows in turn; it sends the next one before it waits for one.
-template <int kRanks, bool kTwoShot, bool kNorm>
+// X: of the parts.
+template <int kRanks, bool kTwoShot, bool kNorm, typename X>
 __global__ void __launch_bounds__(kThreadsMax) SumKernel(const __grid_constant__ SumParams p) {
   __shared__ float partial[2][kWarpsOfRowMax];
   const int blocks = static_cast<int>(BlocksOfCluster());
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kThreadsMax) SumKernel(const __grid_constant__
   RowExchange<kRanks, kTwoShot> now(p, packet), next(p, packet);
   float x[kEight];
   const auto load = [&](RowExchange<kRanks, kTwoShot>& exchange, int row) {
-    LoadEight(p.x + row * p.x_stride + at, count, p.vectors, x);
+    LoadEight(static_cast<const X*>(p.x) + row * p.x_stride + at, count, p.vectors, x);
     if (holds) exchange.Enter(row);
   };
   const auto load_residual = [&](int row) {
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(kThreadsMax) SumKernel(const __grid_constant__
       auto* const out = static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + at;
       if (holds) StoreEight(out, count, p.vectors, sum);
     } else if (alive) {
-      StoreEight(p.x + row * p.x_stride + at, count, p.vectors, sum);
+      StoreEight(static_cast<X*>(p.x) + row * p.x_stride + at, count, p.vectors, sum);
     }
     now.TakeFrom(next);
   }
@@ -276,16 +277,22 @@ __global__ void __launch_bounds__(kThreadsMax) SumKernel(const __grid_constant__
 
 using Kernel = void (*)(SumParams);
 
-template <int kRanks>
+template <int kRanks, typename X>
 Kernel KernelOf(bool two_shot, bool norm) {
-  if (two_shot) return norm ? SumKernel<kRanks, true, true> : SumKernel<kRanks, true, false>;
-  return norm ? SumKernel<kRanks, false, true> : SumKernel<kRanks, false, false>;
+  if (two_shot) return norm ? SumKernel<kRanks, true, true, X> : SumKernel<kRanks, true, false, X>;
+  return norm ? SumKernel<kRanks, false, true, X> : SumKernel<kRanks, false, false, X>;
 }
 
+template <typename X>
 Kernel KernelFor(int64_t ranks, bool two_shot, bool norm) {
-  if (ranks <= 2) return KernelOf<2>(two_shot, norm);
-  if (ranks <= 4) return KernelOf<4>(two_shot, norm);
-  return KernelOf<kPeersMax>(two_shot, norm);
+  if (ranks <= 2) return KernelOf<2, X>(two_shot, norm);
+  if (ranks <= 4) return KernelOf<4, X>(two_shot, norm);
+  return KernelOf<kPeersMax, X>(two_shot, norm);
+}
+
+Kernel KernelFor(int64_t ranks, bool two_shot, bool norm, bool bf16) {
+  return bf16 ? KernelFor<__nv_bfloat16>(ranks, two_shot, norm)
+              : KernelFor<float>(ranks, two_shot, norm);
 }
 
 int ThreadsOf(int64_t packets, int blocks_of_row) {
@@ -328,22 +335,21 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
   if (error != cudaSuccess) return error;
   error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  for (const bool two_shot : {false, true}) {
-    for (const bool norm : {false, true}) {
-      const Kernel kernel = KernelFor(region.ranks, two_shot, norm);
-      const int threads = ThreadsOf(region.packets, blocks_of_row);
-      int clusters = 0;
-      if (blocks_of_row > 1) {
-        const Launch launch(nullptr, threads, blocks_of_row, blocks_of_row);
-        error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config);
-      } else {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
-        clusters *= multiprocessors;
-      }
-      if (error != cudaSuccess) return error;
-      const int fit = clusters * blocks_of_row;
-      if (*blocks == 0 || fit < *blocks) *blocks = fit;
+  for (int form = 0; form < 8; ++form) {
+    const Kernel kernel =
+        KernelFor(region.ranks, (form & 1) != 0, (form & 2) != 0, (form & 4) != 0);
+    const int threads = ThreadsOf(region.packets, blocks_of_row);
+    int clusters = 0;
+    if (blocks_of_row > 1) {
+      const Launch launch(nullptr, threads, blocks_of_row, blocks_of_row);
+      error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config);
+    } else {
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
+      clusters *= multiprocessors;
     }
+    if (error != cudaSuccess) return error;
+    const int fit = clusters * blocks_of_row;
+    if (*blocks == 0 || fit < *blocks) *blocks = fit;
   }
   return cudaSuccess;
 }
@@ -356,10 +362,9 @@ void LaunchSum(cudaStream_t stream, SumForm form, const SumShape& shape, const S
   const int blocks = std::min(params.rows, rows_at_once) * shape.blocks_of_row;
   const Launch launch(stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks,
                       shape.blocks_of_row);
-  CheckCuda(
-      cudaLaunchKernelEx(&launch.config,
-                         KernelFor(params.region.ranks, two_shot, params.out != nullptr), params),
-      "sum of ranks");
+  const Kernel kernel =
+      KernelFor(params.region.ranks, two_shot, params.out != nullptr, params.x_bf16);
+  CheckCuda(cudaLaunchKernelEx(&launch.config, kernel, params), "sum of ranks");
 }
 
 }  // namespace baltoro::cuda

@@ -13,8 +13,9 @@ namespace baltoro::cuda {
 enum class SumForm { kOneShot, kTwoShot };
 
 struct SumParams {
-  // Parts [rows, width]; without `out` the sums too.
-  float* x = nullptr;
+  // Parts [rows, width], f32 or bf16; without `out` the sums too.
+  void* x = nullptr;
+  bool x_bf16 = false;
   int64_t x_stride = 0;
   // residual += sum; out = its norm. Null: the sum alone.
   void* out = nullptr;  // bf16

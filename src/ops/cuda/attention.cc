@@ -90,16 +90,10 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   values.count = rows;
   values.heads = args.heads;
   values.rows = plan.rows;
-  if (MergeValuesTakes(pieces.value(), values)) {
-    CheckOk(LaunchMergeValues(pieces.value(), values, stream));
-    return;
-  }
-  CheckOk(LaunchMlaMerge(pieces.value(), stream));
-  LaunchValueHeads(values, stream);
-  if (args.lse) {
-    LaunchScatterLse(args.lse.as<float>(), args.lse.stride[0], lse, plan.rows, rows, args.heads,
-                     stream);
-  }
+  values.lse = lse;
+  values.lse_out = args.lse ? args.lse.as<float>() : nullptr;
+  values.lse_out_stride = args.lse.stride[0];
+  CheckOk(LaunchMergedValueHeads(pieces.value(), values, stream));
 }
 
 void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const AttentionPlan& plan) {
@@ -147,6 +141,16 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
 }
 
 }  // namespace
+
+Status LaunchMergedValueHeads(const MlaKernelArgs& mla,
+                              const HeadProductArgs& values,
+                              cudaStream_t stream) {
+  if (MergeValuesTakes(mla, values)) return LaunchMergeValues(mla, values, stream);
+  if (MergeRowsTakes(mla, values)) return LaunchMergeRows(mla, values, stream);
+  BT_RETURN_IF_ERROR(LaunchMlaMerge(mla, stream));
+  LaunchValueHeads(values, stream);
+  return Status();
+}
 
 void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args) {
   if (args.q.dim(0) == 0) return;

@@ -25,6 +25,10 @@ struct HeadProductArgs {
   int64_t count = 0;  // i < count
   int32_t heads = 0;
   const int32_t* rows = nullptr;  // [count] row of q or out of i; -1: none
+  // LaunchValueHeads, optional: lse_out[rows[i], h] = lse[i, h].
+  const float* lse = nullptr;  // [count, heads]
+  float* lse_out = nullptr;
+  int64_t lse_out_stride = 0;
 };
 
 // q_nope [.., h, 128] by uk_t [h, 512, 128], and the rotated part beside it: out [count, h, 576] of
@@ -32,19 +36,20 @@ struct HeadProductArgs {
 void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream);
 // The latents [count, h, 512] by the value rows [h, 128, 512]: out[rows[i], h, 128].
 void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream);
-// LaunchMlaMerge and LaunchValueHeads in one, for few rows; values.x is not read.
+// LaunchMlaMerge and LaunchValueHeads, in one launch where they are taken together.
+Status LaunchMergedValueHeads(const MlaKernelArgs& mla,
+                              const HeadProductArgs& values,
+                              cudaStream_t stream);
+// Both in one, for one row or two; values.x is not read.
 bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
 Status LaunchMergeValues(const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
                          cudaStream_t stream);
-// to[rows[i], h] = from[i, h].
-void LaunchScatterLse(float* to,
-                      int64_t to_stride,
-                      const float* from,
-                      const int32_t* rows,
-                      int64_t count,
-                      int32_t heads,
-                      cudaStream_t stream);
+// The same for more rows, up to 32.
+bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
+Status LaunchMergeRows(const MlaKernelArgs& mla,
+                       const HeadProductArgs& values,
+                       cudaStream_t stream);
 
 // out [blocks * 64, 576]: the tokens of the cache's blocks as bf16; zeros beyond the valid ones.
 void LaunchGatherLatents(void* out,

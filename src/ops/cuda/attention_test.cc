@@ -375,10 +375,12 @@ GPU_TEST(AttentionTest, DecodesInEveryFormOfTheCache) {
   }
 }
 
-// Without log-sums few tokens have their pieces added up by the kernel of the value heads.
+// Without log-sums few tokens have their pieces added up by a kernel of the value heads: of one or
+// two rows, of more.
 GPU_TEST(AttentionTest, DecodesFewTokensWithoutLogSums) {
   for (const std::vector<TestSequence>& sequences : {std::vector<TestSequence>{{1, 1000}},
                                                      {{1, 20}},
+                                                     {{2, 600}},
                                                      {{1, 1}, {1, 640}, {1, 65}},
                                                      {{1, 33}, {2, 600}, {0, 0}, {1, 9000}, {4, 9}},
                                                      {{1, 100},
@@ -393,14 +395,19 @@ GPU_TEST(AttentionTest, DecodesFewTokensWithoutLogSums) {
                                                       {1, 300},
                                                       {1, 64},
                                                       {1, 129}}}) {
-    for (const int64_t padding : {0, 3}) {
+    for (const int64_t padding : {0, 1, 3}) {
       ExpectRight({.heads = 8, .sequences = sequences, .padding = padding, .lse = false});
     }
   }
+  // Of many heads, in tiles of more rows; with one sequence more in two launches.
+  TestStep wide{.heads = 24, .sequences = {{1, 700}, {4, 70}}, .padding = 1, .lse = false};
+  ExpectRight(wide);
+  wide.sequences.push_back({12, 40});
+  ExpectRight(wide);
 }
 
-// Smaller tiles of the head products: up to 64 rows, up to 128;
-// up to 64 query tokens the kernel of few sequences.
+// Smaller tiles of the head products: up to 64 rows, up to 128; without log-sums up to 32 rows the
+// merge in the product of the values; of a bf16 cache the kernel of few rows.
 GPU_TEST(AttentionTest, DecodesTensOfRows) {
   for (const KvForm form : kForms) {
     TestStep tens{.heads = 8, .form = form, .sequences = {}, .lse = false};
@@ -411,6 +418,12 @@ GPU_TEST(AttentionTest, DecodesTensOfRows) {
     tens.padding = 3;
     ExpectRight(tens);
   }
+  // Of one row more pieces than a warp has lanes; rows beyond the last eight.
+  TestStep cut{.heads = 8, .sequences = {{1, 9000}}, .padding = 2, .lse = false};
+  for (int32_t i = 0; i < 9; ++i) cut.sequences.push_back({1, 1 + i * 31 % 200});
+  ExpectRight(cut);
+  for (int32_t i = 0; i < 17; ++i) cut.sequences.push_back({1, 1 + i * 53 % 400});
+  ExpectRight(cut);
   TestStep more{.heads = 8, .sequences = {}, .lse = false};
   for (int32_t i = 0; i < 66; ++i) more.sequences.push_back({1, 1 + i * 37 % 300});
   ExpectRight(more);

@@ -17,6 +17,10 @@
 
 namespace baltoro::cuda {
 
+// OpsTable::rounded_part_rows_min, the first of a class (ops/row_class.h). Parts of fewer rows stay
+// in the L2 whatever their type, and the forms of few rows have them in f32 alone.
+inline constexpr int64_t kRoundedPartRowsMin = 257;
+
 inline cudaStream_t StreamOf(const OpContext& ctx) {
   return static_cast<cudaStream_t>(ctx.stream);
 }
@@ -67,6 +71,7 @@ void Route(const OpContext& ctx,
            TensorView bias,
            const RouterParams& params);
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args);
+bool BankChooses(const ExpertBankArgs& args);
 void Sample(const OpContext& ctx,
             TensorView logits,
             std::span<const SampleRow> rows,

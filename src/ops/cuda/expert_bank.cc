@@ -92,16 +92,24 @@ MoeShape ShapeOf(const Bank& bank) {
 
 // Whether the bank's last kernel has the shared experts in it.
 bool BankEndsWithShared(const ExpertBankArgs& args, const Bank& bank) {
-  return args.shared && FastBankTakes(args, bank) && args.shared_down.form == WeightForm::kBf16 &&
-         args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
-         Aligned(args.shared_down.data, 0) && Aligned(args.shared.data, 0) &&
+  return args.shared && args.out.dtype == DType::kF32 && FastBankTakes(args, bank) &&
+         args.shared_down.form == WeightForm::kBf16 && args.shared.dtype == DType::kBf16 &&
+         args.shared.stride[0] % 8 == 0 && Aligned(args.shared_down.data, 0) &&
+         Aligned(args.shared.data, 0) &&
          MoeFinishTakes(ShapeOf(bank), Narrow(args.shared_down.k), bank.tokens);
 }
 
-void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
-  const MoeShape shape = ShapeOf(bank);
-  const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
-  Must(bytes.status(), "expert bank");
+// The rows of x in the order of the wide form's columns, where the norm ahead wrote them.
+const __nv_bfloat16* OrderedRowsOf(const OpContext& ctx, const TensorView& x) {
+  const OrderedRows* ordered = ctx.ordered;
+  if (ordered == nullptr || ordered->of != x.data || ordered->rows != x.dim(0) ||
+      ordered->stride != x.stride[0]) {
+    return nullptr;
+  }
+  return static_cast<const __nv_bfloat16*>(ordered->data);
+}
+
+MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
   MoeInt4Args to;
   to.x = static_cast<const __nv_bfloat16*>(args.x.data);
   to.x_stride = args.x.stride[0];
@@ -112,10 +120,12 @@ void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank
   to.tokens = bank.tokens;
   to.gate_up = args.gate_up.data;
   to.down = args.down.data;
-  to.out = static_cast<float*>(args.out.data);
+  if (args.out.dtype == DType::kBf16) {
+    to.rounded_out = static_cast<__nv_bfloat16*>(args.out.data);
+  } else {
+    to.out = static_cast<float*>(args.out.data);
+  }
   to.out_stride = args.out.stride[0];
-  to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
-  to.workspace_bytes = bytes.value();
   if (BankEndsWithShared(args, bank)) {
     to.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
     to.shared_stride = args.shared.stride[0];
@@ -123,6 +133,30 @@ void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank
     to.shared_intermediate = Narrow(args.shared_down.k);
     if (args.norm != nullptr) to.norm = NormJoinOf(*args.norm);
   }
+  if (args.choice != nullptr) {
+    const ExpertChoice& choice = *args.choice;
+    to.choice = {.logits = choice.logits.as<float>(),
+                 .bias = choice.bias ? choice.bias.as<float>() : nullptr,
+                 .experts = choice.params.experts,
+                 .top_k = choice.params.top_k,
+                 .normalise = choice.params.normalise,
+                 .scaling = choice.params.scaling,
+                 .ids = static_cast<int32_t*>(args.ids.data),
+                 .weights = static_cast<float*>(args.weights.data)};
+  }
+  return to;
+}
+
+void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  MoeShape shape = ShapeOf(bank);
+  MoeInt4Args to = FastArgs(args, bank);
+  to.ordered = OrderedRowsOf(ctx, args.x);
+  // Other forms use that memory for what is theirs.
+  shape.orders = to.ordered == nullptr || !MoeReadsOrdered(shape, to);
+  const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
+  Must(bytes.status(), "expert bank");
+  to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
+  to.workspace_bytes = bytes.value();
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 
@@ -201,9 +235,7 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
   product.scatter = true;
   product.route_weights = static_cast<const float*>(args.weights.data);
   LaunchProduct(product, StreamOf(ctx));
-  Must(LaunchSumOverExperts(rows, shares, static_cast<float*>(args.out.data), args.out.stride[0],
-                            bank.hidden, StreamOf(ctx)),
-       "sum of an expert bank");
+  Must(LaunchSumOverExperts(rows, shares, args.out, StreamOf(ctx)), "sum of an expert bank");
 }
 
 Bank BankOf(const ExpertBankArgs& args) {
@@ -224,18 +256,41 @@ bool BankTakesNorm(const ExpertBankArgs& args) {
          NormJoins(*args.norm) && MoeFinishBlocks(ShapeOf(bank)) <= NormJoin::kParts;
 }
 
+bool BankReadsOrdered(const ExpertBankArgs& args) {
+  const Bank bank = BankOf(args);
+  MoeInt4Args to;
+  to.tokens = bank.tokens;
+  return bank.top_k > 0 && FastBankTakes(args, bank) && !BankEndsWithShared(args, bank) &&
+         MoeReadsOrdered(ShapeOf(bank), to);
+}
+
+bool BankChooses(const ExpertBankArgs& args) {
+  const Bank bank = BankOf(args);
+  const RouterParams& params = args.choice->params;
+  if (bank.tokens != 1 || !BankEndsWithShared(args, bank) || Fp8SingleTakes(args) ||
+      params.score != RouterScore::kSigmoid || params.groups != 1) {
+    return false;
+  }
+  const MoeShape shape = ShapeOf(bank);
+  const MoeInt4Args fast = FastArgs(args, bank);
+  return MoeSingleTakes(shape, fast) && MoeSingleChooses(shape, fast.choice);
+}
+
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   Bank bank = BankOf(args);
   bank.slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx));
-  BT_CHECK(args.x.dtype == DType::kBf16 && args.out.dtype == DType::kF32);
+  BT_CHECK(args.x.dtype == DType::kBf16);
+  BT_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == DType::kBf16);
   BT_CHECK(args.out.dim(0) == bank.tokens && args.out.dim(1) == bank.hidden);
   BT_CHECK(args.ids.dim(0) == bank.tokens && args.ids.contiguous());
   BT_CHECK(args.weights.dim(0) == bank.tokens && args.weights.dim(1) == bank.top_k);
   BT_CHECK(args.weights.contiguous() && args.down.count == bank.slots);
   BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == bank.hidden);
-  BT_CHECK(args.down.n == bank.hidden && Aligned(args.out.data, args.out.stride[0] * 4));
+  BT_CHECK(args.down.n == bank.hidden &&
+           Aligned(args.out.data, args.out.stride[0] * SizeOf(args.out.dtype)));
   if (bank.tokens == 0) return;
   BT_CHECK(args.norm == nullptr || BankTakesNorm(args));
+  BT_CHECK(args.choice == nullptr || BankChooses(args));
   if (args.shared) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
@@ -244,6 +299,9 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   if (args.shared) {
     if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
       Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+    } else if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
+      LinearOfCodes(ctx, args.out, SwigluQuantise(ctx, args.shared, args.shared_down),
+                    args.shared_down);
     } else if (!BankEndsWithShared(args, bank)) {
       const int64_t width = args.shared_down.k;
       const auto elements = static_cast<size_t>(bank.tokens * width);

@@ -15,6 +15,7 @@
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/fp8_bank.h"
+#include "ops/cuda/norm_join.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 
@@ -94,7 +95,10 @@ std::vector<float> Expected(const Bank& bank, const Step& step) {
   return out;
 }
 
-std::vector<float> Product(Context& context,
+// What becomes of `before`, in its own type.
+template <typename Element>
+std::vector<Element> AddTo(const std::vector<Element>& before,
+                           Context& context,
                            const Bank& bank,
                            const Step& step,
                            bool graph = false,
@@ -102,10 +106,10 @@ std::vector<float> Product(Context& context,
                            const Rows* shared = nullptr,
                            const Weights* shared_down = nullptr) {
   const int64_t rows = step.x.rows;
-  const auto count = static_cast<size_t>(rows * bank.shape.hidden);
-  const Buffer out = OnDevice(std::vector<float>(count, kBefore));
+  const DType type = sizeof(Element) == sizeof(float) ? DType::kF32 : DType::kBf16;
+  const Buffer out = OnDevice(before);
   const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
-  ExpertBankArgs args{.out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
+  ExpertBankArgs args{.out = TensorView(out.data(), type, {rows, bank.shape.hidden}),
                       .x = step.x.device(),
                       .ids = TensorView(ids.data(), DType::kI32, {rows, bank.shape.top_k}),
                       .weights = TensorView(weights.data(), DType::kF32, {rows, bank.shape.top_k}),
@@ -128,7 +132,19 @@ std::vector<float> Product(Context& context,
     ExpertBank(ctx, args);
     context.Wait();
   }
-  return FromDevice<float>(out.data(), count);
+  return FromDevice<Element>(out.data(), before.size());
+}
+
+std::vector<float> Product(Context& context,
+                           const Bank& bank,
+                           const Step& step,
+                           bool graph = false,
+                           Fp8Form fp8 = Fp8Form::kAuto,
+                           const Rows* shared = nullptr,
+                           const Weights* shared_down = nullptr) {
+  const auto count = static_cast<size_t>(step.x.rows * bank.shape.hidden);
+  return AddTo(std::vector<float>(count, kBefore), context, bank, step, graph, fp8, shared,
+               shared_down);
 }
 
 std::string Name(const FormCase& form, const Shape& s, int64_t rows) {
@@ -227,6 +243,23 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     Compare(context, form, one, {200, 260, 600}, false, {Fp8Form::kWide});
     Compare(context, form, few, {580, 900}, false, {Fp8Form::kWide});
     Compare(context, form, few, {700}, true, {Fp8Form::kWide});
+  }
+}
+
+// Experts without rows, one with all, of several tiles each; shares of blocks that begin within
+// one.
+GPU_TEST(ExpertBankTest, Fp8WideDownOfManyRows) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    const Bank one(form, {512, 256, 1, 1}), few(form, {640, 256, 3, 1}),
+        many(form, {384, 256, 9, 3});
+    Compare(context, form, one, {64, 193, 400}, false, {Fp8Form::kWide});
+    Compare(context, form, few, {200, 580}, false, {Fp8Form::kWide});
+    Compare(context, form, few, {450}, true, {Fp8Form::kWide});
+    Compare(context, form, many, {300}, false, {Fp8Form::kWide});
+    const Bank held(form, {512, 256, 2, 2, true});
+    Compare(context, form, held, {300}, false);
   }
 }
 
@@ -346,32 +379,114 @@ GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
   }
 }
 
+// A bank with the shared experts, whose second product has the form `shared_form`.
+void CompareWithShared(Context& context,
+                       const FormCase& form,
+                       const FormCase& shared_form,
+                       const Shape& shape,
+                       std::initializer_list<int64_t> rows,
+                       const Tolerance& tolerance) {
+  const Bank bank(form, shape);
+  const int64_t width = shape.intermediate;
+  const Weights shared_down(5, shared_form, 1, shape.hidden, width);
+  for (const int64_t t : rows) {
+    const Step step(bank, t, false);
+    const Rows shared(6, t, 2 * width, 8);
+    std::vector<float> gated(static_cast<size_t>(t * width));
+    const TensorView gated_view(gated.data(), DType::kF32, {t, width});
+    ReferenceOps().swiglu({}, gated_view, shared.reference());
+    // As an activation is kept.
+    for (float& v : gated) v = ToFloat(ToBf16(v));
+    std::vector<float> want(static_cast<size_t>(t * shape.hidden));
+    ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {t, shape.hidden}), gated_view,
+                          shared_down.reference);
+    const std::vector<float> routed = Expected(bank, step);
+    for (size_t i = 0; i < want.size(); ++i) want[i] += routed[i] - kBefore;
+    const std::vector<float> got =
+        Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
+    ExpectNear(Name(form, shape, t) + " shared", got, want, shape.hidden, tolerance.largest, 0,
+               tolerance.typical);
+  }
+}
+
 // With the shared experts' second product: of few tokens in the same kernels, of more before them.
 GPU_TEST(ExpertBankTest, Fp8WithSharedExperts) {
   Context context;
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
     for (const Shape& shape : {Shape{7168, 256, 12, 8, true}, Shape{512, 384, 4, 3}}) {
-      const Bank bank(form, shape);
-      const int64_t width = shape.intermediate;
-      const Weights shared_down(5, form, 1, shape.hidden, width);
-      for (const int64_t rows : {1, 4, 7, 16}) {
-        const Step step(bank, rows, false);
-        const Rows shared(6, rows, 2 * width, 8);
-        std::vector<float> gated(static_cast<size_t>(rows * width));
-        const TensorView gated_view(gated.data(), DType::kF32, {rows, width});
-        ReferenceOps().swiglu({}, gated_view, shared.reference());
-        // As an activation is kept.
-        for (float& v : gated) v = ToFloat(ToBf16(v));
-        std::vector<float> want(static_cast<size_t>(rows * shape.hidden));
-        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, shape.hidden}),
-                              gated_view, shared_down.reference);
-        const std::vector<float> routed = Expected(bank, step);
-        for (size_t i = 0; i < want.size(); ++i) want[i] += routed[i] - kBefore;
-        const std::vector<float> got =
-            Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
-        ExpectNear(Name(form, shape, rows) + " shared", got, want, shape.hidden, 0.3f, 0, 1.5e-2f);
-      }
+      CompareWithShared(context, form, form, shape, {1, 4, 7, 16, 21}, {0.3f, 1.5e-2f});
+    }
+  }
+}
+
+// Of more tokens they come before the bank, which adds to them.
+GPU_TEST(ExpertBankTest, SharedExpertsOfManyTokens) {
+  Context context;
+  const FormCase bf16 = kForms[0];
+  for (const FormCase& form : kForms) {
+    if (form.quantise_input) {
+      CompareWithShared(context, form, form, {512, 384, 40, 8, true}, {17, 50, 530},
+                        {0.3f, 1.5e-2f});
+    } else if (form.form == WeightForm::kInt4Group) {
+      CompareWithShared(context, form, bf16, {512, 256, 64, 8, true}, {17, 50}, {3e-2f, 6e-3f});
+      CompareWithShared(context, form, bf16, {256, 256, 900, 8}, {530}, {3e-2f, 6e-3f});
+    }
+  }
+}
+
+// Results in bf16 are those in f32, rounded once.
+GPU_TEST(ExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
+  Context context;
+  const auto check = [&](const FormCase& form, const Bank& bank, int64_t rows, Fp8Form fp8) {
+    const Step step(bank, rows, false);
+    std::vector<float> exact;
+    std::vector<Bf16> rounded;
+    for (int64_t i = 0; i < rows * bank.shape.hidden; ++i) {
+      exact.push_back(static_cast<float>(i * 37 % 127 - 63) / 64);  // is a bf16
+      rounded.push_back(ToBf16(exact.back()));
+    }
+    exact = AddTo(exact, context, bank, step, false, fp8);
+    rounded = AddTo(rounded, context, bank, step, false, fp8);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < exact.size(); ++i) wrong += rounded[i].bits != ToBf16(exact[i]).bits;
+    if (wrong != 0) {
+      Fail(Name(form, bank.shape, rows) + ": " + std::to_string(wrong) + " results differ");
+    }
+  };
+  for (const FormCase& form : kForms) {
+    if (form.form == WeightForm::kF32) continue;
+    const Bank bank(form, {256, 128, 12, 4, true});
+    for (const int64_t rows : {20, 70}) check(form, bank, rows, Fp8Form::kAuto);
+    if (!form.quantise_input) continue;
+    const Bank whole(form, {640, 256, 6, 3});
+    for (const Fp8Form fp8 : {Fp8Form::kStreaming, Fp8Form::kWide, Fp8Form::kJoined}) {
+      for (const int64_t rows : {3, 65}) check(form, whole, rows, fp8);
+    }
+  }
+}
+
+// The shared experts' part is rounded before the others' sum is added, and with it once more.
+GPU_TEST(ExpertBankTest, SharedExpertsInBf16) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input && form.form != WeightForm::kInt4Group) continue;
+    const Bank bank(form, {512, 256, 6, 3, true});
+    const FormCase plain = form.quantise_input ? form : kForms[0];
+    const Weights shared_down(5, plain, 1, 512, 256);
+    for (const int64_t rows : {3, 40}) {
+      const Step step(bank, rows, false);
+      const Rows shared(6, rows, 512, 8);
+      const std::vector<float> want =
+          Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
+      const std::vector<Bf16> rounded = AddTo(std::vector<Bf16>(want.size()), context, bank, step,
+                                              false, Fp8Form::kAuto, &shared, &shared_down);
+      std::vector<float> got;
+      for (const Bf16 v : rounded) got.push_back(ToFloat(v));
+      // Of few rows other kernels make the results in f32.
+      const Tolerance tolerance = rows > 16 ? Tolerance{0x1p-5f, 4e-3f} : ToleranceOf(form, 4);
+      ExpectNear(Name(form, bank.shape, rows) + " shared in bf16", got, want, 512,
+                 tolerance.largest, 0, tolerance.typical);
     }
   }
 }
@@ -418,6 +533,72 @@ GPU_TEST(ExpertBankTest, NaNStaysInItsRow) {
       if (others != 0) Fail(what + std::to_string(others) + " numbers of other rows changed");
       if (numbers != 0) Fail(what + std::to_string(numbers) + " numbers of its row are none");
     }
+  }
+}
+
+// The norm's second copy, and nothing else of the rows, makes the same bits.
+GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
+  Context context;
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const FormCase form{"int4 group", WeightForm::kInt4Group};
+  struct Case {
+    Shape shape;
+    int64_t rows;
+    bool reads;
+  };
+  // By warpgroups in the wide and the joined form, by warps, streaming.
+  for (const Case& one : {Case{{384, 128, 6, 2}, 40, true}, Case{{256, 256, 3, 2}, 47, true},
+                          Case{{256, 256, 8, 4}, 40, false}, Case{{384, 128, 16, 2}, 40, false}}) {
+    const Bank bank(form, one.shape);
+    const Step step(bank, one.rows, false);
+    const int64_t hidden = one.shape.hidden;
+    const auto count = static_cast<size_t>(one.rows * hidden);
+    std::vector<float> sum(count), delta(count), weight(static_cast<size_t>(hidden), 1.5f);
+    for (float& value : sum) value = normal(random);
+    for (float& value : delta) value = normal(random);
+    const Buffer delta_memory = OnDevice(delta), weight_memory = OnDevice(weight);
+    const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
+    const Buffer normed = OnDevice(std::vector<uint16_t>(count));
+    const Buffer ordered_memory = OnDevice(std::vector<uint16_t>(count, 0x7FC0));
+    const auto view = [&](const Buffer& memory, DType type, int64_t width) {
+      return TensorView(memory.data(), type, {one.rows, width});
+    };
+    const auto norm = [&](OrderedRows* ordered) {
+      const Buffer residual = OnDevice(sum);
+      OpContext ctx = context.get();
+      ctx.ordered = ordered;
+      AddRmsNorm(ctx, view(normed, DType::kBf16, hidden), view(residual, DType::kF32, hidden),
+                 view(delta_memory, DType::kF32, hidden),
+                 TensorView(weight_memory.data(), DType::kF32, {hidden}), 1e-5f);
+      context.Wait();
+      return FromDevice<float>(residual.data(), count);
+    };
+    const auto product = [&](OrderedRows* ordered) {
+      const Buffer out = OnDevice(std::vector<float>(count, kBefore));
+      const ExpertBankArgs args{.out = view(out, DType::kF32, hidden),
+                                .x = view(normed, DType::kBf16, hidden),
+                                .ids = view(ids, DType::kI32, one.shape.top_k),
+                                .weights = view(weights, DType::kF32, one.shape.top_k),
+                                .gate_up = bank.gate_up.device,
+                                .down = bank.down.device,
+                                .slot_of = bank.slot_of};
+      GPU_EXPECT(BankReadsOrdered(args) == one.reads);
+      OpContext ctx = context.get();
+      ctx.ordered = ordered;
+      ExpertBank(ctx, args);
+      context.Wait();
+      return FromDevice<float>(out.data(), count);
+    };
+    const std::vector<float> residual = norm(nullptr), want = product(nullptr);
+    const std::vector<uint16_t> rows = FromDevice<uint16_t>(normed.data(), count);
+    OrderedRows ordered{.data = ordered_memory.data()};
+    GPU_EXPECT(product(&ordered) == want);  // a copy of nothing is not taken
+    GPU_EXPECT(norm(&ordered) == residual);
+    GPU_EXPECT(FromDevice<uint16_t>(normed.data(), count) == rows);
+    GPU_EXPECT(ordered.of == normed.data() && ordered.rows == one.rows);
+    if (one.reads) Clear(context.get(), view(normed, DType::kBf16, hidden));
+    GPU_EXPECT(product(&ordered) == want);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 #include "ops/cuda/tens_rows.h"
@@ -81,6 +82,8 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
         const int64_t most = s.hidden == 256 ? 8 : coded ? 7 : 2;  // rows
         GPU_EXPECT(Fp8RouterTakes(ctx, args) ==
                    (form.quantise_input && s.hidden % 128 == 0 && rows <= most));
+        GPU_EXPECT(Fp8MiddleRouterTakes(args) == (form.quantise_input && s.hidden % 128 == 0 &&
+                                                  rows > 8 && (rows <= 64 || s.hidden == 256)));
         // Of 9 to 16 rows, which MoeInputs gives to tens_rows.h, both kernels by turns.
         if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
             FewRowsTakes(args.logits, args.x, args.router) &&
@@ -188,7 +191,9 @@ void CompareQueries(Context& context, const FormCase& form) {
             args.q = TensorView(q.data(), DType::kBf16, {rows, s.heads, head});
             args.q_weight = w.device;
             GPU_EXPECT(QueryProductTakes(args) == (!rounds && rows <= 16 && s.q_lora >= 256));
-            GPU_EXPECT(Fp8QueryTakes(args) == (rounds && rows <= 8 && s.q_lora % 128 == 0));
+            const bool coded = rounds && s.q_lora % 128 == 0;
+            GPU_EXPECT(Fp8QueryTakes(args) == (coded && rows <= 8));
+            GPU_EXPECT(Fp8MiddleQueryTakes(args) == (coded && rows > 8));
           }
           divides_later = divides_later || (run == 0 && QueryProductTakes(args));
           if (run == 0 && QueryProductTakes(args)) {
@@ -323,6 +328,99 @@ GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
       ExpectNear("bank H " + std::to_string(s.hidden) + " I' " + std::to_string(s.shared) + " T " +
                      std::to_string(rows),
                  FromDevice<float>(out.data(), count), want, s.hidden, 3e-2f, 0, 6e-3f);
+    }
+  }
+}
+
+// Logits of 384 experts of a token that are easy and hard to choose from.
+std::vector<std::pair<const char*, std::vector<float>>> HardLogits() {
+  std::mt19937 random(3);
+  std::vector<std::pair<const char*, std::vector<float>>> all;
+  const auto add = [&](const char* name, auto one) {
+    std::vector<float> logits;
+    for (int e = 0; e < 384; ++e) logits.push_back(one(e));
+    all.emplace_back(name, std::move(logits));
+  };
+  const auto any = [&] { return static_cast<float>(random() % 65536) / 8192 - 4; };
+  for (int i = 0; i < 4; ++i) add("any", [&](int) { return any(); });
+  add("ties", [&](int) { return std::round(any() * 2) / 2; });
+  add("one unit apart", [&](int e) { return std::nextafter(1.0f, e % 2 == 0 ? 2.0f : 0.0f); });
+  add("twenty nearly equal", [&](int e) {
+    return e % 20 == 7 ? 2 + static_cast<float>(random() % 4) * 1e-7f : any() / 4;
+  });
+  add("all equal", [&](int) { return 0.5f; });
+  add("large", [&](int) { return any() * 40; });
+  add("NaN in some", [&](int e) { return e % 3 == 0 ? kNaN : any(); });
+  add("NaN in all but five", [&](int e) { return e % 80 == 2 ? any() : kNaN; });
+  add("NaN", [&](int) { return kNaN; });
+  add("infinite", [&](int e) {
+    return e % 5 == 0 ? std::numeric_limits<float>::infinity() * (e % 2 == 0 ? 1 : -1) : any();
+  });
+  return all;
+}
+
+GPU_TEST(FewRowsTest, TheBankChoosesItsExperts) {
+  Context context;
+  constexpr int64_t kHidden = 256, kIntermediate = 256, kShared = 96, kSlots = 12;
+  const Weights gate_up(1, kInt4, kSlots, 2 * kIntermediate, kHidden, {0, kIntermediate});
+  const Weights down(2, kInt4, kSlots, kHidden, kIntermediate);
+  const Weights shared_down(3, kBf16, 1, kHidden, kShared);
+  const Rows x(9, 1, kHidden, 8), shared(4, 1, 2 * kShared, 8);
+  std::mt19937 random(5);
+  int turn = 0;
+  for (const auto& [name, all] : HardLogits()) {
+    for (const int32_t experts : {384, 132}) {
+      const int32_t top_k = experts == 384 ? 8 : 3;
+      const std::vector<float> logits(all.begin(), all.begin() + experts);
+      std::vector<float> bias;
+      std::vector<int32_t> slot_of;
+      for (int32_t e = 0; e < experts; ++e) {
+        bias.push_back(turn % 3 == 0 ? 0 : static_cast<float>(random() % 64) / 64);
+        if (turn % 3 == 2) bias.back() += e % 67 == 0 ? 1000 : 20;
+        slot_of.push_back(e % 7 == 3 ? -1 : e % static_cast<int32_t>(kSlots));
+      }
+      const Buffer logits_memory = OnDevice(logits), bias_memory = OnDevice(bias);
+      const auto run = [&](bool chooses) {
+        const Buffer out = OnDevice(std::vector<float>(kHidden, kNaN));
+        const Buffer ids = OnDevice(std::vector<int32_t>(static_cast<size_t>(top_k), -7));
+        const Buffer weights = OnDevice(std::vector<float>(static_cast<size_t>(top_k), kNaN));
+        const ExpertChoice choice{
+            .logits = View(logits_memory, DType::kF32, 1, experts),
+            .bias = turn / 2 % 2 == 0 ? TensorView()
+                                      : TensorView(bias_memory.data(), DType::kF32, {experts}),
+            .params = {
+                .experts = experts, .top_k = top_k, .normalise = turn % 5 != 0, .scaling = 2.5f}};
+        ExpertBankArgs args{.out = View(out, DType::kF32, 1, kHidden),
+                            .x = x.device(),
+                            .ids = View(ids, DType::kI32, 1, top_k),
+                            .weights = View(weights, DType::kF32, 1, top_k),
+                            .gate_up = gate_up.device,
+                            .down = down.device,
+                            .slot_of = slot_of,
+                            .shared = shared.device(),
+                            .shared_down = shared_down.device,
+                            .choice = &choice};
+        GPU_EXPECT(BankChooses(args));
+        if (!chooses) {
+          Route(context.get(), args.ids, args.weights, choice.logits, choice.bias, choice.params);
+          args.choice = nullptr;
+        }
+        ExpertBank(context.get(), args);
+        context.Wait();
+        std::vector<float> made = FromDevice<float>(out.data(), kHidden);
+        for (const float weight : FromDevice<float>(weights.data(), static_cast<size_t>(top_k))) {
+          made.push_back(weight);
+        }
+        for (const int32_t id : FromDevice<int32_t>(ids.data(), static_cast<size_t>(top_k))) {
+          made.push_back(static_cast<float>(id));
+        }
+        return made;
+      };
+      const std::vector<float> want = run(false), got = run(true);
+      if (std::memcmp(want.data(), got.data(), want.size() * 4) != 0) {
+        Fail(std::string(name) + " of " + std::to_string(experts) + ": not as route and bank");
+      }
+      ++turn;
     }
   }
 }

@@ -26,16 +26,15 @@ bool Quantised(const PackedMatrix& w) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
-// Rows an expert, on average, from which the wide form is the faster one; and those between which
-// the joined one is: there shares that stay in the L2 save more than its adders take from products.
-constexpr int64_t kWideRows = 3;
-constexpr int64_t kJoinedRowsMin = 7, kJoinedRowsMax = 60;
+// Rows an expert, on average, up to which the streaming form is the fastest, and then the joined
+// one: shares that stay in the L2 save more than its adders take from products.
+constexpr int64_t kStreamingRowsMax = 3, kJoinedRowsMax = 90;
 
 Fp8Form ChooseForm(const ExpertBankArgs& args) {
   const int64_t tokens = args.ids.dim(0), top_k = args.ids.dim(1), slots = args.gate_up.count;
   const int64_t entries = tokens * top_k;
-  if (entries <= kWideRows * slots) return Fp8Form::kStreaming;
-  const bool joins = entries > kJoinedRowsMin * slots && entries <= kJoinedRowsMax * slots &&
+  if (entries <= kStreamingRowsMax * slots) return Fp8Form::kStreaming;
+  const bool joins = entries <= kJoinedRowsMax * slots &&
                      tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k));
   return joins ? Fp8Form::kJoined : Fp8Form::kWide;
 }
@@ -135,8 +134,7 @@ void Fp8Bank(const OpContext& ctx,
                      .route_weights = product.route_weights,
                      .rows = rows,
                      .shares = scratch.Allocate(static_cast<size_t>(bytes)),
-                     .out = static_cast<float*>(args.out.data),
-                     .out_stride = args.out.stride[0]},
+                     .out = args.out},
                     StreamOf(ctx));
     return;
   }
@@ -156,9 +154,8 @@ void Fp8Bank(const OpContext& ctx,
   } else {
     LaunchFp8Stream(product, rows.blocks, StreamOf(ctx));
   }
-  Must(LaunchSumOverExperts(rows, reinterpret_cast<const __nv_bfloat16*>(shares),
-                            static_cast<float*>(args.out.data), args.out.stride[0],
-                            static_cast<int32_t>(hidden), StreamOf(ctx)),
+  Must(LaunchSumOverExperts(rows, reinterpret_cast<const __nv_bfloat16*>(shares), args.out,
+                            StreamOf(ctx)),
        "sum of an expert bank");
 }
 

@@ -7,9 +7,8 @@
 //
 // What differs: codes need no widening, and both sides are operands of wgmma in shared memory. An
 // item is 64 rows of weights, which the copy engine fetches as two boxes of 128 columns into one
-// ring for all warpgroups, with its 16 scales. The two sums of 128 columns are scaled apart. Shares
-// and what is added to come by bulk copies, a token at a time, several under way for each warp that
-// adds: with loads of its own the kernel of INT4 waits for them a third of its time.
+// ring for all warpgroups, with its 16 scales. The two sums of 128 columns are scaled apart. How
+// shares are added up: fp8_joined_add.cuh.
 //
 // Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
 
@@ -18,6 +17,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
+#include "ops/cuda/fp8_joined_add.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"
@@ -36,10 +36,7 @@ constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
 constexpr int kUnitBytes = 16 * kInner;
 constexpr int kMaxUnits = 24;  // of a block
 constexpr int kMinStages = 5, kMaxStages = 8;
-constexpr int kMinSlots = 3, kMaxSlots = 8;  // tokens under way for a warp that adds
-constexpr int kTopKMax = 8;
-constexpr int kBeforeBytes = kJoinedColumns * 4;  // of a token's `out`
-constexpr uint32_t kPatience = 1u << 26;          // turns of a wait: seconds
+constexpr int kMinSlots = 3;  // tokens under way for a warp that adds
 
 struct Params {
   const char* scales;  // of the first matrix
@@ -56,10 +53,10 @@ struct Params {
   int32_t experts, slots, tokens, top_k, chunks;
   char* shares;  // [buffers][T k] kShareBytes
   int32_t buffers;
-  uint32_t* written;  // [chunks] blocks
-  uint32_t* added;    // [chunks] warps
-  float* out;
-  int64_t out_stride;
+  uint32_t* written;             // [chunks] blocks
+  uint32_t* added;               // [chunks] warps
+  void* out;                     // f32 or bf16
+  int64_t out_stride, add_step;  // bytes between two rows that a warp adds to
   int32_t max_units, stages, add_slots;
 };
 
@@ -77,8 +74,7 @@ struct Block {
   // for its own.
   alignas(8) uint64_t full[2 * kMaxStages];
   uint64_t empty[kMaxStages];
-  uint64_t done[kPhases];                  // warps that have stored their shares of a chunk
-  uint64_t arrived[kAddWarps][kMaxSlots];  // a token's shares and what they are added to
+  uint64_t done[kPhases];  // warps that have stored their shares of a chunk
 };
 
 constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
@@ -230,9 +226,8 @@ __device__ void MultiplyChunks(
   uint32_t parity = 0;
   Item item;
   item.out = out + group * 2 * kOutBytes;
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    char* shares =
-        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
+  char* shares = p.shares;
+  for (int chunk = 0, turn = 0; chunk < p.chunks; ++chunk, NextBuffer(p, turn, shares)) {
     for (; next < items; next += kGroups) {
       const Piece& piece = block.pieces[next / 2];
       item.count = piece.count;
@@ -258,88 +253,7 @@ __device__ void MultiplyChunks(
   }
 }
 
-// One of the warps that add: every kAddWarps-th token of the block, chunk after chunk, a lane four
-// columns. Lane 0 asks for `out` and the shares of tokens ahead.
-struct Adder {
-  const Params& p;
-  Block& block;
-  uint32_t slots;  // memory of this warp's
-  int warp, lane, first, each, total;
-
-  __device__ __forceinline__ Adder(const Params& params, Block& b, uint32_t memory)
-      : p(params), block(b) {
-    warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1;
-    lane = threadIdx.x % 32;
-    first = FirstOf(p.tokens, blockIdx.x) + warp;
-    each = max(0, (FirstOf(p.tokens, blockIdx.x + 1) - first + kAddWarps - 1) / kAddWarps);
-    total = each * p.chunks;
-    slots = memory + warp * p.add_slots * SlotBytes();
-  }
-  __device__ __forceinline__ int SlotBytes() const { return kBeforeBytes + p.top_k * kShareBytes; }
-  __device__ __forceinline__ int Token(int at) const { return first + at % each * kAddWarps; }
-  __device__ __forceinline__ uint32_t Slot(int at) const {
-    return slots + at % p.add_slots * SlotBytes();
-  }
-  __device__ __forceinline__ uint32_t Barrier(int at) const {
-    return SharedAddress(&block.arrived[warp][at % p.add_slots]);
-  }
-  __device__ __forceinline__ float* Out(int at) const {
-    return p.out + Token(at) * p.out_stride + at / each * kJoinedColumns;
-  }
-  __device__ __forceinline__ void AskBefore(int at) const {
-    BarrierExpectBytes(Barrier(at), SlotBytes());
-    CopyPlain(Slot(at), Out(at), kBeforeBytes, Barrier(at));
-  }
-  __device__ __forceinline__ void AskShares(int at) const {
-    const int64_t row = static_cast<int64_t>(at / each % p.buffers) * p.tokens + Token(at);
-    CopyPlain(Slot(at) + kBeforeBytes, p.shares + row * p.top_k * kShareBytes,
-              p.top_k * kShareBytes, Barrier(at));
-  }
-  __device__ __forceinline__ void Run() const;
-};
-
-__device__ __forceinline__ void Adder::Run() const {
-  if (lane == 0) {
-    for (int at = 0; at < min(p.add_slots, total); ++at) AskBefore(at);
-  }
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    const int begin = chunk * each, end = begin + each;
-    if (lane == 0) {
-      uint32_t turns = 0;
-      while (LoadAcquire(p.written + chunk) < gridDim.x) {
-        __nanosleep(50);
-        if (++turns == kPatience) __trap();
-      }
-      // Others wrote the shares by ordinary stores; the copy engine reads them.
-      asm volatile("fence.proxy.async;" ::: "memory");
-      for (int at = begin; at < min(end, begin + p.add_slots); ++at) AskShares(at);
-    }
-    __syncwarp();
-    for (int at = begin; at < end; ++at) {
-      BarrierWait(Barrier(at), at / p.add_slots & 1);
-      const uint32_t from = Slot(at);
-      const uint32_t held = block.held[Token(at) - first + warp];
-      const uint4 raw = LoadShared4(from + lane * 16);
-      float4 sum = {};
-      for (int j = 0; j < p.top_k; ++j) {
-        const uint2 share = LoadShared2(from + kBeforeBytes + j * kShareBytes + lane * 8);
-        AddShare(sum, held >> j & 1 ? share : make_uint2(0, 0));
-      }
-      __stcs(reinterpret_cast<float4*>(Out(at)) + lane,
-             make_float4(__uint_as_float(raw.x) + sum.x, __uint_as_float(raw.y) + sum.y,
-                         __uint_as_float(raw.z) + sum.z, __uint_as_float(raw.w) + sum.w));
-      hopper::FinishLoads();
-      __syncwarp();
-      const int next = at + p.add_slots;
-      if (lane != 0 || next >= total) continue;
-      AskBefore(next);
-      if (next < end) AskShares(next);
-    }
-    // All that was asked for has been added.
-    if (lane == 0) TellAdded(p.added + chunk);
-  }
-}
-
+template <typename Out>
 __global__ void __launch_bounds__(kThreads, 1)
     JoinedKernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char memory[];
@@ -353,8 +267,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < 2 * kMaxStages; ++i) BarrierInit(SharedAddress(&block.full[i]), 1);
     for (int i = 0; i < kMaxStages; ++i) BarrierInit(SharedAddress(&block.empty[i]), 4);
     for (int i = 0; i < kPhases; ++i) BarrierInit(SharedAddress(&block.done[i]), 4 * kGroups);
-    for (int i = 0; i < kAddWarps * kMaxSlots; ++i) {
-      BarrierInit(SharedAddress(&block.arrived[0][0] + i), 1);
+    for (int i = 0; i < kAddWarps * p.add_slots; ++i) {
+      BarrierInit(slots + i * SlotBytes(p.top_k), 1);
     }
     hopper::FenceBarrierInit();
     hopper::PrefetchMap(&map);
@@ -367,21 +281,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   const int warp = threadIdx.x / 32;
   if (warp < 4 * kGroups) {
-    hopper::RaiseRegisters<152>();
+    hopper::RaiseRegisters<144>();
     MultiplyChunks(p, block, rows, ring, out);
     return;
   }
-  hopper::LowerRegisters<56>();
+  hopper::LowerRegisters<80>();
   if (warp == 4 * kGroups) {
-    if (threadIdx.x % 32 == 0) Feed(p, block, &map, ring);
+    if (IsElected()) Feed(p, block, &map, ring);
   } else {
-    Adder(p, block, slots).Run();
+    CopyAdder<Out, Params>(p, block.held, slots).Run();
   }
 }
 
 int32_t SharedBytes(int32_t units, int32_t stages, int32_t add_slots, int32_t top_k) {
   return 1024 + units * kUnitBytes + stages * kItemBytes + kGroups * 2 * kOutBytes +
-         kAddWarps * add_slots * (kBeforeBytes + top_k * kShareBytes);
+         kAddWarps * add_slots * SlotBytes(top_k);
 }
 
 }  // namespace
@@ -442,8 +356,9 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
-  p.out = args.out;
-  p.out_stride = args.out_stride;
+  p.out = args.out.data;
+  p.out_stride = args.out.stride[0];
+  p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
   p.max_units = rows.max_units;
   p.stages = kMinStages;
   p.add_slots = kMinSlots;
@@ -466,8 +381,9 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
                      .box = {128, kItemRows, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
-  CheckCuda(LaunchTogether(JoinedKernel, rows.sum_blocks, shared, stream, p, map),
-            "joined FP8 product");
+  const auto kernel =
+      args.out.dtype == DType::kBf16 ? JoinedKernel<__nv_bfloat16> : JoinedKernel<float>;
+  CheckCuda(LaunchTogether(kernel, rows.sum_blocks, shared, stream, p, map), "joined FP8 product");
 }
 
 }  // namespace baltoro::cuda

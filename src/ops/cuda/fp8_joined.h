@@ -26,8 +26,7 @@ struct Fp8Joined {
   const float* route_weights = nullptr;  // [T k]
   MoeRows rows;                          // routed, with the joined fields
   void* shares = nullptr;                // Fp8JoinedShareBytes
-  float* out = nullptr;                  // [T, H] f32, added to; 16-byte aligned rows
-  int64_t out_stride = 0;
+  TensorView out;                        // [T, H] f32 or bf16, added to; 16-byte aligned rows
 };
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream);
 

@@ -4,7 +4,7 @@
 //   out[r, n] = sum over steps s of 128 columns of
 //               (x[r, 128 s ..] . w[n, 128 s ..]) * x_scales[r, s] * w_scales[n / 8, s]
 //   x [rows, k] and w [count][n, k] e4m3 codes in the order of product_layout.h, scales f32;
-//   out bf16 [rows, n], or codes and scales of silu(gate) * up.
+//   out bf16 or f32 [rows, n], or codes and scales of silu(gate) * up.
 //
 // A block of 384 threads takes 128 rows of x by kN rows of weights at a time (a piece), a share of
 // all pieces. The rows of x are the first operand of wgmma, 64 a warpgroup; weights are its
@@ -296,7 +296,11 @@ __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceR
     } else {
       RowOut out_ahead;
       out_ahead.LoadEntry(p, ahead);
-      StoreShares<S::kN>(p, out, halves.x, staging, scaled);
+      if constexpr (S::kFloats) {
+        StoreFloats<S::kN>(p, out, halves.x, staging, scaled);
+      } else {
+        StoreShares<S::kN>(p, out, halves.x, staging, scaled);
+      }
       out_ahead.LoadFactor(p);
       out = out_ahead;
     }
@@ -426,6 +430,26 @@ int64_t PieceRows(int64_t tiles, int64_t n, int64_t steps) {
   return best;
 }
 
+template <bool kFloats>
+void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
+  const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
+  switch (product.tiles != nullptr ? 256 : PieceRows(tiles, product.w.n, p.steps)) {
+    case 64:
+      return Launch<Shape<false, 64, 64, 2, kFloats>>(product, p, stream);
+    case 128:
+      return Launch<Shape<false, 128, 128, 2, kFloats>>(product, p, stream);
+    case 144:
+      return Launch<Shape<false, 144, 72, 2, kFloats>>(product, p, stream);
+    case 192:
+      return Launch<Shape<false, 192, 96, 2, kFloats>>(product, p, stream);
+    default:
+      if (p.steps < kLongSteps) {
+        return Launch<Shape<false, 256, 64, 2, kFloats>>(product, p, stream);
+      }
+      return Launch<Shape<false, 256, 128, 1, kFloats>>(product, p, stream);
+  }
+}
+
 }  // namespace
 
 bool Fp8LargeTakes(const Fp8Product& product) {
@@ -435,13 +459,14 @@ bool Fp8LargeTakes(const Fp8Product& product) {
   const auto aligned = [](const void* address) {
     return reinterpret_cast<uintptr_t>(address) % 16 == 0;
   };
-  if (product.rows < rows || product.gather || product.out_f32 || w.k % 128 != 0) return false;
+  if (product.rows < rows || product.gather || w.k % 128 != 0) return false;
+  const int64_t out_columns = product.gated ? 16 : product.out_f32 ? 4 : 8;  // of 16 bytes
   // The copy engine wants whole 16 bytes from one row of scales to the next.
   const int64_t steps = w.k / 128;
   if (steps >= kScaleSteps && steps % 4 != 0) return false;
   return product.x_row_bytes == w.k && w.n % 8 == 0 && w.stride_bytes % 16 == 0 &&
          aligned(product.x) && aligned(product.x_scales) && aligned(product.out) &&
-         product.out_stride % (product.gated ? 16 : 8) == 0 && (!product.gated || w.n % 256 == 0);
+         product.out_stride % out_columns == 0 && (!product.gated || w.n % 256 == 0);
 }
 
 void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream) {
@@ -449,20 +474,8 @@ void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream
   p.tile_rows = kTileRows;
   p.parts = 1;
   if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, p, stream);
-  const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  switch (product.tiles != nullptr ? 256 : PieceRows(tiles, product.w.n, p.steps)) {
-    case 64:
-      return Launch<Shape<false, 64, 64, 2>>(product, p, stream);
-    case 128:
-      return Launch<Shape<false, 128, 128, 2>>(product, p, stream);
-    case 144:
-      return Launch<Shape<false, 144, 72, 2>>(product, p, stream);
-    case 192:
-      return Launch<Shape<false, 192, 96, 2>>(product, p, stream);
-    default:
-      if (p.steps < kLongSteps) return Launch<Shape<false, 256, 64, 2>>(product, p, stream);
-      return Launch<Shape<false, 256, 128, 1>>(product, p, stream);
-  }
+  return product.out_f32 ? LaunchPlain<true>(product, p, stream)
+                         : LaunchPlain<false>(product, p, stream);
 }
 
 }  // namespace baltoro::cuda

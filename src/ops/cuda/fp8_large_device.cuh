@@ -13,12 +13,13 @@ constexpr int kScaleSteps = 8;  // that come together
 constexpr int kScaleSlots = 3;
 constexpr int kScaleRow = kScaleSteps * 4;  // bytes of a row of x or of a band of 8 of weights
 
-template <bool kGated_, int kN_, int kG_, int kDeep_>
+template <bool kGated_, int kN_, int kG_, int kDeep_, bool kFloats_ = false>
 struct Shape {
   static constexpr bool kGated = kGated_;
-  static constexpr int kN = kN_;        // rows of weights of a piece
-  static constexpr int kG = kG_;        // of a group
-  static constexpr int kDeep = kDeep_;  // groups under way
+  static constexpr bool kFloats = kFloats_;  // results in f32
+  static constexpr int kN = kN_;             // rows of weights of a piece
+  static constexpr int kG = kG_;             // of a group
+  static constexpr int kDeep = kDeep_;       // groups under way
   static constexpr int kParts = kN / kG;
   // Rows of weights that share a scale, but for matrices whose parts begin anywhere.
   static constexpr int kUnit = kN % 128 == 0 ? 128 : kN % 64 == 0 ? 64 : 16;

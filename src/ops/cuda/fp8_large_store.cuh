@@ -142,4 +142,51 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
   }
 }
 
+// The same in f32, 32 columns at a time: 16 rows of 128 bytes, whose chunks of 16 bytes lie turned
+// by two for each row, so that neither side meets a bank twice.
+template <int kN>
+__device__ __forceinline__ void StoreFloats(const WideParams& p,
+                                            const RowOut& row_out,
+                                            int first_column,
+                                            uint32_t staging,
+                                            const float (&sums)[kN / 2]) {
+  constexpr int kColumns = 32;
+  const int lane = threadIdx.x % 32;
+  const float factors[2] = {__shfl_sync(~0u, row_out.factor, lane / 4),
+                            __shfl_sync(~0u, row_out.factor, lane / 4 + 8)};
+  const int own_to = row_out.To(p);
+  int64_t to[4];  // the rows that this lane stores
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    to[i] = __shfl_sync(~0u, own_to, i * 4 + lane / 8) * p.out_stride;
+  }
+  const uint32_t from = staging + lane / 4 * 128 + lane % 2 * 8;
+  const int turned = lane / 4 % 4 * 2;
+#pragma unroll
+  for (int chunk = 0; chunk < (kN + kColumns - 1) / kColumns; ++chunk) {
+    const int columns = min(kColumns, kN - chunk * kColumns);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < columns / 8; ++i) {
+      const float* const v = &sums[chunk * (kColumns / 2) + i * 4];
+      const uint32_t at = from + ((i * 2 + lane % 4 / 2) ^ turned) * 16;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + half * (8 * 128)),
+                     "f"(v[2 * half] * factors[half]), "f"(v[2 * half + 1] * factors[half])
+                     : "memory");
+      }
+    }
+    __syncwarp();
+    const int column = first_column + chunk * kColumns + lane % 8 * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = i * 4 + lane / 8;
+      const uint4 v = LoadShared4(staging + row * 128 + ((lane % 8) ^ (row % 4 * 2)) * 16);
+      if (to[i] < 0 || column >= p.n || lane % 8 * 4 >= columns) continue;
+      *reinterpret_cast<uint4*>(static_cast<float*>(p.out) + to[i] + column) = v;
+    }
+  }
+}
+
 }  // namespace baltoro::cuda::fp8_large

@@ -361,10 +361,10 @@ bool Fp8SingleTakes(const ExpertBankArgs& args) {
       !args.shared || (Block(args.shared_down) && args.shared_down.k <= args.down.k &&
                        args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
                        reinterpret_cast<uintptr_t>(args.shared.data) % 16 == 0);
-  return tokens >= 1 && tokens <= kFp8SingleTokens && top_k >= 1 && top_k <= kExpertsMax &&
-         Block(args.gate_up) && Block(args.down) && shared && args.gate_up.k / 128 <= kStepsMax &&
-         args.down.k / 128 <= kEndSteps && args.x.stride[0] % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
+  return args.out.dtype == DType::kF32 && tokens >= 1 && tokens <= kFp8SingleTokens && top_k >= 1 &&
+         top_k <= kExpertsMax && Block(args.gate_up) && Block(args.down) && shared &&
+         args.gate_up.k / 128 <= kStepsMax && args.down.k / 128 <= kEndSteps &&
+         args.x.stride[0] % 8 == 0 && reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
          StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
 }
 

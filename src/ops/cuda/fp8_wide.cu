@@ -35,6 +35,7 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
   constexpr int kStep = kProducers / 8, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - kConsumers;
   const int row = thread / 8, chunk = thread % 8;
+  const uint64_t policy = p.once ? ReadOncePolicy() : NormalPolicy();
   const uint32_t to_row = row * 128 + ((chunk ^ (row & 7)) << 4);
   const uint32_t to_scale = (thread % 8 / 2 * (kScalePitch / 4) + thread / 8 * 2 + thread % 2) * 4;
   for (; !pieces.Done(); pieces.Next()) {
@@ -65,11 +66,11 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
         BarrierExpectBytes(ring.Full(), kWeightBytes);
         if (paired.shared) {
           CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, map, ring.Full(), step * 128,
-                        pieces.rank == 0 ? low : high, tile.slot);
+                        pieces.rank == 0 ? low : high, tile.slot, policy);
         } else {
-          hopper::CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot);
-          hopper::CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high,
-                          tile.slot);
+          CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot, policy);
+          CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high, tile.slot,
+                  policy);
         }
       }
       const uint32_t to = ring.Input() + to_row;
@@ -401,10 +402,10 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
   p.rows = static_cast<int32_t>(product.rows);
+  p.out_f32 = product.out_f32;
   if (Fp8LargeTakes(product)) return LaunchFp8Large(product, p, stream);
   // Where most tiles have another of their matrix beside them.
   p.pair = product.rows >= 192 * w.count;
-  p.out_f32 = product.out_f32;
   p.tile_rows = kTileRows;
   p.parts = 1;
   if (product.tiles == nullptr) {
@@ -420,6 +421,8 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
       p.out_f32 = true;
     }
   }
+  // Rows of x stay in the L2 then.
+  p.once = product.tiles != nullptr && product.rows <= (p.pair ? 2 : 1) * kTileRows * w.count;
   const int64_t tiles =
       product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
   const int64_t units = tiles * p.strips * p.parts;

@@ -66,12 +66,15 @@ __device__ inline void StoreF32(uint8_t* to, int count, bool vectors, const floa
 }
 
 // Latents [at, at + 8) of the token at `token` (null: nowhere). Whole warps call it with at = 8 *
-// lane + some multiple of 256; elements beyond the latent are 0.
+// lane + some multiple of 256; elements beyond the latent are 0. kWhole: all eight are in the
+// latent, and the target has `vectors`.
+template <bool kWhole = false>
 __device__ inline void StoreLatents(const KvTarget& p,
                                     uint8_t* token,
                                     int at,
                                     const float (&x)[kEight]) {
-  const int count = p.latent - at;
+  const int count = kWhole ? kEight : p.latent - at;
+  const bool vectors = kWhole || p.vectors;
   float largest = 0;
   if (p.form == KvForm::kFp8Groups) {
 #pragma unroll
@@ -84,17 +87,17 @@ __device__ inline void StoreLatents(const KvTarget& p,
   if (token == nullptr || count <= 0) return;
   switch (p.form) {
     case KvForm::kF32:
-      return StoreF32(token + 4 * at, count, p.vectors, x);
+      return StoreF32(token + 4 * at, count, vectors, x);
     case KvForm::kBf16:
-      return StoreBf16(token + 2 * at, count, p.vectors, x);
+      return StoreBf16(token + 2 * at, count, vectors, x);
     case KvForm::kFp8:
-      return StoreE4m3(token + at, count, p.vectors, x, p.scale);
+      return StoreE4m3(token + at, count, vectors, x, p.scale);
     case KvForm::kFp8Groups: {
       const float scale = fmaxf(fminf(largest, FLT_MAX) / 448.0f, FLT_MIN);
-      StoreE4m3(token + at, count, p.vectors, x, scale);
+      StoreE4m3(token + at, count, vectors, x, scale);
       uint8_t* to = token + p.latent + 4 * (at / kKvGroup);
       if (at % kKvGroup != 0) return;
-      if (p.vectors) {
+      if (vectors) {
         *reinterpret_cast<float*>(to) = scale;
       } else {
         StoreBytes(to, &scale, 4);
@@ -103,22 +106,24 @@ __device__ inline void StoreLatents(const KvTarget& p,
   }
 }
 
-// Elements [at, at + 8) of the rotated key.
+// Elements [at, at + 8) of the rotated key. kWhole as above.
+template <bool kWhole = false>
 __device__ inline void StoreKey(const KvTarget& p,
                                 uint8_t* token,
                                 int at,
                                 const float (&x)[kEight]) {
-  const int count = p.rope - at;
+  const int count = kWhole ? kEight : p.rope - at;
+  const bool vectors = kWhole || p.vectors;
   if (token == nullptr || count <= 0) return;
   uint8_t* const key = token + p.key_offset;
   switch (p.form) {
     case KvForm::kF32:
-      return StoreF32(key + 4 * at, count, p.vectors, x);
+      return StoreF32(key + 4 * at, count, vectors, x);
     case KvForm::kBf16:
     case KvForm::kFp8Groups:
-      return StoreBf16(key + 2 * at, count, p.vectors, x);
+      return StoreBf16(key + 2 * at, count, vectors, x);
     case KvForm::kFp8:
-      return StoreE4m3(key + at, count, p.vectors, x, p.scale);
+      return StoreE4m3(key + at, count, vectors, x, p.scale);
   }
 }
 

@@ -1,9 +1,12 @@
-// Block (t, 0) makes the cached token of row t, block (t, 1) its low-rank query.
+// Block (t, 0) makes the cached token of row t, block (t, 1) its low-rank query. Of many rows a
+// warp makes both.
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/kv_token_device.cuh"
+#include "ops/cuda/product.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
@@ -30,6 +33,110 @@ __global__ void __launch_bounds__(kThreadsMax) InputKernel(InputParams p) {
   } else {
     NormQuery(p, partial);
   }
+}
+
+// ---- Many rows of these widths, where latency is not all: a block a row has a way to memory, a
+// barrier and as many ways back, with 3 KB or 1 KB under way. Here a warp asks for all of its row,
+// and sums are made without a barrier, in the order of BlockSum.
+
+constexpr int kManyRows = 512;  // at least
+constexpr int kRowWarps = 4;    // rows of a block
+constexpr int kWarpColumns = 32 * kEight;
+constexpr int kQueryParts = 6, kLatentParts = 2;  // of kWarpColumns
+constexpr int kRope = 64;
+
+__device__ __forceinline__ uint4 LoadPacked(const __nv_bfloat16* from) {
+  return *reinterpret_cast<const uint4*>(from);
+}
+
+__device__ __forceinline__ void Unpack(const uint4& packed, float (&x)[kEight]) {
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(words[i] << 16);
+    x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+  }
+}
+
+// NormScale of a row whose part `i` is what warp i of a block would hold.
+template <int kParts>
+__device__ __forceinline__ float WarpNormScale(const uint4 (&row)[kParts], float eps) {
+  float sums[8] = {};
+  static_assert(kParts <= 8);
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    float x[kEight];
+    Unpack(row[i], x);
+    sums[i] = AddSquares(x, 0);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], step);
+  }
+#pragma unroll
+  for (int step = 4; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < step; ++i) sums[i] += sums[i + step];
+  }
+  return 1.0f / sqrtf(sums[0] / static_cast<float>(kParts * kWarpColumns) + eps);
+}
+
+__global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p, int rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, at = lane * kEight;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  hopper::LetDependentsLaunch();
+  const bool exists = row < rows, of_key = exists && at < kRope;
+  const int64_t position = exists ? p.positions[row] : -1;
+  uint8_t* const token = TokenAt(p.cache, exists ? p.slots[row] : -1);
+  const bool known = position >= 0 && position < p.table_positions;
+  PairAngles angles;
+  if (of_key && known) {
+    const int64_t pair = position * (kRope / 2) + at / 2;
+    LoadAngles(angles, kEight, p.cos + pair, p.sin + pair, true);
+  }
+  hopper::WaitForPredecessors();
+  if (!exists) return;
+
+  __nv_bfloat16* const query = p.x + row * p.stride + at;
+  const __nv_bfloat16* const from = query + kQueryParts * kWarpColumns;
+  uint4 queries[kQueryParts], latents[kLatentParts], key = {};
+#pragma unroll
+  for (int i = 0; i < kQueryParts; ++i) queries[i] = LoadPacked(query + i * kWarpColumns);
+#pragma unroll
+  for (int i = 0; i < kLatentParts; ++i) latents[i] = LoadPacked(from + i * kWarpColumns);
+  if (of_key) key = LoadPacked(from + kLatentParts * kWarpColumns);
+
+  float x[kEight], weight[kEight];
+  const float latent_scale = WarpNormScale(latents, p.eps);
+#pragma unroll
+  for (int i = 0; i < kLatentParts; ++i) {
+    Unpack(latents[i], x);
+    LoadWhole(p.kv_norm + i * kWarpColumns + at, weight);
+    Normalise(x, latent_scale, weight);
+    RoundToBf16(x);
+    StoreLatents<true>(p.cache, token, i * kWarpColumns + at, x);
+  }
+  if (of_key) {
+    Unpack(key, x);
+    if (known) {
+      RotateEight(x, angles);
+    } else {
+      Spoil(x);
+    }
+    RoundToBf16(x);
+    StoreKey<true>(p.cache, token, at, x);
+  }
+  const float query_scale = WarpNormScale(queries, p.eps);
+#pragma unroll
+  for (int i = 0; i < kQueryParts; ++i) {
+    Unpack(queries[i], x);
+    LoadWhole(p.q_norm + i * kWarpColumns + at, weight);
+    Normalise(x, query_scale, weight);
+    StoreWhole(query + i * kWarpColumns, x);
+  }
+}
+
+bool AreMany(const InputParams& p, int64_t rows) {
+  return rows >= kManyRows && p.vectors && p.q_lora == kQueryParts * kWarpColumns &&
+         p.cache.latent == kLatentParts * kWarpColumns && p.cache.rope == kRope && p.cache.vectors;
 }
 
 bool Aligned(const void* data, int64_t elements, int64_t size) {
@@ -72,20 +179,27 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   if (rows == 0) return;
   if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
   if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
-  const int threads =
-      std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
-  BT_CHECK(threads <= kThreadsMax);
-  LaunchAhead("attention inputs", StreamOf(ctx), InputKernel,
-              dim3(static_cast<unsigned>(rows), p.q_lora > 0 ? 2 : 1), threads, p);
+  if (AreMany(p, rows)) {
+    const auto blocks = static_cast<unsigned>((rows + kRowWarps - 1) / kRowWarps);
+    LaunchAhead("attention inputs", StreamOf(ctx), ManyInputsKernel, dim3(blocks), 32 * kRowWarps,
+                p, static_cast<int>(rows));
+  } else {
+    const int threads =
+        std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
+    BT_CHECK(threads <= kThreadsMax);
+    LaunchAhead("attention inputs", StreamOf(ctx), InputKernel,
+                dim3(static_cast<unsigned>(rows), p.q_lora > 0 ? 2 : 1), threads, p);
+  }
   if (!args.q) return;
   BT_CHECK(p.q_lora > 0 && args.q.rank == 3 && args.q.dim(2) > args.rope.dim);
   if (TensRowsQueryTakes(args)) return TensRowsQuery(ctx, args);
-  const TensorView& q = args.q;
-  const int64_t width = q.dim(1) * q.dim(2);
-  TensorView flat(q.data, q.dtype, {rows, width});
-  flat.stride[0] = q.stride[0];
+  const TensorView &q = args.q, x = args.qkv_a.columns(0, p.q_lora);
   BT_CHECK(q.stride[1] == q.dim(2));
-  Linear(ctx, flat, args.qkv_a.columns(0, p.q_lora), args.q_weight);
+  if (Fp8MiddleQueryTakes(args)) {
+    const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = p.q_lora};
+    return Fp8MiddleQuery(ctx, args, QuantiseRows(ctx, source, args.q_weight));
+  }
+  Linear(ctx, FlatQueries(args), x, args.q_weight);
   Rope(ctx, q.columns(q.dim(2) - args.rope.dim, args.rope.dim), args.positions, args.rope);
 }
 

@@ -23,35 +23,15 @@ bool Aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-}  // namespace
-
-// Plain matrices: our kernels for few and tens of rows, cuBLASLt for more. Coded ones: our kernel.
-void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
-  BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
-  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
-  BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
-  const int64_t rows = x.dim(0);
-  if (rows == 0 || w.n == 0) return;
-  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
-  if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
-  if (TensRowsTakes(out, x, w)) return TensRowsProduct(ctx, out, x, w);
-  if (Fp8FewRowsTakes(ctx, out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
-  if (IsPlain(w.form)) {
-    const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
-                       Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);
-    if (!takes || rows > kFewRows) {
-      if (w.form == WeightForm::kBf16 && BlasLinear(ctx, out, x, w)) return;
-    }
-    if (!takes) {
-      LaunchPlainProduct(out, x, w, StreamOf(ctx));
-      return;
-    }
-  }
+// Of coded matrices, and of plain ones what no other kernel takes.
+void MultiplyRows(const OpContext& ctx,
+                  const TensorView& out,
+                  const QuantisedRows& in,
+                  const PackedMatrix& w) {
+  const int64_t rows = out.dim(0);
   const bool wide = Many(rows, w) && !IsPlain(w.form) && WideTakes(w) &&
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
-  const QuantisedRows in =
-      QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w);
-  if (Fp8MiddleTakes(out, x, w)) return Fp8MiddleProduct(ctx, out, in, w);
+  if (Fp8MiddleTakes(out, w)) return Fp8MiddleProduct(ctx, out, in, w);
   if (wide && w.form == WeightForm::kFp8Block) {
     Fp8Product product;
     product.w = w;
@@ -76,6 +56,44 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
                  .rows = static_cast<int32_t>(rows),
                  .wide = wide},
                 StreamOf(ctx));
+}
+
+}  // namespace
+
+// Plain matrices: our kernels for few and tens of rows, cuBLASLt for more. Coded ones: our kernel.
+void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
+  BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
+  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
+  BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
+  const int64_t rows = x.dim(0);
+  if (rows == 0 || w.n == 0) return;
+  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
+  if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
+  if (TensRowsTakes(out, x, w)) return TensRowsProduct(ctx, out, x, w);
+  if (Fp8FewRowsTakes(ctx, out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
+  if (IsPlain(w.form)) {
+    const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
+                       Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);
+    if (!takes || rows > kFewRows) {
+      if (w.form == WeightForm::kBf16 && BlasLinear(ctx, out, x, w)) return;
+    }
+    if (!takes) {
+      LaunchPlainProduct(out, x, w, StreamOf(ctx));
+      return;
+    }
+  }
+  MultiplyRows(ctx, out,
+               QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w),
+               w);
+}
+
+void LinearOfCodes(const OpContext& ctx,
+                   TensorView out,
+                   const QuantisedRows& in,
+                   const PackedMatrix& w) {
+  BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
+  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
+  if (out.num_elements() > 0) MultiplyRows(ctx, out, in, w);
 }
 
 }  // namespace baltoro::cuda

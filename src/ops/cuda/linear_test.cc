@@ -213,11 +213,13 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
                                {264, 512}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       for (const int64_t rows : {1024, 1100}) Compare(context, form, w, rows, 8, DType::kBf16, 8);
+      Compare(context, form, w, 1100, 8, DType::kF32, 4);
     }
     for (const auto& [n, k] :
          {std::pair<int64_t, int64_t>{1928, 384}, {2184, 384}, {2824, 128}, {3080, 384}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       Compare(context, form, w, 1024, 8, DType::kBf16, 8);
+      Compare(context, form, w, 1024, 8, DType::kF32, 12);
     }
     // Parts that begin anywhere: strips whose scales differ within 128 rows.
     const Weights parts(5, form, 1, 392, 1024, {0, 72, 264});
@@ -228,18 +230,23 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
 bool GoesByTens(int64_t rows, int64_t n, int64_t k) {
   const PackedMatrix w{
       .form = WeightForm::kFp8Block, .n = n, .k = k, .count = 1, .quantise_input = true};
-  return Fp8MiddleTakes(TensorView(nullptr, DType::kF32, {rows, n}),
-                        TensorView(nullptr, DType::kBf16, {rows, k}), w);
+  return Fp8MiddleTakes(TensorView(nullptr, DType::kF32, {rows, n}), w);
 }
 
 // As the kernel for tens of rows takes them: strips and parts of every number, rows that leave
-// slices of them empty, the same bits again, a row that is no number.
+// slices of them empty, tiles of 64 rows whose last slice is shorter (520 rows of weights: five and
+// six parts), the same bits again, a row that is no number.
 GPU_TEST(LinearTest, TensOfRowsOfFp8) {
   Context context;
   for (const int64_t rows : {9, 16, 64}) {
     GPU_EXPECT(GoesByTens(rows, 2112, 7168) && GoesByTens(rows, 512, 7168));
-    GPU_EXPECT(!GoesByTens(rows, 20480, 7168) && !GoesByTens(rows, 7168, 1024));
+    GPU_EXPECT(GoesByTens(rows, 7168, 1024) && GoesByTens(rows, 7168, 256));
+    GPU_EXPECT(!GoesByTens(rows, 20480, 7168) && !GoesByTens(rows, 7168, 128));
   }
+  for (const int64_t rows : {65, 130, 256}) {
+    GPU_EXPECT(GoesByTens(rows, 520, 1536) && GoesByTens(rows, 520, 1152));
+  }
+  GPU_EXPECT(!GoesByTens(257, 520, 1536));
   GPU_EXPECT(!GoesByTens(8, 2112, 7168) && !GoesByTens(65, 2112, 7168));
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
@@ -247,10 +254,16 @@ GPU_TEST(LinearTest, TensOfRowsOfFp8) {
                                {2112, 7168},
                                {40, 3072},
                                {1000, 3200},
+                               {7168, 1024},
+                               {7160, 256},
+                               {1528, 1536},
+                               {520, 1536},
+                               {520, 1152},
                                {4224, 3072}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
-      for (const int64_t rows : {9, 17, 33, 64}) {
+      for (const int64_t rows : {9, 17, 33, 64, 65, 100, 130, 200, 256}) {
         if (n > 2000 && rows % 2 != 0 && rows != 33) continue;
+        if (rows > 64 && (k > 1536 || (n > 1000 && rows % 100 != 0))) continue;
         Compare(context, form, w, rows, 8, rows % 2 == 0 ? DType::kF32 : DType::kBf16, 8);
       }
       const Rows clean(5, 20, k, 0), broken(5, 20, k, 0, 2);

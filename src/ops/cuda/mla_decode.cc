@@ -135,9 +135,9 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
   }
 }
 
-bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan) {
+bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan, int tokens) {
   return plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 &&
-         limits.sequences * limits.max_query_tokens <= kMlaFewTokens;
+         limits.sequences * limits.max_query_tokens <= tokens;
 }
 
 Status MlaDecode(const MlaDecodeLimits& limits,
@@ -163,7 +163,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
   kernel.num_sequences = limits.sequences;
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
-  kernel.few_sequences = MlaFewSequences(limits, kernel.plan);
+  kernel.few_sequences = MlaFewSequences(limits, kernel.plan, kMlaHundredsOfTokens);
   kernel.keys_are_old = args.keys_are_old;
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;

@@ -13,11 +13,17 @@
 
 namespace baltoro::cuda::mla {
 
-inline constexpr float kSlack = 24;
+// Of products of half floats: queries become halves times this, so that none is too large; what it
+// costs are values below 1e-6.
+inline constexpr float kQueryFactor = 1.0f / 16;
+inline constexpr float kHalfMax = 65504;
 inline constexpr float kLn2 = 0.69314718056f;
 
 template <MlaCacheType kType>
 class Consumer {
+  // An fp8 cache of one scale as half floats, which one instruction makes of two of its elements.
+  static constexpr bool kHalves = kType == MlaCacheType::kFp8E4m3;
+
  public:
   __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part)
       : args_(args),
@@ -26,18 +32,53 @@ class Consumer {
         part_(part),
         group_(__shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0)),
         warp_(threadIdx.x / 32 % 4),
-        lane_(threadIdx.x % 32) {}
+        lane_(threadIdx.x % 32),
+        scale_log2_(args.scale_log2 * (kHalves ? 1 / kQueryFactor : 1)) {}
 
   __device__ __forceinline__ void Run() {
     MlaWalker walker(args_, part_);
     uint32_t pieces = 0;
     for (MlaPiece piece; walker.Next(piece); ++pieces) {
       Wait(SharedAddress(&small_.full_q), pieces & 1);
+      if constexpr (kHalves) HalveQueries();
       Compute(piece, pieces);
     }
   }
 
  private:
+  // Exponentials in half floats stay below 2^8, far from a half's end.
+  static constexpr float kSlack = kHalves ? 8 : 24;
+
+  // The queries in shared memory as half floats, in place, by both warpgroups.
+  __device__ __forceinline__ void HalveQueries() const {
+    const auto fit = [](float x) {
+      x *= kQueryFactor;
+      return x > kHalfMax ? kHalfMax : x < -kHalfMax ? -kHalfMax : x;  // NaN stays
+    };
+    const uint32_t bytes = kMlaWidth / 64 * smem_.q_tile_bytes;
+    for (uint32_t at = threadIdx.x * 16; at < bytes; at += kComputeThreads * 16) {
+      uint4 four = LoadShared(smem_.q + at);
+      uint32_t* const words[] = {&four.x, &four.y, &four.z, &four.w};
+#pragma unroll
+      for (uint32_t* const word : words) {
+        *word = PackHalves(fit(__uint_as_float(*word << 16)),
+                           fit(__uint_as_float(*word & 0xFFFF0000u)));
+      }
+      StoreShared(smem_.q + at, four);
+    }
+    FenceAsyncProxy();
+    __syncwarp();
+    asm volatile("bar.sync 3, 256;" ::: "memory");
+    static_assert(kComputeThreads == 256);
+  }
+
+  // Two floats rounded to half floats, `low` in the lower half.
+  __device__ static __forceinline__ uint32_t PackHalves(float low, float high) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+  }
+
   // The `turn`-th piece of this part.
   __device__ __forceinline__ void Compute(const MlaPiece& piece, uint32_t turn) {
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
@@ -137,8 +178,13 @@ class Consumer {
   __device__ __forceinline__ void ScoresOfTile(uint64_t q, uint64_t k, int tile, int accumulate) {
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ProductN64(s_, Advance(q, tile * smem_.q_tile_bytes + step * 32),
-                 Advance(k, tile * kTileBytes + step * 32), step > 0 ? 1 : accumulate);
+      const uint64_t a = Advance(q, tile * smem_.q_tile_bytes + step * 32);
+      const uint64_t b = Advance(k, tile * kTileBytes + step * 32);
+      if constexpr (kHalves) {
+        ProductN64Halves(s_, a, b, step > 0 ? 1 : accumulate);
+      } else {
+        ProductN64(s_, a, b, step > 0 ? 1 : accumulate);
+      }
     }
   }
 
@@ -174,7 +220,7 @@ class Consumer {
     }
     highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 1));
     highest = fmaxf(highest, __shfl_xor_sync(0xFFFFFFFF, highest, 2));
-    return highest * args_.scale_log2;
+    return highest * scale_log2_;
   }
 
   // Row r's exponentials into p_; returns this thread's part of their sum.
@@ -183,11 +229,11 @@ class Consumer {
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float a = Exp2(fmaf(s_[4 * j + 2 * r], args_.scale_log2, -subtract));
-      const float b = Exp2(fmaf(s_[4 * j + 2 * r + 1], args_.scale_log2, -subtract));
+      const float a = Exp2(fmaf(s_[4 * j + 2 * r], scale_log2_, -subtract));
+      const float b = Exp2(fmaf(s_[4 * j + 2 * r + 1], scale_log2_, -subtract));
       sum += a + b;
       // Register of the A operand: columns 8 j belong to step j / 2, its half j % 2.
-      p_[j / 2][2 * (j % 2) + r] = PackBf16(a, b);
+      p_[j / 2][2 * (j % 2) + r] = kHalves ? PackHalves(a, b) : PackBf16(a, b);
     }
     return sum;
   }
@@ -250,7 +296,11 @@ class Consumer {
     FenceProducts();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ProductN256(o_, p_[step], Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      if constexpr (kHalves) {
+        ProductN256Halves(o_, p_[step], Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      } else {
+        ProductN256(o_, p_[step], Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      }
     }
     CommitProducts();
     begun_ = 1;
@@ -273,7 +323,12 @@ class Consumer {
     FenceProducts();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      ProductN256(o_, Advance(p, step * 32), Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      const uint64_t a = Advance(p, step * 32);
+      if constexpr (kHalves) {
+        ProductN256Halves(o_, a, Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      } else {
+        ProductN256(o_, a, Advance(v, step * 2048), step > 0 ? 1 : begun_);
+      }
     }
     CommitProducts();
     begun_ = 1;
@@ -359,6 +414,7 @@ class Consumer {
   const Layout& smem_;
   Small& small_;
   const int part_, group_, warp_, lane_;
+  const float scale_log2_;
   uint32_t own_uses_ = 0, other_uses_ = 0;
 
   float o_[128];  // rows Row(0), Row(1); columns 256 group + 8 j + 2 (lane % 4) + {0, 1}

@@ -1,6 +1,6 @@
-// Up to 8 rows (heads times query tokens of a sequence) over a cache of bf16, for steps of few
-// sequences, where the time is that of one piece from end to end: keys and values are the rows of
-// 16 x 8 products by mma, so that nothing waits for a warpgroup or a second half.
+// Up to 8 rows (heads times query tokens of a sequence) over a cache of bf16, for steps of up
+// to 512 query tokens, where the time is that of one piece from end to end: keys and values are the
+// rows of 16 x 8 products by mma, so that nothing waits for a warpgroup or a second half.
 //
 // One thread block a multiprocessor; a producer warp copies blocks of 64 keys into two stages,
 // eight warps compute. The plan and the block table are read, and the first blocks fetched into the
@@ -29,13 +29,17 @@ constexpr int kWarps = kComputers / 32;
 constexpr int kThreads = kComputers + 32;
 constexpr int kStages = 2;
 constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
+constexpr int kHalfSteps = 16;              // of them in the half's own four tiles of 64 columns
+constexpr int kAhead = 6;                   // steps whose keys are loaded together
 constexpr int kSlack = 24;
+constexpr int kQueryPitch = kMlaWidth * 2 + 16;  // bytes: 8 rows of 16 bytes touch all banks
 constexpr float kLn2 = 0.69314718056f;
 
 struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
   FewRows<__nv_bfloat16> rows;
+  alignas(16) unsigned char queries[2][kRows * kQueryPitch];  // of this piece and the next one
 };
 
 constexpr int kSharedBytes = 1024 + kStages * kStageBytes + static_cast<int>(sizeof(Shared));
@@ -96,37 +100,66 @@ class Worker {
 
   __device__ __forceinline__ void Run() {
     MlaWalker walker(args_, part_);
+    MlaPiece piece;
+    if (!walker.Next(piece)) {
+      // A part without keys gives its multiprocessor back. One waits, so that no step ends early.
+      if (part_ == 0) WaitForPredecessors();
+      return;
+    }
+    int first = __ldg(args_.sequences.first_position + piece.sequence);
+    WaitForPredecessors();
+    LetDependentsLaunch();
+    AskForQueries(piece, 0);
     uint32_t block = 0;  // of this part
-    bool waited = false;
-    for (MlaPiece piece; walker.Next(piece);) {
-      const int first = __ldg(args_.sequences.first_position + piece.sequence);
-      if (!waited) {
-        WaitForPredecessors();
-        LetDependentsLaunch();
-      }
-      waited = true;
-      Begin(piece, first);
+    bool more = true;
+    for (uint32_t turn = 0; more; ++turn) {
+      Begin(piece, first, turn);
       const int count = piece.end_block - piece.begin_block;
-      for (int i = 0; i < count; ++i) Compute(piece, i, block + i);
+      MlaPiece next = piece;
+      if (count > 0) Compute(piece, 0, block);
+      // Behind a block, so that what is not at hand is waited for when there is no hurry.
+      more = walker.Next(next);
+      if (more) {
+        first = __ldg(args_.sequences.first_position + next.sequence);
+        AskForQueries(next, turn + 1);
+      }
+      for (int i = 1; i < count; ++i) Compute(piece, i, block + i);
       block += count;
       End(piece);
+      piece = next;
     }
-    // A part without keys gives its multiprocessor back. One waits, so that no step ends early.
-    if (!waited && part_ == 0) WaitForPredecessors();
   }
 
  private:
-  __device__ __forceinline__ void Begin(const MlaPiece& piece, int first) {
-    // Half a row of queries as the second operand: columns 2 (lane % 4) + {0, 1, 8, 9} of each 16.
-    const int row = lane_ / 4;
-    const auto* const from =
-        q_ + (piece.first_row + row) * kMlaWidth + warp_ / 4 * kSteps * 16 + lane_ % 4 * 2;
+  // A warp a row. A row that is not there has the queries of the last one; what becomes of them is
+  // not written.
+  __device__ __forceinline__ void AskForQueries(const MlaPiece& piece, uint32_t turn) {
+    constexpr int kChunks = kMlaWidth / 8;  // of 16 bytes
+    static_assert(kWarps == kRows);
+    const uint32_t to = SharedAddress(shared_.queries[turn % 2]) + warp_ * kQueryPitch + lane_ * 16;
+    const __nv_bfloat16* const from =
+        q_ + (piece.first_row + min(warp_, piece.rows - 1)) * kMlaWidth + lane_ * 8;
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      queries_[step][0] = queries_[step][1] = 0;
-      if (row >= piece.rows) continue;
-      queries_[step][0] = __ldcg(reinterpret_cast<const uint32_t*>(from + step * 16));
-      queries_[step][1] = __ldcg(reinterpret_cast<const uint32_t*>(from + step * 16 + 8));
+    for (int i = 0; i < (kChunks + 31) / 32; ++i) {
+      if (i * 32 + lane_ < kChunks) CopyAsync16(to + i * 512, from + i * 256, true);
+    }
+  }
+
+  // Half a row of queries as the second operand: columns 2 (lane % 4) + {0, 1, 8, 9} of each 16.
+  // The half's own four tiles come first, then its half of the rotated columns.
+  __device__ __forceinline__ void Begin(const MlaPiece& piece, int first, uint32_t turn) {
+    WaitAllCopies();
+    SyncComputers();
+    const uint32_t from = SharedAddress(shared_.queries[turn % 2]) + lane_ % 8 * kQueryPitch;
+    const int half = warp_ / 4;
+#pragma unroll
+    for (int step = 0; step < kSteps; step += 2) {
+      const int column =
+          step < kHalfSteps ? (half * kHalfSteps + step) * 16 : kMlaLatent + half * 32;
+      uint32_t m[4];
+      LoadMatrices4(m, from + column * 2 + lane_ / 8 * 16);
+      queries_[step][0] = m[0], queries_[step][1] = m[1];
+      queries_[step + 1][0] = m[2], queries_[step + 1][1] = m[3];
     }
     position_ = first + (piece.tile_row + warp_) / args_.heads;
     reference_ = -CUDART_INF_F;
@@ -144,22 +177,7 @@ class Worker {
     const int in_block = piece.key_count - (piece.begin_block + i) * kTokens;
     const int first = FirstPosition(piece, i);
     hopper::Wait(SharedAddress(&shared_.full[s]), block / kStages & 1);
-    float sums[2][4] = {};
-    const int first_step = warp_ / 4 * kSteps;
-    const int key = warp_ % 4 * 16;
-#pragma unroll
-    for (int n = 0; n < kSteps; ++n) {
-      const int step = first_step + n;
-      uint32_t a[4];
-      LoadMatrices4(
-          a, stage + step / 4 * kTileBytes + InTile(key + lane_ % 16, step % 4 * 2 + lane_ / 16));
-      MultiplyAdd(sums[n % 2], a, queries_[n]);
-    }
-    float(&to)[kRows][kScorePitch] = shared_.rows.scores[warp_ / 4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] = sums[0][e] + sums[1][e];
-    }
+    Scores(stage);
     SyncComputers();
     if (in_block < kTokens) ClearTail(stage, in_block);
     Softmax(in_block, first);
@@ -168,6 +186,44 @@ class Worker {
     FinishLoads();
     __syncwarp();
     if (lane_ == 0) Arrive(SharedAddress(&shared_.empty[s]));
+  }
+
+  // Of 16 keys, the columns of this warp's half. Products stay behind their loads by kAhead steps.
+  __device__ __forceinline__ void Scores(uint32_t stage) {
+    const int half = warp_ / 4, key = warp_ % 4 * 16;
+    const int token = key + lane_ % 16;
+    const uint32_t own = stage + half * 4 * kTileBytes;
+    const uint32_t rotated = stage + kMlaLatent / 64 * kTileBytes;
+    uint32_t a[2][kAhead][4];
+    const auto load = [&](int group) {
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        const int step = group * kAhead + n;
+        const uint32_t from =
+            step < kHalfSteps
+                ? own + step / 4 * kTileBytes + InTile(token, step % 4 * 2 + lane_ / 16)
+                : rotated + InTile(token, (half * 2 + step - kHalfSteps) * 2 + lane_ / 16);
+        LoadMatrices4(a[group % 2][n], from);
+      }
+    };
+    float sums[3][4] = {};
+    constexpr int kGroups = kSteps / kAhead;
+    static_assert(kSteps % kAhead == 0);
+    load(0);
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      if (group + 1 < kGroups) load(group + 1);
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) {
+        MultiplyAdd(sums[n % 3], a[group % 2][n], queries_[group * kAhead + n]);
+      }
+    }
+    float(&to)[kRows][kScorePitch] = shared_.rows.scores[half];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] =
+          sums[0][e] + sums[1][e] + sums[2][e];
+    }
   }
 
   __device__ __forceinline__ int FirstPosition(const MlaPiece& piece, int i) const {
@@ -180,10 +236,12 @@ class Worker {
 
   // Zeroes the latents of tokens that do not exist, since 0 times whatever is there could be NaN.
   __device__ __forceinline__ void ClearTail(uint32_t stage, int valid) {
-    const int each = (kTokens - valid) * 8;  // places of 16 bytes in 64 columns
-    for (int at = threadIdx.x; at < kMlaLatent / 64 * each; at += kComputers) {
-      const uint32_t to = stage + at / each * kTileBytes + valid * 128 + at % each * 16;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+    for (int token = valid + warp_; token < kTokens; token += kWarps) {
+#pragma unroll
+      for (int at = lane_; at < kMlaLatent / 8; at += 32) {
+        const uint32_t to = stage + at / 8 * kTileBytes + token * 128 + at % 8 * 16;
+        asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
+      }
     }
     FenceAsyncProxy();
   }
@@ -208,15 +266,25 @@ class Worker {
     const uint32_t shares = SharedAddress(&shared_.rows.shares[lane_ / 4][row]);
     const uint32_t tile = stage + warp_ * kTileBytes;
     const int key = lane_ % 8 + lane_ / 16 * 8, chunk = lane_ / 8 % 2;
-#pragma unroll
-    for (int step = 0; step < kTokens / 16; ++step) {
-      const uint32_t b[2] = {LoadWord(shares + step * 32), LoadWord(shares + step * 32 + 16)};
+    constexpr int kKeySteps = kTokens / 16;
+    uint32_t a[2][4][4], b[kKeySteps][2];
+    const auto load = [&](int step) {
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
-        uint32_t a[4];
-        LoadTransposed4(a, tile + InTile(step * 16 + key, 2 * t + chunk));
-        MultiplyAdd(out_[t], a, b);
+        LoadTransposed4(a[step % 2][t], tile + step * 16 * 128 + InTile(key, 2 * t + chunk));
       }
+    };
+    load(0);
+#pragma unroll
+    for (int step = 0; step < kKeySteps; ++step) {
+      b[step][0] = LoadWord(shares + step * 32);
+      b[step][1] = LoadWord(shares + step * 32 + 16);
+    }
+#pragma unroll
+    for (int step = 0; step < kKeySteps; ++step) {
+      if (step + 1 < kKeySteps) load(step + 1);
+#pragma unroll
+      for (int t = 0; t < 4; ++t) MultiplyAdd(out_[t], a[step % 2][t], b[step]);
     }
   }
 

@@ -55,7 +55,7 @@ inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
   args.heads = limits.heads;
   args.chunk_blocks = limits.chunk_blocks;
   // Of few sequences the longest part is all that counts, and there are parts enough.
-  const bool few = MlaFewSequences(limits, args.plan);
+  const bool few = MlaFewSequences(limits, args.plan, kMlaFewTokens);
   args.least_piece = few ? 1 : 2;
   args.overfill = few ? 0 : 2;
   return args;

@@ -59,10 +59,13 @@ struct MlaPlan {
 // Cuts up a workspace (null: only the sizes). The limits are valid.
 MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace);
 
-// Steps of so few query tokens, of up to 8 rows a sequence, are a matter of latency: a tile of 64
-// rows would be seven eighths empty.
+// Of up to 8 rows a sequence a tile of 64 rows would be seven eighths empty. Steps of so few query
+// tokens are a matter of latency, so they are cut into smaller pieces;
 inline constexpr int kMlaFewTokens = 64;
-bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan);
+// up to so many, a cache of kBf16 has a kernel for few rows.
+inline constexpr int kMlaHundredsOfTokens = 512;
+// Up to 8 rows a sequence, at most `tokens` query tokens, no chunks.
+bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan, int tokens);
 
 // Everything but the tensor maps that the attention kernel and the merge need.
 struct MlaKernelArgs {
@@ -71,7 +74,7 @@ struct MlaKernelArgs {
   int num_sequences;
   int heads;
   int chunk_blocks;
-  bool few_sequences;
+  bool few_sequences;  // up to kMlaHundredsOfTokens
   bool keys_are_old;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included

@@ -461,12 +461,15 @@ GPU_TEST(MlaDecodeTest, FewSequencesOfSeveralTokensAndWithPositions) {
 }
 
 GPU_TEST(MlaDecodeTest, KeepsUpWithScoresThatGrowAndShrink) {
-  for (const float slope : {1.0f, -1.0f, 0.1f}) {
-    TestStep step;
-    step.heads = 64;
-    step.slope = slope;
-    step.sequences = OneToken({900, 64, 3000});
-    ExpectRight(step);
+  for (const MlaCacheType type : kCacheTypes) {
+    for (const float slope : {1.0f, -1.0f, 0.1f}) {
+      TestStep step;
+      step.heads = 64;
+      step.cache_type = type;
+      step.slope = slope;
+      step.sequences = OneToken({900, 64, 3000});
+      ExpectRight(step);
+    }
   }
 }
 

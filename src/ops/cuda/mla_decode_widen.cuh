@@ -1,8 +1,9 @@
 #pragma once
 
-// Makes bf16 of a block of an fp8 cache, in the swizzle of the matrix products. The raw elements
-// lie in the first half of the place where the wide ones belong. By the warpgroup that computes the
-// block's scores, thread by thread 16 columns of a token at a time.
+// Makes half floats of a block of an fp8 cache, or bf16 where groups have scales, in the swizzle of
+// the matrix products. The raw elements lie in the first half of the place where the wide ones
+// belong. By the warpgroup that computes the block's scores, thread by thread 16 columns of a token
+// at a time.
 
 #include <cuda_bf16.h>
 
@@ -27,6 +28,18 @@ __device__ __forceinline__ void WidenFour(uint32_t codes, uint32_t& low, uint32_
   high = widen(__byte_perm(codes, 0, 0x3424));
 }
 
+// Four e4m3 as four half floats, exact.
+__device__ __forceinline__ void HalvesOfFour(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 a, b;\n"
+      "mov.b32 {a, b}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
+}
+
 __device__ __forceinline__ void StoreShared(uint32_t to, const uint4& value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
@@ -42,17 +55,17 @@ __device__ __forceinline__ uint4 LoadShared(uint32_t from) {
   return value;
 }
 
-// 16 elements to the 16-byte places 2 * quarter and the next of a row of 128 bytes, in the swizzle
-// of row `swizzle` of 8.
+// 16 elements, as half floats, to the 16-byte places 2 * quarter and the next of a row of 128
+// bytes, in the swizzle of row `swizzle` of 8.
 __device__ __forceinline__ void StoreWide(uint32_t row,
                                           int quarter,
                                           int swizzle,
                                           const uint4& codes) {
   uint4 wide[2];
-  WidenFour(codes.x, wide[0].x, wide[0].y);
-  WidenFour(codes.y, wide[0].z, wide[0].w);
-  WidenFour(codes.z, wide[1].x, wide[1].y);
-  WidenFour(codes.w, wide[1].z, wide[1].w);
+  HalvesOfFour(codes.x, wide[0].x, wide[0].y);
+  HalvesOfFour(codes.y, wide[0].z, wide[0].w);
+  HalvesOfFour(codes.z, wide[1].x, wide[1].y);
+  HalvesOfFour(codes.w, wide[1].z, wide[1].w);
   const int first = (2 * quarter) ^ swizzle;
   StoreShared(row + first * 16, wide[0]);
   StoreShared(row + (first ^ 1) * 16, wide[1]);
@@ -125,7 +138,7 @@ __device__ __forceinline__ uint32_t ScalePair(uint32_t pair, float scale) {
   return PackBf16(__uint_as_float(pair << 16) * scale, __uint_as_float(pair & 0xFFFF0000u) * scale);
 }
 
-// As StoreWide, every element times `scale`.
+// As StoreWide, in bf16 and every element times `scale`.
 __device__ __forceinline__ void StoreScaled(
     uint32_t row, int quarter, int swizzle, const uint4& codes, float scale) {
   const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};

@@ -1,6 +1,6 @@
-// For few rows: adds up the pieces of a row and head (as mla_decode_merge.cu) and multiplies the
-// sum with the head's value rows at once. A thread block makes 32 columns of one row and head; its
-// part of the matrix is in registers before the kernel ahead has ended.
+// For one row or two: adds up the pieces of a row and head (as mla_decode_merge.cu) and multiplies
+// the sum with the head's value rows at once. A thread block makes 32 columns of one row and head;
+// its part of the matrix is in registers before the kernel ahead has ended.
 
 #include <math_constants.h>
 
@@ -20,7 +20,7 @@ constexpr int kQuads = kMlaLatent / 4;            // threads that add up, four l
 constexpr int kGroups = kThreads / kQuads;        // runs of pieces side by side
 constexpr int kBatch = 8;                         // pieces that are asked for together
 constexpr int kPiecesMax = 32 * 8;
-constexpr int kRowsMax = 16;  // of more the matrices are read too often
+constexpr int kRowsMax = 2;  // of more mla_merge_rows.cu reads the matrices less often
 
 struct Params {
   MlaKernelArgs mla;

@@ -42,6 +42,7 @@ OpsTable MakeTable(int device, void* stream) {
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;
+  table.rounded_part_rows_min = kRoundedPartRowsMin;
   table.embed = Embed;
   table.gather_rows = GatherRows;
   table.scatter_rows = ScatterRows;
@@ -63,9 +64,11 @@ OpsTable MakeTable(int device, void* stream) {
                   .linear_takes = NormLinearTakes,
                   .linear_from_norm = LinearFromNorm};
   table.bank_adds_shared = true;
+  table.bank_chooses = BankChooses;
   table.swiglu = Swiglu;
   table.route = Route;
   table.expert_bank = ExpertBank;
+  table.bank_reads_ordered = BankReadsOrdered;
   table.sample = Sample;
   return table;
 }

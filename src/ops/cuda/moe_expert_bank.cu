@@ -47,7 +47,8 @@ Cut Offsets(const MoeShape& s) {
   cut.block_of = cut.row_begin + Align((s.slots + 1) * int64_t{4});
   cut.counters = cut.block_of + Align((s.slots + 1) * int64_t{4});
   cut.ordered = cut.counters + Align(2 * kMaxJoinedChunks * int64_t{4});
-  cut.middle = cut.ordered + Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2);
+  cut.middle =
+      cut.ordered + (s.orders ? Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2) : 0);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
   cut.end = cut.shares + Align(entries * s.hidden * 2);
   return cut;
@@ -105,14 +106,19 @@ MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
 
 namespace {
 
+// Tokens of each part, at most, where `most` are taken at once.
+int32_t JoinedPart(int32_t tokens, int32_t most) {
+  const int32_t parts = (tokens + most - 1) / most;
+  return (tokens + parts - 1) / parts;
+}
+
 Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream) {
   BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
   const int32_t most = MoeJoinedTokens(shape, multiprocessors);
   if (most == 0) return InvalidArgument("MoE: the joined form does not take this shape");
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kJoined));
-  const int32_t tokens = args.tokens, parts = (tokens + most - 1) / most;
-  const int32_t part = (tokens + parts - 1) / parts;
+  const int32_t tokens = args.tokens, part = JoinedPart(tokens, most);
   args.form = MoeForm::kJoined;
   for (int32_t done = 0; done < tokens; done += part) {
     args.tokens = std::min(part, tokens - done);
@@ -120,7 +126,12 @@ Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream
     BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeWideDownSum(shape, args, plan, stream));
     args.x += args.tokens * args.x_stride;
-    args.out += args.tokens * args.out_stride;
+    if (args.ordered != nullptr) args.ordered += static_cast<int64_t>(args.tokens) * shape.hidden;
+    if (args.rounded_out != nullptr) {
+      args.rounded_out += args.tokens * args.out_stride;
+    } else {
+      args.out += args.tokens * args.out_stride;
+    }
     args.ids += static_cast<int64_t>(args.tokens) * shape.top_k;
     args.weights += static_cast<int64_t>(args.tokens) * shape.top_k;
   }
@@ -128,6 +139,17 @@ Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream
 }
 
 }  // namespace
+
+bool MoeReadsOrdered(const MoeShape& shape, const MoeInt4Args& args) {
+  if (args.tokens == 0) return false;
+  const Result<MoeForm> form = ChooseMoeForm(shape, args);
+  if (!form.ok() || form.value() == MoeForm::kStreaming) return false;
+  if (form.value() == MoeForm::kWide) return true;
+  const Result<int32_t> multiprocessors = MoeMultiprocessors();
+  if (!multiprocessors.ok()) return false;
+  const int32_t most = MoeJoinedTokens(shape, multiprocessors.value());
+  return most > 0 && MoeWarpTileRows(shape, JoinedPart(args.tokens, most)) == 0;
+}
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
   BT_RETURN_IF_ERROR(Check(shape));
@@ -146,7 +168,9 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (args.x_stride < shape.hidden || args.x_stride % 8 != 0 || !Aligned(args.x, 16)) {
     return InvalidArgument("MoE: rows of x are not 16-byte aligned");
   }
-  if (args.out_stride < shape.hidden || args.out_stride % 4 != 0 || !Aligned(args.out, 16)) {
+  const bool rounded = args.rounded_out != nullptr;
+  if (args.out_stride < shape.hidden || args.out_stride % (rounded ? 8 : 4) != 0 ||
+      !Aligned(args.out, 16) || !Aligned(args.rounded_out, 16)) {
     return InvalidArgument("MoE: rows of out are not 16-byte aligned");
   }
   if (!Aligned(args.gate_up, 128) || !Aligned(args.down, 128) || !Aligned(args.workspace, 256)) {
@@ -154,6 +178,12 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   }
   if (args.workspace_bytes < Offsets(shape).end) {
     return InvalidArgument("MoE: the workspace is too small");
+  }
+  if (!Aligned(args.ordered, 16) || (!shape.orders && args.ordered == nullptr)) {
+    return InvalidArgument("MoE: x in matrix order is not given or not aligned");
+  }
+  if (rounded && args.shared != nullptr) {
+    return InvalidArgument("MoE: few tokens with shared experts have results in f32");
   }
   BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
   if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);

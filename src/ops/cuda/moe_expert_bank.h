@@ -12,7 +12,7 @@
 //
 // Products take bf16 operands and sum in f32, but for those by digits (moe_digits.cuh); the middle
 // activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j
-// is f32. Forms of the products:
+// is f32, with what `out` held. Forms of the products:
 //   - streaming (small T): weights are the rows of the matrix instruction, so that few tokens waste
 //     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; with I = 256 and
 //     more than 32 entries m16n8k32 in integers;
@@ -45,11 +45,25 @@ struct MoeShape {
   int32_t intermediate = 0;  // I, a multiple of 128
   int32_t top_k = 0;         // k, 1..32
   int32_t max_tokens = 0;    // T at most
+  bool orders = true;  // the workspace has room for what MoeInt4Args::ordered may give instead
+};
+
+// How the bank chooses the experts of one token itself (MoeSingleChooses), by sigmoid scores.
+struct MoeChoice {
+  const float* logits = nullptr;  // [experts], 16-byte aligned; null: ids and weights are given
+  const float* bias = nullptr;    // optional [experts], 16-byte aligned
+  int32_t experts = 0, top_k = 0;
+  bool normalise = false;
+  float scaling = 1;
+  int32_t* ids = nullptr;    // [k], written
+  float* weights = nullptr;  // [k], written
 };
 
 struct MoeInt4Args {
   const __nv_bfloat16* x = nullptr;  // [T, H], 16-byte aligned rows
   int64_t x_stride = 0;              // elements from one row to the next, a multiple of 8
+  // x once more, rows without gaps, columns as matrix_order.cuh says; null: made where it is read.
+  const __nv_bfloat16* ordered = nullptr;
   const int32_t* ids = nullptr;      // [T, k] logical experts; outside [0, experts): left out
   const float* weights = nullptr;    // [T, k]
   const int32_t* slot_of = nullptr;  // device [experts]: expert -> slot, -1: not held here; null:
@@ -59,8 +73,9 @@ struct MoeInt4Args {
   const void* gate_up = nullptr;     // slots matrices [2 I, H], moe_int4_layout.h, 128-byte aligned
   const void* down = nullptr;        // slots matrices [H, I]
   float* out = nullptr;              // [T, H], added to
-  int64_t out_stride = 0;            // elements, a multiple of 4
-  void* workspace = nullptr;         // MoeWorkspaceBytes(shape), 256-byte aligned
+  __nv_bfloat16* rounded_out = nullptr;  // instead of `out`; without `shared`
+  int64_t out_stride = 0;                // elements; a row is a multiple of 16 bytes
+  void* workspace = nullptr;             // MoeWorkspaceBytes(shape), 256-byte aligned
   int64_t workspace_bytes = 0;
   MoeForm form = MoeForm::kAuto;
   // The shared experts, where MoeFinishTakes; then `out` is written, not added to.
@@ -69,6 +84,7 @@ struct MoeInt4Args {
   const __nv_bfloat16* shared_down = nullptr;  // [H, I'], 16-byte aligned
   int32_t shared_intermediate = 0;             // I'
   NormJoin norm = {};  // with `shared`: what would be written to `out` goes there
+  MoeChoice choice = {};
 };
 
 // Whether the sum over a token's experts can have the shared experts' second product in it.
@@ -76,6 +92,9 @@ inline bool MoeFinishTakes(const MoeShape& shape, int32_t shared_intermediate, i
   return tokens <= 16 && shape.top_k <= 8 && shape.hidden % 64 == 0 &&
          shared_intermediate % 32 == 0 && shared_intermediate >= 32 && shared_intermediate <= 256;
 }
+
+// Whether gate/up would read `ordered`.
+bool MoeReadsOrdered(const MoeShape& shape, const MoeInt4Args& args);
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
 

@@ -116,9 +116,26 @@ std::vector<double> Reference(const Bank& bank, const Step& step, bool rounded) 
 
 constexpr float kBefore = 0.25f;  // what out holds before it is added to
 
-std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
+// x in the order of columns that the wide form reads.
+std::vector<uint16_t> Ordered(const std::vector<uint16_t>& x) {
+  std::vector<uint16_t> ordered(x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t t = i / 8 % 4, q = i / 2 % 4, e = i % 2;
+    ordered[i / 32 * 32 + 8 * q + 2 * t + e] = x[i];
+  }
+  return ordered;
+}
+
+// What becomes of `before`, in its own type. ordered: x is given in matrix order alone.
+template <typename Element>
+std::vector<Element> AddTo(std::vector<Element> before,
+                           const Bank& bank,
+                           const Step& step,
+                           MoeForm form,
+                           bool ordered = false) {
   MoeShape s = bank.shape;
   s.max_tokens = step.tokens;
+  s.orders = !ordered;
   auto bytes = MoeWorkspaceBytes(s);
   Must(bytes.status(), "workspace");
   Memory<char> workspace(bytes.value());
@@ -126,13 +143,16 @@ std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
   // A row of NaN after the last one, which must not be read.
   std::vector<uint16_t> rows = step.x;
   rows.resize(rows.size() + s.hidden, 0x7fc0);
+  const Memory<uint16_t> in_order(Ordered(rows));
+  if (ordered) std::fill(rows.begin(), rows.end(), 0x7fc0);
   const Memory<uint16_t> x(rows);
   const Memory<int32_t> ids(step.ids), slot_of(step.slot_of);
   const Memory<float> weights(step.weights);
-  const Memory<float> out(std::vector<float>(static_cast<size_t>(step.tokens) * s.hidden, kBefore));
+  const Memory<Element> out(before);
   MoeInt4Args args;
   args.x = reinterpret_cast<const __nv_bfloat16*>(x.get());
   args.x_stride = s.hidden;
+  if (ordered) args.ordered = reinterpret_cast<const __nv_bfloat16*>(in_order.get());
   args.ids = ids.get();
   args.weights = weights.get();
   args.slot_of = slot_of.get();
@@ -140,7 +160,11 @@ std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
   args.tokens = step.tokens;
   args.gate_up = bank.packed_gate_up->get();
   args.down = bank.packed_down->get();
-  args.out = out.get();
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    args.out = out.get();
+  } else {
+    args.rounded_out = reinterpret_cast<__nv_bfloat16*>(out.get());
+  }
   args.out_stride = s.hidden;
   args.workspace = workspace.get();
   args.workspace_bytes = bytes.value();
@@ -149,6 +173,29 @@ std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form) {
   Must(cudaDeviceSynchronize(), "the bank");
   ::baltoro::testing::StepDone();
   return out.Download();
+}
+
+std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form, bool ordered = false) {
+  const size_t count = static_cast<size_t>(step.tokens) * bank.shape.hidden;
+  return AddTo(std::vector<float>(count, kBefore), bank, step, form, ordered);
+}
+
+// Results in bf16 are those in f32, rounded once.
+void CheckRounded(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
+  const Step step(bank.shape, tokens, routing, random);
+  std::vector<float> exact;
+  std::vector<uint16_t> rounded;
+  for (int64_t i = 0; i < int64_t{tokens} * bank.shape.hidden; ++i) {
+    exact.push_back(static_cast<float>(i * 37 % 127 - 63) / 64);  // is a bf16
+    rounded.push_back(ToBf16(exact.back()).bits);
+  }
+  exact = AddTo(exact, bank, step, form);
+  rounded = AddTo(rounded, bank, step, form);
+  int64_t wrong = 0;
+  for (size_t i = 0; i < exact.size(); ++i) wrong += rounded[i] != ToBf16(exact[i]).bits;
+  if (wrong == 0) return;
+  Fail("T " + std::to_string(tokens) + " form " + std::to_string(static_cast<int>(form)) + ": " +
+       std::to_string(wrong) + " results in bf16 are not those in f32, rounded");
 }
 
 void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
@@ -260,6 +307,9 @@ GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
     }
     CheckRowsAlone(bank, MoeForm::kStreaming, random);
   }
+  // Rows longer than the threads that make digits of one hold.
+  const Bank bank({.slots = 3, .hidden = 8320, .intermediate = 256, .top_k = 3}, random);
+  Check(bank, 11, Routing::kRandom, MoeForm::kStreaming, random);
 }
 
 // What an emulator ends in a minute: gate/up by warps and by warpgroups.
@@ -268,6 +318,33 @@ GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
   for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
   Check(many, 170, Routing::kRandom, MoeForm::kJoined, random);
+  // More chunks than buffers; tokens that have all of eight shares, that lack some, more than
+  // eight.
+  const Bank eight({12, 1280, 256, 8, 0}, random), nine({11, 256, 256, 9, 0}, random);
+  for (const Routing routing : {Routing::kRandom, Routing::kWithHoles}) {
+    Check(eight, 110, routing, MoeForm::kJoined, random);
+    Check(nine, 21, routing, MoeForm::kJoined, random);
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
+  Random random = {10};
+  const Bank few({16, 256, 256, 4, 0}, random), many({4, 1152, 256, 2, 0}, random);
+  for (const MoeForm form : {MoeForm::kStreaming, MoeForm::kWide, MoeForm::kJoined}) {
+    CheckRounded(few, 3, Routing::kRandom, form, random);
+    CheckRounded(few, 60, Routing::kWithHoles, form, random);
+    CheckRounded(many, 170, Routing::kRandom, form, random);
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, RoundedPartsOfTheFamilyAreThoseInF32Rounded) {
+  Random random = {11};
+  const Bank rank({24, 7168, 256, 8, 0}, random), small({16, 256, 256, 4, 0}, random);
+  for (const int tokens : {300, 700}) {
+    CheckRounded(rank, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    CheckRounded(rank, tokens, Routing::kWithHoles, MoeForm::kAuto, random);
+  }
+  CheckRounded(small, 12001, Routing::kRandom, MoeForm::kJoined, random);
 }
 
 GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
@@ -300,6 +377,26 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormTakesManyTokensInParts) {
   Check(rank, 40, Routing::kWithHoles, MoeForm::kJoined, random);
 }
 
+void CheckOrdered(const Bank& bank, int tokens, MoeForm form, Random& random) {
+  const Step step(bank.shape, tokens, Routing::kRandom, random);
+  if (Product(bank, step, form, true) != Product(bank, step, form)) {
+    Fail("rows in matrix order give other bits: T " + std::to_string(tokens));
+  }
+}
+
+GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTaken) {
+  Random random = {11};
+  const Bank wide({9, 1152, 384, 3, 0}, random), joined({4, 640, 256, 2, 0}, random);
+  for (const int tokens : {1, 65}) CheckOrdered(wide, tokens, MoeForm::kWide, random);
+  for (const int tokens : {60, 170}) CheckOrdered(joined, tokens, MoeForm::kJoined, random);
+}
+
+GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTakenInParts) {
+  Random random = {12};
+  const Bank bank({16, 256, 256, 4, 0}, random);
+  for (const int tokens : {5000, 12001}) CheckOrdered(bank, tokens, MoeForm::kJoined, random);
+}
+
 GPU_TEST(MoeExpertBankTest, ExpertsHeldElsewhereAndPaddingRowsAreLeftOut) {
   Random random = {2};
   for (const MoeShape& shape : kSmallShapes) {
@@ -309,6 +406,16 @@ GPU_TEST(MoeExpertBankTest, ExpertsHeldElsewhereAndPaddingRowsAreLeftOut) {
         Check(bank, tokens, Routing::kWithHoles, form, random);
       }
     }
+  }
+}
+
+// More shares of a token than the sum over them asks for at once.
+GPU_TEST(MoeExpertBankTest, ManyExpertsOfATokenAreAdded) {
+  Random random = {10};
+  const Bank bank({16, 256, 128, 11, 0}, random);
+  for (const int tokens : {5, 33}) {
+    Check(bank, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+    Check(bank, tokens, Routing::kWithHoles, MoeForm::kWide, random);
   }
 }
 

@@ -129,6 +129,8 @@ inline int32_t MoeFinishBlocks(const MoeShape& shape) {
 
 // The bank of one token: gate/up, then all that follows.
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);
+// Whether it can then choose the experts itself.
+bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice);
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
@@ -159,12 +161,11 @@ struct MoeRows {
   int32_t sum_blocks = 0, max_units = 0;
 };
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream);
-// out[t] += sum_j shares[t, j] of the experts held here, j in order. hidden is a multiple of 8.
+// out[t] += sum_j shares[t, j] of the experts held here, j in order. out [T, H] f32 or bf16, rows
+// are aligned to 16 bytes; H is a multiple of 8.
 Status LaunchSumOverExperts(const MoeRows& rows,
                             const __nv_bfloat16* shares,
-                            float* out,
-                            int64_t out_stride,
-                            int32_t hidden,
+                            const TensorView& out,
                             cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -2,7 +2,8 @@
 
 // What the down products of many rows with the sum over a token's experts share, INT4's
 // (moe_wide_down.cu, whose comments say how the form works) and FP8's (fp8_joined.cu): a block's
-// pieces of the sorted rows, the way of shares into the ring in the L2, the counters, the launch.
+// pieces of the sorted rows, the counters, the launch; and the way of FP8's shares into the ring in
+// the L2 (INT4's has its own, ItemShares).
 //
 // `Params` has the routing as MoePlan, and `Block` is the block's state in shared memory.
 
@@ -34,6 +35,13 @@ struct Piece {
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* from) {
   uint32_t v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+  return v;
+}
+
+// Orders nothing by itself.
+__device__ __forceinline__ uint32_t LoadRelaxed(const uint32_t* from) {
+  uint32_t v;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
   return v;
 }
 
@@ -149,11 +157,42 @@ __device__ __forceinline__ void StoreShares(
   }
 }
 
+// From the buffer of a chunk to the next chunk's, which is number `turn`.
+template <typename Params>
+__device__ __forceinline__ void NextBuffer(const Params& p, int& turn, char*& shares) {
+  shares += static_cast<int64_t>(p.tokens) * p.top_k * kShareBytes;
+  if (++turn < p.buffers) return;
+  turn = 0;
+  shares = p.shares;
+}
+
 __device__ __forceinline__ void AddShare(float4& sum, const uint2& share) {
   sum.x += __uint_as_float(share.x << 16);
   sum.y += __uint_as_float(share.x & 0xffff0000u);
   sum.z += __uint_as_float(share.y << 16);
   sum.w += __uint_as_float(share.y & 0xffff0000u);
+}
+
+// Four columns of what shares are added to, as they lie in memory: f32 or bf16.
+template <typename Out>
+using Four = std::conditional_t<sizeof(Out) == sizeof(float), float4, uint2>;
+
+__device__ __forceinline__ void AddBefore(float4& sum, const float4& before) {
+  sum.x += before.x;
+  sum.y += before.y;
+  sum.z += before.z;
+  sum.w += before.w;
+}
+__device__ __forceinline__ void AddBefore(float4& sum, const uint2& before) {
+  AddShare(sum, before);
+}
+
+__device__ __forceinline__ void StoreFour(float* to, const float4& sum) {
+  __stcs(reinterpret_cast<float4*>(to), sum);
+}
+__device__ __forceinline__ void StoreFour(__nv_bfloat16* to, const float4& sum) {
+  __stcs(reinterpret_cast<uint2*>(to),
+         make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w)));
 }
 
 // One warp has read the shares of a chunk, whose counter this is; by one lane.

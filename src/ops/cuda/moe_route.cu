@@ -3,6 +3,7 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -277,42 +278,74 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
 struct CombineParams {
   RouteParams route;  // which shares exist
   const __nv_bfloat16* shares;
-  float* out;
+  void* out;
   int64_t out_stride;
   int32_t hidden, top_k;
 };
 
-// Block: 128 threads x 8 columns of one token.
-__global__ void __launch_bounds__(kCombineThreads) CombineKernel(CombineParams p) {
-  const int token = blockIdx.y;
-  const int column = (blockIdx.x * kCombineThreads + threadIdx.x) * 8;
-  AllowNextKernel();
-  WaitForEarlierKernels();
-  if (column >= p.hidden) return;
-  float sum[8] = {};
-  const int first = token * p.top_k;
-#pragma unroll 8
-  for (int j = 0; j < p.top_k; ++j) {
-    if (SlotOf(p.route, first + j) < 0) continue;
-    const uint4 raw = __ldcs(reinterpret_cast<const uint4*>(
-        p.shares + static_cast<int64_t>(first + j) * p.hidden + column));
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+// Shares that a thread asks for together: one after the other, each would be a way to memory.
+constexpr int kSharesAtOnce = 8;
+
+// Adds `count` shares of a token at most, of the experts `ids`, in order: those that exist.
+__device__ __forceinline__ void AddShares(
+    const CombineParams& p, const int32_t* ids, const uint4* shares, int count, float (&sum)[8]) {
+  const RouteParams& route = p.route;
+  const auto below = static_cast<uint32_t>(
+      route.slot_of == nullptr ? min(route.experts, route.slots) : route.experts);
+  int id[kSharesAtOnce];
+  bool exists[kSharesAtOnce];
+#pragma unroll
+  for (int j = 0; j < kSharesAtOnce; ++j) id[j] = j < count ? ids[j] : -1;
+#pragma unroll
+  for (int j = 0; j < kSharesAtOnce; ++j) exists[j] = static_cast<uint32_t>(id[j]) < below;
+  if (route.slot_of != nullptr) {
+#pragma unroll
+    for (int j = 0; j < kSharesAtOnce; ++j) id[j] = exists[j] ? route.slot_of[id[j]] : -1;
+#pragma unroll
+    for (int j = 0; j < kSharesAtOnce; ++j) exists[j] = id[j] >= 0 && id[j] < route.slots;
+  }
+  uint4 raw[kSharesAtOnce];
+#pragma unroll
+  for (int j = 0; j < kSharesAtOnce; ++j, shares += p.hidden / 8) {
+    raw[j] = make_uint4(0, 0, 0, 0);  // adds nothing to a sum that began with 0
+    if (exists[j]) raw[j] = __ldcs(shares);
+  }
+#pragma unroll
+  for (int j = 0; j < kSharesAtOnce; ++j) {
+    const uint32_t words[4] = {raw[j].x, raw[j].y, raw[j].z, raw[j].w};
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       sum[2 * w] += __uint_as_float(words[w] << 16);
       sum[2 * w + 1] += __uint_as_float(words[w] & 0xffff0000u);
     }
   }
-  float4* out = reinterpret_cast<float4*>(p.out + token * p.out_stride + column);
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float4 v = out[half];
-    v.x += sum[4 * half];
-    v.y += sum[4 * half + 1];
-    v.z += sum[4 * half + 2];
-    v.w += sum[4 * half + 3];
-    out[half] = v;
+}
+
+// Block: 128 threads x 8 columns of one token. Bound by the bytes of the shares: eight blocks on a
+// multiprocessor leave a thread the registers for all it asks for. Without this bound the compiler
+// moves the loads between the sums and keeps two under way.
+template <typename Out>
+__global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParams p) {
+  const int token = blockIdx.y;
+  const int column = (blockIdx.x * kCombineThreads + threadIdx.x) * 8;
+  AllowNextKernel();
+  WaitForEarlierKernels();
+  if (column >= p.hidden) return;
+  Out* const out = static_cast<Out*>(p.out) + token * p.out_stride + column;
+  float before[8];
+  LoadWhole(out, before);
+  float sum[8] = {};
+  const int32_t* ids = p.route.ids + token * p.top_k;
+  const int64_t first_share = static_cast<int64_t>(token) * p.top_k;
+  const auto* shares = reinterpret_cast<const uint4*>(p.shares + first_share * p.hidden + column);
+  for (int left = p.top_k; left > 0; left -= kSharesAtOnce) {
+    AddShares(p, ids, shares, left, sum);
+    ids += kSharesAtOnce;
+    shares += kSharesAtOnce * (p.hidden / 8);
   }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] += before[i];
+  StoreWhole(out, sum);
 }
 
 RouteParams Route(const MoeShape& shape,
@@ -347,11 +380,12 @@ Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
                           ranks, params);
 }
 
-Status LaunchCombine(const CombineParams& params, int32_t tokens, cudaStream_t stream) {
+Status LaunchCombine(const CombineParams& params, bool bf16, int32_t tokens, cudaStream_t stream) {
   const int columns = kCombineThreads * 8;
   const dim3 grid((params.hidden + columns - 1) / columns, tokens);
-  return LaunchOverlapped("MoE combination", CombineKernel, grid, dim3(kCombineThreads), 0, stream,
-                          1, params);
+  return LaunchOverlapped("MoE combination",
+                          bf16 ? CombineKernel<__nv_bfloat16> : CombineKernel<float>, grid,
+                          dim3(kCombineThreads), 0, stream, 1, params);
 }
 
 RouteParams Route(const MoeRows& rows) {
@@ -389,13 +423,14 @@ Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
                         cudaStream_t stream) {
+  const bool bf16 = args.rounded_out != nullptr;
   const CombineParams params = {Route(shape, args, plan, MoeForm::kStreaming, 1),
                                 plan.shares,
-                                args.out,
+                                bf16 ? static_cast<void*>(args.rounded_out) : args.out,
                                 args.out_stride,
                                 shape.hidden,
                                 shape.top_k};
-  return LaunchCombine(params, args.tokens, stream);
+  return LaunchCombine(params, bf16, args.tokens, stream);
 }
 
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
@@ -404,12 +439,11 @@ Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
 
 Status LaunchSumOverExperts(const MoeRows& rows,
                             const __nv_bfloat16* shares,
-                            float* out,
-                            int64_t out_stride,
-                            int32_t hidden,
+                            const TensorView& out,
                             cudaStream_t stream) {
-  return LaunchCombine({Route(rows), shares, out, out_stride, hidden, rows.top_k}, rows.tokens,
-                       stream);
+  const auto hidden = static_cast<int32_t>(out.dim(1));
+  return LaunchCombine({Route(rows), shares, out.data, out.stride[0], hidden, rows.top_k},
+                       out.dtype == DType::kBf16, rows.tokens, stream);
 }
 
 }  // namespace baltoro::cuda

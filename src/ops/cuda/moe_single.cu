@@ -1,12 +1,14 @@
 // The bank for one token, where all is latency.
 //
-// Gate/up: a block has one strip of one expert, asked for at once when the routing is done.
+// Gate/up: a block has one strip of one expert, asked for at once when the routing is done. Where
+// the experts are not chosen yet (MoeChoice), one warp of each block of both kernels does that.
 //
 // The end: the down products of the experts, their sum, and the shared experts' second product, in
 // one kernel. A block makes 64 columns of the result from four strips of each expert's matrix, an
 // expert a warp. All weights are asked for before the wait for gate/up, which has started only once
 // the routing was done. Floor: the bytes of the matrices.
 
+#include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -38,14 +40,25 @@ struct Params {
   int32_t shared_intermediate;
   float* out;
   NormJoin norm;  // instead of `out`
+  MoeChoice choice;
 };
 
 struct Shared {
   float sums[kExperts][kStrips * 16];  // by row of a strip
   __nv_bfloat16 gated[kSharedGroups * 32];
   float squares[kThreads / 32];
+  float weights[kExperts];
+  uint32_t held;  // bits of the experts that lie here
   uint64_t arrived;
 };
+
+// Where an expert lies; -1: not here.
+template <typename P>
+__device__ __forceinline__ int SlotOf(const P& p, int id) {
+  int slot = -1;
+  if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot < p.slots ? slot : -1;
+}
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
   uint4 v;
@@ -55,22 +68,30 @@ __device__ __forceinline__ uint4 LoadOnce(const void* from) {
   return v;
 }
 
+template <bool kChooses>
 __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) char tiles[];
   __shared__ Shared shared;
+  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first_strip = static_cast<int>(blockIdx.x) * kStrips;
   const uint32_t barrier = SharedAddress(&shared.arrived);
   // Lane j of every warp knows where expert j lies; -1: not here.
   int slot = -1;
   float weight = 0;
-  if (lane < p.top_k) {
-    const int id = __ldcg(p.ids + lane);
+  uint32_t held = 0;
+  if constexpr (kChooses) {
+    if (warp == 0) {
+      float4 bias[3];
+      LoadChoiceBias(p.choice, bias);
+      Choose(p.choice, bias, choice);
+      if (lane < p.top_k) slot = SlotOf(p, choice.ids[lane]);
+    }
+  } else if (lane < p.top_k) {
     weight = __ldcg(p.weights + lane);
-    if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-    if (slot >= p.slots) slot = -1;
+    slot = SlotOf(p, __ldcg(p.ids + lane));
   }
-  const uint32_t held = __ballot_sync(~0u, slot >= 0);
+  held = __ballot_sync(~0u, slot >= 0);
   if (warp == 0) {
     if (lane == 0) {
       BarrierInit(barrier, 1);
@@ -83,6 +104,11 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
                p.down + slot * p.slot_bytes +
                    static_cast<int64_t>(first_strip) * (kColumnTiles * kTileBytes),
                kExpertBytes, barrier, ReadOncePolicy());
+    }
+    if constexpr (kChooses) {
+      weight = ChoiceWeight(p.choice, choice);
+      if (lane < p.top_k) shared.weights[lane] = weight;
+      if (lane == 0) shared.held = held;
     }
   }
   // Warp w < 4 has the shared experts' rows of strip w, the others those half a matrix further on.
@@ -101,9 +127,17 @@ __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constan
   float2 norm_weight = make_float2(0, 0), residual = norm_weight;
   if (adds && writes) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
   __syncthreads();  // the barrier is there
+  if constexpr (kChooses) {
+    held = shared.held;
+    if (lane < p.top_k) weight = shared.weights[lane];
+  }
   WaitForEarlierKernels();
   AllowNextKernel();
 
+  if (kChooses && blockIdx.x == 0 && warp == 0 && lane < p.top_k) {
+    p.choice.ids[lane] = choice.ids[lane];
+    p.choice.weights[lane] = weight;
+  }
   if (adds && writes) residual = __ldcg(reinterpret_cast<const float2*>(p.norm.residual + column));
   // The token is the first column of the matrix instruction; the others are empty.
   uint4 x[kColumnTiles][1][4];
@@ -189,17 +223,20 @@ struct GateUpParams {
   int64_t slot_bytes;
   const __nv_bfloat16* x;
   __nv_bfloat16* middle;  // [k, I]
+  MoeChoice choice;
 };
 
 constexpr int kWarps = kThreads / 32;
 constexpr int kChunksMax = 8;  // of a tile a warp, each with a barrier
 
 // Grid: strips, experts of the token.
+template <bool kChooses>
 __global__ void __launch_bounds__(kThreads, 2)
     SingleGateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char tiles[];
   __shared__ uint64_t arrived[kChunksMax];
   __shared__ float sums[kWarps][16];
+  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int strip = blockIdx.x, entry = blockIdx.y;
   const int chunks = (p.column_tiles + kWarps - 1) / kWarps;
@@ -207,14 +244,28 @@ __global__ void __launch_bounds__(kThreads, 2)
   const uint32_t x_at = ring + p.column_tiles * kTileBytes;
   if (threadIdx.x < kChunksMax) BarrierInit(barrier + 8 * threadIdx.x, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  float4 bias[3];
+  if (kChooses && warp == 0) LoadChoiceBias(p.choice, bias);
   __syncthreads();
   WaitForEarlierKernels();
-  AllowNextKernel();  // which reads the routing before its wait
-  const int id = __ldcg(p.ids + entry);
+  AllowNextKernel();  // which reads the routing, or what it is made of, before its wait
   int slot = -1;
-  if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-  if (slot < 0 || slot >= p.slots) return;
-  if (threadIdx.x == 0) {
+  if constexpr (kChooses) {
+    if (warp == 0) {
+      Choose(p.choice, bias, choice);
+      slot = SlotOf(p, choice.ids[entry]);
+      __syncwarp();
+      if (lane == 0) {
+        // The others wait for the first weights, and for this if there are none.
+        choice.ids[0] = slot;
+        if (slot < 0) BarrierArrive(barrier);
+      }
+    }
+  } else {
+    slot = SlotOf(p, __ldcg(p.ids + entry));
+    if (slot < 0) return;
+  }
+  if (threadIdx.x == 0 && slot >= 0) {
     const char* const from =
         p.gate_up + slot * p.slot_bytes + static_cast<int64_t>(strip) * p.column_tiles * kTileBytes;
     const uint32_t x_bytes = p.column_tiles * 256;
@@ -236,6 +287,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float acc[1][1][4] = {};
   for (int c = 0; c < chunks; ++c) {
     BarrierWait(barrier + 8 * c, 0);
+    if (kChooses && c == 0 && choice.ids[0] < 0) return;
     const int tile = c * kWarps + warp;
     if (tile >= p.column_tiles) break;
     // The token is the first column of the matrix instruction; the others are empty.
@@ -279,13 +331,16 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
                           .gate_up = static_cast<const char*>(args.gate_up),
                           .slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden),
                           .x = args.x,
-                          .middle = plan.middle};
+                          .middle = plan.middle,
+                          .choice = args.choice};
   const int bytes = p.column_tiles * (kTileBytes + 256);
+  const auto kernel =
+      args.choice.logits != nullptr ? SingleGateUpKernel<true> : SingleGateUpKernel<false>;
   const cudaError_t error =
-      cudaFuncSetAttribute(SingleGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
   return LaunchOverlapped(
-      "MoE gate/up of one token", SingleGateUpKernel,
+      "MoE gate/up of one token", kernel,
       dim3(static_cast<unsigned>(shape.intermediate / 8), static_cast<unsigned>(shape.top_k)),
       dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p);
 }
@@ -295,6 +350,13 @@ bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {
          shape.intermediate == kIntermediate && shape.hidden % (16 * kStrips) == 0 &&
          shape.hidden / 128 <= kChunksMax * kWarps &&
          MoeFinishTakes(shape, args.shared_intermediate, 1);
+}
+
+bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice) {
+  return shape.top_k <= kChoiceTopMax && choice.top_k == shape.top_k &&
+         choice.experts <= kChoiceExpertsMax && choice.experts % 4 == 0 &&
+         choice.experts >= choice.top_k && reinterpret_cast<uintptr_t>(choice.logits) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(choice.bias) % 16 == 0;
 }
 
 Status LaunchMoeSingleEnd(const MoeShape& shape,
@@ -315,12 +377,15 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
                     .shared_down = args.shared_down,
                     .shared_intermediate = args.shared_intermediate,
                     .out = args.out,
-                    .norm = args.norm};
+                    .norm = args.norm,
+                    .choice = args.choice};
   constexpr int kBytes = kExperts * kExpertBytes;
+  const auto kernel =
+      args.choice.logits != nullptr ? SingleEndKernel<true> : SingleEndKernel<false>;
   const cudaError_t error =
-      cudaFuncSetAttribute(SingleEndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
-  return LaunchOverlapped("MoE end of one token", SingleEndKernel,
+  return LaunchOverlapped("MoE end of one token", kernel,
                           dim3(static_cast<unsigned>(shape.hidden / (16 * kStrips))),
                           dim3(kThreads), kBytes, stream, 1, p);
 }

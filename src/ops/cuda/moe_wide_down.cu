@@ -20,6 +20,7 @@
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_joined_down.cuh"
+#include "ops/cuda/moe_wide_add.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -27,10 +28,7 @@ namespace {
 using namespace joined;  // NOLINT: what the joined down products share
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
-constexpr int kItemStrips = 4;
 constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
-constexpr int kChunkStrips = 2 * kItemStrips;
-static_assert(kShareBytes == kChunkStrips * 32);  // 8 low columns, 8 high ones a strip
 constexpr int kUnitBytes = 16 * kInner * 2;
 constexpr int kMaxUnits = 20;  // of a block
 constexpr int kMaxDepth = 4;
@@ -52,7 +50,7 @@ struct DownParams {
   int32_t buffers;
   uint32_t* written;  // [chunks] blocks
   uint32_t* added;    // [chunks] warps
-  float* out;
+  void* out;          // f32 or bf16
   int64_t out_stride;
   int32_t max_units, depth;
 };
@@ -68,10 +66,6 @@ struct Block {
   uint64_t empty[kGroups * kMaxDepth];
   uint64_t done[kPhases];  // warps that have stored their shares of a chunk
 };
-
-__device__ __forceinline__ void AwaitCount(const uint32_t* counter, uint32_t count) {
-  while (LoadAcquire(counter) < count) __nanosleep(50);
-}
 
 // The pieces' rows into shared memory, [64 columns][row] in the 128-byte swizzle; what each row is.
 __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
@@ -177,10 +171,79 @@ __device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed)
   }
 }
 
+// The shares of an item, by a warpgroup: 16 rows at a time through shared memory, so that 128 bytes
+// of a share are written together, the four warps' low columns, then their high ones. While the
+// warps wait for each other and for what they read, the next rows' weights and sums are under way.
+template <int kN>
+struct ItemShares {
+  static constexpr int kUnits = kN / 16;
+  uint32_t entry[kUnits];  // of the row that this thread writes, of 16
+  float2 weight[2][2];     // of four rows that it has sums of, for two units in turn
+
+  __device__ __forceinline__ void LoadEntries(const Item& item) {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      entry[u] = static_cast<uint32_t>(item.entry[u * 16 + threadIdx.x % 128 / 8]);
+    }
+  }
+  __device__ __forceinline__ void LoadWeights(const Item& item, int unit) {
+    if (unit >= kUnits) return;
+    const float* from = item.weight + unit * 16 + threadIdx.x % 4 * 2;
+    weight[unit % 2][0] = *reinterpret_cast<const float2*>(from);
+    weight[unit % 2][1] = *reinterpret_cast<const float2*>(from + 8);
+  }
+  __device__ __forceinline__ void Pack(uint32_t (&pairs)[4], const float (&acc)[kN / 2], int unit) {
+    if (unit >= kUnits) return;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const int i = unit * 8 + m * 2;
+      const float2 by = weight[unit % 2][m / 2];
+      pairs[m] = hopper::PackBf16(acc[i] * by.x, acc[i + 1] * by.y);
+    }
+  }
+  // Before the products have ended.
+  __device__ __forceinline__ void Begin(const Item& item) {
+    LoadEntries(item);
+    LoadWeights(item, 0);
+    LoadWeights(item, 1);
+  }
+  __device__ __forceinline__ void Store(const Item& item,
+                                        const float (&acc)[kN / 2],
+                                        int& buffer,
+                                        int group) {
+    const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+    const uint32_t to =
+        item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16;
+    const uint32_t from = item.out + thread / 8 * kOutPitch + thread % 8 * 16;
+    uint64_t shares = reinterpret_cast<uint64_t>(item.shares + thread % 8 * 16);
+    asm volatile("" : "+l"(shares));  // one address, not the sum of three for every row
+    const uint32_t turn = buffer;
+    const auto at = [&](int u) { return ((turn + u) & 1) * kOutBytes; };
+    uint32_t pairs[4];
+    Pack(pairs, acc, 0);
+    hopper::StoreMatricesTransposed(to + at(0), pairs);
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      Pack(pairs, acc, u + 1);
+      hopper::NamedSync(1 + group, 128);
+      const uint4 v = LoadShared4(from + at(u));
+      LoadWeights(item, u + 2);
+      if (u + 1 < kUnits) hopper::StoreMatricesTransposed(to + at(u + 1), pairs);
+      if (u * 16 + thread / 8 < item.count) {
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(
+                         shares + static_cast<uint64_t>(entry[u]) * kShareBytes),
+                     "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                     : "memory");
+      }
+    }
+    buffer ^= kUnits & 1;
+  }
+};
+
 // A warpgroup: 64 rows of weights by kN rows of an expert. `buffer` takes turns for ever.
 template <int kN>
 __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int group) {
-  const int thread = threadIdx.x % 128, warp = thread / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
   float acc[kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[i] = 0;
@@ -202,27 +265,10 @@ __device__ __forceinline__ void Multiply(const Item& item, int& buffer, int grou
   }
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.empty);
+  ItemShares<kN> to;
+  to.Begin(item);
   GroupWait<0>();
-  // 16 rows at a time through shared memory, so that 128 bytes of a share are written together:
-  // the four warps' low columns, then their high ones.
-  const Passage passage = {
-      .to = item.out + (lane / 16 * 8 + lane % 8) * kOutPitch + lane / 8 % 2 * 64 + warp * 16,
-      .from = item.out + thread / 8 * kOutPitch + thread % 8 * 16,
-      .group = group,
-      .thread = thread};
-#pragma unroll
-  for (int j = 0; j < kN / 8; j += 2) {
-    const uint32_t at = buffer * kOutBytes;
-    buffer ^= 1;
-    uint32_t pairs[4];
-#pragma unroll
-    for (int m = 0; m < 4; ++m) {
-      const int row = (j + m / 2) * 8 + lane % 4 * 2, i = (j + m / 2) * 4 + m % 2 * 2;
-      const float2 weight = *reinterpret_cast<const float2*>(item.weight + row);
-      pairs[m] = hopper::PackBf16(acc[i] * weight.x, acc[i + 1] * weight.y);
-    }
-    StoreShares(item, j * 8, pairs, passage, at);
-  }
+  to.Store(item, acc, buffer, group);
 }
 
 __device__ void MultiplyChunks(
@@ -233,9 +279,8 @@ __device__ void MultiplyChunks(
   uint32_t parity = 0;
   Item item;
   item.out = out + group * 2 * kOutBytes;
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    char* shares =
-        p.shares + static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
+  char* shares = p.shares;
+  for (int chunk = 0, turn = 0; chunk < p.chunks; ++chunk) {
     for (; next < items; next += kGroups) {
       const Piece& piece = block.pieces[next / 2];
       const int at = group * kMaxDepth + stage;
@@ -247,84 +292,20 @@ __device__ void MultiplyChunks(
       item.weight = block.weight + piece.unit * 16;
       item.shares = shares + next % 2 * 128;
       BarrierWait(SharedAddress(&block.full[at]), parity);
-      ByUnits(item.count, [&](auto rows_of) { Multiply<rows_of>(item, buffer, group); });
       if (++stage == p.depth) {
         stage = 0;
         parity ^= 1;
       }
+      ByUnits(item.count, [&](auto rows_of) { Multiply<rows_of>(item, buffer, group); });
     }
     next -= items;
+    NextBuffer(p, turn, shares);
     __syncwarp();
     if (lane == 0) BarrierArrive(SharedAddress(&block.done[chunk % kPhases]));
   }
 }
 
-// A warp adds up a chunk of four tokens at a time, a lane four columns.
-__device__ void AddUp(const DownParams& p, const Block& block) {
-  constexpr int kAtOnce = 4;
-  const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1, lane = threadIdx.x % 32;
-  const int first = FirstOf(p.tokens, blockIdx.x);
-  const int tokens = FirstOf(p.tokens, blockIdx.x + 1) - first;
-  // This lane's 8 bytes of a share: strip `part % 4` of an item, low or high columns.
-  const int part = lane / 2;
-  const int column =
-      (part / 8 * kItemStrips + part % 4) * 8 + part / 4 % 2 * (p.hidden / 2) + lane % 2 * 4;
-  float4 before[kAtOnce] = {};
-  for (int chunk = 0; chunk < p.chunks; ++chunk) {
-    const char* shares = p.shares + lane * 8 +
-                         static_cast<int64_t>(chunk % p.buffers) * p.tokens * p.top_k * kShareBytes;
-    float* out = p.out + first * p.out_stride + column + chunk * kChunkStrips * 8;
-    const auto load_before = [&](int t) {
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const int token = t + n * kAddWarps;
-        if (token >= tokens) continue;
-        before[n] = __ldcs(reinterpret_cast<const float4*>(out + token * p.out_stride));
-      }
-    };
-    load_before(warp);
-    if (lane == 0) AwaitCount(p.written + chunk, gridDim.x);
-    __syncwarp();
-    for (int t = warp; t < tokens; t += kAtOnce * kAddWarps) {
-      float4 sum[kAtOnce] = {};
-      for (int j0 = 0; j0 < p.top_k; j0 += 8) {
-        uint2 v[kAtOnce][8];
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const int token = t + n * kAddWarps;
-          const uint32_t held = token < tokens ? block.held[token] >> j0 : 0;
-          const char* from =
-              shares + (static_cast<int64_t>(first + token) * p.top_k + j0) * kShareBytes;
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            v[n][j] = make_uint2(0, 0);
-            if (held >> j & 1) {
-              v[n][j] = __ldcg(reinterpret_cast<const uint2*>(from + j * kShareBytes));
-            }
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) AddShare(sum[n], v[n][j]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kAtOnce; ++n) {
-        const int token = t + n * kAddWarps;
-        if (token >= tokens) continue;
-        __stcs(reinterpret_cast<float4*>(out + token * p.out_stride),
-               make_float4(before[n].x + sum[n].x, before[n].y + sum[n].y, before[n].z + sum[n].z,
-                           before[n].w + sum[n].w));
-      }
-      load_before(t + kAtOnce * kAddWarps);
-    }
-    __syncwarp();
-    // What was read has arrived, as it has been added; nobody waits for what was stored.
-    if (lane == 0) TellAdded(p.added + chunk);
-  }
-}
-
+template <typename Out>
 __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
   extern __shared__ char memory[];
   __shared__ Block block;
@@ -352,7 +333,7 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   } else if (warp == 4 * kGroups) {
     if (threadIdx.x % 32 == 0) Feed(p, block, ring);
   } else {
-    AddUp(p, block);
+    Adder<Out, DownParams>(p, block.held).Run();
   }
 }
 
@@ -407,7 +388,8 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   p.buffers = Buffers(int64_t{args.tokens} * shape.top_k, p.chunks);
   p.written = plan.counters;
   p.added = plan.counters + kMaxJoinedChunks;
-  p.out = args.out;
+  const bool bf16 = args.rounded_out != nullptr;
+  p.out = bf16 ? static_cast<void*>(args.rounded_out) : args.out;
   p.out_stride = args.out_stride;
   p.max_units = MoeJoinedUnits(shape, args.tokens, blocks);
   p.depth = kMaxDepth;
@@ -416,7 +398,8 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
   if (p.max_units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
-  const cudaError_t error = LaunchTogether(DownSumKernel, blocks, shared, stream, p);
+  const auto kernel = bf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
+  const cudaError_t error = LaunchTogether(kernel, blocks, shared, stream, p);
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));
 }

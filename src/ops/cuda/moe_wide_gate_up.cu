@@ -9,12 +9,14 @@
 // rows of activations 16 bytes a thread.
 //
 // Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
-// 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). A kernel before
-// brings x into that order; the middle activations are written in it.
+// 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). The norm ahead
+// writes x in that order too (OpContext::ordered), or a kernel before brings it into it; the middle
+// activations are written in it.
 
 #include <algorithm>
 
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/matrix_order.cuh"
 #include "ops/cuda/moe_ask.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -322,22 +324,28 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 constexpr int kOrderThreads = 128;
 
-// x in matrix order; a thread takes 32 columns of a row.
+// x in matrix order; a thread takes kOrderEights eights of columns.
+constexpr int kOrderEights = 4;
 __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bfloat16* x,
                                                                    int64_t x_stride,
                                                                    __nv_bfloat16* out,
                                                                    int32_t hidden) {
-  const int column = (blockIdx.x * kOrderThreads + threadIdx.x) * 32;
+  const int first = (blockIdx.x * kOrderEights * kOrderThreads + threadIdx.x) * 8;
+  const __nv_bfloat16* from = x + blockIdx.y * x_stride + first;
+  __nv_bfloat16* to = out + static_cast<int64_t>(blockIdx.y) * hidden + first;
   AllowNextKernel();
   // The routing let this kernel start only when all before it had ended, and does not touch x.
-  if (column < hidden) {
-    const uint4* from = reinterpret_cast<const uint4*>(x + blockIdx.y * x_stride + column);
-    uint4* to = reinterpret_cast<uint4*>(out + static_cast<int64_t>(blockIdx.y) * hidden + column);
-    const uint4 a = from[0], b = from[1], c = from[2], d = from[3];
-    to[0] = make_uint4(a.x, b.x, c.x, d.x);
-    to[1] = make_uint4(a.y, b.y, c.y, d.y);
-    to[2] = make_uint4(a.z, b.z, c.z, d.z);
-    to[3] = make_uint4(a.w, b.w, c.w, d.w);
+  uint4 eights[kOrderEights];
+#pragma unroll
+  for (int i = 0; i < kOrderEights; ++i) {
+    const int at = i * kOrderThreads * 8;
+    eights[i] = first + at < hidden ? *reinterpret_cast<const uint4*>(from + at) : uint4{};
+  }
+#pragma unroll
+  for (int i = 0; i < kOrderEights; ++i) {
+    const int at = i * kOrderThreads * 8;
+    const uint4 ordered = InMatrixOrder(eights[i]);
+    if (first + at < hidden) *reinterpret_cast<uint4*>(to + at) = ordered;
   }
   WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
 }
@@ -351,11 +359,13 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   if (args.form == MoeForm::kJoined && MoeWarpTileRows(shape, args.tokens) > 0) {
     return LaunchMoeWarpGateUp(shape, args, plan, stream);
   }
-  const int columns = kOrderThreads * 32;
-  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
-                                      dim3((shape.hidden + columns - 1) / columns, args.tokens),
-                                      dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
-                                      plan.ordered, shape.hidden));
+  if (args.ordered == nullptr) {
+    const int columns = kOrderThreads * kOrderEights * 8;
+    BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
+                                        dim3((shape.hidden + columns - 1) / columns, args.tokens),
+                                        dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
+                                        plan.ordered, shape.hidden));
+  }
   GateUpParams p = {};
   BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
   p.strips = 2 * shape.intermediate / 16;
@@ -365,7 +375,7 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.num_tiles = plan.num_tiles;
   p.tiles = plan.tiles;
   p.order = plan.order;
-  p.in = plan.ordered;
+  p.in = args.ordered != nullptr ? args.ordered : plan.ordered;
   p.in_stride = shape.hidden;
   p.out = plan.middle;
   p.out_stride = shape.intermediate;

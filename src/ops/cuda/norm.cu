@@ -2,8 +2,11 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
 // T: bytes of the rows.
 
+#include <type_traits>
+
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/matrix_order.cuh"
 #include "ops/cuda/norm_device.cuh"
 
 namespace baltoro::cuda {
@@ -13,7 +16,7 @@ constexpr int kThreadsMax = 1024;
 
 struct NormParams {
   void* x;  // read; with a delta also written
-  const float* delta;
+  const void* delta;
   void* out;
   const float* weight;
   int64_t x_stride, delta_stride, out_stride;
@@ -23,6 +26,8 @@ struct NormParams {
   // Of AddRmsNormQuantise.
   char* codes;    // rows without gaps
   float* scales;  // likewise
+  // Of rows that are wanted in matrix order too (OrderedRows), without gaps.
+  __nv_bfloat16* ordered;
 };
 
 constexpr int kBlock = 128;  // columns that share a scale
@@ -39,9 +44,25 @@ __device__ __forceinline__ void WriteCodes(
   if (at % kBlock == 0) p.scales[row * (p.width / kBlock) + at / kBlock] = scale;
 }
 
-// kVectors: eights of a row that one thread holds.
-template <typename X, typename Out, bool kAdd, int kVectors, bool kQuantise = false>
-__global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
+// Eight normalised elements in matrix order; a row's width is a multiple of 32. By all lanes.
+__device__ __forceinline__ void WriteOrdered(
+    const NormParams& p, int64_t row, int at, bool exists, const float (&x)[kEight]) {
+  const uint4 eight =
+      InMatrixOrder(make_uint4(hopper::PackBf16(x[0], x[1]), hopper::PackBf16(x[2], x[3]),
+                               hopper::PackBf16(x[4], x[5]), hopper::PackBf16(x[6], x[7])));
+  if (exists) *reinterpret_cast<uint4*>(p.ordered + row * p.width + at) = eight;
+}
+
+// kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
+// kBlocks: of K2's width on a multiprocessor, which the registers must allow.
+template <typename X,
+          typename Out,
+          typename Delta,
+          int kVectors,
+          bool kQuantise = false,
+          bool kOrder = false,
+          int kBlocks = kVectors == 1 ? 2 : 1>
+__global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p) {
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
@@ -55,9 +76,10 @@ __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
-    if constexpr (kAdd) {
+    if constexpr (!std::is_void_v<Delta>) {
       float delta[kEight];
-      LoadEight(p.delta + row * p.delta_stride + at(v), p.width - at(v), p.vectors, delta);
+      const Delta* const added = static_cast<const Delta*>(p.delta) + row * p.delta_stride;
+      LoadEight(added + at(v), p.width - at(v), p.vectors, delta);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) x[v][i] += delta[i];
       StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
@@ -72,12 +94,13 @@ __global__ void __launch_bounds__(kThreadsMax) NormKernel(NormParams p) {
     if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
     Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
+    if constexpr (kOrder) WriteOrdered(p, row, at(v), at(v) < p.width, x[v]);
     if constexpr (kQuantise) WriteCodes(p, row, at(v), at(v) < p.width, x[v]);
   }
 }
 
-// The same with a delta for few wide rows: a cluster a row, since one multiprocessor would take
-// longest to load and store it.
+// The same with a delta in f32 for few wide rows: a cluster a row, since one multiprocessor would
+// take longest to load and store it.
 constexpr int kSpread = 8;  // blocks of a row
 constexpr int kSpreadThreads = 128;
 constexpr int kSpreadRows = 16;     // at most
@@ -101,7 +124,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
-  LoadEight(p.delta + row * p.delta_stride + at, count, true, delta);
+  LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
 #pragma unroll
   for (int i = 0; i < kEight; ++i) x[i] += delta[i];
   const float squares = BlockSum(AddSquares(x, 0), partial);
@@ -137,14 +160,15 @@ void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
               dim3(static_cast<unsigned>(rows * kSpread)), kSpreadThreads, p);
 }
 
-template <typename X, typename Out, bool kAdd>
+template <typename X, typename Out, typename Delta>
 void LaunchNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   constexpr int kWide = 4;
   const int eights = Eights(p.width);
   const int vectors = eights <= kThreadsMax ? 1 : kWide;
   BT_CHECK(eights <= kThreadsMax * kWide);
   const int threads = ((eights + vectors - 1) / vectors + 31) / 32 * 32;
-  const auto kernel = vectors == 1 ? NormKernel<X, Out, kAdd, 1> : NormKernel<X, Out, kAdd, kWide>;
+  const auto kernel =
+      vectors == 1 ? NormKernel<X, Out, Delta, 1> : NormKernel<X, Out, Delta, kWide>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)), threads, p);
 }
 
@@ -169,7 +193,8 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
           .codes = nullptr,
-          .scales = nullptr};
+          .scales = nullptr,
+          .ordered = nullptr};
 }
 
 NormParams AddParamsOf(const TensorView& out,
@@ -178,10 +203,11 @@ NormParams AddParamsOf(const TensorView& out,
                        const TensorView& weight,
                        float eps) {
   CheckNorm(out, residual, weight);
-  BT_CHECK(residual.dtype == DType::kF32 && delta.dtype == DType::kF32 && delta.rank == 2);
+  BT_CHECK(residual.dtype == DType::kF32 && delta.rank == 2);
+  BT_CHECK(delta.dtype == DType::kF32 || delta.dtype == DType::kBf16);
   BT_CHECK(delta.dim(0) == residual.dim(0) && delta.dim(1) == residual.dim(1));
   NormParams p = ParamsOf(out, residual, weight);
-  p.delta = delta.as<float>();
+  p.delta = delta.data;
   p.delta_stride = delta.stride[0];
   p.eps = eps;
   p.vectors = p.vectors && InVectors(delta);
@@ -194,6 +220,12 @@ void Forget(const OpContext& ctx, const TensorView& out) {
   if (ctx.rounded != nullptr && ctx.rounded->of == out.data) ctx.rounded->of = nullptr;
 }
 
+// Whether a norm can write these rows in matrix order too.
+bool Orders(const TensorView& out, const NormParams& p) {
+  return out.dtype == DType::kBf16 && p.vectors && p.width % 32 == 0 &&
+         Eights(p.width) <= kThreadsMax;
+}
+
 }  // namespace
 
 void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps) {
@@ -204,10 +236,10 @@ void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weig
   NormParams p = ParamsOf(out, x, weight);
   p.eps = eps;
   const bool wide_in = x.dtype == DType::kF32, wide_out = out.dtype == DType::kF32;
-  if (wide_in && wide_out) return LaunchNorm<float, float, false>(ctx, rows, p);
-  if (wide_in) return LaunchNorm<float, __nv_bfloat16, false>(ctx, rows, p);
-  if (wide_out) return LaunchNorm<__nv_bfloat16, float, false>(ctx, rows, p);
-  LaunchNorm<__nv_bfloat16, __nv_bfloat16, false>(ctx, rows, p);
+  if (wide_in && wide_out) return LaunchNorm<float, float, void>(ctx, rows, p);
+  if (wide_in) return LaunchNorm<float, __nv_bfloat16, void>(ctx, rows, p);
+  if (wide_out) return LaunchNorm<__nv_bfloat16, float, void>(ctx, rows, p);
+  LaunchNorm<__nv_bfloat16, __nv_bfloat16, void>(ctx, rows, p);
 }
 
 void AddRmsNorm(const OpContext& ctx,
@@ -216,7 +248,7 @@ void AddRmsNorm(const OpContext& ctx,
                 TensorView delta,
                 TensorView weight,
                 float eps) {
-  const NormParams p = AddParamsOf(out, residual, delta, weight, eps);
+  NormParams p = AddParamsOf(out, residual, delta, weight, eps);
   const int64_t rows = residual.dim(0);
   if (rows == 0) return;
   RoundedRows* const rounded = ctx.rounded;
@@ -229,11 +261,28 @@ void AddRmsNorm(const OpContext& ctx,
                               eps);
   }
   Forget(ctx, out);
-  if (Spreads(rows, p) && out.dtype == DType::kBf16) {
+  const bool rounded_delta = delta.dtype == DType::kBf16;
+  if (ctx.ordered != nullptr && ctx.ordered->data != nullptr && Orders(out, p)) {
+    OrderedRows& ordered = *ctx.ordered;
+    ordered.of = out.data;
+    ordered.rows = rows;
+    ordered.stride = out.stride[0];
+    p.ordered = static_cast<__nv_bfloat16*>(ordered.data);
+    const auto kernel = rounded_delta
+                            ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, false, true>
+                            : NormKernel<float, __nv_bfloat16, float, 1, false, true>;
+    return LaunchAhead("norm, ordered too", StreamOf(ctx), kernel,
+                       dim3(static_cast<unsigned>(rows)), (Eights(p.width) + 31) / 32 * 32, p);
+  }
+  if (!rounded_delta && Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
   }
-  if (out.dtype == DType::kF32) return LaunchNorm<float, float, true>(ctx, rows, p);
-  LaunchNorm<float, __nv_bfloat16, true>(ctx, rows, p);
+  if (rounded_delta) {
+    BT_CHECK(out.dtype == DType::kBf16);
+    return LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p);
+  }
+  if (out.dtype == DType::kF32) return LaunchNorm<float, float, float>(ctx, rows, p);
+  LaunchNorm<float, __nv_bfloat16, float>(ctx, rows, p);
 }
 
 bool AddRmsNormRounds(const TensorView& out,
@@ -258,9 +307,14 @@ void AddRmsNormQuantise(const OpContext& ctx,
   if (rows == 0) return;
   p.codes = static_cast<char*>(codes);
   p.scales = scales;
-  if (Spreads(rows, p)) return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
-  LaunchAhead("norm to e4m3", StreamOf(ctx), NormKernel<float, __nv_bfloat16, true, 1, true>,
-              dim3(static_cast<unsigned>(rows)), (Eights(p.width) + 31) / 32 * 32, p);
+  const bool rounded_delta = delta.dtype == DType::kBf16;
+  if (!rounded_delta && Spreads(rows, p)) {
+    return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
+  }
+  const auto kernel = rounded_delta ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, true>
+                                    : NormKernel<float, __nv_bfloat16, float, 1, true>;
+  LaunchAhead("norm to e4m3", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)),
+              (Eights(p.width) + 31) / 32 * 32, p);
 }
 
 }  // namespace baltoro::cuda

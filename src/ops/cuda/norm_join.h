@@ -40,4 +40,7 @@ void LinearFromNorm(const OpContext& ctx,
                     const PackedMatrix& w);
 bool BankTakesNorm(const ExpertBankArgs& args);
 
+// OpsTable::bank_reads_ordered.
+bool BankReadsOrdered(const ExpertBankArgs& args);
+
 }  // namespace baltoro::cuda

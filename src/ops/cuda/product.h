@@ -79,9 +79,18 @@ struct QuantisedRows {
   int64_t x_scales_stride = 0;
 };
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
+// The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
+bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w);
+QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
 // What ctx.rounded has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
 QuantisedRows KnownRows(
     const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
+
+// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix).
+void LinearOfCodes(const OpContext& ctx,
+                   TensorView out,
+                   const QuantisedRows& in,
+                   const PackedMatrix& w);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

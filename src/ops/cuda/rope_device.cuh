@@ -2,6 +2,7 @@
 
 // Four pairs of a rotary embedding.
 
+#include "ops/cuda/query_rotation.h"
 #include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
@@ -41,6 +42,16 @@ __device__ __forceinline__ float2 Rotate(float2 pair, float2 angle) {
   const float a = __bfloat162float(__float2bfloat16_rn(pair.x));
   const float b = __bfloat162float(__float2bfloat16_rn(pair.y));
   return make_float2(fmaf(a, angle.x, -b * angle.y), fmaf(b, angle.x, a * angle.y));
+}
+
+// Cosine and sine of a pair of columns; positions outside the table spoil it.
+__device__ __forceinline__ float2 AngleOf(const QueryRotation& p, int token, int pair) {
+  const int64_t position = __ldg(p.positions + token);
+  if (position < 0 || position >= p.table_positions) {
+    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
+  }
+  const int64_t at = position * (p.dim / 2) + pair;
+  return make_float2(__ldg(p.cos + at), __ldg(p.sin + at));
 }
 
 // `count` elements of x, pair by pair, as LoadAngles.

@@ -1,6 +1,7 @@
-// One block a token. At batch 1 this is latency: a sigmoid in f64, then top_k rounds of one warp.
+// One warp a token where it takes the form of the scores, one block a token where not.
 
 #include "ops/cuda/route_device.cuh"
+#include "ops/cuda/route_warp_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
@@ -25,6 +26,30 @@ __global__ void __launch_bounds__(kRouteExpertsMax) RouteKernel(RouteParams p) {
   const float logit = real ? p.logits[row * p.logits_stride + expert] : 0.0f;
   RouteToken(p.router, logit, bias, p.ids + row * p.ids_stride, p.weights + row * p.weights_stride,
              shared);
+}
+
+constexpr int kWarpsMax = 4;  // of a block, and so tokens
+
+__global__ void __launch_bounds__(32 * kWarpsMax) RouteByWarpsKernel(RouteParams p, int rows) {
+  __shared__ RouteWarpShared shared[kWarpsMax];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  hopper::LetDependentsLaunch();
+  float biases[kWarpExperts];
+#pragma unroll
+  for (int j = 0; j < kWarpExperts; ++j) {
+    const int expert = lane + 32 * j;
+    biases[j] = expert < p.router.experts && p.bias != nullptr ? p.bias[expert] : 0.0f;
+  }
+  hopper::WaitForPredecessors();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
+  if (row >= rows) return;
+  RouteTokenByWarp(p.router, p.logits + row * p.logits_stride, p.bias, biases,
+                   p.ids + row * p.ids_stride, p.weights + row * p.weights_stride, shared[warp]);
+}
+
+bool ByWarps(const RouterParams& params) {
+  return params.score == RouterScore::kSigmoid && params.groups == 1 &&
+         params.experts <= kWarpExpertsMax;
 }
 
 }  // namespace
@@ -53,6 +78,14 @@ void Route(const OpContext& ctx,
                          .ids_stride = ids.stride[0],
                          .weights_stride = weights.stride[0],
                          .router = params};
+  if (ByWarps(params)) {
+    // Few tokens: a multiprocessor each.
+    const int64_t rows = logits.dim(0), warps = rows < 512 ? 1 : kWarpsMax;
+    LaunchAhead("route", StreamOf(ctx), RouteByWarpsKernel,
+                dim3(static_cast<unsigned>((rows + warps - 1) / warps)),
+                32 * static_cast<int>(warps), p, static_cast<int>(rows));
+    return;
+  }
   LaunchAhead("route", StreamOf(ctx), RouteKernel, dim3(static_cast<unsigned>(logits.dim(0))),
               (params.experts + 31) / 32 * 32, p);
 }

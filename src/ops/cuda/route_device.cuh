@@ -47,13 +47,23 @@ __device__ inline double BlockReduce(double value, double* partial, F f) {
 }
 
 // In f64, rounded to f32 as the contract's scores are: choices hang on their last bits.
+__device__ inline float SigmoidScore(float logit) {
+  return static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(logit))));
+}
+
+// The sigmoid within 4e-7: of ex2.approx 2^-22 and of its argument |logit| 2^-23 of e^-logit, which
+// counts for a quarter and, times |logit|, for less than that; 2^-22 for the sum and the quotient.
+__device__ __forceinline__ float NearSigmoid(float logit) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0f + hopper::Exp2(logit * -1.44269504f)));
+  return result;
+}
+
 __device__ inline float RouteScore(float logit,
                                    bool expert,
                                    RouterScore kind,
                                    RouteShared& shared) {
-  if (kind == RouterScore::kSigmoid) {
-    return static_cast<float>(1.0 / (1.0 + exp(-static_cast<double>(logit))));
-  }
+  if (kind == RouterScore::kSigmoid) return SigmoidScore(logit);
   const double value = logit;
   const double highest = BlockReduce(expert ? value : -INFINITY, shared.partial,
                                      [](double a, double b) { return fmax(a, b); });
@@ -97,17 +107,11 @@ __device__ inline void LimitGroups(const RouterParams& params, RouteShared& shar
   if (better >= params.groups_used) shared.keys[expert] = ChoiceKey(-INFINITY);
 }
 
-// `top_k` of shared.keys by one warp, best first, ties to the lower index; lane j returns the j-th.
-// kEach: keys that a lane holds.
+// `top_k` of a warp's keys, best first, ties to the lower index; lane j returns the j-th. keys[j]
+// of a lane is that of expert lane + 32 j; 0: no expert, or taken.
 template <int kEach>
-__device__ inline int BestOf(const RouteShared& shared, int experts, int top_k) {
+__device__ inline int BestOf(uint32_t (&keys)[kEach], int top_k) {
   const int lane = threadIdx.x % 32;
-  uint32_t keys[kEach];
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int expert = lane + 32 * j;
-    keys[j] = expert < experts ? shared.keys[expert] : 0;  // 0: no expert, or taken
-  }
   int chosen = 0;
   for (int k = 0; k < top_k; ++k) {
     uint32_t best = 0;
@@ -123,6 +127,18 @@ __device__ inline int BestOf(const RouteShared& shared, int experts, int top_k) 
     chosen = lane == k ? static_cast<int>(at) : chosen;
   }
   return chosen;
+}
+
+// The same of shared.keys.
+template <int kEach>
+__device__ inline int BestOf(const RouteShared& shared, int experts, int top_k) {
+  uint32_t keys[kEach];
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int expert = static_cast<int>(threadIdx.x) % 32 + 32 * j;
+    keys[j] = expert < experts ? shared.keys[expert] : 0;
+  }
+  return BestOf<kEach>(keys, top_k);
 }
 
 // Writes shared.chosen, by all threads: each warp ranks its own keys, then the `top_k` best of all

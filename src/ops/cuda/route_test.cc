@@ -19,13 +19,15 @@ struct RouteCase {
 };
 
 // Logits rounded to eighths, so that ties are many, in every other case; row `spoiled` holds NaN.
+// `close`: so many experts are best, and as good to a few roundings of f32.
 void Compare(Device& device,
              std::mt19937_64& random,
              const RouteCase& one,
              int64_t rows,
              float spread,
              bool ties,
-             int64_t spoiled = -1) {
+             int64_t spoiled = -1,
+             int64_t close = 0) {
   const RouterParams& params = one.params;
   Tensor logits(DType::kF32, rows, params.experts, params.experts + 3);
   Tensor bias = Tensor::Vector(DType::kF32, params.experts);
@@ -39,6 +41,13 @@ void Compare(Device& device,
     for (int64_t e = 0; e < params.experts; ++e) logits.Set(t, e, draw());
   }
   for (int64_t e = 0; e < params.experts; ++e) bias.Set(0, e, draw() * 0.125f);
+  for (int64_t i = 0; i < close; ++i) {
+    const int64_t e = 3 * i;  // of lanes of their own, up to 32
+    bias.Set(0, e, 0.25f);
+    for (int64_t t = 0; t < rows; ++t) {
+      logits.Set(t, e, 3 + static_cast<float>(random() % 64) * 0x1p-20f);
+    }
+  }
   if (spoiled >= 0) {
     for (int64_t e = 0; e < params.experts; e += 3) logits.Set(spoiled, e, kNaN);
   }
@@ -92,6 +101,15 @@ GPU_TEST(RouteTest, IsThatOfTheReference) {
         Compare(device, random, one, rows, spread, true);
       }
     }
+  }
+}
+
+// What f32 does not tell apart, or tells apart wrongly.
+GPU_TEST(RouteTest, CloseScores) {
+  Device device;
+  std::mt19937_64 random(3);
+  for (const int64_t close : {9, 20, 32, 33, 64}) {
+    Compare(device, random, kCases[0], 400, 0.2f, false, -1, close);
   }
 }
 

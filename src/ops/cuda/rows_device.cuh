@@ -90,6 +90,11 @@ __device__ inline void StoreEight(T* to, int count, bool vectors, const float (&
   }
 }
 
+// silu(gate) * up, as activations are made.
+__device__ inline float GatedUp(float gate, float up) {
+  return gate / (1.0f + expf(-gate)) * up;
+}
+
 // The sum over all threads of a block of whole warps, the same bits in each. Once in a kernel for
 // each `partial` [32] in shared memory.
 __device__ inline float BlockSum(float value, float* partial) {

@@ -94,6 +94,16 @@ GPU_TEST(CopyRowsTest, GatherScatterAndClearAreThoseOfTheReference) {
       ReferenceOps().gather_rows({}, some.host(), all.host(), ids.host());
       ExpectSameBytes("gather " + name, some.FromDevice(), some.bytes());
 
+      Tensor parts(DType::kBf16, rows, width), wide(DType::kF32, few, width);
+      parts.FillNormal(random, 1);
+      GatherRows(device.ctx(), wide.device(), parts.device(), ids.device());
+      device.Wait();
+      for (int64_t i = 0; i < few; ++i) {
+        const auto* const part = parts.host().row<Bf16>(order[static_cast<size_t>(i)]);
+        for (int64_t c = 0; c < width; ++c) wide.Set(i, c, ToFloat(part[c]));
+      }
+      ExpectSameBytes("gather of parts " + name, wide.FromDevice(), wide.bytes());
+
       some.FillNormal(random, 1);
       ScatterRows(device.ctx(), all.device(), some.device(), ids.device());
       device.Wait();
@@ -152,17 +162,21 @@ GPU_TEST(NormTest, WithASumIsThatOfTheReference) {
     for (const int64_t rows : kRowCounts) {
       if (rows == 1000 && width > 1536) continue;
       for (const DType to : kTypes) {
-        Tensor x(DType::kF32, rows, width, stride), delta(DType::kF32, rows, width);
-        Tensor out(to, rows, width);
-        x.FillNormal(random, 3);
-        delta.FillNormal(random, 1);
-        out.ToDevice();
-        AddRmsNorm(device.ctx(), out.device(), x.device(), delta.device(), weight.device(), 1e-5f);
-        device.Wait();
-        ReferenceOps().add_rms_norm({}, out.host(), x.host(), delta.host(), weight.host(), 1e-5f);
-        const std::string name = Named("add norm", {rows, width, stride}, DType::kF32, to);
-        ExpectSameBytes(name + " residual", x.FromDevice(), x.bytes());
-        ExpectNear(name, out.FromDevice(), out.bytes(), to, LimitsOf(to));
+        for (const DType part : kTypes) {
+          if (part == DType::kBf16 && to != DType::kBf16) continue;
+          Tensor x(DType::kF32, rows, width, stride), delta(part, rows, width);
+          Tensor out(to, rows, width);
+          x.FillNormal(random, 3);
+          delta.FillNormal(random, 1);
+          out.ToDevice();
+          AddRmsNorm(device.ctx(), out.device(), x.device(), delta.device(), weight.device(),
+                     1e-5f);
+          device.Wait();
+          ReferenceOps().add_rms_norm({}, out.host(), x.host(), delta.host(), weight.host(), 1e-5f);
+          const std::string name = Named("add norm", {rows, width, stride}, part, to);
+          ExpectSameBytes(name + " residual", x.FromDevice(), x.bytes());
+          ExpectNear(name, out.FromDevice(), out.bytes(), to, LimitsOf(to));
+        }
       }
     }
   }

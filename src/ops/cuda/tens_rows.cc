@@ -55,7 +55,7 @@ void Launch(const OpContext& ctx,
             const TensorView* second_out,
             const PackedMatrix* second,
             const TensorView& x,
-            const TensRowsRotation* rotation) {
+            const QueryRotation* rotation) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
   BT_CHECK(x.dim(1) == w.k && plan.groups > 0);
   const int box_rows = plan.groups * kTensRowsGroupRows;
@@ -100,13 +100,6 @@ bool TakesRows(const TensorView& x) {
 
 bool Suits(int64_t rows, int64_t max) {
   return rows >= kTensRowsMin && rows <= max;
-}
-
-// [tokens, heads * width], as the product writes it.
-TensorView FlatQueries(const AttentionInputArgs& args) {
-  TensorView flat(args.q.data, args.q.dtype, {args.q.dim(0), args.q.dim(1) * args.q.dim(2)});
-  flat.stride[0] = args.q.stride[0];
-  return flat;
 }
 
 TensRowsPlan PlanQuery(const AttentionInputArgs& args) {
@@ -192,13 +185,7 @@ bool TensRowsQueryTakes(const AttentionInputArgs& args) {
 }
 
 void TensRowsQuery(const OpContext& ctx, const AttentionInputArgs& args) {
-  const TensRowsRotation rotation{.positions = args.positions.as<int32_t>(),
-                                  .cos = args.rope.cos,
-                                  .sin = args.rope.sin,
-                                  .table_positions = args.rope.positions,
-                                  .head = static_cast<int>(args.q.dim(2)),
-                                  .nope = static_cast<int>(args.q.dim(2) - args.rope.dim),
-                                  .dim = static_cast<int>(args.rope.dim)};
+  const QueryRotation rotation = QueryRotationOf(args);
   Launch(ctx, PlanQuery(args), FlatQueries(args), args.q_weight, nullptr, nullptr,
          args.qkv_a.columns(0, args.q_weight.k), &rotation);
 }

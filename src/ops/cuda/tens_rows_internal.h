@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/query_rotation.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
@@ -26,16 +27,9 @@ struct TensRowsMatrix {
   bool bf16;
 };
 
-struct TensRowsRotation {
-  const int32_t* positions;  // [rows]
-  const float *cos, *sin;    // [table_positions, dim / 2]
-  int64_t table_positions;
-  int head, nope, dim;  // of a head: columns, those before the rotated ones, those
-};
-
 struct TensRowsParams {
   TensRowsMatrix first, second;  // second: no strips where there is one matrix
-  TensRowsRotation rotation;     // head 0: nothing is rotated
+  QueryRotation rotation;        // head 0: nothing is rotated
   int rows, steps, log_split;
 };
 

@@ -77,16 +77,6 @@ __device__ __forceinline__ float2 LoadPair(uint32_t address) {
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
 }
 
-// Cosine and sine of a pair of columns; positions outside the table spoil it.
-__device__ __forceinline__ float2 AngleOf(const TensRowsRotation& p, int token, int pair) {
-  const int64_t position = __ldg(p.positions + token);
-  if (position < 0 || position >= p.table_positions) {
-    return make_float2(__int_as_float(0x7FC00000), __int_as_float(0x7FC00000));
-  }
-  const int64_t at = position * (p.dim / 2) + pair;
-  return make_float2(__ldg(p.cos + at), __ldg(p.sin + at));
-}
-
 // Unit u of a thread's results: two neighbouring tokens of one row of weights, u / 2 eights of
 // tokens on, row + 8 where u is odd. A lane and its neighbour four lanes on trade, so that each has
 // two neighbouring rows of weights, columns of the result, of one token.

@@ -1,0 +1,56 @@
+#pragma once
+
+// What the host side (fp8_middle.cc) tells the kernel of 9 to 256 rows of FP8
+// (fp8_middle_kernel.cu).
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "ops/cuda/query_rotation.h"
+
+namespace baltoro::cuda {
+
+inline constexpr int kMiddleRowsMax = 64;   // of a tile
+inline constexpr int kMiddleStepsMax = 16;  // of a block
+inline constexpr int kMiddlePartsMax = 8;
+
+// kRotates: results are queries. kJoined: of a second matrix, which is bf16.
+enum class MiddleForm : uint8_t { kPlain, kRotates, kJoined };
+
+struct MiddleMatrix {
+  const float* scales;       // of the weights, [n / 8, steps]; not of bf16
+  int32_t n, steps, strips;  // a step is 128 bytes of a row; strips of a block's rows
+  void* out;
+  int64_t out_stride;
+  bool bf16;
+};
+
+struct MiddleParams {
+  MiddleMatrix first, second;  // second: no strips but in kJoined
+  const float* x_scales;       // [rows, first.steps]
+  QueryRotation rotation;
+  int32_t rows, parts;
+  int32_t tiles;     // of kMiddleRowsMax rows
+  int32_t slice;     // rows of a tile that a block adds up
+  int32_t box_rows;  // rows of x that are fetched for a tile
+};
+
+// Boxes of 128 bytes: of weights by a block's strip of rows, of x by box_rows.
+struct MiddleMaps {
+  CUtensorMap w, x, second_w, second_x;
+};
+
+// A block's shared memory, in bytes.
+int32_t MiddleSharedBytes(int32_t strip_rows, const MiddleParams& p);
+// Clusters of `parts` blocks with so much shared memory that run at once.
+int32_t MiddleClusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes);
+Status LaunchMiddle(MiddleForm form,
+                    int32_t strip_rows,
+                    const MiddleParams& p,
+                    const MiddleMaps& maps,
+                    cudaStream_t stream);
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,123 @@
+#pragma once
+
+// The choice of experts for one token by one warp, for sigmoid scores without groups: no barriers
+// and little f64. Same ids and weights, bit for bit, as by a block (route_device.cuh).
+//
+// A sigmoid in f64 is some 45 instructions, and the contract's scores are rounded from it. So
+// scores are taken in f32 first. With d the most that such a choice value may be off, and T one
+// that top_k experts reach, those top_k are at T - d or above in truth, all chosen are, and so all
+// chosen are at T - 2 d or above in f32: of ten or so experts the scores are taken in f64, one a
+// lane. Where blocks of a bank wait for ids first and for weights later, moe_choice_device.cuh.
+
+#include "ops/cuda/route_device.cuh"
+
+namespace baltoro::cuda {
+
+inline constexpr int kWarpExperts = 12;  // of a lane
+inline constexpr int kWarpExpertsMax = 32 * kWarpExperts;
+
+struct RouteWarpShared {
+  int32_t experts[32];  // those that may be chosen, in order
+  float scores[32];     // of the chosen, the best first
+};
+
+// The least choice value in f32 that one of the chosen may have, for the top_k-th best of the
+// lanes' best: 2 d and as much again, the sum with the bias being rounded twice.
+__device__ inline float LeastChosen(float reached) {
+  return reached - (4e-6f + fabsf(reached) * 1e-6f);
+}
+
+// A lane's part of the result: expert and score of the choice `rank`, if that is below top_k.
+struct WarpChoice {
+  int rank, expert;
+  float score;
+};
+
+// Where more than 32 experts may be chosen, or less than top_k are finite: everything in f64.
+__device__ __noinline__ WarpChoice ChooseOfAll(int experts,
+                                               int top_k,
+                                               const float* logits,
+                                               const float* bias) {
+  const int lane = threadIdx.x % 32;
+  uint32_t keys[kWarpExperts];
+#pragma unroll 1
+  for (int j = 0; j < kWarpExperts; ++j) {
+    const int expert = lane + 32 * j;
+    uint32_t key = 0;
+    if (expert < experts) {
+      key = ChoiceKey(SigmoidScore(logits[expert]) + (bias == nullptr ? 0.0f : bias[expert]));
+    }
+#pragma unroll
+    for (int i = 0; i < kWarpExperts; ++i) keys[i] = i == j ? key : keys[i];
+  }
+  const int expert = BestOf<kWarpExperts>(keys, top_k);
+  return {lane, expert, lane < top_k ? SigmoidScore(logits[expert]) : 0.0f};
+}
+
+// The whole choice for one token, by a warp. `biases` are those of the lane's experts, lane + 32 j.
+__device__ inline void RouteTokenByWarp(const RouterParams& params,
+                                        const float* logits,
+                                        const float* bias,
+                                        const float (&biases)[kWarpExperts],
+                                        int32_t* ids,
+                                        float* weights,
+                                        RouteWarpShared& shared) {
+  const int lane = threadIdx.x % 32;
+  float values[kWarpExperts], best = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < kWarpExperts; ++j) {
+    values[j] = lane + 32 * j < params.experts ? logits[lane + 32 * j] : NAN;
+  }
+#pragma unroll
+  for (int j = 0; j < kWarpExperts; ++j) {
+    values[j] = NearSigmoid(values[j]) + biases[j];
+    best = fmaxf(best, values[j]);  // no NaN
+  }
+  uint32_t left = ChoiceKey(best), reached = 0;
+  for (int taken = 0; taken < params.top_k;) {
+    reached = __reduce_max_sync(~0u, left);
+    taken += __popc(__ballot_sync(~0u, left == reached));
+    if (left == reached) left = 0;
+  }
+  const float least = LeastChosen(ValueOfKey(reached));
+  int count = 0;
+#pragma unroll
+  for (int j = 0; j < kWarpExperts; ++j) {
+    const bool may = values[j] >= least;
+    const unsigned those = __ballot_sync(~0u, may);
+    const int at = count + __popc(those & ((1u << lane) - 1));
+    if (may && at < 32) shared.experts[at] = lane + 32 * j;
+    count += __popc(those);
+  }
+  __syncwarp();
+  WarpChoice choice = {32, 0, 0.0f};
+  if (count >= params.top_k && count <= 32 && least > -INFINITY) {
+    uint32_t key = 0;
+    if (lane < count) {
+      choice.expert = shared.experts[lane];
+      choice.score = SigmoidScore(logits[choice.expert]);
+      key = ChoiceKey(choice.score + (bias == nullptr ? 0.0f : bias[choice.expert]));
+      choice.rank = 0;
+    }
+    // Lanes have experts in their order, which decides between equals.
+#pragma unroll 4
+    for (int i = 0; i < count; ++i) {
+      const uint32_t other = __shfl_sync(~0u, key, i);
+      choice.rank += other > key || (other == key && i < lane) ? 1 : 0;
+    }
+  } else {
+    choice = ChooseOfAll(params.experts, params.top_k, logits, bias);
+  }
+  const bool chosen = choice.rank < params.top_k;
+  if (chosen) shared.scores[choice.rank] = choice.score;
+  __syncwarp();
+  double sum = 0;
+  for (int k = 0; k < params.top_k; ++k) sum += static_cast<double>(shared.scores[k]);
+  if (!chosen) return;
+  const double mine = choice.score;
+  const double weight = params.normalise ? mine / (sum + 1e-20) : mine;
+  ids[choice.rank] = choice.expert;
+  weights[choice.rank] = static_cast<float>(weight * static_cast<double>(params.scaling));
+}
+
+}  // namespace baltoro::cuda
