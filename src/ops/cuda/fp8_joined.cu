@@ -79,16 +79,6 @@ struct Block {
 
 constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
 
-// A box that is read once a kernel.
-__device__ __forceinline__ void CopyBoxOnce(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
-      : "memory");
-}
-
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
 // row; what each row is.
 __device__ void LoadRows(const Params& p, Block& block, uint32_t rows) {
@@ -130,8 +120,8 @@ __device__ void Feed(const Params& p, Block& block, const CUtensorMap* map, uint
         const int row = chunk * kJoinedColumns + item % 2 * kItemRows;
         const uint32_t to = ring + stage * kItemBytes;
         BarrierExpectBytes(full, kItemBytes + kBandBytes);
-        CopyBoxOnce(to, map, full, 0, row, slot, policy);
-        CopyBoxOnce(to + kBoxBytes, map, full, 128, row, slot, policy);
+        hopper::CopyBox(to, map, full, 0, row, slot, policy);
+        hopper::CopyBox(to + kBoxBytes, map, full, 128, row, slot, policy);
         CopyPlain(SharedAddress(block.bands[stage + half]), p.scales + slot * p.slot_bytes + row,
                   kBandBytes, full);
         if (++item == 2 * block.count) {

@@ -68,9 +68,9 @@ __device__ void Produce(const WideParams& p, const CUtensorMap* map, Pieces piec
           CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, map, ring.Full(), step * 128,
                         pieces.rank == 0 ? low : high, tile.slot, policy);
         } else {
-          CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot, policy);
-          CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high, tile.slot,
-                  policy);
+          hopper::CopyBox(ring.Weights(), map, ring.Full(), step * 128, low, tile.slot, policy);
+          hopper::CopyBox(ring.Weights() + kBoxBytes, map, ring.Full(), step * 128, high, tile.slot,
+                          policy);
         }
       }
       const uint32_t to = ring.Input() + to_row;

@@ -124,16 +124,6 @@ __device__ __forceinline__ PairedTile TileOf(const WideParams& p, const Pieces& 
   return {pieces.rank == 0 ? one : two, one.slot == two.slot, false};
 }
 
-// As hopper::CopyBox, with what becomes of the lines in the L2.
-__device__ __forceinline__ void CopyBox(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
-      : "memory");
-}
-
 __device__ __forceinline__ uint64_t NormalPolicy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));

@@ -80,18 +80,6 @@ __device__ __forceinline__ uint2 LoadWords(uint32_t from) {
   return value;
 }
 
-// Two e4m3 as two halves, exact.
-__device__ __forceinline__ void ToHalves(uint32_t codes, uint32_t& low, uint32_t& high) {
-  asm("{\n"
-      ".reg .b16 a, b;\n"
-      "mov.b32 {a, b}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
-      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
-      "}\n"
-      : "=r"(low), "=r"(high)
-      : "r"(codes));
-}
-
 // d[16 x 8] += a[16 x 16] b[16 x 8], halves.
 __device__ __forceinline__ void MultiplyHalves(float (&d)[4],
                                                const uint32_t (&a)[4],
@@ -261,8 +249,8 @@ class Worker {
         high = LoadWord(at + 8 * 64);
       }
       uint32_t a[4];
-      ToHalves(low, a[0], a[2]);
-      ToHalves(high, a[1], a[3]);
+      HalvesOfFour(low, a[0], a[2]);
+      HalvesOfFour(high, a[1], a[3]);
       MultiplyHalves(sums[i % 2], a, queries_[i][0], queries_[i][1]);
     }
   }
@@ -306,8 +294,8 @@ class Worker {
         const int order = t % 2 == 0 ? 0x5140 : 0x7362;
         const auto pick = [&](int i) { return t < 2 ? words[i].x : words[i].y; };
         uint32_t a[4];
-        ToHalves(__byte_perm(pick(0), pick(1), order), a[0], a[1]);
-        ToHalves(__byte_perm(pick(2), pick(3), order), a[2], a[3]);
+        HalvesOfFour(__byte_perm(pick(0), pick(1), order), a[0], a[1]);
+        HalvesOfFour(__byte_perm(pick(2), pick(3), order), a[2], a[3]);
         MultiplyHalves(out_[t], a, b0, b1);
       }
     }

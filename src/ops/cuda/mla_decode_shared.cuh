@@ -74,4 +74,16 @@ __device__ __forceinline__ void SyncGroup(int group) {
   }
 }
 
+// Four e4m3 as four half floats, exact.
+__device__ __forceinline__ void HalvesOfFour(uint32_t codes, uint32_t& low, uint32_t& high) {
+  asm("{\n"
+      ".reg .b16 a, b;\n"
+      "mov.b32 {a, b}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
+      "}\n"
+      : "=r"(low), "=r"(high)
+      : "r"(codes));
+}
+
 }  // namespace baltoro::cuda::mla

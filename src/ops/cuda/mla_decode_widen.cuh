@@ -28,18 +28,6 @@ __device__ __forceinline__ void WidenFour(uint32_t codes, uint32_t& low, uint32_
   high = widen(__byte_perm(codes, 0, 0x3424));
 }
 
-// Four e4m3 as four half floats, exact.
-__device__ __forceinline__ void HalvesOfFour(uint32_t codes, uint32_t& low, uint32_t& high) {
-  asm("{\n"
-      ".reg .b16 a, b;\n"
-      "mov.b32 {a, b}, %2;\n"
-      "cvt.rn.f16x2.e4m3x2 %0, a;\n"
-      "cvt.rn.f16x2.e4m3x2 %1, b;\n"
-      "}\n"
-      : "=r"(low), "=r"(high)
-      : "r"(codes));
-}
-
 __device__ __forceinline__ void StoreShared(uint32_t to, const uint4& value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
