@@ -64,7 +64,7 @@ class StepRig {
   std::unique_ptr<ThreadPool> pool_;
   OpsTable ops_;
   std::unique_ptr<StepRouting> routing_;
-  Buffer choices_, logits_;
+  Buffer choices_, router_logits_, logits_;
   RankShare share_;
   std::unique_ptr<ModelRanks> ranks_;  // null: the model is whole
   std::unique_ptr<K2Model> model_;

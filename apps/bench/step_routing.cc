@@ -11,6 +11,7 @@ namespace {
 struct Trace {
   void (*bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
   const int32_t* ids = nullptr;
+  const float* logits = nullptr;
   int32_t layers = 0;
   int32_t next = 0;
 };
@@ -21,6 +22,14 @@ void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
   ExpertBankArgs traced = args;
   const int64_t layer = trace.next++ % trace.layers;
   traced.ids.data = const_cast<int32_t*>(trace.ids) + layer * args.ids.num_elements();
+  ExpertChoice choice;
+  if (args.choice != nullptr) {
+    choice = *args.choice;
+    const int64_t experts = choice.logits.num_elements();
+    choice.logits.data = const_cast<float*>(trace.logits) + layer * experts;
+    if (choice.bias) choice.bias.data = const_cast<float*>(trace.logits) + trace.layers * experts;
+    traced.choice = &choice;
+  }
   trace.bank(context, traced);
 }
 
@@ -62,11 +71,29 @@ double StepRouting::Draw(int64_t tokens) {
     }
     distinct += std::ranges::count(seen, true);
   }
+  if (tokens == 1) DrawLogits();
   return static_cast<double>(distinct) / layers_;
 }
 
-OpsTable StepRouting::Traced(const OpsTable& ops, const int32_t* ids, int32_t layers) {
-  trace = {.bank = ops.expert_bank, .ids = ids, .layers = layers, .next = 0};
+// Scores of the chosen lie beyond those of all others, in the order of the draw.
+void StepRouting::DrawLogits() {
+  std::uniform_real_distribution<float> other(-6, 2);
+  logits_.assign(static_cast<size_t>(layers_ + 1) * experts_, 0);
+  for (int32_t layer = 0; layer < layers_; ++layer) {
+    float* const of_layer = &logits_[static_cast<size_t>(layer) * experts_];
+    for (int32_t e = 0; e < experts_; ++e) of_layer[e] = other(random_);
+    for (int32_t j = 0; j < top_k_; ++j) {
+      of_layer[ids_[static_cast<size_t>(layer) * top_k_ + j]] =
+          4.0f - static_cast<float>(j) / static_cast<float>(top_k_);
+    }
+  }
+}
+
+OpsTable StepRouting::Traced(const OpsTable& ops,
+                             const int32_t* ids,
+                             const float* logits,
+                             int32_t layers) {
+  trace = {.bank = ops.expert_bank, .ids = ids, .logits = logits, .layers = layers, .next = 0};
   OpsTable traced = ops;
   traced.expert_bank = TracedBank;
   return traced;

@@ -21,10 +21,17 @@ class StepRouting {
   double Draw(int64_t tokens);
   // [layers, tokens, top_k] i32.
   const std::vector<int32_t>& ids() const { return ids_; }
+  // Of a step of one token, whose bank may choose itself: [layers + 1, experts] f32, logits by
+  // which it chooses `ids`, behind them a bias of zeros. Otherwise of an earlier step, or empty.
+  const std::vector<float>& logits() const { return logits_; }
 
   // A table like `ops` whose expert banks take, one call after the other, the layers of `ids` (of
-  // the table's memory, room for the largest step). One model a thread uses it.
-  static OpsTable Traced(const OpsTable& ops, const int32_t* ids, int32_t layers);
+  // the table's memory, room for the largest step), or where they choose themselves of `logits`
+  // (likewise). One model a thread uses it.
+  static OpsTable Traced(const OpsTable& ops,
+                         const int32_t* ids,
+                         const float* logits,
+                         int32_t layers);
   // The next bank is the first layer's.
   static void Rewind();
 
@@ -33,6 +40,9 @@ class StepRouting {
   std::mt19937_64 random_;
   std::vector<std::vector<double>> weights_;  // of each layer's experts; empty: uniform
   std::vector<int32_t> ids_;
+  std::vector<float> logits_;
+
+  void DrawLogits();
 };
 
 }  // namespace baltoro
