@@ -31,10 +31,8 @@ void K2Model::AddAndNorm(const Activations& a, TensorView weight, OrderedRows* o
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.layout.tensor > 1) {
     RankOps& ranks = others();
-    if (ranks.SumAddRmsNorm(Scratch(), a.normed, a.residual, a.delta, weight, eps)) {
-      rounded_.of = nullptr;  // written without codes
-      return;
-    }
+    const OpContext context = Scratch(ordered);
+    if (ranks.SumAddRmsNorm(context, a.normed, a.residual, a.delta, weight, eps)) return;
     ranks.Sum(Scratch(), a.delta);
   }
   ops_.add_rms_norm(Scratch(ordered), a.normed, a.residual, a.delta, weight, eps);

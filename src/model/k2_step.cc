@@ -38,11 +38,10 @@ bool K2Model::TakesRounded() const {
   });
 }
 
-// Whether a norm is read by an expert bank that wants a second copy. Where the sum of ranks has the
-// norm in it, or the norm writes codes, it writes none. Banks of all layers are alike.
+// Whether a norm is read by an expert bank that wants a second copy. Where the norm writes codes it
+// writes none. Banks of all layers are alike.
 bool K2Model::TakesOrdered(const Activations& a) const {
   if (ops_.bank_reads_ordered == nullptr || TakesRounded()) return false;
-  if (share_.layout.tensor > 1 && ranks_ != nullptr && ranks_->ops().norms_sums()) return false;
   const auto layer = std::ranges::find_if(
       weights_.layers, [](const LayerWeights& l) { return l.experts_gate_up.n > 0; });
   return layer != weights_.layers.end() && ops_.bank_reads_ordered(BankArgs(*layer, a));

@@ -35,8 +35,6 @@ class RankOps {
   // Whether the parts that Sum and SumAddRmsNorm add may be bf16 (ops.h): where parts travel so in
   // any case.
   virtual bool takes_rounded_parts() const { return false; }
-  // Whether SumAddRmsNorm is done, of rows in bf16.
-  virtual bool norms_sums() const { return false; }
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.
   virtual void Abort() {}
@@ -45,8 +43,9 @@ class RankOps {
   // added in f32 in the order of the ranks: the same bits on each. GPUs may send parts and sums
   // rounded to bf16, all ranks alike; where NCCL adds, the order is its own.
   virtual void Sum(const OpContext&, TensorView x) = 0;
-  // Sum of delta, then add_rms_norm(out, residual, delta, weight, eps), in one. False: not done,
-  // the caller does both. delta is unspecified afterwards.
+  // Sum of delta, then add_rms_norm(out, residual, delta, weight, eps), in one, with the copies of
+  // out that the context asks of a norm. False: not done, the caller does both. delta is
+  // unspecified afterwards.
   virtual bool SumAddRmsNorm(const OpContext&,
                              TensorView out,
                              TensorView residual,

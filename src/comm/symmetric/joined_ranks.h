@@ -23,7 +23,6 @@ class JoinedRanks final : public RankOps {
   bool takes_rounded_parts() const override {
     return tensor_ == nullptr || tensor_->takes_rounded_parts();
   }
-  bool norms_sums() const override { return tensor_ != nullptr && tensor_->norms_sums(); }
   void Abort() override;
   void Sum(const OpContext& ctx, TensorView x) override;
   bool SumAddRmsNorm(const OpContext& ctx,

@@ -109,6 +109,7 @@ void PeerRanks::RunSum(const OpContext& ctx, SumParams params, int64_t rows) {
     if (params.out != nullptr) {
       part.residual += row * params.residual_stride;
       part.out = static_cast<uint16_t*>(params.out) + row * params.out_stride;
+      part.copies = RowsFrom(params.copies, row, params.width);
     }
     LaunchSum(StreamOf(ctx), choice.form, shape, part);
   }
@@ -150,6 +151,7 @@ bool PeerRanks::SumAddRmsNorm(const OpContext& ctx,
   params.width = static_cast<int>(width);
   params.vectors = InVectors(delta) && InVectors(out) && InVectors(residual) &&
                    reinterpret_cast<uintptr_t>(weight.data) % kPacketBytes == 0;
+  params.copies = TakeNormCopies(ctx, out, params.vectors);
   RunSum(ctx, params, rows);
   return true;
 }

@@ -36,7 +36,6 @@ class PeerRanks final : public RankOps {
   bool recordable() const override { return true; }
   bool adds_in_order() const override { return true; }
   bool takes_rounded_parts() const override { return true; }
-  bool norms_sums() const override { return true; }
   void Sum(const OpContext& ctx, TensorView x) override;
   bool SumAddRmsNorm(const OpContext& ctx,
                      TensorView out,

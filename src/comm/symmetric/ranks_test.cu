@@ -227,13 +227,20 @@ void CheckNorms(int ranks, int64_t hidden) {
             TensorView(const_cast<float*>(weight.data()), DType::kF32, {hidden}), 1e-5f);
         const auto check = [&](const SumChoice& choice, const TensorView& part) {
           const Buffer x = ToDevice(residual);
+          Copies copies(rows, hidden);
+          const bool codes = (rows + static_cast<int>(rounded)) % 2 == 0;
+          OpContext context = self.ctx();
+          if (codes)
+            context.rounded = &copies.rounded;
+          else
+            context.ordered = &copies.ordered;
           self.ops->peers()->Choose(choice);
           self.Meet();
           if (findings.any()) return;
-          const bool done = self.ops->SumAddRmsNorm(
-              self.ctx(), TensorView(out.data(), DType::kBf16, {rows, hidden}),
-              TensorView(x.data(), DType::kF32, {rows, hidden}), part,
-              TensorView(scale.data(), DType::kF32, {hidden}), 1e-5f);
+          const bool done =
+              self.ops->SumAddRmsNorm(context, TensorView(out.data(), DType::kBf16, {rows, hidden}),
+                                      TensorView(x.data(), DType::kF32, {rows, hidden}), part,
+                                      TensorView(scale.data(), DType::kF32, {hidden}), 1e-5f);
           self.Wait();
           const std::string where = "H " + std::to_string(hidden) + " T " + std::to_string(rows) +
                                     " " + NameOf(choice) +
@@ -243,6 +250,12 @@ void CheckNorms(int ranks, int64_t hidden) {
           findings.AddDifference(self, where + " residual",
                                  Difference(got.data(), want.data(), count));
           const auto norm = FromDevice<Bf16>(out.data(), count);
+          const void* const of = codes ? copies.rounded.of : copies.ordered.of;
+          if ((of == out.data()) != (hidden % 128 == 0)) findings.Add(where + ": a copy of what?");
+          if (of != nullptr && copies.Wrong(norm, codes) != 0) {
+            findings.Add(where + (codes ? " codes: " : " in order: ") +
+                         std::to_string(copies.Wrong(norm, codes)) + " bad");
+          }
           size_t bad = 0, first = 0;
           for (size_t i = 0; i < count; ++i) {
             const float a = ToFloat(norm[i]), b = ToFloat(normed[i]);

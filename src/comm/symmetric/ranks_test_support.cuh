@@ -23,6 +23,7 @@
 #include "device/cuda/device_info.h"
 #include "ops/cuda/rows_test_support.h"
 #include "support/gpu_test.h"
+#include "tensor/float8.h"
 
 namespace baltoro::cuda::ranks_test {
 
@@ -234,6 +235,45 @@ class Findings {
  private:
   std::mutex mutex_;
   int count_ = 0;
+};
+
+// What a norm writes beside its rows: codes of 128 columns with a scale, in product_layout.h's
+// order, or the order of matrix_order.cuh.
+struct Copies {
+  Copies(int rows, int64_t hidden)
+      : width(hidden),
+        codes(OnDevice(size_t(rows * hidden))),
+        scales(OnDevice(size_t(rows * hidden / 128 + 1) * sizeof(float))),
+        in_order(OnDevice(size_t(rows * hidden) * 2)),
+        rounded{
+            .codes = codes.data(), .scales = static_cast<float*>(scales.data()), .width = hidden},
+        ordered{.data = in_order.data()} {}
+
+  // How many columns of `norm` a copy has wrongly.
+  size_t Wrong(const std::vector<Bf16>& norm, bool of_codes) const {
+    size_t wrong = 0;
+    const auto code = FromDevice<uint8_t>(codes.data(), norm.size());
+    const auto scale = FromDevice<float>(scales.data(), norm.size() / 128);
+    const auto moved = FromDevice<Bf16>(in_order.data(), norm.size());
+    for (size_t i = 0; i < norm.size(); ++i) {
+      const float want = ToFloat(norm[i]);
+      if (of_codes) {
+        constexpr size_t kPlaces[4] = {0, 2, 1, 3};
+        const float got = FromE4M3(code[i / 4 * 4 + kPlaces[i % 4]]) * scale[i / 128];
+        const float off = std::fabs(want) * 0x1p-4f + scale[i / 128] * 0x1p-10f;
+        wrong += std::fabs(got - want) <= off * 1.001f ? 0 : 1;
+      } else {
+        const size_t in = i % 32, at = in % 8 / 2 * 8 + in / 8 * 2 + in % 2;
+        wrong += ToFloat(moved[i - in + at]) == want ? 0 : 1;
+      }
+    }
+    return wrong;
+  }
+
+  int64_t width;
+  Buffer codes, scales, in_order;
+  RoundedRows rounded;
+  OrderedRows ordered;
 };
 
 }  // namespace baltoro::cuda::ranks_test

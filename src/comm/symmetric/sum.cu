@@ -8,6 +8,7 @@
 
 #include "comm/symmetric/peer_device.cuh"
 #include "comm/symmetric/sum.h"
+#include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 
 namespace baltoro::cuda {
@@ -268,6 +269,11 @@ __global__ void __launch_bounds__(kThreadsMax) SumKernel(const __grid_constant__
       Normalise(sum, scale, weight);
       auto* const out = static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + at;
       if (holds) StoreEight(out, count, p.vectors, sum);
+      const NormCopies& copies = p.copies;
+      if (copies.ordered != nullptr) WriteOrdered(copies.ordered, row, p.width, at, holds, sum);
+      if (copies.codes != nullptr) {
+        WriteCodes(copies.codes, copies.scales, row, p.width, at, holds, sum);
+      }
     } else if (alive) {
       StoreEight(static_cast<X*>(p.x) + row * p.x_stride + at, count, p.vectors, sum);
     }

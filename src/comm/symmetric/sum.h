@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "comm/symmetric/peer_memory.h"
+#include "ops/cuda/norm_copies.h"
 
 namespace baltoro::cuda {
 
@@ -25,6 +26,7 @@ struct SumParams {
   const float* weight = nullptr;
   float eps = 0;
   bool vectors = false;  // all rows may be read 16 bytes at a time
+  NormCopies copies;     // of the norm, only with `vectors`
   int rows = 0, width = 0;
 
   SumRegion region;
