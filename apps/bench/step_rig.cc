@@ -329,6 +329,8 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
         routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
     BT_RETURN_IF_ERROR(ops_.memory->CopyIn(choices_.data(), routing_->ids().data(),
                                            routing_->ids().size() * sizeof(int32_t)));
+    BT_RETURN_IF_ERROR(ops_.memory->CopyIn(router_logits_.data(), routing_->logits().data(),
+                                           routing_->logits().size() * sizeof(float)));
     StepRouting::Rewind();
     arena_->Reset();
     const Seconds start = clock.Now();
@@ -338,6 +340,13 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
     if (run < 0) continue;
     seconds.push_back(took);
     distinct += drawn;
+  }
+  // Banks that choose themselves have written what they chose.
+  std::vector<int32_t> chosen(routing_->ids().size());
+  BT_RETURN_IF_ERROR(
+      ops_.memory->CopyOut(chosen.data(), choices_.data(), chosen.size() * sizeof(int32_t)));
+  if (chosen != routing_->ids()) {
+    return Status(Code::kInternal, "a bank chose other experts than those drawn");
   }
   return StepTiming{.median = Percentile(seconds, 0.5),
                     .p99 = Percentile(seconds, 0.99),
