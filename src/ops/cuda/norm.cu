@@ -1,57 +1,16 @@
 // Root mean square norms, one block a row. At small T a launch is latency alone: the row is read
-// once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
-// T: bytes of the rows.
+// once and stays in registers, the weight is read before the kernel ahead has ended. Many rows with
+// a sum: norm_stream.cu. Floor at large T: bytes of the rows.
 
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/fp8_round_device.cuh"
-#include "ops/cuda/matrix_order.cuh"
-#include "ops/cuda/norm_device.cuh"
+#include "ops/cuda/norm_stream.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-
-struct NormParams {
-  void* x;  // read; with a delta also written
-  const void* delta;
-  void* out;
-  const float* weight;
-  int64_t x_stride, delta_stride, out_stride;
-  int width;
-  float eps;
-  bool vectors;
-  // Of AddRmsNormQuantise.
-  char* codes;    // rows without gaps
-  float* scales;  // likewise
-  // Of rows that are wanted in matrix order too (OrderedRows), without gaps.
-  __nv_bfloat16* ordered;
-};
-
-constexpr int kBlock = 128;  // columns that share a scale
-
-// Eight normalised elements as e4m3, as they are in bf16; a block's columns are held by sixteen
-// lanes. By all lanes.
-__device__ __forceinline__ void WriteCodes(
-    const NormParams& p, int64_t row, int at, bool exists, float (&x)[kEight]) {
-  RoundToBf16(x);
-  float scale;
-  const uint2 codes = RoundEight(x, scale);
-  if (!exists) return;
-  *reinterpret_cast<uint2*>(p.codes + row * p.width + at) = codes;
-  if (at % kBlock == 0) p.scales[row * (p.width / kBlock) + at / kBlock] = scale;
-}
-
-// Eight normalised elements in matrix order; a row's width is a multiple of 32. By all lanes.
-__device__ __forceinline__ void WriteOrdered(
-    const NormParams& p, int64_t row, int at, bool exists, const float (&x)[kEight]) {
-  const uint4 eight =
-      InMatrixOrder(make_uint4(hopper::PackBf16(x[0], x[1]), hopper::PackBf16(x[2], x[3]),
-                               hopper::PackBf16(x[4], x[5]), hopper::PackBf16(x[6], x[7])));
-  if (exists) *reinterpret_cast<uint4*>(p.ordered + row * p.width + at) = eight;
-}
 
 // kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
 // kBlocks: of K2's width on a multiprocessor, which the registers must allow.
@@ -66,11 +25,14 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
+  const int64_t row = blockIdx.x;
+  if (p.fetches && threadIdx.x == 0) {
+    FetchResidual(static_cast<float*>(p.x) + row * p.x_stride, p.width);
+  }
   hopper::LetDependentsLaunch();
   if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
   hopper::WaitForPredecessors();
 
-  const int64_t row = blockIdx.x;
   X* const from = static_cast<X*>(p.x) + row * p.x_stride;
   float squares = 0;
 #pragma unroll
@@ -116,13 +78,14 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   const int share = p.width / kSpread;
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
+  float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
+  if (p.fetches && threadIdx.x == 0) FetchResidual(from, share);
   float x[kEight], delta[kEight], weight[kEight];
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
-  float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
 #pragma unroll
@@ -144,7 +107,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kSpread; ++i) sum += sums[i];
-  Normalise(x, 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps), weight);
+  Normalise(x, ScaleOfSum(sum, p.width, p.eps), weight);
   if (count > 0) StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
   if constexpr (kQuantise) WriteCodes(p, row, at, count > 0, x);
 }
@@ -192,6 +155,7 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .eps = 0,
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .fetches = false,
           .codes = nullptr,
           .scales = nullptr,
           .ordered = nullptr};
@@ -211,6 +175,7 @@ NormParams AddParamsOf(const TensorView& out,
   p.delta_stride = delta.stride[0];
   p.eps = eps;
   p.vectors = p.vectors && InVectors(delta);
+  p.fetches = Fetches(residual.dim(0), p);
   return p;
 }
 
@@ -268,6 +233,7 @@ void AddRmsNorm(const OpContext& ctx,
     ordered.rows = rows;
     ordered.stride = out.stride[0];
     p.ordered = static_cast<__nv_bfloat16*>(ordered.data);
+    if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
     const auto kernel = rounded_delta
                             ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, false, true>
                             : NormKernel<float, __nv_bfloat16, float, 1, false, true>;
@@ -276,6 +242,9 @@ void AddRmsNorm(const OpContext& ctx,
   }
   if (!rounded_delta && Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
+  }
+  if (out.dtype == DType::kBf16 && StreamsNorm(rows, p, rounded_delta)) {
+    return LaunchStreamNorm(ctx, rows, p, rounded_delta);
   }
   if (rounded_delta) {
     BT_CHECK(out.dtype == DType::kBf16);
@@ -311,6 +280,7 @@ void AddRmsNormQuantise(const OpContext& ctx,
   if (!rounded_delta && Spreads(rows, p)) {
     return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
   }
+  if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
   const auto kernel = rounded_delta ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, true>
                                     : NormKernel<float, __nv_bfloat16, float, 1, true>;
   LaunchAhead("norm to e4m3", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)),
