@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
   if (p.fetches && threadIdx.x == 0) {
     FetchResidual(static_cast<float*>(p.x) + row * p.x_stride, p.width);
   }
-  hopper::LetDependentsLaunch();
+  if (!p.late) hopper::LetDependentsLaunch();
   if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
   hopper::WaitForPredecessors();
 
@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
     squares = AddSquares(x[v], squares);
   }
   const float scale = NormScale(squares, p.width, p.eps, partial);
+  if (p.late) hopper::LetDependentsLaunch();
 
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
@@ -156,6 +157,7 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
           .fetches = false,
+          .late = false,
           .codes = nullptr,
           .scales = nullptr,
           .ordered = nullptr};
@@ -176,6 +178,7 @@ NormParams AddParamsOf(const TensorView& out,
   p.eps = eps;
   p.vectors = p.vectors && InVectors(delta);
   p.fetches = Fetches(residual.dim(0), p);
+  p.late = NormChange(64) && residual.dim(0) <= 128;
   return p;
 }
 

@@ -19,6 +19,7 @@ struct NormParams {
   float eps;
   bool vectors;
   bool fetches;  // FetchResidual before the kernel ahead has ended
+  bool late;     // the next kernel starts when this one has its rows
   // Of AddRmsNormQuantise.
   char* codes;    // rows without gaps
   float* scales;  // likewise
