@@ -55,6 +55,37 @@ __device__ __forceinline__ void StoreBulk(void* to,
       : "memory");
 }
 
+// LoadWhole and StoreWhole of a stage. Neighbours' halves of 16 bytes lie 32 apart, which is two
+// ways to each bank: every other four lanes take their halves the other way round.
+__device__ __forceinline__ bool TurnsHalves() {
+  return (threadIdx.x & 4) != 0;
+}
+__device__ __forceinline__ void LoadStage(const float* from, float (&x)[kEight]) {
+  const bool turns = TurnsHalves();
+  const float4 a = reinterpret_cast<const float4*>(from)[turns ? 1 : 0];
+  const float4 b = reinterpret_cast<const float4*>(from)[turns ? 0 : 1];
+  x[0] = turns ? b.x : a.x, x[1] = turns ? b.y : a.y;
+  x[2] = turns ? b.z : a.z, x[3] = turns ? b.w : a.w;
+  x[4] = turns ? a.x : b.x, x[5] = turns ? a.y : b.y;
+  x[6] = turns ? a.z : b.z, x[7] = turns ? a.w : b.w;
+}
+__device__ __forceinline__ void LoadStage(const __nv_bfloat16* from, float (&x)[kEight]) {
+  LoadWhole(from, x);
+}
+// As instructions: the compiler would make each store two of half the lanes.
+__device__ __forceinline__ void StoreHalf(uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+__device__ __forceinline__ void StoreStage(float* to, const float (&x)[kEight]) {
+  const bool turns = TurnsHalves();
+  const uint32_t at = hopper::SharedAddress(to);
+  StoreHalf(at + (turns ? 16 : 0), turns ? x[4] : x[0], turns ? x[5] : x[1], turns ? x[6] : x[2],
+            turns ? x[7] : x[3]);
+  StoreHalf(at + (turns ? 0 : 16), turns ? x[0] : x[4], turns ? x[1] : x[5], turns ? x[2] : x[6],
+            turns ? x[3] : x[7]);
+}
+
 struct Barriers {
   uint64_t full[kStagesMax];    // the row has come
   uint64_t summed[kStagesMax];  // the residual lies in the stage as it is to be written
@@ -163,11 +194,11 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
       char* const stage = ring + walk.stage() * stage_bytes;
       float* const sum = reinterpret_cast<float*>(stage) + at;
       float delta[kEight];
-      LoadWhole(sum, x);
-      LoadWhole(reinterpret_cast<const Delta*>(stage + n.width * 4) + at, delta);
+      LoadStage(sum, x);
+      LoadStage(reinterpret_cast<const Delta*>(stage + n.width * 4) + at, delta);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) x[i] += delta[i];
-      StoreWhole(sum, x);
+      StoreStage(sum, x);
     }
     // The copy that sends the residual sees it, and the one that fills the stage again comes after
     // these loads.
