@@ -62,6 +62,91 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
   }
 }
 
+// The same of two rows a block, for as many rows as two on each multiprocessor: what bounds them is
+// the way from the L2, and the weight comes but once for both. By registers one block stands on a
+// multiprocessor; the loads of both rows are under way together.
+template <typename Delta, bool kQuantise, bool kOrder>
+__global__ void __launch_bounds__(kThreadsMax, 1) PairNormKernel(NormParams p, int64_t rows) {
+  __shared__ float partial[2][32];
+  const int at = static_cast<int>(threadIdx.x) * kEight;
+  const int64_t first = blockIdx.x, second = first + gridDim.x;
+  const bool both = second < rows;
+  const bool exists[2] = {at < p.width, at < p.width && both};
+  if (p.fetches && threadIdx.x < (both ? 2 : 1)) {
+    FetchResidual(static_cast<float*>(p.x) + (threadIdx.x == 0 ? first : second) * p.x_stride,
+                  p.width);
+  }
+  hopper::LetDependentsLaunch();
+  float x[2][kEight] = {}, delta[2][kEight] = {}, weight[kEight] = {}, sums[2];
+  if (exists[0]) LoadWhole(p.weight + at, weight);
+  hopper::WaitForPredecessors();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+    if (exists[r]) {
+      LoadWhole(static_cast<const float*>(p.x) + row * p.x_stride + at, x[r]);
+      LoadWhole(static_cast<const Delta*>(p.delta) + row * p.delta_stride + at, delta[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) x[r][i] += delta[r][i];
+    if (exists[r]) StoreWhole(static_cast<float*>(p.x) + row * p.x_stride + at, x[r]);
+    sums[r] = WarpSum(AddSquares(x[r], 0));
+  }
+  if (threadIdx.x % 32 < 2) {
+    partial[threadIdx.x % 32][threadIdx.x / 32] = threadIdx.x % 32 == 0 ? sums[0] : sums[1];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sums[r] = SumOfWarps(partial[r], static_cast<int>(blockDim.x) / 32);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+    if (r == 1 && !both) return;
+    Normalise(x[r], ScaleOfSum(sums[r], p.width, p.eps), weight);
+    if (exists[r]) {
+      StoreWhole(static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + at, x[r]);
+    }
+    if constexpr (kOrder) WriteOrdered(p, row, at, exists[r], x[r]);
+    if constexpr (kQuantise) WriteCodes(p, row, at, exists[r], x[r]);
+  }
+}
+
+constexpr int kPairRowsMin = 129;  // fewer have a multiprocessor each
+
+// Rows in bf16.
+bool Pairs(int64_t rows, const NormParams& p) {
+  return NormChange(256) && p.vectors && p.width % kEight == 0 && rows >= kPairRowsMin &&
+         rows <= 256 && Eights(p.width) <= kThreadsMax;
+}
+
+template <typename Delta>
+void LaunchPairNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+  auto kernel = PairNormKernel<Delta, false, false>;
+  if (p.codes != nullptr) kernel = PairNormKernel<Delta, true, false>;
+  if (p.ordered != nullptr) kernel = PairNormKernel<Delta, false, true>;
+  LaunchAhead("norm of pairs", StreamOf(ctx), kernel, dim3(static_cast<unsigned>((rows + 1) / 2)),
+              (Eights(p.width) + 31) / 32 * 32, p, rows);
+}
+
+// The forms for many rows, of rows in bf16; false: neither takes them.
+bool LaunchManyNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
+  if (StreamsNorm(rows, p, rounded_delta)) {
+    LaunchStreamNorm(ctx, rows, p, rounded_delta);
+  } else if (Pairs(rows, p)) {
+    rounded_delta ? LaunchPairNorm<__nv_bfloat16>(ctx, rows, p)
+                  : LaunchPairNorm<float>(ctx, rows, p);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 // The same with a delta in f32 for few wide rows: a cluster a row, since one multiprocessor would
 // take longest to load and store it.
 constexpr int kSpread = 8;  // blocks of a row
@@ -236,7 +321,7 @@ void AddRmsNorm(const OpContext& ctx,
     ordered.rows = rows;
     ordered.stride = out.stride[0];
     p.ordered = static_cast<__nv_bfloat16*>(ordered.data);
-    if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
+    if (LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
     const auto kernel = rounded_delta
                             ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, false, true>
                             : NormKernel<float, __nv_bfloat16, float, 1, false, true>;
@@ -246,9 +331,7 @@ void AddRmsNorm(const OpContext& ctx,
   if (!rounded_delta && Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
   }
-  if (out.dtype == DType::kBf16 && StreamsNorm(rows, p, rounded_delta)) {
-    return LaunchStreamNorm(ctx, rows, p, rounded_delta);
-  }
+  if (out.dtype == DType::kBf16 && LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
   if (rounded_delta) {
     BT_CHECK(out.dtype == DType::kBf16);
     return LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p);
@@ -283,7 +366,7 @@ void AddRmsNormQuantise(const OpContext& ctx,
   if (!rounded_delta && Spreads(rows, p)) {
     return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
   }
-  if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
+  if (LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
   const auto kernel = rounded_delta ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, true>
                                     : NormKernel<float, __nv_bfloat16, float, 1, true>;
   LaunchAhead("norm to e4m3", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)),

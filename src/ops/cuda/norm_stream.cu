@@ -249,11 +249,12 @@ constexpr int64_t kStayingBytes = 24 << 20;
 
 // BT_H2: 1 this form, 2 fetching ahead for up to 256 rows, 4 and 8 lines that leave the L2 first
 // (as they are read, written), 16 backwards, 32 this form from 129 rows on instead of 257, 64 the
-// next kernel late at up to 128 rows, 128 three stages at most.
+// next kernel late at up to 128 rows, 128 three stages at most,
+// 256 two rows a block from 129 to 256 rows.
 bool NormChange(int bit) {
   static const int wanted = [] {
     const char* const text = std::getenv("BT_H2");
-    return text == nullptr ? 31 : std::atoi(text);
+    return text == nullptr ? 287 : std::atoi(text);
   }();
   return (wanted & bit) != 0;
 }
