@@ -4,7 +4,11 @@
 // with the copies and the wait. Floor of sampling: each row's bytes over the read bandwidth of the
 // same run.
 //
-//   cuda_rows_bench [rows|sample]
+// Norms with a sum of many rows: the residual comes from memory (copies take turns at 235 MB of
+// it), what was just written lies in the L2 as far as it finds room. Floor: all bytes over the read
+// bandwidth of the same run.
+//
+//   cuda_rows_bench [rows|norms|sample]
 
 #include <algorithm>
 #include <chrono>
@@ -202,6 +206,63 @@ void TimeRows(Device& device) {
   }
 }
 
+void TimeNorms(Device& device) {
+  constexpr int64_t kRowsMax = 8192;
+  constexpr auto kBytes = static_cast<size_t>(kRowsMax * kHidden * 4);
+  const auto filled = [&](const char* name, uint32_t seed) {
+    Buffer buffer = Must(Buffer::Create(kBytes, name, CudaMemory()));
+    Must(FillRandomBf16(buffer.data(), kBytes / 2, seed, device.stream()));
+    return buffer;
+  };
+  const Buffer residual = filled("residual", 1), delta = filled("delta", 2);
+  const Buffer out = filled("rows", 3), beside = filled("ordered or codes", 4);
+  const Buffer weight = filled("weight", 5), scales = filled("scales", 6);
+  const double bandwidth = Must(ReadBandwidth(delta.data(), kBytes, device.stream()));
+  struct Line {
+    const char* name;
+    DType delta;
+    bool orders, quantises;
+  };
+  const Line lines[] = {{"delta f32", DType::kF32, false, false},
+                        {"delta f32, ordered", DType::kF32, true, false},
+                        {"delta f32, e4m3", DType::kF32, false, true},
+                        {"delta bf16", DType::kBf16, false, false},
+                        {"delta bf16, ordered", DType::kBf16, true, false},
+                        {"delta bf16, e4m3", DType::kBf16, false, true}};
+  constexpr int64_t kCounts[] = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+  std::printf("norms with a sum: us and of the floor (read bandwidth %.2f TB/s)\n%-22s",
+              bandwidth * 1e-12, "rows");
+  for (const int64_t rows : kCounts) std::printf(" %12d", static_cast<int>(rows));
+  std::printf("\n");
+  for (const Line& line : lines) {
+    std::printf("%-22s", line.name);
+    for (const int64_t rows : kCounts) {
+      const int copies = static_cast<int>(std::max<int64_t>(4, kRowsMax / rows));
+      const auto view = [&](const Buffer& buffer, DType type, int64_t begin = 0) {
+        return TensorView(static_cast<char*>(buffer.data()) + begin * kHidden * SizeOf(type), type,
+                          {rows, kHidden});
+      };
+      const double us = Microseconds(device, copies, [&](int i) {
+        OrderedRows ordered = {.data = beside.data()};
+        RoundedRows rounded = {
+            .codes = beside.data(), .scales = static_cast<float*>(scales.data()), .width = kHidden};
+        OpContext ctx = device.ctx();
+        if (line.orders) ctx.ordered = &ordered;
+        if (line.quantises) ctx.rounded = &rounded;
+        AddRmsNorm(ctx, view(out, DType::kBf16), view(residual, DType::kF32, i * rows % kRowsMax),
+                   view(delta, line.delta), TensorView(weight.data(), DType::kF32, {kHidden}),
+                   1e-5f);
+      });
+      const int64_t element = 4 + 4 + SizeOf(line.delta) + 2 + (line.orders ? 2 : 0);
+      const int64_t bytes =
+          rows * kHidden * element + (line.quantises ? rows * (kHidden + kHidden / 128 * 4) : 0);
+      std::printf(" %7.2f %3.0f%%", us, 1e8 * static_cast<double>(bytes) / bandwidth / us);
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
 struct Kind {
   const char* name;
   SampleRow row;
@@ -282,10 +343,13 @@ void TimeSampling(Device& device) {
 }
 
 int Run(int argc, char** argv) {
-  const char* part = argc > 1 ? argv[1] : "";
+  const auto wanted = [&](const char* part) {
+    return argc <= 1 || std::strcmp(argv[1], part) == 0;
+  };
   Device device;
-  if (std::strcmp(part, "sample") != 0) TimeRows(device);
-  if (std::strcmp(part, "rows") != 0) TimeSampling(device);
+  if (wanted("rows")) TimeRows(device);
+  if (wanted("norms")) TimeNorms(device);
+  if (wanted("sample")) TimeSampling(device);
   return 0;
 }
 

@@ -1,57 +1,16 @@
 // Root mean square norms, one block a row. At small T a launch is latency alone: the row is read
-// once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
-// T: bytes of the rows.
+// once and stays in registers, the weight is read before the kernel ahead has ended. Many rows with
+// a sum: norm_stream.cu. Floor at large T: bytes of the rows.
 
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/fp8_round_device.cuh"
-#include "ops/cuda/matrix_order.cuh"
-#include "ops/cuda/norm_device.cuh"
+#include "ops/cuda/norm_stream.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-
-struct NormParams {
-  void* x;  // read; with a delta also written
-  const void* delta;
-  void* out;
-  const float* weight;
-  int64_t x_stride, delta_stride, out_stride;
-  int width;
-  float eps;
-  bool vectors;
-  // Of AddRmsNormQuantise.
-  char* codes;    // rows without gaps
-  float* scales;  // likewise
-  // Of rows that are wanted in matrix order too (OrderedRows), without gaps.
-  __nv_bfloat16* ordered;
-};
-
-constexpr int kBlock = 128;  // columns that share a scale
-
-// Eight normalised elements as e4m3, as they are in bf16; a block's columns are held by sixteen
-// lanes. By all lanes.
-__device__ __forceinline__ void WriteCodes(
-    const NormParams& p, int64_t row, int at, bool exists, float (&x)[kEight]) {
-  RoundToBf16(x);
-  float scale;
-  const uint2 codes = RoundEight(x, scale);
-  if (!exists) return;
-  *reinterpret_cast<uint2*>(p.codes + row * p.width + at) = codes;
-  if (at % kBlock == 0) p.scales[row * (p.width / kBlock) + at / kBlock] = scale;
-}
-
-// Eight normalised elements in matrix order; a row's width is a multiple of 32. By all lanes.
-__device__ __forceinline__ void WriteOrdered(
-    const NormParams& p, int64_t row, int at, bool exists, const float (&x)[kEight]) {
-  const uint4 eight =
-      InMatrixOrder(make_uint4(hopper::PackBf16(x[0], x[1]), hopper::PackBf16(x[2], x[3]),
-                               hopper::PackBf16(x[4], x[5]), hopper::PackBf16(x[6], x[7])));
-  if (exists) *reinterpret_cast<uint4*>(p.ordered + row * p.width + at) = eight;
-}
 
 // kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
 // kBlocks: of K2's width on a multiprocessor, which the registers must allow.
@@ -66,11 +25,14 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
-  hopper::LetDependentsLaunch();
+  const int64_t row = blockIdx.x;
+  if (p.fetches && threadIdx.x == 0) {
+    FetchResidual(static_cast<float*>(p.x) + row * p.x_stride, p.width);
+  }
+  if (!p.late) hopper::LetDependentsLaunch();
   if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
   hopper::WaitForPredecessors();
 
-  const int64_t row = blockIdx.x;
   X* const from = static_cast<X*>(p.x) + row * p.x_stride;
   float squares = 0;
 #pragma unroll
@@ -87,6 +49,7 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
     squares = AddSquares(x[v], squares);
   }
   const float scale = NormScale(squares, p.width, p.eps, partial);
+  if (p.late) hopper::LetDependentsLaunch();
 
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
@@ -97,6 +60,91 @@ __global__ void __launch_bounds__(kThreadsMax, kBlocks) NormKernel(NormParams p)
     if constexpr (kOrder) WriteOrdered(p, row, at(v), at(v) < p.width, x[v]);
     if constexpr (kQuantise) WriteCodes(p, row, at(v), at(v) < p.width, x[v]);
   }
+}
+
+// The same of two rows a block, for as many rows as two on each multiprocessor: what bounds them is
+// the way from the L2, and the weight comes but once for both. By registers one block stands on a
+// multiprocessor; the loads of both rows are under way together.
+template <typename Delta, bool kQuantise, bool kOrder>
+__global__ void __launch_bounds__(kThreadsMax, 1) PairNormKernel(NormParams p, int64_t rows) {
+  __shared__ float partial[2][32];
+  const int at = static_cast<int>(threadIdx.x) * kEight;
+  const int64_t first = blockIdx.x, second = first + gridDim.x;
+  const bool both = second < rows;
+  const bool exists[2] = {at < p.width, at < p.width && both};
+  if (p.fetches && threadIdx.x < (both ? 2 : 1)) {
+    FetchResidual(static_cast<float*>(p.x) + (threadIdx.x == 0 ? first : second) * p.x_stride,
+                  p.width);
+  }
+  hopper::LetDependentsLaunch();
+  float x[2][kEight] = {}, delta[2][kEight] = {}, weight[kEight] = {}, sums[2];
+  if (exists[0]) LoadWhole(p.weight + at, weight);
+  hopper::WaitForPredecessors();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+    if (exists[r]) {
+      LoadWhole(static_cast<const float*>(p.x) + row * p.x_stride + at, x[r]);
+      LoadWhole(static_cast<const Delta*>(p.delta) + row * p.delta_stride + at, delta[r]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+#pragma unroll
+    for (int i = 0; i < kEight; ++i) x[r][i] += delta[r][i];
+    if (exists[r]) StoreWhole(static_cast<float*>(p.x) + row * p.x_stride + at, x[r]);
+    sums[r] = WarpSum(AddSquares(x[r], 0));
+  }
+  if (threadIdx.x % 32 < 2) {
+    partial[threadIdx.x % 32][threadIdx.x / 32] = threadIdx.x % 32 == 0 ? sums[0] : sums[1];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sums[r] = SumOfWarps(partial[r], static_cast<int>(blockDim.x) / 32);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int64_t row = r == 0 ? first : second;
+    if (r == 1 && !both) return;
+    Normalise(x[r], ScaleOfSum(sums[r], p.width, p.eps), weight);
+    if (exists[r]) {
+      StoreWhole(static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + at, x[r]);
+    }
+    if constexpr (kOrder) WriteOrdered(p, row, at, exists[r], x[r]);
+    if constexpr (kQuantise) WriteCodes(p, row, at, exists[r], x[r]);
+  }
+}
+
+constexpr int kPairRowsMin = 129;  // fewer have a multiprocessor each
+
+// Rows in bf16.
+bool Pairs(int64_t rows, const NormParams& p) {
+  return NormChange(256) && p.vectors && p.width % kEight == 0 && rows >= kPairRowsMin &&
+         rows <= 256 && Eights(p.width) <= kThreadsMax;
+}
+
+template <typename Delta>
+void LaunchPairNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+  auto kernel = PairNormKernel<Delta, false, false>;
+  if (p.codes != nullptr) kernel = PairNormKernel<Delta, true, false>;
+  if (p.ordered != nullptr) kernel = PairNormKernel<Delta, false, true>;
+  LaunchAhead("norm of pairs", StreamOf(ctx), kernel, dim3(static_cast<unsigned>((rows + 1) / 2)),
+              (Eights(p.width) + 31) / 32 * 32, p, rows);
+}
+
+// The forms for many rows, of rows in bf16; false: neither takes them.
+bool LaunchManyNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
+  if (StreamsNorm(rows, p, rounded_delta)) {
+    LaunchStreamNorm(ctx, rows, p, rounded_delta);
+  } else if (Pairs(rows, p)) {
+    rounded_delta ? LaunchPairNorm<__nv_bfloat16>(ctx, rows, p)
+                  : LaunchPairNorm<float>(ctx, rows, p);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // The same with a delta in f32 for few wide rows: a cluster a row, since one multiprocessor would
@@ -116,13 +164,14 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   const int share = p.width / kSpread;
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
+  float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
+  if (p.fetches && threadIdx.x == 0) FetchResidual(from, share);
   float x[kEight], delta[kEight], weight[kEight];
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();
-  float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
 #pragma unroll
@@ -144,7 +193,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kSpread; ++i) sum += sums[i];
-  Normalise(x, 1.0f / sqrtf(sum / static_cast<float>(p.width) + p.eps), weight);
+  Normalise(x, ScaleOfSum(sum, p.width, p.eps), weight);
   if (count > 0) StoreEight(static_cast<Out*>(p.out) + row * p.out_stride + at, count, true, x);
   if constexpr (kQuantise) WriteCodes(p, row, at, count > 0, x);
 }
@@ -192,6 +241,8 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .eps = 0,
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .fetches = false,
+          .late = false,
           .codes = nullptr,
           .scales = nullptr,
           .ordered = nullptr};
@@ -211,6 +262,8 @@ NormParams AddParamsOf(const TensorView& out,
   p.delta_stride = delta.stride[0];
   p.eps = eps;
   p.vectors = p.vectors && InVectors(delta);
+  p.fetches = Fetches(residual.dim(0), p);
+  p.late = NormChange(64) && residual.dim(0) <= 128;
   return p;
 }
 
@@ -268,6 +321,7 @@ void AddRmsNorm(const OpContext& ctx,
     ordered.rows = rows;
     ordered.stride = out.stride[0];
     p.ordered = static_cast<__nv_bfloat16*>(ordered.data);
+    if (LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
     const auto kernel = rounded_delta
                             ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, false, true>
                             : NormKernel<float, __nv_bfloat16, float, 1, false, true>;
@@ -277,6 +331,7 @@ void AddRmsNorm(const OpContext& ctx,
   if (!rounded_delta && Spreads(rows, p) && out.dtype == DType::kBf16) {
     return LaunchSpreadNorm<__nv_bfloat16>(ctx, rows, p);
   }
+  if (out.dtype == DType::kBf16 && LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
   if (rounded_delta) {
     BT_CHECK(out.dtype == DType::kBf16);
     return LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p);
@@ -311,6 +366,7 @@ void AddRmsNormQuantise(const OpContext& ctx,
   if (!rounded_delta && Spreads(rows, p)) {
     return LaunchSpreadNorm<__nv_bfloat16, true>(ctx, rows, p);
   }
+  if (LaunchManyNorm(ctx, rows, p, rounded_delta)) return;
   const auto kernel = rounded_delta ? NormKernel<float, __nv_bfloat16, __nv_bfloat16, 1, true>
                                     : NormKernel<float, __nv_bfloat16, float, 1, true>;
   LaunchAhead("norm to e4m3", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)),

@@ -12,10 +12,14 @@ __device__ inline float AddSquares(const float (&x)[kEight], float sum) {
   return sum;
 }
 
+// What a row is multiplied with; `sum` of its squares.
+__device__ inline float ScaleOfSum(float sum, int width, float eps) {
+  return 1.0f / sqrtf(sum / static_cast<float>(width) + eps);
+}
+
 // What the block's row is multiplied with; `squares` of each thread, `partial` [32] shared.
 __device__ inline float NormScale(float squares, int width, float eps, float* partial) {
-  const float mean = BlockSum(squares, partial) / static_cast<float>(width);
-  return 1.0f / sqrtf(mean + eps);
+  return ScaleOfSum(BlockSum(squares, partial), width, eps);
 }
 
 __device__ inline void Normalise(float (&x)[kEight], float scale, const float (&weight)[kEight]) {

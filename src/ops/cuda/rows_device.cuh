@@ -95,18 +95,26 @@ __device__ inline float GatedUp(float gate, float up) {
   return gate / (1.0f + expf(-gate)) * up;
 }
 
-// The sum over all threads of a block of whole warps, the same bits in each. Once in a kernel for
-// each `partial` [32] in shared memory.
-__device__ inline float BlockSum(float value, float* partial) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  const int lane = threadIdx.x % 32;
-  if (lane == 0) partial[threadIdx.x / 32] = value;
-  __syncthreads();
-  value = lane < static_cast<int>(blockDim.x) / 32 ? partial[lane] : 0.0f;
+// The sum over a warp, the same bits in each lane.
+__device__ inline float WarpSum(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
   return value;
+}
+
+// The sum of what up to 32 warps left in `partial`, the same bits in each lane.
+__device__ inline float SumOfWarps(const float* partial, int warps) {
+  const int lane = threadIdx.x % 32;
+  return WarpSum(lane < warps ? partial[lane] : 0.0f);
+}
+
+// The sum over all threads of a block of whole warps, the same bits in each. Once in a kernel for
+// each `partial` [32] in shared memory.
+__device__ inline float BlockSum(float value, float* partial) {
+  value = WarpSum(value);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  return SumOfWarps(partial, static_cast<int>(blockDim.x) / 32);
 }
 
 // Queues `kernel` so that it may start while the kernel before it in the stream ends.

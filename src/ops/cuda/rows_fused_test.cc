@@ -1,6 +1,7 @@
 // Joined operations, held to the operations that they join.
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "device/cuda/device_info.h"
@@ -159,6 +160,95 @@ GPU_TEST(AddRmsNormQuantiseTest, GivesTheNormAndItsCodes) {
       ExpectSameBytes(name + " scales", scales.FromDevice(), scales.bytes());
       ExpectSameBytes(name + " codes", codes.FromDevice(), codes.bytes());
     }
+  }
+}
+
+// What a norm of `rows` writes, in whatever number of rows it is asked for.
+struct NormCase {
+  int64_t rows, width, stride;
+  DType delta;
+  bool quantises, orders;
+};
+
+std::string NameOfCase(const NormCase& c) {
+  return "norm " + std::to_string(c.rows) + " " + std::to_string(c.width) + " " +
+         std::string(NameOf(c.delta)) + (c.quantises ? " with codes" : "") +
+         (c.orders ? " ordered" : "");
+}
+
+// Norms of more than 16 rows go three ways: what rows are does not depend on it, nor on what is
+// written beside them.
+void ExpectNormInPieces(Device& device, std::mt19937_64& random, const NormCase& c) {
+  constexpr int64_t kPiece = 64;
+  const int64_t groups = c.width / 128;
+  Tensor weight = Tensor::Vector(DType::kF32, c.width), delta(c.delta, c.rows, c.width, c.stride);
+  Tensor sum(DType::kF32, c.rows, c.width, c.stride), sums(DType::kF32, c.rows, c.width, c.stride);
+  Tensor out(DType::kBf16, c.rows, c.width, c.stride),
+      outs(DType::kBf16, c.rows, c.width, c.stride);
+  Tensor beside(DType::kBf16, c.rows, c.width), codes(DType::kU8, c.rows, c.width);
+  Tensor scales(DType::kF32, c.rows, std::max<int64_t>(groups, 1));
+  weight.FillNormal(random, 1);
+  delta.FillNormal(random, 1);
+  sum.FillNormal(random, 3);
+  std::ranges::copy(sum.bytes(), sums.bytes().begin());
+  for (Tensor* tensor : {&sums, &out, &outs, &beside, &codes, &scales}) tensor->ToDevice();
+
+  OpContext ctx = device.ctx();
+  RoundedRows rounded = {
+      .codes = codes.device().data, .scales = scales.device().as<float>(), .width = c.width};
+  OrderedRows ordered = {.data = beside.device().data};
+  if (c.quantises) ctx.rounded = &rounded;
+  if (c.orders) ctx.ordered = &ordered;
+  AddRmsNorm(ctx, out.device(), sum.device(), delta.device(), weight.device(), 1e-5f);
+  GPU_EXPECT(!c.quantises || (rounded.of == out.device().data && rounded.rows == c.rows));
+  GPU_EXPECT(!c.orders || (ordered.of == out.device().data && ordered.rows == c.rows &&
+                           ordered.stride == c.stride));
+  device.Wait();
+  const std::vector<char> whole_codes = codes.FromDevice(), whole_scales = scales.FromDevice();
+  codes.ToDevice();
+  scales.ToDevice();
+  // As norms of 128 rows and fewer, but never so few that a row is spread over several blocks,
+  // which adds in another order.
+  for (int64_t begin = 0; begin < c.rows;) {
+    const int64_t left = c.rows - begin, count = left < 2 * kPiece ? left : kPiece;
+    const auto piece = [&](const Tensor& tensor) { return tensor.device().rows(begin, count); };
+    if (c.quantises) {
+      AddRmsNormQuantise(device.ctx(), piece(outs), piece(codes).data, piece(scales).as<float>(),
+                         piece(sums), piece(delta), weight.device(), 1e-5f);
+    } else {
+      AddRmsNorm(device.ctx(), piece(outs), piece(sums), piece(delta), weight.device(), 1e-5f);
+    }
+    begin += count;
+  }
+  device.Wait();
+  const std::string name = NameOfCase(c);
+  const std::vector<char> rows = out.FromDevice();
+  ExpectSameBytes(name + " residual", sum.FromDevice(), sums.FromDevice());
+  ExpectSameBytes(name + " out", rows, outs.FromDevice());
+  ExpectSameBytes(name + " codes", whole_codes, codes.FromDevice());
+  ExpectSameBytes(name + " scales", whole_scales, scales.FromDevice());
+  // matrix_order.cuh
+  for (int64_t at = 0; c.orders && at < c.rows * c.width; ++at) {
+    const int64_t row = at / c.width, column = at % c.width;
+    const int64_t t = column % 32 / 8, q = column % 8 / 2, e = column % 2;
+    const int64_t to = row * c.width + column - column % 32 + 8 * q + 2 * t + e;
+    std::memcpy(beside.bytes().data() + to * 2, rows.data() + (row * c.stride + column) * 2, 2);
+  }
+  ExpectSameBytes(name + " in matrix order", beside.FromDevice(), beside.bytes());
+}
+
+GPU_TEST(NormTest, OfManyRowsIsThatOfItsRows) {
+  Device device;
+  std::mt19937_64 random(8);
+  // Each block of the form for many rows comes to use its memory more than once.
+  const int64_t many = std::max(257, 6 * Must(CurrentDeviceInfo()).multiprocessors + 5);
+  for (const DType delta : {DType::kF32, DType::kBf16}) {
+    for (const int64_t rows : {int64_t{40}, int64_t{151}, many}) {
+      ExpectNormInPieces(device, random, {rows, 7168, 7168, delta, false, false});
+      ExpectNormInPieces(device, random, {rows, 7168, 7168, delta, true, false});
+      ExpectNormInPieces(device, random, {rows, 7168, 7176, delta, false, true});
+    }
+    ExpectNormInPieces(device, random, {many, 4104, 4112, delta, false, false});
   }
 }
 

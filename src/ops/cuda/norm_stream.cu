@@ -1,0 +1,303 @@
+// Norms with a sum for many rows. A block a row (norm.cu) waits for its loads, then for its sum,
+// then for room for its stores, and two of them on a multiprocessor do not fill the memory: here a
+// block stays on its multiprocessor, and one warp keeps copies of the next rows going and sends
+// back residuals as they are summed. All other warps hold one row at a time, eight elements a
+// thread, and add in the order of norm.cu: the same bits. Floor: the bytes of the rows; 1,024 rows
+// and fewer lie partly in the L2.
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ops/cuda/norm_stream.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kThreadsMax = 1024;  // with the warp that copies
+constexpr int kStagesMax = 8;
+constexpr int kRingBytes = 226 << 10;  // of a block's 227 KB
+constexpr int kRowBarrier = 1;         // of the warps that add
+
+struct StreamParams {
+  NormParams norm;
+  int64_t rows;
+  int stages;
+  bool backwards;      // the last row first
+  bool leaves_loads;   // lines of the rows that are read, and of the residual as it is written, are
+  bool leaves_stores;  // the first to leave the L2
+};
+
+__device__ __forceinline__ uint64_t Policy(bool leaves) {
+  uint64_t first, normal;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return leaves ? first : normal;
+}
+
+__device__ __forceinline__ void LoadBulk(
+    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+
+// As a group of its own.
+__device__ __forceinline__ void StoreBulk(void* to,
+                                          uint32_t from,
+                                          uint32_t bytes,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\n"
+      "cp.async.bulk.commit_group;" ::"l"(to),
+      "r"(from), "r"(bytes), "l"(policy)
+      : "memory");
+}
+
+// LoadWhole and StoreWhole of a stage. Neighbours' halves of 16 bytes lie 32 apart, which is two
+// ways to each bank: every other four lanes take their halves the other way round.
+__device__ __forceinline__ bool TurnsHalves() {
+  return (threadIdx.x & 4) != 0;
+}
+__device__ __forceinline__ void LoadStage(const float* from, float (&x)[kEight]) {
+  const bool turns = TurnsHalves();
+  const float4 a = reinterpret_cast<const float4*>(from)[turns ? 1 : 0];
+  const float4 b = reinterpret_cast<const float4*>(from)[turns ? 0 : 1];
+  x[0] = turns ? b.x : a.x, x[1] = turns ? b.y : a.y;
+  x[2] = turns ? b.z : a.z, x[3] = turns ? b.w : a.w;
+  x[4] = turns ? a.x : b.x, x[5] = turns ? a.y : b.y;
+  x[6] = turns ? a.z : b.z, x[7] = turns ? a.w : b.w;
+}
+__device__ __forceinline__ void LoadStage(const __nv_bfloat16* from, float (&x)[kEight]) {
+  LoadWhole(from, x);
+}
+// As instructions: the compiler would make each store two of half the lanes.
+__device__ __forceinline__ void StoreHalf(uint32_t to, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+__device__ __forceinline__ void StoreStage(float* to, const float (&x)[kEight]) {
+  const bool turns = TurnsHalves();
+  const uint32_t at = hopper::SharedAddress(to);
+  StoreHalf(at + (turns ? 16 : 0), turns ? x[4] : x[0], turns ? x[5] : x[1], turns ? x[6] : x[2],
+            turns ? x[7] : x[3]);
+  StoreHalf(at + (turns ? 0 : 16), turns ? x[0] : x[4], turns ? x[1] : x[5], turns ? x[2] : x[6],
+            turns ? x[3] : x[7]);
+}
+
+struct Barriers {
+  uint64_t full[kStagesMax];    // the row has come
+  uint64_t summed[kStagesMax];  // the residual lies in the stage as it is to be written
+};
+
+// Rows of this block, one after the other, and the stage of each.
+class Walk {
+ public:
+  __device__ explicit Walk(const StreamParams& p) : p_(p), row_(blockIdx.x) {}
+  __device__ bool Is() const { return row_ < p_.rows; }
+  __device__ int64_t Row() const { return p_.backwards ? p_.rows - 1 - row_ : row_; }
+  __device__ int stage() const { return stage_; }
+  __device__ uint32_t parity() const { return parity_; }
+  __device__ void Next() {
+    row_ += gridDim.x;
+    if (++stage_ == p_.stages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  const StreamParams& p_;
+  int64_t row_;
+  int stage_ = 0;
+  uint32_t parity_ = 0;
+};
+
+// By one thread.
+template <typename Delta>
+__device__ void CopyRows(const StreamParams& p, char* ring, Barriers& barriers) {
+  const NormParams& n = p.norm;
+  const auto x_bytes = static_cast<uint32_t>(n.width) * 4;
+  const auto delta_bytes = static_cast<uint32_t>(n.width) * static_cast<uint32_t>(sizeof(Delta));
+  const uint32_t stages = hopper::SharedAddress(ring);
+  const uint64_t load_policy = Policy(p.leaves_loads), store_policy = Policy(p.leaves_stores);
+  const auto x_of = [&](int64_t row) { return static_cast<float*>(n.x) + row * n.x_stride; };
+  const auto stage_of = [&](const Walk& walk) {
+    return stages + static_cast<uint32_t>(walk.stage()) * (x_bytes + delta_bytes);
+  };
+  if (n.fetches) {
+    Walk walk(p);
+    for (int i = 0; i < p.stages && walk.Is(); ++i, walk.Next()) {
+      FetchResidual(x_of(walk.Row()), n.width);
+    }
+  }
+  hopper::WaitForPredecessors();
+
+  Walk ahead(p);
+  const auto load = [&] {
+    if (!ahead.Is()) return;
+    const uint32_t to = stage_of(ahead);
+    const uint32_t full = hopper::SharedAddress(&barriers.full[ahead.stage()]);
+    hopper::ArriveExpecting(full, x_bytes + delta_bytes);
+    LoadBulk(to, x_of(ahead.Row()), x_bytes, full, load_policy);
+    LoadBulk(to + x_bytes, static_cast<const Delta*>(n.delta) + ahead.Row() * n.delta_stride,
+             delta_bytes, full, load_policy);
+    ahead.Next();
+  };
+  for (int i = 0; i < p.stages; ++i) load();
+  for (Walk walk(p); walk.Is(); walk.Next()) {
+    hopper::Wait(hopper::SharedAddress(&barriers.summed[walk.stage()]), walk.parity());
+    StoreBulk(x_of(walk.Row()), stage_of(walk), x_bytes, store_policy);
+    if (ahead.Is()) {
+      // The stage is read before it is filled again.
+      asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      load();
+    }
+  }
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+template <typename Delta, bool kQuantise, bool kOrder>
+__global__ void __launch_bounds__(kThreadsMax, 1)
+    StreamNormKernel(const __grid_constant__ StreamParams p) {
+  extern __shared__ __align__(128) char ring[];
+  __shared__ Barriers barriers;
+  __shared__ float partial[2][32];  // of the row, and of the one before
+  const NormParams& n = p.norm;
+  const int threads = static_cast<int>(blockDim.x) - 32, warps = threads / 32;
+  const int at = static_cast<int>(threadIdx.x) * kEight;
+  hopper::LetDependentsLaunch();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < p.stages; ++i) {
+      hopper::InitBarrier(hopper::SharedAddress(&barriers.full[i]), 1);
+      hopper::InitBarrier(hopper::SharedAddress(&barriers.summed[i]), warps);
+    }
+    hopper::FenceBarrierInit();
+  }
+  __syncthreads();
+  if (static_cast<int>(threadIdx.x) >= threads) {
+    if (threadIdx.x % 32 == 0) CopyRows<Delta>(p, ring, barriers);
+    return;
+  }
+
+  float weight[kEight];
+  LoadEight(n.weight + at, n.width - at, true, weight);
+  hopper::WaitForPredecessors();
+  const bool exists = at < n.width;
+  const int stage_bytes = n.width * static_cast<int>(4 + sizeof(Delta));
+  int turn = 0;
+  for (Walk walk(p); walk.Is(); walk.Next(), turn ^= 1) {
+    float x[kEight] = {};
+    hopper::Wait(hopper::SharedAddress(&barriers.full[walk.stage()]), walk.parity());
+    if (exists) {
+      char* const stage = ring + walk.stage() * stage_bytes;
+      float* const sum = reinterpret_cast<float*>(stage) + at;
+      float delta[kEight];
+      LoadStage(sum, x);
+      LoadStage(reinterpret_cast<const Delta*>(stage + n.width * 4) + at, delta);
+#pragma unroll
+      for (int i = 0; i < kEight; ++i) x[i] += delta[i];
+      StoreStage(sum, x);
+    }
+    // The copy that sends the residual sees it, and the one that fills the stage again comes after
+    // these loads.
+    hopper::FenceAsyncProxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      hopper::Arrive(hopper::SharedAddress(&barriers.summed[walk.stage()]));
+    }
+    const float squares = WarpSum(AddSquares(x, 0));
+    if (threadIdx.x % 32 == 0) partial[turn][threadIdx.x / 32] = squares;
+    hopper::NamedSync(kRowBarrier, threads);
+    Normalise(x, ScaleOfSum(SumOfWarps(partial[turn], warps), n.width, n.eps), weight);
+    const int64_t row = walk.Row();
+    if (exists) StoreWhole(static_cast<__nv_bfloat16*>(n.out) + row * n.out_stride + at, x);
+    if constexpr (kOrder) WriteOrdered(n, row, at, exists, x);
+    if constexpr (kQuantise) WriteCodes(n, row, at, exists, x);
+  }
+}
+
+using Kernel = void (*)(StreamParams);
+
+template <typename Delta>
+Kernel KernelOf(const NormParams& p) {
+  if (p.codes != nullptr) return StreamNormKernel<Delta, true, false>;
+  if (p.ordered != nullptr) return StreamNormKernel<Delta, false, true>;
+  return StreamNormKernel<Delta, false, false>;
+}
+
+int ThreadsOf(const NormParams& p) {
+  return (Eights(p.width) + 31) / 32 * 32 + 32;
+}
+
+int StageBytes(const NormParams& p, bool rounded_delta) {
+  return p.width * (rounded_delta ? 6 : 8);
+}
+
+int Multiprocessors() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "norm");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "norm");
+  return count;
+}
+
+// Fewer than what fills the L2 may still be there when they are next read.
+constexpr int64_t kStayingBytes = 24 << 20;
+
+}  // namespace
+
+// BT_H2: 1 this form, 2 fetching ahead for up to 256 rows, 4 and 8 lines that leave the L2 first
+// (as they are read, written), 16 backwards, 32 this form from 129 rows on instead of 257, 64 the
+// next kernel late at up to 128 rows, 128 three stages at most,
+// 256 two rows a block from 129 to 256 rows.
+bool NormChange(int bit) {
+  static const int wanted = [] {
+    const char* const text = std::getenv("BT_H2");
+    return text == nullptr ? 287 : std::atoi(text);
+  }();
+  return (wanted & bit) != 0;
+}
+
+bool Fetches(int64_t rows, const NormParams& p) {
+  return NormChange(2) && rows <= 256 && p.vectors && p.width % kEight == 0;
+}
+
+bool StreamsNorm(int64_t rows, const NormParams& p, bool rounded_delta) {
+  constexpr int kWidthMin = 4096, kStagesMin = 3;
+  return NormChange(1) && rows > (NormChange(32) ? 128 : 256) && p.vectors &&
+         p.width % kEight == 0 && p.width >= kWidthMin && ThreadsOf(p) <= kThreadsMax &&
+         kRingBytes / StageBytes(p, rounded_delta) >= kStagesMin;
+}
+
+void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
+  const int64_t blocks = std::min<int64_t>(rows, Multiprocessors());
+  const int64_t turns = (rows + blocks - 1) / blocks;
+  const int stage_bytes = StageBytes(p, rounded_delta);
+  const bool leaves = rows * p.width * 4 > kStayingBytes;
+  StreamParams params = {.norm = p,
+                         .rows = rows,
+                         .stages = 0,
+                         .backwards = NormChange(16),
+                         .leaves_loads = leaves && NormChange(4),
+                         .leaves_stores = leaves && NormChange(8)};
+  params.stages =
+      static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}));
+  const Kernel kernel = rounded_delta ? KernelOf<__nv_bfloat16>(p) : KernelOf<float>(p);
+  const int shared_bytes = params.stages * stage_bytes;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+            "norm of many rows");
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(ThreadsOf(p)));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = StreamOf(ctx);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  CheckCuda(cudaLaunchKernelEx(&config, kernel, params), "norm of many rows");
+}
+
+}  // namespace baltoro::cuda
