@@ -17,6 +17,7 @@ enum SwitchH5Bits : int {
   kH5Deep = 64,           // matrices of 4,096 columns and more
   kH5Shallow = 128,       // of fewer
   kH5Queries = 256,       // queries, rotated
+  kH5More = 512,          // single matrices up to 1,024 rows, and where no gain is expected
   kH5Recommended = 1 + 2 + 16 + 32 + 64 + 128 + 256,
 };
 

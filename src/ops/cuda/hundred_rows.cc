@@ -66,6 +66,7 @@ int64_t BlasCostOf(int64_t rows, int64_t n, int64_t k) {
 }
 
 bool Pays(const HundredRowsShape& shape) {
+  if ((SwitchH5() & kH5More) != 0) return true;
   const HundredRowsPlan plan = PlanHundredRows(shape);
   return plan.columns > 0 &&
          CostOf(shape, plan) < BlasCostOf(shape.rows, shape.n, shape.k) +
@@ -176,7 +177,8 @@ HundredRowsPlan PlanHundredRows(const HundredRowsShape& shape) {
 }
 
 bool HundredRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
-  return Suits(x.dim(0), kRowsMax) && TakesRows(x) && TakesMatrix(out, w) &&
+  const int64_t most = (SwitchH5() & kH5More) != 0 ? kJoinedRowsMax : kRowsMax;
+  return Suits(x.dim(0), most) && TakesRows(x) && TakesMatrix(out, w) &&
          (SwitchH5() & (w.k >= 4096 ? kH5Deep : kH5Shallow)) != 0 &&
          Pays({.rows = x.dim(0), .k = w.k, .n = w.n});
 }
