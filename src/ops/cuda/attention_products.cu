@@ -181,18 +181,52 @@ __global__ void __launch_bounds__(kBlockThreads)
       for (int e = 0; e < 4; ++e) sums[0][j][e] += sums[i][j][e];
     }
   }
+  if constexpr (kAbsorb && kNew && kWarpColumns >= 32) {
+    // By whole runs of a row's columns, through where the rows of x were.
+    constexpr int kTiles = kWarpColumns / 8;
+    static_assert(kTiles == 4 || kTiles == 8);
+    __syncthreads();
+    const uint32_t turned = x_at + warp * 16 * kWarpColumns * 2;
+    const auto place = [&](int row, int tile) {
+      const int swap = kTiles == 8 ? row % 8 : row / 2 % 4;  // 8 rows touch all banks
+      return turned + row * kWarpColumns * 2 + (tile ^ swap) * 16;
+    };
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = warp_row + lane / 4 + 8 * r;
-    if (row >= count) continue;
-    int64_t to = first_row + row;
-    if constexpr (!kAbsorb) to = rows[row];
-    if (to < 0) continue;
+    for (int j = 0; j < kTiles; j += 2) {
+      uint32_t m[4];
 #pragma unroll
-    for (int j = 0; j < kWarpColumns / 8; ++j) {
-      const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
-      *reinterpret_cast<uint32_t*>(out + to * args.out_row_stride + column) =
-          hopper::PackBf16(sums[0][j][2 * r], sums[0][j][2 * r + 1]);
+      for (int i = 0; i < 4; ++i) {
+        const float* const pair = &sums[0][j + i / 2][i % 2 * 2];
+        m[i] = hopper::PackBf16(pair[0], pair[1]);
+      }
+      hopper::StoreMatrices(place(lane % 16, j + lane / 16), m);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kTiles / 2; ++n) {
+      const int row = (n * 32 + lane) / kTiles, tile = (n * 32 + lane) % kTiles;
+      uint4 v;
+      asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                   : "r"(place(row, tile)));
+      if (warp_row + row >= count) continue;
+      *reinterpret_cast<uint4*>(out + (first_row + warp_row + row) * args.out_row_stride +
+                                first_column + warp_column + tile * 8) = v;
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = warp_row + lane / 4 + 8 * r;
+      if (row >= count) continue;
+      int64_t to = first_row + row;
+      if constexpr (!kAbsorb) to = rows[row];
+      if (to < 0) continue;
+#pragma unroll
+      for (int j = 0; j < kWarpColumns / 8; ++j) {
+        const int column = first_column + warp_column + 8 * j + lane % 4 * 2;
+        *reinterpret_cast<uint32_t*>(out + to * args.out_row_stride + column) =
+            hopper::PackBf16(sums[0][j][2 * r], sums[0][j][2 * r + 1]);
+      }
     }
   }
   if constexpr (kAbsorb && kNew) {
