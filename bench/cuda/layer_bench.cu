@@ -27,6 +27,7 @@
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join.h"
@@ -410,7 +411,11 @@ class Bench {
                                   .params = params,
                                   .norm = middle ? &joined : nullptr});
     } else if (has(kMoeInputs)) {
-      if (cuda::TensRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router, normed_)) {
+      if (cuda::HundredRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router, normed_)) {
+        cuda::HundredRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
+                                  normed_);
+      } else if (cuda::TensRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router,
+                                     normed_)) {
         cuda::TensRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
                                normed_);
       } else if (batch_ <= cuda::kFewRowsMax) {

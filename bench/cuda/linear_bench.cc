@@ -25,6 +25,7 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
 
@@ -121,7 +122,7 @@ struct Bench {
                            .of = x.data(),
                            .stride = k};
     std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
-    const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 128, 256, 2048};
+    const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048};
     for (const int64_t rows : only_rows > 0 ? std::vector{only_rows} : all_rows) {
       const double seconds = Seconds(copies, [&](int i) {
         OpContext context = Context();
@@ -145,6 +146,46 @@ struct Bench {
       std::printf(", rounding %.2f", rounding * 1e6);
     }
     std::printf("\n");
+  }
+
+  // Every plan of the kernel of hundreds of rows: the fastest, and the one that is chosen.
+  void Plans(int64_t n, int64_t k) {
+    const double bytes = static_cast<double>(n * k) * 2;
+    const int copies = static_cast<int>(std::clamp(400e6 / bytes, 2.0, 64.0));
+    const Matrices w(WeightForm::kBf16, copies, n, k, stream);
+    const Buffer x = Allocate(1024 * k * 2), out = Allocate(1024 * n * 4);
+    Must(FillRandomBf16(x.data(), static_cast<size_t>(1024 * k), 2, stream));
+    for (const int64_t rows : {96, 128, 192, 256, 512, 1024}) {
+      const cuda::HundredRowsPlan chosen = cuda::PlanHundredRows({.rows = rows, .k = k, .n = n});
+      std::vector<std::pair<double, std::string>> times;
+      for (const int columns : {64, 96, 128, 144}) {
+        for (int parts = 1; parts <= std::min<int64_t>(8, (k + 63) / 64); ++parts) {
+          for (int tiles = 1; tiles <= 2 && tiles * parts <= 8; ++tiles) {
+            if (tiles == 2 && rows <= 128) continue;
+            const cuda::HundredRowsPlan plan{.columns = columns, .parts = parts, .tiles = tiles};
+            const double seconds = Seconds(copies, [&](int i) {
+              cuda::HundredRowsProductBy(
+                  Context(), plan, TensorView(out.data(), DType::kBf16, {rows, n}),
+                  TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
+            });
+            const bool is_chosen =
+                columns == chosen.columns && parts == chosen.parts && tiles == chosen.tiles;
+            times.emplace_back(seconds * 1e6, std::to_string(columns) + "/" +
+                                                  std::to_string(parts) + "/" +
+                                                  std::to_string(tiles) + (is_chosen ? "*" : ""));
+          }
+        }
+      }
+      std::sort(times.begin(), times.end());
+      std::printf("[%5ld, %5ld] rows %4ld:", static_cast<long>(n), static_cast<long>(k),
+                  static_cast<long>(rows));
+      for (size_t i = 0; i < times.size(); ++i) {
+        if (i < 8 || times[i].second.back() == '*') {
+          std::printf(" %s %.2f", times[i].second.c_str(), times[i].first);
+        }
+      }
+      std::printf("\n");
+    }
   }
 
   void Bank(const FormCase& form, int64_t intermediate) {
@@ -214,6 +255,16 @@ int Run(int argc, char** argv) {
     bench.bandwidth = bandwidth.value();
   }
   std::printf("%s, read bandwidth %.0f GB/s\n", info.value().name.c_str(), bench.bandwidth / 1e9);
+  if (what == "plans") {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2112, 7168},
+                               {1536, 1536},
+                               {7168, 1024},
+                               {896, 7168},
+                               {7168, 256}}) {
+      bench.Plans(n, k);
+    }
+    return 0;
+  }
   for (const FormCase& form : kForms) {
     if (!form_name.empty() && form_name != form.name) continue;
     if (what != "bank") {

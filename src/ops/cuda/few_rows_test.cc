@@ -151,7 +151,7 @@ void CompareQueries(Context& context, const FormCase& form) {
                              kv_norm = draw(s.latent);
     const Buffer table_memory = OnDevice(table), q_norm_memory = OnDevice(q_norm),
                  kv_norm_memory = OnDevice(kv_norm);
-    for (const int64_t rows : {1, 3, 8, 13, 16, 17, 50, 65}) {
+    for (const int64_t rows : {1, 3, 8, 13, 16, 17, 50, 65, 150}) {
       for (const int64_t nan_row : {-1, 1}) {
         if (nan_row >= rows) continue;
         const Rows x(static_cast<uint32_t>(rows), rows, inputs, 8, nan_row);

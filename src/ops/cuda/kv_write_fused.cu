@@ -5,6 +5,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/tens_rows.h"
@@ -193,6 +194,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   if (!args.q) return;
   BT_CHECK(p.q_lora > 0 && args.q.rank == 3 && args.q.dim(2) > args.rope.dim);
   if (TensRowsQueryTakes(args)) return TensRowsQuery(ctx, args);
+  if (HundredRowsQueryTakes(args)) return HundredRowsQuery(ctx, args);
   const TensorView &q = args.q, x = args.qkv_a.columns(0, p.q_lora);
   BT_CHECK(q.stride[1] == q.dim(2));
   if (Fp8MiddleQueryTakes(args)) {

@@ -8,6 +8,7 @@
 #include "device/cuda/device_info.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 #include "ops/cuda/tens_rows.h"
@@ -193,6 +194,66 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
           if (got != FromDevice<float>(again.data(), elements)) Fail(what + ": other bits");
         }
       }
+    }
+  }
+}
+
+// The same of hundreds of rows: with one tile and two a cluster, tiles that are not there, parts
+// that share columns and rows unevenly, results with gaps between rows.
+GPU_TEST(LinearTest, HundredsOfRowsInEveryPlan) {
+  Context context;
+  const FormCase& form = kForms[0];
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{300, 1096}, {144, 512}, {132, 576}, {4, 1024}}) {
+    const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+    for (const int64_t count : {65, 128, 131, 256, 300}) {
+      const Rows x(static_cast<uint32_t>(count), count, k, 8);
+      const std::vector<float> want = Expected(x, w);
+      for (const int columns : {64, 96, 128, 144}) {
+        for (const auto& [parts, tiles] :
+             {std::pair<int, int>{1, 1}, {3, 1}, {7, 1}, {8, 1}, {1, 2}, {3, 2}, {4, 2}}) {
+          const HundredRowsPlan plan{.columns = columns, .parts = parts, .tiles = tiles};
+          const int64_t stride = n + 4;
+          const auto elements = static_cast<size_t>(count * stride);
+          const Buffer memory = OnDevice(std::vector<float>(elements, -3.0f));
+          const Buffer again = OnDevice(std::vector<float>(elements, -3.0f));
+          for (const Buffer* to : {&memory, &again}) {
+            TensorView out(to->data(), DType::kF32, {count, n});
+            out.stride[0] = stride;
+            HundredRowsProductBy(context.get(), plan, out, x.device(), w.device);
+          }
+          context.Wait();
+          const auto all = FromDevice<float>(memory.data(), elements);
+          const std::string what = "n " + std::to_string(n) + " k " + std::to_string(k) + " T " +
+                                   std::to_string(count) + " columns " + std::to_string(columns) +
+                                   " parts " + std::to_string(parts) + " tiles " +
+                                   std::to_string(tiles);
+          std::vector<float> got;
+          bool kept = true;
+          for (size_t i = 0; i < elements; ++i) {
+            const bool gap = static_cast<int64_t>(i) % stride >= n;
+            if (gap) kept = kept && all[i] == -3.0f;
+            if (!gap) got.push_back(all[i]);
+          }
+          ExpectNear(what, got, want, n, 1e-4f, 0, 2e-5f);
+          if (!kept) Fail(what + ": wrote between rows");
+          if (all != FromDevice<float>(again.data(), elements)) Fail(what + ": other bits");
+        }
+      }
+    }
+  }
+}
+
+// With the plans that such shapes get.
+GPU_TEST(LinearTest, HundredsOfRowsOfRankShapes) {
+  Context context;
+  const FormCase& form = kForms[0];
+  for (const auto& [n, k] :
+       {std::pair<int64_t, int64_t>{1536, 1536}, {1024, 1024}, {1024, 256}, {288, 7168}}) {
+    const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+    for (const int64_t rows : {100, 256}) {
+      GPU_EXPECT(PlanHundredRows({.rows = rows, .k = k, .n = n}).columns > 0);
+      Compare(context, form, w, rows, 8, DType::kBf16, 8);
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
@@ -12,6 +13,11 @@ void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
     if (ctx.rounded != nullptr) ctx.rounded->of = nullptr;
     FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x,
                     args.norm);
+    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
+    return;
+  }
+  if (HundredRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
+    HundredRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
     if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }
