@@ -18,6 +18,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
 #include "ops/cuda/fp8_joined_add.cuh"
+#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"
@@ -283,6 +284,16 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// Of few tokens more buffers of shares than Buffers: from the weights' first byte to the last sum of
+// a chunk takes 11 us or more (reckoned), which four chunks of them are too few to hide.
+int32_t BuffersOf(int64_t entries, int32_t chunks) {
+  constexpr int64_t kBytes = 12 << 20, kMost = 12;
+  const int32_t few = Buffers(entries, chunks);
+  if (!Tries(kTryBuffers)) return few;
+  const int64_t fit = std::min({kMost, kBytes / (entries * kShareBytes), int64_t{chunks}});
+  return std::max(few, static_cast<int32_t>(fit));
+}
+
 int32_t SharedBytes(int32_t units, int32_t stages, int32_t add_slots, int32_t top_k) {
   return 1024 + units * kUnitBytes + stages * kItemBytes + kGroups * 2 * kOutBytes +
          kAddWarps * add_slots * SlotBytes(top_k);
@@ -318,7 +329,7 @@ int32_t Fp8JoinedTokens(const PackedMatrix& down, int32_t top_k) {
 
 int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
   return int64_t{entries} * kShareBytes *
-         Buffers(entries, static_cast<int32_t>(hidden / kJoinedColumns));
+         BuffersOf(entries, static_cast<int32_t>(hidden / kJoinedColumns));
 }
 
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
@@ -343,7 +354,7 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.top_k = rows.top_k;
   p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
   p.shares = static_cast<char*>(args.shares);
-  p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
+  p.buffers = BuffersOf(int64_t{rows.tokens} * rows.top_k, p.chunks);
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
   p.out = args.out.data;
