@@ -425,9 +425,13 @@ void ExpectTheBankChooses(const FormCase& form, const FormCase& shared_form, int
   }
 }
 
-GPU_TEST(FewRowsTest, TheBankChoosesItsExperts) { ExpectTheBankChooses(kInt4, kBf16, 96); }
+GPU_TEST(FewRowsTest, TheBankChoosesItsExperts) {
+  ExpectTheBankChooses(kInt4, kBf16, 96);
+}
 
-GPU_TEST(FewRowsTest, TheFp8BankChoosesItsExperts) { ExpectTheBankChooses(kFp8, kFp8, 128); }
+GPU_TEST(FewRowsTest, TheFp8BankChoosesItsExperts) {
+  ExpectTheBankChooses(kFp8, kFp8, 128);
+}
 
 }  // namespace
 }  // namespace baltoro::cuda

@@ -58,6 +58,8 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
 bool Fp8WideSuits(int64_t rows, int64_t n);
 // Whether LaunchFp8Wide takes the large form (fp8_large.cu); never where rows are gathered.
 bool Fp8LargeTakes(const Fp8Product& product);
+// Whether so many rows of one matrix give two thirds of the multiprocessors work in that form.
+bool Fp8LargeFills(int64_t rows, const PackedMatrix& w);
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 

@@ -284,8 +284,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Of few tokens more buffers of shares than Buffers: from the weights' first byte to the last sum of
-// a chunk takes 11 us or more (reckoned), which four chunks of them are too few to hide.
+// Of few tokens more buffers of shares than Buffers: from the weights' first byte to the last sum
+// of a chunk takes 11 us or more (reckoned), which four chunks of them are too few to hide.
 int32_t BuffersOf(int64_t entries, int32_t chunks) {
   constexpr int64_t kBytes = 12 << 20, kMost = 12;
   const int32_t few = Buffers(entries, chunks);

@@ -20,6 +20,10 @@
 // and so take away most of the ring's depth. Where a row has fewer than eight steps a piece's
 // scales lie together, and come as they are. Pairs of blocks fetch the weights for each other.
 //
+// One matrix of some hundred rows has too few pieces for the card: then two pairs of blocks, a
+// cluster, have half of the columns each, and hand each other the sums of half of their rows from
+// shared memory to shared memory. The first weights of one matrix come before the wait.
+//
 // Floor: 2 n k T operations over the card's FP8 rate.
 
 #include <algorithm>
@@ -290,8 +294,7 @@ __device__ __forceinline__ void AddReceived(const PieceRing<S>& ring, float (&su
   WaitBounded(ring.base + S::kArrived, 0);
 #pragma unroll
   for (int i = 0; i < S::kN / 2; i += 4) {
-    const uint4 v =
-        LoadShared4(ring.base + S::kReceived + threadIdx.x % 128 * 16 + i / 4 * 2048);
+    const uint4 v = LoadShared4(ring.base + S::kReceived + threadIdx.x % 128 * 16 + i / 4 * 2048);
     sums[i] += __uint_as_float(v.x);
     sums[i + 1] += __uint_as_float(v.y);
     sums[i + 2] += __uint_as_float(v.z);
@@ -409,10 +412,10 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8LargeKernel(const __grid_const
 }
 
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
-// Rows from which it is the faster form: of one matrix, of one that fills the card, and of each of
-// many on average.
-constexpr int64_t kLargeRows = 1024;
-constexpr int64_t kFullRows = 65;
+// Rows from which it is the faster form: of one matrix, and of each of many on average.
+constexpr int64_t kLargeRows = 65, kLargeRowsBefore = 1024;
+// Rows of weights at most where there is one tile: a round of pieces of 64.
+constexpr int64_t kOneTileMax = 64 * 66;
 constexpr int64_t kLargeGatedRows = 192;
 constexpr int64_t kLargeTileRows = 64;
 // Steps of a row from which one group of 128 rows of weights under way, which reads shared memory
@@ -468,10 +471,9 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared),
             "shared memory of the large FP8 product");
   p.early = S::kSplit || (product.tiles == nullptr && Tries(kTryEarlyWeights));
-  const Status launched =
-      LaunchOverlapped("large FP8 product", kernel, dim3(static_cast<unsigned>(blocks)),
-                       dim3(kThreads), S::kShared, stream, S::kCluster, p, maps,
-                       PerStrips::Of(p.strips));
+  const Status launched = LaunchOverlapped(
+      "large FP8 product", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kShared,
+      stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
   CheckLaunch("large FP8 product");
   BT_CHECK(launched.ok());
 }
@@ -500,7 +502,9 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int64_t steps) {
     least = cost;
     best = {c.rows, split};
   };
-  const auto pairs_of = [&](const Cost& c) { return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows); };
+  const auto pairs_of = [&](const Cost& c) {
+    return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
+  };
   for (const Cost& c : kWhole) {
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
     consider(c, false, rounds * (steps * c.step + c.end));
@@ -538,25 +542,25 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
   }
 }
 
-// Whether fewer rows than kLargeRows give two thirds of the multiprocessors work.
-bool FillsTheCard(int64_t rows, int64_t n, int64_t steps) {
-  const int64_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows) * ((n + 63) / 64);
-  const int64_t halves = steps >= 2 * kScaleSteps && Tries(kTrySplit) ? 2 : 1;
-  return rows >= kFullRows && pairs * halves * 3 >= kMultiprocessors && Tries(kTryLarge);
-}
-
 }  // namespace
+
+bool Fp8LargeFills(int64_t rows, const PackedMatrix& w) {
+  const int64_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows) * ((w.n + 63) / 64);
+  const int64_t halves = w.k / 128 >= 2 * kScaleSteps && Tries(kTrySplit) ? 2 : 1;
+  return pairs * halves * 3 >= kMultiprocessors;
+}
 
 bool Fp8LargeTakes(const Fp8Product& product) {
   const PackedMatrix& w = product.w;
   const int64_t each = product.gated ? kLargeGatedRows : kLargeTileRows;
-  const bool fills =
-      product.tiles == nullptr && FillsTheCard(product.rows, w.n, w.k / 128);
-  const int64_t rows = fills ? 1 : product.tiles == nullptr ? kLargeRows : each * w.count;
+  const int64_t of_one = Tries(kTryLarge) ? kLargeRows : kLargeRowsBefore;
+  const int64_t rows = product.tiles == nullptr ? of_one : each * w.count;
   const auto aligned = [](const void* address) {
     return reinterpret_cast<uintptr_t>(address) % 16 == 0;
   };
   if (product.rows < rows || product.gather || w.k % 128 != 0) return false;
+  // Of one tile the second block of a pair has nothing to do.
+  if (product.tiles == nullptr && product.rows <= kTileRows && w.n > kOneTileMax) return false;
   const int64_t out_columns = product.gated ? 16 : product.out_f32 ? 4 : 8;  // of 16 bytes
   // The copy engine wants whole 16 bytes from one row of scales to the next.
   const int64_t steps = w.k / 128;

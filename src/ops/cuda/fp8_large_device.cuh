@@ -20,9 +20,9 @@ struct Shape {
   // Two pairs of blocks have half of the columns each and one piece, of one matrix.
   static constexpr bool kSplit = kHalves_;
   static constexpr int kCluster = kSplit ? 4 : 2;
-  static constexpr int kN = kN_;             // rows of weights of a piece
-  static constexpr int kG = kG_;             // of a group
-  static constexpr int kDeep = kDeep_;       // groups under way
+  static constexpr int kN = kN_;        // rows of weights of a piece
+  static constexpr int kG = kG_;        // of a group
+  static constexpr int kDeep = kDeep_;  // groups under way
   static constexpr int kParts = kN / kG;
   // Rows of weights that share a scale, but for matrices whose parts begin anywhere.
   static constexpr int kUnit = kN % 128 == 0 ? 128 : kN % 64 == 0 ? 64 : 16;
@@ -30,7 +30,11 @@ struct Shape {
   static constexpr int kSums = kG / 2;  // of a thread
   static constexpr int kWeightBytes = kN * 128;
   static constexpr int kStageBytes = kWeightBytes + kBoxBytes;
-  static constexpr int kFullStages = kN > 144 ? 4 : kN == 144 ? 5 : kN == 128 ? 6 : kN == 80 ? 7 : 8;
+  static constexpr int kFullStages = kN > 144    ? 4
+                                     : kN == 144 ? 5
+                                     : kN == 128 ? 6
+                                     : kN == 80  ? 7
+                                                 : 8;
   static constexpr int kStages = kFullStages - (kSplit ? 1 : 0);
   // Of a slot: rows of x, then bands, in one or (gate and up) two halves. What is not
   // fetched by rows is fewer bytes, of which 16 more may come.
@@ -193,7 +197,8 @@ struct TilePair {
   }
 };
 
-// The stage's barrier waits for `bytes` of scales; for its codes too, if these were not `asked` for.
+// The stage's barrier waits for `bytes` of scales; for its codes too, if these were not `asked`
+// for.
 template <typename S>
 __device__ __forceinline__ void ExpectScales(uint32_t barrier, uint32_t bytes, bool asked) {
   if (!asked) return BarrierExpectBytes(barrier, S::kStageBytes + bytes);

@@ -18,6 +18,7 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
 #include "ops/cuda/product_layout.h"
 
@@ -67,7 +68,9 @@ struct GateUpParams {
   int32_t steps, half;
   const char* x;
   int64_t x_row_bytes;
-  float* middle;  // [T k, half]
+  const char* codes;      // [T, steps * 128] of x, where they are known
+  const float* x_scales;  // [T, steps]
+  float* middle;          // [T k, half]
   MoeChoice choice;
 };
 
@@ -174,7 +177,7 @@ static_assert(kGateWarps == 2 * kGateRows && kParts == kRing + 1);
 
 struct GateUpRing {
   float weights[2][kStepsMax];
-  float x[kStepsMax];
+  alignas(16) float x[kStepsMax];
   float parts[kGateWarps][2 * kGateRows];
   uint64_t full[kParts];
   int32_t slot;
@@ -200,21 +203,25 @@ __global__ void __launch_bounds__(kGateThreads, 4)
   const int row_bytes = p.steps * 128, each = StepsOfPart(p.steps), pitch = each * 128 + kPad;
   const uint32_t ring = SharedAddress(memory), codes = ring + kRing * 2 * kGateRows * pitch;
   const uint32_t full = SharedAddress(shared.full);
+  const bool known = p.codes != nullptr;
   const auto steps_of = [&](int part) { return min(each, p.steps - part * each); };
   if (threadIdx.x < kParts) {
     BarrierInit(full + 8 * threadIdx.x, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    BarrierExpectBytes(full + 8 * threadIdx.x,
-                       2 * kGateRows * 128 * max(0, steps_of(static_cast<int>(threadIdx.x))));
+    const int bytes = 2 * kGateRows * 128 * max(0, steps_of(static_cast<int>(threadIdx.x)));
+    const int of_token = known && threadIdx.x == 0 ? row_bytes + p.steps * 4 : 0;
+    BarrierExpectBytes(full + 8 * threadIdx.x, bytes + of_token);
   }
   float4 bias[3];
   if (kChooses && warp == 0) LoadChoiceBias(p.choice, bias);
   __syncthreads();
   WaitForEarlierKernels();
   AllowNextKernel();  // which reads the routing, or what it is made of, before its wait
-  const char* const x = p.x + entry / p.experts.top_k * p.x_row_bytes;
+  const int token = entry / p.experts.top_k;
+  const char* const x = p.x + token * p.x_row_bytes;
   uint4 raw[kUnitsMax];
   const auto load = [&] {
+    if (known) return;
 #pragma unroll
     for (int i = 0; i < kUnitsMax; ++i) {
       const int column = (warp + i * kGateWarps) * 256 + lane * 8;
@@ -244,6 +251,11 @@ __global__ void __launch_bounds__(kGateThreads, 4)
              ReadOncePolicy());
   };
   if (lane == 0) {
+    if (known && warp == 0) {
+      CopyPlain(codes, p.codes + static_cast<int64_t>(token) * row_bytes, row_bytes, full);
+      CopyPlain(SharedAddress(shared.x), p.x_scales + static_cast<int64_t>(token) * p.steps,
+                p.steps * 4, full);
+    }
 #pragma unroll
     for (int part = 0; part < kRing; ++part) {
       if (steps_of(part) > 0) ask(part);
@@ -259,7 +271,7 @@ __global__ void __launch_bounds__(kGateThreads, 4)
 #pragma unroll
   for (int i = 0; i < kUnitsMax; ++i) {
     const int column = (warp + i * kGateWarps) * 256 + lane * 8;
-    if ((warp + i * kGateWarps) * 256 >= row_bytes) break;
+    if (known || (warp + i * kGateWarps) * 256 >= row_bytes) break;
     float v[8], scale;
     WidenEight(raw[i], v);
     const uint2 rounded = RoundEight(v, scale);
@@ -552,6 +564,11 @@ void Fp8Single(const OpContext& ctx,
                            .slots = static_cast<int32_t>(args.gate_up.count),
                            .top_k = static_cast<int32_t>(top_k)};
   const ProductLayout layout = LayoutOf(args.gate_up.form, args.gate_up.n, args.gate_up.k);
+  QuantisedRows known =
+      KnownRows(ctx, args.x.data, args.x.stride[0], args.x.dim(0), args.gate_up.k);
+  const bool whole = layout.steps % 4 == 0 && reinterpret_cast<uintptr_t>(known.x) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(known.x_scales) % 16 == 0;
+  if (!whole || !Tries(kTryKnown)) known = {};
   const GateUpParams gate_up = {
       .experts = experts,
       .w = static_cast<const char*>(args.gate_up.data),
@@ -561,6 +578,8 @@ void Fp8Single(const OpContext& ctx,
       .half = static_cast<int32_t>(middle),
       .x = static_cast<const char*>(args.x.data),
       .x_row_bytes = args.x.stride[0] * 2,
+      .codes = static_cast<const char*>(known.x),
+      .x_scales = known.x_scales,
       .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle)),
       .choice = choice};
   const bool chooses = choice.logits != nullptr, in_parts = chooses || Tries(kTrySingle);
@@ -598,8 +617,9 @@ void Fp8Single(const OpContext& ctx,
   }
   const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
   const auto end_kernel = chooses ? EndKernel<true> : EndKernel<false>;
-  CheckCuda(cudaFuncSetAttribute(end_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
-            "FP8 end of few entries");
+  CheckCuda(
+      cudaFuncSetAttribute(end_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
+      "FP8 end of few entries");
   const Status launched =
       LaunchOverlapped("FP8 end of few entries", end_kernel,
                        dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),

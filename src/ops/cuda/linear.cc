@@ -43,7 +43,8 @@ void MultiplyRows(const OpContext& ctx,
   product.out_stride = out.stride[0];
   product.rows = rows;
   const bool wide_fp8 = wide && w.form == WeightForm::kFp8Block;
-  const bool large = wide_fp8 && rows > kTensOfRows && Fp8LargeTakes(product);
+  const bool large =
+      wide_fp8 && rows > kTensOfRows && Fp8LargeTakes(product) && Fp8LargeFills(rows, w);
   if (!large && Fp8MiddleTakes(out, w)) return Fp8MiddleProduct(ctx, out, in, w);
   if (wide_fp8) return LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
   LaunchProduct({.w = w,
