@@ -59,6 +59,7 @@ struct Params {
   void* out;                     // f32 or bf16
   int64_t out_stride, add_step;  // bytes between two rows that a warp adds to
   int32_t max_units, stages, add_slots;
+  bool feeds_first;  // weights are asked for while rows are loaded
 };
 
 struct Block {
@@ -81,14 +82,14 @@ struct Block {
 constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
 
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
-// row; what each row is.
-__device__ void LoadRows(const Params& p, Block& block, uint32_t rows) {
-  const int half = threadIdx.x / 16, chunk = threadIdx.x % 16;
+// row; what each row is. By so many threads, of which this is one.
+__device__ void LoadRows(const Params& p, Block& block, uint32_t rows, int thread, int threads) {
+  const int half = thread / 16, chunk = threadIdx.x % 16;
   for (int i = 0; i < block.count; ++i) {
     const Piece piece = block.pieces[i];
     const int padded = (piece.count + 15) / 16 * 16;
     const uint32_t to = rows + piece.unit * kUnitBytes + chunk / 8 * padded * 128;
-    for (int r = half; r < piece.count; r += kThreads / 16) {
+    for (int r = half; r < piece.count; r += threads / 16) {
       Copy16(to + r * 128 + ((chunk % 8 ^ (r & 7)) << 4),
              p.x + static_cast<int64_t>(piece.begin + r) * kInner + chunk * 16);
       if (chunk != 0) continue;
@@ -268,9 +269,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   FindPieces(p, block);
   FindHeld(p, block);
   __syncthreads();
-  LoadRows(p, block, rows);
-  __syncthreads();
   const int warp = threadIdx.x / 32;
+  if (!p.feeds_first) {
+    LoadRows(p, block, rows, threadIdx.x, kThreads);
+    __syncthreads();
+  } else if (warp != 4 * kGroups) {
+    LoadRows(p, block, rows, threadIdx.x - (warp > 4 * kGroups ? 32 : 0), kThreads - 32);
+    hopper::NamedSync(1 + kGroups, kThreads - 32);
+  }
   if (warp < 4 * kGroups) {
     hopper::RaiseRegisters<144>();
     MultiplyChunks(p, block, rows, ring, out);
@@ -361,6 +367,7 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
   p.max_units = rows.max_units;
+  p.feeds_first = Tries(kTryFeed);
   p.stages = kMinStages;
   p.add_slots = kMinSlots;
   const auto fits = [&](int32_t stages, int32_t add_slots) {

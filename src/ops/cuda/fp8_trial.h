@@ -14,6 +14,6 @@ inline bool Tries(int bit) {
 }
 
 inline constexpr int kTryLarge = 0, kTrySplit = 1, kTryEarlyWeights = 2, kTrySingle = 3,
-                     kTryChoice = 4, kTryBuffers = 5, kTryKnown = 6;
+                     kTryChoice = 4, kTryBuffers = 5, kTryKnown = 6, kTryFeed = 7;
 
 }  // namespace baltoro::cuda
