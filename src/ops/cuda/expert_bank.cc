@@ -15,6 +15,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -109,6 +110,19 @@ const __nv_bfloat16* OrderedRowsOf(const OpContext& ctx, const TensorView& x) {
   return static_cast<const __nv_bfloat16*>(ordered->data);
 }
 
+MoeChoice ChoiceOf(const ExpertBankArgs& args) {
+  if (args.choice == nullptr) return {};
+  const ExpertChoice& choice = *args.choice;
+  return {.logits = choice.logits.as<float>(),
+          .bias = choice.bias ? choice.bias.as<float>() : nullptr,
+          .experts = choice.params.experts,
+          .top_k = choice.params.top_k,
+          .normalise = choice.params.normalise,
+          .scaling = choice.params.scaling,
+          .ids = static_cast<int32_t*>(args.ids.data),
+          .weights = static_cast<float*>(args.weights.data)};
+}
+
 MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
   MoeInt4Args to;
   to.x = static_cast<const __nv_bfloat16*>(args.x.data);
@@ -133,17 +147,7 @@ MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
     to.shared_intermediate = Narrow(args.shared_down.k);
     if (args.norm != nullptr) to.norm = NormJoinOf(*args.norm);
   }
-  if (args.choice != nullptr) {
-    const ExpertChoice& choice = *args.choice;
-    to.choice = {.logits = choice.logits.as<float>(),
-                 .bias = choice.bias ? choice.bias.as<float>() : nullptr,
-                 .experts = choice.params.experts,
-                 .top_k = choice.params.top_k,
-                 .normalise = choice.params.normalise,
-                 .scaling = choice.params.scaling,
-                 .ids = static_cast<int32_t*>(args.ids.data),
-                 .weights = static_cast<float*>(args.weights.data)};
-  }
+  to.choice = ChoiceOf(args);
   return to;
 }
 
@@ -267,11 +271,12 @@ bool BankReadsOrdered(const ExpertBankArgs& args) {
 bool BankChooses(const ExpertBankArgs& args) {
   const Bank bank = BankOf(args);
   const RouterParams& params = args.choice->params;
-  if (bank.tokens != 1 || !BankEndsWithShared(args, bank) || Fp8SingleTakes(args) ||
-      params.score != RouterScore::kSigmoid || params.groups != 1) {
-    return false;
-  }
+  if (bank.tokens != 1 || params.score != RouterScore::kSigmoid || params.groups != 1) return false;
   const MoeShape shape = ShapeOf(bank);
+  if (Fp8SingleTakes(args)) {
+    return Tries(kTryChoice) && MoeSingleChooses(shape, ChoiceOf(args));
+  }
+  if (!BankEndsWithShared(args, bank)) return false;
   const MoeInt4Args fast = FastArgs(args, bank);
   return MoeSingleTakes(shape, fast) && MoeSingleChooses(shape, fast.choice);
 }
@@ -295,7 +300,7 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
   }
-  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
+  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of, ChoiceOf(args));
   if (args.shared) {
     if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
       Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);

@@ -536,6 +536,50 @@ GPU_TEST(ExpertBankTest, NaNStaysInItsRow) {
   }
 }
 
+// The codes that a norm wrote, and nothing else of the rows, make the same bits of a few tokens.
+GPU_TEST(ExpertBankTest, Fp8OfFewTokensTakesKnownCodes) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const int64_t hidden : {512, 2560}) {
+      const Bank bank(form, {static_cast<int32_t>(hidden), 256, 12, 8});
+      for (const int64_t rows : {1, 3}) {
+        const Step step(bank, rows, false);
+        const auto count = static_cast<size_t>(rows * hidden);
+        const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
+        const TensorView x = step.x.device();
+        const auto product = [&](const OpContext& ctx) {
+          const Buffer out = OnDevice(std::vector<float>(count, kBefore));
+          ExpertBank(ctx, {.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
+                           .x = x,
+                           .ids = TensorView(ids.data(), DType::kI32, {rows, 8}),
+                           .weights = TensorView(weights.data(), DType::kF32, {rows, 8}),
+                           .gate_up = bank.gate_up.device,
+                           .down = bank.down.device,
+                           .slot_of = bank.slot_of});
+          context.Wait();
+          return FromDevice<float>(out.data(), count);
+        };
+        const std::vector<float> want = product(context.get());
+        OpContext ctx = context.get();
+        const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = hidden};
+        const QuantisedRows codes = QuantiseRows(ctx, source, bank.gate_up.device);
+        RoundedRows rounded{.codes = const_cast<void*>(codes.x),
+                            .scales = const_cast<float*>(codes.x_scales),
+                            .width = hidden,
+                            .of = x.data,
+                            .rows = rows,
+                            .stride = x.stride[0]};
+        ctx.rounded = &rounded;
+        for (int64_t t = 0; t < rows; ++t) {
+          Clear(ctx, TensorView(x.rows(t, 1).data, DType::kBf16, {1, hidden}));
+        }
+        GPU_EXPECT(product(ctx) == want);
+      }
+    }
+  }
+}
+
 // The norm's second copy, and nothing else of the rows, makes the same bits.
 GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
   Context context;

@@ -56,6 +56,10 @@ struct Fp8Product {
 void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratch = nullptr);
 // Whether a product without tiles should go this way, rather than by LaunchProduct (product.h).
 bool Fp8WideSuits(int64_t rows, int64_t n);
+// Whether LaunchFp8Wide takes the large form (fp8_large.cu); never where rows are gathered.
+bool Fp8LargeTakes(const Fp8Product& product);
+// Whether so many rows of one matrix give two thirds of the multiprocessors work in that form.
+bool Fp8LargeFills(int64_t rows, const PackedMatrix& w);
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 
@@ -71,9 +75,13 @@ void Fp8Bank(const OpContext& ctx,
              Fp8Form form = Fp8Form::kAuto);
 
 // The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
-// is of the same form, the shared experts too (fp8_single.cu).
+// is of the same form, the shared experts too; with `choice`, which MoeSingleChooses takes, the
+// experts of one token are chosen too (fp8_single.cu).
 inline constexpr int64_t kFp8SingleTokens = 4;
 bool Fp8SingleTakes(const ExpertBankArgs& args);
-void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
+void Fp8Single(const OpContext& ctx,
+               const ExpertBankArgs& args,
+               const int32_t* slot_of,
+               const MoeChoice& choice = {});
 
 }  // namespace baltoro::cuda

@@ -20,6 +20,10 @@
 // and so take away most of the ring's depth. Where a row has fewer than eight steps a piece's
 // scales lie together, and come as they are. Pairs of blocks fetch the weights for each other.
 //
+// One matrix of some hundred rows has too few pieces for the card: then two pairs of blocks, a
+// cluster, have half of the columns each, and hand each other the sums of half of their rows from
+// shared memory to shared memory. The first weights of one matrix come before the wait.
+//
 // Floor: 2 n k T operations over the card's FP8 rate.
 
 #include <algorithm>
@@ -29,6 +33,7 @@
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_large_device.cuh"
 #include "ops/cuda/fp8_large_store.cuh"
+#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_layout.h"
 #include "ops/cuda/product_wide_multiply.cuh"
@@ -85,7 +90,7 @@ struct Group {
   const WideParams& p;
   PieceRing<S> ring;
   int number;  // 0 or 1
-  uint32_t rank;
+  int other;   // the other block of the pair
   float (&scaled)[S::kN / 2];
 
   __device__ __forceinline__ void WaitFull() const { WaitBounded(ring.Full(), ring.parity); }
@@ -107,7 +112,7 @@ struct Group {
   __device__ __forceinline__ void Release(const PieceRing<S>& stage) const {
     if (threadIdx.x % 32 != 0) return;
     BarrierArrive(stage.Empty());
-    ArriveAtOther(stage.Empty(), 1 - static_cast<int>(rank));
+    ArriveAtOther(stage.Empty(), other);
   }
 
   // scaled += sums * the scales of their rows and bands, which for the latter lie at `bands`.
@@ -144,14 +149,15 @@ struct Group {
   }
 };
 
-// One piece; its first stage has been waited for. `meanwhile`: what is done behind the first
-// request.
+// One piece of so many steps; its first stage has been waited for. `meanwhile`: what is done behind
+// the first request.
 template <typename S, typename Meanwhile>
 __device__ __forceinline__ void MultiplyPiece(Group<S>& group,
+                                              int steps,
                                               const ScalePlace& place,
                                               bool band_there,
                                               const Meanwhile& meanwhile) {
-  const int last = group.p.steps - 1;
+  const int last = steps - 1;
   const int row = group.number * 64 + static_cast<int>(threadIdx.x) % 128 / 32 * 16 +
                   static_cast<int>(threadIdx.x) % 32 / 4;
   const uint32_t first = place.x + row * place.pitch, second = first + 8 * place.pitch;
@@ -260,13 +266,54 @@ __device__ __forceinline__ void MultiplyPiece(Group<S>& group,
   }
 }
 
+// Where the columns are in halves, each pair of blocks finishes the rows of one warpgroup: the sums
+// of the others go to the block that has them, a thread's to the same thread there.
+template <typename S>
+__device__ __forceinline__ void SendSums(const PieceRing<S>& ring,
+                                         int block,
+                                         const float (&sums)[S::kN / 2]) {
+  uint32_t to, arrived;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(to)
+      : "r"(ring.base + S::kReceived + threadIdx.x % 128 * 16), "r"(block));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(arrived)
+      : "r"(ring.base + S::kArrived), "r"(block));
+#pragma unroll
+  for (int i = 0; i < S::kN / 2; i += 4) {
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+        "[%5];" ::"r"(to + i / 4 * 2048),
+        "f"(sums[i]), "f"(sums[i + 1]), "f"(sums[i + 2]), "f"(sums[i + 3]), "r"(arrived)
+        : "memory");
+  }
+}
+
+template <typename S>
+__device__ __forceinline__ void AddReceived(const PieceRing<S>& ring, float (&sums)[S::kN / 2]) {
+  WaitBounded(ring.base + S::kArrived, 0);
+#pragma unroll
+  for (int i = 0; i < S::kN / 2; i += 4) {
+    const uint4 v = LoadShared4(ring.base + S::kReceived + threadIdx.x % 128 * 16 + i / 4 * 2048);
+    sums[i] += __uint_as_float(v.x);
+    sums[i + 1] += __uint_as_float(v.y);
+    sums[i + 2] += __uint_as_float(v.z);
+    sums[i + 3] += __uint_as_float(v.w);
+  }
+}
+
+__device__ __forceinline__ void ArriveCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
 template <typename S>
 __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceRing<S> ring) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = threadIdx.x % 32;
   const uint32_t staging = ring.base + S::kStaging + warp * kWarpStaging;
   float scaled[S::kN / 2];
-  Group<S> group = {p, ring, warp / 4, static_cast<uint32_t>(order.pieces.rank), scaled};
+  const int rank = order.pieces.rank, part = order.part;
+  Group<S> group = {p, ring, warp / 4, part * 2 + 1 - rank, scaled};
   // A block without a tile of its own computes the other's and stores nothing.
   const auto rows_of = [&](const Order& of) {
     if (of.Done()) return WarpRows{};
@@ -284,13 +331,22 @@ __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceR
   while (!order.Done()) {
     const int strip = order.strip;
     const int2 halves = HalfRows<S>(p, strip);
-    const ScalePlace place(p.steps, rows.begin, halves);
+    const ScalePlace place(order.steps, rows.begin, halves);
     WarpRows ahead;
     group.WaitFull();
-    MultiplyPiece<S>(group, place, S::kGated || halves.x + lane * 8 < p.n, [&] {
+    MultiplyPiece<S>(group, order.steps, place, S::kGated || halves.x + lane * 8 < p.n, [&] {
       order.Next();
       ahead = rows_of(order);
     });
+    // Before the results are stored, so that they are not waited for: nothing more is given back.
+    if (p.early && order.Done()) ArriveCluster();
+    if constexpr (S::kSplit) {
+      if (group.number != part) {
+        SendSums<S>(ring, group.number * 2 + rank, scaled);
+        return;
+      }
+      AddReceived<S>(ring, scaled);
+    }
     if constexpr (S::kGated) {
       StoreMiddle(p, rows, strip, staging, scaled);
     } else {
@@ -324,7 +380,9 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8LargeKernel(const __grid_const
     for (int s = 0; s < kScaleSlots; ++s) {
       BarrierInit(barriers + 8 * (2 * S::kStages + s), kConsumerWarps);
     }
+    if constexpr (S::kSplit) BarrierInit(ring.base + S::kArrived, 1);
     hopper::FenceBarrierInit();
+    if constexpr (S::kSplit) BarrierExpectBytes(ring.base + S::kArrived, S::kReceivedBytes);
     hopper::PrefetchMap(&maps.weights);
     hopper::PrefetchMap(&maps.x);
     hopper::PrefetchMap(&maps.bands);
@@ -332,24 +390,32 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8LargeKernel(const __grid_const
   }
   __syncthreads();
   ClusterBarrier();
-  WaitForEarlierKernels();
-  AllowNextKernel();
-  const Order order(p, per_strips);
+  const auto wait = [] {
+    WaitForEarlierKernels();
+    AllowNextKernel();
+  };
+  if (!p.early) wait();
+  const Order order(p, per_strips, S::kSplit);
   // Registers move from the producer to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     hopper::LowerRegisters<56>();
-    if (threadIdx.x == kConsumers) Feed<S>(p, maps, order, ring);
+    if (threadIdx.x == kConsumers) Feed<S>(p, maps, order, ring, wait);
   } else {
     hopper::RaiseRegisters<224>();
+    if (p.early) wait();
     Consume<S>(p, order, ring);
   }
   __syncwarp();
-  ClusterBarrier();  // until the other block sends no more
+  // Until the other blocks send no more.
+  if (!p.early || threadIdx.x >= kConsumers) ArriveCluster();
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
 // Rows from which it is the faster form: of one matrix, and of each of many on average.
-constexpr int64_t kLargeRows = 1024;
+constexpr int64_t kLargeRows = 65, kLargeRowsBefore = 1024;
+// Rows of weights at most where there is one tile: a round of pieces of 64.
+constexpr int64_t kOneTileMax = 64 * 66;
 constexpr int64_t kLargeGatedRows = 192;
 constexpr int64_t kLargeTileRows = 64;
 // Steps of a row from which one group of 128 rows of weights under way, which reads shared memory
@@ -386,6 +452,7 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
       product.tiles == nullptr ? (product.rows + kTileRows - 1) / kTileRows : product.tiles_max;
   p.strips = static_cast<int32_t>(S::kGated ? w.n / 256 : (w.n + S::kN - 1) / S::kN);
   const int64_t pairs = (tiles + 1) / 2 * p.strips, scale_bytes = layout.steps * 4;
+  const int64_t blocks = S::kSplit ? 4 * pairs : std::min(2 * pairs, kMultiprocessors);
   BT_CHECK(pairs * p.strips < int64_t{1} << 31);
   Maps maps;
   maps.weights =
@@ -403,29 +470,48 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   const auto kernel = Fp8LargeKernel<S>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared),
             "shared memory of the large FP8 product");
-  const dim3 grid(static_cast<unsigned>(std::min(2 * pairs, kMultiprocessors)));
-  const Status launched = LaunchOverlapped("large FP8 product", kernel, grid, dim3(kThreads),
-                                           S::kShared, stream, 2, p, maps, PerStrips::Of(p.strips));
+  p.early = S::kSplit || (product.tiles == nullptr && Tries(kTryEarlyWeights));
+  const Status launched = LaunchOverlapped(
+      "large FP8 product", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kShared,
+      stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
   CheckLaunch("large FP8 product");
   BT_CHECK(launched.ok());
 }
 
-// Of one matrix: rows of weights of a piece with which the multiprocessors are busy for the
-// shortest time, by nanoseconds of a step and of what a piece takes besides
-// (docs/measured/cuda-fp8.md).
-int64_t PieceRows(int64_t tiles, int64_t n, int64_t steps) {
+// Rows of weights of a piece; whether two pairs of blocks have half of the columns each.
+struct PieceShape {
+  int64_t rows = 0;
+  bool split = false;
+};
+
+// Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
+// nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
+PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int64_t steps) {
   struct Cost {
     int64_t rows, step, end;
   };
-  int64_t best = 0, least = INT64_MAX;
-  for (const Cost& c :
-       {Cost{256, 763, 1900}, {192, 639, 1100}, {144, 597, 680}, {128, 468, 970}, {64, 355, 400}}) {
-    const int64_t pairs = (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
-    const int64_t rounds = (pairs + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
-    const int64_t cost = rounds * (steps * c.step + c.end);
-    if (cost >= least) continue;
+  constexpr Cost kWhole[] = {
+      {256, 763, 1900}, {192, 639, 1100}, {144, 597, 680}, {128, 468, 970}, {64, 355, 400}};
+  // In halves: with the sums on their way from one block to another.
+  constexpr Cost kSplit[] = {{144, 597, 1700}, {80, 400, 1500}};
+  constexpr int64_t kClustersOfFour = 32;  // that run at once, on the multiprocessors as they lie
+  PieceShape best;
+  int64_t least = INT64_MAX;
+  const auto consider = [&](const Cost& c, bool split, int64_t cost) {
+    if (cost >= least) return;
     least = cost;
-    best = c.rows;
+    best = {c.rows, split};
+  };
+  const auto pairs_of = [&](const Cost& c) {
+    return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
+  };
+  for (const Cost& c : kWhole) {
+    const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
+    consider(c, false, rounds * (steps * c.step + c.end));
+  }
+  if (steps < 2 * kScaleSteps || !Tries(kTrySplit)) return best;
+  for (const Cost& c : kSplit) {
+    if (pairs_of(c) <= kClustersOfFour) consider(c, true, (steps + 1) / 2 * c.step + c.end);
   }
   return best;
 }
@@ -433,7 +519,13 @@ int64_t PieceRows(int64_t tiles, int64_t n, int64_t steps) {
 template <bool kFloats>
 void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
   const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  switch (product.tiles != nullptr ? 256 : PieceRows(tiles, product.w.n, p.steps)) {
+  const PieceShape shape = product.tiles != nullptr ? PieceShape{.rows = 256}
+                                                    : ShapeOfPieces(tiles, product.w.n, p.steps);
+  if (shape.split) {
+    if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
+    return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
+  }
+  switch (shape.rows) {
     case 64:
       return Launch<Shape<false, 64, 64, 2, kFloats>>(product, p, stream);
     case 128:
@@ -452,14 +544,23 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
 
 }  // namespace
 
+bool Fp8LargeFills(int64_t rows, const PackedMatrix& w) {
+  const int64_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows) * ((w.n + 63) / 64);
+  const int64_t halves = w.k / 128 >= 2 * kScaleSteps && Tries(kTrySplit) ? 2 : 1;
+  return pairs * halves * 3 >= kMultiprocessors;
+}
+
 bool Fp8LargeTakes(const Fp8Product& product) {
   const PackedMatrix& w = product.w;
   const int64_t each = product.gated ? kLargeGatedRows : kLargeTileRows;
-  const int64_t rows = product.tiles == nullptr ? kLargeRows : each * w.count;
+  const int64_t of_one = Tries(kTryLarge) ? kLargeRows : kLargeRowsBefore;
+  const int64_t rows = product.tiles == nullptr ? of_one : each * w.count;
   const auto aligned = [](const void* address) {
     return reinterpret_cast<uintptr_t>(address) % 16 == 0;
   };
   if (product.rows < rows || product.gather || w.k % 128 != 0) return false;
+  // Of one tile the second block of a pair has nothing to do.
+  if (product.tiles == nullptr && product.rows <= kTileRows && w.n > kOneTileMax) return false;
   const int64_t out_columns = product.gated ? 16 : product.out_f32 ? 4 : 8;  // of 16 bytes
   // The copy engine wants whole 16 bytes from one row of scales to the next.
   const int64_t steps = w.k / 128;

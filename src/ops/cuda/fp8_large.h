@@ -6,8 +6,6 @@
 
 namespace baltoro::cuda {
 
-// Whether the large form is the one for this; never where rows are gathered.
-bool Fp8LargeTakes(const Fp8Product& product);
 // `p`: what the wide form would be launched with.
 void LaunchFp8Large(const Fp8Product& product, fp8_wide::WideParams p, cudaStream_t stream);
 

@@ -13,13 +13,16 @@ constexpr int kScaleSteps = 8;  // that come together
 constexpr int kScaleSlots = 3;
 constexpr int kScaleRow = kScaleSteps * 4;  // bytes of a row of x or of a band of 8 of weights
 
-template <bool kGated_, int kN_, int kG_, int kDeep_, bool kFloats_ = false>
+template <bool kGated_, int kN_, int kG_, int kDeep_, bool kFloats_ = false, bool kHalves_ = false>
 struct Shape {
   static constexpr bool kGated = kGated_;
   static constexpr bool kFloats = kFloats_;  // results in f32
-  static constexpr int kN = kN_;             // rows of weights of a piece
-  static constexpr int kG = kG_;             // of a group
-  static constexpr int kDeep = kDeep_;       // groups under way
+  // Two pairs of blocks have half of the columns each and one piece, of one matrix.
+  static constexpr bool kSplit = kHalves_;
+  static constexpr int kCluster = kSplit ? 4 : 2;
+  static constexpr int kN = kN_;        // rows of weights of a piece
+  static constexpr int kG = kG_;        // of a group
+  static constexpr int kDeep = kDeep_;  // groups under way
   static constexpr int kParts = kN / kG;
   // Rows of weights that share a scale, but for matrices whose parts begin anywhere.
   static constexpr int kUnit = kN % 128 == 0 ? 128 : kN % 64 == 0 ? 64 : 16;
@@ -27,7 +30,12 @@ struct Shape {
   static constexpr int kSums = kG / 2;  // of a thread
   static constexpr int kWeightBytes = kN * 128;
   static constexpr int kStageBytes = kWeightBytes + kBoxBytes;
-  static constexpr int kStages = kN > 144 ? 4 : kN == 144 ? 5 : kN == 128 ? 6 : 8;
+  static constexpr int kFullStages = kN > 144    ? 4
+                                     : kN == 144 ? 5
+                                     : kN == 128 ? 6
+                                     : kN == 80  ? 7
+                                                 : 8;
+  static constexpr int kStages = kFullStages - (kSplit ? 1 : 0);
   // Of a slot: rows of x, then bands, in one or (gate and up) two halves. What is not
   // fetched by rows is fewer bytes, of which 16 more may come.
   static constexpr int kInputScales = kTileRows * kScaleRow;
@@ -37,8 +45,12 @@ struct Shape {
   static constexpr int kScaleBytes = kInputScales + kHalves * kHalfScales;
   static constexpr int kStaging = kStages * kStageBytes;  // offsets in shared memory
   static constexpr int kScales = kStaging + kConsumerWarps * kWarpStaging;
-  static constexpr int kBarriers = kScales + kScaleSlots * kScaleBytes;
-  static constexpr int kShared = 1024 + kBarriers + (2 * kStages + kScaleSlots) * 8;
+  // Sums of the other half of the columns: of one warpgroup's rows.
+  static constexpr int kReceived = kScales + kScaleSlots * kScaleBytes;
+  static constexpr int kReceivedBytes = kSplit ? 64 * kN * 4 : 0;
+  static constexpr int kBarriers = kReceived + kReceivedBytes;
+  static constexpr int kArrived = kBarriers + (2 * kStages + kScaleSlots) * 8;
+  static constexpr int kShared = 1024 + kArrived + 8;
   static_assert(kShared <= 232448 && kScaleBytes % 128 == 0);
   static_assert(kN % kG == 0 && (kDeep == 1 || kParts == 1 || kParts % 2 == 0));
 };
@@ -87,8 +99,17 @@ struct Order {
   Pieces pieces;
   PerStrips per_strips;
   int first = 0, strip = 0;
-  __device__ __forceinline__ Order(const WideParams& p, PerStrips per)
-      : pieces(p), per_strips(per) {
+  int part = 0, first_step = 0, steps;  // of the columns
+  // `split`: the pair has half of the columns.
+  __device__ __forceinline__ Order(const WideParams& p, PerStrips per, bool split)
+      : pieces(p), per_strips(per), steps(p.steps) {
+    if (split) {
+      part = pieces.unit % 2;
+      pieces.unit /= 2;
+      pieces.step /= 2;
+      first_step = part * (steps / 2);
+      steps = part == 0 ? steps / 2 : steps - steps / 2;
+    }
     Place();
   }
   __device__ __forceinline__ void Place() {
@@ -176,16 +197,26 @@ struct TilePair {
   }
 };
 
+// The stage's barrier waits for `bytes` of scales; for its codes too, if these were not `asked`
+// for.
+template <typename S>
+__device__ __forceinline__ void ExpectScales(uint32_t barrier, uint32_t bytes, bool asked) {
+  if (!asked) return BarrierExpectBytes(barrier, S::kStageBytes + bytes);
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
 template <typename S>
 __device__ __forceinline__ void FetchScales(const WideParams& p,
                                             const Maps& maps,
                                             const PieceRing<S>& ring,
                                             int2 halves,
                                             int step,
-                                            const MoeTile& tile) {
+                                            const MoeTile& tile,
+                                            bool asked) {
   const uint32_t bands = ring.Scales() + S::kInputScales;
   if (p.steps >= kScaleSteps) {
-    BarrierExpectBytes(ring.Full(), S::kStageBytes + (kTileRows + S::kN / 8) * kScaleRow);
+    ExpectScales<S>(ring.Full(), (kTileRows + S::kN / 8) * kScaleRow, asked);
     hopper::CopyBox(ring.Scales(), &maps.x_scales, ring.Full(), step, tile.begin, 0);
     hopper::CopyBox(bands, &maps.bands, ring.Full(), step, halves.x / 8, tile.slot);
     if (!S::kGated) return;
@@ -199,46 +230,69 @@ __device__ __forceinline__ void FetchScales(const WideParams& p,
                  min(kTileRows, p.rows - tile.begin) * row_bytes);
   const Around low(of_slot + halves.x / 8 * p.steps, min(S::kBands, bands_there) * row_bytes);
   const Around high(of_slot + halves.y / 8 * p.steps, S::kBands * row_bytes);  // gate and up
-  BarrierExpectBytes(ring.Full(),
-                     S::kStageBytes + x.bytes + low.bytes + (S::kGated ? high.bytes : 0));
+  ExpectScales<S>(ring.Full(), x.bytes + low.bytes + (S::kGated ? high.bytes : 0), asked);
   x.Copy(ring.Scales(), ring.Full());
   low.Copy(bands, ring.Full());
   if (S::kGated) high.Copy(bands + S::kHalfScales, ring.Full());
 }
 
+// Weights of a stage; of one tile pair's matrix half of them, for both blocks.
 template <typename S>
-__device__ __forceinline__ void Feed(const WideParams& p,
-                                     const Maps& maps,
-                                     Order order,
-                                     PieceRing<S> ring) {
+__device__ __forceinline__ void FetchWeights(const Maps& maps,
+                                             const PieceRing<S>& ring,
+                                             const Order& order,
+                                             int2 rows,
+                                             int step,
+                                             int slot,
+                                             bool shared) {
   constexpr int kHalf = S::kWeightBytes / 2;
+  const int rank = order.pieces.rank, column = (order.first_step + step) * 128;
+  if (shared) {
+    CopyBoxToPair(ring.Weights() + rank * kHalf, &maps.weights, ring.Full(), column,
+                  rank == 0 ? rows.x : rows.y, slot, 3 << 2 * order.part);
+    return;
+  }
+  hopper::CopyBox(ring.Weights(), &maps.weights, ring.Full(), column, rows.x, slot);
+  hopper::CopyBox(ring.Weights() + kHalf, &maps.weights, ring.Full(), column, rows.y, slot);
+}
+
+// Of one matrix the first weights are asked for before the `wait` for the kernel ahead.
+template <typename S, typename Wait>
+__device__ __forceinline__ void Feed(
+    const WideParams& p, const Maps& maps, Order order, PieceRing<S> ring, const Wait& wait) {
   const int rank = order.pieces.rank;
+  int asked = 0;
+  if (p.early) {
+    asked = min(S::kStages, order.steps);
+    const int2 rows = HalfRows<S>(p, order.strip);
+    PieceRing<S> stage = ring;
+    for (int step = 0; step < asked; ++step, stage.Next()) {
+      BarrierExpectBytes(stage.Full(), S::kStageBytes);
+      FetchWeights<S>(maps, stage, order, rows, step, 0, true);
+    }
+    wait();
+  }
   TilePair ahead(p, order);
   while (!order.Done()) {
     const MoeTile tile = rank == 0 ? ahead.one : ahead.two;
     const bool shared = ahead.one.slot == ahead.two.slot;
     const int2 rows = HalfRows<S>(p, order.strip);
+    const Order here = order;
     order.Next();
     ahead = TilePair(p, order);
-    for (int step = 0; step < p.steps; ++step) {
+    for (int step = 0; step < here.steps; ++step, --asked) {
       WaitBounded(ring.Empty(), ring.parity ^ 1);
       if (step % kScaleSteps == 0) {
         WaitBounded(ring.ScalesEmpty(), ring.scale_parity ^ 1);
-        FetchScales<S>(p, maps, ring, rows, step, tile);
+        FetchScales<S>(p, maps, ring, rows, here.first_step + step, tile, asked > 0);
         ring.NextScales();
-      } else {
+      } else if (asked <= 0) {
         BarrierExpectBytes(ring.Full(), S::kStageBytes);
       }
-      if (shared) {
-        CopyBoxToBoth(ring.Weights() + rank * kHalf, &maps.weights, ring.Full(), step * 128,
-                      rank == 0 ? rows.x : rows.y, tile.slot);
-      } else {
-        hopper::CopyBox(ring.Weights(), &maps.weights, ring.Full(), step * 128, rows.x, tile.slot);
-        hopper::CopyBox(ring.Weights() + kHalf, &maps.weights, ring.Full(), step * 128, rows.y,
-                        tile.slot);
-      }
+      if (asked <= 0) FetchWeights<S>(maps, ring, here, rows, step, tile.slot, shared);
       // Rows of the next tile and zeros behind the last one: their results are not stored.
-      hopper::CopyBox(ring.Input(), &maps.x, ring.Full(), step * 128, tile.begin, 0);
+      hopper::CopyBox(ring.Input(), &maps.x, ring.Full(), (here.first_step + step) * 128,
+                      tile.begin, 0);
       ring.Next();
     }
   }

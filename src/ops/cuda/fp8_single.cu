@@ -14,8 +14,11 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
 #include "ops/cuda/product_layout.h"
 
@@ -33,8 +36,8 @@ struct Experts {
   const int32_t* slot_of;
   int32_t experts, slots, top_k;
 
-  __device__ __forceinline__ int Slot(int entry) const {
-    const int id = __ldcg(ids + entry);
+  __device__ __forceinline__ int Slot(int entry) const { return SlotOf(__ldcg(ids + entry)); }
+  __device__ __forceinline__ int SlotOf(int id) const {
     if (id < 0 || id >= experts) return -1;
     const int slot = slot_of == nullptr ? id : __ldg(slot_of + id);
     return slot < slots ? slot : -1;
@@ -65,7 +68,10 @@ struct GateUpParams {
   int32_t steps, half;
   const char* x;
   int64_t x_row_bytes;
-  float* middle;  // [T k, half]
+  const char* codes;      // [T, steps * 128] of x, where they are known
+  const float* x_scales;  // [T, steps]
+  float* middle;          // [T k, half]
+  MoeChoice choice;
 };
 
 struct GateUpShared {
@@ -162,6 +168,164 @@ __global__ void __launch_bounds__(kGateThreads, 3)
   p.middle[static_cast<int64_t>(entry) * p.half + first + threadIdx.x] = SiluTimes(gate, up);
 }
 
+// The same in four parts of the columns, three of which are under way at a time, so that 512 blocks
+// stand on the multiprocessors at once: all are asked for when the routing is done, and none waits
+// for another block's end. `kChooses`: the expert of one token's entry is chosen here.
+
+constexpr int kParts = 4, kRing = 3;
+static_assert(kGateWarps == 2 * kGateRows && kParts == kRing + 1);
+
+struct GateUpRing {
+  float weights[2][kStepsMax];
+  alignas(16) float x[kStepsMax];
+  float parts[kGateWarps][2 * kGateRows];
+  uint64_t full[kParts];
+  int32_t slot;
+};
+
+__host__ __device__ constexpr int StepsOfPart(int steps) {
+  return (steps + kParts - 1) / kParts;
+}
+
+constexpr int RingBytes(int steps) {
+  return kRing * 2 * kGateRows * (StepsOfPart(steps) * 128 + kPad) + steps * 128;
+}
+
+// Grid as above.
+template <bool kChooses>
+__global__ void __launch_bounds__(kGateThreads, 4)
+    GateUpRingKernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ GateUpRing shared;
+  __shared__ ChoiceShared choice;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int first = static_cast<int>(blockIdx.x) * kGateRows, entry = blockIdx.y;
+  const int row_bytes = p.steps * 128, each = StepsOfPart(p.steps), pitch = each * 128 + kPad;
+  const uint32_t ring = SharedAddress(memory), codes = ring + kRing * 2 * kGateRows * pitch;
+  const uint32_t full = SharedAddress(shared.full);
+  const bool known = p.codes != nullptr;
+  const auto steps_of = [&](int part) { return min(each, p.steps - part * each); };
+  if (threadIdx.x < kParts) {
+    BarrierInit(full + 8 * threadIdx.x, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    const int bytes = 2 * kGateRows * 128 * max(0, steps_of(static_cast<int>(threadIdx.x)));
+    const int of_token = known && threadIdx.x == 0 ? row_bytes + p.steps * 4 : 0;
+    BarrierExpectBytes(full + 8 * threadIdx.x, bytes + of_token);
+  }
+  float4 bias[3];
+  if (kChooses && warp == 0) LoadChoiceBias(p.choice, bias);
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();  // which reads the routing, or what it is made of, before its wait
+  const int token = entry / p.experts.top_k;
+  const char* const x = p.x + token * p.x_row_bytes;
+  uint4 raw[kUnitsMax];
+  const auto load = [&] {
+    if (known) return;
+#pragma unroll
+    for (int i = 0; i < kUnitsMax; ++i) {
+      const int column = (warp + i * kGateWarps) * 256 + lane * 8;
+      raw[i] = make_uint4(0, 0, 0, 0);
+      if (column < row_bytes) raw[i] = __ldcg(reinterpret_cast<const uint4*>(x + column * 2));
+    }
+  };
+  int slot;
+  if constexpr (kChooses) {
+    load();
+    if (warp == 0) {
+      Choose(p.choice, bias, choice);
+      if (lane == 0) shared.slot = p.experts.SlotOf(choice.ids[entry]);
+    }
+    __syncthreads();
+    slot = shared.slot;
+  } else {
+    slot = p.experts.Slot(entry);
+  }
+  if (slot < 0) return;
+  const char* const w = p.w + slot * p.slot_bytes;
+  // Each warp a row.
+  const auto ask = [&](int part) {
+    const int64_t row = first + warp % kGateRows + (warp < kGateRows ? 0 : p.half);
+    CopyBulk(ring + (part % kRing * 2 * kGateRows + warp) * pitch,
+             w + row * row_bytes + part * each * 128, steps_of(part) * 128, full + 8 * part,
+             ReadOncePolicy());
+  };
+  if (lane == 0) {
+    if (known && warp == 0) {
+      CopyPlain(codes, p.codes + static_cast<int64_t>(token) * row_bytes, row_bytes, full);
+      CopyPlain(SharedAddress(shared.x), p.x_scales + static_cast<int64_t>(token) * p.steps,
+                p.steps * 4, full);
+    }
+#pragma unroll
+    for (int part = 0; part < kRing; ++part) {
+      if (steps_of(part) > 0) ask(part);
+    }
+  }
+  __syncwarp();
+  if constexpr (!kChooses) load();
+  const float* const scales = reinterpret_cast<const float*>(w + p.scales);
+  for (int i = threadIdx.x; i < 2 * p.steps; i += kGateThreads) {
+    const int of_up = i >= p.steps, step = i - of_up * p.steps;
+    shared.weights[of_up][step] = __ldg(scales + (first + of_up * p.half) / 8 * p.steps + step);
+  }
+#pragma unroll
+  for (int i = 0; i < kUnitsMax; ++i) {
+    const int column = (warp + i * kGateWarps) * 256 + lane * 8;
+    if (known || (warp + i * kGateWarps) * 256 >= row_bytes) break;
+    float v[8], scale;
+    WidenEight(raw[i], v);
+    const uint2 rounded = RoundEight(v, scale);
+    if (column >= row_bytes) continue;
+    StoreShared2(codes + column, rounded);
+    if (lane % 16 == 0) shared.x[column / 128] = scale;
+  }
+  __syncthreads();
+  // The token is the first row of the matrix instruction; weights are its columns.
+  const uint32_t own = ring + lane / 4 * pitch + lane % 4 * 16;
+  const int of_up = lane % 4 / 2;
+  float sums[2] = {};
+  for (int part = 0; part < kParts; ++part) {
+    const int count = steps_of(part);
+    if (count <= 0) break;
+    BarrierWait(full + 8 * part, 0);
+    const uint32_t from = own + part % kRing * 2 * kGateRows * pitch;
+    const int end = count * (warp + 1) / kGateWarps;
+#pragma unroll 2
+    for (int i = count * warp / kGateWarps; i < end; ++i) {
+      const int step = part * each + i;
+      float products[2][4] = {};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        uint4 a = make_uint4(0, 0, 0, 0);
+        if (lane < 4) a = LoadShared4(codes + step * 128 + j * 64 + lane * 16);
+        MultiplyWords(products[j], a, LoadShared4(from + i * 128 + j * 64));
+      }
+      const float scale = shared.weights[of_up][step] * shared.x[step];
+      sums[0] += (products[0][0] + products[1][0]) * scale;
+      sums[1] += (products[0][1] + products[1][1]) * scale;
+    }
+    if (part > 0 || steps_of(kRing) <= 0) continue;
+    // The last part where the first one was.
+    hopper::FinishLoads();
+    __syncthreads();
+    if (lane == 0) ask(kRing);
+    __syncwarp();
+  }
+  if (lane < 4) {
+    shared.parts[warp][2 * lane] = sums[0];
+    shared.parts[warp][2 * lane + 1] = sums[1];
+  }
+  __syncthreads();
+  if (threadIdx.x >= kGateRows) return;
+  float gate = 0, up = 0;
+#pragma unroll
+  for (int i = 0; i < kGateWarps; ++i) {
+    gate += shared.parts[i][threadIdx.x];
+    up += shared.parts[i][kGateRows + threadIdx.x];
+  }
+  p.middle[static_cast<int64_t>(entry) * p.half + first + threadIdx.x] = SiluTimes(gate, up);
+}
+
 // ---- down, and the sum
 
 constexpr int kExpertsMax = 8;  // of a token
@@ -189,29 +353,43 @@ struct EndParams {
   float* out;
   int64_t out_stride;
   int32_t strips;  // of a block
+  MoeChoice choice;
 };
 
 struct EndShared {
   alignas(16) char codes[kEndWarps][kEndSteps * 128];
   float x[kEndWarps][kEndSteps];
   float sums[kEndWarps][kStripsMax * 8];
+  float factors[kExpertsMax];  // where the experts are chosen here
   uint64_t barriers[kEndWarps];
 };
 
 // Grid: columns of the result, tokens.
+template <bool kChooses>
 __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constant__ EndParams p) {
   extern __shared__ __align__(128) char memory[];
   __shared__ EndShared shared;
+  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
   const bool of_shared = warp == kExpertsMax;
   const DownMatrix& m = of_shared ? p.shared_down : p.down;
   const int first = static_cast<int>(blockIdx.x) * p.strips * 8, rows = p.strips * 8;
   const int entry = token * p.experts.top_k + warp;
+  if constexpr (kChooses) {
+    if (warp == 0) {
+      float4 bias[3];
+      LoadChoiceBias(p.choice, bias);
+      Choose(p.choice, bias, choice);
+      const float weight = ChoiceWeight(p.choice, choice);
+      if (lane < p.experts.top_k) shared.factors[lane] = weight;
+    }
+    __syncthreads();
+  }
   int slot = -1;
   if (of_shared) {
     slot = p.shared != nullptr ? 0 : -1;
   } else if (warp < p.experts.top_k) {
-    slot = p.experts.Slot(entry);
+    slot = kChooses ? p.experts.SlotOf(choice.ids[warp]) : p.experts.Slot(entry);
   }
   const char* const w = m.w + slot * m.slot_bytes;
   const uint32_t weights = SharedAddress(memory) + warp * rows * p.down.steps * 128;
@@ -236,12 +414,16 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
         if (i < m.steps) scales[i] = __ldg(from + i);
       }
     }
-    if (!of_shared) factor = __ldcg(p.route_weights + entry);
+    if (!of_shared) factor = kChooses ? shared.factors[warp] : __ldcg(p.route_weights + entry);
   }
   __syncwarp();
   WaitForEarlierKernels();
   AllowNextKernel();
 
+  if (kChooses && blockIdx.x == 0 && warp == 0 && lane < p.experts.top_k) {
+    p.choice.ids[lane] = choice.ids[lane];
+    p.choice.weights[lane] = shared.factors[lane];
+  }
   if (slot >= 0) {
     const int columns = m.steps * 128;
     for (int column = lane * 8; column - lane * 8 < columns; column += 256) {
@@ -368,7 +550,10 @@ bool Fp8SingleTakes(const ExpertBankArgs& args) {
          StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
 }
 
-void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
+void Fp8Single(const OpContext& ctx,
+               const ExpertBankArgs& args,
+               const int32_t* slot_of,
+               const MoeChoice& choice) {
   BT_CHECK(Fp8SingleTakes(args));
   const auto tokens = static_cast<unsigned>(args.x.dim(0));
   const auto top_k = static_cast<unsigned>(args.ids.dim(1));
@@ -379,6 +564,11 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
                            .slots = static_cast<int32_t>(args.gate_up.count),
                            .top_k = static_cast<int32_t>(top_k)};
   const ProductLayout layout = LayoutOf(args.gate_up.form, args.gate_up.n, args.gate_up.k);
+  QuantisedRows known =
+      KnownRows(ctx, args.x.data, args.x.stride[0], args.x.dim(0), args.gate_up.k);
+  const bool whole = layout.steps % 4 == 0 && reinterpret_cast<uintptr_t>(known.x) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(known.x_scales) % 16 == 0;
+  if (!whole || !Tries(kTryKnown)) known = {};
   const GateUpParams gate_up = {
       .experts = experts,
       .w = static_cast<const char*>(args.gate_up.data),
@@ -388,13 +578,22 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
       .half = static_cast<int32_t>(middle),
       .x = static_cast<const char*>(args.x.data),
       .x_row_bytes = args.x.stride[0] * 2,
-      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle))};
-  const int gate_up_bytes = 2 * kGateRows * (gate_up.steps * 128 + kPad) + gate_up.steps * 128;
-  CheckCuda(cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      .codes = static_cast<const char*>(known.x),
+      .x_scales = known.x_scales,
+      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle)),
+      .choice = choice};
+  const bool chooses = choice.logits != nullptr, in_parts = chooses || Tries(kTrySingle);
+  const int gate_up_bytes =
+      in_parts ? RingBytes(gate_up.steps)
+               : 2 * kGateRows * (gate_up.steps * 128 + kPad) + gate_up.steps * 128;
+  const auto gate_up_kernel = chooses    ? GateUpRingKernel<true>
+                              : in_parts ? GateUpRingKernel<false>
+                                         : GateUpKernel;
+  CheckCuda(cudaFuncSetAttribute(gate_up_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  gate_up_bytes),
             "FP8 gate/up of few entries");
   const Status first_launched = LaunchOverlapped(
-      "FP8 gate/up of few entries", GateUpKernel,
+      "FP8 gate/up of few entries", gate_up_kernel,
       dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k), dim3(kGateThreads),
       static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
   CheckLaunch("FP8 gate/up of few entries");
@@ -409,17 +608,20 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
                    .route_weights = static_cast<const float*>(args.weights.data),
                    .out = static_cast<float*>(args.out.data),
                    .out_stride = args.out.stride[0],
-                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128)};
+                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128),
+                   .choice = choice};
   if (args.shared) {
     end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
     end.shared_stride = args.shared.stride[0];
     end.shared_down = Down(args.shared_down);
   }
   const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
-  CheckCuda(cudaFuncSetAttribute(EndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
-            "FP8 end of few entries");
+  const auto end_kernel = chooses ? EndKernel<true> : EndKernel<false>;
+  CheckCuda(
+      cudaFuncSetAttribute(end_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
+      "FP8 end of few entries");
   const Status launched =
-      LaunchOverlapped("FP8 end of few entries", EndKernel,
+      LaunchOverlapped("FP8 end of few entries", end_kernel,
                        dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
                        dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
   CheckLaunch("FP8 end of few entries");

@@ -50,6 +50,7 @@ struct WideParams {
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
   bool once;                // weights are read by one block or pair alone
+  bool early;               // of the large form: one matrix, asked for before the wait
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   const float* route_weights;
@@ -130,12 +131,13 @@ __device__ __forceinline__ uint64_t NormalPolicy() {
   return policy;
 }
 
-__device__ __forceinline__ void CopyBoxToBoth(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+// To the blocks of the cluster whose bits are set.
+__device__ __forceinline__ void CopyBoxToPair(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, int blocks) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 

@@ -15,6 +15,8 @@ namespace {
 constexpr int64_t kFewRows = 16;
 // Rows from which reading them again for every strip of weights takes longest.
 constexpr int64_t kManyRows = 32;
+// Rows up to which the FP8 kernel for tens of rows goes before the one for hundreds.
+constexpr int64_t kTensOfRows = 128;
 
 bool Many(int64_t rows, const PackedMatrix& w) {
   return w.form == WeightForm::kFp8Block ? Fp8WideSuits(rows, w.n) : rows > kManyRows;
@@ -32,20 +34,20 @@ void MultiplyRows(const OpContext& ctx,
   const int64_t rows = out.dim(0);
   const bool wide = Many(rows, w) && !IsPlain(w.form) && WideTakes(w) &&
                     (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
-  if (Fp8MiddleTakes(out, w)) return Fp8MiddleProduct(ctx, out, in, w);
-  if (wide && w.form == WeightForm::kFp8Block) {
-    Fp8Product product;
-    product.w = w;
-    product.out_f32 = out.dtype == DType::kF32;
-    product.x = in.x;
-    product.x_row_bytes = in.x_stride;
-    product.x_scales = in.x_scales;
-    product.out = out.data;
-    product.out_stride = out.stride[0];
-    product.rows = rows;
-    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
-    return;
-  }
+  Fp8Product product;
+  product.w = w;
+  product.out_f32 = out.dtype == DType::kF32;
+  product.x = in.x;
+  product.x_row_bytes = in.x_stride;
+  product.x_scales = in.x_scales;
+  product.out = out.data;
+  product.out_stride = out.stride[0];
+  product.rows = rows;
+  const bool wide_fp8 = wide && w.form == WeightForm::kFp8Block;
+  const bool large =
+      wide_fp8 && rows > kTensOfRows && Fp8LargeTakes(product) && Fp8LargeFills(rows, w);
+  if (!large && Fp8MiddleTakes(out, w)) return Fp8MiddleProduct(ctx, out, in, w);
+  if (wide_fp8) return LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,

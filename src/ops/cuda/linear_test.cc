@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/hundred_rows.h"
@@ -331,6 +332,52 @@ GPU_TEST(LinearTest, TensOfRowsOfFp8) {
       const Answer want = Product(context, clean, w, DType::kF32, 0);
       GPU_EXPECT(Product(context, clean, w, DType::kF32, 0).values == want.values);
       const Answer got = Product(context, broken, w, DType::kF32, 0);
+      int64_t wrong = 0;
+      for (int64_t at = 0; at < std::ssize(got.values); ++at) {
+        wrong += at / n == 2 ? !std::isnan(got.values[at]) : got.values[at] != want.values[at];
+      }
+      if (wrong != 0) Fail(std::to_string(wrong) + " numbers are wrong beside a NaN");
+    }
+  }
+}
+
+bool GoesByHundreds(int64_t rows, int64_t n, int64_t k) {
+  Fp8Product product;
+  product.w = {.form = WeightForm::kFp8Block, .n = n, .k = k, .count = 1, .quantise_input = true};
+  product.x_row_bytes = k;
+  product.out_stride = n;
+  product.rows = rows;
+  return Fp8LargeTakes(product) && (rows > 256 || Fp8LargeFills(rows, product.w));
+}
+
+// As the kernel for hundreds of rows takes fewer of them, where the matrix fills the card: one and
+// two tiles, two pairs of them; blocks that share the columns in halves (80 rows of weights at a
+// time, of two pairs of tiles 144), ten steps each; strips beyond the last row of the matrix; the
+// same bits again, a row that is no number.
+GPU_TEST(LinearTest, SomeHundredRowsOfFp8) {
+  Context context;
+  for (const int64_t rows : {65, 256, 512}) {
+    GPU_EXPECT(GoesByHundreds(rows, 2112, 7168));
+    GPU_EXPECT(GoesByHundreds(rows, 7168, 256) == (rows > 128));
+    GPU_EXPECT(GoesByHundreds(rows, 512, 7168) == (rows > 256) && !GoesByHundreds(64, 7168, 256));
+  }
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    for (const auto& [n, k, rows] : {std::tuple<int64_t, int64_t, int64_t>{2824, 256, 140},
+                                     {2824, 1024, 130},
+                                     {1416, 2560, 90},
+                                     {1416, 2560, 256},
+                                     {1416, 3072, 300},
+                                     {264, 2048, 260}}) {
+      const Weights w(static_cast<uint32_t>(n), form, 1, n, k, {0, 72, 264});
+      GPU_EXPECT(GoesByHundreds(rows, n, k));
+      Compare(context, form, w, rows, 8, DType::kBf16, 8);
+      const Rows clean(5, rows, k, 0), broken(5, rows, k, 0, 2);
+      const Answer want = Product(context, clean, w, DType::kF32, 4);
+      ExpectNear("some hundred rows", want.values, Expected(clean, w), n, ToleranceOf(form, rows),
+                 0, ToleranceOf(form, rows) / 5);
+      GPU_EXPECT(Product(context, clean, w, DType::kF32, 4).values == want.values);
+      const Answer got = Product(context, broken, w, DType::kF32, 4);
       int64_t wrong = 0;
       for (int64_t at = 0; at < std::ssize(got.values); ++at) {
         wrong += at / n == 2 ? !std::isnan(got.values[at]) : got.values[at] != want.values[at];

@@ -16,7 +16,7 @@ inline constexpr int kChoiceExpertsMax = 384, kChoiceTopMax = 8;
 inline constexpr int kChoiceEach = kChoiceExpertsMax / 32;  // experts of a lane, four side by side
 
 struct ChoiceShared {
-  float values[kChoiceExpertsMax];  // what is chosen by, in f32; or keys of what it is
+  alignas(16) float values[kChoiceExpertsMax];  // what is chosen by, in f32; or keys of what it is
   int32_t candidates[32];
   int32_t ids[kChoiceTopMax];  // best first
 };
@@ -43,7 +43,7 @@ __device__ __forceinline__ void LoadChoiceBias(const MoeChoice& p, float4 (&bias
 }
 
 // Every expert's, one after the other.
-__device__ __noinline__ void ChooseSlowly(const MoeChoice& p, ChoiceShared& shared) {
+inline __device__ __noinline__ void ChooseSlowly(const MoeChoice& p, ChoiceShared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   __syncwarp();
 #pragma unroll 1
