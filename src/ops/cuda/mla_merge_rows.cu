@@ -127,22 +127,41 @@ struct Source {
   }
 };
 
-// By a whole warp. The plan is older than the kernels ahead.
-__device__ __forceinline__ Source Find(const Params& p, int row, int head) {
-  Source source = {0, 0, 0, 0};
-  if (row >= p.values.count || p.values.rows[row] < 0) return source;
+// Of rows row, row + 1, .. by a whole warp. The plan is older than the kernels ahead. As FindMerge,
+// but for all rows at once and with one load after the other only where there are more than 32
+// entries: where this kernel begins late, it waits for them.
+template <int kCount>
+__device__ __forceinline__ void Find(const Params& p,
+                                     int row,
+                                     int head,
+                                     Source (&sources)[kCount]) {
   const MlaPlan& plan = p.mla.plan;
-  const int tile_row = row * static_cast<int>(p.values.heads) + head;
-  source.first = tile_row;
-  source.count = -1;
-  FindMerge(plan, tile_row, [&](const MlaMerge& merge) {
-    const int in_tile = tile_row - merge.first_row;
-    source.first = merge.first_slot * plan.tile_rows + in_tile;
-    source.second = merge.second_slot * plan.tile_rows + in_tile;
-    source.stride = merge.stride * plan.tile_rows;
-    source.count = merge.count;
-  });
-  return source;
+  const int lane = threadIdx.x % 32;
+  const int count = plan.merges[0].count;
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    const int tile_row = (row + r) * static_cast<int>(p.values.heads) + head;
+    const bool there = row + r < p.values.count && p.values.rows[row + r] >= 0;
+    sources[r] = {tile_row, 0, 0, there ? -1 : 0};
+  }
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += 32) {
+    MlaMerge merge = {};
+    if (begin + lane < count) merge = plan.merges[1 + begin + lane];
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const int tile_row = (row + r) * static_cast<int>(p.values.heads) + head;
+      const bool mine = tile_row >= merge.first_row && tile_row < merge.first_row + merge.rows;
+      const uint32_t ballot = __ballot_sync(~0u, mine);
+      if (ballot == 0 || sources[r].count == 0) continue;
+      const int from = __ffs(static_cast<int>(ballot)) - 1;
+      const int in_tile = tile_row - merge.first_row;
+      sources[r].first = __shfl_sync(~0u, merge.first_slot * plan.tile_rows + in_tile, from);
+      sources[r].second = __shfl_sync(~0u, merge.second_slot * plan.tile_rows + in_tile, from);
+      sources[r].stride = __shfl_sync(~0u, merge.stride * plan.tile_rows, from);
+      sources[r].count = __shfl_sync(~0u, merge.count, from);
+    }
+  }
 }
 
 // A warp's rows: `sum` gets latents [column, column + kEach) of them.
@@ -267,7 +286,8 @@ __device__ __forceinline__ void Multiply(Shared<kRows>& shared) {
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 3) MergeRowsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
+    MergeRowsKernel(const __grid_constant__ Params p) {
   using F = Form<kRows>;
   extern __shared__ __align__(16) unsigned char raw[];
   Shared<kRows>& shared = *reinterpret_cast<Shared<kRows>*>(raw);
@@ -295,12 +315,8 @@ __global__ void __launch_bounds__(kThreads, 3) MergeRowsKernel(const __grid_cons
   const int lane = threadIdx.x % 32;
   const int warp_row = warp / F::kWarpsOfRow * F::kAtOnce;
   const int column = rank * kShare + (warp % F::kWarpsOfRow * 32 + lane) * F::kEach;
-  Source source[F::kAtOnce];
-#pragma unroll
-  for (int r = 0; r < F::kAtOnce; ++r) {
-    source[r] = {0, 0, 0, 0};
-    if (warp < F::kMergers) source[r] = Find(p, first_row + warp_row + r, head);
-  }
+  Source source[F::kAtOnce] = {};
+  if (warp < F::kMergers) Find(p, first_row + warp_row, head, source);
   // Two columns of one row a thread in the end.
   const int out_row = static_cast<int>(threadIdx.x) / (kColumns / 2);
   const int out_column = static_cast<int>(threadIdx.x) % (kColumns / 2) * 2;
