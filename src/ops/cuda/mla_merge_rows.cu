@@ -140,9 +140,9 @@ __device__ __forceinline__ void Find(const Params& p,
   const int count = plan.merges[0].count;
 #pragma unroll
   for (int r = 0; r < kCount; ++r) {
-    const int tile_row = (row + r) * static_cast<int>(p.values.heads) + head;
     const bool there = row + r < p.values.count && p.values.rows[row + r] >= 0;
-    sources[r] = {tile_row, 0, 0, there ? -1 : 0};
+    sources[r].first = (row + r) * static_cast<int>(p.values.heads) + head;
+    sources[r].count = there ? -1 : 0;
   }
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += 32) {
@@ -177,8 +177,7 @@ __device__ __forceinline__ void Merge(const Params& p,
   Floats<kEach> parts[kAtOnce][kBatch];
   float lse[kAtOnce], base[kAtOnce], share[kAtOnce];
   const auto log_sum = [&](int r, int piece) {
-    return piece < source[r].count ? __ldcg(plan.partial_lse + source[r].At(piece))
-                                   : -CUDART_INF_F;
+    return piece < source[r].count ? __ldcg(plan.partial_lse + source[r].At(piece)) : -CUDART_INF_F;
   };
   const auto load = [&](int r, int first) {
 #pragma unroll
@@ -333,8 +332,7 @@ __global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
           make_uint4(0, 0, 0, 0);
     }
   }
-  const uint32_t latents =
-      hopper::SharedAddress(shared.latents) + warp_row * kPitch + column * 2;
+  const uint32_t latents = hopper::SharedAddress(shared.latents) + warp_row * kPitch + column * 2;
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 

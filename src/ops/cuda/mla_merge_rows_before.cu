@@ -203,7 +203,8 @@ __device__ __forceinline__ void Multiply(Shared& shared) {
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 4) MergeRowsBeforeKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 4)
+    MergeRowsBeforeKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) unsigned char raw[];
   Shared<kRows>& shared = *reinterpret_cast<Shared<kRows>*>(raw);
   const int head = blockIdx.y;
@@ -289,8 +290,8 @@ bool MergeRowsTakesBefore(const MlaKernelArgs& mla, const HeadProductArgs& value
 
 // As few rows a block as leave no more than a block a multiprocessor or two.
 Status LaunchMergeRowsBefore(const MlaKernelArgs& mla,
-                       const HeadProductArgs& values,
-                       cudaStream_t stream) {
+                             const HeadProductArgs& values,
+                             cudaStream_t stream) {
   const Params p = {mla, values};
   if (values.count <= 8) return Launch<2>(p, stream);
   if (values.count <= 16) return Launch<4>(p, stream);

@@ -17,10 +17,10 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kGroups = 8;   // of 32 columns at most
-constexpr int kTopK = 8;     // at most
-constexpr int kTokens = 16;  // at most
-constexpr int kPad = 32;     // elements between rows: they use all banks
+constexpr int kGroups = 8;                       // of 32 columns at most
+constexpr int kTopK = 8;                         // at most
+constexpr int kTokens = 16;                      // at most
+constexpr int kPad = 32;                         // elements between rows: they use all banks
 constexpr int kColumns = 8 * kWarps;             // of a block
 constexpr int kRowThreads = kThreads / kTokens;  // of a token in the sum, four columns each
 static_assert(kColumns == 4 * kRowThreads && kRowThreads == 16);
@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   float4 residual = make_float4(0, 0, 0, 0), norm_weight = residual;
   if (adds && token < p.tokens) {
     norm_weight = __ldg(reinterpret_cast<const float4*>(p.norm.weight + column));
-    residual = __ldcg(reinterpret_cast<const float4*>(
-        p.norm.residual + token * p.norm.residual_stride + column));
+    residual = __ldcg(
+        reinterpret_cast<const float4*>(p.norm.residual + token * p.norm.residual_stride + column));
   }
   const uint32_t held = Held(p, token, lane);
   Gate(p, gated);
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
       routed.z += __uint_as_float(high << 16);
       routed.w += __uint_as_float(high & 0xffff0000u);
     }
-    const float4 sum = make_float4(own.x + routed.x, own.y + routed.y, own.z + routed.z,
-                                   own.w + routed.w);
+    const float4 sum =
+        make_float4(own.x + routed.x, own.y + routed.y, own.z + routed.z, own.w + routed.w);
     if (!adds) {
       if (there) *reinterpret_cast<float4*>(p.out + token * p.out_stride + column) = sum;
       continue;
@@ -253,9 +253,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
   // So much that two blocks do not come to lie on the first multiprocessor that has room.
   const size_t alone_bytes = (variant & 32) != 0 ? 84 * 1024 : 0;
   if (alone_bytes > 0) {
-    const cudaError_t error =
-        cudaFuncSetAttribute(FinishKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(alone_bytes));
+    const cudaError_t error = cudaFuncSetAttribute(
+        FinishKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(alone_bytes));
     if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
   }
   return LaunchOverlapped("MoE end", FinishKernel,

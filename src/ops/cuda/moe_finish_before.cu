@@ -187,9 +187,9 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
 }  // namespace
 
 Status LaunchMoeFinishBefore(const MoeShape& shape,
-                       const MoeInt4Args& args,
-                       const MoePlan& plan,
-                       cudaStream_t stream) {
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream) {
   if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
       reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
