@@ -406,7 +406,7 @@ GPU_TEST(AttentionTest, DecodesFewTokensWithoutLogSums) {
   ExpectRight(wide);
 }
 
-// Smaller tiles of the head products: up to 64 rows, up to 128; without log-sums up to 32 rows the
+// Smaller tiles of the head products: up to 64 rows, up to 128; without log-sums up to 64 rows the
 // merge in the product of the values; of a bf16 cache the kernel of few rows.
 GPU_TEST(AttentionTest, DecodesTensOfRows) {
   for (const KvForm form : kForms) {
@@ -424,8 +424,13 @@ GPU_TEST(AttentionTest, DecodesTensOfRows) {
   ExpectRight(cut);
   for (int32_t i = 0; i < 17; ++i) cut.sequences.push_back({1, 1 + i * 53 % 400});
   ExpectRight(cut);
-  TestStep more{.heads = 8, .sequences = {}, .lse = false};
-  for (int32_t i = 0; i < 66; ++i) more.sequences.push_back({1, 1 + i * 37 % 300});
+  TestStep more{.heads = 8, .sequences = {{1, 2300}, {0, 0}, {2, 900}}, .lse = false};
+  for (int32_t i = 0; i < 30; ++i) more.sequences.push_back({1, 1 + i * 37 % 300});
+  more.padding = 2;
+  ExpectRight(more);
+  for (int32_t i = 0; i < 29; ++i) more.sequences.push_back({1, 1 + i * 41 % 300});
+  ExpectRight(more);
+  more.sequences.push_back({1, 70});
   ExpectRight(more);
   ExpectRight({.heads = 4, .sequences = {{8, 8}, {8, 700}, {5, 66}}, .padding = 1});
   ExpectRight({.heads = 16, .sequences = {{8, 8}, {8, 200}, {5, 66}}, .padding = 1});

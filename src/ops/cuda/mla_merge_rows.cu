@@ -1,8 +1,9 @@
-// Of 3 to 32 rows: adds up the pieces of each row and head (as mla_decode_merge.cu) and multiplies
+// Of 3 to 64 rows: adds up the pieces of each row and head (as mla_decode_merge.cu) and multiplies
 // the sums with the head's value rows, in one launch. A thread block makes 32 columns of one head
-// for 2 to 8 rows; its part of the matrix is in shared memory before the kernel ahead has ended.
+// for 2 to 16 rows; its part of the matrix is in shared memory before the kernel ahead has ended.
 //
-//   latents       one or two rows at a time by 128 threads, four latents each; pieces in order
+//   latents       each of the four blocks of a head and its rows, a cluster, adds up a quarter of
+//                 the latents, pieces in order, and gives it to all four
 //   out^T = V x^T  columns are the rows of 16 x 8 products; warp w: columns 16 (w % 2) .. + 16,
 //                  latents 128 (w / 2) .. + 128
 
@@ -13,40 +14,49 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_work.cuh"
+#include "ops/cuda/variant_h3.h"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
 constexpr int kColumns = 32;  // of a block
-constexpr int kGroupThreads = kMlaLatent / 4;
-constexpr int kGroups = kThreads / kGroupThreads;  // of threads, each with rows of its own
-constexpr int kParts = 4;                    // warps that share the columns, each some latents
-constexpr int kPitch = kMlaLatent * 2 + 16;  // bytes: 8 rows of 16 bytes touch all banks
-constexpr int kLoads = 8;                    // pieces that a thread asks for together
+constexpr int kCluster = kAttentionValue / kColumns;
+constexpr int kShare = kMlaLatent / kCluster;  // latents that a block adds up
+constexpr int kParts = 4;                      // warps that share the columns, each some latents
+constexpr int kPitch = kMlaLatent * 2 + 16;    // bytes: 8 rows of 16 bytes touch all banks
+constexpr int kFloats = 32;                    // of pieces that a thread asks for together
 constexpr int kProductRows = 8;
 constexpr int kFewHeads = 16;  // of more heads the matrices are read too often by many rows
 constexpr int kFewRows = 16;
-constexpr int kRowsMax = 32;  // of more the pieces are read faster by a launch of their own
+constexpr int kRowsMax = 64;  // of more a launch of its own and larger products read less
 
 struct Params {
   MlaKernelArgs mla;
   HeadProductArgs values;
+  bool rehearses;
 };
 
-// A row and head.
-struct Source {
-  int first, second;  // of the first two pieces' places; the others follow at `stride`
-  int stride;
-  int count;  // of pieces; 0: there is no such row; -1: it was not cut
+// How a block of kRows rows adds up: a warp has kAtOnce rows, 32 kEach of the block's latents each.
+template <int kRows>
+struct Form {
+  static constexpr int kEach = kRows >= 8 ? 4 : 2;
+  static constexpr int kWarpsOfRow = kShare / 32 / kEach;
+  static constexpr int kMergers = kRows * kWarpsOfRow < kWarps ? kRows * kWarpsOfRow : kWarps;
+  static constexpr int kAtOnce = kRows * kWarpsOfRow / kMergers;
+  static constexpr int kBatch = kFloats / kEach / kAtOnce;  // pieces
+  static constexpr int kTiles = kRows < kProductRows ? 1 : kRows / kProductRows;
+  static_assert(kAtOnce == 1 || kWarpsOfRow == 1);
 };
 
 template <int kRows>
 struct Shared {
+  static constexpr int kPadded = Form<kRows>::kTiles * kProductRows;
   alignas(16) unsigned char weights[kColumns * kPitch];
-  alignas(16) unsigned char latents[kProductRows * kPitch];
-  float sums[kParts][kColumns][kProductRows];
-  alignas(16) Source sources[kRows];
+  alignas(16) unsigned char latents[kPadded * kPitch];
+  float sums[kParts][kColumns][kPadded];
+  uint64_t full;  // latents of all blocks of the cluster are here
 };
 
 __device__ __forceinline__ float Low(uint32_t pair) {
@@ -56,69 +66,142 @@ __device__ __forceinline__ float High(uint32_t pair) {
   return __uint_as_float(pair & 0xFFFF0000u);
 }
 
-// By a whole warp.
-__device__ __forceinline__ Source Find(const Params& p, int row, int head) {
-  Source source = {0, 0, 0, 0};
-  if (row >= p.values.count || p.values.rows[row] < 0) return source;
-  const MlaPlan& plan = p.mla.plan;
-  const int tile_row = row * static_cast<int>(p.values.heads) + head;
-  source.first = tile_row;
-  source.count = -1;
-  FindMerge(plan, tile_row, [&](const MlaMerge& merge) {
-    const int in_tile = tile_row - merge.first_row;
-    source.first = merge.first_slot * plan.tile_rows + in_tile;
-    source.second = merge.second_slot * plan.tile_rows + in_tile;
-    source.stride = merge.stride * plan.tile_rows;
-    source.count = merge.count;
-  });
-  return source;
+template <int kEach>
+struct Floats {
+  float v[kEach];
+};
+
+template <int kEach>
+__device__ __forceinline__ void Load(Floats<kEach>& to, const float* from) {
+  if constexpr (kEach == 4) {
+    const float4 x = __ldcg(reinterpret_cast<const float4*>(from));
+    to.v[0] = x.x, to.v[1] = x.y, to.v[2] = x.z, to.v[3] = x.w;
+  } else {
+    const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
+    to.v[0] = x.x, to.v[1] = x.y;
+  }
 }
 
-__device__ __forceinline__ int64_t At(const Source& source, int piece) {
-  return piece == 0 ? source.first : source.second + (piece - 1) * source.stride;
+template <int kEach>
+__device__ __forceinline__ void Load(Floats<kEach>& to, const __nv_bfloat16* from) {
+  if constexpr (kEach == 4) {
+    const uint2 x = __ldcg(reinterpret_cast<const uint2*>(from));
+    to.v[0] = Low(x.x), to.v[1] = High(x.x), to.v[2] = Low(x.y), to.v[3] = High(x.y);
+  } else {
+    const uint32_t x = __ldcg(reinterpret_cast<const uint32_t*>(from));
+    to.v[0] = Low(x), to.v[1] = High(x);
+  }
 }
 
-// Rows [row, row + kRowsAtOnce) of the block: to shared memory, in bf16.
-template <int kRowsAtOnce, typename Shared>
-__device__ __forceinline__ void Merge(const Params& p, Shared& shared, int row) {
-  constexpr int kBatch = kLoads / kRowsAtOnce;
-  const MlaPlan& plan = p.mla.plan;
-  Source source[kRowsAtOnce];
+// To `at` of the shared memory of all blocks of the cluster, in bf16; completes on their `full`.
+template <int kEach>
+__device__ __forceinline__ void Give(uint32_t at, uint32_t full, const Floats<kEach>& x) {
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) source[r] = shared.sources[row + r];
-  const int quad = threadIdx.x % kGroupThreads, lane = threadIdx.x % 32;
-  float4 parts[kRowsAtOnce][kBatch];
-  float lse[kRowsAtOnce], base[kRowsAtOnce], share[kRowsAtOnce];
+  for (int rank = 0; rank < kCluster; ++rank) {
+    uint32_t to, barrier;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(full), "r"(rank));
+    if constexpr (kEach == 4) {
+      asm volatile(
+          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, "
+          "[%3];" ::"r"(to),
+          "r"(hopper::PackBf16(x.v[0], x.v[1])), "r"(hopper::PackBf16(x.v[2], x.v[3])), "r"(barrier)
+          : "memory");
+    } else {
+      asm volatile(
+          "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
+              to),
+          "r"(hopper::PackBf16(x.v[0], x.v[1])), "r"(barrier)
+          : "memory");
+    }
+  }
+}
+
+// A row and head: where the first two of its pieces are, the others follow at `stride`.
+struct Source {
+  int first, second, stride;
+  int count;  // of pieces; 0: there is no such row; -1: it was not cut
+
+  __device__ __forceinline__ int64_t At(int piece) const {
+    return piece == 0 ? first : second + (piece - 1) * stride;
+  }
+};
+
+// Of rows row, row + 1, .. by a whole warp. The plan is older than the kernels ahead. As FindMerge,
+// but for all rows at once and with one load after the other only where there are more than 32
+// entries: where this kernel begins late, it waits for them.
+template <int kCount>
+__device__ __forceinline__ void Find(const Params& p,
+                                     int row,
+                                     int head,
+                                     Source (&sources)[kCount]) {
+  const MlaPlan& plan = p.mla.plan;
+  const int lane = threadIdx.x % 32;
+  const int count = plan.merges[0].count;
+#pragma unroll
+  for (int r = 0; r < kCount; ++r) {
+    const bool there = row + r < p.values.count && p.values.rows[row + r] >= 0;
+    sources[r].first = (row + r) * static_cast<int>(p.values.heads) + head;
+    sources[r].count = there ? -1 : 0;
+  }
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += 32) {
+    MlaMerge merge = {};
+    if (begin + lane < count) merge = plan.merges[1 + begin + lane];
+#pragma unroll
+    for (int r = 0; r < kCount; ++r) {
+      const int tile_row = (row + r) * static_cast<int>(p.values.heads) + head;
+      const bool mine = tile_row >= merge.first_row && tile_row < merge.first_row + merge.rows;
+      const uint32_t ballot = __ballot_sync(~0u, mine);
+      if (ballot == 0 || sources[r].count == 0) continue;
+      const int from = __ffs(static_cast<int>(ballot)) - 1;
+      const int in_tile = tile_row - merge.first_row;
+      sources[r].first = __shfl_sync(~0u, merge.first_slot * plan.tile_rows + in_tile, from);
+      sources[r].second = __shfl_sync(~0u, merge.second_slot * plan.tile_rows + in_tile, from);
+      sources[r].stride = __shfl_sync(~0u, merge.stride * plan.tile_rows, from);
+      sources[r].count = __shfl_sync(~0u, merge.count, from);
+    }
+  }
+}
+
+// A warp's rows: `sum` gets latents [column, column + kEach) of them.
+template <int kRows>
+__device__ __forceinline__ void Merge(const Params& p,
+                                      const Source (&source)[Form<kRows>::kAtOnce],
+                                      int column,
+                                      Floats<Form<kRows>::kEach> (&sum)[Form<kRows>::kAtOnce]) {
+  using F = Form<kRows>;
+  constexpr int kAtOnce = F::kAtOnce, kBatch = F::kBatch, kEach = F::kEach;
+  const MlaPlan& plan = p.mla.plan;
+  const int lane = threadIdx.x % 32;
+  Floats<kEach> parts[kAtOnce][kBatch];
+  float lse[kAtOnce], base[kAtOnce], share[kAtOnce];
   const auto log_sum = [&](int r, int piece) {
-    return piece < source[r].count ? __ldcg(plan.partial_lse + At(source[r], piece))
-                                   : -CUDART_INF_F;
+    return piece < source[r].count ? __ldcg(plan.partial_lse + source[r].At(piece)) : -CUDART_INF_F;
   };
   const auto load = [&](int r, int first) {
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      parts[r][i] = make_float4(0, 0, 0, 0);
+      parts[r][i] = {};
       if (first + i >= source[r].count) continue;
-      parts[r][i] = __ldcg(reinterpret_cast<const float4*>(
-          plan.partial_out + At(source[r], first + i) * kMlaLatent + 4 * quad));
+      Load(parts[r][i], plan.partial_out + source[r].At(first + i) * kMlaLatent + column);
     }
   };
   int most = 0;
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    load(r, 0);
+  for (int r = 0; r < kAtOnce; ++r) {
     lse[r] = log_sum(r, lane);
+    load(r, 0);
     if (source[r].count < 0) {
       // One piece of weight 1; written as it is, in bf16.
       lse[r] = lane == 0 ? 0 : -CUDART_INF_F;
-      const float2 packed =
-          __ldcg(reinterpret_cast<const float2*>(static_cast<const __nv_bfloat16*>(p.mla.out) +
-                                                 int64_t{source[r].first} * kMlaLatent + 4 * quad));
-      parts[r][0].x = packed.x, parts[r][0].y = packed.y;
+      Load(parts[r][0], static_cast<const __nv_bfloat16*>(p.mla.out) +
+                            int64_t{source[r].first} * kMlaLatent + column);
     }
     most = max(most, abs(source[r].count));
   }
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
+  for (int r = 0; r < kAtOnce; ++r) {
     float highest = lse[r];
 #pragma unroll 1
     for (int piece = 32 + lane; piece < source[r].count; piece += 32) {
@@ -137,45 +220,37 @@ __device__ __forceinline__ void Merge(const Params& p, Shared& shared, int row) 
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) all += __shfl_xor_sync(~0u, all, step);
-    share[r] = all == 0 ? 0 : p.mla.out_scale / all;
-    if (source[r].count < 0) {
-      const uint32_t low = __float_as_uint(parts[r][0].x), high = __float_as_uint(parts[r][0].y);
-      parts[r][0] = make_float4(Low(low), High(low), Low(high), High(high));
-      share[r] = 1;
-    }
+    share[r] = source[r].count < 0 ? 1 : all == 0 ? 0 : p.mla.out_scale / all;
+    sum[r] = {};
   }
-  float4 sum[kRowsAtOnce] = {};
 #pragma unroll 1
   for (int first = 0; first < most; first += kBatch) {
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
+    for (int r = 0; r < kAtOnce; ++r) {
       if (first > 0) load(r, first);
       if (first % 32 == 0 && first > 0) lse[r] = hopper::Exp2(log_sum(r, first + lane) - base[r]);
     }
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
+    for (int i = 0; i < kBatch; ++i) {
+      if (i % 8 == 0 && i > 0 && first + i >= most) break;
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int r = 0; r < kAtOnce; ++r) {
         const float weight = __shfl_sync(~0u, lse[r], (first + i) % 32);
-        sum[r].x += weight * parts[r][i].x;
-        sum[r].y += weight * parts[r][i].y;
-        sum[r].z += weight * parts[r][i].z;
-        sum[r].w += weight * parts[r][i].w;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) sum[r].v[e] += weight * parts[r][i].v[e];
       }
     }
   }
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    uint2 packed;
-    packed.x = hopper::PackBf16(sum[r].x * share[r], sum[r].y * share[r]);
-    packed.y = hopper::PackBf16(sum[r].z * share[r], sum[r].w * share[r]);
-    *reinterpret_cast<uint2*>(shared.latents + (row + r) * kPitch + quad * 8) = packed;
+  for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) sum[r].v[e] *= share[r];
   }
 }
 
 // Sums of this warp's columns and latents, kept for those of the others.
-template <typename Shared>
-__device__ __forceinline__ void Multiply(Shared& shared) {
+template <int kRows>
+__device__ __forceinline__ void Multiply(Shared<kRows>& shared) {
   constexpr int kSteps = kMlaLatent / kParts / 16;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int tile = warp % 2, part = warp / 2;
@@ -184,30 +259,39 @@ __device__ __forceinline__ void Multiply(Shared& shared) {
                         (tile * 16 + lane % 16) * kPitch + lane / 16 * 16;
   const uint32_t b_at =
       hopper::SharedAddress(shared.latents) + at + lane % 8 * kPitch + lane / 8 * 16;
-  uint32_t a[kSteps][4], b[kSteps / 2][4];
+  uint32_t a[kSteps][4];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) LoadMatrices4(a[step], a_at + step * 32);
 #pragma unroll
-  for (int pair = 0; pair < kSteps / 2; ++pair) LoadMatrices4(b[pair], b_at + pair * 64);
-  float sums[2][4] = {};
+  for (int t = 0; t < Form<kRows>::kTiles; ++t) {
+    uint32_t b[kSteps / 2][4];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const uint32_t half[2] = {b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]};
-    MultiplyAdd(sums[step % 2], a[step], half);
-  }
+    for (int pair = 0; pair < kSteps / 2; ++pair) {
+      LoadMatrices4(b[pair], b_at + t * kProductRows * kPitch + pair * 64);
+    }
+    float sums[2][4] = {};
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    const int column = tile * 16 + lane / 4 + e / 2 * 8, row = lane % 4 * 2 + e % 2;
-    shared.sums[part][column][row] = sums[0][e] + sums[1][e];
+    for (int step = 0; step < kSteps; ++step) {
+      const uint32_t half[2] = {b[step / 2][step % 2 * 2], b[step / 2][step % 2 * 2 + 1]};
+      MultiplyAdd(sums[step % 2], a[step], half);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int column = tile * 16 + lane / 4 + e / 2 * 8;
+      const int row = t * kProductRows + lane % 4 * 2 + e % 2;
+      shared.sums[part][column][row] = sums[0][e] + sums[1][e];
+    }
   }
 }
 
 template <int kRows>
-__global__ void __launch_bounds__(kThreads, 4) MergeRowsKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
+    MergeRowsKernel(const __grid_constant__ Params p) {
+  using F = Form<kRows>;
   extern __shared__ __align__(16) unsigned char raw[];
   Shared<kRows>& shared = *reinterpret_cast<Shared<kRows>*>(raw);
-  const int head = blockIdx.y;
-  const int first_column = static_cast<int>(blockIdx.x) * kColumns;
+  const int head = blockIdx.y, rank = blockIdx.x;
+  const int first_column = rank * kColumns;
   const int first_row = static_cast<int>(blockIdx.z) * kRows;
   const auto* const w = static_cast<const __nv_bfloat16*>(p.values.w) +
                         head * p.values.w_head_stride + int64_t{first_column} * kMlaLatent;
@@ -218,45 +302,77 @@ __global__ void __launch_bounds__(kThreads, 4) MergeRowsKernel(const __grid_cons
     CopyAsync16(hopper::SharedAddress(shared.weights) + at / kChunks * kPitch + at % kChunks * 16,
                 w + at * 8, true);
   }
-  // The plan is older than the kernels ahead.
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  for (int row = warp; row < kRows; row += kThreads / 32) {
-    const Source source = Find(p, first_row + row, head);
-    if (threadIdx.x % 32 == 0) shared.sources[row] = source;
+  const uint32_t full = hopper::SharedAddress(&shared.full);
+  if (threadIdx.x == 0) {
+    hopper::InitBarrier(full, 1);
+    hopper::FenceBarrierInit();
+    hopper::ArriveExpecting(full, kRows * kMlaLatent * 2);
   }
   __syncthreads();
-  hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
-  constexpr int kRowsAtOnce = kRows / kGroups < 2 ? 1 : 2;
-#pragma unroll 1
-  for (int row = warp / (kGroupThreads / 32) * kRowsAtOnce; row < kRows;
-       row += kGroups * kRowsAtOnce) {
-    Merge<kRowsAtOnce>(p, shared, row);
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = threadIdx.x % 32;
+  const int warp_row = warp / F::kWarpsOfRow * F::kAtOnce;
+  const int column = rank * kShare + (warp % F::kWarpsOfRow * 32 + lane) * F::kEach;
+  Source source[F::kAtOnce] = {};
+  if (warp < F::kMergers) Find(p, first_row + warp_row, head, source);
+  // Two columns of one row a thread in the end.
+  const int out_row = static_cast<int>(threadIdx.x) / (kColumns / 2);
+  const int out_column = static_cast<int>(threadIdx.x) % (kColumns / 2) * 2;
+  int to = -1;
+  if (out_row < kRows && first_row + out_row < p.values.count) {
+    to = p.values.rows[first_row + out_row];
   }
-  if (kRows < kProductRows) {
+  if constexpr (kRows < kProductRows) {
     // Rows that a product has and the block has not: their sums are not used.
-    constexpr int kRest = (kProductRows - kRows) * (kMlaLatent / 4);
+    constexpr int kRest = (kProductRows - kRows) * kMlaLatent / 8;
     for (int at = threadIdx.x; at < kRest; at += kThreads) {
-      const int row = kRows + at / (kMlaLatent / 4);
-      *reinterpret_cast<uint2*>(shared.latents + row * kPitch + at % (kMlaLatent / 4) * 8) =
-          make_uint2(0, 0);
+      const int row = kRows + at / (kMlaLatent / 8);
+      *reinterpret_cast<uint4*>(shared.latents + row * kPitch + at % (kMlaLatent / 8) * 16) =
+          make_uint4(0, 0, 0, 0);
     }
   }
-  WaitAllCopies();
-  __syncthreads();
-  Multiply(shared);
-  __syncthreads();
-  for (int at = threadIdx.x; at < kRows * kColumns; at += kThreads) {
-    const int column = at % kColumns, row = at / kColumns;
-    if (first_row + row >= p.values.count) continue;
-    const int to = p.values.rows[first_row + row];
-    if (to < 0) continue;
-    float result = 0;
+  const uint32_t latents = hopper::SharedAddress(shared.latents) + warp_row * kPitch + column * 2;
+  // All blocks are there when one writes to another.
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+
+  // A rehearsal does nothing, but its instructions are at hand afterwards.
+#pragma unroll 1
+  for (int turn = p.rehearses ? 0 : 1; turn < 2; ++turn) {
+    Source asked[F::kAtOnce];
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) result += shared.sums[part][column][row];
+    for (int r = 0; r < F::kAtOnce; ++r) {
+      asked[r] = source[r];
+      if (turn == 0) asked[r].count = 0;
+    }
+    if (turn == 1) {
+      hopper::WaitForPredecessors();
+      hopper::LetDependentsLaunch();
+    }
+    Floats<F::kEach> sum[F::kAtOnce];
+    Merge<kRows>(p, asked, column, sum);
+    if (turn == 1 && warp < F::kMergers) {
+#pragma unroll
+      for (int r = 0; r < F::kAtOnce; ++r) Give(latents + r * kPitch, full, sum[r]);
+    }
+    WaitAllCopies();
+    __syncthreads();
+    if (turn == 1) hopper::Wait(full, 0);
+    Multiply(shared);
+    __syncthreads();
+    if (turn == 0 || to < 0) continue;
+    float result[2] = {};
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        result[e] += shared.sums[part][out_column + e][out_row];
+      }
+    }
     auto* const out = static_cast<__nv_bfloat16*>(p.values.out) + to * p.values.out_row_stride +
                       head * p.values.out_head_stride;
-    out[first_column + column] = __float2bfloat16_rn(result);
+    *reinterpret_cast<uint32_t*>(out + first_column + out_column) =
+        hopper::PackBf16(result[0], result[1]);
   }
 }
 
@@ -264,37 +380,48 @@ template <int kRows>
 Status Launch(const Params& p, cudaStream_t stream) {
   auto* const kernel = MergeRowsKernel<kRows>;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(kAttentionValue / kColumns, static_cast<unsigned>(p.values.heads),
+  config.gridDim = dim3(kCluster, static_cast<unsigned>(p.values.heads),
                         static_cast<unsigned>((p.values.count + kRows - 1) / kRows));
   config.blockDim = kThreads;
   config.dynamicSmemBytes = sizeof(Shared<kRows>);
   config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {kCluster, 1, 1};
+  config.attrs = attributes;
+  config.numAttrs = 2;
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                static_cast<int>(config.dynamicSmemBytes)));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, p));
   return Status();
 }
 
+int64_t MostRows() {
+  const int variant = VariantH3();
+  return (variant & 8) != 0 ? 128 : (variant & 4) != 0 ? kRowsMax : 32;
+}
+
 }  // namespace
 
 bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
-  const int64_t most = values.heads > kFewHeads ? kFewRows : kRowsMax;
+  if ((VariantH3() & 2) == 0) return MergeRowsTakesBefore(mla, values);
+  const int64_t most = values.heads > kFewHeads ? kFewRows : MostRows();
   return values.count <= most && mla.chunk_blocks == 0 && mla.lse == nullptr;
 }
 
-// As few rows a block as leave no more than a block a multiprocessor or two.
+// As few rows a block as leave no more than a block a multiprocessor.
 Status LaunchMergeRows(const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
                        cudaStream_t stream) {
-  const Params p = {mla, values};
+  const int variant = VariantH3();
+  if ((variant & 2) == 0) return LaunchMergeRowsBefore(mla, values, stream);
+  const Params p = {mla, values, (variant & 16) != 0};
   if (values.count <= 8) return Launch<2>(p, stream);
   if (values.count <= 16) return Launch<4>(p, stream);
-  return Launch<8>(p, stream);
+  if (values.count <= 32) return Launch<8>(p, stream);
+  return Launch<16>(p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -203,7 +203,9 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
   }
-  if (args.shared != nullptr) return LaunchMoeFinish(shape, args, plan, stream);
+  if (args.shared != nullptr) {
+    return LaunchMoeFinish(shape, args, plan, form == MoeForm::kStreaming, stream);
+  }
   return LaunchMoeCombine(shape, args, plan, stream);
 }
 

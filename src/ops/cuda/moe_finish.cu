@@ -1,20 +1,29 @@
 // The end of a layer of experts for few tokens: the shared experts' SiLU * mul and second product,
-// and the sum over a token's routed experts. A warp has 8 rows of the matrix, which it asks for
-// before it waits for the kernel ahead. Floor: the matrix's bytes, most of them read before.
+// and the sum over a token's routed experts.
+//
+// A block has 64 columns of all tokens. Its part of the shared experts, which depends on nothing
+// that the kernel ahead writes, is in shared memory before that has ended: a warp multiplies 8 rows
+// of the matrix with all tokens. What is left then is a sum: a thread has four columns of a token
+// and asks for the shares of all its experts at once.
+// Floor: the matrix's bytes and the shares, most of them read before.
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join_device.cuh"
+#include "ops/cuda/variant_h3.h"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kGroups = 8;   // of 32 columns at most
-constexpr int kTopK = 8;     // at most
-constexpr int kTokens = 16;  // at most
-constexpr int kPad = 32;     // elements between rows: they use all banks
+constexpr int kGroups = 8;                       // of 32 columns at most
+constexpr int kTopK = 8;                         // at most
+constexpr int kTokens = 16;                      // at most
+constexpr int kPad = 32;                         // elements between rows: they use all banks
+constexpr int kColumns = 8 * kWarps;             // of a block
+constexpr int kRowThreads = kThreads / kTokens;  // of a token in the sum, four columns each
+static_assert(kColumns == 4 * kRowThreads && kRowThreads == 16);
 
 struct Params {
   const int32_t* ids;
@@ -27,6 +36,10 @@ struct Params {
   float* out;
   int64_t out_stride;
   NormJoin norm;  // instead of `out`
+  // Whether all but the shares is older than what ran ahead of the kernel just ahead
+  // (docs/kernels/decode-step.md, the rule).
+  bool old_inputs;
+  bool rehearses;
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -37,29 +50,18 @@ __device__ __forceinline__ uint4 LoadOnce(const void* from) {
   return v;
 }
 
-// Which of a token's experts are held here, bit by bit. All its ids are asked for before the first
-// is looked at: one after the other they are most of this kernel's time.
-__device__ __forceinline__ uint32_t Held(const Params& p, int token) {
-  int32_t slots[kTopK];
-#pragma unroll
-  for (int j = 0; j < kTopK; ++j) {
-    const bool there = token < p.tokens && j < p.top_k;
-    slots[j] = there ? __ldcg(p.ids + token * p.top_k + j) : -1;
-  }
+// Which of a token's experts are held here, bit by bit, in all kRowThreads lanes of the token.
+__device__ __forceinline__ uint32_t Held(const Params& p, int token, int lane) {
+  const int j = lane % kRowThreads;
+  int32_t slot = -1;
+  if (token < p.tokens && j < p.top_k) slot = __ldcg(p.ids + token * p.top_k + j);
+  int32_t end = min(p.slots, p.experts);
   if (p.slot_of != nullptr) {
-#pragma unroll
-    for (int j = 0; j < kTopK; ++j) {
-      const bool known = slots[j] >= 0 && slots[j] < p.experts;
-      slots[j] = known ? __ldg(p.slot_of + slots[j]) : -1;
-    }
+    slot = slot >= 0 && slot < p.experts ? __ldg(p.slot_of + slot) : -1;
+    end = p.slots;
   }
-  const int32_t end = p.slot_of != nullptr ? p.slots : min(p.slots, p.experts);
-  uint32_t held = 0;
-#pragma unroll
-  for (int j = 0; j < kTopK; ++j) {
-    held |= static_cast<uint32_t>(slots[j] >= 0 && slots[j] < end) << j;
-  }
-  return held;
+  const uint32_t held = __ballot_sync(~0u, slot >= 0 && slot < end);
+  return held >> (lane & kRowThreads) & ((1u << kTopK) - 1);
 }
 
 // Of two columns.
@@ -96,92 +98,125 @@ __device__ __forceinline__ void Gate(const Params& p,
   }
 }
 
+// The second product of all tokens by this warp's rows of the matrix, which lane l has: row l / 4,
+// columns 8 (l % 4) .. + 8 of each 32.
+__device__ __forceinline__ void Multiply(const Params& p,
+                                         const __nv_bfloat16 (&gated)[kTokens][kGroups * 32 + kPad],
+                                         const uint4 (&weights)[kGroups],
+                                         float (&products)[kTokens][kColumns + 4]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int token = lane / 4;
+  float sums[2][4] = {};
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    if (i * 32 >= p.intermediate) break;
+    uint4 x[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      x[h] = make_uint4(0, 0, 0, 0);
+      if (token + 8 * h >= p.tokens) continue;
+      x[h] = *reinterpret_cast<const uint4*>(&gated[token + 8 * h][i * 32 + lane % 4 * 8]);
+    }
+    MultiplyAdd(sums[0], x[0].x, x[1].x, x[0].y, x[1].y, weights[i].x, weights[i].y);
+    MultiplyAdd(sums[1], x[0].z, x[1].z, x[0].w, x[1].w, weights[i].z, weights[i].w);
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    *reinterpret_cast<float2*>(&products[token + 8 * h][warp * 8 + lane % 4 * 2]) =
+        make_float2(sums[0][2 * h] + sums[1][2 * h], sums[0][2 * h + 1] + sums[1][2 * h + 1]);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Params p) {
   __shared__ __align__(16) __nv_bfloat16 gated[kTokens][kGroups * 32 + kPad];
-  __shared__ float squares[kWarps][kTokens];
+  __shared__ __align__(16) float products[kTokens][kColumns + 4];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first = (static_cast<int>(blockIdx.x) * kWarps + warp) * 8;  // row of the matrix
-  const int groups = p.intermediate / 32;
+  const int block_column = static_cast<int>(blockIdx.x) * kColumns;
   const __nv_bfloat16* const w =
-      p.w + static_cast<int64_t>(first + lane / 4) * p.intermediate + lane % 4 * 8;
+      p.w + static_cast<int64_t>(block_column + warp * 8 + lane / 4) * p.intermediate +
+      lane % 4 * 8;
   uint4 weights[kGroups];
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
-    weights[i] = i < groups ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
+    weights[i] = i * 32 < p.intermediate ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
   }
-  const int column = first + lane % 4 * 2;
+  if (!p.old_inputs) WaitForEarlierKernels();
+  const int token = static_cast<int>(threadIdx.x) / kRowThreads;
+  const int in_block = lane % kRowThreads * 4, column = block_column + in_block;
   const bool adds = p.norm.residual != nullptr;
-  float2 norm_weight = make_float2(0, 0);
-  if (adds) norm_weight = __ldg(reinterpret_cast<const float2*>(p.norm.weight + column));
-  WaitForEarlierKernels();
-  AllowNextKernel();
-
-  constexpr int kTiles = kTokens / 8;
-  float2 residual[kTiles];
-  uint32_t pairs[kTiles][kTopK];
-  uint32_t held[kTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int token = tile * 8 + lane / 4;
-    residual[tile] = make_float2(0, 0);
-    if (adds && token < p.tokens) {
-      residual[tile] = __ldcg(reinterpret_cast<const float2*>(
-          p.norm.residual + token * p.norm.residual_stride + column));
-    }
-    // Shares of experts that are not held were not written: loaded, and left out.
-#pragma unroll
-    for (int j = 0; j < kTopK; ++j) {
-      pairs[tile][j] = 0;
-      if (token >= p.tokens || j >= p.top_k) continue;
-      const int64_t entry = token * p.top_k + j;
-      pairs[tile][j] =
-          __ldcg(reinterpret_cast<const uint32_t*>(p.shares + entry * p.hidden + column));
-    }
-    held[tile] = Held(p, token);
+  float4 residual = make_float4(0, 0, 0, 0), norm_weight = residual;
+  if (adds && token < p.tokens) {
+    norm_weight = __ldg(reinterpret_cast<const float4*>(p.norm.weight + column));
+    residual = __ldcg(
+        reinterpret_cast<const float4*>(p.norm.residual + token * p.norm.residual_stride + column));
   }
+  const uint32_t held = Held(p, token, lane);
   Gate(p, gated);
   __syncthreads();
+  Multiply(p, gated, weights, products);
+  __syncthreads();
+  const float4 own = *reinterpret_cast<const float4*>(&products[token][in_block]);
+  const __nv_bfloat16* const shares =
+      p.shares + static_cast<int64_t>(token) * p.top_k * p.hidden + column;
+  // By masks: a condition for each share would make its load wait for those before.
+  int32_t at[kTopK];
+  uint32_t mask[kTopK];
 #pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const int token = tile * 8 + lane / 4;
-    if (tile * 8 >= p.tokens) break;
-    float sums[2][4] = {};
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      if (i >= groups) break;
-      uint4 x = make_uint4(0, 0, 0, 0);
-      if (token < p.tokens) {
-        x = *reinterpret_cast<const uint4*>(&gated[token][i * 32 + lane % 4 * 8]);
-      }
-      MultiplyAdd(sums[0], x.x, 0, x.y, 0, weights[i].x, weights[i].y);
-      MultiplyAdd(sums[1], x.z, 0, x.w, 0, weights[i].z, weights[i].w);
+  for (int j = 0; j < kTopK; ++j) {
+    at[j] = j < p.top_k ? j * p.hidden : 0;
+    mask[j] = (held >> j & 1) != 0 ? ~0u : 0;
+    asm volatile("" : "+r"(at[j]), "+r"(mask[j]));  // now
+  }
+
+  // A rehearsal does nothing, but its instructions are at hand afterwards.
+  for (int turn = p.rehearses ? 0 : 1; turn < 2; ++turn) {
+    if (turn == 1) {
+      WaitForEarlierKernels();
+      AllowNextKernel();
     }
-    float2 routed = make_float2(0, 0);
+    const bool there = turn == 1 && token < p.tokens;
+    // Shares of experts that are not held were not written: loaded, and taken as zeros.
+    uint2 parts[kTopK];
 #pragma unroll
     for (int j = 0; j < kTopK; ++j) {
-      if ((held[tile] >> j & 1) == 0) continue;
-      routed.x += __uint_as_float(pairs[tile][j] << 16);
-      routed.y += __uint_as_float(pairs[tile][j] & 0xffff0000u);
+      parts[j] = make_uint2(0, 0);
+      if (there) parts[j] = __ldcg(reinterpret_cast<const uint2*>(shares + at[j]));
     }
-    const float2 sum =
-        make_float2(sums[0][0] + sums[1][0] + routed.x, sums[0][1] + sums[1][1] + routed.y);
-    float own = 0;
-    if (token < p.tokens && !adds) {
-      *reinterpret_cast<float2*>(p.out + token * p.out_stride + column) = sum;
-    } else if (token < p.tokens) {
-      own = AddToNorm(p.norm, token, column, residual[tile], sum, norm_weight);
-    }
-    own = SumOfFour(own);
-    if (lane % 4 == 0) squares[warp][token] = own;
-  }
-  if (!adds) return;
-  __syncthreads();
-  if (static_cast<int>(threadIdx.x) >= p.tokens) return;
-  float all = 0;
+    float4 routed = make_float4(0, 0, 0, 0);
 #pragma unroll
-  for (int w_of = 0; w_of < kWarps; ++w_of) all += squares[w_of][threadIdx.x];
-  WriteSquares(p.norm, static_cast<int>(threadIdx.x), static_cast<int>(blockIdx.x),
-               static_cast<int>(gridDim.x), all);
+    for (int j = 0; j < kTopK; ++j) {
+      const uint32_t low = parts[j].x & mask[j], high = parts[j].y & mask[j];
+      routed.x += __uint_as_float(low << 16);
+      routed.y += __uint_as_float(low & 0xffff0000u);
+      routed.z += __uint_as_float(high << 16);
+      routed.w += __uint_as_float(high & 0xffff0000u);
+    }
+    const float4 sum =
+        make_float4(own.x + routed.x, own.y + routed.y, own.z + routed.z, own.w + routed.w);
+    if (!adds) {
+      if (there) *reinterpret_cast<float4*>(p.out + token * p.out_stride + column) = sum;
+      continue;
+    }
+    float squares = 0;
+    if (there) {
+      const float first =
+          AddToNorm(p.norm, token, column, make_float2(residual.x, residual.y),
+                    make_float2(sum.x, sum.y), make_float2(norm_weight.x, norm_weight.y));
+      const float second =
+          AddToNorm(p.norm, token, column + 2, make_float2(residual.z, residual.w),
+                    make_float2(sum.z, sum.w), make_float2(norm_weight.z, norm_weight.w));
+      squares = first + second;
+    }
+    squares += __shfl_xor_sync(~0u, squares, 1);  // of 8 columns
+    float all = 0;
+#pragma unroll
+    for (int eight = 0; eight < kWarps; ++eight) {
+      all += __shfl_sync(~0u, squares, (lane & kRowThreads) + 2 * eight);
+    }
+    if (there && lane % kRowThreads == 0) {
+      WriteSquares(p.norm, token, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), all);
+    }
+  }
 }
 
 }  // namespace
@@ -189,7 +224,10 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoePlan& plan,
+                       bool old_inputs,
                        cudaStream_t stream) {
+  const int variant = VariantH3();
+  if ((variant & 1) == 0) return LaunchMoeFinishBefore(shape, args, plan, stream);
   if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
       reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
@@ -209,10 +247,19 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .w = args.shared_down,
                     .out = args.out,
                     .out_stride = args.out_stride,
-                    .norm = args.norm};
+                    .norm = args.norm,
+                    .old_inputs = old_inputs,
+                    .rehearses = (variant & 16) != 0};
+  // So much that two blocks do not come to lie on the first multiprocessor that has room.
+  const size_t alone_bytes = (variant & 32) != 0 ? 84 * 1024 : 0;
+  if (alone_bytes > 0) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        FinishKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(alone_bytes));
+    if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+  }
   return LaunchOverlapped("MoE end", FinishKernel,
-                          dim3(static_cast<unsigned>(shape.hidden / (8 * kWarps))), dim3(kThreads),
-                          0, stream, 1, p);
+                          dim3(static_cast<unsigned>(shape.hidden / kColumns)), dim3(kThreads),
+                          alone_bytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

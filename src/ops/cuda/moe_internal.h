@@ -118,10 +118,17 @@ Status LaunchMoeCombine(const MoeShape& shape,
                         cudaStream_t stream);
 
 // Instead of the combination, with `shared`: writes out. Takes few tokens, see MoeFinishTakes.
+// old_inputs: the down product ahead is one that starts only once gate/up has waited, so that what
+// is older than gate/up may be read before the wait.
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoePlan& plan,
+                       bool old_inputs,
                        cudaStream_t stream);
+Status LaunchMoeFinishBefore(const MoeShape& shape,
+                             const MoeInt4Args& args,
+                             const MoePlan& plan,
+                             cudaStream_t stream);
 
 inline int32_t MoeFinishBlocks(const MoeShape& shape) {
   return shape.hidden / 64;
