@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,15 @@ Status Check(const MlaDecodeArgs& args, MlaCacheType cache_type) {
 }
 
 }  // namespace
+
+bool MlaTries(int bit) {
+  static const int mask = [] {
+    const char* const value = std::getenv("BT_H7");
+    return value == nullptr ? kTryFewFp8 | kTryNamedBlocks | kTryOldKeys | kTryQuarters
+                            : std::atoi(value);
+  }();
+  return (mask & bit) != 0;
+}
 
 MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
   MlaPlan plan = {};
@@ -135,6 +145,18 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
   }
 }
 
+void NameMlaFirstBlocks(const MlaDecodeLimits& limits,
+                        const std::function<int32_t(int sequence, int block)>& physical,
+                        void* image) {
+  if (!MlaTries(kTryNamedBlocks)) return;
+  const MlaPlan plan = CutMlaWorkspace(limits, image);
+  for (int i = 0; i < plan.num_parts; ++i) {
+    MlaPart& part = plan.parts[i];
+    if (part.tile >= plan.tiles || part.key_count == 0) continue;
+    part.physical = physical(part.sequence, part.block) + 1;
+  }
+}
+
 bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan, int tokens) {
   return plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 &&
          limits.sequences * limits.max_query_tokens <= tokens;
@@ -165,6 +187,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
   kernel.chunk_blocks = limits.chunk_blocks;
   kernel.few_sequences = MlaFewSequences(limits, kernel.plan, kMlaHundredsOfTokens);
   kernel.keys_are_old = args.keys_are_old;
+  kernel.keys_leave_first = MlaTries(kTryLeaveFirst);
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);

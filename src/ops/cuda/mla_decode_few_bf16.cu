@@ -57,11 +57,14 @@ __device__ void Produce(
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t block = 0;  // of this part
   bool waited = false;
+  const uint64_t policy = KeyPolicy(args.keys_leave_first);
   MlaWalker walker(args, part);
   for (MlaPiece piece; walker.Next(piece);) {
     BlockTable table(args, piece);
     const int count = piece.end_block - piece.begin_block;
-    int row = count > 0 ? table.Row(0) : 0;
+    // The part's first block stands in the plan.
+    const int named = block == 0 ? args.plan.parts[part].physical - 1 : -1;
+    int row = count == 0 ? 0 : named >= 0 ? named * kTokens : table.Row(0);
     if (!waited && !args.keys_are_old) {
       // The cache may still be written to, but that does not harm what is fetched into the L2.
       constexpr int kBlockBytes = kTokens * kMlaWidth * 2;
@@ -81,7 +84,7 @@ __device__ void Produce(
       const uint32_t full = SharedAddress(&shared.full[s]);
       hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
       ArriveExpecting(full, kStageBytes);
-      CopyBox(stages + s * kStageBytes, &map, full, 0, row, 0);
+      CopyBox(stages + s * kStageBytes, &map, full, 0, row, 0, policy);
     }
   }
 }

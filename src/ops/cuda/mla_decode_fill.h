@@ -84,7 +84,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
     if (write && part < plan.num_parts) {
       const int first_query = args.query_begin[sequence];
       const int rows = (args.query_begin[sequence + 1] - first_query) * args.heads;
-      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], {}};
+      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], 0, 0};
     }
   };
   for (int tile = 0; tile < plan.tiles; ++tile) {
@@ -143,7 +143,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
   if (write) {
     plan.merges[0].count = merges;
     for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
-      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};
+      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, 0, 0};
     }
   }
   return part + 1;
