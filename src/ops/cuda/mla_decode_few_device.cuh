@@ -32,6 +32,13 @@ __device__ __forceinline__ uint64_t KeyPolicy(bool leave_first) {
   return policy;
 }
 
+// The end of a sequence: of its last block only groups of 16 tokens that have a key are read.
+inline constexpr int kGroupTokens = 16;
+inline constexpr int kGroups = kMlaBlockTokens / kGroupTokens;
+__device__ __forceinline__ int GroupsOf(const MlaKernelArgs& args, int keys) {
+  return args.short_tails ? min((keys + kGroupTokens - 1) / kGroupTokens, kGroups) : kGroups;
+}
+
 // Eight columns `chunk` (0..7) of a token in one tile of 64 columns, in the 128-byte swizzle.
 __device__ __forceinline__ uint32_t InTile(int token, int chunk) {
   return token * 128 + ((chunk ^ (token % 8)) << 4);

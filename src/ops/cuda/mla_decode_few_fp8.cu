@@ -76,6 +76,8 @@ constexpr int kSharedBytes = 1024 + kStages* kBlockBytes<kPadded> +
 struct RawMaps {
   CUtensorMap latent;
   CUtensorMap rope;
+  CUtensorMap latent_group;  // of tokens, one pair of tiles
+  CUtensorMap rope_group;
 };
 
 // Four 8 x 8 matrices, transposed; lane l gives the address of row l % 8 of matrix l / 8.
@@ -115,14 +117,36 @@ __device__ void Produce(
       // The part's first block stands in the plan.
       const int named = block == 0 ? args.plan.parts[part].physical - 1 : -1;
       const int row = named >= 0 ? named * kTokens : table.Row(i);
-      if (!first_lane) continue;
+      if (args.keys_are_old && block == static_cast<uint32_t>(args.early_blocks)) {
+        WaitForPredecessors();
+      }
+      const int groups = GroupsOf(args, piece.key_count - (piece.begin_block + i) * kTokens);
       const uint32_t s = block % kStages;
       const uint32_t full = SharedAddress(&shared.full[s]);
       const uint32_t to = stages + s * kBlockBytes<kPadded>;
-      hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
-      ArriveExpecting(full, kBlockBytes<kPadded>);
-      CopyBox(to, &maps.latent, full, 0, row, 0, policy);
-      if constexpr (!kPadded) CopyBox(to + kRawRopeAt, &maps.rope, full, 0, row, 0, policy);
+      if (first_lane) {
+        hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
+        ArriveExpecting(full, kBlockBytes<kPadded> / kGroups * groups);
+        if (groups == kGroups) {
+          CopyBox(to, &maps.latent, full, 0, row, 0, policy);
+          if constexpr (!kPadded) CopyBox(to + kRawRopeAt, &maps.rope, full, 0, row, 0, policy);
+        }
+      }
+      if (groups == kGroups) continue;
+      __syncwarp();
+      // A lane a box: four pairs of tiles and the rotated columns of each group.
+      constexpr int kBoxes = kPadded ? 1 : kMlaLatent / 128 + 1;
+      const int at = threadIdx.x % 32;
+      if (at >= groups * kBoxes) continue;
+      const int first = at / kBoxes * kGroupTokens, pair = at % kBoxes;
+      if constexpr (kPadded) {
+        CopyBox(to + first * kTokenPitch, &maps.latent_group, full, 0, row + first, 0, policy);
+      } else if (pair < kMlaLatent / 128) {
+        CopyBox(to + pair * kPairBytes + first * 128, &maps.latent_group, full, 0, row + first,
+                pair, policy);
+      } else {
+        CopyBox(to + kRawRopeAt + first * 64, &maps.rope_group, full, 0, row + first, 0, policy);
+      }
     }
   }
 }
@@ -527,25 +551,31 @@ Status MakeRawMaps(const MlaDecodeArgs& from, bool padded, RawMaps& maps) {
   const auto* const cache = static_cast<const char*>(from.cache);
   if (padded) {
     // What a box has beyond a token's end becomes zeros.
-    const TensorMapShape tokens = {CU_TENSOR_MAP_DATA_TYPE_INT64,
-                                   CU_TENSOR_MAP_SWIZZLE_NONE,
-                                   {kMlaWidth / 8, rows, 1},
-                                   {kMlaWidth, rows * kMlaWidth},
-                                   {kTokenPitch / 8, kTokens, 1}};
-    return MakeTensorMap(tokens, cache, maps.latent);
+    TensorMapShape tokens = {CU_TENSOR_MAP_DATA_TYPE_INT64,
+                             CU_TENSOR_MAP_SWIZZLE_NONE,
+                             {kMlaWidth / 8, rows, 1},
+                             {kMlaWidth, rows * kMlaWidth},
+                             {kTokenPitch / 8, kTokens, 1}};
+    BT_RETURN_IF_ERROR(MakeTensorMap(tokens, cache, maps.latent));
+    tokens.box[1] = kGroupTokens;
+    return MakeTensorMap(tokens, cache, maps.latent_group);
   }
-  const TensorMapShape latent = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                                 CU_TENSOR_MAP_SWIZZLE_128B,
-                                 {128, rows, kMlaLatent / 128},
-                                 {kMlaWidth, 128},
-                                 {128, kTokens, kMlaLatent / 128}};
-  const TensorMapShape rope = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                               CU_TENSOR_MAP_SWIZZLE_64B,
-                               {64, rows, 1},
-                               {kMlaWidth, rows * kMlaWidth},
-                               {64, kTokens, 1}};
+  TensorMapShape latent = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                           CU_TENSOR_MAP_SWIZZLE_128B,
+                           {128, rows, kMlaLatent / 128},
+                           {kMlaWidth, 128},
+                           {128, kTokens, kMlaLatent / 128}};
+  TensorMapShape rope = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                         CU_TENSOR_MAP_SWIZZLE_64B,
+                         {64, rows, 1},
+                         {kMlaWidth, rows * kMlaWidth},
+                         {64, kTokens, 1}};
   BT_RETURN_IF_ERROR(MakeTensorMap(latent, cache, maps.latent));
-  return MakeTensorMap(rope, cache + kMlaLatent, maps.rope);
+  BT_RETURN_IF_ERROR(MakeTensorMap(rope, cache + kMlaLatent, maps.rope));
+  latent.box[1] = kGroupTokens, latent.box[2] = 1;
+  BT_RETURN_IF_ERROR(MakeTensorMap(latent, cache, maps.latent_group));
+  rope.box[1] = kGroupTokens;
+  return MakeTensorMap(rope, cache + kMlaLatent, maps.rope_group);
 }
 
 template <bool kPadded>

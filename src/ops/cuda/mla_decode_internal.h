@@ -77,7 +77,9 @@ struct MlaKernelArgs {
   int chunk_blocks;
   bool few_sequences;  // up to kMlaHundredsOfTokens
   bool keys_are_old;
+  int early_blocks;  // of a part that may be asked for before the kernel ahead ends, if old
   bool keys_leave_first;
+  bool short_tails;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale
@@ -93,6 +95,11 @@ inline constexpr int kTryPadded = 4;
 inline constexpr int kTryOldKeys = 8;
 inline constexpr int kTryQuarters = 16;
 inline constexpr int kTryLeaveFirst = 32;
+inline constexpr int kTryShortTails = 64;
+inline constexpr int kTryTailPlan = 128;
+inline constexpr int kTryEarly = 256;  // of more than 16 tokens: 1 and 2 of 4: so many; 3: none
+inline constexpr int kTries =
+    kTryFewFp8 | kTryNamedBlocks | kTryOldKeys | kTryQuarters | kTryShortTails | kTryTailPlan;
 bool MlaTries(int bit);
 
 Status LaunchMlaAttention(const MlaKernelArgs& args,
