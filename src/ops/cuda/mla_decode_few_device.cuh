@@ -21,6 +21,24 @@ __device__ __forceinline__ void SyncComputers() {
   static_assert(kComputers == 256);
 }
 
+// Keys are read once a step: their lines leave the L2 before those of plans and tables.
+__device__ __forceinline__ uint64_t KeyPolicy(bool leave_first) {
+  uint64_t policy;
+  if (leave_first) {
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+
+// The end of a sequence: of its last block only groups of 16 tokens that have a key are read.
+inline constexpr int kGroupTokens = 16;
+inline constexpr int kGroups = kMlaBlockTokens / kGroupTokens;
+__device__ __forceinline__ int GroupsOf(const MlaKernelArgs& args, int keys) {
+  return args.short_tails ? min((keys + kGroupTokens - 1) / kGroupTokens, kGroups) : kGroups;
+}
+
 // Eight columns `chunk` (0..7) of a token in one tile of 64 columns, in the 128-byte swizzle.
 __device__ __forceinline__ uint32_t InTile(int token, int chunk) {
   return token * 128 + ((chunk ^ (token % 8)) << 4);

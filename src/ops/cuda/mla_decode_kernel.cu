@@ -54,8 +54,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
-  WaitForPredecessors();
-  LetDependentsLaunch();  // the merge waits for this kernel's end itself
   const int part = blockIdx.x;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
@@ -128,9 +126,11 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   config.attrs = &attribute;
   config.numAttrs = 1;
   auto* const kernel = MlaKernel<kType>;
+  MlaKernelArgs tried = args;
+  tried.keys_are_old &= MlaTries(kTryOldKeys);
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                static_cast<int>(config.dynamicSmemBytes)));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args, maps));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, tried, maps));
   return Status();
 }
 
@@ -166,7 +166,10 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
       if (args.few_sequences) return LaunchMlaFewBf16(args, from, stream);
       return Launch<MlaCacheType::kBf16>(args, from, stream);
     case MlaCacheType::kFp8E4m3:
-      if (args.plan.tile_rows == kMlaFewRows) return LaunchMlaFewRows(args, from, stream);
+      if (args.plan.tile_rows == kMlaFewRows) {
+        return MlaTries(kTryFewFp8) ? LaunchMlaFewFp8(args, from, stream)
+                                    : LaunchMlaFewRows(args, from, stream);
+      }
       return Launch<MlaCacheType::kFp8E4m3>(args, from, stream);
     case MlaCacheType::kFp8Groups:
       return Launch<MlaCacheType::kFp8Groups>(args, from, stream);

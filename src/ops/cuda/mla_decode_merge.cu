@@ -123,7 +123,70 @@ __device__ void MergeMany(const MlaKernelArgs& args, const MlaMerge& merge, int 
   Write(args, merge.first_row + row, column, sum, base);
 }
 
-__global__ void __launch_bounds__(kThreads)
+// A quarter of a row by the thread block, each warp a run of the pieces with a reference of its
+// own, so that nothing is known before the loads.
+constexpr int kQuarters = kColumns / 32;
+constexpr int kRuns = kThreads / 32;
+constexpr int kRunLoads = 4;  // pieces that a warp asks for together
+
+__device__ void MergeQuarter(const MlaKernelArgs& args,
+                             const MlaMerge& merge,
+                             int row,
+                             int quarter) {
+  __shared__ Sum sums[kRuns][32];
+  __shared__ float highests[kRuns];
+  const int run = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int column = quarter * 32 + lane;
+  const int end = merge.count * (run + 1) / kRuns;
+  float highest = -CUDART_INF_F;
+  Sum sum;
+  for (int begin = merge.count * run / kRuns; begin < end; begin += kRunLoads) {
+    float lse[kRunLoads];
+    float4 part[kRunLoads];
+#pragma unroll
+    for (int i = 0; i < kRunLoads; ++i) {
+      if (begin + i >= end) break;
+      const int64_t at = At(args.plan, merge, begin + i, row);
+      lse[i] = args.plan.partial_lse[at];
+      part[i] = LoadPart(args.plan, at, column);
+    }
+    const float before = highest;
+#pragma unroll
+    for (int i = 0; i < kRunLoads; ++i) {
+      if (begin + i < end) highest = fmaxf(highest, lse[i]);
+    }
+    const float base = Base(highest);
+    const float ratio = exp2f(before - base);
+    Sum all;
+    all.Add(ratio, sum.out);
+    all.weights = ratio * sum.weights;
+#pragma unroll
+    for (int i = 0; i < kRunLoads; ++i) {
+      if (begin + i < end) all.Add(exp2f(lse[i] - base), part[i]);
+    }
+    sum = all;
+  }
+  __syncthreads();  // what was before is done with shared memory
+  sums[run][lane] = sum;
+  if (lane == 0) highests[run] = highest;
+  __syncthreads();
+  if (run != 0) return;
+  highest = highests[0];
+  for (int other = 1; other < kRuns; ++other) highest = fmaxf(highest, highests[other]);
+  const float base = Base(highest);
+  Sum all;
+  for (int other = 0; other < kRuns; ++other) {
+    const Sum& more = sums[other][lane];
+    const float ratio = exp2f(highests[other] - base);
+    const float weights = all.weights + ratio * more.weights;
+    all.Add(ratio, more.out);
+    all.weights = weights;
+  }
+  Write(args, merge.first_row + row, column, all, base);
+}
+
+template <bool kInQuarters>
+__global__ void __launch_bounds__(kThreads, 2)
     MergeKernel(const __grid_constant__ MlaKernelArgs args) {
   const MlaPlan& plan = args.plan;
   hopper::LetDependentsLaunch();
@@ -141,13 +204,18 @@ __global__ void __launch_bounds__(kThreads)
     waited = true;
     MergeFew(args, merge, row, column);
   }
-  for (int unit = blockIdx.x; unit < merges * plan.tile_rows; unit += gridDim.x) {
-    const MlaMerge merge = plan.merges[1 + unit / plan.tile_rows];
-    const int row = unit % plan.tile_rows;
+  const int units = plan.tile_rows * (kInQuarters ? kQuarters : 1);  // of a merge
+  for (int unit = blockIdx.x; unit < merges * units; unit += gridDim.x) {
+    const MlaMerge merge = plan.merges[1 + unit / units];
+    const int row = unit % units % plan.tile_rows;
     if (merge.count <= kManyPieces || row >= merge.rows) continue;
     if (!waited) hopper::WaitForPredecessors();
     waited = true;
-    MergeMany(args, merge, row);
+    if constexpr (kInQuarters) {
+      MergeQuarter(args, merge, row, unit % units / plan.tile_rows);
+    } else {
+      MergeMany(args, merge, row);
+    }
   }
   // What comes after this kernel must come after the one before it too.
   if (!waited) hopper::WaitForPredecessors();
@@ -167,7 +235,8 @@ Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MergeKernel, args));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(
+      &config, MlaTries(kTryQuarters) ? MergeKernel<true> : MergeKernel<false>, args));
   return Status();
 }
 
