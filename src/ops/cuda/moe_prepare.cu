@@ -41,6 +41,7 @@ struct ChoosingShared {
   int32_t slots[kWarpExpertsMax];        // of the experts
   int32_t experts[kEach * 32 * kWarps];  // of the entries, from all blocks
   RouteWarpShared warps[kWarps];
+  uint64_t arrived;  // a barrier that counts the entries' bytes
 };
 
 // By the first block, all of whose entries are there.
@@ -70,7 +71,14 @@ template <int kWarps>
 __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
   __shared__ ChoosingShared<kWarps> shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = static_cast<int>(blockIdx.x);
-  ClusterArrive();  // all blocks are there when one writes to another
+  const uint32_t arrived = SharedAddress(&shared.arrived);
+  if (rank == 0 && threadIdx.x == 0) {
+    BarrierInit(arrived, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    BarrierExpectBytes(arrived, static_cast<uint32_t>(p.route.entries) * 4);
+  }
+  __syncwarp();
+  ClusterArriveRelaxed();  // all blocks are there when one writes to another
   const int first = p.tokens <= (kRanks - 1) * kWarps ? 1 : 0;
   const int token = rank < first ? p.tokens : rank - first + (kRanks - first) * warp;
   float biases[kWarpExperts];
@@ -97,28 +105,24 @@ __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
     choice = ChooseByWarp(p.router, logits, p.choice.bias, biases, shared.warps[warp]);
     if (choice.rank < p.top_k) {
       const int entry = token * p.top_k + choice.rank;
-      StoreToBlock(&shared.experts[entry], 0, choice.expert);
+      SendToBlock(&shared.experts[entry], 0, choice.expert, arrived);
       p.choice.ids[entry] = choice.expert;
     }
   }
-  __syncwarp();
-  ClusterArrive();
   if (rank == 0) {
-    ClusterWait();
+    BarrierWait(arrived, 0);
     Sort<kWarps>(p, shared);
   }
   if (token < p.tokens) {
     WeighByWarp(p.router, logits, choice, p.choice.weights + token * p.top_k, shared.warps[warp]);
   }
-  __syncwarp();
-  if (rank != 0) ClusterWait();
 }
 
 __device__ __forceinline__ void GateEight(const MoeGated& g, int row, int at, float (&gate)[8]) {
   const __nv_bfloat16* const from = g.x + row * g.x_stride + at;
   float up[8];
-  LoadEight(from, g.width - at, true, gate);
-  LoadEight(from + g.width, g.width - at, true, up);
+  LoadEight(from, 8, true, gate);
+  LoadEight(from + g.width, 8, true, up);
 #pragma unroll
   for (int i = 0; i < 8; ++i) gate[i] = GatedUp(gate[i], up[i]);
 }
@@ -130,7 +134,7 @@ __device__ __forceinline__ void GateRow(const MoeGated& g, int row) {
     if (at < g.width) GateEight(g, row, at, v);
     const int64_t to = int64_t{row} * g.width + at;
     if (g.codes == nullptr) {
-      if (at < g.width) StoreEight(g.out + to, g.width - at, true, v);
+      if (at < g.width) StoreEight(g.out + to, 8, true, v);
       continue;
     }
     float scale;

@@ -239,6 +239,10 @@ __device__ inline uint32_t ClusterRank() {
 __device__ inline void ClusterArrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Nothing that others read was written.
+__device__ inline void ClusterArriveRelaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void ClusterWait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -259,14 +263,17 @@ __device__ inline int LoadFromBlock(const int32_t* word, uint32_t rank) {
   return value;
 }
 
-__device__ inline void StoreToBlock(int32_t* word, uint32_t rank, int32_t value) {
+// To that place in block `rank`, whose `barrier` counts the four bytes once they are there: a barrier
+// of the cluster would wait for whatever else was written to memory.
+__device__ inline void SendToBlock(int32_t* word, uint32_t rank, int32_t value, uint32_t barrier) {
   asm volatile(
       "{\n"
-      ".reg .u32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "st.shared::cluster.s32 [there], %2;\n"
+      ".reg .u32 there, its_barrier;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 its_barrier, %3, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.s32 [there], %1, [its_barrier];\n"
       "}\n" ::"r"(SharedAddress(word)),
-      "r"(rank), "r"(value)
+      "r"(value), "r"(rank), "r"(barrier)
       : "memory");
 }
 

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
       if (r == rank) before = count;
       count += theirs[r];
     }
-    ClusterArrive();
+    ClusterArriveRelaxed();
   }
   const bool joined = p.units != nullptr;
   WriteTables(p, count,

@@ -34,7 +34,7 @@ struct WarpChoice {
 };
 
 // Where more than 32 experts may be chosen, or less than top_k are finite: everything in f64.
-__device__ __noinline__ WarpChoice ChooseOfAll(int experts,
+inline __device__ __noinline__ WarpChoice ChooseOfAll(int experts,
                                                int top_k,
                                                const float* logits,
                                                const float* bias) {
