@@ -263,8 +263,8 @@ __device__ inline int LoadFromBlock(const int32_t* word, uint32_t rank) {
   return value;
 }
 
-// To that place in block `rank`, whose `barrier` counts the four bytes once they are there: a barrier
-// of the cluster would wait for whatever else was written to memory.
+// To that place in block `rank`, whose `barrier` counts the four bytes once they are there: a
+// barrier of the cluster would wait for whatever else was written to memory.
 __device__ inline void SendToBlock(int32_t* word, uint32_t rank, int32_t value, uint32_t barrier) {
   asm volatile(
       "{\n"

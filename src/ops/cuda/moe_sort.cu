@@ -16,23 +16,28 @@ constexpr int kEach = 8;   // entries of a thread that stay in its registers
 constexpr int kThreads = 512;
 constexpr int kAlone = 4096;  // entries that one block takes
 
-__device__ __forceinline__ int SlotOf(const Params& p, int entry) {
-  const int id = p.ids[entry];
-  if (id < 0 || id >= p.experts) return -1;
-  const int slot = p.slot_of == nullptr ? id : p.slot_of[id];
-  return slot < p.slots ? slot : -1;
-}
-
-// The slots of every blockDim-th entry from `entry` on, loaded together.
+// The slots of every blockDim-th entry from `entry` on. Nothing branches around a load, so that all
+// are under way together.
 __device__ __forceinline__ void LoadSlots(const Params& p,
                                           int entry,
                                           int end,
                                           int (&slots)[kEach]) {
 #pragma unroll
   for (int b = 0; b < kEach; ++b) {
-    const int at = entry + b * static_cast<int>(blockDim.x);
-    slots[b] = at < end ? SlotOf(p, at) : -1;
+    slots[b] = __ldcg(p.ids + min(entry + b * static_cast<int>(blockDim.x), p.entries - 1));
   }
+  bool known[kEach];
+#pragma unroll
+  for (int b = 0; b < kEach; ++b) {
+    known[b] = entry + b * static_cast<int>(blockDim.x) < end &&
+               static_cast<uint32_t>(slots[b]) < static_cast<uint32_t>(p.experts);
+  }
+  if (p.slot_of != nullptr) {
+#pragma unroll
+    for (int b = 0; b < kEach; ++b) slots[b] = __ldg(p.slot_of + (known[b] ? slots[b] : 0));
+  }
+#pragma unroll
+  for (int b = 0; b < kEach; ++b) slots[b] = known[b] && slots[b] < p.slots ? slots[b] : -1;
 }
 
 __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_constant__ Params p) {

@@ -35,9 +35,9 @@ struct WarpChoice {
 
 // Where more than 32 experts may be chosen, or less than top_k are finite: everything in f64.
 inline __device__ __noinline__ WarpChoice ChooseOfAll(int experts,
-                                               int top_k,
-                                               const float* logits,
-                                               const float* bias) {
+                                                      int top_k,
+                                                      const float* logits,
+                                                      const float* bias) {
   const int lane = threadIdx.x % 32;
   uint32_t keys[kWarpExperts];
 #pragma unroll 1
