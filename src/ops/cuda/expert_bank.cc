@@ -214,13 +214,15 @@ bool Prepares(const ExpertBankArgs& args, const Bank& bank) {
 
 // With the shared experts' part.
 void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
-  const MoeGated gated = GatedByPreparation(ctx, args, bank);
+  const bool shared_first = (MoeH6() & 4) != 0;
+  const MoeGated gated = shared_first ? MoeGated() : GatedByPreparation(ctx, args, bank);
+  if (shared_first) AddShared(ctx, args, bank, {});
   if (!FastBankTakes(args, bank)) {
     const MoeRows rows = Fp8BankRows(ctx, args, bank.slot_of, Fp8Form::kStreaming);
     const QuantisedRows x = Fp8BankInput(ctx, args);
     Must(LaunchMoePrepare(rows, ChoiceOf(args), gated, StreamOf(ctx)),
          "preparation of an expert bank");
-    AddShared(ctx, args, bank, gated);
+    if (!shared_first) AddShared(ctx, args, bank, gated);
     return Fp8BankProducts(ctx, args, rows, x, Fp8Form::kStreaming);
   }
   const MoeShape shape = ShapeOf(bank);
@@ -231,7 +233,7 @@ void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& 
   to.workspace_bytes = bytes.value();
   to.prepared = true;
   Must(LaunchMoePrepare(shape, to, gated, StreamOf(ctx)), "preparation of an expert bank");
-  AddShared(ctx, args, bank, gated);
+  if (!shared_first) AddShared(ctx, args, bank, gated);
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 
