@@ -19,6 +19,7 @@
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/product.h"
 
 namespace baltoro::cuda {
@@ -114,6 +115,7 @@ MoeChoice ChoiceOf(const ExpertBankArgs& args) {
   if (args.choice == nullptr) return {};
   const ExpertChoice& choice = *args.choice;
   return {.logits = choice.logits.as<float>(),
+          .logits_stride = choice.logits.stride[0],
           .bias = choice.bias ? choice.bias.as<float>() : nullptr,
           .experts = choice.params.experts,
           .top_k = choice.params.top_k,
@@ -149,6 +151,92 @@ MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
   }
   to.choice = ChoiceOf(args);
   return to;
+}
+
+// The shared experts' part of `out`, where it is a product of its own; `gated` has made its input
+// already, where it is one that Gated takes.
+void AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank, MoeGated gated) {
+  if (!args.shared || BankEndsWithShared(args, bank)) return;
+  if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
+    return Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+  }
+  const int64_t width = args.shared_down.k;
+  if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
+    const QuantisedRows codes = gated.codes != nullptr
+                                    ? QuantisedRows{gated.codes, width, gated.scales, width / 128}
+                                    : SwigluQuantise(ctx, args.shared, args.shared_down);
+    return LinearOfCodes(ctx, args.out, codes, args.shared_down);
+  }
+  const bool made = gated.out != nullptr;
+  if (!made) {
+    gated.out = ctx.scratch->AllocateArray<__nv_bfloat16>(static_cast<size_t>(bank.tokens * width));
+  }
+  const TensorView rows(gated.out, DType::kBf16, {bank.tokens, width});
+  if (!made) Swiglu(ctx, rows, args.shared);
+  Linear(ctx, args.out, rows, args.shared_down);
+}
+
+// What AddShared would make of `shared` first, to be made by the bank's preparation instead.
+MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  MoeGated to;
+  const int64_t width = args.shared_down.k;
+  if (!args.shared || BankEndsWithShared(args, bank) || args.shared.dtype != DType::kBf16 ||
+      Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down) || width % 8 != 0 ||
+      !Aligned(args.shared.data, args.shared.stride[0] * 2)) {
+    return to;
+  }
+  const auto elements = static_cast<size_t>(bank.tokens * width);
+  to.x = static_cast<const __nv_bfloat16*>(args.shared.data);
+  to.x_stride = args.shared.stride[0];
+  to.width = Narrow(width);
+  if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
+    to.codes = ctx.scratch->AllocateArray<char>(elements);
+    to.scales = ctx.scratch->AllocateArray<float>(elements / 128);
+  } else {
+    to.out = ctx.scratch->AllocateArray<__nv_bfloat16>(elements);
+  }
+  return to;
+}
+
+// Whether tens of tokens are prepared in one launch, with their choice in it.
+bool Prepares(const ExpertBankArgs& args, const Bank& bank) {
+  const RouterParams& params = args.choice->params;
+  if (bank.tokens <= 1 || bank.top_k != params.top_k || params.groups != 1 ||
+      params.score != RouterScore::kSigmoid ||
+      !MoePrepareTakes(bank.slots, bank.tokens, ChoiceOf(args))) {
+    return false;
+  }
+  if (FastBankTakes(args, bank)) {
+    const MoeShape shape = ShapeOf(bank);
+    const Result<MoeForm> form = ChooseMoeForm(shape, FastArgs(args, bank));
+    return form.ok() && form.value() == MoeForm::kStreaming && !MoeEntriesAlone(shape, bank.tokens);
+  }
+  return Fp8BankTakes(args) && !Fp8SingleTakes(args) && ChooseFp8Form(args) == Fp8Form::kStreaming;
+}
+
+// With the shared experts' part.
+void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  const bool shared_first = (MoeH6() & 4) != 0;
+  const MoeGated gated = shared_first ? MoeGated() : GatedByPreparation(ctx, args, bank);
+  if (shared_first) AddShared(ctx, args, bank, {});
+  if (!FastBankTakes(args, bank)) {
+    const MoeRows rows = Fp8BankRows(ctx, args, bank.slot_of, Fp8Form::kStreaming);
+    const QuantisedRows x = Fp8BankInput(ctx, args);
+    Must(LaunchMoePrepare(rows, ChoiceOf(args), gated, StreamOf(ctx)),
+         "preparation of an expert bank");
+    if (!shared_first) AddShared(ctx, args, bank, gated);
+    return Fp8BankProducts(ctx, args, rows, x, Fp8Form::kStreaming);
+  }
+  const MoeShape shape = ShapeOf(bank);
+  MoeInt4Args to = FastArgs(args, bank);
+  const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
+  Must(bytes.status(), "expert bank");
+  to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
+  to.workspace_bytes = bytes.value();
+  to.prepared = true;
+  Must(LaunchMoePrepare(shape, to, gated, StreamOf(ctx)), "preparation of an expert bank");
+  if (!shared_first) AddShared(ctx, args, bank, gated);
+  Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 
 void FastBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
@@ -270,6 +358,7 @@ bool BankReadsOrdered(const ExpertBankArgs& args) {
 
 bool BankChooses(const ExpertBankArgs& args) {
   const Bank bank = BankOf(args);
+  if (Prepares(args, bank)) return true;
   const RouterParams& params = args.choice->params;
   if (bank.tokens != 1 || params.score != RouterScore::kSigmoid || params.groups != 1) return false;
   const MoeShape shape = ShapeOf(bank);
@@ -301,21 +390,8 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
   }
   if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of, ChoiceOf(args));
-  if (args.shared) {
-    if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
-      Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
-    } else if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
-      LinearOfCodes(ctx, args.out, SwigluQuantise(ctx, args.shared, args.shared_down),
-                    args.shared_down);
-    } else if (!BankEndsWithShared(args, bank)) {
-      const int64_t width = args.shared_down.k;
-      const auto elements = static_cast<size_t>(bank.tokens * width);
-      const TensorView gated(ctx.scratch->AllocateArray<__nv_bfloat16>(elements), DType::kBf16,
-                             {bank.tokens, width});
-      Swiglu(ctx, gated, args.shared);
-      Linear(ctx, args.out, gated, args.shared_down);
-    }
-  }
+  if (args.choice != nullptr && bank.tokens > 1) return PreparedBank(ctx, args, bank);
+  AddShared(ctx, args, bank, {});
   if (bank.top_k == 0) return;
   if (FastBankTakes(args, bank)) {
     FastBank(ctx, args, bank);

@@ -30,13 +30,10 @@ bool Quantised(const PackedMatrix& w) {
 // one: shares that stay in the L2 save more than its adders take from products.
 constexpr int64_t kStreamingRowsMax = 3, kJoinedRowsMax = 90;
 
-Fp8Form ChooseForm(const ExpertBankArgs& args) {
-  const int64_t tokens = args.ids.dim(0), top_k = args.ids.dim(1), slots = args.gate_up.count;
-  const int64_t entries = tokens * top_k;
-  if (entries <= kStreamingRowsMax * slots) return Fp8Form::kStreaming;
-  const bool joins = entries <= kJoinedRowsMax * slots &&
-                     tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k));
-  return joins ? Fp8Form::kJoined : Fp8Form::kWide;
+// Few tokens: the down product rounds its input itself, one launch less.
+bool RoundedByDown(const ExpertBankArgs& args, Fp8Form form) {
+  return form == Fp8Form::kStreaming && args.ids.dim(0) <= kFp8RoundedRows &&
+         args.down.k <= kFp8RoundedSteps * 128;
 }
 
 }  // namespace
@@ -45,15 +42,23 @@ bool Fp8BankTakes(const ExpertBankArgs& args) {
   return Quantised(args.gate_up) && Quantised(args.down) && args.gate_up.count <= 1024;
 }
 
-void Fp8Bank(const OpContext& ctx,
-             const ExpertBankArgs& args,
-             const int32_t* slot_of,
-             Fp8Form form) {
+Fp8Form ChooseFp8Form(const ExpertBankArgs& args) {
+  const int64_t tokens = args.ids.dim(0), top_k = args.ids.dim(1), slots = args.gate_up.count;
+  const int64_t entries = tokens * top_k;
+  if (entries <= kStreamingRowsMax * slots) return Fp8Form::kStreaming;
+  const bool joins = entries <= kJoinedRowsMax * slots &&
+                     tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k));
+  return joins ? Fp8Form::kJoined : Fp8Form::kWide;
+}
+
+MoeRows Fp8BankRows(const OpContext& ctx,
+                    const ExpertBankArgs& args,
+                    const int32_t* slot_of,
+                    Fp8Form form) {
   Arena& scratch = *ctx.scratch;
-  const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.ids.dim(1);
-  const int64_t entries = tokens * top_k, slots = args.gate_up.count, middle = args.down.k;
+  const int64_t tokens = args.x.dim(0), top_k = args.ids.dim(1);
+  const int64_t entries = tokens * top_k, slots = args.gate_up.count;
   BT_CHECK(entries < int64_t{1} << 31);
-  if (form == Fp8Form::kAuto) form = ChooseForm(args);
   const bool joined = form == Fp8Form::kJoined, wide = joined || form == Fp8Form::kWide;
   BT_CHECK(!joined || tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k)));
   const Result<int32_t> blocks = MoeBlocks(MoeForm::kStreaming);
@@ -66,10 +71,9 @@ void Fp8Bank(const OpContext& ctx,
   rows.slots = static_cast<int32_t>(slots);
   rows.tokens = static_cast<int32_t>(tokens);
   rows.top_k = static_cast<int32_t>(top_k);
-  // Few tokens: one launch less.
-  const bool rounded_by_down =
-      !wide && tokens <= kFp8RoundedRows && middle <= kFp8RoundedSteps * 128;
-  rows.tile_rows = wide ? kFp8WideRows : rounded_by_down ? kFp8RoundedRows : kFp8StreamRows;
+  rows.tile_rows = wide                        ? kFp8WideRows
+                   : RoundedByDown(args, form) ? kFp8RoundedRows
+                                               : kFp8StreamRows;
   rows.blocks = wide ? 1 : blocks.value();
   const int64_t tiles = std::min(slots, entries) + entries / rows.tile_rows;
   rows.num_tiles = scratch.AllocateArray<int32_t>(1);
@@ -85,11 +89,38 @@ void Fp8Bank(const OpContext& ctx,
     rows.sum_blocks = Fp8JoinedBlocks();
     rows.max_units = Fp8JoinedUnits(rows.slots, static_cast<int32_t>(entries), rows.sum_blocks);
   }
+  return rows;
+}
 
-  const QuantisedRows x =
-      QuantiseRows(ctx, {.x = args.x.data, .stride = args.x.stride[0], .rows = tokens, .k = hidden},
-                   args.gate_up);
+QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args) {
+  return QuantiseRows(
+      ctx,
+      {.x = args.x.data, .stride = args.x.stride[0], .rows = args.x.dim(0), .k = args.x.dim(1)},
+      args.gate_up);
+}
+
+void Fp8Bank(const OpContext& ctx,
+             const ExpertBankArgs& args,
+             const int32_t* slot_of,
+             Fp8Form form) {
+  if (form == Fp8Form::kAuto) form = ChooseFp8Form(args);
+  const MoeRows rows = Fp8BankRows(ctx, args, slot_of, form);
+  const QuantisedRows x = Fp8BankInput(ctx, args);
   Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
+  Fp8BankProducts(ctx, args, rows, x, form);
+}
+
+void Fp8BankProducts(const OpContext& ctx,
+                     const ExpertBankArgs& args,
+                     const MoeRows& rows,
+                     const QuantisedRows& x,
+                     Fp8Form form) {
+  Arena& scratch = *ctx.scratch;
+  const int64_t hidden = args.x.dim(1), middle = args.down.k;
+  const int64_t entries = int64_t{rows.tokens} * rows.top_k;
+  const int64_t tiles = std::min<int64_t>(rows.slots, entries) + entries / rows.tile_rows;
+  const bool joined = form == Fp8Form::kJoined, wide = joined || form == Fp8Form::kWide;
+  const bool rounded_by_down = RoundedByDown(args, form);
   Fp8Product product{.w = args.gate_up,
                      .gated = true,
                      .x = x.x,

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/product.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -73,6 +74,19 @@ void Fp8Bank(const OpContext& ctx,
              const ExpertBankArgs& args,
              const int32_t* slot_of,
              Fp8Form form = Fp8Form::kAuto);
+// The same in steps, for what prepares rows another way than by LaunchRowsByExpert: the sorted
+// rows, whose memory is allocated; x as codes; all products.
+Fp8Form ChooseFp8Form(const ExpertBankArgs& args);
+MoeRows Fp8BankRows(const OpContext& ctx,
+                    const ExpertBankArgs& args,
+                    const int32_t* slot_of,
+                    Fp8Form form);
+QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args);
+void Fp8BankProducts(const OpContext& ctx,
+                     const ExpertBankArgs& args,
+                     const MoeRows& rows,
+                     const QuantisedRows& x,
+                     Fp8Form form);
 
 // The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
 // is of the same form, the shared experts too; with `choice`, which MoeSingleChooses takes, the

@@ -266,42 +266,14 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   }
 }
 
-constexpr int kDigitThreads = 256;
-
-struct DigitsParams {
-  const __nv_bfloat16* x;
-  int64_t x_stride;
-  int32_t hidden;
-  char* digits;       // [T][2][H]
-  float* row_scales;  // [T]
-};
+constexpr int kDigitWarps = 8;
 
 // A block a row of x.
-__global__ void __launch_bounds__(kDigitThreads) DigitsKernel(const DigitsParams p) {
-  __shared__ uint32_t largest_of[kDigitThreads / 32];
-  const uint4* from = reinterpret_cast<const uint4*>(p.x + blockIdx.x * p.x_stride);
-  const int chunks = p.hidden / 8;
+__global__ void __launch_bounds__(32 * kDigitWarps) DigitsKernel(const DigitRows p) {
+  __shared__ uint32_t largest_of[kDigitWarps];
   AllowNextKernel();
   // The routing let this kernel start only when all before it had ended, and does not touch x.
-  uint32_t largest = 0;
-  for (int i = threadIdx.x; i < chunks; i += kDigitThreads) {
-    largest = max(largest, LargestBits(from[i]));
-  }
-  largest = __reduce_max_sync(~0u, largest);
-  if (threadIdx.x % 32 == 0) largest_of[threadIdx.x / 32] = largest;
-  __syncthreads();
-#pragma unroll
-  for (int w = 0; w < kDigitThreads / 32; ++w) largest = max(largest, largest_of[w]);
-  const DigitScale scale = ScaleOfLargest(largest);
-  char* const to = p.digits + static_cast<int64_t>(blockIdx.x) * 2 * p.hidden;
-  for (int i = threadIdx.x; i < chunks; i += kDigitThreads) {
-    const Digits digits = SplitDigits(from[i], scale.inverse);
-    // Columns 128 tile + 32 j + 8 t.
-    const int place = i / 16 * 128 + i % 4 * 32 + i / 4 % 4 * 8;
-    *reinterpret_cast<uint2*>(to + place) = digits.high;
-    *reinterpret_cast<uint2*>(to + p.hidden + place) = digits.low;
-  }
-  if (threadIdx.x == 0) p.row_scales[blockIdx.x] = scale.scale;
+  WriteDigits<kDigitWarps>(p, static_cast<int>(blockIdx.x), largest_of);
   WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
 }
 
@@ -309,15 +281,21 @@ __global__ void __launch_bounds__(kDigitThreads) DigitsKernel(const DigitsParams
 
 // The scales of x's rows lie in memory that the routing has done with and the down product has not
 // begun to write, behind the routing's ranks; their digits where the wide form has x in order.
+DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoePlan& plan) {
+  return {args.x, args.x_stride, shape.hidden, reinterpret_cast<char*>(plan.ordered),
+          reinterpret_cast<float*>(plan.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
+}
+
 Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
                              cudaStream_t stream) {
-  const DigitsParams digits = {
-      args.x, args.x_stride, shape.hidden, reinterpret_cast<char*>(plan.ordered),
-      reinterpret_cast<float*>(plan.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
-  BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations as digits", DigitsKernel, dim3(args.tokens),
-                                      dim3(kDigitThreads), 0, stream, 1, digits));
+  const DigitRows digits = MoeDigitRows(shape, args, plan);
+  if (!args.prepared) {
+    BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations as digits", DigitsKernel,
+                                        dim3(args.tokens), dim3(32 * kDigitWarps), 0, stream, 1,
+                                        digits));
+  }
   GateUpParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);

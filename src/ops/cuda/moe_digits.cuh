@@ -17,6 +17,7 @@
 // each group j: columns 32 j + 8 t + {0, 4, 1, 5, 2, 6, 3, 7} (moe_int4_layout.h).
 
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/moe_streaming.cuh"
 #include "ops/cuda/moe_tile_multiply.cuh"
 
@@ -151,6 +152,34 @@ __device__ __forceinline__ DigitScale ScaleOfLargest(uint32_t bits) {
   const float largest = __uint_as_float(bits << 16);
   if (largest < 0x1p-100f) return {0.0f, 0.0f};
   return {kLargestDigits / largest, largest / kLargestDigits};
+}
+
+// A row, by a block of kWarps.
+template <int kWarps>
+__device__ __forceinline__ void WriteDigits(const DigitRows& p,
+                                            int row,
+                                            uint32_t (&largest_of)[kWarps]) {
+  const uint4* const from = reinterpret_cast<const uint4*>(p.x + row * p.x_stride);
+  const int chunks = p.hidden / 8;
+  uint32_t largest = 0;
+  for (int i = threadIdx.x; i < chunks; i += 32 * kWarps) {
+    largest = max(largest, LargestBits(from[i]));
+  }
+  largest = __reduce_max_sync(~0u, largest);
+  if (threadIdx.x % 32 == 0) largest_of[threadIdx.x / 32] = largest;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) largest = max(largest, largest_of[w]);
+  const DigitScale scale = ScaleOfLargest(largest);
+  char* const to = p.digits + static_cast<int64_t>(row) * 2 * p.hidden;
+  for (int i = threadIdx.x; i < chunks; i += 32 * kWarps) {
+    const Digits digits = SplitDigits(from[i], scale.inverse);
+    // Columns 128 tile + 32 j + 8 t.
+    const int place = i / 16 * 128 + i % 4 * 32 + i / 4 % 4 * 8;
+    *reinterpret_cast<uint2*>(to + place) = digits.high;
+    *reinterpret_cast<uint2*>(to + p.hidden + place) = digits.low;
+  }
+  if (threadIdx.x == 0) p.row_scales[row] = scale.scale;
 }
 
 }  // namespace baltoro::cuda

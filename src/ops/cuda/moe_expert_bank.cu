@@ -189,7 +189,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
-  if (form == MoeForm::kWide || !MoeEntriesAlone(shape, args.tokens)) {
+  if (!args.prepared && (form == MoeForm::kWide || !MoeEntriesAlone(shape, args.tokens))) {
     BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
   }
   if (form == MoeForm::kWide) {

@@ -48,15 +48,17 @@ struct MoeShape {
   bool orders = true;  // the workspace has room for what MoeInt4Args::ordered may give instead
 };
 
-// How the bank chooses the experts of one token itself (MoeSingleChooses), by sigmoid scores.
+// How the bank chooses the experts itself, by sigmoid scores: of one token (MoeSingleChooses), or
+// while it prepares tens of them (moe_prepare.h).
 struct MoeChoice {
-  const float* logits = nullptr;  // [experts], 16-byte aligned; null: ids and weights are given
-  const float* bias = nullptr;    // optional [experts], 16-byte aligned
+  const float* logits = nullptr;  // [T, experts]; null: ids and weights are given
+  int64_t logits_stride = 0;
+  const float* bias = nullptr;  // optional [experts]
   int32_t experts = 0, top_k = 0;
   bool normalise = false;
   float scaling = 1;
-  int32_t* ids = nullptr;    // [k], written
-  float* weights = nullptr;  // [k], written
+  int32_t* ids = nullptr;    // [T, k], written
+  float* weights = nullptr;  // [T, k], written
 };
 
 struct MoeInt4Args {
@@ -85,6 +87,7 @@ struct MoeInt4Args {
   int32_t shared_intermediate = 0;             // I'
   NormJoin norm = {};  // with `shared`: what would be written to `out` goes there
   MoeChoice choice = {};
+  bool prepared = false;  // LaunchMoePrepare has been called with the same workspace
 };
 
 // Whether the sum over a token's experts can have the shared experts' second product in it.

@@ -3,6 +3,8 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_prepare.h"
+#include "ops/cuda/moe_route_device.cuh"
 #include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
@@ -32,24 +34,7 @@ __device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
   return warp == 0 ? value : value + warp_sums[warp - 1];
 }
 
-struct RouteParams {
-  const int32_t* ids;
-  const int32_t* slot_of;
-  int32_t experts, slots, entries, blocks;
-  bool wide;
-  int32_t tile_rows;  // rows of a tile at most; 0: as the form has it
-  int32_t* num_tiles;
-  MoeTile* tiles;
-  MoeStart* starts;
-  int32_t* order;
-  int32_t* ranks;  // [T k] scratch
-  int32_t* units;  // this and all below: null but in the joined form
-  int32_t* row_begin;
-  int32_t* block_of;
-  uint32_t* counters;
-  int32_t sum_blocks, max_units;  // blocks of the down product, units that one has room for
-  bool digits = false;            // of the streaming form by digits
-};
+using RouteParams = moe_route::Params;
 
 __device__ int SlotOf(const RouteParams& p, int entry) {
   const int id = p.ids[entry];
@@ -71,18 +56,18 @@ __device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)
 // Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
 // of `rows` rows costs (in quarters of the least, by digits in eighths; measured,
 // docs/kernels/moe.md).
-__device__ int Passes(const RouteParams& p, int count) {
+__device__ int OldPasses(const RouteParams& p, int count) {
   const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
   return (count + most - 1) / most;
 }
 
-__device__ int RowsOfPass(const RouteParams& p, int count) {
+__device__ int OldRowsOfPass(const RouteParams& p, int count) {
   if (!p.wide && p.tile_rows == 0) return kStreamingTileRows;
-  const int passes = max(1, Passes(p, count));
+  const int passes = max(1, OldPasses(p, count));
   return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
 }
 
-__device__ int PassCost(const RouteParams& p, int rows) {
+__device__ int OldPassCost(const RouteParams& p, int rows) {
   if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 9 : rows <= 12 ? 12 : 16;
   if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
   if (p.wide) return max(4, (rows + 15) / 16);
@@ -208,10 +193,10 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     ClusterBarrier();  // none goes on to overwrite its counts before all have read them
     counts[i] = count;
   }
-  const int tiles = Passes(p, count), rows_of_pass = RowsOfPass(p, count);
-  const int full_cost = PassCost(p, rows_of_pass);
+  const int tiles = OldPasses(p, count), rows_of_pass = OldRowsOfPass(p, count);
+  const int full_cost = OldPassCost(p, rows_of_pass);
   const int last_rows = count - (tiles - 1) * rows_of_pass;
-  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + PassCost(p, last_rows);
+  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + OldPassCost(p, last_rows);
   const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
   const int first_row = static_cast<int>(sums & 0x3fffff) - count;
   const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
@@ -249,11 +234,11 @@ __global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
     for (int step = kRouteThreads / 2; step > 0; step /= 2) {
       if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
     }
-    const int rows = counts[slot], its_rows = RowsOfPass(p, rows);
-    const int its_full_cost = PassCost(p, its_rows);
+    const int rows = counts[slot], its_rows = OldRowsOfPass(p, rows);
+    const int its_full_cost = OldPassCost(p, its_rows);
     const int within = target - costs[slot];
-    const int k = max(0, min(within / its_full_cost, Passes(p, rows) - 1));
-    const int tile_cost = PassCost(p, min(its_rows, rows - k * its_rows));
+    const int k = max(0, min(within / its_full_cost, OldPasses(p, rows) - 1));
+    const int tile_cost = OldPassCost(p, min(its_rows, rows - k * its_rows));
     const int64_t fine =
         fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
     const int part = static_cast<int>(fine / tile_cost);
@@ -353,28 +338,32 @@ RouteParams Route(const MoeShape& shape,
                   const MoePlan& plan,
                   MoeForm form,
                   int32_t blocks) {
-  return {args.ids,
-          args.slot_of,
-          args.experts,
-          shape.slots,
-          args.tokens * shape.top_k,
-          blocks,
-          form != MoeForm::kStreaming,
-          0,
-          plan.num_tiles,
-          plan.tiles,
-          plan.starts,
-          plan.order,
-          reinterpret_cast<int32_t*>(plan.shares),
-          form == MoeForm::kJoined ? plan.units : nullptr,
-          plan.row_begin,
-          plan.block_of,
-          plan.counters,
-          0,
-          0};
+  RouteParams params = {.ids = args.ids,
+                        .slot_of = args.slot_of,
+                        .experts = args.experts,
+                        .slots = shape.slots,
+                        .entries = args.tokens * shape.top_k,
+                        .blocks = blocks,
+                        .wide = form != MoeForm::kStreaming,
+                        .num_tiles = plan.num_tiles,
+                        .tiles = plan.tiles,
+                        .starts = plan.starts,
+                        .order = plan.order,
+                        .ranks = reinterpret_cast<int32_t*>(plan.shares),
+                        .units = form == MoeForm::kJoined ? plan.units : nullptr,
+                        .row_begin = plan.row_begin,
+                        .block_of = plan.block_of,
+                        .counters = plan.counters};
+  if (form == MoeForm::kStreaming && MoeDigitsTake(shape, args.tokens)) {
+    params.tile_rows = kDigitTileRows;
+    params.wide = true;  // the next kernel reads x
+    params.digits = true;
+  }
+  return params;
 }
 
 Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
+  if (MoeH6() & 2) return LaunchMoeSort(params, stream);
   const uint32_t ranks = params.entries <= kRouteThreads ? 1 : params.entries <= 8192 ? 4 : 8;
   return LaunchOverlapped("MoE routing", RouteKernel, dim3(ranks), dim3(kRouteThreads), 0, stream,
                           ranks, params);
@@ -389,10 +378,25 @@ Status LaunchCombine(const CombineParams& params, bool bf16, int32_t tokens, cud
 }
 
 RouteParams Route(const MoeRows& rows) {
-  return {rows.ids,      rows.slot_of,  rows.experts,    rows.slots,     rows.tokens * rows.top_k,
-          rows.blocks,   true,          rows.tile_rows,  rows.num_tiles, rows.tiles,
-          rows.starts,   rows.order,    rows.ranks,      rows.units,     rows.row_begin,
-          rows.block_of, rows.counters, rows.sum_blocks, rows.max_units};
+  return {.ids = rows.ids,
+          .slot_of = rows.slot_of,
+          .experts = rows.experts,
+          .slots = rows.slots,
+          .entries = rows.tokens * rows.top_k,
+          .blocks = rows.blocks,
+          .wide = true,
+          .tile_rows = rows.tile_rows,
+          .num_tiles = rows.num_tiles,
+          .tiles = rows.tiles,
+          .starts = rows.starts,
+          .order = rows.order,
+          .ranks = rows.ranks,
+          .units = rows.units,
+          .row_begin = rows.row_begin,
+          .block_of = rows.block_of,
+          .counters = rows.counters,
+          .sum_blocks = rows.sum_blocks,
+          .max_units = rows.max_units};
 }
 
 }  // namespace
@@ -405,11 +409,6 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       cudaStream_t stream) {
   if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
   RouteParams params = Route(shape, args, plan, form, blocks);
-  if (form == MoeForm::kStreaming && MoeDigitsTake(shape, args.tokens)) {
-    params.tile_rows = kDigitTileRows;
-    params.wide = true;  // the next kernel reads x
-    params.digits = true;
-  }
   if (form == MoeForm::kJoined) {
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
@@ -417,6 +416,25 @@ Status LaunchMoeRoute(const MoeShape& shape,
     params.tile_rows = MoeWarpTileRows(shape, args.tokens);
   }
   return LaunchRoute(params, stream);
+}
+
+Status LaunchMoePrepare(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoeGated& gated,
+                        cudaStream_t stream) {
+  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
+  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
+  DigitRows digits;
+  if (MoeDigitsTake(shape, args.tokens)) digits = MoeDigitRows(shape, args, plan);
+  return LaunchMoePrepare(Route(shape, args, plan, MoeForm::kStreaming, blocks), args.choice,
+                          digits, gated, args.tokens, stream);
+}
+
+Status LaunchMoePrepare(const MoeRows& rows,
+                        const MoeChoice& choice,
+                        const MoeGated& gated,
+                        cudaStream_t stream) {
+  return LaunchMoePrepare(Route(rows), choice, {}, gated, rows.tokens, stream);
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,

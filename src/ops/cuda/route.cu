@@ -43,8 +43,10 @@ __global__ void __launch_bounds__(32 * kWarpsMax) RouteByWarpsKernel(RouteParams
   hopper::WaitForPredecessors();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + warp;
   if (row >= rows) return;
-  RouteTokenByWarp(p.router, p.logits + row * p.logits_stride, p.bias, biases,
-                   p.ids + row * p.ids_stride, p.weights + row * p.weights_stride, shared[warp]);
+  const float* const logits = p.logits + row * p.logits_stride;
+  const WarpChoice choice = ChooseByWarp(p.router, logits, p.bias, biases, shared[warp]);
+  if (choice.rank < p.router.top_k) p.ids[row * p.ids_stride + choice.rank] = choice.expert;
+  WeighByWarp(p.router, logits, choice, p.weights + row * p.weights_stride, shared[warp]);
 }
 
 bool ByWarps(const RouterParams& params) {

@@ -1,7 +1,5 @@
 // silu(gate) * up, eight elements a thread.
 
-#include <algorithm>
-
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/product.h"
@@ -13,48 +11,82 @@ constexpr int kThreads = 256;
 constexpr int kCodeColumns = 128;  // that share a scale
 
 struct SwigluParams {
-  const void* x;
-  void* out;
-  int64_t x_stride, out_stride;
-  int width;
-  bool vectors;
+  const void* x = nullptr;
+  void* out = nullptr;
+  int64_t x_stride = 0, out_stride = 0;
+  int width = 0;
+  uint32_t eights = 0, count = 0;  // of a row, of all rows
+  bool vectors = false;
 };
 
+// The row and the first column of thread `index`'s eight.
+struct Place {
+  int64_t row;
+  int at;
+};
+__device__ __forceinline__ Place PlaceOf(const SwigluParams& p, uint32_t index) {
+  const uint32_t row = index / p.eights;
+  return {row, static_cast<int>((index - row * p.eights) * kEight)};
+}
+
 template <typename X, typename Out>
-__global__ void __launch_bounds__(kThreads) SwigluKernel(SwigluParams p) {
+__global__ void __launch_bounds__(kThreads) SwigluKernel(const __grid_constant__ SwigluParams p) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  const int at = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kEight;
-  if (at >= p.width) return;
-  const X* from = static_cast<const X*>(p.x) + blockIdx.x * p.x_stride + at;
+  const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index >= p.count) return;
+  const Place place = PlaceOf(p, index);
+  const X* from = static_cast<const X*>(p.x) + place.row * p.x_stride + place.at;
   float gate[kEight], up[kEight];
-  LoadEight(from, p.width - at, p.vectors, gate);
-  LoadEight(from + p.width, p.width - at, p.vectors, up);
+  LoadEight(from, p.width - place.at, p.vectors, gate);
+  LoadEight(from + p.width, p.width - place.at, p.vectors, up);
 #pragma unroll
   for (int i = 0; i < kEight; ++i) gate[i] = GatedUp(gate[i], up[i]);
-  Out* to = static_cast<Out*>(p.out) + blockIdx.x * p.out_stride + at;
-  StoreEight(to, p.width - at, p.vectors, gate);
+  Out* to = static_cast<Out*>(p.out) + place.row * p.out_stride + place.at;
+  StoreEight(to, p.width - place.at, p.vectors, gate);
 }
 
 // The same of bf16 as codes, rows without gaps, bit for bit what a product makes of the rows that
-// it would write.
+// it would write. A row is whole groups of 16 lanes, which share a scale.
 __global__ void __launch_bounds__(kThreads)
-    SwigluCodesKernel(SwigluParams p, char* codes, float* scales) {
+    SwigluCodesKernel(const __grid_constant__ SwigluParams p, char* codes, float* scales) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  const int at = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * kEight;
-  const auto* from = static_cast<const __nv_bfloat16*>(p.x) + blockIdx.x * p.x_stride + at;
-  float gate[kEight], up[kEight], scale;
-  LoadEight(from, p.width - at, true, gate);
-  LoadEight(from + p.width, p.width - at, true, up);
+  const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
+  const bool there = index < p.count;
+  float gate[kEight] = {}, up[kEight] = {}, scale;
+  if (there) {
+    const Place place = PlaceOf(p, index);
+    const auto* from = static_cast<const __nv_bfloat16*>(p.x) + place.row * p.x_stride + place.at;
+    LoadEight(from, kEight, true, gate);
+    LoadEight(from + p.width, kEight, true, up);
+  }
 #pragma unroll
   for (int i = 0; i < kEight; ++i) gate[i] = GatedUp(gate[i], up[i]);
   RoundToBf16(gate);
   const uint2 rounded = RoundEight(gate, scale);
-  if (at >= p.width) return;
-  const int64_t first = int64_t{blockIdx.x} * p.width + at;
+  if (!there) return;
+  const int64_t first = int64_t{index} * kEight;
   *reinterpret_cast<uint2*>(codes + first) = rounded;
-  if (at % kCodeColumns == 0) scales[first / kCodeColumns] = scale;
+  if (first % kCodeColumns == 0) scales[first / kCodeColumns] = scale;
+}
+
+// Threads of a block: of few rows on as many multiprocessors as there are warps.
+int ThreadsFor(uint32_t count) {
+  return count <= 64 * 132 ? 64 : kThreads;
+}
+
+dim3 GridFor(uint32_t count, int threads) {
+  const auto each = static_cast<uint32_t>(threads);
+  return {(count + each - 1) / each};
+}
+
+SwigluParams ParamsFor(const TensorView& x, int64_t width) {
+  SwigluParams p = {.x = x.data, .x_stride = x.stride[0], .width = static_cast<int>(width)};
+  p.eights = static_cast<uint32_t>(Eights(p.width));
+  BT_CHECK(x.dim(0) * p.eights < int64_t{1} << 31);
+  p.count = static_cast<uint32_t>(x.dim(0)) * p.eights;
+  return p;
 }
 
 }  // namespace
@@ -70,16 +102,11 @@ QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMat
   char* const codes = ctx.scratch->AllocateArray<char>(elements);
   float* const scales = ctx.scratch->AllocateArray<float>(elements / kCodeColumns);
   if (elements == 0) return {};
-  const SwigluParams p = {.x = x.data,
-                          .out = nullptr,
-                          .x_stride = x.stride[0],
-                          .out_stride = 0,
-                          .width = static_cast<int>(w.k),
-                          .vectors = true};
-  const int threads = std::min(kThreads, (Eights(p.width) + 31) / 32 * 32);
-  const dim3 grid(static_cast<unsigned>(x.dim(0)),
-                  static_cast<unsigned>((Eights(p.width) + threads - 1) / threads));
-  LaunchAhead("swiglu to e4m3", StreamOf(ctx), SwigluCodesKernel, grid, threads, p, codes, scales);
+  SwigluParams p = ParamsFor(x, w.k);
+  p.vectors = true;
+  const int threads = ThreadsFor(p.count);
+  LaunchAhead("swiglu to e4m3", StreamOf(ctx), SwigluCodesKernel, GridFor(p.count, threads),
+              threads, p, codes, scales);
   return {codes, w.k, scales, w.k / kCodeColumns};
 }
 
@@ -88,16 +115,13 @@ void Swiglu(const OpContext& ctx, TensorView out, TensorView x) {
   BT_CHECK(x.dim(0) == out.dim(0) && x.dim(1) == 2 * out.dim(1));
   if (out.num_elements() == 0) return;
   const int64_t up_bytes = out.dim(1) * SizeOf(x.dtype);
-  const SwigluParams p = {.x = x.data,
-                          .out = out.data,
-                          .x_stride = x.stride[0],
-                          .out_stride = out.stride[0],
-                          .width = static_cast<int>(out.dim(1)),
-                          .vectors = InVectors(x) && InVectors(out) && up_bytes % 16 == 0};
-  const dim3 grid(static_cast<unsigned>(x.dim(0)),
-                  static_cast<unsigned>((Eights(p.width) + kThreads - 1) / kThreads));
+  SwigluParams p = ParamsFor(x, out.dim(1));
+  p.out = out.data;
+  p.out_stride = out.stride[0];
+  p.vectors = InVectors(x) && InVectors(out) && up_bytes % 16 == 0;
+  const int threads = ThreadsFor(p.count);
   const auto launch = [&](void (*kernel)(SwigluParams)) {
-    LaunchAhead("swiglu", StreamOf(ctx), kernel, grid, kThreads, p);
+    LaunchAhead("swiglu", StreamOf(ctx), kernel, GridFor(p.count, threads), threads, p);
   };
   BT_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBf16);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);

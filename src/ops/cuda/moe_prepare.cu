@@ -1,0 +1,201 @@
+// All that lies between the router's product and the bank's gate/up product of tens of tokens, in
+// one launch: the first cluster chooses each token's experts, a warp a token, and sorts the entries
+// by expert; the other blocks have a row each, which they make digits of where gate/up takes
+// digits, and of the shared experts' first product the input of their second one. As launches of
+// their own each of these was 1 to 4 us, most of them the way there.
+//
+// Ids go to the first block's shared memory. It waits for them alone: the weights, which take as
+// long as the choice, are made while it sorts.
+
+#include <algorithm>
+
+#include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/moe_digits.cuh"
+#include "ops/cuda/moe_digits.h"
+#include "ops/cuda/moe_route_device.cuh"
+#include "ops/cuda/norm_device.cuh"
+#include "ops/cuda/route_warp_device.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace moe_route;
+
+constexpr int kRanks = 8;  // blocks of a cluster
+constexpr int kEach = 2;   // entries of a thread
+constexpr int kFewWarps = 12, kManyWarps = 32;
+constexpr int kSlotsMax = 32 * kFewWarps;
+
+struct PrepareParams {
+  Params route;
+  MoeChoice choice;
+  RouterParams router;
+  int32_t tokens, top_k;
+  DigitRows digits;  // null: none
+  MoeGated gated;
+};
+
+template <int kWarps>
+struct ChoosingShared {
+  Tables<kSlotsMax> tables;
+  int32_t slots[kWarpExpertsMax];        // of the experts
+  int32_t experts[kEach * 32 * kWarps];  // of the entries, from all blocks
+  RouteWarpShared warps[kWarps];
+  uint64_t arrived;  // a barrier that counts the entries' bytes
+};
+
+// By the first block, all of whose entries are there.
+template <int kWarps>
+__device__ __forceinline__ void Sort(const PrepareParams& p, ChoosingShared<kWarps>& shared) {
+  Tables<kSlotsMax>& t = shared.tables;
+  const int i = threadIdx.x;
+  int slots[kEach], among[kEach];
+#pragma unroll
+  for (int b = 0; b < kEach; ++b) {
+    const int entry = i + b * 32 * kWarps;
+    slots[b] = -1;
+    if (entry < p.route.entries) slots[b] = shared.slots[shared.experts[entry]];
+    among[b] = slots[b] >= 0 ? atomicAdd(&t.counts[slots[b]], 1) : 0;
+  }
+  __syncthreads();
+  const int count = i < p.route.slots ? t.counts[i] : 0;
+  WriteTables(p.route, count, {}, t, nullptr);
+#pragma unroll
+  for (int b = 0; b < kEach; ++b) {
+    if (slots[b] >= 0) p.route.order[t.first_rows[slots[b]] + among[b]] = i + b * 32 * kWarps;
+  }
+}
+
+// By the blocks of the first cluster. While there are enough of them the first does not choose.
+template <int kWarps>
+__device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
+  __shared__ ChoosingShared<kWarps> shared;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = static_cast<int>(blockIdx.x);
+  const uint32_t arrived = SharedAddress(&shared.arrived);
+  if (rank == 0 && threadIdx.x == 0) {
+    BarrierInit(arrived, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    BarrierExpectBytes(arrived, static_cast<uint32_t>(p.route.entries) * 4);
+  }
+  __syncwarp();
+  ClusterArriveRelaxed();  // all blocks are there when one writes to another
+  const int first = p.tokens <= (kRanks - 1) * kWarps ? 1 : 0;
+  const int token = rank < first ? p.tokens : rank - first + (kRanks - first) * warp;
+  float biases[kWarpExperts];
+#pragma unroll
+  for (int j = 0; j < kWarpExperts; ++j) {
+    const int expert = lane + 32 * j;
+    const bool there = expert < p.choice.experts && p.choice.bias != nullptr && token < p.tokens;
+    biases[j] = there ? __ldg(p.choice.bias + expert) : 0.0f;
+  }
+  if (rank == 0) {
+    for (int i = threadIdx.x; i < p.route.slots; i += 32 * kWarps) shared.tables.counts[i] = 0;
+    for (int e = threadIdx.x; e < p.choice.experts; e += 32 * kWarps) {
+      const int slot = p.route.slot_of == nullptr ? e : __ldg(p.route.slot_of + e);
+      shared.slots[e] = slot < p.route.slots ? slot : -1;
+    }
+    __syncthreads();
+  }
+  WaitForEarlierKernels();
+  AllowNextKernel();  // it may read what is older than this kernel
+  ClusterWait();
+  WarpChoice choice = {32, 0};
+  const float* const logits = p.choice.logits + token * p.choice.logits_stride;
+  if (token < p.tokens) {
+    choice = ChooseByWarp(p.router, logits, p.choice.bias, biases, shared.warps[warp]);
+    if (choice.rank < p.top_k) {
+      const int entry = token * p.top_k + choice.rank;
+      SendToBlock(&shared.experts[entry], 0, choice.expert, arrived);
+      p.choice.ids[entry] = choice.expert;
+    }
+  }
+  if (rank == 0) {
+    BarrierWait(arrived, 0);
+    Sort<kWarps>(p, shared);
+  }
+  if (token < p.tokens) {
+    WeighByWarp(p.router, logits, choice, p.choice.weights + token * p.top_k, shared.warps[warp]);
+  }
+}
+
+__device__ __forceinline__ void GateEight(const MoeGated& g, int row, int at, float (&gate)[8]) {
+  const __nv_bfloat16* const from = g.x + row * g.x_stride + at;
+  float up[8];
+  LoadEight(from, 8, true, gate);
+  LoadEight(from + g.width, 8, true, up);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gate[i] = GatedUp(gate[i], up[i]);
+}
+
+// As swiglu.cu, bit for bit.
+__device__ __forceinline__ void GateRow(const MoeGated& g, int row) {
+  for (int at = static_cast<int>(threadIdx.x) * 8; at / 256 * 256 < g.width; at += blockDim.x * 8) {
+    float v[8] = {};
+    if (at < g.width) GateEight(g, row, at, v);
+    const int64_t to = int64_t{row} * g.width + at;
+    if (g.codes == nullptr) {
+      if (at < g.width) StoreEight(g.out + to, 8, true, v);
+      continue;
+    }
+    float scale;
+    RoundToBf16(v);
+    const uint2 rounded = RoundEight(v, scale);
+    if (at >= g.width) continue;
+    *reinterpret_cast<uint2*>(g.codes + to) = rounded;
+    if (at % 128 == 0) g.scales[to / 128] = scale;
+  }
+}
+
+template <int kWarps>
+__global__ void __launch_bounds__(32 * kWarps)
+    PrepareKernel(const __grid_constant__ PrepareParams p) {
+  if (blockIdx.x < kRanks) return ChooseAndSort<kWarps>(p);
+  __shared__ uint32_t largest_of[kWarps];
+  const int row = static_cast<int>(blockIdx.x) - kRanks;
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  if (row >= p.tokens) return;
+  if (p.gated.x != nullptr) GateRow(p.gated, row);
+  if (p.digits.x != nullptr) WriteDigits<kWarps>(p.digits, row, largest_of);
+}
+
+template <int kWarps>
+Status Launch(const PrepareParams& p, cudaStream_t stream) {
+  const bool rows = p.digits.x != nullptr || p.gated.x != nullptr;
+  const int blocks = kRanks + (rows ? (p.tokens + kRanks - 1) / kRanks * kRanks : 0);
+  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps>,
+                          dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, kRanks,
+                          p);
+}
+
+}  // namespace
+
+bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice) {
+  if ((MoeH6() & (tokens <= kRanks * kFewWarps ? 1 : 8)) == 0) return false;
+  return tokens > 1 && tokens <= kRanks * kManyWarps && choice.experts <= kWarpExpertsMax &&
+         choice.top_k <= choice.experts && choice.top_k <= 32 && slots <= kSlotsMax &&
+         tokens * choice.top_k <=
+             kEach * 32 * (tokens <= kRanks * kFewWarps ? kFewWarps : kManyWarps);
+}
+
+Status LaunchMoePrepare(const moe_route::Params& route,
+                        const MoeChoice& choice,
+                        const DigitRows& digits,
+                        const MoeGated& gated,
+                        int32_t tokens,
+                        cudaStream_t stream) {
+  const PrepareParams p = {.route = route,
+                           .choice = choice,
+                           .router = {.experts = choice.experts,
+                                      .top_k = choice.top_k,
+                                      .normalise = choice.normalise,
+                                      .scaling = choice.scaling},
+                           .tokens = tokens,
+                           .top_k = choice.top_k,
+                           .digits = digits,
+                           .gated = gated};
+  return tokens <= kRanks * kFewWarps ? Launch<kFewWarps>(p, stream)
+                                      : Launch<kManyWarps>(p, stream);
+}
+
+}  // namespace baltoro::cuda

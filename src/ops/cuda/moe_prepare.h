@@ -1,0 +1,59 @@
+#pragma once
+
+// The expert bank's preparation of tens of tokens in one launch (moe_prepare.cu): the choice of
+// experts, the entries sorted by expert, rows as digits, and the input of the shared experts'
+// second product. In place of LaunchMoeRoute or LaunchRowsByExpert.
+
+#include <cstdlib>
+
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+
+// Rows of x as digits (moe_digits.cuh).
+struct DigitRows {
+  const __nv_bfloat16* x = nullptr;
+  int64_t x_stride = 0;
+  int32_t hidden = 0;
+  char* digits = nullptr;       // [T][2][H]
+  float* row_scales = nullptr;  // [T]
+};
+DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoePlan& plan);
+
+// silu(gate) * up of rows [T, 2 width], gate then up, as swiglu.cu makes it: in bf16, or as e4m3
+// codes. Rows of x are aligned to 16 bytes, those of the results have no gaps; width is a multiple
+// of 8, for codes of 128.
+struct MoeGated {
+  const __nv_bfloat16* x = nullptr;  // null: none
+  int64_t x_stride = 0;
+  int32_t width = 0;
+  __nv_bfloat16* out = nullptr;
+  char* codes = nullptr;    // instead of `out`, [T, width]
+  float* scales = nullptr;  // [T, width / 128]
+};
+
+// BT_H6: 1 preparation in one launch up to 96 tokens, 2 the sort of moe_sort.cu, 8 preparation in
+// one launch of 97 to 256 tokens.
+inline int MoeH6() {
+  static const int value = [] {
+    const char* text = std::getenv("BT_H6");
+    return text == nullptr ? 11 : std::atoi(text);
+  }();
+  return value;
+}
+
+// By sigmoid scores without groups.
+bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice);
+
+// Of the streaming form. LaunchMoeInt4 goes on with MoeInt4Args::prepared.
+Status LaunchMoePrepare(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoeGated& gated,
+                        cudaStream_t stream);
+// Of a bank of other forms, not joined.
+Status LaunchMoePrepare(const MoeRows& rows,
+                        const MoeChoice& choice,
+                        const MoeGated& gated,
+                        cudaStream_t stream);
+
+}  // namespace baltoro::cuda
