@@ -168,10 +168,12 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
   BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
                                                "expert choices", *ops->memory));
-  const int64_t one_token = int64_t{moe_layers + 1} * std::max(config_.experts, 1);
-  BT_ASSIGN_OR_RETURN(router_logits_,
-                      Buffer::Create(static_cast<size_t>(one_token) * sizeof(float),
-                                     "logits of the router of one token", *ops->memory));
+  const int64_t logits_rows =
+      int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
+  BT_ASSIGN_OR_RETURN(
+      router_logits_,
+      Buffer::Create(static_cast<size_t>(logits_rows * config_.experts) * sizeof(float),
+                     "drawn logits of the router", *ops->memory));
   ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
                              static_cast<const float*>(router_logits_.data()),
                              std::max(moe_layers, 1));

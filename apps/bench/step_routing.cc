@@ -71,20 +71,21 @@ double StepRouting::Draw(int64_t tokens) {
     }
     distinct += std::ranges::count(seen, true);
   }
-  if (tokens == 1) DrawLogits();
+  if (tokens <= kChosenMax) DrawLogits();
   return static_cast<double>(distinct) / layers_;
 }
 
 // Scores of the chosen lie beyond those of all others, in the order of the draw.
 void StepRouting::DrawLogits() {
   std::uniform_real_distribution<float> other(-6, 2);
-  logits_.assign(static_cast<size_t>(layers_ + 1) * experts_, 0);
-  for (int32_t layer = 0; layer < layers_; ++layer) {
-    float* const of_layer = &logits_[static_cast<size_t>(layer) * experts_];
-    for (int32_t e = 0; e < experts_; ++e) of_layer[e] = other(random_);
-    for (int32_t j = 0; j < top_k_; ++j) {
-      of_layer[ids_[static_cast<size_t>(layer) * top_k_ + j]] =
-          4.0f - static_cast<float>(j) / static_cast<float>(top_k_);
+  const size_t rows = ids_.size() / static_cast<size_t>(top_k_);
+  const auto experts = static_cast<size_t>(experts_), chosen = static_cast<size_t>(top_k_);
+  logits_.assign(rows * experts + experts, 0);
+  for (size_t row = 0; row < rows; ++row) {
+    float* const of_row = &logits_[row * experts];
+    for (size_t e = 0; e < experts; ++e) of_row[e] = other(random_);
+    for (size_t j = 0; j < chosen; ++j) {
+      of_row[ids_[row * chosen + j]] = 4.0f - static_cast<float>(j) / static_cast<float>(chosen);
     }
   }
 }

@@ -14,6 +14,8 @@ namespace baltoro {
 
 class StepRouting {
  public:
+  static constexpr int64_t kChosenMax = 512;  // tokens of a step whose banks may choose themselves
+
   // `zipf`: expert of rank r is drawn with weight 1 / r, ranks dealt anew for each layer.
   StepRouting(int32_t layers, int32_t experts, int32_t top_k, bool zipf, uint64_t seed);
 
@@ -21,8 +23,8 @@ class StepRouting {
   double Draw(int64_t tokens);
   // [layers, tokens, top_k] i32.
   const std::vector<int32_t>& ids() const { return ids_; }
-  // Of a step of one token, whose bank may choose itself: [layers + 1, experts] f32, logits by
-  // which it chooses `ids`, behind them a bias of zeros. Otherwise of an earlier step, or empty.
+  // [layers, tokens, experts] f32, logits by which banks that choose themselves choose `ids`;
+  // behind them a bias [experts] of zeros. Of the last step of at most kChosenMax tokens, or empty.
   const std::vector<float>& logits() const { return logits_; }
 
   // A table like `ops` whose expert banks take, one call after the other, the layers of `ids` (of
