@@ -71,10 +71,10 @@ struct Block {
   int32_t entry[16 * kMaxUnits];   // t * k + j
   alignas(8) float weight[16 * kMaxUnits];
   int32_t count;
-  int32_t units;                  // given to pieces so far
-  alignas(8) int32_t first, end;  // tokens that the block adds up
-  uint32_t held[kMaxTokens];      // bit j: share j of the token exists
-  uint32_t readers[kPhases];      // warps that have read a chunk's shares
+  int32_t units;                 // given to pieces so far
+  alignas(8) int32_t tokens[2];  // the first that the block adds up, the one behind the last
+  uint32_t held[kMaxTokens];     // bit j: share j of the token exists
+  uint32_t readers[kPhases];     // warps that have read a chunk's shares
   alignas(8) uint64_t full[kGroups * kMaxDepth];
   uint64_t empty[kGroups * kMaxDepth];
   uint64_t done[kPhases];    // warps have stored their shares of a chunk
@@ -87,7 +87,7 @@ static_assert(sizeof(Block) <= kBlockBytes);
 constexpr int kEntries = offsetof(Block, entry), kRouteWeights = offsetof(Block, weight);
 constexpr int kFull = offsetof(Block, full), kEmpty = offsetof(Block, empty);
 constexpr int kDone = offsetof(Block, done), kPermit = offsetof(Block, permit);
-constexpr int kReady = offsetof(Block, ready), kFirstToken = offsetof(Block, first);
+constexpr int kReady = offsetof(Block, ready), kTokens = offsetof(Block, tokens);
 
 __device__ __forceinline__ uint32_t LoadShared1(uint32_t address) {
   uint32_t v;
@@ -136,8 +136,8 @@ __device__ void FindOwn(const DownParams& p, Block& block) {
 __device__ void FindShares(const DownParams& p, Block& block) {
   const int first = FirstOf(p.tokens, blockIdx.x), end = FirstOf(p.tokens, blockIdx.x + 1);
   if (threadIdx.x == 0) {
-    block.first = first;
-    block.end = end;
+    block.tokens[0] = first;
+    block.tokens[1] = end;
   }
   for (int i = threadIdx.x; i < (end - first) * p.top_k; i += kThreads) {
     const int t = i / p.top_k;
@@ -176,6 +176,12 @@ __device__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
   asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
+// This block's warps have stored their shares of a chunk, whose counter this is; by one lane, which
+// knows it from them. Their stores are seen by who acquires the counter.
+__device__ __forceinline__ void TellWritten(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
 // What one lane does beside asking for weights: tells the other blocks of chunks that are written,
 // and its own warps that a chunk's buffer has been read by all.
 struct Announcer {
@@ -186,8 +192,7 @@ struct Announcer {
 
   __device__ __forceinline__ void Turn() {
     if (told < p.chunks && IsComplete(OfChunk(done, told), ParityOf(told))) {
-      __threadfence();
-      atomicAdd(p.written + told, 1u);
+      TellWritten(p.written + told);
       ++told;
     }
     // Not further ahead than there are phases. What is asked for here is looked at the next time,
@@ -404,7 +409,7 @@ __device__ __forceinline__ void Help(
   int warp = threadIdx.x / 32;
   asm volatile("" : "+r"(warp));  // what follows from it takes no registers between chunks
   if (warp >= p.helped) return;
-  const uint2 tokens = LoadShared2(state + kFirstToken);
+  const uint2 tokens = LoadShared2(state + kTokens);
   const int end = static_cast<int>(tokens.y), own = end - p.helped + warp;
   Adder<Out, DownParams, kWarps> adder = {p, block.held + own - static_cast<int>(tokens.x), own,
                                           end - own > kWarps ? 2 : 1};
@@ -463,7 +468,7 @@ __device__ __forceinline__ void MultiplyChunks(const DownParams& p, Block& block
 template <typename Out>
 __device__ __forceinline__ void AddChunks(const DownParams& p, Block& block, uint32_t state) {
   const int warp = static_cast<int>(threadIdx.x) / 32 - kWarps - 1, lane = threadIdx.x % 32;
-  const int begin = block.first, end = block.end;
+  const int begin = block.tokens[0], end = block.tokens[1];
   // Brings what a chunk is added to into the L2: two runs of 64 columns of each token.
   const auto prefetch = [&](int chunk) {
 #pragma unroll 1
