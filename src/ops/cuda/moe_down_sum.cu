@@ -100,6 +100,12 @@ __device__ __forceinline__ float2 LoadSharedFloats(uint32_t address) {
   return make_float2(__uint_as_float(v.x), __uint_as_float(v.y));
 }
 
+// Of the first lane; the compiler then knows that it is one number for the warp.
+template <typename T>
+__device__ __forceinline__ T Uniform(T value) {
+  return __shfl_sync(~0u, value, 0);
+}
+
 // A barrier of a chunk's and the parity of its phase.
 __device__ __forceinline__ uint32_t OfChunk(uint32_t barriers, int chunk) {
   return barriers + chunk % kPhases * 8;
@@ -428,20 +434,20 @@ __device__ __forceinline__ uint32_t BufferBefore(const DownParams& p, uint32_t b
 template <typename Out>
 __device__ __forceinline__ void MultiplyChunks(const DownParams& p, Block& block, uint32_t state) {
   const int lane = threadIdx.x % 32;
-  int next = threadIdx.x / 128;  // item of the chunk
+  int next = Uniform(static_cast<int>(threadIdx.x) / 128);  // item of the chunk
   Item item;
   item.state = state;
   item.slot = next;
   item.shares = item.turns = 0;
   for (item.chunk = 0; item.chunk < p.chunks; ++item.chunk) {
     for (;; next += kGroups) {
-      const int items = 2 * static_cast<int>(LoadShared1(state + offsetof(Block, count)));
+      const int items = 2 * static_cast<int>(Uniform(LoadShared1(state + offsetof(Block, count))));
       if (next >= items) {
         next -= items;
         break;
       }
       const uint2 piece = LoadShared2(state + next / 2 * sizeof(Piece) + offsetof(Piece, count));
-      item.piece = piece.x | piece.y << 16;
+      item.piece = Uniform(piece.x | piece.y << 16);
       item.shares += next % 2 * 128;
       BarrierWait(state + kFull + item.slot * 8, item.turns & kFullTurn);
       ByUnits(item.Count(), [&](auto rows_of) { Multiply<rows_of>(p, item); });
@@ -526,7 +532,7 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   FindOwn(p, block);
   FindShares(p, block);
   __syncthreads();
-  const int warp = threadIdx.x / 32;
+  const int warp = Uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp == kWarps) {
     if (threadIdx.x % 32 == 0) Feed(p, block, state);
     return;
