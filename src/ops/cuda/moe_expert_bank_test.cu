@@ -325,6 +325,11 @@ GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
     Check(eight, 110, routing, MoeForm::kJoined, random);
     Check(nine, 21, routing, MoeForm::kJoined, random);
   }
+  // More than twice as many chunks as barriers of chunks.
+  const Bank long_rows({4, 2304, 256, 2, 0}, random);
+  for (const int tokens : {3, 100}) {
+    Check(long_rows, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  }
 }
 
 GPU_TEST(MoeExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
@@ -375,6 +380,11 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormTakesManyTokensInParts) {
     Check(rank, tokens, Routing::kRandom, MoeForm::kJoined, random);
   }
   Check(rank, 40, Routing::kWithHoles, MoeForm::kJoined, random);
+  // Tens of tokens a block, all of whose warps add; chunks by the dozen.
+  const Bank long_rows({24, 2304, 256, 8, 0}, random);
+  for (const Routing routing : {Routing::kRandom, Routing::kWithHoles}) {
+    Check(long_rows, 2900, routing, MoeForm::kJoined, random);
+  }
 }
 
 void CheckOrdered(const Bank& bank, int tokens, MoeForm form, Random& random) {

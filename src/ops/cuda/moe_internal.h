@@ -112,6 +112,12 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
                             const MoeInt4Args& args,
                             const MoePlan& plan,
                             cudaStream_t stream);
+// The same by moe_down_sum.cu, where the switch says so.
+bool MoeDownSumTakes();
+Status LaunchMoeDownSum(const MoeShape& shape,
+                        const MoeInt4Args& args,
+                        const MoePlan& plan,
+                        cudaStream_t stream);
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,

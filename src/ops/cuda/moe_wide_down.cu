@@ -366,6 +366,7 @@ Status LaunchMoeWideDownSum(const MoeShape& shape,
                             const MoeInt4Args& args,
                             const MoePlan& plan,
                             cudaStream_t stream) {
+  if (MoeDownSumTakes()) return LaunchMoeDownSum(shape, args, plan, stream);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeMultiprocessors());
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
