@@ -170,13 +170,24 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
     for (const int64_t count : {9, 32, 33, 64, 77, 128, 131}) {
       const Rows x(static_cast<uint32_t>(count), count, k, 8);
       const std::vector<float> want = Expected(x, w);
-      for (const int groups : {1, 2}) {
+      for (const int form_of : {1, 2, 3, 4, 5, 6}) {
         for (const int split : {1, 2, 4, 8}) {
-          const TensRowsPlan plan{.groups = groups,
-                                  .tile = count <= 32   ? 32
-                                          : count <= 64 ? 64
-                                                        : 128,
-                                  .split = split};
+          // Rings as the plan would have them, then small ones with strips of odd heights.
+          const int groups = (form_of + 1) / 2;
+          const bool tight = form_of % 2 == 0;
+          TensRowsPlan plan{.groups = groups,
+                            .tile = count <= 32   ? 32
+                                    : count <= 64 ? 64
+                                                  : 128,
+                            .split = split};
+          if (groups == 3 && count > 64) continue;
+          FitTensRowsRings({.rows = count, .k = k, .n = n}, plan);
+          if (tight) {
+            plan.strip_rows = groups * 64 - (groups == 2 ? 10 : 60);
+            plan.stages = groups == 2 ? 2 : 4;
+            plan.inputs = groups == 2 ? 5 : 2;
+            plan.apart = split > 1;
+          }
           const auto elements = static_cast<size_t>(count * n);
           const Buffer memory = OnDevice(std::vector<float>(elements, kNaN));
           const Buffer again = OnDevice(std::vector<float>(elements, kNaN));
@@ -188,7 +199,7 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
           const auto got = FromDevice<float>(memory.data(), elements);
           const std::string what = "n " + std::to_string(n) + " k " + std::to_string(k) + " T " +
                                    std::to_string(count) + " groups " + std::to_string(groups) +
-                                   " split " + std::to_string(split);
+                                   " split " + std::to_string(split) + (tight ? " tight" : "");
           ExpectNear(what, got, want, n, 1e-4f, 0, 2e-5f);
           if (got != FromDevice<float>(again.data(), elements)) Fail(what + ": other bits");
         }

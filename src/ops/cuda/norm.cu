@@ -2,6 +2,7 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Floor at large
 // T: bytes of the rows.
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
@@ -28,6 +29,7 @@ struct NormParams {
   float* scales;  // likewise
   // Of rows that are wanted in matrix order too (OrderedRows), without gaps.
   __nv_bfloat16* ordered;
+  bool lets_first;
 };
 
 constexpr int kBlock = 128;  // columns that share a scale
@@ -120,8 +122,9 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (p.lets_first) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  if (!p.lets_first) hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
@@ -155,7 +158,12 @@ bool Spreads(int64_t rows, const NormParams& p) {
 }
 
 template <typename Out, bool kQuantise = false>
-void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, NormParams p) {
+  static const bool lets_first = [] {
+    const char* const text = std::getenv("BT_H4");
+    return text == nullptr || (std::atoi(text) & 1) != 0;
+  }();
+  p.lets_first = lets_first;
   LaunchAhead("norm", StreamOf(ctx), SpreadNormKernel<Out, kQuantise>,
               dim3(static_cast<unsigned>(rows * kSpread)), kSpreadThreads, p);
 }
@@ -194,7 +202,8 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
           .codes = nullptr,
           .scales = nullptr,
-          .ordered = nullptr};
+          .ordered = nullptr,
+          .lets_first = false};
 }
 
 NormParams AddParamsOf(const TensorView& out,
