@@ -4,6 +4,8 @@
 // shared memory at once. The matrices do not depend on the kernel before, so they are asked for
 // before its end is waited for, as is the list of rows.
 
+#include <cstdlib>
+
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
@@ -65,8 +67,11 @@ __global__ void __launch_bounds__(kBlockThreads)
         static_cast<int>(threadIdx.x) < count ? args.rows[first_row + threadIdx.x] : -1;
   }
   __syncthreads();
+  if (!kAbsorb && args.lets_first) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();  // only now: MlaDecodeArgs::keys_are_old
+  if (kAbsorb || !args.lets_first) {
+    hopper::LetDependentsLaunch();  // of queries only now: MlaDecodeArgs::keys_are_old
+  }
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
   CopyRows<kDepth, kRows, kBlockThreads>(x_at, x, args.x_row_stride, [&](int row) -> int {
     if constexpr (kAbsorb) return rows[row];
@@ -176,7 +181,13 @@ void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream) {
   }
 }
 
-void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream) {
+void LaunchValueHeads(const HeadProductArgs& given, cudaStream_t stream) {
+  static const bool lets_first = [] {
+    const char* const text = std::getenv("BT_H4");
+    return text == nullptr || (std::atoi(text) & 256) != 0;
+  }();
+  HeadProductArgs args = given;
+  args.lets_first = lets_first;
   if (args.count <= 16 || (args.heads <= kFewHeads && args.count <= kTensOfRows)) {
     Launch<kMlaLatent, 16, 32, false>(args, kAttentionValue, stream);
   } else {

@@ -208,6 +208,21 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
   }
 }
 
+// As it is planned for large matrices: tall strips of which the last group has four rows, rings
+// smaller than a block's share, blocks that have theirs whole.
+GPU_TEST(LinearTest, TensOfRowsAsPlanned) {
+  Context context;
+  const FormCase& form = kForms[0];
+  for (const auto& [n, k, rows] : {std::tuple<int64_t, int64_t, int64_t>{2112, 7168, 10},
+                                   {2112, 7168, 40},
+                                   {7168, 1024, 61},
+                                   {1536, 1536, 33},
+                                   {7168, 256, 64}}) {
+    const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+    Compare(context, form, w, rows, 8, DType::kBf16, 8);
+  }
+}
+
 // As the kernels for hundreds of rows take them: odd numbers of steps and tiles, strips beyond the
 // last row of the matrix; rows of one step, of whole fours, and one and a half times the eight
 // whose scales come together; nine steps, whose scales the copy engine cannot fetch. Of 1,024 rows

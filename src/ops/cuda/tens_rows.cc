@@ -27,11 +27,11 @@ constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 
 // BT_H4: 0 as before; 2 rings by need, 4 no more blocks than are placed early, 8 sums apart, 16
 // tall strips, 32 larger rings, 64 64 rows by 4 blocks for the large matrix, 128 lines of 256
-// bytes. (1: norm.cu.)
+// bytes. (1: norm.cu, 256: attention_products.cu.)
 int Variant() {
   static const int variant = [] {
     const char* const text = std::getenv("BT_H4");
-    return text == nullptr ? 31 : std::atoi(text);
+    return text == nullptr ? 287 : std::atoi(text);
   }();
   return variant;
 }
@@ -113,10 +113,10 @@ void PlaceRings(TensRowsParams& p, const TensRowsPlan& plan) {
   const int sums = plan.split > 1 ? TensRowsSumsBytes(plan.groups, plan.tile) : 0;
   p.sums_at = p.apart ? rings : 0;
   p.barriers_at = std::max(rings, p.sums_at + sums);
-  p.shared = std::max(
-      {p.barriers_at + 8 * (2 * p.stages + p.inputs + 1),
-       inputs_at - p.stage_bytes + TensRowsStageBytes(plan.groups * kTensRowsGroupRows),
-       rings - p.input_bytes + TensRowsStageBytes(plan.tile)});
+  p.shared =
+      std::max({p.barriers_at + 8 * (2 * p.stages + p.inputs + 1),
+                inputs_at - p.stage_bytes + TensRowsStageBytes(plan.groups * kTensRowsGroupRows),
+                rings - p.input_bytes + TensRowsStageBytes(plan.tile)});
 }
 
 void Launch(const OpContext& ctx,
@@ -187,8 +187,7 @@ TensRowsPlan PlanQuery(const AttentionInputArgs& args) {
 // multiprocessor almost for itself: of [2112, 7168] two thirds of a block's weights are asked for
 // early, where of strips of 128 rows 16 clusters of 17 have a multiprocessor each. groups 0: not.
 TensRowsPlan TallPlan(const TensRowsShape& shape, int tile) {
-  TensRowsPlan plan = {
-      .groups = kTensRowsGroupsMax, .tile = tile, .split = kTensRowsSplitMax};
+  TensRowsPlan plan = {.groups = kTensRowsGroupsMax, .tile = tile, .split = kTensRowsSplitMax};
   if (tile > 64 || shape.rotates || shape.second_n > 0) return {};
   const int64_t room = std::min(RoomOf(plan), int64_t{kMultiprocessors} / plan.split);
   plan.strip_rows = static_cast<int>((shape.n + room - 1) / room + 1) / 2 * 2;
@@ -204,7 +203,7 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
   const int64_t steps = (shape.k + kStep - 1) / kStep;
   // Bytes that a multiprocessor reads, and what a meeting of blocks costs in them; blocks whose
   // weights would all be there early if there were room for these blocks beside others.
-  constexpr int64_t kMeeting = 48 << 10, kLate = 64 << 10;
+  constexpr int64_t kMeeting = 48 << 10, kLate = 64 << 10, kBeside = 170 << 10;
   TensRowsPlan best;
   int64_t least = INT64_MAX, best_blocks = 0;
   bool best_fits = false;
@@ -218,7 +217,7 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
       const int64_t shared = each * (TensRowsStageBytes(StripRows(plan)) +
                                      TensRowsStageBytes(InputRows(shape.rows, plan)));
       const bool late = (Variant() & 4) != 0 && blocks > kMultiprocessors && shared <= kHalf &&
-                        (blocks + kMultiprocessors - 1) / kMultiprocessors * shared > Whole();
+                        (blocks + kMultiprocessors - 1) / kMultiprocessors * shared > kBeside;
       const int64_t cost = std::max<int64_t>(blocks, kMultiprocessors) * bytes / kMultiprocessors +
                            (split > 1 ? kMeeting : 0) + (late ? kLate : 0);
       if (cost >= least) continue;

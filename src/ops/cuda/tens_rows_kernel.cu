@@ -204,14 +204,14 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
       BarrierWait(full + 8 * stage, parity);
       BarrierWait(input_full + 8 * input, input_parity);
       // Both may go on behind the rows of the stage, into what makes sums that nobody stores.
-      const uint64_t a =
-          SwizzledOperand(ring + stage * p.stage_bytes + group * kGroupRows * kStepBytes);
-      const uint64_t b = SwizzledOperand(inputs_at + input * p.input_bytes);
+      const uint32_t a =
+          OperandAddress(ring + stage * p.stage_bytes + group * kGroupRows * kStepBytes);
+      const uint32_t b = OperandAddress(inputs_at + input * p.input_bytes);
       hopper::Pin(sums);
       GroupFence();
 #pragma unroll
       for (int i = 0; i < kStep / 16; ++i) {
-        GroupMultiplyShared<kN>::Bf16(sums, a + 2 * i, b + 2 * i, 1);
+        GroupMultiplyShared<kN>::Bf16(sums, OperandAt(a + 2 * i), OperandAt(b + 2 * i), 1);
       }
       GroupCommit();
       if (s > 0) {
