@@ -227,6 +227,7 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
       best_fits = shared <= kHalf;
     }
   }
+  if (best.groups == 0) return {};
   if (best_blocks > kMultiprocessors && !best_fits) {
     const TensRowsPlan tall = (Variant() & 16) != 0 ? TallPlan(shape, tile) : TensRowsPlan();
     if (tall.groups > 0) {
