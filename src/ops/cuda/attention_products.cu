@@ -4,6 +4,8 @@
 // shared memory at once. The matrices do not depend on the kernel before, so they are asked for
 // before its end is waited for, as is the list of rows.
 
+#include <cstdlib>
+
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
@@ -76,8 +78,11 @@ __global__ void __launch_bounds__(kBlockThreads)
         static_cast<int>(threadIdx.x) < count ? args.rows[first_row + threadIdx.x] : -1;
   }
   __syncthreads();
+  if (!kAbsorb && args.lets_first) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  if (!args.late) hopper::LetDependentsLaunch();  // only now: MlaDecodeArgs::keys_are_old
+  if (!args.late && (kAbsorb || !args.lets_first)) {
+    hopper::LetDependentsLaunch();  // of queries only now: MlaDecodeArgs::keys_are_old
+  }
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -290,7 +295,12 @@ void LaunchAbsorbQueries(const HeadProductArgs& given, cudaStream_t stream) {
 
 void LaunchValueHeads(const HeadProductArgs& given, cudaStream_t stream) {
   HeadProductArgs args = given;
+  static const bool lets_first = [] {
+    const char* const text = std::getenv("BT_H4");
+    return text == nullptr || (std::atoi(text) & 256) != 0;
+  }();
   args.late = (SwitchH5() & kH5ValuesLate) != 0;
+  args.lets_first = lets_first && !args.late;
   if (args.count <= 16 || (args.heads <= kFewHeads && args.count <= kTensOfRows)) {
     Launch<kMlaLatent, 16, 32, false>(args, kAttentionValue, stream);
   } else {

@@ -172,13 +172,24 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
     for (const int64_t count : {9, 32, 33, 64, 77, 128, 131}) {
       const Rows x(static_cast<uint32_t>(count), count, k, 8);
       const std::vector<float> want = Expected(x, w);
-      for (const int groups : {1, 2}) {
+      for (const int form_of : {1, 2, 3, 4, 5, 6}) {
         for (const int split : {1, 2, 4, 8}) {
-          const TensRowsPlan plan{.groups = groups,
-                                  .tile = count <= 32   ? 32
-                                          : count <= 64 ? 64
-                                                        : 128,
-                                  .split = split};
+          // Rings as the plan would have them, then small ones with strips of odd heights.
+          const int groups = (form_of + 1) / 2;
+          const bool tight = form_of % 2 == 0;
+          TensRowsPlan plan{.groups = groups,
+                            .tile = count <= 32   ? 32
+                                    : count <= 64 ? 64
+                                                  : 128,
+                            .split = split};
+          if (groups == 3 && count > 64) continue;
+          FitTensRowsRings({.rows = count, .k = k, .n = n}, plan);
+          if (tight) {
+            plan.strip_rows = groups * 64 - (groups == 2 ? 10 : 60);
+            plan.stages = groups == 2 ? 2 : 4;
+            plan.inputs = groups == 2 ? 5 : 2;
+            plan.apart = split > 1;
+          }
           const auto elements = static_cast<size_t>(count * n);
           const Buffer memory = OnDevice(std::vector<float>(elements, kNaN));
           const Buffer again = OnDevice(std::vector<float>(elements, kNaN));
@@ -190,7 +201,7 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
           const auto got = FromDevice<float>(memory.data(), elements);
           const std::string what = "n " + std::to_string(n) + " k " + std::to_string(k) + " T " +
                                    std::to_string(count) + " groups " + std::to_string(groups) +
-                                   " split " + std::to_string(split);
+                                   " split " + std::to_string(split) + (tight ? " tight" : "");
           ExpectNear(what, got, want, n, 1e-4f, 0, 2e-5f);
           if (got != FromDevice<float>(again.data(), elements)) Fail(what + ": other bits");
         }
@@ -256,6 +267,21 @@ GPU_TEST(LinearTest, HundredsOfRowsOfRankShapes) {
       GPU_EXPECT(PlanHundredRows({.rows = rows, .k = k, .n = n}).columns > 0);
       Compare(context, form, w, rows, 8, DType::kBf16, 8);
     }
+  }
+}
+
+// As it is planned for large matrices: tall strips of which the last group has four rows, rings
+// smaller than a block's share, blocks that have theirs whole.
+GPU_TEST(LinearTest, TensOfRowsAsPlanned) {
+  Context context;
+  const FormCase& form = kForms[0];
+  for (const auto& [n, k, rows] : {std::tuple<int64_t, int64_t, int64_t>{2112, 7168, 10},
+                                   {2112, 7168, 40},
+                                   {7168, 1024, 61},
+                                   {1536, 1536, 33},
+                                   {7168, 256, 64}}) {
+    const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
+    Compare(context, form, w, rows, 8, DType::kBf16, 8);
   }
 }
 

@@ -2,6 +2,7 @@
 // once and stays in registers, the weight is read before the kernel ahead has ended. Many rows with
 // a sum: norm_stream.cu. Floor at large T: bytes of the rows.
 
+#include <cstdlib>
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
@@ -170,8 +171,9 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (p.lets_first) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  if (!p.lets_first) hopper::LetDependentsLaunch();
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
 #pragma unroll
@@ -204,7 +206,12 @@ bool Spreads(int64_t rows, const NormParams& p) {
 }
 
 template <typename Out, bool kQuantise = false>
-void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, NormParams p) {
+  static const bool lets_first = [] {
+    const char* const text = std::getenv("BT_H4");
+    return text == nullptr || (std::atoi(text) & 1) != 0;
+  }();
+  p.lets_first = lets_first;
   LaunchAhead("norm", StreamOf(ctx), SpreadNormKernel<Out, kQuantise>,
               dim3(static_cast<unsigned>(rows * kSpread)), kSpreadThreads, p);
 }
@@ -245,7 +252,8 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .late = false,
           .codes = nullptr,
           .scales = nullptr,
-          .ordered = nullptr};
+          .ordered = nullptr,
+          .lets_first = false};
 }
 
 NormParams AddParamsOf(const TensorView& out,

@@ -25,6 +25,7 @@ struct NormParams {
   float* scales;  // likewise
   // Of rows that are wanted in matrix order too (OrderedRows), without gaps.
   __nv_bfloat16* ordered;
+  bool lets_first;  // the next kernel may be placed before the one ahead has ended
 };
 
 // Of norms with a sum, rows in bf16: whether the form for many rows takes them.

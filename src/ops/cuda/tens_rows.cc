@@ -4,9 +4,12 @@
 #include "ops/cuda/tens_rows.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/tens_rows_internal.h"
 #include "ops/cuda/tensor_map.h"
 
@@ -22,6 +25,24 @@ constexpr int64_t kJoinedRowsMax = 128;
 // cuBLASLt reads the vocabulary at 83 % of the bandwidth.
 constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 
+// BT_H4: 0 as before; 2 rings by need, 4 no more blocks than are placed early, 8 sums apart, 16
+// tall strips, 32 larger rings, 64 64 rows by 4 blocks for the large matrix, 128 lines of 256
+// bytes. (1: norm.cu, 256: attention_products.cu.)
+int Variant() {
+  static const int variant = [] {
+    const char* const text = std::getenv("BT_H4");
+    return text == nullptr ? 287 : std::atoi(text);
+  }();
+  return variant;
+}
+
+// Of a block, without its barriers: of one that shares its multiprocessor with another, of this
+// kernel or of the products of few rows and a norm; of one that has it but for small blocks.
+constexpr int64_t kHalf = int64_t{108} << 10;
+int64_t Whole() {
+  return int64_t{(Variant() & 32) != 0 ? 200 : 170} << 10;
+}
+
 CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int box_rows) {
   CUtensorMap map;
   const auto bytes = static_cast<cuuint64_t>(row_bytes);
@@ -30,22 +51,72 @@ CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, 
                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
                      .sizes = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows), 1},
                      .strides = {bytes, bytes * static_cast<cuuint64_t>(rows)},
-                     .box = {kTensRowsStep, static_cast<cuuint32_t>(box_rows), 1}},
+                     .box = {kTensRowsStep, static_cast<cuuint32_t>(box_rows), 1},
+                     .lines = (Variant() & 128) != 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_128B},
       data, map));
   return map;
 }
 
-int Strips(int64_t n, int groups) {
-  const int rows = groups * kTensRowsGroupRows;
+int StripRows(const TensRowsPlan& plan) {
+  return plan.strip_rows > 0 ? plan.strip_rows : plan.groups * kTensRowsGroupRows;
+}
+
+int Strips(int64_t n, const TensRowsPlan& plan) {
+  const int rows = StripRows(plan);
   return static_cast<int>((n + rows - 1) / rows);
 }
 
-TensRowsMatrix MatrixOf(const TensorView& out, const PackedMatrix& w, int groups) {
+int64_t Clusters(const TensRowsShape& shape, const TensRowsPlan& plan) {
+  const int64_t tiles = (shape.rows + plan.tile - 1) / plan.tile;
+  return tiles * (Strips(shape.n, plan) + (shape.second_n > 0 ? Strips(shape.second_n, plan) : 0));
+}
+
+int64_t StepsOfBlock(const TensRowsShape& shape, const TensRowsPlan& plan) {
+  const int64_t steps = (shape.k + kStep - 1) / kStep;
+  return (steps + plan.split - 1) / plan.split;
+}
+
+// Of x in a stage: of one tile no more than there are.
+int InputRows(int64_t rows, const TensRowsPlan& plan) {
+  if (Variant() == 0) return plan.tile;
+  return static_cast<int>(std::min<int64_t>(plan.tile, (rows + 7) / 8 * 8));
+}
+
+// Clusters that run at once where each block has a multiprocessor almost for itself.
+int64_t RoomOf(const TensRowsPlan& plan) {
+  if (plan.split == 1) return kMultiprocessors;
+  constexpr int kTiles = 129;
+  static std::atomic<int> known[kTensRowsGroupsMax + 1][kTensRowsSplitMax + 1][kTiles];
+  std::atomic<int>& room = known[plan.groups][plan.split][plan.tile];
+  if (room == 0) room = std::max(1, TensRowsClusters(plan, static_cast<int>(Whole()) + 1024));
+  return room;
+}
+
+TensRowsMatrix MatrixOf(const TensorView& out, const PackedMatrix& w, const TensRowsPlan& plan) {
   return {.out = out.data,
           .out_stride = out.stride[0],
           .n = static_cast<int>(w.n),
-          .strips = Strips(w.n, groups),
+          .strips = Strips(w.n, plan),
           .bf16 = out.dtype == DType::kBf16};
+}
+
+// Weights, x, sums, barriers. Matrix instructions read whole groups of rows and whole tiles,
+// beyond the rows that a stage has.
+void PlaceRings(TensRowsParams& p, const TensRowsPlan& plan) {
+  p.stages = plan.stages;
+  p.inputs = plan.inputs;
+  p.apart = plan.apart && plan.split > 1;
+  p.stage_bytes = TensRowsStageBytes(p.strip_rows);
+  p.input_bytes = TensRowsStageBytes(p.input_rows);
+  const int inputs_at = p.stages * p.stage_bytes, rings = inputs_at + p.inputs * p.input_bytes;
+  const int sums = plan.split > 1 ? TensRowsSumsBytes(plan.groups, plan.tile) : 0;
+  p.sums_at = p.apart ? rings : 0;
+  p.barriers_at = std::max(rings, p.sums_at + sums);
+  p.shared =
+      std::max({p.barriers_at + 8 * (2 * p.stages + p.inputs + 1),
+                inputs_at - p.stage_bytes + TensRowsStageBytes(plan.groups * kTensRowsGroupRows),
+                rings - p.input_bytes + TensRowsStageBytes(plan.tile)});
 }
 
 void Launch(const OpContext& ctx,
@@ -57,24 +128,29 @@ void Launch(const OpContext& ctx,
             const TensorView& x,
             const QueryRotation* rotation) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
-  BT_CHECK(x.dim(1) == w.k && plan.groups > 0);
-  const int box_rows = plan.groups * kTensRowsGroupRows;
+  BT_CHECK(x.dim(1) == w.k && plan.groups > 0 && plan.stages > 0 && plan.inputs > 0);
+  BT_CHECK(StepsOfBlock({.rows = 0, .k = w.k}, plan) == 1 ||
+           std::min(plan.stages, plan.inputs) > 1);
   TensRowsParams p = {};
-  p.first = MatrixOf(out, w, plan.groups);
+  p.first = MatrixOf(out, w, plan);
   p.rows = static_cast<int>(x.dim(0));
+  p.strip_rows = StripRows(plan);
+  p.input_rows = InputRows(x.dim(0), plan);
+  BT_CHECK(p.strip_rows % 2 == 0 && p.strip_rows <= plan.groups * kTensRowsGroupRows);
   p.steps = static_cast<int>((w.k + kStep - 1) / kStep);
   while (1 << p.log_split < plan.split) ++p.log_split;
   BT_CHECK(1 << p.log_split == plan.split && plan.split <= kTensRowsSplitMax);
   BT_CHECK(plan.split <= p.steps);
   TensRowsMaps maps;
-  maps.first = MapOf(w.data, w.n, w.k, w.k * 2, box_rows);
+  maps.first = MapOf(w.data, w.n, w.k, w.k * 2, p.strip_rows);
   maps.second = maps.first;
-  maps.x = MapOf(x.data, x.dim(0), w.k, x.stride[0] * 2, plan.tile);
+  maps.x = MapOf(x.data, x.dim(0), w.k, x.stride[0] * 2, p.input_rows);
   if (second != nullptr) {
     BT_CHECK(second->k == w.k && second_out->dim(0) == x.dim(0) && second_out->dim(1) == second->n);
-    p.second = MatrixOf(*second_out, *second, plan.groups);
-    maps.second = MapOf(second->data, second->n, w.k, w.k * 2, box_rows);
+    p.second = MatrixOf(*second_out, *second, plan);
+    maps.second = MapOf(second->data, second->n, w.k, w.k * 2, p.strip_rows);
   }
+  PlaceRings(p, plan);
   if (rotation != nullptr) {
     BT_CHECK(plan.tile <= kRowsMax && plan.tile / 4 / plan.split <= kTensRowsAngles);
     p.rotation = *rotation;
@@ -107,33 +183,96 @@ TensRowsPlan PlanQuery(const AttentionInputArgs& args) {
       {.rows = args.qkv_a.dim(0), .k = args.q_weight.k, .n = args.q_weight.n, .rotates = true});
 }
 
+// Strips as tall as it takes for all clusters of eight to run at once, each block with a
+// multiprocessor almost for itself: of [2112, 7168] two thirds of a block's weights are asked for
+// early, where of strips of 128 rows 16 clusters of 17 have a multiprocessor each. groups 0: not.
+TensRowsPlan TallPlan(const TensRowsShape& shape, int tile) {
+  TensRowsPlan plan = {.groups = kTensRowsGroupsMax, .tile = tile, .split = kTensRowsSplitMax};
+  if (tile > 64 || shape.rotates || shape.second_n > 0) return {};
+  const int64_t room = std::min(RoomOf(plan), int64_t{kMultiprocessors} / plan.split);
+  plan.strip_rows = static_cast<int>((shape.n + room - 1) / room + 1) / 2 * 2;
+  if (plan.strip_rows > plan.groups * kTensRowsGroupRows) return {};
+  return plan;
+}
+
 }  // namespace
 
 TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
   const int tile = shape.rows <= 32 ? 32 : shape.rows <= 64 ? 64 : 128;
   if (shape.rotates && tile > kRowsMax) return {};
-  const int64_t tiles = (shape.rows + tile - 1) / tile;
   const int64_t steps = (shape.k + kStep - 1) / kStep;
-  // Bytes that a multiprocessor reads, and what a meeting of blocks costs in them.
-  constexpr int64_t kMeeting = 48 << 10;
+  // Bytes that a multiprocessor reads, and what a meeting of blocks costs in them; blocks whose
+  // weights would all be there early if there were room for these blocks beside others.
+  constexpr int64_t kMeeting = 48 << 10, kLate = 64 << 10, kBeside = 170 << 10;
   TensRowsPlan best;
-  int64_t least = INT64_MAX;
+  int64_t least = INT64_MAX, best_blocks = 0;
+  bool best_fits = false;
   for (const int groups : {1, 2}) {
     for (int split = 1; split <= kTensRowsSplitMax; split *= 2) {
       if (split > steps || (shape.rotates && tile / 4 / split > kTensRowsAngles)) continue;
-      const int64_t strips =
-          Strips(shape.n, groups) + (shape.second_n > 0 ? Strips(shape.second_n, groups) : 0);
-      const int64_t blocks = strips * split * tiles;
-      const int64_t bytes =
-          (groups * kTensRowsGroupRows + tile) * ((steps + split - 1) / split) * kStep * 2;
+      const TensRowsPlan plan = {.groups = groups, .tile = tile, .split = split};
+      const int64_t each = StepsOfBlock(shape, plan);
+      const int64_t blocks = Clusters(shape, plan) * split;
+      const int64_t bytes = (groups * kTensRowsGroupRows + tile) * each * kStep * 2;
+      const int64_t shared = each * (TensRowsStageBytes(StripRows(plan)) +
+                                     TensRowsStageBytes(InputRows(shape.rows, plan)));
+      const bool late = (Variant() & 4) != 0 && blocks > kMultiprocessors && shared <= kHalf &&
+                        (blocks + kMultiprocessors - 1) / kMultiprocessors * shared > kBeside;
       const int64_t cost = std::max<int64_t>(blocks, kMultiprocessors) * bytes / kMultiprocessors +
-                           (split > 1 ? kMeeting : 0);
+                           (split > 1 ? kMeeting : 0) + (late ? kLate : 0);
       if (cost >= least) continue;
       least = cost;
-      best = {.groups = groups, .tile = tile, .split = split};
+      best = plan;
+      best_blocks = blocks;
+      best_fits = shared <= kHalf;
     }
   }
+  if (best.groups == 0) return {};
+  if (best_blocks > kMultiprocessors && !best_fits) {
+    const TensRowsPlan tall = (Variant() & 16) != 0 ? TallPlan(shape, tile) : TensRowsPlan();
+    if (tall.groups > 0) {
+      best = tall;
+    } else if ((Variant() & 64) != 0 && steps >= 4) {
+      best = {.groups = 1, .tile = tile, .split = 4};
+    }
+  }
+  FitTensRowsRings(shape, best);
   return best;
+}
+
+// In clocks of a multiprocessor, for what comes after the wait for the kernel ahead: the weights
+// that did not fit, at the rate of the memory, or the rounds of x, whichever takes longer.
+void FitTensRowsRings(const TensRowsShape& shape, TensRowsPlan& plan) {
+  constexpr int64_t kBytesOfClock = 19, kRound = 1300, kMeeting = 500;
+  const int64_t steps = StepsOfBlock(shape, plan);
+  const int64_t stage = TensRowsStageBytes(StripRows(plan));
+  const int64_t input = TensRowsStageBytes(InputRows(shape.rows, plan));
+  if ((Variant() & 2) == 0) {
+    plan.inputs = plan.tile <= 64 ? 4 : 3;
+    plan.stages = static_cast<int>(((int64_t{112} << 10) - plan.inputs * input) / stage);
+    return;
+  }
+  const bool alone = Clusters(shape, plan) <= RoomOf(plan);
+  // Up to 16 rows the block of a product of few rows may be beside this one.
+  const bool large = alone && (shape.rows > kFewRowsMax || plan.strip_rows > 0);
+  const int64_t sums = TensRowsSumsBytes(plan.groups, plan.tile);
+  int64_t least = INT64_MAX;
+  for (const bool apart : {false, true}) {
+    if (apart && (plan.split == 1 || !alone || (Variant() & 8) == 0)) continue;
+    const int64_t room = (large ? Whole() : kHalf) - (apart ? sums : 0);
+    for (int64_t inputs = steps; inputs >= std::min<int64_t>(2, steps); --inputs) {
+      const int64_t stages = std::min(steps, (room - inputs * input) / stage);
+      if (stages < std::min<int64_t>(2, steps)) continue;
+      const int64_t cost =
+          std::max((steps - stages) * stage / kBytesOfClock, steps * kRound / inputs) +
+          (apart ? 0 : kMeeting);
+      if (cost >= least) continue;
+      least = cost;
+      plan.stages = static_cast<int>(stages);
+      plan.inputs = static_cast<int>(inputs);
+      plan.apart = apart;
+    }
+  }
 }
 
 bool TensRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {

@@ -1,6 +1,7 @@
 // The kernel of tens of rows (tens_rows.h): rings of TMA stages, warpgroup products, sums over a
 // cluster of blocks.
 
+#include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
@@ -17,24 +18,6 @@ constexpr int kStepBytes = kStep * 2;
 constexpr int kGroupRows = kTensRowsGroupRows;
 constexpr int kSplitMax = kTensRowsSplitMax;
 constexpr int kAngles = kTensRowsAngles;
-// Of a block: two fit on a multiprocessor.
-constexpr int kSharedMax = 113 * 1024;
-
-template <int kGroups, int kN>
-struct Ring {
-  static constexpr int kWeightBytes = kGroups * kGroupRows * kStepBytes;
-  static constexpr int kInputBytes = kN * kStepBytes;
-  // Rows of x are asked for late, so that a few stages of them do.
-  static constexpr int kInputs = kN <= 64 ? 4 : 3;
-  static constexpr int kBudget = kSharedMax - 1024;
-  static constexpr int kWeights = (kBudget - kInputs * kInputBytes) / kWeightBytes;
-  static constexpr int kInputsAt = kWeights * kWeightBytes;
-  static constexpr int kBarriersAt = kInputsAt + kInputs * kInputBytes;
-  static constexpr int kBytes = kBarriersAt + 8 * (2 * kWeights + kInputs + 1);
-  static_assert(kWeights >= kInputs && kBytes <= kSharedMax);
-  // The blocks of a cluster bring their sums where the stages were.
-  static_assert(kGroups * kGroupRows * kN * 4 <= kBarriersAt);
-};
 
 __device__ __forceinline__ void CopyBoxOnce(
     uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, uint64_t policy) {
@@ -45,11 +28,13 @@ __device__ __forceinline__ void CopyBoxOnce(
       : "memory");
 }
 
-// Until every block of the cluster is here. Says nothing of what they wrote: with `release` it
-// would cost a fence of the whole card.
-__device__ __forceinline__ void MeetCluster() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
+// Together: until every block of the cluster is here. Says nothing of what they wrote: with
+// `release` it would cost a fence of the whole card.
+__device__ __forceinline__ void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 // `address` of this block's shared memory, in that of block `rank` of the cluster.
@@ -66,10 +51,6 @@ __device__ __forceinline__ void SendPair(uint32_t to, uint32_t barrier, float2 p
           "r"(to),
       "f"(pair.x), "f"(pair.y), "r"(barrier)
       : "memory");
-}
-
-__device__ __forceinline__ void StorePair(uint32_t to, float2 pair) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(pair.x), "f"(pair.y) : "memory");
 }
 
 __device__ __forceinline__ float2 LoadPair(uint32_t address) {
@@ -101,11 +82,12 @@ struct Place {
 template <bool kRotates>
 __device__ __forceinline__ void Store(const TensRowsParams& p,
                                       const TensRowsMatrix& m,
+                                      int end_row,
                                       int token,
                                       int column,
                                       float2 pair,
                                       float2 angle) {
-  if (token >= p.rows || column >= m.n) return;
+  if (token >= p.rows || column >= end_row) return;
   if (kRotates && column % p.rotation.head >= p.rotation.nope) pair = Rotate(pair, angle);
   const int64_t at = token * m.out_stride + column;
   if (m.bf16) {
@@ -131,34 +113,37 @@ template <int kGroups, int kN, bool kRotates>
 __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     TensRowsKernel(const __grid_constant__ TensRowsParams p,
                    const __grid_constant__ TensRowsMaps maps) {
-  using R = Ring<kGroups, kN>;
   constexpr int kConsumers = 128 * kGroups;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t ring = SharedAddress(memory);
-  const uint32_t full = ring + R::kBarriersAt, consumed = full + 8 * R::kWeights,
-                 input_full = consumed + 8 * R::kWeights, sums_full = input_full + 8 * R::kInputs;
+  const uint32_t inputs_at = ring + p.stages * p.stage_bytes, sums_at = ring + p.sums_at;
+  const uint32_t full = ring + p.barriers_at, consumed = full + 8 * p.stages,
+                 input_full = consumed + 8 * p.stages, sums_full = input_full + 8 * p.inputs;
   const int split = 1 << p.log_split;
   const int rank = static_cast<int>(blockIdx.x) & (split - 1);
   int strip = static_cast<int>(blockIdx.x) >> p.log_split;
   const bool of_second = strip >= p.first.strips;
   if (of_second) strip -= p.first.strips;
   const TensRowsMatrix& m = of_second ? p.second : p.first;
-  const int first_row = strip * kGroups * kGroupRows;
+  const int first_row = strip * p.strip_rows, end_row = min(first_row + p.strip_rows, m.n);
   const int first_token = static_cast<int>(blockIdx.y) * kN;
   const int first_step = p.steps * rank >> p.log_split;
   const int steps = (p.steps * (rank + 1) >> p.log_split) - first_step;
   if (threadIdx.x == kConsumers) {
     if (ring % 1024 != 0) __trap();
-    for (int s = 0; s < R::kWeights; ++s) {
+    for (int s = 0; s < p.stages; ++s) {
       BarrierInit(full + 8 * s, 1);
       BarrierInit(consumed + 8 * s, 4 * kGroups);
     }
-    for (int s = 0; s < R::kInputs; ++s) BarrierInit(input_full + 8 * s, 1);
+    for (int s = 0; s < p.inputs; ++s) BarrierInit(input_full + 8 * s, 1);
     BarrierInit(sums_full, 1);
     hopper::FenceBarrierInit();
-    BarrierExpectBytes(sums_full, kGroups * kGroupRows * kN * 4);
+    // Of warps that have rows of the strip.
+    BarrierExpectBytes(sums_full, (p.strip_rows + 15) / 16 * 16 * kN * 4);
   }
   __syncthreads();
+  // Sums that come to lie apart may be sent once the receiver's barrier counts.
+  if (p.apart) ArriveAtCluster();
 
   float sums[kN / 2];
   float2 angles[kAngles];
@@ -168,28 +153,37 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     if (threadIdx.x == kConsumers) {
       const CUtensorMap* const map = of_second ? &maps.second : &maps.first;
       const uint64_t policy = ReadOncePolicy();
-      const auto ask = [&](int step) {
-        const int stage = step % R::kWeights;
-        BarrierExpectBytes(full + 8 * stage, R::kWeightBytes);
-        CopyBoxOnce(ring + stage * R::kWeightBytes, map, full + 8 * stage,
-                    (first_step + step) * kStep, first_row, policy);
+      // Each in order of the steps, as long as there are some.
+      int asked = 0, stage = 0, asked_input = 0, input = 0;
+      const auto ask = [&] {
+        if (asked >= steps) return;
+        BarrierExpectBytes(full + 8 * stage, p.strip_rows * kStepBytes);
+        CopyBoxOnce(ring + stage * p.stage_bytes, map, full + 8 * stage,
+                    (first_step + asked) * kStep, first_row, policy);
+        ++asked;
+        if (++stage == p.stages) stage = 0;
       };
-      const auto ask_input = [&](int step) {
-        const int stage = step % R::kInputs;
-        BarrierExpectBytes(input_full + 8 * stage, R::kInputBytes);
-        hopper::CopyBox(ring + R::kInputsAt + stage * R::kInputBytes, &maps.x,
-                        input_full + 8 * stage, (first_step + step) * kStep, first_token, 0);
+      const auto ask_input = [&] {
+        if (asked_input >= steps) return;
+        BarrierExpectBytes(input_full + 8 * input, p.input_rows * kStepBytes);
+        hopper::CopyBox(inputs_at + input * p.input_bytes, &maps.x, input_full + 8 * input,
+                        (first_step + asked_input) * kStep, first_token, 0);
+        ++asked_input;
+        if (++input == p.inputs) input = 0;
       };
-      for (int s = 0; s < min(steps, R::kWeights); ++s) ask(s);
+      for (int s = 0; s < p.stages; ++s) ask();
       hopper::PrefetchMap(&maps.x);
       WaitForEarlierKernels();
       AllowNextKernel();  // only now: see docs/kernels/decode-step.md
-      for (int s = 0; s < min(steps, R::kInputs); ++s) ask_input(s);
-      // Step s is done with: its places go to those that come next there.
-      for (int s = 0; s + R::kInputs < steps; ++s) {
-        BarrierWait(consumed + 8 * (s % R::kWeights), s / R::kWeights & 1);
-        ask_input(s + R::kInputs);
-        if (s + R::kWeights < steps) ask(s + R::kWeights);
+      for (int s = 0; s < p.inputs; ++s) ask_input();
+      // A step is done with: its places go to those that come next there.
+      int done = 0;
+      uint32_t parity = 0;
+      while (asked < steps || asked_input < steps) {
+        BarrierWait(consumed + 8 * done, parity);
+        ask_input();
+        ask();
+        if (++done == p.stages) done = 0, parity ^= 1;
       }
     }
     __syncwarp();
@@ -209,68 +203,76 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     for (int s = 0; s < steps; ++s) {
       BarrierWait(full + 8 * stage, parity);
       BarrierWait(input_full + 8 * input, input_parity);
-      const uint64_t a =
-          SwizzledOperand(ring + stage * R::kWeightBytes + group * kGroupRows * kStepBytes);
-      const uint64_t b = SwizzledOperand(ring + R::kInputsAt + input * R::kInputBytes);
+      // Both may go on behind the rows of the stage, into what makes sums that nobody stores.
+      const uint32_t a =
+          OperandAddress(ring + stage * p.stage_bytes + group * kGroupRows * kStepBytes);
+      const uint32_t b = OperandAddress(inputs_at + input * p.input_bytes);
       hopper::Pin(sums);
       GroupFence();
 #pragma unroll
       for (int i = 0; i < kStep / 16; ++i) {
-        GroupMultiplyShared<kN>::Bf16(sums, a + 2 * i, b + 2 * i, 1);
+        GroupMultiplyShared<kN>::Bf16(sums, OperandAt(a + 2 * i), OperandAt(b + 2 * i), 1);
       }
       GroupCommit();
       if (s > 0) {
         GroupWait<1>();
-        const int before = stage == 0 ? R::kWeights - 1 : stage - 1;
+        const int before = stage == 0 ? p.stages - 1 : stage - 1;
         if (thread % 32 == 0) BarrierArrive(consumed + 8 * before);
       }
-      if (++stage == R::kWeights) stage = 0, parity ^= 1;
-      if (++input == R::kInputs) input = 0, input_parity ^= 1;
+      if (++stage == p.stages) stage = 0, parity ^= 1;
+      if (++input == p.inputs) input = 0, input_parity ^= 1;
     }
     GroupWait<0>();
     hopper::Pin(sums);
     WaitForEarlierKernels();  // every thread that writes
   }
 
-  // Unit u is added up by block u % split, where those of block r lie in order of r; first all
-  // blocks must be done with their stages.
-  const int units = kN / 4 >> p.log_split;
-  const uint32_t own = ring + threadIdx.x * 8;
-  constexpr int kUnitBytes = kConsumers * 8;
   if (p.log_split == 0) {
     if (threadIdx.x >= kConsumers) return;
-    hopper::NamedSync(1, kConsumers);
 #pragma unroll
     for (int u = 0; u < kN / 4; ++u) {
-      StorePair(own + u * kUnitBytes, make_float2(sums[2 * u], sums[2 * u + 1]));
+      const float2 pair = place.Trade(make_float2(sums[2 * u], sums[2 * u + 1]));
+      Store<false>(p, m, end_row, place.Token(u), place.Column(u), pair, make_float2(0, 0));
     }
-  } else {
-    MeetCluster();
-    if (threadIdx.x >= kConsumers) return;
-#pragma unroll
-    for (int q = 0; q < kSplitMax; ++q) {
-      const auto owner = static_cast<uint32_t>(q & (split - 1));
-      const uint32_t barrier = InBlock(sums_full, owner);
-      uint32_t to = InBlock(own + (rank * units + (q >> p.log_split)) * kUnitBytes, owner);
-#pragma unroll
-      for (int u = q; u < kN / 4; u += kSplitMax) {
-        SendPair(to, barrier, make_float2(sums[2 * u], sums[2 * u + 1]));
-        to += kSplitMax * kUnitBytes >> p.log_split;
-      }
-    }
-    BarrierWait(sums_full, 0);
+    return;
   }
+  // Unit u is added up by block u % split, where those of block r lie in order of r. Where they
+  // come to lie on stages, all blocks must be done with these first.
+  const int units = kN / 4 >> p.log_split;
+  const uint32_t own = sums_at + threadIdx.x * 8;
+  constexpr int kUnitBytes = kConsumers * 8;
+  if (!p.apart) ArriveAtCluster();
+  WaitForCluster();
+  // Of a warp, 16 rows: some are of the strip.
+  if (threadIdx.x >= kConsumers || static_cast<int>(threadIdx.x) / 32 * 16 >= p.strip_rows) return;
+#pragma unroll
+  for (int q = 0; q < kSplitMax; ++q) {
+    const auto owner = static_cast<uint32_t>(q & (split - 1));
+    const uint32_t barrier = InBlock(sums_full, owner);
+    uint32_t to = InBlock(own + (rank * units + (q >> p.log_split)) * kUnitBytes, owner);
+#pragma unroll
+    for (int u = q; u < kN / 4; u += kSplitMax) {
+      SendPair(to, barrier, make_float2(sums[2 * u], sums[2 * u + 1]));
+      to += kSplitMax * kUnitBytes >> p.log_split;
+    }
+  }
+  BarrierWait(sums_full, 0);
   const auto finish = [&](int i, float2 angle) {
+    // Of all at once; the last one's again where there are fewer.
+    float2 parts[kSplitMax];
+#pragma unroll
+    for (int r = 0; r < kSplitMax; ++r) {
+      parts[r] = LoadPair(own + (min(r, split - 1) * units + i) * kUnitBytes);
+    }
     float2 sum = make_float2(0, 0);
 #pragma unroll
     for (int r = 0; r < kSplitMax; ++r) {
-      if (r >= split) break;
-      const float2 one = LoadPair(own + (r * units + i) * kConsumers * 8);
-      sum.x += one.x;
-      sum.y += one.y;
+      if (r >= split) continue;
+      sum.x += parts[r].x;
+      sum.y += parts[r].y;
     }
     const int u = (i << p.log_split) + rank;
-    Store<kRotates>(p, m, place.Token(u), place.Column(u), place.Trade(sum), angle);
+    Store<kRotates>(p, m, end_row, place.Token(u), place.Column(u), place.Trade(sum), angle);
   };
   if constexpr (kRotates) {
 #pragma unroll
@@ -283,46 +285,61 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
   }
 }
 
-template <int kGroups, int kN, bool kRotates>
-Status LaunchForm(const TensRowsParams& p, const TensRowsMaps& maps, cudaStream_t stream) {
-  const auto kernel = TensRowsKernel<kGroups, kN, kRotates>;
-  constexpr int kBytes = Ring<kGroups, kN>::kBytes;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-            "tens of rows");
-  const unsigned split = 1u << p.log_split;
-  const dim3 grid(static_cast<unsigned>(p.first.strips + p.second.strips) * split,
-                  static_cast<unsigned>((p.rows + kN - 1) / kN));
-  return LaunchOverlapped("tens of rows", kernel, grid, dim3(128 * kGroups + 32), kBytes, stream,
-                          split, p, maps);
-}
+using Kernel = void (*)(TensRowsParams, TensRowsMaps);
 
 template <int kGroups>
-Status LaunchGroups(int tile,
-                    const TensRowsParams& p,
-                    const TensRowsMaps& maps,
-                    cudaStream_t stream) {
-  if (p.rotation.head > 0) {
-    return tile == 32 ? LaunchForm<kGroups, 32, true>(p, maps, stream)
-                      : LaunchForm<kGroups, 64, true>(p, maps, stream);
+Kernel KernelOf(int tile, bool rotates) {
+  if constexpr (kGroups < kTensRowsGroupsMax) {
+    if (rotates && tile == 32) return TensRowsKernel<kGroups, 32, true>;
+    if (rotates && tile == 64) return TensRowsKernel<kGroups, 64, true>;
+    if (tile == 128) return TensRowsKernel<kGroups, 128, false>;
   }
-  switch (tile) {
-    case 32:
-      return LaunchForm<kGroups, 32, false>(p, maps, stream);
-    case 64:
-      return LaunchForm<kGroups, 64, false>(p, maps, stream);
-    default:
-      return LaunchForm<kGroups, 128, false>(p, maps, stream);
-  }
+  BT_CHECK(!rotates && (tile == 32 || tile == 64));
+  return tile == 32 ? TensRowsKernel<kGroups, 32, false> : TensRowsKernel<kGroups, 64, false>;
+}
+
+// With room for so many bytes of a block.
+Kernel KernelOf(const TensRowsPlan& plan, bool rotates, int shared) {
+  const Kernel kernel = plan.groups == 1   ? KernelOf<1>(plan.tile, rotates)
+                        : plan.groups == 2 ? KernelOf<2>(plan.tile, rotates)
+                                           : KernelOf<3>(plan.tile, rotates);
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+            "tens of rows");
+  return kernel;
+}
+
+unsigned Threads(const TensRowsPlan& plan) {
+  return 128 * static_cast<unsigned>(plan.groups) + 32;
 }
 
 }  // namespace
 
+int TensRowsClusters(const TensRowsPlan& plan, int shared) {
+  const Kernel kernel = KernelOf(plan, false, shared);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(plan.split), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(plan.split));
+  config.blockDim = dim3(Threads(plan));
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "room for tens of rows");
+  return clusters;
+}
+
 Status LaunchTensRows(const TensRowsPlan& plan,
-                      const TensRowsParams& params,
+                      const TensRowsParams& p,
                       const TensRowsMaps& maps,
                       cudaStream_t stream) {
-  return plan.groups == 1 ? LaunchGroups<1>(plan.tile, params, maps, stream)
-                          : LaunchGroups<2>(plan.tile, params, maps, stream);
+  const unsigned split = 1u << p.log_split;
+  const dim3 grid(static_cast<unsigned>(p.first.strips + p.second.strips) * split,
+                  static_cast<unsigned>((p.rows + plan.tile - 1) / plan.tile));
+  return LaunchOverlapped("tens of rows", KernelOf(plan, p.rotation.head > 0, p.shared), grid,
+                          dim3(Threads(plan)), static_cast<size_t>(p.shared), stream, split, p,
+                          maps);
 }
 
 }  // namespace baltoro::cuda
