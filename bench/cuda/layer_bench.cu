@@ -577,7 +577,7 @@ class Bench {
     }
     if (parts >> kGateUp & 1) Must(cuda::LaunchMoeStreamGateUp(shape, args, plan, stream_.get()));
     if (parts >> kDown & 1) Must(cuda::LaunchMoeStreamDown(shape, args, plan, stream_.get()));
-    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, plan, stream_.get()));
+    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, plan, true, stream_.get()));
   }
 
   Stream stream_ = Must(Stream::Create());
