@@ -78,6 +78,13 @@ route IsThat 0 -
 linear OddAndUnaligned 0 -
 rows WithASum 0 -
 rows NormTest.IsThat 0 -
+linear HundredsOfRowsInEvery 0 -
+linear SomeHundred 0 -
+linear TensOfRowsAsPlanned 0 -
+expert_bank ChoosesWhile 0 -
+moe_sort IsThat 0 -
+rows_fused OfManyRows 0 -
+expert_bank Fp8OfFewTokens 0 -
 RUNS
     return
   fi
@@ -98,6 +105,13 @@ expert_bank Fp8WithSharedExperts 100 -
 linear SmallShapes 400 -
 linear ManyRowsOfFp8 20 fp8_large
 linear TensOfRowsOfFp8 100 -
+linear TensOfRowsAsPlanned 40 -
+linear HundredsOfRowsInEvery 100 -
+linear SomeHundred 100 -
+expert_bank ChoosesWhile 100 -
+expert_bank Fp8OfFewTokens 100 -
+moe_sort IsThat 100 -
+rows_fused OfManyRows 60 -
 linear TensOfRowsInEvery 100 -
 linear CodedRows 100 -
 linear OddAndUnaligned 200 -
@@ -117,7 +131,7 @@ attention DecodesFewTokens 200 -
 attention DecodesTensOfRows 100 -
 attention MixesForms 400 -
 attention GivenPositions 400 -
-moe_expert_bank SmallBanks 100 moe_route
+moe_expert_bank SmallBanks 100 moe_sort
 moe_expert_bank HeldElsewhere 100 -
 sample RandomRows 200 -
 sample Penalties 100 -
