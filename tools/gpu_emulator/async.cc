@@ -417,6 +417,8 @@ bool BulkTensor(Warp& w, const Inst& i, uint32_t m) {
       at.x[d] = w.At<int32_t>(i.list[d])[l];
       bytes *= map.box[d];
     }
+    if (int64_t{at.x[0]} * map.element_bytes % 16 != 0)
+      Fault(w, i, "a box that does not begin at 16 bytes of a row: an illegal instruction");
     if (i.aux[2] != 0) {
       MoveBox(map, at.x,
               SharedPointer(w, i, *shared.block, shared.offset, bytes, 128) - shared.offset,

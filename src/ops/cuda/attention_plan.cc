@@ -146,10 +146,6 @@ class Planner {
     void* const image = ctx_.staging->Allocate(plan_bytes.value());
     CheckOk(
         PlanMlaDecodeOnHost(plan_.limits, numbers.data(), numbers.data() + runs.size() + 1, image));
-    const auto physical = [&](int sequence, int block) {
-      return static_cast<int32_t>(runs[sequence].source->blocks[block]);
-    };
-    NameMlaFirstBlocks(plan_.limits, physical, image);
     CheckCuda(cudaMemcpyAsync(plan_.workspace, image, plan_bytes.value(), cudaMemcpyHostToDevice,
                               StreamOf(ctx_)),
               "upload of the plan of MLA decode");

@@ -15,7 +15,6 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
-#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -360,12 +359,11 @@ bool BankChooses(const ExpertBankArgs& args) {
   const Bank bank = BankOf(args);
   if (Prepares(args, bank)) return true;
   const RouterParams& params = args.choice->params;
-  if (bank.tokens != 1 || params.score != RouterScore::kSigmoid || params.groups != 1) return false;
-  const MoeShape shape = ShapeOf(bank);
-  if (Fp8SingleTakes(args)) {
-    return Tries(kTryChoice) && MoeSingleChooses(shape, ChoiceOf(args));
+  if (bank.tokens != 1 || !BankEndsWithShared(args, bank) || Fp8SingleTakes(args) ||
+      params.score != RouterScore::kSigmoid || params.groups != 1) {
+    return false;
   }
-  if (!BankEndsWithShared(args, bank)) return false;
+  const MoeShape shape = ShapeOf(bank);
   const MoeInt4Args fast = FastArgs(args, bank);
   return MoeSingleTakes(shape, fast) && MoeSingleChooses(shape, fast.choice);
 }
@@ -389,7 +387,7 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
   }
-  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of, ChoiceOf(args));
+  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
   if (args.choice != nullptr && bank.tokens > 1) return PreparedBank(ctx, args, bank);
   AddShared(ctx, args, bank, {});
   if (bank.top_k == 0) return;

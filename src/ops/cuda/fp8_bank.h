@@ -89,13 +89,9 @@ void Fp8BankProducts(const OpContext& ctx,
                      Fp8Form form);
 
 // The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
-// is of the same form, the shared experts too; with `choice`, which MoeSingleChooses takes, the
-// experts of one token are chosen too (fp8_single.cu).
+// is of the same form, the shared experts too (fp8_single.cu).
 inline constexpr int64_t kFp8SingleTokens = 4;
 bool Fp8SingleTakes(const ExpertBankArgs& args);
-void Fp8Single(const OpContext& ctx,
-               const ExpertBankArgs& args,
-               const int32_t* slot_of,
-               const MoeChoice& choice = {});
+void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
 
 }  // namespace baltoro::cuda

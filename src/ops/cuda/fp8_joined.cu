@@ -18,7 +18,6 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
 #include "ops/cuda/fp8_joined_add.cuh"
-#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"
@@ -59,7 +58,6 @@ struct Params {
   void* out;                     // f32 or bf16
   int64_t out_stride, add_step;  // bytes between two rows that a warp adds to
   int32_t max_units, stages, add_slots;
-  bool feeds_first;  // weights are asked for while rows are loaded
 };
 
 struct Block {
@@ -82,14 +80,14 @@ struct Block {
 constexpr int kSharedLimit = 227 * 1024 - (sizeof(Block) + 127) / 128 * 128;
 
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
-// row; what each row is. By so many threads, of which this is one.
-__device__ void LoadRows(const Params& p, Block& block, uint32_t rows, int thread, int threads) {
-  const int half = thread / 16, chunk = threadIdx.x % 16;
+// row; what each row is.
+__device__ void LoadRows(const Params& p, Block& block, uint32_t rows) {
+  const int half = threadIdx.x / 16, chunk = threadIdx.x % 16;
   for (int i = 0; i < block.count; ++i) {
     const Piece piece = block.pieces[i];
     const int padded = (piece.count + 15) / 16 * 16;
     const uint32_t to = rows + piece.unit * kUnitBytes + chunk / 8 * padded * 128;
-    for (int r = half; r < piece.count; r += threads / 16) {
+    for (int r = half; r < piece.count; r += kThreads / 16) {
       Copy16(to + r * 128 + ((chunk % 8 ^ (r & 7)) << 4),
              p.x + static_cast<int64_t>(piece.begin + r) * kInner + chunk * 16);
       if (chunk != 0) continue;
@@ -269,14 +267,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   FindPieces(p, block);
   FindHeld(p, block);
   __syncthreads();
+  LoadRows(p, block, rows);
+  __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (!p.feeds_first) {
-    LoadRows(p, block, rows, threadIdx.x, kThreads);
-    __syncthreads();
-  } else if (warp != 4 * kGroups) {
-    LoadRows(p, block, rows, threadIdx.x - (warp > 4 * kGroups ? 32 : 0), kThreads - 32);
-    hopper::NamedSync(1 + kGroups, kThreads - 32);
-  }
   if (warp < 4 * kGroups) {
     hopper::RaiseRegisters<144>();
     MultiplyChunks(p, block, rows, ring, out);
@@ -288,16 +281,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     CopyAdder<Out, Params>(p, block.held, slots).Run();
   }
-}
-
-// Of few tokens more buffers of shares than Buffers: from the weights' first byte to the last sum
-// of a chunk takes 11 us or more (reckoned), which four chunks of them are too few to hide.
-int32_t BuffersOf(int64_t entries, int32_t chunks) {
-  constexpr int64_t kBytes = 12 << 20, kMost = 12;
-  const int32_t few = Buffers(entries, chunks);
-  if (!Tries(kTryBuffers)) return few;
-  const int64_t fit = std::min({kMost, kBytes / (entries * kShareBytes), int64_t{chunks}});
-  return std::max(few, static_cast<int32_t>(fit));
 }
 
 int32_t SharedBytes(int32_t units, int32_t stages, int32_t add_slots, int32_t top_k) {
@@ -335,7 +318,7 @@ int32_t Fp8JoinedTokens(const PackedMatrix& down, int32_t top_k) {
 
 int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
   return int64_t{entries} * kShareBytes *
-         BuffersOf(entries, static_cast<int32_t>(hidden / kJoinedColumns));
+         Buffers(entries, static_cast<int32_t>(hidden / kJoinedColumns));
 }
 
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
@@ -360,14 +343,13 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.top_k = rows.top_k;
   p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
   p.shares = static_cast<char*>(args.shares);
-  p.buffers = BuffersOf(int64_t{rows.tokens} * rows.top_k, p.chunks);
+  p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
   p.out = args.out.data;
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
   p.max_units = rows.max_units;
-  p.feeds_first = Tries(kTryFeed);
   p.stages = kMinStages;
   p.add_slots = kMinSlots;
   const auto fits = [&](int32_t stages, int32_t add_slots) {

@@ -33,7 +33,6 @@
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_large_device.cuh"
 #include "ops/cuda/fp8_large_store.cuh"
-#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_layout.h"
 #include "ops/cuda/product_wide_multiply.cuh"
@@ -413,11 +412,9 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8LargeKernel(const __grid_const
 
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
 // Rows from which it is the faster form: of one matrix, and of each of many on average.
-constexpr int64_t kLargeRows = 65, kLargeRowsBefore = 1024;
+constexpr int64_t kLargeRows = 65, kLargeTileRows = 64, kLargeGatedRows = 192;
 // Rows of weights at most where there is one tile: a round of pieces of 64.
 constexpr int64_t kOneTileMax = 64 * 66;
-constexpr int64_t kLargeGatedRows = 192;
-constexpr int64_t kLargeTileRows = 64;
 // Steps of a row from which one group of 128 rows of weights under way, which reads shared memory
 // less, is faster than two of 64. Measured: at 2 steps it is not, at 16 it is.
 constexpr int64_t kLongSteps = 8;
@@ -470,7 +467,7 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   const auto kernel = Fp8LargeKernel<S>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared),
             "shared memory of the large FP8 product");
-  p.early = S::kSplit || (product.tiles == nullptr && Tries(kTryEarlyWeights));
+  p.early = product.tiles == nullptr;
   const Status launched = LaunchOverlapped(
       "large FP8 product", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kShared,
       stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
@@ -486,7 +483,7 @@ struct PieceShape {
 
 // Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
 // nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
-PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int64_t steps) {
+PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
   struct Cost {
     int64_t rows, step, end;
   };
@@ -509,9 +506,10 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int64_t steps) {
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
     consider(c, false, rounds * (steps * c.step + c.end));
   }
-  if (steps < 2 * kScaleSteps || !Tries(kTrySplit)) return best;
+  if (steps < kStepsOfHalves) return best;
   for (const Cost& c : kSplit) {
-    if (pairs_of(c) <= kClustersOfFour) consider(c, true, (steps + 1) / 2 * c.step + c.end);
+    if (pairs_of(c) > kClustersOfFour) continue;
+    consider(c, true, (steps - StepsOfFirstHalf(steps)) * c.step + c.end);
   }
   return best;
 }
@@ -546,15 +544,14 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
 
 bool Fp8LargeFills(int64_t rows, const PackedMatrix& w) {
   const int64_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows) * ((w.n + 63) / 64);
-  const int64_t halves = w.k / 128 >= 2 * kScaleSteps && Tries(kTrySplit) ? 2 : 1;
+  const int64_t halves = w.k / 128 >= kStepsOfHalves ? 2 : 1;
   return pairs * halves * 3 >= kMultiprocessors;
 }
 
 bool Fp8LargeTakes(const Fp8Product& product) {
   const PackedMatrix& w = product.w;
   const int64_t each = product.gated ? kLargeGatedRows : kLargeTileRows;
-  const int64_t of_one = Tries(kTryLarge) ? kLargeRows : kLargeRowsBefore;
-  const int64_t rows = product.tiles == nullptr ? of_one : each * w.count;
+  const int64_t rows = product.tiles == nullptr ? kLargeRows : each * w.count;
   const auto aligned = [](const void* address) {
     return reinterpret_cast<uintptr_t>(address) % 16 == 0;
   };

@@ -12,6 +12,13 @@ namespace baltoro::cuda::fp8_large {
 constexpr int kScaleSteps = 8;  // that come together
 constexpr int kScaleSlots = 3;
 constexpr int kScaleRow = kScaleSteps * 4;  // bytes of a row of x or of a band of 8 of weights
+// Steps from which the columns may be in halves.
+constexpr int kStepsOfHalves = 2 * kScaleSteps;
+// The copy engine takes boxes from whole 16 bytes of a row on (another place is an illegal
+// instruction): so the second half begins at a whole four of scales.
+__host__ __device__ constexpr int StepsOfFirstHalf(int steps) {
+  return steps / 8 * 4;
+}
 
 template <bool kGated_, int kN_, int kG_, int kDeep_, bool kFloats_ = false, bool kHalves_ = false>
 struct Shape {
@@ -107,8 +114,9 @@ struct Order {
       part = pieces.unit % 2;
       pieces.unit /= 2;
       pieces.step /= 2;
-      first_step = part * (steps / 2);
-      steps = part == 0 ? steps / 2 : steps - steps / 2;
+      const int of_first = StepsOfFirstHalf(steps);
+      first_step = part * of_first;
+      steps = part == 0 ? of_first : steps - of_first;
     }
     Place();
   }

@@ -1,10 +1,13 @@
 // The FP8 bank of a few tokens (fp8_bank.h), each entry (token and expert) by itself: no routing
 // kernel, no pass over the inputs.
 //
-// Gate/up: a block has four rows of gate and of up of one expert, asked for at once when the
-// routing is done; it rounds its token while they come. The end: a block has some columns of the
-// result for one token, an expert a warp, the shared experts the last one. All weights are asked
-// for before the wait for gate/up, which has started only once the routing was done.
+// Gate/up: a block has four rows of gate and of up of one expert, in four parts of the columns,
+// three of which are under way at a time, so that 512 blocks stand on the multiprocessors at once:
+// all are asked for when the routing is done, and none waits for another block's end. The codes of
+// its token come from the norm, or it rounds it while the weights come. The end: a block has some
+// columns of the result for one token, an expert a warp, the shared experts the last one. All
+// weights are asked for before the wait for gate/up, which has started only once the routing was
+// done.
 //
 // Floor: the bytes of the matrices over the card's read bandwidth.
 
@@ -14,9 +17,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_round_device.cuh"
-#include "ops/cuda/fp8_trial.h"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
@@ -36,8 +37,8 @@ struct Experts {
   const int32_t* slot_of;
   int32_t experts, slots, top_k;
 
-  __device__ __forceinline__ int Slot(int entry) const { return SlotOf(__ldcg(ids + entry)); }
-  __device__ __forceinline__ int SlotOf(int id) const {
+  __device__ __forceinline__ int Slot(int entry) const {
+    const int id = __ldcg(ids + entry);
     if (id < 0 || id >= experts) return -1;
     const int slot = slot_of == nullptr ? id : __ldg(slot_of + id);
     return slot < slots ? slot : -1;
@@ -71,133 +72,32 @@ struct GateUpParams {
   const char* codes;      // [T, steps * 128] of x, where they are known
   const float* x_scales;  // [T, steps]
   float* middle;          // [T k, half]
-  MoeChoice choice;
 };
 
-struct GateUpShared {
-  float weights[2][kStepsMax];
-  float x[kStepsMax];
-  float parts[kGateWarps][2 * kGateRows];
-  uint64_t barrier;
-};
-
-// Grid: rows of gate by kGateRows, entries.
-__global__ void __launch_bounds__(kGateThreads, 3)
-    GateUpKernel(const __grid_constant__ GateUpParams p) {
-  extern __shared__ __align__(128) char memory[];
-  __shared__ GateUpShared shared;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first = static_cast<int>(blockIdx.x) * kGateRows, entry = blockIdx.y;
-  const int row_bytes = p.steps * 128, pitch = row_bytes + kPad;
-  const uint32_t weights = SharedAddress(memory), codes = weights + 2 * kGateRows * pitch;
-  const uint32_t barrier = SharedAddress(&shared.barrier);
-  if (threadIdx.x == 0) {
-    BarrierInit(barrier, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  __syncthreads();
-  WaitForEarlierKernels();
-  AllowNextKernel();  // which reads the routing before its wait
-  const int slot = p.experts.Slot(entry);
-  if (slot < 0) return;
-  const char* const w = p.w + slot * p.slot_bytes;
-  if (warp == 0) {
-    if (lane == 0) BarrierExpectBytes(barrier, 2 * kGateRows * row_bytes);
-    __syncwarp();
-    if (lane < 2 * kGateRows) {
-      const int64_t row = first + lane % kGateRows + (lane < kGateRows ? 0 : p.half);
-      CopyBulk(weights + lane * pitch, w + row * row_bytes, row_bytes, barrier, ReadOncePolicy());
-    }
-  }
-  const char* const x = p.x + entry / p.experts.top_k * p.x_row_bytes;
-  uint4 raw[kUnitsMax];
-#pragma unroll
-  for (int i = 0; i < kUnitsMax; ++i) {
-    const int column = (warp + i * kGateWarps) * 256 + lane * 8;
-    raw[i] = make_uint4(0, 0, 0, 0);
-    if (column < row_bytes) raw[i] = __ldcg(reinterpret_cast<const uint4*>(x + column * 2));
-  }
-  const float* const scales = reinterpret_cast<const float*>(w + p.scales);
-  for (int i = threadIdx.x; i < 2 * p.steps; i += kGateThreads) {
-    const int of_up = i >= p.steps, step = i - of_up * p.steps;
-    shared.weights[of_up][step] = __ldg(scales + (first + of_up * p.half) / 8 * p.steps + step);
-  }
-#pragma unroll
-  for (int i = 0; i < kUnitsMax; ++i) {
-    const int column = (warp + i * kGateWarps) * 256 + lane * 8;
-    if ((warp + i * kGateWarps) * 256 >= row_bytes) break;
-    float v[8], scale;
-    WidenEight(raw[i], v);
-    const uint2 rounded = RoundEight(v, scale);
-    if (column >= row_bytes) continue;
-    StoreShared2(codes + column, rounded);
-    if (lane % 16 == 0) shared.x[column / 128] = scale;
-  }
-  __syncthreads();
-  BarrierWait(barrier, 0);
-  // The token is the first row of the matrix instruction; weights are its columns.
-  const int begin = p.steps * warp / kGateWarps, end = p.steps * (warp + 1) / kGateWarps;
-  const uint32_t own = weights + lane / 4 * pitch + lane % 4 * 16;
-  const int of_up = lane % 4 / 2;
-  float sums[2] = {};
-#pragma unroll 4
-  for (int step = begin; step < end; ++step) {
-    float parts[2][4] = {};
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      uint4 a = make_uint4(0, 0, 0, 0);
-      if (lane < 4) a = LoadShared4(codes + step * 128 + j * 64 + lane * 16);
-      MultiplyWords(parts[j], a, LoadShared4(own + step * 128 + j * 64));
-    }
-    const float scale = shared.weights[of_up][step] * shared.x[step];
-    sums[0] += (parts[0][0] + parts[1][0]) * scale;
-    sums[1] += (parts[0][1] + parts[1][1]) * scale;
-  }
-  if (lane < 4) {
-    shared.parts[warp][2 * lane] = sums[0];
-    shared.parts[warp][2 * lane + 1] = sums[1];
-  }
-  __syncthreads();
-  if (threadIdx.x >= kGateRows) return;
-  float gate = 0, up = 0;
-#pragma unroll
-  for (int i = 0; i < kGateWarps; ++i) {
-    gate += shared.parts[i][threadIdx.x];
-    up += shared.parts[i][kGateRows + threadIdx.x];
-  }
-  p.middle[static_cast<int64_t>(entry) * p.half + first + threadIdx.x] = SiluTimes(gate, up);
-}
-
-// The same in four parts of the columns, three of which are under way at a time, so that 512 blocks
-// stand on the multiprocessors at once: all are asked for when the routing is done, and none waits
-// for another block's end. `kChooses`: the expert of one token's entry is chosen here.
-
+// Of the columns, and how many of them there is room for.
 constexpr int kParts = 4, kRing = 3;
 static_assert(kGateWarps == 2 * kGateRows && kParts == kRing + 1);
 
-struct GateUpRing {
+struct GateUpShared {
   float weights[2][kStepsMax];
   alignas(16) float x[kStepsMax];
   float parts[kGateWarps][2 * kGateRows];
   uint64_t full[kParts];
-  int32_t slot;
 };
 
 __host__ __device__ constexpr int StepsOfPart(int steps) {
   return (steps + kParts - 1) / kParts;
 }
 
-constexpr int RingBytes(int steps) {
+constexpr int GateUpBytes(int steps) {
   return kRing * 2 * kGateRows * (StepsOfPart(steps) * 128 + kPad) + steps * 128;
 }
 
-// Grid as above.
-template <bool kChooses>
+// Grid: rows of gate by kGateRows, entries.
 __global__ void __launch_bounds__(kGateThreads, 4)
-    GateUpRingKernel(const __grid_constant__ GateUpParams p) {
+    GateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char memory[];
-  __shared__ GateUpRing shared;
-  __shared__ ChoiceShared choice;
+  __shared__ GateUpShared shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first = static_cast<int>(blockIdx.x) * kGateRows, entry = blockIdx.y;
   const int row_bytes = p.steps * 128, each = StepsOfPart(p.steps), pitch = each * 128 + kPad;
@@ -212,35 +112,11 @@ __global__ void __launch_bounds__(kGateThreads, 4)
     const int of_token = known && threadIdx.x == 0 ? row_bytes + p.steps * 4 : 0;
     BarrierExpectBytes(full + 8 * threadIdx.x, bytes + of_token);
   }
-  float4 bias[3];
-  if (kChooses && warp == 0) LoadChoiceBias(p.choice, bias);
   __syncthreads();
   WaitForEarlierKernels();
-  AllowNextKernel();  // which reads the routing, or what it is made of, before its wait
+  AllowNextKernel();  // which reads the routing before its wait
   const int token = entry / p.experts.top_k;
-  const char* const x = p.x + token * p.x_row_bytes;
-  uint4 raw[kUnitsMax];
-  const auto load = [&] {
-    if (known) return;
-#pragma unroll
-    for (int i = 0; i < kUnitsMax; ++i) {
-      const int column = (warp + i * kGateWarps) * 256 + lane * 8;
-      raw[i] = make_uint4(0, 0, 0, 0);
-      if (column < row_bytes) raw[i] = __ldcg(reinterpret_cast<const uint4*>(x + column * 2));
-    }
-  };
-  int slot;
-  if constexpr (kChooses) {
-    load();
-    if (warp == 0) {
-      Choose(p.choice, bias, choice);
-      if (lane == 0) shared.slot = p.experts.SlotOf(choice.ids[entry]);
-    }
-    __syncthreads();
-    slot = shared.slot;
-  } else {
-    slot = p.experts.Slot(entry);
-  }
+  const int slot = p.experts.Slot(entry);
   if (slot < 0) return;
   const char* const w = p.w + slot * p.slot_bytes;
   // Each warp a row.
@@ -262,7 +138,16 @@ __global__ void __launch_bounds__(kGateThreads, 4)
     }
   }
   __syncwarp();
-  if constexpr (!kChooses) load();
+  const char* const x = p.x + token * p.x_row_bytes;
+  uint4 raw[kUnitsMax];
+  if (!known) {
+#pragma unroll
+    for (int i = 0; i < kUnitsMax; ++i) {
+      const int column = (warp + i * kGateWarps) * 256 + lane * 8;
+      raw[i] = make_uint4(0, 0, 0, 0);
+      if (column < row_bytes) raw[i] = __ldcg(reinterpret_cast<const uint4*>(x + column * 2));
+    }
+  }
   const float* const scales = reinterpret_cast<const float*>(w + p.scales);
   for (int i = threadIdx.x; i < 2 * p.steps; i += kGateThreads) {
     const int of_up = i >= p.steps, step = i - of_up * p.steps;
@@ -353,43 +238,29 @@ struct EndParams {
   float* out;
   int64_t out_stride;
   int32_t strips;  // of a block
-  MoeChoice choice;
 };
 
 struct EndShared {
   alignas(16) char codes[kEndWarps][kEndSteps * 128];
   float x[kEndWarps][kEndSteps];
   float sums[kEndWarps][kStripsMax * 8];
-  float factors[kExpertsMax];  // where the experts are chosen here
   uint64_t barriers[kEndWarps];
 };
 
 // Grid: columns of the result, tokens.
-template <bool kChooses>
 __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constant__ EndParams p) {
   extern __shared__ __align__(128) char memory[];
   __shared__ EndShared shared;
-  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
   const bool of_shared = warp == kExpertsMax;
   const DownMatrix& m = of_shared ? p.shared_down : p.down;
   const int first = static_cast<int>(blockIdx.x) * p.strips * 8, rows = p.strips * 8;
   const int entry = token * p.experts.top_k + warp;
-  if constexpr (kChooses) {
-    if (warp == 0) {
-      float4 bias[3];
-      LoadChoiceBias(p.choice, bias);
-      Choose(p.choice, bias, choice);
-      const float weight = ChoiceWeight(p.choice, choice);
-      if (lane < p.experts.top_k) shared.factors[lane] = weight;
-    }
-    __syncthreads();
-  }
   int slot = -1;
   if (of_shared) {
     slot = p.shared != nullptr ? 0 : -1;
   } else if (warp < p.experts.top_k) {
-    slot = kChooses ? p.experts.SlotOf(choice.ids[warp]) : p.experts.Slot(entry);
+    slot = p.experts.Slot(entry);
   }
   const char* const w = m.w + slot * m.slot_bytes;
   const uint32_t weights = SharedAddress(memory) + warp * rows * p.down.steps * 128;
@@ -414,16 +285,12 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
         if (i < m.steps) scales[i] = __ldg(from + i);
       }
     }
-    if (!of_shared) factor = kChooses ? shared.factors[warp] : __ldcg(p.route_weights + entry);
+    if (!of_shared) factor = __ldcg(p.route_weights + entry);
   }
   __syncwarp();
   WaitForEarlierKernels();
   AllowNextKernel();
 
-  if (kChooses && blockIdx.x == 0 && warp == 0 && lane < p.experts.top_k) {
-    p.choice.ids[lane] = choice.ids[lane];
-    p.choice.weights[lane] = shared.factors[lane];
-  }
   if (slot >= 0) {
     const int columns = m.steps * 128;
     for (int column = lane * 8; column - lane * 8 < columns; column += 256) {
@@ -550,10 +417,7 @@ bool Fp8SingleTakes(const ExpertBankArgs& args) {
          StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
 }
 
-void Fp8Single(const OpContext& ctx,
-               const ExpertBankArgs& args,
-               const int32_t* slot_of,
-               const MoeChoice& choice) {
+void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
   BT_CHECK(Fp8SingleTakes(args));
   const auto tokens = static_cast<unsigned>(args.x.dim(0));
   const auto top_k = static_cast<unsigned>(args.ids.dim(1));
@@ -568,7 +432,7 @@ void Fp8Single(const OpContext& ctx,
       KnownRows(ctx, args.x.data, args.x.stride[0], args.x.dim(0), args.gate_up.k);
   const bool whole = layout.steps % 4 == 0 && reinterpret_cast<uintptr_t>(known.x) % 16 == 0 &&
                      reinterpret_cast<uintptr_t>(known.x_scales) % 16 == 0;
-  if (!whole || !Tries(kTryKnown)) known = {};
+  if (!whole) known = {};
   const GateUpParams gate_up = {
       .experts = experts,
       .w = static_cast<const char*>(args.gate_up.data),
@@ -580,20 +444,13 @@ void Fp8Single(const OpContext& ctx,
       .x_row_bytes = args.x.stride[0] * 2,
       .codes = static_cast<const char*>(known.x),
       .x_scales = known.x_scales,
-      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle)),
-      .choice = choice};
-  const bool chooses = choice.logits != nullptr, in_parts = chooses || Tries(kTrySingle);
-  const int gate_up_bytes =
-      in_parts ? RingBytes(gate_up.steps)
-               : 2 * kGateRows * (gate_up.steps * 128 + kPad) + gate_up.steps * 128;
-  const auto gate_up_kernel = chooses    ? GateUpRingKernel<true>
-                              : in_parts ? GateUpRingKernel<false>
-                                         : GateUpKernel;
-  CheckCuda(cudaFuncSetAttribute(gate_up_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle))};
+  const int gate_up_bytes = GateUpBytes(gate_up.steps);
+  CheckCuda(cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  gate_up_bytes),
             "FP8 gate/up of few entries");
   const Status first_launched = LaunchOverlapped(
-      "FP8 gate/up of few entries", gate_up_kernel,
+      "FP8 gate/up of few entries", GateUpKernel,
       dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k), dim3(kGateThreads),
       static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
   CheckLaunch("FP8 gate/up of few entries");
@@ -608,20 +465,17 @@ void Fp8Single(const OpContext& ctx,
                    .route_weights = static_cast<const float*>(args.weights.data),
                    .out = static_cast<float*>(args.out.data),
                    .out_stride = args.out.stride[0],
-                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128),
-                   .choice = choice};
+                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128)};
   if (args.shared) {
     end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
     end.shared_stride = args.shared.stride[0];
     end.shared_down = Down(args.shared_down);
   }
   const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
-  const auto end_kernel = chooses ? EndKernel<true> : EndKernel<false>;
-  CheckCuda(
-      cudaFuncSetAttribute(end_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
-      "FP8 end of few entries");
+  CheckCuda(cudaFuncSetAttribute(EndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
+            "FP8 end of few entries");
   const Status launched =
-      LaunchOverlapped("FP8 end of few entries", end_kernel,
+      LaunchOverlapped("FP8 end of few entries", EndKernel,
                        dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
                        dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
   CheckLaunch("FP8 end of few entries");

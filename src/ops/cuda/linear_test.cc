@@ -378,8 +378,8 @@ bool GoesByHundreds(int64_t rows, int64_t n, int64_t k) {
 
 // As the kernel for hundreds of rows takes fewer of them, where the matrix fills the card: one and
 // two tiles, two pairs of them; blocks that share the columns in halves (80 rows of weights at a
-// time, of two pairs of tiles 144), ten steps each; strips beyond the last row of the matrix; the
-// same bits again, a row that is no number.
+// time, of two pairs of tiles 144), of twenty steps 8 and 12; strips beyond the last row of the
+// matrix; the same bits again, a row that is no number.
 GPU_TEST(LinearTest, SomeHundredRowsOfFp8) {
   Context context;
   for (const int64_t rows : {65, 256, 512}) {

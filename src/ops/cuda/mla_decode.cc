@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -69,14 +68,6 @@ Status Check(const MlaDecodeArgs& args, MlaCacheType cache_type) {
 
 }  // namespace
 
-bool MlaTries(int bit) {
-  static const int mask = [] {
-    const char* const value = std::getenv("BT_H7");
-    return value == nullptr ? kTries : std::atoi(value);
-  }();
-  return (mask & bit) != 0;
-}
-
 MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
   MlaPlan plan = {};
   const int64_t rows = int64_t{limits.heads} * limits.max_query_tokens;
@@ -132,29 +123,15 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
   for (size_t s = 0; s < count; ++s) {
     tiles[s] = static_cast<int16_t>(TilesOf(args, static_cast<int>(s)));
     blocks[s] = (key_count[s] + kMlaBlockTokens - 1) / kMlaBlockTokens;
-    total += int64_t{tiles[s]} * (CostOf(args, static_cast<int>(s), blocks[s]) + kPieceCost);
+    total += int64_t{tiles[s]} * (blocks[s] + kPieceCost);
   }
   const int parts = args.plan.num_parts;
-  for (auto [least, step] = FirstCapacities(args, total);; step *= 2) {
-    for (int i = 0; i < kMlaTries; ++i) {
-      const MlaTry way = TryOf(args, least, step, i);
-      if (FillParts(args, tiles.data(), blocks.data(), way, false) > parts) continue;
-      FillParts(args, tiles.data(), blocks.data(), way, true);
+  for (auto [capacity, step] = FirstCapacities(args, total);; step *= 2) {
+    for (int i = 0; i < kMlaTries; ++i, capacity += step) {
+      if (FillParts(args, tiles.data(), blocks.data(), capacity, false) > parts) continue;
+      FillParts(args, tiles.data(), blocks.data(), capacity, true);
       return Status();
     }
-    least = TryOf(args, least, step, kMlaTries).capacity;
-  }
-}
-
-void NameMlaFirstBlocks(const MlaDecodeLimits& limits,
-                        const std::function<int32_t(int sequence, int block)>& physical,
-                        void* image) {
-  if (!MlaTries(kTryNamedBlocks)) return;
-  const MlaPlan plan = CutMlaWorkspace(limits, image);
-  for (int i = 0; i < plan.num_parts; ++i) {
-    MlaPart& part = plan.parts[i];
-    if (part.tile >= plan.tiles || part.key_count == 0) continue;
-    part.physical = physical(part.sequence, part.block) + 1;
   }
 }
 
@@ -188,11 +165,6 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
   kernel.chunk_blocks = limits.chunk_blocks;
   kernel.few_sequences = MlaFewSequences(limits, kernel.plan, kMlaHundredsOfTokens);
   kernel.keys_are_old = args.keys_are_old;
-  const int early = (MlaTries(kTryEarly) ? 1 : 0) + (MlaTries(2 * kTryEarly) ? 2 : 0);
-  const bool all = early == 0 || limits.sequences * limits.max_query_tokens <= 16;
-  kernel.early_blocks = all ? INT32_MAX : early % 3;
-  kernel.keys_leave_first = MlaTries(kTryLeaveFirst);
-  kernel.short_tails = MlaTries(kTryShortTails);
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);

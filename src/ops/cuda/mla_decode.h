@@ -18,7 +18,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 #include "base/status.h"
 #include "ops/gpu_limits.h"
@@ -96,11 +95,6 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
                            const int32_t* query_begin,
                            const int32_t* key_count,
                            void* image);
-// Writes into it which physical block each part begins with, so that this one need not be looked up
-// in the block table first. The plan is good for that table only then.
-void NameMlaFirstBlocks(const MlaDecodeLimits& limits,
-                        const std::function<int32_t(int sequence, int block)>& physical,
-                        void* image);
 
 // With the plan that `workspace` holds for the same limits and lengths. Elements of blocks at and
 // beyond key_count have no influence, whatever they are.

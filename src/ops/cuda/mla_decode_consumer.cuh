@@ -37,8 +37,6 @@ class Consumer {
 
   __device__ __forceinline__ void Run() {
     MlaWalker walker(args_, part_);
-    WaitForPredecessors();
-    LetDependentsLaunch();  // the merge waits for this kernel's end itself
     uint32_t pieces = 0;
     for (MlaPiece piece; walker.Next(piece); ++pieces) {
       Wait(SharedAddress(&small_.full_q), pieces & 1);

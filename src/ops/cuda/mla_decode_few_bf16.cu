@@ -38,13 +38,8 @@ constexpr float kLn2 = 0.69314718056f;
 struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  FewRows<__nv_bfloat16> rows;
+  FewRows rows;
   alignas(16) unsigned char queries[2][kRows * kQueryPitch];  // of this piece and the next one
-};
-
-struct KeyMaps {
-  CUtensorMap block;
-  CUtensorMap group;  // of tokens, one tile of 64 columns
 };
 
 constexpr int kSharedBytes = 1024 + kStages * kStageBytes + static_cast<int>(sizeof(Shared));
@@ -58,18 +53,15 @@ __device__ __forceinline__ void LoadTransposed4(uint32_t (&m)[4], uint32_t addre
 }
 
 __device__ void Produce(
-    const MlaKernelArgs& args, const KeyMaps& maps, uint32_t stages, Shared& shared, int part) {
+    const MlaKernelArgs& args, const CUtensorMap& map, uint32_t stages, Shared& shared, int part) {
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t block = 0;  // of this part
   bool waited = false;
-  const uint64_t policy = KeyPolicy(args.keys_leave_first);
   MlaWalker walker(args, part);
   for (MlaPiece piece; walker.Next(piece);) {
     BlockTable table(args, piece);
     const int count = piece.end_block - piece.begin_block;
-    // The part's first block stands in the plan.
-    const int named = block == 0 ? args.plan.parts[part].physical - 1 : -1;
-    int row = count == 0 ? 0 : named >= 0 ? named * kTokens : table.Row(0);
+    int row = count > 0 ? table.Row(0) : 0;
     if (!waited && !args.keys_are_old) {
       // The cache may still be written to, but that does not harm what is fetched into the L2.
       constexpr int kBlockBytes = kTokens * kMlaWidth * 2;
@@ -84,26 +76,12 @@ __device__ void Produce(
     waited = true;
     for (int i = 0; i < count; ++i, ++block) {
       if (i > 0) row = table.Row(i);
-      if (args.keys_are_old && block == static_cast<uint32_t>(args.early_blocks)) {
-        WaitForPredecessors();
-      }
-      const int groups = GroupsOf(args, piece.key_count - (piece.begin_block + i) * kTokens);
+      if (!first_lane) continue;
       const uint32_t s = block % kStages;
       const uint32_t full = SharedAddress(&shared.full[s]);
-      const uint32_t to = stages + s * kStageBytes;
-      if (first_lane) {
-        hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
-        ArriveExpecting(full, kStageBytes / kGroups * groups);
-        if (groups == kGroups) CopyBox(to, &maps.block, full, 0, row, 0, policy);
-      }
-      if (groups == kGroups) continue;
-      __syncwarp();
-      constexpr int kTiles = kMlaWidth / 64;
-      for (int at = threadIdx.x % 32; at < groups * kTiles; at += 32) {
-        const int group = at / kTiles, tile = at % kTiles;
-        CopyBox(to + tile * kTileBytes + group * kGroupTokens * 128, &maps.group, full, 0,
-                row + group * kGroupTokens, tile, policy);
-      }
+      hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
+      ArriveExpecting(full, kStageBytes);
+      CopyBox(stages + s * kStageBytes, &map, full, 0, row, 0);
     }
   }
 }
@@ -229,12 +207,12 @@ class Worker {
       }
     };
     float sums[3][4] = {};
-    constexpr int kLoadGroups = kSteps / kAhead;
+    constexpr int kGroups = kSteps / kAhead;
     static_assert(kSteps % kAhead == 0);
     load(0);
 #pragma unroll
-    for (int group = 0; group < kLoadGroups; ++group) {
-      if (group + 1 < kLoadGroups) load(group + 1);
+    for (int group = 0; group < kGroups; ++group) {
+      if (group + 1 < kGroups) load(group + 1);
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
         MultiplyAdd(sums[n % 3], a[group % 2][n], queries_[group * kAhead + n]);
@@ -370,7 +348,7 @@ class Worker {
 __global__ void __launch_bounds__(kThreads, 1)
     MlaFewBf16Kernel(const __grid_constant__ MlaKernelArgs args,
                      const __nv_bfloat16* q,
-                     const __grid_constant__ KeyMaps maps) {
+                     const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw[];
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
   Shared& shared =
@@ -381,14 +359,14 @@ __global__ void __launch_bounds__(kThreads, 1)
       InitBarrier(SharedAddress(&shared.empty[s]), kWarps);
     }
     FenceBarrierInit();
-    PrefetchMap(&maps.block);
+    PrefetchMap(&map);
   }
   __syncthreads();
   if (threadIdx.x < kComputers) {
     Worker worker(args, q, stages, shared, blockIdx.x);
     worker.Run();
   } else {
-    Produce(args, maps, stages, shared, blockIdx.x);
+    Produce(args, map, stages, shared, blockIdx.x);
   }
 }
 
@@ -396,16 +374,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
   static_assert(kSharedBytes <= 232448);
-  KeyMaps maps = {};
+  CUtensorMap map = {};
   const int64_t cached = from.num_blocks * kTokens;
-  TensorMapShape shape = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                          CU_TENSOR_MAP_SWIZZLE_128B,
-                          {64, static_cast<cuuint64_t>(cached), kMlaWidth / 64},
-                          {kMlaWidth * 2, 128},
-                          {64, kTokens, kMlaWidth / 64}};
-  BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, maps.block));
-  shape.box[1] = kGroupTokens, shape.box[2] = 1;
-  BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, maps.group));
+  const TensorMapShape shape = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                CU_TENSOR_MAP_SWIZZLE_128B,
+                                {64, static_cast<cuuint64_t>(cached), kMlaWidth / 64},
+                                {kMlaWidth * 2, 128},
+                                {64, kTokens, kMlaWidth / 64}};
+  BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, map));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(args.plan.num_parts);
   config.blockDim = kThreads;
@@ -420,7 +396,7 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,
-                                             static_cast<const __nv_bfloat16*>(from.q), maps));
+                                             static_cast<const __nv_bfloat16*>(from.q), map));
   return Status();
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
-// What the decode kernels of up to 8 rows share (mla_decode_few.cu, mla_decode_few_bf16.cu,
-// resident_decode.cuh): scores and shares of a block of 64 keys, and the softmax by a warp a row.
+// What the decode kernels of up to 8 rows share (mla_decode_few_bf16.cu, mla_decode_few_fp8.cu,
+// resident_decode.cuh): the threads that compute, and of a cache in bf16 the scores and shares of a
+// block of 64 keys and the softmax by a warp a row.
 
+#include <cuda_bf16.h>
 #include <math_constants.h>
 
 #include "ops/cuda/hopper.cuh"
@@ -11,32 +13,13 @@
 namespace baltoro::cuda::mla {
 
 inline constexpr int kScorePitch = 68;  // floats: fragments of scores touch all banks
-inline constexpr int kSharePitch = 72;  // bf16 or halves: likewise
+inline constexpr int kSharePitch = 72;  // bf16: likewise
 
-// Of a cache in bf16: the threads that compute.
 inline constexpr int kComputers = 256;
 __device__ __forceinline__ void SyncComputers() {
   __syncwarp();  // the lanes may have gone apart, and the barrier takes whole warps
   asm volatile("bar.sync 1, 256;" ::: "memory");
   static_assert(kComputers == 256);
-}
-
-// Keys are read once a step: their lines leave the L2 before those of plans and tables.
-__device__ __forceinline__ uint64_t KeyPolicy(bool leave_first) {
-  uint64_t policy;
-  if (leave_first) {
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
-  return policy;
-}
-
-// The end of a sequence: of its last block only groups of 16 tokens that have a key are read.
-inline constexpr int kGroupTokens = 16;
-inline constexpr int kGroups = kMlaBlockTokens / kGroupTokens;
-__device__ __forceinline__ int GroupsOf(const MlaKernelArgs& args, int keys) {
-  return args.short_tails ? min((keys + kGroupTokens - 1) / kGroupTokens, kGroups) : kGroups;
 }
 
 // Eight columns `chunk` (0..7) of a token in one tile of 64 columns, in the 128-byte swizzle.
@@ -50,11 +33,9 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t from) {
   return value;
 }
 
-// `Share`: the type that shares of values have in the product.
-template <typename Share>
 struct FewRows {
   float scores[2][kMlaFewRows][kScorePitch];  // of both halves of the columns
-  Share shares[kMlaFewRows][kSharePitch];
+  __nv_bfloat16 shares[kMlaFewRows][kSharePitch];
   float ratio[kMlaFewRows];      // by which the sums so far are to be multiplied
   float reference[kMlaFewRows];  // at the end of a piece
   float sum[kMlaFewRows];
@@ -62,9 +43,9 @@ struct FewRows {
 
 // Of a warp's row: the exponentials of the first `seen` scores, times `scale`, its reference and
 // sums. The reference is raised where a score exceeds it by more than kSlack.
-template <int kSlack, typename Share>
+template <int kSlack>
 __device__ __forceinline__ void FewSoftmax(
-    FewRows<Share>& rows, int row, int seen, float scale, float& reference, float& sum) {
+    FewRows& rows, int row, int seen, float scale, float& reference, float& sum) {
   const int lane = threadIdx.x % 32;
   float score[2];
   float highest = -CUDART_INF_F;
@@ -89,7 +70,7 @@ __device__ __forceinline__ void FewSoftmax(
   for (int half = 0; half < 2; ++half) {
     const float share = hopper::Exp2(score[half] - subtract);
     sum += share;
-    rows.shares[row][lane + 32 * half] = Share(share);
+    rows.shares[row][lane + 32 * half] = __nv_bfloat16(share);
   }
   if (lane == 0) rows.ratio[row] = ratio;
 }

@@ -52,11 +52,6 @@ constexpr int kPairBytes = kTokens * 128;
 constexpr int kRawRopeAt = kMlaLatent / 128 * kPairBytes;
 constexpr int kRawBytes = kRawRopeAt + kTokens * 64;
 static_assert(kRawRopeAt % 1024 == 0 && kRawBytes % 1024 == 0);
-// Or a token after the other, with 16 bytes between them: rows of 16 bytes touch all banks too.
-constexpr int kTokenPitch = kMlaWidth + 16;
-
-template <bool kPadded>
-inline constexpr int kBlockBytes = kPadded ? kTokens* kTokenPitch : kRawBytes;
 
 struct Shared {
   uint64_t full[kStages];
@@ -69,15 +64,11 @@ struct Shared {
   alignas(16) unsigned char queries[2][kRows * kQueryPitch];  // of this piece and the next one
 };
 
-template <bool kPadded>
-constexpr int kSharedBytes = 1024 + kStages* kBlockBytes<kPadded> +
-                             static_cast<int>(sizeof(Shared));
+constexpr int kSharedBytes = 1024 + kStages * kRawBytes + static_cast<int>(sizeof(Shared));
 
 struct RawMaps {
   CUtensorMap latent;
   CUtensorMap rope;
-  CUtensorMap latent_group;  // of tokens, one pair of tiles
-  CUtensorMap rope_group;
 };
 
 // Four 8 x 8 matrices, transposed; lane l gives the address of row l % 8 of matrix l / 8.
@@ -100,13 +91,11 @@ __device__ __forceinline__ void MultiplyHalves(float (&d)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-template <bool kPadded>
 __device__ void Produce(
     const MlaKernelArgs& args, const RawMaps& maps, uint32_t stages, Shared& shared, int part) {
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t block = 0;  // of this part
   bool waited = args.keys_are_old;
-  const uint64_t policy = KeyPolicy(args.keys_leave_first);
   MlaWalker walker(args, part);
   for (MlaPiece piece; walker.Next(piece);) {
     BlockTable table(args, piece);
@@ -114,44 +103,19 @@ __device__ void Produce(
     if (!waited) WaitForPredecessors();
     waited = true;
     for (int i = 0; i < count; ++i, ++block) {
-      // The part's first block stands in the plan.
-      const int named = block == 0 ? args.plan.parts[part].physical - 1 : -1;
-      const int row = named >= 0 ? named * kTokens : table.Row(i);
-      if (args.keys_are_old && block == static_cast<uint32_t>(args.early_blocks)) {
-        WaitForPredecessors();
-      }
-      const int groups = GroupsOf(args, piece.key_count - (piece.begin_block + i) * kTokens);
+      const int row = table.Row(i);
+      if (!first_lane) continue;
       const uint32_t s = block % kStages;
       const uint32_t full = SharedAddress(&shared.full[s]);
-      const uint32_t to = stages + s * kBlockBytes<kPadded>;
-      if (first_lane) {
-        hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
-        ArriveExpecting(full, kBlockBytes<kPadded> / kGroups * groups);
-        if (groups == kGroups) {
-          CopyBox(to, &maps.latent, full, 0, row, 0, policy);
-          if constexpr (!kPadded) CopyBox(to + kRawRopeAt, &maps.rope, full, 0, row, 0, policy);
-        }
-      }
-      if (groups == kGroups) continue;
-      __syncwarp();
-      // A lane a box: four pairs of tiles and the rotated columns of each group.
-      constexpr int kBoxes = kPadded ? 1 : kMlaLatent / 128 + 1;
-      const int at = threadIdx.x % 32;
-      if (at >= groups * kBoxes) continue;
-      const int first = at / kBoxes * kGroupTokens, pair = at % kBoxes;
-      if constexpr (kPadded) {
-        CopyBox(to + first * kTokenPitch, &maps.latent_group, full, 0, row + first, 0, policy);
-      } else if (pair < kMlaLatent / 128) {
-        CopyBox(to + pair * kPairBytes + first * 128, &maps.latent_group, full, 0, row + first,
-                pair, policy);
-      } else {
-        CopyBox(to + kRawRopeAt + first * 64, &maps.rope_group, full, 0, row + first, 0, policy);
-      }
+      const uint32_t to = stages + s * kRawBytes;
+      hopper::Wait(SharedAddress(&shared.empty[s]), (block / kStages & 1) ^ 1);
+      ArriveExpecting(full, kRawBytes);
+      CopyBox(to, &maps.latent, full, 0, row, 0);
+      CopyBox(to + kRawRopeAt, &maps.rope, full, 0, row, 0);
     }
   }
 }
 
-template <bool kPadded>
 class Worker {
  public:
   __device__ Worker(
@@ -332,14 +296,13 @@ class Worker {
   }
 
   __device__ __forceinline__ uint32_t Stage(uint32_t block) const {
-    return stages_ + block % kStages * kBlockBytes<kPadded>;
+    return stages_ + block % kStages * kRawBytes;
   }
 
   // Zeroes the latents of tokens that do not exist, since 0 times whatever is there could be NaN.
   __device__ __forceinline__ void ClearTail(uint32_t stage, int valid) {
     for (int token = valid + warp_; token < kTokens; token += kWarps) {
-      const uint32_t to = kPadded ? stage + token * kTokenPitch + lane_ * 16
-                                  : stage + lane_ / 8 * kPairBytes + token * 128 + lane_ % 8 * 16;
+      const uint32_t to = stage + lane_ / 8 * kPairBytes + token * 128 + lane_ % 8 * 16;
       asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
     }
     FenceAsyncProxy();
@@ -351,17 +314,13 @@ class Worker {
     const uint32_t token = key + lane_ % 16, second = lane_ / 16;
     const uint32_t in_pair = (second ^ token % 8) << 4;
     const uint32_t in_rope = ((half * 2 + second) ^ (token / 2 % 4)) << 4;
-    const uint32_t row = stage + token * kTokenPitch + second * 16;
-    const uint32_t own = kPadded ? row + half * (kMlaLatent / 2)
-                                 : stage + half * (2 * kPairBytes) + token * 128 + in_pair;
-    const uint32_t rotated =
-        kPadded ? row + kMlaLatent + half * 32 : stage + kRawRopeAt + token * 64 + in_rope;
+    const uint32_t own = stage + half * (2 * kPairBytes) + token * 128 + in_pair;
+    const uint32_t rotated = stage + kRawRopeAt + token * 64 + in_rope;
     uint32_t codes[kSteps / 2][4];
 #pragma unroll
     for (int i = 0; i < kSteps / 2; ++i) {
       const uint32_t step = 2 * i;
-      const uint32_t at =
-          kPadded ? own + step * 16 : (own ^ (step % 8 << 4)) + step / 8 * kPairBytes;
+      const uint32_t at = (own ^ (step % 8 << 4)) + step / 8 * kPairBytes;
       LoadMatrices4(codes[i], step < kHalfSteps ? at : rotated);
     }
     float sums[3][4] = {};
@@ -437,15 +396,13 @@ class Worker {
     const uint32_t shares = SharedAddress(&shared_.shares[lane_ % 8][b * kTokens]) + lane_ / 8 * 16;
     const uint32_t token = lane_ % 16, second = lane_ / 16, warp = warp_;
     const uint32_t in_pair = ((warp % 2 * 4 + second) ^ (token % 8)) << 4;
-    const uint32_t own = kPadded ? stage + token * kTokenPitch + warp * 64 + second * 16
-                                 : stage + warp / 2 * kPairBytes + token * 128 + in_pair;
+    const uint32_t own = stage + warp / 2 * kPairBytes + token * 128 + in_pair;
     uint32_t codes[kKeySteps][2][4], p[kKeySteps / 2][4];
 #pragma unroll
     for (int step = 0; step < kKeySteps; ++step) {
 #pragma unroll
       for (int t = 0; t < 2; ++t) {
-        LoadTransposed4(codes[step][t], kPadded ? own + t * 32 + step * 16 * kTokenPitch
-                                                : (own ^ (t * 32)) + step * 16 * 128);
+        LoadTransposed4(codes[step][t], (own ^ (t * 32)) + step * 16 * 128);
       }
       if (step % 2 == 0) LoadMatrices4(p[step / 2], shares + step * 32);
     }
@@ -519,15 +476,14 @@ class Worker {
   float sum_;        // of this lane's keys of row `warp_`
 };
 
-template <bool kPadded>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaFewFp8Kernel(const __grid_constant__ MlaKernelArgs args,
                     const __nv_bfloat16* q,
                     const __grid_constant__ RawMaps maps) {
   extern __shared__ unsigned char raw[];
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
-  Shared& shared = *reinterpret_cast<Shared*>(
-      raw + (stages + kStages * kBlockBytes<kPadded> - SharedAddress(raw)));
+  Shared& shared =
+      *reinterpret_cast<Shared*>(raw + (stages + kStages * kRawBytes - SharedAddress(raw)));
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       InitBarrier(SharedAddress(&shared.full[s]), 1);
@@ -535,58 +491,44 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     FenceBarrierInit();
     PrefetchMap(&maps.latent);
-    if constexpr (!kPadded) PrefetchMap(&maps.rope);
+    PrefetchMap(&maps.rope);
   }
   __syncthreads();
   if (threadIdx.x < kComputers) {
-    Worker<kPadded> worker(args, q, stages, shared, blockIdx.x);
+    Worker worker(args, q, stages, shared, blockIdx.x);
     worker.Run();
   } else {
-    Produce<kPadded>(args, maps, stages, shared, blockIdx.x);
+    Produce(args, maps, stages, shared, blockIdx.x);
   }
 }
 
-Status MakeRawMaps(const MlaDecodeArgs& from, bool padded, RawMaps& maps) {
+Status MakeRawMaps(const MlaDecodeArgs& from, RawMaps& maps) {
   const auto rows = static_cast<cuuint64_t>(from.num_blocks * kTokens);
   const auto* const cache = static_cast<const char*>(from.cache);
-  if (padded) {
-    // What a box has beyond a token's end becomes zeros.
-    TensorMapShape tokens = {CU_TENSOR_MAP_DATA_TYPE_INT64,
-                             CU_TENSOR_MAP_SWIZZLE_NONE,
-                             {kMlaWidth / 8, rows, 1},
-                             {kMlaWidth, rows * kMlaWidth},
-                             {kTokenPitch / 8, kTokens, 1}};
-    BT_RETURN_IF_ERROR(MakeTensorMap(tokens, cache, maps.latent));
-    tokens.box[1] = kGroupTokens;
-    return MakeTensorMap(tokens, cache, maps.latent_group);
-  }
-  TensorMapShape latent = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                           CU_TENSOR_MAP_SWIZZLE_128B,
-                           {128, rows, kMlaLatent / 128},
-                           {kMlaWidth, 128},
-                           {128, kTokens, kMlaLatent / 128}};
-  TensorMapShape rope = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                         CU_TENSOR_MAP_SWIZZLE_64B,
-                         {64, rows, 1},
-                         {kMlaWidth, rows * kMlaWidth},
-                         {64, kTokens, 1}};
+  const TensorMapShape latent = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                 CU_TENSOR_MAP_SWIZZLE_128B,
+                                 {128, rows, kMlaLatent / 128},
+                                 {kMlaWidth, 128},
+                                 {128, kTokens, kMlaLatent / 128}};
+  const TensorMapShape rope = {CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                               CU_TENSOR_MAP_SWIZZLE_64B,
+                               {64, rows, 1},
+                               {kMlaWidth, rows * kMlaWidth},
+                               {64, kTokens, 1}};
   BT_RETURN_IF_ERROR(MakeTensorMap(latent, cache, maps.latent));
-  BT_RETURN_IF_ERROR(MakeTensorMap(rope, cache + kMlaLatent, maps.rope));
-  latent.box[1] = kGroupTokens, latent.box[2] = 1;
-  BT_RETURN_IF_ERROR(MakeTensorMap(latent, cache, maps.latent_group));
-  rope.box[1] = kGroupTokens;
-  return MakeTensorMap(rope, cache + kMlaLatent, maps.rope_group);
+  return MakeTensorMap(rope, cache + kMlaLatent, maps.rope);
 }
 
-template <bool kPadded>
-Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
-  static_assert(kSharedBytes<kPadded> <= 232448);
+}  // namespace
+
+Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
+  static_assert(kSharedBytes <= 232448);
   RawMaps maps = {};
-  BT_RETURN_IF_ERROR(MakeRawMaps(from, kPadded, maps));
+  BT_RETURN_IF_ERROR(MakeRawMaps(from, maps));
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(args.plan.num_parts);
   config.blockDim = kThreads;
-  config.dynamicSmemBytes = kSharedBytes<kPadded>;
+  config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   // May be placed before its predecessor's end; it waits for that itself.
   cudaLaunchAttribute attribute = {};
@@ -594,19 +536,11 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  auto* const kernel = MlaFewFp8Kernel<kPadded>;
-  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               kSharedBytes<kPadded>));
-  BT_CUDA_RETURN_IF_ERROR(
-      cudaLaunchKernelEx(&config, kernel, args, static_cast<const __nv_bfloat16*>(from.q), maps));
+  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
+      MlaFewFp8Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewFp8Kernel, args,
+                                             static_cast<const __nv_bfloat16*>(from.q), maps));
   return Status();
-}
-
-}  // namespace
-
-Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
-  return MlaTries(kTryPadded) ? Launch<true>(args, from, stream)
-                              : Launch<false>(args, from, stream);
 }
 
 }  // namespace baltoro::cuda

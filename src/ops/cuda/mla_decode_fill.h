@@ -46,7 +46,6 @@ struct MlaPlanArgs {
   int chunk_blocks;
   int least_piece;  // no smaller piece is cut off
   int overfill;     // a part takes this much more to finish a sequence
-  int free_keys;    // so many in a sequence's last block may be taken to cost nothing
 };
 
 inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
@@ -59,10 +58,6 @@ inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
   const bool few = MlaFewSequences(limits, args.plan, kMlaFewTokens);
   args.least_piece = few ? 1 : 2;
   args.overfill = few ? 0 : 2;
-  // The kernels of few rows read no more of the last block than it has.
-  const bool reads_less =
-      args.plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 && MlaTries(kTryTailPlan);
-  args.free_keys = reads_less ? 16 : 0;
   return args;
 }
 
@@ -71,27 +66,14 @@ BT_BOTH inline int TilesOf(const MlaPlanArgs& args, int sequence) {
   return (rows + kMlaTileRows - 1) / kMlaTileRows;
 }
 
-// Of a sequence's blocks, those that cost something.
-BT_BOTH inline int CostOf(const MlaPlanArgs& args, int sequence, int blocks) {
-  const int last = args.key_count[sequence] - (blocks - 1) * kMlaBlockTokens;
-  return blocks > 1 && last <= args.free_keys ? blocks - 1 : blocks;
-}
-
-// A way to fill the parts that may or may not fit.
-struct MlaTry {
-  int capacity;
-  bool free_ends;  // last blocks of few keys cost nothing
-};
-
-// Walks the work once, filling parts; writes the plan if `write`. Returns the parts used, or more
-// than there are.
+// Walks the work once, filling parts of `capacity`; writes the plan if `write`. Returns the parts
+// used, or more than there are.
 BT_BOTH inline int FillParts(const MlaPlanArgs& args,
                              const int16_t* tiles,
                              const int32_t* blocks,
-                             const MlaTry& way,
+                             int capacity,
                              bool write) {
   const MlaPlan& plan = args.plan;
-  const int capacity = way.capacity;
   int part = -1;  // the part that is being filled
   int space = kClosed;
   int merges = 0;
@@ -102,7 +84,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
     if (write && part < plan.num_parts) {
       const int first_query = args.query_begin[sequence];
       const int rows = (args.query_begin[sequence + 1] - first_query) * args.heads;
-      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], 0, 0};
+      plan.parts[part] = {tile, sequence, block, first_query, rows, args.key_count[sequence], {}};
     }
   };
   for (int tile = 0; tile < plan.tiles; ++tile) {
@@ -112,16 +94,15 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
     for (int sequence = 0; sequence < args.sequences; ++sequence) {
       if (tiles[sequence] <= tile) continue;
       const int count = blocks[sequence];
-      const int free_blocks = way.free_ends ? count - CostOf(args, sequence, count) : 0;
       const int chunk = args.chunk_blocks > 0 ? args.chunk_blocks : Most(count, 1);
       const int chunks = Most((count + chunk - 1) / chunk, 1);
       int first_part = part, pieces = 0;
       for (int done = 0; done < count || pieces == 0;) {
         const int rest = Least(count - done, chunk);
-        const int cost = rest + kPieceCost - free_blocks;
-        if (cost <= space + args.overfill || (args.chunk_blocks > 0 && space == capacity)) {
+        if (rest + kPieceCost <= space + args.overfill ||
+            (args.chunk_blocks > 0 && space == capacity)) {
           done += rest;
-          space -= cost;
+          space -= rest + kPieceCost;
           ++pieces;
           if (pieces == 1) first_part = part;
           continue;
@@ -162,25 +143,19 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
   if (write) {
     plan.merges[0].count = merges;
     for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
-      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, 0, 0};
+      plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};
     }
   }
   return part + 1;
 }
 
 // The least capacity worth a try for work of `total` cost, and the step between tries: tries are
-// least, least + step, .. kMlaTries of them, then as many from there with twice the step. Where
-// ends may be free, half as many: each without, then with free ends.
+// least, least + step, .. kMlaTries of them, then as many from there with twice the step.
 struct MlaCapacities {
   int least;
   int step;
 };
 inline constexpr int kMlaTries = 8;
-
-BT_BOTH inline MlaTry TryOf(const MlaPlanArgs& args, int least, int step, int i) {
-  const int each = args.free_keys > 0 ? 2 : 1;
-  return {least + i / each * step, i % each != 0};
-}
 
 BT_BOTH inline MlaCapacities FirstCapacities(const MlaPlanArgs& args, int64_t total) {
   const int parts = args.plan.num_parts;

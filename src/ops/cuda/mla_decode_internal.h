@@ -28,8 +28,7 @@ struct alignas(16) MlaPart {
   int32_t first_query;
   int32_t rows;  // of the sequence
   int32_t key_count;
-  int32_t physical;  // of its first block, one more; 0: look into the block table
-  int32_t unused;
+  int32_t unused[2];
 };
 
 struct alignas(16) MlaMerge {
@@ -77,9 +76,6 @@ struct MlaKernelArgs {
   int chunk_blocks;
   bool few_sequences;  // up to kMlaHundredsOfTokens
   bool keys_are_old;
-  int early_blocks;  // of a part that may be asked for before the kernel ahead ends, if old
-  bool keys_leave_first;
-  bool short_tails;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale
@@ -88,25 +84,10 @@ struct MlaKernelArgs {
   const void* cache;
 };
 
-// BT_H7: a mask of what is to be measured; unset, what is recommended.
-inline constexpr int kTryFewFp8 = 1;
-inline constexpr int kTryNamedBlocks = 2;
-inline constexpr int kTryPadded = 4;
-inline constexpr int kTryOldKeys = 8;
-inline constexpr int kTryQuarters = 16;
-inline constexpr int kTryLeaveFirst = 32;
-inline constexpr int kTryShortTails = 64;
-inline constexpr int kTryTailPlan = 128;
-inline constexpr int kTryEarly = 256;  // of more than 16 tokens: 1 and 2 of 4: so many; 3: none
-inline constexpr int kTries =
-    kTryFewFp8 | kTryNamedBlocks | kTryOldKeys | kTryQuarters | kTryShortTails | kTryTailPlan;
-bool MlaTries(int bit);
-
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream);
 // With tiles of kMlaFewRows rows and a cache of kFp8E4m3.
-Status LaunchMlaFewRows(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 // Of few sequences, with a cache of kBf16.
 Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);

@@ -54,6 +54,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
+  WaitForPredecessors();
+  LetDependentsLaunch();  // the merge waits for this kernel's end itself
   const int part = blockIdx.x;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
@@ -108,36 +110,7 @@ TensorMapShape GroupScales(int64_t rows) {
           {4, kTokens, 1}};
 }
 
-template <MlaCacheType kType>
-Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
-  Maps maps = {};
-  const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
-  BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
-  BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(SharedBytes(args.plan.tile_rows));
-  config.stream = stream;
-  // May be placed before its predecessor's end; it waits for that itself.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  auto* const kernel = MlaKernel<kType>;
-  MlaKernelArgs tried = args;
-  tried.keys_are_old &= MlaTries(kTryOldKeys);
-  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(config.dynamicSmemBytes)));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, tried, maps));
-  return Status();
-}
-
-}  // namespace
-
-namespace mla {
-
+// Those of the cache.
 Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
   const int64_t cached = from.num_blocks * kTokens;
   const auto* const cache = static_cast<const char*>(from.cache);
@@ -156,7 +129,31 @@ Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
   return InvalidArgument("MLA decode: an unknown cache type");
 }
 
-}  // namespace mla
+template <MlaCacheType kType>
+Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
+  Maps maps = {};
+  const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
+  BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
+  BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = static_cast<size_t>(SharedBytes(args.plan.tile_rows));
+  config.stream = stream;
+  // May be placed before its predecessor's end; it waits for that itself.
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  auto* const kernel = MlaKernel<kType>;
+  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               static_cast<int>(config.dynamicSmemBytes)));
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args, maps));
+  return Status();
+}
+
+}  // namespace
 
 Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
@@ -166,10 +163,7 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
       if (args.few_sequences) return LaunchMlaFewBf16(args, from, stream);
       return Launch<MlaCacheType::kBf16>(args, from, stream);
     case MlaCacheType::kFp8E4m3:
-      if (args.plan.tile_rows == kMlaFewRows) {
-        return MlaTries(kTryFewFp8) ? LaunchMlaFewFp8(args, from, stream)
-                                    : LaunchMlaFewRows(args, from, stream);
-      }
+      if (args.plan.tile_rows == kMlaFewRows) return LaunchMlaFewFp8(args, from, stream);
       return Launch<MlaCacheType::kFp8E4m3>(args, from, stream);
     case MlaCacheType::kFp8Groups:
       return Launch<MlaCacheType::kFp8Groups>(args, from, stream);

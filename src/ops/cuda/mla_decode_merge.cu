@@ -128,6 +128,8 @@ __device__ void MergeMany(const MlaKernelArgs& args, const MlaMerge& merge, int 
 constexpr int kQuarters = kColumns / 32;
 constexpr int kRuns = kThreads / 32;
 constexpr int kRunLoads = 4;  // pieces that a warp asks for together
+// Rows of heads up to which that is faster; of 256 it is slower.
+constexpr int kQuarteredRows = 64;
 
 __device__ void MergeQuarter(const MlaKernelArgs& args,
                              const MlaMerge& merge,
@@ -235,8 +237,9 @@ Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(
-      &config, MlaTries(kTryQuarters) ? MergeKernel<true> : MergeKernel<false>, args));
+  const int64_t rows = int64_t{args.num_sequences} * args.plan.tiles * args.plan.tile_rows;
+  auto* const kernel = rows <= kQuarteredRows ? MergeKernel<true> : MergeKernel<false>;
+  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args));
   return Status();
 }
 

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(const MlaPlanArgs args) {
   for (int s = threadIdx.x; s < args.sequences; s += kThreads) {
     tiles[s] = static_cast<int16_t>(TilesOf(args, s));
     blocks[s] = (args.key_count[s] + kMlaBlockTokens - 1) / kMlaBlockTokens;
-    cost += static_cast<unsigned long long>(tiles[s]) * (CostOf(args, s, blocks[s]) + kPieceCost);
+    cost += static_cast<unsigned long long>(tiles[s]) * (blocks[s] + kPieceCost);
   }
   atomicAdd(&total, cost);
   __syncthreads();
@@ -32,19 +32,17 @@ __global__ void __launch_bounds__(kThreads) PlanKernel(const MlaPlanArgs args) {
   static_assert(kMlaTries == kThreads / 32);
   const int warp = threadIdx.x / 32;
   for (;; step *= 2) {
-    if (threadIdx.x % 32 == 0 &&
-        FillParts(args, tiles, blocks, TryOf(args, least, step, warp), false) <= parts) {
-      atomicMin(&chosen, warp);
+    const int capacity = least + warp * step;
+    if (threadIdx.x % 32 == 0 && FillParts(args, tiles, blocks, capacity, false) <= parts) {
+      atomicMin(&chosen, capacity);
     }
     __syncthreads();
     const bool fits = chosen != INT_MAX;
     __syncthreads();  // nobody tries on before all have looked
     if (fits) break;
-    least = TryOf(args, least, step, kMlaTries).capacity;
+    least += kMlaTries * step;
   }
-  if (threadIdx.x == 0) {
-    FillParts(args, tiles, blocks, TryOf(args, least, step, chosen), true);
-  }
+  if (threadIdx.x == 0) FillParts(args, tiles, blocks, chosen, true);
 }
 
 }  // namespace

@@ -19,9 +19,6 @@ struct Maps {
   CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
 
-// Those of the cache.
-Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps);
-
 // The physical blocks of a piece, loaded 32 to 64 ahead of their use.
 class BlockTable {
  public:
@@ -91,25 +88,17 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
   uint32_t uses0 = 0, uses1 = 0;
   uint32_t pieces = 0;
   MlaWalker walker(args, part);
-  const auto ask_for_queries = [&](const MlaPiece& piece) {
-    if (pieces == 0) WaitForPredecessors();
-    if (lane != 0) return;
-    hopper::Wait(SharedAddress(&small.empty_q), (pieces & 1) ^ 1);
-    const uint32_t full = SharedAddress(&small.full_q);
-    ArriveExpecting(full, kMlaWidth / 64 * smem.q_tile_bytes);
-    CopyBox(smem.q, &maps.q, full, 0, static_cast<int>(piece.first_row), 0);
-  };
   for (MlaPiece piece; walker.Next(piece); ++pieces) {
     BlockTable table(args, piece);
+    if (lane == 0) {
+      hopper::Wait(SharedAddress(&small.empty_q), (pieces & 1) ^ 1);
+      const uint32_t full = SharedAddress(&small.full_q);
+      ArriveExpecting(full, kMlaWidth / 64 * smem.q_tile_bytes);
+      CopyBox(smem.q, &maps.q, full, 0, static_cast<int>(piece.first_row), 0);
+    }
     const int count = piece.end_block - piece.begin_block;
-    // Old keys come before the kernel ahead has ended, as many as there are stages.
-    const int before_queries = pieces == 0 && args.keys_are_old ? min(count, 2) : 0;
-    if (before_queries == 0) ask_for_queries(piece);
     for (int i = 0; i < count; ++i) {
-      if (i > 0 && i == before_queries) ask_for_queries(piece);
-      // The part's first block stands in the plan.
-      const int named = uses0 == 0 ? args.plan.parts[part].physical - 1 : -1;
-      const int row = named >= 0 ? named * kTokens : table.Row(i);
+      const int row = table.Row(i);
       const int s = i & 1;
       if (lane == 0) {
         const uint32_t parity = ((s == 0 ? uses0 : uses1) & 1) ^ 1;
@@ -126,7 +115,6 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
       }
       ++(s == 0 ? uses0 : uses1);
     }
-    if (count > 0 && count == before_queries) ask_for_queries(piece);
   }
 }
 

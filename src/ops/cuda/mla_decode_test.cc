@@ -1,6 +1,5 @@
 #include "ops/cuda/mla_decode.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -222,47 +221,6 @@ class Rig {
     BT_RETURN_IF_ERROR(Queue(stream.value()));
     BT_RETURN_IF_ERROR(stream.value().Synchronize());
     ::baltoro::testing::StepDone();
-    return Read();
-  }
-
-  // With a plan of the host that names the parts' first blocks, keys older than the kernel ahead,
-  // and a block table that is wrong where blocks are named.
-  Result<Answer> RunNamed() const {
-    Result<size_t> bytes = MlaDecodePlanBytes(limits_);
-    BT_RETURN_IF_ERROR(bytes.status());
-    std::vector<char> image(bytes.value() + 256);
-    void* start = image.data();
-    size_t room = image.size();
-    start = std::align(256, bytes.value(), start, room);
-    BT_RETURN_IF_ERROR(PlanMlaDecodeOnHost(limits_, begins().data(), counts().data(), start));
-    const auto place = [&](int sequence, int block) {
-      return static_cast<size_t>(sequence) * stride_ + block;
-    };
-    NameMlaFirstBlocks(
-        limits_, [&](int sequence, int block) { return tables_[place(sequence, block)]; }, start);
-    int32_t spare = 0;
-    while (std::find(tables_.begin(), tables_.end(), spare) != tables_.end()) ++spare;
-    std::vector<int32_t> wrong = tables_;
-    const MlaPlan plan = CutMlaWorkspace(limits_, start);
-    int named = 0;
-    for (int i = 0; i < plan.num_parts; ++i) {
-      const MlaPart& part = plan.parts[i];
-      if (part.physical == 0) continue;
-      wrong[place(part.sequence, part.block)] = spare;
-      ++named;
-    }
-    GPU_EXPECT_LE(1, named);
-    const DeviceBuffer table = Upload(wrong);
-    BT_CHECK(cudaMemcpy(workspace_.data(), start, bytes.value(), cudaMemcpyHostToDevice) ==
-             cudaSuccess);
-    BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
-    Result<Stream> stream = Stream::Create();
-    BT_RETURN_IF_ERROR(stream.status());
-    MlaDecodeArgs args = this->args();
-    args.keys_are_old = true;
-    args.sequences.block_table = table.as<int32_t>();
-    BT_RETURN_IF_ERROR(MlaDecode(limits_, args, workspace_.data(), stream.value().get()));
-    BT_RETURN_IF_ERROR(stream.value().Synchronize());
     return Read();
   }
 
@@ -498,22 +456,6 @@ GPU_TEST(MlaDecodeTest, FewSequencesOfSeveralTokensAndWithPositions) {
       steep.multiprocessors = 16;
       steep.sequences = OneToken({900, 64, 0, 3000});
       ExpectRight(steep);
-    }
-  }
-}
-
-GPU_TEST(MlaDecodeTest, PartsBeginWithTheBlockThatTheirPlanNames) {
-  for (const MlaCacheType type : kCacheTypes) {
-    for (const int heads : {8, 64}) {
-      TestStep step;
-      step.heads = heads;
-      step.cache_type = type;
-      step.multiprocessors = 16;
-      step.sequences = OneToken({65, 0, 1000, 300, 40, 777});
-      const Rig rig(step);
-      const Result<Answer> answer = rig.RunNamed();
-      GPU_ASSERT_OK(answer.status());
-      ExpectNear(answer.value(), rig.Expected(), 6e-3);
     }
   }
 }

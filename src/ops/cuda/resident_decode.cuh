@@ -19,7 +19,7 @@ using mla::SyncComputers;
 
 inline constexpr int kWarps = kComputers / 32;
 
-using DecodeShared = mla::FewRows<__nv_bfloat16>;
+using DecodeShared = mla::FewRows;
 
 // Where keys pass: one block of 64 at a time. `empty` completes a phase before each of them.
 struct KeyStage {
