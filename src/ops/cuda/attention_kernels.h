@@ -29,9 +29,6 @@ struct HeadProductArgs {
   const float* lse = nullptr;  // [count, heads]
   float* lse_out = nullptr;
   int64_t lse_out_stride = 0;
-  bool late = false;  // the next kernel starts once the rows have come, not when they may be read
-  // LaunchValueHeads: the kernel behind, o, may be placed before what is ahead has ended.
-  bool lets_first = false;
 };
 
 // q_nope [.., h, 128] by uk_t [h, 512, 128], and the rotated part beside it: out [count, h, 576] of

@@ -1,15 +1,13 @@
 // Products of each head with its own matrix: queries into the latent space, latents to value heads.
 //
 // A thread block makes kRows x kColumns of one head's product; all of the sum's dimension lies in
-// shared memory at once. The matrices do not depend on the kernel before, so they are asked for
-// before its end is waited for, as is the list of rows.
-
-#include <cstdlib>
+// shared memory at once; of value heads it comes in parts, each multiplied while the next come. The
+// matrices do not depend on the kernel before, so they are asked for before its end is waited for,
+// as is the list of rows.
 
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/h5_switch.h"
 #include "ops/cuda/hopper.cuh"
 
 namespace baltoro::cuda {
@@ -52,15 +50,17 @@ __device__ __forceinline__ void WaitCopies() {
 }
 
 // Each warp makes some columns of 16 rows.
-template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads, bool kNew>
+template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads>
 __global__ void __launch_bounds__(kBlockThreads)
     HeadProductKernel(const __grid_constant__ HeadProductArgs args) {
   constexpr int kRowTiles = kRows / 16;
   constexpr int kWarpColumns = kColumns / (kBlockThreads / 32 / kRowTiles);
   static_assert(kBlockThreads / 32 % kRowTiles == 0 && kWarpColumns % 8 == 0);
   static_assert(kRows <= kBlockThreads);
-  constexpr int kPart = kNew ? 128 : kDepth;
-  constexpr int kParts = kDepth / kPart;
+  constexpr int kPart = 128, kParts = kDepth / kPart;
+  // Attention starts once the rows have come: it asks for much at once, behind which these loads
+  // would have waited. Of few rows, as soon as the rows may be read.
+  constexpr bool kLate = kAbsorb && kRows > 16;
   extern __shared__ __align__(16) unsigned char raw[];
   __shared__ int rows[kRows];
   const uint32_t w_at = hopper::SharedAddress(raw);
@@ -78,11 +78,11 @@ __global__ void __launch_bounds__(kBlockThreads)
         static_cast<int>(threadIdx.x) < count ? args.rows[first_row + threadIdx.x] : -1;
   }
   __syncthreads();
-  if (!kAbsorb && args.lets_first) hopper::LetDependentsLaunch();
+  // The kernel behind value heads may be placed before what is ahead has ended; of queries it may
+  // not: MlaDecodeArgs::keys_are_old.
+  if (!kAbsorb) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  if (!args.late && (kAbsorb || !args.lets_first)) {
-    hopper::LetDependentsLaunch();  // of queries only now: MlaDecodeArgs::keys_are_old
-  }
+  if (kAbsorb && !kLate) hopper::LetDependentsLaunch();
   const auto* const x = static_cast<const __nv_bfloat16*>(args.x) + head * args.x_head_stride;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -107,19 +107,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int row = i / kChunks * (kMlaLatent / kColumns) + static_cast<int>(blockIdx.x);
     return i < kRotated && row < count ? row : -1;
   };
-  if (kAbsorb && !kNew && blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < count * kChunks; i += kBlockThreads) {
-      const int row = i / kChunks, chunk = i % kChunks;
-      uint4 part = make_uint4(0, 0, 0, 0);
-      if (rows[row] >= 0) {
-        part =
-            *reinterpret_cast<const uint4*>(x + rows[row] * args.x_row_stride + kDepth + chunk * 8);
-      }
-      *reinterpret_cast<uint4*>(out + (first_row + row) * args.out_row_stride + kMlaLatent +
-                                chunk * 8) = part;
-    }
-  }
-  if constexpr (kAbsorb && kNew) {
+  if constexpr (kAbsorb) {
     static_assert(kRows * kChunks % (kMlaLatent / kColumns) == 0);
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -175,8 +163,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   WaitCopies<0>();
   __syncthreads();
-  // What comes next asks for much at once, behind which these loads would have waited.
-  if (args.late) hopper::LetDependentsLaunch();
+  if (kLate) hopper::LetDependentsLaunch();
   multiply(kParts - 1);
 #pragma unroll
   for (int i = 1; i < kSums; ++i) {
@@ -186,7 +173,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       for (int e = 0; e < 4; ++e) sums[0][j][e] += sums[i][j][e];
     }
   }
-  if constexpr (kAbsorb && kNew && kWarpColumns >= 32) {
+  if constexpr (kAbsorb && kWarpColumns >= 32) {
     // By whole runs of a row's columns, through where the rows of x were.
     constexpr int kTiles = kWarpColumns / 8;
     static_assert(kTiles == 4 || kTiles == 8);
@@ -234,7 +221,7 @@ __global__ void __launch_bounds__(kBlockThreads)
       }
     }
   }
-  if constexpr (kAbsorb && kNew) {
+  if constexpr (kAbsorb) {
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
       const int row = rotated_at(turn);
@@ -245,19 +232,9 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-template <int kDepth,
-          int kRows,
-          int kColumns,
-          bool kAbsorb,
-          int kBlockThreads = kThreads,
-          bool kNew = true>
+template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads = kThreads>
 void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
-  if constexpr (kNew) {
-    if ((SwitchH5() & (kAbsorb ? kH5ToLatents : kH5ValuesInParts)) == 0) {
-      return Launch<kDepth, kRows, kColumns, kAbsorb, kBlockThreads, false>(args, width, stream);
-    }
-  }
-  auto* const kernel = HeadProductKernel<kDepth, kRows, kColumns, kAbsorb, kBlockThreads, kNew>;
+  auto* const kernel = HeadProductKernel<kDepth, kRows, kColumns, kAbsorb, kBlockThreads>;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(width / kColumns), static_cast<unsigned>(args.heads),
                         static_cast<unsigned>((args.count + kRows - 1) / kRows));
@@ -279,9 +256,7 @@ void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
 
 // Of few heads and up to 128 rows the largest tiles would leave most multiprocessors without a
 // block: 8 heads of 64 rows are 32 blocks of 64 x 128.
-void LaunchAbsorbQueries(const HeadProductArgs& given, cudaStream_t stream) {
-  HeadProductArgs args = given;
-  args.late = (SwitchH5() & (kH5ToLatents | kH5ToLatentsEarly)) == kH5ToLatents && args.count > 16;
+void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream) {
   if (args.count <= 16) {
     Launch<kAttentionNope, 16, 32, true>(args, kMlaLatent, stream);
   } else if (args.heads <= kFewHeads && args.count <= 64) {
@@ -293,14 +268,7 @@ void LaunchAbsorbQueries(const HeadProductArgs& given, cudaStream_t stream) {
   }
 }
 
-void LaunchValueHeads(const HeadProductArgs& given, cudaStream_t stream) {
-  HeadProductArgs args = given;
-  static const bool lets_first = [] {
-    const char* const text = std::getenv("BT_H4");
-    return text == nullptr || (std::atoi(text) & 256) != 0;
-  }();
-  args.late = (SwitchH5() & kH5ValuesLate) != 0;
-  args.lets_first = lets_first && !args.late;
+void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream) {
   if (args.count <= 16 || (args.heads <= kFewHeads && args.count <= kTensOfRows)) {
     Launch<kMlaLatent, 16, 32, false>(args, kAttentionValue, stream);
   } else {

@@ -49,8 +49,6 @@ constexpr int HundredRowsStageBytes(int columns) {
 // Stages of a block that has `steps` of them to do; at least what is left for the next kernel's
 // first blocks is a quarter of a multiprocessor's.
 int HundredRowsStages(int columns, int steps);
-// Clusters of `blocks` blocks that run at once.
-int HundredRowsClusters(int columns, int blocks);
 
 Status LaunchHundredRows(const HundredRowsPlan& plan,
                          const HundredRowsParams& params,

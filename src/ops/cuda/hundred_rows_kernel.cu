@@ -357,10 +357,8 @@ Kernel KernelOf(int columns, bool rotates) {
       return rotates ? HundredRowsKernel<64, true> : HundredRowsKernel<64, false>;
     case 96:
       return rotates ? HundredRowsKernel<96, true> : HundredRowsKernel<96, false>;
-    case 128:
-      return rotates ? HundredRowsKernel<128, true> : HundredRowsKernel<128, false>;
     default:
-      return rotates ? HundredRowsKernel<144, true> : HundredRowsKernel<144, false>;
+      return rotates ? HundredRowsKernel<128, true> : HundredRowsKernel<128, false>;
   }
 }
 
@@ -373,25 +371,6 @@ int SharedBytes(int columns, const HundredRowsParams& p) {
 
 int HundredRowsStages(int columns, int steps) {
   return std::min({steps, kStagesMax, kSharedMax / HundredRowsStageBytes(columns)});
-}
-
-int HundredRowsClusters(int columns, int blocks) {
-  const Kernel kernel = KernelOf(columns, false);
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
-            "hundreds of rows");
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kSharedMax;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  int clusters = 0;
-  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
-            "room for products of hundreds of rows");
-  return clusters;
 }
 
 Status LaunchHundredRows(const HundredRowsPlan& plan,

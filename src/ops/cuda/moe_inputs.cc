@@ -16,14 +16,14 @@ void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
     if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }
-  if (HundredRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
-    HundredRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
-  }
   // First: of 9 to 16 rows each block of the other form reads all of them, 2 to 4 us more.
   if (TensRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
     TensRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
+    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
+    return;
+  }
+  if (HundredRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
+    HundredRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
     if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
     return;
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
@@ -25,23 +24,11 @@ constexpr int64_t kJoinedRowsMax = 128;
 // cuBLASLt reads the vocabulary at 83 % of the bandwidth.
 constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 
-// BT_H4: 0 as before; 2 rings by need, 4 no more blocks than are placed early, 8 sums apart, 16
-// tall strips, 32 larger rings, 64 64 rows by 4 blocks for the large matrix, 128 lines of 256
-// bytes. (1: norm.cu, 256: attention_products.cu.)
-int Variant() {
-  static const int variant = [] {
-    const char* const text = std::getenv("BT_H4");
-    return text == nullptr ? 287 : std::atoi(text);
-  }();
-  return variant;
-}
-
 // Of a block, without its barriers: of one that shares its multiprocessor with another, of this
 // kernel or of the products of few rows and a norm; of one that has it but for small blocks.
-constexpr int64_t kHalf = int64_t{108} << 10;
-int64_t Whole() {
-  return int64_t{(Variant() & 32) != 0 ? 200 : 170} << 10;
-}
+constexpr int64_t kHalf = int64_t{108} << 10, kWhole = int64_t{170} << 10;
+// Of 33 to 64 rows of x a step takes 0.4 % more with tall strips.
+constexpr int kTallTile = 32;
 
 CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int box_rows) {
   CUtensorMap map;
@@ -51,9 +38,7 @@ CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, 
                      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
                      .sizes = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows), 1},
                      .strides = {bytes, bytes * static_cast<cuuint64_t>(rows)},
-                     .box = {kTensRowsStep, static_cast<cuuint32_t>(box_rows), 1},
-                     .lines = (Variant() & 128) != 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-                                                     : CU_TENSOR_MAP_L2_PROMOTION_L2_128B},
+                     .box = {kTensRowsStep, static_cast<cuuint32_t>(box_rows), 1}},
       data, map));
   return map;
 }
@@ -79,7 +64,6 @@ int64_t StepsOfBlock(const TensRowsShape& shape, const TensRowsPlan& plan) {
 
 // Of x in a stage: of one tile no more than there are.
 int InputRows(int64_t rows, const TensRowsPlan& plan) {
-  if (Variant() == 0) return plan.tile;
   return static_cast<int>(std::min<int64_t>(plan.tile, (rows + 7) / 8 * 8));
 }
 
@@ -89,7 +73,7 @@ int64_t RoomOf(const TensRowsPlan& plan) {
   constexpr int kTiles = 129;
   static std::atomic<int> known[kTensRowsGroupsMax + 1][kTensRowsSplitMax + 1][kTiles];
   std::atomic<int>& room = known[plan.groups][plan.split][plan.tile];
-  if (room == 0) room = std::max(1, TensRowsClusters(plan, static_cast<int>(Whole()) + 1024));
+  if (room == 0) room = std::max(1, TensRowsClusters(plan, static_cast<int>(kWhole) + 1024));
   return room;
 }
 
@@ -101,18 +85,16 @@ TensRowsMatrix MatrixOf(const TensorView& out, const PackedMatrix& w, const Tens
           .bf16 = out.dtype == DType::kBf16};
 }
 
-// Weights, x, sums, barriers. Matrix instructions read whole groups of rows and whole tiles,
-// beyond the rows that a stage has.
+// Weights, x, barriers; sums go where weights and x were. Matrix instructions read whole groups of
+// rows and whole tiles, beyond the rows that a stage has.
 void PlaceRings(TensRowsParams& p, const TensRowsPlan& plan) {
   p.stages = plan.stages;
   p.inputs = plan.inputs;
-  p.apart = plan.apart && plan.split > 1;
   p.stage_bytes = TensRowsStageBytes(p.strip_rows);
   p.input_bytes = TensRowsStageBytes(p.input_rows);
   const int inputs_at = p.stages * p.stage_bytes, rings = inputs_at + p.inputs * p.input_bytes;
   const int sums = plan.split > 1 ? TensRowsSumsBytes(plan.groups, plan.tile) : 0;
-  p.sums_at = p.apart ? rings : 0;
-  p.barriers_at = std::max(rings, p.sums_at + sums);
+  p.barriers_at = std::max(rings, sums);
   p.shared =
       std::max({p.barriers_at + 8 * (2 * p.stages + p.inputs + 1),
                 inputs_at - p.stage_bytes + TensRowsStageBytes(plan.groups * kTensRowsGroupRows),
@@ -188,7 +170,7 @@ TensRowsPlan PlanQuery(const AttentionInputArgs& args) {
 // early, where of strips of 128 rows 16 clusters of 17 have a multiprocessor each. groups 0: not.
 TensRowsPlan TallPlan(const TensRowsShape& shape, int tile) {
   TensRowsPlan plan = {.groups = kTensRowsGroupsMax, .tile = tile, .split = kTensRowsSplitMax};
-  if (tile > 64 || shape.rotates || shape.second_n > 0) return {};
+  if (tile > kTallTile || shape.rotates || shape.second_n > 0) return {};
   const int64_t room = std::min(RoomOf(plan), int64_t{kMultiprocessors} / plan.split);
   plan.strip_rows = static_cast<int>((shape.n + room - 1) / room + 1) / 2 * 2;
   if (plan.strip_rows > plan.groups * kTensRowsGroupRows) return {};
@@ -216,7 +198,7 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
       const int64_t bytes = (groups * kTensRowsGroupRows + tile) * each * kStep * 2;
       const int64_t shared = each * (TensRowsStageBytes(StripRows(plan)) +
                                      TensRowsStageBytes(InputRows(shape.rows, plan)));
-      const bool late = (Variant() & 4) != 0 && blocks > kMultiprocessors && shared <= kHalf &&
+      const bool late = blocks > kMultiprocessors && shared <= kHalf &&
                         (blocks + kMultiprocessors - 1) / kMultiprocessors * shared > kBeside;
       const int64_t cost = std::max<int64_t>(blocks, kMultiprocessors) * bytes / kMultiprocessors +
                            (split > 1 ? kMeeting : 0) + (late ? kLate : 0);
@@ -229,12 +211,8 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
   }
   if (best.groups == 0) return {};
   if (best_blocks > kMultiprocessors && !best_fits) {
-    const TensRowsPlan tall = (Variant() & 16) != 0 ? TallPlan(shape, tile) : TensRowsPlan();
-    if (tall.groups > 0) {
-      best = tall;
-    } else if ((Variant() & 64) != 0 && steps >= 4) {
-      best = {.groups = 1, .tile = tile, .split = 4};
-    }
+    const TensRowsPlan tall = TallPlan(shape, tile);
+    if (tall.groups > 0) best = tall;
   }
   FitTensRowsRings(shape, best);
   return best;
@@ -243,35 +221,24 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
 // In clocks of a multiprocessor, for what comes after the wait for the kernel ahead: the weights
 // that did not fit, at the rate of the memory, or the rounds of x, whichever takes longer.
 void FitTensRowsRings(const TensRowsShape& shape, TensRowsPlan& plan) {
-  constexpr int64_t kBytesOfClock = 19, kRound = 1300, kMeeting = 500;
+  constexpr int64_t kBytesOfClock = 19, kRound = 1300;
   const int64_t steps = StepsOfBlock(shape, plan);
   const int64_t stage = TensRowsStageBytes(StripRows(plan));
   const int64_t input = TensRowsStageBytes(InputRows(shape.rows, plan));
-  if ((Variant() & 2) == 0) {
-    plan.inputs = plan.tile <= 64 ? 4 : 3;
-    plan.stages = static_cast<int>(((int64_t{112} << 10) - plan.inputs * input) / stage);
-    return;
-  }
   const bool alone = Clusters(shape, plan) <= RoomOf(plan);
   // Up to 16 rows the block of a product of few rows may be beside this one.
   const bool large = alone && (shape.rows > kFewRowsMax || plan.strip_rows > 0);
-  const int64_t sums = TensRowsSumsBytes(plan.groups, plan.tile);
+  const int64_t room = large ? kWhole : kHalf;
   int64_t least = INT64_MAX;
-  for (const bool apart : {false, true}) {
-    if (apart && (plan.split == 1 || !alone || (Variant() & 8) == 0)) continue;
-    const int64_t room = (large ? Whole() : kHalf) - (apart ? sums : 0);
-    for (int64_t inputs = steps; inputs >= std::min<int64_t>(2, steps); --inputs) {
-      const int64_t stages = std::min(steps, (room - inputs * input) / stage);
-      if (stages < std::min<int64_t>(2, steps)) continue;
-      const int64_t cost =
-          std::max((steps - stages) * stage / kBytesOfClock, steps * kRound / inputs) +
-          (apart ? 0 : kMeeting);
-      if (cost >= least) continue;
-      least = cost;
-      plan.stages = static_cast<int>(stages);
-      plan.inputs = static_cast<int>(inputs);
-      plan.apart = apart;
-    }
+  for (int64_t inputs = steps; inputs >= std::min<int64_t>(2, steps); --inputs) {
+    const int64_t stages = std::min(steps, (room - inputs * input) / stage);
+    if (stages < std::min<int64_t>(2, steps)) continue;
+    const int64_t cost =
+        std::max((steps - stages) * stage / kBytesOfClock, steps * kRound / inputs);
+    if (cost >= least) continue;
+    least = cost;
+    plan.stages = static_cast<int>(stages);
+    plan.inputs = static_cast<int>(inputs);
   }
 }
 

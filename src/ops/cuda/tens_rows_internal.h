@@ -32,18 +32,17 @@ struct TensRowsParams {
   TensRowsMatrix first, second;  // second: no strips where there is one matrix
   QueryRotation rotation;        // head 0: nothing is rotated
   int rows, steps, log_split;
-  int strip_rows, input_rows;        // of the boxes
-  int stages, inputs;                // of the rings
-  int stage_bytes, input_bytes;      // of one of each
-  int sums_at, barriers_at, shared;  // in shared memory: sums of a cluster, barriers, all
-  bool apart;                        // sums lie behind the rings
+  int strip_rows, input_rows;    // of the boxes
+  int stages, inputs;            // of the rings
+  int stage_bytes, input_bytes;  // of one of each
+  int barriers_at, shared;       // in shared memory: barriers, all
 };
 
 // Bytes of a stage that holds so many rows.
 constexpr int TensRowsStageBytes(int rows) {
   return (rows * kTensRowsStep * 2 + 1023) / 1024 * 1024;
 }
-// What a block's share of the sums of a cluster takes.
+// What a block's share of the sums of a cluster takes, where the stages were.
 constexpr int TensRowsSumsBytes(int groups, int tile) {
   return groups * kTensRowsGroupRows * tile * 4;
 }

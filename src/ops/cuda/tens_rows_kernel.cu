@@ -115,8 +115,10 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
                    const __grid_constant__ TensRowsMaps maps) {
   constexpr int kConsumers = 128 * kGroups;
   extern __shared__ __align__(1024) char memory[];
-  const uint32_t ring = SharedAddress(memory);
-  const uint32_t inputs_at = ring + p.stages * p.stage_bytes, sums_at = ring + p.sums_at;
+  // Kept in a register: ptxas would ask for the block's number in the cluster before each copy.
+  uint32_t ring = SharedAddress(memory);
+  asm volatile("" : "+r"(ring));
+  const uint32_t inputs_at = ring + p.stages * p.stage_bytes;
   const uint32_t full = ring + p.barriers_at, consumed = full + 8 * p.stages,
                  input_full = consumed + 8 * p.stages, sums_full = input_full + 8 * p.inputs;
   const int split = 1 << p.log_split;
@@ -142,8 +144,6 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     BarrierExpectBytes(sums_full, (p.strip_rows + 15) / 16 * 16 * kN * 4);
   }
   __syncthreads();
-  // Sums that come to lie apart may be sent once the receiver's barrier counts.
-  if (p.apart) ArriveAtCluster();
 
   float sums[kN / 2];
   float2 angles[kAngles];
@@ -236,12 +236,12 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     }
     return;
   }
-  // Unit u is added up by block u % split, where those of block r lie in order of r. Where they
-  // come to lie on stages, all blocks must be done with these first.
+  // Unit u is added up by block u % split, where those of block r lie in order of r, on the stages:
+  // all blocks must be done with these first.
   const int units = kN / 4 >> p.log_split;
-  const uint32_t own = sums_at + threadIdx.x * 8;
+  const uint32_t own = ring + threadIdx.x * 8;
   constexpr int kUnitBytes = kConsumers * 8;
-  if (!p.apart) ArriveAtCluster();
+  ArriveAtCluster();
   WaitForCluster();
   // Of a warp, 16 rows: some are of the strip.
   if (threadIdx.x >= kConsumers || static_cast<int>(threadIdx.x) / 32 * 16 >= p.strip_rows) return;
@@ -289,13 +289,18 @@ using Kernel = void (*)(TensRowsParams, TensRowsMaps);
 
 template <int kGroups>
 Kernel KernelOf(int tile, bool rotates) {
-  if constexpr (kGroups < kTensRowsGroupsMax) {
-    if (rotates && tile == 32) return TensRowsKernel<kGroups, 32, true>;
-    if (rotates && tile == 64) return TensRowsKernel<kGroups, 64, true>;
-    if (tile == 128) return TensRowsKernel<kGroups, 128, false>;
-  }
-  BT_CHECK(!rotates && (tile == 32 || tile == 64));
-  return tile == 32 ? TensRowsKernel<kGroups, 32, false> : TensRowsKernel<kGroups, 64, false>;
+  if (rotates && tile == 32) return TensRowsKernel<kGroups, 32, true>;
+  if (rotates && tile == 64) return TensRowsKernel<kGroups, 64, true>;
+  BT_CHECK(!rotates && (tile == 32 || tile == 64 || tile == 128));
+  return tile == 32   ? TensRowsKernel<kGroups, 32, false>
+         : tile == 64 ? TensRowsKernel<kGroups, 64, false>
+                      : TensRowsKernel<kGroups, 128, false>;
+}
+// Of tall strips.
+template <>
+Kernel KernelOf<kTensRowsGroupsMax>(int tile, bool rotates) {
+  BT_CHECK(!rotates && tile == 32);
+  return TensRowsKernel<kTensRowsGroupsMax, 32, false>;
 }
 
 // With room for so many bytes of a block.

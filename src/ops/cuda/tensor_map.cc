@@ -30,8 +30,8 @@ Status Make(const TensorMapOf<kDimensions>& shape, const void* data, CUtensorMap
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
       encode(&map, shape.type, kDimensions, const_cast<void*>(data), shape.sizes, shape.strides,
-             shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, shape.lines,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status();
   return Status(Code::kInternal,
                 "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));

@@ -16,8 +16,6 @@ struct TensorMapOf {
   cuuint64_t sizes[kDimensions];
   cuuint64_t strides[kDimensions - 1];  // in bytes, from the second one on; multiples of 16
   cuuint32_t box[kDimensions];
-  // What the L2 reads from memory at a time.
-  CUtensorMapL2promotion lines = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 };
 using TensorMapShape = TensorMapOf<3>;
 
