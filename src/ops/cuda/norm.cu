@@ -232,13 +232,6 @@ void AddRmsNorm(const OpContext& ctx,
   LaunchNorm<float, float, float>(ctx, rows, p);
 }
 
-bool AddRmsNormRounds(const TensorView& out,
-                      const TensorView& residual,
-                      const TensorView& delta,
-                      const TensorView& weight) {
-  return Rounds(out, AddParamsOf(out, residual, delta, weight, 0));
-}
-
 void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView out,
                         void* codes,
