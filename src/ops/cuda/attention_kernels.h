@@ -46,10 +46,6 @@ Status LaunchMergeValues(const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
                          cudaStream_t stream);
 // The same for more rows, up to 64.
-bool MergeRowsTakesBefore(const MlaKernelArgs& mla, const HeadProductArgs& values);
-Status LaunchMergeRowsBefore(const MlaKernelArgs& mla,
-                             const HeadProductArgs& values,
-                             cudaStream_t stream);
 bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
 Status LaunchMergeRows(const MlaKernelArgs& mla,
                        const HeadProductArgs& values,

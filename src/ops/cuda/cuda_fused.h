@@ -14,12 +14,8 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 
 // AddRmsNorm, and its result once more as codes [T, D] u8 in the order of product_layout.h, with
 // scales [T, D / 128] f32, both contiguous: what products with kFp8Block and quantise_input make of
-// their input. D is a multiple of 1024 and at most 8192, rows are aligned to 16 bytes
-// (AddRmsNormRounds).
-bool AddRmsNormRounds(const TensorView& out,
-                      const TensorView& residual,
-                      const TensorView& delta,
-                      const TensorView& weight);
+// their input. D is a multiple of 1024 and at most 8192, rows are aligned to 16 bytes. AddRmsNorm
+// does it by itself where there is room for codes (norm_copies.h).
 void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView out,
                         void* codes,

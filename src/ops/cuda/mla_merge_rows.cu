@@ -14,7 +14,6 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_work.cuh"
-#include "ops/cuda/variant_h3.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -35,7 +34,6 @@ constexpr int kRowsMax = 64;  // of more a launch of its own and larger products
 struct Params {
   MlaKernelArgs mla;
   HeadProductArgs values;
-  bool rehearses;
 };
 
 // How a block of kRows rows adds up: a warp has kAtOnce rows, 32 kEach of the block's latents each.
@@ -336,44 +334,36 @@ __global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 
-  // A rehearsal does nothing, but its instructions are at hand afterwards.
-#pragma unroll 1
-  for (int turn = p.rehearses ? 0 : 1; turn < 2; ++turn) {
-    Source asked[F::kAtOnce];
-#pragma unroll
-    for (int r = 0; r < F::kAtOnce; ++r) {
-      asked[r] = source[r];
-      if (turn == 0) asked[r].count = 0;
-    }
-    if (turn == 1) {
-      hopper::WaitForPredecessors();
-      hopper::LetDependentsLaunch();
-    }
-    Floats<F::kEach> sum[F::kAtOnce];
-    Merge<kRows>(p, asked, column, sum);
-    if (turn == 1 && warp < F::kMergers) {
-#pragma unroll
-      for (int r = 0; r < F::kAtOnce; ++r) Give(latents + r * kPitch, full, sum[r]);
-    }
-    WaitAllCopies();
-    __syncthreads();
-    if (turn == 1) hopper::Wait(full, 0);
-    Multiply(shared);
-    __syncthreads();
-    if (turn == 0 || to < 0) continue;
-    float result[2] = {};
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        result[e] += shared.sums[part][out_column + e][out_row];
-      }
-    }
-    auto* const out = static_cast<__nv_bfloat16*>(p.values.out) + to * p.values.out_row_stride +
-                      head * p.values.out_head_stride;
-    *reinterpret_cast<uint32_t*>(out + first_column + out_column) =
-        hopper::PackBf16(result[0], result[1]);
+  // The other warps add nothing up, and what they write comes from these. Without a branch the
+  // compiler moves addresses behind the wait.
+  if (first_row + warp_row < p.values.count) {
+    hopper::WaitForPredecessors();
+    hopper::LetDependentsLaunch();
   }
+  Floats<F::kEach> sum[F::kAtOnce];
+  Merge<kRows>(p, source, column, sum);
+  if (warp < F::kMergers) {
+#pragma unroll
+    for (int r = 0; r < F::kAtOnce; ++r) Give(latents + r * kPitch, full, sum[r]);
+  }
+  WaitAllCopies();
+  __syncthreads();
+  hopper::Wait(full, 0);
+  Multiply(shared);
+  __syncthreads();
+  if (to < 0) return;
+  float result[2] = {};
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      result[e] += shared.sums[part][out_column + e][out_row];
+    }
+  }
+  auto* const out = static_cast<__nv_bfloat16*>(p.values.out) + to * p.values.out_row_stride +
+                    head * p.values.out_head_stride;
+  *reinterpret_cast<uint32_t*>(out + first_column + out_column) =
+      hopper::PackBf16(result[0], result[1]);
 }
 
 template <int kRows>
@@ -398,16 +388,10 @@ Status Launch(const Params& p, cudaStream_t stream) {
   return Status();
 }
 
-int64_t MostRows() {
-  const int variant = VariantH3();
-  return (variant & 8) != 0 ? 128 : (variant & 4) != 0 ? kRowsMax : 32;
-}
-
 }  // namespace
 
 bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
-  if ((VariantH3() & 2) == 0) return MergeRowsTakesBefore(mla, values);
-  const int64_t most = values.heads > kFewHeads ? kFewRows : MostRows();
+  const int64_t most = values.heads > kFewHeads ? kFewRows : kRowsMax;
   return values.count <= most && mla.chunk_blocks == 0 && mla.lse == nullptr;
 }
 
@@ -415,9 +399,7 @@ bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
 Status LaunchMergeRows(const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
                        cudaStream_t stream) {
-  const int variant = VariantH3();
-  if ((variant & 2) == 0) return LaunchMergeRowsBefore(mla, values, stream);
-  const Params p = {mla, values, (variant & 16) != 0};
+  const Params p = {mla, values};
   if (values.count <= 8) return Launch<2>(p, stream);
   if (values.count <= 16) return Launch<4>(p, stream);
   if (values.count <= 32) return Launch<8>(p, stream);

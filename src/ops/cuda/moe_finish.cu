@@ -10,7 +10,6 @@
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join_device.cuh"
-#include "ops/cuda/variant_h3.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -39,7 +38,6 @@ struct Params {
   // Whether all but the shares is older than what ran ahead of the kernel just ahead
   // (docs/kernels/decode-step.md, the rule).
   bool old_inputs;
-  bool rehearses;
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -154,68 +152,64 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   Gate(p, gated);
   __syncthreads();
   Multiply(p, gated, weights, products);
-  __syncthreads();
-  const float4 own = *reinterpret_cast<const float4*>(&products[token][in_block]);
-  const __nv_bfloat16* const shares =
-      p.shares + static_cast<int64_t>(token) * p.top_k * p.hidden + column;
   // By masks: a condition for each share would make its load wait for those before.
-  int32_t at[kTopK];
+  const __nv_bfloat16* from[kTopK];
   uint32_t mask[kTopK];
 #pragma unroll
   for (int j = 0; j < kTopK; ++j) {
-    at[j] = j < p.top_k ? j * p.hidden : 0;
+    from[j] = p.shares + column +
+              (static_cast<int64_t>(token) * p.top_k + (j < p.top_k ? j : 0)) * p.hidden;
     mask[j] = (held >> j & 1) != 0 ? ~0u : 0;
-    asm volatile("" : "+r"(at[j]), "+r"(mask[j]));  // now
+    asm volatile("" : "+l"(from[j]), "+r"(mask[j]));  // now
   }
-
-  // A rehearsal does nothing, but its instructions are at hand afterwards.
-  for (int turn = p.rehearses ? 0 : 1; turn < 2; ++turn) {
-    if (turn == 1) {
-      WaitForEarlierKernels();
-      AllowNextKernel();
-    }
-    const bool there = turn == 1 && token < p.tokens;
-    // Shares of experts that are not held were not written: loaded, and taken as zeros.
-    uint2 parts[kTopK];
+  __syncthreads();
+  const float4 own = *reinterpret_cast<const float4*>(&products[token][in_block]);
+  // The other warps touch nothing. Without a branch the compiler moves addresses behind the wait.
+  if (warp * 32 / kRowThreads < p.tokens) {
+    WaitForEarlierKernels();
+    AllowNextKernel();
+  }
+  const bool there = token < p.tokens;
+  // Shares of experts that are not held were not written: loaded, and taken as zeros.
+  uint2 parts[kTopK];
 #pragma unroll
-    for (int j = 0; j < kTopK; ++j) {
-      parts[j] = make_uint2(0, 0);
-      if (there) parts[j] = __ldcg(reinterpret_cast<const uint2*>(shares + at[j]));
-    }
-    float4 routed = make_float4(0, 0, 0, 0);
+  for (int j = 0; j < kTopK; ++j) {
+    parts[j] = make_uint2(0, 0);
+    if (there) parts[j] = __ldcg(reinterpret_cast<const uint2*>(from[j]));
+  }
+  float4 routed = make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int j = 0; j < kTopK; ++j) {
-      const uint32_t low = parts[j].x & mask[j], high = parts[j].y & mask[j];
-      routed.x += __uint_as_float(low << 16);
-      routed.y += __uint_as_float(low & 0xffff0000u);
-      routed.z += __uint_as_float(high << 16);
-      routed.w += __uint_as_float(high & 0xffff0000u);
-    }
-    const float4 sum =
-        make_float4(own.x + routed.x, own.y + routed.y, own.z + routed.z, own.w + routed.w);
-    if (!adds) {
-      if (there) *reinterpret_cast<float4*>(p.out + token * p.out_stride + column) = sum;
-      continue;
-    }
-    float squares = 0;
-    if (there) {
-      const float first =
-          AddToNorm(p.norm, token, column, make_float2(residual.x, residual.y),
-                    make_float2(sum.x, sum.y), make_float2(norm_weight.x, norm_weight.y));
-      const float second =
-          AddToNorm(p.norm, token, column + 2, make_float2(residual.z, residual.w),
-                    make_float2(sum.z, sum.w), make_float2(norm_weight.z, norm_weight.w));
-      squares = first + second;
-    }
-    squares += __shfl_xor_sync(~0u, squares, 1);  // of 8 columns
-    float all = 0;
+  for (int j = 0; j < kTopK; ++j) {
+    const uint32_t low = parts[j].x & mask[j], high = parts[j].y & mask[j];
+    routed.x += __uint_as_float(low << 16);
+    routed.y += __uint_as_float(low & 0xffff0000u);
+    routed.z += __uint_as_float(high << 16);
+    routed.w += __uint_as_float(high & 0xffff0000u);
+  }
+  const float4 sum =
+      make_float4(own.x + routed.x, own.y + routed.y, own.z + routed.z, own.w + routed.w);
+  if (!adds) {
+    if (there) *reinterpret_cast<float4*>(p.out + token * p.out_stride + column) = sum;
+    return;
+  }
+  float squares = 0;
+  if (there) {
+    const float first =
+        AddToNorm(p.norm, token, column, make_float2(residual.x, residual.y),
+                  make_float2(sum.x, sum.y), make_float2(norm_weight.x, norm_weight.y));
+    const float second =
+        AddToNorm(p.norm, token, column + 2, make_float2(residual.z, residual.w),
+                  make_float2(sum.z, sum.w), make_float2(norm_weight.z, norm_weight.w));
+    squares = first + second;
+  }
+  squares += __shfl_xor_sync(~0u, squares, 1);  // of 8 columns
+  float all = 0;
 #pragma unroll
-    for (int eight = 0; eight < kWarps; ++eight) {
-      all += __shfl_sync(~0u, squares, (lane & kRowThreads) + 2 * eight);
-    }
-    if (there && lane % kRowThreads == 0) {
-      WriteSquares(p.norm, token, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), all);
-    }
+  for (int eight = 0; eight < kWarps; ++eight) {
+    all += __shfl_sync(~0u, squares, (lane & kRowThreads) + 2 * eight);
+  }
+  if (there && lane % kRowThreads == 0) {
+    WriteSquares(p.norm, token, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), all);
   }
 }
 
@@ -226,8 +220,6 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoePlan& plan,
                        bool old_inputs,
                        cudaStream_t stream) {
-  const int variant = VariantH3();
-  if ((variant & 1) == 0) return LaunchMoeFinishBefore(shape, args, plan, stream);
   if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
       reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
@@ -248,18 +240,10 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .out = args.out,
                     .out_stride = args.out_stride,
                     .norm = args.norm,
-                    .old_inputs = old_inputs,
-                    .rehearses = (variant & 16) != 0};
-  // So much that two blocks do not come to lie on the first multiprocessor that has room.
-  const size_t alone_bytes = (variant & 32) != 0 ? 84 * 1024 : 0;
-  if (alone_bytes > 0) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        FinishKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(alone_bytes));
-    if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
-  }
+                    .old_inputs = old_inputs};
   return LaunchOverlapped("MoE end", FinishKernel,
-                          dim3(static_cast<unsigned>(shape.hidden / kColumns)), dim3(kThreads),
-                          alone_bytes, stream, 1, p);
+                          dim3(static_cast<unsigned>(shape.hidden / kColumns)), dim3(kThreads), 0,
+                          stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

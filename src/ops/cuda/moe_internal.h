@@ -131,10 +131,6 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const MoePlan& plan,
                        bool old_inputs,
                        cudaStream_t stream);
-Status LaunchMoeFinishBefore(const MoeShape& shape,
-                             const MoeInt4Args& args,
-                             const MoePlan& plan,
-                             cudaStream_t stream);
 
 inline int32_t MoeFinishBlocks(const MoeShape& shape) {
   return shape.hidden / 64;

@@ -24,24 +24,33 @@ inline NormCopies RowsFrom(const NormCopies& copies, int64_t row, int64_t width)
   return from;
 }
 
-// Those that `ctx` has room for, of rows `out` that are written eight columns (`vectors`) at a
-// time; from now on ctx says that they are of `out`, and of none where the norm writes none.
-inline NormCopies TakeNormCopies(const OpContext& ctx, const TensorView& out, bool vectors) {
+// Rows `out` are written without copies.
+inline void ForgetNormCopies(const OpContext& ctx, const TensorView& out) {
+  if (ctx.rounded != nullptr && ctx.rounded->of == out.data) ctx.rounded->of = nullptr;
+  if (ctx.ordered != nullptr && ctx.ordered->of == out.data) ctx.ordered->of = nullptr;
+}
+
+// The one that `ctx` has room for, of rows `out`; from now on ctx says that it is of `out`, and of
+// none where the norm writes none. `rounds`, `orders`: whether the norm could write codes, matrix
+// order; it has eight columns a lane then.
+inline NormCopies TakeNormCopies(const OpContext& ctx,
+                                 const TensorView& out,
+                                 bool rounds,
+                                 bool orders) {
+  ForgetNormCopies(ctx, out);
   NormCopies copies;
-  const bool rows = vectors && out.dtype == DType::kBf16;
-  if (RoundedRows* const to = ctx.rounded; to != nullptr) {
-    if (to->of == out.data) to->of = nullptr;
-    if (rows && to->codes != nullptr && to->width == out.dim(1) && to->width % 128 == 0) {
-      to->of = out.data;
-      to->rows = out.dim(0);
-      to->stride = out.stride[0];
-      copies.codes = static_cast<char*>(to->codes);
-      copies.scales = to->scales;
-      return copies;
-    }
+  if (out.dtype != DType::kBf16) return copies;
+  if (RoundedRows* const to = ctx.rounded; to != nullptr && to->codes != nullptr && rounds &&
+                                           to->width == out.dim(1) && to->width % 128 == 0) {
+    to->of = out.data;
+    to->rows = out.dim(0);
+    to->stride = out.stride[0];
+    copies.codes = static_cast<char*>(to->codes);
+    copies.scales = to->scales;
+    return copies;
   }
   if (OrderedRows* const to = ctx.ordered;
-      to != nullptr && to->data != nullptr && rows && out.dim(1) % 32 == 0) {
+      to != nullptr && to->data != nullptr && orders && out.dim(1) % 32 == 0) {
     to->of = out.data;
     to->rows = out.dim(0);
     to->stride = out.stride[0];

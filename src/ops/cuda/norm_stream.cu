@@ -6,8 +6,9 @@
 // and fewer lie partly in the L2.
 
 #include <algorithm>
-#include <cstdlib>
 
+#include "ops/cuda/norm_copies_device.cuh"
+#include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
 
 namespace baltoro::cuda {
@@ -22,36 +23,25 @@ struct StreamParams {
   NormParams norm;
   int64_t rows;
   int stages;
-  bool backwards;      // the last row first
-  bool leaves_loads;   // lines of the rows that are read, and of the residual as it is written, are
-  bool leaves_stores;  // the first to leave the L2
 };
 
-__device__ __forceinline__ uint64_t Policy(bool leaves) {
-  uint64_t first, normal;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return leaves ? first : normal;
-}
-
-__device__ __forceinline__ void LoadBulk(
-    uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+__device__ __forceinline__ void LoadBulk(uint32_t to,
+                                         const void* from,
+                                         uint32_t bytes,
+                                         uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
 
 // As a group of its own.
-__device__ __forceinline__ void StoreBulk(void* to,
-                                          uint32_t from,
-                                          uint32_t bytes,
-                                          uint64_t policy) {
+__device__ __forceinline__ void StoreBulk(void* to, uint32_t from, uint32_t bytes) {
   asm volatile(
-      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\n"
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
       "cp.async.bulk.commit_group;" ::"l"(to),
-      "r"(from), "r"(bytes), "l"(policy)
+      "r"(from), "r"(bytes)
       : "memory");
 }
 
@@ -91,12 +81,13 @@ struct Barriers {
   uint64_t summed[kStagesMax];  // the residual lies in the stage as it is to be written
 };
 
-// Rows of this block, one after the other, and the stage of each.
+// Rows of this block, one after the other, and the stage of each. The last rows come first: what
+// the kernel ahead wrote last the L2 still has, and the one behind begins with the first rows.
 class Walk {
  public:
   __device__ explicit Walk(const StreamParams& p) : p_(p), row_(blockIdx.x) {}
   __device__ bool Is() const { return row_ < p_.rows; }
-  __device__ int64_t Row() const { return p_.backwards ? p_.rows - 1 - row_ : row_; }
+  __device__ int64_t Row() const { return p_.rows - 1 - row_; }
   __device__ int stage() const { return stage_; }
   __device__ uint32_t parity() const { return parity_; }
   __device__ void Next() {
@@ -121,17 +112,10 @@ __device__ void CopyRows(const StreamParams& p, char* ring, Barriers& barriers) 
   const auto x_bytes = static_cast<uint32_t>(n.width) * 4;
   const auto delta_bytes = static_cast<uint32_t>(n.width) * static_cast<uint32_t>(sizeof(Delta));
   const uint32_t stages = hopper::SharedAddress(ring);
-  const uint64_t load_policy = Policy(p.leaves_loads), store_policy = Policy(p.leaves_stores);
   const auto x_of = [&](int64_t row) { return static_cast<float*>(n.x) + row * n.x_stride; };
   const auto stage_of = [&](const Walk& walk) {
     return stages + static_cast<uint32_t>(walk.stage()) * (x_bytes + delta_bytes);
   };
-  if (n.fetches) {
-    Walk walk(p);
-    for (int i = 0; i < p.stages && walk.Is(); ++i, walk.Next()) {
-      FetchResidual(x_of(walk.Row()), n.width);
-    }
-  }
   hopper::WaitForPredecessors();
 
   Walk ahead(p);
@@ -140,15 +124,15 @@ __device__ void CopyRows(const StreamParams& p, char* ring, Barriers& barriers) 
     const uint32_t to = stage_of(ahead);
     const uint32_t full = hopper::SharedAddress(&barriers.full[ahead.stage()]);
     hopper::ArriveExpecting(full, x_bytes + delta_bytes);
-    LoadBulk(to, x_of(ahead.Row()), x_bytes, full, load_policy);
+    LoadBulk(to, x_of(ahead.Row()), x_bytes, full);
     LoadBulk(to + x_bytes, static_cast<const Delta*>(n.delta) + ahead.Row() * n.delta_stride,
-             delta_bytes, full, load_policy);
+             delta_bytes, full);
     ahead.Next();
   };
   for (int i = 0; i < p.stages; ++i) load();
   for (Walk walk(p); walk.Is(); walk.Next()) {
     hopper::Wait(hopper::SharedAddress(&barriers.summed[walk.stage()]), walk.parity());
-    StoreBulk(x_of(walk.Row()), stage_of(walk), x_bytes, store_policy);
+    StoreBulk(x_of(walk.Row()), stage_of(walk), x_bytes);
     if (ahead.Is()) {
       // The stage is read before it is filled again.
       asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -213,8 +197,10 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
     Normalise(x, ScaleOfSum(SumOfWarps(partial[turn], warps), n.width, n.eps), weight);
     const int64_t row = walk.Row();
     if (exists) StoreWhole(static_cast<__nv_bfloat16*>(n.out) + row * n.out_stride + at, x);
-    if constexpr (kOrder) WriteOrdered(n, row, at, exists, x);
-    if constexpr (kQuantise) WriteCodes(n, row, at, exists, x);
+    if constexpr (kOrder) WriteOrdered(n.copies.ordered, row, n.width, at, exists, x);
+    if constexpr (kQuantise) {
+      WriteCodes(n.copies.codes, n.copies.scales, row, n.width, at, exists, x);
+    }
   }
 }
 
@@ -222,8 +208,8 @@ using Kernel = void (*)(StreamParams);
 
 template <typename Delta>
 Kernel KernelOf(const NormParams& p) {
-  if (p.codes != nullptr) return StreamNormKernel<Delta, true, false>;
-  if (p.ordered != nullptr) return StreamNormKernel<Delta, false, true>;
+  if (p.copies.codes != nullptr) return StreamNormKernel<Delta, true, false>;
+  if (p.copies.ordered != nullptr) return StreamNormKernel<Delta, false, true>;
   return StreamNormKernel<Delta, false, false>;
 }
 
@@ -242,47 +228,22 @@ int Multiprocessors() {
   return count;
 }
 
-// Fewer than what fills the L2 may still be there when they are next read.
-constexpr int64_t kStayingBytes = 24 << 20;
-
 }  // namespace
 
-// BT_H2: 1 this form, 2 fetching ahead for up to 256 rows, 4 and 8 lines that leave the L2 first
-// (as they are read, written), 16 backwards, 32 this form from 129 rows on instead of 257, 64 the
-// next kernel late at up to 128 rows, 128 three stages at most,
-// 256 two rows a block from 129 to 256 rows.
-bool NormChange(int bit) {
-  static const int wanted = [] {
-    const char* const text = std::getenv("BT_H2");
-    return text == nullptr ? 287 : std::atoi(text);
-  }();
-  return (wanted & bit) != 0;
-}
-
-bool Fetches(int64_t rows, const NormParams& p) {
-  return NormChange(2) && rows <= 256 && p.vectors && p.width % kEight == 0;
-}
-
 bool StreamsNorm(int64_t rows, const NormParams& p, bool rounded_delta) {
-  constexpr int kWidthMin = 4096, kStagesMin = 3;
-  return NormChange(1) && rows > (NormChange(32) ? 128 : 256) && p.vectors &&
-         p.width % kEight == 0 && p.width >= kWidthMin && ThreadsOf(p) <= kThreadsMax &&
-         kRingBytes / StageBytes(p, rounded_delta) >= kStagesMin;
+  constexpr int kRowsMin = 257, kWidthMin = 4096, kStagesMin = 3;
+  return rows >= kRowsMin && p.vectors && p.width % kEight == 0 && p.width >= kWidthMin &&
+         ThreadsOf(p) <= kThreadsMax && kRingBytes / StageBytes(p, rounded_delta) >= kStagesMin;
 }
 
 void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
   const int64_t blocks = std::min<int64_t>(rows, Multiprocessors());
   const int64_t turns = (rows + blocks - 1) / blocks;
   const int stage_bytes = StageBytes(p, rounded_delta);
-  const bool leaves = rows * p.width * 4 > kStayingBytes;
-  StreamParams params = {.norm = p,
-                         .rows = rows,
-                         .stages = 0,
-                         .backwards = NormChange(16),
-                         .leaves_loads = leaves && NormChange(4),
-                         .leaves_stores = leaves && NormChange(8)};
-  params.stages =
-      static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}));
+  const StreamParams params = {
+      .norm = p,
+      .rows = rows,
+      .stages = static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}))};
   const Kernel kernel = rounded_delta ? KernelOf<__nv_bfloat16>(p) : KernelOf<float>(p);
   const int shared_bytes = params.stages * stage_bytes;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
