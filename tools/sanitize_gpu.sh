@@ -87,6 +87,7 @@ resident_attention OfSomeTokens 100 -
 moe_expert_bank SmallBanks 100 moe_stream
 moe_expert_bank SmallBanks 100 moe_wide
 moe_expert_bank TheJoinedFormAgrees 60 moe_wide
+moe_expert_bank TheJoinedFormAgrees 30 moe_down_sum
 moe_expert_bank FewRowsOfAn 100 -
 moe_expert_bank SmallJoined 100 -
 expert_bank Fp8InWholeGroups 60 fp8_stream
