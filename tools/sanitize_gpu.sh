@@ -75,6 +75,8 @@ rows_fused Router 0 -
 rows_fused AttentionInputs 0 -
 rows_fused Quantise 0 -
 route IsThat 0 -
+moe_sort IsThatOf 0 -
+expert_bank_choice ChoosesWhile 0 -
 linear OddAndUnaligned 0 -
 rows WithASum 0 -
 rows NormTest.IsThat 0 -
@@ -126,6 +128,8 @@ rows_fused AttentionInputs 300 -
 rows_fused Router 200 -
 rows_fused Quantise 200 -
 route IsThat 200 -
+moe_sort IsThatOf 100 -
+expert_bank_choice ChoosesWhile 200 -
 rows Norm 300 -
 rows KvWrite 200 -
 rows Copy 200 -
