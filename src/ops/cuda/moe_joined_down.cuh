@@ -195,7 +195,8 @@ __device__ __forceinline__ void StoreFour(__nv_bfloat16* to, const float4& sum) 
          make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w)));
 }
 
-// One warp has read the shares of a chunk, whose counter this is; by one lane.
+// One more has read its part of a chunk, whose counter this is: a block (INT4) or a warp (FP8). By
+// one lane.
 __device__ __forceinline__ void TellAdded(uint32_t* counter) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
