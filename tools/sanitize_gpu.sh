@@ -75,6 +75,8 @@ rows_fused Router 0 -
 rows_fused AttentionInputs 0 -
 rows_fused Quantise 0 -
 route IsThat 0 -
+moe_sort IsThatOf 0 -
+expert_bank_choice ChoosesWhile 0 -
 linear OddAndUnaligned 0 -
 rows WithASum 0 -
 rows NormTest.IsThat 0 -
@@ -94,6 +96,7 @@ resident_attention OfSomeTokens 100 -
 moe_expert_bank SmallBanks 100 moe_stream
 moe_expert_bank SmallBanks 100 moe_wide
 moe_expert_bank TheJoinedFormAgrees 60 moe_wide
+moe_expert_bank TheJoinedFormAgrees 30 moe_down_sum
 moe_expert_bank FewRowsOfAn 100 -
 moe_expert_bank SmallJoined 100 -
 expert_bank Fp8InWholeGroups 60 fp8_stream
@@ -139,6 +142,8 @@ rows_fused AttentionInputs 300 -
 rows_fused Router 200 -
 rows_fused Quantise 200 -
 route IsThat 200 -
+moe_sort IsThatOf 100 -
+expert_bank_choice ChoosesWhile 200 -
 rows Norm 300 -
 rows KvWrite 200 -
 rows Copy 200 -

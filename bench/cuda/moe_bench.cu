@@ -248,7 +248,7 @@ class Bench {
       BT_RETURN_IF_ERROR(gate_up(shape, args, plan, stream));
     }
     if (parts & kDown) {
-      const auto down = form == MoeForm::kJoined ? LaunchMoeWideDownSum
+      const auto down = form == MoeForm::kJoined ? LaunchMoeDownSum
                         : wide                   ? LaunchMoeWideDown
                                                  : LaunchMoeStreamDown;
       BT_RETURN_IF_ERROR(down(shape, args, plan, stream));

@@ -197,7 +197,7 @@ MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, co
   return to;
 }
 
-// Whether tens of tokens are prepared in one launch, with their choice in it.
+// Whether up to 256 tokens are prepared in one launch, with their choice in it.
 bool Prepares(const ExpertBankArgs& args, const Bank& bank) {
   const RouterParams& params = args.choice->params;
   if (bank.tokens <= 1 || bank.top_k != params.top_k || params.groups != 1 ||
@@ -215,15 +215,13 @@ bool Prepares(const ExpertBankArgs& args, const Bank& bank) {
 
 // With the shared experts' part.
 void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
-  const bool shared_first = (MoeH6() & 4) != 0;
-  const MoeGated gated = shared_first ? MoeGated() : GatedByPreparation(ctx, args, bank);
-  if (shared_first) AddShared(ctx, args, bank, {});
+  const MoeGated gated = GatedByPreparation(ctx, args, bank);
   if (!FastBankTakes(args, bank)) {
     const MoeRows rows = Fp8BankRows(ctx, args, bank.slot_of, Fp8Form::kStreaming);
     const QuantisedRows x = Fp8BankInput(ctx, args);
     Must(LaunchMoePrepare(rows, ChoiceOf(args), gated, StreamOf(ctx)),
          "preparation of an expert bank");
-    if (!shared_first) AddShared(ctx, args, bank, gated);
+    AddShared(ctx, args, bank, gated);
     return Fp8BankProducts(ctx, args, rows, x, Fp8Form::kStreaming);
   }
   const MoeShape shape = ShapeOf(bank);
@@ -234,7 +232,7 @@ void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& 
   to.workspace_bytes = bytes.value();
   to.prepared = true;
   Must(LaunchMoePrepare(shape, to, gated, StreamOf(ctx)), "preparation of an expert bank");
-  if (!shared_first) AddShared(ctx, args, bank, gated);
+  AddShared(ctx, args, bank, gated);
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 

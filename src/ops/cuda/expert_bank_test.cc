@@ -14,15 +14,15 @@
 #include <tuple>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/expert_bank_test_support.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/norm_join.h"
 #include "ops/cuda/product.h"
-#include "ops/cuda/product_test_support.h"
 
 namespace baltoro::cuda {
 namespace {
 
-using namespace product_test;
+using namespace bank_test;
 
 struct Tolerance {
   float largest, typical;
@@ -32,50 +32,6 @@ Tolerance ToleranceOf(const FormCase& form, double rows) {
   if (form.quantise_input && rows > 3) return {0.3f, 1.5e-2f};
   return {3e-2f, 6e-3f};
 }
-
-struct Shape {
-  int64_t hidden, intermediate, slots;
-  int32_t top_k;
-  bool holes = false;  // half of the experts are held elsewhere
-};
-
-struct Bank {
-  Shape shape;
-  Weights gate_up, down;
-  std::vector<int32_t> slot_of;
-
-  Bank(const FormCase& form, const Shape& s)
-      : shape(s),
-        gate_up(1, form, s.slots, 2 * s.intermediate, s.hidden, {0, s.intermediate}),
-        down(2, form, s.slots, s.hidden, s.intermediate) {
-    const auto experts = static_cast<int32_t>(s.slots * (s.holes ? 2 : 1));
-    for (int32_t e = 0; e < experts; ++e) {
-      slot_of.push_back(!s.holes ? e : e % 3 == 1 ? -1 : static_cast<int32_t>(e * 5 % s.slots));
-    }
-  }
-};
-
-struct Step {
-  Rows x;
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-
-  // `hot`: every row takes the first experts.
-  Step(const Bank& bank, int64_t rows, bool hot, int64_t nan_row = -1)
-      : x(9, rows, bank.shape.hidden, 8, nan_row) {
-    std::mt19937 random(static_cast<uint32_t>(rows));
-    const int32_t k = bank.shape.top_k;
-    std::vector<int32_t> order(bank.slot_of.size());
-    for (int64_t t = 0; t < rows; ++t) {
-      std::iota(order.begin(), order.end(), 0);
-      if (!hot) std::shuffle(order.begin(), order.end(), random);
-      ids.insert(ids.end(), order.begin(), order.begin() + k);
-      for (int32_t j = 0; j < k; ++j) {
-        weights.push_back(static_cast<float>(random() % 1024) / 1024);
-      }
-    }
-  }
-};
 
 constexpr float kBefore = 0.25f;  // what out holds before it is added to
 
@@ -145,12 +101,6 @@ std::vector<float> Product(Context& context,
   const auto count = static_cast<size_t>(step.x.rows * bank.shape.hidden);
   return AddTo(std::vector<float>(count, kBefore), context, bank, step, graph, fp8, shared,
                shared_down);
-}
-
-std::string Name(const FormCase& form, const Shape& s, int64_t rows) {
-  return std::string(form.name) + " H " + std::to_string(s.hidden) + " I " +
-         std::to_string(s.intermediate) + " slots " + std::to_string(s.slots) + " k " +
-         std::to_string(s.top_k) + " T " + std::to_string(rows);
 }
 
 void Compare(Context& context,
@@ -487,77 +437,6 @@ GPU_TEST(ExpertBankTest, SharedExpertsInBf16) {
       const Tolerance tolerance = rows > 16 ? Tolerance{0x1p-5f, 4e-3f} : ToleranceOf(form, 4);
       ExpectNear(Name(form, bank.shape, rows) + " shared in bf16", got, want, 512,
                  tolerance.largest, 0, tolerance.typical);
-    }
-  }
-}
-
-// The choice of experts, the sort and the input of the shared experts' second product in one
-// launch: the same bits as by launches of their own.
-GPU_TEST(ExpertBankTest, ChoosesWhileItPrepares) {
-  Context context;
-  const auto check = [&](const FormCase& form, const Bank& bank, int64_t rows, bool ties) {
-    const int64_t hidden = bank.shape.hidden, top_k = bank.shape.top_k;
-    const auto experts = std::ssize(bank.slot_of);
-    const FormCase plain = form.quantise_input ? form : kForms[0];
-    const Weights shared_down(5, plain, 1, hidden, 256);
-    const Step step(bank, rows, false);
-    const Rows shared(6, rows, 512, 8);
-    std::mt19937 random(static_cast<uint32_t>(rows));
-    const auto draw = [&](int64_t count, float scale) {
-      std::vector<float> all;
-      const uint32_t values = ties ? 8 : 1u << 20;
-      for (int64_t i = 0; i < count; ++i) {
-        all.push_back(scale * static_cast<float>(random() % values) / static_cast<float>(values));
-      }
-      return OnDevice(all);
-    };
-    const Buffer logits = draw(rows * experts, 4), bias = draw(experts, 0.25f);
-    const auto run = [&](bool chooses) {
-      const DType type = rows > 16 ? DType::kBf16 : DType::kF32;
-      const auto elements = static_cast<size_t>(rows * hidden), chosen = step.ids.size();
-      const Buffer out = OnDevice(std::vector<float>(elements, kNaN));
-      const Buffer ids = OnDevice(std::vector<int32_t>(chosen, -7));
-      const Buffer weights = OnDevice(std::vector<float>(chosen, kNaN));
-      const ExpertChoice choice{.logits = TensorView(logits.data(), DType::kF32, {rows, experts}),
-                                .bias = TensorView(bias.data(), DType::kF32, {experts}),
-                                .params = {.experts = static_cast<int32_t>(experts),
-                                           .top_k = static_cast<int32_t>(top_k),
-                                           .scaling = 2.5f}};
-      ExpertBankArgs args{.out = TensorView(out.data(), type, {rows, hidden}),
-                          .x = step.x.device(),
-                          .ids = TensorView(ids.data(), DType::kI32, {rows, top_k}),
-                          .weights = TensorView(weights.data(), DType::kF32, {rows, top_k}),
-                          .gate_up = bank.gate_up.device,
-                          .down = bank.down.device,
-                          .slot_of = bank.slot_of,
-                          .shared = shared.device(),
-                          .shared_down = shared_down.device,
-                          .choice = &choice};
-      GPU_EXPECT(BankChooses(args));
-      const OpContext ctx = context.get();
-      if (!chooses) {
-        Route(ctx, args.ids, args.weights, choice.logits, choice.bias, choice.params);
-        args.choice = nullptr;
-      }
-      ExpertBank(ctx, args);
-      context.Wait();
-      auto made = FromDevice<uint16_t>(out.data(), elements * (type == DType::kF32 ? 2 : 1));
-      for (const Buffer* more : {&ids, &weights}) {
-        const auto part = FromDevice<uint16_t>(more->data(), chosen * 2);
-        made.insert(made.end(), part.begin(), part.end());
-      }
-      return made;
-    };
-    if (run(false) != run(true)) {
-      Fail(Name(form, bank.shape, rows) + (ties ? " ties" : "") + ": not as route and bank");
-    }
-  };
-  for (const FormCase& form : kForms) {
-    if (!form.quantise_input && form.form != WeightForm::kInt4Group) continue;
-    for (const int64_t intermediate : {256, 128}) {
-      const Bank few(form, {256, intermediate, 40, 3, true});
-      for (const int64_t rows : {12, 30}) check(form, few, rows, rows == 30);
-      check(form, Bank(form, {256, intermediate, 40, 1, true}), 110, false);
     }
   }
 }

@@ -1,6 +1,6 @@
 // The down product of many rows and the sum over a token's experts in one kernel, FP8.
 //
-// As moe_wide_down.cu, whose comments say what it rests on: columns are done in chunks of 128, and
+// As moe_down_sum.cu, whose comments say what it rests on: columns are done in chunks of 128, and
 // the shares of a chunk stay in the L2, in a ring of few buffers [T k, 128]; while one chunk is
 // multiplied, the one before it is added up. A block holds the rows of its experts, as codes, in
 // shared memory for the whole kernel.

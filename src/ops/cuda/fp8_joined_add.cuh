@@ -7,7 +7,7 @@
 // a token takes about 160, of which 68 are its sums. A token's shares lie together and come by one
 // bulk copy, its part of `out` by another, into a ring of slots in shared memory: the 80 registers
 // that the products leave have no room for two tokens added while two are under way, as INT4's have
-// them (moe_wide_add.cuh). Every place is carried along, with no division, and one comparison says
+// them (moe_down_add.cuh). Every place is carried along, with no division, and one comparison says
 // that all eight shares exist. Where the next chunk has been written by then, its first tokens are
 // asked for while the last ones of this chunk are added.
 

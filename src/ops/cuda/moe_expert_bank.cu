@@ -124,7 +124,7 @@ Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream
     args.tokens = std::min(part, tokens - done);
     BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, MoeForm::kJoined, blocks, stream));
     BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
-    BT_RETURN_IF_ERROR(LaunchMoeWideDownSum(shape, args, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, plan, stream));
     args.x += args.tokens * args.x_stride;
     if (args.ordered != nullptr) args.ordered += static_cast<int64_t>(args.tokens) * shape.hidden;
     if (args.rounded_out != nullptr) {

@@ -49,7 +49,7 @@ struct MoeShape {
 };
 
 // How the bank chooses the experts itself, by sigmoid scores: of one token (MoeSingleChooses), or
-// while it prepares tens of them (moe_prepare.h).
+// while it prepares up to 256 of them (moe_prepare.h).
 struct MoeChoice {
   const float* logits = nullptr;  // [T, experts]; null: ids and weights are given
   int64_t logits_stride = 0;

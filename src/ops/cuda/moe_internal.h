@@ -24,7 +24,7 @@ inline constexpr int32_t kStreamingBlocks = 2;
 
 inline constexpr int32_t kWideTeam = 2;
 
-// The joined form (moe_wide_down.cu): what it takes, columns that are added up together and their
+// The joined form (moe_down_sum.cu): what it takes, columns that are added up together and their
 // buffers.
 inline constexpr int32_t kJoinedIntermediate = 256;
 inline constexpr int32_t kJoinedColumns = 128;
@@ -108,12 +108,6 @@ Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoePlan& plan,
                          cudaStream_t stream);
 // The joined form's down product and the sum; after LaunchMoeWideGateUp. All blocks run at once.
-Status LaunchMoeWideDownSum(const MoeShape& shape,
-                            const MoeInt4Args& args,
-                            const MoePlan& plan,
-                            cudaStream_t stream);
-// The same by moe_down_sum.cu, where the switch says so.
-bool MoeDownSumTakes();
 Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,

@@ -1,9 +1,9 @@
 #pragma once
 
 // What the down products of many rows with the sum over a token's experts share, INT4's
-// (moe_wide_down.cu, whose comments say how the form works) and FP8's (fp8_joined.cu): a block's
-// pieces of the sorted rows, the counters, the launch; and the way of FP8's shares into the ring in
-// the L2 (INT4's has its own, ItemShares).
+// (moe_down_sum.cu, whose comments say how the form works) and FP8's (fp8_joined.cu): the counters,
+// shares added up, limits and the launch; and, FP8's alone, how a block finds its pieces of the
+// sorted rows and the way of shares into the ring in the L2 (INT4's has FindOwn, ItemShares).
 //
 // `Params` has the routing as MoePlan, and `Block` is the block's state in shared memory.
 
@@ -195,7 +195,8 @@ __device__ __forceinline__ void StoreFour(__nv_bfloat16* to, const float4& sum) 
          make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w)));
 }
 
-// One warp has read the shares of a chunk, whose counter this is; by one lane.
+// One more has read its part of a chunk, whose counter this is: a block (INT4) or a warp (FP8). By
+// one lane.
 __device__ __forceinline__ void TellAdded(uint32_t* counter) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }

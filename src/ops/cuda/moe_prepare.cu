@@ -1,8 +1,8 @@
-// All that lies between the router's product and the bank's gate/up product of tens of tokens, in
-// one launch: the first cluster chooses each token's experts, a warp a token, and sorts the entries
-// by expert; the other blocks have a row each, which they make digits of where gate/up takes
-// digits, and of the shared experts' first product the input of their second one. As launches of
-// their own each of these was 1 to 4 us, most of them the way there.
+// All that lies between the router's product and the gate/up product of a bank of up to 256 tokens,
+// in one launch: the first cluster chooses each token's experts, a warp a token, and sorts the
+// entries by expert; the other blocks have a row each, which they make digits of where gate/up
+// takes digits, and of the shared experts' first product the input of their second one. As launches
+// of their own each of these was 1 to 4 us, most of them the way there.
 //
 // Ids go to the first block's shared memory. It waits for them alone: the weights, which take as
 // long as the choice, are made while it sorts.
@@ -171,7 +171,6 @@ Status Launch(const PrepareParams& p, cudaStream_t stream) {
 }  // namespace
 
 bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice) {
-  if ((MoeH6() & (tokens <= kRanks * kFewWarps ? 1 : 8)) == 0) return false;
   return tokens > 1 && tokens <= kRanks * kManyWarps && choice.experts <= kWarpExpertsMax &&
          choice.top_k <= choice.experts && choice.top_k <= 32 && slots <= kSlotsMax &&
          tokens * choice.top_k <=

@@ -1,10 +1,8 @@
 #pragma once
 
-// The expert bank's preparation of tens of tokens in one launch (moe_prepare.cu): the choice of
+// The expert bank's preparation of up to 256 tokens in one launch (moe_prepare.cu): the choice of
 // experts, the entries sorted by expert, rows as digits, and the input of the shared experts'
 // second product. In place of LaunchMoeRoute or LaunchRowsByExpert.
-
-#include <cstdlib>
 
 #include "ops/cuda/moe_internal.h"
 
@@ -32,17 +30,7 @@ struct MoeGated {
   float* scales = nullptr;  // [T, width / 128]
 };
 
-// BT_H6: 1 preparation in one launch up to 96 tokens, 2 the sort of moe_sort.cu, 8 preparation in
-// one launch of 97 to 256 tokens.
-inline int MoeH6() {
-  static const int value = [] {
-    const char* text = std::getenv("BT_H6");
-    return text == nullptr ? 11 : std::atoi(text);
-  }();
-  return value;
-}
-
-// By sigmoid scores without groups.
+// By sigmoid scores without groups; 2 to 256 tokens.
 bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice);
 
 // Of the streaming form. LaunchMoeInt4 goes on with MoeInt4Args::prepared.

@@ -1,4 +1,5 @@
-// Routing preparation (tokens by expert) and the sum over a token's experts.
+// What the routing preparation is given (tokens by expert: moe_sort.cu, moe_prepare.cu), and the
+// sum over a token's experts.
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_digits.h"
@@ -10,255 +11,9 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kRouteThreads = 1024;
 constexpr int kCombineThreads = 128;
 
-// Inclusive sum over the block; `value` may hold several counts side by side.
-__device__ uint64_t BlockScan(uint64_t value, uint64_t* warp_sums) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int d = 1; d < 32; d *= 2) {
-    const uint64_t other = __shfl_up_sync(~0u, value, d);
-    if (lane >= d) value += other;
-  }
-  if (lane == 31) warp_sums[warp] = value;
-  __syncthreads();
-  if (warp == 0) {
-    uint64_t sum = warp_sums[lane];
-    for (int d = 1; d < 32; d *= 2) {
-      const uint64_t other = __shfl_up_sync(~0u, sum, d);
-      if (lane >= d) sum += other;
-    }
-    warp_sums[lane] = sum;
-  }
-  __syncthreads();
-  return warp == 0 ? value : value + warp_sums[warp - 1];
-}
-
 using RouteParams = moe_route::Params;
-
-__device__ int SlotOf(const RouteParams& p, int entry) {
-  const int id = p.ids[entry];
-  if (id < 0 || id >= p.experts) return -1;
-  const int slot = p.slot_of == nullptr ? id : p.slot_of[id];
-  return slot < p.slots ? slot : -1;
-}
-
-// The slots of every kRouteThreads-th entry from `entry` on, loaded together.
-constexpr int kBatch = 8;
-__device__ void LoadSlots(const RouteParams& p, int entry, int end, int (&slots)[kBatch]) {
-#pragma unroll
-  for (int b = 0; b < kBatch; ++b) {
-    const int at = entry + b * kRouteThreads;
-    slots[b] = at < end ? SlotOf(p, at) : -1;
-  }
-}
-
-// Passes over the weights of an expert with `count` rows, rows of each but the last, and what one
-// of `rows` rows costs (in quarters of the least, by digits in eighths; measured,
-// docs/kernels/moe.md).
-__device__ int OldPasses(const RouteParams& p, int count) {
-  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
-  return (count + most - 1) / most;
-}
-
-__device__ int OldRowsOfPass(const RouteParams& p, int count) {
-  if (!p.wide && p.tile_rows == 0) return kStreamingTileRows;
-  const int passes = max(1, OldPasses(p, count));
-  return max(8, (count + 8 * passes - 1) / (8 * passes) * 8);
-}
-
-__device__ int OldPassCost(const RouteParams& p, int rows) {
-  if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 9 : rows <= 12 ? 12 : 16;
-  if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
-  if (p.wide) return max(4, (rows + 15) / 16);
-  return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
-}
-
-// Counts side by side: rows in 22 bits, tiles in 20, cost in 22.
-__device__ uint64_t Counts(int rows, int tiles, int cost) {
-  return static_cast<uint64_t>(rows) | static_cast<uint64_t>(tiles) << 22 |
-         static_cast<uint64_t>(cost) << 42;
-}
-
-__device__ uint32_t ClusterRank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
-__device__ void ClusterBarrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// The word at `word` of this block's shared memory, in the shared memory of block `rank`.
-__device__ int LoadFromBlock(const int32_t* word, uint32_t rank) {
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(word));
-  int value;
-  asm volatile(
-      "{\n"
-      ".reg .u32 there;\n"
-      "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "ld.shared::cluster.s32 %0, [there];\n"
-      "}\n"
-      : "=r"(value)
-      : "r"(address), "r"(rank)
-      : "memory");
-  return value;
-}
-
-// The sum of the weights of threads with a larger key, and of some with the same: those before this
-// one in an order that falls with the key and varies among equals. By all threads.
-__device__ int WeightBefore(int key, int weight, uint64_t* warp_sums) {
-  __shared__ int32_t weights[kRouteThreads];  // of each key, the largest first; then before it
-  const int i = threadIdx.x, at = kRouteThreads - 1 - min(key, kRouteThreads - 1);
-  weights[i] = 0;
-  __syncthreads();
-  const int among_equals = weight > 0 ? atomicAdd(&weights[at], weight) : 0;
-  __syncthreads();
-  const int own = weights[i];
-  weights[i] = static_cast<int>(BlockScan(static_cast<uint64_t>(own), warp_sums)) - own;
-  __syncthreads();
-  return weights[at] + among_equals;
-}
-
-// Whole experts to the blocks of the joined down product: the largest first, one each, the rest
-// from the last block to the first. Where a block would get more than it has room for, or much
-// more than others, experts are cut instead. By all threads; `units` of this thread's slot,
-// `end_unit` with those before it.
-__device__ void DealExperts(
-    const RouteParams& p, int count, int units, int end_unit, uint64_t* warp_sums) {
-  __shared__ int32_t loads[kMaxBlocks];
-  __shared__ int32_t most, total;
-  const int i = threadIdx.x;
-  if (i < p.sum_blocks) loads[i] = 0;
-  if (i == 0) most = 0;
-  if (i == kRouteThreads - 1) total = end_unit;
-  const int larger = WeightBefore(count, i < p.slots ? 1 : 0, warp_sums);
-  if (i < p.slots) {
-    const int at = larger % p.sum_blocks;
-    const int block = larger < p.sum_blocks ? at : p.sum_blocks - 1 - at;
-    p.block_of[i] = block;
-    if (units > 0) atomicAdd(&loads[block], units);
-  }
-  __syncthreads();
-  if (i < p.sum_blocks) atomicMax(&most, loads[i]);
-  __syncthreads();
-  if (i == 0) {
-    p.block_of[p.slots] =
-        most <= p.max_units && most * 2 * p.sum_blocks <= 3 * total + 4 * p.sum_blocks;
-  }
-}
-
-// One cluster: counts, offsets and tiles by slot, then the sorted order; each block has a share of
-// the entries, and all know all counts. The order of rows of one
-// expert varies from run to run; no result depends on it.
-__global__ void __launch_bounds__(kRouteThreads) RouteKernel(RouteParams p) {
-  alignas(16) __shared__ int32_t counts[kRouteThreads];
-  __shared__ int32_t costs[kRouteThreads + 1];  // before each slot
-  __shared__ int32_t first_tiles[kRouteThreads];
-  __shared__ uint64_t warp_sums[32];
-  const int i = threadIdx.x;
-  const int rank = static_cast<int>(ClusterRank()), ranks = static_cast<int>(gridDim.x);
-  const int share = (p.entries + ranks - 1) / ranks;
-  const int begin = rank * share, end = min(p.entries, begin + share);
-  if (!p.wide) AllowNextKernel();
-  counts[i] = 0;
-  __syncthreads();
-  WaitForEarlierKernels();
-  if (p.wide) AllowNextKernel();  // the next one reads x, which is there now
-  // One entry a thread at most, as in decoding: its slot and rank stay in registers.
-  const bool one = share <= kRouteThreads;
-  int only_slot = -1, only_rank = 0;
-  if (one) {
-    if (begin + i < end) only_slot = SlotOf(p, begin + i);
-    if (only_slot >= 0) only_rank = atomicAdd(&counts[only_slot], 1);
-  }
-  for (int e = begin + i; !one && e < end; e += kBatch * kRouteThreads) {
-    int slots[kBatch];
-    LoadSlots(p, e, end, slots);
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      if (slots[b] >= 0) p.ranks[e + b * kRouteThreads] = atomicAdd(&counts[slots[b]], 1);
-    }
-  }
-  __syncthreads();
-  int count = counts[i], before = 0;
-  if (ranks > 1) {
-    ClusterBarrier();
-    count = 0;
-    for (int r = 0; r < ranks; ++r) {
-      if (r == rank) before = count;
-      count += LoadFromBlock(&counts[i], r);
-    }
-    ClusterBarrier();  // none goes on to overwrite its counts before all have read them
-    counts[i] = count;
-  }
-  const int tiles = OldPasses(p, count), rows_of_pass = OldRowsOfPass(p, count);
-  const int full_cost = OldPassCost(p, rows_of_pass);
-  const int last_rows = count - (tiles - 1) * rows_of_pass;
-  const int cost = tiles == 0 ? 0 : (tiles - 1) * full_cost + OldPassCost(p, last_rows);
-  const uint64_t sums = BlockScan(Counts(count, tiles, cost), warp_sums);
-  const int first_row = static_cast<int>(sums & 0x3fffff) - count;
-  const int first_tile = static_cast<int>((sums >> 22) & 0xfffff) - tiles;
-  const int tile_at =
-      p.units != nullptr && rank == 0 ? WeightBefore(rows_of_pass, tiles, warp_sums) : first_tile;
-  for (int k = 0; k < tiles && rank == 0; ++k) {
-    const int at = k * rows_of_pass;
-    const int rows = min(rows_of_pass, count - at);
-    reinterpret_cast<int4*>(p.tiles)[tile_at + k] = make_int4(i, first_row + at, rows, 0);
-  }
-  if (rank == 0 && i == kRouteThreads - 1) *p.num_tiles = first_tile + tiles;
-  costs[i + 1] = static_cast<int>(sums >> 42);
-  first_tiles[i] = first_tile;
-  if (i == 0) costs[0] = 0;
-  __syncthreads();
-  if (p.units != nullptr) {
-    const int units = (count + 15) / 16;
-    const int end_unit = static_cast<int>(BlockScan(units, warp_sums));
-    if (rank == 0 && i < p.slots) {
-      p.units[i] = end_unit - units;
-      p.row_begin[i] = first_row;
-    }
-    if (rank == 0 && i == kRouteThreads - 1) {
-      p.units[p.slots] = end_unit;
-      p.row_begin[p.slots] = first_row + count;
-    }
-    if (rank == 0 && i < 2 * kMaxJoinedChunks) p.counters[i] = 0;
-    if (rank == 0) DealExperts(p, count, units, end_unit, warp_sums);
-  }
-  const int total = costs[kRouteThreads];
-  if (rank == 0 && i < p.blocks) {
-    const int64_t fine_target = (static_cast<int64_t>(total) << 16) * i / p.blocks;
-    const int target = static_cast<int>(fine_target >> 16);
-    int slot = 0;  // the last one that begins at or before the target
-    for (int step = kRouteThreads / 2; step > 0; step /= 2) {
-      if (slot + step < kRouteThreads && costs[slot + step] <= target) slot += step;
-    }
-    const int rows = counts[slot], its_rows = OldRowsOfPass(p, rows);
-    const int its_full_cost = OldPassCost(p, its_rows);
-    const int within = target - costs[slot];
-    const int k = max(0, min(within / its_full_cost, OldPasses(p, rows) - 1));
-    const int tile_cost = OldPassCost(p, min(its_rows, rows - k * its_rows));
-    const int64_t fine =
-        fine_target - (static_cast<int64_t>(costs[slot] + k * its_full_cost) << 16);
-    const int part = static_cast<int>(fine / tile_cost);
-    p.starts[i] = {first_tiles[slot] + k, total == 0 ? 0 : part};
-  }
-  if (rank == 0 && i == kRouteThreads - 1) p.starts[p.blocks] = {first_tile + tiles, 0};
-  __syncthreads();
-  counts[i] = first_row + before;
-  __syncthreads();
-  if (only_slot >= 0) p.order[counts[only_slot] + only_rank] = begin + i;
-  for (int e = begin + i; !one && e < end; e += kBatch * kRouteThreads) {
-    int slots[kBatch];
-    LoadSlots(p, e, end, slots);
-#pragma unroll
-    for (int b = 0; b < kBatch; ++b) {
-      const int entry = e + b * kRouteThreads;
-      if (slots[b] >= 0) p.order[counts[slots[b]] + p.ranks[entry]] = entry;
-    }
-  }
-}
 
 struct CombineParams {
   RouteParams route;  // which shares exist
@@ -362,13 +117,6 @@ RouteParams Route(const MoeShape& shape,
   return params;
 }
 
-Status LaunchRoute(const RouteParams& params, cudaStream_t stream) {
-  if (MoeH6() & 2) return LaunchMoeSort(params, stream);
-  const uint32_t ranks = params.entries <= kRouteThreads ? 1 : params.entries <= 8192 ? 4 : 8;
-  return LaunchOverlapped("MoE routing", RouteKernel, dim3(ranks), dim3(kRouteThreads), 0, stream,
-                          ranks, params);
-}
-
 Status LaunchCombine(const CombineParams& params, bool bf16, int32_t tokens, cudaStream_t stream) {
   const int columns = kCombineThreads * 8;
   const dim3 grid((params.hidden + columns - 1) / columns, tokens);
@@ -415,7 +163,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
     params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
     params.tile_rows = MoeWarpTileRows(shape, args.tokens);
   }
-  return LaunchRoute(params, stream);
+  return LaunchMoeSort(params, stream);
 }
 
 Status LaunchMoePrepare(const MoeShape& shape,
@@ -452,7 +200,7 @@ Status LaunchMoeCombine(const MoeShape& shape,
 }
 
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
-  return LaunchRoute(Route(rows), stream);
+  return LaunchMoeSort(Route(rows), stream);
 }
 
 Status LaunchSumOverExperts(const MoeRows& rows,

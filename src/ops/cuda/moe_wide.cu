@@ -1,4 +1,4 @@
-// The down product of tens of rows an expert and more, where the joined form (moe_wide_down.cu)
+// The down product of tens of rows an expert and more, where the joined form (moe_down_sum.cu)
 // does not take the shape.
 //
 // A block takes 256 rows of weights (16 strips) by up to 112 rows of one expert at a time, a
