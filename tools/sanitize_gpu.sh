@@ -83,8 +83,6 @@ rows NormTest.IsThat 0 -
 linear HundredsOfRowsInEvery 0 -
 linear SomeHundred 0 -
 linear TensOfRowsAsPlanned 0 -
-expert_bank ChoosesWhile 0 -
-moe_sort IsThat 0 -
 rows_fused OfManyRows 0 -
 expert_bank Fp8OfFewTokens 0 -
 RUNS
@@ -111,9 +109,7 @@ linear TensOfRowsOfFp8 100 -
 linear TensOfRowsAsPlanned 40 -
 linear HundredsOfRowsInEvery 100 -
 linear SomeHundred 100 -
-expert_bank ChoosesWhile 100 -
 expert_bank Fp8OfFewTokens 100 -
-moe_sort IsThat 100 -
 rows_fused OfManyRows 60 -
 linear TensOfRowsInEvery 100 -
 linear CodedRows 100 -
