@@ -3,8 +3,6 @@
 
 #include "ops/cuda/hundred_rows.h"
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hundred_rows_internal.h"

@@ -346,6 +346,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   AddUp<kN, kRotates>(p, m, work, memory, received, angles);
   // What this block sent has been received, and nobody tells it anything: it may end.
+  __syncwarp();
   if (blocks > 1) MeetCluster();
 }
 

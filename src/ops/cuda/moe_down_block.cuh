@@ -4,7 +4,6 @@
 // pieces of the sorted rows and the tokens that are its own, and the lane that asks for weights and
 // tells of chunks.
 
-#include <algorithm>
 #include <cstddef>
 
 #include "ops/cuda/moe_int4_layout.h"

@@ -7,8 +7,6 @@
 // Ids go to the first block's shared memory. It waits for them alone: the weights, which take as
 // long as the choice, are made while it sorts.
 
-#include <algorithm>
-
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/moe_digits.cuh"
 #include "ops/cuda/moe_digits.h"
@@ -172,7 +170,8 @@ Status Launch(const PrepareParams& p, cudaStream_t stream) {
 
 bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice) {
   return tokens > 1 && tokens <= kRanks * kManyWarps && choice.experts <= kWarpExpertsMax &&
-         choice.top_k <= choice.experts && choice.top_k <= 32 && slots <= kSlotsMax &&
+         choice.top_k >= 1 && choice.top_k <= choice.experts && choice.top_k <= 32 &&
+         slots <= kSlotsMax &&
          tokens * choice.top_k <=
              kEach * 32 * (tokens <= kRanks * kFewWarps ? kFewWarps : kManyWarps);
 }

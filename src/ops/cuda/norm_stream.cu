@@ -246,7 +246,8 @@ void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, b
       .stages = static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}))};
   const Kernel kernel = rounded_delta ? KernelOf<__nv_bfloat16>(p) : KernelOf<float>(p);
   const int shared_bytes = params.stages * stage_bytes;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+  // Not this launch's bytes: it is kept with the device, whoever launches there.
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes),
             "norm of many rows");
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

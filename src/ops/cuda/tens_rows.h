@@ -3,11 +3,11 @@
 // Products of 9 to 128 rows with bf16 matrices: a decode step of tens of sequences (Linear,
 // MoeInputs, AttentionInputs).
 //
-// A block has 64 or 128 rows of weights, up to 128 rows of x and a share of the columns; a cluster
-// of blocks shares the columns and adds up through its shared memory, in a fixed order. Weights are
-// asked for before the kernel ahead has ended, as many as the ring holds. A block takes no more
-// shared memory than its share of the columns fills, up to 170 KB; where there are more blocks than
-// multiprocessors two fit on one.
+// A block has 64 or 128 rows of weights (of few rows of x up to 192), up to 128 rows of x and a
+// share of the columns; a cluster of blocks shares the columns and adds up through its shared
+// memory, in a fixed order. Weights are asked for before the kernel ahead has ended, as many as the
+// ring holds. A block takes no more shared memory than its share of the columns fills, up to 170
+// KB; where there are more blocks than multiprocessors two fit on one.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth. What blocks read from the L2, rows
 // of x for every strip of weights, is as much again at 64 rows and strips of 64.

@@ -303,12 +303,16 @@ Kernel KernelOf<kTensRowsGroupsMax>(int tile, bool rotates) {
   return TensRowsKernel<kTensRowsGroupsMax, 32, false>;
 }
 
+// A block's most; the same for all plans, as it is kept with the device, whoever launches there.
+constexpr int kSharedMax = 227 << 10;
+
 // With room for so many bytes of a block.
 Kernel KernelOf(const TensRowsPlan& plan, bool rotates, int shared) {
+  BT_CHECK(shared <= kSharedMax);
   const Kernel kernel = plan.groups == 1   ? KernelOf<1>(plan.tile, rotates)
                         : plan.groups == 2 ? KernelOf<2>(plan.tile, rotates)
                                            : KernelOf<3>(plan.tile, rotates);
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
             "tens of rows");
   return kernel;
 }
