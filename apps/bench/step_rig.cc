@@ -164,12 +164,15 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
                std::ranges::max(command.batches));
   const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
   routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
-                                           command.routing == "zipf", command.seed);
+                                           command.routing == "zipf", ops->bank_chooses != nullptr,
+                                           command.seed);
   const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
   BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
                                                "expert choices", *ops->memory));
   const int64_t logits_rows =
-      int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
+      ops->bank_chooses == nullptr
+          ? 0
+          : int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
   BT_ASSIGN_OR_RETURN(
       router_logits_,
       Buffer::Create(static_cast<size_t>(logits_rows * config_.experts) * sizeof(float),

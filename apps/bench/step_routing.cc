@@ -25,9 +25,9 @@ void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
   ExpertChoice choice;
   if (args.choice != nullptr) {
     choice = *args.choice;
-    const int64_t experts = choice.logits.num_elements();
-    choice.logits.data = const_cast<float*>(trace.logits) + layer * experts;
-    if (choice.bias) choice.bias.data = const_cast<float*>(trace.logits) + trace.layers * experts;
+    const int64_t of_layer = choice.logits.num_elements();
+    choice.logits.data = const_cast<float*>(trace.logits) + layer * of_layer;
+    if (choice.bias) choice.bias.data = const_cast<float*>(trace.logits) + trace.layers * of_layer;
     traced.choice = &choice;
   }
   trace.bank(context, traced);
@@ -35,8 +35,13 @@ void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
 
 }  // namespace
 
-StepRouting::StepRouting(int32_t layers, int32_t experts, int32_t top_k, bool zipf, uint64_t seed)
-    : layers_(layers), experts_(experts), top_k_(top_k), random_(seed) {
+StepRouting::StepRouting(
+    int32_t layers, int32_t experts, int32_t top_k, bool zipf, bool banks_choose, uint64_t seed)
+    : layers_(layers),
+      experts_(experts),
+      top_k_(top_k),
+      banks_choose_(banks_choose),
+      random_(seed) {
   for (int32_t layer = 0; layer < layers && zipf; ++layer) {
     std::vector<double> weights;
     for (int32_t i = 0; i < experts; ++i) weights.push_back(1.0 / (i + 1));
@@ -71,7 +76,7 @@ double StepRouting::Draw(int64_t tokens) {
     }
     distinct += std::ranges::count(seen, true);
   }
-  if (tokens <= kChosenMax) DrawLogits();
+  if (banks_choose_ && tokens <= kChosenMax) DrawLogits();
   return static_cast<double>(distinct) / layers_;
 }
 

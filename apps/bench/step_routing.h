@@ -17,7 +17,9 @@ class StepRouting {
   static constexpr int64_t kChosenMax = 512;  // tokens of a step whose banks may choose themselves
 
   // `zipf`: expert of rank r is drawn with weight 1 / r, ranks dealt anew for each layer.
-  StepRouting(int32_t layers, int32_t experts, int32_t top_k, bool zipf, uint64_t seed);
+  // `banks_choose`: logits are drawn too.
+  StepRouting(
+      int32_t layers, int32_t experts, int32_t top_k, bool zipf, bool banks_choose, uint64_t seed);
 
   // New choices for a step of `tokens`; the mean of distinct experts over layers.
   double Draw(int64_t tokens);
@@ -39,6 +41,7 @@ class StepRouting {
 
  private:
   const int32_t layers_, experts_, top_k_;
+  const bool banks_choose_;
   std::mt19937_64 random_;
   std::vector<std::vector<double>> weights_;  // of each layer's experts; empty: uniform
   std::vector<int32_t> ids_;

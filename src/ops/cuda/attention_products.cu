@@ -9,6 +9,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -235,21 +236,13 @@ __global__ void __launch_bounds__(kBlockThreads)
 template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads = kThreads>
 void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
   auto* const kernel = HeadProductKernel<kDepth, kRows, kColumns, kAbsorb, kBlockThreads>;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(width / kColumns), static_cast<unsigned>(args.heads),
-                        static_cast<unsigned>((args.count + kRows - 1) / kRows));
-  config.blockDim = kBlockThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(kRows + kColumns) * kPitch<kDepth>;
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(config.dynamicSmemBytes)),
+  const dim3 grid(static_cast<unsigned>(width / kColumns), static_cast<unsigned>(args.heads),
+                  static_cast<unsigned>((args.count + kRows - 1) / kRows));
+  constexpr int kBytes = (kRows + kColumns) * kPitch<kDepth>;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "attention head product");
-  CheckCuda(cudaLaunchKernelEx(&config, kernel, args), "attention head product");
+  CheckCuda(LaunchPlaced(kernel, grid, dim3(kBlockThreads), kBytes, stream, 0, args),
+            "attention head product");
 }
 
 }  // namespace

@@ -44,5 +44,7 @@ bool RouterProductTakes(const TensorView& x, const PackedMatrix& w);
 // logits = x * w^T. The weights are read before the kernel ahead has ended, so that its end hides
 // them.
 void RouterProduct(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w);
+// That, or Linear: what Router chooses by.
+void RouterLogits(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w);
 
 }  // namespace baltoro::cuda

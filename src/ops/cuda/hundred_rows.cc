@@ -12,6 +12,7 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int64_t kStep = kHundredRowsStep;
+static_assert(kStep == 64);  // MakeRowsMap
 constexpr int64_t kTile = kHundredRowsTile;
 // Fewer rows are for tens_rows.h; of more cuBLASLt fills the card.
 constexpr int64_t kQueryRowsMin = 65, kQueryRowsMax = 512;
@@ -19,19 +20,6 @@ constexpr int64_t kJoinedRowsMin = 129, kJoinedRowsMax = 1024;
 
 int64_t Shares(int64_t of, int64_t size) {
   return (of + size - 1) / size;
-}
-
-CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int64_t box_rows) {
-  CUtensorMap map;
-  const auto bytes = static_cast<cuuint64_t>(row_bytes);
-  CheckOk(MakeTensorMap(
-      TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                     .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
-                     .sizes = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows), 1},
-                     .strides = {bytes, bytes * static_cast<cuuint64_t>(rows)},
-                     .box = {kHundredRowsStep, static_cast<cuuint32_t>(box_rows), 1}},
-      data, map));
-  return map;
 }
 
 HundredRowsMatrix MatrixOf(const TensorView& out, const PackedMatrix& w, int columns) {
@@ -67,13 +55,13 @@ void Launch(const OpContext& ctx,
   p.once = p.rows <= kTile * plan.tiles;
   const int64_t box = plan.columns / plan.tiles;
   HundredRowsMaps maps;
-  maps.first = MapOf(w.data, w.n, w.k, w.k * 2, box);
+  CheckOk(MakeRowsMap(w.data, w.n, w.k, w.k * 2, box, maps.first));
   maps.second = maps.first;
-  maps.x = MapOf(x.data, x.dim(0), w.k, x.stride[0] * 2, kTile);
+  CheckOk(MakeRowsMap(x.data, x.dim(0), w.k, x.stride[0] * 2, kTile, maps.x));
   if (second != nullptr) {
     BT_CHECK(second->k == w.k && second_out->dim(0) == x.dim(0) && second_out->dim(1) == second->n);
     p.second = MatrixOf(*second_out, *second, plan.columns);
-    maps.second = MapOf(second->data, second->n, w.k, w.k * 2, box);
+    CheckOk(MakeRowsMap(second->data, second->n, w.k, w.k * 2, box, maps.second));
   }
   if (rotation != nullptr) p.rotation = *rotation;
   const Status launched = LaunchHundredRows(plan, p, maps, StreamOf(ctx));

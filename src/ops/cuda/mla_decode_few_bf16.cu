@@ -17,6 +17,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace baltoro::cuda {
@@ -382,21 +383,11 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
                                 {kMlaWidth * 2, 128},
                                 {64, kTokens, kMlaWidth / 64}};
   BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, map));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  // May be placed before its predecessor's end; it waits for that itself.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewBf16Kernel, args,
-                                             static_cast<const __nv_bfloat16*>(from.q), map));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(
+      MlaFewBf16Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
+      kSharedBytes, stream, 0, args, static_cast<const __nv_bfloat16*>(from.q), map));
   return Status();
 }
 

@@ -19,6 +19,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace baltoro::cuda {
@@ -525,21 +526,11 @@ Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cud
   static_assert(kSharedBytes <= 232448);
   RawMaps maps = {};
   BT_RETURN_IF_ERROR(MakeRawMaps(from, maps));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  // May be placed before its predecessor's end; it waits for that itself.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewFp8Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MlaFewFp8Kernel, args,
-                                             static_cast<const __nv_bfloat16*>(from.q), maps));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(
+      MlaFewFp8Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
+      kSharedBytes, stream, 0, args, static_cast<const __nv_bfloat16*>(from.q), maps));
   return Status();
 }
 

@@ -17,6 +17,7 @@
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/mla_decode_consumer.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace baltoro::cuda {
@@ -135,21 +136,13 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
   BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(args.plan.num_parts);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(SharedBytes(args.plan.tile_rows));
-  config.stream = stream;
-  // May be placed before its predecessor's end; it waits for that itself.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
   auto* const kernel = MlaKernel<kType>;
-  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(config.dynamicSmemBytes)));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args, maps));
+  const int bytes = static_cast<int>(SharedBytes(args.plan.tile_rows));
+  BT_CUDA_RETURN_IF_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(args.plan.num_parts)),
+                                       dim3(kThreads), static_cast<size_t>(bytes), stream, 0, args,
+                                       maps));
   return Status();
 }
 

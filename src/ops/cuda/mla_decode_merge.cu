@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_internal.h"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -227,19 +228,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
   const int64_t units = args.plan.max_merges * (args.plan.tile_rows / kGroups);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = static_cast<unsigned>(std::min<int64_t>(units, 4 * args.plan.num_parts));
-  config.blockDim = kThreads;
-  config.stream = stream;
-  // Its blocks may be placed while the attention runs; they wait for its end.
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, 4 * args.plan.num_parts));
   const int64_t rows = int64_t{args.num_sequences} * args.plan.tiles * args.plan.tile_rows;
   auto* const kernel = rows <= kQuarteredRows ? MergeKernel<true> : MergeKernel<false>;
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, args));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(blocks), dim3(kThreads), 0, stream, 0, args));
   return Status();
 }
 

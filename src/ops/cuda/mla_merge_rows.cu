@@ -14,6 +14,7 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_work.cuh"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -369,22 +370,12 @@ __global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
 template <int kRows>
 Status Launch(const Params& p, cudaStream_t stream) {
   auto* const kernel = MergeRowsKernel<kRows>;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(kCluster, static_cast<unsigned>(p.values.heads),
-                        static_cast<unsigned>((p.values.count + kRows - 1) / kRows));
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = sizeof(Shared<kRows>);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {kCluster, 1, 1};
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(config.dynamicSmemBytes)));
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, kernel, p));
+  const dim3 grid(kCluster, static_cast<unsigned>(p.values.heads),
+                  static_cast<unsigned>((p.values.count + kRows - 1) / kRows));
+  constexpr int kBytes = sizeof(Shared<kRows>);
+  BT_CUDA_RETURN_IF_ERROR(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, grid, dim3(kThreads), kBytes, stream, kCluster, p));
   return Status();
 }
 

@@ -8,6 +8,7 @@
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_work.cuh"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -181,17 +182,10 @@ bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
 Status LaunchMergeValues(const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
                          cudaStream_t stream) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(kAttentionValue / kColumns, static_cast<unsigned>(values.heads),
-                        static_cast<unsigned>(values.count));
-  config.blockDim = kThreads;
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  BT_CUDA_RETURN_IF_ERROR(cudaLaunchKernelEx(&config, MergeValuesKernel, Params{mla, values}));
+  const dim3 grid(kAttentionValue / kColumns, static_cast<unsigned>(values.heads),
+                  static_cast<unsigned>(values.count));
+  BT_CUDA_RETURN_IF_ERROR(
+      LaunchPlaced(MergeValuesKernel, grid, dim3(kThreads), 0, stream, 0, Params{mla, values}));
   return Status();
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 
@@ -178,19 +179,8 @@ Status LaunchOverlapped(const char* what,
                         cudaStream_t stream,
                         unsigned cluster,
                         Given&&... given) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, Params(given)...);
+  const cudaError_t error =
+      LaunchPlaced(kernel, grid, block, shared_bytes, stream, cluster, given...);
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
 }

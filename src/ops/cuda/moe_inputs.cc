@@ -7,48 +7,42 @@
 
 namespace baltoro::cuda {
 
-void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
+namespace {
+
+// Both products, of the same rows, in as few launches as the shapes allow.
+void Products(const OpContext& ctx, const MoeInputArgs& args) {
+  const TensorView &shared = args.shared, &logits = args.logits, &x = args.x;
+  const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
   if (args.norm != nullptr) {
     // x is written, without codes.
     if (ctx.rounded != nullptr) ctx.rounded->of = nullptr;
-    FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x,
-                    args.norm);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
+    return FewRowsProducts(ctx, shared, gate_up, logits, router, x, args.norm);
   }
-  // First: of 9 to 16 rows each block of the other form reads all of them, 2 to 4 us more.
-  if (TensRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
-    TensRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
+  // First: of 9 to 16 rows each block of the form of few rows reads all of them, 2 to 4 us more.
+  if (TensRowsTakes(shared, gate_up, logits, router, x)) {
+    return TensRowsProducts(ctx, shared, gate_up, logits, router, x);
   }
-  if (HundredRowsTakes(args.shared, args.shared_gate_up, args.logits, args.router, args.x)) {
-    HundredRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
+  if (HundredRowsTakes(shared, gate_up, logits, router, x)) {
+    return HundredRowsProducts(ctx, shared, gate_up, logits, router, x);
   }
-  if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
-      FewRowsTakes(args.logits, args.x, args.router) && args.shared_gate_up.k == args.router.k) {
-    FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
+  if (FewRowsTakes(shared, x, gate_up) && FewRowsTakes(logits, x, router) &&
+      gate_up.k == router.k) {
+    return FewRowsProducts(ctx, shared, gate_up, logits, router, x);
   }
-  if (Fp8RouterTakes(ctx, args)) {
-    Fp8RouterProducts(ctx, args);
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
-  }
+  if (Fp8RouterTakes(ctx, args)) return Fp8RouterProducts(ctx, args);
   if (Fp8MiddleRouterTakes(args)) {
-    const RowSource rows{.x = args.x.data,
-                         .stride = args.x.stride[0],
-                         .rows = args.x.dim(0),
-                         .k = args.shared_gate_up.k};
-    Fp8MiddleRouter(ctx, args, QuantiseRows(ctx, rows, args.shared_gate_up));
-    if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
-    return;
+    const RowSource rows{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = gate_up.k};
+    return Fp8MiddleRouter(ctx, args, QuantiseRows(ctx, rows, gate_up));
   }
-  Linear(ctx, args.shared, args.x, args.shared_gate_up);
-  Router(ctx, args.ids, args.weights, args.logits, args.x, args.router, args.bias, args.params);
+  Linear(ctx, shared, x, gate_up);
+  RouterLogits(ctx, logits, x, router);
+}
+
+}  // namespace
+
+void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
+  Products(ctx, args);
+  if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
 }
 
 }  // namespace baltoro::cuda

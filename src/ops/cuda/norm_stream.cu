@@ -10,6 +10,7 @@
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -249,17 +250,10 @@ void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, b
   // Not this launch's bytes: it is kept with the device, whoever launches there.
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes),
             "norm of many rows");
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(static_cast<unsigned>(ThreadsOf(p)));
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = StreamOf(ctx);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, kernel, params), "norm of many rows");
+  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(blocks)),
+                         dim3(static_cast<unsigned>(ThreadsOf(p))),
+                         static_cast<size_t>(shared_bytes), StreamOf(ctx), 0, params),
+            "norm of many rows");
 }
 
 }  // namespace baltoro::cuda

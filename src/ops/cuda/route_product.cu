@@ -49,6 +49,11 @@ void RouterProduct(const OpContext& ctx, TensorView logits, TensorView x, const 
               dim3(static_cast<unsigned>((p.experts + kExperts - 1) / kExperts)), kThreads, p);
 }
 
+void RouterLogits(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w) {
+  if (RouterProductTakes(x, w)) return RouterProduct(ctx, logits, x, w);
+  Linear(ctx, logits, x, w);
+}
+
 void Router(const OpContext& ctx,
             TensorView ids,
             TensorView weights,
@@ -57,11 +62,7 @@ void Router(const OpContext& ctx,
             const PackedMatrix& w,
             TensorView bias,
             const RouterParams& params) {
-  if (RouterProductTakes(x, w)) {
-    RouterProduct(ctx, logits, x, w);
-  } else {
-    Linear(ctx, logits, x, w);
-  }
+  RouterLogits(ctx, logits, x, w);
   Route(ctx, ids, weights, logits, bias, params);
 }
 

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/placed_launch.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cuda {
@@ -125,16 +126,9 @@ void LaunchAhead(const char* name,
                  dim3 grid,
                  int threads,
                  Given&&... given) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, kernel, Params(given)...), name);
+  CheckCuda(
+      LaunchPlaced(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, 0, given...),
+      name);
 }
 
 }  // namespace baltoro::cuda

@@ -16,6 +16,7 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int64_t kStep = kTensRowsStep;
+static_assert(kStep == 64);  // MakeRowsMap
 constexpr int kMultiprocessors = 132;
 // Measured in a layer of a step, H200 (docs/measured/cuda-linear.md): of more rows than these
 // cuBLASLt is faster, by 5 us for the queries of 96.
@@ -29,19 +30,6 @@ constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 constexpr int64_t kHalf = int64_t{108} << 10, kWhole = int64_t{170} << 10;
 // Of 33 to 64 rows of x a step takes 0.4 % more with tall strips.
 constexpr int kTallTile = 32;
-
-CUtensorMap MapOf(const void* data, int64_t rows, int64_t k, int64_t row_bytes, int box_rows) {
-  CUtensorMap map;
-  const auto bytes = static_cast<cuuint64_t>(row_bytes);
-  CheckOk(MakeTensorMap(
-      TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                     .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
-                     .sizes = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows), 1},
-                     .strides = {bytes, bytes * static_cast<cuuint64_t>(rows)},
-                     .box = {kTensRowsStep, static_cast<cuuint32_t>(box_rows), 1}},
-      data, map));
-  return map;
-}
 
 int StripRows(const TensRowsPlan& plan) {
   return plan.strip_rows > 0 ? plan.strip_rows : plan.groups * kTensRowsGroupRows;
@@ -124,13 +112,13 @@ void Launch(const OpContext& ctx,
   BT_CHECK(1 << p.log_split == plan.split && plan.split <= kTensRowsSplitMax);
   BT_CHECK(plan.split <= p.steps);
   TensRowsMaps maps;
-  maps.first = MapOf(w.data, w.n, w.k, w.k * 2, p.strip_rows);
+  CheckOk(MakeRowsMap(w.data, w.n, w.k, w.k * 2, p.strip_rows, maps.first));
   maps.second = maps.first;
-  maps.x = MapOf(x.data, x.dim(0), w.k, x.stride[0] * 2, p.input_rows);
+  CheckOk(MakeRowsMap(x.data, x.dim(0), w.k, x.stride[0] * 2, p.input_rows, maps.x));
   if (second != nullptr) {
     BT_CHECK(second->k == w.k && second_out->dim(0) == x.dim(0) && second_out->dim(1) == second->n);
     p.second = MatrixOf(*second_out, *second, plan);
-    maps.second = MapOf(second->data, second->n, w.k, w.k * 2, p.strip_rows);
+    CheckOk(MakeRowsMap(second->data, second->n, w.k, w.k * 2, p.strip_rows, maps.second));
   }
   PlaceRings(p, plan);
   if (rotation != nullptr) {

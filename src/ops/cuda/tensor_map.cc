@@ -46,4 +46,20 @@ Status MakeTensorMap(const TensorMapOf<4>& shape, const void* data, CUtensorMap&
   return Make(shape, data, map);
 }
 
+Status MakeRowsMap(const void* data,
+                   int64_t rows,
+                   int64_t k,
+                   int64_t row_bytes,
+                   int64_t box_rows,
+                   CUtensorMap& map) {
+  const auto bytes = static_cast<cuuint64_t>(row_bytes);
+  return MakeTensorMap(
+      TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                     .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+                     .sizes = {static_cast<cuuint64_t>(k), static_cast<cuuint64_t>(rows), 1},
+                     .strides = {bytes, bytes * static_cast<cuuint64_t>(rows)},
+                     .box = {64, static_cast<cuuint32_t>(box_rows), 1}},
+      data, map);
+}
+
 }  // namespace baltoro::cuda

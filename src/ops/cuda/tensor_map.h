@@ -4,6 +4,8 @@
 
 #include <cuda.h>
 
+#include <cstdint>
+
 #include "base/status.h"
 
 namespace baltoro::cuda {
@@ -22,5 +24,14 @@ using TensorMapShape = TensorMapOf<3>;
 // `data` is 16-byte aligned. Works while a graph is captured.
 Status MakeTensorMap(const TensorMapOf<3>& shape, const void* data, CUtensorMap& map);
 Status MakeTensorMap(const TensorMapOf<4>& shape, const void* data, CUtensorMap& map);
+
+// Of bf16 [rows, k], a row every `row_bytes`, in boxes of `box_rows` by 64 columns (128 bytes, in
+// that swizzle).
+Status MakeRowsMap(const void* data,
+                   int64_t rows,
+                   int64_t k,
+                   int64_t row_bytes,
+                   int64_t box_rows,
+                   CUtensorMap& map);
 
 }  // namespace baltoro::cuda
