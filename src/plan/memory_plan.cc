@@ -103,8 +103,11 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t act = SizeOf(PlainType(model.plain));
   // Codes and scales that norms write for FP8 products.
   const bool coded = o.device.gpu && model.attention == WeightForm::kFp8Block;
-  const int64_t per_token = (coded ? c.hidden + c.hidden / 32 : 0) + (4 + 4 + act) * c.hidden +
-                            act * (c.q_lora + c.cache_width()) +
+  // The norm's rows in matrix order, beside the rows, for INT4 experts of many tokens.
+  const bool ordered = o.device.gpu && !coded && model.experts == WeightForm::kInt4Group;
+  const int64_t copies =
+      (coded ? c.hidden + c.hidden / 32 : 0) + (ordered ? act * c.hidden : int64_t{0});
+  const int64_t per_token = copies + (4 + 4 + act) * c.hidden + act * (c.q_lora + c.cache_width()) +
                             act * heads * (c.head_dim() + c.value) + act * 3 * columns +
                             4 * c.experts + 8 * c.router.top_k;
   const int64_t context =

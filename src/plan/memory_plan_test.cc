@@ -103,6 +103,16 @@ TEST(MemoryPlanTest, WhatAGpuTakesBesideTheFormulasIsCounted) {
   EXPECT_EQ(ArenaOf(Plan(model, options), "logits"), (96 + 32) * int64_t{102400} * 4);
 }
 
+// A GPU's norms write a second copy of their rows for INT4 experts, where they write no codes.
+TEST(MemoryPlanTest, RowsInMatrixOrderAreCounted) {
+  ModelDescription model = Known("Kimi-K2-Thinking");
+  const PlanOptions options = On("h200", {.tensor = 8});
+  const int64_t with = ArenaOf(Plan(model, options), "activations");
+  model.experts = WeightForm::kBf16;
+  const int64_t without = ArenaOf(Plan(model, options), "activations");
+  EXPECT_EQ(with - without, options.max_num_batched_tokens * 7168 * 2);
+}
+
 TEST(MemoryPlanTest, TokensCostWhatTheFamilyPageSays) {
   const ModelDescription model = Known("Kimi-K2.5");
   EXPECT_EQ(KvBytesPerToken(model.config, KvForm::kBf16, 61), 70272);
