@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/h5.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -47,6 +48,11 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
     squares = AddSquares(x[v], squares);
   }
   const float scale = NormScale(squares, p.width, p.eps, partial);
+  if constexpr (!std::is_void_v<Delta>) {
+    const Delta* const added = static_cast<const Delta*>(p.delta) + row * p.delta_stride;
+#pragma unroll
+    for (int v = 0; p.spends && v < kVectors; ++v) SpendDelta(added, at(v), p.width);
+  }
 
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
@@ -150,6 +156,13 @@ void CheckNorm(const TensorView& out, const TensorView& x, const TensorView& wei
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
 }
 
+// Whether its rows are whole lines of the L2.
+bool InLines(const TensorView& x) {
+  const int64_t size = SizeOf(x.dtype);
+  return reinterpret_cast<uintptr_t>(x.data) % hopper::kLine == 0 &&
+         x.dim(1) * size % hopper::kLine == 0 && x.stride[0] * size % hopper::kLine == 0;
+}
+
 NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView& weight) {
   return {.x = x.data,
           .delta = nullptr,
@@ -162,6 +175,7 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .eps = 0,
           .vectors =
               InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .spends = false,
           .copies = {}};
 }
 
@@ -179,6 +193,7 @@ NormParams AddParamsOf(const TensorView& out,
   p.delta_stride = delta.stride[0];
   p.eps = eps;
   p.vectors = p.vectors && InVectors(delta);
+  p.spends = H5(2) && InLines(delta);
   return p;
 }
 

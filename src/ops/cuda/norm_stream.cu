@@ -192,11 +192,14 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
     if (threadIdx.x % 32 == 0) {
       hopper::Arrive(hopper::SharedAddress(&barriers.summed[walk.stage()]));
     }
+    const int64_t row = walk.Row();
+    if (n.spends) {
+      SpendDelta(static_cast<const Delta*>(n.delta) + row * n.delta_stride, at, n.width);
+    }
     const float squares = WarpSum(AddSquares(x, 0));
     if (threadIdx.x % 32 == 0) partial[turn][threadIdx.x / 32] = squares;
     hopper::NamedSync(kRowBarrier, threads);
     Normalise(x, ScaleOfSum(SumOfWarps(partial[turn], warps), n.width, n.eps), weight);
-    const int64_t row = walk.Row();
     if (exists) StoreWhole(static_cast<__nv_bfloat16*>(n.out) + row * n.out_stride + at, x);
     if constexpr (kOrder) WriteOrdered(n.copies.ordered, row, n.width, at, exists, x);
     if constexpr (kQuantise) {
