@@ -410,8 +410,7 @@ struct OpsTable {
   // strided; out [T, D] act or f32, rows may be strided, may alias x; weight [D] f32.
   void (*rms_norm)(const OpContext&, TensorView out, TensorView x, TensorView weight, float eps) =
       nullptr;
-  // residual += delta; out = rms_norm(residual).  residual [T, D] f32; delta [T, D] part,
-  // unspecified afterwards.
+  // residual += delta; out = rms_norm(residual).  residual [T, D] f32; delta [T, D] part.
   void (*add_rms_norm)(const OpContext&,
                        TensorView out,
                        TensorView residual,

@@ -551,7 +551,7 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
     std::vector<float> sum(count), delta(count), weight(static_cast<size_t>(hidden), 1.5f);
     for (float& value : sum) value = normal(random);
     for (float& value : delta) value = normal(random);
-    const Buffer weight_memory = OnDevice(weight);
+    const Buffer delta_memory = OnDevice(delta), weight_memory = OnDevice(weight);
     const Buffer ids = OnDevice(step.ids), weights = OnDevice(step.weights);
     const Buffer normed = OnDevice(std::vector<uint16_t>(count));
     const Buffer ordered_memory = OnDevice(std::vector<uint16_t>(count, 0x7FC0));
@@ -559,7 +559,7 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
       return TensorView(memory.data(), type, {one.rows, width});
     };
     const auto norm = [&](OrderedRows* ordered) {
-      const Buffer residual = OnDevice(sum), delta_memory = OnDevice(delta);
+      const Buffer residual = OnDevice(sum);
       OpContext ctx = context.get();
       ctx.ordered = ordered;
       AddRmsNorm(ctx, view(normed, DType::kBf16, hidden), view(residual, DType::kF32, hidden),

@@ -6,14 +6,6 @@
 
 namespace baltoro::cuda {
 
-// Lines of delta of which eight columns from `at` on are the first, when all of the row have been
-// read: they were written just ahead, and would be written to memory while this norm fills it.
-template <typename Delta>
-__device__ __forceinline__ void SpendDelta(const Delta* row, int at, int width) {
-  constexpr int kColumns = hopper::kLine / static_cast<int>(sizeof(Delta));
-  if (at % kColumns == 0 && at < width) hopper::DiscardLine(row + at);
-}
-
 __device__ inline float AddSquares(const float (&x)[kEight], float sum) {
 #pragma unroll
   for (const float value : x) sum = fmaf(value, value, sum);

@@ -15,7 +15,6 @@ struct NormParams {
   int width;
   float eps;
   bool vectors;
-  bool spends;        // whole lines are delta's, which nobody reads behind the norm
   NormCopies copies;  // one at most
 };
 
