@@ -82,7 +82,9 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
     Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
     const bool exists = at(v) < p.width;
-    if constexpr (kOrder) WriteOrdered(p.copies.ordered, row, p.width, at(v), exists, x[v]);
+    if constexpr (kOrder) {
+      WriteOrdered<kThrough>(p.copies.ordered, row, p.width, at(v), exists, x[v]);
+    }
     if constexpr (kQuantise) {
       WriteCodes(p.copies.codes, p.copies.scales, row, p.width, at(v), exists, x[v]);
     }
