@@ -85,16 +85,17 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
     ids += kSharesAtOnce;
     shares += kSharesAtOnce * (p.hidden / 8);
   }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] += before[i];
+  StoreWhole(out, sum);
   // Read, they need not go to memory. A line is what eight lanes had; those that never were written
   // neither.
   constexpr int kLanes = hopper::kLine / 16;
   __syncwarp();
   if (p.spends && threadIdx.x % kLanes == 0) {
+#pragma unroll 1
     for (int j = 0; j < p.top_k; ++j) hopper::DiscardLine(shares -= p.hidden / 8);
   }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum[i] += before[i];
-  StoreWhole(out, sum);
 }
 
 RouteParams Route(const MoeShape& shape,
