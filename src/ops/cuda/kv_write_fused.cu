@@ -186,8 +186,9 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
   if (AreMany(p, rows)) {
     const auto blocks = static_cast<unsigned>((rows + kRowWarps - 1) / kRowWarps);
-    LaunchAhead("attention inputs", StreamOf(ctx), H5(32) ? ManyInputsKernel<8> : ManyInputsKernel<6>,
-                dim3(blocks), 32 * kRowWarps, p, static_cast<int>(rows));
+    LaunchAhead("attention inputs", StreamOf(ctx),
+                H5(32) ? ManyInputsKernel<8> : ManyInputsKernel<6>, dim3(blocks), 32 * kRowWarps, p,
+                static_cast<int>(rows));
   } else {
     const int threads =
         std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));

@@ -145,7 +145,8 @@ __device__ __forceinline__ void SpendShares(const DownParams& p, const Block& bl
   const int token_bytes = p.top_k * kShareBytes;
   const char* buffer = p.shares + static_cast<int64_t>(first) * token_bytes;
   for (int b = 0; b < p.buffers; ++b, buffer += p.buffer_bytes) {
-    for (int at = thread * hopper::kLine; at < tokens * token_bytes; at += kLoaders * hopper::kLine) {
+    for (int at = thread * hopper::kLine; at < tokens * token_bytes;
+         at += kLoaders * hopper::kLine) {
       hopper::DiscardLine(buffer + at);
     }
   }
