@@ -71,8 +71,9 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(uint4* out,
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int i = static_cast<int>(threadIdx.x) + n * kThreads, token = i / kChunks;
-    // The block has room for all its tokens: no load waits for a condition.
-    values[n] = Load<kForm>(cache + (first + token) * kTokenBytes, i % kChunks, scale);
+    // The cache's first token for those that are not there: no load waits for a condition.
+    const unsigned char* const from = cache + (token < count ? (first + token) * kTokenBytes : 0);
+    values[n] = Load<kForm>(from, i % kChunks, scale);
     if (token >= count) values[n] = make_uint4(0, 0, 0, 0);
   }
 #pragma unroll
