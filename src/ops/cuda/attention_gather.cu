@@ -4,16 +4,19 @@
 #include <cuda_fp8.h>
 
 #include "ops/cuda/attention_kernels.h"
-#include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/h5.h"
+#include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 192;
 constexpr int kTokens = kMlaBlockTokens;
+// Tokens of a block: few, so that a short prompt is on all multiprocessors.
+constexpr int kFewTokens = 8;
 constexpr int kChunk = 8;  // elements that a thread brings at a time
 constexpr int kChunks = kMlaWidth / kChunk;
+static_assert(kTokens % kFewTokens == 0 && kFewTokens * kChunks % kThreads == 0);
 
 // 8 e4m3 codes times a scale, to bf16.
 __device__ uint4 Widen(uint2 codes, float scale) {
@@ -49,26 +52,32 @@ __device__ uint4 Load(const unsigned char* token, int chunk, float scale) {
   }
 }
 
-template <KvForm kForm>
+template <KvForm kForm, int kPart>
 __global__ void __launch_bounds__(kThreads) GatherKernel(uint4* out,
                                                          const unsigned char* cache,
                                                          float scale,
                                                          const int32_t* sources,
                                                          const int32_t* valid) {
   constexpr int64_t kTokenBytes = KvTokenBytes(kForm, kMlaLatent, kAttentionRope);
-  const int block = blockIdx.x;
-  const int64_t first = int64_t{sources[block]} * kTokens;
-  const int count = valid[block];
-  uint4* const to = out + int64_t{block} * kTokens * kChunks;
-#pragma unroll 6
-  for (int i = threadIdx.x; i < kTokens * kChunks; i += kThreads) {
-    const int token = i / kChunks;
-    uint4 value = make_uint4(0, 0, 0, 0);
-    if (token < count) {
-      value = Load<kForm>(cache + (first + token) * kTokenBytes, i % kChunks, scale);
-    }
-    to[i] = value;
+  constexpr int kParts = kTokens / kPart, kEach = kPart * kChunks / kThreads;
+  const int block = static_cast<int>(blockIdx.x) / kParts;
+  const int part = static_cast<int>(blockIdx.x) % kParts * kPart;
+  const int64_t first = int64_t{sources[block]} * kTokens + part;
+  const int count = valid[block] - part;
+  hopper::WaitForPredecessors();
+  hopper::LetDependentsLaunch();
+  uint4* const to = out + int64_t{blockIdx.x} * kPart * kChunks;
+  uint4 values[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = static_cast<int>(threadIdx.x) + n * kThreads, token = i / kChunks;
+    // The cache's first token for those that are not there: no load waits for a condition.
+    const unsigned char* const from = cache + (token < count ? (first + token) * kTokenBytes : 0);
+    values[n] = Load<kForm>(from, i % kChunks, scale);
+    if (token >= count) values[n] = make_uint4(0, 0, 0, 0);
   }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) to[threadIdx.x + n * kThreads] = values[n];
 }
 
 __global__ void FillPositionsKernel(int32_t* positions, int width, int64_t stride) {
@@ -85,13 +94,22 @@ void LaunchGatherLatents(void* out,
                          const int32_t* valid,
                          int64_t blocks,
                          cudaStream_t stream) {
-  auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16>
-                       : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8>
-                                                    : GatherKernel<KvForm::kFp8Groups>;
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      static_cast<uint4*>(out), static_cast<const unsigned char*>(cache.data), cache.scale, sources,
-      valid);
-  CheckLaunch("attention gather");
+  if (!H5(8)) {
+    auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16, kTokens>
+                         : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8, kTokens>
+                                                      : GatherKernel<KvForm::kFp8Groups, kTokens>;
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        static_cast<uint4*>(out), static_cast<const unsigned char*>(cache.data), cache.scale,
+        sources, valid);
+    return;
+  }
+  auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16, kFewTokens>
+                       : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8, kFewTokens>
+                                                    : GatherKernel<KvForm::kFp8Groups, kFewTokens>;
+  LaunchAhead("attention gather", stream, kernel,
+              dim3(static_cast<unsigned>(blocks * (kTokens / kFewTokens))), kThreads,
+              static_cast<uint4*>(out), static_cast<const unsigned char*>(cache.data), cache.scale,
+              sources, valid);
 }
 
 void LaunchFillPositions(

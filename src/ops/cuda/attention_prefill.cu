@@ -19,7 +19,9 @@
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/h5.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/tensor_map.h"
 
 namespace baltoro::cuda {
@@ -414,6 +416,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
+  WaitForPredecessors();
+  LetDependentsLaunch();
   // The heads of a group side by side, so that their keys stay in the L2; the longest tiles of all
   // of them first, so that the short ones fill the gaps at the end.
   const int group_blocks = args.head_group * static_cast<int>(args.tile_count);
@@ -462,8 +466,13 @@ void LaunchPrefill(const PrefillArgs& from, cudaStream_t stream) {
                                  kSharedBytes),
             "attention prefill");
   const auto blocks = static_cast<unsigned>(args.tile_count * args.heads);
-  PrefillKernel<<<blocks, kThreads, kSharedBytes, stream>>>(args, maps);
-  CheckLaunch("attention prefill");
+  if (!H5(8)) {
+    PrefillKernel<<<blocks, kThreads, kSharedBytes, stream>>>(args, maps);
+    return;
+  }
+  CheckCuda(LaunchPlaced(PrefillKernel, dim3(blocks), dim3(kThreads), kSharedBytes, stream, 0, args,
+                         maps),
+            "attention prefill");
 }
 
 }  // namespace baltoro::cuda

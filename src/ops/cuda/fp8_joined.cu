@@ -18,6 +18,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
 #include "ops/cuda/fp8_joined_add.cuh"
+#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"
@@ -58,6 +59,7 @@ struct Params {
   void* out;                     // f32 or bf16
   int64_t out_stride, add_step;  // bytes between two rows that a warp adds to
   int32_t max_units, stages, add_slots;
+  bool spends;  // whole lines are shares'
 };
 
 struct Block {
@@ -344,6 +346,7 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
   p.shares = static_cast<char*>(args.shares);
   p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
+  p.spends = H5(4) && reinterpret_cast<uintptr_t>(p.shares) % hopper::kLine == 0;
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
   p.out = args.out.data;

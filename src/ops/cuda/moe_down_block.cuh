@@ -44,6 +44,7 @@ struct DownParams {
   int32_t depth;
   uint32_t ring, out;  // in shared memory, behind Block's beginning
   int32_t helped;      // tokens of a block that the warps that multiply add up
+  bool spends;         // whole lines are shares'
 };
 
 struct Block {

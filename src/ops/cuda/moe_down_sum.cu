@@ -18,6 +18,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_down_add.cuh"
 #include "ops/cuda/moe_down_multiply.cuh"
 
@@ -135,6 +136,22 @@ __device__ __forceinline__ void AddChunks(const DownParams& p, Block& block, uin
   }
 }
 
+// The shares that this block has added lie in the L2, as nobody has seen fit to write them to
+// memory, and the kernels behind would pay for that. By all warps but the one that feeds.
+__device__ __forceinline__ void SpendShares(const DownParams& p, const Block& block) {
+  const int first = block.tokens[0], tokens = block.tokens[1] - first;
+  const int thread =
+      static_cast<int>(threadIdx.x) - (static_cast<int>(threadIdx.x) < 32 * kWarps ? 0 : 32);
+  const int token_bytes = p.top_k * kShareBytes;
+  const char* buffer = p.shares + static_cast<int64_t>(first) * token_bytes;
+  for (int b = 0; b < p.buffers; ++b, buffer += p.buffer_bytes) {
+    for (int at = thread * hopper::kLine; at < tokens * token_bytes;
+         at += kLoaders * hopper::kLine) {
+      hopper::DiscardLine(buffer + at);
+    }
+  }
+}
+
 template <typename Out>
 __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
   extern __shared__ __align__(1024) char memory[];
@@ -173,6 +190,9 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   } else {
     AddChunks<Out>(p, block, state);
   }
+  if (!p.spends) return;
+  hopper::NamedSync(1 + kGroups, kLoaders);
+  SpendShares(p, block);
 }
 
 int32_t SharedBytes(int32_t units, int32_t depth) {
@@ -227,6 +247,7 @@ Status LaunchMoeDownSum(const MoeShape& shape,
   p.buffer_bytes = static_cast<uint32_t>(entries * kShareBytes);
   p.buffers = Buffers(entries, p.chunks);
   p.all_bytes = static_cast<uint32_t>(p.buffers) * p.buffer_bytes;
+  p.spends = H5(4) && reinterpret_cast<uintptr_t>(p.shares) % hopper::kLine == 0;
   p.written = plan.counters;
   p.added = plan.counters + kMaxJoinedChunks;
   const bool bf16 = args.rounded_out != nullptr;

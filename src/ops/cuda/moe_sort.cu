@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_route_device.cuh"
 
 namespace baltoro::cuda {
@@ -14,7 +15,7 @@ using namespace moe_route;
 constexpr int kRanks = 8;  // blocks of the cluster
 constexpr int kEach = 8;   // entries of a thread that stay in its registers
 constexpr int kThreads = 512;
-constexpr int kAlone = 4096;  // entries that one block takes
+constexpr int kAlone = 2048;  // entries that one block takes
 
 // The slots of every blockDim-th entry from `entry` on. Nothing branches around a load, so that all
 // are under way together.
@@ -113,10 +114,10 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
 }  // namespace
 
 Status LaunchMoeSort(const moe_route::Params& params, cudaStream_t stream) {
-  const unsigned ranks = params.entries <= kAlone ? 1 : kRanks;
-  const int share = params.entries / static_cast<int>(ranks);
-  const int threads =
-      std::max(share <= 4 * kThreads ? kThreads : kThreadsMax, (params.slots + 31) / 32 * 32);
+  const unsigned ranks = params.entries <= (H5(16) ? kAlone : 4096) ? 1 : kRanks;
+  const int share = (params.entries + static_cast<int>(ranks) - 1) / static_cast<int>(ranks);
+  const int threads = std::max(share <= (H5(16) ? kEach : 4) * kThreads ? kThreads : kThreadsMax,
+                               (params.slots + 31) / 32 * 32);
   return LaunchOverlapped("MoE routing", SortKernel, dim3(ranks),
                           dim3(static_cast<unsigned>(threads)), 0, stream, ranks, params);
 }

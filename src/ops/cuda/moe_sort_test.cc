@@ -168,9 +168,10 @@ GPU_TEST(MoeSortTest, IsThatOfAPlainLoop) {
   std::mt19937 random(1);
   for (const Case& c :
        {Case{7, 5, 1, 3, 16, 3, false, true}, Case{384, 384, 16, 8, 16, 264},
-        Case{384, 384, 150, 8, 16, 264, false, false, true},
-        Case{384, 300, 256, 8, 128, 1, true, true}, Case{40, 40, 600, 7, 32, 100, false, true},
-        Case{384, 384, 1024, 8, 32, 66, true}, Case{1000, 1000, 1030, 8, 128, 5, true, false, true},
+        Case{384, 384, 150, 8, 16, 264, false, false, true}, Case{384, 384, 300, 8, 32, 66, true},
+        Case{384, 384, 4096, 8, 128, 132, true}, Case{384, 300, 256, 8, 128, 1, true, true},
+        Case{40, 40, 600, 7, 32, 100, false, true}, Case{384, 384, 1024, 8, 32, 66, true},
+        Case{1000, 1000, 1030, 8, 128, 5, true, false, true},
         Case{12, 12, 4700, 7, 128, 66, true, true}, Case{256, 256, 8300, 8, 128, 512, true}}) {
     std::vector<int32_t> slot_of, ids;
     for (int32_t e = 0; e < c.experts; ++e) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/h5.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -14,35 +15,61 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 
+__device__ __forceinline__ void LoadThrough(const float* from, bool exists, float (&x)[kEight]) {
+  float4 low = {}, high = {};
+  if (exists) {
+    low = __ldcs(reinterpret_cast<const float4*>(from));
+    high = __ldcs(reinterpret_cast<const float4*>(from) + 1);
+  }
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+__device__ __forceinline__ void StoreThrough(float* to, const float (&x)[kEight]) {
+  __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+  __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
+}
+
 // kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
-// Two rows of K2's width stand on a multiprocessor, which the registers must allow.
+// Two rows of K2's width stand on a multiprocessor, which the registers must allow. kThrough: more
+// rows than the L2 holds, whole vectors of f32, the last row first; the residual goes first there.
 template <typename X,
           typename Out,
           typename Delta,
           int kVectors,
           bool kQuantise = false,
-          bool kOrder = false>
+          bool kOrder = false,
+          bool kThrough = false>
 __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel(NormParams p) {
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
   hopper::LetDependentsLaunch();
-  if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
+  constexpr bool kWeightAhead = kVectors == 1 && !kThrough;
+  if (kWeightAhead) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
   hopper::WaitForPredecessors();
 
-  const int64_t row = blockIdx.x;
+  if (kThrough) p.vectors = true;  // then the compiler knows
+  const int64_t row = kThrough ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   X* const from = static_cast<X*>(p.x) + row * p.x_stride;
   float squares = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+    if constexpr (kThrough) {
+      LoadThrough(from + at(v), at(v) < p.width, x[v]);
+    } else {
+      LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+    }
     if constexpr (!std::is_void_v<Delta>) {
       float delta[kEight];
       const Delta* const added = static_cast<const Delta*>(p.delta) + row * p.delta_stride;
       LoadEight(added + at(v), p.width - at(v), p.vectors, delta);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) x[v][i] += delta[i];
-      StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+      if constexpr (kThrough) {
+        if (at(v) < p.width) StoreThrough(from + at(v), x[v]);
+      } else {
+        StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
+      }
     }
     squares = AddSquares(x[v], squares);
   }
@@ -51,11 +78,13 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
+    if (!kWeightAhead) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
     Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
     const bool exists = at(v) < p.width;
-    if constexpr (kOrder) WriteOrdered(p.copies.ordered, row, p.width, at(v), exists, x[v]);
+    if constexpr (kOrder) {
+      WriteOrdered<kThrough>(p.copies.ordered, row, p.width, at(v), exists, x[v]);
+    }
     if constexpr (kQuantise) {
       WriteCodes(p.copies.codes, p.copies.scales, row, p.width, at(v), exists, x[v]);
     }
@@ -127,6 +156,24 @@ void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
               kSpreadThreads, p);
 }
 
+// More rows than the L2 holds.
+bool GoesThrough(int64_t rows, const NormParams& p, bool rounded_delta) {
+  return H5(2) && rows >= 2048 && StreamsNorm(rows, p, rounded_delta);
+}
+
+template <typename Delta>
+void LaunchThroughNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
+  const int threads = (Eights(p.width) + 31) / 32 * 32;
+  auto kernel = NormKernel<float, __nv_bfloat16, Delta, 1, false, false, true>;
+  if (p.copies.codes != nullptr) {
+    kernel = NormKernel<float, __nv_bfloat16, Delta, 1, true, false, true>;
+  }
+  if (p.copies.ordered != nullptr) {
+    kernel = NormKernel<float, __nv_bfloat16, Delta, 1, false, true, true>;
+  }
+  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)), threads, p);
+}
+
 template <typename X, typename Out, typename Delta>
 void LaunchNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   constexpr int kWide = 4;
@@ -194,6 +241,10 @@ bool Orders(const TensorView& out, const NormParams& p) {
 
 // A norm with a sum, rows in bf16, and the copy that `p` has.
 void LaunchSumNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
+  if (GoesThrough(rows, p, rounded_delta)) {
+    return rounded_delta ? LaunchThroughNorm<__nv_bfloat16>(ctx, rows, p)
+                         : LaunchThroughNorm<float>(ctx, rows, p);
+  }
   if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
   if (Spreads(rows, p, rounded_delta)) return LaunchSpreadNorm(ctx, rows, p);
   return rounded_delta ? LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p)
