@@ -228,6 +228,9 @@ GPU_TEST(ExpertBankTest, Fp8Joined) {
     }
     const Bank bank(form, {7168, 256, 3, 2});
     Compare(context, form, bank, {1, 40, 60}, false, joined);
+    // Blocks of ten tokens and more, where the warps that multiply help to add.
+    const Bank tall(form, {256, 256, 12, 2});
+    Compare(context, form, tall, {1500, 3300}, false, joined);
     // As whole banks choose it, with more rows than are held here; 300 tokens are too many for it.
     const Bank held(form, {512, 256, 4, 4, true});
     Compare(context, form, held, {30, 300}, false);
