@@ -49,7 +49,10 @@ struct WideParams {
   const int32_t* order;
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
-  bool once;                // weights are read by one block or pair alone
+  bool once;  // weights are read by one block or pair alone
+  // Two blocks have the strips 2 i and 2 i + 1 of a tile, and each fetches half of the rows of x
+  // for both; not with `pair`.
+  bool share_rows;
   bool early;               // of the large form: one matrix, asked for before the wait
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
@@ -147,6 +150,16 @@ __device__ __forceinline__ void CopyBoxToBoth(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3)), "l"(policy)
+      : "memory");
+}
+
+// One row of a box, in the swizzle of its place, to both blocks of the pair.
+__device__ __forceinline__ void CopyRowToBoth(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(0), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 
