@@ -25,7 +25,7 @@ inline constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
 inline constexpr int kUnitBytes = 16 * kInner;
 inline constexpr int kMaxUnits = 24;  // of a block
 inline constexpr int kMinDepth = 2, kMaxDepth = 4;
-inline constexpr int kMinSlots = 2;         // tokens under way for a warp that adds
+inline constexpr int kMinSlots = 1;         // tokens under way for a warp that adds
 inline constexpr int kWarps = 4 * kGroups;  // that multiply
 
 struct DownParams {
