@@ -171,6 +171,10 @@ void Fp8BankProducts(const OpContext& ctx,
     auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
     product.out = codes;
     product.out_scales = scales;
+    // The last counter, where the joined product has no use for it.
+    if (joined && hidden / kJoinedColumns < kMaxJoinedChunks) {
+      product.dealt = rows.counters + 2 * kMaxJoinedChunks - 1;
+    }
     LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
     in = {codes, middle, scales, middle / 128};
   } else {
@@ -207,6 +211,7 @@ void Fp8BankProducts(const OpContext& ctx,
   product.out = shares;
   product.out_scales = nullptr;
   product.out_stride = hidden;
+  product.dealt = nullptr;
   product.gather = false;
   product.scatter = true;
   if (wide) {

@@ -6,6 +6,11 @@
 // four warps copy rows of x wherever they lie, 16 bytes at a time. The sum of a stage, 128 columns,
 // is scaled and added up in f32 (the instruction itself adds with fewer bits).
 //
+// Behind its first piece a block of experts takes the next one that nobody has: multiprocessors
+// read memory at different rates, and with equal shares the slowest is waited for. Where experts
+// have many rows, the two strips of a tile belong to neighbouring blocks instead, and each fetches
+// half of its rows of x for both.
+//
 // Of gate and up a block takes 128 rows each: it has a whole group of the middle, and rounds it to
 // e4m3 where it is.
 //
@@ -36,6 +41,7 @@ __device__ void Produce(const WideParams& p,
                         const CUtensorMap* map,
                         const CUtensorMap* x_map,
                         Pieces pieces,
+                        Dealt& dealt,
                         Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - kConsumers;
@@ -43,7 +49,10 @@ __device__ void Produce(const WideParams& p,
   const uint64_t policy = p.once ? ReadOncePolicy() : NormalPolicy();
   const uint32_t to_row = row * 128 + ((chunk ^ (row & 7)) << 4);
   const uint32_t to_scale = (thread % 8 / 2 * (kScalePitch / 4) + thread / 8 * 2 + thread % 2) * 4;
-  for (; !pieces.Done(); pieces.Next()) {
+  int number = 0;
+  for (; !pieces.Done(); NextPiece(p, dealt, pieces, number)) {
+    uint32_t taken = 0;
+    if (p.dealt != nullptr && thread == 0) taken = atomicAdd(p.dealt, 1u);
     const PairedTile paired = TileOf(p, pieces);
     const MoeTile tile = paired.tile;
     const int strip = pieces.Strip();
@@ -102,6 +111,9 @@ __device__ void Produce(const WideParams& p,
       asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
                    : "memory");
       ring.Next();
+    }
+    if (p.dealt != nullptr && thread == 0) {
+      TellNext(dealt, number, static_cast<int>(gridDim.x + taken));
     }
   }
 }
@@ -259,6 +271,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       BarrierInit(ring.full + 8 * s, 1 + kProducers);
       BarrierInit(ring.empty + 8 * s, both ? 2 * kConsumerWarps : kConsumerWarps);
     }
+    for (int i = 0; i < kDealtSlots; ++i) BarrierInit(SharedAddress(&shared.dealt.told[i]), 1);
     hopper::FenceBarrierInit();
     hopper::PrefetchMap(&map);
   }
@@ -270,12 +283,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    Produce<kGated>(p, &map, &x_map, pieces, ring);
+    Produce<kGated>(p, &map, &x_map, pieces, shared.dealt, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     MoeTile tile = {};
-    int index = -1, buffer = 0;
-    for (; !pieces.Done(); pieces.Next()) {
+    int index = -1, buffer = 0, number = 0;
+    for (; !pieces.Done(); NextPiece(p, shared.dealt, pieces, number)) {
       if (pieces.First(p) != index) {
         index = pieces.First(p);
         const PairedTile paired = TileOf(p, pieces);
@@ -314,7 +327,7 @@ constexpr int64_t kSharedRows = 32;        // of an expert, from which two block
 int Form() {
   static const int form = [] {
     const char* given = std::getenv("BT_H3");
-    return given == nullptr ? 7 : std::atoi(given);
+    return given == nullptr ? 31 : std::atoi(given);
   }();
   return form;
 }
@@ -473,6 +486,7 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   BT_CHECK(mapped.ok());
   p.share_rows = Form() & 4 && product.gather && !p.pair && p.strips % 2 == 0 &&
                  product.rows >= kSharedRows * w.count;
+  if (Form() & 16 && !p.pair && !p.share_rows && p.parts == 1) p.dealt = product.dealt;
   CUtensorMap x_map = map;
   if (p.share_rows) {
     const Status rows_mapped = MakeTensorMap(

@@ -56,6 +56,7 @@ struct WideParams {
   bool early;               // of the large form: one matrix, asked for before the wait
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
+  uint32_t* dealt;  // pieces taken behind each block's first; null: every grid-th is a block's
   const float* route_weights;
 };
 
@@ -112,6 +113,34 @@ struct Pieces {
     return p.steps * (Part() + further) / p.parts;
   }
 };
+
+// The pieces of a block whose next one is whichever nobody has taken yet: multiprocessors read at
+// different rates. One producer tells the others of it, `kDealtSlots` at most ahead of them.
+constexpr int kDealtSlots = 8;
+static_assert(kDealtSlots > kStages + 2);
+
+struct Dealt {
+  int32_t unit[kDealtSlots];
+  uint64_t told[kDealtSlots];
+};
+
+// By one thread, once it has asked for all of the piece before.
+__device__ __forceinline__ void TellNext(Dealt& dealt, int number, int unit) {
+  dealt.unit[number % kDealtSlots] = unit;
+  BarrierArrive(SharedAddress(&dealt.told[number % kDealtSlots]));
+}
+
+// From piece `number` of the block to the next one.
+__device__ __forceinline__ void NextPiece(const WideParams& p,
+                                          Dealt& dealt,
+                                          Pieces& pieces,
+                                          int& number) {
+  if (p.dealt == nullptr) return pieces.Next();
+  const int slot = number % kDealtSlots;
+  BarrierWait(SharedAddress(&dealt.told[slot]), number / kDealtSlots & 1);
+  pieces.unit = *const_cast<volatile int32_t*>(&dealt.unit[slot]);
+  ++number;
+}
 
 struct PairedTile {
   MoeTile tile;
