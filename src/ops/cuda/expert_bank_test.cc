@@ -231,10 +231,11 @@ GPU_TEST(ExpertBankTest, Fp8Joined) {
     // Blocks of ten tokens and more, where the warps that multiply help to add.
     const Bank tall(form, {256, 256, 12, 2});
     Compare(context, form, tall, {1500, 3300}, false, joined);
-    // More pieces of the first product than blocks: those are dealt out.
+    // More pieces of the first product than blocks: those are dealt out, with many rows to pairs of
+    // blocks that share them.
     for (const int64_t hidden : {128, 640}) {
       const Bank wide(form, {hidden, 256, 160, 4});
-      Compare(context, form, wide, {130}, false, joined);
+      Compare(context, form, wide, {130, 1300}, false, joined);
     }
     // As whole banks choose it, with more rows than are held here: 141 tokens in halves; 300 are
     // too many for it.

@@ -198,7 +198,7 @@ int32_t Place(DownParams& p, int32_t units) {
 
 }  // namespace
 
-void LaunchFp8DownSum(const Fp8Joined& args, bool placed, cudaStream_t stream) {
+void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream) {
   const MoeRows& rows = args.rows;
   const PackedMatrix& w = args.down;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
@@ -230,7 +230,8 @@ void LaunchFp8DownSum(const Fp8Joined& args, bool placed, cudaStream_t stream) {
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
   // Three warps alone keep up with few tokens.
-  p.helped = std::clamp(rows.tokens / rows.sum_blocks - 9, 0, 2 * kWarps);
+  p.helped =
+      std::clamp(rows.tokens / rows.sum_blocks - 9, 0, (form & 32) != 0 ? kWarps : 2 * kWarps);
   constexpr int32_t kSharedLimit = 227 * 1024 - 1024;
   p.depth = kMinDepth;
   p.add_slots = kMinSlots;
@@ -259,7 +260,7 @@ void LaunchFp8DownSum(const Fp8Joined& args, bool placed, cudaStream_t stream) {
   BT_CHECK(mapped.ok());
   const auto kernel =
       args.out.dtype == DType::kBf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  if (!placed) {
+  if ((form & 2) == 0) {
     CheckCuda(LaunchTogether(kernel, rows.sum_blocks, shared, stream, p, map),
               "joined FP8 product");
     return;

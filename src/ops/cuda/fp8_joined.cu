@@ -329,7 +329,7 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
     const char* given = std::getenv("BT_H3");
     return given == nullptr ? 3 : std::atoi(given);
   }();
-  if ((form & 1) != 0) return LaunchFp8DownSum(args, (form & 2) != 0, stream);
+  if ((form & 1) != 0) return LaunchFp8DownSum(args, form, stream);
   const MoeRows& rows = args.rows;
   const PackedMatrix& w = args.down;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);

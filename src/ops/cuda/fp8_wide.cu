@@ -52,7 +52,12 @@ __device__ void Produce(const WideParams& p,
   int number = 0;
   for (; !pieces.Done(); NextPiece(p, dealt, pieces, number)) {
     uint32_t taken = 0;
-    if (p.dealt != nullptr && thread == 0) taken = atomicAdd(p.dealt, 1u);
+    const bool deals = p.dealt != nullptr && thread == 0;
+    const bool takes = deals && (!p.share_rows || blockIdx.x % 2 == 0);
+    if (takes) taken = atomicAdd(p.dealt, 1u);
+    if (deals && p.share_rows) {
+      BarrierExpectBytes(SharedAddress(&dealt.told[number % kDealtSlots]), 4);
+    }
     const PairedTile paired = TileOf(p, pieces);
     const MoeTile tile = paired.tile;
     const int strip = pieces.Strip();
@@ -112,7 +117,10 @@ __device__ void Produce(const WideParams& p,
                    : "memory");
       ring.Next();
     }
-    if (p.dealt != nullptr && thread == 0) {
+    if (!takes) continue;
+    if (p.share_rows) {
+      TellBoth(dealt, number, static_cast<int>(gridDim.x + 2 * taken));
+    } else {
       TellNext(dealt, number, static_cast<int>(gridDim.x + taken));
     }
   }
@@ -486,7 +494,7 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   BT_CHECK(mapped.ok());
   p.share_rows = Form() & 4 && product.gather && !p.pair && p.strips % 2 == 0 &&
                  product.rows >= kSharedRows * w.count;
-  if (Form() & 16 && !p.pair && !p.share_rows && p.parts == 1) p.dealt = product.dealt;
+  if (Form() & 16 && !p.pair && p.parts == 1) p.dealt = product.dealt;
   CUtensorMap x_map = map;
   if (p.share_rows) {
     const Status rows_mapped = MakeTensorMap(

@@ -130,6 +130,25 @@ __device__ __forceinline__ void TellNext(Dealt& dealt, int number, int unit) {
   BarrierArrive(SharedAddress(&dealt.told[number % kDealtSlots]));
 }
 
+// The same for both blocks of a pair that share rows, each of which expects four bytes.
+__device__ __forceinline__ void TellBoth(Dealt& dealt, int number, int unit) {
+  const uint32_t to = SharedAddress(&dealt.unit[number % kDealtSlots]);
+  const uint32_t told = SharedAddress(&dealt.told[number % kDealtSlots]);
+#pragma unroll
+  for (int rank = 0; rank < 2; ++rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there, its_barrier;\n"
+        "mapa.shared::cluster.u32 there, %0, %2;\n"
+        "mapa.shared::cluster.u32 its_barrier, %1, %2;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.s32 [there], %3, "
+        "[its_barrier];\n"
+        "}\n" ::"r"(to),
+        "r"(told), "r"(rank), "r"(unit + rank)
+        : "memory");
+  }
+}
+
 // From piece `number` of the block to the next one.
 __device__ __forceinline__ void NextPiece(const WideParams& p,
                                           Dealt& dealt,
