@@ -335,7 +335,7 @@ constexpr int64_t kSharedRows = 32;        // of an expert, from which two block
 int Form() {
   static const int form = [] {
     const char* given = std::getenv("BT_H3");
-    return given == nullptr ? 31 : std::atoi(given);
+    return given == nullptr ? 27 : std::atoi(given);
   }();
   return form;
 }
