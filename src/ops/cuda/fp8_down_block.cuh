@@ -7,17 +7,10 @@
 
 #include "ops/cuda/fp8_joined_add.cuh"
 #include "ops/cuda/moe_down_add.cuh"
-#include "ops/cuda/moe_down_block.cuh"
 
 namespace baltoro::cuda::fp8_down {
 
-using namespace joined;  // NOLINT: what the joined down products share
-using down_sum::Announcer;
-using down_sum::LoadShared1;
-using down_sum::OfChunk;
-using down_sum::ParityOf;
-using down_sum::Uniform;
-
+using namespace joined;               // NOLINT: what the joined down products share
 inline constexpr int kItemRows = 64;  // of weights
 inline constexpr int kHalfBytes = kItemRows * 128;
 inline constexpr int kItemBytes = 2 * kHalfBytes;
@@ -78,6 +71,62 @@ inline constexpr int kFull = offsetof(Block, full), kEmpty = offsetof(Block, emp
 inline constexpr int kDone = offsetof(Block, done), kPermit = offsetof(Block, permit);
 inline constexpr int kReady = offsetof(Block, ready), kTokens = offsetof(Block, tokens);
 
+__device__ __forceinline__ uint32_t LoadShared1(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+
+// Of the first lane; the compiler then knows that it is one number for the warp.
+template <typename T>
+__device__ __forceinline__ T Uniform(T value) {
+  return __shfl_sync(~0u, value, 0);
+}
+
+// A barrier of a chunk's and the parity of its phase.
+__device__ __forceinline__ uint32_t OfChunk(uint32_t barriers, int chunk) {
+  return barriers + chunk % kPhases * 8;
+}
+__device__ __forceinline__ uint32_t ParityOf(int chunk) {
+  return chunk / kPhases & 1;
+}
+
+// As FindPieces, with all that a slot has asked for at once.
+__device__ __forceinline__ void FindOwn(const DownParams& p, Block& block) {
+  const bool whole = __ldcg(p.block_of + p.slots) != 0;
+  const int total = __ldcg(p.units + p.slots);
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
+    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
+    const int owner = __ldcg(p.block_of + s);
+    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
+    const int begin = FirstOf(total, blockIdx.x), end = FirstOf(total, blockIdx.x + 1);
+    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
+    if (from >= to || (whole && owner != static_cast<int>(blockIdx.x))) continue;
+    const int at_unit = atomicAdd(&block.units, to - from);
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
+    const int size = (to - from + pieces - 1) / pieces;
+    for (int u = from; u < to; u += size) {
+      const int at = row + 16 * (u - first);
+      const int count = min(16 * min(size, to - u), row_end - at);
+      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
+    }
+  }
+}
+
+// Which shares of the block's tokens exist; `held` is zeros.
+__device__ __forceinline__ void FindShares(const DownParams& p, Block& block) {
+  const int first = FirstOf(p.tokens, blockIdx.x), end = FirstOf(p.tokens, blockIdx.x + 1);
+  if (threadIdx.x == 0) {
+    block.tokens[0] = first;
+    block.tokens[1] = end;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < (end - first) * p.top_k; i += kThreads) {
+    const int t = i / p.top_k;
+    if (IsHeld(p, first * p.top_k + i)) atomicOr(&block.held[t], 1u << (i - t * p.top_k));
+  }
+}
+
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
 // row; what each row is, a lane a row, so that few loads wait for one another. By all warps but the
 // one that asks for weights.
@@ -109,6 +158,39 @@ __device__ __forceinline__ void LoadRows(const DownParams& p, Block& block, uint
   }
   asm volatile("cp.async.wait_all;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// This block's warps have stored their shares of a chunk, whose counter this is; by one lane, which
+// knows it from them. Their stores are seen by who acquires the counter.
+__device__ __forceinline__ void TellWritten(uint32_t* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+// What one lane does beside asking for weights: tells the other blocks of chunks that are written,
+// and its own warps that a chunk's buffer has been read by all.
+struct Announcer {
+  const DownParams& p;
+  uint32_t done, permit;
+  int told = 0, permitted = 0;
+  uint32_t seen = 0;  // blocks that have read the shares that lie where the next ones are to go
+
+  __device__ __forceinline__ void Turn() {
+    if (told < p.chunks && IsComplete(OfChunk(done, told), ParityOf(told))) {
+      TellWritten(p.written + told);
+      ++told;
+    }
+    // Not further ahead than there are phases. What is asked for here is looked at the next time,
+    // so that this lane does not wait for it; nothing is read that other blocks wrote.
+    if (permitted >= min(p.chunks, told + 4)) return;
+    if (permitted < p.buffers || seen >= gridDim.x) {
+      BarrierArrive(OfChunk(permit, permitted));
+      ++permitted;
+      seen = 0;
+    } else {
+      seen = LoadRelaxed(p.added + permitted - p.buffers);
+    }
+  }
+};
+static_assert(kPhases >= 6);
 
 // 64 rows of weights, both halves of their columns, [128 columns][row].
 __device__ __forceinline__ void CopyItem(
@@ -153,7 +235,7 @@ struct Feeder {
 
   // Behind Fill, by a lane that need not be the same.
   __device__ __forceinline__ void Run() {
-    Announcer<DownParams> announcer = {p, state + kDone, state + kPermit};
+    Announcer announcer = {p, state + kDone, state + kPermit};
     const int slots = kGroups * p.depth;
     chunk = items == 0 ? p.chunks : slots / items;
     item = items == 0 ? 0 : slots % items;

@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   // Of the routing, two kernels ahead: the first product lets this one start when it has waited for
   // that itself.
-  down_sum::FindOwn(p, block, [](int, int) {});
-  down_sum::FindShares(p, block);
+  FindOwn(p, block);
+  FindShares(p, block);
   __syncthreads();
   const int warp = Uniform(static_cast<int>(threadIdx.x) / 32);
   if (warp == kWarps) {

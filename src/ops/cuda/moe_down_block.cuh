@@ -95,9 +95,8 @@ __device__ __forceinline__ uint32_t ParityOf(int chunk) {
   return chunk / kPhases & 1;
 }
 
-// As FindPieces, with all that a slot has asked for at once. placed(piece, slot) of every piece.
-template <typename Params, typename Block, typename Placed>
-__device__ __forceinline__ void FindOwn(const Params& p, Block& block, const Placed& placed) {
+// As FindPieces, with all that a slot has asked for at once.
+__device__ inline void FindOwn(const DownParams& p, Block& block) {
   const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);
   for (int s = threadIdx.x; s < p.slots; s += kThreads) {
@@ -115,20 +114,18 @@ __device__ __forceinline__ void FindOwn(const Params& p, Block& block, const Pla
       const int count = min(16 * min(size, to - u), row_end - at);
       const int piece = atomicAdd(&block.count, 1);
       block.pieces[piece] = {s, at, count, at_unit + u - from};
-      placed(piece, s);
+      block.weights[piece] = p.weights + s * p.slot_bytes;
     }
   }
 }
 
 // Which shares of the block's tokens exist; `held` is zeros.
-template <typename Params, typename Block>
-__device__ __forceinline__ void FindShares(const Params& p, Block& block) {
+__device__ inline void FindShares(const DownParams& p, Block& block) {
   const int first = FirstOf(p.tokens, blockIdx.x), end = FirstOf(p.tokens, blockIdx.x + 1);
   if (threadIdx.x == 0) {
     block.tokens[0] = first;
     block.tokens[1] = end;
   }
-#pragma unroll 1
   for (int i = threadIdx.x; i < (end - first) * p.top_k; i += kThreads) {
     const int t = i / p.top_k;
     if (IsHeld(p, first * p.top_k + i)) atomicOr(&block.held[t], 1u << (i - t * p.top_k));
@@ -174,9 +171,8 @@ __device__ __forceinline__ void TellWritten(uint32_t* counter) {
 
 // What one lane does beside asking for weights: tells the other blocks of chunks that are written,
 // and its own warps that a chunk's buffer has been read by all.
-template <typename Params>
 struct Announcer {
-  const Params& p;
+  const DownParams& p;
   uint32_t done, permit;
   int told = 0, permitted = 0;
   uint32_t seen = 0;  // blocks that have read the shares that lie where the next ones are to go
@@ -203,7 +199,7 @@ static_assert(kPhases >= 6);
 // One lane: asks for the weights of all items, in turn for each warpgroup.
 __device__ inline void Feed(const DownParams& p, const Block& block, uint32_t state) {
   const uint64_t policy = ReadOncePolicy();
-  Announcer<DownParams> announcer = {p, state + kDone, state + kPermit};
+  Announcer announcer = {p, state + kDone, state + kPermit};
   const int count = block.count, slots = kGroups * p.depth;
   const uint32_t ring = state + p.ring;
   uint32_t full = state + kFull, to = ring, parity = 1;

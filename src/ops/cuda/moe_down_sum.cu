@@ -158,8 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  FindOwn(p, block,
-          [&](int piece, int slot) { block.weights[piece] = p.weights + slot * p.slot_bytes; });
+  FindOwn(p, block);
   FindShares(p, block);
   __syncthreads();
   const int warp = Uniform(static_cast<int>(threadIdx.x) / 32);
