@@ -51,6 +51,7 @@ struct Fp8Product {
   bool gather = false;                   // input row of a sorted row: order / top_k; else itself
   bool scatter = false;                  // output row of a sorted row: order; else itself
   const float* route_weights = nullptr;  // [entries], the factor of a row
+  uint32_t* dealt = nullptr;             // of tiles, maybe: a counter, zero before the launch
 };
 
 // Without tiles, blocks may share the columns where there is `scratch` for their sums.

@@ -13,6 +13,7 @@
 // Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
@@ -281,7 +282,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp == 4 * kGroups) {
     if (IsElected()) Feed(p, block, &map, ring);
   } else {
-    CopyAdder<Out, Params>(p, block.held, slots).Run();
+    CopyAdder<Out, Params>(p, block.held, slots).Run([&](int chunk) {
+      if (threadIdx.x % 32 == 0) TellAdded(p.added + chunk);
+    });
   }
 }
 
@@ -324,6 +327,11 @@ int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
 }
 
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
+  static const int form = [] {
+    const char* given = std::getenv("BT_H3");
+    return given == nullptr ? 3 : std::atoi(given);
+  }();
+  if ((form & 1) != 0) return LaunchFp8DownSum(args, form, stream);
   const MoeRows& rows = args.rows;
   const PackedMatrix& w = args.down;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);

@@ -29,5 +29,8 @@ struct Fp8Joined {
   TensorView out;                        // [T, H] f32 or bf16, added to; 16-byte aligned rows
 };
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream);
+// The form of fp8_down_sum.cu. `form`, bits: 2 placed before the kernel ahead has ended, else by a
+// cooperative launch; 32: warps that multiply add up one token each, else two.
+void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -61,17 +61,19 @@ struct CopyAdder {
   uint32_t begin, end;               // of the ring of slots
   int lane, first, each;             // token, tokens
   uint32_t share_bytes, share_step;  // of a token, likewise
+  uint32_t told = 0;                 // barriers of chunks that may be read, of kPhases; 0: none
 
-  // `held_shares`: of the block's tokens; `slots`: of all warps.
-  __device__ __forceinline__ CopyAdder(const Params& params,
-                                       const uint32_t* held_shares,
-                                       uint32_t slots)
+  // `held_shares`: of the block's tokens; `slots`: of all warps; `helped`: of the last tokens
+  // others take care.
+  __device__ __forceinline__
+  CopyAdder(const Params& params, const uint32_t* held_shares, uint32_t slots, int helped = 0)
       : p(params) {
     const int warp = static_cast<int>(threadIdx.x) / 32 - 4 * kGroups - 1;
     lane = threadIdx.x % 32;
     held = held_shares + warp;
     first = FirstOf(p.tokens, blockIdx.x) + warp;
-    each = max(0, (FirstOf(p.tokens, blockIdx.x + 1) - first + kAddWarps - 1) / kAddWarps);
+    const int last = FirstOf(p.tokens, blockIdx.x + 1) - helped;
+    each = max(0, (last - first + kAddWarps - 1) / kAddWarps);
     share_bytes = p.top_k * kShareBytes;
     share_step = kAddWarps * share_bytes;
     begin = slots + warp * p.add_slots * SlotBytes(p.top_k);
@@ -129,6 +131,7 @@ struct CopyAdder {
           // them.
           LoadAcquire(p.written + a.ready);
           hopper::FenceAsyncProxy();
+          if (told != 0) BarrierArrive(told + a.ready % kPhases * 8);
           ++a.ready;
         }
         a.seen = LoadRelaxed(p.written + min(a.ready, p.chunks - 1));
@@ -171,16 +174,19 @@ struct CopyAdder {
     }
   }
 
-  // Brings what a chunk is added to into the L2.
+  // Brings what a chunk is added to into the L2, for those that help too.
   __device__ __forceinline__ void Prefetch(int chunk) const {
+    const int end_token = FirstOf(p.tokens, blockIdx.x + 1);
 #pragma unroll 1
-    for (int i = lane / 4; i < each; i += 8) {
-      const Out* line = Row(chunk) + i * kAddWarps * p.out_stride + lane % 4 * 32;
+    for (int t = first + lane / 4 * kAddWarps; t < end_token; t += 8 * kAddWarps) {
+      const Out* line = Row(chunk) + (t - first) * p.out_stride + lane % 4 * 32;
       asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
     }
   }
 
-  __device__ __forceinline__ void Run() const {
+  // leave(chunk), by all lanes: the warp has read its part of the chunk's shares.
+  template <typename Leave>
+  __device__ __forceinline__ void Run(const Leave& leave) const {
     Asked asked = {.slot = begin,
                    .shares = p.shares + first * static_cast<int64_t>(share_bytes),
                    .out = Row(0),
@@ -215,7 +221,7 @@ struct CopyAdder {
         out = NextRow(out);
         exist += kAddWarps;
       }
-      if (lane == 0) TellAdded(p.added + chunk);
+      leave(chunk);
     }
     if (p.spends) Spend();
   }

@@ -14,6 +14,7 @@ struct Shared {
   float undo[kTileRows];  // one over the scale of a row of results
   int32_t row[2][kTileRows];
   float factor[2][kTileRows];
+  Dealt dealt;
 };
 
 // silu(gate) * up of 128 columns and kN rows, rounded to e4m3.

@@ -59,9 +59,10 @@ __device__ __forceinline__ bool IsComplete(uint32_t barrier, uint32_t parity) {
   return complete != 0;
 }
 
-// Where block `block`'s equal share of `total` begins.
+// Where block `block`'s equal share of `total` begins. The product has 32 bits: a division of 64
+// takes a hundred instructions, which a block meets for the first time.
 __device__ __forceinline__ int FirstOf(int total, int block) {
-  return static_cast<int>(static_cast<int64_t>(total) * block / static_cast<int>(gridDim.x));
+  return static_cast<int>(static_cast<uint32_t>(total) * static_cast<uint32_t>(block) / gridDim.x);
 }
 
 template <typename Params>
