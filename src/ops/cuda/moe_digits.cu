@@ -1,17 +1,20 @@
 // The gate/up product of few rows an expert, with SiLU * mul: bound by the bytes of the weights.
 //
-// As the streaming form (moe_stream.cu): two blocks a multiprocessor, each with an equal share of
-// the weight strips (16 rows x all columns) of the chosen experts, in order; one warp feeds a ring
-// with bulk copies, eight others share a strip along its columns and add up at its end. Codes are
-// multiplied as integers by activations of two digits (moe_digits.cuh): the widening to bf16 and
-// its scaling took more time than the bytes. A kernel before makes the digits.
+// As the streaming form (moe_stream.cu): two blocks a multiprocessor, among which the weight strips
+// (16 rows x all columns) of the chosen experts are dealt out (moe_digits_work.cuh); one warp feeds
+// a ring with bulk copies, eight others share a strip along its columns and add up at its end.
+// Codes are multiplied as integers by activations of two digits (moe_digits.cuh): the widening to
+// bf16 and its scaling took more time than the bytes. A kernel before makes the digits.
 //
 // Four strips of one expert are in work together where there are so many, so that digits are loaded
 // once for all of them: of eight rows they are half as many bytes as four strips.
 
+#include <cstdlib>
+
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_digits.cuh"
 #include "ops/cuda/moe_digits.h"
+#include "ops/cuda/moe_digits_work.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_streaming.cuh"
 
@@ -21,23 +24,23 @@ namespace {
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * (kWarps + 1);
-constexpr int kStages = 8;
-constexpr int kStageBytes = kWarps * kTileBytes;
+// A stage has eight column tiles of one or two strips.
+constexpr int kStages = 4;
+constexpr int kStripStageBytes = kWarps * kTileBytes;
+constexpr int kStageBytes = 2 * kStripStageBytes;
 constexpr int kPartials = 8;  // of a warp: sums of a strip by one set
 constexpr int kPartialBytes = kPartials * kWarps * 32 * static_cast<int>(sizeof(float2));
-constexpr int kSharedBytes = kStages * kStageBytes + kPartialBytes + kStages * 16;
+constexpr int kSharedBytes =
+    kStages * kStageBytes + kPartialBytes + kStages * 16 + static_cast<int>(sizeof(WorkQueue));
 
 struct GateUpParams {
   const char* weights;
   int64_t slot_bytes;
-  int32_t strips;        // of one matrix
-  int32_t column_tiles;  // of a strip, 128 columns each
-  const MoeStart* starts;
-  const MoeTile* tiles;
-  const int32_t* order;
-  const char* digits;       // [T][2][H]
-  const float* row_scales;  // [T]
-  __nv_bfloat16* out;       // middle
+  int32_t column_tiles, steps;  // of a strip, 128 columns each; eight of them are a step
+  WorkParams work;              // in strips
+  const char* digits;           // [T][2][H]
+  const float* row_scales;      // [T]
+  __nv_bfloat16* out;           // middle
   int32_t out_stride, top_k;
   DigitConstants constants;
 };
@@ -48,72 +51,92 @@ __device__ __forceinline__ int StripsTogether(int left) {
   return left >= kTogether ? kTogether : left >= 2 ? 2 : 1;
 }
 
-__device__ void FeedRing(
-    const GateUpParams& p, int strip, int last, uint32_t ring, uint32_t full, uint32_t empty) {
+// Where things are in shared memory, behind the ring.
+constexpr int kPartialsAt = kStages * kStageBytes, kQueueAt = kPartialsAt + kPartialBytes;
+constexpr int kBarriersAt = kQueueAt + static_cast<int>(sizeof(WorkQueue));
+
+struct Shared {
+  uint32_t ring;
+  uint32_t words, scales;  // of this thread in the first stage
+
+  __device__ __forceinline__ uint32_t Full(int stage) const {
+    return ring + kBarriersAt + 8 * stage;
+  }
+  __device__ __forceinline__ uint32_t Empty(int stage) const { return Full(stage) + 8 * kStages; }
+};
+
+// Stages that are left to ask for when the next piece is; those of a run asked for before the
+// others are told of it.
+constexpr int kAskAhead = 3, kTellAfter = 2;
+
+__device__ void FeedRing(const GateUpParams& p, const Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
   const uint64_t policy = ReadOncePolicy();
   const int strip_bytes = p.column_tiles * kTileBytes;
   RingPosition<kStages> at;
-  while (strip < last) {
-    const UnitRun run = NextRun(p.tiles, strip, last, p.strips);
-    strip += run.last - run.first;
-    const char* weights = p.weights + run.tile.slot * p.slot_bytes;
-    for (int u = run.first; u < run.last;) {
-      const int together = StripsTogether(run.last - u);
-      for (int done = 0; done < strip_bytes; done += kStageBytes) {
-        const int bytes = min(kStageBytes, strip_bytes - done);
-        for (int s = 0; s < together; ++s) {
-          BarrierWait(empty + 8 * at.stage, at.parity ^ 1);
+  WorkFeeder feeder(p.work, shared.ring + kQueueAt);
+  UnitRun run;
+  while (feeder.Next(run)) {
+    const char* weights =
+        p.weights + run.tile.slot * p.slot_bytes + static_cast<int64_t>(run.first) * strip_bytes;
+    int left = (run.last - run.first + 1) / 2 * p.steps, asked = 0;
+    const int tell = min(left, kTellAfter);
+    for (int strips = run.last - run.first; strips > 0;) {
+      const int together = StripsTogether(strips), pair = min(together, 2);
+      for (int done = 0; done < strip_bytes; done += kStripStageBytes) {
+        const int bytes = min(kStripStageBytes, strip_bytes - done);
+        for (int s = 0; s < together; s += 2) {
+          BarrierWait(shared.Empty(at.stage), at.parity ^ 1);
           if (leader) {
-            BarrierExpectBytes(full + 8 * at.stage, bytes);
-            CopyBulk(ring + at.stage * kStageBytes,
-                     weights + static_cast<int64_t>(u + s) * strip_bytes + done, bytes,
-                     full + 8 * at.stage, policy);
+            const uint32_t to = shared.ring + at.stage * kStageBytes, full = shared.Full(at.stage);
+            const char* const from = weights + static_cast<int64_t>(s) * strip_bytes + done;
+            BarrierExpectBytes(full, bytes * pair);
+            CopyBulk(to, from, bytes, full, policy);
+            if (pair == 2) CopyBulk(to + kStripStageBytes, from + strip_bytes, bytes, full, policy);
           }
           __syncwarp();
           at.Next();
+          if (++asked == tell) feeder.Tell(run);
+          if (--left == kAskAhead || (left == 0 && asked <= kAskAhead)) feeder.AskAhead();
         }
       }
-      u += together;
+      weights += static_cast<int64_t>(together) * strip_bytes;
+      strips -= together;
     }
   }
+  feeder.TellEnd();
 }
 
 // The rows of a tile as one thread sees them. Rows beyond the tile's count repeat its first one:
 // the columns of the matrix instruction do not mix, and theirs are not stored.
 template <int kN>
 struct Rows {
-  const char* digits[kN];  // this lane's of the first columns
-  float factor[kN];        // of the row whose results this thread has; 0: none
+  uint32_t digits[kN];  // where this lane's of the warp's first columns are
+  float factor[kN];     // of the row whose results this thread has; 0: none
   int begin, count;
 
-  __device__ __forceinline__ Rows(const GateUpParams& p, const MoeTile& tile, int lane)
-      : begin(tile.begin), count(tile.count) {
-    const int hidden = p.column_tiles * 128;
+  __device__ __forceinline__
+  Rows(const GateUpParams& p, const WorkRun& run, uint32_t queue, uint32_t index, int lane)
+      : begin(run.begin), count(run.count) {
+    const uint32_t hidden = p.column_tiles * 128;
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
-      const auto token = [&](int row) {
-        return __ldcg(p.order + begin + (row < count ? row : 0)) / p.top_k;
-      };
+      const auto token = [&](int row) { return ReadEntry(queue, index, row) / p.top_k; };
       const int column = lane / 4;  // of the matrix instruction
-      const int64_t source = token(n * kSetRows + column / 2);
-      digits[n] = p.digits + (source * 2 + column % 2) * hidden + lane % 4 * 32;
+      const uint32_t source = token(n * kSetRows + column / 2);
+      digits[n] = (source * 2 + column % 2) * hidden + lane % 4 * 16;
       factor[n] = __ldcg(p.row_scales + token(n * kSetRows + lane % 4)) * kDigitsUndo;
     }
   }
 
-  __device__ __forceinline__ void Load(uint4 (&x)[kN][2], int column_tile) const {
+  // Half i of a column tile's.
+  __device__ __forceinline__ void Load(uint4 (&x)[kN][2],
+                                       int i,
+                                       const char* all,
+                                       uint32_t column) const {
 #pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      x[n][0] = LoadGlobal4(digits[n] + column_tile * 128);
-      x[n][1] = LoadGlobal4(digits[n] + column_tile * 128 + 16);
-    }
+    for (int n = 0; n < kN; ++n) x[n][i] = LoadGlobal4(all + (digits[n] + column) + 64 * i);
   }
-};
-
-struct Shared {
-  float2* partials;
-  uint32_t ring, full, empty;
 };
 
 __device__ __forceinline__ void ConsumerBarrier() {
@@ -123,46 +146,59 @@ __device__ __forceinline__ void ConsumerBarrier() {
 struct Progress {
   RingPosition<kStages> at;
   uint32_t turns = 0;  // of adding up
+  uint32_t run = 0;
 };
 
-// kCount strips from `strip` on.
+// Where the first digits that a warp loads are; any, where it has none.
+__device__ __forceinline__ uint32_t FirstColumn(const GateUpParams& p) {
+  const uint32_t column = threadIdx.x / 32 * 128;
+  return column < static_cast<uint32_t>(p.column_tiles * 128) ? column : 0;
+}
+
+// kCount strips from `strip` on. x: the digits of the warp's first columns, before and after. The
+// next ones are asked for as soon as the last products with those before them are under way, so
+// that nothing waits for them.
 template <int kN, int kCount>
 __device__ __forceinline__ void MultiplyStrips(const GateUpParams& p,
                                                const Rows<kN>& rows,
                                                int strip,
                                                const Shared& shared,
+                                               uint4 (&x)[kN][2],
                                                Progress& progress) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // Strips whose products stand between each other's, so that they hide each other's latency.
   constexpr int kPair = kCount < 2 ? 1 : 2, kPairs = kCount / kPair;
   float sums[kPairs][kPair][kN][2] = {};
   RingPosition<kStages> at = progress.at;
-  for (int base = 0; base < p.column_tiles; base += kWarps) {
-    const bool inside = base + warp < p.column_tiles;
-    // Under way while the warp waits for weights.
-    uint4 x[kN][2];
-    rows.Load(x, min(base + warp, p.column_tiles - 1));
+  const uint32_t end = p.column_tiles * 128;
+  const uint32_t first_column = FirstColumn(p);
+  uint32_t column = threadIdx.x / 32 * 128;
+  for (int step = p.steps; step > 0; --step) {
+    const bool inside = column < end;
+    column += 128 * kWarps;
+    const uint32_t next = column < end ? column : first_column;
 #pragma unroll
     for (int pair = 0; pair < kPairs; ++pair) {
-      uint32_t tiles[kPair];
-      int stages[kPair];
+      BarrierWait(shared.Full(at.stage), at.parity);
+      if (inside) {
+        uint32_t words[kPair], scales[kPair];
 #pragma unroll
-      for (int s = 0; s < kPair; ++s) {
-        BarrierWait(shared.full + 8 * at.stage, at.parity);
-        stages[s] = at.stage;
-        tiles[s] = shared.ring + at.stage * kStageBytes + warp * kTileBytes;
-        at.Next();
+        for (int s = 0; s < kPair; ++s) {
+          words[s] = shared.words + at.stage * kStageBytes + s * kStripStageBytes;
+          scales[s] = shared.scales + at.stage * kStageBytes + s * kStripStageBytes;
+        }
+        MultiplyCodes<kPair, kN>(sums[pair], words, scales, x, p.constants, [&](int half) {
+          if (pair == kPairs - 1 && half == 0) rows.Load(x, 0, p.digits, next);
+        });
       }
-      if (inside) MultiplyCodes<kPair, kN>(sums[pair], tiles, x, lane, p.constants);
       hopper::FinishLoads();
       __syncwarp();
-      if (lane == 0) {
-#pragma unroll
-        for (int s = 0; s < kPair; ++s) BarrierArrive(shared.empty + 8 * stages[s]);
-      }
+      if (FirstLane()) BarrierArrive(shared.Empty(at.stage));
+      at.Next();
     }
+    rows.Load(x, 1, p.digits, next);  // FinishLoads would wait for it
   }
   progress.at = at;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   // The warps' sums, of as many strips at a time as there are places for. While there is room for
   // two turns, whoever adds up has done so before the next turn's barrier; else a barrier stands
   // before places are used again.
@@ -171,15 +207,17 @@ __device__ __forceinline__ void MultiplyStrips(const GateUpParams& p,
   constexpr int kTurn = kCount < kPartials / kN ? kCount : kPartials / kN;
 #pragma unroll
   for (int done = 0; done < kCount; done += kTurn) {
-    float2* const places =
-        shared.partials + (kTwoTurns ? progress.turns % 2 * kPlaces * kWarps * 32 : 0);
+    const uint32_t places = shared.ring + kPartialsAt +
+                            (kTwoTurns ? progress.turns % 2 * kPlaces * kWarps * 256 : 0) +
+                            lane * 8;
     if (!kTwoTurns) ConsumerBarrier();
 #pragma unroll
     for (int s = done; s < min(kCount, done + kTurn); ++s) {
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         const float(&c)[2] = sums[s / kPair][s % kPair][n];
-        places[(((s - done) * kN + n) * kWarps + warp) * 32 + lane] = make_float2(c[0], c[1]);
+        StoreShared2(places + (((s - done) * kN + n) * kWarps + warp) * 256, __float_as_uint(c[0]),
+                     __float_as_uint(c[1]));
       }
     }
     ConsumerBarrier();
@@ -191,9 +229,9 @@ __device__ __forceinline__ void MultiplyStrips(const GateUpParams& p,
     float gate = 0, up = 0, factor = rows.factor[0];
 #pragma unroll
     for (int k = 0; k < kWarps; ++k) {
-      const float2 v = places[(place * kWarps + k) * 32 + lane];
-      gate += v.x;
-      up += v.y;
+      const uint2 v = LoadShared2(places + (place * kWarps + k) * 256);
+      gate += __uint_as_float(v.x);
+      up += __uint_as_float(v.y);
     }
 #pragma unroll
     for (int i = 1; i < kN; ++i) factor = n == i ? rows.factor[i] : factor;
@@ -205,18 +243,21 @@ __device__ __forceinline__ void MultiplyStrips(const GateUpParams& p,
 
 template <int kN>
 __device__ __forceinline__ void MultiplyRun(const GateUpParams& p,
-                                            const UnitRun& run,
+                                            const WorkRun& run,
                                             const Shared& shared,
                                             Progress& progress) {
-  const Rows<kN> rows(p, run.tile, threadIdx.x % 32);
+  const Rows<kN> rows(p, run, shared.ring + kQueueAt, progress.run, threadIdx.x % 32);
+  uint4 x[kN][2];
+  rows.Load(x, 0, p.digits, FirstColumn(p));
+  rows.Load(x, 1, p.digits, FirstColumn(p));
   for (int strip = run.first; strip < run.last;) {
     const int together = StripsTogether(run.last - strip);
     if (together == kTogether) {
-      MultiplyStrips<kN, kTogether>(p, rows, strip, shared, progress);
+      MultiplyStrips<kN, kTogether>(p, rows, strip, shared, x, progress);
     } else if (together == 2) {
-      MultiplyStrips<kN, 2>(p, rows, strip, shared, progress);
+      MultiplyStrips<kN, 2>(p, rows, strip, shared, x, progress);
     } else {
-      MultiplyStrips<kN, 1>(p, rows, strip, shared, progress);
+      MultiplyStrips<kN, 1>(p, rows, strip, shared, x, progress);
     }
     strip += together;
   }
@@ -228,7 +269,7 @@ __device__ __forceinline__ void MultiplyRun(const GateUpParams& p,
 // others.
 template <int kN>
 __device__ __noinline__ Progress
-MultiplyLargeRun(const GateUpParams& p, UnitRun run, Shared shared, Progress progress) {
+MultiplyLargeRun(const GateUpParams& p, WorkRun run, Shared shared, Progress progress) {
   MultiplyRun<kN>(p, run, shared, progress);
   return progress;
 }
@@ -238,31 +279,31 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   extern __shared__ __align__(128) char memory[];
   Shared shared;
   shared.ring = SharedAddress(memory);
-  shared.partials = reinterpret_cast<float2*>(memory + kStages * kStageBytes);
-  shared.full = shared.ring + kStages * kStageBytes + kPartialBytes;
-  shared.empty = shared.full + 8 * kStages;
-  InitRing<kStages>(shared.full, shared.empty, kWarps);
+  InitQueue(shared.ring + kQueueAt);
+  InitRing<kStages>(shared.Full(0), shared.Empty(0), kWarps);
   WaitForEarlierKernels();
   AllowNextKernel();
-  const int first = MoeFirstUnit(p.starts, static_cast<int>(blockIdx.x), p.strips);
-  const int last = MoeFirstUnit(p.starts, static_cast<int>(blockIdx.x) + 1, p.strips);
   if (threadIdx.x >= kWarps * 32) {
-    FeedRing(p, first, last, shared.ring, shared.full, shared.empty);
+    FeedRing(p, shared);
     return;
   }
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  shared.words = shared.ring + warp * kTileBytes + lane * 16;
+  shared.scales = shared.ring + warp * kTileBytes + 1024 + lane / 4 * 16;
   Progress progress;
-  for (int strip = first; strip < last;) {
-    const UnitRun run = NextRun(p.tiles, strip, last, p.strips);
-    strip += run.last - run.first;
-    if (run.tile.count <= kSetRows) {
+  while (true) {
+    const WorkRun run = ReadRun(shared.ring + kQueueAt, progress.run);
+    if (run.count == 0) return;
+    if (run.count <= kSetRows) {
       MultiplyRun<1>(p, run, shared, progress);
-    } else if (run.tile.count <= 2 * kSetRows) {
+    } else if (run.count <= 2 * kSetRows) {
       MultiplyRun<2>(p, run, shared, progress);
-    } else if (run.tile.count <= 3 * kSetRows) {
+    } else if (run.count <= 3 * kSetRows) {
       progress = MultiplyLargeRun<3>(p, run, shared, progress);
     } else {
       progress = MultiplyLargeRun<4>(p, run, shared, progress);
     }
+    ++progress.run;
   }
 }
 
@@ -286,6 +327,13 @@ DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const Moe
           reinterpret_cast<float*>(plan.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
 }
 
+DigitsDeal MoeDigitsDeal(int32_t) {
+  static const char* const text = std::getenv("BT_H6");
+  static const int value = text == nullptr ? 1012 : std::atoi(text);
+  if (value == 0) return {16, 1, 1, false};
+  return {value / 100 % 100, value / 10 % 10, value % 10, value / 10000 == 1};
+}
+
 Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
@@ -299,17 +347,24 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
   GateUpParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
-  p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
+  p.steps = (p.column_tiles + kWarps - 1) / kWarps;
+  p.work = {.starts = plan.starts,
+            .tiles = plan.tiles,
+            .num_tiles = plan.num_tiles,
+            .order = plan.order,
+            .taken = plan.counters,
+            .units = 2 * shape.intermediate / 16,
+            .piece = MoeDigitsDeal(args.tokens).gate_up_piece,
+            .align = args.tokens <= 32 ? 2 : kTogether};
   p.digits = digits.digits;
   p.row_scales = digits.row_scales;
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, kThreads, kSharedBytes,
+  // As much as the down product asks for, so that its blocks start beside this one's.
+  const int shared_bytes = MoeDigitsDeal(args.tokens).deep ? kDigitDownDeepBytes : kSharedBytes;
+  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, kThreads, shared_bytes,
                             stream, p);
 }
 

@@ -13,8 +13,10 @@
 // The matrix instruction is m16n8k32: 16 rows of weights, as columns the high and the low digits of
 // four rows of x, one after the other, so that a thread has both sums of a row.
 //
-// Digits of a row lie as lanes read them: of 128 columns, lane t = 0..3 has 32 bytes, eight for
-// each group j: columns 32 j + 8 t + {0, 4, 1, 5, 2, 6, 3, 7} (moe_int4_layout.h).
+// Digits of a row lie as lanes read them: of 128 columns, lane t = 0..3 has eight bytes for each
+// group j: columns 32 j + 8 t + {0, 4, 1, 5, 2, 6, 3, 7} (moe_int4_layout.h). Those of groups 0 and
+// 1 lie together, and those of 2 and 3, at DigitPlace in memory, so that both loads take whole
+// sectors, and 32 bytes a lane in shared memory (moe_digits_down.cu), so that they meet all banks.
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_prepare.h"
@@ -27,6 +29,31 @@ inline constexpr int kSetRows = 4;  // rows of x in one matrix instruction
 inline constexpr float kLargestDigits = 32512.0f;
 // Sums are of 16 q v 2^-60 S 2^122.
 inline constexpr float kDigitsUndo = 0x1p-66f;
+
+// True in one lane of a warp, all of whose lanes ask.
+__device__ __forceinline__ bool FirstLane() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred first;\n"
+      "elect.sync _|first, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, first;\n"
+      "}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+__device__ __forceinline__ void StoreShared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+__device__ __forceinline__ float LoadShared(uint32_t from) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
+  return x;
+}
+__device__ __forceinline__ void StoreShared2(uint32_t to, uint32_t x, uint32_t y) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(x), "r"(y) : "memory");
+}
 
 // d = c + a (16 x 32, row) * b (32 x 8, column), signed bytes.
 __device__ __forceinline__ void MultiplyBytes(
@@ -54,21 +81,30 @@ __device__ __forceinline__ uint32_t CodeBytes(uint32_t word, bool odd, const Dig
 
 // sums[s][n] += a 16 x 128 tile of weights in shared memory by kN sets of rows: tile rows g and g +
 // 8 of row lane % 4 of set n. x[n][i]: digits of groups 2 i and 2 i + 1 of column lane / 4.
-template <int kT, int kN>
+// `words`, `scales`: this lane's of the tiles. `done(i)` once x[n][i] have been used.
+template <int kT, int kN, typename Done>
 __device__ __forceinline__ void MultiplyCodes(float (&sums)[kT][kN][2],
-                                              const uint32_t (&tiles)[kT],
+                                              const uint32_t (&words)[kT],
+                                              const uint32_t (&scale_words)[kT],
                                               const uint4 (&x)[kN][2],
-                                              int lane,
-                                              const DigitConstants& constants) {
+                                              const DigitConstants& constants,
+                                              Done done) {
   // Integer sums begin at the bits of 1.5 2^23, and so are floats.
   constexpr int32_t kFloatBits = 0x4b400000;
   constexpr float kBefore = 12582912.0f, kLow = 0x1p-60f, kHigh = 0x1p-52f;
   uint32_t scales[kT][4];
-  LoadTileScales(scales, tiles, lane);
+#pragma unroll
+  for (int s = 0; s < kT; ++s) {
+    const uint4 v = LoadShared4(scale_words[s]);
+    scales[s][0] = v.x;
+    scales[s][1] = v.y;
+    scales[s][2] = v.z;
+    scales[s][3] = v.w;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     uint32_t low[kT][2], high[kT][2];
-    LoadTileWords(low, high, tiles, half, lane);
+    LoadTileWords(low, high, words, half, 0);
 #pragma unroll
     for (int jj = 0; jj < 2; ++jj) {
       const int j = 2 * half + jj;
@@ -94,6 +130,7 @@ __device__ __forceinline__ void MultiplyCodes(float (&sums)[kT][kN][2],
         }
       }
     }
+    done(half);
   }
 }
 
@@ -154,6 +191,12 @@ __device__ __forceinline__ DigitScale ScaleOfLargest(uint32_t bits) {
   return {kLargestDigits / largest, largest / kLargestDigits};
 }
 
+// Where eight columns lie, `chunk` of a row.
+__device__ __forceinline__ int DigitPlace(int chunk) {
+  const int j = chunk / 4 % 4, t = chunk % 4;
+  return chunk / 16 * 128 + j / 2 * 64 + t * 16 + j % 2 * 8;
+}
+
 // A row, by a block of kWarps.
 template <int kWarps>
 __device__ __forceinline__ void WriteDigits(const DigitRows& p,
@@ -174,8 +217,7 @@ __device__ __forceinline__ void WriteDigits(const DigitRows& p,
   char* const to = p.digits + static_cast<int64_t>(row) * 2 * p.hidden;
   for (int i = threadIdx.x; i < chunks; i += 32 * kWarps) {
     const Digits digits = SplitDigits(from[i], scale.inverse);
-    // Columns 128 tile + 32 j + 8 t.
-    const int place = i / 16 * 128 + i % 4 * 32 + i / 4 % 4 * 8;
+    const int place = DigitPlace(i);
     *reinterpret_cast<uint2*>(to + place) = digits.high;
     *reinterpret_cast<uint2*>(to + p.hidden + place) = digits.low;
   }

@@ -1,13 +1,14 @@
 // The down product of few rows an expert, I = 256: bound by the bytes of the weights.
 //
-// As the streaming form (moe_stream.cu): two blocks a multiprocessor, each with an equal share of
-// the weight strips of the chosen experts, in order, eight strips at a time, which lie together and
-// are one bulk copy; eight warps take one each. At the start of an expert's rows the warps split
-// their middle activations into digits (moe_digits.cuh), which stay in shared memory.
+// As the streaming form (moe_stream.cu): two blocks a multiprocessor, among which the weight strips
+// of the chosen experts are dealt out (moe_digits_work.cuh), eight strips at a time, which lie
+// together and are one bulk copy; eight warps take one each. The warps split a run's middle
+// activations into digits (moe_digits.cuh), which stay in shared memory, while the run before ends.
 
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_digits.cuh"
 #include "ops/cuda/moe_digits.h"
+#include "ops/cuda/moe_digits_work.cuh"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_streaming.cuh"
 
@@ -19,187 +20,243 @@ constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStripBytes = kColumnTiles * kTileBytes;
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * (kWarps + 1);
-constexpr int kStages = 4;
 constexpr int kStageBytes = kWarps * kStripBytes;
 // One digit of a row; 16 bytes more, so that the loads of a warp meet all banks.
 constexpr int kDigitPitch = kIntermediate + 16;
 constexpr int kDigitBytes = kDigitTileRows * 2 * kDigitPitch;
-constexpr int kSharedBytes = kStages * kStageBytes + kDigitBytes +
-                             kDigitTileRows * static_cast<int>(sizeof(float)) + kStages * 16;
+// Digits and scales of two runs: those of the next one are made while this one ends.
+constexpr int kScalesAt = 2 * kDigitBytes;
+constexpr int kQueueAt = kScalesAt + 2 * kDigitTileRows * static_cast<int>(sizeof(float));
+constexpr int kBarriersAt = kQueueAt + static_cast<int>(sizeof(WorkQueue));
+constexpr int kRingAt = (kBarriersAt + 16 * 5 + 127) / 128 * 128;
+constexpr int SharedBytes(int stages) {
+  return kRingAt + stages * kStageBytes;
+}
+static_assert(SharedBytes(5) <= kDigitDownDeepBytes);
 
 struct DownParams {
   const char* weights;
   int64_t slot_bytes;
-  int32_t strips;  // of one matrix
-  const MoeStart* starts;
-  const MoeTile* tiles;
-  const int32_t* order;
+  int32_t strips;               // of one matrix
+  WorkParams work;              // in units of kWarps strips
   const __nv_bfloat16* middle;  // [T k, 256] by sorted row
-  const float* route_weights;
-  __nv_bfloat16* out;  // shares
+  __nv_bfloat16* out;           // shares
   int32_t out_stride;
   DigitConstants constants;
 };
 
 struct Shared {
-  char* digits;   // [row][digit][kDigitPitch]
-  float* scales;  // of the rows
-  uint32_t ring, full, empty;
+  uint32_t base;
+
+  __device__ __forceinline__ uint32_t Ring() const { return base + kRingAt; }
+  __device__ __forceinline__ uint32_t Full(int stage) const {
+    return base + kBarriersAt + 16 * stage;
+  }
+  __device__ __forceinline__ uint32_t Empty(int stage) const { return Full(stage) + 8; }
+  // Of run `index`: [row][digit][kDigitPitch], in which lane / 4 is a set's row and digit.
+  __device__ __forceinline__ uint32_t Digits(uint32_t index) const {
+    return base + index % 2 * kDigitBytes;
+  }
+  __device__ __forceinline__ uint32_t Scale(uint32_t index, int row) const {
+    return base + kScalesAt + (index % 2 * kDigitTileRows + row) * sizeof(float);
+  }
 };
 
-__device__ void FeedRing(
-    const DownParams& p, int unit, int last, int units_per_tile, const Shared& shared) {
+// Stages that are left to ask for when the next piece is.
+constexpr int kAskAhead = 2;
+
+template <int kStages>
+__device__ void FeedRing(const DownParams& p, const Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
   const uint64_t policy = ReadOncePolicy();
   RingPosition<kStages> at;
-  while (unit < last) {
-    const UnitRun run = NextRun(p.tiles, unit, last, units_per_tile);
-    unit += run.last - run.first;
+  WorkFeeder feeder(p.work, shared.base + kQueueAt);
+  UnitRun run;
+  while (feeder.Next(run)) {
     const char* weights = p.weights + run.tile.slot * p.slot_bytes;
+    const int ask = max(run.first, run.last - kAskAhead);
     for (int u = run.first; u < run.last; ++u) {
       const int bytes = min(kWarps, p.strips - u * kWarps) * kStripBytes;
-      BarrierWait(shared.empty + 8 * at.stage, at.parity ^ 1);
+      BarrierWait(shared.Empty(at.stage), at.parity ^ 1);
       if (leader) {
-        BarrierExpectBytes(shared.full + 8 * at.stage, bytes);
-        CopyBulk(shared.ring + at.stage * kStageBytes,
-                 weights + static_cast<int64_t>(u) * kStageBytes, bytes, shared.full + 8 * at.stage,
+        BarrierExpectBytes(shared.Full(at.stage), bytes);
+        CopyBulk(shared.Ring() + at.stage * kStageBytes,
+                 weights + static_cast<int64_t>(u) * kStageBytes, bytes, shared.Full(at.stage),
                  policy);
       }
       __syncwarp();
       at.Next();
+      if (u == run.first) feeder.Tell(run);
+      if (u == ask) feeder.AskAhead();
     }
   }
+  feeder.TellEnd();
 }
 
 __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
 }
 
-// The rows of a tile as digits: a warp takes every eighth row, a lane eight columns.
-__device__ __forceinline__ void SplitRows(const DownParams& p,
-                                          const MoeTile& tile,
-                                          const Shared& shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int row = warp; row < tile.count; row += kWarps) {
-    const __nv_bfloat16* from =
-        p.middle + static_cast<int64_t>(tile.begin + row) * kIntermediate + lane * 8;
-    const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
-    const DigitScale scale = ScaleOfLargest(__reduce_max_sync(~0u, LargestBits(x)));
-    const Digits digits = SplitDigits(x, scale.inverse);
-    char* const to =
-        shared.digits + row * 2 * kDigitPitch + lane / 16 * 128 + lane % 4 * 32 + lane / 4 % 4 * 8;
-    *reinterpret_cast<uint2*>(to) = digits.high;
-    *reinterpret_cast<uint2*>(to + kDigitPitch) = digits.low;
-    if (lane == 0) shared.scales[row] = scale.scale;
-  }
-}
+// A run's rows as digits: a warp takes every eighth row, a lane eight columns of it.
+struct OwnRows {
+  static constexpr int kEach = kDigitTileRows / kWarps;
+  uint4 x[kEach];
 
-// Units of one tile. Rows beyond its count repeat the first one.
-template <int kN>
+  __device__ __forceinline__ void Load(const DownParams& p, const WorkRun& run) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = warp + i * kWarps;
+      if (row >= run.count) continue;
+      const __nv_bfloat16* from =
+          p.middle + static_cast<int64_t>(run.begin + row) * kIntermediate + lane * 8;
+      x[i] = __ldcg(reinterpret_cast<const uint4*>(from));
+    }
+  }
+
+  __device__ __forceinline__ void Split(const WorkRun& run, const Shared& shared, uint32_t index) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = warp + i * kWarps;
+      if (row >= run.count) continue;
+      const DigitScale scale = ScaleOfLargest(__reduce_max_sync(~0u, LargestBits(x[i])));
+      const Digits digits = SplitDigits(x[i], scale.inverse);
+      const uint32_t to = shared.Digits(index) + row * 2 * kDigitPitch + lane / 16 * 128 +
+                          lane % 4 * 32 + lane / 4 % 4 * 8;
+      StoreShared2(to, digits.high.x, digits.high.y);
+      StoreShared2(to + kDigitPitch, digits.low.x, digits.low.y);
+      if (lane == 0) StoreShared(shared.Scale(index, row), scale.scale);
+    }
+  }
+};
+
+template <int kStages>
+struct Progress {
+  WorkRun run;
+  RingPosition<kStages> at;
+  uint32_t index = 0;  // of the run
+};
+
+// The units of one run, whose digits are there, and the next run's digits. Rows beyond a tile's
+// count repeat the first one.
+template <int kStages, int kN>
 __device__ __forceinline__ void MultiplyRun(const DownParams& p,
-                                            const UnitRun& run,
                                             const Shared& shared,
-                                            RingPosition<kStages>& at) {
+                                            Progress<kStages>& progress) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  ConsumerBarrier();  // all have done with the rows before
-  SplitRows(p, run.tile, shared);
-  ConsumerBarrier();
-  uint32_t digits[kN];  // this lane's
-  int32_t entry[kN];    // where its results go; -1: nowhere
+  const WorkRun run = progress.run;
+  // This lane's digits of the first set of rows; rows beyond the count are left from runs before.
+  const uint32_t digits = shared.Digits(progress.index) + lane / 4 * kDigitPitch + lane % 4 * 32;
+  const uint32_t words = shared.Ring() + warp * kStripBytes + lane * 16;
+  const uint32_t scales = shared.Ring() + warp * kStripBytes + 1024 + lane / 4 * 16;
+  int strip = run.first * kWarps + warp;
+  bool there[kN];      // the row of this thread's results
+  uint32_t place[kN];  // where they go
   float factor[kN];
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
-    const int column = lane / 4;
-    int source = n * kSetRows + column / 2;
-    if (source >= run.tile.count) source = 0;
-    digits[n] =
-        SharedAddress(shared.digits) + (source * 2 + column % 2) * kDigitPitch + lane % 4 * 32;
+    const uint32_t queue = shared.base + kQueueAt;
     const int result = n * kSetRows + lane % 4;
-    entry[n] = -1;
-    factor[n] = 0;
-    if (result < run.tile.count) {
-      entry[n] = __ldcg(p.order + run.tile.begin + result);
-      factor[n] = shared.scales[result] * kDigitsUndo * __ldg(p.route_weights + entry[n]);
-    }
+    there[n] = result < run.count;
+    place[n] = static_cast<uint32_t>(ReadEntry(queue, progress.index, result)) *
+                   static_cast<uint32_t>(p.out_stride) +
+               static_cast<uint32_t>(NeighboursRow(strip, p.strips * 16, lane));
+    factor[n] = LoadShared(shared.Scale(progress.index, result)) * kDigitsUndo *
+                ReadWeight(queue, progress.index, result);
   }
-  for (int unit = run.first; unit < run.last; ++unit) {
-    const int strip = unit * kWarps + warp;
+  RingPosition<kStages>& at = progress.at;
+  for (int left = run.last - run.first; left > 0; --left) {
     float sums[1][kN][2] = {};
-    const uint32_t own = shared.ring + at.stage * kStageBytes + warp * kStripBytes;
-    BarrierWait(shared.full + 8 * at.stage, at.parity);
-    if (strip < p.strips) {
+    OwnRows next;
+    if (left == 1) {
+      progress.run = ReadRun(shared.base + kQueueAt, progress.index + 1);
+      next.Load(p, progress.run);
+    }
+    BarrierWait(shared.Full(at.stage), at.parity);
+    const bool inside = strip < p.strips;
+    if (inside) {
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
-        const uint32_t tile[1] = {own + c * kTileBytes};
+        const uint32_t tile_words[1] = {words + at.stage * kStageBytes + c * kTileBytes};
+        const uint32_t tile_scales[1] = {scales + at.stage * kStageBytes + c * kTileBytes};
         uint4 x[kN][2];
 #pragma unroll
         for (int n = 0; n < kN; ++n) {
-          x[n][0] = LoadShared4(digits[n] + c * 128);
-          x[n][1] = LoadShared4(digits[n] + c * 128 + 16);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            x[n][i] = LoadShared4(digits + n * 2 * kSetRows * kDigitPitch + c * 128 + i * 16);
+          }
         }
-        MultiplyCodes<1, kN>(sums, tile, x, lane, p.constants);
+        MultiplyCodes<1, kN>(sums, tile_words, tile_scales, x, p.constants, [](int) {});
       }
     }
     hopper::FinishLoads();
     __syncwarp();
-    if (lane == 0) BarrierArrive(shared.empty + 8 * at.stage);
+    if (FirstLane()) BarrierArrive(shared.Empty(at.stage));
     at.Next();
-    if (strip >= p.strips) continue;
+    strip += kWarps;
+    if (left == 1) next.Split(progress.run, shared, progress.index + 1);
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
       const uint32_t pair = Neighbours(sums[0][n][0] * factor[n], sums[0][n][1] * factor[n], lane);
-      if (entry[n] < 0) continue;
-      __nv_bfloat16* out = p.out + static_cast<int64_t>(entry[n]) * p.out_stride;
-      *reinterpret_cast<uint32_t*>(out + NeighboursRow(strip, p.strips * 16, lane)) = pair;
+      if (there[n] && inside) *reinterpret_cast<uint32_t*>(p.out + place[n]) = pair;
+      place[n] += 8 * kWarps;  // rows of each half
     }
   }
+  ++progress.index;
+  ConsumerBarrier();  // the next run's digits are there, and nobody reads this one's
 }
 
 // The rarer tiles of more than 8 rows. Not inlined, so that they do not take registers from the
 // others.
-template <int kN>
-__device__ __noinline__ RingPosition<kStages> MultiplyLargeRun(const DownParams& p,
-                                                               UnitRun run,
-                                                               Shared shared,
-                                                               RingPosition<kStages> at) {
-  MultiplyRun<kN>(p, run, shared, at);
-  return at;
+template <int kStages, int kN>
+__device__ __noinline__ Progress<kStages> MultiplyLargeRun(const DownParams& p,
+                                                           Shared shared,
+                                                           Progress<kStages> progress) {
+  MultiplyRun<kStages, kN>(p, shared, progress);
+  return progress;
 }
 
+template <int kStages>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     DigitsDownKernel(const __grid_constant__ DownParams p) {
   extern __shared__ __align__(128) char memory[];
   Shared shared;
-  shared.ring = SharedAddress(memory);
-  shared.digits = memory + kStages * kStageBytes;
-  shared.scales = reinterpret_cast<float*>(shared.digits + kDigitBytes);
-  shared.full = SharedAddress(shared.scales + kDigitTileRows);
-  shared.empty = shared.full + 8 * kStages;
-  InitRing<kStages>(shared.full, shared.empty, kWarps);
+  shared.base = SharedAddress(memory);
+  InitQueue(shared.base + kQueueAt);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      BarrierInit(shared.Full(i), 1);
+      BarrierInit(shared.Empty(i), kWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
   // Weights depend on the routing alone, and the gate/up product let this kernel start only once
   // the routing was done: the ring is filled while gate/up ends.
   const bool feeder = threadIdx.x >= kWarps * 32;
   if (!feeder) WaitForEarlierKernels();
   AllowNextKernel();
-  const int units_per_tile = (p.strips + kWarps - 1) / kWarps;
-  const int first = MoeFirstUnit(p.starts, static_cast<int>(blockIdx.x), units_per_tile);
-  const int last = MoeFirstUnit(p.starts, static_cast<int>(blockIdx.x) + 1, units_per_tile);
   if (feeder) {
-    FeedRing(p, first, last, units_per_tile, shared);
+    FeedRing<kStages>(p, shared);
     return;
   }
-  RingPosition<kStages> at;
-  for (int unit = first; unit < last;) {
-    const UnitRun run = NextRun(p.tiles, unit, last, units_per_tile);
-    unit += run.last - run.first;
-    if (run.tile.count <= kSetRows) {
-      MultiplyRun<1>(p, run, shared, at);
-    } else if (run.tile.count <= 2 * kSetRows) {
-      MultiplyRun<2>(p, run, shared, at);
-    } else if (run.tile.count <= 3 * kSetRows) {
-      at = MultiplyLargeRun<3>(p, run, shared, at);
+  Progress<kStages> progress;
+  progress.run = ReadRun(shared.base + kQueueAt, 0);
+  OwnRows first;
+  first.Load(p, progress.run);
+  first.Split(progress.run, shared, 0);
+  ConsumerBarrier();
+  while (progress.run.count > 0) {
+    if (progress.run.count <= kSetRows) {
+      MultiplyRun<kStages, 1>(p, shared, progress);
+    } else if (progress.run.count <= 2 * kSetRows) {
+      MultiplyRun<kStages, 2>(p, shared, progress);
+    } else if (progress.run.count <= 3 * kSetRows) {
+      progress = MultiplyLargeRun<kStages, 3>(p, shared, progress);
     } else {
-      at = MultiplyLargeRun<4>(p, run, shared, at);
+      progress = MultiplyLargeRun<kStages, 4>(p, shared, progress);
     }
   }
 }
@@ -214,15 +271,24 @@ Status LaunchMoeDigitsDown(const MoeShape& shape,
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
+  p.work = {.starts = plan.starts,
+            .tiles = plan.tiles,
+            .num_tiles = plan.num_tiles,
+            .order = plan.order,
+            .weights = args.weights,
+            .taken = plan.counters + 1,
+            .units = (p.strips + kWarps - 1) / kWarps,
+            .piece = MoeDigitsDeal(args.tokens).down_piece,
+            .align = 2};
   p.middle = plan.middle;
-  p.route_weights = args.weights;
   p.out = plan.shares;
   p.out_stride = shape.hidden;
-  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel, kThreads, kSharedBytes, stream,
-                            p);
+  if (MoeDigitsDeal(args.tokens).deep) {
+    return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel<5>, kThreads,
+                              kDigitDownDeepBytes, stream, p);
+  }
+  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel<4>, kThreads, SharedBytes(4),
+                            stream, p);
 }
 
 }  // namespace baltoro::cuda

@@ -307,6 +307,11 @@ GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
     }
     CheckRowsAlone(bank, MoeForm::kStreaming, random);
   }
+  // Enough experts for pieces of every size among what blocks have in common.
+  const Bank dealt({.slots = 96, .hidden = 640, .intermediate = 256, .top_k = 8}, random);
+  for (const int tokens : {40, 110}) {
+    Check(dealt, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+  }
   // Rows longer than the threads that make digits of one hold.
   const Bank bank({.slots = 3, .hidden = 8320, .intermediate = 256, .top_k = 3}, random);
   Check(bank, 11, Routing::kRandom, MoeForm::kStreaming, random);

@@ -47,7 +47,8 @@ struct MoePlan {
   int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
   int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
   int32_t* block_of = nullptr;       // joined: [slots + 1] block of a slot; last: whether it holds
-  uint32_t* counters = nullptr;      // joined: [2 kMaxJoinedChunks], zeros after the routing
+  uint32_t* counters = nullptr;      // joined, by digits: [2 kMaxJoinedChunks], zeros after the
+                                     // routing (by digits the first two)
   __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
   __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks

@@ -123,6 +123,7 @@ RouteParams Route(const MoeShape& shape,
     params.tile_rows = kDigitTileRows;
     params.wide = true;  // the next kernel reads x
     params.digits = true;
+    params.own_parts = MoeDigitsDeal(args.tokens).own_parts;
   }
   return params;
 }

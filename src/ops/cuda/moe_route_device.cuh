@@ -19,8 +19,9 @@ struct Params {
   const int32_t* slot_of = nullptr;
   int32_t experts = 0, slots = 0, entries = 0, blocks = 0;
   bool wide = false;
-  bool digits = false;    // of the streaming form by digits
-  int32_t tile_rows = 0;  // rows of a tile at most; 0: as the form has it
+  bool digits = false;     // of the streaming form by digits
+  int32_t own_parts = 16;  // sixteenths of the cost in the blocks' own shares
+  int32_t tile_rows = 0;   // rows of a tile at most; 0: as the form has it
   int32_t* num_tiles = nullptr;
   MoeTile* tiles = nullptr;
   MoeStart* starts = nullptr;
@@ -29,7 +30,7 @@ struct Params {
   int32_t* units = nullptr;  // this and all below: null but in the joined form
   int32_t* row_begin = nullptr;
   int32_t* block_of = nullptr;
-  uint32_t* counters = nullptr;
+  uint32_t* counters = nullptr;           // and by digits
   int32_t sum_blocks = 0, max_units = 0;  // blocks of the down product, units that one has room for
 };
 
@@ -88,7 +89,7 @@ __device__ inline int RowsOfPass(const Params& p, int count, int passes) {
 }
 
 __device__ inline int PassCost(const Params& p, int rows) {
-  if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 9 : rows <= 12 ? 12 : 16;
+  if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 11 : rows <= 12 ? 16 : 22;
   if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
   if (p.wide) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
@@ -98,7 +99,7 @@ __device__ inline int PassCost(const Params& p, int rows) {
 // it have, rounded down. Costs are below 2^22, blocks at most 2^9.
 template <int kSlots>
 __device__ __forceinline__ MoeStart StartOf(const Params& p, const Tables<kSlots>& t, int i) {
-  const auto total = static_cast<uint32_t>(t.costs[p.slots]);
+  const auto total = static_cast<uint32_t>(t.costs[p.slots] * p.own_parts) / 16;
   if (total == 0) return {0, 0};
   const auto blocks = static_cast<uint32_t>(p.blocks);
   const uint32_t whole = total * static_cast<uint32_t>(i), target = whole / blocks;
@@ -197,7 +198,13 @@ __device__ __forceinline__ void WriteTables(
   __syncthreads();
   if (share.starts) {
     for (int b = i; b < p.blocks; b += static_cast<int>(blockDim.x)) p.starts[b] = StartOf(p, t, b);
-    if (last) p.starts[p.blocks] = {first_tile + tiles, 0};
+    if (p.digits) {
+      // Where what the blocks have in common begins, of which nothing is taken.
+      if (last) p.starts[p.blocks] = StartOf(p, t, p.blocks);
+      if (i < 2) p.counters[i] = 0;
+    } else if (last) {
+      p.starts[p.blocks] = {first_tile + tiles, 0};
+    }
   }
   if (share.tiles) {
     int tile_at = first_tile;
