@@ -20,6 +20,7 @@
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/product.h"
+#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -120,6 +121,7 @@ MoeChoice ChoiceOf(const ExpertBankArgs& args) {
           .top_k = choice.params.top_k,
           .normalise = choice.params.normalise,
           .scaling = choice.params.scaling,
+          .by_near = Variant(kNearChoice),
           .ids = static_cast<int32_t*>(args.ids.data),
           .weights = static_cast<float*>(args.weights.data)};
 }
@@ -353,15 +355,25 @@ bool BankReadsOrdered(const ExpertBankArgs& args) {
          MoeReadsOrdered(ShapeOf(bank), to);
 }
 
+// Whether one kernel has the choice and all of the bank.
+bool ChoosesInOne(const ExpertBankArgs& args, const Bank& bank) {
+  const RouterParams& params = args.choice->params;
+  if (params.groups != 1 || params.score != RouterScore::kSigmoid) return false;
+  if (Fp8SeveralTakes(args, ChoiceOf(args))) return true;
+  return BankEndsWithShared(args, bank) && MoeSeveralTakes(ShapeOf(bank), FastArgs(args, bank));
+}
+
 bool BankChooses(const ExpertBankArgs& args) {
   const Bank bank = BankOf(args);
+  if (ChoosesInOne(args, bank)) return true;
   if (Prepares(args, bank)) return true;
   const RouterParams& params = args.choice->params;
-  if (bank.tokens != 1 || !BankEndsWithShared(args, bank) || Fp8SingleTakes(args) ||
-      params.score != RouterScore::kSigmoid || params.groups != 1) {
-    return false;
-  }
+  if (bank.tokens != 1 || params.score != RouterScore::kSigmoid || params.groups != 1) return false;
   const MoeShape shape = ShapeOf(bank);
+  if (Fp8SingleTakes(args)) {
+    return Variant(kFp8Chooses) && MoeSingleChooses(shape, ChoiceOf(args));
+  }
+  if (!BankEndsWithShared(args, bank)) return false;
   const MoeInt4Args fast = FastArgs(args, bank);
   return MoeSingleTakes(shape, fast) && MoeSingleChooses(shape, fast.choice);
 }
@@ -385,7 +397,11 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
     BT_CHECK(args.shared.dim(0) == bank.tokens && args.shared_down.n == bank.hidden);
     BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
   }
-  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of);
+  if (args.choice != nullptr && ChoosesInOne(args, bank)) {
+    if (FastBankTakes(args, bank)) return FastBank(ctx, args, bank);
+    return Fp8Several(ctx, args, bank.slot_of, ChoiceOf(args));
+  }
+  if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of, ChoiceOf(args));
   if (args.choice != nullptr && bank.tokens > 1) return PreparedBank(ctx, args, bank);
   AddShared(ctx, args, bank, {});
   if (bank.top_k == 0) return;

@@ -1,8 +1,9 @@
-// ExpertBank where it chooses the experts of several tokens itself (moe_prepare.h) against the
-// choice as a launch of its own.
+// ExpertBank where it chooses the experts itself, of one token in its products, of several in its
+// preparation (moe_prepare.h), against the choice as a launch of its own.
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/expert_bank_test_support.h"
+#include "ops/cuda/product.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -75,8 +76,100 @@ GPU_TEST(ExpertBankChoiceTest, ChoosesWhileItPrepares) {
     for (const int64_t intermediate : {256, 128}) {
       const Bank few(form, {256, intermediate, 40, 3, true});
       for (const int64_t rows : {12, 30}) check(form, few, rows, rows == 30);
+      // One token: the products choose.
+      if (intermediate == 256) {
+        for (const bool ties : {false, true}) check(form, few, 1, ties);
+      }
       check(form, Bank(form, {256, intermediate, 40, 1, true}), 110, false);
     }
+  }
+}
+
+// Few tokens in the shape that is one kernel, as by other kernels behind a choice of its own: the
+// same bits of one token in INT4; in FP8, of rows whose codes a norm wrote, but for the order of
+// sums. Several times, as blocks know their words by the launch.
+GPU_TEST(ExpertBankChoiceTest, FewTokensInOneKernel) {
+  Context context;
+  const auto check = [&](const FormCase& form, const Bank& bank, int64_t rows, uint32_t seed) {
+    const bool fp8 = form.quantise_input;
+    const int64_t hidden = bank.shape.hidden, experts = std::ssize(bank.slot_of);
+    const Weights shared_down(5, fp8 ? form : kForms[0], 1, hidden, 256);
+    const Step step(bank, rows, false);
+    const Rows shared(6, rows, 512, 8);
+    const TensorView x = step.x.device();
+    OpContext ctx = context.get();
+    const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = hidden};
+    const QuantisedRows codes =
+        fp8 ? QuantiseRows(ctx, source, bank.gate_up.device) : QuantisedRows{};
+    RoundedRows rounded{.codes = const_cast<void*>(codes.x),
+                        .scales = const_cast<float*>(codes.x_scales),
+                        .width = hidden,
+                        .of = x.data,
+                        .rows = rows,
+                        .stride = x.stride[0]};
+    if (fp8) ctx.rounded = &rounded;
+    std::mt19937 random(seed);
+    std::vector<float> drawn, drawn_bias;
+    for (int64_t i = 0; i < rows * experts; ++i) {
+      drawn.push_back(static_cast<float>(random() % 4096) / 1024);
+    }
+    for (int64_t e = 0; e < experts; ++e) {
+      drawn_bias.push_back(static_cast<float>(random() % 64) / 256);
+    }
+    const Buffer logits = OnDevice(drawn), bias = OnDevice(drawn_bias);
+    const ExpertChoice choice{
+        .logits = TensorView(logits.data(), DType::kF32, {rows, experts}),
+        .bias = TensorView(seed == 0 ? nullptr : bias.data(), DType::kF32, {experts}),
+        .params = {.experts = static_cast<int32_t>(experts), .top_k = 8, .scaling = 2.5f}};
+    const auto elements = static_cast<size_t>(rows * hidden),
+               entries = static_cast<size_t>(rows * 8);
+    std::vector<int32_t> chosen[2];
+    std::vector<float> weighed[2], results[2];
+    for (const bool chooses : {false, true}) {
+      const Buffer out = OnDevice(std::vector<float>(elements, kNaN));
+      const Buffer ids = OnDevice(std::vector<int32_t>(entries, -7));
+      const Buffer weights = OnDevice(std::vector<float>(entries, kNaN));
+      ExpertBankArgs args{.out = TensorView(out.data(), DType::kF32, {rows, hidden}),
+                          .x = x,
+                          .ids = TensorView(ids.data(), DType::kI32, {rows, 8}),
+                          .weights = TensorView(weights.data(), DType::kF32, {rows, 8}),
+                          .gate_up = bank.gate_up.device,
+                          .down = bank.down.device,
+                          .slot_of = bank.slot_of,
+                          .shared = shared.device(),
+                          .shared_down = shared_down.device,
+                          .choice = &choice};
+      GPU_EXPECT(BankChooses(args));
+      if (!chooses) {
+        Route(ctx, args.ids, args.weights, choice.logits, choice.bias, choice.params);
+        args.choice = nullptr;
+      }
+      ExpertBank(ctx, args);
+      context.Wait();
+      chosen[chooses] = FromDevice<int32_t>(ids.data(), entries);
+      weighed[chooses] = FromDevice<float>(weights.data(), entries);
+      results[chooses] = FromDevice<float>(out.data(), elements);
+    }
+    const std::string name = Name(form, bank.shape, rows);
+    if (chosen[0] != chosen[1] || weighed[0] != weighed[1]) Fail(name + ": other experts");
+    for (int64_t row = 0; row < rows; ++row) {
+      double apart = 0, all = 0;
+      for (int64_t i = row * hidden; i < (row + 1) * hidden; ++i) {
+        const double a = results[0][static_cast<size_t>(i)], b = results[1][static_cast<size_t>(i)];
+        apart += (a - b) * (a - b);
+        all += a * a;
+      }
+      // Codes of the middle may round the other way.
+      if (!(apart <= (fp8 ? 1e-4 : rows > 4 ? 1e-4 : rows > 1 ? 1e-5 : 0) * all))
+        Fail(name + ": " + std::to_string(apart / all));
+    }
+  };
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input && form.form != WeightForm::kInt4Group) continue;
+    const Bank bank(form, {7168, 256, 12, 8, true});
+    for (const uint32_t seed : {0, 1}) check(form, bank, 1, seed);
+    check(form, bank, 3, 0);
+    check(form, bank, 8, 1);
   }
 }
 

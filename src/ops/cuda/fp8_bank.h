@@ -93,6 +93,18 @@ void Fp8BankProducts(const OpContext& ctx,
 // is of the same form, the shared experts too (fp8_single.cu).
 inline constexpr int64_t kFp8SingleTokens = 4;
 bool Fp8SingleTakes(const ExpertBankArgs& args);
-void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of);
+// With choice.logits the experts of one token are chosen too.
+void Fp8Single(const OpContext& ctx,
+               const ExpertBankArgs& args,
+               const int32_t* slot_of,
+               const MoeChoice& choice);
+
+// Of two to eight tokens in the shape of K2's rank of eight, with the choice in it
+// (fp8_several.cu).
+bool Fp8SeveralTakes(const ExpertBankArgs& args, const MoeChoice& choice);
+void Fp8Several(const OpContext& ctx,
+                const ExpertBankArgs& args,
+                const int32_t* slot_of,
+                const MoeChoice& choice);
 
 }  // namespace baltoro::cuda

@@ -16,44 +16,19 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
-#include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/fp8_single_device.cuh"
 #include "ops/cuda/hopper.cuh"
-#include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product.h"
-#include "ops/cuda/product_forms.cuh"
 #include "ops/cuda/product_layout.h"
+#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
 
-using product::E4m3ToF16;
-using product::MultiplyAddF16;
+using namespace fp8_single;  // NOLINT: this kernel's parts
 
 constexpr int kPad = 64;  // bytes between rows in shared memory: they use all banks
 constexpr int kStepsMax = 64;
-
-struct Experts {
-  const int32_t* ids;
-  const int32_t* slot_of;
-  int32_t experts, slots, top_k;
-
-  __device__ __forceinline__ int Slot(int entry) const {
-    const int id = __ldcg(ids + entry);
-    if (id < 0 || id >= experts) return -1;
-    const int slot = slot_of == nullptr ? id : __ldg(slot_of + id);
-    return slot < slots ? slot : -1;
-  }
-};
-
-// part += 8 rows of weights by 64 columns: 16 bytes a lane of each side.
-__device__ __forceinline__ void MultiplyWords(float (&part)[4], const uint4& x, const uint4& v) {
-  const uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint2 row = E4m3ToF16(a[i]), weights = E4m3ToF16(b[i]);
-    MultiplyAddF16(part, row.x, 0, row.y, 0, weights.x, weights.y);
-  }
-}
 
 // ---- gate and up
 
@@ -72,6 +47,7 @@ struct GateUpParams {
   const char* codes;      // [T, steps * 128] of x, where they are known
   const float* x_scales;  // [T, steps]
   float* middle;          // [T k, half]
+  MoeChoice choice;       // of one token
 };
 
 // Of the columns, and how many of them there is room for.
@@ -82,7 +58,7 @@ struct GateUpShared {
   float weights[2][kStepsMax];
   alignas(16) float x[kStepsMax];
   float parts[kGateWarps][2 * kGateRows];
-  uint64_t full[kParts];
+  uint64_t full[kParts + 1];  // the last one: the token's codes
 };
 
 __host__ __device__ constexpr int StepsOfPart(int steps) {
@@ -93,11 +69,13 @@ constexpr int GateUpBytes(int steps) {
   return kRing * 2 * kGateRows * (StepsOfPart(steps) * 128 + kPad) + steps * 128;
 }
 
-// Grid: rows of gate by kGateRows, entries.
+// Grid: rows of gate by kGateRows, entries. kChooses: the experts are not chosen yet.
+template <bool kChooses>
 __global__ void __launch_bounds__(kGateThreads, 4)
     GateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char memory[];
   __shared__ GateUpShared shared;
+  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first = static_cast<int>(blockIdx.x) * kGateRows, entry = blockIdx.y;
   const int row_bytes = p.steps * 128, each = StepsOfPart(p.steps), pitch = each * 128 + kPad;
@@ -105,19 +83,34 @@ __global__ void __launch_bounds__(kGateThreads, 4)
   const uint32_t full = SharedAddress(shared.full);
   const bool known = p.codes != nullptr;
   const auto steps_of = [&](int part) { return min(each, p.steps - part * each); };
-  if (threadIdx.x < kParts) {
+  if (threadIdx.x <= kParts) {
     BarrierInit(full + 8 * threadIdx.x, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    const int bytes = 2 * kGateRows * 128 * max(0, steps_of(static_cast<int>(threadIdx.x)));
-    const int of_token = known && threadIdx.x == 0 ? row_bytes + p.steps * 4 : 0;
-    BarrierExpectBytes(full + 8 * threadIdx.x, bytes + of_token);
+    const int part = threadIdx.x, of_token = known ? row_bytes + p.steps * 4 : 0;
+    BarrierExpectBytes(full + 8 * part,
+                       part == kParts ? of_token : 2 * kGateRows * 128 * max(0, steps_of(part)));
   }
+  float4 bias[3];
+  if (kChooses && warp == 0) LoadChoiceBias(p.choice, bias);
   __syncthreads();
   WaitForEarlierKernels();
-  AllowNextKernel();  // which reads the routing before its wait
+  AllowNextKernel();  // which reads the routing, or what it is made of, before its wait
   const int token = entry / p.experts.top_k;
-  const int slot = p.experts.Slot(entry);
-  if (slot < 0) return;
+  const uint32_t codes_full = full + 8 * kParts;
+  if (known && threadIdx.x == 32) {
+    CopyPlain(codes, p.codes + static_cast<int64_t>(token) * row_bytes, row_bytes, codes_full);
+    CopyPlain(SharedAddress(shared.x), p.x_scales + static_cast<int64_t>(token) * p.steps,
+              p.steps * 4, codes_full);
+  }
+  int slot = -1;
+  if constexpr (kChooses) {
+    if (warp == 0) Choose(p.choice, bias, choice);
+    __syncthreads();
+    slot = p.experts.SlotOf(choice.ids[entry]);
+  } else {
+    slot = p.experts.Slot(entry);
+  }
+  if (slot < 0) return BarrierWait(codes_full, 0);  // the block does not end before its copies
   const char* const w = p.w + slot * p.slot_bytes;
   // Each warp a row.
   const auto ask = [&](int part) {
@@ -127,11 +120,6 @@ __global__ void __launch_bounds__(kGateThreads, 4)
              ReadOncePolicy());
   };
   if (lane == 0) {
-    if (known && warp == 0) {
-      CopyPlain(codes, p.codes + static_cast<int64_t>(token) * row_bytes, row_bytes, full);
-      CopyPlain(SharedAddress(shared.x), p.x_scales + static_cast<int64_t>(token) * p.steps,
-                p.steps * 4, full);
-    }
 #pragma unroll
     for (int part = 0; part < kRing; ++part) {
       if (steps_of(part) > 0) ask(part);
@@ -169,6 +157,7 @@ __global__ void __launch_bounds__(kGateThreads, 4)
   const uint32_t own = ring + lane / 4 * pitch + lane % 4 * 16;
   const int of_up = lane % 4 / 2;
   float sums[2] = {};
+  BarrierWait(codes_full, 0);
   for (int part = 0; part < kParts; ++part) {
     const int count = steps_of(part);
     if (count <= 0) break;
@@ -213,20 +202,12 @@ __global__ void __launch_bounds__(kGateThreads, 4)
 
 // ---- down, and the sum
 
-constexpr int kExpertsMax = 8;  // of a token
 constexpr int kEndWarps = kExpertsMax + 1;
 constexpr int kEndThreads = 32 * kEndWarps;
 constexpr int kStripsMax = 8;    // of 8 rows of weights, of a block
 constexpr int kStripsOfTwo = 4;  // where a multiprocessor is to have two
 constexpr int kEndSteps = 4;     // at most
 constexpr int kEndSharedMax = 150 * 1024;
-
-// One matrix [H, steps * 128] as the end reads it.
-struct DownMatrix {
-  const char* w;
-  int64_t slot_bytes, scales;
-  int32_t steps;
-};
 
 struct EndParams {
   Experts experts;
@@ -237,30 +218,42 @@ struct EndParams {
   const float* route_weights;
   float* out;
   int64_t out_stride;
-  int32_t strips;  // of a block
+  int32_t strips;    // of a block
+  MoeChoice choice;  // of one token
 };
 
 struct EndShared {
   alignas(16) char codes[kEndWarps][kEndSteps * 128];
   float x[kEndWarps][kEndSteps];
   float sums[kEndWarps][kStripsMax * 8];
+  float route_weights[kExpertsMax];
   uint64_t barriers[kEndWarps];
 };
 
 // Grid: columns of the result, tokens.
+template <bool kChooses>
 __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constant__ EndParams p) {
   extern __shared__ __align__(128) char memory[];
   __shared__ EndShared shared;
+  __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y;
   const bool of_shared = warp == kExpertsMax;
   const DownMatrix& m = of_shared ? p.shared_down : p.down;
   const int first = static_cast<int>(blockIdx.x) * p.strips * 8, rows = p.strips * 8;
   const int entry = token * p.experts.top_k + warp;
+  if constexpr (kChooses) {
+    if (warp == 0) {
+      float4 bias[3];
+      LoadChoiceBias(p.choice, bias);
+      Choose(p.choice, bias, choice);
+    }
+    __syncthreads();
+  }
   int slot = -1;
   if (of_shared) {
     slot = p.shared != nullptr ? 0 : -1;
   } else if (warp < p.experts.top_k) {
-    slot = p.experts.Slot(entry);
+    slot = kChooses ? p.experts.SlotOf(choice.ids[warp]) : p.experts.Slot(entry);
   }
   const char* const w = m.w + slot * m.slot_bytes;
   const uint32_t weights = SharedAddress(memory) + warp * rows * p.down.steps * 128;
@@ -285,11 +278,23 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
         if (i < m.steps) scales[i] = __ldg(from + i);
       }
     }
-    if (!of_shared) factor = __ldcg(p.route_weights + entry);
+    if (!kChooses && !of_shared) factor = __ldcg(p.route_weights + entry);
+  }
+  if constexpr (kChooses) {
+    if (warp == 0) {
+      const float weight = ChoiceWeight(p.choice, choice);
+      if (lane < p.choice.top_k) shared.route_weights[lane] = weight;
+    }
+    __syncthreads();
+    if (warp < p.choice.top_k) factor = shared.route_weights[warp];
   }
   __syncwarp();
   WaitForEarlierKernels();
   AllowNextKernel();
+  if (kChooses && blockIdx.x == 0 && warp == 0 && lane < p.choice.top_k) {
+    p.choice.ids[lane] = choice.ids[lane];
+    p.choice.weights[lane] = shared.route_weights[lane];
+  }
 
   if (slot >= 0) {
     const int columns = m.steps * 128;
@@ -417,7 +422,10 @@ bool Fp8SingleTakes(const ExpertBankArgs& args) {
          StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
 }
 
-void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* slot_of) {
+void Fp8Single(const OpContext& ctx,
+               const ExpertBankArgs& args,
+               const int32_t* slot_of,
+               const MoeChoice& choice) {
   BT_CHECK(Fp8SingleTakes(args));
   const auto tokens = static_cast<unsigned>(args.x.dim(0));
   const auto top_k = static_cast<unsigned>(args.ids.dim(1));
@@ -444,13 +452,29 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
       .x_row_bytes = args.x.stride[0] * 2,
       .codes = static_cast<const char*>(known.x),
       .x_scales = known.x_scales,
-      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle))};
+      .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle)),
+      .choice = choice};
+  const bool chooses = choice.logits != nullptr;
+  const SingleParams joined = {.experts = experts,
+                               .w = gate_up.w,
+                               .slot_bytes = gate_up.slot_bytes,
+                               .scales = gate_up.scales,
+                               .codes = gate_up.codes,
+                               .x_scales = gate_up.x_scales,
+                               .down = Down(args.down),
+                               .shared_down = args.shared ? Down(args.shared_down) : DownMatrix{},
+                               .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
+                               .out = static_cast<float*>(args.out.data),
+                               .choice = choice,
+                               .ahead = std::min(PartsAhead(4), 6),
+                               .rehearses = Variant(kRehearses)};
+  if (JoinedSingleTakes(args, joined)) return JoinedSingle(joined, StreamOf(ctx));
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
-  CheckCuda(cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 gate_up_bytes),
+  const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;
+  CheckCuda(cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, gate_up_bytes),
             "FP8 gate/up of few entries");
   const Status first_launched = LaunchOverlapped(
-      "FP8 gate/up of few entries", GateUpKernel,
+      "FP8 gate/up of few entries", first,
       dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k), dim3(kGateThreads),
       static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
   CheckLaunch("FP8 gate/up of few entries");
@@ -465,17 +489,19 @@ void Fp8Single(const OpContext& ctx, const ExpertBankArgs& args, const int32_t* 
                    .route_weights = static_cast<const float*>(args.weights.data),
                    .out = static_cast<float*>(args.out.data),
                    .out_stride = args.out.stride[0],
-                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128)};
+                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128),
+                   .choice = choice};
   if (args.shared) {
     end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
     end.shared_stride = args.shared.stride[0];
     end.shared_down = Down(args.shared_down);
   }
   const int end_bytes = kEndWarps * end.strips * 8 * end.down.steps * 128;
-  CheckCuda(cudaFuncSetAttribute(EndKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
+  const auto last = chooses ? EndKernel<true> : EndKernel<false>;
+  CheckCuda(cudaFuncSetAttribute(last, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
             "FP8 end of few entries");
   const Status launched =
-      LaunchOverlapped("FP8 end of few entries", EndKernel,
+      LaunchOverlapped("FP8 end of few entries", last,
                        dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
                        dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
   CheckLaunch("FP8 end of few entries");

@@ -7,6 +7,7 @@
 
 #include <math_constants.h>
 
+#include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/route_device.cuh"
 
@@ -136,6 +137,25 @@ __device__ __forceinline__ void Choose(const MoeChoice& p,
   if (count > 32 || count < p.top_k) return ChooseSlowly(p, shared);
   __syncwarp();
   const int id = lane < count ? shared.candidates[lane] : kChoiceExpertsMax;
+  if (p.by_near && count <= 16) {
+    // As a rule no two are so close that f32 does not tell their order.
+    const float value = lane < count ? shared.values[id] : -CUDART_INF_F;
+    const float slack = ChoiceSlack(value);
+    bool close = false;
+    rank = 0;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      const float other = __shfl_sync(~0u, value, j);
+      rank += other > value ? 1 : 0;
+      close = close || (j != lane && !(fabsf(other - value) > slack));
+    }
+    if (!__any_sync(~0u, lane < count && close)) {
+      if (lane < count && rank < p.top_k) shared.ids[rank] = id;
+      __syncwarp();
+      return;
+    }
+    rank = 0;
+  }
   uint32_t key = 0;  // of no expert
   if (lane < count) {
     key = ChoiceKey(SigmoidScore(__ldcg(p.logits + id)) + ChoiceBias(p, id));
@@ -149,6 +169,24 @@ __device__ __forceinline__ void Choose(const MoeChoice& p,
   }
   if (lane < count && rank < p.top_k) shared.ids[rank] = id;
   __syncwarp();
+}
+
+// Waits for the kernels ahead and chooses, by one warp. `rehearses`: chooses by the bias before,
+// for nothing but that the instructions are at hand then, most of which a launch runs once.
+__device__ __forceinline__ void RehearseChoice(const MoeChoice& p,
+                                               bool rehearses,
+                                               const float4 (&bias)[3],
+                                               ChoiceShared& shared) {
+  MoeChoice choice = p;
+  choice.logits = p.bias;
+#pragma unroll 1
+  for (int turn = rehearses && p.bias != nullptr ? 0 : 1; turn < 2; ++turn) {
+    if (turn == 1) {
+      WaitForEarlierKernels();
+      choice.logits = p.logits;
+    }
+    Choose(choice, bias, shared);
+  }
 }
 
 // Of the lane's rank, below top_k; by one warp, after Choose.

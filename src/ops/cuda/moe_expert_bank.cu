@@ -187,6 +187,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   }
   BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
   if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);
+  if (!args.prepared && MoeSeveralTakes(shape, args)) return LaunchMoeSeveral(shape, args, stream);
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
   if (!args.prepared && (form == MoeForm::kWide || !MoeEntriesAlone(shape, args.tokens))) {
@@ -197,6 +198,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
     BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
   } else {
     if (MoeSingleTakes(shape, args)) {
+      if (MoeSingleJoins(shape, args)) return LaunchMoeSingle(shape, args, stream);
       BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
       return LaunchMoeSingleEnd(shape, args, plan, stream);
     }

@@ -135,6 +135,12 @@ inline int32_t MoeFinishBlocks(const MoeShape& shape) {
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);
 // Whether it can then choose the experts itself.
 bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice);
+// Both in one kernel (moe_single_joined.cu), where its shape is that of K2's rank of eight.
+bool MoeSingleJoins(const MoeShape& shape, const MoeInt4Args& args);
+Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+// Of two to eight tokens with the choice in it, in the same shape (moe_several.cu).
+bool MoeSeveralTakes(const MoeShape& shape, const MoeInt4Args& args);
+Status LaunchMoeSeveral(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,

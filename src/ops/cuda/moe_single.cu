@@ -8,23 +8,16 @@
 // expert a warp. All weights are asked for before the wait for gate/up, which has started only once
 // the routing was done. Floor: the bytes of the matrices.
 
-#include "ops/cuda/moe_choice_device.cuh"
-#include "ops/cuda/moe_device.cuh"
-#include "ops/cuda/moe_int4_layout.h"
-#include "ops/cuda/moe_internal.h"
-#include "ops/cuda/moe_tile_multiply.cuh"
+#include "ops/cuda/moe_single_device.cuh"
 #include "ops/cuda/norm_join_device.cuh"
+#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
 
+using namespace moe_single;  // NOLINT: these kernels' parts
+
 constexpr int kThreads = 256;
-constexpr int kExperts = 8;  // of a token at most: a warp each
-constexpr int kStrips = 4;   // of a block, 16 columns of the result each
-constexpr int kColumnTiles = 2;
-constexpr int kIntermediate = kColumnTiles * 128;
-constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
-constexpr int kExpertBytes = kStrips * kColumnTiles * kTileBytes;
 constexpr int kSharedGroups = 8;  // of 32 columns of the shared experts' matrix at most
 
 struct Params {
@@ -51,22 +44,6 @@ struct Shared {
   uint32_t held;  // bits of the experts that lie here
   uint64_t arrived;
 };
-
-// Where an expert lies; -1: not here.
-template <typename P>
-__device__ __forceinline__ int SlotOf(const P& p, int id) {
-  int slot = -1;
-  if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
-  return slot < p.slots ? slot : -1;
-}
-
-__device__ __forceinline__ uint4 LoadOnce(const void* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
 
 template <bool kChooses>
 __global__ void __launch_bounds__(kThreads) SingleEndKernel(const __grid_constant__ Params p) {
@@ -229,19 +206,22 @@ struct GateUpParams {
 constexpr int kWarps = kThreads / 32;
 constexpr int kChunksMax = 8;  // of a tile a warp, each with a barrier
 
-// Grid: strips, experts of the token.
-template <bool kChooses>
-__global__ void __launch_bounds__(kThreads, 2)
+// Grid: strips by kOf, experts of the token. A block has kOf strips; of two, with what a block has
+// besides once, there is room on the multiprocessor for a block of the end, which asks for its
+// weights while these come.
+template <bool kChooses, int kOf>
+__global__ void __launch_bounds__(kThreads* kOf, 2 / kOf)
     SingleGateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char tiles[];
   __shared__ uint64_t arrived[kChunksMax];
-  __shared__ float sums[kWarps][16];
+  __shared__ float sums[kWarps * kOf][16];
   __shared__ ChoiceShared choice;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int strip = blockIdx.x, entry = blockIdx.y;
+  const int first_strip = static_cast<int>(blockIdx.x) * kOf, entry = blockIdx.y;
   const int chunks = (p.column_tiles + kWarps - 1) / kWarps;
+  const int strip_bytes = p.column_tiles * kTileBytes;
   const uint32_t barrier = SharedAddress(arrived), ring = SharedAddress(tiles);
-  const uint32_t x_at = ring + p.column_tiles * kTileBytes;
+  const uint32_t x_at = ring + kOf * strip_bytes;
   if (threadIdx.x < kChunksMax) BarrierInit(barrier + 8 * threadIdx.x, 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   float4 bias[3];
@@ -267,28 +247,26 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (threadIdx.x == 0 && slot >= 0) {
     const char* const from =
-        p.gate_up + slot * p.slot_bytes + static_cast<int64_t>(strip) * p.column_tiles * kTileBytes;
+        p.gate_up + slot * p.slot_bytes + static_cast<int64_t>(first_strip) * strip_bytes;
     const uint32_t x_bytes = p.column_tiles * 256;
     for (int c = 0; c < chunks; ++c) {
       const int first = c * kWarps;
       const uint32_t bytes = min(kWarps, p.column_tiles - first) * kTileBytes;
-      BarrierExpectBytes(barrier + 8 * c, bytes + (c == 0 ? x_bytes : 0));
-      if (c == 0) {
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-            "[%3];" ::"r"(x_at),
-            "l"(p.x), "r"(x_bytes), "r"(barrier)
-            : "memory");
+      BarrierExpectBytes(barrier + 8 * c, kOf * bytes + (c == 0 ? x_bytes : 0));
+      if (c == 0) CopyPlain(x_at, p.x, x_bytes, barrier);
+#pragma unroll
+      for (int s = 0; s < kOf; ++s) {
+        const int at = s * strip_bytes + first * kTileBytes;
+        CopyBulk(ring + at, from + at, bytes, barrier + 8 * c, ReadOncePolicy());
       }
-      CopyBulk(ring + first * kTileBytes, from + first * kTileBytes, bytes, barrier + 8 * c,
-               ReadOncePolicy());
     }
   }
+  const int in_strip = warp % kWarps;
   float acc[1][1][4] = {};
   for (int c = 0; c < chunks; ++c) {
     BarrierWait(barrier + 8 * c, 0);
     if (kChooses && c == 0 && choice.ids[0] < 0) return;
-    const int tile = c * kWarps + warp;
+    const int tile = c * kWarps + in_strip;
     if (tile >= p.column_tiles) break;
     // The token is the first column of the matrix instruction; the others are empty.
     uint4 x[1][4];
@@ -297,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       x[0][j] = make_uint4(0, 0, 0, 0);
       if (lane < 4) x[0][j] = LoadShared4(x_at + tile * 256 + j * 64 + lane * 16);
     }
-    const uint32_t at[1] = {ring + tile * kTileBytes};
+    const uint32_t at[1] = {ring + warp / kWarps * strip_bytes + tile * kTileBytes};
     MultiplyTiles<1, 1, 0, 4>(acc, at, x, lane);
   }
   if (lane % 4 == 0) {
@@ -305,14 +283,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     sums[warp][8 + lane / 4] = acc[0][0][2];
   }
   __syncthreads();
-  if (threadIdx.x >= 8) return;
+  if (threadIdx.x >= 8 * kOf) return;
+  const int s = threadIdx.x / 8, row = threadIdx.x % 8;
   float gate = 0, up = 0;
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) {
-    gate += sums[i][threadIdx.x];
-    up += sums[i][8 + threadIdx.x];
+    gate += sums[s * kWarps + i][row];
+    up += sums[s * kWarps + i][8 + row];
   }
-  p.middle[entry * p.intermediate + strip * 8 + threadIdx.x] =
+  p.middle[entry * p.intermediate + (first_strip + s) * 8 + row] =
       __float2bfloat16_rn(SiluTimes(gate * kWidenUndo, up * kWidenUndo));
 }
 
@@ -333,16 +312,26 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
                           .x = args.x,
                           .middle = plan.middle,
                           .choice = args.choice};
-  const int bytes = p.column_tiles * (kTileBytes + 256);
-  const auto kernel =
-      args.choice.logits != nullptr ? SingleGateUpKernel<true> : SingleGateUpKernel<false>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
-  return LaunchOverlapped(
-      "MoE gate/up of one token", kernel,
-      dim3(static_cast<unsigned>(shape.intermediate / 8), static_cast<unsigned>(shape.top_k)),
-      dim3(kThreads), static_cast<size_t>(bytes), stream, 1, p);
+  const auto launch = [&](auto kernel, int of) {
+    const int bytes = p.column_tiles * (of * kTileBytes + 256);
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+    if (of > 1 && Variant(kCarveout)) {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                           cudaSharedmemCarveoutMaxShared);
+    }
+    return LaunchOverlapped("MoE gate/up of one token", kernel,
+                            dim3(static_cast<unsigned>(shape.intermediate / 8 / of),
+                                 static_cast<unsigned>(shape.top_k)),
+                            dim3(static_cast<unsigned>(kThreads * of)), static_cast<size_t>(bytes),
+                            stream, 1, p);
+  };
+  const bool chooses = args.choice.logits != nullptr;
+  if (Variant(kTwoStrips)) {
+    return launch(chooses ? SingleGateUpKernel<true, 2> : SingleGateUpKernel<false, 2>, 2);
+  }
+  return launch(chooses ? SingleGateUpKernel<true, 1> : SingleGateUpKernel<false, 1>, 1);
 }
 
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {

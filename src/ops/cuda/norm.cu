@@ -9,6 +9,7 @@
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
+#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -100,7 +101,7 @@ constexpr int kSpreadWidth = 4096;  // at least
 
 template <bool kQuantise>
 __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
-    SpreadNormKernel(NormParams p) {
+    SpreadNormKernel(NormParams p, bool early) {
   __shared__ float partial[32];
   __shared__ float sums[kSpread];  // of the cluster's blocks
   const int rank = static_cast<int>(blockIdx.x) % kSpread;
@@ -109,11 +110,14 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
   float x[kEight], delta[kEight], weight[kEight];
+  // Before the wait: what comes next reads nothing but weights ahead of its own, and its copies run
+  // while the kernel ahead ends.
+  if (early) hopper::LetDependentsLaunch();
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  if (!early) hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
@@ -153,7 +157,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p);
+              kSpreadThreads, p, Variant(kEarlyNorm));
 }
 
 // More rows than the L2 holds.

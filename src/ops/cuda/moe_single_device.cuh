@@ -1,0 +1,36 @@
+#pragma once
+
+// What the kernels of the bank of one token share (moe_single.cu, moe_single_joined.cu).
+
+#include "ops/cuda/moe_choice_device.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_tile_multiply.cuh"
+
+namespace baltoro::cuda::moe_single {
+
+constexpr int kExperts = 8;  // of a token at most: a warp each
+constexpr int kStrips = 4;   // of a block of the end, 16 columns of the result each
+constexpr int kColumnTiles = 2;
+constexpr int kIntermediate = kColumnTiles * 128;
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kExpertBytes = kStrips * kColumnTiles * kTileBytes;
+
+// Where an expert lies; -1: not here.
+template <typename P>
+__device__ __forceinline__ int SlotOf(const P& p, int id) {
+  int slot = -1;
+  if (id >= 0 && id < p.experts) slot = p.slot_of == nullptr ? id : __ldg(p.slot_of + id);
+  return slot < p.slots ? slot : -1;
+}
+
+__device__ __forceinline__ uint4 LoadOnce(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+}  // namespace baltoro::cuda::moe_single
