@@ -60,7 +60,7 @@ Cut Offsets(const MoeShape& s) {
 int32_t& MoeTrial() {
   static int32_t trial = [] {
     const char* set = std::getenv("BT_H4");
-    return set == nullptr ? 31 : std::atoi(set);
+    return set == nullptr ? 123 : std::atoi(set);
   }();
   return trial;
 }

@@ -247,9 +247,11 @@ __device__ __forceinline__ void StorePiece(const GateUpParams& p,
                                            const float (&acc)[2][kN / 2]) {
   const int lane = threadIdx.x % 32, g = lane / 4;
   const int strip = first_strip + static_cast<int>(threadIdx.x) / 32 * 2;
-  if (strip >= p.strips) return;  // strips come in pairs
   const bool odd = g % 2 != 0;
   const int first = lane % 4 * 2 + odd;
+  // Strips come in pairs. A branch here would have the compiler take what the warp's lanes have in
+  // common from ordinary registers, in the loops of all products.
+  const int rows = strip < p.strips ? tile.count : 0;
   __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin + first) * p.out_stride +
                        strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2;
 #pragma unroll
@@ -263,7 +265,7 @@ __device__ __forceinline__ void StorePiece(const GateUpParams& p,
       const float other = __shfl_xor_sync(~0u, odd ? one : two, 4);
       pairs[s] = odd ? hopper::PackBf16(other, two) : hopper::PackBf16(one, other);
     }
-    if (n * 8 + first < tile.count) *reinterpret_cast<uint2*>(out) = make_uint2(pairs[0], pairs[1]);
+    if (n * 8 + first < rows) *reinterpret_cast<uint2*>(out) = make_uint2(pairs[0], pairs[1]);
   }
 }
 
@@ -421,16 +423,11 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
   }
   // Registers move from the producers to the others; together they stay at 168 or 80 a thread.
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Form::kMultiplying));
-  // The next piece is looked up while this one is multiplied.
-  MoeTile tile;
-  int strip;
-  bool any = share.first < share.last && share.Get(p, share.first, &tile, &strip);
   for (int unit = share.first; unit < share.last; ++unit) {
-    const MoeTile its_tile = tile;
-    const int its_strip = strip;
-    const bool has = any;
-    if (unit + 1 < share.last) any = share.Get(p, unit + 1, &tile, &strip);
-    if (has) MultiplyTile<Form, Form::kStep>(p, its_tile, its_strip, ring);
+    MoeTile tile;
+    int strip;
+    if (!share.Get(p, unit, &tile, &strip)) continue;
+    MultiplyTile<Form, Form::kStep>(p, tile, strip, ring);
   }
 }
 
