@@ -12,7 +12,11 @@
 // add up shares, which for one token lie together. Where a block has many tokens, the warps that
 // multiply add up one or two each behind every chunk, of the chunk before it. Counters in memory
 // say how many blocks have written a chunk and how many have read it; all blocks run at the same
-// time (cooperative launch).
+// time: there is one for each multiprocessor, and what is ahead of them waits for none of them. So
+// they may begin as gate/up ends, with the routing's tables and their first weights.
+//
+// Pieces of few rows need fewer registers: then there are four warpgroups that multiply, as one by
+// itself mostly waits for its own steps.
 //
 // Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
 

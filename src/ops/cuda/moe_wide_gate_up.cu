@@ -5,8 +5,9 @@
 // the same time, so that the second finds the activations in the L2. Two warpgroups each widen
 // twice 64 rows of 4-bit values into registers, the first operand of wgmma; tokens are the second
 // operand, in shared memory. While the products of 64 rows and columns run, the next are widened,
-// those of the next stage included. Four warps fill a ring: weights by bulk copies, the expert's
-// rows of activations 16 bytes a thread.
+// those of the next stage included. Of a middling number of rows tiles are smaller and a
+// multiprocessor has two blocks, which do not wait for the same stages. Four warps fill a ring:
+// weights by bulk copies, the expert's rows of activations 16 bytes a thread.
 //
 // Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
 // 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). The norm ahead

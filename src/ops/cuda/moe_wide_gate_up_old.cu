@@ -353,9 +353,9 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
 }  // namespace
 
 Status LaunchMoeWideGateUpOld(const MoeShape& shape,
-                           const MoeInt4Args& args,
-                           const MoePlan& plan,
-                           cudaStream_t stream) {
+                              const MoeInt4Args& args,
+                              const MoePlan& plan,
+                              cudaStream_t stream) {
   if (args.form == MoeForm::kJoined && MoeWarpTileRows(shape, args.tokens) > 0) {
     return LaunchMoeWarpGateUp(shape, args, plan, stream);
   }
@@ -380,8 +380,8 @@ Status LaunchMoeWideGateUpOld(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  const cudaError_t error =
-      cudaFuncSetAttribute(OldGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(
+      OldGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
   }
