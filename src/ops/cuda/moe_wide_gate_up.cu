@@ -424,11 +424,16 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
   }
   // Registers move from the producers to the others; together they stay at 168 or 80 a thread.
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Form::kMultiplying));
+  // The next piece is looked up before this one is multiplied.
+  MoeTile next = {};
+  int next_strip = 0;
+  bool any = share.first < share.last && share.Get(p, share.first, &next, &next_strip);
   for (int unit = share.first; unit < share.last; ++unit) {
-    MoeTile tile;
-    int strip;
-    if (!share.Get(p, unit, &tile, &strip)) continue;
-    MultiplyTile<Form, Form::kStep>(p, tile, strip, ring);
+    const MoeTile tile = next;
+    const int strip = next_strip;
+    const bool has = any;
+    any = unit + 1 < share.last && share.Get(p, unit + 1, &next, &next_strip);
+    if (has) MultiplyTile<Form, Form::kStep>(p, tile, strip, ring);
   }
 }
 
