@@ -317,11 +317,15 @@ GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
   Check(bank, 11, Routing::kRandom, MoeForm::kStreaming, random);
 }
 
-// What an emulator ends in a minute: gate/up by warps and by warpgroups.
+// What an emulator ends in a minute: gate/up of a middling number of rows and of many.
 GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
   Random random = {9};
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
   for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  // Tiles of up to 40 rows, of experts that have more, and few of many experts.
+  for (const int tokens : {100, 112})
+    Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  Check(few, 110, Routing::kSameForAll, MoeForm::kJoined, random);
   Check(many, 170, Routing::kRandom, MoeForm::kJoined, random);
   // More chunks than buffers; tokens that have all of eight shares, that lack some, more than
   // eight.

@@ -17,6 +17,7 @@ struct MoeTile {
 // Rows of a tile at most, by form.
 inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kWideTileRows = 112;
+inline constexpr int32_t kMiddlingTileRows = 40;
 inline constexpr int32_t kDigitTileRows = 16;  // of the streaming form by digits (moe_digits.h)
 
 // Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
@@ -74,6 +75,11 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 // Units of 16 rows of one expert that a block of the joined form has room for.
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
 
+// What is tried, by BT_H4, bits: 1 gate/up of a middling number of rows by warpgroups, 2 its tiles
+// of 32 rows, 4 wide gate/up in steps of 8 columns, 8 its new end of a piece, 16 the joined down
+// product placed before gate/up ends.
+int32_t& MoeTrial();
+
 // Rows of a tile at most where the joined form's gate/up product goes by single warps; 0: by
 // warpgroups.
 int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens);
@@ -91,6 +97,10 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
                              cudaStream_t stream);
+Status LaunchMoeWideGateUpOld(const MoeShape& shape,
+                              const MoeInt4Args& args,
+                              const MoePlan& plan,
+                              cudaStream_t stream);
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,

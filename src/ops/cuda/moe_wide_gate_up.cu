@@ -5,8 +5,9 @@
 // the same time, so that the second finds the activations in the L2. Two warpgroups each widen
 // twice 64 rows of 4-bit values into registers, the first operand of wgmma; tokens are the second
 // operand, in shared memory. While the products of 64 rows and columns run, the next are widened,
-// those of the next stage included. Four warps fill a ring: weights by bulk copies, the expert's
-// rows of activations 16 bytes a thread.
+// those of the next stage included. Of a middling number of rows tiles are smaller and a
+// multiprocessor has two blocks, which do not wait for the same stages. Four warps fill a ring:
+// weights by bulk copies, the expert's rows of activations 16 bytes a thread.
 //
 // Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
 // 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). The norm ahead
@@ -27,15 +28,33 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
-constexpr int kStages = 4;
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
-constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
-constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
+constexpr int kStrips = 2 * kConsumerWarps;  // of a piece
 constexpr int kWeightBytes = kStrips * kTileBytes;
 static_assert(kStrips == kBoxStrips && kWeightBytes == kBoxBytes);
-constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
+
+// Rows of a tile and of the second operand's steps, stages, blocks of a multiprocessor, registers
+// of the threads that copy and of those that multiply.
+struct Many {
+  static constexpr int kTileRows = kWideTileRows, kStep = 16, kStages = 4, kBlocks = 1;
+  static constexpr int kCopying = 72, kMultiplying = 216;
+};
+struct ManyByEight : Many {
+  static constexpr int kStep = 8;
+};
+struct Middling {
+  static constexpr int kTileRows = kMiddlingTileRows, kStep = 8, kStages = 3, kBlocks = 2;
+  static constexpr int kCopying = 32, kMultiplying = 104;
+};
+struct Few : Middling {
+  static constexpr int kTileRows = 32, kStages = 4;
+};
+template <typename Form>
+inline constexpr int kInputBytes = Form::kTileRows * 256;  // 128 columns of every row, two halves
+template <typename Form>
+inline constexpr int kSharedBytes = Form::kStages*(kInputBytes<Form> + kWeightBytes + 16) + 1024;
 
 struct GateUpParams {
   CUtensorMap map;  // of the weights
@@ -52,12 +71,13 @@ struct GateUpParams {
   int32_t top_k;
 };
 
+template <typename Form>
 struct Ring {
   uint32_t input, weights, full, empty;
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void Next() {
-    if (++stage == kStages) {
+    if (++stage == Form::kStages) {
       stage = 0;
       parity ^= 1;
     }
@@ -67,20 +87,22 @@ struct Ring {
 };
 
 // Rows of the matrix instruction's second operand for a tile of `count` rows.
+template <typename Form>
 __device__ __forceinline__ int Columns(int count) {
-  return (count + 15) / 16 * 16;
+  return (count + Form::kStep - 1) / Form::kStep * Form::kStep;
 }
 
 // The tiles of a team's block, and its piece of each: a contiguous share, or every so many-th.
 struct Share {
-  int first, last, units_per_tile;
+  int first, last, units_per_tile, tiles;
   __device__ explicit Share(const GateUpParams& p) {
     const int teams = static_cast<int>(gridDim.x) / kWideTeam,
               pieces = (p.strips + kStrips - 1) / kStrips;
+    tiles = __ldcg(p.num_tiles);
     units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;  // a unit is a piece for each block
     if (p.starts == nullptr) {
       first = 0;
-      last = (__ldcg(p.num_tiles) + teams - 1) / teams * units_per_tile;
+      last = (tiles + teams - 1) / teams * units_per_tile;
       return;
     }
     const auto unit = [&](int team) {
@@ -101,7 +123,7 @@ struct Share {
     int at = unit / units_per_tile;
     if (p.starts == nullptr) {
       at = at * teams + (at % 2 == 0 ? team : teams - 1 - team);
-      if (at >= __ldcg(p.num_tiles)) return false;
+      if (at >= tiles) return false;
     }
     *strip =
         (unit % units_per_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
@@ -113,8 +135,9 @@ struct Share {
 };
 
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
-__device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
-  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
+template <typename Form>
+__device__ void Produce(const GateUpParams& p, const Share& share, Ring<Form> ring) {
+  constexpr int kStep = kProducers / 8, kRows = (Form::kTileRows + kStep - 1) / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
@@ -123,7 +146,7 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
     MoeTile tile;
     int strip;
     if (!share.Get(p, unit, &tile, &strip)) continue;
-    const int half_bytes = Columns(tile.count) * 128;
+    const int half_bytes = Columns<Form>(tile.count) * 128;
     const int first_row = tile.slot * p.strips + strip;  // of the map
     uint32_t source[kRows];                              // in 16 bytes
 #pragma unroll
@@ -139,7 +162,7 @@ __device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
         AskForBox(&p.map, ring.weights + ring.stage * kWeightBytes, ring.Full(), c, first_row,
                   policy);
       }
-      const uint32_t to = to_row + ring.stage * kInputBytes;
+      const uint32_t to = to_row + ring.stage * kInputBytes<Form>;
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         if (row + kStep * i >= tile.count) break;
@@ -172,20 +195,36 @@ __device__ __forceinline__ Packed LoadPacked(uint32_t tile) {
   return packed;
 }
 
-// 16 rows by 64 columns as the first operand of four products.
-__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed, int half) {
-  const uint4& words = packed.words[half];
-  const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+// 16 rows by 64 columns of it.
+struct HalfPacked {
+  uint4 words;
+  uint2 scales;
+};
+
+__device__ __forceinline__ HalfPacked LoadHalf(uint32_t tile, int half) {
+  const int lane = threadIdx.x % 32;
+  return {LoadShared4(tile + half * 512 + lane * 16),
+          LoadShared2(tile + 1024 + lane / 4 * 16 + half * 8)};
+}
+
+// As the first operand of four products.
+__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const HalfPacked& packed) {
+  const uint32_t low[2] = {packed.words.x, packed.words.z};
+  const uint32_t high[2] = {packed.words.y, packed.words.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int jj = i / 2, step = i % 2;
-    const uint32_t scale = jj == 0 ? packed.scales[half].x : packed.scales[half].y;
+    const uint32_t scale = jj == 0 ? packed.scales.x : packed.scales.y;
     const WidenScale scale_low = LoadScale(scale, false), scale_high = LoadScale(scale, true);
     a[i][0] = WidenPair(low[jj], 2 * step, scale_low);
     a[i][1] = WidenPair(high[jj], 2 * step, scale_high);
     a[i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
     a[i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
   }
+}
+
+__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed, int half) {
+  Widen(a, {packed.words[half], packed.scales[half]});
 }
 
 template <int kN>
@@ -199,36 +238,67 @@ __device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
   GroupCommit();
 }
 
+// The results of a piece by a warp, whose two strips are neighbours. A lane has columns 8 strip + g
+// of two tokens; with those of g ^ 1 and both strips it stores four neighbours, in matrix order, of
+// one token.
+template <int kN>
+__device__ __forceinline__ void StorePiece(const GateUpParams& p,
+                                           const MoeTile& tile,
+                                           int first_strip,
+                                           const float (&acc)[2][kN / 2]) {
+  const int lane = threadIdx.x % 32, g = lane / 4;
+  const int strip = first_strip + static_cast<int>(threadIdx.x) / 32 * 2;
+  const bool odd = g % 2 != 0;
+  const int first = lane % 4 * 2 + odd;
+  // Strips come in pairs. A branch here would have the compiler take what the warp's lanes have in
+  // common from ordinary registers, in the loops of all products.
+  const int rows = strip < p.strips ? tile.count : 0;
+  __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin + first) * p.out_stride +
+                       strip / 4 * 32 + g / 2 * 8 + strip % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n, out += 8 * p.out_stride) {
+    uint32_t pairs[2];
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      const float* v = acc[s] + n * 4;
+      const float one = FastSiluTimes(v[0] * kWidenUndo, v[2] * kWidenUndo);
+      const float two = FastSiluTimes(v[1] * kWidenUndo, v[3] * kWidenUndo);
+      const float other = __shfl_xor_sync(~0u, odd ? one : two, 4);
+      pairs[s] = odd ? hopper::PackBf16(other, two) : hopper::PackBf16(one, other);
+    }
+    if (n * 8 + first < rows) *reinterpret_cast<uint2*>(out) = make_uint2(pairs[0], pairs[1]);
+  }
+}
+
 // One piece: kN columns. A warp waits for the next stage and reads its weights while two groups of
 // products are under way, a half as soon as what was there has been widened. No product runs on
 // from turn to turn of the loop, as the compiler would put each behind the one before.
-template <int kN>
+template <int kN, typename Form>
 __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
                                               const MoeTile& tile,
                                               int first_strip,
-                                              Ring& ring) {
+                                              Ring<Form>& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
   float acc[2][kN / 2];
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
   uint32_t a[2][4][4];
   Packed packed[2];
-  const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
+  const uint32_t own = ring.weights + 2 * warp * kTileBytes;
   const auto wait = [&] {
     BarrierWait(ring.Full(), ring.parity);
     // The matrix units read what ordinary copies have written.
     hopper::FenceAsyncProxy();
   };
   const auto read = [&](int block) {
-    packed[block] = LoadPacked(own + ring.stage * kWeightBytes + block * 4 * kTileBytes);
+    packed[block] = LoadPacked(own + ring.stage * kWeightBytes + block * kTileBytes);
   };
   wait();
   read(0);
   read(1);
   Widen(a[0], packed[0], 0);
   for (int c = 0; c < p.column_tiles; ++c) {
-    const uint32_t input = ring.input + ring.stage * kInputBytes, empty = ring.Empty();
+    const uint32_t input = ring.input + ring.stage * kInputBytes<Form>, empty = ring.Empty();
     const bool more = c + 1 < p.column_tiles;
     Multiply<kN>(acc[0], a[0], input);
     Widen(a[1], packed[1], 0);
@@ -249,30 +319,91 @@ __device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
     __syncwarp();
     if (lane == 0) BarrierArrive(empty);
   }
-  const int g = lane / 4;
+  StorePiece<kN>(p, tile, first_strip, acc);
+}
+
+// The same with few registers, for two blocks of a multiprocessor: packed weights of 64 rows and
+// columns are read when those before them have been widened.
+template <int kN, typename Form>
+__device__ __forceinline__ void MultiplySmall(const GateUpParams& p,
+                                              const MoeTile& tile,
+                                              int first_strip,
+                                              Ring<Form>& ring) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float acc[2][kN / 2];
 #pragma unroll
-  for (int block = 0; block < 2; ++block) {
-    const int strip = first_strip + strip_in_piece + 4 * block;
-    if (strip >= p.strips) continue;
-    // Column strip * 8 + g in matrix order.
-    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
-                         g / 2 * 8 + strip % 4 * 2 + g % 2;
-#pragma unroll
-    for (int i = 0; i < kN / 4; ++i) {
-      const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (row >= tile.count) continue;
-      const float low = acc[block][i / 2 * 4 + i % 2], high = acc[block][i / 2 * 4 + 2 + i % 2];
-      out[row * p.out_stride] = __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
+  for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
+  uint32_t a[2][4][4];
+  HalfPacked packed;
+  const uint32_t own = ring.weights + 2 * warp * kTileBytes;
+  const auto wait = [&] {
+    BarrierWait(ring.Full(), ring.parity);
+    // The matrix units read what ordinary copies have written.
+    hopper::FenceAsyncProxy();
+  };
+  const auto read = [&](int block, int half) {
+    packed = LoadHalf(own + ring.stage * kWeightBytes + block * kTileBytes, half);
+  };
+  wait();
+  read(0, 0);
+  Widen(a[0], packed);
+  read(1, 0);
+  for (int c = 0; c < p.column_tiles; ++c) {
+    const uint32_t input = ring.input + ring.stage * kInputBytes<Form>, empty = ring.Empty();
+    const bool more = c + 1 < p.column_tiles;
+    Multiply<kN>(acc[0], a[0], input);
+    Widen(a[1], packed);
+    read(0, 1);
+    Multiply<kN>(acc[1], a[1], input);
+    GroupWait<1>();
+    Widen(a[0], packed);
+    read(1, 1);
+    Multiply<kN>(acc[0], a[0], input + kN * 128);
+    ring.Next();
+    GroupWait<1>();
+    Widen(a[1], packed);
+    if (more) {
+      wait();
+      read(0, 0);
     }
+    Multiply<kN>(acc[1], a[1], input + kN * 128);
+    GroupWait<1>();
+    Widen(a[0], packed);
+    if (more) read(1, 0);
+    GroupWait<0>();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(empty);
+  }
+  StorePiece<kN>(p, tile, first_strip, acc);
+}
+
+// By the first size that has room.
+template <typename Form, int kN>
+__device__ __forceinline__ void MultiplyTile(const GateUpParams& p,
+                                             const MoeTile& tile,
+                                             int first_strip,
+                                             Ring<Form>& ring) {
+  if constexpr (kN < Form::kTileRows) {
+    if (tile.count > kN) {
+      MultiplyTile<Form, kN + Form::kStep>(p, tile, first_strip, ring);
+      return;
+    }
+  }
+  if constexpr (Form::kBlocks > 1) {
+    MultiplySmall<kN>(p, tile, first_strip, ring);
+  } else {
+    MultiplyPiece<kN>(p, tile, first_strip, ring);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1)
+template <typename Form>
+__global__ void __launch_bounds__(kThreads, Form::kBlocks)
     GateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ char memory[];
-  Ring ring;
+  constexpr int kStages = Form::kStages;
+  Ring<Form> ring;
   ring.input = (SharedAddress(memory) + 1023) / 1024 * 1024;
-  ring.weights = ring.input + kStages * kInputBytes;
+  ring.weights = ring.input + kStages * kInputBytes<Form>;
   ring.full = ring.weights + kStages * kWeightBytes;
   ring.empty = ring.full + 8 * kStages;
   if (threadIdx.x == 0) {
@@ -287,38 +418,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   AllowNextKernel();
   const Share share(p);
   if (threadIdx.x >= 32 * kConsumerWarps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Form::kCopying));
     Produce(p, share, ring);
     return;
   }
-  // Registers move from the producers to the others; together they stay at 168 a thread.
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+  // Registers move from the producers to the others; together they stay at 168 or 80 a thread.
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Form::kMultiplying));
+  // The next piece is looked up before this one is multiplied.
+  MoeTile next = {};
+  int next_strip = 0;
+  bool any = share.first < share.last && share.Get(p, share.first, &next, &next_strip);
   for (int unit = share.first; unit < share.last; ++unit) {
-    MoeTile tile;
-    int first_strip;
-    if (!share.Get(p, unit, &tile, &first_strip)) continue;
-    switch (Columns(tile.count)) {
-      case 16:
-        MultiplyPiece<16>(p, tile, first_strip, ring);
-        break;
-      case 32:
-        MultiplyPiece<32>(p, tile, first_strip, ring);
-        break;
-      case 48:
-        MultiplyPiece<48>(p, tile, first_strip, ring);
-        break;
-      case 64:
-        MultiplyPiece<64>(p, tile, first_strip, ring);
-        break;
-      case 80:
-        MultiplyPiece<80>(p, tile, first_strip, ring);
-        break;
-      case 96:
-        MultiplyPiece<96>(p, tile, first_strip, ring);
-        break;
-      default:
-        MultiplyPiece<112>(p, tile, first_strip, ring);
-    }
+    const MoeTile tile = next;
+    const int strip = next_strip;
+    const bool has = any;
+    any = unit + 1 < share.last && share.Get(p, unit + 1, &next, &next_strip);
+    if (has) MultiplyTile<Form, Form::kStep>(p, tile, strip, ring);
   }
 }
 
@@ -350,14 +465,31 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
   WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
 }
 
+template <typename Form>
+Status Launch(const GateUpParams& p, cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      GateUpKernel<Form>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Form>);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped("MoE gate/up, wide", GateUpKernel<Form>,
+                          dim3(teams * kWideTeam * Form::kBlocks), dim3(kThreads),
+                          kSharedBytes<Form>, stream, 1, p);
+}
+
 }  // namespace
 
 Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream) {
-  if (args.form == MoeForm::kJoined && MoeWarpTileRows(shape, args.tokens) > 0) {
+  const int32_t rows = args.form == MoeForm::kJoined ? MoeWarpTileRows(shape, args.tokens) : 0;
+  if (rows > 0 && (MoeTrial() & 1) == 0) {
     return LaunchMoeWarpGateUp(shape, args, plan, stream);
+  }
+  if (rows == 0 && (MoeTrial() & 8) == 0) {
+    return LaunchMoeWideGateUpOld(shape, args, plan, stream);
   }
   if (args.ordered == nullptr) {
     const int columns = kOrderThreads * kOrderEights * 8;
@@ -380,14 +512,9 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  const cudaError_t error =
-      cudaFuncSetAttribute(GateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  if (error != cudaSuccess) {
-    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
-  }
-  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
-  return LaunchOverlapped("MoE gate/up, wide", GateUpKernel, dim3(teams * kWideTeam),
-                          dim3(kThreads), kSharedBytes, stream, 1, p);
+  if (rows == Few::kTileRows) return Launch<Few>(p, stream);
+  if (rows > 0) return Launch<Middling>(p, stream);
+  return (MoeTrial() & 4) != 0 ? Launch<ManyByEight>(p, stream) : Launch<Many>(p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -1,0 +1,393 @@
+// The gate/up product of many rows, with SiLU * mul: bound by arithmetic.
+//
+// A block takes 256 rows of weights (16 strips) by up to 112 tokens of one expert at a time, a
+// persistent share of all such pieces; two blocks take neighbouring pieces of the same tokens at
+// the same time, so that the second finds the activations in the L2. Two warpgroups each widen
+// twice 64 rows of 4-bit values into registers, the first operand of wgmma; tokens are the second
+// operand, in shared memory. While the products of 64 rows and columns run, the next are widened,
+// those of the next stage included. Four warps fill a ring: weights by bulk copies, the expert's
+// rows of activations 16 bytes a thread.
+//
+// Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
+// 8 q + 2 t + e, which is how the packed weights number them (moe_int4_layout.h). The norm ahead
+// writes x in that order too (OpContext::ordered), or a kernel before brings it into it; the middle
+// activations are written in it.
+
+#include <algorithm>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/matrix_order.cuh"
+#include "ops/cuda/moe_ask.cuh"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/moe_internal.h"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
+constexpr int kStages = 4;
+constexpr int kConsumerWarps = 8;
+constexpr int kProducers = 128;
+constexpr int kThreads = 32 * kConsumerWarps + kProducers;
+constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
+constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
+constexpr int kWeightBytes = kStrips * kTileBytes;
+static_assert(kStrips == kBoxStrips && kWeightBytes == kBoxBytes);
+constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 1024;
+
+struct GateUpParams {
+  CUtensorMap map;  // of the weights
+  int32_t strips;
+  int32_t column_tiles;
+  const MoeStart* starts;  // null: tiles are dealt out, back and forth
+  const int32_t* num_tiles;
+  const MoeTile* tiles;
+  const int32_t* order;
+  const __nv_bfloat16* in;
+  int64_t in_stride;
+  __nv_bfloat16* out;
+  int32_t out_stride;
+  int32_t top_k;
+};
+
+struct Ring {
+  uint32_t input, weights, full, empty;
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
+  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+};
+
+// Rows of the matrix instruction's second operand for a tile of `count` rows.
+__device__ __forceinline__ int Columns(int count) {
+  return (count + 15) / 16 * 16;
+}
+
+// The tiles of a team's block, and its piece of each: a contiguous share, or every so many-th.
+struct Share {
+  int first, last, units_per_tile;
+  __device__ explicit Share(const GateUpParams& p) {
+    const int teams = static_cast<int>(gridDim.x) / kWideTeam,
+              pieces = (p.strips + kStrips - 1) / kStrips;
+    units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;  // a unit is a piece for each block
+    if (p.starts == nullptr) {
+      first = 0;
+      last = (__ldcg(p.num_tiles) + teams - 1) / teams * units_per_tile;
+      return;
+    }
+    const auto unit = [&](int team) {
+      const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
+      return start.x * units_per_tile +
+             static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
+    };
+    first = unit(static_cast<int>(blockIdx.x) / kWideTeam);
+    last = unit(static_cast<int>(blockIdx.x) / kWideTeam + 1);
+  }
+  // False where this block has no piece.
+  __device__ __forceinline__ bool Get(const GateUpParams& p,
+                                      int unit,
+                                      MoeTile* tile,
+                                      int* strip) const {
+    const int team = static_cast<int>(blockIdx.x) / kWideTeam,
+              teams = static_cast<int>(gridDim.x) / kWideTeam;
+    int at = unit / units_per_tile;
+    if (p.starts == nullptr) {
+      at = at * teams + (at % 2 == 0 ? team : teams - 1 - team);
+      if (at >= __ldcg(p.num_tiles)) return false;
+    }
+    *strip =
+        (unit % units_per_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
+    if (*strip >= p.strips) return false;
+    const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
+    *tile = {raw.x, raw.y, raw.z, 0};
+    return true;
+  }
+};
+
+// The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
+__device__ void Produce(const GateUpParams& p, const Share& share, Ring ring) {
+  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
+  const int thread = threadIdx.x - 32 * kConsumerWarps;
+  const int row = thread / 8, chunk = thread % 8;
+  const uint64_t policy = ReadOncePolicy();
+  const uint32_t to_row = ring.input + row * 128 + ((chunk ^ (row & 7)) << 4);
+  for (int unit = share.first; unit < share.last; ++unit) {
+    MoeTile tile;
+    int strip;
+    if (!share.Get(p, unit, &tile, &strip)) continue;
+    const int half_bytes = Columns(tile.count) * 128;
+    const int first_row = tile.slot * p.strips + strip;  // of the map
+    uint32_t source[kRows];                              // in 16 bytes
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int at = tile.begin + min(row + kStep * i, tile.count - 1);
+      const int64_t from = __ldcg(p.order + at) / p.top_k;
+      source[i] = static_cast<uint32_t>(from * p.in_stride / 8);
+    }
+    const char* columns = reinterpret_cast<const char*>(p.in) + chunk * 16;
+    for (int c = 0; c < p.column_tiles; ++c, columns += 256) {
+      BarrierWait(ring.Empty(), ring.parity ^ 1);
+      if (thread == 0) {
+        AskForBox(&p.map, ring.weights + ring.stage * kWeightBytes, ring.Full(), c, first_row,
+                  policy);
+      }
+      const uint32_t to = to_row + ring.stage * kInputBytes;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (row + kStep * i >= tile.count) break;
+        const char* from = columns + static_cast<uint64_t>(source[i]) * 16;
+        Copy16(to + i * kStep * 128, from);
+        Copy16(to + i * kStep * 128 + half_bytes, from + 128);
+      }
+      // The copies tell of themselves: nobody here waits for them.
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(ring.Full())
+                   : "memory");
+      ring.Next();
+    }
+  }
+}
+
+// 16 rows by 128 columns of packed weights, as a lane has them.
+struct Packed {
+  uint4 words[2];
+  uint2 scales[2];
+};
+
+__device__ __forceinline__ Packed LoadPacked(uint32_t tile) {
+  const int lane = threadIdx.x % 32;
+  Packed packed;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    packed.words[half] = LoadShared4(tile + half * 512 + lane * 16);
+    packed.scales[half] = LoadShared2(tile + 1024 + lane / 4 * 16 + half * 8);
+  }
+  return packed;
+}
+
+// 16 rows by 64 columns as the first operand of four products.
+__device__ __forceinline__ void Widen(uint32_t (&a)[4][4], const Packed& packed, int half) {
+  const uint4& words = packed.words[half];
+  const uint32_t low[2] = {words.x, words.z}, high[2] = {words.y, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int jj = i / 2, step = i % 2;
+    const uint32_t scale = jj == 0 ? packed.scales[half].x : packed.scales[half].y;
+    const WidenScale scale_low = LoadScale(scale, false), scale_high = LoadScale(scale, true);
+    a[i][0] = WidenPair(low[jj], 2 * step, scale_low);
+    a[i][1] = WidenPair(high[jj], 2 * step, scale_high);
+    a[i][2] = WidenPair(low[jj], 2 * step + 1, scale_low);
+    a[i][3] = WidenPair(high[jj], 2 * step + 1, scale_high);
+  }
+}
+
+template <int kN>
+__device__ __forceinline__ void Multiply(float (&acc)[kN / 2],
+                                         const uint32_t (&a)[4][4],
+                                         uint32_t input) {
+  const uint32_t at = OperandAddress(input);
+  GroupFence();
+#pragma unroll
+  for (uint32_t i = 0; i < 4; ++i) GroupMultiply<kN>::Add(acc, a[i], OperandAt(at + 2 * i));
+  GroupCommit();
+}
+
+// One piece: kN columns. A warp waits for the next stage and reads its weights while two groups of
+// products are under way, a half as soon as what was there has been widened. No product runs on
+// from turn to turn of the loop, as the compiler would put each behind the one before.
+template <int kN>
+__device__ __forceinline__ void MultiplyPiece(const GateUpParams& p,
+                                              const MoeTile& tile,
+                                              int first_strip,
+                                              Ring& ring) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
+  float acc[2][kN / 2];
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) acc[0][i] = acc[1][i] = 0;
+  uint32_t a[2][4][4];
+  Packed packed[2];
+  const uint32_t own = ring.weights + strip_in_piece * kTileBytes;
+  const auto wait = [&] {
+    BarrierWait(ring.Full(), ring.parity);
+    // The matrix units read what ordinary copies have written.
+    hopper::FenceAsyncProxy();
+  };
+  const auto read = [&](int block) {
+    packed[block] = LoadPacked(own + ring.stage * kWeightBytes + block * 4 * kTileBytes);
+  };
+  wait();
+  read(0);
+  read(1);
+  Widen(a[0], packed[0], 0);
+  for (int c = 0; c < p.column_tiles; ++c) {
+    const uint32_t input = ring.input + ring.stage * kInputBytes, empty = ring.Empty();
+    const bool more = c + 1 < p.column_tiles;
+    Multiply<kN>(acc[0], a[0], input);
+    Widen(a[1], packed[1], 0);
+    Multiply<kN>(acc[1], a[1], input);
+    ring.Next();
+    if (more) wait();
+    GroupWait<1>();
+    Widen(a[0], packed[0], 1);
+    Multiply<kN>(acc[0], a[0], input + kN * 128);
+    if (more) read(0);
+    GroupWait<1>();
+    Widen(a[1], packed[1], 1);
+    Multiply<kN>(acc[1], a[1], input + kN * 128);
+    if (more) read(1);
+    GroupWait<1>();
+    Widen(a[0], packed[0], 0);
+    GroupWait<0>();
+    __syncwarp();
+    if (lane == 0) BarrierArrive(empty);
+  }
+  const int g = lane / 4;
+#pragma unroll
+  for (int block = 0; block < 2; ++block) {
+    const int strip = first_strip + strip_in_piece + 4 * block;
+    if (strip >= p.strips) continue;
+    // Column strip * 8 + g in matrix order.
+    __nv_bfloat16* out = p.out + static_cast<int64_t>(tile.begin) * p.out_stride + strip / 4 * 32 +
+                         g / 2 * 8 + strip % 4 * 2 + g % 2;
+#pragma unroll
+    for (int i = 0; i < kN / 4; ++i) {
+      const int row = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      if (row >= tile.count) continue;
+      const float low = acc[block][i / 2 * 4 + i % 2], high = acc[block][i / 2 * 4 + 2 + i % 2];
+      out[row * p.out_stride] = __float2bfloat16_rn(SiluTimes(low * kWidenUndo, high * kWidenUndo));
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    OldGateUpKernel(const __grid_constant__ GateUpParams p) {
+  extern __shared__ char memory[];
+  Ring ring;
+  ring.input = (SharedAddress(memory) + 1023) / 1024 * 1024;
+  ring.weights = ring.input + kStages * kInputBytes;
+  ring.full = ring.weights + kStages * kWeightBytes;
+  ring.empty = ring.full + 8 * kStages;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      BarrierInit(ring.full + 8 * s, 1 + kProducers);
+      BarrierInit(ring.empty + 8 * s, kConsumerWarps);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  WaitForEarlierKernels();
+  AllowNextKernel();
+  const Share share(p);
+  if (threadIdx.x >= 32 * kConsumerWarps) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+    Produce(p, share, ring);
+    return;
+  }
+  // Registers move from the producers to the others; together they stay at 168 a thread.
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+  for (int unit = share.first; unit < share.last; ++unit) {
+    MoeTile tile;
+    int first_strip;
+    if (!share.Get(p, unit, &tile, &first_strip)) continue;
+    switch (Columns(tile.count)) {
+      case 16:
+        MultiplyPiece<16>(p, tile, first_strip, ring);
+        break;
+      case 32:
+        MultiplyPiece<32>(p, tile, first_strip, ring);
+        break;
+      case 48:
+        MultiplyPiece<48>(p, tile, first_strip, ring);
+        break;
+      case 64:
+        MultiplyPiece<64>(p, tile, first_strip, ring);
+        break;
+      case 80:
+        MultiplyPiece<80>(p, tile, first_strip, ring);
+        break;
+      case 96:
+        MultiplyPiece<96>(p, tile, first_strip, ring);
+        break;
+      default:
+        MultiplyPiece<112>(p, tile, first_strip, ring);
+    }
+  }
+}
+
+constexpr int kOrderThreads = 128;
+
+// x in matrix order; a thread takes kOrderEights eights of columns.
+constexpr int kOrderEights = 4;
+__global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bfloat16* x,
+                                                                   int64_t x_stride,
+                                                                   __nv_bfloat16* out,
+                                                                   int32_t hidden) {
+  const int first = (blockIdx.x * kOrderEights * kOrderThreads + threadIdx.x) * 8;
+  const __nv_bfloat16* from = x + blockIdx.y * x_stride + first;
+  __nv_bfloat16* to = out + static_cast<int64_t>(blockIdx.y) * hidden + first;
+  AllowNextKernel();
+  // The routing let this kernel start only when all before it had ended, and does not touch x.
+  uint4 eights[kOrderEights];
+#pragma unroll
+  for (int i = 0; i < kOrderEights; ++i) {
+    const int at = i * kOrderThreads * 8;
+    eights[i] = first + at < hidden ? *reinterpret_cast<const uint4*>(from + at) : uint4{};
+  }
+#pragma unroll
+  for (int i = 0; i < kOrderEights; ++i) {
+    const int at = i * kOrderThreads * 8;
+    const uint4 ordered = InMatrixOrder(eights[i]);
+    if (first + at < hidden) *reinterpret_cast<uint4*>(to + at) = ordered;
+  }
+  WaitForEarlierKernels();  // so that whoever waits for this kernel has waited for the routing
+}
+
+}  // namespace
+
+Status LaunchMoeWideGateUpOld(const MoeShape& shape,
+                              const MoeInt4Args& args,
+                              const MoePlan& plan,
+                              cudaStream_t stream) {
+  if (args.form == MoeForm::kJoined && MoeWarpTileRows(shape, args.tokens) > 0) {
+    return LaunchMoeWarpGateUp(shape, args, plan, stream);
+  }
+  if (args.ordered == nullptr) {
+    const int columns = kOrderThreads * kOrderEights * 8;
+    BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
+                                        dim3((shape.hidden + columns - 1) / columns, args.tokens),
+                                        dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
+                                        plan.ordered, shape.hidden));
+  }
+  GateUpParams p = {};
+  BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
+  p.strips = 2 * shape.intermediate / 16;
+  p.column_tiles = shape.hidden / 128;
+  // The joined form has its tiles sorted.
+  p.starts = args.form == MoeForm::kJoined ? nullptr : plan.starts;
+  p.num_tiles = plan.num_tiles;
+  p.tiles = plan.tiles;
+  p.order = plan.order;
+  p.in = args.ordered != nullptr ? args.ordered : plan.ordered;
+  p.in_stride = shape.hidden;
+  p.out = plan.middle;
+  p.out_stride = shape.intermediate;
+  p.top_k = shape.top_k;
+  const cudaError_t error = cudaFuncSetAttribute(
+      OldGateUpKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  if (error != cudaSuccess) {
+    return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
+  return LaunchOverlapped("MoE gate/up, wide", OldGateUpKernel, dim3(teams * kWideTeam),
+                          dim3(kThreads), kSharedBytes, stream, 1, p);
+}
+
+}  // namespace baltoro::cuda
