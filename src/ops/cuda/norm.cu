@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/h7.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -71,7 +72,7 @@ constexpr int kSpreadWidth = 4096;  // at least
 
 template <bool kQuantise>
 __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
-    SpreadNormKernel(NormParams p) {
+    SpreadNormKernel(NormParams p, bool early) {
   __shared__ float partial[32];
   __shared__ float sums[kSpread];  // of the cluster's blocks
   const int rank = static_cast<int>(blockIdx.x) % kSpread;
@@ -83,8 +84,9 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  if (!early) hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
@@ -124,7 +126,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p);
+              kSpreadThreads, p, (H7() & 64) != 0);
 }
 
 template <typename X, typename Out, typename Delta>

@@ -5,6 +5,8 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/h7.h"
+
 namespace baltoro::cuda {
 
 // In clusters of `cluster` blocks; 0: the launch says nothing of clusters.
@@ -16,6 +18,14 @@ cudaError_t LaunchPlaced(void (*kernel)(Params...),
                          cudaStream_t stream,
                          unsigned cluster,
                          Given&&... given) {
+  // A block that wants most of a multiprocessor's shared memory finds no place beside one whose
+  // kernel left it to the L1.
+  const unsigned carveout_bit = shared_bytes == 0 ? 8u : shared_bytes <= 64 * 1024 ? 32u : 0u;
+  if ((static_cast<unsigned>(H7()) & carveout_bit) != 0) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (error != cudaSuccess) return error;
+  }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
