@@ -9,6 +9,15 @@
 
 namespace baltoro::cuda {
 
+// Of a small kernel, that it leaves all of the L1 to shared memory where the mask says so: a block
+// that wants most of a multiprocessor's finds no place beside one whose kernel did not.
+template <typename... Params>
+void LeaveL1(void (*kernel)(Params...), int bit) {
+  if ((H7() & bit) == 0) return;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                       cudaSharedmemCarveoutMaxShared);
+}
+
 // In clusters of `cluster` blocks; 0: the launch says nothing of clusters.
 template <typename... Params, typename... Given>
 cudaError_t LaunchPlaced(void (*kernel)(Params...),
@@ -18,14 +27,6 @@ cudaError_t LaunchPlaced(void (*kernel)(Params...),
                          cudaStream_t stream,
                          unsigned cluster,
                          Given&&... given) {
-  // A block that wants most of a multiprocessor's shared memory finds no place beside one whose
-  // kernel left it to the L1.
-  const unsigned carveout_bit = shared_bytes == 0 ? 8u : shared_bytes <= 64 * 1024 ? 32u : 0u;
-  if ((static_cast<unsigned>(H7()) & carveout_bit) != 0) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (error != cudaSuccess) return error;
-  }
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
