@@ -126,7 +126,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p, (H7() & 64) != 0);
+              kSpreadThreads, p, rows > 8 && (H7() & 64) != 0);
 }
 
 template <typename X, typename Out, typename Delta>
