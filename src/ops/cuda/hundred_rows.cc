@@ -40,7 +40,7 @@ void Launch(const OpContext& ctx,
             const QueryRotation* rotation) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
   BT_CHECK(x.dim(1) == w.k);
-  BT_CHECK(plan.columns == 64 || plan.columns == 96 || plan.columns == 128);
+  BT_CHECK(plan.columns == 64 || plan.columns == 96 || plan.columns == 128 || plan.columns == 144);
   BT_CHECK(plan.parts >= 1 && plan.tiles >= 1 && plan.tiles <= 2 &&
            plan.parts * plan.tiles <= kHundredRowsClusterMax);
   HundredRowsParams p = {};
@@ -49,7 +49,8 @@ void Launch(const OpContext& ctx,
   p.steps = static_cast<int>(Shares(w.k, kStep));
   p.parts = plan.parts;
   p.tiles = plan.tiles;
-  BT_CHECK(p.parts <= p.steps);
+  p.part_inverse = (65535 + plan.parts) / plan.parts;
+  BT_CHECK(p.parts <= p.steps && p.steps * plan.parts < 65536 / kHundredRowsClusterMax);
   p.slice = static_cast<int>(Shares(kTile, plan.parts));
   p.stages = HundredRowsStages(plan.columns, static_cast<int>(Shares(p.steps, plan.parts)));
   p.once = p.rows <= kTile * plan.tiles;
@@ -85,6 +86,21 @@ bool TakesRows(const TensorView& x) {
 
 HundredRowsPlan PlanJoined(const PackedMatrix& w, const PackedMatrix& second, int64_t rows) {
   return PlanHundredRows({.rows = rows, .k = w.k, .n = w.n, .second_n = second.n});
+}
+
+// Of one matrix: strips of 144 rows, where clusters of eight blocks, or of fewer, fill the card at
+// once: [2112, 7168] of 129 to 256 rows and of 385 to 512. cuBLASLt has the others.
+HundredRowsPlan PlanSingle(const PackedMatrix& w, int64_t rows) {
+  constexpr int64_t kColumns = 144, kLeast = 112, kMost = 128, kStepsMin = 12;
+  const int64_t steps = Shares(w.k, kStep), tiles = Shares(rows, kTile);
+  const int64_t alone = tiles * Shares(w.n, kColumns);
+  HundredRowsPlan plan = {.columns = kColumns, .parts = 1, .tiles = tiles % 2 == 0 ? 2 : 1};
+  while (2 * plan.parts * plan.tiles <= kHundredRowsClusterMax && 2 * plan.parts * alone <= kMost &&
+         2 * plan.parts * kStepsMin <= steps) {
+    plan.parts *= 2;
+  }
+  const int64_t blocks = plan.parts * alone;
+  return blocks >= kLeast && blocks <= kMost ? plan : HundredRowsPlan{};
 }
 
 HundredRowsPlan PlanQuery(const AttentionInputArgs& args) {
@@ -131,6 +147,16 @@ bool HundredRowsTakes(const TensorView& out,
          PlanJoined(w, second, rows).columns > 0;
 }
 
+bool HundredRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
+  const int64_t rows = x.dim(0);
+  return rows > kTile && rows <= kQueryRowsMax && TakesRows(x) && TakesMatrix(out, w) &&
+         PlanSingle(w, rows).columns > 0;
+}
+
+void HundredRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
+  HundredRowsProductBy(ctx, PlanSingle(w, x.dim(0)), out, x, w);
+}
+
 void HundredRowsProductBy(const OpContext& ctx,
                           const HundredRowsPlan& plan,
                           TensorView out,
@@ -155,6 +181,7 @@ bool HundredRowsQueryTakes(const AttentionInputArgs& args) {
   const int64_t width = args.q.dim(2), dim = args.rope.dim, rows = args.qkv_a.dim(0);
   const TensorView x = args.qkv_a.columns(0, args.q_weight.k);
   return rows >= kQueryRowsMin && rows <= kQueryRowsMax && TakesRows(x) &&
+         Aligned(args.rope.cos, 8, 8) && Aligned(args.rope.sin, 8, 8) &&
          args.q.dtype == DType::kBf16 && TakesMatrix(FlatQueries(args), args.q_weight) &&
          dim % 4 == 0 && width % 4 == 0 && args.q_weight.n == args.q.dim(1) * width &&
          PlanQuery(args).columns > 0;

@@ -31,6 +31,7 @@ struct HundredRowsParams {
   QueryRotation rotation;           // head 0: nothing is rotated
   int rows, steps;
   int parts, tiles;  // of a cluster
+  int part_inverse;  // of a number below 65,536 / 8: times it, over 65,536, is over `parts`
   int slice;         // rows of a tile that a block adds up
   int stages;
   bool once;  // every weight is read by one cluster alone
@@ -50,6 +51,10 @@ constexpr int HundredRowsStageBytes(int columns) {
 // first blocks is a quarter of a multiprocessor's.
 int HundredRowsStages(int columns, int steps);
 
+Status LaunchHundredRowsOld(const HundredRowsPlan& plan,
+                            const HundredRowsParams& params,
+                            const HundredRowsMaps& maps,
+                            cudaStream_t stream);
 Status LaunchHundredRows(const HundredRowsPlan& plan,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/h7.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/hundred_rows_internal.h"
 #include "ops/cuda/moe_device.cuh"
@@ -39,12 +40,6 @@ struct Shared {
 // Says nothing of what was written: with `release` it would cost a fence of the whole card.
 __device__ __forceinline__ void MeetCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
-// Behind the initialisation of the barriers.
-__device__ __forceinline__ void BeginCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
 
@@ -111,6 +106,11 @@ struct Work {
   int part, tile;  // of the cluster; its rank is tile * parts + part
 };
 
+// Of p.steps, those of the parts before `part`.
+__device__ __forceinline__ int StepsBefore(const HundredRowsParams& p, int part) {
+  return p.steps * part * p.part_inverse >> 16;
+}
+
 // One lane: all boxes of the block's steps, in turn. Of two tiles each fetches half of the weights
 // for both.
 template <int kN>
@@ -140,11 +140,14 @@ __device__ __forceinline__ void Feed(const HundredRowsParams& p,
                     (work.first + i) * kStep, work.first_row, 0);
   };
   const int ahead = min(p.stages, work.count);
+#pragma unroll 1
   for (int i = 0; i < ahead; ++i) ask(i, i);
   hopper::PrefetchMap(map_x);
   WaitForEarlierKernels();
+#pragma unroll 1
   for (int i = 0; i < ahead; ++i) ask_rows(i, i);
   Stage stage;
+#pragma unroll 1
   for (int i = ahead; i < work.count; ++i, stage.Next(p.stages)) {
     BarrierWait(SharedAddress(&shared.empty[stage.index]), stage.parity);
     ask(i, stage.index);
@@ -164,6 +167,7 @@ __device__ __forceinline__ void MultiplySteps(float (&sums)[kN / 2],
 #pragma unroll
   for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
   Stage stage, last;
+#pragma unroll 1
   for (int s = 0; s < work.count; ++s) {
     BarrierWait(SharedAddress(&shared.full[stage.index]), stage.parity);
     const uint32_t rows = ring + stage.index * kStage;
@@ -191,13 +195,73 @@ __device__ __forceinline__ void MultiplySteps(float (&sums)[kN / 2],
   hopper::Pin(sums);
 }
 
-// What four columns of a result are rotated by: cosine and sine of both pairs.
-__device__ __forceinline__ float4 AnglesOf(const QueryRotation& rotation, int token, int column) {
-  const int in_head = column % rotation.head - rotation.nope;
-  if (in_head < 0) return make_float4(0, 0, 0, 0);
-  const float2 first = AngleOf(rotation, token, in_head / 2);
-  const float2 second = AngleOf(rotation, token, in_head / 2 + 1);
-  return make_float4(first.x, first.y, second.x, second.y);
+// A thread has the same four columns of every row that it adds up, so that what depends on columns
+// is found once. That code is short matters: a launch runs it once, and each line of it is fetched
+// while everybody waits.
+template <int kN>
+struct Share {
+  static constexpr int kFours = kN / 4;
+  static constexpr int kRows = kConsumers / kFours;  // that threads have at once
+  int row;                                           // of the block's share: the first
+  int column;                                        // of the result
+  int pair;                                          // of the rotated columns; below 0: of others
+
+  __device__ __forceinline__ Share(const QueryRotation& rotation, int strip) {
+    const int thread = static_cast<int>(threadIdx.x);
+    row = thread / kFours;
+    column = strip * kN + thread % kFours * 4;
+    const int in_head = rotation.head > 0 ? column % rotation.head - rotation.nope : -1;
+    pair = in_head < 0 ? -1 : in_head / 2;
+  }
+  // Of threads that have rows.
+  __device__ __forceinline__ bool Works() const { return row < kRows; }
+};
+
+// What four columns of some rows of a result are rotated by: cosine and sine of both pairs. All
+// loads of a kind are asked for together, without branches between, and nothing is done with what
+// comes, so that products do not wait for it; rows that are not there have those of the last one.
+template <int kCount>
+struct Angles {
+  float2 cosines[kCount], sines[kCount];
+  uint32_t unknown;  // bits of those at positions outside the table
+
+  __device__ __forceinline__ void Load(
+      const QueryRotation& rotation, int token, int step, int rows, int pair) {
+    int position[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      position[i] = __ldg(rotation.positions + min(token + i * step, rows - 1));
+    }
+    unknown = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool known = static_cast<uint32_t>(position[i]) < rotation.table_positions;
+      const int64_t at = int64_t{known ? position[i] : 0} * (rotation.dim / 2) + pair;
+      cosines[i] = __ldg(reinterpret_cast<const float2*>(rotation.cos + at));
+      sines[i] = __ldg(reinterpret_cast<const float2*>(rotation.sin + at));
+      if (!known) unknown |= 1u << i;
+    }
+  }
+  // The first, behind which the others move up.
+  __device__ __forceinline__ void Take(float2& first, float2& second) {
+    const float bad = __int_as_float(0x7FC00000);
+    const bool known = unknown % 2 == 0;
+    first = make_float2(known ? cosines[0].x : bad, sines[0].x);
+    second = make_float2(known ? cosines[0].y : bad, sines[0].y);
+#pragma unroll
+    for (int i = 0; i + 1 < kCount; ++i) cosines[i] = cosines[i + 1], sines[i] = sines[i + 1];
+    unknown >>= 1;
+  }
+};
+
+// In one instruction: the compiler does not see that these places are aligned.
+__device__ __forceinline__ void Store(__nv_bfloat16* to, uint32_t low, uint32_t high) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
+}
+__device__ __forceinline__ void Store(float* to, float4 v) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+               "f"(v.w)
+               : "memory");
 }
 
 // A block's share of a tile's rows: the parts' sums, in their order. `sums` of this block,
@@ -208,53 +272,57 @@ __device__ __forceinline__ void AddUp(const HundredRowsParams& p,
                                       const Work& work,
                                       const char* sums,
                                       const char* received,
-                                      const float4 (&angles)[kAngles]) {
-  constexpr int kFours = kN / 4;
+                                      const Share<kN>& share,
+                                      Angles<kAngles>& angles) {
   const int begin = work.part * p.slice;
   const int rows = min(p.slice, min(kTile, p.rows - work.first_row) - begin);
-  const auto finish = [&](int i, float4 angle) {
-    const int row = i / kFours, four = i % kFours;
-    const int column = work.strip * kN + four * 4;
-    if (column >= m.n) return;
+  if (!share.Works() || share.column >= m.n) return;
+  const bool rotates = kRotates && share.pair >= 0;
+  const int in_strip = share.column - work.strip * kN;
+  const int slice_bytes = p.slice * kPitch<kN>;
+  const char* const own = sums + begin * kPitch<kN> + in_strip * 4;
+  const char* const others = received + in_strip * 4;
+  int64_t to = (work.first_row + begin + share.row) * m.out_stride + share.column;
+  const auto finish = [&](int row, float2 first, float2 second) {
     float4 sum = make_float4(0, 0, 0, 0);
+    const char* other = others + row * kPitch<kN>;
+#pragma unroll 1
     for (int part = 0; part < p.parts; ++part) {
-      const int other = part < work.part ? part : part - 1;
-      const char* const from = part == work.part ? sums + (begin + row) * kPitch<kN>
-                                                 : received + (other * p.slice + row) * kPitch<kN>;
-      const float4 v = reinterpret_cast<const float4*>(from)[four];
+      const bool is_own = part == work.part;
+      const float4 v = *reinterpret_cast<const float4*>(is_own ? own + row * kPitch<kN> : other);
+      if (!is_own) other += slice_bytes;
       sum.x += v.x;
       sum.y += v.y;
       sum.z += v.z;
       sum.w += v.w;
     }
-    if (kRotates && column % p.rotation.head >= p.rotation.nope) {
-      const float2 low = Rotate(make_float2(sum.x, sum.y), make_float2(angle.x, angle.y));
-      const float2 high = Rotate(make_float2(sum.z, sum.w), make_float2(angle.z, angle.w));
+    if (rotates) {
+      const float2 low = Rotate(make_float2(sum.x, sum.y), first);
+      const float2 high = Rotate(make_float2(sum.z, sum.w), second);
       sum = make_float4(low.x, low.y, high.x, high.y);
     }
-    const int64_t to = (work.first_row + begin + row) * m.out_stride + column;
     if (m.bf16) {
-      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(m.out) + to) =
-          make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w));
+      Store(static_cast<__nv_bfloat16*>(m.out) + to, hopper::PackBf16(sum.x, sum.y),
+            hopper::PackBf16(sum.z, sum.w));
     } else {
-      *reinterpret_cast<float4*>(static_cast<float*>(m.out) + to) = sum;
+      Store(static_cast<float*>(m.out) + to, sum);
     }
+    to += Share<kN>::kRows * m.out_stride;
   };
-  int i = threadIdx.x;
-  if constexpr (kRotates) {
-#pragma unroll
-    for (int turn = 0; turn < kAngles; ++turn, i += kConsumers) {
-      if (i < rows * kFours) finish(i, angles[turn]);
+  int turn = 0;
+#pragma unroll 1
+  for (int row = share.row; row < rows; row += Share<kN>::kRows, ++turn) {
+    float2 first = {}, second = {};
+    if (rotates) {
+      if (turn >= kAngles) {
+        Angles<1> late;
+        late.Load(p.rotation, work.first_row + begin + row, 0, p.rows, share.pair);
+        late.Take(first, second);
+      } else {
+        angles.Take(first, second);
+      }
     }
-  }
-#pragma unroll 2
-  for (; i < rows * kFours; i += kConsumers) {
-    float4 angle = make_float4(0, 0, 0, 0);
-    if (kRotates) {
-      angle = AnglesOf(p.rotation, work.first_row + begin + i / kFours,
-                       work.strip * kN + i % kFours * 4);
-    }
-    finish(i, angle);
+    finish(row, first, second);
   }
 }
 
@@ -267,16 +335,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char memory[];
   __shared__ Shared shared;
   const int blocks = p.parts * p.tiles;
-  const int rank = static_cast<int>(blockIdx.x) % blocks;
-  int strip = static_cast<int>(blockIdx.x) / blocks;
+  uint32_t rank, cluster;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
+  int strip = static_cast<int>(cluster);
   const bool of_second = strip >= p.first.strips;
   if (of_second) strip -= p.first.strips;
   const HundredRowsMatrix& m = of_second ? p.second : p.first;
   Work work;
   work.strip = strip;
-  work.part = rank % p.parts, work.tile = rank / p.parts;
-  work.first = p.steps * work.part / p.parts;
-  work.count = p.steps * (work.part + 1) / p.parts - work.first;
+  work.tile = static_cast<int>(rank) >= p.parts ? 1 : 0;
+  work.part = static_cast<int>(rank) - work.tile * p.parts;
+  work.first = StepsBefore(p, work.part);
+  work.count = StepsBefore(p, work.part + 1) - work.first;
   work.first_row = (static_cast<int>(blockIdx.y) * p.tiles + work.tile) * kTile;
   const uint32_t ring = SharedAddress(memory);
   char* const received = memory + p.parts * p.slice * kPitch<kN>;
@@ -293,7 +364,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     BarrierExpectBytes(arrived, (p.parts - 1) * slice_bytes);
   }
   __syncthreads();
-  if (blocks > 1) BeginCluster();
+  if (blocks > 1) MeetCluster();  // behind the fence of the barriers' initialisation
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x == kConsumers) {
       Feed<kN>(p, of_second ? &maps.second : &maps.first, &maps.x, shared, ring, work);
@@ -303,16 +374,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (blocks > 1) MeetCluster();
     return;
   }
-  float4 angles[kAngles];
+  const Share<kN> share(p.rotation, strip);
+  Angles<kAngles> angles;
   if constexpr (kRotates) {
     // Positions and angles are older than the kernel ahead.
-#pragma unroll
-    for (int turn = 0; turn < kAngles; ++turn) {
-      const int i = static_cast<int>(threadIdx.x) + turn * kConsumers;
-      const int token = work.first_row + work.part * p.slice + i / (kN / 4);
-      const bool there = i / (kN / 4) < p.slice && token < p.rows;
-      angles[turn] = there ? AnglesOf(p.rotation, token, strip * kN + i % (kN / 4) * 4)
-                           : make_float4(0, 0, 0, 0);
+    if (share.pair >= 0) {
+      angles.Load(p.rotation, work.first_row + work.part * p.slice + share.row, Share<kN>::kRows,
+                  p.rows, share.pair);
     }
   }
   WaitForEarlierKernels();  // every thread that writes
@@ -344,7 +412,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     hopper::NamedSync(1, kConsumers);
   }
-  AddUp<kN, kRotates>(p, m, work, memory, received, angles);
+  AddUp<kN, kRotates>(p, m, work, memory, received, share, angles);
   // What this block sent has been received, and nobody tells it anything: it may end.
   __syncwarp();
   if (blocks > 1) MeetCluster();
@@ -358,6 +426,9 @@ Kernel KernelOf(int columns, bool rotates) {
       return rotates ? HundredRowsKernel<64, true> : HundredRowsKernel<64, false>;
     case 96:
       return rotates ? HundredRowsKernel<96, true> : HundredRowsKernel<96, false>;
+    case 144:
+      BT_CHECK(!rotates);
+      return HundredRowsKernel<144, false>;
     default:
       return rotates ? HundredRowsKernel<128, true> : HundredRowsKernel<128, false>;
   }
@@ -378,6 +449,8 @@ Status LaunchHundredRows(const HundredRowsPlan& plan,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,
                          cudaStream_t stream) {
+  if ((H7() & 1) == 0 && plan.columns != 144)
+    return LaunchHundredRowsOld(plan, params, maps, stream);
   const Kernel kernel = KernelOf(plan.columns, params.rotation.head > 0);
   const int bytes = SharedBytes(plan.columns, params);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),

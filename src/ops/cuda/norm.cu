@@ -6,6 +6,7 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/h5.h"
+#include "ops/cuda/h7.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -112,10 +113,10 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   float x[kEight], delta[kEight], weight[kEight];
   // Before the wait: what comes next reads nothing but weights ahead of its own, and its copies run
   // while the kernel ahead ends.
-  if (early) hopper::LetDependentsLaunch();
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  if (early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   if (!early) hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
@@ -157,7 +158,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p, Variant(kEarlyNorm));
+              kSpreadThreads, p, Variant(kEarlyNorm) || (rows > 8 && (H7() & 64) != 0));
 }
 
 // More rows than the L2 holds.

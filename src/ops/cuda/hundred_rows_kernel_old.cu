@@ -1,0 +1,389 @@
+// The kernel of hundreds of rows (hundred_rows.h): a ring of TMA stages, warpgroup products with
+// rows of x as the first operand, sums over a cluster of blocks.
+
+#include <algorithm>
+
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/hundred_rows_internal.h"
+#include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_group_multiply.cuh"
+#include "ops/cuda/product_wide_multiply.cuh"
+#include "ops/cuda/rope_device.cuh"
+
+namespace baltoro::cuda {
+namespace {
+
+constexpr int kStep = kHundredRowsStep;
+constexpr int kStepBytes = kStep * 2;
+constexpr int kTile = kHundredRowsTile;
+constexpr int kStagesMax = kHundredRowsStagesMax;
+constexpr int kInputBytes = kTile * kStepBytes;
+constexpr int kGroupBytes = 64 * kStepBytes;  // rows of x of a warpgroup
+constexpr int kConsumers = 256;
+constexpr int kThreads = kConsumers + 32;
+constexpr int kAngles = 4;  // fours of a thread's results whose angles are loaded ahead
+// Of a block: a quarter of the multiprocessor is left to the next kernel's first ones.
+constexpr int kSharedMax = 172 * 1024;
+
+// Of a row of sums; the rows that half a warp stores together use all banks.
+template <int kN>
+constexpr int kPitch = (kN + 8) * 4;
+
+struct Shared {
+  alignas(8) uint64_t full[kStagesMax];
+  uint64_t empty[kStagesMax];
+  uint64_t received;
+};
+
+// Says nothing of what was written: with `release` it would cost a fence of the whole card.
+__device__ __forceinline__ void MeetCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+// Behind the initialisation of the barriers.
+__device__ __forceinline__ void BeginCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+// `address` of this block's shared memory, in that of block `rank` of the cluster.
+__device__ __forceinline__ uint32_t InBlock(uint32_t address, int rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Only reads of shared memory go before: no fence, which would wait for the whole card.
+__device__ __forceinline__ void ArriveInBlock(uint32_t barrier, int rank) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(InBlock(barrier, rank))
+               : "memory");
+}
+
+// From this block's shared memory to another's, told to a barrier there.
+__device__ __forceinline__ void CopyToBlock(uint32_t to,
+                                            uint32_t from,
+                                            uint32_t bytes,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "r"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
+// A box to the same place in all blocks of `mask`, told to the same barrier of each.
+__device__ __forceinline__ void CopyBoxToBlocks(uint32_t to,
+                                                const CUtensorMap* map,
+                                                uint32_t barrier,
+                                                int x,
+                                                int y,
+                                                uint32_t mask,
+                                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(0), "h"(static_cast<uint16_t>(mask)), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ uint64_t NormalPolicy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// A stage of the ring, and whether it has come round an odd number of times.
+struct Stage {
+  int index = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Next(int stages) {
+    if (++index == stages) index = 0, parity ^= 1;
+  }
+};
+
+// What a block multiplies: steps [first, first + count) of a strip and a tile.
+struct Work {
+  int strip, first, count;
+  int first_row;   // of x
+  int part, tile;  // of the cluster; its rank is tile * parts + part
+};
+
+// One lane: all boxes of the block's steps, in turn. Of two tiles each fetches half of the weights
+// for both.
+template <int kN>
+__device__ __forceinline__ void Feed(const HundredRowsParams& p,
+                                     const CUtensorMap* map_w,
+                                     const CUtensorMap* map_x,
+                                     Shared& shared,
+                                     uint32_t ring,
+                                     const Work& work) {
+  constexpr int kStage = kInputBytes + kN * kStepBytes;
+  const uint64_t policy = p.once ? ReadOncePolicy() : NormalPolicy();
+  const int half = work.tile * (kN / 2);
+  const uint32_t mask = 1u << work.part | 1u << (work.part + p.parts);
+  const auto ask = [&](int i, int stage) {
+    const uint32_t full = SharedAddress(&shared.full[stage]);
+    const uint32_t to = ring + stage * kStage + kInputBytes + half * kStepBytes;
+    const int column = (work.first + i) * kStep, row = work.strip * kN + half;
+    BarrierExpectBytes(full, kStage);
+    if (p.tiles == 2) {
+      CopyBoxToBlocks(to, map_w, full, column, row, mask, policy);
+    } else {
+      hopper::CopyBox(to, map_w, full, column, row, 0, policy);
+    }
+  };
+  const auto ask_rows = [&](int i, int stage) {
+    hopper::CopyBox(ring + stage * kStage, map_x, SharedAddress(&shared.full[stage]),
+                    (work.first + i) * kStep, work.first_row, 0);
+  };
+  const int ahead = min(p.stages, work.count);
+  for (int i = 0; i < ahead; ++i) ask(i, i);
+  hopper::PrefetchMap(map_x);
+  WaitForEarlierKernels();
+  for (int i = 0; i < ahead; ++i) ask_rows(i, i);
+  Stage stage;
+  for (int i = ahead; i < work.count; ++i, stage.Next(p.stages)) {
+    BarrierWait(SharedAddress(&shared.empty[stage.index]), stage.parity);
+    ask(i, stage.index);
+    ask_rows(i, stage.index);
+  }
+}
+
+template <int kN>
+__device__ __forceinline__ void MultiplySteps(float (&sums)[kN / 2],
+                                              const HundredRowsParams& p,
+                                              Shared& shared,
+                                              uint32_t ring,
+                                              const Work& work) {
+  constexpr int kStage = kInputBytes + kN * kStepBytes;
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  const int other = (1 - work.tile) * p.parts + work.part;
+#pragma unroll
+  for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
+  Stage stage, last;
+  for (int s = 0; s < work.count; ++s) {
+    BarrierWait(SharedAddress(&shared.full[stage.index]), stage.parity);
+    const uint32_t rows = ring + stage.index * kStage;
+    const uint64_t a = SwizzledOperand(rows + group * kGroupBytes);
+    const uint64_t b = SwizzledOperand(rows + kInputBytes);
+    hopper::Pin(sums);
+    GroupFence();
+#pragma unroll
+    for (int i = 0; i < kStep / 16; ++i) {
+      GroupMultiplyShared<kN>::Bf16(sums, a + 2 * i, b + 2 * i, 1);
+    }
+    GroupCommit();
+    if (s > 0) {
+      GroupWait<1>();
+      if (threadIdx.x % 32 == 0) {
+        const uint32_t empty = SharedAddress(&shared.empty[last.index]);
+        BarrierArrive(empty);
+        if (p.tiles == 2) ArriveInBlock(empty, other);
+      }
+      last.Next(p.stages);
+    }
+    stage.Next(p.stages);
+  }
+  GroupWait<0>();
+  hopper::Pin(sums);
+}
+
+// What four columns of a result are rotated by: cosine and sine of both pairs.
+__device__ __forceinline__ float4 AnglesOf(const QueryRotation& rotation, int token, int column) {
+  const int in_head = column % rotation.head - rotation.nope;
+  if (in_head < 0) return make_float4(0, 0, 0, 0);
+  const float2 first = AngleOf(rotation, token, in_head / 2);
+  const float2 second = AngleOf(rotation, token, in_head / 2 + 1);
+  return make_float4(first.x, first.y, second.x, second.y);
+}
+
+// A block's share of a tile's rows: the parts' sums, in their order. `sums` of this block,
+// `received` of the others one after the other.
+template <int kN, bool kRotates>
+__device__ __forceinline__ void AddUp(const HundredRowsParams& p,
+                                      const HundredRowsMatrix& m,
+                                      const Work& work,
+                                      const char* sums,
+                                      const char* received,
+                                      const float4 (&angles)[kAngles]) {
+  constexpr int kFours = kN / 4;
+  const int begin = work.part * p.slice;
+  const int rows = min(p.slice, min(kTile, p.rows - work.first_row) - begin);
+  const auto finish = [&](int i, float4 angle) {
+    const int row = i / kFours, four = i % kFours;
+    const int column = work.strip * kN + four * 4;
+    if (column >= m.n) return;
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (int part = 0; part < p.parts; ++part) {
+      const int other = part < work.part ? part : part - 1;
+      const char* const from = part == work.part ? sums + (begin + row) * kPitch<kN>
+                                                 : received + (other * p.slice + row) * kPitch<kN>;
+      const float4 v = reinterpret_cast<const float4*>(from)[four];
+      sum.x += v.x;
+      sum.y += v.y;
+      sum.z += v.z;
+      sum.w += v.w;
+    }
+    if (kRotates && column % p.rotation.head >= p.rotation.nope) {
+      const float2 low = Rotate(make_float2(sum.x, sum.y), make_float2(angle.x, angle.y));
+      const float2 high = Rotate(make_float2(sum.z, sum.w), make_float2(angle.z, angle.w));
+      sum = make_float4(low.x, low.y, high.x, high.y);
+    }
+    const int64_t to = (work.first_row + begin + row) * m.out_stride + column;
+    if (m.bf16) {
+      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(m.out) + to) =
+          make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w));
+    } else {
+      *reinterpret_cast<float4*>(static_cast<float*>(m.out) + to) = sum;
+    }
+  };
+  int i = threadIdx.x;
+  if constexpr (kRotates) {
+#pragma unroll
+    for (int turn = 0; turn < kAngles; ++turn, i += kConsumers) {
+      if (i < rows * kFours) finish(i, angles[turn]);
+    }
+  }
+#pragma unroll 2
+  for (; i < rows * kFours; i += kConsumers) {
+    float4 angle = make_float4(0, 0, 0, 0);
+    if (kRotates) {
+      angle = AnglesOf(p.rotation, work.first_row + begin + i / kFours,
+                       work.strip * kN + i % kFours * 4);
+    }
+    finish(i, angle);
+  }
+}
+
+// Grid: strips of kN rows of weights times the blocks of a cluster; tiles of x over those of a
+// cluster. Two warpgroups multiply, one warp asks for what they need.
+template <int kN, bool kRotates>
+__global__ void __launch_bounds__(kThreads, 1)
+    HundredRowsKernel(const __grid_constant__ HundredRowsParams p,
+                      const __grid_constant__ HundredRowsMaps maps) {
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ Shared shared;
+  const int blocks = p.parts * p.tiles;
+  const int rank = static_cast<int>(blockIdx.x) % blocks;
+  int strip = static_cast<int>(blockIdx.x) / blocks;
+  const bool of_second = strip >= p.first.strips;
+  if (of_second) strip -= p.first.strips;
+  const HundredRowsMatrix& m = of_second ? p.second : p.first;
+  Work work;
+  work.strip = strip;
+  work.part = rank % p.parts, work.tile = rank / p.parts;
+  work.first = p.steps * work.part / p.parts;
+  work.count = p.steps * (work.part + 1) / p.parts - work.first;
+  work.first_row = (static_cast<int>(blockIdx.y) * p.tiles + work.tile) * kTile;
+  const uint32_t ring = SharedAddress(memory);
+  char* const received = memory + p.parts * p.slice * kPitch<kN>;
+  const uint32_t slice_bytes = p.slice * kPitch<kN>;
+  const uint32_t arrived = SharedAddress(&shared.received);
+  if (threadIdx.x == 0) {
+    if (ring % 1024 != 0) __trap();
+    for (int s = 0; s < p.stages; ++s) {
+      BarrierInit(SharedAddress(&shared.full[s]), 1);
+      BarrierInit(SharedAddress(&shared.empty[s]), kConsumers / 32 * p.tiles);
+    }
+    BarrierInit(arrived, 1);
+    hopper::FenceBarrierInit();
+    BarrierExpectBytes(arrived, (p.parts - 1) * slice_bytes);
+  }
+  __syncthreads();
+  if (blocks > 1) BeginCluster();
+  if (threadIdx.x >= kConsumers) {
+    if (threadIdx.x == kConsumers) {
+      Feed<kN>(p, of_second ? &maps.second : &maps.first, &maps.x, shared, ring, work);
+    }
+    __syncwarp();
+    if (p.parts > 1) MeetCluster();
+    if (blocks > 1) MeetCluster();
+    return;
+  }
+  float4 angles[kAngles];
+  if constexpr (kRotates) {
+    // Positions and angles are older than the kernel ahead.
+#pragma unroll
+    for (int turn = 0; turn < kAngles; ++turn) {
+      const int i = static_cast<int>(threadIdx.x) + turn * kConsumers;
+      const int token = work.first_row + work.part * p.slice + i / (kN / 4);
+      const bool there = i / (kN / 4) < p.slice && token < p.rows;
+      angles[turn] = there ? AnglesOf(p.rotation, token, strip * kN + i % (kN / 4) * 4)
+                           : make_float4(0, 0, 0, 0);
+    }
+  }
+  WaitForEarlierKernels();  // every thread that writes
+  AllowNextKernel();        // only now: see docs/kernels/decode-step.md
+
+  float sums[kN / 2];
+  MultiplySteps<kN>(sums, p, shared, ring, work);
+  hopper::NamedSync(1, kConsumers);  // no stage is in use any more
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  char* const own = memory + (thread / 32 * 16 + lane / 4) * kPitch<kN> + lane % 4 * 8;
+#pragma unroll
+  for (int i = 0; i < kN / 2; i += 2) {
+    *reinterpret_cast<float2*>(own + i % 4 / 2 * 8 * kPitch<kN> + i / 4 * 32) =
+        make_float2(sums[i], sums[i + 1]);
+  }
+  if (p.parts > 1) {
+    hopper::FenceAsyncProxy();
+    hopper::NamedSync(1, kConsumers);
+    MeetCluster();  // nor one of those that receive
+    if (thread < p.parts && thread != work.part) {
+      const int place = work.part < thread ? work.part : work.part - 1;
+      const int other = work.tile * p.parts + thread;
+      CopyToBlock(InBlock(SharedAddress(received) + place * slice_bytes, other),
+                  SharedAddress(memory) + thread * slice_bytes, slice_bytes,
+                  InBlock(arrived, other));
+    }
+    __syncwarp();
+    BarrierWait(arrived, 0);
+  } else {
+    hopper::NamedSync(1, kConsumers);
+  }
+  AddUp<kN, kRotates>(p, m, work, memory, received, angles);
+  // What this block sent has been received, and nobody tells it anything: it may end.
+  __syncwarp();
+  if (blocks > 1) MeetCluster();
+}
+
+using Kernel = void (*)(HundredRowsParams, HundredRowsMaps);
+
+Kernel KernelOf(int columns, bool rotates) {
+  switch (columns) {
+    case 64:
+      return rotates ? HundredRowsKernel<64, true> : HundredRowsKernel<64, false>;
+    case 96:
+      return rotates ? HundredRowsKernel<96, true> : HundredRowsKernel<96, false>;
+    default:
+      return rotates ? HundredRowsKernel<128, true> : HundredRowsKernel<128, false>;
+  }
+}
+
+int SharedBytes(int columns, const HundredRowsParams& p) {
+  const int sums = (2 * p.parts - 1) * p.slice * (columns + 8) * 4;
+  return std::max(p.stages * HundredRowsStageBytes(columns), sums);
+}
+
+}  // namespace
+
+Status LaunchHundredRowsOld(const HundredRowsPlan& plan,
+                            const HundredRowsParams& params,
+                            const HundredRowsMaps& maps,
+                            cudaStream_t stream) {
+  const Kernel kernel = KernelOf(plan.columns, params.rotation.head > 0);
+  const int bytes = SharedBytes(plan.columns, params);
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
+            "hundreds of rows");
+  const auto blocks = static_cast<unsigned>(params.parts * params.tiles);
+  const int tiles = (params.rows + kTile - 1) / kTile;
+  const dim3 grid(static_cast<unsigned>(params.first.strips + params.second.strips) * blocks,
+                  static_cast<unsigned>((tiles + params.tiles - 1) / params.tiles));
+  return LaunchOverlapped("hundreds of rows", kernel, grid, dim3(kThreads),
+                          static_cast<size_t>(bytes), stream, blocks, params, maps);
+}
+
+}  // namespace baltoro::cuda
