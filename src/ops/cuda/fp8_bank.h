@@ -45,7 +45,8 @@ struct Fp8Product {
   const MoeTile* tiles = nullptr;
   const int32_t* num_tiles = nullptr;
   const MoeStart* starts = nullptr;  // streaming: where each block's own share begins
-  uint32_t* taken = nullptr;         // streaming: of what is in common (moe_digits_work.cuh)
+  // Streaming: pieces taken of what blocks have in common (moe_digits_work.cuh), zero before.
+  uint32_t* taken = nullptr;
   int32_t tiles_max = 0;
   const int32_t* order = nullptr;  // sorted row -> entry
   int32_t top_k = 0;
