@@ -184,7 +184,7 @@ struct Bench {
     const Buffer device_ids = OnDevice(ids);
     const Buffer weights = OnDevice(std::vector<float>(static_cast<size_t>(entries), 0.5f));
     const Buffer num_tiles = Allocate(256), order = Allocate(entries * 4),
-                 ranks = Allocate(entries * 4), starts = Allocate(8192);
+                 ranks = Allocate(entries * 4), starts = Allocate(8192), counters = Allocate(256);
     const Buffer tiles = Allocate((groups + entries / 16) * 16);
     cuda::MoeRows route;
     route.ids = static_cast<const int32_t*>(device_ids.data());
@@ -226,6 +226,8 @@ struct Bench {
       const double seconds = Seconds(static_cast<int>(std::max<int64_t>(2, sets)), [&](int copy) {
         product.w = part(all, copy);
         if (std::strcmp(how, "streaming") == 0) {
+          // What a bank's routing does before each product.
+          if (cudaMemsetAsync(counters.data(), 0, 4, stream.get()) != cudaSuccess) std::exit(1);
           cuda::LaunchFp8Stream(product, route.blocks, stream.get());
         } else {
           cuda::LaunchFp8Wide(product, stream.get());
@@ -247,6 +249,9 @@ struct Bench {
         const Result<int32_t> blocks = cuda::MoeBlocks(cuda::MoeForm::kStreaming);
         Must(blocks.status());
         route.blocks = blocks.value();
+        route.own_parts = cuda::Fp8StreamDeal().own_parts;
+        route.counters = static_cast<uint32_t*>(counters.data());
+        product.taken = route.counters;
         Must(cuda::LaunchRowsByExpert(route, stream.get()));
         product.gated = true;
         product.x = x.data();

@@ -196,6 +196,18 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
   }
 }
 
+// Enough experts for pieces of every size among what blocks have in common, rounded by the down
+// product itself and not; whoever takes a piece, bits are the same.
+GPU_TEST(ExpertBankTest, Fp8StreamingDealtOut) {
+  Context context;
+  for (const FormCase& form : kForms) {
+    if (!form.quantise_input) continue;
+    const Bank bank(form, {640, 256, 96, 8});
+    Compare(context, form, bank, {16, 90}, false, {Fp8Form::kStreaming});
+    Compare(context, form, bank, {40}, true, {Fp8Form::kStreaming});
+  }
+}
+
 // Experts without rows, one with all, of several tiles each; shares of blocks that begin within
 // one.
 GPU_TEST(ExpertBankTest, Fp8WideDownOfManyRows) {

@@ -44,7 +44,9 @@ struct Fp8Product {
   int64_t rows = 0;  // of all tiles at most
   const MoeTile* tiles = nullptr;
   const int32_t* num_tiles = nullptr;
-  const MoeStart* starts = nullptr;  // streaming: where each block's share begins
+  const MoeStart* starts = nullptr;  // streaming: where each block's own share begins
+  // Streaming: pieces taken of what blocks have in common (moe_digits_work.cuh), zero before.
+  uint32_t* taken = nullptr;
   int32_t tiles_max = 0;
   const int32_t* order = nullptr;  // sorted row -> entry
   int32_t top_k = 0;
@@ -62,6 +64,12 @@ bool Fp8WideSuits(int64_t rows, int64_t n);
 bool Fp8LargeTakes(const Fp8Product& product);
 // Whether so many rows of one matrix give two thirds of the multiprocessors work in that form.
 bool Fp8LargeFills(int64_t rows, const PackedMatrix& w);
+// How the streaming form's work is dealt out: sixteenths of it in the blocks' own shares, and the
+// smallest pieces of the rest, of gate/up in strips of 8 rows each, of down in 128 rows.
+struct Fp8Deal {
+  int32_t own_parts, gate_up_piece, down_piece;
+};
+Fp8Deal Fp8StreamDeal();
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 

@@ -1,10 +1,11 @@
 // The streaming form of the FP8 products (fp8_bank.h): few rows a matrix, bound by the bytes of the
 // weights.
 //
-// Each block, two a multiprocessor, takes an equal share of the chosen matrices, in order. One lane
-// asks the copy engine for weights, far ahead, 16 KB a stage; eight warps each multiply 16 rows by
-// 128 columns of a stage: weights are the 16 rows of the matrix instruction, tokens its 8 columns,
-// both widened from e4m3 to f16, which is exact. Sums of 128 columns are scaled and added in f32.
+// The chosen matrices are dealt out among two blocks a multiprocessor (moe_digits_work.cuh). One
+// warp asks the copy engine for weights, far ahead, 16 KB a stage; eight others each multiply 16
+// rows by 128 columns of a stage: weights are the 16 rows of the matrix instruction, tokens its 8
+// columns, both widened from e4m3 to f16, which is exact. Sums of 128 columns are scaled and added
+// in f32. A unit of the work is a strip (gate and up) or 128 rows (down).
 //
 // Gate and up: a stage is 8 rows of each by 1,024 columns; the warps share a strip's columns and
 // add up at its end. Down: a stage is 128 rows by 128 columns, a strip a warp.
@@ -19,6 +20,7 @@
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/moe_digits_work.cuh"
 #include "ops/cuda/product_forms.cuh"
 #include "ops/cuda/product_layout.h"
 #include "ops/cuda/tensor_map.h"
@@ -33,6 +35,8 @@ constexpr int kWarps = 8;
 constexpr int kThreads = 32 * (kWarps + 1);
 constexpr int kStageBytes = kWarps * 2048;
 constexpr int kMaxColumnTiles = kFp8StreamRows / 8;  // 8 tokens each
+using Queue = WorkQueueOf<kFp8StreamRows>;
+using Feeder = WorkFeederOf<kFp8StreamRows>;
 template <bool kGated>
 constexpr int kStages = kGated ? 5 : 6;
 template <bool kGated>
@@ -40,16 +44,15 @@ constexpr int kPartialBytes = kGated
                                   ? kWarps* kMaxColumnTiles * 32 * static_cast<int>(sizeof(float4))
                                   : 0;
 template <bool kGated>
-constexpr int kSharedBytes = 1024 + kStages<kGated>*(kStageBytes + 16) + kPartialBytes<kGated>;
+constexpr int kSharedBytes = 1024 + kStages<kGated>*(kStageBytes + 16) + kPartialBytes<kGated> +
+                             static_cast<int>(sizeof(Queue));
 
 struct StreamParams {
   const char* scales;  // of the first matrix
   int64_t slot_bytes;
   int32_t n, half, steps;
-  int32_t units, stages;  // of a tile, of a unit
-  const MoeStart* starts;
-  const MoeTile* tiles;
-  const int32_t* order;
+  int32_t stages;  // of a unit
+  WorkParams work;
   const char* x;
   int64_t x_row_bytes;
   const float* x_scales;
@@ -60,11 +63,17 @@ struct StreamParams {
   const float* route_weights;
 };
 
+// Where things are in shared memory: the ring, sums of the warps, barriers, the queue of runs.
+template <bool kGated>
 struct Ring {
-  uint32_t memory, full, empty;
+  static constexpr int kCount = kStages<kGated>;
+  static constexpr int kPartialsAt = kCount * kStageBytes;
+  static constexpr int kBarriersAt = kPartialsAt + kPartialBytes<kGated>;
+
+  uint32_t memory;
   int stage = 0;
   uint32_t parity = 0;
-  template <int kCount>
+
   __device__ __forceinline__ void Next() {
     if (++stage == kCount) {
       stage = 0;
@@ -72,26 +81,12 @@ struct Ring {
     }
   }
   __device__ __forceinline__ uint32_t Data() const { return memory + stage * kStageBytes; }
-  __device__ __forceinline__ uint32_t Full() const { return full + 8 * stage; }
-  __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
+  __device__ __forceinline__ uint32_t Full(int of) const { return memory + kBarriersAt + 8 * of; }
+  __device__ __forceinline__ uint32_t Full() const { return Full(stage); }
+  __device__ __forceinline__ uint32_t Empty(int of) const { return Full(of) + 8 * kCount; }
+  __device__ __forceinline__ uint32_t Empty() const { return Empty(stage); }
+  __device__ __forceinline__ uint32_t RunQueue() const { return Full(2 * kCount); }
 };
-
-// Units first .. last - 1 of a tile; a block's share is a few such runs.
-struct Run {
-  MoeTile tile;
-  int first, last;
-};
-
-__device__ __forceinline__ Run NextRun(const StreamParams& p, int unit, int last) {
-  const int index = unit / p.units, first = unit - index * p.units;
-  const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + index);
-  return {{raw.x, raw.y, raw.z, 0}, first, min(p.units, first + last - unit)};
-}
-
-__device__ __forceinline__ int FirstUnit(const StreamParams& p, int block) {
-  const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + block);
-  return start.x * p.units + static_cast<int>(static_cast<int64_t>(start.y) * p.units >> 16);
-}
 
 __device__ __forceinline__ void CopyBox4(uint32_t to,
                                          const CUtensorMap* map,
@@ -107,29 +102,43 @@ __device__ __forceinline__ void CopyBox4(uint32_t to,
       : "memory");
 }
 
+// Stages that are left to ask for when the next piece is.
+constexpr int kAskAhead = 2;
+
+// By all lanes of its warp.
 template <bool kGated>
-__device__ void FeedRing(
-    const StreamParams& p, const CUtensorMap* map, int unit, int last, Ring ring) {
+__device__ void FeedRing(const StreamParams& p, const CUtensorMap* map, Ring<kGated> ring) {
+  const bool leader = threadIdx.x % 32 == 0;
   const uint64_t policy = ReadOncePolicy();
-  while (unit < last) {
-    const Run run = NextRun(p, unit, last);
+  Feeder feeder(p.work, ring.RunQueue());
+  UnitRun run;
+  while (feeder.Next(run)) {
+    int left = (run.last - run.first) * p.stages;
+    const int ask = min(left - 1, kAskAhead);
+    bool told = false;
     for (int u = run.first; u < run.last; ++u) {
       for (int s = 0; s < p.stages; ++s) {
         BarrierWait(ring.Empty(), ring.parity ^ 1);
-        BarrierExpectBytes(ring.Full(), kStageBytes);
-        // Rows and columns beyond the last arrive as zeros.
-        if (kGated) {
-          CopyBox4(ring.Data(), map, ring.Full(), policy, u * 8, s * kWarps, run.tile.slot);
-          CopyBox4(ring.Data() + kStageBytes / 2, map, ring.Full(), policy, p.half + u * 8,
-                   s * kWarps, run.tile.slot);
-        } else {
-          CopyBox4(ring.Data(), map, ring.Full(), policy, u * 16 * kWarps, s, run.tile.slot);
+        if (leader) {
+          BarrierExpectBytes(ring.Full(), kStageBytes);
+          // Rows and columns beyond the last arrive as zeros.
+          if (kGated) {
+            CopyBox4(ring.Data(), map, ring.Full(), policy, u * 8, s * kWarps, run.tile.slot);
+            CopyBox4(ring.Data() + kStageBytes / 2, map, ring.Full(), policy, p.half + u * 8,
+                     s * kWarps, run.tile.slot);
+          } else {
+            CopyBox4(ring.Data(), map, ring.Full(), policy, u * 16 * kWarps, s, run.tile.slot);
+          }
         }
-        ring.template Next<kStages<kGated>>();
+        __syncwarp();
+        ring.Next();
+        if (!told) feeder.Tell(run);
+        told = true;
+        if (--left == ask) feeder.AskAhead();
       }
     }
-    unit += run.last - run.first;
   }
+  feeder.TellEnd();
 }
 
 // The lane's row among the eight of a band: so that the lanes that read together meet every bank
@@ -139,6 +148,10 @@ __device__ __forceinline__ int BandRow(int lane) {
   return g / 2 + g % 2 * 4;
 }
 
+__device__ __forceinline__ int Entry(uint32_t queue, uint32_t index, int row) {
+  return ReadEntry<kFp8StreamRows>(queue, index, row);
+}
+
 // The rows of a tile as one thread sees them. Rows beyond the tile's count repeat its first row:
 // the columns of the matrix instruction do not mix, and theirs are not stored.
 template <int kN>
@@ -146,10 +159,10 @@ struct Rows {
   uint32_t in[kN];       // of this thread's first column, in 16 bytes
   int32_t first[kN][2];  // scales
 
-  __device__ __forceinline__ Rows(const StreamParams& p, const MoeTile& tile, int lane) {
+  __device__ __forceinline__
+  Rows(const StreamParams& p, const WorkRun& run, uint32_t queue, uint32_t index, int lane) {
     const auto source = [&](int i) {
-      const int row = tile.begin + (i < tile.count ? i : 0);
-      return p.gather ? __ldcg(p.order + row) / p.top_k : row;
+      return p.gather ? Entry(queue, index, i) / p.top_k : run.begin + (i < run.count ? i : 0);
     };
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -193,11 +206,11 @@ __device__ __forceinline__ uint32_t Codes(const float4& v, float undo) {
 // A step of rows that are still f32, rounded here: a row's 128 columns are in four lanes.
 template <int kN>
 __device__ __forceinline__ void Round(
-    const StreamParams& p, const MoeTile& tile, int step, int lane, Input<kN>& input) {
+    const StreamParams& p, const WorkRun& run, int step, int lane, Input<kN>& input) {
 #pragma unroll
   for (int n = 0; n < kN; ++n) {
     const int mine = n * 8 + lane / 4;
-    const int row = tile.begin + (mine < tile.count ? mine : 0);
+    const int row = run.begin + (mine < run.count ? mine : 0);
     const auto* from = reinterpret_cast<const float4*>(p.x + row * p.x_row_bytes +
                                                        static_cast<int64_t>(step) * 512) +
                        lane % 4 * 4;
@@ -263,12 +276,13 @@ BandScales(const StreamParams& p, const float* scales, int low_row, int high_row
       __ldg(scales + static_cast<int64_t>(min(high_row / 8, last)) * p.steps + step));
 }
 
-__device__ __forceinline__ const float* ScalesOf(const StreamParams& p, const MoeTile& tile) {
-  return reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes);
+__device__ __forceinline__ const float* ScalesOf(const StreamParams& p, const WorkRun& run) {
+  return reinterpret_cast<const float*>(p.scales + run.slot * p.slot_bytes);
 }
 
 // The stage may be filled again.
-__device__ __forceinline__ void Release(const Ring& ring, int lane) {
+template <bool kGated>
+__device__ __forceinline__ void Release(const Ring<kGated>& ring, int lane) {
   hopper::FinishLoads();
   __syncwarp();
   if (lane == 0) BarrierArrive(ring.Empty());
@@ -278,23 +292,25 @@ __device__ __forceinline__ void ConsumerBarrier() {
   asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
 }
 
+template <bool kGated>
 struct Progress {
-  Ring ring;
-  uint32_t sums = 0;  // strips added up
+  Ring<kGated> ring;
+  uint32_t sums = 0;   // strips added up
+  uint32_t index = 0;  // of the run
 };
 
 // Strips of gate and up, shared by the warps along the columns.
 template <int kN>
 __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
-                                               const Run& run,
+                                               const WorkRun& run,
                                                float4* partials,
-                                               Progress& progress) {
+                                               Progress<true>& progress) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Rows<kN> rows(p, run.tile, lane);
-  const float* scales = ScalesOf(p, run.tile);
+  const Rows<kN> rows(p, run, progress.ring.RunQueue(), progress.index, lane);
+  const float* scales = ScalesOf(p, run);
   const int last_step = p.steps - 1;
   constexpr bool kEarly = kN <= 2;  // inputs of the next stage in flight
-  Ring ring = progress.ring;
+  Ring<true> ring = progress.ring;
   uint32_t sums = progress.sums;
   Input<kN> next;
   float2 next_scales =
@@ -318,7 +334,7 @@ __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
       const uint32_t low = ring.Data() + warp * 1024;
       MultiplyTile<kN>(acc, low, low + kStageBytes / 2, own, own_scales, lane);
       Release(ring, lane);
-      ring.Next<kStages<true>>();
+      ring.Next();
     }
     // The warps' sums. With two buffers one barrier a strip will do: whoever adds up has done so
     // before the next strip's barrier.
@@ -346,9 +362,8 @@ __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int row = n * 8 + lane % 4 * 2 + e;
-        if (row >= run.tile.count) continue;
-        static_cast<float*>(
-            p.out)[(run.tile.begin + row) * p.out_stride + unit * 8 + BandRow(lane)] =
+        if (row >= run.count) continue;
+        static_cast<float*>(p.out)[(run.begin + row) * p.out_stride + unit * 8 + BandRow(lane)] =
             SiluTimes(sum[e], sum[2 + e]);
       }
     }
@@ -362,16 +377,18 @@ __device__ __forceinline__ void MultiplyAcross(const StreamParams& p,
 
 // Strips of down, one a warp. kKeep: there are two steps, and the rows stay in registers.
 template <int kN, bool kKeep>
-__device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& run, Ring& place) {
+__device__ __forceinline__ void MultiplyAlone(const StreamParams& p,
+                                              const WorkRun& run,
+                                              Progress<false>& progress) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const Rows<kN> rows(p, run.tile, lane);
-  const float* scales = ScalesOf(p, run.tile);
-  Ring ring = place;
+  Ring<false> ring = progress.ring;
+  const Rows<kN> rows(p, run, ring.RunQueue(), progress.index, lane);
+  const float* scales = ScalesOf(p, run);
   Input<kN> kept[kKeep ? 2 : 1];
   if constexpr (kKeep) {
     if (p.x_f32) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) Round<kN>(p, run.tile, min(i, p.steps - 1), lane, kept[i]);
+      for (int i = 0; i < 2; ++i) Round<kN>(p, run, min(i, p.steps - 1), lane, kept[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < 2; ++i) kept[i].Load(p, rows, min(i, p.steps - 1));
@@ -387,9 +404,9 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
       const int row = n * 8 + lane % 4 * 2 + e;
       target[n][e] = -1;
       factor[n][e] = 0;
-      if (row >= run.tile.count) continue;
-      const int entry = __ldcg(p.order + run.tile.begin + row);
-      target[n][e] = p.scatter ? entry : run.tile.begin + row;
+      if (row >= run.count) continue;
+      const int entry = Entry(ring.RunQueue(), progress.index, row);
+      target[n][e] = p.scatter ? entry : run.begin + row;
       factor[n][e] = __ldg(p.route_weights + entry);
     }
   }
@@ -407,7 +424,7 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
       const uint32_t low = ring.Data() + warp * 2048;
       MultiplyTile<kN>(acc, low, low + 1024, x, own_scales, lane);
       Release(ring, lane);
-      ring.Next<kStages<false>>();
+      ring.Next();
     };
     if constexpr (kKeep) {
       one(0, kept[0]);
@@ -438,21 +455,21 @@ __device__ __forceinline__ void MultiplyAlone(const StreamParams& p, const Run& 
     }
     __syncwarp();
   }
-  place = ring;
+  progress.ring = ring;
 }
 
 template <bool kGated, int kN>
 __device__ __forceinline__ void MultiplyRun(const StreamParams& p,
-                                            const Run& run,
+                                            const WorkRun& run,
                                             float4* partials,
-                                            Progress& progress) {
+                                            Progress<kGated>& progress) {
   if constexpr (kGated) {
     MultiplyAcross<kN>(p, run, partials, progress);
   } else {
     if (kN <= 2 && p.steps <= 2) {
-      MultiplyAlone<kN, kN <= 2>(p, run, progress.ring);
+      MultiplyAlone<kN, kN <= 2>(p, run, progress);
     } else {
-      MultiplyAlone<kN, false>(p, run, progress.ring);
+      MultiplyAlone<kN, false>(p, run, progress);
     }
   }
 }
@@ -460,8 +477,10 @@ __device__ __forceinline__ void MultiplyRun(const StreamParams& p,
 // The rarer tiles of more than 8 rows. Not inlined, so that they do not take registers from the
 // others.
 template <bool kGated, int kN>
-__device__ __noinline__ Progress
-MultiplyLargeRun(const StreamParams& p, Run run, float4* partials, Progress progress) {
+__device__ __noinline__ Progress<kGated> MultiplyLargeRun(const StreamParams& p,
+                                                          WorkRun run,
+                                                          float4* partials,
+                                                          Progress<kGated> progress) {
   MultiplyRun<kGated, kN>(p, run, partials, progress);
   return progress;
 }
@@ -471,16 +490,14 @@ __global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
     Fp8StreamKernel(const __grid_constant__ StreamParams p,
                     const __grid_constant__ CUtensorMap map) {
   extern __shared__ char memory[];
-  Progress progress;
-  Ring& ring = progress.ring;
+  Progress<kGated> progress;
+  Ring<kGated>& ring = progress.ring;
   ring.memory = (SharedAddress(memory) + 1023) / 1024 * 1024;
-  const uint32_t partials = ring.memory + kStages<kGated> * kStageBytes;
-  ring.full = partials + kPartialBytes<kGated>;
-  ring.empty = ring.full + 8 * kStages<kGated>;
+  InitQueue(ring.RunQueue());
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages<kGated>; ++s) {
-      BarrierInit(ring.full + 8 * s, 1);
-      BarrierInit(ring.empty + 8 * s, kWarps);
+      BarrierInit(ring.Full(s), 1);
+      BarrierInit(ring.Empty(s), kWarps);
     }
     hopper::FenceBarrierInit();
     hopper::PrefetchMap(&map);
@@ -491,22 +508,22 @@ __global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
   const bool feeder = threadIdx.x >= kWarps * 32;
   if (kGated || !feeder) WaitForEarlierKernels();
   AllowNextKernel();
-  const int first = FirstUnit(p, blockIdx.x), last = FirstUnit(p, blockIdx.x + 1);
   if (feeder) {
-    if (threadIdx.x == kWarps * 32) FeedRing<kGated>(p, &map, first, last, ring);
+    FeedRing<kGated>(p, &map, ring);
     return;
   }
-  auto* sums = reinterpret_cast<float4*>(memory + (partials - SharedAddress(memory)));
-  for (int unit = first; unit < last;) {
-    const Run run = NextRun(p, unit, last);
-    if (run.tile.count <= 8) {
+  auto* sums = reinterpret_cast<float4*>(memory + (ring.memory - SharedAddress(memory)) +
+                                         Ring<kGated>::kPartialsAt);
+  for (;; ++progress.index) {
+    const WorkRun run = ReadRun(ring.RunQueue(), progress.index);
+    if (run.count == 0) return;
+    if (run.count <= 8) {
       MultiplyRun<kGated, 1>(p, run, sums, progress);
-    } else if (run.tile.count <= 16) {
+    } else if (run.count <= 16) {
       progress = MultiplyLargeRun<kGated, 2>(p, run, sums, progress);
     } else {
       progress = MultiplyLargeRun<kGated, 4>(p, run, sums, progress);
     }
-    unit += run.last - run.first;
   }
 }
 
@@ -536,11 +553,16 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
   p.n = static_cast<int32_t>(w.n);
   p.half = p.n / 2;
   p.steps = static_cast<int32_t>(layout.steps);
-  p.units = product.gated ? p.half / 8 : (p.n + 16 * kWarps - 1) / (16 * kWarps);
   p.stages = product.gated ? (p.steps + kWarps - 1) / kWarps : p.steps;
-  p.starts = product.starts;
-  p.tiles = product.tiles;
-  p.order = product.order;
+  const Fp8Deal deal = Fp8StreamDeal();
+  p.work = {.starts = product.starts,
+            .tiles = product.tiles,
+            .num_tiles = product.num_tiles,
+            .order = product.order,
+            .taken = product.taken,
+            .units = product.gated ? p.half / 8 : (p.n + 16 * kWarps - 1) / (16 * kWarps),
+            .piece = product.gated ? deal.gate_up_piece : deal.down_piece,
+            .align = 1};
   p.x = static_cast<const char*>(product.x);
   p.x_row_bytes = product.x_row_bytes;
   p.x_scales = product.x_scales;

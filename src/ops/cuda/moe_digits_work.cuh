@@ -1,6 +1,7 @@
 #pragma once
 
-// How the products by digits (moe_digits.cu, moe_digits_down.cu) are dealt out among blocks.
+// How the products by digits (moe_digits.cu, moe_digits_down.cu) and those of few FP8 rows
+// (fp8_stream.cu) are dealt out among blocks.
 //
 // Multiprocessors do not get equal shares of the memory's rate, and what rows cost beside their
 // weights is known roughly: with shares that are fixed beforehand the first block ended when two
@@ -63,28 +64,34 @@ struct CommonWork {
 struct WorkRun {
   int begin, count;  // rows of the tile; none: no run is left
   int first, last;   // units
+  int slot;
 };
 
 // A run's place is not written again before all have read it: the ring has no more than eight
 // stages, and each run one at least.
 inline constexpr int kQueue = 16;
 
-struct WorkQueue {
+// kRows: of a tile at most.
+template <int kRows>
+struct WorkQueueOf {
   int4 runs[kQueue];
-  int32_t entries[kQueue][kDigitTileRows];  // those beyond the count repeat the first
-  float weights[kQueue][kDigitTileRows];
   uint64_t full[kQueue];
+  int32_t entries[kQueue][kRows];  // those beyond the count repeat the first
+  float weights[kQueue][kRows];
 };
+using WorkQueue = WorkQueueOf<kDigitTileRows>;
 
 // Where they are in a queue at `queue` in shared memory.
 __device__ __forceinline__ uint32_t RunAt(uint32_t queue, uint32_t at) {
   return queue + offsetof(WorkQueue, runs) + at * sizeof(int4);
 }
+template <int kRows = kDigitTileRows>
 __device__ __forceinline__ uint32_t EntryAt(uint32_t queue, uint32_t at, int row) {
-  return queue + offsetof(WorkQueue, entries) + (at * kDigitTileRows + row) * sizeof(int32_t);
+  return queue + offsetof(WorkQueueOf<kRows>, entries) + (at * kRows + row) * sizeof(int32_t);
 }
+template <int kRows = kDigitTileRows>
 __device__ __forceinline__ uint32_t WeightAt(uint32_t queue, uint32_t at, int row) {
-  return queue + offsetof(WorkQueue, weights) + (at * kDigitTileRows + row) * sizeof(float);
+  return queue + offsetof(WorkQueueOf<kRows>, weights) + (at * kRows + row) * sizeof(float);
 }
 __device__ __forceinline__ uint32_t FullAt(uint32_t queue, uint32_t at) {
   return queue + offsetof(WorkQueue, full) + at * sizeof(uint64_t);
@@ -101,13 +108,16 @@ __device__ __forceinline__ WorkRun ReadRun(uint32_t queue, uint32_t index) {
   const uint32_t at = index % kQueue;
   BarrierWait(FullAt(queue, at), index / kQueue & 1);
   const uint4 raw = LoadShared4(RunAt(queue, at));
-  return {static_cast<int>(raw.x), static_cast<int>(raw.y), static_cast<int>(raw.z),
-          static_cast<int>(raw.w)};
+  return {static_cast<int>(raw.x), static_cast<int>(raw.y & 255), static_cast<int>(raw.z),
+          static_cast<int>(raw.w), static_cast<int>(raw.y >> 8)};
 }
 
+template <int kRows = kDigitTileRows>
 __device__ __forceinline__ int ReadEntry(uint32_t queue, uint32_t index, int row) {
   int entry;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(entry) : "r"(EntryAt(queue, index % kQueue, row)));
+  asm volatile("ld.shared.s32 %0, [%1];"
+               : "=r"(entry)
+               : "r"(EntryAt<kRows>(queue, index % kQueue, row)));
   return entry;
 }
 
@@ -120,9 +130,10 @@ __device__ __forceinline__ float ReadWeight(uint32_t queue, uint32_t index, int 
 }
 
 // Of the warp that feeds the ring, by all its lanes.
-class WorkFeeder {
+template <int kRows>
+class WorkFeederOf {
  public:
-  __device__ __forceinline__ WorkFeeder(const WorkParams& work, uint32_t queue)
+  __device__ __forceinline__ WorkFeederOf(const WorkParams& work, uint32_t queue)
       : p_(work), queue_(queue) {
     const int block = static_cast<int>(blockIdx.x);
     const auto start = [&](int of) {
@@ -148,7 +159,7 @@ class WorkFeeder {
     run = {{raw.x, raw.y, raw.z, 0}, first, min(p_.units, first + last_ - unit_)};
     unit_ += run.last - run.first;
     const int lane = threadIdx.x % 32;
-    if (lane < kDigitTileRows) {
+    if (lane < kRows) {
       entry_ = __ldcg(p_.order + run.tile.begin + (lane < run.tile.count ? lane : 0));
     }
     return true;
@@ -158,18 +169,19 @@ class WorkFeeder {
   __device__ __forceinline__ void Tell(const UnitRun& run) {
     const int lane = threadIdx.x % 32;
     const uint32_t at = told_++ % kQueue;
-    if (lane < kDigitTileRows) {
-      asm volatile("st.shared.s32 [%0], %1;" ::"r"(EntryAt(queue_, at, lane)), "r"(entry_)
+    if (lane < kRows) {
+      asm volatile("st.shared.s32 [%0], %1;" ::"r"(EntryAt<kRows>(queue_, at, lane)), "r"(entry_)
                    : "memory");
       if (p_.weights != nullptr) {
         const float weight = run.tile.count > 0 ? __ldcg(p_.weights + entry_) : 0.0f;
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(WeightAt(queue_, at, lane)), "f"(weight)
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(WeightAt<kRows>(queue_, at, lane)), "f"(weight)
                      : "memory");
       }
     }
     if (lane == 0) {
       asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(RunAt(queue_, at)),
-                   "r"(run.tile.begin), "r"(run.tile.count), "r"(run.first), "r"(run.last)
+                   "r"(run.tile.begin), "r"(run.tile.count | run.tile.slot << 8), "r"(run.first),
+                   "r"(run.last)
                    : "memory");
     }
     __syncwarp();
@@ -199,5 +211,6 @@ class WorkFeeder {
   int asked_ = 0, entry_ = 0;
   uint32_t told_ = 0;
 };
+using WorkFeeder = WorkFeederOf<kDigitTileRows>;
 
 }  // namespace baltoro::cuda

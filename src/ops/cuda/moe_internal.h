@@ -179,6 +179,9 @@ struct MoeRows {
   int32_t* block_of = nullptr;
   uint32_t* counters = nullptr;
   int32_t sum_blocks = 0, max_units = 0;
+  // Where work is dealt out while it is done (moe_digits_work.cuh): sixteenths of it in the blocks'
+  // own shares, behind which the last start is; the first two counters are zeros after the routing.
+  int32_t own_parts = 0;
 };
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream);
 // out[t] += sum_j shares[t, j] of the experts held here, j in order. out [T, H] f32 or bf16, rows

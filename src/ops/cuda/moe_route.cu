@@ -122,7 +122,7 @@ RouteParams Route(const MoeShape& shape,
   if (form == MoeForm::kStreaming && MoeDigitsTake(shape, args.tokens)) {
     params.tile_rows = kDigitTileRows;
     params.wide = true;  // the next kernel reads x
-    params.digits = true;
+    params.digits = params.dealt = true;
     params.own_parts = MoeDigitsDeal(args.tokens).own_parts;
   }
   return params;
@@ -147,6 +147,8 @@ RouteParams Route(const MoeRows& rows) {
           .entries = rows.tokens * rows.top_k,
           .blocks = rows.blocks,
           .wide = true,
+          .dealt = rows.own_parts > 0,
+          .own_parts = rows.own_parts > 0 ? rows.own_parts : 16,
           .tile_rows = rows.tile_rows,
           .num_tiles = rows.num_tiles,
           .tiles = rows.tiles,

@@ -20,7 +20,8 @@ struct Params {
   int32_t experts = 0, slots = 0, entries = 0, blocks = 0;
   bool wide = false;
   bool digits = false;     // of the streaming form by digits
-  int32_t own_parts = 16;  // sixteenths of the cost in the blocks' own shares
+  bool dealt = false;      // work is dealt out while it is done (moe_digits_work.cuh)
+  int32_t own_parts = 16;  // then sixteenths of the cost in the blocks' own shares
   int32_t tile_rows = 0;   // rows of a tile at most; 0: as the form has it
   int32_t* num_tiles = nullptr;
   MoeTile* tiles = nullptr;
@@ -30,7 +31,7 @@ struct Params {
   int32_t* units = nullptr;  // this and all below: null but in the joined form
   int32_t* row_begin = nullptr;
   int32_t* block_of = nullptr;
-  uint32_t* counters = nullptr;           // and by digits
+  uint32_t* counters = nullptr;           // and where work is dealt out
   int32_t sum_blocks = 0, max_units = 0;  // blocks of the down product, units that one has room for
 };
 
@@ -198,7 +199,7 @@ __device__ __forceinline__ void WriteTables(
   __syncthreads();
   if (share.starts) {
     for (int b = i; b < p.blocks; b += static_cast<int>(blockDim.x)) p.starts[b] = StartOf(p, t, b);
-    if (p.digits) {
+    if (p.dealt) {
       // Where what the blocks have in common begins, of which nothing is taken.
       if (last) p.starts[p.blocks] = StartOf(p, t, p.blocks);
       if (i < 2) p.counters[i] = 0;
