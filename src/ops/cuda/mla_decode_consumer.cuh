@@ -19,7 +19,28 @@ inline constexpr float kQueryFactor = 1.0f / 16;
 inline constexpr float kHalfMax = 65504;
 inline constexpr float kLn2 = 0.69314718056f;
 
-template <MlaCacheType kType>
+// As ProductN64 with a in registers.
+#define BT_FOUR(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+__device__ __forceinline__ void ProductN64Held(float (&d)[32],
+                                               const uint32_t (&a)[4],
+                                               uint64_t b,
+                                               int accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n"
+      "}\n"
+      : BT_FOUR(d, 0), BT_FOUR(d, 4), BT_FOUR(d, 8), BT_FOUR(d, 12), BT_FOUR(d, 16),
+        BT_FOUR(d, 20), BT_FOUR(d, 24), BT_FOUR(d, 28)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
+}
+#undef BT_FOUR
+
+template <MlaCacheType kType, bool kRopeHeld, int kOrder, bool kPair>
 class Consumer {
   // An fp8 cache of one scale as half floats, which one instruction makes of two of its elements.
   static constexpr bool kHalves = kType == MlaCacheType::kFp8E4m3;
@@ -41,6 +62,7 @@ class Consumer {
     for (MlaPiece piece; walker.Next(piece); ++pieces) {
       Wait(SharedAddress(&small_.full_q), pieces & 1);
       if constexpr (kHalves) HalveQueries();
+      if constexpr (kRopeHeld) LoadRope();
       Compute(piece, pieces);
     }
   }
@@ -72,6 +94,21 @@ class Consumer {
     static_assert(kComputeThreads == 256);
   }
 
+  // The queries' rotated columns to registers: products of 64 x 64 read as much of shared memory
+  // as it can give, half of that for the queries.
+  __device__ __forceinline__ void LoadRope() {
+    const int row = warp_ * 16 + lane_ % 16;
+#pragma unroll
+    for (int step = 0; step < 4; ++step) {
+      const int chunk = (2 * step + lane_ / 16) ^ (row % 8);
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(rope_[step][0]), "=r"(rope_[step][1]), "=r"(rope_[step][2]),
+                     "=r"(rope_[step][3])
+                   : "r"(smem_.q + kRopeTile * smem_.q_tile_bytes + row * 128 + chunk * 16)
+                   : "memory");
+    }
+  }
+
   // Two floats rounded to half floats, `low` in the lower half.
   __device__ static __forceinline__ uint32_t PackHalves(float low, float high) {
     uint32_t packed;
@@ -81,6 +118,7 @@ class Consumer {
 
   // The `turn`-th piece of this part.
   __device__ __forceinline__ void Compute(const MlaPiece& piece, uint32_t turn) {
+    if constexpr (kOrder > 0) return ComputeByTurns(piece, turn);
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
     Begin(piece);
     int i = group_;
@@ -115,6 +153,79 @@ class Consumer {
     End(piece, turn);
   }
 
+  // What the other warpgroup waits for goes first: its P, and so this one's product with the other's
+  // P and the rest of its scores. The product with the own P and the first scores of the next own
+  // block follow while the other computes exponentials.
+  __device__ __forceinline__ void ComputeByTurns(const MlaPiece& piece, uint32_t turn) {
+    const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
+    Begin(piece);
+    int i = group_;
+    if (group_ == 0 && count > 0) {
+      IssueScores();
+      WaitProducts<0>();
+      Pin(s_);
+      Softmax(piece, 0);
+      Announce(piece, 0);
+      IssueOwnValues();
+      i = 2;
+    }
+    for (; i < count; i += 2) {
+      FinishOwnValues(i >= 2);
+      IssueEarlyScores();
+      IssueOtherValues(piece, i - 1);
+      IssueLateScores();
+      WaitProducts<1>();
+      Pin(o_);
+      ReleaseOther();
+      if constexpr (kOrder == 1) ArriveCalm();
+      WaitProducts<0>();
+      Pin(s_);
+      if constexpr (kOrder == 2) ArriveCalm();
+      Softmax(piece, i);
+      SyncGroup(group_);  // nobody of this group reads P any more
+      Announce(piece, i);
+      IssueOwnValues();
+    }
+    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
+    FinishOwnValues(group_ < count);
+    if (count > 0 && (count - 1) % 2 != group_) {
+      IssueOtherValues(piece, count - 1);
+      WaitProducts<0>();
+      Pin(o_);
+      ReleaseOther();
+      ArriveCalm();
+    }
+    End(piece, turn);
+  }
+
+  __device__ __forceinline__ void FinishOwnValues(bool any) {
+    WaitProducts<0>();
+    Pin(o_);
+    if (any) ReleaseOwn();
+  }
+
+  // The columns of the own block in which this warpgroup has its output.
+  __device__ __forceinline__ void ReleaseOwn() {
+    Release(small_.empty_late[group_]);
+  }
+
+  __device__ __forceinline__ void ReleaseOther() {
+    Release(small_.empty_early[1 - group_]);
+  }
+
+  // Of a place that copies may fill; in a pair both thread blocks' copies.
+  __device__ __forceinline__ void Release(uint64_t& empty) {
+    if (lane_ == 0) {
+      Arrive(SharedAddress(&empty));
+      if constexpr (kPair) ArriveAtOther(SharedAddress(&empty), 1 - PairRank());
+    }
+  }
+
+  // The other warpgroup may use the matrix units for what is not urgent.
+  __device__ __forceinline__ void ArriveCalm() {
+    if (lane_ == 0) Arrive(SharedAddress(&small_.calm[1 - group_]));
+  }
+
   __device__ __forceinline__ void Begin(const MlaPiece& piece) {
     const int first = __ldg(args_.sequences.first_position + piece.sequence);
 #pragma unroll
@@ -127,6 +238,11 @@ class Consumer {
       position_[r] = row < piece.rows ? first + (piece.tile_row + row) / args_.heads : INT_MAX / 2;
     }
     begun_ = 0;
+  }
+
+  // The half of the own block's columns that comes first.
+  __device__ __forceinline__ int Early() const {
+    return kOrder > 0 ? 1 - group_ : group_;
   }
 
   __device__ __forceinline__ int Row(int r) const {
@@ -146,15 +262,22 @@ class Consumer {
     Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
     [[maybe_unused]] const uint32_t stage = smem_.stage(group_);
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
-      WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
+      WidenWithRope(stage + Early() * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
     } else if constexpr (kType == MlaCacheType::kFp8Groups) {
-      WidenGroups(stage + group_ * kHalfBytes, 2 * group_, group_);
+      WidenGroups(stage + Early() * kHalfBytes, 2 * Early(), group_);
     }
     Pin(s_);
     FenceProducts();
-    ScoresOfTile(q, k, kRopeTile, 0);
+    if constexpr (kRopeHeld) {
 #pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * group_ + t, 1);
+      for (int step = 0; step < 4; ++step) {
+        ProductN64Held(s_, rope_[step], Advance(k, kRopeTile * kTileBytes + step * 32), step > 0);
+      }
+    } else {
+      ScoresOfTile(q, k, kRopeTile, 0);
+    }
+#pragma unroll
+    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * Early() + t, 1);
     CommitProducts();
   }
 
@@ -163,15 +286,15 @@ class Consumer {
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
     ++own_uses_;
-    [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - group_) * kHalfBytes;
+    [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - Early()) * kHalfBytes;
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenHalf(late, group_);
     } else if constexpr (kType == MlaCacheType::kFp8Groups) {
-      WidenGroups(late, 2 * (1 - group_), group_);
+      WidenGroups(late, 2 * (1 - Early()), group_);
     }
     FenceProducts();
 #pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);
+    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - Early()) + t, 1);
     CommitProducts();
   }
 
@@ -277,6 +400,14 @@ class Consumer {
 
   // Hands P to the other warpgroup, adds P V of own block i, and gives the early half back.
   __device__ __forceinline__ void OwnValues(const MlaPiece& piece, int i) {
+    Announce(piece, i);
+    IssueOwnValues();
+    WaitProducts<0>();
+    Pin(o_);
+    Release(small_.empty_early[group_]);
+  }
+
+  __device__ __forceinline__ void Announce(const MlaPiece& piece, int i) {
     const int row = warp_ * 16 + lane_ % 8 + 8 * (lane_ / 8 % 2);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -291,6 +422,11 @@ class Consumer {
     FenceAsyncProxy();
     Arrive(SharedAddress(&small_.full_p[group_]));
     Rescale(next_reference_[0], next_reference_[1]);
+  }
+
+  // O += P V of the own block; committed, not waited for.
+  __device__ __forceinline__ void IssueOwnValues() {
+    if constexpr (kOrder > 0) Wait(SharedAddress(&small_.calm[group_]), (own_uses_ - 1) & 1);
     const uint64_t v = OperandDescriptor(smem_.stage(group_) + group_ * kHalfBytes, kTileBytes);
     Pin(o_);
     FenceProducts();
@@ -304,16 +440,14 @@ class Consumer {
     }
     CommitProducts();
     begun_ = 1;
-    WaitProducts<0>();
-    Pin(o_);
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_early[group_]));
   }
 
   // Adds P V of block i, whose P the other warpgroup made; committed, not waited for.
   __device__ __forceinline__ void IssueOtherValues(const MlaPiece& piece, int i) {
     const int other = 1 - group_;
     Wait(SharedAddress(&small_.full_p[other]), other_uses_ & 1);
-    Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
+    Wait(SharedAddress(kOrder > 0 ? &small_.full_early[other] : &small_.full_late[other]),
+         other_uses_ & 1);
     ++other_uses_;
     if (ClearTail(piece, i, other)) FenceAsyncProxy();
     Rescale(small_.reference[Row(0)], small_.reference[Row(1)]);
@@ -335,7 +469,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void ReleaseLate() {
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_late[1 - group_]));
+    Release(small_.empty_late[1 - group_]);
   }
 
   // Zeroes this warpgroup's columns of the tokens of block i that do not exist, since 0 times
@@ -419,6 +553,7 @@ class Consumer {
 
   float o_[128];  // rows Row(0), Row(1); columns 256 group + 8 j + 2 (lane % 4) + {0, 1}
   float s_[32];
+  uint32_t rope_[kRopeHeld ? 4 : 1][4];  // queries' rotated columns, an A operand
   uint32_t p_[4][4];  // of the own block, as the A operand of 4 steps of 16 tokens
   float reference_[2], next_reference_[2];  // of o_; of p_
   float sum_[2], sum_reference_[2];         // of the own blocks' exponentials

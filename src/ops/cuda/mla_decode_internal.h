@@ -82,6 +82,7 @@ struct MlaKernelArgs {
   void* out;
   float* lse;
   const void* cache;
+  int form;  // bits of BT_H1
 };
 
 Status LaunchMlaAttention(const MlaKernelArgs& args,

@@ -16,6 +16,7 @@ struct Maps {
   CUtensorMap q;       // boxes of a tile's rows, all columns
   CUtensorMap half;    // boxes of 64 tokens, 256 columns
   CUtensorMap rope;    // boxes of 64 tokens, 64 columns
+  CUtensorMap quarter;  // kBf16: boxes of 64 tokens, 128 columns
   CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
 
@@ -49,15 +50,31 @@ class BlockTable {
   int here_, next_;
 };
 
+__device__ __forceinline__ uint64_t LeavesFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 template <MlaCacheType kType>
 __device__ __forceinline__ void CopyHalf(
-    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half) {
+    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half, int form) {
   const uint32_t to = stage + half * kHalfBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.half, barrier, 0, row, half * 2);
     if constexpr (kType == MlaCacheType::kFp8Groups) {
       CopyBox(to + kScalesInHalf, &maps.scales, barrier, 0, row, 0);
     }
+  } else if ((form & 8) != 0) {
+    for (int tile = 0; tile < 4; ++tile) {
+      if ((form & 2) != 0) {
+        CopyBox(to + tile * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + tile, LeavesFirst());
+      } else {
+        CopyBox(to + tile * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + tile);
+      }
+    }
+  } else if ((form & 2) != 0) {
+    CopyBox(to, &maps.half, barrier, 0, row, half * 4, LeavesFirst());
   } else {
     CopyBox(to, &maps.half, barrier, 0, row, half * 4);
   }
@@ -67,16 +84,19 @@ template <MlaCacheType kType>
 __device__ __forceinline__ void CopyRope(const Maps& maps,
                                          uint32_t stage,
                                          uint32_t barrier,
-                                         int row) {
+                                         int row,
+                                         int form) {
   const uint32_t to = stage + kRopeTile * kTileBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.rope, barrier, 0, row, 0);
+  } else if ((form & 2) != 0) {
+    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile, LeavesFirst());
   } else {
     CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile);
   }
 }
 
-template <MlaCacheType kType>
+template <MlaCacheType kType, bool kPair>
 __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part) {
   // Raw fp8 is half of what it will be.
   constexpr bool kRaw = kType != MlaCacheType::kBf16;
@@ -85,6 +105,7 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
   constexpr int kRope = kRaw && !kGrouped ? kTileBytes / 2 : kTileBytes;
   const int lane = threadIdx.x % 32;
   Small& small = *smem.small;
+  const int rank = kPair ? PairRank() : 0;
   uint32_t uses0 = 0, uses1 = 0;
   uint32_t pieces = 0;
   MlaWalker walker(args, part);
@@ -107,11 +128,25 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t late = SharedAddress(&small.full_late[s]);
         hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
         ArriveExpecting(early, kHalf + kRope);
-        CopyRope<kType>(maps, stage, early, row);
-        CopyHalf<kType>(maps, stage, early, row, s);
+        const int first = args.form / 16 % 4 != 0 ? 1 - s : s;
+        if constexpr (kPair) {
+          if (s == rank) {
+            CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile);
+          }
+          const int tile = 4 * first + 2 * rank;
+          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile);
+        } else {
+          CopyRope<kType>(maps, stage, early, row, args.form);
+          CopyHalf<kType>(maps, stage, early, row, first, args.form);
+        }
         hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
         ArriveExpecting(late, kHalf);
-        CopyHalf<kType>(maps, stage, late, row, 1 - s);
+        if constexpr (kPair) {
+          const int tile = 4 * (1 - first) + 2 * rank;
+          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile);
+        } else {
+          CopyHalf<kType>(maps, stage, late, row, 1 - first, args.form);
+        }
       }
       ++(s == 0 ? uses0 : uses1);
     }

@@ -34,6 +34,7 @@ struct Small {
   uint64_t empty_early[2];
   uint64_t empty_late[2];
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
+  uint64_t calm[2];    // warpgroup w may use the matrix units for what is not urgent
   uint64_t full_q;
   uint64_t empty_q;
   // By turns: pieces with an even number, pieces with an odd one.
@@ -63,6 +64,40 @@ struct Layout {
   }
   __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
 };
+
+// Of two thread blocks of a cluster, which have the same keys.
+
+__device__ __forceinline__ int PairRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// Only reads of shared memory go before.
+__device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+      "}\n" ::"r"(barrier),
+      "r"(other)
+      : "memory");
+}
+
+__device__ __forceinline__ void ClusterBarrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                   : "memory");
+}
+
+__device__ __forceinline__ void CopyBoxToBoth(
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
 
 // Named barriers; their numbers are immediates, which checking tools can follow.
 
