@@ -118,7 +118,7 @@ class Consumer {
 
   // The `turn`-th piece of this part.
   __device__ __forceinline__ void Compute(const MlaPiece& piece, uint32_t turn) {
-    if constexpr (kOrder > 0) return ComputeByTurns(piece, turn);
+    if constexpr (kOrder > 0) return ComputeInPairs(piece, turn);
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
     Begin(piece);
     int i = group_;
@@ -153,64 +153,79 @@ class Consumer {
     End(piece, turn);
   }
 
-  // What the other warpgroup waits for goes first: its P, and so this one's product with the other's
-  // P and the rest of its scores. The product with the own P and the first scores of the next own
-  // block follow while the other computes exponentials.
-  __device__ __forceinline__ void ComputeByTurns(const MlaPiece& piece, uint32_t turn) {
+  // Blocks in pairs. Both products with the first one's values run while warpgroup 1 computes its
+  // exponentials, so that both places are given back early, one after the other:
+  //
+  //   0:  P_a | O += P_a V_a | O += P_b V_b                       | S_a' = Q K_a'^T
+  //   1:        O += P_a V_a, meanwhile P_b | O += P_b V_b        | S_b' = Q K_b'^T
+  __device__ __forceinline__ void ComputeInPairs(const MlaPiece& piece, uint32_t turn) {
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
     Begin(piece);
-    int i = group_;
-    if (group_ == 0 && count > 0) {
-      IssueScores();
-      WaitProducts<0>();
-      Pin(s_);
-      Softmax(piece, 0);
-      Announce(piece, 0);
-      IssueOwnValues();
-      i = 2;
-    }
-    for (; i < count; i += 2) {
-      FinishOwnValues(i >= 2);
-      IssueEarlyScores();
-      IssueOtherValues(piece, i - 1);
-      IssueLateScores();
-      WaitProducts<1>();
-      Pin(o_);
-      ReleaseOther();
-      if constexpr (kOrder == 1) ArriveCalm();
-      WaitProducts<0>();
-      Pin(s_);
-      if constexpr (kOrder == 2) ArriveCalm();
-      Softmax(piece, i);
-      SyncGroup(group_);  // nobody of this group reads P any more
-      Announce(piece, i);
-      IssueOwnValues();
-    }
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
-    FinishOwnValues(group_ < count);
-    if (count > 0 && (count - 1) % 2 != group_) {
-      IssueOtherValues(piece, count - 1);
-      WaitProducts<0>();
-      Pin(o_);
-      ReleaseOther();
-      ArriveCalm();
+    if (group_ < count) FinishScores();
+    if (group_ >= count) ReleaseQueries();
+    if (group_ == 0) {
+      for (int i = 0; i < count; i += 2) {
+        if (i + 2 >= count) ReleaseQueries();
+        Softmax(piece, i);
+        SyncGroup(group_);  // nobody of this group reads P any more
+        Announce(piece, i);
+        IssueOwnValues();
+        FinishOwnValues();
+        if (i + 1 >= count) break;
+        IssueOtherValues(piece, i + 1);
+        if (kOrder == 2 && i + 2 < count) {
+          IssueEarlyScores();
+          WaitProducts<1>();
+          Pin(o_);
+          ReleaseLate();
+          IssueLateScores();
+          WaitProducts<0>();
+          Pin(s_);
+        } else {
+          FinishOtherValues();
+          if (i + 2 < count) FinishScores();
+        }
+      }
+    } else {
+      for (int i = 1; i < count; i += 2) {
+        if (i + 2 >= count) ReleaseQueries();
+        IssueOtherValues(piece, i - 1);
+        Softmax(piece, i);
+        FinishOtherValues();
+        SyncGroup(group_);  // nobody of this group reads P any more
+        Announce(piece, i);
+        IssueOwnValues();
+        FinishOwnValues();
+        if (i + 2 < count) FinishScores();
+      }
+      if (count % 2 == 1) {
+        IssueOtherValues(piece, count - 1);
+        FinishOtherValues();
+      }
     }
     End(piece, turn);
   }
 
-  __device__ __forceinline__ void FinishOwnValues(bool any) {
+  __device__ __forceinline__ void ReleaseQueries() {
+    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
+  }
+
+  __device__ __forceinline__ void FinishScores() {
+    IssueScores();
+    WaitProducts<0>();
+    Pin(s_);
+  }
+
+  __device__ __forceinline__ void FinishOtherValues() {
     WaitProducts<0>();
     Pin(o_);
-    if (any) ReleaseOwn();
+    ReleaseLate();
   }
 
-  // The columns of the own block in which this warpgroup has its output.
-  __device__ __forceinline__ void ReleaseOwn() {
-    Release(small_.empty_late[group_]);
-  }
-
-  __device__ __forceinline__ void ReleaseOther() {
-    Release(small_.empty_early[1 - group_]);
+  __device__ __forceinline__ void FinishOwnValues() {
+    WaitProducts<0>();
+    Pin(o_);
+    Release(small_.empty_early[group_]);
   }
 
   // Of a place that copies may fill; in a pair both thread blocks' copies.
@@ -219,11 +234,6 @@ class Consumer {
       Arrive(SharedAddress(&empty));
       if constexpr (kPair) ArriveAtOther(SharedAddress(&empty), 1 - PairRank());
     }
-  }
-
-  // The other warpgroup may use the matrix units for what is not urgent.
-  __device__ __forceinline__ void ArriveCalm() {
-    if (lane_ == 0) Arrive(SharedAddress(&small_.calm[1 - group_]));
   }
 
   __device__ __forceinline__ void Begin(const MlaPiece& piece) {
@@ -238,11 +248,6 @@ class Consumer {
       position_[r] = row < piece.rows ? first + (piece.tile_row + row) / args_.heads : INT_MAX / 2;
     }
     begun_ = 0;
-  }
-
-  // The half of the own block's columns that comes first.
-  __device__ __forceinline__ int Early() const {
-    return kOrder > 0 ? 1 - group_ : group_;
   }
 
   __device__ __forceinline__ int Row(int r) const {
@@ -262,9 +267,9 @@ class Consumer {
     Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
     [[maybe_unused]] const uint32_t stage = smem_.stage(group_);
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
-      WidenWithRope(stage + Early() * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
+      WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
     } else if constexpr (kType == MlaCacheType::kFp8Groups) {
-      WidenGroups(stage + Early() * kHalfBytes, 2 * Early(), group_);
+      WidenGroups(stage + group_ * kHalfBytes, 2 * group_, group_);
     }
     Pin(s_);
     FenceProducts();
@@ -277,7 +282,7 @@ class Consumer {
       ScoresOfTile(q, k, kRopeTile, 0);
     }
 #pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * Early() + t, 1);
+    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * group_ + t, 1);
     CommitProducts();
   }
 
@@ -286,15 +291,15 @@ class Consumer {
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
     Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
     ++own_uses_;
-    [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - Early()) * kHalfBytes;
+    [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - group_) * kHalfBytes;
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenHalf(late, group_);
     } else if constexpr (kType == MlaCacheType::kFp8Groups) {
-      WidenGroups(late, 2 * (1 - Early()), group_);
+      WidenGroups(late, 2 * (1 - group_), group_);
     }
     FenceProducts();
 #pragma unroll
-    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - Early()) + t, 1);
+    for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);
     CommitProducts();
   }
 
@@ -402,9 +407,7 @@ class Consumer {
   __device__ __forceinline__ void OwnValues(const MlaPiece& piece, int i) {
     Announce(piece, i);
     IssueOwnValues();
-    WaitProducts<0>();
-    Pin(o_);
-    Release(small_.empty_early[group_]);
+    FinishOwnValues();
   }
 
   __device__ __forceinline__ void Announce(const MlaPiece& piece, int i) {
@@ -426,7 +429,6 @@ class Consumer {
 
   // O += P V of the own block; committed, not waited for.
   __device__ __forceinline__ void IssueOwnValues() {
-    if constexpr (kOrder > 0) Wait(SharedAddress(&small_.calm[group_]), (own_uses_ - 1) & 1);
     const uint64_t v = OperandDescriptor(smem_.stage(group_) + group_ * kHalfBytes, kTileBytes);
     Pin(o_);
     FenceProducts();
@@ -446,8 +448,7 @@ class Consumer {
   __device__ __forceinline__ void IssueOtherValues(const MlaPiece& piece, int i) {
     const int other = 1 - group_;
     Wait(SharedAddress(&small_.full_p[other]), other_uses_ & 1);
-    Wait(SharedAddress(kOrder > 0 ? &small_.full_early[other] : &small_.full_late[other]),
-         other_uses_ & 1);
+    Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
     ++other_uses_;
     if (ClearTail(piece, i, other)) FenceAsyncProxy();
     Rescale(small_.reference[Row(0)], small_.reference[Row(1)]);

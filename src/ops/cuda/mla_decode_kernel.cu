@@ -47,7 +47,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       InitBarrier(SharedAddress(&small.empty_early[s]), kPair ? 2 * kWarps : kWarps);
       InitBarrier(SharedAddress(&small.empty_late[s]), kPair ? 2 * kWarps : kWarps);
       InitBarrier(SharedAddress(&small.full_p[s]), 32 * kWarps);
-      InitBarrier(SharedAddress(&small.calm[s]), kWarps);
       for (int w = 0; w < 2; ++w) InitBarrier(SharedAddress(&small.full_sums[s][w]), 32 * kWarps);
     }
     InitBarrier(SharedAddress(&small.full_q), 1);
@@ -158,9 +157,9 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   unsigned cluster = 0;
   if constexpr (kType == MlaCacheType::kBf16) {
     const int order = args.form / 16 % 4;
-    if ((args.form & 4) != 0) kernel = MlaKernel<kType, true, 0, false>;
-    if (order == 1) kernel = MlaKernel<kType, false, 1, false>;
-    if (order == 2) kernel = MlaKernel<kType, false, 2, false>;
+    const bool held = (args.form & 4) != 0;
+    if (order == 1) kernel = held ? MlaKernel<kType, true, 1, false> : MlaKernel<kType, false, 1, false>;
+    if (order == 2) kernel = held ? MlaKernel<kType, true, 2, false> : MlaKernel<kType, false, 2, false>;
     // Both tiles of every sequence are cut at the same places.
     if ((args.form & 64) != 0 && args.heads == 2 * kMlaTileRows && args.plan.tiles == 2 &&
         args.plan.num_parts % 2 == 0 && args.plan.num_parts <= kThreads) {

@@ -56,6 +56,12 @@ __device__ __forceinline__ uint64_t LeavesFirst() {
   return policy;
 }
 
+__device__ __forceinline__ uint64_t NormalPolicy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 template <MlaCacheType kType>
 __device__ __forceinline__ void CopyHalf(
     const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half, int form) {
@@ -106,6 +112,7 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
   const int lane = threadIdx.x % 32;
   Small& small = *smem.small;
   const int rank = kPair ? PairRank() : 0;
+  [[maybe_unused]] const uint64_t policy = (args.form & 2) != 0 ? LeavesFirst() : NormalPolicy();
   uint32_t uses0 = 0, uses1 = 0;
   uint32_t pieces = 0;
   MlaWalker walker(args, part);
@@ -128,24 +135,24 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t late = SharedAddress(&small.full_late[s]);
         hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
         ArriveExpecting(early, kHalf + kRope);
-        const int first = args.form / 16 % 4 != 0 ? 1 - s : s;
         if constexpr (kPair) {
           if (s == rank) {
-            CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile);
+            CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile,
+                          policy);
           }
-          const int tile = 4 * first + 2 * rank;
-          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile);
+          const int tile = 4 * s + 2 * rank;
+          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile, policy);
         } else {
           CopyRope<kType>(maps, stage, early, row, args.form);
-          CopyHalf<kType>(maps, stage, early, row, first, args.form);
+          CopyHalf<kType>(maps, stage, early, row, s, args.form);
         }
         hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
         ArriveExpecting(late, kHalf);
         if constexpr (kPair) {
-          const int tile = 4 * (1 - first) + 2 * rank;
-          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile);
+          const int tile = 4 * (1 - s) + 2 * rank;
+          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile, policy);
         } else {
-          CopyHalf<kType>(maps, stage, late, row, 1 - first, args.form);
+          CopyHalf<kType>(maps, stage, late, row, 1 - s, args.form);
         }
       }
       ++(s == 0 ? uses0 : uses1);

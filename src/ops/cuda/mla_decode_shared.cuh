@@ -34,7 +34,6 @@ struct Small {
   uint64_t empty_early[2];
   uint64_t empty_late[2];
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
-  uint64_t calm[2];    // warpgroup w may use the matrix units for what is not urgent
   uint64_t full_q;
   uint64_t empty_q;
   // By turns: pieces with an even number, pieces with an odd one.
@@ -91,11 +90,11 @@ __device__ __forceinline__ void ClusterBarrier() {
 }
 
 __device__ __forceinline__ void CopyBoxToBoth(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3))
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3)), "l"(policy)
       : "memory");
 }
 
