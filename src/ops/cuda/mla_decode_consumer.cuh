@@ -19,28 +19,7 @@ inline constexpr float kQueryFactor = 1.0f / 16;
 inline constexpr float kHalfMax = 65504;
 inline constexpr float kLn2 = 0.69314718056f;
 
-// As ProductN64 with a in registers.
-#define BT_FOUR(d, i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-__device__ __forceinline__ void ProductN64Held(float (&d)[32],
-                                               const uint32_t (&a)[4],
-                                               uint64_t b,
-                                               int accumulate) {
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "setp.ne.b32 p, %37, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n"
-      "}\n"
-      : BT_FOUR(d, 0), BT_FOUR(d, 4), BT_FOUR(d, 8), BT_FOUR(d, 12), BT_FOUR(d, 16),
-        BT_FOUR(d, 20), BT_FOUR(d, 24), BT_FOUR(d, 28)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));
-}
-#undef BT_FOUR
-
-template <MlaCacheType kType, bool kRopeHeld, int kOrder, bool kPair>
+template <MlaCacheType kType, int kOrder, bool kPair, bool kTiled>
 class Consumer {
   // An fp8 cache of one scale as half floats, which one instruction makes of two of its elements.
   static constexpr bool kHalves = kType == MlaCacheType::kFp8E4m3;
@@ -62,7 +41,6 @@ class Consumer {
     for (MlaPiece piece; walker.Next(piece); ++pieces) {
       Wait(SharedAddress(&small_.full_q), pieces & 1);
       if constexpr (kHalves) HalveQueries();
-      if constexpr (kRopeHeld) LoadRope();
       Compute(piece, pieces);
     }
   }
@@ -92,21 +70,6 @@ class Consumer {
     __syncwarp();
     asm volatile("bar.sync 3, 256;" ::: "memory");
     static_assert(kComputeThreads == 256);
-  }
-
-  // The queries' rotated columns to registers: products of 64 x 64 read as much of shared memory
-  // as it can give, half of that for the queries.
-  __device__ __forceinline__ void LoadRope() {
-    const int row = warp_ * 16 + lane_ % 16;
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      const int chunk = (2 * step + lane_ / 16) ^ (row % 8);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(rope_[step][0]), "=r"(rope_[step][1]), "=r"(rope_[step][2]),
-                     "=r"(rope_[step][3])
-                   : "r"(smem_.q + kRopeTile * smem_.q_tile_bytes + row * 128 + chunk * 16)
-                   : "memory");
-    }
   }
 
   // Two floats rounded to half floats, `low` in the lower half.
@@ -264,7 +227,7 @@ class Consumer {
   __device__ __forceinline__ void IssueEarlyScores() {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
-    Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
+    if constexpr (!kTiled) Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
     [[maybe_unused]] const uint32_t stage = smem_.stage(group_);
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
@@ -273,14 +236,7 @@ class Consumer {
     }
     Pin(s_);
     FenceProducts();
-    if constexpr (kRopeHeld) {
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        ProductN64Held(s_, rope_[step], Advance(k, kRopeTile * kTileBytes + step * 32), step > 0);
-      }
-    } else {
-      ScoresOfTile(q, k, kRopeTile, 0);
-    }
+    ScoresOfTile(q, k, kRopeTile, 0);
 #pragma unroll
     for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * group_ + t, 1);
     CommitProducts();
@@ -289,8 +245,7 @@ class Consumer {
   __device__ __forceinline__ void IssueLateScores() {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
-    Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
-    ++own_uses_;
+    if constexpr (!kTiled) Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
     [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - group_) * kHalfBytes;
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenHalf(late, group_);
@@ -300,10 +255,15 @@ class Consumer {
     FenceProducts();
 #pragma unroll
     for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);
+    ++own_uses_;
     CommitProducts();
   }
 
   __device__ __forceinline__ void ScoresOfTile(uint64_t q, uint64_t k, int tile, int accumulate) {
+    if constexpr (kTiled) {
+      Wait(SharedAddress(&small_.full_tile[group_][tile]), own_uses_ & 1);
+      FenceProducts();
+    }
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint64_t a = Advance(q, tile * smem_.q_tile_bytes + step * 32);
@@ -448,7 +408,13 @@ class Consumer {
   __device__ __forceinline__ void IssueOtherValues(const MlaPiece& piece, int i) {
     const int other = 1 - group_;
     Wait(SharedAddress(&small_.full_p[other]), other_uses_ & 1);
-    Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
+    if constexpr (kTiled) {
+      for (int t = 0; t < 4; ++t) {
+        Wait(SharedAddress(&small_.full_tile[other][4 * group_ + t]), other_uses_ & 1);
+      }
+    } else {
+      Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
+    }
     ++other_uses_;
     if (ClearTail(piece, i, other)) FenceAsyncProxy();
     Rescale(small_.reference[Row(0)], small_.reference[Row(1)]);
@@ -554,7 +520,6 @@ class Consumer {
 
   float o_[128];  // rows Row(0), Row(1); columns 256 group + 8 j + 2 (lane % 4) + {0, 1}
   float s_[32];
-  uint32_t rope_[kRopeHeld ? 4 : 1][4];  // queries' rotated columns, an A operand
   uint32_t p_[4][4];  // of the own block, as the A operand of 4 steps of 16 tokens
   float reference_[2], next_reference_[2];  // of o_; of p_
   float sum_[2], sum_reference_[2];         // of the own blocks' exponentials

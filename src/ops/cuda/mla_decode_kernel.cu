@@ -33,7 +33,7 @@ constexpr int kThreads = kComputeThreads + 128;
 constexpr int kComputeRegisters = 232;
 constexpr int kProducerRegisters = 40;
 
-template <MlaCacheType kType, bool kRopeHeld, int kOrder, bool kPair>
+template <MlaCacheType kType, int kOrder, bool kPair, bool kTiled>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaKernel(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ Maps maps) {
   extern __shared__ unsigned char raw[];
@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int s = 0; s < 2; ++s) {
       InitBarrier(SharedAddress(&small.full_early[s]), 1);
       InitBarrier(SharedAddress(&small.full_late[s]), 1);
+      for (int t = 0; t < kMlaWidth / 64; ++t) InitBarrier(SharedAddress(&small.full_tile[s][t]), 1);
       InitBarrier(SharedAddress(&small.empty_early[s]), kPair ? 2 * kWarps : kWarps);
       InitBarrier(SharedAddress(&small.empty_late[s]), kPair ? 2 * kWarps : kWarps);
       InitBarrier(SharedAddress(&small.full_p[s]), 32 * kWarps);
@@ -62,7 +63,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   LetDependentsLaunch();  // the merge waits for this kernel's end itself
   int part = static_cast<int>(blockIdx.x);
   // Neighbours have the same keys, of different tiles.
-  if ((kPair || (args.form & 1) != 0) && args.plan.num_parts <= kThreads) {
+  if ((kPair || (args.form & 1) != 0) && args.plan.tiles > 1 &&
+      args.plan.num_parts <= kThreads) {
     const int tiles = args.plan.tiles;
     const int firsts = __syncthreads_count(static_cast<int>(threadIdx.x) < args.plan.num_parts &&
                                            args.plan.parts[threadIdx.x].tile == 0);
@@ -73,11 +75,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer<kType, kRopeHeld, kOrder, kPair> consumer(args, smem, part);
+    Consumer<kType, kOrder, kPair, kTiled> consumer(args, smem, part);
     consumer.Run();
   } else {
     LowerRegisters<kProducerRegisters>();
-    if (threadIdx.x < kComputeThreads + 32) Produce<kType, kPair>(args, maps, smem, part);
+    if (threadIdx.x < kComputeThreads + 32) Produce<kType, kPair, kTiled>(args, maps, smem, part);
   }
   if constexpr (kPair) {
     __syncwarp();
@@ -153,20 +155,24 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
   BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
-  auto* kernel = MlaKernel<kType, false, 0, false>;
+  auto* kernel = MlaKernel<kType, 0, false, false>;
   unsigned cluster = 0;
   if constexpr (kType == MlaCacheType::kBf16) {
     const int order = args.form / 16 % 4;
-    const bool held = (args.form & 4) != 0;
-    if (order == 1) kernel = held ? MlaKernel<kType, true, 1, false> : MlaKernel<kType, false, 1, false>;
-    if (order == 2) kernel = held ? MlaKernel<kType, true, 2, false> : MlaKernel<kType, false, 2, false>;
+    const bool tiled = (args.form & 8) != 0;
+    if (order == 1) kernel = MlaKernel<kType, 1, false, false>;
+    if (order == 2) kernel = MlaKernel<kType, 2, false, false>;
+    if (order == 1 && tiled) kernel = MlaKernel<kType, 1, false, true>;
+    if (order == 2 && tiled) kernel = MlaKernel<kType, 2, false, true>;
     // Both tiles of every sequence are cut at the same places.
     if ((args.form & 64) != 0 && args.heads == 2 * kMlaTileRows && args.plan.tiles == 2 &&
         args.plan.num_parts % 2 == 0 && args.plan.num_parts <= kThreads) {
       cluster = 2;
-      kernel = MlaKernel<kType, false, 0, true>;
-      if (order == 1) kernel = MlaKernel<kType, false, 1, true>;
-      if (order == 2) kernel = MlaKernel<kType, false, 2, true>;
+      kernel = MlaKernel<kType, 0, true, false>;
+      if (order == 1) kernel = MlaKernel<kType, 1, true, false>;
+      if (order == 2) kernel = MlaKernel<kType, 2, true, false>;
+      if (order == 1 && tiled) kernel = MlaKernel<kType, 1, true, true>;
+      if (order == 2 && tiled) kernel = MlaKernel<kType, 2, true, true>;
     }
   }
   const int bytes = static_cast<int>(SharedBytes(args.plan.tile_rows));

@@ -102,7 +102,23 @@ __device__ __forceinline__ void CopyRope(const Maps& maps,
   }
 }
 
-template <MlaCacheType kType, bool kPair>
+// A tile of 64 columns, with a barrier of its own. Of a pair of thread blocks one brings it to both.
+template <bool kPair>
+__device__ __forceinline__ void CopyTile(
+    const Maps& maps, const Layout& smem, int s, int tile, int row, int rank, uint64_t policy) {
+  const uint32_t full = SharedAddress(&smem.small->full_tile[s][tile]);
+  const uint32_t to = smem.stage(s) + tile * kTileBytes;
+  ArriveExpecting(full, kTileBytes);
+  if constexpr (kPair) {
+    if ((tile + (tile == kRopeTile ? s : 0)) % 2 == rank) {
+      CopyBoxToBoth(to, &maps.rope, full, 0, row, tile, policy);
+    }
+  } else {
+    CopyBox(to, &maps.rope, full, 0, row, tile, policy);
+  }
+}
+
+template <MlaCacheType kType, bool kPair, bool kTiled>
 __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part) {
   // Raw fp8 is half of what it will be.
   constexpr bool kRaw = kType != MlaCacheType::kBf16;
@@ -133,26 +149,36 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t stage = smem.stage(s);
         const uint32_t early = SharedAddress(&small.full_early[s]);
         const uint32_t late = SharedAddress(&small.full_late[s]);
-        hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
-        ArriveExpecting(early, kHalf + kRope);
-        if constexpr (kPair) {
-          if (s == rank) {
-            CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile,
-                          policy);
+        if constexpr (kTiled) {
+          hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
+          CopyTile<kPair>(maps, smem, s, kRopeTile, row, rank, policy);
+          for (int t = 0; t < 4; ++t) CopyTile<kPair>(maps, smem, s, 4 * s + t, row, rank, policy);
+          hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
+          for (int t = 4; t < 8; ++t) {
+            CopyTile<kPair>(maps, smem, s, (4 * s + t) % 8, row, rank, policy);
           }
-          const int tile = 4 * s + 2 * rank;
-          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile, policy);
         } else {
-          CopyRope<kType>(maps, stage, early, row, args.form);
-          CopyHalf<kType>(maps, stage, early, row, s, args.form);
-        }
-        hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
-        ArriveExpecting(late, kHalf);
-        if constexpr (kPair) {
-          const int tile = 4 * (1 - s) + 2 * rank;
-          CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile, policy);
-        } else {
-          CopyHalf<kType>(maps, stage, late, row, 1 - s, args.form);
+          hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
+          ArriveExpecting(early, kHalf + kRope);
+          if constexpr (kPair) {
+            if (s == rank) {
+              CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile,
+                            policy);
+            }
+            const int tile = 4 * s + 2 * rank;
+            CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile, policy);
+          } else {
+            CopyRope<kType>(maps, stage, early, row, args.form);
+            CopyHalf<kType>(maps, stage, early, row, s, args.form);
+          }
+          hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
+          ArriveExpecting(late, kHalf);
+          if constexpr (kPair) {
+            const int tile = 4 * (1 - s) + 2 * rank;
+            CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile, policy);
+          } else {
+            CopyHalf<kType>(maps, stage, late, row, 1 - s, args.form);
+          }
         }
       }
       ++(s == 0 ? uses0 : uses1);

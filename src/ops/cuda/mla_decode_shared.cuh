@@ -31,6 +31,7 @@ inline constexpr int kGroupedRopeAt = kMlaLatent + 16;
 struct Small {
   uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
   uint64_t full_late[2];   // the tiles of the other warpgroup
+  uint64_t full_tile[2][kMlaWidth / 64];  // in place of both, a tile each
   uint64_t empty_early[2];
   uint64_t empty_late[2];
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
