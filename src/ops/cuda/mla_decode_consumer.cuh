@@ -25,11 +25,12 @@ class Consumer {
   static constexpr bool kHalves = kType == MlaCacheType::kFp8E4m3;
 
  public:
-  __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part)
+  __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part, bool paired)
       : args_(args),
         smem_(smem),
         small_(*smem.small),
         part_(part),
+        paired_(paired),
         group_(__shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0)),
         warp_(threadIdx.x / 32 % 4),
         lane_(threadIdx.x % 32),
@@ -194,8 +195,14 @@ class Consumer {
   // Of a place that copies may fill; in a pair both thread blocks' copies.
   __device__ __forceinline__ void Release(uint64_t& empty) {
     if (lane_ == 0) {
-      Arrive(SharedAddress(&empty));
-      if constexpr (kPair) ArriveAtOther(SharedAddress(&empty), 1 - PairRank());
+      if (!kPair) {
+        Arrive(SharedAddress(&empty));
+      } else if (paired_) {
+        Arrive(SharedAddress(&empty));
+        ArriveAtOther(SharedAddress(&empty), 1 - PairRank());
+      } else {
+        ArriveTwice(SharedAddress(&empty));
+      }
     }
   }
 
@@ -514,7 +521,9 @@ class Consumer {
   const MlaKernelArgs& args_;
   const Layout& smem_;
   Small& small_;
-  const int part_, group_, warp_, lane_;
+  const int part_;
+  const bool paired_;
+  const int group_, warp_, lane_;
   const float scale_log2_;
   uint32_t own_uses_ = 0, other_uses_ = 0;
 

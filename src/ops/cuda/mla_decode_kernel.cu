@@ -63,23 +63,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   LetDependentsLaunch();  // the merge waits for this kernel's end itself
   int part = static_cast<int>(blockIdx.x);
   // Neighbours have the same keys, of different tiles.
-  if ((kPair || (args.form & 1) != 0) && args.plan.tiles > 1 &&
-      args.plan.num_parts <= kThreads) {
-    const int tiles = args.plan.tiles;
-    const int firsts = __syncthreads_count(static_cast<int>(threadIdx.x) < args.plan.num_parts &&
-                                           args.plan.parts[threadIdx.x].tile == 0);
-    if (part < firsts * tiles && firsts * tiles <= args.plan.num_parts) {
-      part = part % tiles * firsts + part / tiles;
-    }
-  }
+  const int tiles = args.plan.tiles;
+  const bool asked = kPair || (args.form & 1) != 0;
+  const int tile_parts = tiles > 1 && asked ? args.plan.merges[0].tile_parts : 0;
+  if (part < tile_parts * tiles) part = part % tiles * tile_parts + part / tiles;
+  // Else the blocks of a cluster have nothing in common.
+  const bool paired = kPair && tile_parts > 0;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer<kType, kOrder, kPair, kTiled> consumer(args, smem, part);
+    Consumer<kType, kOrder, kPair, kTiled> consumer(args, smem, part, paired);
     consumer.Run();
   } else {
     LowerRegisters<kProducerRegisters>();
-    if (threadIdx.x < kComputeThreads + 32) Produce<kType, kPair, kTiled>(args, maps, smem, part);
+    if (threadIdx.x < kComputeThreads + 32) Produce<kType, kPair, kTiled>(args, maps, smem, part, paired);
   }
   if constexpr (kPair) {
     __syncwarp();
@@ -164,9 +161,7 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
     if (order == 2) kernel = MlaKernel<kType, 2, false, false>;
     if (order == 1 && tiled) kernel = MlaKernel<kType, 1, false, true>;
     if (order == 2 && tiled) kernel = MlaKernel<kType, 2, false, true>;
-    // Both tiles of every sequence are cut at the same places.
-    if ((args.form & 64) != 0 && args.heads == 2 * kMlaTileRows && args.plan.tiles == 2 &&
-        args.plan.num_parts % 2 == 0 && args.plan.num_parts <= kThreads) {
+    if ((args.form & 64) != 0 && args.plan.tiles % 2 == 0 && args.plan.num_parts % 2 == 0) {
       cluster = 2;
       kernel = MlaKernel<kType, 0, true, false>;
       if (order == 1) kernel = MlaKernel<kType, 1, true, false>;

@@ -105,11 +105,18 @@ __device__ __forceinline__ void CopyRope(const Maps& maps,
 // A tile of 64 columns, with a barrier of its own. Of a pair of thread blocks one brings it to both.
 template <bool kPair>
 __device__ __forceinline__ void CopyTile(
-    const Maps& maps, const Layout& smem, int s, int tile, int row, int rank, uint64_t policy) {
+    const Maps& maps,
+    const Layout& smem,
+    int s,
+    int tile,
+    int row,
+    bool paired,
+    int rank,
+    uint64_t policy) {
   const uint32_t full = SharedAddress(&smem.small->full_tile[s][tile]);
   const uint32_t to = smem.stage(s) + tile * kTileBytes;
   ArriveExpecting(full, kTileBytes);
-  if constexpr (kPair) {
+  if (kPair && paired) {
     if ((tile + (tile == kRopeTile ? s : 0)) % 2 == rank) {
       CopyBoxToBoth(to, &maps.rope, full, 0, row, tile, policy);
     }
@@ -119,7 +126,8 @@ __device__ __forceinline__ void CopyTile(
 }
 
 template <MlaCacheType kType, bool kPair, bool kTiled>
-__device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part) {
+__device__ void Produce(
+    const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part, bool paired) {
   // Raw fp8 is half of what it will be.
   constexpr bool kRaw = kType != MlaCacheType::kBf16;
   constexpr bool kGrouped = kType == MlaCacheType::kFp8Groups;
@@ -151,16 +159,16 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t late = SharedAddress(&small.full_late[s]);
         if constexpr (kTiled) {
           hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
-          CopyTile<kPair>(maps, smem, s, kRopeTile, row, rank, policy);
-          for (int t = 0; t < 4; ++t) CopyTile<kPair>(maps, smem, s, 4 * s + t, row, rank, policy);
+          CopyTile<kPair>(maps, smem, s, kRopeTile, row, paired, rank, policy);
+          for (int t = 0; t < 4; ++t) CopyTile<kPair>(maps, smem, s, 4 * s + t, row, paired, rank, policy);
           hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
           for (int t = 4; t < 8; ++t) {
-            CopyTile<kPair>(maps, smem, s, (4 * s + t) % 8, row, rank, policy);
+            CopyTile<kPair>(maps, smem, s, (4 * s + t) % 8, row, paired, rank, policy);
           }
         } else {
           hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
           ArriveExpecting(early, kHalf + kRope);
-          if constexpr (kPair) {
+          if (kPair && paired) {
             if (s == rank) {
               CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile,
                             policy);
@@ -173,7 +181,7 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
           }
           hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
           ArriveExpecting(late, kHalf);
-          if constexpr (kPair) {
+          if (kPair && paired) {
             const int tile = 4 * (1 - s) + 2 * rank;
             CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile, policy);
           } else {

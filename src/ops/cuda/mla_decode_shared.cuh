@@ -73,6 +73,10 @@ __device__ __forceinline__ int PairRank() {
   return static_cast<int>(rank);
 }
 
+__device__ __forceinline__ void ArriveTwice(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 2;" ::"r"(barrier) : "memory");
+}
+
 // Only reads of shared memory go before.
 __device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
   asm volatile(
