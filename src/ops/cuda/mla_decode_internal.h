@@ -38,7 +38,8 @@ struct alignas(16) MlaMerge {
   int32_t first_slot;   // of the first piece
   int32_t second_slot;  // of the second; the others follow at `stride`
   int32_t stride;
-  int32_t unused[2];
+  int32_t tile_parts;  // of the first entry: parts of each tile where all are cut alike, or 0
+  int32_t unused;
 };
 
 struct MlaPlan {
@@ -82,6 +83,7 @@ struct MlaKernelArgs {
   void* out;
   float* lse;
   const void* cache;
+  int form;  // bits of BT_H1
 };
 
 Status LaunchMlaAttention(const MlaKernelArgs& args,
