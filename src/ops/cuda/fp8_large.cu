@@ -27,11 +27,13 @@
 // Floor: 2 n k T operations over the card's FP8 rate.
 
 #include <algorithm>
+#include <cstdlib>
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_large_device.cuh"
+#include "ops/cuda/fp8_large_eights.cuh"
 #include "ops/cuda/fp8_large_store.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_layout.h"
@@ -333,10 +335,19 @@ __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceR
     const ScalePlace place(order.steps, rows.begin, halves);
     WarpRows ahead;
     group.WaitFull();
-    MultiplyPiece<S>(group, order.steps, place, S::kGated || halves.x + lane * 8 < p.n, [&] {
+    const bool band_there = S::kGated || halves.x + lane * 8 < p.n;
+    const int steps = order.steps;
+    const auto look_ahead = [&] {
       order.Next();
       ahead = rows_of(order);
-    });
+    };
+    if constexpr (S::kEights) {
+      look_ahead();
+      MultiplyEights<S>(EightWork<S>(group.ring, scaled, group.number, group.other),
+                        steps / kScaleSteps, band_there);
+    } else {
+      MultiplyPiece<S>(group, steps, place, band_there, look_ahead);
+    }
     // Before the results are stored, so that they are not waited for: nothing more is given back.
     if (p.early && order.Done()) ArriveCluster();
     if constexpr (S::kSplit) {
@@ -483,7 +494,7 @@ struct PieceShape {
 
 // Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
 // nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
-PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
+PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
   struct Cost {
     int64_t rows, step, end;
   };
@@ -502,7 +513,9 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
   const auto pairs_of = [&](const Cost& c) {
     return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
   };
-  for (const Cost& c : kWhole) {
+  constexpr Cost kEights = {192, 560, 1100};
+  for (const Cost& whole : kWhole) {
+    const Cost& c = eights && whole.rows == kEights.rows ? kEights : whole;
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
     consider(c, false, rounds * (steps * c.step + c.end));
   }
@@ -514,11 +527,27 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
   return best;
 }
 
+int Switch() {
+  static const int bits = [] {
+    const char* value = std::getenv("BT_H2");
+    return value == nullptr ? 7 : std::atoi(value);
+  }();
+  return bits;
+}
+
 template <bool kFloats>
 void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
   const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  const PieceShape shape = product.tiles != nullptr ? PieceShape{.rows = 256}
-                                                    : ShapeOfPieces(tiles, product.w.n, p.steps);
+  const bool eights = p.steps % kScaleSteps == 0 && (Switch() & (product.tiles != nullptr ? 1 : 2));
+  if (product.tiles != nullptr && eights) {
+    if (Switch() & 8) {
+      return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, p, stream);
+    }
+    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
+  }
+  const PieceShape shape = product.tiles != nullptr
+                               ? PieceShape{.rows = 256}
+                               : ShapeOfPieces(tiles, product.w.n, p.steps, eights);
   if (shape.split) {
     if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
     return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
@@ -531,6 +560,9 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
     case 144:
       return Launch<Shape<false, 144, 72, 2, kFloats>>(product, p, stream);
     case 192:
+      if (eights) {
+        return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
+      }
       return Launch<Shape<false, 192, 96, 2, kFloats>>(product, p, stream);
     default:
       if (p.steps < kLongSteps) {
@@ -571,6 +603,10 @@ void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream
   p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;
+  p.grouped = (Switch() & 4) != 0;
+  if (product.gated && p.steps % kScaleSteps == 0 && (Switch() & 1)) {
+    return Launch<Shape<true, 256, 128, 1, false, false, true>>(product, p, stream);
+  }
   if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, p, stream);
   return product.out_f32 ? LaunchPlain<true>(product, p, stream)
                          : LaunchPlain<false>(product, p, stream);

@@ -308,12 +308,18 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
       for (const int64_t rows : {1024, 1100}) Compare(context, form, w, rows, 8, DType::kBf16, 8);
       Compare(context, form, w, 1100, 8, DType::kF32, 4);
     }
-    for (const auto& [n, k] :
-         {std::pair<int64_t, int64_t>{1928, 384}, {2184, 384}, {2824, 128}, {3080, 384}}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1928, 384},
+                               {2184, 384},
+                               {2824, 128},
+                               {3080, 384},
+                               {2504, 1024}}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
       Compare(context, form, w, 1024, 8, DType::kBf16, 8);
       Compare(context, form, w, 1024, 8, DType::kF32, 12);
     }
+    // Nine pairs of tiles: eight whose strips are taken in turn, and one.
+    const Weights narrow(6, form, 1, 264, 256);
+    Compare(context, form, narrow, 2300, 8, DType::kBf16, 8);
     // Parts that begin anywhere: strips whose scales differ within 128 rows.
     const Weights parts(5, form, 1, 392, 1024, {0, 72, 264});
     Compare(context, form, parts, 1030, 0, DType::kBf16, 0);
