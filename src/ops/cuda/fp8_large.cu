@@ -486,6 +486,14 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   BT_CHECK(launched.ok());
 }
 
+int Switch() {
+  static const int bits = [] {
+    const char* value = std::getenv("BT_H2");
+    return value == nullptr ? 23 : std::atoi(value);
+  }();
+  return bits;
+}
+
 // Rows of weights of a piece; whether two pairs of blocks have half of the columns each.
 struct PieceShape {
   int64_t rows = 0;
@@ -513,11 +521,17 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
   const auto pairs_of = [&](const Cost& c) {
     return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
   };
-  constexpr Cost kEights = {192, 560, 1100};
-  for (const Cost& whole : kWhole) {
-    const Cost& c = eights && whole.rows == kEights.rows ? kEights : whole;
+  // In whole eights of steps.
+  constexpr Cost kEights[] = {{192, 560, 1100}, {144, 430, 900}, {128, 390, 900}};
+  const auto consider_rounds = [&](const Cost& c) {
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
     consider(c, false, rounds * (steps * c.step + c.end));
+  };
+  for (const Cost& c : kWhole) consider_rounds(c);
+  if (eights) {
+    for (const Cost& c : kEights) {
+      if (c.rows == 192 || (Switch() & 16)) consider_rounds(c);
+    }
   }
   if (steps < kStepsOfHalves) return best;
   for (const Cost& c : kSplit) {
@@ -525,14 +539,6 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
     consider(c, true, (steps - StepsOfFirstHalf(steps)) * c.step + c.end);
   }
   return best;
-}
-
-int Switch() {
-  static const int bits = [] {
-    const char* value = std::getenv("BT_H2");
-    return value == nullptr ? 7 : std::atoi(value);
-  }();
-  return bits;
 }
 
 template <bool kFloats>
@@ -552,6 +558,17 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
     if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
     return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
   }
+  if (eights && (Switch() & 16)) {
+    if (shape.rows == 128) {
+      return Launch<Shape<false, 128, 128, 1, kFloats, false, true>>(product, p, stream);
+    }
+    if (shape.rows == 144) {
+      return Launch<Shape<false, 144, 144, 1, kFloats, false, true>>(product, p, stream);
+    }
+  }
+  if (eights && shape.rows == 192) {
+    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
+  }
   switch (shape.rows) {
     case 64:
       return Launch<Shape<false, 64, 64, 2, kFloats>>(product, p, stream);
@@ -560,9 +577,6 @@ void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t st
     case 144:
       return Launch<Shape<false, 144, 72, 2, kFloats>>(product, p, stream);
     case 192:
-      if (eights) {
-        return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
-      }
       return Launch<Shape<false, 192, 96, 2, kFloats>>(product, p, stream);
     default:
       if (p.steps < kLongSteps) {

@@ -49,7 +49,7 @@ struct Shape {
                                      : kN == 128 ? 6
                                      : kN == 80  ? 7
                                                  : 8;
-  static constexpr int kStages = kFullStages - (kSplit ? 1 : 0);
+  static constexpr int kStages = kEights ? 4 : kFullStages - (kSplit ? 1 : 0);
   // Of a slot: rows of x, then bands, in one or (gate and up) two halves. What is not
   // fetched by rows is fewer bytes, of which 16 more may come.
   static constexpr int kInputScales = kTileRows * kScaleRow;
