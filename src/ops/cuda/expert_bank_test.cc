@@ -274,10 +274,10 @@ float FromE4m3(uint8_t code) {
   return (code & 0x80) != 0 ? -size : size;
 }
 
-// Grouped products whose rows lie in order, by the large form (gated; plain of few steps, and of
-// eight and more), against the wide form, which whole banks above hold to the reference. Both
-// multiply the same codes. Sums may differ in the bits that the matrix units drop (1e-3 of a row),
-// codes of the middle by a unit, results in bf16 likewise.
+// Grouped products whose rows lie in order, by the large form (gated and plain; of few steps, of
+// eight and more, and of whole eights), against the wide form, which whole banks above hold to the
+// reference. Both multiply the same codes. Sums may differ in the bits that the matrix units drop
+// (1e-3 of a row), codes of the middle by a unit, results in bf16 likewise.
 GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
   Context context;
   constexpr int64_t kRows = 700, kFirst = 450, kSlots = 2;
@@ -296,10 +296,15 @@ GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
     if (!form.quantise_input) continue;
     for (const auto& [n, k, gated] : {std::tuple<int64_t, int64_t, bool>{512, 512, true},
                                       {256, 1536, true},
+                                      {512, 2048, true},
                                       {520, 512, false},
-                                      {520, 1024, false}}) {
+                                      {520, 1536, false},
+                                      {520, 2048, false}}) {
+      // Of 2,048 columns parts that begin anywhere: scales differ within 64 rows.
       const Weights w(3, form, kSlots, n, k,
-                      gated ? std::vector<int64_t>{0, n / 2} : std::vector<int64_t>{0});
+                      k == 2048 ? std::vector<int64_t>{0, 72, 264}
+                      : gated   ? std::vector<int64_t>{0, n / 2}
+                                : std::vector<int64_t>{0});
       const Rows x(4, kRows, k, 0);
       const int64_t columns = gated ? n / 2 : n, groups = columns / 128;
       const auto product = [&](bool wide) {

@@ -60,7 +60,6 @@ struct Params {
   void* out;                     // f32 or bf16
   int64_t out_stride, add_step;  // bytes between two rows that a warp adds to
   int32_t max_units, stages, add_slots;
-  bool spends;  // whole lines are shares'
 };
 
 struct Block {
@@ -354,7 +353,6 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
   p.shares = static_cast<char*>(args.shares);
   p.buffers = Buffers(int64_t{rows.tokens} * rows.top_k, p.chunks);
-  p.spends = H5(4) && reinterpret_cast<uintptr_t>(p.shares) % hopper::kLine == 0;
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
   p.out = args.out.data;

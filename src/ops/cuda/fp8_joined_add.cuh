@@ -223,20 +223,6 @@ struct CopyAdder {
       }
       leave(chunk);
     }
-    if (p.spends) Spend();
-  }
-
-  // The warp's shares lie in the L2, read: they need not go to memory. Half a warp a token.
-  __device__ __forceinline__ void Spend() const {
-    const int64_t buffer_bytes = static_cast<int64_t>(p.tokens) * share_bytes;
-    for (int i = lane / 16; i < each; i += 2) {
-      const char* shares = p.shares + (first + i * kAddWarps) * static_cast<int64_t>(share_bytes);
-      for (int b = 0; b < p.buffers; ++b, shares += buffer_bytes) {
-        for (uint32_t at = lane % 16 * hopper::kLine; at < share_bytes; at += 16 * hopper::kLine) {
-          hopper::DiscardLine(shares + at);
-        }
-      }
-    }
   }
 };
 

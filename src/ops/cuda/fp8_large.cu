@@ -27,11 +27,13 @@
 // Floor: 2 n k T operations over the card's FP8 rate.
 
 #include <algorithm>
+#include <cstdlib>
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_large.h"
 #include "ops/cuda/fp8_large_device.cuh"
+#include "ops/cuda/fp8_large_eights.cuh"
 #include "ops/cuda/fp8_large_store.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/product_layout.h"
@@ -333,10 +335,19 @@ __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceR
     const ScalePlace place(order.steps, rows.begin, halves);
     WarpRows ahead;
     group.WaitFull();
-    MultiplyPiece<S>(group, order.steps, place, S::kGated || halves.x + lane * 8 < p.n, [&] {
+    const bool band_there = S::kGated || halves.x + lane * 8 < p.n;
+    const int steps = order.steps;
+    const auto look_ahead = [&] {
       order.Next();
       ahead = rows_of(order);
-    });
+    };
+    if constexpr (S::kEights) {
+      look_ahead();
+      MultiplyEights<S>(EightWork<S>(group.ring, scaled, group.number, group.other),
+                        steps / kScaleSteps, band_there);
+    } else {
+      MultiplyPiece<S>(group, steps, place, band_there, look_ahead);
+    }
     // Before the results are stored, so that they are not waited for: nothing more is given back.
     if (p.early && order.Done()) ArriveCluster();
     if constexpr (S::kSplit) {
@@ -475,6 +486,14 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   BT_CHECK(launched.ok());
 }
 
+int Switch() {
+  static const int bits = [] {
+    const char* value = std::getenv("BT_H2");
+    return value == nullptr ? 23 : std::atoi(value);
+  }();
+  return bits;
+}
+
 // Rows of weights of a piece; whether two pairs of blocks have half of the columns each.
 struct PieceShape {
   int64_t rows = 0;
@@ -483,7 +502,7 @@ struct PieceShape {
 
 // Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
 // nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
-PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
+PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
   struct Cost {
     int64_t rows, step, end;
   };
@@ -502,9 +521,17 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
   const auto pairs_of = [&](const Cost& c) {
     return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
   };
-  for (const Cost& c : kWhole) {
+  // In whole eights of steps.
+  constexpr Cost kEights[] = {{192, 560, 1100}, {144, 430, 900}, {128, 390, 900}};
+  const auto consider_rounds = [&](const Cost& c) {
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
     consider(c, false, rounds * (steps * c.step + c.end));
+  };
+  for (const Cost& c : kWhole) consider_rounds(c);
+  if (eights) {
+    for (const Cost& c : kEights) {
+      if (c.rows == 192 || (Switch() & 16)) consider_rounds(c);
+    }
   }
   if (steps < kStepsOfHalves) return best;
   for (const Cost& c : kSplit) {
@@ -517,11 +544,30 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
 template <bool kFloats>
 void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
   const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  const PieceShape shape = product.tiles != nullptr ? PieceShape{.rows = 256}
-                                                    : ShapeOfPieces(tiles, product.w.n, p.steps);
+  const bool eights = p.steps % kScaleSteps == 0 && (Switch() & (product.tiles != nullptr ? 1 : 2));
+  if (product.tiles != nullptr && eights) {
+    if (Switch() & 8) {
+      return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, p, stream);
+    }
+    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
+  }
+  const PieceShape shape = product.tiles != nullptr
+                               ? PieceShape{.rows = 256}
+                               : ShapeOfPieces(tiles, product.w.n, p.steps, eights);
   if (shape.split) {
     if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
     return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
+  }
+  if (eights && (Switch() & 16)) {
+    if (shape.rows == 128) {
+      return Launch<Shape<false, 128, 128, 1, kFloats, false, true>>(product, p, stream);
+    }
+    if (shape.rows == 144) {
+      return Launch<Shape<false, 144, 144, 1, kFloats, false, true>>(product, p, stream);
+    }
+  }
+  if (eights && shape.rows == 192) {
+    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
   }
   switch (shape.rows) {
     case 64:
@@ -571,6 +617,10 @@ void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream
   p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;
+  p.grouped = (Switch() & 4) != 0;
+  if (product.gated && p.steps % kScaleSteps == 0 && (Switch() & 1)) {
+    return Launch<Shape<true, 256, 128, 1, false, false, true>>(product, p, stream);
+  }
   if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, p, stream);
   return product.out_f32 ? LaunchPlain<true>(product, p, stream)
                          : LaunchPlain<false>(product, p, stream);

@@ -54,6 +54,7 @@ struct WideParams {
   // for both; not with `pair`.
   bool share_rows;
   bool early;               // of the large form: one matrix, asked for before the wait
+  bool grouped;             // likewise: all strips of some tiles before the next tiles
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   uint32_t* dealt;  // pieces taken behind each block's first; null: every grid-th is a block's
