@@ -77,6 +77,8 @@ rows_fused Quantise 0 -
 route IsThat 0 -
 moe_sort IsThatOf 0 -
 expert_bank_choice ChoosesWhile 0 -
+expert_bank_choice FewTokensInOne 0 -
+expert_bank Fp8StreamingDealt 0 -
 linear OddAndUnaligned 0 -
 rows WithASum 0 -
 rows NormTest.IsThat 0 -
@@ -110,6 +112,7 @@ linear TensOfRowsAsPlanned 40 -
 linear HundredsOfRowsInEvery 100 -
 linear SomeHundred 100 -
 expert_bank Fp8OfFewTokens 100 -
+expert_bank Fp8StreamingDealt 100 -
 rows_fused OfManyRows 60 -
 linear TensOfRowsInEvery 100 -
 linear CodedRows 100 -
@@ -140,6 +143,7 @@ rows_fused Quantise 200 -
 route IsThat 200 -
 moe_sort IsThatOf 100 -
 expert_bank_choice ChoosesWhile 200 -
+expert_bank_choice FewTokensInOne 200 -
 rows Norm 300 -
 rows KvWrite 200 -
 rows Copy 200 -
