@@ -1,9 +1,9 @@
 #pragma once
 
-// How the gate/up products of many rows (moe_wide_gate_up.cu, moe_warp_gate_up.cu) ask for a
-// stage's weights: 128 columns of 16 strips, 1,152 bytes each, which lie a strip apart in memory
-// and one behind the other in the stage. One thread asks for a box of a tensor map: sixteen bulk
-// copies take the lanes that ask for them one after the other (docs/kernels/moe.md).
+// How the gate/up product of many rows (moe_wide_gate_up.cu) asks for a stage's weights: 128
+// columns of 16 strips, 1,152 bytes each, which lie a strip apart in memory and one behind the
+// other in the stage. One thread asks for a box of a tensor map: sixteen bulk copies take the lanes
+// that ask for them one after the other (docs/kernels/moe.md).
 
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_int4_layout.h"

@@ -9,8 +9,6 @@
 // Four strips of one expert are in work together where there are so many, so that digits are loaded
 // once for all of them: of eight rows they are half as many bytes as four strips.
 
-#include <cstdlib>
-
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_digits.cuh"
 #include "ops/cuda/moe_digits.h"
@@ -327,13 +325,6 @@ DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const Moe
           reinterpret_cast<float*>(plan.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
 }
 
-DigitsDeal MoeDigitsDeal(int32_t) {
-  static const char* const text = std::getenv("BT_H6");
-  static const int value = text == nullptr ? 1012 : std::atoi(text);
-  if (value == 0) return {16, 1, 1, false};
-  return {value / 100 % 100, value / 10 % 10, value % 10, value / 10000 == 1};
-}
-
 Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
@@ -355,16 +346,14 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
             .order = plan.order,
             .taken = plan.counters,
             .units = 2 * shape.intermediate / 16,
-            .piece = MoeDigitsDeal(args.tokens).gate_up_piece,
+            .piece = kDigitGateUpPiece,
             .align = args.tokens <= 32 ? 2 : kTogether};
   p.digits = digits.digits;
   p.row_scales = digits.row_scales;
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  // As much as the down product asks for, so that its blocks start beside this one's.
-  const int shared_bytes = MoeDigitsDeal(args.tokens).deep ? kDigitDownDeepBytes : kSharedBytes;
-  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, kThreads, shared_bytes,
+  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, kThreads, kSharedBytes,
                             stream, p);
 }
 

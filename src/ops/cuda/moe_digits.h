@@ -15,13 +15,8 @@ inline bool MoeDigitsTake(const MoeShape& shape, int32_t tokens) {
 }
 
 // How the work is dealt out: sixteenths of it in the blocks' own shares, and the smallest pieces of
-// the rest, of gate/up in strips, of down in units of eight strips.
-struct DigitsDeal {
-  int32_t own_parts, gate_up_piece, down_piece;
-  bool deep;  // five stages of the down product's ring instead of four
-};
-DigitsDeal MoeDigitsDeal(int32_t tokens);
-inline constexpr int kDigitDownDeepBytes = 112256;
+// the rest, of gate/up in strips, of down in units of eight strips. Measured, docs/kernels/moe.md.
+inline constexpr int32_t kDigitOwnParts = 10, kDigitGateUpPiece = 1, kDigitDownPiece = 2;
 
 // After the routing, whose tiles have kDigitTileRows at most. Two kernels: x as digits, the
 // product.

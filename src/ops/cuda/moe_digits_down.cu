@@ -20,6 +20,7 @@ constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStripBytes = kColumnTiles * kTileBytes;
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * (kWarps + 1);
+constexpr int kStages = 4;
 constexpr int kStageBytes = kWarps * kStripBytes;
 // One digit of a row; 16 bytes more, so that the loads of a warp meet all banks.
 constexpr int kDigitPitch = kIntermediate + 16;
@@ -28,11 +29,8 @@ constexpr int kDigitBytes = kDigitTileRows * 2 * kDigitPitch;
 constexpr int kScalesAt = 2 * kDigitBytes;
 constexpr int kQueueAt = kScalesAt + 2 * kDigitTileRows * static_cast<int>(sizeof(float));
 constexpr int kBarriersAt = kQueueAt + static_cast<int>(sizeof(WorkQueue));
-constexpr int kRingAt = (kBarriersAt + 16 * 5 + 127) / 128 * 128;
-constexpr int SharedBytes(int stages) {
-  return kRingAt + stages * kStageBytes;
-}
-static_assert(SharedBytes(5) <= kDigitDownDeepBytes);
+constexpr int kRingAt = (kBarriersAt + 16 * kStages + 127) / 128 * 128;
+constexpr int kSharedBytes = kRingAt + kStages * kStageBytes;
 
 struct DownParams {
   const char* weights;
@@ -65,7 +63,6 @@ struct Shared {
 // Stages that are left to ask for when the next piece is.
 constexpr int kAskAhead = 2;
 
-template <int kStages>
 __device__ void FeedRing(const DownParams& p, const Shared& shared) {
   const bool leader = threadIdx.x % 32 == 0;
   const uint64_t policy = ReadOncePolicy();
@@ -131,7 +128,6 @@ struct OwnRows {
   }
 };
 
-template <int kStages>
 struct Progress {
   WorkRun run;
   RingPosition<kStages> at;
@@ -140,10 +136,10 @@ struct Progress {
 
 // The units of one run, whose digits are there, and the next run's digits. Rows beyond a tile's
 // count repeat the first one.
-template <int kStages, int kN>
+template <int kN>
 __device__ __forceinline__ void MultiplyRun(const DownParams& p,
                                             const Shared& shared,
-                                            Progress<kStages>& progress) {
+                                            Progress& progress) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const WorkRun run = progress.run;
   // This lane's digits of the first set of rows; rows beyond the count are left from runs before.
@@ -210,15 +206,14 @@ __device__ __forceinline__ void MultiplyRun(const DownParams& p,
 
 // The rarer tiles of more than 8 rows. Not inlined, so that they do not take registers from the
 // others.
-template <int kStages, int kN>
-__device__ __noinline__ Progress<kStages> MultiplyLargeRun(const DownParams& p,
-                                                           Shared shared,
-                                                           Progress<kStages> progress) {
-  MultiplyRun<kStages, kN>(p, shared, progress);
+template <int kN>
+__device__ __noinline__ Progress MultiplyLargeRun(const DownParams& p,
+                                                  Shared shared,
+                                                  Progress progress) {
+  MultiplyRun<kN>(p, shared, progress);
   return progress;
 }
 
-template <int kStages>
 __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     DigitsDownKernel(const __grid_constant__ DownParams p) {
   extern __shared__ __align__(128) char memory[];
@@ -239,10 +234,10 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   if (!feeder) WaitForEarlierKernels();
   AllowNextKernel();
   if (feeder) {
-    FeedRing<kStages>(p, shared);
+    FeedRing(p, shared);
     return;
   }
-  Progress<kStages> progress;
+  Progress progress;
   progress.run = ReadRun(shared.base + kQueueAt, 0);
   OwnRows first;
   first.Load(p, progress.run);
@@ -250,13 +245,13 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   ConsumerBarrier();
   while (progress.run.count > 0) {
     if (progress.run.count <= kSetRows) {
-      MultiplyRun<kStages, 1>(p, shared, progress);
+      MultiplyRun<1>(p, shared, progress);
     } else if (progress.run.count <= 2 * kSetRows) {
-      MultiplyRun<kStages, 2>(p, shared, progress);
+      MultiplyRun<2>(p, shared, progress);
     } else if (progress.run.count <= 3 * kSetRows) {
-      progress = MultiplyLargeRun<kStages, 3>(p, shared, progress);
+      progress = MultiplyLargeRun<3>(p, shared, progress);
     } else {
-      progress = MultiplyLargeRun<kStages, 4>(p, shared, progress);
+      progress = MultiplyLargeRun<4>(p, shared, progress);
     }
   }
 }
@@ -278,17 +273,13 @@ Status LaunchMoeDigitsDown(const MoeShape& shape,
             .weights = args.weights,
             .taken = plan.counters + 1,
             .units = (p.strips + kWarps - 1) / kWarps,
-            .piece = MoeDigitsDeal(args.tokens).down_piece,
+            .piece = kDigitDownPiece,
             .align = 2};
   p.middle = plan.middle;
   p.out = plan.shares;
   p.out_stride = shape.hidden;
-  if (MoeDigitsDeal(args.tokens).deep) {
-    return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel<5>, kThreads,
-                              kDigitDownDeepBytes, stream, p);
-  }
-  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel<4>, kThreads, SharedBytes(4),
-                            stream, p);
+  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel, kThreads, kSharedBytes, stream,
+                            p);
 }
 
 }  // namespace baltoro::cuda

@@ -18,26 +18,9 @@ inline constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
 inline constexpr int kUnitBytes = 16 * kInner * 2;
 inline constexpr int kMaxUnits = 20;  // of a block
 inline constexpr int kMaxDepth = 4;
-
-// Warpgroups that multiply and, besides, the one that asks for weights and adds; registers of
-// their threads, 0: as they have at first.
-struct ThreeGroups {
-  static constexpr int kGroups = 3, kTileUnits = joined::kTileUnits;
-  static constexpr int kMultiplying = 0, kAdding = 0;
-};
-// Pieces of few rows take fewer registers.
-struct FourGroups {
-  static constexpr int kGroups = 4, kTileUnits = 3;
-  static constexpr int kMultiplying = 88, kAdding = 128;
-};
-inline constexpr int kMostGroups = 4;
-template <typename Form>
-inline constexpr int kWarps = 4 * Form::kGroups;  // that multiply
-template <typename Form>
-inline constexpr int kLoaders = 32 * (kWarps<Form> + kAddWarps);  // threads that load rows
-template <typename Form>
-inline constexpr int kFormThreads = 128 * (Form::kGroups + 1);
-inline constexpr int kSharedLimit = 223 * 1024;  // without Block
+inline constexpr int kWarps = 4 * kGroups;                  // that multiply
+inline constexpr int kLoaders = 32 * (kWarps + kAddWarps);  // threads that load rows
+inline constexpr int kSharedLimit = 223 * 1024;             // without Block
 
 struct DownParams {
   const char* weights;
@@ -60,8 +43,7 @@ struct DownParams {
   int64_t out_stride;
   int32_t depth;
   uint32_t ring, out;  // in shared memory, behind Block's beginning
-  bool lean;
-  int32_t helped;  // tokens of a block that the warps that multiply add up
+  int32_t helped;      // tokens of a block that the warps that multiply add up
 };
 
 struct Block {
@@ -74,8 +56,8 @@ struct Block {
   alignas(8) int32_t tokens[2];  // the first that the block adds up, the one behind the last
   uint32_t held[kMaxTokens];     // bit j: share j of the token exists
   uint32_t readers[kPhases];     // warps that have read a chunk's shares
-  alignas(8) uint64_t full[kMostGroups * kMaxDepth];
-  uint64_t empty[kMostGroups * kMaxDepth];
+  alignas(8) uint64_t full[kGroups * kMaxDepth];
+  uint64_t empty[kGroups * kMaxDepth];
   uint64_t done[kPhases];    // warps have stored their shares of a chunk
   uint64_t permit[kPhases];  // a chunk's buffer may be written
   uint64_t ready[kPhases];   // a chunk's shares may be read
@@ -114,11 +96,10 @@ __device__ __forceinline__ uint32_t ParityOf(int chunk) {
 }
 
 // As FindPieces, with all that a slot has asked for at once.
-template <typename Form>
 __device__ inline void FindOwn(const DownParams& p, Block& block) {
   const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);
-  for (int s = threadIdx.x; s < p.slots; s += kFormThreads<Form>) {
+  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
     const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
     const int owner = __ldcg(p.block_of + s);
     const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
@@ -126,7 +107,7 @@ __device__ inline void FindOwn(const DownParams& p, Block& block) {
     const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
     if (from >= to || (whole && owner != static_cast<int>(blockIdx.x))) continue;
     const int at_unit = atomicAdd(&block.units, to - from);
-    const int pieces = (to - from + Form::kTileUnits - 1) / Form::kTileUnits;
+    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
     const int size = (to - from + pieces - 1) / pieces;
     for (int u = from; u < to; u += size) {
       const int at = row + 16 * (u - first);
@@ -139,14 +120,13 @@ __device__ inline void FindOwn(const DownParams& p, Block& block) {
 }
 
 // Which shares of the block's tokens exist; `held` is zeros.
-template <typename Form>
 __device__ inline void FindShares(const DownParams& p, Block& block) {
   const int first = FirstOf(p.tokens, blockIdx.x), end = FirstOf(p.tokens, blockIdx.x + 1);
   if (threadIdx.x == 0) {
     block.tokens[0] = first;
     block.tokens[1] = end;
   }
-  for (int i = threadIdx.x; i < (end - first) * p.top_k; i += kFormThreads<Form>) {
+  for (int i = threadIdx.x; i < (end - first) * p.top_k; i += kThreads) {
     const int t = i / p.top_k;
     if (IsHeld(p, first * p.top_k + i)) atomicOr(&block.held[t], 1u << (i - t * p.top_k));
   }
@@ -154,15 +134,14 @@ __device__ inline void FindShares(const DownParams& p, Block& block) {
 
 // The pieces' rows into shared memory, [64 columns][row] in the 128-byte swizzle; what each row is.
 // By all warps but the one that asks for weights.
-template <typename Form>
 __device__ inline void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
   const int lane = threadIdx.x % 32;
-  const int own = threadIdx.x / 32, warp = own > kWarps<Form> ? own - 1 : own;
+  const int warp = threadIdx.x / 32 > kWarps ? threadIdx.x / 32 - 1 : threadIdx.x / 32;
   for (int i = 0; i < block.count; ++i) {
     const Piece piece = block.pieces[i];
     const int padded = (piece.count + 15) / 16 * 16;
     const uint32_t to = rows + piece.unit * kUnitBytes + lane / 8 * padded * 128;
-    for (int r = warp; r < piece.count; r += kLoaders<Form> / 32) {
+    for (int r = warp; r < piece.count; r += kLoaders / 32) {
       const __nv_bfloat16* from =
           p.middle + static_cast<int64_t>(piece.begin + r) * kInner + lane * 8;
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + r * 128 +
@@ -171,10 +150,10 @@ __device__ inline void LoadRows(const DownParams& p, Block& block, uint32_t rows
                    : "memory");
     }
   }
-  for (int i = warp; i < block.count; i += kLoaders<Form> / 32) {
+  for (int i = warp; i < block.count; i += kLoaders / 32) {
     const Piece piece = block.pieces[i];
 #pragma unroll
-    for (int r = lane; r < 16 * Form::kTileUnits; r += 32) {
+    for (int r = lane; r < 16 * kTileUnits; r += 32) {
       if (r >= piece.count) continue;
       const int entry = __ldcg(p.order + piece.begin + r);
       block.entry[piece.unit * 16 + r] = entry;
@@ -218,11 +197,10 @@ struct Announcer {
 static_assert(kPhases >= 6);
 
 // One lane: asks for the weights of all items, in turn for each warpgroup.
-template <typename Form>
 __device__ inline void Feed(const DownParams& p, const Block& block, uint32_t state) {
   const uint64_t policy = ReadOncePolicy();
   Announcer announcer = {p, state + kDone, state + kPermit};
-  const int count = block.count, slots = Form::kGroups * p.depth;
+  const int count = block.count, slots = kGroups * p.depth;
   const uint32_t ring = state + p.ring;
   uint32_t full = state + kFull, to = ring, parity = 1;
   int slot = 0;

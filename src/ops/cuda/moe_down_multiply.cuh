@@ -149,7 +149,7 @@ __device__ __forceinline__ void Multiply(const DownParams& p, Item& item) {
     }
     GroupCommit();
   }
-  if (!p.lean) hopper::FinishLoads();
+  hopper::FinishLoads();
   __syncwarp();  // every lane has read its weights
   if (lane == 0) BarrierArrive(item.state + kEmpty + item.slot * 8);
   ItemShares<kN> to;

@@ -11,12 +11,11 @@
 // a time, each with weights of its own in flight; one warp of the fourth asks for weights, three
 // add up shares, which for one token lie together. Where a block has many tokens, the warps that
 // multiply add up one or two each behind every chunk, of the chunk before it. Counters in memory
-// say how many blocks have written a chunk and how many have read it; all blocks run at the same
-// time: there is one for each multiprocessor, and what is ahead of them waits for none of them. So
-// they may begin as gate/up ends, with the routing's tables and their first weights.
-//
-// Pieces of few rows need fewer registers: then there are four warpgroups that multiply, as one by
-// itself mostly waits for its own steps.
+// say how many blocks have written a chunk and how many have read it, so all blocks have to run at
+// the same time: there is one for each multiprocessor, the kernels ahead wait for none of them, and
+// the one behind is placed only once all of them have ended, as none lets it start before. So no
+// cooperative launch is needed, and they begin as gate/up ends, with the routing's tables and their
+// first weights.
 //
 // Floor: weights, once, and `out`, read and written, over the card's memory bandwidth.
 
@@ -32,11 +31,10 @@ using namespace down_sum;  // NOLINT: the parts of this kernel
 
 // One warp has read its part of a chunk's shares, as it has added it; nobody waits for what it
 // stored. The last one tells the other blocks. By all lanes.
-template <typename Form>
 __device__ __forceinline__ void Leave(const DownParams& p, Block& block, int chunk) {
   __syncwarp();
   if (threadIdx.x % 32 != 0) return;
-  const uint32_t all = kAddWarps + min(p.helped, kWarps<Form>);
+  const uint32_t all = kAddWarps + min(p.helped, kWarps);
   uint32_t* const readers = &block.readers[chunk % kPhases];
   if (atomicAdd(readers, 1u) + 1 != all) return;
   *readers = 0;
@@ -44,7 +42,7 @@ __device__ __forceinline__ void Leave(const DownParams& p, Block& block, int chu
 }
 
 // A warp that multiplies adds up its part of a chunk, whose shares are at `buffer`.
-template <typename Form, typename Out>
+template <typename Out>
 __device__ __forceinline__ void Help(
     const DownParams& p, Block& block, uint32_t state, int chunk, uint32_t buffer) {
   int warp = threadIdx.x / 32;
@@ -52,11 +50,11 @@ __device__ __forceinline__ void Help(
   if (warp >= p.helped) return;
   const uint2 tokens = LoadShared2(state + kTokens);
   const int end = static_cast<int>(tokens.y), own = end - p.helped + warp;
-  Adder<Out, DownParams, kWarps<Form>> adder = {p, block.held + own - static_cast<int>(tokens.x),
-                                                own, end - own > kWarps<Form> ? 2 : 1};
+  Adder<Out, DownParams, kWarps> adder = {p, block.held + own - static_cast<int>(tokens.x), own,
+                                          end - own > kWarps ? 2 : 1};
   BarrierWait(OfChunk(state + kReady, chunk), ParityOf(chunk));
   adder.AddFew(chunk, p.shares + buffer);
-  Leave<Form>(p, block, chunk);
+  Leave(p, block, chunk);
 }
 
 __device__ __forceinline__ uint32_t BufferBehind(const DownParams& p, uint32_t buffer) {
@@ -66,9 +64,8 @@ __device__ __forceinline__ uint32_t BufferBefore(const DownParams& p, uint32_t b
   return (buffer == 0 ? p.all_bytes : buffer) - p.buffer_bytes;
 }
 
-template <typename Form, typename Out>
+template <typename Out>
 __device__ __forceinline__ void MultiplyChunks(const DownParams& p, Block& block, uint32_t state) {
-  constexpr int kGroups = Form::kGroups;
   const int lane = threadIdx.x % 32;
   int next = Uniform(static_cast<int>(threadIdx.x) / 128);  // item of the chunk
   Item item;
@@ -86,15 +83,7 @@ __device__ __forceinline__ void MultiplyChunks(const DownParams& p, Block& block
       item.piece = Uniform(piece.x | piece.y << 16);
       item.shares += next % 2 * 128;
       BarrierWait(state + kFull + item.slot * 8, item.turns & kFullTurn);
-      if constexpr (Form::kTileUnits == joined::kTileUnits) {
-        ByUnits(item.Count(), [&](auto rows_of) { Multiply<rows_of>(p, item); });
-      } else if (item.Count() <= 16) {
-        Multiply<16>(p, item);
-      } else if (item.Count() <= 32) {
-        Multiply<32>(p, item);
-      } else {
-        Multiply<48>(p, item);
-      }
+      ByUnits(item.Count(), [&](auto rows_of) { Multiply<rows_of>(p, item); });
       item.shares -= next % 2 * 128;
       item.slot += kGroups;
       if (item.slot >= kGroups * p.depth) {
@@ -107,17 +96,17 @@ __device__ __forceinline__ void MultiplyChunks(const DownParams& p, Block& block
     __syncwarp();
     if (lane == 0) BarrierArrive(OfChunk(state + kDone, item.chunk));
     if (item.chunk > 0) {
-      Help<Form, Out>(p, block, state, item.chunk - 1, BufferBefore(p, item.shares));
+      Help<Out>(p, block, state, item.chunk - 1, BufferBefore(p, item.shares));
     }
     item.shares = BufferBehind(p, item.shares);
   }
-  Help<Form, Out>(p, block, state, p.chunks - 1, BufferBefore(p, item.shares));
+  Help<Out>(p, block, state, p.chunks - 1, BufferBefore(p, item.shares));
 }
 
 // One of the warps that only add.
-template <typename Form, typename Out>
+template <typename Out>
 __device__ __forceinline__ void AddChunks(const DownParams& p, Block& block, uint32_t state) {
-  const int warp = static_cast<int>(threadIdx.x) / 32 - kWarps<Form> - 1, lane = threadIdx.x % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - kWarps - 1, lane = threadIdx.x % 32;
   const int begin = block.tokens[0], end = block.tokens[1];
   // Brings what a chunk is added to into the L2: two runs of 64 columns of each token.
   const auto prefetch = [&](int chunk) {
@@ -144,24 +133,13 @@ __device__ __forceinline__ void AddChunks(const DownParams& p, Block& block, uin
     adder.AddAll(chunk, p.shares + buffer, [&] {
       if (chunk + 1 < p.chunks) prefetch(chunk + 1);
     });
-    Leave<Form>(p, block, chunk);
+    Leave(p, block, chunk);
     buffer = BufferBehind(p, buffer);
   }
 }
 
-// Moves registers from warpgroups to others, all warps of each.
-template <int kBefore, int kAfter>
-__device__ __forceinline__ void TakeRegisters() {
-  if constexpr (kAfter > kBefore) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAfter));
-  } else if constexpr (kAfter > 0) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kAfter));
-  }
-}
-
-template <typename Form, typename Out>
-__global__ void __launch_bounds__(kFormThreads<Form>, 1)
-    DownSumKernel(const __grid_constant__ DownParams p) {
+template <typename Out>
+__global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_constant__ DownParams p) {
   extern __shared__ __align__(1024) char memory[];
   const uint32_t begin = SharedAddress(memory);
   uint32_t state = (begin + 1023) / 1024 * 1024;
@@ -171,45 +149,38 @@ __global__ void __launch_bounds__(kFormThreads<Form>, 1)
   if (threadIdx.x < kPhases) block.readers[threadIdx.x] = 0;
   if (threadIdx.x == 0) {
     block.count = block.units = 0;
-    for (int i = 0; i < kMostGroups * kMaxDepth; ++i) {
+    for (int i = 0; i < kGroups * kMaxDepth; ++i) {
       BarrierInit(SharedAddress(&block.full[i]), 1);
       BarrierInit(SharedAddress(&block.empty[i]), 4);
     }
     for (int i = 0; i < kPhases; ++i) {
-      BarrierInit(SharedAddress(&block.done[i]), kWarps<Form>);
+      BarrierInit(SharedAddress(&block.done[i]), kWarps);
       BarrierInit(SharedAddress(&block.permit[i]), 1);
       BarrierInit(SharedAddress(&block.ready[i]), 1);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
-  FindOwn<Form>(p, block);
-  FindShares<Form>(p, block);
+  FindOwn(p, block);
+  FindShares(p, block);
   __syncthreads();
   const int warp = Uniform(static_cast<int>(threadIdx.x) / 32);
-  constexpr int kBefore = 65536 / kFormThreads<Form> / 8 * 8;
-  const auto load = [&] {
-    WaitForEarlierKernels();  // what is read before is older than gate/up
-    LoadRows<Form>(p, block, state + kBlockBytes);
-    hopper::NamedSync(1 + Form::kGroups, kLoaders<Form>);
-  };
-  if (warp < kWarps<Form>) {
-    TakeRegisters<kBefore, Form::kMultiplying>();
-    load();
-    MultiplyChunks<Form, Out>(p, block, state);
+  if (warp == kWarps) {
+    if (threadIdx.x % 32 == 0) Feed(p, block, state);
     return;
   }
-  TakeRegisters<kBefore, Form::kAdding>();
-  if (warp == kWarps<Form>) {
-    if (threadIdx.x % 32 == 0) Feed<Form>(p, block, state);
-    return;
+  WaitForEarlierKernels();  // what is read before is older than gate/up
+  LoadRows(p, block, state + kBlockBytes);
+  hopper::NamedSync(1 + kGroups, kLoaders);
+  if (warp < kWarps) {
+    MultiplyChunks<Out>(p, block, state);
+  } else {
+    AddChunks<Out>(p, block, state);
   }
-  load();
-  AddChunks<Form, Out>(p, block, state);
 }
 
-int32_t SharedBytes(int32_t units, int32_t depth, int32_t groups = kGroups) {
-  return 1024 + units * kUnitBytes + groups * (depth * kItemBytes + 2 * kOutBytes);
+int32_t SharedBytes(int32_t units, int32_t depth) {
+  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
 }
 
 }  // namespace
@@ -266,37 +237,22 @@ Status LaunchMoeDownSum(const MoeShape& shape,
   p.sums = bf16 ? static_cast<void*>(args.rounded_out) : args.out;
   p.out_stride = args.out_stride;
   const int32_t units = MoeJoinedUnits(shape, args.tokens, blocks);
-  const bool few = (MoeTrial() & 32) != 0 && MoeWarpTileRows(shape, args.tokens) > 0;
-  const int32_t groups = few ? FourGroups::kGroups : ThreeGroups::kGroups;
   p.depth = kMaxDepth;
-  while (p.depth > 2 && SharedBytes(units, p.depth, groups) > kSharedLimit) --p.depth;
-  p.lean = (MoeTrial() & 64) != 0;
+  while (p.depth > 2 && SharedBytes(units, p.depth) > kSharedLimit) --p.depth;
   // Three warps alone keep up with few tokens.
-  p.helped = std::clamp(args.tokens / blocks - 9, 0, 8 * groups);
+  p.helped = std::clamp(args.tokens / blocks - 9, 0, 2 * kWarps);
   p.ring = kBlockBytes + units * kUnitBytes;
-  p.out = p.ring + groups * p.depth * kItemBytes;
-  const int32_t shared = SharedBytes(units, p.depth, groups);
+  p.out = p.ring + kGroups * p.depth * kItemBytes;
+  const int32_t shared = SharedBytes(units, p.depth);
   if (units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
-  const auto launch = [&]<typename Form>(Form, void (*kernel)(DownParams)) {
-    if ((MoeTrial() & 16) == 0) {
-      return LaunchTogether<kFormThreads<Form>>(kernel, blocks, shared + kBlockBytes, stream, p);
-    }
-    // One block a multiprocessor: all come to run at the same time, as what is ahead ends.
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared + kBlockBytes);
-    if (error != cudaSuccess) return error;
-    return LaunchPlaced(kernel, dim3(blocks), dim3(kFormThreads<Form>), shared + kBlockBytes,
-                        stream, 0, p);
-  };
-  cudaError_t error = cudaSuccess;
-  if (few) {
-    error = launch(FourGroups(), bf16 ? DownSumKernel<FourGroups, __nv_bfloat16>
-                                      : DownSumKernel<FourGroups, float>);
-  } else {
-    error = launch(ThreeGroups(), bf16 ? DownSumKernel<ThreeGroups, __nv_bfloat16>
-                                       : DownSumKernel<ThreeGroups, float>);
+  const auto kernel = bf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           shared + kBlockBytes);
+  if (error == cudaSuccess) {
+    error = LaunchPlaced(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+                         static_cast<size_t>(shared + kBlockBytes), stream, 0, p);
   }
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));

@@ -1,7 +1,6 @@
 #include "ops/cuda/moe_expert_bank.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/moe_internal.h"
 
@@ -56,14 +55,6 @@ Cut Offsets(const MoeShape& s) {
 }
 
 }  // namespace
-
-int32_t& MoeTrial() {
-  static int32_t trial = [] {
-    const char* set = std::getenv("BT_H4");
-    return set == nullptr ? 123 : std::atoi(set);
-  }();
-  return trial;
-}
 
 Result<int32_t> MoeMultiprocessors() {
   int device = 0, count = 0;
@@ -156,9 +147,7 @@ bool MoeReadsOrdered(const MoeShape& shape, const MoeInt4Args& args) {
   if (form.value() == MoeForm::kWide) return true;
   const Result<int32_t> multiprocessors = MoeMultiprocessors();
   if (!multiprocessors.ok()) return false;
-  const int32_t most = MoeJoinedTokens(shape, multiprocessors.value());
-  return most > 0 &&
-         ((MoeTrial() & 1) != 0 || MoeWarpTileRows(shape, JoinedPart(args.tokens, most)) == 0);
+  return MoeJoinedTokens(shape, multiprocessors.value()) > 0;
 }
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {

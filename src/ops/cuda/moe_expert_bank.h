@@ -19,9 +19,9 @@
 //   - wide (large T): wgmma, weights widened in registers;
 //   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
 //     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a
-//     middling number of tokens gate/up goes by single warps (moe_warp_gate_up.cu).
+//     middling number of tokens gate/up has smaller tiles.
 // For a number of tokens each form gives a row the same bits whatever rows are beside it; the forms
-// differ by rounding, as do the two gate/up products of the joined one.
+// differ by rounding.
 //
 // Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
 // bytes over the card's read bandwidth. Of the wide form: T k * 6 I H operations over the card's

@@ -323,8 +323,9 @@ GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
   for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
   // Tiles of up to 40 rows, of experts that have more, and few of many experts.
-  for (const int tokens : {100, 112})
+  for (const int tokens : {100, 112}) {
     Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  }
   Check(few, 110, Routing::kSameForAll, MoeForm::kJoined, random);
   Check(many, 170, Routing::kRandom, MoeForm::kJoined, random);
   // More chunks than buffers; tokens that have all of eight shares, that lack some, more than

@@ -75,14 +75,9 @@ int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
 // Units of 16 rows of one expert that a block of the joined form has room for.
 int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
 
-// What is tried, by BT_H4, bits: 1 gate/up of a middling number of rows by warpgroups, 2 its tiles
-// of 32 rows, 4 wide gate/up in steps of 8 columns, 8 its new end of a piece, 16 the joined down
-// product placed before gate/up ends.
-int32_t& MoeTrial();
-
-// Rows of a tile at most where the joined form's gate/up product goes by single warps; 0: by
-// warpgroups.
-int32_t MoeWarpTileRows(const MoeShape& shape, int32_t tokens);
+// Rows of a tile at most where the joined form's gate/up product is that of a middling number of
+// rows an expert; 0: that of many.
+int32_t MoeMiddlingTileRows(const MoeShape& shape, int32_t tokens);
 
 MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
@@ -97,10 +92,6 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoePlan& plan,
                              cudaStream_t stream);
-Status LaunchMoeWideGateUpOld(const MoeShape& shape,
-                              const MoeInt4Args& args,
-                              const MoePlan& plan,
-                              cudaStream_t stream);
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
@@ -109,16 +100,12 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream);
-// The joined form's, where MoeWarpTileRows.
-Status LaunchMoeWarpGateUp(const MoeShape& shape,
-                           const MoeInt4Args& args,
-                           const MoePlan& plan,
-                           cudaStream_t stream);
 Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
                          const MoePlan& plan,
                          cudaStream_t stream);
-// The joined form's down product and the sum; after LaunchMoeWideGateUp. All blocks run at once.
+// The joined form's down product and the sum; right after LaunchMoeWideGateUp, whose inputs it
+// reads before that has ended. All blocks run at once.
 Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,

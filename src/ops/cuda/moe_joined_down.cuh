@@ -218,7 +218,7 @@ inline int32_t Buffers(int64_t entries, int32_t chunks) {
 }
 
 // All blocks run at once.
-template <int kBlockThreads = kThreads, typename... Params>
+template <typename... Params>
 cudaError_t LaunchTogether(void (*kernel)(Params...),
                            int32_t blocks,
                            int32_t shared_bytes,
@@ -232,7 +232,7 @@ cudaError_t LaunchTogether(void (*kernel)(Params...),
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kBlockThreads);
+  config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;

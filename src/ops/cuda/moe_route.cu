@@ -123,7 +123,7 @@ RouteParams Route(const MoeShape& shape,
     params.tile_rows = kDigitTileRows;
     params.wide = true;  // the next kernel reads x
     params.digits = params.dealt = true;
-    params.own_parts = MoeDigitsDeal(args.tokens).own_parts;
+    params.own_parts = kDigitOwnParts;
   }
   return params;
 }
@@ -177,7 +177,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
     BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
     if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
     params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
-    params.tile_rows = MoeWarpTileRows(shape, args.tokens);
+    params.tile_rows = MoeMiddlingTileRows(shape, args.tokens);
   }
   return LaunchMoeSort(params, stream);
 }

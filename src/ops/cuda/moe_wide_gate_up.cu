@@ -41,15 +41,9 @@ struct Many {
   static constexpr int kTileRows = kWideTileRows, kStep = 16, kStages = 4, kBlocks = 1;
   static constexpr int kCopying = 72, kMultiplying = 216;
 };
-struct ManyByEight : Many {
-  static constexpr int kStep = 8;
-};
 struct Middling {
   static constexpr int kTileRows = kMiddlingTileRows, kStep = 8, kStages = 3, kBlocks = 2;
   static constexpr int kCopying = 32, kMultiplying = 104;
-};
-struct Few : Middling {
-  static constexpr int kTileRows = 32, kStages = 4;
 };
 template <typename Form>
 inline constexpr int kInputBytes = Form::kTileRows * 256;  // 128 columns of every row, two halves
@@ -480,17 +474,16 @@ Status Launch(const GateUpParams& p, cudaStream_t stream) {
 
 }  // namespace
 
+int32_t MoeMiddlingTileRows(const MoeShape& shape, int32_t tokens) {
+  // Measured, docs/kernels/moe.md.
+  const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
+  return entries > 29 * static_cast<int64_t>(shape.slots) ? 0 : kMiddlingTileRows;
+}
+
 Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoePlan& plan,
                            cudaStream_t stream) {
-  const int32_t rows = args.form == MoeForm::kJoined ? MoeWarpTileRows(shape, args.tokens) : 0;
-  if (rows > 0 && (MoeTrial() & 1) == 0) {
-    return LaunchMoeWarpGateUp(shape, args, plan, stream);
-  }
-  if (rows == 0 && (MoeTrial() & 8) == 0) {
-    return LaunchMoeWideGateUpOld(shape, args, plan, stream);
-  }
   if (args.ordered == nullptr) {
     const int columns = kOrderThreads * kOrderEights * 8;
     BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
@@ -512,9 +505,9 @@ Status LaunchMoeWideGateUp(const MoeShape& shape,
   p.out = plan.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  if (rows == Few::kTileRows) return Launch<Few>(p, stream);
-  if (rows > 0) return Launch<Middling>(p, stream);
-  return (MoeTrial() & 4) != 0 ? Launch<ManyByEight>(p, stream) : Launch<Many>(p, stream);
+  const bool middling =
+      args.form == MoeForm::kJoined && MoeMiddlingTileRows(shape, args.tokens) > 0;
+  return middling ? Launch<Middling>(p, stream) : Launch<Many>(p, stream);
 }
 
 }  // namespace baltoro::cuda
