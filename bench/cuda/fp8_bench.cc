@@ -249,7 +249,7 @@ struct Bench {
         const Result<int32_t> blocks = cuda::MoeBlocks(cuda::MoeForm::kStreaming);
         Must(blocks.status());
         route.blocks = blocks.value();
-        route.own_parts = cuda::Fp8StreamDeal().own_parts;
+        route.own_parts = cuda::kFp8StreamDeal.own_parts;
         route.counters = static_cast<uint32_t*>(counters.data());
         product.taken = route.counters;
         Must(cuda::LaunchRowsByExpert(route, stream.get()));

@@ -30,17 +30,6 @@ bool Quantised(const PackedMatrix& w) {
 // one: shares that stay in the L2 save more than its adders take from products.
 constexpr int64_t kStreamingRowsMax = 3, kJoinedRowsMax = 90;
 
-// Whether two halves of the tokens are joined, each by itself.
-bool JoinsInHalves(const ExpertBankArgs& args) {
-  static const bool allowed = [] {
-    const char* given = std::getenv("BT_H3");
-    return given == nullptr || (std::atoi(given) & 8) != 0;
-  }();
-  const int64_t tokens = (args.ids.dim(0) + 1) / 2, top_k = args.ids.dim(1);
-  return allowed && tokens * top_k <= kJoinedRowsMax * args.gate_up.count &&
-         tokens <= Fp8JoinedTokens(args.down, static_cast<int32_t>(top_k));
-}
-
 // Few tokens: the down product rounds its input itself, one launch less.
 bool RoundedByDown(const ExpertBankArgs& args, Fp8Form form) {
   return form == Fp8Form::kStreaming && args.ids.dim(0) <= kFp8RoundedRows &&
@@ -93,7 +82,7 @@ MoeRows Fp8BankRows(const OpContext& ctx,
   rows.order = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
   rows.ranks = scratch.AllocateArray<int32_t>(static_cast<size_t>(entries));
   if (!wide) {
-    rows.own_parts = Fp8StreamDeal().own_parts;
+    rows.own_parts = kFp8StreamDeal.own_parts;
     rows.counters = scratch.AllocateArray<uint32_t>(2);
   }
   if (joined) {
@@ -107,13 +96,6 @@ MoeRows Fp8BankRows(const OpContext& ctx,
   return rows;
 }
 
-Fp8Deal Fp8StreamDeal() {
-  static const char* const text = std::getenv("BT_H9");
-  static const int value = text == nullptr ? 1012 : std::atoi(text);
-  if (value == 0) return {16, 1, 1};
-  return {std::clamp(value / 100, 1, 16), std::max(1, value / 10 % 10), std::max(1, value % 10)};
-}
-
 QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args) {
   return QuantiseRows(
       ctx,
@@ -125,29 +107,11 @@ void Fp8Bank(const OpContext& ctx,
              const ExpertBankArgs& args,
              const int32_t* slot_of,
              Fp8Form form) {
-  int64_t parts = 1;
-  if (form == Fp8Form::kAuto) {
-    form = ChooseFp8Form(args);
-    if (form == Fp8Form::kWide && JoinsInHalves(args)) {
-      form = Fp8Form::kJoined;
-      parts = 2;
-    }
-  }
+  if (form == Fp8Form::kAuto) form = ChooseFp8Form(args);
+  const MoeRows rows = Fp8BankRows(ctx, args, slot_of, form);
   const QuantisedRows x = Fp8BankInput(ctx, args);
-  const int64_t tokens = args.ids.dim(0);
-  for (int64_t i = 0; i < parts; ++i) {
-    const int64_t begin = tokens * i / parts, count = tokens * (i + 1) / parts - begin;
-    ExpertBankArgs part = args;
-    part.out = args.out.rows(begin, count);
-    part.x = args.x.rows(begin, count);
-    part.ids = args.ids.rows(begin, count);
-    part.weights = args.weights.rows(begin, count);
-    const QuantisedRows own = {static_cast<const char*>(x.x) + begin * x.x_stride, x.x_stride,
-                               x.x_scales + begin * x.x_scales_stride, x.x_scales_stride};
-    const MoeRows rows = Fp8BankRows(ctx, part, slot_of, form);
-    Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
-    Fp8BankProducts(ctx, part, rows, own, form);
-  }
+  Must(LaunchRowsByExpert(rows, StreamOf(ctx)), "routing of an expert bank");
+  Fp8BankProducts(ctx, args, rows, x, form);
 }
 
 void Fp8BankProducts(const OpContext& ctx,

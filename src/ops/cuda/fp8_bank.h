@@ -69,7 +69,7 @@ bool Fp8LargeFills(int64_t rows, const PackedMatrix& w);
 struct Fp8Deal {
   int32_t own_parts, gate_up_piece, down_piece;
 };
-Fp8Deal Fp8StreamDeal();
+inline constexpr Fp8Deal kFp8StreamDeal = {.own_parts = 4, .gate_up_piece = 1, .down_piece = 2};
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 

@@ -91,7 +91,7 @@ __device__ __forceinline__ uint32_t ParityOf(int chunk) {
   return chunk / kPhases & 1;
 }
 
-// As FindPieces, with all that a slot has asked for at once.
+// This block's pieces, in any order. All that a slot has is asked for at once.
 __device__ __forceinline__ void FindOwn(const DownParams& p, Block& block) {
   const bool whole = __ldcg(p.block_of + p.slots) != 0;
   const int total = __ldcg(p.units + p.slots);

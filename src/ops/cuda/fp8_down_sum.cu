@@ -159,8 +159,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::PrefetchMap(&map);
   }
   __syncthreads();
-  // Of the routing, two kernels ahead: the first product lets this one start when it has waited for
-  // that itself.
+  // The routing's tables are read ahead of this kernel's own wait: the one ahead, the first
+  // product, lets this one start in no block before it has itself waited for the routing.
   FindOwn(p, block);
   FindShares(p, block);
   __syncthreads();
@@ -173,7 +173,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     WaitForEarlierKernels();
     LoadRows(p, block, state + kBlockBytes);
   }
-  AllowNextKernel();  // all blocks have begun: the next one takes no place that one of them needs
+  // Blocks wait for each other, so all must stand at once: there are as many as multiprocessors,
+  // the kernel ahead ends by itself, and the next one starts only when all of these have come here,
+  // so that it takes no place that one of them needs.
+  AllowNextKernel();
   __syncthreads();
   if (warp < kWarps) {
     hopper::RaiseRegisters<144>();
@@ -198,7 +201,38 @@ int32_t Place(DownParams& p, int32_t units) {
 
 }  // namespace
 
-void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream) {
+int32_t Fp8JoinedBlocks() {
+  const Result<int32_t> blocks = MoeMultiprocessors();
+  BT_CHECK(blocks.ok());
+  return std::min(blocks.value(), kMaxBlocks);
+}
+
+int32_t Fp8JoinedUnits(int32_t slots, int32_t entries, int32_t blocks) {
+  const int32_t units = LeastUnits(slots, entries, blocks);
+  // Whole experts are less even.
+  return std::min(kMaxUnits, units * 8 / 7 + 1);
+}
+
+int32_t Fp8JoinedTokens(const PackedMatrix& down, int32_t top_k) {
+  if (down.k != kInner || down.n % kJoinedColumns != 0 || top_k < 1 || top_k > kTopKMax ||
+      down.n / kJoinedColumns > kMaxJoinedChunks || down.count > 1024) {
+    return 0;
+  }
+  const int32_t blocks = Fp8JoinedBlocks();
+  int32_t tokens = kMaxTokens * blocks;
+  const auto fits = [&](int64_t t) {
+    return LeastUnits(static_cast<int32_t>(down.count), t * top_k, blocks) <= kMaxUnits;
+  };
+  while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
+  return tokens;
+}
+
+int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
+  return int64_t{entries} * kShareBytes *
+         Buffers(entries, static_cast<int32_t>(hidden / kJoinedColumns));
+}
+
+void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   const MoeRows& rows = args.rows;
   const PackedMatrix& w = args.down;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
@@ -230,8 +264,7 @@ void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream) {
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
   // Three warps alone keep up with few tokens.
-  p.helped =
-      std::clamp(rows.tokens / rows.sum_blocks - 9, 0, (form & 32) != 0 ? kWarps : 2 * kWarps);
+  p.helped = std::clamp(rows.tokens / rows.sum_blocks - 9, 0, 2 * kWarps);
   constexpr int32_t kSharedLimit = 227 * 1024 - 1024;
   p.depth = kMinDepth;
   p.add_slots = kMinSlots;
@@ -260,11 +293,6 @@ void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream) {
   BT_CHECK(mapped.ok());
   const auto kernel =
       args.out.dtype == DType::kBf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  if ((form & 2) == 0) {
-    CheckCuda(LaunchTogether(kernel, rows.sum_blocks, shared, stream, p, map),
-              "joined FP8 product");
-    return;
-  }
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
             "joined FP8 product");
   CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(rows.sum_blocks)), dim3(kThreads),

@@ -1,7 +1,7 @@
 #pragma once
 
 // Parts of the FP8 bank (fp8_bank.h): the down product of many rows and the sum over a token's
-// experts in one kernel, so that the shares of experts stay in the L2 (fp8_joined.cu).
+// experts in one kernel, so that the shares of experts stay in the L2 (fp8_down_sum.cu).
 
 #include "ops/cuda/moe_internal.h"
 #include "ops/ops.h"
@@ -28,9 +28,8 @@ struct Fp8Joined {
   void* shares = nullptr;                // Fp8JoinedShareBytes
   TensorView out;                        // [T, H] f32 or bf16, added to; 16-byte aligned rows
 };
+// Reads the routing's tables before it waits for the kernel ahead: behind a kernel alone that lets
+// others start only once it has waited for the routing (docs/kernels/decode-step.md, point 4).
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream);
-// The form of fp8_down_sum.cu. `form`, bits: 2 placed before the kernel ahead has ended, else by a
-// cooperative launch; 32: warps that multiply add up one token each, else two.
-void LaunchFp8DownSum(const Fp8Joined& args, int form, cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// The sum over a token's experts in the joined FP8 down product (fp8_joined.cu): three warps of a
+// The sum over a token's experts in the joined FP8 down product (fp8_down_sum.cu): three warps of a
 // block add up the shares of a chunk, [T k, 128] bf16 in the L2, and what `out` holds.
 //
 // The other warps wait for these three wherever the ring in the L2 is full, so instructions count:

@@ -554,14 +554,13 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
   p.half = p.n / 2;
   p.steps = static_cast<int32_t>(layout.steps);
   p.stages = product.gated ? (p.steps + kWarps - 1) / kWarps : p.steps;
-  const Fp8Deal deal = Fp8StreamDeal();
   p.work = {.starts = product.starts,
             .tiles = product.tiles,
             .num_tiles = product.num_tiles,
             .order = product.order,
             .taken = product.taken,
             .units = product.gated ? p.half / 8 : (p.n + 16 * kWarps - 1) / (16 * kWarps),
-            .piece = product.gated ? deal.gate_up_piece : deal.down_piece,
+            .piece = product.gated ? kFp8StreamDeal.gate_up_piece : kFp8StreamDeal.down_piece,
             .align = 1};
   p.x = static_cast<const char*>(product.x);
   p.x_row_bytes = product.x_row_bytes;

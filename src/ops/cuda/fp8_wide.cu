@@ -7,9 +7,7 @@
 // is scaled and added up in f32 (the instruction itself adds with fewer bits).
 //
 // Behind its first piece a block of experts takes the next one that nobody has: multiprocessors
-// read memory at different rates, and with equal shares the slowest is waited for. Where experts
-// have many rows, the two strips of a tile belong to neighbouring blocks instead, and each fetches
-// half of its rows of x for both.
+// read memory at different rates, and with equal shares the slowest is waited for.
 //
 // Of gate and up a block takes 128 rows each: it has a whole group of the middle, and rounds it to
 // e4m3 where it is.
@@ -18,7 +16,6 @@
 // read bandwidth.
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
@@ -37,12 +34,8 @@ using namespace fp8_wide;
 
 // The four producer warps: eight threads a row of x, rows thread / 8 and every 16th from there.
 template <bool kGated>
-__device__ void Produce(const WideParams& p,
-                        const CUtensorMap* map,
-                        const CUtensorMap* x_map,
-                        Pieces pieces,
-                        Dealt& dealt,
-                        Ring ring) {
+__device__ void Produce(
+    const WideParams& p, const CUtensorMap* map, Pieces pieces, Dealt& dealt, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - kConsumers;
   const int row = thread / 8, chunk = thread % 8;
@@ -52,12 +45,8 @@ __device__ void Produce(const WideParams& p,
   int number = 0;
   for (; !pieces.Done(); NextPiece(p, dealt, pieces, number)) {
     uint32_t taken = 0;
-    const bool deals = p.dealt != nullptr && thread == 0;
-    const bool takes = deals && (!p.share_rows || blockIdx.x % 2 == 0);
+    const bool takes = p.dealt != nullptr && thread == 0;
     if (takes) taken = atomicAdd(p.dealt, 1u);
-    if (deals && p.share_rows) {
-      BarrierExpectBytes(SharedAddress(&dealt.told[number % kDealtSlots]), 4);
-    }
     const PairedTile paired = TileOf(p, pieces);
     const MoeTile tile = paired.tile;
     const int strip = pieces.Strip();
@@ -72,10 +61,6 @@ __device__ void Produce(const WideParams& p,
     for (int i = 0; i < kRows; ++i) {
       from[i] = static_cast<uint32_t>(source(row + kStep * i) * (p.x_row_bytes / 16));
     }
-    // Of a row that this thread fetches for both blocks: 16 threads of each warp have one.
-    const int shared_row = 2 * (thread / 32 * 16 + thread % 16) + static_cast<int>(blockIdx.x) % 2;
-    const bool fetches = p.share_rows && thread % 32 < 16 && shared_row < tile.count;
-    const int shared_from = fetches ? source(shared_row) : 0;
     const float* row_scales = p.x_scales + static_cast<int64_t>(source(thread)) * p.steps;
     const int band_row = thread < 16 ? low + thread * 8 : high + (thread - 16) * 8;
     const float* band_scales = reinterpret_cast<const float*>(p.scales + tile.slot * p.slot_bytes) +
@@ -86,7 +71,7 @@ __device__ void Produce(const WideParams& p,
     for (; step < last; ++step, columns += 128) {
       BarrierWait(ring.Empty(), ring.parity ^ 1);
       if (thread == 0) {
-        BarrierExpectBytes(ring.Full(), kWeightBytes + (p.share_rows ? tile.count * 128 : 0));
+        BarrierExpectBytes(ring.Full(), kWeightBytes);
         if (paired.shared) {
           CopyBoxToBoth(ring.Weights() + pieces.rank * kBoxBytes, map, ring.Full(), step * 128,
                         pieces.rank == 0 ? low : high, tile.slot, policy);
@@ -96,18 +81,11 @@ __device__ void Produce(const WideParams& p,
                           policy);
         }
       }
-      if (p.share_rows) {
-        if (fetches) {
-          CopyRowToBoth(ring.Input() + shared_row * 128, x_map, ring.Full(), step * 128,
-                        shared_from);
-        }
-      } else {
-        const uint32_t to = ring.Input() + to_row;
+      const uint32_t to = ring.Input() + to_row;
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          if (row + kStep * i >= tile.count) break;
-          Copy16(to + i * kStep * 128, columns + static_cast<uint64_t>(from[i]) * 16);
-        }
+      for (int i = 0; i < kRows; ++i) {
+        if (row + kStep * i >= tile.count) break;
+        Copy16(to + i * kStep * 128, columns + static_cast<uint64_t>(from[i]) * 16);
       }
       Copy4(ring.Scales() + to_scale, row_scales + step);
       if (thread < kWeightRows / 8) {
@@ -117,12 +95,7 @@ __device__ void Produce(const WideParams& p,
                    : "memory");
       ring.Next();
     }
-    if (!takes) continue;
-    if (p.share_rows) {
-      TellBoth(dealt, number, static_cast<int>(gridDim.x + 2 * taken));
-    } else {
-      TellNext(dealt, number, static_cast<int>(gridDim.x + taken));
-    }
+    if (takes) TellNext(dealt, number, static_cast<int>(gridDim.x + taken));
   }
 }
 
@@ -170,7 +143,7 @@ __device__ __forceinline__ void AddScaled(float (&scaled)[kN / 2],
 __device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, int lane) {
   if (lane != 0) return;
   BarrierArrive(ring.Empty());
-  if (p.pair || p.share_rows) ArriveAtOther(ring.Empty(), 1 - static_cast<int>(blockIdx.x) % 2);
+  if (p.pair) ArriveAtOther(ring.Empty(), 1 - static_cast<int>(blockIdx.x) % 2);
 }
 
 // The same in f32, from the registers: eight neighbouring columns of a row at a time.
@@ -262,9 +235,7 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
 
 template <bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
-    Fp8WideKernel(const __grid_constant__ WideParams p,
-                  const __grid_constant__ CUtensorMap map,
-                  const __grid_constant__ CUtensorMap x_map) {
+    Fp8WideKernel(const __grid_constant__ WideParams p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char memory[];
   __shared__ Shared shared;
   Ring ring;
@@ -273,27 +244,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   ring.scales = staging + kStagingBytes;
   ring.full = ring.scales + kScaleStages * kScaleBytes;
   ring.empty = ring.full + 8 * kStages;
-  const bool both = p.pair || p.share_rows;
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       BarrierInit(ring.full + 8 * s, 1 + kProducers);
-      BarrierInit(ring.empty + 8 * s, both ? 2 * kConsumerWarps : kConsumerWarps);
+      BarrierInit(ring.empty + 8 * s, p.pair ? 2 * kConsumerWarps : kConsumerWarps);
     }
     for (int i = 0; i < kDealtSlots; ++i) BarrierInit(SharedAddress(&shared.dealt.told[i]), 1);
     hopper::FenceBarrierInit();
     hopper::PrefetchMap(&map);
   }
   __syncthreads();
-  if (both) ClusterBarrier();
+  if (p.pair) ClusterBarrier();
   WaitForEarlierKernels();
   AllowNextKernel();
-  Pieces pieces(p);
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-    Produce<kGated>(p, &map, &x_map, pieces, shared.dealt, ring);
+    Produce<kGated>(p, &map, Pieces(p), shared.dealt, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    Pieces pieces(p);
     MoeTile tile = {};
     int index = -1, buffer = 0, number = 0;
     for (; !pieces.Done(); NextPiece(p, shared.dealt, pieces, number)) {
@@ -326,33 +296,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   }
-  if (both) ClusterBarrier();  // until the other block sends no more
+  if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
 constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
-constexpr int64_t kSharedRows = 32;        // of an expert, from which two blocks share them
-
-int Form() {
-  static const int form = [] {
-    const char* given = std::getenv("BT_H3");
-    return given == nullptr ? 27 : std::atoi(given);
-  }();
-  return form;
-}
 
 template <bool kGated>
-void Launch(const WideParams& p,
-            const CUtensorMap& map,
-            const CUtensorMap& x_map,
-            int64_t units,
-            cudaStream_t stream) {
+void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStream_t stream) {
   const auto kernel = Fp8WideKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide FP8 product");
   const dim3 grid(static_cast<unsigned>(std::min((units + 1) / 2 * 2, kMultiprocessors)));
-  const Status launched =
-      LaunchOverlapped("wide FP8 product", kernel, grid, dim3(kThreads), kSharedBytes, stream,
-                       p.pair || p.share_rows ? 2 : 1, p, map, x_map);
+  const Status launched = LaunchOverlapped("wide FP8 product", kernel, grid, dim3(kThreads),
+                                           kSharedBytes, stream, p.pair ? 2 : 1, p, map);
   CheckLaunch("wide FP8 product");
   BT_CHECK(launched.ok());
 }
@@ -492,26 +448,11 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
                      .box = {128, 128, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
-  p.share_rows = Form() & 4 && product.gather && !p.pair && p.strips % 2 == 0 &&
-                 product.rows >= kSharedRows * w.count;
-  if (Form() & 16 && !p.pair && p.parts == 1) p.dealt = product.dealt;
-  CUtensorMap x_map = map;
-  if (p.share_rows) {
-    const Status rows_mapped = MakeTensorMap(
-        TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                       .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
-                       .sizes = {static_cast<cuuint64_t>(product.x_row_bytes),
-                                 static_cast<cuuint64_t>(product.rows / product.top_k), 1},
-                       .strides = {static_cast<cuuint64_t>(product.x_row_bytes),
-                                   static_cast<cuuint64_t>(product.x_row_bytes)},
-                       .box = {128, 1, 1}},
-        product.x, x_map);
-    BT_CHECK(rows_mapped.ok());
-  }
+  if (!p.pair && p.parts == 1) p.dealt = product.dealt;
   if (product.gated) {
-    Launch<true>(p, map, x_map, units, stream);
+    Launch<true>(p, map, units, stream);
   } else {
-    Launch<false>(p, map, x_map, units, stream);
+    Launch<false>(p, map, units, stream);
   }
   if (p.parts == 1) return;
   const int columns = 4 * kSumThreads;

@@ -49,15 +49,13 @@ struct WideParams {
   const int32_t* order;
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
-  bool once;  // weights are read by one block or pair alone
-  // Two blocks have the strips 2 i and 2 i + 1 of a tile, and each fetches half of the rows of x
-  // for both; not with `pair`.
-  bool share_rows;
+  bool once;                // weights are read by one block or pair alone
   bool early;               // of the large form: one matrix, asked for before the wait
   bool grouped;             // likewise: all strips of some tiles before the next tiles
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
-  uint32_t* dealt;  // pieces taken behind each block's first; null: every grid-th is a block's
+  // Pieces taken behind each block's first; null, and where `pair`: every grid-th is a block's.
+  uint32_t* dealt;
   const float* route_weights;
 };
 
@@ -131,25 +129,6 @@ __device__ __forceinline__ void TellNext(Dealt& dealt, int number, int unit) {
   BarrierArrive(SharedAddress(&dealt.told[number % kDealtSlots]));
 }
 
-// The same for both blocks of a pair that share rows, each of which expects four bytes.
-__device__ __forceinline__ void TellBoth(Dealt& dealt, int number, int unit) {
-  const uint32_t to = SharedAddress(&dealt.unit[number % kDealtSlots]);
-  const uint32_t told = SharedAddress(&dealt.told[number % kDealtSlots]);
-#pragma unroll
-  for (int rank = 0; rank < 2; ++rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there, its_barrier;\n"
-        "mapa.shared::cluster.u32 there, %0, %2;\n"
-        "mapa.shared::cluster.u32 its_barrier, %1, %2;\n"
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.s32 [there], %3, "
-        "[its_barrier];\n"
-        "}\n" ::"r"(to),
-        "r"(told), "r"(rank), "r"(unit + rank)
-        : "memory");
-  }
-}
-
 // From piece `number` of the block to the next one.
 __device__ __forceinline__ void NextPiece(const WideParams& p,
                                           Dealt& dealt,
@@ -199,16 +178,6 @@ __device__ __forceinline__ void CopyBoxToBoth(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
       ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3)), "l"(policy)
-      : "memory");
-}
-
-// One row of a box, in the swizzle of its place, to both blocks of the pair.
-__device__ __forceinline__ void CopyRowToBoth(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(0), "h"(static_cast<uint16_t>(3))
       : "memory");
 }
 

@@ -1,11 +1,10 @@
 #pragma once
 
 // What the down products of many rows with the sum over a token's experts share, INT4's
-// (moe_down_sum.cu, whose comments say how the form works) and FP8's (fp8_joined.cu): the counters,
-// shares added up, limits and the launch; and, FP8's alone, how a block finds its pieces of the
-// sorted rows and the way of shares into the ring in the L2 (INT4's has FindOwn, ItemShares).
+// (moe_down_sum.cu, whose comments say how the form works) and FP8's (fp8_down_sum.cu): the
+// counters, shares added up, limits and the launch.
 //
-// `Params` has the routing as MoePlan, and `Block` is the block's state in shared memory.
+// `Params` has the routing as MoePlan.
 
 #include <algorithm>
 #include <type_traits>
@@ -73,43 +72,6 @@ __device__ __forceinline__ bool IsHeld(const Params& p, int entry) {
   return slot >= 0 && slot < p.slots;
 }
 
-// This block's pieces, in any order.
-template <typename Params, typename Block>
-__device__ __forceinline__ void FindPieces(const Params& p, Block& block) {
-  const bool whole = __ldcg(p.block_of + p.slots) != 0;
-  const int total = __ldcg(p.units + p.slots);
-  const int begin = FirstOf(total, blockIdx.x), end = FirstOf(total, blockIdx.x + 1);
-  for (int s = threadIdx.x; s < p.slots; s += kThreads) {
-    const int first = __ldcg(p.units + s), last = __ldcg(p.units + s + 1);
-    const int from = whole ? first : max(first, begin), to = whole ? last : min(last, end);
-    if (from >= to) continue;
-    if (whole && __ldcg(p.block_of + s) != static_cast<int>(blockIdx.x)) continue;
-    const int at_unit = atomicAdd(&block.units, to - from);
-    const int row = __ldcg(p.row_begin + s), row_end = __ldcg(p.row_begin + s + 1);
-    const int pieces = (to - from + kTileUnits - 1) / kTileUnits;
-    const int size = (to - from + pieces - 1) / pieces;
-    for (int u = from; u < to; u += size) {
-      const int at = row + 16 * (u - first);
-      const int count = min(16 * min(size, to - u), row_end - at);
-      block.pieces[atomicAdd(&block.count, 1)] = {s, at, count, at_unit + u - from};
-    }
-  }
-}
-
-// Which shares of the block's tokens exist.
-template <typename Params, typename Block>
-__device__ __forceinline__ void FindHeld(const Params& p, Block& block) {
-  const int first = FirstOf(p.tokens, blockIdx.x);
-  const int tokens = FirstOf(p.tokens, blockIdx.x + 1) - first;
-  for (int t = threadIdx.x; t < tokens; t += kThreads) {
-    uint32_t held = 0;
-    for (int j = 0; j < p.top_k; ++j) {
-      held |= static_cast<uint32_t>(IsHeld(p, (first + t) * p.top_k + j)) << j;
-    }
-    block.held[t] = held;
-  }
-}
-
 // multiply(n) by n, an integral constant, the rows of a piece rounded up to units.
 template <typename Multiply>
 __device__ __forceinline__ void ByUnits(int count, const Multiply& multiply) {
@@ -134,27 +96,6 @@ __device__ __forceinline__ void ByUnits(int count, const Multiply& multiply) {
       break;
     default:
       multiply(std::integral_constant<int, 112>());
-  }
-}
-
-// A thread's part in what passes from its warpgroup through shared memory.
-struct Passage {
-  uint32_t to, from;
-  int group, thread;
-};
-
-// Rows first .. first + 15 of 64 columns, a warpgroup's, by way of the buffer that is `at` further
-// on, so that 128 bytes of a share are written together.
-template <typename Item>
-__device__ __forceinline__ void StoreShares(
-    const Item& item, int first, const uint32_t (&pairs)[4], const Passage& passage, uint32_t at) {
-  hopper::StoreMatricesTransposed(passage.to + at, pairs);
-  hopper::NamedSync(1 + passage.group, 128);
-  const uint4 v = LoadShared4(passage.from + at);
-  const int row = first + passage.thread / 8;
-  if (row < item.count) {
-    *reinterpret_cast<uint4*>(item.shares + static_cast<int64_t>(item.entry[row]) * kShareBytes +
-                              passage.thread % 8 * 16) = v;
   }
 }
 
@@ -196,8 +137,7 @@ __device__ __forceinline__ void StoreFour(__nv_bfloat16* to, const float4& sum) 
          make_uint2(hopper::PackBf16(sum.x, sum.y), hopper::PackBf16(sum.z, sum.w)));
 }
 
-// One more has read its part of a chunk, whose counter this is: a block (INT4) or a warp (FP8). By
-// one lane.
+// One more block has read its part of a chunk, whose counter this is. By one lane.
 __device__ __forceinline__ void TellAdded(uint32_t* counter) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }

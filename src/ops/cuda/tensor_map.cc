@@ -2,7 +2,6 @@
 
 #include <cudaTypedefs.h>
 
-#include <cstdlib>
 #include <string>
 
 #include "device/cuda/cuda_status.h"
@@ -28,16 +27,11 @@ template <int kDimensions>
 Status Make(const TensorMapOf<kDimensions>& shape, const void* data, CUtensorMap& map) {
   EncodeTiled encode = nullptr;
   BT_RETURN_IF_ERROR(FindEncodeTiled(encode));
-  static const CUtensorMapL2promotion promotion = [] {
-    const char* given = std::getenv("BT_H3");
-    return given != nullptr && (std::atoi(given) & 64) != 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-                                                            : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
-  }();
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUresult result =
       encode(&map, shape.type, kDimensions, const_cast<void*>(data), shape.sizes, shape.strides,
-             shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle, promotion,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, shape.swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return Status();
   return Status(Code::kInternal,
                 "cuTensorMapEncodeTiled: error " + std::to_string(static_cast<int>(result)));
