@@ -3,14 +3,18 @@
 // several GB, and consecutive runs use other blocks, so that nothing is left in the L2.
 //
 //   cuda_mla_decode_bench [HEADS BATCH CONTEXT [QUERY_TOKENS [mixed|equal [bf16|fp8
-//   [CHUNK_BLOCKS]]]]]...
+//   [CHUNK_BLOCKS [uniform|normal|small|zeros]]]]]]...
 //
-// Cases are separated by a comma of their own; without any, the table of docs/measured.
+// Cases are separated by a comma of their own; without any, the table of docs/measured. The last
+// word is the data of a bf16 cache and its queries, which decides what power a product takes.
+// Ahead of the cases: `--seconds S`, each is replayed for so long, so that its clock can be read;
+// `--blocks N`, only so many blocks of the cache are used (256 fit the L2).
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <string>
@@ -30,6 +34,7 @@ using cuda::MlaCacheType;
 
 constexpr double kMatrixRate = 800e12;  // bf16 FLOP/s that a large product reaches on these cards
 constexpr int64_t kCacheBytes = int64_t{12} << 30;
+constexpr const char* kDataNames[] = {"uniform", "normal", "small", "zeros"};  // of BfloatData
 constexpr double kFlushBytes = 400e6;  // read by other runs before the same blocks come again
 
 struct Case {
@@ -40,6 +45,7 @@ struct Case {
   bool mixed = false;  // lengths from context / 16 to context
   MlaCacheType type = MlaCacheType::kBf16;
   int chunk_blocks = 0;
+  BfloatData data = BfloatData::kUniform;
 };
 
 #define ABORT_IF_ERROR(expr)                                                \
@@ -66,26 +72,33 @@ DeviceBuffer Upload(const std::vector<int32_t>& values) {
 
 class Bench {
  public:
-  explicit Bench(const Stream& stream) : stream_(stream), cache_(Allocate(kCacheBytes)) {
+  Bench(const Stream& stream, double least_seconds, int64_t most_blocks)
+      : stream_(stream),
+        least_seconds_(least_seconds),
+        most_blocks_(most_blocks),
+        cache_(Allocate(kCacheBytes)) {
     Result<DeviceInfo> info = CurrentDeviceInfo();
     ABORT_IF_ERROR(info.status());
     info_ = info.value();
-    ABORT_IF_ERROR(FillRandomBf16(cache_.data(), kCacheBytes / 2, 1, stream));
+    ABORT_IF_ERROR(FillBf16(cache_.data(), kCacheBytes / 2, 1, BfloatData::kUniform, stream));
     ABORT_IF_ERROR(stream.Synchronize());
     Result<double> bandwidth = ReadBandwidth(cache_.data(), size_t{4} << 30, stream);
     ABORT_IF_ERROR(bandwidth.status());
     bandwidth_ = bandwidth.value();
     std::printf("%s, %d multiprocessors, read bandwidth %.0f GB/s\n", info_.name.c_str(),
                 info_.multiprocessors, bandwidth_ / 1e9);
-    std::printf("%5s %5s %7s %2s %5s %5s %6s | %9s %8s %7s %9s %7s | plan us\n", "heads", "batch",
-                "context", "q", "cache", "mixed", "chunks", "us", "GB/s", "of read", "TFLOP/s",
-                "of floor");
+    std::printf("%5s %5s %7s %2s %5s %5s %6s %7s | %9s %8s %7s %9s %7s | plan us\n", "heads",
+                "batch", "context", "q", "cache", "mixed", "chunks", "data", "us", "GB/s",
+                "of read", "TFLOP/s", "of floor");
   }
 
   void Run(const Case& c) {
-    if (c.type == MlaCacheType::kFp8E4m3 && !fp8_filled_) {
-      ABORT_IF_ERROR(FillRandomE4m3(cache_.data(), kCacheBytes, 1, stream_));
-      fp8_filled_ = true;
+    if (c.type != filled_with_ || c.data != filled_data_) {
+      ABORT_IF_ERROR(c.type == MlaCacheType::kFp8E4m3
+                         ? FillRandomE4m3(cache_.data(), kCacheBytes, 1, stream_)
+                         : FillBf16(cache_.data(), kCacheBytes / 2, 1, c.data, stream_));
+      filled_with_ = c.type;
+      filled_data_ = c.data;
     }
     const int element = c.type == MlaCacheType::kBf16 ? 2 : 1;
     std::mt19937 random(7);
@@ -106,7 +119,7 @@ class Bench {
     const double cache_bytes = static_cast<double>(keys) * cuda::kMlaWidth * element;
     const double bytes = cache_bytes + static_cast<double>(rows) * c.heads * (1152 + 1024);
     const double flops = 2.0 * c.heads * 1088 * static_cast<double>(seen);
-    const int64_t pool = kCacheBytes / (64 * cuda::kMlaWidth * element);
+    const int64_t pool = std::min(kCacheBytes / (64 * cuda::kMlaWidth * element), most_blocks_);
     const int copies = static_cast<int>(std::clamp(kFlushBytes / cache_bytes, 1.0, 40.0)) + 1;
     std::vector<int32_t> physical(pool);
     std::iota(physical.begin(), physical.end(), 0);
@@ -126,7 +139,7 @@ class Bench {
                        device_begin = Upload(begin);
     const DeviceBuffer q = Allocate(rows * c.heads * 1152), out = Allocate(rows * c.heads * 1024),
                        lse = Allocate(rows * c.heads * 4);
-    ABORT_IF_ERROR(FillRandomBf16(q.data(), rows * c.heads * 576, 2, stream_));
+    ABORT_IF_ERROR(FillBf16(q.data(), rows * c.heads * 576, 2, c.data, stream_));
     cuda::MlaDecodeLimits limits;
     limits.heads = c.heads;
     limits.sequences = c.batch;
@@ -155,30 +168,42 @@ class Bench {
     };
     Result<double> plan_seconds = MedianSeconds(stream_, 1, 9, plan);
     ABORT_IF_ERROR(plan_seconds.status());
-    Result<double> seconds = MedianSeconds(stream_, copies, 31, [&] {
+    const auto all = [&] {
       for (const DeviceBuffer& table : tables) {
         args.sequences.block_table = table.as<int32_t>();
         BT_RETURN_IF_ERROR(cuda::MlaDecode(limits, args, workspace.data(), stream_.get()));
       }
       return Status();
-    });
+    };
+    Result<double> seconds = MedianSeconds(stream_, copies, 31, all);
     ABORT_IF_ERROR(seconds.status());
+    const double short_time = seconds.value();
+    const double runs = least_seconds_ / (seconds.value() * copies);
+    if (runs > 31) {
+      seconds = MedianSeconds(stream_, copies, static_cast<int>(runs), all);
+      ABORT_IF_ERROR(seconds.status());
+    }
     const double t = seconds.value();
     const double floor = std::max(bytes / bandwidth_, flops / kMatrixRate);
-    std::printf("%5d %5d %7d %2d %5s %5s %6d | %9.1f %8.0f %6.1f%% %9.0f %6.1f%% | %.1f\n", c.heads,
-                c.batch, c.context, c.query_tokens, element == 2 ? "bf16" : "fp8",
-                c.mixed ? "mixed" : "equal", c.chunk_blocks, t * 1e6, bytes / t / 1e9,
-                100 * bytes / t / bandwidth_, flops / t / 1e12, 100 * floor / t,
-                plan_seconds.value() * 1e6);
+    std::printf("%5d %5d %7d %2d %5s %5s %6d %7s | %9.1f %8.0f %6.1f%% %9.0f %6.1f%% | %.1f",
+                c.heads, c.batch, c.context, c.query_tokens, element == 2 ? "bf16" : "fp8",
+                c.mixed ? "mixed" : "equal", c.chunk_blocks, kDataNames[static_cast<int>(c.data)],
+                t * 1e6, bytes / t / 1e9, 100 * bytes / t / bandwidth_, flops / t / 1e12,
+                100 * floor / t, plan_seconds.value() * 1e6);
+    if (runs > 31) std::printf(" | first 31 runs: %.1f us", short_time * 1e6);
+    std::printf("\n");
     std::fflush(stdout);
   }
 
  private:
   const Stream& stream_;
+  const double least_seconds_;
+  const int64_t most_blocks_;
   DeviceBuffer cache_;
   DeviceInfo info_;
   double bandwidth_ = 0;
-  bool fp8_filled_ = false;
+  MlaCacheType filled_with_ = MlaCacheType::kBf16;
+  BfloatData filled_data_ = BfloatData::kUniform;
 };
 
 // From the arguments; `,` begins the next case.
@@ -196,6 +221,9 @@ std::vector<Case> CasesOf(int argc, char** argv) {
     if (words.size() > 4) c.mixed = words[4] == "mixed";
     if (words.size() > 5 && words[5] == "fp8") c.type = MlaCacheType::kFp8E4m3;
     if (words.size() > 6) c.chunk_blocks = std::stoi(words[6]);
+    for (int d = 0; words.size() > 7 && d < static_cast<int>(std::size(kDataNames)); ++d) {
+      if (words[7] == kDataNames[d]) c.data = static_cast<BfloatData>(d);
+    }
     cases.push_back(c);
     words.clear();
   }
@@ -238,7 +266,13 @@ int main(int argc, char** argv) {
   }
   baltoro::Result<baltoro::Stream> stream = baltoro::Stream::Create();
   ABORT_IF_ERROR(stream.status());
-  baltoro::bench::Bench bench(stream.value());
+  double least_seconds = 0;
+  int64_t most_blocks = INT64_MAX;
+  for (; argc > 2 && argv[1][0] == '-'; argc -= 2, argv += 2) {
+    if (std::strcmp(argv[1], "--seconds") == 0) least_seconds = std::stod(argv[2]);
+    if (std::strcmp(argv[1], "--blocks") == 0) most_blocks = std::stoll(argv[2]);
+  }
+  baltoro::bench::Bench bench(stream.value(), least_seconds, most_blocks);
   std::vector<Case> cases = baltoro::bench::CasesOf(argc, argv);
   if (cases.empty()) cases = baltoro::bench::AllCases();
   for (const Case& c : cases) bench.Run(c);

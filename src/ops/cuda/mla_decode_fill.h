@@ -125,7 +125,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
       if (write && pieces > 1) {
         const int first_row = args.query_begin[sequence] * args.heads + tile * kMlaTileRows;
         const int rows = args.query_begin[sequence + 1] * args.heads - first_row;
-        MlaMerge merge = {first_row, Least(rows, kMlaTileRows), pieces, 0, 0, 0, {}};
+        MlaMerge merge = {first_row, Least(rows, kMlaTileRows), pieces, 0, 0, 0, 0, 0};
         if (args.chunk_blocks > 0) {
           merge.first_slot = static_cast<int32_t>(chunk_slot);
           merge.second_slot = merge.first_slot + 1;
@@ -142,6 +142,12 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
   }
   if (write) {
     plan.merges[0].count = merges;
+    // Sequences that have every tile, or none, are cut at the same places in each.
+    bool alike = plan.tiles > 1;
+    for (int s = 0; alike && s < args.sequences; ++s) {
+      alike = tiles[s] == 0 || tiles[s] == plan.tiles;
+    }
+    plan.merges[0].tile_parts = alike ? (part + 1) / plan.tiles : 0;
     for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
       plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};
     }

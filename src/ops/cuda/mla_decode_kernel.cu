@@ -51,13 +51,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     InitBarrier(SharedAddress(&small.empty_q), 2 * kWarps);
     FenceBarrierInit();
     PrefetchMap(&maps.q);
-    PrefetchMap(&maps.half);
+    if constexpr (kType != MlaCacheType::kBf16) PrefetchMap(&maps.half);
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
   WaitForPredecessors();
   LetDependentsLaunch();  // the merge waits for this kernel's end itself
-  const int part = blockIdx.x;
+  int part = static_cast<int>(blockIdx.x);
+  // Neighbours have the same keys, of different tiles.
+  const int tiles = args.plan.tiles;
+  const int tile_parts = tiles > 1 ? args.plan.merges[0].tile_parts : 0;
+  if (part < tile_parts * tiles) part = part % tiles * tile_parts + part / tiles;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
@@ -117,7 +121,6 @@ Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
   const auto* const cache = static_cast<const char*>(from.cache);
   switch (type) {
     case MlaCacheType::kBf16:
-      BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 4), cache, maps.half));
       return MakeTensorMap(TiledBf16(cached, kTokens, 1), cache, maps.rope);
     case MlaCacheType::kFp8E4m3:
       BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kMlaWidth), cache, maps.half));

@@ -14,7 +14,7 @@ namespace baltoro::cuda::mla {
 // latent columns likewise, the scales [num_blocks * 64][4] as they lie, the rope columns in bf16.
 struct Maps {
   CUtensorMap q;       // boxes of a tile's rows, all columns
-  CUtensorMap half;    // boxes of 64 tokens, 256 columns
+  CUtensorMap half;    // fp8: boxes of 64 tokens, 256 columns
   CUtensorMap rope;    // boxes of 64 tokens, 64 columns
   CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
@@ -49,9 +49,17 @@ class BlockTable {
   int here_, next_;
 };
 
+// For keys: after the thread blocks of all tiles, at about the same time, nobody reads them in this
+// layer.
+__device__ __forceinline__ uint64_t LeavesFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 template <MlaCacheType kType>
 __device__ __forceinline__ void CopyHalf(
-    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half) {
+    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half, uint64_t policy) {
   const uint32_t to = stage + half * kHalfBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.half, barrier, 0, row, half * 2);
@@ -59,20 +67,21 @@ __device__ __forceinline__ void CopyHalf(
       CopyBox(to + kScalesInHalf, &maps.scales, barrier, 0, row, 0);
     }
   } else {
-    CopyBox(to, &maps.half, barrier, 0, row, half * 4);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      CopyBox(to + t * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + t, policy);
+    }
   }
 }
 
 template <MlaCacheType kType>
-__device__ __forceinline__ void CopyRope(const Maps& maps,
-                                         uint32_t stage,
-                                         uint32_t barrier,
-                                         int row) {
+__device__ __forceinline__ void CopyRope(
+    const Maps& maps, uint32_t stage, uint32_t barrier, int row, uint64_t policy) {
   const uint32_t to = stage + kRopeTile * kTileBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.rope, barrier, 0, row, 0);
   } else {
-    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile);
+    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile, policy);
   }
 }
 
@@ -84,6 +93,7 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
   constexpr int kHalf = kRaw ? kHalfBytes / 2 + (kGrouped ? kTokens * 16 : 0) : kHalfBytes;
   constexpr int kRope = kRaw && !kGrouped ? kTileBytes / 2 : kTileBytes;
   const int lane = threadIdx.x % 32;
+  const uint64_t policy = LeavesFirst();
   Small& small = *smem.small;
   uint32_t uses0 = 0, uses1 = 0;
   uint32_t pieces = 0;
@@ -107,11 +117,11 @@ __device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layou
         const uint32_t late = SharedAddress(&small.full_late[s]);
         hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
         ArriveExpecting(early, kHalf + kRope);
-        CopyRope<kType>(maps, stage, early, row);
-        CopyHalf<kType>(maps, stage, early, row, s);
+        CopyRope<kType>(maps, stage, early, row, policy);
+        CopyHalf<kType>(maps, stage, early, row, s, policy);
         hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
         ArriveExpecting(late, kHalf);
-        CopyHalf<kType>(maps, stage, late, row, 1 - s);
+        CopyHalf<kType>(maps, stage, late, row, 1 - s, policy);
       }
       ++(s == 0 ? uses0 : uses1);
     }

@@ -405,6 +405,28 @@ GPU_TEST(MlaDecodeTest, QueryTokensSeeOnlyEarlierOnes) {
   }
 }
 
+// Sequences that have every tile of 64 rows are cut at the same places in each, and thread blocks
+// of the same keys are neighbours; with one that lacks a tile they are not.
+GPU_TEST(MlaDecodeTest, TilesOfTheSameKeysAreCutAlikeOrNot) {
+  for (const auto& [heads, tokens] : {std::pair{64, 4}, {128, 1}, {128, 3}, {64, 3}}) {
+    for (const bool alike : {true, false}) {
+      TestStep step;
+      step.heads = heads;
+      for (const int keys : {700, 64, 1500, 129}) {
+        TestSequence s;
+        s.query_tokens = tokens;
+        s.keys = keys;
+        step.sequences.push_back(s);
+      }
+      TestSequence other;
+      other.query_tokens = alike ? 0 : tokens == 1 ? 2 : 1;
+      other.keys = alike ? 0 : 333;
+      step.sequences.push_back(other);
+      ExpectRight(step);
+    }
+  }
+}
+
 GPU_TEST(MlaDecodeTest, ExplicitPositionsDecideWhatIsSeen) {
   TestStep step;
   step.heads = 16;
@@ -567,6 +589,7 @@ GPU_TEST(MlaDecodeTest, TheHostPlansAsTheDeviceDoes) {
         GPU_EXPECT_EQ(std::memcmp(&host.parts[i], &parts[i], sizeof(MlaPart)), 0);
       }
       GPU_EXPECT_EQ(host.merges[0].count, merges[0].count);
+      GPU_EXPECT_EQ(host.merges[0].tile_parts, merges[0].tile_parts);
       for (int i = 1; i <= host.merges[0].count; ++i) {
         GPU_EXPECT_EQ(std::memcmp(&host.merges[i], &merges[i], sizeof(MlaMerge)), 0);
       }
