@@ -87,9 +87,9 @@ class Bench {
     bandwidth_ = bandwidth.value();
     std::printf("%s, %d multiprocessors, read bandwidth %.0f GB/s\n", info_.name.c_str(),
                 info_.multiprocessors, bandwidth_ / 1e9);
-    std::printf("%5s %5s %7s %2s %5s %5s %6s %7s | %9s %8s %7s %9s %7s | plan us\n", "heads", "batch",
-                "context", "q", "cache", "mixed", "chunks", "data", "us", "GB/s", "of read", "TFLOP/s",
-                "of floor");
+    std::printf("%5s %5s %7s %2s %5s %5s %6s %7s | %9s %8s %7s %9s %7s | plan us\n", "heads",
+                "batch", "context", "q", "cache", "mixed", "chunks", "data", "us", "GB/s",
+                "of read", "TFLOP/s", "of floor");
   }
 
   void Run(const Case& c) {
@@ -119,8 +119,7 @@ class Bench {
     const double cache_bytes = static_cast<double>(keys) * cuda::kMlaWidth * element;
     const double bytes = cache_bytes + static_cast<double>(rows) * c.heads * (1152 + 1024);
     const double flops = 2.0 * c.heads * 1088 * static_cast<double>(seen);
-    const int64_t pool =
-        std::min(kCacheBytes / (64 * cuda::kMlaWidth * element), most_blocks_);
+    const int64_t pool = std::min(kCacheBytes / (64 * cuda::kMlaWidth * element), most_blocks_);
     const int copies = static_cast<int>(std::clamp(kFlushBytes / cache_bytes, 1.0, 40.0)) + 1;
     std::vector<int32_t> physical(pool);
     std::iota(physical.begin(), physical.end(), 0);
@@ -186,11 +185,11 @@ class Bench {
     }
     const double t = seconds.value();
     const double floor = std::max(bytes / bandwidth_, flops / kMatrixRate);
-    std::printf("%5d %5d %7d %2d %5s %5s %6d %7s | %9.1f %8.0f %6.1f%% %9.0f %6.1f%% | %.1f", c.heads,
-                c.batch, c.context, c.query_tokens, element == 2 ? "bf16" : "fp8",
-                c.mixed ? "mixed" : "equal", c.chunk_blocks, kDataNames[static_cast<int>(c.data)], t * 1e6, bytes / t / 1e9,
-                100 * bytes / t / bandwidth_, flops / t / 1e12, 100 * floor / t,
-                plan_seconds.value() * 1e6);
+    std::printf("%5d %5d %7d %2d %5s %5s %6d %7s | %9.1f %8.0f %6.1f%% %9.0f %6.1f%% | %.1f",
+                c.heads, c.batch, c.context, c.query_tokens, element == 2 ? "bf16" : "fp8",
+                c.mixed ? "mixed" : "equal", c.chunk_blocks, kDataNames[static_cast<int>(c.data)],
+                t * 1e6, bytes / t / 1e9, 100 * bytes / t / bandwidth_, flops / t / 1e12,
+                100 * floor / t, plan_seconds.value() * 1e6);
     if (runs > 31) std::printf(" | first 31 runs: %.1f us", short_time * 1e6);
     std::printf("\n");
     std::fflush(stdout);

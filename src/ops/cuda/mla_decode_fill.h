@@ -143,8 +143,10 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
   if (write) {
     plan.merges[0].count = merges;
     // Sequences that have every tile, or none, are cut at the same places in each.
-    bool alike = true;
-    for (int s = 0; s < args.sequences; ++s) alike &= tiles[s] == 0 || tiles[s] == plan.tiles;
+    bool alike = plan.tiles > 1;
+    for (int s = 0; alike && s < args.sequences; ++s) {
+      alike = tiles[s] == 0 || tiles[s] == plan.tiles;
+    }
     plan.merges[0].tile_parts = alike ? (part + 1) / plan.tiles : 0;
     for (int rest = part + 1; rest <= plan.num_parts; ++rest) {
       plan.parts[rest] = {plan.tiles, 0, 0, 0, 0, 0, {}};

@@ -38,13 +38,13 @@ struct alignas(16) MlaMerge {
   int32_t first_slot;   // of the first piece
   int32_t second_slot;  // of the second; the others follow at `stride`
   int32_t stride;
-  int32_t tile_parts;  // of the first entry: parts of each tile where all are cut alike, or 0
+  int32_t tile_parts;  // of the first entry: parts of each of several tiles cut alike, or 0
   int32_t unused;
 };
 
 struct MlaPlan {
   MlaPart* parts;        // [num_parts + 1]: begins; a part's end is the next one's begin
-  MlaMerge* merges;      // [1 + max_merges]; the first holds the count of the others
+  MlaMerge* merges;      // [1 + max_merges]; the first holds the count of the others, tile_parts
   int32_t* chunk_slots;  // [tiles * sequences] first slot of each, only with chunk_blocks
   float* partial_lse;    // [slots, tile_rows], in log2
   float* partial_out;    // [slots, tile_rows, 512]
@@ -83,7 +83,6 @@ struct MlaKernelArgs {
   void* out;
   float* lse;
   const void* cache;
-  int form;  // bits of BT_H1
 };
 
 Status LaunchMlaAttention(const MlaKernelArgs& args,

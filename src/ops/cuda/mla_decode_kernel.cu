@@ -14,8 +14,6 @@
 
 #include <cuda.h>
 
-#include <cstdlib>
-
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/mla_decode_consumer.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
@@ -33,7 +31,7 @@ constexpr int kThreads = kComputeThreads + 128;
 constexpr int kComputeRegisters = 232;
 constexpr int kProducerRegisters = 40;
 
-template <MlaCacheType kType, int kOrder, bool kPair, bool kTiled>
+template <MlaCacheType kType>
 __global__ void __launch_bounds__(kThreads, 1)
     MlaKernel(const __grid_constant__ MlaKernelArgs args, const __grid_constant__ Maps maps) {
   extern __shared__ unsigned char raw[];
@@ -44,9 +42,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int s = 0; s < 2; ++s) {
       InitBarrier(SharedAddress(&small.full_early[s]), 1);
       InitBarrier(SharedAddress(&small.full_late[s]), 1);
-      for (int t = 0; t < kMlaWidth / 64; ++t) InitBarrier(SharedAddress(&small.full_tile[s][t]), 1);
-      InitBarrier(SharedAddress(&small.empty_early[s]), kPair ? 2 * kWarps : kWarps);
-      InitBarrier(SharedAddress(&small.empty_late[s]), kPair ? 2 * kWarps : kWarps);
+      InitBarrier(SharedAddress(&small.empty_early[s]), kWarps);
+      InitBarrier(SharedAddress(&small.empty_late[s]), kWarps);
       InitBarrier(SharedAddress(&small.full_p[s]), 32 * kWarps);
       for (int w = 0; w < 2; ++w) InitBarrier(SharedAddress(&small.full_sums[s][w]), 32 * kWarps);
     }
@@ -54,33 +51,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     InitBarrier(SharedAddress(&small.empty_q), 2 * kWarps);
     FenceBarrierInit();
     PrefetchMap(&maps.q);
-    PrefetchMap(&maps.half);
+    if constexpr (kType != MlaCacheType::kBf16) PrefetchMap(&maps.half);
     PrefetchMap(&maps.rope);
   }
   __syncthreads();
-  if constexpr (kPair) ClusterBarrier();  // the other's barriers are there
   WaitForPredecessors();
   LetDependentsLaunch();  // the merge waits for this kernel's end itself
   int part = static_cast<int>(blockIdx.x);
   // Neighbours have the same keys, of different tiles.
   const int tiles = args.plan.tiles;
-  const bool asked = kPair || (args.form & 1) != 0;
-  const int tile_parts = tiles > 1 && asked ? args.plan.merges[0].tile_parts : 0;
+  const int tile_parts = tiles > 1 ? args.plan.merges[0].tile_parts : 0;
   if (part < tile_parts * tiles) part = part % tiles * tile_parts + part / tiles;
-  // Else the blocks of a cluster have nothing in common.
-  const bool paired = kPair && tile_parts > 0;
   const int role = __shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0);
   if (role < 2) {
     RaiseRegisters<kComputeRegisters>();
-    Consumer<kType, kOrder, kPair, kTiled> consumer(args, smem, part, paired);
+    Consumer<kType> consumer(args, smem, part);
     consumer.Run();
   } else {
     LowerRegisters<kProducerRegisters>();
-    if (threadIdx.x < kComputeThreads + 32) Produce<kType, kPair, kTiled>(args, maps, smem, part, paired);
-  }
-  if constexpr (kPair) {
-    __syncwarp();
-    ClusterBarrier();  // the other may still write here
+    if (threadIdx.x < kComputeThreads + 32) Produce<kType>(args, maps, smem, part);
   }
 }
 
@@ -132,8 +121,6 @@ Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
   const auto* const cache = static_cast<const char*>(from.cache);
   switch (type) {
     case MlaCacheType::kBf16:
-      BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 4), cache, maps.half));
-      BT_RETURN_IF_ERROR(MakeTensorMap(TiledBf16(cached, kTokens, 2), cache, maps.quarter));
       return MakeTensorMap(TiledBf16(cached, kTokens, 1), cache, maps.rope);
     case MlaCacheType::kFp8E4m3:
       BT_RETURN_IF_ERROR(MakeTensorMap(RawLatent(cached, kMlaWidth), cache, maps.half));
@@ -152,44 +139,21 @@ Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
   BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
-  auto* kernel = MlaKernel<kType, 0, false, false>;
-  unsigned cluster = 0;
-  if constexpr (kType == MlaCacheType::kBf16) {
-    const int order = args.form / 16 % 4;
-    const bool tiled = (args.form & 8) != 0;
-    if (order == 1) kernel = MlaKernel<kType, 1, false, false>;
-    if (order == 2) kernel = MlaKernel<kType, 2, false, false>;
-    if (order == 1 && tiled) kernel = MlaKernel<kType, 1, false, true>;
-    if (order == 2 && tiled) kernel = MlaKernel<kType, 2, false, true>;
-    if ((args.form & 64) != 0 && args.plan.tiles % 2 == 0 && args.plan.num_parts % 2 == 0) {
-      cluster = 2;
-      kernel = MlaKernel<kType, 0, true, false>;
-      if (order == 1) kernel = MlaKernel<kType, 1, true, false>;
-      if (order == 2) kernel = MlaKernel<kType, 2, true, false>;
-      if (order == 1 && tiled) kernel = MlaKernel<kType, 1, true, true>;
-      if (order == 2 && tiled) kernel = MlaKernel<kType, 2, true, true>;
-    }
-  }
+  auto* const kernel = MlaKernel<kType>;
   const int bytes = static_cast<int>(SharedBytes(args.plan.tile_rows));
   BT_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(args.plan.num_parts)),
-                                       dim3(kThreads), static_cast<size_t>(bytes), stream, cluster, args,
+                                       dim3(kThreads), static_cast<size_t>(bytes), stream, 0, args,
                                        maps));
   return Status();
 }
 
 }  // namespace
 
-Status LaunchMlaAttention(const MlaKernelArgs& given,
+Status LaunchMlaAttention(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream) {
-  static const int form = [] {
-    const char* const value = std::getenv("BT_H1");
-    return value == nullptr ? 27 : std::atoi(value);
-  }();
-  MlaKernelArgs args = given;
-  args.form = args.cache_type == MlaCacheType::kBf16 ? form : 0;
   switch (args.cache_type) {
     case MlaCacheType::kBf16:
       if (args.few_sequences) return LaunchMlaFewBf16(args, from, stream);

@@ -14,9 +14,8 @@ namespace baltoro::cuda::mla {
 // latent columns likewise, the scales [num_blocks * 64][4] as they lie, the rope columns in bf16.
 struct Maps {
   CUtensorMap q;       // boxes of a tile's rows, all columns
-  CUtensorMap half;    // boxes of 64 tokens, 256 columns
+  CUtensorMap half;    // fp8: boxes of 64 tokens, 256 columns
   CUtensorMap rope;    // boxes of 64 tokens, 64 columns
-  CUtensorMap quarter;  // kBf16: boxes of 64 tokens, 128 columns
   CUtensorMap scales;  // kFp8Groups: boxes of 64 tokens, 4 scales
 };
 
@@ -50,93 +49,52 @@ class BlockTable {
   int here_, next_;
 };
 
+// For keys: after the thread blocks of all tiles, at about the same time, nobody reads them in this
+// layer.
 __device__ __forceinline__ uint64_t LeavesFirst() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
-__device__ __forceinline__ uint64_t NormalPolicy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 template <MlaCacheType kType>
 __device__ __forceinline__ void CopyHalf(
-    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half, int form) {
+    const Maps& maps, uint32_t stage, uint32_t barrier, int row, int half, uint64_t policy) {
   const uint32_t to = stage + half * kHalfBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.half, barrier, 0, row, half * 2);
     if constexpr (kType == MlaCacheType::kFp8Groups) {
       CopyBox(to + kScalesInHalf, &maps.scales, barrier, 0, row, 0);
     }
-  } else if ((form & 8) != 0) {
-    for (int tile = 0; tile < 4; ++tile) {
-      if ((form & 2) != 0) {
-        CopyBox(to + tile * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + tile, LeavesFirst());
-      } else {
-        CopyBox(to + tile * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + tile);
-      }
-    }
-  } else if ((form & 2) != 0) {
-    CopyBox(to, &maps.half, barrier, 0, row, half * 4, LeavesFirst());
   } else {
-    CopyBox(to, &maps.half, barrier, 0, row, half * 4);
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      CopyBox(to + t * kTileBytes, &maps.rope, barrier, 0, row, half * 4 + t, policy);
+    }
   }
 }
 
 template <MlaCacheType kType>
-__device__ __forceinline__ void CopyRope(const Maps& maps,
-                                         uint32_t stage,
-                                         uint32_t barrier,
-                                         int row,
-                                         int form) {
+__device__ __forceinline__ void CopyRope(
+    const Maps& maps, uint32_t stage, uint32_t barrier, int row, uint64_t policy) {
   const uint32_t to = stage + kRopeTile * kTileBytes;
   if constexpr (kType != MlaCacheType::kBf16) {
     CopyBox(to, &maps.rope, barrier, 0, row, 0);
-  } else if ((form & 2) != 0) {
-    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile, LeavesFirst());
   } else {
-    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile);
+    CopyBox(to, &maps.rope, barrier, 0, row, kRopeTile, policy);
   }
 }
 
-// A tile of 64 columns, with a barrier of its own. Of a pair of thread blocks one brings it to both.
-template <bool kPair>
-__device__ __forceinline__ void CopyTile(
-    const Maps& maps,
-    const Layout& smem,
-    int s,
-    int tile,
-    int row,
-    bool paired,
-    int rank,
-    uint64_t policy) {
-  const uint32_t full = SharedAddress(&smem.small->full_tile[s][tile]);
-  const uint32_t to = smem.stage(s) + tile * kTileBytes;
-  ArriveExpecting(full, kTileBytes);
-  if (kPair && paired) {
-    if ((tile + (tile == kRopeTile ? s : 0)) % 2 == rank) {
-      CopyBoxToBoth(to, &maps.rope, full, 0, row, tile, policy);
-    }
-  } else {
-    CopyBox(to, &maps.rope, full, 0, row, tile, policy);
-  }
-}
-
-template <MlaCacheType kType, bool kPair, bool kTiled>
-__device__ void Produce(
-    const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part, bool paired) {
+template <MlaCacheType kType>
+__device__ void Produce(const MlaKernelArgs& args, const Maps& maps, const Layout& smem, int part) {
   // Raw fp8 is half of what it will be.
   constexpr bool kRaw = kType != MlaCacheType::kBf16;
   constexpr bool kGrouped = kType == MlaCacheType::kFp8Groups;
   constexpr int kHalf = kRaw ? kHalfBytes / 2 + (kGrouped ? kTokens * 16 : 0) : kHalfBytes;
   constexpr int kRope = kRaw && !kGrouped ? kTileBytes / 2 : kTileBytes;
   const int lane = threadIdx.x % 32;
+  const uint64_t policy = LeavesFirst();
   Small& small = *smem.small;
-  const int rank = kPair ? PairRank() : 0;
-  [[maybe_unused]] const uint64_t policy = (args.form & 2) != 0 ? LeavesFirst() : NormalPolicy();
   uint32_t uses0 = 0, uses1 = 0;
   uint32_t pieces = 0;
   MlaWalker walker(args, part);
@@ -157,37 +115,13 @@ __device__ void Produce(
         const uint32_t stage = smem.stage(s);
         const uint32_t early = SharedAddress(&small.full_early[s]);
         const uint32_t late = SharedAddress(&small.full_late[s]);
-        if constexpr (kTiled) {
-          hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
-          CopyTile<kPair>(maps, smem, s, kRopeTile, row, paired, rank, policy);
-          for (int t = 0; t < 4; ++t) CopyTile<kPair>(maps, smem, s, 4 * s + t, row, paired, rank, policy);
-          hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
-          for (int t = 4; t < 8; ++t) {
-            CopyTile<kPair>(maps, smem, s, (4 * s + t) % 8, row, paired, rank, policy);
-          }
-        } else {
-          hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
-          ArriveExpecting(early, kHalf + kRope);
-          if (kPair && paired) {
-            if (s == rank) {
-              CopyBoxToBoth(stage + kRopeTile * kTileBytes, &maps.rope, early, 0, row, kRopeTile,
-                            policy);
-            }
-            const int tile = 4 * s + 2 * rank;
-            CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, early, 0, row, tile, policy);
-          } else {
-            CopyRope<kType>(maps, stage, early, row, args.form);
-            CopyHalf<kType>(maps, stage, early, row, s, args.form);
-          }
-          hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
-          ArriveExpecting(late, kHalf);
-          if (kPair && paired) {
-            const int tile = 4 * (1 - s) + 2 * rank;
-            CopyBoxToBoth(stage + tile * kTileBytes, &maps.quarter, late, 0, row, tile, policy);
-          } else {
-            CopyHalf<kType>(maps, stage, late, row, 1 - s, args.form);
-          }
-        }
+        hopper::Wait(SharedAddress(&small.empty_early[s]), parity);
+        ArriveExpecting(early, kHalf + kRope);
+        CopyRope<kType>(maps, stage, early, row, policy);
+        CopyHalf<kType>(maps, stage, early, row, s, policy);
+        hopper::Wait(SharedAddress(&small.empty_late[s]), parity);
+        ArriveExpecting(late, kHalf);
+        CopyHalf<kType>(maps, stage, late, row, 1 - s, policy);
       }
       ++(s == 0 ? uses0 : uses1);
     }

@@ -589,6 +589,7 @@ GPU_TEST(MlaDecodeTest, TheHostPlansAsTheDeviceDoes) {
         GPU_EXPECT_EQ(std::memcmp(&host.parts[i], &parts[i], sizeof(MlaPart)), 0);
       }
       GPU_EXPECT_EQ(host.merges[0].count, merges[0].count);
+      GPU_EXPECT_EQ(host.merges[0].tile_parts, merges[0].tile_parts);
       for (int i = 1; i <= host.merges[0].count; ++i) {
         GPU_EXPECT_EQ(std::memcmp(&host.merges[i], &merges[i], sizeof(MlaMerge)), 0);
       }
