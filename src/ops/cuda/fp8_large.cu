@@ -10,7 +10,8 @@
 // all pieces. The rows of x are the first operand of wgmma, 64 a warpgroup; weights are its
 // columns, kG at a time (a group). The sum of a group over the 128 columns of a step is scaled and
 // added up in f32 (the instruction itself adds with fewer bits), while the matrix units have the
-// other warpgroup's group or, where two groups' sums fit into registers (kDeep), the next one.
+// other warpgroup's group or, where two groups' sums fit into registers (kDeep), the next one. Rows
+// of whole eights of steps have a form of their own (fp8_large_eights.cuh).
 //
 // Of gate and up a block takes 128 rows each: a row's group of the middle is in four lanes, and is
 // rounded to e4m3 where it is.
@@ -27,7 +28,6 @@
 // Floor: 2 n k T operations over the card's FP8 rate.
 
 #include <algorithm>
-#include <cstdlib>
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
@@ -486,14 +486,6 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
   BT_CHECK(launched.ok());
 }
 
-int Switch() {
-  static const int bits = [] {
-    const char* value = std::getenv("BT_H2");
-    return value == nullptr ? 23 : std::atoi(value);
-  }();
-  return bits;
-}
-
 // Rows of weights of a piece; whether two pairs of blocks have half of the columns each.
 struct PieceShape {
   int64_t rows = 0;
@@ -502,12 +494,13 @@ struct PieceShape {
 
 // Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
 // nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
-PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
+PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
   struct Cost {
     int64_t rows, step, end;
   };
   constexpr Cost kWhole[] = {
       {256, 763, 1900}, {192, 639, 1100}, {144, 597, 680}, {128, 468, 970}, {64, 355, 400}};
+  constexpr int64_t kEightsStep = 560;  // of 192 rows in whole eights
   // In halves: with the sums on their way from one block to another.
   constexpr Cost kSplit[] = {{144, 597, 1700}, {80, 400, 1500}};
   constexpr int64_t kClustersOfFour = 32;  // that run at once, on the multiprocessors as they lie
@@ -521,17 +514,10 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
   const auto pairs_of = [&](const Cost& c) {
     return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
   };
-  // In whole eights of steps.
-  constexpr Cost kEights[] = {{192, 560, 1100}, {144, 430, 900}, {128, 390, 900}};
-  const auto consider_rounds = [&](const Cost& c) {
+  for (const Cost& c : kWhole) {
+    const int64_t step = c.rows == 192 && steps % kScaleSteps == 0 ? kEightsStep : c.step;
     const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
-    consider(c, false, rounds * (steps * c.step + c.end));
-  };
-  for (const Cost& c : kWhole) consider_rounds(c);
-  if (eights) {
-    for (const Cost& c : kEights) {
-      if (c.rows == 192 || (Switch() & 16)) consider_rounds(c);
-    }
+    consider(c, false, rounds * (steps * step + c.end));
   }
   if (steps < kStepsOfHalves) return best;
   for (const Cost& c : kSplit) {
@@ -544,27 +530,15 @@ PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps, bool eights) {
 template <bool kFloats>
 void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
   const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  const bool eights = p.steps % kScaleSteps == 0 && (Switch() & (product.tiles != nullptr ? 1 : 2));
+  const bool eights = p.steps % kScaleSteps == 0;
   if (product.tiles != nullptr && eights) {
-    if (Switch() & 8) {
-      return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, p, stream);
-    }
-    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
+    return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, p, stream);
   }
-  const PieceShape shape = product.tiles != nullptr
-                               ? PieceShape{.rows = 256}
-                               : ShapeOfPieces(tiles, product.w.n, p.steps, eights);
+  const PieceShape shape = product.tiles != nullptr ? PieceShape{.rows = 256}
+                                                    : ShapeOfPieces(tiles, product.w.n, p.steps);
   if (shape.split) {
     if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
     return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
-  }
-  if (eights && (Switch() & 16)) {
-    if (shape.rows == 128) {
-      return Launch<Shape<false, 128, 128, 1, kFloats, false, true>>(product, p, stream);
-    }
-    if (shape.rows == 144) {
-      return Launch<Shape<false, 144, 144, 1, kFloats, false, true>>(product, p, stream);
-    }
   }
   if (eights && shape.rows == 192) {
     return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
@@ -617,8 +591,7 @@ void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream
   p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;
-  p.grouped = (Switch() & 4) != 0;
-  if (product.gated && p.steps % kScaleSteps == 0 && (Switch() & 1)) {
+  if (product.gated && p.steps % kScaleSteps == 0) {
     return Launch<Shape<true, 256, 128, 1, false, false, true>>(product, p, stream);
   }
   if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, p, stream);

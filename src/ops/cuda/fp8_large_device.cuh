@@ -49,7 +49,7 @@ struct Shape {
                                      : kN == 128 ? 6
                                      : kN == 80  ? 7
                                                  : 8;
-  static constexpr int kStages = kEights ? 4 : kFullStages - (kSplit ? 1 : 0);
+  static constexpr int kStages = kFullStages - (kSplit ? 1 : 0);
   // Of a slot: rows of x, then bands, in one or (gate and up) two halves. What is not
   // fetched by rows is fewer bytes, of which 16 more may come.
   static constexpr int kInputScales = kTileRows * kScaleRow;
@@ -109,16 +109,14 @@ struct PerStrips {
 
 // The pieces of a pair of blocks: of two tiles all strips before the next two, so that what is
 // under way at a time shares rows of x and of weights in the L2.
-constexpr int kPairsOfGroup = 8;
 struct Order {
   Pieces pieces;
   PerStrips per_strips;
-  bool grouped;
   int first = 0, strip = 0;
   int part = 0, first_step = 0, steps;  // of the columns
   // `split`: the pair has half of the columns.
   __device__ __forceinline__ Order(const WideParams& p, PerStrips per, bool split)
-      : pieces(p), per_strips(per), grouped(p.grouped), steps(p.steps) {
+      : pieces(p), per_strips(per), steps(p.steps) {
     if (split) {
       part = pieces.unit % 2;
       pieces.unit /= 2;
@@ -133,12 +131,6 @@ struct Order {
     const int pair = per_strips.Quotient(pieces.unit);
     first = pair * 2;
     strip = pieces.unit - pair * pieces.strips;
-    if (!grouped) return;
-    const int begin = pair / kPairsOfGroup * kPairsOfGroup;
-    const int there = min(kPairsOfGroup, (pieces.tiles + 1) / 2 - begin);
-    const int in_group = pieces.unit - begin * pieces.strips;
-    strip = there == kPairsOfGroup ? in_group / kPairsOfGroup : in_group / there;
-    first = (begin + in_group - strip * there) * 2;
   }
   __device__ __forceinline__ bool Done() const { return pieces.Done(); }
   __device__ __forceinline__ void Next() {

@@ -157,6 +157,7 @@ struct EightWork {
       }
     }
     if (step % kScaleSteps == kScaleSteps - 1) {
+      if (kMayMix && mixed) hopper::FinishLoads();
       // The slot's words have come: a vote waits for them, in all lanes.
       const uint32_t words = __float_as_uint(scales.x[0]) | __float_as_uint(scales.x[1]);
       uint32_t of_units = 0;

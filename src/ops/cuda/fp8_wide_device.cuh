@@ -51,7 +51,6 @@ struct WideParams {
   bool gather, scatter, pair, out_f32;
   bool once;                // weights are read by one block or pair alone
   bool early;               // of the large form: one matrix, asked for before the wait
-  bool grouped;             // likewise: all strips of some tiles before the next tiles
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   // Pieces taken behind each block's first; null, and where `pair`: every grid-th is a block's.

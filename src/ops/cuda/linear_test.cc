@@ -315,16 +315,13 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
       Compare(context, form, w, 1024, 8, DType::kBf16, 8);
       Compare(context, form, w, 1024, 8, DType::kF32, 12);
     }
-    // Of eight steps 128, 144 and 192 rows of weights; parts that begin anywhere: scales differ
-    // within 64 rows.
-    for (const int64_t n : {1928, 2184, 2504}) {
+    // Of eight steps 144 and 192 rows of weights; parts that begin anywhere: scales differ within
+    // 64 rows.
+    for (const int64_t n : {2184, 2504}) {
       const Weights w(static_cast<uint32_t>(n), form, 1, n, 1024, {0, 72, 264});
       Compare(context, form, w, 1024, 8, DType::kBf16, 8);
       Compare(context, form, w, 1024, 8, DType::kF32, 12);
     }
-    // Nine pairs of tiles: eight whose strips are taken in turn, and one.
-    const Weights narrow(6, form, 1, 264, 256);
-    Compare(context, form, narrow, 2300, 8, DType::kBf16, 8);
     // Parts that begin anywhere: strips whose scales differ within 128 rows.
     const Weights parts(5, form, 1, 392, 1024, {0, 72, 264});
     Compare(context, form, parts, 1030, 0, DType::kBf16, 0);

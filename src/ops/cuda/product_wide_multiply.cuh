@@ -24,7 +24,6 @@ struct GroupMultiplyShared;
 #define BT_SUMS_96(c, d) BT_SUMS_64(c, d), BT_SIXTEEN(c, d, 32)
 #define BT_SUMS_112(c, d) BT_SUMS_96(c, d), BT_EIGHT(c, d, 48)
 #define BT_SUMS_128(c, d) BT_SUMS_96(c, d), BT_SIXTEEN(c, d, 48)
-#define BT_SUMS_144(c, d) BT_SUMS_128(c, d), BT_EIGHT(c, d, 64)
 #define BT_SUMS_192(c, d) BT_SUMS_128(c, d), BT_SIXTEEN(c, d, 64), BT_SIXTEEN(c, d, 80)
 #define BT_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define BT_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
@@ -44,7 +43,6 @@ struct GroupMultiplyShared;
   BT_NAMES_96        \
   ", "               \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define BT_NAMES_144 BT_NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
 #define BT_NAMES_192                                                                 \
   BT_NAMES_128                                                                       \
   ", "                                                                               \
@@ -82,12 +80,6 @@ struct GroupMultiplyShared<72> {
   BT_ADD(E4m3, float, "+f", 72, "k32.f32.e4m3.e4m3", ", 1, 1", "36", "37", "38")
 };
 template <>
-struct GroupMultiplyShared<144> {
-  BT_ADD(E4m3, float, "+f", 144, "k32.f32.e4m3.e4m3", ", 1, 1", "72", "73", "74")
-  BT_ADD(Bf16, float, "+f", 144, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", "72", "73", "74")
-};
-
-template <>
 struct GroupMultiplyShared<192> {
   BT_ADD(E4m3, float, "+f", 192, "k32.f32.e4m3.e4m3", ", 1, 1", "96", "97", "98")
 };
@@ -95,7 +87,6 @@ struct GroupMultiplyShared<192> {
 #undef BT_GROUP_MULTIPLY
 #undef BT_ADD
 #undef BT_NAMES_192
-#undef BT_NAMES_144
 #undef BT_NAMES_128
 #undef BT_NAMES_112
 #undef BT_NAMES_96
@@ -106,7 +97,6 @@ struct GroupMultiplyShared<192> {
 #undef BT_NAMES_32
 #undef BT_NAMES_16
 #undef BT_SUMS_192
-#undef BT_SUMS_144
 #undef BT_SUMS_128
 #undef BT_SUMS_112
 #undef BT_SUMS_96
