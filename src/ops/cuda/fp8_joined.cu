@@ -19,7 +19,6 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_joined.h"
 #include "ops/cuda/fp8_joined_add.cuh"
-#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_group_multiply.cuh"
 #include "ops/cuda/moe_joined_down.cuh"
 #include "ops/cuda/product_layout.h"

@@ -84,7 +84,6 @@ struct GroupMultiplyShared<72> {
 template <>
 struct GroupMultiplyShared<144> {
   BT_ADD(E4m3, float, "+f", 144, "k32.f32.e4m3.e4m3", ", 1, 1", "72", "73", "74")
-  BT_ADD(Bf16, float, "+f", 144, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", "72", "73", "74")
 };
 
 template <>
