@@ -186,6 +186,7 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;
   load.ranks = ranks_.get();
+  load.parts_as_of_ranks = command.tensor > 1;
   load.weights = weights;
   load.positions_max = std::max(tokens_max, std::ranges::max(command.contexts) + 1);
   BT_ASSIGN_OR_RETURN(model_, K2Model::Load(config_, source, ops_, pool_.get(), load));

@@ -62,6 +62,7 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
     BT_RETURN_IF_ERROR(CheckLayout(options.ranks->share().layout, ShapeOf(config)));
   }
   std::unique_ptr<K2Model> model(new K2Model(config, ops, pool, options.ranks));
+  model->parts_as_of_ranks_ = options.parts_as_of_ranks;
   const int threads = std::max(kLoadThreadsMin, pool == nullptr ? 1 : pool->threads());
   BT_ASSIGN_OR_RETURN(WeightPlan plan, PlanWeights(config, source, ops, options.weights));
   if (options.ranks != nullptr) {

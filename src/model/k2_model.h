@@ -34,6 +34,9 @@ struct K2LoadOptions {
   LoadProgress progress;        // may be empty; called on the loading thread
   // Of which this model is one, over the same memory. Null: the model is whole. Must outlive it.
   ModelRanks* ranks = nullptr;
+  // A rank's share that is measured alone: parts are rounded as where ranks add them
+  // (OpsTable::rounded_part_rows_min), though nothing is added.
+  bool parts_as_of_ranks = false;
 };
 
 class K2Model {
@@ -193,6 +196,7 @@ class K2Model {
   ThreadPool* pool_;
   ModelRanks* ranks_;
   NoRanks nobody_;
+  bool parts_as_of_ranks_ = false;
   StepMode mode_ = StepMode::kRun;
   int32_t key_part_blocks_ = 0;
   bool recorded_ahead_ = false;  // a step was recorded without being run

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -50,12 +49,8 @@ bool K2Model::TakesOrdered(const Activations& a) const {
 
 DType K2Model::PartType(int64_t tokens) const {
   const int64_t least = ops_.rounded_part_rows_min;
-  // BT_H5, bit 1: one rank has parts as ranks of eight have them.
-  static const bool alone = [] {
-    const char* const set = std::getenv("BT_H5");
-    return set == nullptr || (std::atoi(set) & 1) != 0;
-  }();
-  const bool rounded = (share_.layout.tensor > 1 || alone) && least > 0 && tokens >= least &&
+  const bool rounded = (share_.layout.tensor > 1 || parts_as_of_ranks_) && least > 0 &&
+                       tokens >= least &&
                        (ranks_ == nullptr || ranks_->ops().takes_rounded_parts());
   return rounded ? DType::kBf16 : DType::kF32;
 }

@@ -4,7 +4,6 @@
 #include <cuda_fp8.h>
 
 #include "ops/cuda/attention_kernels.h"
-#include "ops/cuda/h5.h"
 #include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
@@ -12,11 +11,11 @@ namespace {
 
 constexpr int kThreads = 192;
 constexpr int kTokens = kMlaBlockTokens;
-// Tokens of a block: few, so that a short prompt is on all multiprocessors.
-constexpr int kFewTokens = 8;
+// Tokens of a thread block: few, so that a short prompt is on all multiprocessors.
+constexpr int kPart = 8;
 constexpr int kChunk = 8;  // elements that a thread brings at a time
 constexpr int kChunks = kMlaWidth / kChunk;
-static_assert(kTokens % kFewTokens == 0 && kFewTokens * kChunks % kThreads == 0);
+static_assert(kTokens % kPart == 0 && kPart * kChunks % kThreads == 0);
 
 // 8 e4m3 codes times a scale, to bf16.
 __device__ uint4 Widen(uint2 codes, float scale) {
@@ -52,7 +51,7 @@ __device__ uint4 Load(const unsigned char* token, int chunk, float scale) {
   }
 }
 
-template <KvForm kForm, int kPart>
+template <KvForm kForm>
 __global__ void __launch_bounds__(kThreads) GatherKernel(uint4* out,
                                                          const unsigned char* cache,
                                                          float scale,
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) GatherKernel(uint4* out,
   const int part = static_cast<int>(blockIdx.x) % kParts * kPart;
   const int64_t first = int64_t{sources[block]} * kTokens + part;
   const int count = valid[block] - part;
-  hopper::WaitForPredecessors();
+  hopper::WaitForPredecessors();  // sources and counts are the host's, older than that
   hopper::LetDependentsLaunch();
   uint4* const to = out + int64_t{blockIdx.x} * kPart * kChunks;
   uint4 values[kEach];
@@ -94,20 +93,11 @@ void LaunchGatherLatents(void* out,
                          const int32_t* valid,
                          int64_t blocks,
                          cudaStream_t stream) {
-  if (!H5(8)) {
-    auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16, kTokens>
-                         : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8, kTokens>
-                                                      : GatherKernel<KvForm::kFp8Groups, kTokens>;
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        static_cast<uint4*>(out), static_cast<const unsigned char*>(cache.data), cache.scale,
-        sources, valid);
-    return;
-  }
-  auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16, kFewTokens>
-                       : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8, kFewTokens>
-                                                    : GatherKernel<KvForm::kFp8Groups, kFewTokens>;
+  auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16>
+                       : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8>
+                                                    : GatherKernel<KvForm::kFp8Groups>;
   LaunchAhead("attention gather", stream, kernel,
-              dim3(static_cast<unsigned>(blocks * (kTokens / kFewTokens))), kThreads,
+              dim3(static_cast<unsigned>(blocks * (kTokens / kPart))), kThreads,
               static_cast<uint4*>(out), static_cast<const unsigned char*>(cache.data), cache.scale,
               sources, valid);
 }

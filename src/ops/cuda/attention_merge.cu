@@ -5,7 +5,6 @@
 #include <math_constants.h>
 
 #include "ops/cuda/attention_kernels.h"
-#include "ops/cuda/h5.h"
 #include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda {
@@ -69,10 +68,6 @@ __global__ void __launch_bounds__(kWarps * 32)
 void LaunchPrefillMerge(const PrefillArgs& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(args.merge_count), static_cast<unsigned>(args.heads),
                   kBlocksOfTile);
-  if (!H5(8)) {
-    PrefillMergeKernel<<<grid, kWarps * 32, 0, stream>>>(args);
-    return;
-  }
   LaunchAhead("attention merge", stream, PrefillMergeKernel, grid, kWarps * 32, args);
 }
 

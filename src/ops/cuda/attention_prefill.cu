@@ -19,7 +19,6 @@
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/h5.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/placed_launch.h"
 #include "ops/cuda/tensor_map.h"
@@ -466,10 +465,6 @@ void LaunchPrefill(const PrefillArgs& from, cudaStream_t stream) {
                                  kSharedBytes),
             "attention prefill");
   const auto blocks = static_cast<unsigned>(args.tile_count * args.heads);
-  if (!H5(8)) {
-    PrefillKernel<<<blocks, kThreads, kSharedBytes, stream>>>(args, maps);
-    return;
-  }
   CheckCuda(LaunchPlaced(PrefillKernel, dim3(blocks), dim3(kThreads), kSharedBytes, stream, 0, args,
                          maps),
             "attention prefill");

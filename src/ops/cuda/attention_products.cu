@@ -241,7 +241,6 @@ void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
   constexpr int kBytes = (kRows + kColumns) * kPitch<kDepth>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "attention head product");
-  LeaveL1(kernel, 32);
   CheckCuda(LaunchPlaced(kernel, grid, dim3(kBlockThreads), kBytes, stream, 0, args),
             "attention head product");
 }

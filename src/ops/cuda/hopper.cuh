@@ -87,16 +87,6 @@ __device__ __forceinline__ void FinishLoads() {
   FenceAsyncProxy();
 }
 
-// ---- lines of the L2
-
-inline constexpr int kLine = 128;  // bytes
-
-// What lies in the line at `line`, aligned to kLine, is read by nobody any more: it need not go to
-// memory. To the order of accesses a write.
-__device__ __forceinline__ void DiscardLine(const void* line) {
-  asm volatile("discard.global.L2 [%0], 128;" ::"l"(line) : "memory");
-}
-
 // ---- named barriers: `threads` counts those that wait
 
 __device__ __forceinline__ void NamedSync(int id, int threads) {

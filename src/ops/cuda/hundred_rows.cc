@@ -40,7 +40,7 @@ void Launch(const OpContext& ctx,
             const QueryRotation* rotation) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && out.dim(0) == x.dim(0) && out.dim(1) == w.n);
   BT_CHECK(x.dim(1) == w.k);
-  BT_CHECK(plan.columns == 64 || plan.columns == 96 || plan.columns == 128 || plan.columns == 144);
+  BT_CHECK(plan.columns == 64 || plan.columns == 96 || plan.columns == 128);
   BT_CHECK(plan.parts >= 1 && plan.tiles >= 1 && plan.tiles <= 2 &&
            plan.parts * plan.tiles <= kHundredRowsClusterMax);
   HundredRowsParams p = {};
@@ -88,21 +88,6 @@ HundredRowsPlan PlanJoined(const PackedMatrix& w, const PackedMatrix& second, in
   return PlanHundredRows({.rows = rows, .k = w.k, .n = w.n, .second_n = second.n});
 }
 
-// Of one matrix: strips of 144 rows, where clusters of eight blocks, or of fewer, fill the card at
-// once: [2112, 7168] of 129 to 256 rows and of 385 to 512. cuBLASLt has the others.
-HundredRowsPlan PlanSingle(const PackedMatrix& w, int64_t rows) {
-  constexpr int64_t kColumns = 144, kLeast = 112, kMost = 128, kStepsMin = 12;
-  const int64_t steps = Shares(w.k, kStep), tiles = Shares(rows, kTile);
-  const int64_t alone = tiles * Shares(w.n, kColumns);
-  HundredRowsPlan plan = {.columns = kColumns, .parts = 1, .tiles = tiles % 2 == 0 ? 2 : 1};
-  while (2 * plan.parts * plan.tiles <= kHundredRowsClusterMax && 2 * plan.parts * alone <= kMost &&
-         2 * plan.parts * kStepsMin <= steps) {
-    plan.parts *= 2;
-  }
-  const int64_t blocks = plan.parts * alone;
-  return blocks >= kLeast && blocks <= kMost ? plan : HundredRowsPlan{};
-}
-
 HundredRowsPlan PlanQuery(const AttentionInputArgs& args) {
   return PlanHundredRows({.rows = args.qkv_a.dim(0), .k = args.q_weight.k, .n = args.q_weight.n});
 }
@@ -145,16 +130,6 @@ bool HundredRowsTakes(const TensorView& out,
   return rows >= kJoinedRowsMin && rows <= kJoinedRowsMax && TakesRows(x) && TakesMatrix(out, w) &&
          TakesMatrix(second_out, second) && w.k == second.k &&
          PlanJoined(w, second, rows).columns > 0;
-}
-
-bool HundredRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
-  const int64_t rows = x.dim(0);
-  return rows > kTile && rows <= kQueryRowsMax && TakesRows(x) && TakesMatrix(out, w) &&
-         PlanSingle(w, rows).columns > 0;
-}
-
-void HundredRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
-  HundredRowsProductBy(ctx, PlanSingle(w, x.dim(0)), out, x, w);
 }
 
 void HundredRowsProductBy(const OpContext& ctx,

@@ -31,9 +31,9 @@ struct HundredRowsShape {
 // The answer. columns 0: the shape is not for this kernel, as its blocks fill the card without
 // sharing columns.
 struct HundredRowsPlan {
-  int columns = 0;  // rows of weights a block: 64, 96, 128 or (not rotated) 144
+  int columns = 0;  // rows of weights a block: 64, 96 or 128
   int parts = 0;    // blocks that share the columns: 1, 2, 4 or 8
-  int tiles = 0;    // of x that a cluster has: 1; 2 of 128 columns and more
+  int tiles = 0;    // of x that a cluster has: 1; 2 of 128 columns
   // parts * tiles <= 8
 };
 HundredRowsPlan PlanHundredRows(const HundredRowsShape& shape);
@@ -44,10 +44,6 @@ bool HundredRowsTakes(const TensorView& out,
                       const TensorView& second_out,
                       const PackedMatrix& second,
                       const TensorView& x);
-
-// Of one matrix, 129 to 512 rows: where its strips and their parts just fill the card.
-bool HundredRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
-void HundredRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
 
 // out = x w^T and second_out = x second^T, as Linear.
 void HundredRowsProducts(const OpContext& ctx,

@@ -31,7 +31,7 @@ struct HundredRowsParams {
   QueryRotation rotation;           // head 0: nothing is rotated
   int rows, steps;
   int parts, tiles;  // of a cluster
-  int part_inverse;  // of a number below 65,536 / 8: times it, over 65,536, is over `parts`
+  int part_inverse;  // 65,536 over `parts`, up: exact for quotients of numbers below 8,192
   int slice;         // rows of a tile that a block adds up
   int stages;
   bool once;  // every weight is read by one cluster alone
@@ -51,10 +51,6 @@ constexpr int HundredRowsStageBytes(int columns) {
 // first blocks is a quarter of a multiprocessor's.
 int HundredRowsStages(int columns, int steps);
 
-Status LaunchHundredRowsOld(const HundredRowsPlan& plan,
-                            const HundredRowsParams& params,
-                            const HundredRowsMaps& maps,
-                            cudaStream_t stream);
 Status LaunchHundredRows(const HundredRowsPlan& plan,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/h7.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/hundred_rows_internal.h"
 #include "ops/cuda/moe_device.cuh"
@@ -426,9 +425,6 @@ Kernel KernelOf(int columns, bool rotates) {
       return rotates ? HundredRowsKernel<64, true> : HundredRowsKernel<64, false>;
     case 96:
       return rotates ? HundredRowsKernel<96, true> : HundredRowsKernel<96, false>;
-    case 144:
-      BT_CHECK(!rotates);
-      return HundredRowsKernel<144, false>;
     default:
       return rotates ? HundredRowsKernel<128, true> : HundredRowsKernel<128, false>;
   }
@@ -449,8 +445,6 @@ Status LaunchHundredRows(const HundredRowsPlan& plan,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,
                          cudaStream_t stream) {
-  if ((H7() & 1) == 0 && plan.columns != 144)
-    return LaunchHundredRowsOld(plan, params, maps, stream);
   const Kernel kernel = KernelOf(plan.columns, params.rotation.head > 0);
   const int bytes = SharedBytes(plan.columns, params);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),

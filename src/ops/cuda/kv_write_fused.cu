@@ -5,7 +5,6 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
-#include "ops/cuda/h5.h"
 #include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/product.h"
@@ -81,10 +80,7 @@ __device__ __forceinline__ float WarpNormScale(const uint4 (&row)[kParts], float
   return 1.0f / sqrtf(sums[0] / static_cast<float>(kParts * kWarpColumns) + eps);
 }
 
-// kBlocks: that stand on a multiprocessor; with eight, 4,096 rows are there at once.
-template <int kBlocks>
-__global__ void __launch_bounds__(32 * kRowWarps, kBlocks)
-    ManyInputsKernel(InputParams p, int rows) {
+__global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p, int rows) {
   const int lane = static_cast<int>(threadIdx.x) % 32, at = lane * kEight;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   hopper::LetDependentsLaunch();
@@ -186,9 +182,8 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
   if (AreMany(p, rows)) {
     const auto blocks = static_cast<unsigned>((rows + kRowWarps - 1) / kRowWarps);
-    LaunchAhead("attention inputs", StreamOf(ctx),
-                H5(32) ? ManyInputsKernel<8> : ManyInputsKernel<6>, dim3(blocks), 32 * kRowWarps, p,
-                static_cast<int>(rows));
+    LaunchAhead("attention inputs", StreamOf(ctx), ManyInputsKernel, dim3(blocks), 32 * kRowWarps,
+                p, static_cast<int>(rows));
   } else {
     const int threads =
         std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));

@@ -4,8 +4,6 @@
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
-#include "ops/cuda/h7.h"
-#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/tens_rows.h"
 
@@ -74,7 +72,6 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
   if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
   if (TensRowsTakes(out, x, w)) return TensRowsProduct(ctx, out, x, w);
-  if ((H7() & 4) != 0 && HundredRowsTakes(out, x, w)) return HundredRowsProduct(ctx, out, x, w);
   if (Fp8FewRowsTakes(ctx, out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
   if (IsPlain(w.form)) {
     const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&

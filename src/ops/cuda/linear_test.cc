@@ -220,7 +220,7 @@ GPU_TEST(LinearTest, HundredsOfRowsInEveryPlan) {
     for (const int64_t count : {65, 128, 131, 256, 300}) {
       const Rows x(static_cast<uint32_t>(count), count, k, 8);
       const std::vector<float> want = Expected(x, w);
-      for (const int columns : {64, 96, 128, 144}) {
+      for (const int columns : {64, 96, 128}) {
         for (const auto& [parts, tiles] :
              {std::pair<int, int>{1, 1}, {2, 1}, {4, 1}, {8, 1}, {1, 2}, {2, 2}, {4, 2}}) {
           if (tiles == 2 && columns < 128) continue;
@@ -276,16 +276,15 @@ GPU_TEST(LinearTest, PlansOfHundredsOfRows) {
 }
 
 // As it is planned for large matrices: tall strips of which the last group has four rows, rings
-// smaller than a block's share, blocks that have theirs whole; of hundreds of rows strips of 144.
-GPU_TEST(LinearTest, RowsAsPlanned) {
+// smaller than a block's share, blocks that have theirs whole.
+GPU_TEST(LinearTest, TensOfRowsAsPlanned) {
   Context context;
   const FormCase& form = kForms[0];
   for (const auto& [n, k, rows] : {std::tuple<int64_t, int64_t, int64_t>{2112, 7168, 10},
                                    {2112, 7168, 40},
                                    {7168, 1024, 61},
                                    {1536, 1536, 33},
-                                   {7168, 256, 64},
-                                   {2112, 7168, 140}}) {
+                                   {7168, 256, 64}}) {
     const Weights w(static_cast<uint32_t>(n), form, 1, n, k);
     Compare(context, form, w, rows, 8, DType::kBf16, 8);
   }

@@ -15,7 +15,6 @@
 
 #include "device/cuda/cuda_status.h"
 #include "ops/cuda/attention_mma.cuh"
-#include "ops/cuda/h7.h"
 #include "ops/cuda/mla_decode_few_device.cuh"
 #include "ops/cuda/mla_decode_producer.cuh"
 #include "ops/cuda/placed_launch.h"
@@ -54,19 +53,11 @@ __device__ __forceinline__ void LoadTransposed4(uint32_t (&m)[4], uint32_t addre
                : "memory");
 }
 
-// Keys are read once a step, so where `once` says so they are the first to leave the L2.
-__device__ void Produce(const MlaKernelArgs& args,
-                        const CUtensorMap& map,
-                        uint32_t stages,
-                        Shared& shared,
-                        int part,
-                        bool once) {
+// Keys are read once a step, so they are the first to leave the L2.
+__device__ void Produce(
+    const MlaKernelArgs& args, const CUtensorMap& map, uint32_t stages, Shared& shared, int part) {
   uint64_t policy;
-  if (once) {
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  } else {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  }
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t block = 0;  // of this part
   bool waited = false;
@@ -361,7 +352,6 @@ class Worker {
 __global__ void __launch_bounds__(kThreads, 1)
     MlaFewBf16Kernel(const __grid_constant__ MlaKernelArgs args,
                      const __nv_bfloat16* q,
-                     bool once,
                      const __grid_constant__ CUtensorMap map) {
   extern __shared__ unsigned char raw[];
   const uint32_t stages = (SharedAddress(raw) + 1023) & ~1023u;
@@ -380,7 +370,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     Worker worker(args, q, stages, shared, blockIdx.x);
     worker.Run();
   } else {
-    Produce(args, map, stages, shared, blockIdx.x, once);
+    Produce(args, map, stages, shared, blockIdx.x);
   }
 }
 
@@ -398,10 +388,9 @@ Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cu
   BT_RETURN_IF_ERROR(MakeTensorMap(shape, from.cache, map));
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaFewBf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  BT_CUDA_RETURN_IF_ERROR(
-      LaunchPlaced(MlaFewBf16Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)),
-                   dim3(kThreads), kSharedBytes, stream, 0, args,
-                   static_cast<const __nv_bfloat16*>(from.q), (H7() & 2) != 0, map));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(
+      MlaFewBf16Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
+      kSharedBytes, stream, 0, args, static_cast<const __nv_bfloat16*>(from.q), map));
   return Status();
 }
 

@@ -375,7 +375,6 @@ Status Launch(const Params& p, cudaStream_t stream) {
   constexpr int kBytes = sizeof(Shared<kRows>);
   BT_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  LeaveL1(kernel, 32);
   BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, grid, dim3(kThreads), kBytes, stream, kCluster, p));
   return Status();
 }

@@ -161,7 +161,6 @@ template <int kWarps>
 Status Launch(const PrepareParams& p, cudaStream_t stream) {
   const bool rows = p.digits.x != nullptr || p.gated.x != nullptr;
   const int blocks = kRanks + (rows ? (p.tokens + kRanks - 1) / kRanks * kRanks : 0);
-  LeaveL1(PrepareKernel<kWarps>, 8);
   return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps>,
                           dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, kRanks,
                           p);

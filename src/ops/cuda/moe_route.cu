@@ -1,7 +1,6 @@
 // What the routing preparation is given (tokens by expert: moe_sort.cu, moe_prepare.cu), and the
 // sum over a token's experts.
 
-#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_internal.h"
@@ -22,7 +21,6 @@ struct CombineParams {
   void* out;
   int64_t out_stride;
   int32_t hidden, top_k;
-  bool spends = false;  // whole lines are shares of a block's columns
 };
 
 // Shares that a thread asks for together: one after the other, each would be a way to memory.
@@ -88,14 +86,6 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
 #pragma unroll
   for (int i = 0; i < 8; ++i) sum[i] += before[i];
   StoreWhole(out, sum);
-  // Read, they need not go to memory. A line is what eight lanes had; those that never were written
-  // neither.
-  constexpr int kLanes = hopper::kLine / 16;
-  __syncwarp();
-  if (p.spends && threadIdx.x % kLanes == 0) {
-#pragma unroll 1
-    for (int j = 0; j < p.top_k; ++j) hopper::DiscardLine(shares -= p.hidden / 8);
-  }
 }
 
 RouteParams Route(const MoeShape& shape,
@@ -128,10 +118,7 @@ RouteParams Route(const MoeShape& shape,
   return params;
 }
 
-Status LaunchCombine(CombineParams params, bool bf16, int32_t tokens, cudaStream_t stream) {
-  // A warp's columns all exist, and so do its lines.
-  params.spends = H5(4) && params.hidden % 256 == 0 && params.top_k % kSharesAtOnce == 0 &&
-                  reinterpret_cast<uintptr_t>(params.shares) % hopper::kLine == 0;
+Status LaunchCombine(const CombineParams& params, bool bf16, int32_t tokens, cudaStream_t stream) {
   const int columns = kCombineThreads * 8;
   const dim3 grid((params.hidden + columns - 1) / columns, tokens);
   return LaunchOverlapped("MoE combination",

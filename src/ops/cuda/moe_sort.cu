@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/h5.h"
 #include "ops/cuda/moe_route_device.cuh"
 
 namespace baltoro::cuda {
@@ -114,10 +113,10 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
 }  // namespace
 
 Status LaunchMoeSort(const moe_route::Params& params, cudaStream_t stream) {
-  const unsigned ranks = params.entries <= (H5(16) ? kAlone : 4096) ? 1 : kRanks;
+  const unsigned ranks = params.entries <= kAlone ? 1 : kRanks;
   const int share = (params.entries + static_cast<int>(ranks) - 1) / static_cast<int>(ranks);
-  const int threads = std::max(share <= (H5(16) ? kEach : 4) * kThreads ? kThreads : kThreadsMax,
-                               (params.slots + 31) / 32 * 32);
+  const int threads =
+      std::max(share <= kEach * kThreads ? kThreads : kThreadsMax, (params.slots + 31) / 32 * 32);
   return LaunchOverlapped("MoE routing", SortKernel, dim3(ranks),
                           dim3(static_cast<unsigned>(threads)), 0, stream, ranks, params);
 }

@@ -5,73 +5,44 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/h5.h"
-#include "ops/cuda/h7.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreadsMax = 1024;
 
-__device__ __forceinline__ void LoadThrough(const float* from, bool exists, float (&x)[kEight]) {
-  float4 low = {}, high = {};
-  if (exists) {
-    low = __ldcs(reinterpret_cast<const float4*>(from));
-    high = __ldcs(reinterpret_cast<const float4*>(from) + 1);
-  }
-  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-__device__ __forceinline__ void StoreThrough(float* to, const float (&x)[kEight]) {
-  __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
-  __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
-}
-
 // kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
-// Two rows of K2's width stand on a multiprocessor, which the registers must allow. kThrough: more
-// rows than the L2 holds, whole vectors of f32, the last row first; the residual goes first there.
+// Two rows of K2's width stand on a multiprocessor, which the registers must allow.
 template <typename X,
           typename Out,
           typename Delta,
           int kVectors,
           bool kQuantise = false,
-          bool kOrder = false,
-          bool kThrough = false>
+          bool kOrder = false>
 __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel(NormParams p) {
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
   hopper::LetDependentsLaunch();
-  constexpr bool kWeightAhead = kVectors == 1 && !kThrough;
-  if (kWeightAhead) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
+  if (kVectors == 1) LoadEight(p.weight + at(0), p.width - at(0), p.vectors, weight);
   hopper::WaitForPredecessors();
 
-  if (kThrough) p.vectors = true;  // then the compiler knows
-  const int64_t row = kThrough ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const int64_t row = blockIdx.x;
   X* const from = static_cast<X*>(p.x) + row * p.x_stride;
   float squares = 0;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if constexpr (kThrough) {
-      LoadThrough(from + at(v), at(v) < p.width, x[v]);
-    } else {
-      LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
-    }
+    LoadEight(from + at(v), p.width - at(v), p.vectors, x[v]);
     if constexpr (!std::is_void_v<Delta>) {
       float delta[kEight];
       const Delta* const added = static_cast<const Delta*>(p.delta) + row * p.delta_stride;
       LoadEight(added + at(v), p.width - at(v), p.vectors, delta);
 #pragma unroll
       for (int i = 0; i < kEight; ++i) x[v][i] += delta[i];
-      if constexpr (kThrough) {
-        if (at(v) < p.width) StoreThrough(from + at(v), x[v]);
-      } else {
-        StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
-      }
+      StoreEight(from + at(v), p.width - at(v), p.vectors, x[v]);
     }
     squares = AddSquares(x[v], squares);
   }
@@ -80,13 +51,11 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
   Out* const to = static_cast<Out*>(p.out) + row * p.out_stride;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    if (!kWeightAhead) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
+    if (kVectors > 1) LoadEight(p.weight + at(v), p.width - at(v), p.vectors, weight);
     Normalise(x[v], scale, weight);
     StoreEight(to + at(v), p.width - at(v), p.vectors, x[v]);
     const bool exists = at(v) < p.width;
-    if constexpr (kOrder) {
-      WriteOrdered<kThrough>(p.copies.ordered, row, p.width, at(v), exists, x[v]);
-    }
+    if constexpr (kOrder) WriteOrdered(p.copies.ordered, row, p.width, at(v), exists, x[v]);
     if constexpr (kQuantise) {
       WriteCodes(p.copies.codes, p.copies.scales, row, p.width, at(v), exists, x[v]);
     }
@@ -102,7 +71,7 @@ constexpr int kSpreadWidth = 4096;  // at least
 
 template <bool kQuantise>
 __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
-    SpreadNormKernel(NormParams p, bool early) {
+    SpreadNormKernel(NormParams p) {
   __shared__ float partial[32];
   __shared__ float sums[kSpread];  // of the cluster's blocks
   const int rank = static_cast<int>(blockIdx.x) % kSpread;
@@ -111,14 +80,11 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
   float x[kEight], delta[kEight], weight[kEight];
-  // Before the wait: what comes next reads nothing but weights ahead of its own, and its copies run
-  // while the kernel ahead ends.
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-  if (early) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
-  if (!early) hopper::LetDependentsLaunch();
+  hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
@@ -158,25 +124,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p, Variant(kEarlyNorm) || (rows > 8 && (H7() & 64) != 0));
-}
-
-// More rows than the L2 holds.
-bool GoesThrough(int64_t rows, const NormParams& p, bool rounded_delta) {
-  return H5(2) && rows >= 2048 && StreamsNorm(rows, p, rounded_delta);
-}
-
-template <typename Delta>
-void LaunchThroughNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  const int threads = (Eights(p.width) + 31) / 32 * 32;
-  auto kernel = NormKernel<float, __nv_bfloat16, Delta, 1, false, false, true>;
-  if (p.copies.codes != nullptr) {
-    kernel = NormKernel<float, __nv_bfloat16, Delta, 1, true, false, true>;
-  }
-  if (p.copies.ordered != nullptr) {
-    kernel = NormKernel<float, __nv_bfloat16, Delta, 1, false, true, true>;
-  }
-  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)), threads, p);
+              kSpreadThreads, p);
 }
 
 template <typename X, typename Out, typename Delta>
@@ -246,10 +194,6 @@ bool Orders(const TensorView& out, const NormParams& p) {
 
 // A norm with a sum, rows in bf16, and the copy that `p` has.
 void LaunchSumNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
-  if (GoesThrough(rows, p, rounded_delta)) {
-    return rounded_delta ? LaunchThroughNorm<__nv_bfloat16>(ctx, rows, p)
-                         : LaunchThroughNorm<float>(ctx, rows, p);
-  }
   if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
   if (Spreads(rows, p, rounded_delta)) return LaunchSpreadNorm(ctx, rows, p);
   return rounded_delta ? LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p)

@@ -23,21 +23,14 @@ __device__ __forceinline__ void WriteCodes(
   if (at % kCodeBlock == 0) scales[row * (width / kCodeBlock) + at / kCodeBlock] = scale;
 }
 
-// In matrix order; a row's width is a multiple of 32. kThrough: first to leave the L2.
-template <bool kThrough = false>
+// In matrix order; a row's width is a multiple of 32.
 __device__ __forceinline__ void WriteOrdered(
     void* ordered, int64_t row, int width, int at, bool exists, const float (&x)[kEight]) {
   const uint4 eight =
       InMatrixOrder(make_uint4(hopper::PackBf16(x[0], x[1]), hopper::PackBf16(x[2], x[3]),
                                hopper::PackBf16(x[4], x[5]), hopper::PackBf16(x[6], x[7])));
   if (!exists) return;
-  auto* const to =
-      reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(ordered) + row * width + at);
-  if constexpr (kThrough) {
-    __stcs(to, eight);
-  } else {
-    *to = eight;
-  }
+  *reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(ordered) + row * width + at) = eight;
 }
 
 }  // namespace baltoro::cuda

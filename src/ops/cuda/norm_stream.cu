@@ -7,7 +7,6 @@
 
 #include <algorithm>
 
-#include "ops/cuda/h5.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -20,13 +19,11 @@ constexpr int kThreadsMax = 1024;  // with the warp that copies
 constexpr int kStagesMax = 8;
 constexpr int kRingBytes = 226 << 10;  // of a block's 227 KB
 constexpr int kRowBarrier = 1;         // of the warps that add
-constexpr int kEarlyRows = 8;
 
 struct StreamParams {
   NormParams norm;
   int64_t rows;
   int stages;
-  bool early;
 };
 
 __device__ __forceinline__ void LoadBulk(uint32_t to,
@@ -120,16 +117,6 @@ __device__ void CopyRows(const StreamParams& p, char* ring, Barriers& barriers) 
   const auto stage_of = [&](const Walk& walk) {
     return stages + static_cast<uint32_t>(walk.stage()) * (x_bytes + delta_bytes);
   };
-  // Only into the L2, which no later write can make wrong: where the kernel ahead leaves
-  // multiprocessors free before its end, as its last wave may.
-  if (p.early) {
-    Walk early(p);
-    for (int i = 0; i < kEarlyRows && early.Is(); ++i, early.Next()) {
-      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(x_of(early.Row())),
-                   "r"(x_bytes)
-                   : "memory");
-    }
-  }
   hopper::WaitForPredecessors();
 
   Walk ahead(p);
@@ -257,8 +244,7 @@ void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, b
   const StreamParams params = {
       .norm = p,
       .rows = rows,
-      .stages = static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes})),
-      .early = H5(64)};
+      .stages = static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}))};
   const Kernel kernel = rounded_delta ? KernelOf<__nv_bfloat16>(p) : KernelOf<float>(p);
   const int shared_bytes = params.stages * stage_bytes;
   // Not this launch's bytes: it is kept with the device, whoever launches there.

@@ -5,18 +5,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/h7.h"
-
 namespace baltoro::cuda {
-
-// Of a small kernel, that it leaves all of the L1 to shared memory where the mask says so: a block
-// that wants most of a multiprocessor's finds no place beside one whose kernel did not.
-template <typename... Params>
-void LeaveL1(void (*kernel)(Params...), int bit) {
-  if ((H7() & bit) == 0) return;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                       cudaSharedmemCarveoutMaxShared);
-}
 
 // In clusters of `cluster` blocks; 0: the launch says nothing of clusters.
 template <typename... Params, typename... Given>

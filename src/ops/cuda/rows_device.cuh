@@ -126,7 +126,6 @@ void LaunchAhead(const char* name,
                  dim3 grid,
                  int threads,
                  Given&&... given) {
-  LeaveL1(kernel, 8);
   CheckCuda(
       LaunchPlaced(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, 0, given...),
       name);

@@ -249,10 +249,6 @@ GPU_TEST(NormTest, OfManyRowsIsThatOfItsRows) {
       ExpectNormInPieces(device, random, {rows, 7168, 7176, delta, false, true});
     }
     ExpectNormInPieces(device, random, {many, 4104, 4112, delta, false, false});
-    constexpr int64_t kThrough = 2051;  // the form for more than the L2 holds
-    ExpectNormInPieces(device, random, {kThrough, 4104, 4112, delta, false, false});
-    ExpectNormInPieces(device, random, {kThrough, 4096, 4096, delta, true, false});
-    ExpectNormInPieces(device, random, {kThrough, 4096, 4104, delta, false, true});
   }
 }
 

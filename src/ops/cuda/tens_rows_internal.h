@@ -55,10 +55,6 @@ struct TensRowsMaps {
 // Clusters that run at once with so much shared memory a block.
 int TensRowsClusters(const TensRowsPlan& plan, int shared);
 
-Status LaunchTensRowsOld(const TensRowsPlan& plan,
-                         const TensRowsParams& params,
-                         const TensRowsMaps& maps,
-                         cudaStream_t stream);
 Status LaunchTensRows(const TensRowsPlan& plan,
                       const TensRowsParams& params,
                       const TensRowsMaps& maps,

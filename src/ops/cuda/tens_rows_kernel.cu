@@ -1,11 +1,8 @@
 // The kernel of tens of rows (tens_rows.h): rings of TMA stages, warpgroup products, sums over a
 // cluster of blocks.
 
-#include <type_traits>
-
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/h7.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_group_multiply.cuh"
@@ -82,13 +79,16 @@ struct Place {
   }
 };
 
+template <bool kRotates>
 __device__ __forceinline__ void Store(const TensRowsParams& p,
                                       const TensRowsMatrix& m,
                                       int end_row,
                                       int token,
                                       int column,
-                                      float2 pair) {
+                                      float2 pair,
+                                      float2 angle) {
   if (token >= p.rows || column >= end_row) return;
+  if (kRotates && column % p.rotation.head >= p.rotation.nope) pair = Rotate(pair, angle);
   const int64_t at = token * m.out_stride + column;
   if (m.bf16) {
     *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(m.out) + at) =
@@ -98,50 +98,14 @@ __device__ __forceinline__ void Store(const TensRowsParams& p,
   }
 }
 
-// What a thread's results are rotated by. Loads of a kind are asked for together, without branches
-// between, and nothing is done with what comes, so that products do not wait for it; of what is not
-// rotated, or not there, those of something else.
-struct Angles {
-  float2 of[kAngles];  // of units rank, split + rank, ..
-  uint32_t unknown;    // bits of those at positions outside the table
-  bool rotates[2];     // even units, odd ones
-
-  __device__ __forceinline__ void Load(const TensRowsParams& p, const Place& place, int rank) {
-    int pair[2];
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-      const int in_head = place.Column(odd) % p.rotation.head - p.rotation.nope;
-      rotates[odd] = in_head >= 0;
-      pair[odd] = max(in_head, 0) / 2;
-    }
-    unknown = 0;
-    int position[kAngles];
-#pragma unroll
-    for (int i = 0; i < kAngles; ++i) {
-      const int token = place.Token((i << p.log_split) + rank);
-      position[i] = __ldg(p.rotation.positions + min(token, p.rows - 1));
-    }
-#pragma unroll
-    for (int i = 0; i < kAngles; ++i) {
-      const int odd = ((i << p.log_split) + rank) % 2;
-      const bool known = static_cast<uint32_t>(position[i]) < p.rotation.table_positions;
-      const int64_t at =
-          int64_t{known ? position[i] : 0} * (p.rotation.dim / 2) + (odd ? pair[1] : pair[0]);
-      of[i] = make_float2(__ldg(p.rotation.cos + at), __ldg(p.rotation.sin + at));
-      if (!known) unknown |= 1u << i;
-    }
+template <bool kRotates>
+__device__ __forceinline__ float2 LoadAngle(const TensRowsParams& p, int token, int column) {
+  if constexpr (kRotates) {
+    const int in_head = column % p.rotation.head - p.rotation.nope;
+    if (token < p.rows && in_head >= 0) return AngleOf(p.rotation, token, in_head / 2);
   }
-  // The first, behind which the others move up.
-  __device__ __forceinline__ float2 Take() {
-    const float2 first =
-        make_float2(unknown % 2 == 0 ? of[0].x : __int_as_float(0x7FC00000), of[0].y);
-#pragma unroll
-    for (int i = 0; i + 1 < kAngles; ++i) of[i] = of[i + 1];
-    unknown >>= 1;
-    return first;
-  }
-};
-struct NoAngles {};
+  return make_float2(0, 0);
+}
 
 // Grid: strips of kGroups * 64 rows of weights times the blocks that share their columns; tiles of
 // kN rows of x. kGroups warpgroups multiply, one warp asks for what they need.
@@ -167,52 +131,38 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
   const int first_token = static_cast<int>(blockIdx.y) * kN;
   const int first_step = p.steps * rank >> p.log_split;
   const int steps = (p.steps * (rank + 1) >> p.log_split) - first_step;
-  float sums[kN / 2];
-  const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
-  const Place place(first_token, first_row + group * kGroupRows, thread);
-  // The warp that asks prepares the barriers and asks for the first weights before anybody else
-  // goes on. Loops are not unrolled: what is run once is fetched first, line by line.
-  const bool asks = threadIdx.x >= kConsumers;
-  const CUtensorMap* const map = of_second ? &maps.second : &maps.first;
-  const uint64_t policy = ReadOncePolicy();
-  // Each in order of the steps, as long as there are some.
-  int asked = 0, stage = 0;
-  const auto ask = [&] {
-    if (asked >= steps) return;
-    BarrierExpectBytes(full + 8 * stage, p.strip_rows * kStepBytes);
-    CopyBoxOnce(ring + stage * p.stage_bytes, map, full + 8 * stage, (first_step + asked) * kStep,
-                first_row, policy);
-    ++asked;
-    if (++stage == p.stages) stage = 0;
-  };
-  if (asks) {
-    const int lane = thread;
+  if (threadIdx.x == kConsumers) {
     if (ring % 1024 != 0) __trap();
-#pragma unroll 1
-    for (int s = lane; s < p.stages; s += 32) {
+    for (int s = 0; s < p.stages; ++s) {
       BarrierInit(full + 8 * s, 1);
       BarrierInit(consumed + 8 * s, 4 * kGroups);
     }
-#pragma unroll 1
-    for (int s = lane; s < p.inputs; s += 32) BarrierInit(input_full + 8 * s, 1);
-    if (lane == 0) BarrierInit(sums_full, 1);
+    for (int s = 0; s < p.inputs; ++s) BarrierInit(input_full + 8 * s, 1);
+    BarrierInit(sums_full, 1);
     hopper::FenceBarrierInit();
-    __syncwarp();
-    if (lane == 0) {
-#pragma unroll 1
-      for (int s = 0; s < p.stages; ++s) ask();
-      // Of warps that have rows of the strip.
-      BarrierExpectBytes(sums_full, (p.strip_rows + 15) / 16 * 16 * kN * 4);
-      hopper::PrefetchMap(&maps.x);
-    }
-    __syncwarp();
+    // Of warps that have rows of the strip.
+    BarrierExpectBytes(sums_full, (p.strip_rows + 15) / 16 * 16 * kN * 4);
   }
   __syncthreads();
-  std::conditional_t<kRotates, Angles, NoAngles> angles;
 
-  if (asks) {
+  float sums[kN / 2];
+  float2 angles[kAngles];
+  const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
+  const Place place(first_token, first_row + group * kGroupRows, thread);
+  if (threadIdx.x >= kConsumers) {
     if (threadIdx.x == kConsumers) {
-      int asked_input = 0, input = 0;
+      const CUtensorMap* const map = of_second ? &maps.second : &maps.first;
+      const uint64_t policy = ReadOncePolicy();
+      // Each in order of the steps, as long as there are some.
+      int asked = 0, stage = 0, asked_input = 0, input = 0;
+      const auto ask = [&] {
+        if (asked >= steps) return;
+        BarrierExpectBytes(full + 8 * stage, p.strip_rows * kStepBytes);
+        CopyBoxOnce(ring + stage * p.stage_bytes, map, full + 8 * stage,
+                    (first_step + asked) * kStep, first_row, policy);
+        ++asked;
+        if (++stage == p.stages) stage = 0;
+      };
       const auto ask_input = [&] {
         if (asked_input >= steps) return;
         BarrierExpectBytes(input_full + 8 * input, p.input_rows * kStepBytes);
@@ -221,14 +171,14 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
         ++asked_input;
         if (++input == p.inputs) input = 0;
       };
+      for (int s = 0; s < p.stages; ++s) ask();
+      hopper::PrefetchMap(&maps.x);
       WaitForEarlierKernels();
       AllowNextKernel();  // only now: see docs/kernels/decode-step.md
-#pragma unroll 1
       for (int s = 0; s < p.inputs; ++s) ask_input();
       // A step is done with: its places go to those that come next there.
       int done = 0;
       uint32_t parity = 0;
-#pragma unroll 1
       while (asked < steps || asked_input < steps) {
         BarrierWait(consumed + 8 * done, parity);
         ask_input();
@@ -238,13 +188,18 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     }
     __syncwarp();
   } else {
-    // Positions and angles are older than the kernel ahead.
-    if constexpr (kRotates) angles.Load(p, place, rank);
+    if constexpr (kRotates) {
+      // Positions and angles are older than the kernel ahead.
+#pragma unroll
+      for (int i = 0; i < kAngles; ++i) {
+        const int u = (i << p.log_split) + rank;
+        angles[i] = LoadAngle<kRotates>(p, place.Token(u), place.Column(u));
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
-    int input = 0;
+    int stage = 0, input = 0;
     uint32_t parity = 0, input_parity = 0;
-#pragma unroll 1
     for (int s = 0; s < steps; ++s) {
       BarrierWait(full + 8 * stage, parity);
       BarrierWait(input_full + 8 * input, input_parity);
@@ -277,7 +232,7 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
 #pragma unroll
     for (int u = 0; u < kN / 4; ++u) {
       const float2 pair = place.Trade(make_float2(sums[2 * u], sums[2 * u + 1]));
-      Store(p, m, end_row, place.Token(u), place.Column(u), pair);
+      Store<false>(p, m, end_row, place.Token(u), place.Column(u), pair, make_float2(0, 0));
     }
     return;
   }
@@ -302,8 +257,7 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     }
   }
   BarrierWait(sums_full, 0);
-#pragma unroll 1
-  for (int i = 0; i < units; ++i) {
+  const auto finish = [&](int i, float2 angle) {
     // Of all at once; the last one's again where there are fewer.
     float2 parts[kSplitMax];
 #pragma unroll
@@ -318,12 +272,16 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
       sum.y += parts[r].y;
     }
     const int u = (i << p.log_split) + rank;
-    float2 pair = place.Trade(sum);
-    if constexpr (kRotates) {
-      const float2 rotated = Rotate(pair, angles.Take());
-      if (u % 2 ? angles.rotates[1] : angles.rotates[0]) pair = rotated;
+    Store<kRotates>(p, m, end_row, place.Token(u), place.Column(u), place.Trade(sum), angle);
+  };
+  if constexpr (kRotates) {
+#pragma unroll
+    for (int i = 0; i < kAngles; ++i) {
+      if (i < units) finish(i, angles[i]);
     }
-    Store(p, m, end_row, place.Token(u), place.Column(u), pair);
+  } else {
+#pragma unroll 2
+    for (int i = 0; i < units; ++i) finish(i, make_float2(0, 0));
   }
 }
 
@@ -385,7 +343,6 @@ Status LaunchTensRows(const TensRowsPlan& plan,
                       const TensRowsParams& p,
                       const TensRowsMaps& maps,
                       cudaStream_t stream) {
-  if ((H7() & 16) == 0) return LaunchTensRowsOld(plan, p, maps, stream);
   const unsigned split = 1u << p.log_split;
   const dim3 grid(static_cast<unsigned>(p.first.strips + p.second.strips) * split,
                   static_cast<unsigned>((p.rows + plan.tile - 1) / plan.tile));
