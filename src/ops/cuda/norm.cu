@@ -10,7 +10,6 @@
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -158,7 +157,7 @@ bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
   const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
   LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p, Variant(kEarlyNorm) || (rows > 8 && (H7() & 64) != 0));
+              kSpreadThreads, p, rows > 8 && (H7() & 64) != 0);
 }
 
 // More rows than the L2 holds.
