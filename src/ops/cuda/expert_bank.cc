@@ -20,7 +20,6 @@
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/product.h"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -121,7 +120,6 @@ MoeChoice ChoiceOf(const ExpertBankArgs& args) {
           .top_k = choice.params.top_k,
           .normalise = choice.params.normalise,
           .scaling = choice.params.scaling,
-          .by_near = Variant(kNearChoice),
           .ids = static_cast<int32_t*>(args.ids.data),
           .weights = static_cast<float*>(args.weights.data)};
 }
@@ -339,6 +337,14 @@ Bank BankOf(const ExpertBankArgs& args) {
           .slot_of = nullptr};
 }
 
+// Whether one kernel has the choice of several tokens and all of their bank.
+bool ChoosesInOne(const ExpertBankArgs& args, const Bank& bank) {
+  const RouterParams& params = args.choice->params;
+  if (params.groups != 1 || params.score != RouterScore::kSigmoid) return false;
+  if (Fp8SeveralTakes(args, ChoiceOf(args))) return true;
+  return BankEndsWithShared(args, bank) && MoeSeveralTakes(ShapeOf(bank), FastArgs(args, bank));
+}
+
 }  // namespace
 
 bool BankTakesNorm(const ExpertBankArgs& args) {
@@ -355,14 +361,6 @@ bool BankReadsOrdered(const ExpertBankArgs& args) {
          MoeReadsOrdered(ShapeOf(bank), to);
 }
 
-// Whether one kernel has the choice and all of the bank.
-bool ChoosesInOne(const ExpertBankArgs& args, const Bank& bank) {
-  const RouterParams& params = args.choice->params;
-  if (params.groups != 1 || params.score != RouterScore::kSigmoid) return false;
-  if (Fp8SeveralTakes(args, ChoiceOf(args))) return true;
-  return BankEndsWithShared(args, bank) && MoeSeveralTakes(ShapeOf(bank), FastArgs(args, bank));
-}
-
 bool BankChooses(const ExpertBankArgs& args) {
   const Bank bank = BankOf(args);
   if (ChoosesInOne(args, bank)) return true;
@@ -370,9 +368,7 @@ bool BankChooses(const ExpertBankArgs& args) {
   const RouterParams& params = args.choice->params;
   if (bank.tokens != 1 || params.score != RouterScore::kSigmoid || params.groups != 1) return false;
   const MoeShape shape = ShapeOf(bank);
-  if (Fp8SingleTakes(args)) {
-    return Variant(kFp8Chooses) && MoeSingleChooses(shape, ChoiceOf(args));
-  }
+  if (Fp8SingleTakes(args)) return MoeSingleChooses(shape, ChoiceOf(args));
   if (!BankEndsWithShared(args, bank)) return false;
   const MoeInt4Args fast = FastArgs(args, bank);
   return MoeSingleTakes(shape, fast) && MoeSingleChooses(shape, fast.choice);

@@ -16,7 +16,6 @@
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
 #include "ops/cuda/resident_board.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -417,14 +416,6 @@ bool Block(const PackedMatrix& w, int64_t n, int64_t k) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
-DownMatrix Down(const PackedMatrix& w) {
-  const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
-  return {.w = static_cast<const char*>(w.data),
-          .slot_bytes = w.stride_bytes,
-          .scales = layout.scales,
-          .steps = static_cast<int32_t>(layout.steps)};
-}
-
 template <int kTokens>
 void Launch(const SeveralParams& p, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kTokens>));
@@ -442,11 +433,10 @@ void Launch(const SeveralParams& p, cudaStream_t stream) {
 
 bool Fp8SeveralTakes(const ExpertBankArgs& args, const MoeChoice& choice) {
   const int64_t tokens = args.x.dim(0);
-  if (!Variant(kSeveralFp8) || tokens < 2 || tokens > kTokensMax ||
-      args.ids.dim(1) != kExpertsMax || choice.experts % 4 != 0 ||
-      choice.experts > kChoiceExpertsMax || choice.experts < kExpertsMax ||
-      choice.top_k != kExpertsMax || choice.logits_stride % 4 != 0 ||
-      reinterpret_cast<uintptr_t>(choice.logits) % 16 != 0 ||
+  if (tokens < 2 || tokens > kTokensMax || args.ids.dim(1) != kExpertsMax ||
+      choice.experts % 4 != 0 || choice.experts > kChoiceExpertsMax ||
+      choice.experts < kExpertsMax || choice.top_k != kExpertsMax ||
+      choice.logits_stride % 4 != 0 || reinterpret_cast<uintptr_t>(choice.logits) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(choice.bias) % 16 != 0) {
     return false;
   }
@@ -484,9 +474,7 @@ void Fp8Several(const OpContext& ctx,
                                   .shared_down = Down(args.shared_down),
                                   .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
                                   .out = static_cast<float*>(args.out.data),
-                                  .choice = choice,
-                                  .ahead = 0,
-                                  .rehearses = false},
+                                  .choice = choice},
                            .tokens = static_cast<int32_t>(args.x.dim(0)),
                            .shared_stride = args.shared.stride[0],
                            .out_stride = args.out.stride[0]};

@@ -1,5 +1,6 @@
 // The FP8 bank of a few tokens (fp8_bank.h), each entry (token and expert) by itself: no routing
-// kernel, no pass over the inputs.
+// kernel, no pass over the inputs. Of shapes, cards and steps that one kernel does not take
+// (fp8_single_joined.cu, fp8_several.cu).
 //
 // Gate/up: a block has four rows of gate and of up of one expert, in four parts of the columns,
 // three of which are under way at a time, so that 512 blocks stand on the multiprocessors at once:
@@ -11,8 +12,6 @@
 //
 // Floor: the bytes of the matrices over the card's read bandwidth.
 
-#include <algorithm>
-
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
@@ -20,7 +19,6 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_layout.h"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -399,14 +397,6 @@ bool Block(const PackedMatrix& w) {
          w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
 }
 
-DownMatrix Down(const PackedMatrix& w) {
-  const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
-  return {.w = static_cast<const char*>(w.data),
-          .slot_bytes = w.stride_bytes,
-          .scales = layout.scales,
-          .steps = static_cast<int32_t>(layout.steps)};
-}
-
 }  // namespace
 
 bool Fp8SingleTakes(const ExpertBankArgs& args) {
@@ -465,9 +455,7 @@ void Fp8Single(const OpContext& ctx,
                                .shared_down = args.shared ? Down(args.shared_down) : DownMatrix{},
                                .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
                                .out = static_cast<float*>(args.out.data),
-                               .choice = choice,
-                               .ahead = std::min(PartsAhead(4), 6),
-                               .rehearses = Variant(kRehearses)};
+                               .choice = choice};
   if (JoinedSingleTakes(args, joined)) return JoinedSingle(joined, StreamOf(ctx));
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
   const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;

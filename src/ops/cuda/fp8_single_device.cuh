@@ -1,11 +1,13 @@
 #pragma once
 
-// What the kernels of the FP8 bank of a few tokens share (fp8_single.cu, fp8_single_joined.cu).
+// What the kernels of the FP8 bank of a few tokens share (fp8_single.cu, fp8_single_joined.cu,
+// fp8_several.cu).
 
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product_forms.cuh"
+#include "ops/cuda/product_layout.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda::fp8_single {
@@ -45,6 +47,14 @@ struct DownMatrix {
   int32_t steps;
 };
 
+inline DownMatrix Down(const PackedMatrix& w) {
+  const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
+  return {.w = static_cast<const char*>(w.data),
+          .slot_bytes = w.stride_bytes,
+          .scales = layout.scales,
+          .steps = static_cast<int32_t>(layout.steps)};
+}
+
 struct SingleParams {
   Experts experts;
   const char* w;  // gate/up
@@ -55,8 +65,6 @@ struct SingleParams {
   const __nv_bfloat16* shared;  // [2 * 256]
   float* out;                   // [7168]
   MoeChoice choice;
-  int32_t ahead;  // parts of gate/up that are asked for at first
-  bool rehearses;
 };
 
 // Both products and the sum of one token in one kernel (fp8_single_joined.cu), where its shape is

@@ -18,7 +18,6 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/resident_board.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -33,6 +32,7 @@ constexpr int kRows = kMiddle * kExpertsMax / kBlocks;  // of each of the two
 constexpr int kParts = kSteps / kWarps, kPartBytes = kWarps * 128;
 constexpr int kPitch = kPartBytes + 64;  // so that rows use all banks
 constexpr int kSlots = 6, kSlotBytes = 2 * kRows * kPitch;
+constexpr int kAhead = 4;  // parts that are asked for at first
 constexpr int kStrips = 2 * kRows / 8, kAskedRows = 2 * kRows / kWarps;  // by a warp
 constexpr int kScaleBytes = 2 * kSteps * 4;                              // of two strips
 static_assert(kSteps == kParts * kWarps && kParts == kSlots + 1 && kRows == 16);
@@ -153,9 +153,9 @@ __device__ __forceinline__ void AskForRest(
   const int lane = threadIdx.x % 32, asker = static_cast<int>(threadIdx.x) / 32 - kWarps - 1;
   const uint32_t empty = SharedAddress(shared.empty);
 #pragma unroll 1
-  for (int i = p.ahead; i < kParts + kSlots - 1; ++i) {
+  for (int i = kAhead; i < kParts + kSlots - 1; ++i) {
     // The place of pair i - kParts was that of a part before the one that is waited for.
-    if (mine && i - p.ahead < kParts) BarrierWait(empty + 8 * (i - p.ahead), 0);
+    if (mine && i - kAhead < kParts) BarrierWait(empty + 8 * (i - kAhead), 0);
     if (i < kParts) {
       if (mine && lane < kOfAsker) {
         AskForPart(memory, SharedAddress(shared.full), w, first, asker * kOfAsker + lane, i);
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   float4 bias[3];
   if (last) LoadChoiceBias(p.choice, bias);
   __syncthreads();
-  if (last) RehearseChoice(p.choice, p.rehearses, bias, shared.choice);
-  if (!last) WaitForEarlierKernels();
+  WaitForEarlierKernels();
+  if (last) Choose(p.choice, bias, shared.choice);
   AllowNextKernel();
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   if (threadIdx.x == 0) {
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (slot >= 0 && warp < kWarps) {
     if (lane < kAskedRows) {
 #pragma unroll 1
-      for (int part = 0; part < p.ahead; ++part) {
+      for (int part = 0; part < kAhead; ++part) {
         AskForPart(memory, full, w, first, warp * kAskedRows + lane, part);
       }
     }
@@ -334,7 +334,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 bool fp8_single::JoinedSingleTakes(const ExpertBankArgs& args, const SingleParams& p) {
-  if (!Variant(kJoinedFp8)) return false;
   const bool shape = args.x.dim(0) == 1 && p.experts.top_k == kExpertsMax &&
                      args.gate_up.k == kHidden && args.down.k == kMiddle && args.shared &&
                      args.shared_down.k == kMiddle;

@@ -137,7 +137,7 @@ __device__ __forceinline__ void Choose(const MoeChoice& p,
   if (count > 32 || count < p.top_k) return ChooseSlowly(p, shared);
   __syncwarp();
   const int id = lane < count ? shared.candidates[lane] : kChoiceExpertsMax;
-  if (p.by_near && count <= 16) {
+  if (count <= 16) {
     // As a rule no two are so close that f32 does not tell their order.
     const float value = lane < count ? shared.values[id] : -CUDART_INF_F;
     const float slack = ChoiceSlack(value);
@@ -169,24 +169,6 @@ __device__ __forceinline__ void Choose(const MoeChoice& p,
   }
   if (lane < count && rank < p.top_k) shared.ids[rank] = id;
   __syncwarp();
-}
-
-// Waits for the kernels ahead and chooses, by one warp. `rehearses`: chooses by the bias before,
-// for nothing but that the instructions are at hand then, most of which a launch runs once.
-__device__ __forceinline__ void RehearseChoice(const MoeChoice& p,
-                                               bool rehearses,
-                                               const float4 (&bias)[3],
-                                               ChoiceShared& shared) {
-  MoeChoice choice = p;
-  choice.logits = p.bias;
-#pragma unroll 1
-  for (int turn = rehearses && p.bias != nullptr ? 0 : 1; turn < 2; ++turn) {
-    if (turn == 1) {
-      WaitForEarlierKernels();
-      choice.logits = p.logits;
-    }
-    Choose(choice, bias, shared);
-  }
 }
 
 // Of the lane's rank, below top_k; by one warp, after Choose.

@@ -57,7 +57,6 @@ struct MoeChoice {
   int32_t experts = 0, top_k = 0;
   bool normalise = false;
   float scaling = 1;
-  bool by_near = false;      // the order of the chosen from scores in f32 where these tell it
   int32_t* ids = nullptr;    // [T, k], written
   float* weights = nullptr;  // [T, k], written
 };

@@ -135,7 +135,7 @@ bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice);
 // Both in one kernel (moe_single_joined.cu), where its shape is that of K2's rank of eight.
 bool MoeSingleJoins(const MoeShape& shape, const MoeInt4Args& args);
 Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
-// Of two to eight tokens with the choice in it, in the same shape (moe_several.cu).
+// Of two to four tokens with the choice in it, in the same shape (moe_several.cu).
 bool MoeSeveralTakes(const MoeShape& shape, const MoeInt4Args& args);
 Status LaunchMoeSeveral(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
 Status LaunchMoeSingleGateUp(const MoeShape& shape,

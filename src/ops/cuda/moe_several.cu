@@ -1,4 +1,4 @@
-// The bank of two to eight tokens in one kernel: as that of one token (moe_single_joined.cu), the
+// The bank of two to four tokens in one kernel: as that of one token (moe_single_joined.cu), the
 // same bits, but the parts of all entries go through one ring, those of down behind those of
 // gate/up, so that the memory has work from the first part to the last. Blocks wait for each
 // other's middle only at the end, and then for the last token's.
@@ -10,14 +10,13 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_single_device.cuh"
 #include "ops/cuda/resident_board.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
 
 using namespace moe_single;  // NOLINT: this kernel's parts
 
-constexpr int kTokensMax = 8;
+constexpr int kTokensMax = 4;  // more are faster by digits (moe_digits.h)
 constexpr int kBlocks = 128, kHalf = 8, kWarps = 2 * kHalf, kThreads = 32 * (kWarps + 1);
 constexpr int kHidden = 7168, kTiles = kHidden / 128, kParts = kTiles / kHalf;
 constexpr int kStripBytes = kTiles * kTileBytes, kPartBytes = kHalf * kTileBytes;
@@ -293,8 +292,10 @@ __global__ void __launch_bounds__(kThreads, 1) SeveralKernel(const __grid_consta
     // Tokens are the rows of the matrix instruction.
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      const uint4 v =
-          *reinterpret_cast<const uint4*>(&shared.gated[lane / 4][i * 32 + lane % 4 * 8]);
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (lane / 4 < kTokensMax) {
+        v = *reinterpret_cast<const uint4*>(&shared.gated[lane / 4][i * 32 + lane % 4 * 8]);
+      }
       MultiplyAdd(sums[0], v.x, 0, v.y, 0, w[i].x, w[i].y);
       MultiplyAdd(sums[1], v.z, 0, v.w, 0, w[i].z, w[i].w);
     }
@@ -340,9 +341,9 @@ __global__ void __launch_bounds__(kThreads, 1) SeveralKernel(const __grid_consta
 
 bool MoeSeveralTakes(const MoeShape& shape, const MoeInt4Args& args) {
   const MoeChoice& choice = args.choice;
-  if (!Variant(kSeveralInt4) || args.tokens < 2 || args.tokens > kTokensMax ||
-      args.shared == nullptr || args.norm.residual != nullptr || args.out == nullptr ||
-      shape.top_k != kExperts || shape.hidden != kHidden || shape.intermediate != kIntermediate ||
+  if (args.tokens < 2 || args.tokens > kTokensMax || args.shared == nullptr ||
+      args.norm.residual != nullptr || args.out == nullptr || shape.top_k != kExperts ||
+      shape.hidden != kHidden || shape.intermediate != kIntermediate ||
       args.shared_intermediate != kIntermediate || choice.logits == nullptr ||
       choice.logits_stride % 4 != 0 || !MoeSingleChooses(shape, choice)) {
     return false;

@@ -1,6 +1,7 @@
-// The bank for one token, where all is latency.
+// The bank for one token, where all is latency, in two kernels: of shapes, cards and steps that
+// moe_single_joined.cu does not take (sums for a norm, experts that are chosen elsewhere).
 //
-// Gate/up: a block has one strip of one expert, asked for at once when the routing is done. Where
+// Gate/up: a block has two strips of one expert, asked for at once when the routing is done. Where
 // the experts are not chosen yet (MoeChoice), one warp of each block of both kernels does that.
 //
 // The end: the down products of the experts, their sum, and the shared experts' second product, in
@@ -10,7 +11,6 @@
 
 #include "ops/cuda/moe_single_device.cuh"
 #include "ops/cuda/norm_join_device.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -206,11 +206,13 @@ struct GateUpParams {
 constexpr int kWarps = kThreads / 32;
 constexpr int kChunksMax = 8;  // of a tile a warp, each with a barrier
 
-// Grid: strips by kOf, experts of the token. A block has kOf strips; of two, with what a block has
-// besides once, there is room on the multiprocessor for a block of the end, which asks for its
-// weights while these come.
-template <bool kChooses, int kOf>
-__global__ void __launch_bounds__(kThreads* kOf, 2 / kOf)
+// Of a block. With two there is room beside it on the multiprocessor for a block of the end, which
+// asks for its weights while these come.
+constexpr int kOf = 2;
+
+// Grid: strips by kOf, experts of the token.
+template <bool kChooses>
+__global__ void __launch_bounds__(kThreads* kOf, 1)
     SingleGateUpKernel(const __grid_constant__ GateUpParams p) {
   extern __shared__ __align__(128) char tiles[];
   __shared__ uint64_t arrived[kChunksMax];
@@ -312,26 +314,21 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
                           .x = args.x,
                           .middle = plan.middle,
                           .choice = args.choice};
-  const auto launch = [&](auto kernel, int of) {
-    const int bytes = p.column_tiles * (of * kTileBytes + 256);
-    const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
-    if (of > 1 && Variant(kCarveout)) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                           cudaSharedmemCarveoutMaxShared);
-    }
-    return LaunchOverlapped("MoE gate/up of one token", kernel,
-                            dim3(static_cast<unsigned>(shape.intermediate / 8 / of),
-                                 static_cast<unsigned>(shape.top_k)),
-                            dim3(static_cast<unsigned>(kThreads * of)), static_cast<size_t>(bytes),
-                            stream, 1, p);
-  };
-  const bool chooses = args.choice.logits != nullptr;
-  if (Variant(kTwoStrips)) {
-    return launch(chooses ? SingleGateUpKernel<true, 2> : SingleGateUpKernel<false, 2>, 2);
+  const int bytes = p.column_tiles * (kOf * kTileBytes + 256);
+  const auto kernel =
+      args.choice.logits != nullptr ? SingleGateUpKernel<true> : SingleGateUpKernel<false>;
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  // Else the multiprocessor would have to be empty before the end's blocks find their room.
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
   }
-  return launch(chooses ? SingleGateUpKernel<true, 1> : SingleGateUpKernel<false, 1>, 1);
+  if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+  return LaunchOverlapped(
+      "MoE gate/up of one token", kernel,
+      dim3(static_cast<unsigned>(shape.intermediate / 8 / kOf), static_cast<unsigned>(shape.top_k)),
+      dim3(kThreads * kOf), static_cast<size_t>(bytes), stream, 1, p);
 }
 
 bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// What the kernels of the bank of one token share (moe_single.cu, moe_single_joined.cu).
+// What the kernels of the bank of one token share (moe_single.cu,
+// moe_single_joined.cu), and of a few (moe_several.cu).
 
 #include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"

@@ -11,7 +11,6 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_single_device.cuh"
 #include "ops/cuda/resident_board.cuh"
-#include "ops/cuda/variant.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -20,6 +19,7 @@ using namespace moe_single;  // NOLINT: this kernel's parts
 
 constexpr int kBlocks = 128, kWarps = 8, kThreads = 2 * kWarps * 32;
 constexpr int kHidden = 7168, kTiles = kHidden / 128, kChunks = kTiles / kWarps;
+constexpr int kDownBehind = 2;  // the chunk of gate/up behind which down's weights are asked for
 constexpr int kStripBytes = kTiles * kTileBytes, kChunkBytes = kWarps * kTileBytes;
 constexpr int kOfBlock = 2;  // strips of gate/up, 8 columns of the middle each
 constexpr int kEnds = kHidden / (16 * kStrips);
@@ -39,8 +39,6 @@ struct Params {
   const __nv_bfloat16* shared_down;
   float* out;
   MoeChoice choice;
-  int32_t down_behind;  // the part of gate/up behind which down's weights are asked for
-  bool rehearses;
 };
 
 struct alignas(256) Board {
@@ -70,7 +68,8 @@ __device__ __forceinline__ void AskForDown(const Params& p, Shared& shared, uint
            kExpertBytes, SharedAddress(&shared.down), ReadOncePolicy());
 }
 
-// By one warp: the experts are known, and all of their weights asked for.
+// By one warp: the experts are known, and the weights of gate/up asked for; where the block has
+// none of these, those of down.
 __device__ __forceinline__ void Begin(
     const Params& p, Shared& shared, uint32_t memory, int own, int strip) {
   const int lane = threadIdx.x % 32;
@@ -96,7 +95,7 @@ __device__ __forceinline__ void Begin(
     BarrierExpectBytes(down, __popc(held) * kExpertBytes);
   }
   __syncwarp();
-  if (p.down_behind >= kChunks || first < 0) AskForDown(p, shared, memory);
+  if (first < 0) AskForDown(p, shared, memory);
 }
 
 // By the same warp, once the weights are on their way.
@@ -128,7 +127,7 @@ __device__ __forceinline__ void MultiplyFirst(const Params& p, Shared& shared, u
       if (lane < 4) x[0][j] = LoadShared4(memory + kX + tile * 256 + j * 64 + lane * 16);
     }
     BarrierWait(SharedAddress(&shared.arrived[c]), 0);
-    if (warp == 0 && c == p.down_behind) AskForDown(p, shared, memory);
+    if (warp == 0 && c == kDownBehind) AskForDown(p, shared, memory);
     const uint32_t at[1] = {memory + warp / kWarps * kStripBytes + tile * kTileBytes};
     MultiplyTiles<1, 1, 0, 4>(acc, at, x, lane);
   }
@@ -223,8 +222,8 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
   }
   if (warp == 0) LoadChoiceBias(p.choice, bias);
   __syncthreads();
-  if (warp == 0) RehearseChoice(p.choice, p.rehearses, bias, shared.choice);
-  if (warp != 0) WaitForEarlierKernels();
+  WaitForEarlierKernels();
+  if (warp == 0) Choose(p.choice, bias, shared.choice);
   AllowNextKernel();
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   if (threadIdx.x == 32) {
@@ -275,9 +274,9 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
 }  // namespace
 
 bool MoeSingleJoins(const MoeShape& shape, const MoeInt4Args& args) {
-  if (!Variant(kJoinedInt4) || args.choice.logits == nullptr || args.norm.residual != nullptr ||
-      args.out == nullptr || shape.top_k != kExperts || shape.hidden != kHidden ||
-      shape.intermediate != kIntermediate || args.shared_intermediate != kIntermediate) {
+  if (args.choice.logits == nullptr || args.norm.residual != nullptr || args.out == nullptr ||
+      shape.top_k != kExperts || shape.hidden != kHidden || shape.intermediate != kIntermediate ||
+      args.shared_intermediate != kIntermediate) {
     return false;
   }
   // All blocks wait for each other: one on each multiprocessor.
@@ -297,9 +296,7 @@ Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStrea
                     .shared = args.shared,
                     .shared_down = args.shared_down,
                     .out = args.out,
-                    .choice = args.choice,
-                    .down_behind = PartsAhead(2),
-                    .rehearses = Variant(kRehearses)};
+                    .choice = args.choice};
   const cudaError_t error =
       cudaFuncSetAttribute(SingleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
