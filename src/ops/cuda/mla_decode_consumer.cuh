@@ -19,18 +19,17 @@ inline constexpr float kQueryFactor = 1.0f / 16;
 inline constexpr float kHalfMax = 65504;
 inline constexpr float kLn2 = 0.69314718056f;
 
-template <MlaCacheType kType, int kOrder, bool kPair, bool kTiled>
+template <MlaCacheType kType>
 class Consumer {
   // An fp8 cache of one scale as half floats, which one instruction makes of two of its elements.
   static constexpr bool kHalves = kType == MlaCacheType::kFp8E4m3;
 
  public:
-  __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part, bool paired)
+  __device__ Consumer(const MlaKernelArgs& args, const Layout& smem, int part)
       : args_(args),
         smem_(smem),
         small_(*smem.small),
         part_(part),
-        paired_(paired),
         group_(__shfl_sync(0xFFFFFFFF, static_cast<int>(threadIdx.x) / 128, 0)),
         warp_(threadIdx.x / 32 % 4),
         lane_(threadIdx.x % 32),
@@ -82,7 +81,6 @@ class Consumer {
 
   // The `turn`-th piece of this part.
   __device__ __forceinline__ void Compute(const MlaPiece& piece, uint32_t turn) {
-    if constexpr (kOrder > 0) return ComputeInPairs(piece, turn);
     const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
     Begin(piece);
     int i = group_;
@@ -117,95 +115,6 @@ class Consumer {
     End(piece, turn);
   }
 
-  // Blocks in pairs. Both products with the first one's values run while warpgroup 1 computes its
-  // exponentials, so that both places are given back early, one after the other:
-  //
-  //   0:  P_a | O += P_a V_a | O += P_b V_b                       | S_a' = Q K_a'^T
-  //   1:        O += P_a V_a, meanwhile P_b | O += P_b V_b        | S_b' = Q K_b'^T
-  __device__ __forceinline__ void ComputeInPairs(const MlaPiece& piece, uint32_t turn) {
-    const int count = __shfl_sync(0xFFFFFFFF, piece.end_block - piece.begin_block, 0);
-    Begin(piece);
-    if (group_ < count) FinishScores();
-    if (group_ >= count) ReleaseQueries();
-    if (group_ == 0) {
-      for (int i = 0; i < count; i += 2) {
-        if (i + 2 >= count) ReleaseQueries();
-        Softmax(piece, i);
-        SyncGroup(group_);  // nobody of this group reads P any more
-        Announce(piece, i);
-        IssueOwnValues();
-        FinishOwnValues();
-        if (i + 1 >= count) break;
-        IssueOtherValues(piece, i + 1);
-        if (kOrder == 2 && i + 2 < count) {
-          IssueEarlyScores();
-          WaitProducts<1>();
-          Pin(o_);
-          ReleaseLate();
-          IssueLateScores();
-          WaitProducts<0>();
-          Pin(s_);
-        } else {
-          FinishOtherValues();
-          if (i + 2 < count) FinishScores();
-        }
-      }
-    } else {
-      for (int i = 1; i < count; i += 2) {
-        if (i + 2 >= count) ReleaseQueries();
-        IssueOtherValues(piece, i - 1);
-        Softmax(piece, i);
-        FinishOtherValues();
-        SyncGroup(group_);  // nobody of this group reads P any more
-        Announce(piece, i);
-        IssueOwnValues();
-        FinishOwnValues();
-        if (i + 2 < count) FinishScores();
-      }
-      if (count % 2 == 1) {
-        IssueOtherValues(piece, count - 1);
-        FinishOtherValues();
-      }
-    }
-    End(piece, turn);
-  }
-
-  __device__ __forceinline__ void ReleaseQueries() {
-    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_q));
-  }
-
-  __device__ __forceinline__ void FinishScores() {
-    IssueScores();
-    WaitProducts<0>();
-    Pin(s_);
-  }
-
-  __device__ __forceinline__ void FinishOtherValues() {
-    WaitProducts<0>();
-    Pin(o_);
-    ReleaseLate();
-  }
-
-  __device__ __forceinline__ void FinishOwnValues() {
-    WaitProducts<0>();
-    Pin(o_);
-    Release(small_.empty_early[group_]);
-  }
-
-  // Of a place that copies may fill; in a pair both thread blocks' copies.
-  __device__ __forceinline__ void Release(uint64_t& empty) {
-    if (lane_ == 0) {
-      if (!kPair) {
-        Arrive(SharedAddress(&empty));
-      } else if (paired_) {
-        Arrive(SharedAddress(&empty));
-        ArriveAtOther(SharedAddress(&empty), 1 - PairRank());
-      } else {
-        ArriveTwice(SharedAddress(&empty));
-      }
-    }
-  }
-
   __device__ __forceinline__ void Begin(const MlaPiece& piece) {
     const int first = __ldg(args_.sequences.first_position + piece.sequence);
 #pragma unroll
@@ -234,7 +143,7 @@ class Consumer {
   __device__ __forceinline__ void IssueEarlyScores() {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
-    if constexpr (!kTiled) Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
+    Wait(SharedAddress(&small_.full_early[group_]), own_uses_ & 1);
     [[maybe_unused]] const uint32_t stage = smem_.stage(group_);
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenWithRope(stage + group_ * kHalfBytes, stage + kRopeTile * kTileBytes, group_);
@@ -252,7 +161,8 @@ class Consumer {
   __device__ __forceinline__ void IssueLateScores() {
     const uint64_t q = OperandDescriptor(smem_.q, 0);
     const uint64_t k = OperandDescriptor(smem_.stage(group_), 0);
-    if constexpr (!kTiled) Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
+    Wait(SharedAddress(&small_.full_late[group_]), own_uses_ & 1);
+    ++own_uses_;
     [[maybe_unused]] const uint32_t late = smem_.stage(group_) + (1 - group_) * kHalfBytes;
     if constexpr (kType == MlaCacheType::kFp8E4m3) {
       WidenHalf(late, group_);
@@ -262,15 +172,10 @@ class Consumer {
     FenceProducts();
 #pragma unroll
     for (int t = 0; t < 4; ++t) ScoresOfTile(q, k, 4 * (1 - group_) + t, 1);
-    ++own_uses_;
     CommitProducts();
   }
 
   __device__ __forceinline__ void ScoresOfTile(uint64_t q, uint64_t k, int tile, int accumulate) {
-    if constexpr (kTiled) {
-      Wait(SharedAddress(&small_.full_tile[group_][tile]), own_uses_ & 1);
-      FenceProducts();
-    }
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
       const uint64_t a = Advance(q, tile * smem_.q_tile_bytes + step * 32);
@@ -372,12 +277,6 @@ class Consumer {
 
   // Hands P to the other warpgroup, adds P V of own block i, and gives the early half back.
   __device__ __forceinline__ void OwnValues(const MlaPiece& piece, int i) {
-    Announce(piece, i);
-    IssueOwnValues();
-    FinishOwnValues();
-  }
-
-  __device__ __forceinline__ void Announce(const MlaPiece& piece, int i) {
     const int row = warp_ * 16 + lane_ % 8 + 8 * (lane_ / 8 % 2);
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -392,10 +291,6 @@ class Consumer {
     FenceAsyncProxy();
     Arrive(SharedAddress(&small_.full_p[group_]));
     Rescale(next_reference_[0], next_reference_[1]);
-  }
-
-  // O += P V of the own block; committed, not waited for.
-  __device__ __forceinline__ void IssueOwnValues() {
     const uint64_t v = OperandDescriptor(smem_.stage(group_) + group_ * kHalfBytes, kTileBytes);
     Pin(o_);
     FenceProducts();
@@ -409,19 +304,16 @@ class Consumer {
     }
     CommitProducts();
     begun_ = 1;
+    WaitProducts<0>();
+    Pin(o_);
+    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_early[group_]));
   }
 
   // Adds P V of block i, whose P the other warpgroup made; committed, not waited for.
   __device__ __forceinline__ void IssueOtherValues(const MlaPiece& piece, int i) {
     const int other = 1 - group_;
     Wait(SharedAddress(&small_.full_p[other]), other_uses_ & 1);
-    if constexpr (kTiled) {
-      for (int t = 0; t < 4; ++t) {
-        Wait(SharedAddress(&small_.full_tile[other][4 * group_ + t]), other_uses_ & 1);
-      }
-    } else {
-      Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
-    }
+    Wait(SharedAddress(&small_.full_late[other]), other_uses_ & 1);
     ++other_uses_;
     if (ClearTail(piece, i, other)) FenceAsyncProxy();
     Rescale(small_.reference[Row(0)], small_.reference[Row(1)]);
@@ -443,7 +335,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ void ReleaseLate() {
-    Release(small_.empty_late[1 - group_]);
+    if (lane_ == 0) Arrive(SharedAddress(&small_.empty_late[1 - group_]));
   }
 
   // Zeroes this warpgroup's columns of the tokens of block i that do not exist, since 0 times
@@ -521,9 +413,7 @@ class Consumer {
   const MlaKernelArgs& args_;
   const Layout& smem_;
   Small& small_;
-  const int part_;
-  const bool paired_;
-  const int group_, warp_, lane_;
+  const int part_, group_, warp_, lane_;
   const float scale_log2_;
   uint32_t own_uses_ = 0, other_uses_ = 0;
 

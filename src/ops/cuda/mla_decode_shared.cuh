@@ -31,7 +31,6 @@ inline constexpr int kGroupedRopeAt = kMlaLatent + 16;
 struct Small {
   uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
   uint64_t full_late[2];   // the tiles of the other warpgroup
-  uint64_t full_tile[2][kMlaWidth / 64];  // in place of both, a tile each
   uint64_t empty_early[2];
   uint64_t empty_late[2];
   uint64_t full_p[2];  // the P of warpgroup w is in shared memory
@@ -64,44 +63,6 @@ struct Layout {
   }
   __device__ uint32_t stage(int s) const { return stages + s * kStageBytes; }
 };
-
-// Of two thread blocks of a cluster, which have the same keys.
-
-__device__ __forceinline__ int PairRank() {
-  uint32_t rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-
-__device__ __forceinline__ void ArriveTwice(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 2;" ::"r"(barrier) : "memory");
-}
-
-// Only reads of shared memory go before.
-__device__ __forceinline__ void ArriveAtOther(uint32_t barrier, int other) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}\n" ::"r"(barrier),
-      "r"(other)
-      : "memory");
-}
-
-__device__ __forceinline__ void ClusterBarrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
-                   : "memory");
-}
-
-__device__ __forceinline__ void CopyBoxToBoth(
-    uint32_t to, const CUtensorMap* map, uint32_t barrier, int x, int y, int z, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(static_cast<uint16_t>(3)), "l"(policy)
-      : "memory");
-}
 
 // Named barriers; their numbers are immediates, which checking tools can follow.
 
