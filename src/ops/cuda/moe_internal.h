@@ -104,8 +104,9 @@ Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
                          const MoePlan& plan,
                          cudaStream_t stream);
-// The joined form's down product and the sum; right after LaunchMoeWideGateUp, whose inputs it
-// reads before that has ended. All blocks run at once.
+// The joined form's down product and the sum; right after LaunchMoeWideGateUp, which lets it start
+// behind its own wait: the routing is complete then, and read before gate/up has ended. All blocks
+// run at once.
 Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,

@@ -2,7 +2,7 @@
 
 // What the down products of many rows with the sum over a token's experts share, INT4's
 // (moe_down_sum.cu, whose comments say how the form works) and FP8's (fp8_down_sum.cu): the
-// counters, shares added up, limits and the launch.
+// counters, shares added up and limits.
 //
 // `Params` has the routing as MoePlan.
 
@@ -155,29 +155,6 @@ inline int32_t Buffers(int64_t entries, int32_t chunks) {
   const int64_t fit =
       std::clamp<int64_t>(kRingBytes / (entries * kShareBytes), 2, kMaxJoinedBuffers);
   return static_cast<int32_t>(std::min<int64_t>(chunks, fit));
-}
-
-// All blocks run at once.
-template <typename... Params>
-cudaError_t LaunchTogether(void (*kernel)(Params...),
-                           int32_t blocks,
-                           int32_t shared_bytes,
-                           cudaStream_t stream,
-                           const std::type_identity_t<Params>&... params) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, params...);
 }
 
 }  // namespace baltoro::cuda::joined
