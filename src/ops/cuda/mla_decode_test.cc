@@ -375,6 +375,26 @@ GPU_TEST(MlaDecodeTest, IsRightWhenFewPartsHoldManySequences) {
   }
 }
 
+// Whole tiles, so few parts that places in shared memory come round many times, with pieces of no,
+// one and many blocks next to each other.
+GPU_TEST(MlaDecodeTest, IsRightWhenFewPartsHoldManyBlocksOfWholeTiles) {
+  for (const auto& [heads, tokens] : {std::pair{64, 1}, {128, 1}, {64, 3}}) {
+    for (const float slope : {0.0f, 1.0f}) {
+      TestStep step;
+      step.heads = heads;
+      step.multiprocessors = 16;
+      step.slope = slope;
+      for (const int keys : {0, 5, 64, 1900, 0, 0, 65, 130, 7, 700, 64, 64, 3333, 1}) {
+        TestSequence s;
+        s.query_tokens = tokens;
+        s.keys = std::max(keys, keys == 0 ? 0 : tokens);
+        step.sequences.push_back(s);
+      }
+      ExpectRight(step);
+    }
+  }
+}
+
 GPU_TEST(MlaDecodeTest, IsRightWhenOneSequenceIsCutIntoManyPieces) {
   for (const MlaCacheType type : kCacheTypes) {
     for (const int heads : {8, 64, 128}) {
