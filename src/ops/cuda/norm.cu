@@ -63,68 +63,90 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
 }
 
 // The same with a delta in f32 for few wide rows: a cluster a row, since one multiprocessor would
-// take longest to load and store it.
-constexpr int kSpread = 8;  // blocks of a row
-constexpr int kSpreadThreads = 128;
-constexpr int kSpreadRows = 16;     // at most
+// take longest to load and store it. Blocks tell each other what their warps' sums are, which are
+// added up as NormKernel adds its own: where blocks are whole warps, the same bits.
 constexpr int kSpreadWidth = 4096;  // at least
+constexpr int kSpreadMost = 8;      // blocks of a row
+constexpr int kSpreadWhole = 4;     // up to so many blocks have whole warps alone
 
-template <bool kQuantise>
-__global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kSpreadThreads)
+template <int kSpread, bool kQuantise, bool kOrder>
+__global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kThreadsMax / kSpread)
     SpreadNormKernel(NormParams p) {
-  __shared__ float partial[32];
-  __shared__ float sums[kSpread];  // of the cluster's blocks
+  __shared__ float partial[32];  // of the cluster's warps
   const int rank = static_cast<int>(blockIdx.x) % kSpread;
   const int64_t row = blockIdx.x / kSpread;
-  const int share = p.width / kSpread;
+  const int share = p.width / kSpread, warps = static_cast<int>(blockDim.x) / 32;
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
+  // With eight blocks a row it costs more than it gains (docs/kernels/rows.md).
+  constexpr bool kEarly = kSpread <= kSpreadWhole;
+  if (kEarly) hopper::LetDependentsLaunch();
   float x[kEight], delta[kEight], weight[kEight];
   LoadEight(p.weight + at, count, true, weight);
   // All blocks are there when one writes to another.
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   hopper::WaitForPredecessors();
-  hopper::LetDependentsLaunch();
+  if (!kEarly) hopper::LetDependentsLaunch();
   float* const from = static_cast<float*>(p.x) + row * p.x_stride + at;
   LoadEight(from, count, true, x);
   LoadEight(static_cast<const float*>(p.delta) + row * p.delta_stride + at, count, true, delta);
 #pragma unroll
   for (int i = 0; i < kEight; ++i) x[i] += delta[i];
-  const float squares = BlockSum(AddSquares(x, 0), partial);
-  if (threadIdx.x < kSpread) {
+  const float squares = WarpSum(AddSquares(x, 0));
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane < kSpread) {
     asm volatile(
         "{\n"
         ".reg .u32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
         "st.shared::cluster.f32 [there], %2;\n"
-        "}\n" ::"r"(hopper::SharedAddress(sums + rank)),
-        "r"(threadIdx.x), "f"(squares)
+        "}\n" ::"r"(hopper::SharedAddress(partial + rank * warps + warp)),
+        "r"(lane), "f"(squares)
         : "memory");
   }
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   if (count > 0) StoreEight(from, count, true, x);
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-  float sum = 0;
-#pragma unroll
-  for (int i = 0; i < kSpread; ++i) sum += sums[i];
-  Normalise(x, ScaleOfSum(sum, p.width, p.eps), weight);
+  Normalise(x, ScaleOfSum(SumOfWarps(partial, kSpread * warps), p.width, p.eps), weight);
   auto* const to = static_cast<__nv_bfloat16*>(p.out) + row * p.out_stride + at;
   if (count > 0) StoreEight(to, count, true, x);
+  if constexpr (kOrder) WriteOrdered(p.copies.ordered, row, p.width, at, count > 0, x);
   if constexpr (kQuantise) {
     WriteCodes(p.copies.codes, p.copies.scales, row, p.width, at, count > 0, x);
   }
 }
 
-bool Spreads(int64_t rows, const NormParams& p, bool rounded_delta) {
-  return !rounded_delta && p.copies.ordered == nullptr && p.vectors && rows <= kSpreadRows &&
-         p.width >= kSpreadWidth && p.width % (kSpread * kEight) == 0 &&
-         p.width <= kSpread * kSpreadThreads * kEight;
+// Blocks of a row, as many as leave each multiprocessor about one; 0: it is not spread.
+int Spread(int64_t rows, const NormParams& p, bool rounded_delta) {
+  if (rounded_delta || !p.vectors || p.width < kSpreadWidth || p.width > kThreadsMax * kEight) {
+    return 0;
+  }
+  const int blocks = rows <= 16 ? kSpreadMost : rows <= 32 ? kSpreadWhole : rows <= 64 ? 2 : 0;
+  if (blocks == 0) return 0;
+  const int columns = blocks > kSpreadWhole ? kEight : 32 * kEight;
+  if (p.width % (blocks * columns) != 0) return 0;
+  return p.copies.ordered == nullptr || p.width % (blocks * 32) == 0 ? blocks : 0;
 }
 
+template <int kSpread>
 void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  const auto kernel = p.copies.codes != nullptr ? SpreadNormKernel<true> : SpreadNormKernel<false>;
-  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)),
-              kSpreadThreads, p);
+  auto kernel = SpreadNormKernel<kSpread, false, false>;
+  if (p.copies.codes != nullptr) kernel = SpreadNormKernel<kSpread, true, false>;
+  if (p.copies.ordered != nullptr) kernel = SpreadNormKernel<kSpread, false, true>;
+  const int threads = (p.width / kSpread / kEight + 31) / 32 * 32;
+  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)), threads,
+              p);
+}
+
+void LaunchSpreadNorm(const OpContext& ctx, int spread, int64_t rows, const NormParams& p) {
+  switch (spread) {
+    case 2:
+      return LaunchSpreadNorm<2>(ctx, rows, p);
+    case 4:
+      return LaunchSpreadNorm<4>(ctx, rows, p);
+    default:
+      return LaunchSpreadNorm<8>(ctx, rows, p);
+  }
 }
 
 template <typename X, typename Out, typename Delta>
@@ -184,7 +206,7 @@ NormParams AddParamsOf(const TensorView& out,
 
 // Whether a norm with a sum can write these rows as codes, in matrix order.
 bool Rounds(const TensorView& out, const NormParams& p) {
-  return out.dtype == DType::kBf16 && p.vectors && p.width % (kSpread * kCodeBlock) == 0 &&
+  return out.dtype == DType::kBf16 && p.vectors && p.width % (kSpreadMost * kCodeBlock) == 0 &&
          Eights(p.width) <= kThreadsMax;
 }
 bool Orders(const TensorView& out, const NormParams& p) {
@@ -195,7 +217,9 @@ bool Orders(const TensorView& out, const NormParams& p) {
 // A norm with a sum, rows in bf16, and the copy that `p` has.
 void LaunchSumNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
   if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
-  if (Spreads(rows, p, rounded_delta)) return LaunchSpreadNorm(ctx, rows, p);
+  if (const int spread = Spread(rows, p, rounded_delta); spread > 0) {
+    return LaunchSpreadNorm(ctx, spread, rows, p);
+  }
   return rounded_delta ? LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p)
                        : LaunchNorm<float, __nv_bfloat16, float>(ctx, rows, p);
 }

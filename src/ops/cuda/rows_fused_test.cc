@@ -116,7 +116,7 @@ GPU_TEST(AddRmsNormQuantiseTest, GivesTheNormAndItsCodes) {
   for (const int64_t width : {7168, 1024, 8192}) {
     Tensor weight = Tensor::Vector(DType::kF32, width);
     weight.FillNormal(random, 1);
-    for (const int64_t rows : {1, 2, 3, 16, 128, 129}) {
+    for (const int64_t rows : {1, 2, 3, 16, 17, 64, 128, 129}) {
       const int64_t groups = width / 128;
       Tensor delta(rows == 3 || rows == 129 ? DType::kBf16 : DType::kF32, rows, width);
       Tensor sum_a(DType::kF32, rows, width), sum_b(DType::kF32, rows, width);
@@ -176,10 +176,11 @@ std::string NameOfCase(const NormCase& c) {
          (c.orders ? " ordered" : "");
 }
 
-// Norms of more than 16 rows go two ways: what rows are does not depend on it, nor on what is
-// written beside them.
+// Norms of more than 16 rows go several ways: what rows are does not depend on it. What is written
+// beside them changes nothing, of few rows either.
 void ExpectNormInPieces(Device& device, std::mt19937_64& random, const NormCase& c) {
-  constexpr int64_t kPiece = 64;
+  // By clusters of two, of four, a block a row.
+  constexpr int64_t kPieces[] = {64, 20, 100};
   const int64_t groups = c.width / 128;
   Tensor weight = Tensor::Vector(DType::kF32, c.width), delta(c.delta, c.rows, c.width, c.stride);
   Tensor sum(DType::kF32, c.rows, c.width, c.stride), sums(DType::kF32, c.rows, c.width, c.stride);
@@ -207,10 +208,12 @@ void ExpectNormInPieces(Device& device, std::mt19937_64& random, const NormCase&
   const std::vector<char> whole_codes = codes.FromDevice(), whole_scales = scales.FromDevice();
   codes.ToDevice();
   scales.ToDevice();
-  // As norms of 256 rows and fewer, but never so few that a row is spread over several blocks,
-  // which adds in another order.
-  for (int64_t begin = 0; begin < c.rows;) {
-    const int64_t left = c.rows - begin, count = left < 2 * kPiece ? left : kPiece;
+  // As norms of 256 rows and fewer, but never so few that a row is spread over eight blocks, which
+  // adds in another order.
+  int turn = 0;
+  for (int64_t begin = 0; begin < c.rows; ++turn) {
+    const int64_t left = c.rows - begin, piece_rows = kPieces[turn % std::size(kPieces)];
+    const int64_t count = left < piece_rows + 17 ? left : piece_rows;
     const auto piece = [&](const Tensor& tensor) { return tensor.device().rows(begin, count); };
     if (c.quantises) {
       AddRmsNormQuantise(device.ctx(), piece(outs), piece(codes).data, piece(scales).as<float>(),
@@ -243,7 +246,7 @@ GPU_TEST(NormTest, OfManyRowsIsThatOfItsRows) {
   // Each block of the form for many rows comes to use its memory more than once.
   const int64_t many = std::max(257, 6 * Must(CurrentDeviceInfo()).multiprocessors + 5);
   for (const DType delta : {DType::kF32, DType::kBf16}) {
-    for (const int64_t rows : {int64_t{40}, many}) {
+    for (const int64_t rows : {int64_t{9}, int64_t{24}, int64_t{40}, many}) {
       ExpectNormInPieces(device, random, {rows, 7168, 7168, delta, false, false});
       ExpectNormInPieces(device, random, {rows, 7168, 7168, delta, true, false});
       ExpectNormInPieces(device, random, {rows, 7168, 7176, delta, false, true});
