@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/moe_expert_bank.h"
@@ -20,6 +21,7 @@
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/product.h"
+#include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -153,11 +155,12 @@ MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
 }
 
 // The shared experts' part of `out`, where it is a product of its own; `gated` has made its input
-// already, where it is one that Gated takes.
-void AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank, MoeGated gated) {
-  if (!args.shared || BankEndsWithShared(args, bank)) return;
+// already, where it is one that Gated takes. Returns as LinearOfCodes; false without a launch.
+bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank, MoeGated gated) {
+  if (!args.shared || BankEndsWithShared(args, bank)) return false;
   if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
-    return Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+    Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+    return true;
   }
   const int64_t width = args.shared_down.k;
   if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
@@ -173,6 +176,8 @@ void AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& ban
   const TensorView rows(gated.out, DType::kBf16, {bank.tokens, width});
   if (!made) Swiglu(ctx, rows, args.shared);
   Linear(ctx, args.out, rows, args.shared_down);
+  return FewRowsTakes(args.out, rows, args.shared_down) ||
+         TensRowsTakes(args.out, rows, args.shared_down);
 }
 
 // What AddShared would make of `shared` first, to be made by the bank's preparation instead.
@@ -210,20 +215,31 @@ bool Prepares(const ExpertBankArgs& args, const Bank& bank) {
     const Result<MoeForm> form = ChooseMoeForm(shape, FastArgs(args, bank));
     return form.ok() && form.value() == MoeForm::kStreaming && !MoeEntriesAlone(shape, bank.tokens);
   }
-  return Fp8BankTakes(args) && !Fp8SingleTakes(args) && ChooseFp8Form(args) == Fp8Form::kStreaming;
+  if (!Fp8BankTakes(args) || Fp8SingleTakes(args)) return false;
+  const Fp8Form form = ChooseFp8Form(args);
+  return form == Fp8Form::kStreaming || form == Fp8Form::kJoined;
+}
+
+// The bank of FP8, with the shared experts' part, and with the choice if that is asked for. Entries
+// are sorted ahead of the shared experts' product, so that gate/up, which may then read the tables
+// while that product ends, begins with it.
+void BankOfCodes(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  const bool chooses = args.choice != nullptr;
+  const MoeGated gated = chooses ? GatedByPreparation(ctx, args, bank) : MoeGated{};
+  const Fp8Form form = ChooseFp8Form(args);
+  const MoeRows rows = Fp8BankRows(ctx, args, bank.slot_of, form);
+  const QuantisedRows x = Fp8BankInput(ctx, args);
+  Must(chooses ? LaunchMoePrepare(rows, ChoiceOf(args), gated, StreamOf(ctx))
+               : LaunchRowsByExpert(rows, StreamOf(ctx)),
+       "preparation of an expert bank");
+  const bool routed_before = AddShared(ctx, args, bank, gated);
+  Fp8BankProducts(ctx, args, rows, x, form, routed_before);
 }
 
 // With the shared experts' part.
 void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
+  if (!FastBankTakes(args, bank)) return BankOfCodes(ctx, args, bank);
   const MoeGated gated = GatedByPreparation(ctx, args, bank);
-  if (!FastBankTakes(args, bank)) {
-    const MoeRows rows = Fp8BankRows(ctx, args, bank.slot_of, Fp8Form::kStreaming);
-    const QuantisedRows x = Fp8BankInput(ctx, args);
-    Must(LaunchMoePrepare(rows, ChoiceOf(args), gated, StreamOf(ctx)),
-         "preparation of an expert bank");
-    AddShared(ctx, args, bank, gated);
-    return Fp8BankProducts(ctx, args, rows, x, Fp8Form::kStreaming);
-  }
   const MoeShape shape = ShapeOf(bank);
   MoeInt4Args to = FastArgs(args, bank);
   const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
@@ -399,12 +415,12 @@ void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   }
   if (Fp8SingleTakes(args)) return Fp8Single(ctx, args, bank.slot_of, ChoiceOf(args));
   if (args.choice != nullptr && bank.tokens > 1) return PreparedBank(ctx, args, bank);
+  const bool fast = FastBankTakes(args, bank);
+  if (bank.top_k > 0 && !fast && Fp8BankTakes(args)) return BankOfCodes(ctx, args, bank);
   AddShared(ctx, args, bank, {});
   if (bank.top_k == 0) return;
-  if (FastBankTakes(args, bank)) {
+  if (fast) {
     FastBank(ctx, args, bank);
-  } else if (Fp8BankTakes(args)) {
-    Fp8Bank(ctx, args, bank.slot_of);
   } else {
     GroupedBank(ctx, args, bank);
   }

@@ -82,6 +82,12 @@ GPU_TEST(ExpertBankChoiceTest, ChoosesWhileItPrepares) {
       }
       check(form, Bank(form, {256, intermediate, 40, 1, true}), 110, false);
     }
+    if (!form.quantise_input) continue;
+    // The joined form: all choose but those that sort, all but one, all.
+    const Bank many(form, {256, 256, 40, 3, true});
+    check(form, many, 60, true);
+    check(form, many, 170, false);
+    check(form, many, 250, true);
   }
 }
 

@@ -118,7 +118,8 @@ void Fp8BankProducts(const OpContext& ctx,
                      const ExpertBankArgs& args,
                      const MoeRows& rows,
                      const QuantisedRows& x,
-                     Fp8Form form) {
+                     Fp8Form form,
+                     bool routed_before) {
   Arena& scratch = *ctx.scratch;
   const int64_t hidden = args.x.dim(1), middle = args.down.k;
   const int64_t entries = int64_t{rows.tokens} * rows.top_k;
@@ -140,7 +141,8 @@ void Fp8BankProducts(const OpContext& ctx,
                      .order = rows.order,
                      .top_k = rows.top_k,
                      .gather = true,
-                     .route_weights = static_cast<const float*>(args.weights.data)};
+                     .route_weights = static_cast<const float*>(args.weights.data),
+                     .routed_before = routed_before};
   QuantisedRows in;
   if (wide) {
     auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
@@ -188,6 +190,7 @@ void Fp8BankProducts(const OpContext& ctx,
   product.out_scales = nullptr;
   product.out_stride = hidden;
   product.dealt = nullptr;
+  product.routed_before = false;
   product.gather = false;
   product.scatter = true;
   if (wide) {

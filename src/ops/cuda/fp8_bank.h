@@ -54,6 +54,9 @@ struct Fp8Product {
   bool scatter = false;                  // output row of a sorted row: order; else itself
   const float* route_weights = nullptr;  // [entries], the factor of a row
   uint32_t* dealt = nullptr;             // of tiles, maybe: a counter, zero before the launch
+  // Gated, of tiles: all that is read, and the counters, are older than the kernel ahead, which
+  // lets this one start only once it has waited (docs/kernels/decode-step.md, point 4).
+  bool routed_before = false;
 };
 
 // Without tiles, blocks may share the columns where there is `scratch` for their sums.
@@ -91,11 +94,13 @@ MoeRows Fp8BankRows(const OpContext& ctx,
                     const int32_t* slot_of,
                     Fp8Form form);
 QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args);
+// `routed_before`: of the first product, as Fp8Product has it.
 void Fp8BankProducts(const OpContext& ctx,
                      const ExpertBankArgs& args,
                      const MoeRows& rows,
                      const QuantisedRows& x,
-                     Fp8Form form);
+                     Fp8Form form,
+                     bool routed_before = false);
 
 // The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
 // is of the same form, the shared experts too (fp8_single.cu).

@@ -127,13 +127,37 @@ __device__ __forceinline__ void FindShares(const DownParams& p, Block& block) {
   }
 }
 
+// Warps that load rows: all but the one that asks for weights.
+inline constexpr int kLoaders = kWarps + kAddWarps;
+__device__ __forceinline__ int LoaderWarp() {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  return warp > kWarps ? warp - 1 : warp;
+}
+
+// What each of the pieces' rows is, and its weight in the place of its factors, a lane a row: as
+// old as the routing. Behind it LoadRows by the same warps.
+__device__ __forceinline__ void LoadEntries(const DownParams& p, Block& block) {
+  const int warp = LoaderWarp(), lane = threadIdx.x % 32;
+  for (int i = warp; i < block.count; i += kLoaders) {
+    const Piece piece = block.pieces[i];
+    int entries[(16 * kTileUnits + 31) / 32];
+#pragma unroll
+    for (int r = lane, n = 0; r < 16 * kTileUnits; r += 32, ++n) {
+      entries[n] = r < piece.count ? __ldcg(p.order + piece.begin + r) : 0;
+    }
+#pragma unroll
+    for (int r = lane, n = 0; r < 16 * kTileUnits; r += 32, ++n) {
+      if (r >= piece.count) continue;
+      block.entry[piece.unit * 16 + r] = entries[n];
+      block.factor[piece.unit * 16 + r].x = __ldcg(p.route_weights + entries[n]);
+    }
+  }
+}
+
 // The pieces' rows into shared memory, [128 columns][row] in the 128-byte swizzle, half a warp a
-// row; what each row is, a lane a row, so that few loads wait for one another. By all warps but the
-// one that asks for weights.
+// row; their factors, a lane a row.
 __device__ __forceinline__ void LoadRows(const DownParams& p, Block& block, uint32_t rows) {
-  constexpr int kLoaders = kWarps + kAddWarps;
-  const int lane = threadIdx.x % 32;
-  const int warp = threadIdx.x / 32 > kWarps ? threadIdx.x / 32 - 1 : threadIdx.x / 32;
+  const int warp = LoaderWarp(), lane = threadIdx.x % 32;
   const int chunk = lane % 16;
   for (int i = 0; i < block.count; ++i) {
     const Piece piece = block.pieces[i];
@@ -149,10 +173,8 @@ __device__ __forceinline__ void LoadRows(const DownParams& p, Block& block, uint
 #pragma unroll
     for (int r = lane; r < 16 * kTileUnits; r += 32) {
       if (r >= piece.count) continue;
-      const int entry = __ldcg(p.order + piece.begin + r);
       const float2 scales = __ldcg(reinterpret_cast<const float2*>(p.x_scales) + piece.begin + r);
-      const float weight = __ldg(p.route_weights + entry);
-      block.entry[piece.unit * 16 + r] = entry;
+      const float weight = block.factor[piece.unit * 16 + r].x;
       block.factor[piece.unit * 16 + r] = make_float2(scales.x * weight, scales.y * weight);
     }
   }

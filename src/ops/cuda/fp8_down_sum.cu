@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncwarp();
     WaitForEarlierKernels();
   } else {
+    LoadEntries(p, block);
     WaitForEarlierKernels();
     LoadRows(p, block, state + kBlockBytes);
   }

@@ -200,10 +200,12 @@ bool Fp8MiddleTakes(const TensorView& out, const PackedMatrix& w) {
 void Fp8MiddleProduct(const OpContext& ctx,
                       TensorView out,
                       const QuantisedRows& in,
-                      const PackedMatrix& w) {
+                      const PackedMatrix& w,
+                      bool rows_before) {
   const Shape shape = ShapeOf(out.dim(0), w);
   const Cut cut = ChooseCut(shape, kFullStripRows);
   MiddleParams p = {};
+  p.rows_before = rows_before;
   MiddleMaps maps;
   Describe(p, maps, cut, shape, out, in, w);
   Launch(ctx, MiddleForm::kPlain, cut, p, maps);
@@ -213,7 +215,8 @@ bool Fp8MiddleQueryTakes(const AttentionInputArgs& args) {
   if (args.q.rank != 3 || args.q.stride[1] != args.q.dim(2)) return false;
   const PackedMatrix& w = args.q_weight;
   const int64_t width = args.q.dim(2), dim = args.rope.dim;
-  return args.q.dtype == DType::kBf16 && dim % 4 == 0 && width % 4 == 0 &&
+  return Aligned(args.rope.cos, 8, 8) && Aligned(args.rope.sin, 8, 8) &&
+         args.q.dtype == DType::kBf16 && dim % 4 == 0 && width % 4 == 0 &&
          w.n == args.q.dim(1) * width && TakesMatrix(FlatQueries(args), w) &&
          ChooseCut(ShapeOf(args.q.dim(0), w), kStripRows).strip_rows > 0;
 }

@@ -12,11 +12,13 @@ namespace baltoro::cuda {
 // Whether the kernel takes rows by w into out, and should: form, rows, shapes, alignment; matrices
 // of 256 columns and more whose blocks all run at once.
 bool Fp8MiddleTakes(const TensorView& out, const PackedMatrix& w);
-// out = x w^T, as Linear.
+// out = x w^T, as Linear. `rows_before`: `in` is older than the kernel ahead, which lets this one
+// start only once it has waited (docs/kernels/decode-step.md, point 4).
 void Fp8MiddleProduct(const OpContext& ctx,
                       TensorView out,
                       const QuantisedRows& in,
-                      const PackedMatrix& w);
+                      const PackedMatrix& w,
+                      bool rows_before = false);
 
 // The product of queries, rotated: args.q from the first columns of args.qkv_a, which are
 // normalised already.

@@ -36,6 +36,7 @@ struct MiddleParams {
   int32_t tiles;     // of kMiddleRowsMax rows
   int32_t slice;     // rows of a tile that a block adds up
   int32_t box_rows;  // rows of x that are fetched for a tile
+  bool rows_before;  // as Fp8MiddleProduct
 };
 
 // Boxes of 128 bytes: of weights by a block's strip of rows, of x by box_rows.

@@ -29,7 +29,8 @@ constexpr int kStages = 5;
 constexpr int kStepsMax = kMiddleStepsMax;
 // Of a stage, whatever of it are rows of x: the sums of the others are stored nowhere.
 constexpr int kInputBytes = kRowsMax * 128;
-constexpr int kAngles = 2;  // fours of a thread's results whose angles are loaded ahead
+// Fours of a thread's results whose angles are loaded ahead: of strips of 64 all that it can have.
+constexpr int kAngles = 8;
 
 template <int kN>
 constexpr int kWeightBytes = kN * 128;
@@ -114,7 +115,7 @@ __device__ __forceinline__ void Feed(const MiddleParams& p,
   };
   const int ahead = min(kStages, work.count);
   for (int i = 0; i < ahead; ++i) ask(i, i);
-  WaitForEarlierKernels();
+  if (!p.rows_before) WaitForEarlierKernels();
   for (int i = 0; i < ahead; ++i) ask_rows(i, i);
   Stage stage;
   for (int i = ahead; i < work.count; ++i, stage.Next()) {
@@ -200,13 +201,10 @@ __device__ __forceinline__ void MultiplySteps(float (&scaled)[kN / 2],
   finish(step, sums[0]);
 }
 
-// What four columns of a result are rotated by: cosine and sine of both pairs.
-__device__ __forceinline__ float4 AnglesOf(const QueryRotation& rotation, int token, int column) {
+// The first of two pairs of rotated columns from `column` on; below 0: these are not rotated.
+__device__ __forceinline__ int PairOf(const QueryRotation& rotation, int column) {
   const int in_head = column % rotation.head - rotation.nope;
-  if (in_head < 0) return make_float4(0, 0, 0, 0);
-  const float2 first = AngleOf(rotation, token, in_head / 2);
-  const float2 second = AngleOf(rotation, token, in_head / 2 + 1);
-  return make_float4(first.x, first.y, second.x, second.y);
+  return in_head < 0 ? -1 : in_head / 2;
 }
 
 // A block's share of the rows: the parts' sums, in their order. `sums` of this block, `received` of
@@ -219,7 +217,7 @@ __device__ __forceinline__ void AddUp(const MiddleParams& p,
                                       int first_row,
                                       const char* sums,
                                       const char* received,
-                                      const float4 (&angles)[kAngles]) {
+                                      RowAngles<kAngles>& angles) {
   constexpr int kFours = kN / 4;
   // What is left of the last share belongs to the next tile.
   const int begin = rank * p.slice;
@@ -241,12 +239,18 @@ __device__ __forceinline__ void AddUp(const MiddleParams& p,
       sum.w += v.w;
     }
     if constexpr (kForm == MiddleForm::kRotates) {
-      if (column % p.rotation.head >= p.rotation.nope) {
-        const float4 angle = turn == 0   ? angles[0]
-                             : turn == 1 ? angles[1]
-                                         : AnglesOf(p.rotation, first_row + begin + row, column);
-        const float2 low = Rotate(make_float2(sum.x, sum.y), make_float2(angle.x, angle.y));
-        const float2 high = Rotate(make_float2(sum.z, sum.w), make_float2(angle.z, angle.w));
+      const int pair = PairOf(p.rotation, column);
+      if (pair >= 0) {
+        float2 first, second;
+        if (turn < kAngles) {
+          angles.Take(first, second);
+        } else {
+          RowAngles<1> late;
+          late.Load(p.rotation, first_row + begin + row, 0, p.rows, pair);
+          late.Take(first, second);
+        }
+        const float2 low = Rotate(make_float2(sum.x, sum.y), first);
+        const float2 high = Rotate(make_float2(sum.z, sum.w), second);
         sum = make_float4(low.x, low.y, high.x, high.y);
       }
     }
@@ -312,18 +316,23 @@ __global__ void __launch_bounds__(kThreads)
           __ldg(m.scales + static_cast<int64_t>(band) * m.steps + first + i % count);
     }
   }
-  float4 angles[kAngles] = {};
+  RowAngles<kAngles> angles;
   if constexpr (kForm == MiddleForm::kRotates) {
-#pragma unroll
-    for (int turn = 0; turn < kAngles; ++turn) {
-      const int i = static_cast<int>(threadIdx.x) + turn * kConsumers;
-      const int token = first_row + rank * p.slice + i / (kN / 4);
-      if (i / (kN / 4) >= p.slice || token >= p.rows) continue;
-      angles[turn] = AnglesOf(p.rotation, token, strip * kN + i % (kN / 4) * 4);
+    // A thread has the same columns of all its rows.
+    constexpr int kFours = kN / 4, kRows = kConsumers / kFours;
+    static_assert(kConsumers % kFours == 0);
+    const int thread = static_cast<int>(threadIdx.x);
+    const int pair = PairOf(p.rotation, strip * kN + thread % kFours * 4);
+    if (pair >= 0) {
+      const int begin = first_row + rank * p.slice;
+      angles.Load(p.rotation, begin + thread / kFours, kRows, min(p.rows, begin + p.slice), pair);
     }
   }
-  WaitForEarlierKernels();
-  AllowNextKernel();
+  const auto wait = [] {
+    WaitForEarlierKernels();
+    AllowNextKernel();
+  };
+  if (!p.rows_before) wait();
   if (!of_second) {
     const float* const x_scales = p.x_scales + static_cast<int64_t>(first_row) * m.steps + first;
     const int rows = min(p.rows - first_row, kRowsMax);
@@ -340,6 +349,7 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     MultiplySteps<kN, false>(scaled, shared, ring, count);
   }
+  if (p.rows_before) wait();  // all that is left writes
   const int row = warp * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < kN / 2; i += 2) {

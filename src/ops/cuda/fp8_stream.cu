@@ -60,6 +60,7 @@ struct StreamParams {
   int64_t out_stride;
   int32_t top_k;
   bool gather, scatter, x_f32;
+  bool routed_before;  // as Fp8Product
   const float* route_weights;
 };
 
@@ -503,11 +504,12 @@ __global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
     hopper::PrefetchMap(&map);
   }
   __syncthreads();
-  // Weights of down depend on the routing alone, and the kernels before let this one start only
-  // once that was done: its ring is filled while they end.
+  // Weights depend on the routing alone. The kernels before down, and before gate/up where that is
+  // said, let it start only once that was done: its ring is filled while they end.
   const bool feeder = threadIdx.x >= kWarps * 32;
-  if (kGated || !feeder) WaitForEarlierKernels();
-  AllowNextKernel();
+  const bool waits = !feeder || (kGated && !p.routed_before);
+  if (waits) WaitForEarlierKernels();
+  if (waits || !kGated) AllowNextKernel();
   if (feeder) {
     FeedRing<kGated>(p, &map, ring);
     return;
@@ -572,6 +574,7 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
   p.x_f32 = product.x_f32;
+  p.routed_before = product.routed_before;
   BT_CHECK(!p.x_f32 || (!product.gated && p.steps <= kFp8RoundedSteps));
   CUtensorMap map;
   const auto rows = static_cast<cuuint32_t>(product.gated ? 8 : 16 * kWarps);

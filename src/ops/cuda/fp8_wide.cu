@@ -255,14 +255,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (p.pair) ClusterBarrier();
-  WaitForEarlierKernels();
-  AllowNextKernel();
+  const auto wait = [] {
+    WaitForEarlierKernels();
+    AllowNextKernel();
+  };
+  // Where the routing is older than the kernel ahead, those that write are all that waits.
+  if (!p.early) wait();
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     Produce<kGated>(p, &map, Pieces(p), shared.dealt, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    if (p.early) wait();
     Pieces pieces(p);
     MoeTile tile = {};
     int index = -1, buffer = 0, number = 0;
@@ -285,7 +290,9 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
         if (paired.again) tile.count = 0;  // nothing is stored
       }
-      if (tile.count <= 32) {
+      if (tile.count <= 16) {
+        MultiplyPiece<kGated, 16>(p, tile, pieces, buffer, shared, staging, ring);
+      } else if (tile.count <= 32) {
         MultiplyPiece<kGated, 32>(p, tile, pieces, buffer, shared, staging, ring);
       } else if (tile.count <= 64) {
         MultiplyPiece<kGated, 64>(p, tile, pieces, buffer, shared, staging, ring);
@@ -449,6 +456,7 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
       w.data, map);
   BT_CHECK(mapped.ok());
   if (!p.pair && p.parts == 1) p.dealt = product.dealt;
+  p.early = product.routed_before;
   if (product.gated) {
     Launch<true>(p, map, units, stream);
   } else {

@@ -49,8 +49,9 @@ struct WideParams {
   const int32_t* order;
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
-  bool once;                // weights are read by one block or pair alone
-  bool early;               // of the large form: one matrix, asked for before the wait
+  bool once;  // weights are read by one block or pair alone
+  // Asked for before the wait: of the large form one matrix, of the wide form all that is read.
+  bool early;
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   // Pieces taken behind each block's first; null, and where `pair`: every grid-th is a block's.

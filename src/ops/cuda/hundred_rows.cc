@@ -17,6 +17,7 @@ constexpr int64_t kTile = kHundredRowsTile;
 // Fewer rows are for tens_rows.h; of more cuBLASLt fills the card.
 constexpr int64_t kQueryRowsMin = 65, kQueryRowsMax = 512;
 constexpr int64_t kJoinedRowsMin = 129, kJoinedRowsMax = 1024;
+constexpr int64_t kRouterRowsMin = 129, kRouterRowsMax = 512;  // of the router alone
 
 int64_t Shares(int64_t of, int64_t size) {
   return (of + size - 1) / size;
@@ -88,6 +89,10 @@ HundredRowsPlan PlanJoined(const PackedMatrix& w, const PackedMatrix& second, in
   return PlanHundredRows({.rows = rows, .k = w.k, .n = w.n, .second_n = second.n});
 }
 
+HundredRowsPlan PlanRouter(const PackedMatrix& w, int64_t rows) {
+  return PlanHundredRows({.rows = rows, .k = w.k, .n = w.n});
+}
+
 HundredRowsPlan PlanQuery(const AttentionInputArgs& args) {
   return PlanHundredRows({.rows = args.qkv_a.dim(0), .k = args.q_weight.k, .n = args.q_weight.n});
 }
@@ -130,6 +135,20 @@ bool HundredRowsTakes(const TensorView& out,
   return rows >= kJoinedRowsMin && rows <= kJoinedRowsMax && TakesRows(x) && TakesMatrix(out, w) &&
          TakesMatrix(second_out, second) && w.k == second.k &&
          PlanJoined(w, second, rows).columns > 0;
+}
+
+bool HundredRowsRouterTakes(const TensorView& logits, const PackedMatrix& w, const TensorView& x) {
+  const int64_t rows = x.dim(0);
+  return rows >= kRouterRowsMin && rows <= kRouterRowsMax && TakesRows(x) &&
+         TakesMatrix(logits, w) && PlanRouter(w, rows).parts > 1;
+}
+
+void HundredRowsRouter(const OpContext& ctx,
+                       TensorView logits,
+                       const PackedMatrix& w,
+                       TensorView x) {
+  BT_CHECK(HundredRowsRouterTakes(logits, w, x));
+  Launch(ctx, PlanRouter(w, x.dim(0)), logits, w, nullptr, nullptr, x, nullptr);
 }
 
 void HundredRowsProductBy(const OpContext& ctx,

@@ -1,8 +1,9 @@
 #pragma once
 
 // Products of hundreds of rows with bf16 matrices that cuBLASLt has no single launch for: the
-// shared experts and the router of 129 to 1,024 rows (MoeInputs), queries and their rope of 65 to
-// 512 (AttentionInputs). A decode step of hundreds of sequences, a short prompt.
+// shared experts and the router of 129 to 1,024 rows, or the router alone of 129 to 512
+// (MoeInputs), queries and their rope of 65 to 512 (AttentionInputs). A decode step of hundreds of
+// sequences, a short prompt.
 //
 // A block has 128 rows of x, 64 to 128 rows of weights and a share of the columns. A cluster of
 // blocks shares the columns; in pairs its blocks have two tiles of x with the same weights, which
@@ -52,6 +53,14 @@ void HundredRowsProducts(const OpContext& ctx,
                          TensorView second_out,
                          const PackedMatrix& second,
                          TensorView x);
+
+// The router's product by itself, where the shared experts' first matrix is of another form: 129 to
+// 512 rows.
+bool HundredRowsRouterTakes(const TensorView& logits, const PackedMatrix& w, const TensorView& x);
+void HundredRowsRouter(const OpContext& ctx,
+                       TensorView logits,
+                       const PackedMatrix& w,
+                       TensorView x);
 
 // The product of queries, rotated: args.q from the first columns of args.qkv_a, which are
 // normalised already. 65 to 512 rows.

@@ -216,43 +216,6 @@ struct Share {
   __device__ __forceinline__ bool Works() const { return row < kRows; }
 };
 
-// What four columns of some rows of a result are rotated by: cosine and sine of both pairs. All
-// loads of a kind are asked for together, without branches between, and nothing is done with what
-// comes, so that products do not wait for it; rows that are not there have those of the last one.
-template <int kCount>
-struct Angles {
-  float2 cosines[kCount], sines[kCount];
-  uint32_t unknown;  // bits of those at positions outside the table
-
-  __device__ __forceinline__ void Load(
-      const QueryRotation& rotation, int token, int step, int rows, int pair) {
-    int position[kCount];
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      position[i] = __ldg(rotation.positions + min(token + i * step, rows - 1));
-    }
-    unknown = 0;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const bool known = static_cast<uint32_t>(position[i]) < rotation.table_positions;
-      const int64_t at = int64_t{known ? position[i] : 0} * (rotation.dim / 2) + pair;
-      cosines[i] = __ldg(reinterpret_cast<const float2*>(rotation.cos + at));
-      sines[i] = __ldg(reinterpret_cast<const float2*>(rotation.sin + at));
-      if (!known) unknown |= 1u << i;
-    }
-  }
-  // The first, behind which the others move up.
-  __device__ __forceinline__ void Take(float2& first, float2& second) {
-    const float bad = __int_as_float(0x7FC00000);
-    const bool known = unknown % 2 == 0;
-    first = make_float2(known ? cosines[0].x : bad, sines[0].x);
-    second = make_float2(known ? cosines[0].y : bad, sines[0].y);
-#pragma unroll
-    for (int i = 0; i + 1 < kCount; ++i) cosines[i] = cosines[i + 1], sines[i] = sines[i + 1];
-    unknown >>= 1;
-  }
-};
-
 // In one instruction: the compiler does not see that these places are aligned.
 __device__ __forceinline__ void Store(__nv_bfloat16* to, uint32_t low, uint32_t high) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
@@ -272,7 +235,7 @@ __device__ __forceinline__ void AddUp(const HundredRowsParams& p,
                                       const char* sums,
                                       const char* received,
                                       const Share<kN>& share,
-                                      Angles<kAngles>& angles) {
+                                      RowAngles<kAngles>& angles) {
   const int begin = work.part * p.slice;
   const int rows = min(p.slice, min(kTile, p.rows - work.first_row) - begin);
   if (!share.Works() || share.column >= m.n) return;
@@ -314,7 +277,7 @@ __device__ __forceinline__ void AddUp(const HundredRowsParams& p,
     float2 first = {}, second = {};
     if (rotates) {
       if (turn >= kAngles) {
-        Angles<1> late;
+        RowAngles<1> late;
         late.Load(p.rotation, work.first_row + begin + row, 0, p.rows, share.pair);
         late.Take(first, second);
       } else {
@@ -374,7 +337,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
   const Share<kN> share(p.rotation, strip);
-  Angles<kAngles> angles;
+  RowAngles<kAngles> angles;
   if constexpr (kRotates) {
     // Positions and angles are older than the kernel ahead.
     if (share.pair >= 0) {

@@ -21,6 +21,10 @@ struct InputParams {
   int q_lora, latent_threads;
   float eps;
   bool vectors;
+  // The low-rank queries as e4m3 codes besides, where that is what comes next takes: [rows,
+  // q_lora], a multiple of 128, and scales [rows, q_lora / 128].
+  char* codes = nullptr;
+  float* code_scales = nullptr;
 };
 
 // Whole warps for a row of this width.

@@ -5,6 +5,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
+#include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/product.h"
@@ -15,6 +16,18 @@ namespace {
 
 constexpr int kThreadsMax = 1024;
 
+// Eight columns of a row's query as codes; by whole warps. `there`: not behind the row's end.
+__device__ __forceinline__ void StoreCodes(
+    const InputParams& p, int64_t row, int at, bool there, float (&x)[kEight]) {
+  float scale;
+  RoundToBf16(x);
+  const uint2 codes = RoundEight(x, scale);
+  if (!there) return;
+  const int64_t to = row * p.q_lora + at;
+  *reinterpret_cast<uint2*>(p.codes + to) = codes;
+  if (at % 128 == 0) p.code_scales[to / 128] = scale;
+}
+
 __device__ void NormQuery(const InputParams& p, float* partial) {
   const int at = static_cast<int>(threadIdx.x) * kEight, count = p.q_lora - at;
   float x[kEight], weight[kEight];
@@ -24,6 +37,7 @@ __device__ void NormQuery(const InputParams& p, float* partial) {
   LoadEight(to, count, p.vectors, x);
   Normalise(x, NormScale(AddSquares(x, 0), p.q_lora, p.eps, partial), weight);
   StoreEight(to, count, p.vectors, x);
+  if (p.codes != nullptr) StoreCodes(p, blockIdx.x, at, count > 0, x);
 }
 
 __global__ void __launch_bounds__(kThreadsMax) InputKernel(InputParams p) {
@@ -132,12 +146,22 @@ __global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p
     LoadWhole(p.q_norm + i * kWarpColumns + at, weight);
     Normalise(x, query_scale, weight);
     StoreWhole(query + i * kWarpColumns, x);
+    if (p.codes != nullptr) StoreCodes(p, row, i * kWarpColumns + at, true, x);
   }
 }
 
 bool AreMany(const InputParams& p, int64_t rows) {
   return rows >= kManyRows && p.vectors && p.q_lora == kQueryParts * kWarpColumns &&
          p.cache.latent == kLatentParts * kWarpColumns && p.cache.rope == kRope && p.cache.vectors;
+}
+
+// Whether the queries' product is of codes, which the norm then writes: of few rows it rounds them
+// itself.
+bool TakesCodes(const AttentionInputArgs& args) {
+  constexpr int64_t kRowsMin = 9;
+  const PackedMatrix& w = args.q_weight;
+  return args.q && args.qkv_a.dim(0) >= kRowsMin && w.form == WeightForm::kFp8Block &&
+         w.quantise_input && w.k % 128 == 0;
 }
 
 bool Aligned(const void* data, int64_t elements, int64_t size) {
@@ -175,11 +199,16 @@ InputParams InputParamsOf(const AttentionInputArgs& args) {
 }
 
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
-  const InputParams p = InputParamsOf(args);
+  InputParams p = InputParamsOf(args);
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
   if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
   if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
+  if (TakesCodes(args)) {
+    const auto elements = static_cast<size_t>(rows * p.q_lora);
+    p.codes = ctx.scratch->AllocateArray<char>(elements);
+    p.code_scales = ctx.scratch->AllocateArray<float>(elements / 128);
+  }
   if (AreMany(p, rows)) {
     const auto blocks = static_cast<unsigned>((rows + kRowWarps - 1) / kRowWarps);
     LaunchAhead("attention inputs", StreamOf(ctx), ManyInputsKernel, dim3(blocks), 32 * kRowWarps,
@@ -197,11 +226,19 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   if (HundredRowsQueryTakes(args)) return HundredRowsQuery(ctx, args);
   const TensorView &q = args.q, x = args.qkv_a.columns(0, p.q_lora);
   BT_CHECK(q.stride[1] == q.dim(2));
+  QuantisedRows codes{p.codes, p.q_lora, p.code_scales, p.q_lora / 128};
   if (Fp8MiddleQueryTakes(args)) {
-    const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = p.q_lora};
-    return Fp8MiddleQuery(ctx, args, QuantiseRows(ctx, source, args.q_weight));
+    if (p.codes == nullptr) {
+      const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = p.q_lora};
+      codes = QuantiseRows(ctx, source, args.q_weight);
+    }
+    return Fp8MiddleQuery(ctx, args, codes);
   }
-  Linear(ctx, FlatQueries(args), x, args.q_weight);
+  if (p.codes != nullptr) {
+    LinearOfCodes(ctx, FlatQueries(args), codes, args.q_weight);
+  } else {
+    Linear(ctx, FlatQueries(args), x, args.q_weight);
+  }
   Rope(ctx, q.columns(q.dim(2) - args.rope.dim, args.rope.dim), args.positions, args.rope);
 }
 

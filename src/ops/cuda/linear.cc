@@ -25,8 +25,8 @@ bool Aligned(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-// Of coded matrices, and of plain ones what no other kernel takes.
-void MultiplyRows(const OpContext& ctx,
+// Of coded matrices, and of plain ones what no other kernel takes. Returns as LinearOfCodes.
+bool MultiplyRows(const OpContext& ctx,
                   const TensorView& out,
                   const QuantisedRows& in,
                   const PackedMatrix& w) {
@@ -45,8 +45,14 @@ void MultiplyRows(const OpContext& ctx,
   const bool wide_fp8 = wide && w.form == WeightForm::kFp8Block;
   const bool large =
       wide_fp8 && rows > kTensOfRows && Fp8LargeTakes(product) && Fp8LargeFills(rows, w);
-  if (!large && Fp8MiddleTakes(out, w)) return Fp8MiddleProduct(ctx, out, in, w);
-  if (wide_fp8) return LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
+  if (!large && Fp8MiddleTakes(out, w)) {
+    Fp8MiddleProduct(ctx, out, in, w);
+    return true;
+  }
+  if (wide_fp8) {
+    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
+    return large;
+  }
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,
@@ -58,6 +64,7 @@ void MultiplyRows(const OpContext& ctx,
                  .rows = static_cast<int32_t>(rows),
                  .wide = wide},
                 StreamOf(ctx));
+  return false;
 }
 
 }  // namespace
@@ -89,13 +96,13 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
                w);
 }
 
-void LinearOfCodes(const OpContext& ctx,
+bool LinearOfCodes(const OpContext& ctx,
                    TensorView out,
                    const QuantisedRows& in,
                    const PackedMatrix& w) {
   BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
-  if (out.num_elements() > 0) MultiplyRows(ctx, out, in, w);
+  return out.num_elements() > 0 && MultiplyRows(ctx, out, in, w);
 }
 
 }  // namespace baltoro::cuda

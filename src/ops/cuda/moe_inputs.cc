@@ -3,6 +3,7 @@
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/hundred_rows.h"
+#include "ops/cuda/product.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
@@ -33,6 +34,15 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
   if (Fp8MiddleRouterTakes(args)) {
     const RowSource rows{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = gate_up.k};
     return Fp8MiddleRouter(ctx, args, QuantiseRows(ctx, rows, gate_up));
+  }
+  if (HundredRowsRouterTakes(logits, router, x)) {
+    HundredRowsRouter(ctx, logits, router, x);
+    // Codes of the norm are older than that, which lets others start only once it has waited.
+    const QuantisedRows codes = KnownRows(ctx, x.data, x.stride[0], x.dim(0), gate_up.k);
+    if (codes.x != nullptr && Fp8MiddleTakes(shared, gate_up)) {
+      return Fp8MiddleProduct(ctx, shared, codes, gate_up, true);
+    }
+    return Linear(ctx, shared, x, gate_up);
   }
   Linear(ctx, shared, x, gate_up);
   RouterLogits(ctx, logits, x, router);

@@ -4,8 +4,10 @@
 // takes digits, and of the shared experts' first product the input of their second one. As launches
 // of their own each of these was 1 to 4 us, most of them the way there.
 //
-// Ids go to the first block's shared memory. It waits for them alone: the weights, which take as
-// long as the choice, are made while it sorts.
+// Ids go to the shared memory of the first block, or of the first three (Sorters). These wait for
+// them alone: the weights, which take as long as the choice, are made while they sort.
+
+#include <type_traits>
 
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/moe_digits.cuh"
@@ -33,18 +35,26 @@ struct PrepareParams {
   MoeGated gated;
 };
 
-template <int kWarps>
+// Of a joined form, whose tables take longest, three blocks sort, and write a part of them each.
+constexpr int Sorters(bool joined) {
+  return joined ? 3 : 1;
+}
+
+template <int kWarps, bool kJoined>
 struct ChoosingShared {
   Tables<kSlotsMax> tables;
+  std::conditional_t<kJoined, Deals, int> deals;
   int32_t slots[kWarpExpertsMax];        // of the experts
   int32_t experts[kEach * 32 * kWarps];  // of the entries, from all blocks
   RouteWarpShared warps[kWarps];
   uint64_t arrived;  // a barrier that counts the entries' bytes
 };
 
-// By the first block, all of whose entries are there.
-template <int kWarps>
-__device__ __forceinline__ void Sort(const PrepareParams& p, ChoosingShared<kWarps>& shared) {
+// By a block that sorts, all of whose entries are there.
+template <int kWarps, bool kJoined>
+__device__ __forceinline__ void Sort(const PrepareParams& p,
+                                     int rank,
+                                     ChoosingShared<kWarps, kJoined>& shared) {
   Tables<kSlotsMax>& t = shared.tables;
   const int i = threadIdx.x;
   int slots[kEach], among[kEach];
@@ -57,27 +67,36 @@ __device__ __forceinline__ void Sort(const PrepareParams& p, ChoosingShared<kWar
   }
   __syncthreads();
   const int count = i < p.route.slots ? t.counts[i] : 0;
-  WriteTables(p.route, count, {}, t, nullptr);
+  if constexpr (kJoined) {
+    WriteTables(p.route, count, {.tiles = rank == 1, .starts = rank == 0, .units = rank == 2}, t,
+                &shared.deals);
+    if (rank > 0) return;
+  } else {
+    WriteTables(p.route, count, {}, t, nullptr);
+  }
 #pragma unroll
   for (int b = 0; b < kEach; ++b) {
     if (slots[b] >= 0) p.route.order[t.first_rows[slots[b]] + among[b]] = i + b * 32 * kWarps;
   }
 }
 
-// By the blocks of the first cluster. While there are enough of them the first does not choose.
-template <int kWarps>
+// By the blocks of the first cluster. While there are enough of them those that sort do not choose.
+template <int kWarps, bool kJoined>
 __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
-  __shared__ ChoosingShared<kWarps> shared;
+  constexpr int kSorters = Sorters(kJoined);
+  __shared__ ChoosingShared<kWarps, kJoined> shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = static_cast<int>(blockIdx.x);
   const uint32_t arrived = SharedAddress(&shared.arrived);
-  if (rank == 0 && threadIdx.x == 0) {
+  if (rank < kSorters && threadIdx.x == 0) {
     BarrierInit(arrived, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     BarrierExpectBytes(arrived, static_cast<uint32_t>(p.route.entries) * 4);
   }
   __syncwarp();
   ClusterArriveRelaxed();  // all blocks are there when one writes to another
-  const int first = p.tokens <= (kRanks - 1) * kWarps ? 1 : 0;
+  const int first = p.tokens <= (kRanks - kSorters) * kWarps ? kSorters
+                    : p.tokens <= (kRanks - 1) * kWarps      ? 1
+                                                             : 0;
   const int token = rank < first ? p.tokens : rank - first + (kRanks - first) * warp;
   float biases[kWarpExperts];
 #pragma unroll
@@ -86,7 +105,7 @@ __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
     const bool there = expert < p.choice.experts && p.choice.bias != nullptr && token < p.tokens;
     biases[j] = there ? __ldg(p.choice.bias + expert) : 0.0f;
   }
-  if (rank == 0) {
+  if (rank < kSorters) {
     for (int i = threadIdx.x; i < p.route.slots; i += 32 * kWarps) shared.tables.counts[i] = 0;
     for (int e = threadIdx.x; e < p.choice.experts; e += 32 * kWarps) {
       const int slot = p.route.slot_of == nullptr ? e : __ldg(p.route.slot_of + e);
@@ -103,13 +122,16 @@ __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
     choice = ChooseByWarp(p.router, logits, p.choice.bias, biases, shared.warps[warp]);
     if (choice.rank < p.top_k) {
       const int entry = token * p.top_k + choice.rank;
-      SendToBlock(&shared.experts[entry], 0, choice.expert, arrived);
+#pragma unroll
+      for (int to = 0; to < kSorters; ++to) {
+        SendToBlock(&shared.experts[entry], to, choice.expert, arrived);
+      }
       p.choice.ids[entry] = choice.expert;
     }
   }
-  if (rank == 0) {
+  if (rank < kSorters) {
     BarrierWait(arrived, 0);
-    Sort<kWarps>(p, shared);
+    Sort<kWarps, kJoined>(p, rank, shared);
   }
   if (token < p.tokens) {
     WeighByWarp(p.router, logits, choice, p.choice.weights + token * p.top_k, shared.warps[warp]);
@@ -125,9 +147,9 @@ __device__ __forceinline__ void GateEight(const MoeGated& g, int row, int at, fl
   for (int i = 0; i < 8; ++i) gate[i] = GatedUp(gate[i], up[i]);
 }
 
-// As swiglu.cu, bit for bit.
-__device__ __forceinline__ void GateRow(const MoeGated& g, int row) {
-  for (int at = static_cast<int>(threadIdx.x) * 8; at / 256 * 256 < g.width; at += blockDim.x * 8) {
+// As swiglu.cu, bit for bit, by `threads` threads.
+__device__ __forceinline__ void GateRow(const MoeGated& g, int row, int thread, int threads) {
+  for (int at = thread * 8; at / 256 * 256 < g.width; at += threads * 8) {
     float v[8] = {};
     if (at < g.width) GateEight(g, row, at, v);
     const int64_t to = int64_t{row} * g.width + at;
@@ -144,24 +166,36 @@ __device__ __forceinline__ void GateRow(const MoeGated& g, int row) {
   }
 }
 
-template <int kWarps>
+// Rows of a block that does not choose: a joined form has no digits made, and so a warp a row.
+template <int kWarps, bool kJoined>
+constexpr int kRowsOfBlock = kJoined ? kWarps : 1;
+
+template <int kWarps, bool kJoined>
 __global__ void __launch_bounds__(32 * kWarps)
     PrepareKernel(const __grid_constant__ PrepareParams p) {
-  if (blockIdx.x < kRanks) return ChooseAndSort<kWarps>(p);
-  __shared__ uint32_t largest_of[kWarps];
-  const int row = static_cast<int>(blockIdx.x) - kRanks;
+  if (blockIdx.x < kRanks) return ChooseAndSort<kWarps, kJoined>(p);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int first = (static_cast<int>(blockIdx.x) - kRanks) * kRowsOfBlock<kWarps, kJoined>;
   WaitForEarlierKernels();
   AllowNextKernel();
-  if (row >= p.tokens) return;
-  if (p.gated.x != nullptr) GateRow(p.gated, row);
-  if (p.digits.x != nullptr) WriteDigits<kWarps>(p.digits, row, largest_of);
+  if constexpr (kJoined) {
+    const int row = first + thread / 32;
+    if (row < p.tokens) GateRow(p.gated, row, thread % 32, 32);
+  } else {
+    __shared__ uint32_t largest_of[kWarps];
+    if (first >= p.tokens) return;
+    if (p.gated.x != nullptr) GateRow(p.gated, first, thread, 32 * kWarps);
+    if (p.digits.x != nullptr) WriteDigits<kWarps>(p.digits, first, largest_of);
+  }
 }
 
-template <int kWarps>
+template <int kWarps, bool kJoined>
 Status Launch(const PrepareParams& p, cudaStream_t stream) {
   const bool rows = p.digits.x != nullptr || p.gated.x != nullptr;
-  const int blocks = kRanks + (rows ? (p.tokens + kRanks - 1) / kRanks * kRanks : 0);
-  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps>,
+  // Whole clusters.
+  constexpr int kRows = kRanks * kRowsOfBlock<kWarps, kJoined>;
+  const int blocks = kRanks + (rows ? (p.tokens + kRows - 1) / kRows * kRanks : 0);
+  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps, kJoined>,
                           dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, kRanks,
                           p);
 }
@@ -192,8 +226,10 @@ Status LaunchMoePrepare(const moe_route::Params& route,
                            .top_k = choice.top_k,
                            .digits = digits,
                            .gated = gated};
-  return tokens <= kRanks * kFewWarps ? Launch<kFewWarps>(p, stream)
-                                      : Launch<kManyWarps>(p, stream);
+  // A joined form needs a thread for each block of its kernel.
+  if (route.units != nullptr) return Launch<kManyWarps, true>(p, stream);
+  return tokens <= kRanks * kFewWarps ? Launch<kFewWarps, false>(p, stream)
+                                      : Launch<kManyWarps, false>(p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -38,7 +38,7 @@ Status LaunchMoePrepare(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoeGated& gated,
                         cudaStream_t stream);
-// Of a bank of other forms, not joined.
+// Of a bank of other forms; of a joined one without digits.
 Status LaunchMoePrepare(const MoeRows& rows,
                         const MoeChoice& choice,
                         const MoeGated& gated,

@@ -86,8 +86,10 @@ QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMat
 QuantisedRows KnownRows(
     const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
 
-// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix).
-void LinearOfCodes(const OpContext& ctx,
+// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix). Returns whether it
+// is one launch that lets the next kernel start only once it has waited: what is older than it may
+// be read ahead of that kernel's own wait (docs/kernels/decode-step.md, point 4).
+bool LinearOfCodes(const OpContext& ctx,
                    TensorView out,
                    const QuantisedRows& in,
                    const PackedMatrix& w);

@@ -54,6 +54,43 @@ __device__ __forceinline__ float2 AngleOf(const QueryRotation& p, int token, int
   return make_float2(__ldg(p.cos + at), __ldg(p.sin + at));
 }
 
+// What four columns of some rows of a result are rotated by: cosine and sine of both pairs. All
+// loads of a kind are asked for together, without branches between, and nothing is done with what
+// comes, so that products do not wait for it; rows that are not there have those of the last one.
+template <int kCount>
+struct RowAngles {
+  float2 cosines[kCount], sines[kCount];
+  uint32_t unknown;  // bits of those at positions outside the table
+
+  __device__ __forceinline__ void Load(
+      const QueryRotation& rotation, int token, int step, int rows, int pair) {
+    int position[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      position[i] = __ldg(rotation.positions + min(token + i * step, rows - 1));
+    }
+    unknown = 0;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const bool known = static_cast<uint32_t>(position[i]) < rotation.table_positions;
+      const int64_t at = int64_t{known ? position[i] : 0} * (rotation.dim / 2) + pair;
+      cosines[i] = __ldg(reinterpret_cast<const float2*>(rotation.cos + at));
+      sines[i] = __ldg(reinterpret_cast<const float2*>(rotation.sin + at));
+      if (!known) unknown |= 1u << i;
+    }
+  }
+  // The first, behind which the others move up.
+  __device__ __forceinline__ void Take(float2& first, float2& second) {
+    const float bad = __int_as_float(0x7FC00000);
+    const bool known = unknown % 2 == 0;
+    first = make_float2(known ? cosines[0].x : bad, sines[0].x);
+    second = make_float2(known ? cosines[0].y : bad, sines[0].y);
+#pragma unroll
+    for (int i = 0; i + 1 < kCount; ++i) cosines[i] = cosines[i + 1], sines[i] = sines[i + 1];
+    unknown >>= 1;
+  }
+};
+
 // `count` elements of x, pair by pair, as LoadAngles.
 __device__ inline void RotateEight(
     float (&x)[kEight], int count, const float* cos, const float* sin, bool vectors) {
