@@ -39,6 +39,9 @@ runs() {
     cat << 'RUNS'
 resident_attention LayersInARowOfOneToken 0 -
 resident_attention LayersInARowOfSomeTokens 0 -
+resident_attention CodedLayersInARow 0 -
+resident_attention CodedLongContexts 0 -
+resident_attention CodedOneToken 0 -
 moe_expert_bank TheJoinedFormAgrees 0 -
 moe_expert_bank SmallBanks 0 -
 moe_expert_bank FewRowsOfAn 0 -
@@ -93,6 +96,7 @@ RUNS
   cat << 'RUNS'
 resident_attention OneToken 100 -
 resident_attention OfSomeTokens 100 -
+resident_attention CodedOneToken 100 -
 moe_expert_bank SmallBanks 100 moe_stream
 moe_expert_bank SmallBanks 100 moe_wide
 moe_expert_bank TheJoinedFormAgrees 60 moe_wide

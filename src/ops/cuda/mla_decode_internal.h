@@ -8,6 +8,7 @@
 // sequence) of one piece is written to the output; pieces of one that has several go to slots, and
 // an entry of the merge list says which.
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -90,6 +91,12 @@ Status LaunchMlaAttention(const MlaKernelArgs& args,
                           cudaStream_t stream);
 // With tiles of kMlaFewRows rows and a cache of kFp8E4m3.
 Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
+// How its keys are copied (mla_decode_few_fp8_device.cuh): blocks of latents, and of rotated
+// columns.
+Status MakeFp8KeyMaps(const void* data,
+                      int64_t num_blocks,
+                      CUtensorMap& latent_map,
+                      CUtensorMap& rope_map);
 // Of few sequences, with a cache of kBf16.
 Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream);

@@ -12,14 +12,20 @@
 //   values    128 blocks, 1 strip    a head's value matrix
 //   out       128 blocks, 7 strips   product, sum with the residual, its squares
 //
-// Weights of the next product are in registers before its input is waited for.
+// Weights of the next product are in registers before its input is waited for. With e4m3 weights
+// the same blocks, rows and meetings, of one token: resident_fp8_layout.cuh,
+// resident_fp8_halves.cuh.
 
 #include <atomic>
 
 #include "ops/cuda/attention_plan.h"
 #include "ops/cuda/few_rows.h"
+#include "ops/cuda/mla_decode_internal.h"
+#include "ops/cuda/product.h"
+#include "ops/cuda/product_layout.h"
 #include "ops/cuda/resident_attention.h"
 #include "ops/cuda/resident_back.cuh"
+#include "ops/cuda/resident_fp8_halves.cuh"
 #include "ops/cuda/resident_front.cuh"
 #include "ops/cuda/tensor_map.h"
 
@@ -42,16 +48,45 @@ __device__ __forceinline__ uint32_t BeginLaunch() {
   return tag == 0 ? 1 : tag;
 }
 
+// What a block is made of. Weights and cache of bf16:
 template <int kChunk>
-__device__ __forceinline__ void Compute(const Params& p, char* raw) {
+struct Plain {
   using Place = Layout<kChunk>;
+  using Front = FrontHalf<kChunk>;
+  using Attention = Decoder;
+  using Back = BackHalf<kChunk>;
+  static __device__ __forceinline__ void Bring(const Params& p, uint32_t memory, int warp) {
+    BringWeights<kChunk>(p, memory, warp);
+  }
+};
+// Weights of e4m3, and the cache that `AttentionOf` reads.
+template <class AttentionOf>
+struct Coded {
+  using Place = CodedLayout<typename AttentionOf::Keys>;
+  using Front = CodedFront<typename AttentionOf::Keys>;
+  using Attention = AttentionOf;
+  using Back = CodedBack<typename AttentionOf::Keys>;
+  static_assert(Place::kQueriesAt + Attention::kQueryBytes <= Place::kDecode);
+  static_assert(Place::kDecode + static_cast<int>(sizeof(typename Attention::Shared)) <=
+                Place::kMerged);
+  static __device__ __forceinline__ void Bring(const Params& p, uint32_t memory, int warp) {
+    BringCodes<Place>(p, memory, warp);
+  }
+};
+template <class Parts>
+using MapsOf = typename Parts::Attention::Keys::Maps;
+
+template <class Parts>
+__device__ __forceinline__ void Compute(const Params& p, char* raw) {
+  using Place = typename Parts::Place;
+  using Attention = typename Parts::Attention;
   const uint32_t memory = SharedAddress(raw);
   const KeyStage stage{memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty};
-  FrontHalf<kChunk> front(p, board, raw);
-  BackHalf<kChunk> back(p, board, raw);
-  Decoder decoder(p.mla, p.row_of, p.input.slots, p.rows, p.conduct, board, stage,
-                  *reinterpret_cast<DecodeShared*>(raw + Place::kInputSums),
-                  memory + Place::kScratch, static_cast<int>(blockIdx.x));
+  typename Parts::Front front(p, board, raw);
+  typename Parts::Back back(p, board, raw);
+  Attention decoder(p.mla, p.row_of, p.input.slots, p.rows, p.conduct, board, stage,
+                    *reinterpret_cast<typename Attention::Shared*>(raw + Place::kDecode),
+                    memory + Place::kQueriesAt, static_cast<int>(blockIdx.x));
   const uint32_t tag = BeginLaunch();
   front.Run(tag);
   decoder.Run(tag);
@@ -59,10 +94,11 @@ __device__ __forceinline__ void Compute(const Params& p, char* raw) {
   if (threadIdx.x == 0) board.launches[blockIdx.x] = tag;
 }
 
-template <int kChunk>
+template <class Parts>
 __global__ void __launch_bounds__(kThreads, 1)
-    ResidentKernel(const __grid_constant__ Params p, const __grid_constant__ CUtensorMap map) {
-  using Place = Layout<kChunk>;
+    ResidentKernel(const __grid_constant__ Params p, const __grid_constant__ MapsOf<Parts> maps) {
+  using Place = typename Parts::Place;
+  using Keys = typename Parts::Attention::Keys;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t shared = SharedAddress(memory);
   // Weights can be asked for once these are made.
@@ -77,51 +113,69 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (const int at : {Place::kQueryFull, Place::kKeyFull, Place::kValueFull, Place::kOutFull}) {
       hopper::InitBarrier(shared + at, kWeightWarps);
     }
-    hopper::InitBarrier(shared + Place::kKeysFull, 1);
+    for (int s = 0; s < Keys::kStages; ++s) {
+      hopper::InitBarrier(shared + Place::kKeysFull + 8 * s, 1);
+      hopper::InitBarrier(shared + Place::kKeysEmpty + 8 * s, kWarps * p.conduct.givers);
+    }
     hopper::InitBarrier(shared + Place::kKeysAsked, 1);
-    hopper::InitBarrier(shared + Place::kKeysEmpty, kWarps * p.conduct.givers);
     hopper::FenceBarrierInit();
-    hopper::PrefetchMap(&map);
+    Keys::Prefetch(maps);
   }
   static_assert(Place::kStages <= 32);
   __syncthreads();
   if (threadIdx.x < kComputers) {
     hopper::RaiseRegisters<kComputeRegisters>();
-    Compute<kChunk>(p, memory);
+    Compute<Parts>(p, memory);
   } else {
     hopper::LowerRegisters<kCopyRegisters>();
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x - kComputers) / 32, 0);
     if (warp < kWeightWarps) {
-      BringWeights<kChunk>(p, shared, warp);
+      Parts::Bring(p, shared, warp);
     } else if (warp == kWeightWarps) {
-      BringKeys<kChunk>(p, map, shared);
+      BringKeys<Place, Keys>(p, maps, shared);
     }
   }
 }
 
-template <int kChunk>
-void Launch(const Params& p, const CUtensorMap& map, cudaStream_t stream) {
-  constexpr int kBytes = Layout<kChunk>::kBytes;
-  const auto kernel = ResidentKernel<kChunk>;
+template <class Parts>
+void Launch(const Params& p, const MapsOf<Parts>& maps, cudaStream_t stream) {
+  constexpr int kBytes = Parts::Place::kBytes;
+  const auto kernel = ResidentKernel<Parts>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "resident attention");
   const Status launched = LaunchOverlapped("resident attention", kernel, dim3(kBlocks),
-                                           dim3(kThreads), kBytes, stream, 1, p, map);
+                                           dim3(kThreads), kBytes, stream, 1, p, maps);
   CheckLaunch("resident attention");
   BT_CHECK(launched.ok());
 }
 
-bool Matrix(const PackedMatrix& w, int64_t n, int64_t k, int64_t count) {
-  return w.form == WeightForm::kBf16 && w.n == n && w.k == k && w.count == count &&
+bool Matrix(const PackedMatrix& w, int64_t n, int64_t k, int64_t count, bool coded = false) {
+  return (coded ? w.form == WeightForm::kFp8Block && w.quantise_input
+                : w.form == WeightForm::kBf16) &&
+         w.n == n && w.k == k && w.count == count &&
          reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (count == 1 || w.stride_bytes % 16 == 0);
 }
 
-bool Takes(const AttentionLayerArgs& args) {
+bool IsCoded(const AttentionLayerArgs& args) {
+  return args.qkv_a.form == WeightForm::kFp8Block;
+}
+QuantisedRows CodesOf(const OpContext& ctx, const TensorView& x) {
+  return KnownRows(ctx, x.data, x.stride[0], x.dim(0), x.dim(1));
+}
+
+bool Takes(const OpContext& ctx, const AttentionLayerArgs& args) {
   const MlaAttentionArgs& attention = args.attention;
   const AttentionInputArgs& inputs = args.inputs;
   const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
   const int64_t rows = x.dim(0);
   if (rows < 1 || rows > kRows || x.dim(1) != kHidden || x.dtype != DType::kBf16 || !InVectors(x)) {
+    return false;
+  }
+  // Their input is rounded, which needs the norm's root: rows come from a norm of their own. Of
+  // several rows the launches of their own are faster (docs/kernels/decode-step.md).
+  const bool coded = IsCoded(args);
+  if (coded && (rows > 1 || args.before != nullptr || args.behind != nullptr ||
+                CodesOf(ctx, x).x == nullptr)) {
     return false;
   }
   if (args.before != nullptr && !NormJoins(*args.before)) return false;
@@ -130,16 +184,17 @@ bool Takes(const AttentionLayerArgs& args) {
     return false;
   }
   const KvLayerView& cache = inputs.cache;
-  if (cache.form != KvForm::kBf16 || cache.latent != kLatent || cache.rope != kRope ||
-      attention.heads != kHeads || attention.lse || attention.nope != kNope ||
-      attention.value != kValue || inputs.q_norm.dim(0) != kQLora) {
+  const bool known_cache = cache.form == KvForm::kBf16 || (coded && cache.form == KvForm::kFp8);
+  if (!known_cache || cache.latent != kLatent || cache.rope != kRope || attention.heads != kHeads ||
+      attention.lse || attention.nope != kNope || attention.value != kValue ||
+      inputs.q_norm.dim(0) != kQLora) {
     return false;
   }
-  if (!Matrix(args.qkv_a, kInputs, kHidden, 1) ||
-      !Matrix(inputs.q_weight, kHeads * kHead, kQLora, 1) ||
+  if (!Matrix(args.qkv_a, kInputs, kHidden, 1, coded) ||
+      !Matrix(inputs.q_weight, kHeads * kHead, kQLora, 1, coded) ||
       !Matrix(attention.uk_t, kLatent, kNope, kHeads) ||
       !Matrix(attention.kv_b, kHeads * (kNope + kValue), kLatent, 1) ||
-      !Matrix(args.o, kHidden, kHeads * kValue, 1)) {
+      !Matrix(args.o, kHidden, kHeads * kValue, 1, coded)) {
     return false;
   }
   const InputParams input = InputParamsOf(inputs);
@@ -154,7 +209,11 @@ bool Takes(const AttentionLayerArgs& args) {
 
 std::atomic<bool> watched = false;
 
-Params ParamsOf(const AttentionLayerArgs& args) {
+const char* ScalesOf(const PackedMatrix& w) {
+  return static_cast<const char*>(w.data) + LayoutOf(w.form, w.n, w.k).scales;
+}
+
+Params ParamsOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   const MlaAttentionArgs& attention = args.attention;
   const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
   const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
@@ -170,6 +229,14 @@ Params ParamsOf(const AttentionLayerArgs& args) {
   p.x = static_cast<const char*>(x.data);
   p.x_row_bytes = x.dim(0) <= 1 ? 0 : x.stride[0] * 2;
   p.rows = static_cast<int>(x.dim(0));
+  if (IsCoded(args)) {
+    p.inputs_scales = ScalesOf(args.qkv_a);
+    p.q_scales = ScalesOf(args.inputs.q_weight);
+    p.out_scales = ScalesOf(args.o);
+    const QuantisedRows known = CodesOf(ctx, x);
+    p.codes = static_cast<const char*>(known.x);
+    p.x_scales = known.x_scales;
+  }
   if (args.before != nullptr) p.from = NormJoinOf(*args.before);
   if (args.behind != nullptr) {
     p.to = NormJoinOf(*args.behind);
@@ -184,15 +251,21 @@ Params ParamsOf(const AttentionLayerArgs& args) {
   mla.sequences = plan.sequences;
   mla.num_sequences = plan.limits.sequences;
   mla.heads = kHeads;
-  mla.scale_log2 = static_cast<float>(double{attention.scale} * 1.4426950408889634);
-  mla.out_scale = 1;
+  const float cache_scale = attention.cache.form == KvForm::kFp8 ? attention.cache.scale : 1.0f;
+  mla.scale_log2 = static_cast<float>(double{attention.scale} * cache_scale * 1.4426950408889634);
+  mla.out_scale = cache_scale;
   mla.cache = attention.cache.data;
   return p;
 }
 
 void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
-  Params p = ParamsOf(args);
+  const Params p = ParamsOf(ctx, args);
   const KvLayerView& cache = args.attention.cache;
+  if (cache.form == KvForm::kFp8) {
+    Fp8Keys::Maps maps = {};
+    CheckOk(MakeFp8KeyMaps(cache.data, cache.num_blocks, maps.latent, maps.rope));
+    return Launch<Coded<Fp8Decoder>>(p, maps, StreamOf(ctx));
+  }
   CUtensorMap map = {};
   const TensorMapShape shape = {
       CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -201,9 +274,10 @@ void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
       {kMlaWidth * 2, 128},
       {64, kMlaBlockTokens, kMlaWidth / 64}};
   CheckOk(MakeTensorMap(shape, cache.data, map));
+  if (IsCoded(args)) return Launch<Coded<Decoder>>(p, map, StreamOf(ctx));
   // Copies of twice the size are faster where nothing else is waited for.
-  if (p.rows == 1) return Launch<896>(p, map, StreamOf(ctx));
-  Launch<448>(p, map, StreamOf(ctx));
+  if (p.rows == 1) return Launch<Plain<896>>(p, map, StreamOf(ctx));
+  Launch<Plain<448>>(p, map, StreamOf(ctx));
 }
 
 }  // namespace
@@ -213,7 +287,7 @@ void WatchAttentionLayer() {
 }
 
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
-  if (!Takes(args)) return false;
+  if (!Takes(ctx, args)) return false;
   LaunchAll(ctx, args);
   return true;
 }

@@ -10,14 +10,17 @@
 #include "ops/cuda/attention_plan.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/norm_join.h"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 #include "ops/cuda/resident_attention.h"
+#include "tensor/float8.h"
 
 namespace baltoro::cuda::resident_test {
 
 using namespace product_test;  // NOLINT: tests only
 
 inline constexpr FormCase kBf16{"bf16", WeightForm::kBf16};
+inline constexpr FormCase kFp8{"fp8 w8a8", WeightForm::kFp8Block, true};
 inline constexpr int64_t kHidden = 7168, kQLora = 1536, kLatent = 512, kRope = 64, kNope = 128,
                          kValue = 128, kHeads = 8, kHead = kNope + kRope, kPositions = 12000,
                          kBlock = 64;
@@ -43,12 +46,14 @@ inline TensorView OnCard(const Buffer& buffer, DType type, int64_t rows, int64_t
   return TensorView(buffer.data(), type, {rows, width});
 }
 
-// The matrices of a layer, drawn once.
+// The matrices of a layer, drawn once, and the form of its cache.
 struct Layer {
-  Weights qkv_a{1, kBf16, 1, kQLora + kLatent + kRope, kHidden};
-  Weights q{2, kBf16, 1, kHeads* kHead, kQLora};
+  FormCase form;
+  KvForm cache;
+  Weights qkv_a{1, form, 1, kQLora + kLatent + kRope, kHidden};
+  Weights q{2, form, 1, kHeads* kHead, kQLora};
   Weights kv_b{3, kBf16, 1, kHeads*(kNope + kValue), kLatent};
-  Weights o{4, kBf16, 1, kHidden, kHeads* kValue};
+  Weights o{4, form, 1, kHidden, kHeads* kValue};
   std::vector<Bf16> keys;  // of kv_b, transposed
   Buffer keys_memory;
   std::vector<float> q_norm = Draw(5, kQLora, 0.5f, 1.5f), kv_norm = Draw(6, kLatent, 0.5f, 1.5f),
@@ -56,7 +61,8 @@ struct Layer {
   Buffer q_norm_memory = OnDevice(q_norm), kv_norm_memory = OnDevice(kv_norm),
          next_norm_memory = OnDevice(next_norm), table_memory;
 
-  Layer() {
+  explicit Layer(const FormCase& of_weights = kBf16, KvForm of_cache = KvForm::kBf16)
+      : form(of_weights), cache(of_cache) {
     const auto rows = FromDevice<Bf16>(kv_b.device.data,
                                        static_cast<size_t>(kHeads * (kNope + kValue) * kLatent));
     for (int64_t h = 0; h < kHeads; ++h) {
@@ -75,6 +81,17 @@ struct Layer {
     }
     table_memory = OnDevice(table);
   }
+  // Rows come with their codes, and no norm is joined.
+  bool coded() const { return form.quantise_input; }
+  KvLayerView Cache(void* data, int64_t num_blocks) const {
+    return {.data = data,
+            .form = cache,
+            .num_blocks = num_blocks,
+            .latent = kLatent,
+            .rope = kRope,
+            .scale = cache == KvForm::kFp8 ? 0.9f : 1.0f};
+  }
+  int64_t element_bytes() const { return cache == KvForm::kFp8 ? 1 : 2; }
   PackedMatrix KeysAt(const void* data) const {
     return {.data = data,
             .form = WeightForm::kBf16,
@@ -116,7 +133,9 @@ struct LayerMemory {
         inputs(Nothing(rows_ * (kQLora + kLatent + kRope) * 2)),
         q(Nothing(rows_ * kHeads * kHead * 2)),
         attention(Nothing(rows_ * kHeads * kValue * 2)),
-        cache(Nothing(blocks * kBlock * (kLatent + kRope) * 2)),
+        cache(Nothing(blocks * kBlock * (kLatent + kRope) * layer.element_bytes())),
+        codes(Nothing(rows_ * kHidden)),
+        code_scales(Nothing(rows_ * kHidden / 128 * 4)),
         slots(Nothing(rows_ * 8)),
         positions(Nothing(rows_ * 4)) {
     before = {.residual = OnCard(residual, DType::kF32, rows_, kHidden),
@@ -124,6 +143,12 @@ struct LayerMemory {
               .rows = OnCard(x, DType::kBf16, rows_, kHidden),
               .squares = OnCard(squares, DType::kF32, rows_, JoinedNorm::kParts),
               .eps = kEps};
+    rounded = {.codes = codes.data(),
+               .scales = static_cast<float*>(code_scales.data()),
+               .width = kHidden,
+               .of = layer.coded() ? x.data() : nullptr,
+               .rows = rows_,
+               .stride = kHidden};
     behind = before;
     behind.rows.data = rows.data();
     behind.squares.data = new_squares.data();
@@ -132,23 +157,27 @@ struct LayerMemory {
     return OnDevice(std::vector<char>(static_cast<size_t>(bytes)));
   }
 
-  Buffer x, squares, residual, rows, new_squares, delta, inputs, q, attention, cache, slots,
-      positions;
+  Buffer x, squares, residual, rows, new_squares, delta, inputs, q, attention, cache, codes,
+      code_scales, slots, positions;
+  RoundedRows rounded;  // x as a norm writes it for e4m3 weights
   JoinedNorm before, behind;
 };
 
 // What a layer made.
 struct Made {
   std::vector<float> residual, squares, delta;
-  std::vector<Bf16> rows, cache;
+  std::vector<Bf16> rows;
+  std::vector<char> cache;
 };
 
 // As launches of their own.
-inline void Apart(Context& context, const AttentionLayerArgs& args) {
+inline void Apart(Context& context, const AttentionLayerArgs& args, RoundedRows* rounded) {
+  OpContext ctx = context.get();
+  ctx.rounded = rounded;
   if (args.before != nullptr) {
-    LinearFromNorm(context.get(), args.inputs.qkv_a, *args.before, args.qkv_a);
+    LinearFromNorm(ctx, args.inputs.qkv_a, *args.before, args.qkv_a);
   } else {
-    Linear(context.get(), args.inputs.qkv_a, args.x, args.qkv_a);
+    Linear(ctx, args.inputs.qkv_a, args.x, args.qkv_a);
   }
   AttentionInputs(context.get(), args.inputs);
   MlaAttention(context.get(), args.attention);
@@ -188,7 +217,8 @@ class Case {
     std::vector<int32_t> physical(static_cast<size_t>(blocks));
     std::iota(physical.begin(), physical.end(), 0);
     std::shuffle(physical.begin(), physical.end(), random);
-    cache_.assign(static_cast<size_t>(blocks * kBlock * (kLatent + kRope)), ToBf16(kNaN));
+    cache_.resize(static_cast<size_t>(blocks * kBlock * (kLatent + kRope) * layer.element_bytes()));
+    for (size_t i = 0; i < cache_.size() / layer.element_bytes(); ++i) PutCached(i, kNaN);
     tables_.resize(step.keys.size());
     size_t taken = 0;
     for (size_t i = 0; i < step.keys.size(); ++i) {
@@ -200,8 +230,8 @@ class Case {
       // All but the key of this step.
       for (int64_t key = 0; key + 1 < keys; ++key) {
         for (int64_t c = 0; c < kLatent + kRope; ++c) {
-          cache_[static_cast<size_t>(slot(key) * (kLatent + kRope) + c)] =
-              ToBf16(static_cast<float>(content() % 4096) / 1024 - 2);
+          PutCached(static_cast<size_t>(slot(key) * (kLatent + kRope) + c),
+                    static_cast<float>(content() % 4096) / 1024 - 2);
         }
       }
       slots_.push_back(keys > 0 ? slot(keys - 1) : -1);
@@ -220,10 +250,14 @@ class Case {
   std::vector<float> Run(Context& context, Arena& staging, bool resident) {
     const LayerMemory memory(layer_, rows_, num_blocks_);
     Upload(memory);
+    RoundedRows rounded = memory.rounded;
+    if (layer_.coded()) RoundX(context, memory);
     const AttentionLayerArgs args = Args(memory, Plan(context, staging, plan_memory_, PlanArgs()));
+    OpContext ctx = context.get();
+    ctx.rounded = &rounded;
     if (!resident) {
-      Apart(context, args);
-    } else if (!AttentionLayer(context.get(), args)) {
+      Apart(context, args, &rounded);
+    } else if (!AttentionLayer(ctx, args)) {
       Fail(std::string(step_.name) + ": not taken");
     }
     context.Wait();
@@ -234,6 +268,17 @@ class Case {
     }
     Expect(made);
     return made.delta;
+  }
+
+  // Codes of x, as of the norm that wrote it.
+  void RoundX(Context& context, const LayerMemory& memory) const {
+    const QuantisedRows codes = QuantiseRows(
+        context.get(), {.x = memory.x.data(), .stride = kHidden, .rows = rows_, .k = kHidden},
+        layer_.qkv_a.device);
+    context.Wait();
+    Overwrite(memory.codes, FromDevice<char>(codes.x, static_cast<size_t>(rows_ * kHidden)));
+    Overwrite(memory.code_scales,
+              FromDevice<float>(codes.x_scales, static_cast<size_t>(rows_ * kHidden / 128)));
   }
 
   // Results are NaN.
@@ -261,7 +306,7 @@ class Case {
   AttentionPlanArgs PlanArgs() const {
     return {.sequences = sequences_,
             .tokens = rows_,
-            .form = KvForm::kBf16,
+            .form = layer_.cache,
             .heads = kHeads,
             .nope = kNope,
             .rope = kRope,
@@ -272,11 +317,7 @@ class Case {
 
   // Refers to the norms of `memory`.
   AttentionLayerArgs Args(const LayerMemory& memory, const AttentionPlan* plan) const {
-    const KvLayerView view{.data = memory.cache.data(),
-                           .form = KvForm::kBf16,
-                           .num_blocks = num_blocks_,
-                           .latent = kLatent,
-                           .rope = kRope};
+    const KvLayerView view = layer_.Cache(memory.cache.data(), num_blocks_);
     AttentionLayerArgs args{
         .x = OnCard(memory.x, DType::kBf16, rows_, kHidden),
         .before = step_.before ? &memory.before : nullptr,
@@ -307,7 +348,7 @@ class Case {
             .squares = FromDevice<float>(memory.new_squares.data(), squares_.size()),
             .delta = FromDevice<float>(memory.delta.data(), x_.size()),
             .rows = FromDevice<Bf16>(memory.rows.data(), x_.size()),
-            .cache = FromDevice<Bf16>(memory.cache.data(), cache_.size())};
+            .cache = FromDevice<char>(memory.cache.data(), cache_.size())};
   }
 
   // What the layer was given, where it was not what this case draws.
@@ -333,12 +374,13 @@ class Case {
   const std::vector<float>& residual() const { return residual_; }
 
   // Root mean square of the error over that of the reference, of rows that count.
-  double Error(const std::vector<float>& delta) const {
+  double Error(const std::vector<float>& delta) const { return Difference(delta, want_); }
+  double Difference(const std::vector<float>& delta, const std::vector<float>& wanted) const {
     double errors = 0, all = 0;
     for (int64_t t = 0; t < rows_; ++t) {
       if (!Counts(t)) continue;
       for (int64_t at = t * kHidden; at < (t + 1) * kHidden; ++at) {
-        const double want = want_[static_cast<size_t>(at)];
+        const double want = wanted[static_cast<size_t>(at)];
         errors += (delta[static_cast<size_t>(at)] - want) * (delta[static_cast<size_t>(at)] - want);
         all += want * want;
       }
@@ -418,11 +460,7 @@ class Case {
     heads.stride[0] = width;
     ReferenceOps().rope({}, heads, positions, layer_.Rope(layer_.table.data()));
     want_cache_ = cache_;
-    const KvLayerView cache{.data = want_cache_.data(),
-                            .form = KvForm::kBf16,
-                            .num_blocks = num_blocks_,
-                            .latent = kLatent,
-                            .rope = kRope};
+    const KvLayerView cache = layer_.Cache(want_cache_.data(), num_blocks_);
     ReferenceOps().kv_write({}, cache, latent, key,
                             TensorView(slots_.data(), DType::kI64, {rows_}));
     std::vector<float> attended(static_cast<size_t>(rows_ * kHeads * kValue));
@@ -455,12 +493,28 @@ class Case {
       if (!(std::abs(all - sum) <= 1e-5 * sum)) Fail(std::string(step_.name) + ": other squares");
     }
   }
+  void PutCached(size_t at, float value) {
+    if (layer_.cache == KvForm::kFp8) {
+      cache_[at] = static_cast<char>(ToE4M3(value));
+    } else {
+      const Bf16 bits = ToBf16(value);
+      std::memcpy(&cache_[2 * at], &bits, 2);
+    }
+  }
+  float Cached(const std::vector<char>& bytes, size_t at) const {
+    if (layer_.cache == KvForm::kFp8) return FromE4M3(static_cast<uint8_t>(bytes[at]));
+    Bf16 bits;
+    std::memcpy(&bits, &bytes[2 * at], 2);
+    return ToFloat(bits);
+  }
   // Sums run in other orders: off by one unit in the last place, or two where a pair was rotated.
-  void ExpectCache(const std::vector<Bf16>& got) const {
-    for (size_t at = 0; at < got.size(); ++at) {
-      const float a = ToFloat(got[at]), b = ToFloat(want_cache_[at]);
+  // With e4m3 weights these are of a latent whose own sums of rounded rows are as exact.
+  void ExpectCache(const std::vector<char>& got) const {
+    const float unit = layer_.cache == KvForm::kFp8 ? 0x1p-3f : 0x1p-6f;
+    for (size_t at = 0; at < got.size() / layer_.element_bytes(); ++at) {
+      const float a = Cached(got, at), b = Cached(want_cache_, at);
       if (std::isnan(a) && std::isnan(b)) continue;
-      if (std::abs(a - b) <= 0x1p-6f * std::abs(b) + 4e-3f) continue;
+      if (std::abs(a - b) <= unit * std::abs(b) + 4e-3f) continue;
       return Fail(std::string(step_.name) + ": cache element " + std::to_string(at) + " is " +
                   std::to_string(a) + ", wanted " + std::to_string(b));
     }
@@ -470,7 +524,8 @@ class Case {
   const Step step_;
   const int64_t rows_;
   Arena plan_memory_{CudaMemory()};
-  std::vector<Bf16> x_, cache_, want_cache_;
+  std::vector<Bf16> x_;
+  std::vector<char> cache_, want_cache_;
   std::vector<float> residual_, squares_, want_;
   std::vector<int64_t> slots_;
   std::vector<int32_t> positions_;

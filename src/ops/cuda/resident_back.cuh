@@ -8,28 +8,15 @@
 
 namespace baltoro::cuda::resident {
 
-template <int kChunk>
-class BackHalf : public BlockParts {
-  using Place = Layout<kChunk>;
-
- public:
+// What does not depend on the form of the weights.
+class BackParts : public BlockParts {
+ protected:
   // Reads what is older than the kernels ahead.
-  __device__ BackHalf(const Params& p, Board& of_launch, char* raw)
+  __device__ BackParts(const Params& p, Board& of_launch, char* raw)
       : BlockParts(p, of_launch, raw) {
     if (block_ < kOwners) PrepareMerge();
   }
 
-  __device__ __forceinline__ void Run(uint32_t tag) {
-    if (block_ >= kOwners) return;
-    tag_ = tag;
-    LoadOut();
-    Merge();
-    Values();
-    Out();
-  }
-
- private:
-  static constexpr int kOutGroups = kHeads * kValue / kGroup / kWarps;
   static constexpr int kLanePieces = (kBlocks + 31) / 32;  // a lane's share of all parts
 
   // Which pieces this warp adds up: every `merge_step_`-th of row `merge_row_`. By whole warps.
@@ -57,18 +44,17 @@ class BackHalf : public BlockParts {
     return piece == 0 ? first_slot_ : second_slot_ + (piece - 1) * slot_stride_;
   }
 
-  // The sum of the pieces of 32 latent columns of a head, for all tokens.
-  __device__ __forceinline__ void Merge() {
-    constexpr int kBatch = 16;
-    const int column = block_ % kHeadBlocks * kMergeColumns + lane_;
-    const int group = warp_ - merge_row_ * merge_step_;
+  // Of this warp's pieces the weighted sum of this lane's column; kBatch asked for at a time, and a
+  // lane has kLanes shares of all of them.
+  template <class Place, int kBatch, int kLanes>
+  __device__ __forceinline__ float AddPieces(int group, int column) {
     float sum = 0;
     // Of each piece, for all lanes.
     auto* const weights = reinterpret_cast<float*>(raw_ + Place::kWeights) + warp_ * kBlocks;
     float share = 0;
     for (int first = group; first < pieces_; first += kBatch * merge_step_) {
       Letters<kBatch> outs;
-      Letters<kLanePieces> sums;
+      Letters<kLanes> sums;
       const bool at_first = first == group;
       // The first piece lies elsewhere than the others, which are as far from each other.
       const int left = pieces_ - first, step = merge_step_ * slot_stride_ * kHeads * kLatent;
@@ -96,7 +82,19 @@ class BackHalf : public BlockParts {
         if (wanted(i)) sum = fmaf(weights[first + i * merge_step_], outs.number(i), sum);
       }
     }
-    sum *= share;
+    return sum * share;
+  }
+
+  // The sum of the pieces of 32 latent columns of a head, for all tokens.
+  template <class Place>
+  __device__ __forceinline__ void Merge() {
+    const int column = block_ % kHeadBlocks * kMergeColumns + lane_;
+    const int group = warp_ - merge_row_ * merge_step_;
+    // Few pieces by shorter code, as it is run once.
+    constexpr int kFew = 4;
+    const bool few = pieces_ <= min(kFew * merge_step_, 32);
+    float sum = few ? AddPieces<Place, kFew, 1>(group, column)
+                    : AddPieces<Place, 16, kLanePieces>(group, column);
     auto* const merged = reinterpret_cast<float*>(raw_ + Place::kMerged);
     merged[warp_ * 32 + lane_] = sum;
     SyncComputers();
@@ -107,11 +105,12 @@ class BackHalf : public BlockParts {
     Post(&board_.latent[merge_row_][head_][column / 2], hopper::PackBf16(sum, next), tag_);
   }
   // `weights` of the pieces, by which they are multiplied, and by what their sum is then.
-  __device__ __forceinline__ float Weigh(float* weights, const Letters<kLanePieces>& sums) const {
-    float lse[kLanePieces];
+  template <int kLanes>
+  __device__ __forceinline__ float Weigh(float* weights, const Letters<kLanes>& sums) const {
+    float lse[kLanes];
     float highest = -CUDART_INF_F;
 #pragma unroll
-    for (int i = 0; i < kLanePieces; ++i) {
+    for (int i = 0; i < kLanes; ++i) {
       lse[i] = cut_ && i * 32 + lane_ < pieces_ ? sums.number(i) : -CUDART_INF_F;
       highest = fmaxf(highest, lse[i]);
     }
@@ -122,7 +121,7 @@ class BackHalf : public BlockParts {
     const float base = highest == -CUDART_INF_F ? 0 : highest;
     float all = 0;
 #pragma unroll
-    for (int i = 0; i < kLanePieces; ++i) {
+    for (int i = 0; i < kLanes; ++i) {
       const float weight = hopper::Exp2(lse[i] - base);
       all += weight;
       if (i * 32 + lane_ < pieces_) weights[i * 32 + lane_] = cut_ ? weight : 1;
@@ -133,11 +132,12 @@ class BackHalf : public BlockParts {
     return !cut_ ? 1.0f : all == 0 ? 0 : 1 / all;
   }
 
+  template <class Place>
   __device__ __forceinline__ void Values() {
     constexpr int kEach = kLatent / kGroup / kWarps;
     hopper::Wait(memory_ + Place::kValueFull, 0);
     uint4 w[kEach];
-    LoadStrip(w, RowOf(Place::kValueAt, 2 * kLatent, warp_ * kEach));
+    LoadStrip(w, RowOf(Place::kValueAt, 2 * kLatent, warp_ * kEach, Place::kValueShift));
     const auto at = [&](int i) {
       return &board_.latent[token_][head_]
                            [(warp_ * kEach + i / 2) * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
@@ -154,6 +154,31 @@ class BackHalf : public BlockParts {
     const int pair = (head_ * kValue + block_ % kHeadBlocks * kStrip) / 2 + lane_ % 4;
     Post(&board_.value[token_][pair], hopper::PackBf16(total.x, total.y), tag_);
   }
+
+  int merge_row_ = 0, merge_step_ = 1, merge_compact_ = -1;
+  int pieces_ = 0, first_slot_ = 0, second_slot_ = 0, slot_stride_ = 0;
+  bool cut_ = false;
+};
+
+template <int kChunk>
+class BackHalf : public BackParts {
+  using Place = Layout<kChunk>;
+
+ public:
+  __device__ BackHalf(const Params& p, Board& of_launch, char* raw)
+      : BackParts(p, of_launch, raw) {}
+
+  __device__ __forceinline__ void Run(uint32_t tag) {
+    if (block_ >= kOwners) return;
+    tag_ = tag;
+    LoadOut();
+    Merge<Place>();
+    Values<Place>();
+    Out();
+  }
+
+ private:
+  static constexpr int kOutGroups = kHeads * kValue / kGroup / kWarps;
 
   // The last weights into registers, while pieces are waited for: later it would be waited for.
   __device__ __forceinline__ void LoadOut() {
@@ -214,9 +239,6 @@ class BackHalf : public BlockParts {
   }
 
   uint4 out_[kOutStrips][kOutGroups];  // this warp's columns of the last weights
-  int merge_row_ = 0, merge_step_ = 1, merge_compact_ = -1;
-  int pieces_ = 0, first_slot_ = 0, second_slot_ = 0, slot_stride_ = 0;
-  bool cut_ = false;
 };
 
 }  // namespace baltoro::cuda::resident

@@ -33,12 +33,13 @@ inline constexpr int kSlots = kWholeSlot + kRows;
 // Pairs of bf16 a word unless said. Pairs "for products": of each 16 columns in the order 0, 4, 1,
 // 5, 2, 6, 3, 7, so that two neighbouring words are both halves of a fragment of mma.
 struct alignas(256) Board {
-  // Low-rank queries times the weight of their norm, then the latent and the key as they are.
+  // Low-rank queries times the weight of their norm (with e4m3 weights as they are), then the
+  // latent and the key as they are.
   uint64_t inputs[kRows][kInputs / 2];
   uint64_t squares[kRows][kQLora / 8];           // f32: of 8 columns of low-rank queries
   uint64_t q[kRows][kHeads][kHead / 2];          // the rotated part for products
   uint64_t folded[kRows][kHeads][kLatent / 2];   // for products
-  uint64_t token[kRows][(kLatent + kRope) / 2];  // as cached
+  uint64_t token[kRows][(kLatent + kRope) / 2];  // as cached; of an fp8 cache four codes a word
   // f32, in log2: for each block that reads it words of its own, side by side, since a line that
   // all blocks ask for again and again is slow.
   uint64_t part_lse[kOwners][kSlots];

@@ -19,39 +19,56 @@ using mla::SyncComputers;
 
 inline constexpr int kWarps = kComputers / 32;
 
-using DecodeShared = mla::FewRows;
-
-// Where keys pass: one block of 64 at a time. `empty` completes a phase before each of them.
+// Where keys pass, blocks of 64, in stages one after the other, each with two barriers. `empty`
+// completes a phase before each use of its stage.
 struct KeyStage {
   uint32_t at, full, empty;
 };
 
+// Keys of a cache of bf16: how they come to shared memory.
+struct PlainKeys {
+  using Maps = CUtensorMap;
+  static constexpr bool kFp8 = false;
+  static constexpr int kStages = 1, kStageBytes = mla::kStageBytes, kTokenBytes = kMlaWidth * 2;
+
+  static __device__ __forceinline__ void Prefetch(const Maps& map) { hopper::PrefetchMap(&map); }
+  // The block that begins at row `row` of the cache.
+  static __device__ __forceinline__ void Copy(const Maps& map,
+                                              uint32_t to,
+                                              uint32_t full,
+                                              int row) {
+    hopper::CopyBox(to, &map, full, 0, row, 0);
+  }
+};
+
 // The copies of a part's blocks of keys, one after the other, by the whole warp that copies.
+template <class Keys>
 class KeyCopies {
  public:
   __device__ KeyCopies(const MlaKernelArgs& args,
-                       const CUtensorMap& map,
+                       const typename Keys::Maps& maps,
                        const KeyStage& stage,
                        int part)
-      : args_(args), map_(map), stage_(stage), walker_(args, part) {
+      : args_(args), maps_(maps), stage_(stage), walker_(args, part) {
     Next();
   }
   __device__ __forceinline__ bool any() const { return any_; }
   // The next block into the L2, where no later write makes it wrong.
   __device__ __forceinline__ void Fetch() const {
     if (!any_ || threadIdx.x % 32 != 0) return;
-    constexpr int kRowBytes = kMlaWidth * 2;
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
-                     static_cast<const char*>(args_.cache) + int64_t{row_} * kRowBytes),
-                 "n"(kMlaBlockTokens * kRowBytes)
+                     static_cast<const char*>(args_.cache) + int64_t{row_} * Keys::kTokenBytes),
+                 "n"(kMlaBlockTokens * Keys::kTokenBytes)
                  : "memory");
   }
   // Asks for the next block once there is room for it.
   __device__ __forceinline__ void Bring() {
-    hopper::Wait(stage_.empty, count_ & 1);
+    const uint32_t stage = count_ % Keys::kStages;
+    hopper::Wait(stage_.empty + 8 * stage, count_ / Keys::kStages & 1);
     if (threadIdx.x % 32 == 0) {
-      hopper::ArriveExpecting(stage_.full, mla::kStageBytes);
-      hopper::CopyBox(stage_.at, &map_, stage_.full, 0, row_, 0);
+      const uint32_t full = stage_.full + 8 * stage;
+      hopper::ArriveExpecting(full, Keys::kStageBytes);
+      Keys::Copy(maps_, stage_.at + stage * Keys::kStageBytes, full, row_);
     }
     ++count_;
     if (++at_ == piece_.end_block) {
@@ -77,7 +94,7 @@ class KeyCopies {
   }
 
   const MlaKernelArgs& args_;
-  const CUtensorMap& map_;
+  const typename Keys::Maps& maps_;
   const KeyStage stage_;
   MlaWalker walker_;
   MlaPiece piece_;
@@ -87,8 +104,110 @@ class KeyCopies {
   uint32_t count_ = 0;  // so far
 };
 
-class Decoder {
+// The pieces of a part, whose queries come from other blocks of the launch and whose results go to
+// others.
+class PieceWalk {
+ protected:
+  // Reads what is older than the kernels ahead.
+  __device__ PieceWalk(const MlaKernelArgs& args,
+                       const int32_t* row_of,
+                       const int64_t* slots,
+                       int tokens,
+                       const Conduct& conduct,
+                       Board& board,
+                       const KeyStage& stage,
+                       int part)
+      : args_(args),
+        row_of_(row_of),
+        conduct_(conduct),
+        board_(board),
+        stage_(stage),
+        token_slot_(static_cast<int>(threadIdx.x % 32) < tokens ? slots[threadIdx.x % 32] : -1),
+        walker_(args, part) {
+    Next();
+  }
+
+  // The next piece, and what is asked about it.
+  __device__ __forceinline__ void Next() {
+    has_piece_ = walker_.Next(piece_);
+    if (!has_piece_) return;
+    token_ = __ldg(row_of_ + static_cast<int>(piece_.first_row) / kHeads);
+    query_position_ = __ldg(args_.sequences.first_position + piece_.sequence);
+    const int64_t entry = piece_.sequence * args_.sequences.table_stride + piece_.begin_block;
+    const bool any = piece_.begin_block < piece_.end_block;
+    physical_ = any ? __ldg(args_.sequences.block_table + entry) : -1;
+    const int32_t* const positions = args_.sequences.block_positions;
+    first_ = any && positions != nullptr ? __ldg(positions + entry)
+                                         : piece_.begin_block * kMlaBlockTokens;
+  }
+
+  // Block i of the piece, of the blocks in turn.
+  struct KeyBlock {
+    int in_block;    // keys that exist
+    int seen;        // of them, by the query
+    uint32_t fresh;  // a bit for each of this step's tokens whose key is in it
+  };
+  __device__ __forceinline__ KeyBlock Look(int i) {
+    const int in_table = piece_.begin_block + i;
+    const int physical = physical_, first = first_;
+    if (in_table + 1 < piece_.end_block) {
+      const int64_t entry = piece_.sequence * args_.sequences.table_stride + in_table + 1;
+      const int32_t* const positions = args_.sequences.block_positions;
+      physical_ = __ldg(args_.sequences.block_table + entry);
+      first_ = positions == nullptr ? (in_table + 1) * kMlaBlockTokens : __ldg(positions + entry);
+    }
+    KeyBlock block;
+    block.in_block = piece_.key_count - in_table * kMlaBlockTokens;
+    block.seen = min(block.in_block, query_position_ - first + 1);
+    block.fresh =
+        __ballot_sync(~0u, token_slot_ >= 0 && token_slot_ / kMlaBlockTokens == int64_t{physical});
+    return block;
+  }
+  // write(token, key): the keys of this step's tokens in a block, over what was in the cache
+  // before.
+  template <typename Write>
+  __device__ __forceinline__ void WriteFresh(uint32_t tokens, const Write& write) {
+    for (; tokens != 0; tokens &= tokens - 1) {
+      const int token = __ffs(static_cast<int>(tokens)) - 1;
+      write(token, static_cast<int>(__shfl_sync(~0u, token_slot_, token) % kMlaBlockTokens));
+    }
+    SyncComputers();
+  }
+
+  // Where the piece's result goes.
+  __device__ __forceinline__ int Slot() const {
+    return piece_.slot >= 0 ? piece_.slot
+                            : kWholeSlot + static_cast<int>(piece_.first_row) / kHeads;
+  }
+  // Of a head, in log2; by all computing threads.
+  template <typename Lse>
+  __device__ __forceinline__ void PostSums(int slot, const Lse& lse) {
+    static_assert(kOwners <= kComputers);
+    if (threadIdx.x >= kOwners) return;
+    const int head = static_cast<int>(threadIdx.x) / kHeadBlocks;
+    Post(&board_.part_lse[threadIdx.x][slot], __float_as_uint(lse(head)), tag_);
+  }
+
+  const MlaKernelArgs& args_;
+  const int32_t* const row_of_;
+  const Conduct& conduct_;
+  Board& board_;
+  const KeyStage stage_;
+  const int64_t token_slot_;  // of token `lane`
+  uint32_t tag_ = 0;
+
+  MlaWalker walker_;
+  MlaPiece piece_;
+  bool has_piece_ = false;
+  int token_ = 0;
+  int query_position_;
+  int physical_ = 0, first_ = 0;  // of the next block of keys: where it lies, its first position
+};
+
+class Decoder : PieceWalk {
  public:
+  using Keys = PlainKeys;
+  using Shared = mla::FewRows;
   // Of shared memory, for the queries of a piece.
   static constexpr int kQueryBytes = kHeads * (2 * kMlaWidth + 32);
 
@@ -100,22 +219,14 @@ class Decoder {
                      const Conduct& conduct,
                      Board& board,
                      const KeyStage& stage,
-                     DecodeShared& shared,
+                     Shared& shared,
                      uint32_t queries_at,
                      int part)
-      : args_(args),
-        row_of_(row_of),
-        conduct_(conduct),
-        board_(board),
-        stage_(stage),
+      : PieceWalk(args, row_of, slots, tokens, conduct, board, stage, part),
         shared_(shared),
         queries_at_(queries_at),
         warp_(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
-        lane_(threadIdx.x % 32),
-        slot_(lane_ < tokens ? slots[lane_] : -1),
-        walker_(args, part) {
-    Next();
-  }
+        lane_(threadIdx.x % 32) {}
 
   __device__ __forceinline__ void Run(uint32_t tag) {
     tag_ = tag;
@@ -124,29 +235,15 @@ class Decoder {
     for (uint32_t block = 0; has_piece_; Next()) {
       Begin();
       const int count = piece_.end_block - piece_.begin_block;
-      for (int i = 0; i < count; ++i) Compute(piece_, i, block + i);
+      for (int i = 0; i < count; ++i) Compute(i, block + i);
       block += count;
-      End(piece_);
+      End();
     }
   }
 
  private:
   static constexpr int kSteps = kMlaWidth / 16 / 2;  // of 16 columns, of one half
   static constexpr int kSlack = 24;
-
-  // The next piece, and what is asked about it.
-  __device__ __forceinline__ void Next() {
-    has_piece_ = walker_.Next(piece_);
-    if (!has_piece_) return;
-    token_ = __ldg(row_of_ + static_cast<int>(piece_.first_row) / kHeads);
-    position_ = __ldg(args_.sequences.first_position + piece_.sequence);
-    const int64_t entry = piece_.sequence * args_.sequences.table_stride + piece_.begin_block;
-    const bool any = piece_.begin_block < piece_.end_block;
-    physical_ = any ? __ldg(args_.sequences.block_table + entry) : -1;
-    const int32_t* const positions = args_.sequences.block_positions;
-    first_ = any && positions != nullptr ? __ldg(positions + entry)
-                                         : piece_.begin_block * kMlaBlockTokens;
-  }
 
   // Each warp brings the queries of a head to shared memory: words of other blocks are read once.
   __device__ __forceinline__ void Begin() {
@@ -185,20 +282,12 @@ class Decoder {
     }
   }
 
-  __device__ __forceinline__ void Compute(const MlaPiece& piece, int i, uint32_t block) {
-    const int in_table = piece.begin_block + i;
-    const int physical = physical_, first = first_;
-    if (in_table + 1 < piece.end_block) {
-      const int64_t entry = piece.sequence * args_.sequences.table_stride + in_table + 1;
-      const int32_t* const positions = args_.sequences.block_positions;
-      physical_ = __ldg(args_.sequences.block_table + entry);
-      first_ = positions == nullptr ? (in_table + 1) * kMlaBlockTokens : __ldg(positions + entry);
-    }
-    const int in_block = piece.key_count - in_table * kMlaBlockTokens;
-    const uint32_t fresh =
-        __ballot_sync(~0u, slot_ >= 0 && slot_ / kMlaBlockTokens == int64_t{physical});
+  __device__ __forceinline__ void Compute(int i, uint32_t block) {
+    const KeyBlock keys = Look(i);
     hopper::Wait(stage_.full, block & 1);
-    if (fresh != 0) WriteFresh(fresh);
+    if (keys.fresh != 0) {
+      WriteFresh(keys.fresh, [&](int token, int key) { WriteToken(token, key); });
+    }
     float sums[2][4] = {};
     const int first_step = warp_ / 4 * kSteps;
     const int key = warp_ % 4 * 16;
@@ -216,8 +305,8 @@ class Decoder {
       to[lane_ % 4 * 2 + e % 2][key + lane_ / 4 + 8 * (e / 2)] = sums[0][e] + sums[1][e];
     }
     SyncComputers();
-    if (in_block < kMlaBlockTokens) ClearTail(in_block);
-    Softmax(min(in_block, position_ - first + 1));
+    if (keys.in_block < kMlaBlockTokens) ClearTail(keys.in_block);
+    Softmax(keys.seen);
     SyncComputers();
     Values();
     hopper::FinishLoads();
@@ -225,25 +314,20 @@ class Decoder {
     if (lane_ < conduct_.givers) hopper::Arrive(stage_.empty);
   }
 
-  // The keys of this step's tokens in this block, over what was in the cache before.
-  __device__ void WriteFresh(uint32_t tokens) {
+  // A token as it is cached to key `key` of the block.
+  __device__ __forceinline__ void WriteToken(int token, int key) {
     constexpr int kQuads = kMlaWidth / 4;
-    for (; tokens != 0; tokens &= tokens - 1) {
-      const int token = __ffs(static_cast<int>(tokens)) - 1;
-      const auto key = static_cast<int>(__shfl_sync(~0u, slot_, token) % kMlaBlockTokens);
-      if (warp_ > kQuads / 32) continue;
-      const int quad = static_cast<int>(threadIdx.x);
-      const auto at = [&](int) { return &board_.token[token][2 * quad]; };
-      Mail<1> mail;
-      mail.Await(Patience(conduct_), tag_, quad < kQuads, at);
-      if (quad >= kQuads) continue;
-      const uint32_t to =
-          stage_.at + quad / 16 * mla::kTileBytes + mla::InTile(key, quad % 16 / 2) + quad % 2 * 8;
-      asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(mail.word(0, 0)),
-                   "r"(mail.word(0, 1))
-                   : "memory");
-    }
-    SyncComputers();
+    if (warp_ > kQuads / 32) return;
+    const int quad = static_cast<int>(threadIdx.x);
+    const auto at = [&](int) { return &board_.token[token][2 * quad]; };
+    Mail<1> mail;
+    mail.Await(Patience(conduct_), tag_, quad < kQuads, at);
+    if (quad >= kQuads) return;
+    const uint32_t to =
+        stage_.at + quad / 16 * mla::kTileBytes + mla::InTile(key, quad % 16 / 2) + quad % 2 * 8;
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(mail.word(0, 0)),
+                 "r"(mail.word(0, 1))
+                 : "memory");
   }
 
   // Zeroes the latents of keys that do not exist, since 0 times whatever is there could be NaN.
@@ -293,7 +377,7 @@ class Decoder {
   }
 
   // Divides by the softmax sum and hands it to those who add up pieces.
-  __device__ __forceinline__ void End(const MlaPiece& piece) {
+  __device__ __forceinline__ void End() {
     float sum = sum_;
 #pragma unroll
     for (int other = 16; other > 0; other /= 2) sum += __shfl_xor_sync(~0u, sum, other);
@@ -302,8 +386,7 @@ class Decoder {
       shared_.reference[warp_] = reference_;
     }
     SyncComputers();
-    const int slot =
-        piece.slot >= 0 ? piece.slot : kWholeSlot + static_cast<int>(piece.first_row) / kHeads;
+    const int slot = Slot();
     const int column = warp_ * 64 + lane_ / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -317,36 +400,19 @@ class Decoder {
         Post(to + 16 * t + 8, __float_as_uint(all == 0 ? 0 : out_[t][2 + r] * share), tag_);
       }
     }
-    static_assert(kOwners <= kComputers);
-    if (threadIdx.x < kOwners) {
-      const int head = static_cast<int>(threadIdx.x) / kHeadBlocks;
+    PostSums(slot, [&](int head) {
       const float all = shared_.sum[head];
-      const float lse = all == 0 ? -CUDART_INF_F : shared_.reference[head] + log2f(all);
-      Post(&board_.part_lse[threadIdx.x][slot], __float_as_uint(lse), tag_);
-    }
+      return all == 0 ? -CUDART_INF_F : shared_.reference[head] + log2f(all);
+    });
     SyncComputers();  // what is shared may be overwritten
   }
 
-  const MlaKernelArgs& args_;
-  const int32_t* const row_of_;
-  const Conduct& conduct_;
-  Board& board_;
-  const KeyStage stage_;
-  DecodeShared& shared_;
+  Shared& shared_;
   const uint32_t queries_at_;
   const int warp_, lane_;
-  const int64_t slot_;  // of token `lane`
-  uint32_t tag_ = 0;
-
-  MlaWalker walker_;
-  MlaPiece piece_;
-  bool has_piece_ = false;
-  int token_ = 0;
-  int physical_ = 0, first_ = 0;  // of the next block of keys: where it lies, its first position
 
   uint32_t queries_[kSteps][2];
   float out_[4][4];
-  int position_;     // of the token
   float reference_;  // of head `warp_`
   float sum_;        // of this lane's keys of head `warp_`
 };

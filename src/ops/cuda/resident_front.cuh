@@ -7,39 +7,11 @@
 
 namespace baltoro::cuda::resident {
 
-template <int kChunk>
-class FrontHalf : public BlockParts {
-  using Place = Layout<kChunk>;
-
- public:
-  // Reads what is older than the kernels ahead.
-  __device__ FrontHalf(const Params& p, Board& of_launch, char* raw)
+// What does not depend on the form of the weights.
+class FrontParts : public BlockParts {
+ protected:
+  __device__ FrontParts(const Params& p, Board& of_launch, char* raw)
       : BlockParts(p, of_launch, raw), queries_(block_) {
-    Prepare();
-  }
-
-  __device__ __forceinline__ void Run(uint32_t tag) {
-    tag_ = tag;
-    Inputs();
-    if (block_ < kOwners) {
-      Queries();
-      if (warp_ < kFoldedStrips) Folded();
-      return;
-    }
-    LeaveToKeys();
-    if (warp_ * kTokenBlocks < kRows) CachedToken(block_ - kOwners + warp_ * kTokenBlocks);
-  }
-
- private:
-  // This warp has in registers what keys of attention may come to lie over.
-  __device__ __forceinline__ void LeaveToKeys() { GiveBack(Place::kKeysEmpty); }
-
-  __device__ __forceinline__ void Prepare() {
-    const int column = InputColumn();
-    q_norm_ = make_float2(0, 0);
-    if (warp_ < kInputStrips && column < kQLora) {
-      q_norm_ = __ldg(reinterpret_cast<const float2*>(p_.input.q_norm + column));
-    }
     const int in_head = InHead();
     if (warp_ >= queries_.count || in_head < 0 || token_ >= p_.rows) return;
     const int64_t position = p_.input.positions[token_];
@@ -56,6 +28,155 @@ class FrontHalf : public BlockParts {
   __device__ __forceinline__ int InHead() const {
     return (queries_.first + warp_) % (kHead / kStrip) - kNope / kStrip;
   }
+
+  // Two columns of strip `warp_` of the queries.
+  __device__ __forceinline__ void PostQuery(const float2& sum) {
+    const int strip = queries_.first + warp_, head = strip / (kHead / kStrip);
+    const int in_head = InHead(), pair = lane_ % 4;
+    if (in_head < 0) {
+      const int at_pair = strip % (kHead / kStrip) * (kStrip / 2) + pair;
+      Post(&board_.q[token_][head][at_pair], hopper::PackBf16(sum.x, sum.y), tag_);
+      return;
+    }
+    const float a = Rounded(sum.x), b = Rounded(sum.y);
+    const uint32_t rotated =
+        hopper::PackBf16(fmaf(a, angle_.x, -b * angle_.y), fmaf(b, angle_.x, a * angle_.y));
+    Post(&board_.q[token_][head][kNope / 2 + ForProducts(in_head, pair)], rotated, tag_);
+  }
+
+  // A warp makes a strip alone.
+  __device__ __forceinline__ void Folded() {
+    constexpr int kEach = kNope / kGroup;
+    const auto at = [&](int i) {
+      return &board_.q[token_][head_][i / 2 * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
+    };
+    Mail<2 * kEach> x;
+    x.Await(Patience(p_.conduct), tag_, token_ < p_.rows, at);
+    float sums[2][4] = {};
+#pragma unroll
+    for (int g = 0; g < kEach; ++g) MultiplyGroup(sums[g % 2], x.eight(g), key_[g]);
+    if (token_ >= p_.rows) return;
+    const uint32_t pair = hopper::PackBf16(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]);
+    const int strip = block_ % kHeadBlocks * kFoldedStrips + warp_;
+    Post(&board_.folded[token_][head_][ForProducts(strip, lane_ % 4)], pair, tag_);
+  }
+
+  // The cached token of a row by one warp: norm of the latent, rope of the key.
+  template <bool kFp8Cache>
+  __device__ __forceinline__ void CachedToken(int token) {
+    if (token >= p_.rows) return;
+    const InputParams& in = p_.input;
+    const int64_t position = in.positions[token];
+    const bool known = position >= 0 && position < in.table_positions;
+    const bool of_key = lane_ < kRope / kEight;
+    PairAngles angles;
+    if (known && of_key) {
+      const int64_t at = position * (kRope / 2) + lane_ * (kEight / 2);
+      LoadAngles(angles, kEight, in.cos + at, in.sin + at, true);
+    }
+    // Mail 0 to 3: latents 8 lane and 256 + 8 lane; 4 and 5: the key's 8 lane.
+    const auto at = [&](int i) {
+      const int eight = i < 4 ? i / 2 * 32 + lane_ : kLatent / kEight + (of_key ? lane_ : 0);
+      return &board_.inputs[token][kQLora / 2 + eight * 4 + i % 2 * 2];
+    };
+    Mail<6> mail;
+    mail.Await(Patience(p_.conduct), tag_, true, at);
+    float x[2][kEight], key[kEight];
+    float squares = 0;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      Widen(mail.eight(e), x[e]);
+      squares = AddSquares(x[e], squares);
+    }
+    Widen(mail.eight(2), key);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
+    const float scale = 1.0f / sqrtf(squares / static_cast<float>(kLatent) + in.eps);
+    uint8_t* const to = TokenAt(in.cache, in.slots[token]);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      float weight[kEight];
+      const int column = e * 256 + lane_ * kEight;
+      LoadWhole(in.kv_norm + column, weight);
+      Normalise(x[e], scale, weight);
+      RoundToBf16(x[e]);
+      WriteEight<kFp8Cache>(token, to, column, x[e]);
+    }
+    if (!of_key) return;
+    if (known) {
+      RotateEight(key, angles);
+    } else {
+      Spoil(key);
+    }
+    RoundToBf16(key);
+    const int column = kLatent + lane_ * kEight;
+    WriteEight<kFp8Cache>(token, to, column, key);
+  }
+  static __device__ __forceinline__ void Widen(const uint4& packed, float (&x)[kEight]) {
+    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = __uint_as_float(words[i] << 16);
+      x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+    }
+  }
+  // Eight columns to the cache (`to` may be null) and to the board, as they are cached.
+  template <bool kFp8Cache>
+  __device__ __forceinline__ void WriteEight(int token,
+                                             uint8_t* to,
+                                             int column,
+                                             const float (&x)[kEight]) {
+    if constexpr (kFp8Cache) {
+      const float scale = p_.input.cache.scale;
+      const uint2 codes = make_uint2(
+          PackE4m3(x[0] / scale, x[1] / scale) | PackE4m3(x[2] / scale, x[3] / scale) << 16,
+          PackE4m3(x[4] / scale, x[5] / scale) | PackE4m3(x[6] / scale, x[7] / scale) << 16);
+      if (to != nullptr) *reinterpret_cast<uint2*>(to + column) = codes;
+      Post(&board_.token[token][column / 4], codes.x, tag_);
+      Post(&board_.token[token][column / 4 + 1], codes.y, tag_);
+    } else {
+      if (to != nullptr) StoreWhole(reinterpret_cast<__nv_bfloat16*>(to) + column, x);
+#pragma unroll
+      for (int i = 0; i < kEight / 2; ++i) {
+        Post(&board_.token[token][column / 2 + i], hopper::PackBf16(x[2 * i], x[2 * i + 1]), tag_);
+      }
+    }
+  }
+
+  const QueryStrips queries_;
+  float2 angle_;
+  uint4 key_[kNope / kGroup];  // of this warp's strip of the head's key matrix
+};
+
+template <int kChunk>
+class FrontHalf : public FrontParts {
+  using Place = Layout<kChunk>;
+
+ public:
+  // Reads what is older than the kernels ahead.
+  __device__ FrontHalf(const Params& p, Board& of_launch, char* raw)
+      : FrontParts(p, of_launch, raw), q_norm_(make_float2(0, 0)) {
+    const int column = InputColumn();
+    if (warp_ < kInputStrips && column < kQLora) {
+      q_norm_ = __ldg(reinterpret_cast<const float2*>(p_.input.q_norm + column));
+    }
+  }
+
+  __device__ __forceinline__ void Run(uint32_t tag) {
+    tag_ = tag;
+    Inputs();
+    if (block_ < kOwners) {
+      Queries();
+      if (warp_ < kFoldedStrips) Folded();
+      return;
+    }
+    LeaveToKeys();
+    if (warp_ * kTokenBlocks < kRows) CachedToken<false>(block_ - kOwners + warp_ * kTokenBlocks);
+  }
+
+ private:
+  // This warp has in registers what keys of attention may come to lie over.
+  __device__ __forceinline__ void LeaveToKeys() { GiveBack(Place::kKeysEmpty); }
 
   __device__ __forceinline__ void Inputs() {
     constexpr int kEach = kChunk / kGroup, kHalves = Place::kChunks / kWarps;
@@ -172,106 +293,10 @@ class FrontHalf : public BlockParts {
     const float scale = scale_of[token_];
     sum.x *= scale;
     sum.y *= scale;
-    const int strip = queries_.first + warp_, head = strip / (kHead / kStrip);
-    const int in_head = InHead(), pair = lane_ % 4;
-    if (in_head < 0) {
-      const int at_pair = strip % (kHead / kStrip) * (kStrip / 2) + pair;
-      Post(&board_.q[token_][head][at_pair], hopper::PackBf16(sum.x, sum.y), tag_);
-      return;
-    }
-    const float a = Rounded(sum.x), b = Rounded(sum.y);
-    const uint32_t rotated =
-        hopper::PackBf16(fmaf(a, angle_.x, -b * angle_.y), fmaf(b, angle_.x, a * angle_.y));
-    Post(&board_.q[token_][head][kNope / 2 + ForProducts(in_head, pair)], rotated, tag_);
+    PostQuery(sum);
   }
 
-  // A warp makes a strip alone.
-  __device__ __forceinline__ void Folded() {
-    constexpr int kEach = kNope / kGroup;
-    const auto at = [&](int i) {
-      return &board_.q[token_][head_][i / 2 * (kGroup / 2) + lane_ % 4 * 4 + i % 2 * 2];
-    };
-    Mail<2 * kEach> x;
-    x.Await(Patience(p_.conduct), tag_, token_ < p_.rows, at);
-    float sums[2][4] = {};
-#pragma unroll
-    for (int g = 0; g < kEach; ++g) MultiplyGroup(sums[g % 2], x.eight(g), key_[g]);
-    if (token_ >= p_.rows) return;
-    const uint32_t pair = hopper::PackBf16(sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]);
-    const int strip = block_ % kHeadBlocks * kFoldedStrips + warp_;
-    Post(&board_.folded[token_][head_][ForProducts(strip, lane_ % 4)], pair, tag_);
-  }
-
-  // The cached token of a row by one warp: norm of the latent, rope of the key.
-  __device__ __forceinline__ void CachedToken(int token) {
-    if (token >= p_.rows) return;
-    const InputParams& in = p_.input;
-    const int64_t position = in.positions[token];
-    const bool known = position >= 0 && position < in.table_positions;
-    const bool of_key = lane_ < kRope / kEight;
-    PairAngles angles;
-    if (known && of_key) {
-      const int64_t at = position * (kRope / 2) + lane_ * (kEight / 2);
-      LoadAngles(angles, kEight, in.cos + at, in.sin + at, true);
-    }
-    // Mail 0 to 3: latents 8 lane and 256 + 8 lane; 4 and 5: the key's 8 lane.
-    const auto at = [&](int i) {
-      const int eight = i < 4 ? i / 2 * 32 + lane_ : kLatent / kEight + (of_key ? lane_ : 0);
-      return &board_.inputs[token][kQLora / 2 + eight * 4 + i % 2 * 2];
-    };
-    Mail<6> mail;
-    mail.Await(Patience(p_.conduct), tag_, true, at);
-    float x[2][kEight], key[kEight];
-    float squares = 0;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      Widen(mail.eight(e), x[e]);
-      squares = AddSquares(x[e], squares);
-    }
-    Widen(mail.eight(2), key);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(kLatent) + in.eps);
-    uint8_t* const to = TokenAt(in.cache, in.slots[token]);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      float weight[kEight];
-      const int column = e * 256 + lane_ * kEight;
-      LoadWhole(in.kv_norm + column, weight);
-      Normalise(x[e], scale, weight);
-      RoundToBf16(x[e]);
-      if (to != nullptr) StoreWhole(reinterpret_cast<__nv_bfloat16*>(to) + column, x[e]);
-      PostEight(token, column, x[e]);
-    }
-    if (!of_key) return;
-    if (known) {
-      RotateEight(key, angles);
-    } else {
-      Spoil(key);
-    }
-    RoundToBf16(key);
-    const int column = kLatent + lane_ * kEight;
-    if (to != nullptr) StoreWhole(reinterpret_cast<__nv_bfloat16*>(to) + column, key);
-    PostEight(token, column, key);
-  }
-  static __device__ __forceinline__ void Widen(const uint4& packed, float (&x)[kEight]) {
-    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(words[i] << 16);
-      x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-    }
-  }
-  __device__ __forceinline__ void PostEight(int token, int column, const float (&x)[kEight]) {
-#pragma unroll
-    for (int i = 0; i < kEight / 2; ++i) {
-      Post(&board_.token[token][column / 2 + i], hopper::PackBf16(x[2 * i], x[2 * i + 1]), tag_);
-    }
-  }
-
-  const QueryStrips queries_;
-  float2 q_norm_, angle_;
-  uint4 key_[kNope / kGroup];  // of this warp's strip of the head's key matrix
+  float2 q_norm_;
 };
 
 }  // namespace baltoro::cuda::resident

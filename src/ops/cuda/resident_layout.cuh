@@ -11,13 +11,18 @@
 namespace baltoro::cuda::resident {
 
 struct Params {
-  const char *w_inputs, *w_q, *w_key, *w_value, *w_out;  // bf16, rows one after the other
+  // Rows one after the other: w_key and w_value bf16, the others bf16 or e4m3 in blocks of 128 x
+  // 128, then with scales.
+  const char *w_inputs, *w_q, *w_key, *w_value, *w_out;
+  const char *inputs_scales, *q_scales, *out_scales;  // f32 [strips, steps of 128 columns]
   int64_t key_head_bytes, value_head_bytes;
   const char* x;  // [rows, kHidden] bf16
   int64_t x_row_bytes;
   int rows;
-  NormJoin from, to;  // where x comes from a norm, and where the product goes
-  float* out;         // [rows, kHidden] without `to`
+  const char* codes;      // of e4m3 weights: the only row of x rounded
+  const float* x_scales;  // of its steps
+  NormJoin from, to;      // where x comes from a norm, and where the product goes
+  float* out;             // [rows, kHidden] without `to`
   int64_t out_stride;
   InputParams input;
   MlaKernelArgs mla;
@@ -40,8 +45,9 @@ static_assert(kOwners == NormJoin::kParts);
 
 // Rows of a strip in shared memory: every second one is shifted by half of what all banks give at
 // once, so that eight lanes that read of two rows touch each bank once.
-__host__ __device__ constexpr int RowAt(int row, int row_bytes) {
-  return row / 2 * (2 * row_bytes + 64) + row % 2 * (row_bytes + 64);
+inline constexpr int kShift = 64;
+__host__ __device__ constexpr int RowAt(int row, int row_bytes, int shift = kShift) {
+  return row / 2 * (2 * row_bytes + shift) + row % 2 * (row_bytes + shift);
 }
 __host__ __device__ constexpr int StripBytes(int row_bytes) {
   return RowAt(kStrip, row_bytes);
@@ -91,7 +97,9 @@ struct Layout {
   static constexpr int kQuerySums = kInputSums + kWarps * kInputStrips * 32 * 8;
   static constexpr int kBytes = kQuerySums + kWarps * 2 * 32 * 8;
   static_assert(kKeysAsked + 8 <= kInputScales && kQueryScales + kRows * 4 <= kInputSums);
-  static_assert(kInputSums + static_cast<int>(sizeof(DecodeShared)) <= kBytes);
+  static constexpr int kDecode = kInputSums, kQueriesAt = kScratch;
+  static constexpr int kValueShift = kShift;
+  static_assert(kInputSums + static_cast<int>(sizeof(Decoder::Shared)) <= kBytes);
   static_assert(kBytes <= 232448);
 };
 
@@ -174,12 +182,11 @@ __device__ void BringWeights(const Params& p, uint32_t memory, int warp) {
 }
 
 // By the warp that brings the keys of this block's part.
-template <int kChunk>
-__device__ void BringKeys(const Params& p, const CUtensorMap& map, uint32_t memory) {
-  using Place = Layout<kChunk>;
+template <class Place, class Keys>
+__device__ void BringKeys(const Params& p, const typename Keys::Maps& maps, uint32_t memory) {
   const int block = blockIdx.x;
-  KeyCopies keys(p.mla, map, {memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty},
-                 block);
+  KeyCopies<Keys> keys(p.mla, maps, {memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty},
+                       block);
   keys.Fetch();
   hopper::WaitForPredecessors();
   if (keys.any()) keys.Bring();

@@ -50,10 +50,11 @@ class BlockParts {
     reinterpret_cast<float2*>(raw_ + at)[(warp_ * strips + s) * 32 + lane_] =
         make_float2(sum[0], sum[1]);
   }
+  template <int kOf = kWarps>
   __device__ __forceinline__ float2 GetSums(int at, int strips, int s) const {
     float2 sum = make_float2(0, 0);
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
+    for (int w = 0; w < kOf; ++w) {
       const float2 one = reinterpret_cast<const float2*>(raw_ + at)[(w * strips + s) * 32 + lane_];
       sum.x += one.x;
       sum.y += one.y;
@@ -61,8 +62,12 @@ class BlockParts {
     return sum;
   }
   // Where this lane's part of a row begins, at group `group`.
-  __device__ __forceinline__ uint32_t RowOf(int strip_at, int row_bytes, int group) const {
-    return memory_ + strip_at + RowAt(token_, row_bytes) + lane_ % 4 * 16 + group * kGroup * 2;
+  __device__ __forceinline__ uint32_t RowOf(int strip_at,
+                                            int row_bytes,
+                                            int group,
+                                            int shift = kShift) const {
+    return memory_ + strip_at + RowAt(token_, row_bytes, shift) + lane_ % 4 * 16 +
+           group * kGroup * 2;
   }
 
   const Params& p_;
