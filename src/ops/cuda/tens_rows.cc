@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/few_rows.h"
 #include "ops/cuda/tens_rows_internal.h"
 #include "ops/cuda/tensor_map.h"
 
@@ -25,11 +24,15 @@ constexpr int64_t kJoinedRowsMax = 128;
 // cuBLASLt reads the vocabulary at 83 % of the bandwidth.
 constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 
-// Of a block, without its barriers: of one that shares its multiprocessor with another, of this
-// kernel or of the products of few rows and a norm; of one that has it but for small blocks.
+// Of a block, without its barriers: of one that shares its multiprocessor with another of this
+// kernel; of one that has it but for small blocks of the next kernel. From kManyRows rows of x on
+// larger rings gain more than room for those.
 constexpr int64_t kHalf = int64_t{108} << 10, kWhole = int64_t{170} << 10;
-// Of 33 to 64 rows of x a step takes 0.4 % more with tall strips.
-constexpr int kTallTile = 32;
+constexpr int64_t kWholeOfMany = int64_t{200} << 10, kManyRows = 33;
+// For the sums of more rows of x three warpgroups have too few registers.
+constexpr int kTallTile = 64;
+// Of weights that a block asks for at once, at first: twice what comes in while the memory answers.
+constexpr int kEarlyBytes = 72 << 10;
 
 int StripRows(const TensRowsPlan& plan) {
   return plan.strip_rows > 0 ? plan.strip_rows : plan.groups * kTensRowsGroupRows;
@@ -80,6 +83,7 @@ void PlaceRings(TensRowsParams& p, const TensRowsPlan& plan) {
   p.inputs = plan.inputs;
   p.stage_bytes = TensRowsStageBytes(p.strip_rows);
   p.input_bytes = TensRowsStageBytes(p.input_rows);
+  p.early = std::clamp(kEarlyBytes / p.stage_bytes, 1, p.stages);
   const int inputs_at = p.stages * p.stage_bytes, rings = inputs_at + p.inputs * p.input_bytes;
   const int sums = plan.split > 1 ? TensRowsSumsBytes(plan.groups, plan.tile) : 0;
   p.barriers_at = std::max(rings, sums);
@@ -154,8 +158,8 @@ TensRowsPlan PlanQuery(const AttentionInputArgs& args) {
 }
 
 // Strips as tall as it takes for all clusters of eight to run at once, each block with a
-// multiprocessor almost for itself: of [2112, 7168] two thirds of a block's weights are asked for
-// early, where of strips of 128 rows 16 clusters of 17 have a multiprocessor each. groups 0: not.
+// multiprocessor almost for itself: of [2112, 7168] 8 or 9 of a block's 14 steps of weights are
+// asked for early, where of strips of 128 rows only 16 clusters of 17 run at once. groups 0: not.
 TensRowsPlan TallPlan(const TensRowsShape& shape, int tile) {
   TensRowsPlan plan = {.groups = kTensRowsGroupsMax, .tile = tile, .split = kTensRowsSplitMax};
   if (tile > kTallTile || shape.rotates || shape.second_n > 0) return {};
@@ -209,20 +213,20 @@ TensRowsPlan PlanTensRows(const TensRowsShape& shape) {
 // In clocks of a multiprocessor, for what comes after the wait for the kernel ahead: the weights
 // that did not fit, at the rate of the memory, or the rounds of x, whichever takes longer.
 void FitTensRowsRings(const TensRowsShape& shape, TensRowsPlan& plan) {
-  constexpr int64_t kBytesOfClock = 19, kRound = 1300;
+  constexpr int64_t kBytesOfClock = 19;
+  // A round's copies are done behind weights that were asked for before them.
+  const int64_t round = shape.rows <= kRowsMax ? 2000 : 1300;
   const int64_t steps = StepsOfBlock(shape, plan);
   const int64_t stage = TensRowsStageBytes(StripRows(plan));
   const int64_t input = TensRowsStageBytes(InputRows(shape.rows, plan));
   const bool alone = Clusters(shape, plan) <= RoomOf(plan);
-  // Up to 16 rows the block of a product of few rows may be beside this one.
-  const bool large = alone && (shape.rows > kFewRowsMax || plan.strip_rows > 0);
-  const int64_t room = large ? kWhole : kHalf;
+  const int64_t whole = shape.rows < kManyRows ? kWhole : kWholeOfMany;
+  const int64_t room = alone ? whole : kHalf;
   int64_t least = INT64_MAX;
   for (int64_t inputs = steps; inputs >= std::min<int64_t>(2, steps); --inputs) {
     const int64_t stages = std::min(steps, (room - inputs * input) / stage);
     if (stages < std::min<int64_t>(2, steps)) continue;
-    const int64_t cost =
-        std::max((steps - stages) * stage / kBytesOfClock, steps * kRound / inputs);
+    const int64_t cost = std::max((steps - stages) * stage / kBytesOfClock, steps * round / inputs);
     if (cost >= least) continue;
     least = cost;
     plan.stages = static_cast<int>(stages);

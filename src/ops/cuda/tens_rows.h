@@ -3,11 +3,11 @@
 // Products of 9 to 128 rows with bf16 matrices: a decode step of tens of sequences (Linear,
 // MoeInputs, AttentionInputs).
 //
-// A block has 64 or 128 rows of weights (of few rows of x up to 192), up to 128 rows of x and a
-// share of the columns; a cluster of blocks shares the columns and adds up through its shared
+// A block has 64 or 128 rows of weights (of up to 64 rows of x up to 192), up to 128 rows of x and
+// a share of the columns; a cluster of blocks shares the columns and adds up through its shared
 // memory, in a fixed order. Weights are asked for before the kernel ahead has ended, as many as the
 // ring holds. A block takes no more shared memory than its share of the columns fills, up to 170
-// KB; where there are more blocks than multiprocessors two fit on one.
+// KB, from 33 rows on 200; where there are more blocks than multiprocessors two fit on one.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth. What blocks read from the L2, rows
 // of x for every strip of weights, is as much again at 64 rows and strips of 64.
@@ -31,7 +31,7 @@ struct TensRowsShape {
 };
 // The answer. groups 0: the shape is not for this kernel.
 struct TensRowsPlan {
-  int groups = 0;  // of 64 rows of weights a block: 1 to 3 (3: up to 32 rows of x, not rotated)
+  int groups = 0;  // of 64 rows of weights a block: 1 to 3 (3: up to 64 rows of x, not rotated)
   int tile = 0;    // rows of x a block: 32, 64 or 128
   int split = 0;   // blocks that share the columns: 1, 2, 4 or 8
   // Rows of weights of a block: an even number, up to groups * 64; 0: that.

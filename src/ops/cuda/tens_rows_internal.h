@@ -34,6 +34,7 @@ struct TensRowsParams {
   int rows, steps, log_split;
   int strip_rows, input_rows;    // of the boxes
   int stages, inputs;            // of the rings
+  int early;                     // stages of weights that are asked for at once, at first
   int stage_bytes, input_bytes;  // of one of each
   int barriers_at, shared;       // in shared memory: barriers, all
 };

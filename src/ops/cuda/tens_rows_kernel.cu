@@ -129,19 +129,39 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
   const TensRowsMatrix& m = of_second ? p.second : p.first;
   const int first_row = strip * p.strip_rows, end_row = min(first_row + p.strip_rows, m.n);
   const int first_token = static_cast<int>(blockIdx.y) * kN;
-  const int first_step = p.steps * rank >> p.log_split;
-  const int steps = (p.steps * (rank + 1) >> p.log_split) - first_step;
-  if (threadIdx.x == kConsumers) {
+  // Steps are dealt in turn, so that the blocks of a cluster together read up to 1 KB of a row.
+  const int steps = (p.steps - rank + split - 1) >> p.log_split;
+  const CUtensorMap* const map = of_second ? &maps.second : &maps.first;
+  const auto ask = [&](int step, int stage, uint64_t policy) {
+    BarrierExpectBytes(full + 8 * stage, p.strip_rows * kStepBytes);
+    CopyBoxOnce(ring + stage * p.stage_bytes, map, full + 8 * stage, (rank + step * split) * kStep,
+                first_row, policy);
+  };
+  const auto ask_input = [&](int step, int input) {
+    BarrierExpectBytes(input_full + 8 * input, p.input_rows * kStepBytes);
+    hopper::CopyBox(inputs_at + input * p.input_bytes, &maps.x, input_full + 8 * input,
+                    (rank + step * split) * kStep, first_token, 0);
+  };
+  const int early = min(p.early, steps);
+  if (threadIdx.x == 0) {
+    hopper::PrefetchMap(map);
+    hopper::PrefetchMap(&maps.x);
+  } else if (threadIdx.x == kConsumers) {
     if (ring % 1024 != 0) __trap();
+#pragma unroll 1
     for (int s = 0; s < p.stages; ++s) {
       BarrierInit(full + 8 * s, 1);
       BarrierInit(consumed + 8 * s, 4 * kGroups);
     }
+#pragma unroll 1
     for (int s = 0; s < p.inputs; ++s) BarrierInit(input_full + 8 * s, 1);
     BarrierInit(sums_full, 1);
     hopper::FenceBarrierInit();
     // Of warps that have rows of the strip.
     BarrierExpectBytes(sums_full, (p.strip_rows + 15) / 16 * 16 * kN * 4);
+    const uint64_t policy = ReadOncePolicy();
+#pragma unroll 1
+    for (int s = 0; s < early; ++s) ask(s, s, policy);
   }
   __syncthreads();
 
@@ -151,39 +171,26 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
   const Place place(first_token, first_row + group * kGroupRows, thread);
   if (threadIdx.x >= kConsumers) {
     if (threadIdx.x == kConsumers) {
-      const CUtensorMap* const map = of_second ? &maps.second : &maps.first;
       const uint64_t policy = ReadOncePolicy();
-      // Each in order of the steps, as long as there are some.
-      int asked = 0, stage = 0, asked_input = 0, input = 0;
-      const auto ask = [&] {
-        if (asked >= steps) return;
-        BarrierExpectBytes(full + 8 * stage, p.strip_rows * kStepBytes);
-        CopyBoxOnce(ring + stage * p.stage_bytes, map, full + 8 * stage,
-                    (first_step + asked) * kStep, first_row, policy);
-        ++asked;
-        if (++stage == p.stages) stage = 0;
-      };
-      const auto ask_input = [&] {
-        if (asked_input >= steps) return;
-        BarrierExpectBytes(input_full + 8 * input, p.input_rows * kStepBytes);
-        hopper::CopyBox(inputs_at + input * p.input_bytes, &maps.x, input_full + 8 * input,
-                        (first_step + asked_input) * kStep, first_token, 0);
-        ++asked_input;
-        if (++input == p.inputs) input = 0;
-      };
-      for (int s = 0; s < p.stages; ++s) ask();
-      hopper::PrefetchMap(&maps.x);
+      const int filled = min(p.stages, steps);
+      // The rest as the first come in. Copies are done in the order in which they are asked for: x,
+      // which another thread asks for as soon as it may, would come behind all weights that fit.
+#pragma unroll 1
+      for (int s = early; s < filled; ++s) {
+        BarrierWait(full + 8 * (s - early), 0);
+        ask(s, s, policy);
+      }
       WaitForEarlierKernels();
-      AllowNextKernel();  // only now: see docs/kernels/decode-step.md
-      for (int s = 0; s < p.inputs; ++s) ask_input();
       // A step is done with: its places go to those that come next there.
-      int done = 0;
+      int done = 0, input = 0;
       uint32_t parity = 0;
-      while (asked < steps || asked_input < steps) {
+#pragma unroll 1
+      for (int s = 0; s + min(p.stages, p.inputs) < steps; ++s) {
         BarrierWait(consumed + 8 * done, parity);
-        ask_input();
-        ask();
+        if (s + p.inputs < steps) ask_input(s + p.inputs, input);
+        if (s + p.stages < steps) ask(s + p.stages, done, policy);
         if (++done == p.stages) done = 0, parity ^= 1;
+        if (++input == p.inputs) input = 0;
       }
     }
     __syncwarp();
@@ -198,6 +205,13 @@ __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     }
 #pragma unroll
     for (int i = 0; i < kN / 2; ++i) sums[i] = 0;
+    if (threadIdx.x == 0) {
+      WaitForEarlierKernels();
+      AllowNextKernel();  // only now: see docs/kernels/decode-step.md
+#pragma unroll 1
+      for (int s = 0; s < min(p.inputs, steps); ++s) ask_input(s, s);
+    }
+    __syncwarp();
     int stage = 0, input = 0;
     uint32_t parity = 0, input_parity = 0;
     for (int s = 0; s < steps; ++s) {
@@ -299,8 +313,9 @@ Kernel KernelOf(int tile, bool rotates) {
 // Of tall strips.
 template <>
 Kernel KernelOf<kTensRowsGroupsMax>(int tile, bool rotates) {
-  BT_CHECK(!rotates && tile == 32);
-  return TensRowsKernel<kTensRowsGroupsMax, 32, false>;
+  BT_CHECK(!rotates && tile <= 64);
+  return tile == 32 ? TensRowsKernel<kTensRowsGroupsMax, 32, false>
+                    : TensRowsKernel<kTensRowsGroupsMax, 64, false>;
 }
 
 // A block's most; the same for all plans, as it is kept with the device, whoever launches there.
@@ -313,6 +328,10 @@ Kernel KernelOf(const TensRowsPlan& plan, bool rotates, int shared) {
                         : plan.groups == 2 ? KernelOf<2>(plan.tile, rotates)
                                            : KernelOf<3>(plan.tile, rotates);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
+            "tens of rows");
+  // So that blocks of the next kernel find room beside these.
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared),
             "tens of rows");
   return kernel;
 }
