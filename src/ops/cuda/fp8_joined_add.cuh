@@ -19,7 +19,6 @@ inline constexpr int kTopKMax = 8;
 inline constexpr int kMaxSlots = 8;                      // tokens under way for a warp
 inline constexpr int kBeforeBytes = kJoinedColumns * 4;  // of a token's `out`, at most
 inline constexpr int kSharesAt = 16 + kBeforeBytes;      // in a slot, whose barrier is first
-inline constexpr uint32_t kPatience = 1u << 26;          // turns of a wait: seconds
 
 __host__ __device__ constexpr int SlotBytes(int top_k) {
   return kSharesAt + top_k * kShareBytes;

@@ -16,7 +16,11 @@ inline constexpr int kChunkStrips = 2 * kItemStrips;
 static_assert(kShareBytes == kChunkStrips * 32);  // 8 low columns, 8 high ones a strip
 
 __device__ __forceinline__ void AwaitCount(const uint32_t* counter, uint32_t count) {
-  while (LoadAcquire(counter) < count) __nanosleep(50);
+  uint32_t turns = 0;
+  while (LoadAcquire(counter) < count) {
+    __nanosleep(50);
+    if (++turns == kPatience) __trap();
+  }
 }
 
 // A warp adds up a chunk of every kStep-th token from `first` on, `each` of them, a lane four

@@ -25,6 +25,10 @@ inline constexpr int kMaxTokens = 64;  // that a block adds up
 inline constexpr int kPhases = 8;      // barriers of chunks, more than any warp is ahead of another
 inline constexpr int kOutPitch = 128 + 16;
 inline constexpr int kOutBytes = 16 * kOutPitch;
+// Turns of a wait for other blocks, of half a microsecond or more: some tens of seconds. Where not
+// all blocks of a launch stand at once, as it needs, the launch ends with an error rather than
+// never.
+inline constexpr uint32_t kPatience = 1u << 26;
 
 // Up to kTileUnits units of one expert.
 struct Piece {
