@@ -96,7 +96,8 @@ RUNS
   cat << 'RUNS'
 resident_attention OneToken 100 -
 resident_attention OfSomeTokens 100 -
-resident_attention CodedOneToken 100 -
+resident_attention CodedLongContexts 100 -
+resident_attention CodedWithPlainKeys 100 -
 moe_expert_bank SmallBanks 100 moe_stream
 moe_expert_bank SmallBanks 100 moe_wide
 moe_expert_bank TheJoinedFormAgrees 60 moe_wide

@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   // Scales of weights are there before the wait, as are positions and angles; those of rows behind
-  // it.
+  // it, unless they are older than the kernel ahead.
   if (!of_second) {
     for (int i = threadIdx.x; i < count * (kN / 8); i += kConsumers) {
       const int band = min(strip * (kN / 8) + i / count, m.n / 8 - 1);

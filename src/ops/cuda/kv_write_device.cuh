@@ -35,11 +35,15 @@ __device__ inline void StoreBytes(uint8_t* to, const void* from, int bytes) {
   for (int i = 0; i < bytes; ++i) to[i] = static_cast<const uint8_t*>(from)[i];
 }
 
+__device__ __forceinline__ uint2 PackEightE4m3(const float (&x)[kEight], float scale) {
+  return make_uint2(
+      PackE4m3(x[0] / scale, x[1] / scale) | PackE4m3(x[2] / scale, x[3] / scale) << 16,
+      PackE4m3(x[4] / scale, x[5] / scale) | PackE4m3(x[6] / scale, x[7] / scale) << 16);
+}
+
 __device__ inline void StoreE4m3(
     uint8_t* to, int count, bool vectors, const float (&x)[kEight], float scale) {
-  uint2 codes;
-  codes.x = PackE4m3(x[0] / scale, x[1] / scale) | PackE4m3(x[2] / scale, x[3] / scale) << 16;
-  codes.y = PackE4m3(x[4] / scale, x[5] / scale) | PackE4m3(x[6] / scale, x[7] / scale) << 16;
+  const uint2 codes = PackEightE4m3(x, scale);
   if (vectors && count >= kEight) {
     *reinterpret_cast<uint2*>(to) = codes;
   } else {

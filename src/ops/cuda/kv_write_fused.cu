@@ -8,6 +8,7 @@
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
+#include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/product.h"
 #include "ops/cuda/tens_rows.h"
 
@@ -15,18 +16,6 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-
-// Eight columns of a row's query as codes; by whole warps. `there`: not behind the row's end.
-__device__ __forceinline__ void StoreCodes(
-    const InputParams& p, int64_t row, int at, bool there, float (&x)[kEight]) {
-  float scale;
-  RoundToBf16(x);
-  const uint2 codes = RoundEight(x, scale);
-  if (!there) return;
-  const int64_t to = row * p.q_lora + at;
-  *reinterpret_cast<uint2*>(p.codes + to) = codes;
-  if (at % 128 == 0) p.code_scales[to / 128] = scale;
-}
 
 __device__ void NormQuery(const InputParams& p, float* partial) {
   const int at = static_cast<int>(threadIdx.x) * kEight, count = p.q_lora - at;
@@ -37,7 +26,9 @@ __device__ void NormQuery(const InputParams& p, float* partial) {
   LoadEight(to, count, p.vectors, x);
   Normalise(x, NormScale(AddSquares(x, 0), p.q_lora, p.eps, partial), weight);
   StoreEight(to, count, p.vectors, x);
-  if (p.codes != nullptr) StoreCodes(p, blockIdx.x, at, count > 0, x);
+  if (p.codes != nullptr) {
+    WriteCodes(p.codes, p.code_scales, blockIdx.x, p.q_lora, at, count > 0, x);
+  }
 }
 
 __global__ void __launch_bounds__(kThreadsMax) InputKernel(InputParams p) {
@@ -64,15 +55,6 @@ __device__ __forceinline__ uint4 LoadPacked(const __nv_bfloat16* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
 
-__device__ __forceinline__ void Unpack(const uint4& packed, float (&x)[kEight]) {
-  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    x[2 * i] = __uint_as_float(words[i] << 16);
-    x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-  }
-}
-
 // NormScale of a row whose part `i` is what warp i of a block would hold.
 template <int kParts>
 __device__ __forceinline__ float WarpNormScale(const uint4 (&row)[kParts], float eps) {
@@ -81,7 +63,7 @@ __device__ __forceinline__ float WarpNormScale(const uint4 (&row)[kParts], float
 #pragma unroll
   for (int i = 0; i < kParts; ++i) {
     float x[kEight];
-    Unpack(row[i], x);
+    WidenEight(row[i], x);
     sums[i] = AddSquares(x, 0);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sums[i] += __shfl_xor_sync(~0u, sums[i], step);
@@ -123,14 +105,14 @@ __global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p
   const float latent_scale = WarpNormScale(latents, p.eps);
 #pragma unroll
   for (int i = 0; i < kLatentParts; ++i) {
-    Unpack(latents[i], x);
+    WidenEight(latents[i], x);
     LoadWhole(p.kv_norm + i * kWarpColumns + at, weight);
     Normalise(x, latent_scale, weight);
     RoundToBf16(x);
     StoreLatents<true>(p.cache, token, i * kWarpColumns + at, x);
   }
   if (of_key) {
-    Unpack(key, x);
+    WidenEight(key, x);
     if (known) {
       RotateEight(x, angles);
     } else {
@@ -142,11 +124,13 @@ __global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p
   const float query_scale = WarpNormScale(queries, p.eps);
 #pragma unroll
   for (int i = 0; i < kQueryParts; ++i) {
-    Unpack(queries[i], x);
+    WidenEight(queries[i], x);
     LoadWhole(p.q_norm + i * kWarpColumns + at, weight);
     Normalise(x, query_scale, weight);
     StoreWhole(query + i * kWarpColumns, x);
-    if (p.codes != nullptr) StoreCodes(p, row, i * kWarpColumns + at, true, x);
+    if (p.codes != nullptr) {
+      WriteCodes(p.codes, p.code_scales, row, p.q_lora, i * kWarpColumns + at, true, x);
+    }
   }
 }
 

@@ -35,7 +35,7 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
     const RowSource rows{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = gate_up.k};
     return Fp8MiddleRouter(ctx, args, QuantiseRows(ctx, rows, gate_up));
   }
-  if (HundredRowsRouterTakes(logits, router, x)) {
+  if (gate_up.form == WeightForm::kFp8Block && HundredRowsRouterTakes(logits, router, x)) {
     HundredRowsRouter(ctx, logits, router, x);
     // Codes of the norm are older than that, which lets others start only once it has waited.
     const QuantisedRows codes = KnownRows(ctx, x.data, x.stride[0], x.dim(0), gate_up.k);

@@ -5,7 +5,7 @@
 //
 //   inputs    132 blocks, 2 strips   the root of the norm, product
 //   queries   128 blocks, 1 or 2 s.  root of the low-rank norm, product, rope
-//             4 blocks               the cached token: norm, rope, write
+//             4 blocks               the cached token: norm, rope, write (with e4m3 weights a warp)
 //   folded    128 blocks, 4 strips   a head's queries by its key matrix
 //   decode    parts of the plan      pieces of keys
 //   merge     128 blocks             32 latent columns of a head
@@ -172,7 +172,8 @@ bool Takes(const OpContext& ctx, const AttentionLayerArgs& args) {
     return false;
   }
   // Their input is rounded, which needs the norm's root: rows come from a norm of their own. Of
-  // several rows the launches of their own are faster (docs/kernels/decode-step.md).
+  // several rows the launches of their own are faster, but for 8 rows of short contexts
+  // (docs/kernels/decode-step.md).
   const bool coded = IsCoded(args);
   if (coded && (rows > 1 || args.before != nullptr || args.behind != nullptr ||
                 CodesOf(ctx, x).x == nullptr)) {
@@ -185,9 +186,9 @@ bool Takes(const OpContext& ctx, const AttentionLayerArgs& args) {
   }
   const KvLayerView& cache = inputs.cache;
   const bool known_cache = cache.form == KvForm::kBf16 || (coded && cache.form == KvForm::kFp8);
-  if (!known_cache || cache.latent != kLatent || cache.rope != kRope || attention.heads != kHeads ||
-      attention.lse || attention.nope != kNope || attention.value != kValue ||
-      inputs.q_norm.dim(0) != kQLora) {
+  if (!known_cache || attention.cache.data != cache.data || cache.latent != kLatent ||
+      cache.rope != kRope || attention.heads != kHeads || attention.lse ||
+      attention.nope != kNope || attention.value != kValue || inputs.q_norm.dim(0) != kQLora) {
     return false;
   }
   if (!Matrix(args.qkv_a, kInputs, kHidden, 1, coded) ||

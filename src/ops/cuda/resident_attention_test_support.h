@@ -22,7 +22,7 @@ using namespace product_test;  // NOLINT: tests only
 inline constexpr FormCase kBf16{"bf16", WeightForm::kBf16};
 inline constexpr FormCase kFp8{"fp8 w8a8", WeightForm::kFp8Block, true};
 inline constexpr int64_t kHidden = 7168, kQLora = 1536, kLatent = 512, kRope = 64, kNope = 128,
-                         kValue = 128, kHeads = 8, kHead = kNope + kRope, kPositions = 12000,
+                         kValue = 128, kHeads = 8, kHead = kNope + kRope, kPositions = 34000,
                          kBlock = 64;
 inline constexpr float kEps = 1e-5f, kScale = 0.072f;
 

@@ -2,6 +2,7 @@
 
 // The phases of the resident attention half up to the queries of attention, and the cached tokens.
 
+#include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_join_device.cuh"
 #include "ops/cuda/resident_parts.cuh"
 
@@ -85,10 +86,10 @@ class FrontParts : public BlockParts {
     float squares = 0;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      Widen(mail.eight(e), x[e]);
+      WidenEight(mail.eight(e), x[e]);
       squares = AddSquares(x[e], squares);
     }
-    Widen(mail.eight(2), key);
+    WidenEight(mail.eight(2), key);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(~0u, squares, step);
     const float scale = 1.0f / sqrtf(squares / static_cast<float>(kLatent) + in.eps);
@@ -112,14 +113,6 @@ class FrontParts : public BlockParts {
     const int column = kLatent + lane_ * kEight;
     WriteEight<kFp8Cache>(token, to, column, key);
   }
-  static __device__ __forceinline__ void Widen(const uint4& packed, float (&x)[kEight]) {
-    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(words[i] << 16);
-      x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
-    }
-  }
   // Eight columns to the cache (`to` may be null) and to the board, as they are cached.
   template <bool kFp8Cache>
   __device__ __forceinline__ void WriteEight(int token,
@@ -127,10 +120,7 @@ class FrontParts : public BlockParts {
                                              int column,
                                              const float (&x)[kEight]) {
     if constexpr (kFp8Cache) {
-      const float scale = p_.input.cache.scale;
-      const uint2 codes = make_uint2(
-          PackE4m3(x[0] / scale, x[1] / scale) | PackE4m3(x[2] / scale, x[3] / scale) << 16,
-          PackE4m3(x[4] / scale, x[5] / scale) | PackE4m3(x[6] / scale, x[7] / scale) << 16);
+      const uint2 codes = PackEightE4m3(x, p_.input.cache.scale);
       if (to != nullptr) *reinterpret_cast<uint2*>(to + column) = codes;
       Post(&board_.token[token][column / 4], codes.x, tag_);
       Post(&board_.token[token][column / 4 + 1], codes.y, tag_);

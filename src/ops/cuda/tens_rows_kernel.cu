@@ -108,7 +108,8 @@ __device__ __forceinline__ float2 LoadAngle(const TensRowsParams& p, int token, 
 }
 
 // Grid: strips of kGroups * 64 rows of weights times the blocks that share their columns; tiles of
-// kN rows of x. kGroups warpgroups multiply, one warp asks for what they need.
+// kN rows of x. kGroups warpgroups multiply, one warp asks for what they
+// need, but for the first x, which thread 0 asks for.
 template <int kGroups, int kN, bool kRotates>
 __global__ void __launch_bounds__(128 * kGroups + 32, 2)
     TensRowsKernel(const __grid_constant__ TensRowsParams p,
