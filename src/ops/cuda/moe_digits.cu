@@ -185,15 +185,13 @@ __device__ __forceinline__ void MultiplyStrips(const GateUpParams& p,
           scales[s] = shared.scales + at.stage * kStageBytes + s * kStripStageBytes;
         }
         MultiplyCodes<kPair, kN>(sums[pair], words, scales, x, p.constants, [&](int half) {
-          if (pair == kPairs - 1 && half == 0) rows.Load(x, 0, p.digits, next);
+          if (pair == kPairs - 1) rows.Load(x, half, p.digits, next);
         });
       }
-      hopper::FinishLoads();
       __syncwarp();
-      if (FirstLane()) BarrierArrive(shared.Empty(at.stage));
+      if (FirstLane()) GiveBack(shared.Empty(at.stage), sums[pair], p.constants);
       at.Next();
     }
-    rows.Load(x, 1, p.digits, next);  // FinishLoads would wait for it
   }
   progress.at = at;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -69,7 +69,21 @@ __device__ __forceinline__ void MultiplyBytes(
 struct DigitConstants {
   uint32_t sign_bits = 0x80808080u;
   uint32_t two = 2;
+  uint32_t none = 0;  // not known to the compiler
 };
+
+// Gives a stage back, by one lane behind __syncwarp. That the warp's loads from it are done follows
+// from sums that they are all in, from which the address is made: a fence (FinishLoads) would wait
+// for the digits of the next columns too, which are under way.
+template <int kT, int kN>
+__device__ __forceinline__ void GiveBack(uint32_t empty,
+                                         const float (&sums)[kT][kN][2],
+                                         const DigitConstants& constants) {
+  uint32_t any = 0;
+#pragma unroll
+  for (int s = 0; s < kT; ++s) any |= __float_as_uint(sums[s][0][0]);
+  BarrierArrive(empty + (any & constants.none));
+}
 
 // Nibbles 0 2 4 6 or 1 3 5 7 of a packed word as bytes 16 q.
 __device__ __forceinline__ uint32_t CodeBytes(uint32_t word, bool odd, const DigitConstants& c) {
