@@ -254,7 +254,7 @@ class Bench {
       BT_RETURN_IF_ERROR(down(shape, args, plan, stream));
     }
     if (parts & kCombine && form != MoeForm::kJoined)
-      BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, stream));
+      BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, false, stream));
     return Status();
   }
 

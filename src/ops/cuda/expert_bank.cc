@@ -16,6 +16,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/moe_beside.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
@@ -180,6 +181,23 @@ bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& ban
          TensRowsTakes(args.out, rows, args.shared_down);
 }
 
+MoeGated GatedRows(const ExpertBankArgs& args) {
+  MoeGated to;
+  to.x = static_cast<const __nv_bfloat16*>(args.shared.data);
+  to.x_stride = args.shared.stride[0];
+  to.width = Narrow(args.shared_down.k);
+  return to;
+}
+
+// Whether a launch beside the choice of experts has the shared experts.
+bool BesideTakes(const ExpertBankArgs& args, const Bank& bank) {
+  return args.shared && !BankEndsWithShared(args, bank) && args.shared.dtype == DType::kBf16 &&
+         Aligned(args.shared.data, args.shared.stride[0] * 2) &&
+         args.shared_down.form == WeightForm::kBf16 && args.shared_down.count == 1 &&
+         Aligned(args.shared_down.data, args.shared_down.k * 2) &&
+         MoeBesideTakes(ShapeOf(bank), GatedRows(args), bank.tokens);
+}
+
 // What AddShared would make of `shared` first, to be made by the bank's preparation instead.
 MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
   MoeGated to;
@@ -190,9 +208,7 @@ MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, co
     return to;
   }
   const auto elements = static_cast<size_t>(bank.tokens * width);
-  to.x = static_cast<const __nv_bfloat16*>(args.shared.data);
-  to.x_stride = args.shared.stride[0];
-  to.width = Narrow(width);
+  to = GatedRows(args);
   if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
     to.codes = ctx.scratch->AllocateArray<char>(elements);
     to.scales = ctx.scratch->AllocateArray<float>(elements / 128);
@@ -239,16 +255,23 @@ void BankOfCodes(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
 // With the shared experts' part.
 void PreparedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
   if (!FastBankTakes(args, bank)) return BankOfCodes(ctx, args, bank);
-  const MoeGated gated = GatedByPreparation(ctx, args, bank);
   const MoeShape shape = ShapeOf(bank);
   MoeInt4Args to = FastArgs(args, bank);
+  to.beside = BesideTakes(args, bank);
+  const MoeGated gated = to.beside ? GatedRows(args) : GatedByPreparation(ctx, args, bank);
   const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
   Must(bytes.status(), "expert bank");
   to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
   to.workspace_bytes = bytes.value();
   to.prepared = true;
-  Must(LaunchMoePrepare(shape, to, gated, StreamOf(ctx)), "preparation of an expert bank");
-  AddShared(ctx, args, bank, gated);
+  Must(LaunchMoePrepare(shape, to, to.beside ? MoeGated{} : gated, StreamOf(ctx)),
+       "preparation of an expert bank");
+  if (to.beside) {
+    Must(LaunchMoeBeside(shape, to, gated, args.shared_down.data, StreamOf(ctx)),
+         "shared experts beside the choice");
+  } else {
+    AddShared(ctx, args, bank, gated);
+  }
   Must(LaunchMoeInt4(shape, to, StreamOf(ctx)), "expert bank");
 }
 

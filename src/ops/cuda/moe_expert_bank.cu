@@ -207,7 +207,7 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (args.shared != nullptr) {
     return LaunchMoeFinish(shape, args, plan, form == MoeForm::kStreaming, stream);
   }
-  return LaunchMoeCombine(shape, args, plan, stream);
+  return LaunchMoeCombine(shape, args, plan, form == MoeForm::kStreaming, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -88,6 +88,7 @@ struct MoeInt4Args {
   NormJoin norm = {};  // with `shared`: what would be written to `out` goes there
   MoeChoice choice = {};
   bool prepared = false;  // LaunchMoePrepare has been called with the same workspace
+  bool beside = false;    // and digits are made by LaunchMoeBeside
 };
 
 // Whether the sum over a token's experts can have the shared experts' second product in it.

@@ -111,9 +111,11 @@ Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
                         cudaStream_t stream);
+// old_inputs: all but the shares is older than what ran ahead of the kernel just ahead.
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
+                        bool old_inputs,
                         cudaStream_t stream);
 
 // Instead of the combination, with `shared`: writes out. Takes few tokens, see MoeFinishTakes.

@@ -1,8 +1,9 @@
-// All that lies between the router's product and the gate/up product of a bank of up to 256 tokens,
-// in one launch: the first cluster chooses each token's experts, a warp a token, and sorts the
-// entries by expert; the other blocks have a row each, which they make digits of where gate/up
-// takes digits, and of the shared experts' first product the input of their second one. As launches
-// of their own each of these was 1 to 4 us, most of them the way there.
+// What lies between the router's product and the gate/up product of a bank of up to 256 tokens, in
+// one launch: the first cluster chooses each token's experts, a warp a token, and sorts the entries
+// by expert; the other blocks, if any (moe_beside.cu has their work where it can), have a row each,
+// which they make digits of where gate/up takes digits, and of the shared experts' first product
+// the input of their second one. As launches of their own each of these is 1 to 4 us, most of them
+// the way there.
 //
 // Ids go to the shared memory of the first block, or of the first three (Sorters). These wait for
 // them alone: the weights, which take as long as the choice, are made while they sort.
@@ -133,9 +134,19 @@ __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
     BarrierWait(arrived, 0);
     Sort<kWarps, kJoined>(p, rank, shared);
   }
-  if (token < p.tokens) {
+  const bool hands = first == 0;
+  if (token < p.tokens && !(hands && rank < kSorters)) {
     WeighByWarp(p.router, logits, choice, p.choice.weights + token * p.top_k, shared.warps[warp]);
   }
+  if (!hands || rank < kSorters) return;
+  // Of those that sort and choose too: they end last. To choose once more is less than to be told.
+  const int handed = rank - kSorters + (kRanks - kSorters) * warp;
+  const int theirs = handed / kWarps + kRanks * (handed % kWarps);
+  if (handed >= kSorters * kWarps || theirs >= p.tokens) return;
+  const float* const their_logits = p.choice.logits + theirs * p.choice.logits_stride;
+  choice = ChooseByWarp(p.router, their_logits, p.choice.bias, biases, shared.warps[warp]);
+  WeighByWarp(p.router, their_logits, choice, p.choice.weights + theirs * p.top_k,
+              shared.warps[warp]);
 }
 
 __device__ __forceinline__ void GateEight(const MoeGated& g, int row, int at, float (&gate)[8]) {

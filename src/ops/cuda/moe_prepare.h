@@ -1,8 +1,9 @@
 #pragma once
 
 // The expert bank's preparation of up to 256 tokens in one launch (moe_prepare.cu): the choice of
-// experts, the entries sorted by expert, rows as digits, and the input of the shared experts'
-// second product. In place of LaunchMoeRoute or LaunchRowsByExpert.
+// experts, the entries sorted by expert, and, where no launch beside it makes them (moe_beside.h),
+// rows as digits and the input of the shared experts' second product. In place of LaunchMoeRoute or
+// LaunchRowsByExpert.
 
 #include "ops/cuda/moe_internal.h"
 

@@ -21,29 +21,38 @@ struct CombineParams {
   void* out;
   int64_t out_stride;
   int32_t hidden, top_k;
+  // Whether all but the shares is older than what ran ahead of the kernel just ahead
+  // (docs/kernels/decode-step.md, the rule).
+  bool old_inputs;
 };
 
 // Shares that a thread asks for together: one after the other, each would be a way to memory.
 constexpr int kSharesAtOnce = 8;
 
-// Adds `count` shares of a token at most, of the experts `ids`, in order: those that exist.
-__device__ __forceinline__ void AddShares(
-    const CombineParams& p, const int32_t* ids, const uint4* shares, int count, float (&sum)[8]) {
-  const RouteParams& route = p.route;
+// Which of `count` shares of a token at most, of the experts `ids`, exist.
+__device__ __forceinline__ void FindShares(const RouteParams& route,
+                                           const int32_t* ids,
+                                           int count,
+                                           bool (&exists)[kSharesAtOnce]) {
   const auto below = static_cast<uint32_t>(
       route.slot_of == nullptr ? min(route.experts, route.slots) : route.experts);
   int id[kSharesAtOnce];
-  bool exists[kSharesAtOnce];
 #pragma unroll
-  for (int j = 0; j < kSharesAtOnce; ++j) id[j] = j < count ? ids[j] : -1;
+  for (int j = 0; j < kSharesAtOnce; ++j) id[j] = j < count ? __ldcg(ids + j) : -1;
 #pragma unroll
   for (int j = 0; j < kSharesAtOnce; ++j) exists[j] = static_cast<uint32_t>(id[j]) < below;
-  if (route.slot_of != nullptr) {
+  if (route.slot_of == nullptr) return;
 #pragma unroll
-    for (int j = 0; j < kSharesAtOnce; ++j) id[j] = exists[j] ? route.slot_of[id[j]] : -1;
+  for (int j = 0; j < kSharesAtOnce; ++j) id[j] = exists[j] ? route.slot_of[id[j]] : -1;
 #pragma unroll
-    for (int j = 0; j < kSharesAtOnce; ++j) exists[j] = id[j] >= 0 && id[j] < route.slots;
-  }
+  for (int j = 0; j < kSharesAtOnce; ++j) exists[j] = id[j] >= 0 && id[j] < route.slots;
+}
+
+// Adds those that exist, in order.
+__device__ __forceinline__ void AddShares(const CombineParams& p,
+                                          const bool (&exists)[kSharesAtOnce],
+                                          const uint4* shares,
+                                          float (&sum)[8]) {
   uint4 raw[kSharesAtOnce];
 #pragma unroll
   for (int j = 0; j < kSharesAtOnce; ++j, shares += p.hidden / 8) {
@@ -69,20 +78,29 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
   const int token = blockIdx.y;
   const int column = (blockIdx.x * kCombineThreads + threadIdx.x) * 8;
   AllowNextKernel();
-  WaitForEarlierKernels();
-  if (column >= p.hidden) return;
+  if (!p.old_inputs) WaitForEarlierKernels();
+  if (column >= p.hidden) return;  // other threads of the block wait
   Out* const out = static_cast<Out*>(p.out) + token * p.out_stride + column;
-  float before[8];
-  LoadWhole(out, before);
+  constexpr int kWords = static_cast<int>(sizeof(Out)) / 2;
+  uint4 raw[kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) raw[i] = __ldcg(reinterpret_cast<const uint4*>(out) + i);
   float sum[8] = {};
   const int32_t* ids = p.route.ids + token * p.top_k;
   const int64_t first_share = static_cast<int64_t>(token) * p.top_k;
   const auto* shares = reinterpret_cast<const uint4*>(p.shares + first_share * p.hidden + column);
-  for (int left = p.top_k; left > 0; left -= kSharesAtOnce) {
-    AddShares(p, ids, shares, left, sum);
+  bool exists[kSharesAtOnce];
+  FindShares(p.route, ids, p.top_k, exists);
+  if (p.old_inputs) WaitForEarlierKernels();
+  AddShares(p, exists, shares, sum);
+  for (int left = p.top_k - kSharesAtOnce; left > 0; left -= kSharesAtOnce) {
     ids += kSharesAtOnce;
     shares += kSharesAtOnce * (p.hidden / 8);
+    FindShares(p.route, ids, left, exists);
+    AddShares(p, exists, shares, sum);
   }
+  float before[8];
+  LoadWhole(reinterpret_cast<const Out*>(raw), before);
 #pragma unroll
   for (int i = 0; i < 8; ++i) sum[i] += before[i];
   StoreWhole(out, sum);
@@ -176,7 +194,7 @@ Status LaunchMoePrepare(const MoeShape& shape,
   const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
   BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
   DigitRows digits;
-  if (MoeDigitsTake(shape, args.tokens)) digits = MoeDigitRows(shape, args, plan);
+  if (!args.beside && MoeDigitsTake(shape, args.tokens)) digits = MoeDigitRows(shape, args, plan);
   return LaunchMoePrepare(Route(shape, args, plan, MoeForm::kStreaming, blocks), args.choice,
                           digits, gated, args.tokens, stream);
 }
@@ -191,6 +209,7 @@ Status LaunchMoePrepare(const MoeRows& rows,
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoePlan& plan,
+                        bool old_inputs,
                         cudaStream_t stream) {
   const bool bf16 = args.rounded_out != nullptr;
   const CombineParams params = {Route(shape, args, plan, MoeForm::kStreaming, 1),
@@ -198,7 +217,8 @@ Status LaunchMoeCombine(const MoeShape& shape,
                                 bf16 ? static_cast<void*>(args.rounded_out) : args.out,
                                 args.out_stride,
                                 shape.hidden,
-                                shape.top_k};
+                                shape.top_k,
+                                old_inputs};
   return LaunchCombine(params, bf16, args.tokens, stream);
 }
 
@@ -211,7 +231,7 @@ Status LaunchSumOverExperts(const MoeRows& rows,
                             const TensorView& out,
                             cudaStream_t stream) {
   const auto hidden = static_cast<int32_t>(out.dim(1));
-  return LaunchCombine({Route(rows), shares, out.data, out.stride[0], hidden, rows.top_k},
+  return LaunchCombine({Route(rows), shares, out.data, out.stride[0], hidden, rows.top_k, false},
                        out.dtype == DType::kBf16, rows.tokens, stream);
 }
 
