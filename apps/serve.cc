@@ -17,7 +17,6 @@
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
-#include "host_plan.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "server/server.h"
@@ -139,6 +138,23 @@ std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenize
   return {ids.begin(), ids.end()};
 }
 
+Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) {
+  DoorParts door;
+  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
+  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
+  const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
+  BT_ASSIGN_OR_RETURN(door.tokenizer, LoadTokenizer(tokenizer_dir));
+  auto chat_template = LoadTemplate(options, tokenizer_dir);
+  if (chat_template.ok()) {
+    door.chat_template = std::move(chat_template).value();
+  } else {
+    if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
+    BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
+  }
+  door.config.eos_ids = EndTokens(model_config, door.tokenizer.get());
+  return door;
+}
+
 // A line every second while weights are loaded, and one at the end.
 LoadProgress ProgressLog() {
   struct State {
@@ -212,31 +228,19 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
-  BT_ASSIGN_OR_RETURN(ServerConfig config, MakeServerConfig(options, dir));
-  const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
-  BT_ASSIGN_OR_RETURN(auto tokenizer, LoadTokenizer(tokenizer_dir));
-  auto chat_template = LoadTemplate(options, tokenizer_dir);
-  if (!chat_template.ok()) {
-    if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
-    BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
-  }
-  config.eos_ids = EndTokens(model_config, tokenizer.get());
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  ServerConfig& config = launch.door.config;
+  EngineConfig& engine_config = launch.engine;
   const bool loopback =
       options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
   if (config.api_keys.empty() && !loopback && options.uds.empty()) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 
-  BT_ASSIGN_OR_RETURN(EngineConfig engine_config, MakeEngineConfig(options, dir));
-  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
-  BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
-  LogNotices(options, engine_config);
-  if (engine_config.device == "cuda") LimitLogprobs(config.max_logprobs);
-  BT_ASSIGN_OR_RETURN(
-      const auto server,
-      Server::Listen(std::move(config), std::move(tokenizer),
-                     chat_template.ok() ? std::move(chat_template).value() : nullptr));
+  BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
+  BT_ASSIGN_OR_RETURN(const auto server,
+                      Server::Listen(std::move(config), std::move(launch.door.tokenizer),
+                                     std::move(launch.door.chat_template)));
   BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
@@ -280,9 +284,9 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   const sigset_t signals = BlockSignals();
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(EngineConfig config, MakeEngineConfig(options, dir));
-  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
-  LogNotices(options, config);
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  EngineConfig& config = launch.engine;
+  BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
   std::atomic<bool> stopped = false;
   std::jthread stopper([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);
@@ -303,6 +307,23 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
 }
 
 }  // namespace
+
+Result<Launch> PrepareLaunch(const ServeOptions& options,
+                             const PlannedModel& model,
+                             const std::optional<DeviceSpec>& gpu) {
+  Launch launch;
+  const bool has_door = !options.headless && !model.described;
+  if (has_door) {
+    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
+  }
+  BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
+  BT_ASSIGN_OR_RETURN(launch.plan, PlanRun(options, model, gpu, launch.engine));
+  if (has_door && launch.engine.device == "cuda") {
+    const std::string notice = LimitLogprobs(launch.door.config.max_logprobs);
+    if (!notice.empty()) launch.plan.notices.push_back(notice);
+  }
+  return launch;
+}
 
 int RunServe(const ServeOptions& options, const std::string& program) {
   InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",
