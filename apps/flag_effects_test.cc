@@ -74,7 +74,7 @@ Attempt Try(const Args& args, bool gpu) {
   const Result<ModelDescription> model = DescribeModel("DeepSeek-V2-Lite");
   std::optional<DeviceSpec> device;
   if (gpu) device = FindDevice("h200-141g").value();
-  const Result<RunPlan> plan =
+  const Result<HostPlan> plan =
       PlanRun(options, {.described = model.value()}, device, config.value());
   if (!plan.ok()) return {.refusal = plan.status().message()};
   WireWriter engine;
@@ -255,7 +255,8 @@ TEST(FlagEffectsTest, WeightsBesideAGpuAreRefusedAndBesideNoneOfNoEffect) {
 
 // A remark without a condition is printed everywhere, so it must not be about one device or layout.
 TEST(FlagEffectsTest, RemarksWithoutAConditionNameNone) {
-  for (const FlagGroup& group : ServeFlags().groups()) {
+  const FlagTable table = ServeFlags();
+  for (const FlagGroup& group : table.groups()) {
     for (const FlagSpec& spec : group.flags) {
       EXPECT_EQ(spec.idle == nullptr, spec.idle_reason.empty()) << spec.name;
       if (spec.idle != nullptr) continue;

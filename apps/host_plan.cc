@@ -135,10 +135,10 @@ std::string Misfit(const MemoryPlan& plan, const std::string& device) {
 
 }  // namespace
 
-Result<RunPlan> PlanRun(const ServeOptions& options,
-                        const PlannedModel& model,
-                        const std::optional<DeviceSpec>& gpu,
-                        EngineConfig& config) {
+Result<HostPlan> PlanRun(const ServeOptions& options,
+                         const PlannedModel& model,
+                         const std::optional<DeviceSpec>& gpu,
+                         EngineConfig& config) {
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(
       const BackendChoice backend,
@@ -150,7 +150,7 @@ Result<RunPlan> PlanRun(const ServeOptions& options,
   if (!judged.refusals.empty()) {
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
   }
-  RunPlan out{.notices = judged.notices};
+  HostPlan out{.notices = judged.notices};
   if (backend.gpu) {
     out.notices.insert(out.notices.end(), options.graphs.notices.begin(),
                        options.graphs.notices.end());
@@ -163,7 +163,7 @@ Result<RunPlan> PlanRun(const ServeOptions& options,
   return out;
 }
 
-Status KeepTo(const RunPlan& plan, EngineConfig& config) {
+Status KeepTo(const HostPlan& plan, EngineConfig& config) {
   for (const std::string& notice : plan.notices) BT_LOG(Warning, "{}", notice);
   for (const std::string& line : ShortPlanText(plan.memory)) BT_LOG(Info, "{}", line);
   if (!plan.misfit.empty()) return InvalidArgument(plan.misfit);

@@ -21,7 +21,7 @@ struct PlannedModel {
   std::optional<ModelDescription> described = {};
 };
 
-struct RunPlan {
+struct HostPlan {
   MemoryPlan memory = {};
   std::vector<std::string> notices = {};  // flags that have no effect where the engine runs
   std::string misfit = {};  // why it does not fit, and what would make it; empty: it fits
@@ -31,13 +31,13 @@ struct RunPlan {
 // memory there for what the engine is asked. Of `config`, which is made of `options`, device and
 // what has no effect there are settled. What does not go together or cannot be loaded is refused,
 // before any weight is read.
-Result<RunPlan> PlanRun(const ServeOptions& options,
-                        const PlannedModel& model,
-                        const std::optional<DeviceSpec>& gpu,
-                        EngineConfig& config);
+Result<HostPlan> PlanRun(const ServeOptions& options,
+                         const PlannedModel& model,
+                         const std::optional<DeviceSpec>& gpu,
+                         EngineConfig& config);
 
 // Says so in the log, and has the engine keep to the plan: the size of its KV cache. What does not
 // fit is refused.
-Status KeepTo(const RunPlan& plan, EngineConfig& config);
+Status KeepTo(const HostPlan& plan, EngineConfig& config);
 
 }  // namespace baltoro

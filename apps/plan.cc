@@ -42,7 +42,7 @@ Result<PlannedModel> FindModel(const ServeOptions& options, const std::string& p
 }
 
 struct Planned {
-  RunPlan run = {};
+  HostPlan run = {};
   bool described = false;
 };
 
@@ -81,7 +81,7 @@ int RunPlan(const PlanCommand& command, const std::string& program) {
   InitLog("Plan", LogLevel::kError);
   const Result<Planned> planned = MakePlan(command, program);
   if (!planned.ok()) return Refuse(command, planned.status());
-  const RunPlan& run = planned.value().run;
+  const HostPlan& run = planned.value().run;
   const bool fits = run.misfit.empty();
   if (command.json) {
     Json out = {{"verdict", fits ? "fits" : "does not fit"},

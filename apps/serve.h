@@ -21,7 +21,7 @@ struct DoorParts {
 struct Launch {
   DoorParts door;  // not of a node without one, nor of a model that is only described
   EngineConfig engine;
-  RunPlan plan;
+  HostPlan plan;
 };
 
 // From checked flags to what would be started. Whatever is refused is refused here, for `serve` and

@@ -162,9 +162,7 @@ FlagTable BenchThroughputOwnFlags() {
 Outcome<BenchEngineCommand> ParseBenchEngine(bool latency,
                                              std::span<const std::string> args,
                                              const Environment& environment) {
-  std::vector<FlagGroup> groups = {OwnGroup(latency)};
-  for (const FlagGroup& group : ServeFlags().groups()) groups.push_back(group);
-  const FlagTable table(NameOf(latency), "[MODEL] [options]", std::move(groups));
+  const FlagTable table(NameOf(latency), "[MODEL] [options]", WithServeFlags(OwnGroup(latency)));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());

@@ -51,9 +51,7 @@ FlagTable PlanOwnFlags() {
 }
 
 Outcome<PlanCommand> ParsePlan(std::span<const std::string> args, const Environment& environment) {
-  std::vector<FlagGroup> groups = {OwnGroup()};
-  for (const FlagGroup& group : ServeFlags().groups()) groups.push_back(group);
-  const FlagTable table = PlanTable(std::move(groups));
+  const FlagTable table = PlanTable(WithServeFlags(OwnGroup()));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return UsageError(table, parsed.status().message());

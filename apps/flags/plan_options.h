@@ -15,7 +15,7 @@ namespace baltoro {
 
 struct PlanCommand {
   ServeOptions serve;
-  std::string gpu;  // of each rank; empty: of this machine, as `serve` would run here
+  std::string gpu = {};  // of each rank; empty: of this machine, as `serve` would run here
   std::vector<int64_t> lengths = {4096, 32768, 131072};  // for which concurrency is told
   bool json = false;
 };

@@ -25,4 +25,10 @@ FlagTable ServeFlags() {
       });
 }
 
+std::vector<FlagGroup> WithServeFlags(const FlagGroup& own) {
+  std::vector<FlagGroup> groups = ServeFlags().groups();
+  groups.insert(groups.begin(), own);
+  return groups;
+}
+
 }  // namespace baltoro

@@ -3,12 +3,15 @@
 // The rows of `baltoro serve`, a file per family of groups.
 
 #include <span>
+#include <vector>
 
 #include "flags/flag_table.h"
 
 namespace baltoro {
 
 FlagTable ServeFlags();
+// Of a subcommand that takes them too, behind its own.
+std::vector<FlagGroup> WithServeFlags(const FlagGroup& own);
 
 std::span<const FlagSpec> FrontendFlags();
 std::span<const FlagSpec> ModelFlags();

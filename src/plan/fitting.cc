@@ -114,17 +114,29 @@ Fitting FindAmongFlags(const ModelDescription& model,
   return {};
 }
 
-// With a shorter --max-model-len.
-bool FitsShorter(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
+int64_t TokensOf(const ModelDescription& model, const PlanOptions& options) {
   const Result<MemoryPlan> plan = PlanMemory(model, options);
-  return requests == 1 && plan.ok() && plan.value().kv_tokens > 0;
+  return plan.ok() ? plan.value().kv_tokens : 0;
 }
 
 }  // namespace
 
+std::string FindShorter(const ModelDescription& model, const PlanOptions& options) {
+  if (const int64_t tokens = TokensOf(model, options); tokens > 0) {
+    return fmt::format("--max-model-len {}", tokens);
+  }
+  if (!options.device.gpu || options.kv_cache_bytes > 0) return "";
+  PlanOptions most = options;
+  most.utilisation = std::max(options.utilisation, kUtilisationMax);
+  const int64_t tokens = TokensOf(model, most);
+  if (tokens == 0) return "";
+  return fmt::format("--gpu-memory-utilization {:.2f} --max-model-len {}", most.utilisation,
+                     tokens);
+}
+
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
   Fitting fitting = FindAmongFlags(model, options, requests, kUtilisationMax);
-  if (fitting.found || FitsShorter(model, options, requests)) return fitting;
+  if (fitting.found || (requests == 1 && !FindShorter(model, options).empty())) return fitting;
   return FindAmongFlags(model, options, requests, kUtilisationLast);
 }
 

@@ -85,6 +85,10 @@ struct Fitting {
 };
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests);
 
+// Flags under which the longest request fits that can, where one of the full length does not; empty
+// where none fits.
+std::string FindShorter(const ModelDescription& model, const PlanOptions& options);
+
 // The fewest GPUs, beside the other options as they are, on which `requests` of max_model_len
 // tokens fit at once: tensor ranks of one node, then stages. Nothing on a CPU, whose ranks share
 // one memory, or where weights were counted for one layout.

@@ -54,8 +54,9 @@ bool Missing(const RankPlan& rank) {
 // What is left where no flag of a rank's memory helps.
 std::vector<std::string> OtherWays(const MemoryPlan& plan, int64_t requests) {
   std::vector<std::string> ways;
-  if (requests == 1 && plan.kv_tokens > 0) {
-    ways.push_back(fmt::format("with --max-model-len {}", plan.kv_tokens));
+  if (requests == 1) {
+    const std::string shorter = FindShorter(plan.model, plan.options);
+    if (!shorter.empty()) ways.push_back("with " + shorter);
   }
   const ParallelLayout& now = plan.options.layout;
   if (const auto more = FindLayout(plan.model, plan.options, requests)) {
