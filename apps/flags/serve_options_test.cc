@@ -344,7 +344,7 @@ TEST(ServeOptionsTest, AWrongVariableIsAUsageErrorThatNamesIt) {
   for (const auto& [name, value] :
        {std::pair("VLLM_CPU_KVCACHE_SPACE", "4GB"), std::pair("VLLM_CPU_KVCACHE_SPACE", "-1"),
         std::pair("VLLM_CPU_KVCACHE_SPACE", "1e300"), std::pair("VLLM_LOGGING_LEVEL", "LOUD"),
-        std::pair("VLLM_LOG_STATS_INTERVAL", "0")}) {
+        std::pair("VLLM_LOG_STATS_INTERVAL", "0"), std::pair("BALTORO_NO_OVERLAP", "yes")}) {
     const Ending ending = End({}, {{name, value}});
     EXPECT_EQ(ending.exit_code, 2);
     EXPECT_NE(ending.err.find(name), std::string::npos);
