@@ -44,7 +44,7 @@ Result<Checkpoint> Checkpoint::Open(const std::string& dir) {
 }
 
 Status Checkpoint::AddIndexedFiles(const std::string& index_path) {
-  BT_ASSIGN_OR_RETURN(const SortedJson json, ReadSortedJsonFile(index_path));
+  BT_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(index_path));
   const auto index = ParseShardIndex(json);
   if (!index.ok()) return InFile(index_path, index.status());
   for (const auto& [file, names] : index.value().files) {

@@ -54,7 +54,7 @@ class Lister {
 
   void AddIndexed(const std::string& path) {
     const std::string name = std::filesystem::path(path).filename().string();
-    const auto json = ReadSortedJsonFile(path);
+    const auto json = ReadJsonFile(path);
     if (!json.ok()) return Problem(name, json.status().message());
     const auto index = ParseShardIndex(json.value());
     if (!index.ok()) return Problem(name, index.status().message());

@@ -14,7 +14,7 @@ bool IsPlainFileName(std::string_view name) {
 
 }  // namespace
 
-Result<ShardIndex> ParseShardIndex(const SortedJson& json) {
+Result<ShardIndex> ParseShardIndex(const Json& json) {
   if (!json.is_object()) return InvalidArgument("no weight_map object");
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object()) return InvalidArgument("no weight_map object");
