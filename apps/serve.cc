@@ -116,6 +116,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
+  config.share_prefix_cache = options.share_prefix_cache;
   config.content_as_string = options.chat_template_content_format == "string";
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();

@@ -45,6 +45,11 @@ constexpr FlagSpec kOwnFlags[] = {
     {.name = "api-key-file",
      .kind = kString,
      .help = "File with one key on each line, beside --api-key."},
+    {.name = "share-prefix-cache",
+     .kind = kSwitch,
+     .initial = "false",
+     .help = "Prompts of one API key are found in the prefix cache by requests with another; each "
+             "key finds only its own without this."},
     {.name = "normalise-tool-call-ids",
      .kind = kBool,
      .initial = "true",

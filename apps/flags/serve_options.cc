@@ -60,6 +60,7 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("enable-request-id-headers", options.enable_request_id_headers);
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
+  flags.Get("share-prefix-cache", options.share_prefix_cache);
   flags.Get("disable-log-stats", options.disable_log_stats);
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);

@@ -57,6 +57,7 @@ struct ServerConfig {
   std::string model_path;
   std::string version;
   std::vector<std::string> api_keys;  // none: open
+  bool share_prefix_cache = false;    // among keys, where there are several
   CorsConfig cors;
   Json default_template_kwargs;
   bool reasoning_parser = true;
@@ -115,7 +116,8 @@ class Server {
   static const std::vector<Route>& Routes();
 
   void Handle(HttpRequest request, Responder responder);
-  bool Authorised(const HttpRequest& request) const;
+  // What goes before the cache_salt of a request, of one length for all.
+  std::string CacheSaltOf(const HttpRequest& request) const;
   Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
   HttpHeaders CommonHeaders(const HttpRequest& request);
   HttpHeaders CorsHeaders(const HttpRequest& request) const;
