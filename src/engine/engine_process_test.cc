@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -377,6 +378,58 @@ TEST(EngineProcessTest, AnEngineThatSaysItIsLostGetsNoMoreRequests) {
   EXPECT_TRUE(IsAlive(PidOf(*engine.value())));
   EXPECT_FALSE(engine.value()->healthy());
   EXPECT_EQ(engine.value()->Submit(MakeRequest(2, 5)).code(), Code::kUnavailable);
+}
+
+template <typename T>
+std::string Encoded(const T& value) {
+  WireWriter writer;
+  Encode(writer, value);
+  return writer.Take();
+}
+
+// The engine may find its queue full where the door saw room: that, too, is told as it is.
+TEST(EngineProcessTest, WhatTheEngineItselfRefusesKeepsItsKind) {
+  const auto child = StartChild({BT_ENGINE_CHILD, "engine", "--fd", "3"});
+  ASSERT_TRUE(child.ok());
+  EngineConfig config = StandIn(20);
+  config.max_num_seqs = 1;
+  config.max_queued_requests = 1;
+  std::map<RequestId, TokenEvent> ends;
+  {
+    FrameConnection door(child.value().fd);
+    door.Send(static_cast<uint16_t>(Message::kConfig), Encoded(config));
+    const auto submit = [&](const Request& request) {
+      WireWriter no_constraint;
+      no_constraint.Put(uint64_t{0});
+      door.Send(static_cast<uint16_t>(Message::kSubmit), Encoded(request) + no_constraint.Take());
+    };
+    (void)door.ReadFrames([&](const Frame& frame) -> Status {
+      if (frame.type == static_cast<uint16_t>(Message::kReady)) {
+        Request bad = MakeRequest(9, 5);
+        bad.prompt = {1 << 30};
+        submit(bad);
+        for (uint64_t id = 1; id <= 4; ++id) submit(MakeRequest(id, 5));
+      }
+      if (frame.type != static_cast<uint16_t>(Message::kStep)) return {};
+      WireReader reader(frame.payload);
+      for (TokenEvent& event : DecodeEvents(reader)) {
+        if (event.finish != FinishReason::kNone) ends[event.request] = std::move(event);
+      }
+      return ends.size() < 5 ? Status() : Status(Code::kUnavailable, "all have ended");
+    });
+  }
+  (void)ReapChild(child.value().pid, 5);
+  ASSERT_EQ(ends.size(), 5u);
+  EXPECT_EQ(ends[RequestId{9}].error_code, Code::kInvalidArgument);
+  int full = 0;
+  for (uint64_t id = 1; id <= 4; ++id) {
+    const TokenEvent& end = ends[RequestId{id}];
+    if (end.finish == FinishReason::kLength) continue;
+    EXPECT_EQ(end.finish, FinishReason::kError);
+    EXPECT_EQ(end.error_code, Code::kResourceExhausted) << end.error;
+    ++full;
+  }
+  EXPECT_GE(full, 2);
 }
 
 // An engine ends on the first frame that makes no sense.

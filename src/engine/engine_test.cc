@@ -184,6 +184,25 @@ TEST(EngineQueueTest, TheHeartBeatsWhenIdle) {
   EXPECT_TRUE(engine->healthy());
 }
 
+TEST(RequestCheckTest, SomethingMayComeBeforeMinTokensAreWritten) {
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  Request request = MakeRequest(1, 10);
+  request.sampling.allowed_token_ids = {7, 5};
+  request.stop.eos_ids = {9, 7};
+  request.stop.stop_ids = {5};
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+  request.stop.min_tokens = 3;
+  const Status status = CheckRequest(request, info);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("allowed_token_ids and min_tokens"));
+  request.stop.ignore_eos = true;  // then 7 is like any other
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+  request.stop.ignore_eos = false;
+  request.sampling.allowed_token_ids.push_back(6);
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+}
+
 TEST(RequestCheckTest, EveryFieldIsHeldToItsRange) {
   EngineInfo info;
   info.max_model_len = 100;

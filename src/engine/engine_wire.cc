@@ -65,7 +65,7 @@ struct GetField {
   }
 };
 
-constexpr size_t kEventBytesMin = 31;
+constexpr size_t kEventBytesMin = 32;
 
 }  // namespace
 

@@ -84,7 +84,7 @@ Status RemoteEngine::Submit(Request request) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: {} requests are waiting", queued_requests_));
   }
-  if (open_.contains(request.id)) return InvalidArgument("the request id is in use");
+  if (open_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   OpenRequest open{.prompt_tokens = tokens};
   BT_RETURN_IF_ERROR(SendConstraint(constraint, open.constraint));
   open_.emplace(request.id, open);
@@ -328,8 +328,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     for (const auto& [id, open] : open_) {
       TokenEvent& event = events.emplace_back();
       event.request = id;
-      event.finish = FinishReason::kLost;
-      event.error = why;
+      event.Fail(Status(Code::kUnavailable, why));
     }
     open_.clear();
     carried_.Clear();

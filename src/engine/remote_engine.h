@@ -36,7 +36,7 @@ class RemoteEngine final : public Engine {
                                                const RemoteEngineOptions& options,
                                                EventSink sink,
                                                LoadProgress progress);
-  // Ends every open request with kError, and the process.
+  // Ends every open request with kLost, and the process.
   ~RemoteEngine() override;
 
   Status Submit(Request request) override;

@@ -76,7 +76,8 @@ Status StepLoop::Submit(Request request) {
                   fmt::format("the queue is full: output formats of {} MiB are waiting",
                               preparing_bytes_ >> 20));
   }
-  if (!preparing_.emplace(id, tokens).second) return InvalidArgument("the request id is in use");
+  if (!preparing_.emplace(id, tokens).second)
+    return Status(Code::kInternal, "the request id is in use");
   preparing_tokens_ += tokens;
   if (!shared) preparing_bytes_ += bytes;
   ++preparing_constraints_[constraint.identity()];
@@ -106,7 +107,7 @@ void StepLoop::OnPrepared(std::unique_ptr<Request> request,
     inbox_tokens_ += tokens;
   } else {
     arrival.finish = FinishReason::kError;
-    arrival.error = constraint.status().message();
+    arrival.error = constraint.status();
   }
   inbox_.push_back(std::move(arrival));
   wake_.notify_one();
@@ -143,11 +144,11 @@ void StepLoop::Run() {
     const Status status = Step();
     if (!status.ok()) {
       if (!IsServerStopped(status)) BT_LOG(Error, "The engine stops: {}", status.message());
-      return EndAll(FinishReason::kLost, kEngineLost);
+      return EndAll(Status(Code::kUnavailable, kEngineLost));
     }
     Deliver();
   }
-  EndAll(FinishReason::kAbort, "");
+  EndAll({});
 }
 
 // Hands what arrived to the scheduler. False when it is time to stop.
@@ -176,15 +177,15 @@ void StepLoop::Take(Arrival arrival) {
     return;
   }
   BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
-  Emit(arrival.id, FinishReason::kError, status.message());
+  Emit(arrival.id, FinishReason::kError, status);
 }
 
 // The final event of a request that the scheduler does not know.
-void StepLoop::Emit(RequestId id, FinishReason finish, const std::string& error) {
+void StepLoop::Emit(RequestId id, FinishReason finish, const Status& error) {
   std::vector<TokenEvent> events(1);
   events[0].request = id;
   events[0].finish = finish;
-  events[0].error = error;
+  if (!error.ok()) events[0].Fail(error);
   sink_(std::move(events));
 }
 
@@ -254,7 +255,7 @@ void StepLoop::Deliver() {
 }
 
 // The final event of every request that has none, also of those that arrived last.
-void StepLoop::EndAll(FinishReason reason, const std::string& error) {
+void StepLoop::EndAll(const Status& error) {
   std::vector<Arrival> late;
   std::unordered_map<RequestId, int64_t> preparing;
   {
@@ -268,8 +269,8 @@ void StepLoop::EndAll(FinishReason reason, const std::string& error) {
   const auto end = [&](RequestId id) {
     TokenEvent& event = events.emplace_back();
     event.request = id;
-    event.finish = reason;
-    event.error = error;
+    event.finish = FinishReason::kAbort;
+    if (!error.ok()) event.Fail(error);
   };
   scheduler_.ForEachSequence([&](const Sequence& sequence) {
     if (sequence.state != SequenceState::kEnding) end(sequence.request.id);

@@ -57,19 +57,20 @@ class StepLoop {
     std::shared_ptr<TokenConstraint> constraint;  // of the request
     // Not kNone: the request ends before the scheduler has seen it.
     FinishReason finish = FinishReason::kNone;
-    std::string error;
+    Status error;  // with kError
   };
 
   void OnPrepared(std::unique_ptr<Request> request,
                   Result<std::unique_ptr<TokenConstraint>> constraint);
   void Take(Arrival arrival);
-  void Emit(RequestId id, FinishReason finish, const std::string& error);
+  void Emit(RequestId id, FinishReason finish, const Status& error);
 
   bool TakeArrivals(bool wait);
   Status Step();
   void DeliverStarted();
   void Deliver();
-  void EndAll(FinishReason reason, const std::string& error);
+  // OK: by order, not by a failure.
+  void EndAll(const Status& error);
 
   Scheduler scheduler_;
   Executor& executor_;
