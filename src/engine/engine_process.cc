@@ -161,7 +161,7 @@ class EngineSide {
     while (!stop.stop_requested()) {
       std::this_thread::sleep_for(kStatsInterval);
       Engine* engine = engine_;
-      if (engine != nullptr && !engine->healthy()) {
+      if (engine != nullptr && engine->health().trouble == EngineTrouble::kEnded) {
         // The last events are out; the door starts a new process.
         const Status end = engine->end();
         SendMessage(connection_, Message::kFailed,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,7 +13,7 @@ namespace baltoro {
 
 namespace {
 
-// An idle loop turns this often, so that its heart is seen to beat.
+// An idle loop turns this often, so that it is seen to turn.
 constexpr std::chrono::milliseconds kIdleTurn(50);
 
 // Serialised constraints that wait to be made.
@@ -129,7 +130,8 @@ EngineStats StepLoop::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.waiting += static_cast<int32_t>(inbox_requests_ + static_cast<int64_t>(preparing_.size()));
-  stats.heartbeat = heartbeat_;
+  stats.turn_seconds = turn_at_ > 0 ? clock_.Now() - turn_at_ : 0;
+  stats.long_turn_seconds = long_turn_;
   return stats;
 }
 
@@ -151,9 +153,20 @@ void StepLoop::Run() {
   EndAll({});
 }
 
+// One long turn may be a stall, two in a row are the way of this machine.
+void StepLoop::BeginTurn() {
+  const Seconds now = clock_.Now();
+  if (turn_at_ > 0) {
+    const Seconds turn = now - turn_at_;
+    long_turn_ = std::max<Seconds>(long_turn_, std::min(turn, last_turn_));
+    last_turn_ = turn;
+  }
+  turn_at_ = now;
+}
+
 // Hands what arrived to the scheduler. False when it is time to stop.
 bool StepLoop::TakeArrivals(bool wait) {
-  ++heartbeat_;
+  BeginTurn();
   arrivals_.clear();
   {
     std::unique_lock lock(mutex_);

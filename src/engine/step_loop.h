@@ -66,6 +66,7 @@ class StepLoop {
   void Emit(RequestId id, FinishReason finish, const Status& error);
 
   bool TakeArrivals(bool wait);
+  void BeginTurn();
   Status Step();
   void DeliverStarted();
   void Deliver();
@@ -80,7 +81,9 @@ class StepLoop {
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival
 
-  std::atomic<uint64_t> heartbeat_{0};
+  std::atomic<Seconds> turn_at_{0};    // when the present turn began; 0: none has
+  std::atomic<Seconds> long_turn_{0};  // EngineStats::long_turn_seconds
+  Seconds last_turn_ = 0;
   std::atomic<bool> alive_{true};
   mutable std::mutex mutex_;
   std::condition_variable wake_;
