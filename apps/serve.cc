@@ -246,7 +246,8 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
-          : StartEngineProcess(engine_config, program, server->sink(), ProgressLog());
+          : StartEngineProcess(engine_config, program, options.engine_restart_timeout,
+                               server->sink(), ProgressLog());
   leaver = {};
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
@@ -257,6 +258,11 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   LogAddress(options, *server);
 
   while (!WaitSignal(signals, 100)) {
+    // It will not be back: whoever started this server should start another.
+    if (!engine->end().ok()) {
+      server->SetEngine(nullptr);
+      return engine->end();
+    }
     const std::string line = server->Tick();
     if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
   }
@@ -294,7 +300,8 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   });
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(
-                          config, program, [](const std::vector<TokenEvent>&) {}, ProgressLog()));
+                          config, program, options.engine_restart_timeout,
+                          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
   BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
          config.master_addr, config.master_port);
   while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));

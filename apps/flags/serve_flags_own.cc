@@ -34,6 +34,12 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kSwitch,
      .initial = "false",
      .help = "Runs the engine inside the door, without a process of its own."},
+    {.name = "engine-restart-timeout",
+     .kind = kFloat,
+     .initial = "1200",
+     .min = 0,
+     .help = "Seconds without an engine that stays, over all attempts to start it again, after "
+             "which the server ends with code 1; 0 never."},
     {.name = "cluster-key-file",
      .kind = kString,
      .help = "File with the secret that the nodes of a replica prove to each other."},

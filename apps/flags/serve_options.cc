@@ -61,6 +61,7 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
   flags.Get("share-prefix-cache", options.share_prefix_cache);
+  flags.Get("engine-restart-timeout", options.engine_restart_timeout);
   flags.Get("disable-log-stats", options.disable_log_stats);
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);

@@ -46,7 +46,8 @@ struct ServeOptions {
   bool enable_request_id_headers = false;
   bool enable_force_include_usage = false;
   bool enable_log_requests = false;
-  bool share_prefix_cache = false;  // among API keys
+  bool share_prefix_cache = false;       // among API keys
+  double engine_restart_timeout = 1200;  // seconds; 0: never
   bool disable_log_stats = false;
   double log_stats_interval_s = 10;
   LogLevel log_level = LogLevel::kInfo;

@@ -197,7 +197,9 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
       RunSequences(plan, i, i + 1, result);
     } catch (const std::bad_alloc&) {
       BT_LOG(Error, "Out of memory in step {}: one request fails", plan.step);
-      Fail(plan.sequences[i], "", one);
+      Fail(plan.sequences[i],
+           Status(Code::kResourceExhausted, "the engine has not enough memory for the request"),
+           one);
     }
   }
   return result;
@@ -231,9 +233,10 @@ void Worker::Undo(const PlannedSequence& planned, SequenceResult& one) {
   }
 }
 
-void Worker::Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one) {
+void Worker::Fail(const PlannedSequence& planned, const Status& error, SequenceResult& one) {
   one.failed = slot_of(planned).over = true;
-  one.error = error;
+  one.error = error.message();
+  one.error_code = error.code();
 }
 
 Status Worker::Apply(const StepPlan& plan) {

@@ -50,7 +50,7 @@ Status Scheduler::Submit(Request request) {
                            " tokens of KV cache, which holds " +
                            std::to_string(int64_t{config_.num_blocks} * kBlockTokens));
   }
-  if (sequences_.contains(request.id)) return InvalidArgument("the request id is in use");
+  if (sequences_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   if (!Planted(PlantedBug::kQueueUnbounded) &&
       (queued_requests_ >= config_.max_queued_requests ||
        queued_tokens_ + prompt_count > config_.max_queued_tokens)) {
