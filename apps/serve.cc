@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
@@ -20,6 +19,7 @@
 #include "host_plan.h"
 #include "model/k2_config.h"
 #include "model_location.h"
+#include "model_text.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -33,65 +33,17 @@ std::vector<std::string> StringList(const Json& list) {
   return out;
 }
 
-// Defaults of sampling from generation_config.json and --override-generation-config.
-Status ReadGenerationDefaults(const ServeOptions& options,
-                              const std::string& dir,
-                              ServerConfig& out) {
-  Json config = Json::object();
-  const std::string source = options.generation_config == "auto" ? dir : options.generation_config;
-  if (options.generation_config != "vllm" && FileExists(source + "/generation_config.json")) {
-    BT_ASSIGN_OR_RETURN(config, ReadJsonFile(source + "/generation_config.json"));
-  }
-  for (const auto& [key, value] : options.override_generation_config.items()) config[key] = value;
-  FieldReader reader(config);
-  SamplingParams& sampling = out.default_sampling;
-  reader.Number("temperature", sampling.temperature, 0, 100);
-  reader.Number("top_p", sampling.top_p, 0, 1, /*open_min=*/true);
-  reader.Number("min_p", sampling.min_p, 0, 1);
-  reader.Integer("top_k", sampling.top_k, -1, INT32_MAX);
-  sampling.top_k = std::max(sampling.top_k, 0);
-  reader.Number("repetition_penalty", sampling.repetition_penalty, 0, 100, /*open_min=*/true);
-  int64_t max_new_tokens = 0;
-  reader.Integer("max_new_tokens", max_new_tokens, 1, INT32_MAX);
-  if (max_new_tokens > 0) out.max_tokens_cap = static_cast<int32_t>(max_new_tokens);
-  if (!reader.ok()) return InvalidArgument("generation config: " + reader.error()->message);
-  return {};
-}
-
 Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
   out = options.api_keys;
   if (options.api_key_file.empty()) return {};
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadSecretFile(options.api_key_file));
+  BT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadSecretFile(options.api_key_file, "--api-key-file"));
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) out.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return {};
-}
-
-Result<std::unique_ptr<ChatTemplate>> LoadTemplate(const ServeOptions& options,
-                                                   const std::string& dir) {
-  if (!options.chat_template.empty()) {
-    std::string source = options.chat_template;
-    if (FileExists(source)) {
-      BT_ASSIGN_OR_RETURN(source, ReadFile(options.chat_template, 1 << 20));
-    }
-    return ChatTemplate::Parse(source, "--chat-template");
-  }
-  return ChatTemplate::LoadFromDir(dir);
-}
-
-// Null, and a warning, for a model without a vocabulary of the form that is read here.
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dir) {
-  if (!FileExists(dir + "/tiktoken.model")) {
-    BT_LOG(Warning,
-           "{}: no tiktoken.model: prompts and answers are token ids (/v1/completions with "
-           "return_token_ids)",
-           dir);
-    return std::unique_ptr<Tokenizer>();
-  }
-  return Tokenizer::Load(dir);
 }
 
 Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
@@ -215,14 +167,8 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(ServerConfig config, MakeServerConfig(options, dir));
-  const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
-  BT_ASSIGN_OR_RETURN(auto tokenizer, LoadTokenizer(tokenizer_dir));
-  auto chat_template = LoadTemplate(options, tokenizer_dir);
-  if (!chat_template.ok()) {
-    if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
-    BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
-  }
-  config.eos_ids = EndTokens(model_config, tokenizer.get());
+  BT_ASSIGN_OR_RETURN(ModelText text, LoadModelText(options, dir, model_config.vocab));
+  config.eos_ids = EndTokens(model_config, text.tokenizer.get());
   const bool loopback =
       options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
   if (config.api_keys.empty() && !loopback && options.uds.empty()) {
@@ -234,10 +180,15 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
   LogNotices(options, engine_config);
   if (engine_config.device == "cuda") LimitLogprobs(config.max_logprobs);
-  BT_ASSIGN_OR_RETURN(
-      const auto server,
-      Server::Listen(std::move(config), std::move(tokenizer),
-                     chat_template.ok() ? std::move(chat_template).value() : nullptr));
+  Result<std::unique_ptr<Server>> listening =
+      Server::Listen(std::move(config), std::move(text.tokenizer), std::move(text.chat_template));
+  if (!listening.ok()) {
+    return Status(listening.status().code(),
+                  fmt::format("{}; {}", listening.status().message(),
+                              options.uds.empty() ? "--port N takes another port, 0 a free one"
+                                                  : "--uds PATH takes another socket"));
+  }
+  const std::unique_ptr<Server> server = std::move(listening).value();
   BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());

@@ -23,6 +23,7 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.served_model_names = {options.model};
   }
   flags.Get("tokenizer", options.tokenizer);
+  flags.Get("skip-tokenizer-init", options.skip_tokenizer_init);
   flags.Get("dtype", options.dtype);
   if (options.dtype == "float") options.dtype = "float32";
   flags.Get("quantization", options.quantization);

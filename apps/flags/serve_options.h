@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string model;
   std::vector<std::string> served_model_names;  // never empty once `model` is known; see ParseServe
   std::string tokenizer;                        // directory; empty: the model's
+  bool skip_tokenizer_init = false;             // no vocabulary, token ids only
   std::string dtype = "auto";                   // auto, bfloat16 or float32
   std::string quantization;                     // empty: what the checkpoint says
   std::string online_quantization = "none";     // none or fp8
@@ -55,7 +56,7 @@ struct ServeOptions {
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
 
   // The chat format.
-  std::string chat_template;  // path, or the template itself; empty: the model's
+  std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
   std::string chat_template_content_format = "auto";
   Json default_chat_template_kwargs = Json::object();
   std::string tool_call_parser;

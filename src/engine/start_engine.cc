@@ -58,8 +58,12 @@ Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DTy
   }
   choice.measure = !by_file;
   if (!by_file) return choice;
-  BT_ASSIGN_OR_RETURN(choice.scales,
-                      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size));
+  Result<std::vector<float>> scales =
+      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size);
+  if (!scales.ok()) {
+    return Status(scales.status().code(), "--quantization-param-path " + scales.status().message());
+  }
+  choice.scales = std::move(scales).value();
   return choice;
 }
 

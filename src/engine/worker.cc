@@ -61,8 +61,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
-  BT_ASSIGN_OR_RETURN(worker->logits_,
-                      Buffer::Create(bytes, "logits", *worker->model_->ops().memory));
+  BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits (lower --max-num-seqs)",
+                                                      *worker->model_->ops().memory));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   const FixedSteps& fixed = config.fixed;

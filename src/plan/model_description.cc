@@ -8,6 +8,7 @@
 #include <functional>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "weights/quant_description.h"
 
@@ -122,7 +123,7 @@ std::string Lower(std::string_view text) {
 }
 
 Result<Json> ReadJson(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return Json();
+  if (!FileExists(path.string())) return Json();
   return ReadJsonFile(path.string());
 }
 
@@ -201,8 +202,7 @@ void QuantiseOnline(ModelDescription& model) {
 
 Result<ModelDescription> DescribeModel(const std::string& model) {
   const std::filesystem::path dir = model;
-  std::error_code error;
-  if (std::filesystem::exists(dir / "config.json", error)) {
+  if (FileExists(dir / "config.json")) {
     BT_ASSIGN_OR_RETURN(const K2Config config, K2Config::Read(model));
     BT_ASSIGN_OR_RETURN(Json index, ReadJson(dir / "model.safetensors.index.json"));
     if (index.is_null()) {

@@ -45,7 +45,9 @@ Result<WeightFiles> FindWeightFiles(const std::string& dir) {
   }
   return Status(
       Code::kNotFound,
-      dir + ": no weights: neither model.safetensors.index.json nor model.safetensors is there");
+      dir +
+          ": no weights: neither model.safetensors.index.json nor model.safetensors is there; "
+          "the download is not complete, or --load-format dummy shall make weights up");
 }
 
 }  // namespace baltoro
