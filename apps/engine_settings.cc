@@ -11,8 +11,10 @@
 #include "comm/cluster_key.h"
 #include "engine/backend_choice.h"
 #include "engine/graph_sizes.h"
+#include "flags/idle.h"
 #include "flags/serve_checks.h"
 #include "ops/gpu_limits.h"
+#include "tensor/kv_form.h"
 
 namespace baltoro {
 namespace {
@@ -100,18 +102,39 @@ Result<std::string> ReadSecretFile(const std::string& path, std::string_view fla
                 fmt::format("{} {}: {}", flag, path, text.status().message()));
 }
 
-void LogNotices(const ServeOptions& options, const EngineConfig& config) {
-  const bool on_cpu = config.device == "cpu";
-  for (const std::string& notice : on_cpu ? options.cpu_notices : options.graphs.notices) {
-    BT_LOG(Warning, "{}", notice);
+RunFacts FactsOf(const EngineConfig& config, DType act) {
+  const Result<KvForm> form = ParseKvForm(config.kv_cache_dtype, act);
+  return {.gpu = config.device == "cuda",
+          .tensor = config.tensor_parallel_size,
+          .pipeline = config.pipeline_parallel_size,
+          .nodes = config.nodes,
+          .node = config.node_rank,
+          .whole_experts = config.enable_expert_parallel,
+          .kv_bytes = config.kv_cache_bytes > 0,
+          .scaled_cache = form.ok() && form.value() == KvForm::kFp8};
+}
+
+void SettleForRun(const RunFacts& facts, EngineConfig& config) {
+  const EngineConfig usual;
+  if (kWithoutGpu.holds(facts)) {
+    config.enforce_eager = usual.enforce_eager;
+    config.graph_sizes = usual.graph_sizes;
+  }
+  if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
+  if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
+  if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
+  if (kNoScales.holds(facts)) {
+    config.kv_scale_file = usual.kv_scale_file;
+    config.calculate_kv_scales = usual.calculate_kv_scales;
   }
 }
 
-void LimitLogprobs(int32_t& max_logprobs) {
-  if (max_logprobs >= 0 && max_logprobs <= kGpuLogprobsMax) return;
-  BT_LOG(Warning, "--max-logprobs {}: on a GPU requests may ask for {} at most", max_logprobs,
-         kGpuLogprobsMax);
+std::string LimitLogprobs(int32_t& max_logprobs) {
+  if (max_logprobs >= 0 && max_logprobs <= kGpuLogprobsMax) return "";
+  std::string notice = fmt::format("--max-logprobs {}: on a GPU requests may ask for {} at most",
+                                   max_logprobs, kGpuLogprobsMax);
   max_logprobs = kGpuLogprobsMax;
+  return notice;
 }
 
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir) {

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "flags/serve_options.h"
+#include "tensor/dtype.h"
 
 namespace baltoro {
 
@@ -14,11 +15,16 @@ namespace baltoro {
 // one.
 Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::string& dir);
 
-// What flags come to where the model runs, which FollowHostPlan has found out.
-void LogNotices(const ServeOptions& options, const EngineConfig& config);
+// What remarks about flags depend on; `config` says on which device the engine runs, and with which
+// activations `act`.
+RunFacts FactsOf(const EngineConfig& config, DType act);
 
-// --max-logprobs where the model runs on a GPU: no more than that tells, with a line of the log.
-void LimitLogprobs(int32_t& max_logprobs);
+// What has no effect there, as the remarks say (flags/idle.h), goes back to its default.
+void SettleForRun(const RunFacts& facts, EngineConfig& config);
+
+// --max-logprobs where the model runs on a GPU: no more than that tells, and a line for the log
+// where it was more.
+std::string LimitLogprobs(int32_t& max_logprobs);
 
 // Where the ranks of one node want more GPUs than there are: kInvalidArgument, with the command of
 // each node that would have enough.

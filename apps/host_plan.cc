@@ -1,5 +1,8 @@
 #include "host_plan.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,6 +16,7 @@
 #include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
+#include "engine_settings.h"
 #include "model/weight_count.h"
 #include "model/weight_slice.h"
 #include "parallel/nodes.h"
@@ -44,14 +48,51 @@ Result<std::vector<int64_t>> FullestOfStages(const EngineConfig& config,
   return fullest;
 }
 
-Result<MemoryPlan> PlanHost(const EngineConfig& config,
+// What the engine's steps want beside what their flags say; `options` has these and the length.
+void CountSteps(const K2Config& model, bool deterministic, PlanOptions& options) {
+  options.prompt_logprob_rows = SchedulerConfig{}.prompt_logprob_rows_max;
+  options.deterministic = deterministic;
+  if (!deterministic || !options.device.gpu) return;
+  const int64_t length = options.max_model_len > 0 ? options.max_model_len : model.positions_max;
+  const FixedSteps fixed =
+      ChooseFixedSteps(static_cast<int32_t>(options.max_num_batched_tokens), length);
+  options.fixed_rows = fixed.decode_rows;
+  options.key_parts = KeyPartsMax(fixed, length);
+}
+
+// Weights as they will be loaded, of what lies here; as the model's forms come to, for GPUs that
+// need not be here.
+Status CountWeightsOf(const PlannedModel& planned,
+                      const EngineConfig& config,
+                      const BackendChoice& backend,
+                      bool here,
+                      ModelDescription& model,
+                      PlanOptions& options) {
+  if (planned.described) {
+    BT_RETURN_IF_ERROR(CheckQuantization(config.quantization, MethodOf(model), model.name));
+    if (config.online_quantization == "fp8") QuantiseOnline(model);
+    return {};
+  }
+  // Also asked for a GPU that is not here, since it refuses what cannot be loaded or cut.
+  BT_ASSIGN_OR_RETURN(options.weight_bytes,
+                      FullestOfStages(config, model.config, options.layout, backend));
+  if (here) return {};
+  options.weight_bytes.clear();
+  BT_ASSIGN_OR_RETURN(model, DescribeModel(planned.dir));
+  if (config.online_quantization == "fp8") QuantiseOnline(model);
+  return {};
+}
+
+Result<MemoryPlan> PlanHost(const PlannedModel& planned,
+                            const EngineConfig& config,
                             const BackendChoice& backend,
+                            bool here,
                             double utilisation) {
   const DType act = backend.ops->act;
-  ModelDescription model;
-  model.name = config.model_dir;
-  BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(config.model_dir));
-  model.plain = PlainForm(act);
+  ModelDescription model = planned.described.value_or(ModelDescription{.name = planned.dir});
+  if (!planned.described) {
+    BT_ASSIGN_OR_RETURN(model.config, K2Config::Read(planned.dir));
+  }
   PlanOptions options;
   options.layout = LayoutOf(config);
   BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
@@ -60,8 +101,10 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   if (config.deterministic) {
     BT_RETURN_IF_ERROR(CheckFixedOrder(options.layout, config.nodes, backend.gpu.has_value()));
   }
-  BT_ASSIGN_OR_RETURN(options.weight_bytes,
-                      FullestOfStages(config, model.config, options.layout, backend));
+  // Read where the cache is made; here what is wrong with them is told.
+  BT_RETURN_IF_ERROR(ReadGivenKvScales(config, model.config).status());
+  BT_RETURN_IF_ERROR(CountWeightsOf(planned, config, backend, here, model, options));
+  model.plain = PlainForm(act);
   // The ranks of this node share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());
   options.device = {.name = "this machine",
@@ -82,37 +125,56 @@ Result<MemoryPlan> PlanHost(const EngineConfig& config,
   return PlanMemory(model, options);
 }
 
-}  // namespace
-
-void CountSteps(const K2Config& model, bool deterministic, PlanOptions& options) {
-  options.prompt_logprob_rows = SchedulerConfig{}.prompt_logprob_rows_max;
-  options.deterministic = deterministic;
-  if (!deterministic || !options.device.gpu) return;
-  const int64_t length = options.max_model_len > 0 ? options.max_model_len : model.positions_max;
-  const FixedSteps fixed =
-      ChooseFixedSteps(static_cast<int32_t>(options.max_num_batched_tokens), length);
-  options.fixed_rows = fixed.decode_rows;
-  options.key_parts = KeyPartsMax(fixed, length);
+std::string Misfit(const MemoryPlan& plan, const std::string& device) {
+  std::string text = MisfitText(plan);
+  if (device == "auto" && plan.options.device.gpu) {
+    text += ". To compute on the CPU nevertheless, give --device cpu";
+  }
+  return text;
 }
 
-Status FollowHostPlan(double utilisation, EngineConfig& config) {
-  if (config.load_format == "stand-in") return {};
+}  // namespace
+
+Result<RunPlan> PlanRun(const ServeOptions& options,
+                        const PlannedModel& model,
+                        const std::optional<DeviceSpec>& gpu,
+                        EngineConfig& config) {
   ChooseKernelLoading(LayoutOf(config).ranks());
-  BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
+  BT_ASSIGN_OR_RETURN(
+      const BackendChoice backend,
+      gpu ? ChooseDescribedGpu(config, {.name = gpu->name, .memory_bytes = gpu->memory_bytes})
+          : ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
-  // Steps of a CPU do not overlap with the planning of others.
-  if (!backend.gpu) config.async_scheduling = false;
-  BT_ASSIGN_OR_RETURN(const MemoryPlan plan, PlanHost(config, backend, utilisation));
-  for (const std::string& line : ShortPlanText(plan)) BT_LOG(Info, "{}", line);
-  if (!plan.Holds(plan.options.max_model_len, 1)) return InvalidArgument(MisfitText(plan));
+  const RunFacts facts = FactsOf(config, backend.ops->act);
+  const Availability judged = JudgeRun(options.open_flags, facts);
+  if (!judged.refusals.empty()) {
+    return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));
+  }
+  RunPlan out{.notices = judged.notices};
+  if (backend.gpu) {
+    out.notices.insert(out.notices.end(), options.graphs.notices.begin(),
+                       options.graphs.notices.end());
+  }
+  SettleForRun(facts, config);
+  if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config));
+  BT_ASSIGN_OR_RETURN(
+      out.memory, PlanHost(model, config, backend, /*here=*/!gpu, options.gpu_memory_utilization));
+  if (!Fits(out.memory)) out.misfit = Misfit(out.memory, gpu ? "cuda" : options.device);
+  return out;
+}
+
+Status KeepTo(const RunPlan& plan, EngineConfig& config) {
+  for (const std::string& notice : plan.notices) BT_LOG(Warning, "{}", notice);
+  for (const std::string& line : ShortPlanText(plan.memory)) BT_LOG(Info, "{}", line);
+  if (!plan.misfit.empty()) return InvalidArgument(plan.misfit);
   // Ranks of all stages hold the same blocks; the engine divides by the largest.
   int64_t blocks = INT64_MAX, token_bytes = 0;
-  for (const RankPlan& rank : plan.stages) {
+  for (const RankPlan& rank : plan.memory.stages) {
     blocks = std::min(blocks, rank.kv_blocks);
     token_bytes = std::max(token_bytes, rank.kv_token_bytes);
   }
-  config.kv_cache_bytes =
-      plan.stages.size() == 1 ? plan.stages.front().kv_bytes : blocks * kBlockTokens * token_bytes;
+  config.kv_cache_bytes = plan.memory.stages.size() == 1 ? plan.memory.stages.front().kv_bytes
+                                                         : blocks * kBlockTokens * token_bytes;
   return {};
 }
 

@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   const Command command = ParseCommandLine(args, ReadEnvironment());
   if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
-  if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan);
+  if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan, program);
   if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);
   if (const auto* bench = std::get_if<BenchEngineCommand>(&command)) {
     return RunBenchEngine(*bench, program);

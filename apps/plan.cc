@@ -3,63 +3,105 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <utility>
 
-#include "engine/backend_choice.h"
-#include "host_plan.h"
-#include "model/weight_slice.h"
-#include "parallel/nodes.h"
-#include "plan/memory_plan.h"
+#include "base/log.h"
+#include "model_location.h"
+#include "serve.h"
 
 namespace baltoro {
 namespace {
 
-Result<MemoryPlan> MakePlan(const PlanCommand& command) {
-  BT_ASSIGN_OR_RETURN(ModelDescription model, DescribeModel(command.model));
-  if (command.online_quantization == "fp8") QuantiseOnline(model);
-  PlanOptions options;
-  BT_ASSIGN_OR_RETURN(options.device, FindDevice(command.gpu));
-  BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(command.kv_cache_dtype, DType::kBf16));
-  options.layout.tensor = command.tensor;
-  options.layout.pipeline = command.pipeline;
-  options.layout.decode_context = command.decode_context;
-  options.layout.data = command.data;
-  options.layout.whole_experts = command.whole_experts;
-  options.layout.experts_in_turn = command.experts_in_turn;
-  options.layout.redundant_experts = command.redundant_experts;
-  options.utilisation = command.utilisation;
-  options.kv_cache_bytes = command.kv_cache_bytes;
-  options.max_model_len = command.max_model_len;
-  options.max_num_seqs = command.max_num_seqs;
-  options.max_num_batched_tokens = command.max_num_batched_tokens;
-  options.graphs = command.graphs;
-  CountSteps(model.config, command.deterministic, options);
-  // As `serve` does where there are GPUs.
-  EngineConfig config;
-  config.max_num_seqs = command.max_num_seqs;
-  BT_RETURN_IF_ERROR(CheckGpuTakes(config, model.config));
-  BT_RETURN_IF_ERROR(CheckLayout(options.layout, ShapeOf(model.config)));
-  if (command.deterministic && command.data == 1) {
-    BT_RETURN_IF_ERROR(CheckFixedOrder(options.layout, command.nodes, /*gpus=*/true));
+constexpr const char* kGpuOfDescribed = "h200-141g";
+
+bool HasWeights(const std::string& dir) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    if (entry.path().extension() == ".safetensors") return true;
   }
-  return PlanMemory(model, options);
+  return false;
+}
+
+// What lies here, as `serve` would find it; else what config.json or the name says of weights that
+// are elsewhere.
+Result<PlannedModel> FindModel(const ServeOptions& options, const std::string& program) {
+  const Result<std::string> dir = LocateModel(options.model, program);
+  if (dir.ok()) {
+    const bool is_here = options.load_format == "dummy" || HasWeights(dir.value());
+    if (is_here) return PlannedModel{.dir = dir.value()};
+  }
+  Result<ModelDescription> known = DescribeModel(dir.ok() ? dir.value() : options.model);
+  if (known.ok()) {
+    return PlannedModel{.dir = dir.ok() ? dir.value() : "", .described = std::move(known).value()};
+  }
+  if (dir.ok()) return known.status();
+  return Status(dir.status().code(),
+                dir.status().message() + "; to plan without files: " + known.status().message());
+}
+
+struct Planned {
+  RunPlan run = {};
+  bool described = false;
+};
+
+Result<Planned> MakePlan(const PlanCommand& command, const std::string& program) {
+  BT_ASSIGN_OR_RETURN(const PlannedModel model, FindModel(command.serve, program));
+  std::string gpu = command.gpu;
+  if (gpu.empty() && model.described && command.serve.device != "cpu") gpu = kGpuOfDescribed;
+  std::optional<DeviceSpec> device;
+  if (!gpu.empty()) {
+    BT_ASSIGN_OR_RETURN(device, FindDevice(gpu));
+  }
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(command.serve, model, device));
+  return Planned{.run = std::move(launch.plan), .described = model.described.has_value()};
+}
+
+Json NoticesJson(const PlanCommand& command, const std::vector<std::string>& of_run) {
+  Json notices = command.serve.notices;
+  for (const std::string& notice : of_run) notices.push_back(notice);
+  return notices;
+}
+
+std::string AsText(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int Refuse(const PlanCommand& command, const Status& status) {
+  if (command.json) std::fputs(RefusalJson(status.message()).c_str(), stdout);
+  fmt::print(stderr, "baltoro plan: error: {}\n", status.message());
+  return 1;
 }
 
 }  // namespace
 
-int RunPlan(const PlanCommand& command) {
-  for (const std::string& notice : command.notices) fmt::print(stderr, "{}\n", notice);
-  const Result<MemoryPlan> plan = MakePlan(command);
-  if (!plan.ok()) {
-    fmt::print(stderr, "baltoro plan: error: {}\n", plan.status().message());
-    return 2;
+int RunPlan(const PlanCommand& command, const std::string& program) {
+  // The first line is the verdict; what there is to say about flags follows behind the plan.
+  InitLog("Plan", LogLevel::kError);
+  const Result<Planned> planned = MakePlan(command, program);
+  if (!planned.ok()) return Refuse(command, planned.status());
+  const RunPlan& run = planned.value().run;
+  const bool fits = run.misfit.empty();
+  if (command.json) {
+    Json out = {{"verdict", fits ? "fits" : "does not fit"},
+                {"reason", fits ? FitText(run.memory) : run.misfit},
+                {"weights_are_here", !planned.value().described}};
+    out.update(PlanJson(run.memory, command.lengths));
+    out["notices"] = NoticesJson(command, run.notices);
+    std::fputs(AsText(out).c_str(), stdout);
+    return fits ? 0 : 1;
   }
-  std::vector<int64_t> lengths = command.lengths;
-  if (lengths.empty()) lengths = {4096, 32768, 131072};
-  if (command.data > 1) {
-    fmt::print(stderr, "`baltoro serve` does not take --data-parallel-size above 1 yet\n");
+  std::string text = fits ? FitText(run.memory) : "Does not fit: " + run.misfit;
+  text += "\n" + PlanText(run.memory, command.lengths);
+  if (planned.value().described) {
+    text += "  The weights are not here: planned of what is known of the model.\n";
   }
-  std::fputs(PlanText(plan.value(), lengths).c_str(), stdout);
-  return plan.value().Holds(plan.value().options.max_model_len, 1) ? 0 : 1;
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  for (const std::string& notice : command.serve.notices) fmt::print(stderr, "{}\n", notice);
+  for (const std::string& notice : run.notices) fmt::print(stderr, "{}\n", notice);
+  return fits ? 0 : 1;
 }
 
 }  // namespace baltoro

@@ -16,7 +16,6 @@
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
-#include "host_plan.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
@@ -92,6 +91,15 @@ std::vector<TokenId> EndTokens(const K2Config& config, const Tokenizer* tokenize
   return {ids.begin(), ids.end()};
 }
 
+Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) {
+  DoorParts door;
+  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
+  BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
+  BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
+  door.config.eos_ids = EndTokens(model_config, door.text.tokenizer.get());
+  return door;
+}
+
 // A line every second while weights are loaded, and one at the end.
 LoadProgress ProgressLog() {
   struct State {
@@ -165,23 +173,19 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
-  BT_ASSIGN_OR_RETURN(ServerConfig config, MakeServerConfig(options, dir));
-  BT_ASSIGN_OR_RETURN(ModelText text, LoadModelText(options, dir, model_config.vocab));
-  config.eos_ids = EndTokens(model_config, text.tokenizer.get());
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  ServerConfig& config = launch.door.config;
+  EngineConfig& engine_config = launch.engine;
   const bool loopback =
       options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
   if (config.api_keys.empty() && !loopback && options.uds.empty()) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 
-  BT_ASSIGN_OR_RETURN(EngineConfig engine_config, MakeEngineConfig(options, dir));
-  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, engine_config));
-  BT_RETURN_IF_ERROR(CheckGpusOfNode(engine_config));
-  LogNotices(options, engine_config);
-  if (engine_config.device == "cuda") LimitLogprobs(config.max_logprobs);
+  BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
   Result<std::unique_ptr<Server>> listening =
-      Server::Listen(std::move(config), std::move(text.tokenizer), std::move(text.chat_template));
+      Server::Listen(std::move(config), std::move(launch.door.text.tokenizer),
+                     std::move(launch.door.text.chat_template));
   if (!listening.ok()) {
     return Status(listening.status().code(),
                   fmt::format("{}; {}", listening.status().message(),
@@ -238,9 +242,9 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   const sigset_t signals = BlockSignals();
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(EngineConfig config, MakeEngineConfig(options, dir));
-  BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
-  LogNotices(options, config);
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  EngineConfig& config = launch.engine;
+  BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
   std::atomic<bool> stopped = false;
   std::jthread stopper([&](const std::stop_token& stop) {
     while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);
@@ -262,6 +266,23 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
 }
 
 }  // namespace
+
+Result<Launch> PrepareLaunch(const ServeOptions& options,
+                             const PlannedModel& model,
+                             const std::optional<DeviceSpec>& gpu) {
+  Launch launch;
+  const bool has_door = !options.headless && !model.described;
+  if (has_door) {
+    BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
+  }
+  BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
+  BT_ASSIGN_OR_RETURN(launch.plan, PlanRun(options, model, gpu, launch.engine));
+  if (has_door && launch.engine.device == "cuda") {
+    const std::string notice = LimitLogprobs(launch.door.config.max_logprobs);
+    if (!notice.empty()) launch.plan.notices.push_back(notice);
+  }
+  return launch;
+}
 
 int RunServe(const ServeOptions& options, const std::string& program) {
   InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",

@@ -39,10 +39,10 @@ class Bench {
     if (config.nodes > 1) {
       return InvalidArgument("--nnodes: a benchmark of an engine runs on one node");
     }
-    BT_RETURN_IF_ERROR(FollowHostPlan(options.gpu_memory_utilization, config));
+    BT_ASSIGN_OR_RETURN(const RunPlan plan, PlanRun(options, {.dir = dir}, std::nullopt, config));
+    BT_RETURN_IF_ERROR(KeepTo(plan, config));
     config.max_queued_requests = std::max<int64_t>(config.max_queued_requests, command.prompts);
     for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
-    LogNotices(options, config);
     std::unique_ptr<Bench> bench(new Bench);
     BT_ASSIGN_OR_RETURN(
         bench->engine_,

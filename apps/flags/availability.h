@@ -10,14 +10,25 @@
 
 namespace baltoro {
 
+// A flag of which it is not known yet whether it has an effect.
+struct OpenFlag {
+  const FlagSpec* spec = nullptr;  // with `idle`
+  std::string text;                // as it was given: "--cpu-offload-gb 4"
+  bool asks = true;                // for something other than what is so anyway
+  bool operator==(const OpenFlag&) const = default;
+};
+
 struct Availability {
-  std::vector<std::string> notices;  // "--enforce-eager has no effect here: a CPU has no graphs"
-  std::vector<std::string> cpu_notices;  // likewise, true where no GPU is used
+  std::vector<std::string> notices;  // "--trust-remote-code has no effect here: ..."
   std::vector<std::string>
       refusals;  // "--speculative-config is not available yet ..."; stop the start
+  std::vector<OpenFlag> open = {};
 };
 
 // In the order of the table.
 Availability Judge(const FlagTable& table, const ParsedFlags& flags);
+
+// What becomes of the flags that were left open, once it is known how the engine runs.
+Availability JudgeRun(const std::vector<OpenFlag>& open, const RunFacts& facts);
 
 }  // namespace baltoro

@@ -23,7 +23,7 @@ constexpr Subcommand kSubcommands[] = {
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
     {"bench", true, "latency, throughput, and the time of a step beside its floor"},
-    {"plan", true, "memory and lengths before any weight is read"},
+    {"plan", true, "whether it fits: memory and lengths, before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
     {"quantize", true, "writes a bf16 checkpoint in another weight format"},
@@ -86,7 +86,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "serve") return AsCommand(ParseServe(rest, environment));
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
-  if (name == "plan") return AsCommand(ParsePlan(rest));
+  if (name == "plan") return AsCommand(ParsePlan(rest, environment));
   if (name == "bench") return ParseBench(rest, environment);
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
   if (name == "inspect") return AsCommand(ParseInspect(rest));

@@ -153,6 +153,36 @@ TEST(CommandLineTest, EveryRowSaysWhatItNeeds) {
   }
 }
 
+TEST(CommandLineTest, HelpSaysNothingTwiceAndNothingUntrueOfADefault) {
+  const std::string all = FlagsMarkdown();
+  EXPECT_FALSE(Contains(all, "vllm, vllm"));
+  EXPECT_FALSE(Contains(all, "random, random"));
+  EXPECT_TRUE(Contains(all, "Always on; --no-enable-chunked-prefill is not available yet"));
+  const FlagTable table = ServeFlags();
+  for (const FlagGroup& group : table.groups()) {
+    for (const FlagSpec& spec : group.flags) {
+      for (const std::string_view value : SplitText(spec.available, '|')) {
+        EXPECT_NE(value, spec.initial) << spec.name;
+      }
+    }
+  }
+}
+
+TEST(CommandLineTest, CommandsThatTakeTheFlagsOfServeShowTheirOwnFirst) {
+  for (const auto& [args, own] :
+       {std::pair<Args, std::string>{{"bench", "throughput"}, "--num-prompts"},
+        {{"bench", "latency"}, "--num-iters-warmup"},
+        {{"plan"}, "--gpu"}}) {
+    Args help = args;
+    help.push_back("--help");
+    const std::string text = End(help).out;
+    const size_t at = text.find(own);
+    ASSERT_NE(at, std::string::npos) << own;
+    EXPECT_LT(at, text.find("  Frontend"));
+    EXPECT_FALSE(Contains(text, "--allowed-origins"));
+  }
+}
+
 TEST(CommandLineTest, ReadsTheEnvironmentOfAProcess) {
   const char* const variables[] = {"A=1", "B=", "C==x", "nonsense", nullptr};
   EXPECT_EQ(ReadEnvironment(variables), (Environment{{"A", "1"}, {"B", ""}, {"C", "=x"}}));

@@ -72,13 +72,13 @@ constexpr FlagSpec kThroughputFlags[] = {
     {.name = "backend",
      .kind = kString,
      .initial = "vllm",
-     .available = "vllm",
+     .state = kNotYet,
      .reason = "engines of others",
      .help = "Which engine; vllm is this one."},
     {.name = "dataset-name",
      .kind = kString,
      .initial = "random",
-     .available = "random",
+     .state = kNotYet,
      .reason = "prompts from files",
      .help = "Where prompts come from."},
     {.name = "dataset-path",
@@ -141,8 +141,8 @@ constexpr std::string_view kThroughputHelp =
     "`serve` are taken as well.";
 
 FlagGroup OwnGroup(bool latency) {
-  if (latency) return {"Latency", kLatencyHelp, kLatencyFlags};
-  return {"Throughput", kThroughputHelp, kThroughputFlags};
+  if (latency) return {"Latency", kLatencyHelp, kLatencyFlags, /*first=*/true};
+  return {"Throughput", kThroughputHelp, kThroughputFlags, /*first=*/true};
 }
 
 std::string NameOf(bool latency) {
@@ -162,8 +162,8 @@ FlagTable BenchThroughputOwnFlags() {
 Outcome<BenchEngineCommand> ParseBenchEngine(bool latency,
                                              std::span<const std::string> args,
                                              const Environment& environment) {
-  std::vector<FlagGroup> groups = ServeFlags().groups();
-  groups.push_back(OwnGroup(latency));
+  std::vector<FlagGroup> groups = {OwnGroup(latency)};
+  for (const FlagGroup& group : ServeFlags().groups()) groups.push_back(group);
   const FlagTable table(NameOf(latency), "[MODEL] [options]", std::move(groups));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);

@@ -26,10 +26,25 @@ enum class ValueKind {
 enum class FlagState {
   kWorks,            // has its effect; with `available` set, only for those values
   kNoEffectHere,     // accepted with one line that says why nothing changes
-  kNoEffectOnCpu,    // likewise where no GPU is used
   kRemovedUpstream,  // accepted with one line of warning
   kNotYet,   // stops the start, unless the value asks for nothing (its default, or `available`)
   kRefused,  // stops the start: it would load somebody's Python
+};
+
+// How an engine will run, as far as remarks about flags depend on it.
+struct RunFacts {
+  bool gpu = false;
+  int tensor = 1, pipeline = 1, nodes = 1;
+  int node = 0;
+  bool whole_experts = false;  // --enable-expert-parallel is asked for
+  bool kv_bytes = false;       // the size of the cache is asked for
+  bool scaled_cache = false;   // its form has a scale a layer
+};
+
+// Where a flag changes nothing that does elsewhere.
+struct Idle {
+  std::string_view where;  // for --help: "where no GPU is used"
+  bool (*holds)(const RunFacts& facts);
 };
 
 struct FlagSpec {
@@ -45,7 +60,9 @@ struct FlagSpec {
   double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
   FlagState state = FlagState::kWorks;
   std::string_view reason = {};  // why no effect, what is missing, what replaces it
-  std::string_view help = {};    // one sentence
+  const Idle* idle = nullptr;    // goes before the state: no effect where it holds
+  std::string_view idle_reason = {};
+  std::string_view help = {};  // one sentence
 };
 
 // Rows that are shown together; the names are vLLM's configuration groups, and "Baltoro" for ours.
@@ -53,6 +70,7 @@ struct FlagGroup {
   std::string_view name;
   std::string_view help;
   std::span<const FlagSpec> flags;
+  bool first = false;  // the subcommand's own: --help shows them, however many flags there are
 };
 
 inline constexpr std::string_view kOwnGroup = "Baltoro";

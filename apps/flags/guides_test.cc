@@ -172,7 +172,9 @@ TEST(GuidesTest, EveryCommandDoesWhatTheTableSays) {
     } else {
       EXPECT_EQ(expected.exit_code, -1);
       const auto& options = std::get<ServeOptions>(command);
-      Args lines = options.cpu_notices;
+      Args lines = JudgeRun(options.open_flags, {.tensor = options.tensor_parallel_size,
+                                                 .pipeline = options.pipeline_parallel_size})
+                       .notices;
       lines.insert(lines.end(), options.notices.begin(), options.notices.end());
       ExpectLines(lines, expected.lines);
     }
@@ -204,8 +206,9 @@ TEST(GuidesTest, WhatIsThereReachesTheOptions) {
               {"--trust-remote-code has no effect here",
                "--skip-non-local-expert-weights is taken as --enable-ep-weight-filter",
                "--enable-ep-weight-filter has no effect here", "--eplb-config has no effect here",
-               "--mm-encoder-tp-mode data has no effect here", "--swap-space 32 is ignored",
-               "--enable-expert-parallel has no effect here"});
+               "--mm-encoder-tp-mode data has no effect here", "--swap-space 32 is ignored"});
+  const Args on_one_rank = JudgeRun(options.open_flags, {.gpu = true}).notices;
+  ExpectLines(on_one_rank, {"--enable-expert-parallel has no effect here"});
 }
 
 // Flags that the guides print outside of a whole command.

@@ -28,21 +28,42 @@ std::string Spaced(std::string_view bars) {
   return fmt::format("{}", fmt::join(SplitText(bars, '|'), ", "));
 }
 
+// Of a flag whose feature is not there: values that ask for what is so anyway.
+std::string TakenValues(const FlagSpec& spec) {
+  const bool none = spec.initial.empty() || spec.initial == "false" || spec.initial == "{}";
+  std::string text = none ? "" : std::string(spec.initial);
+  if (!spec.available.empty()) text += (text.empty() ? "" : ", ") + Spaced(spec.available);
+  return text;
+}
+
+std::string NotYet(const FlagSpec& spec) {
+  if (spec.initial == "true") {
+    return fmt::format("Always on; --no-{} is not available yet: {}.", spec.name, spec.reason);
+  }
+  if (const std::string taken = TakenValues(spec); !taken.empty()) {
+    return fmt::format("Taken: {}; not available yet: {}.", taken, spec.reason);
+  }
+  return fmt::format("Not available yet: {}.", spec.reason);
+}
+
 // What the flag does today, in a few words; empty where it simply works.
 std::string Today(const FlagSpec& spec) {
+  if (spec.idle != nullptr) {
+    std::string text = fmt::format("No effect {}: {}.", spec.idle->where, spec.idle_reason);
+    if (spec.state == FlagState::kNotYet)
+      text += " Elsewhere not available yet: " + std::string(spec.reason) + ".";
+    return text;
+  }
   switch (spec.state) {
     case FlagState::kWorks:
       if (spec.available.empty()) return "";
-      return fmt::format("Works for {}, {}; not yet: {}.", spec.initial, Spaced(spec.available),
-                         spec.reason);
+      return fmt::format("Works for {}; not available yet: {}.", TakenValues(spec), spec.reason);
     case FlagState::kNoEffectHere:
       return fmt::format("No effect here: {}.", spec.reason);
-    case FlagState::kNoEffectOnCpu:
-      return fmt::format("No effect where no GPU is used: {}.", spec.reason);
     case FlagState::kRemovedUpstream:
       return fmt::format("Ignored, removed from vLLM: {}.", spec.reason);
     case FlagState::kNotYet:
-      return fmt::format("Not available yet: {}.", spec.reason);
+      return NotYet(spec);
     case FlagState::kRefused:
       return fmt::format("Refused: {}.", spec.reason);
   }
@@ -86,6 +107,9 @@ Ending Overview(const FlagTable& table) {
   if (rows <= kShortTableMax) {
     for (const FlagGroup& group : table.groups()) ending.out += GroupText(group);
     return ending;
+  }
+  for (const FlagGroup& group : table.groups()) {
+    if (group.first) ending.out += GroupText(group);
   }
   ending.out += fmt::format(
       "{} flags in these groups:\n{}\n"

@@ -1,3 +1,4 @@
+#include "flags/idle.h"
 #include "flags/serve_flags.h"
 
 namespace baltoro {
@@ -152,8 +153,8 @@ constexpr FlagSpec kModelFlags[] = {
     {.name = "enforce-eager",
      .kind = kBool,
      .initial = "false",
-     .state = kNoEffectOnCpu,
-     .reason = "a CPU has no graphs",
+     .idle = &kWithoutGpu,
+     .idle_reason = "a CPU has no graphs",
      .help = "Runs without graphs."},
     {.name = "disable-sliding-window",
      .kind = kBool,
@@ -260,20 +261,23 @@ constexpr FlagSpec kCacheFlags[] = {
      .kind = kInt,
      .initial = "64",
      .min = 1,
-     .help = "Tokens in a block of the KV cache; always 64 here."},
+     .help = "Tokens in a block of the KV cache; always 64, others are taken as 64."},
     {.name = "gpu-memory-utilization",
      .kind = kFloat,
      .initial = "0.9",
      .min = 1e-6,
      .max = 1,
-     .state = kNoEffectOnCpu,
-     .reason = "on a CPU the KV cache takes VLLM_CPU_KVCACHE_SPACE GiB, or --kv-cache-memory-bytes",
+     .idle = &kCacheSizeIsGiven,
+     .idle_reason = "the KV cache takes --kv-cache-memory-bytes, on a CPU else "
+                    "VLLM_CPU_KVCACHE_SPACE GiB, or the smaller of 4 GiB and a quarter of free "
+                    "memory",
      .help = "Part of the device's memory that this server takes."},
     {.name = "kv-cache-memory-bytes",
      .kind = kCount,
-     .initial = "the smaller of 4 GiB and a quarter of free memory",
+     .initial = "what --gpu-memory-utilization leaves; on a CPU the smaller of 4 GiB and a quarter "
+                "of free memory",
      .min = 1,
-     .help = "Bytes of KV cache."},
+     .help = "Bytes of KV cache of each rank."},
     {.name = "kv-cache-dtype",
      .kind = kString,
      .initial = "auto",
@@ -302,6 +306,8 @@ constexpr FlagSpec kCacheFlags[] = {
     {.name = "calculate-kv-scales",
      .kind = kBool,
      .initial = "false",
+     .idle = &kNoScales,
+     .idle_reason = "of the forms of the KV cache only fp8 has scales, one a layer",
      .help = "Scales of an fp8 KV cache from a trial of the model at start, instead of the "
              "checkpoint's."},
     {.name = "kv-sharing-fast-prefill",
@@ -337,14 +343,18 @@ constexpr FlagSpec kOffloadFlags[] = {
      .kind = kFloat,
      .initial = "0",
      .min = 0,
-     .state = kNoEffectHere,
-     .reason = "on a CPU all weights are in host memory",
+     .state = kNotYet,
+     .reason = "weights in host memory beside a GPU",
+     .idle = &kWithoutGpu,
+     .idle_reason = "on a CPU all weights are in host memory",
      .help = "GiB of weights that stay in host memory."},
     {.name = "offload-backend",
      .kind = kString,
      .initial = "auto",
-     .state = kNoEffectHere,
-     .reason = "on a CPU all weights are in host memory",
+     .state = kNotYet,
+     .reason = "weights in host memory beside a GPU",
+     .idle = &kWithoutGpu,
+     .idle_reason = "on a CPU all weights are in host memory",
      .help = "How those weights are fetched."},
 };
 

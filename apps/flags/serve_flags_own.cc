@@ -1,3 +1,4 @@
+#include "flags/idle.h"
 #include "flags/serve_flags.h"
 
 namespace baltoro {
@@ -11,7 +12,9 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kString,
      .initial = "auto",
      .choices = "auto|cpu|cuda",
-     .help = "Where the model runs; auto is the GPU if there is one that can be used."},
+     .help =
+         "Where the model runs; auto is the GPU where the machine has an NVIDIA card, which stops "
+         "the start if it cannot be used, and the CPU where it has none."},
     {.name = "cpu-threads",
      .kind = kInt,
      .initial = "0",
@@ -42,11 +45,15 @@ constexpr FlagSpec kOwnFlags[] = {
              "which the server ends with code 1; 0 never."},
     {.name = "cluster-key-file",
      .kind = kString,
+     .idle = &kOneNode,
+     .idle_reason = "there is no other node",
      .help = "File with the secret that the nodes of a replica prove to each other."},
     {.name = "head-timeout",
      .kind = kFloat,
      .initial = "7",
      .min = 1,
+     .idle = &kIsHead,
+     .idle_reason = "the head waits for its nodes as long as they need",
      .help = "Seconds after which a node leaves whose head was there and is gone."},
     {.name = "api-key-file",
      .kind = kString,
@@ -64,6 +71,8 @@ constexpr FlagSpec kOwnFlags[] = {
          "keep their own ids."},
     {.name = "quantization-param-path",
      .kind = kString,
+     .idle = &kNoScales,
+     .idle_reason = "of the forms of the KV cache only fp8 has scales, one a layer",
      .help = "JSON file with the scales of an fp8 KV cache, one a layer, instead of the "
              "checkpoint's."},
     {.name = "online-quantization",

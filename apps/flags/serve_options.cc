@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include "flags/availability.h"
 #include "flags/environment.h"
 #include "flags/flag_reader.h"
 #include "flags/help.h"
@@ -85,17 +84,13 @@ void FillEngine(const FlagReader& flags, ServeOptions& options) {
   flags.Get("decode-context-parallel-size", options.decode_context_parallel_size);
   flags.Get("enable-expert-parallel", options.enable_expert_parallel);
   flags.Get("expert-placement-strategy", options.expert_placement_strategy);
-  if (options.enable_expert_parallel && options.tensor_parallel_size == 1) {
-    options.notices.push_back(
-        "--enable-expert-parallel has no effect here: one rank holds all experts");
-    options.enable_expert_parallel = false;
-  }
   flags.Get("kv-cache-dtype", options.kv_cache_dtype);
   flags.Get("quantization-param-path", options.quantization_param_path);
   flags.Get("calculate-kv-scales", options.calculate_kv_scales);
   flags.Get("kv-cache-memory-bytes", options.kv_cache_memory_bytes);
   if (const int64_t size = flags.Number("block-size", 64); size != 64) {
-    options.notices.push_back(fmt::format("--block-size {}: blocks of 64 tokens are used", size));
+    options.notices.push_back(
+        fmt::format("--block-size {} is taken as 64: the KV cache has blocks of 64 tokens", size));
   }
   flags.Get("enable-prefix-caching", options.enable_prefix_caching);
   flags.Get("enable-chunked-prefill", options.enable_chunked_prefill);
@@ -184,7 +179,7 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   options.notices = flags.notices;
   options.notices.insert(options.notices.end(), availability.notices.begin(),
                          availability.notices.end());
-  options.cpu_notices = availability.cpu_notices;
+  options.open_flags = availability.open;
   FillModel(reader, options);
   FillDoor(reader, options);
   FillEngine(reader, options);

@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "flags/availability.h"
 #include "flags/ending.h"
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
@@ -71,7 +72,7 @@ struct ServeOptions {
   bool deterministic = false;
   int cpu_threads = 0;  // 0: one for each core
   bool engine_in_process = false;
-  GraphOptions graphs;
+  GraphOptions graphs;           // on a GPU
   bool async_scheduling = true;  // on a GPU
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;
   NodeOptions nodes;
@@ -97,7 +98,7 @@ struct ServeOptions {
 
   // One line each, for the log at start.
   std::vector<std::string> notices;
-  std::vector<std::string> cpu_notices;  // to be said where no GPU is used
+  std::vector<OpenFlag> open_flags;  // what is said of them depends on how the engine runs
 };
 
 // `args` are what follows "serve". Usage errors end with code 2; a flag whose feature is not there,

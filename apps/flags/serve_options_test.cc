@@ -7,6 +7,7 @@
 
 #include "flags/plan_options.h"
 #include "flags/serve_checks.h"
+#include "flags/serve_flags.h"
 #include "support/support.h"
 
 namespace baltoro {
@@ -216,14 +217,16 @@ TEST(ServeOptionsTest, WhatHasNoEffectOrWasRemovedSaysSoInOneLine) {
                          "--api-server-count 4 has no effect here",
                          "--distributed-executor-backend mp has no effect here",
                          "--load-format compressed-tensors is taken as auto",
-                         "--block-size 16: blocks of 64 tokens are used"};
+                         "--block-size 16 is taken as 64"};
   for (const std::string& line : expected) EXPECT_TRUE(HasLine(options.notices, line)) << line;
   EXPECT_EQ(options.notices.size(), expected.size());
   const Args on_cpu = {"--gpu-memory-utilization 0.95 has no effect here",
                        "--no-async-scheduling has no effect here",
                        "--enforce-eager has no effect here"};
-  for (const std::string& line : on_cpu) EXPECT_TRUE(HasLine(options.cpu_notices, line)) << line;
-  EXPECT_EQ(options.cpu_notices.size(), on_cpu.size());
+  const Args said = JudgeRun(options.open_flags, {.gpu = false}).notices;
+  for (const std::string& line : on_cpu) EXPECT_TRUE(HasLine(said, line)) << line;
+  EXPECT_EQ(said.size(), on_cpu.size());
+  EXPECT_TRUE(JudgeRun(options.open_flags, {.gpu = true}).notices.empty());
   EXPECT_EQ(options.load_format, "auto");
   EXPECT_EQ(options.block_size, 64);
 }
@@ -254,29 +257,77 @@ TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
     // A plan is not made of what would not be served.
     Args plan = args;
     plan.insert(plan.begin(), "Kimi-K2.5");
-    const Outcome<PlanCommand> planned = ParsePlan(plan);
+    const Outcome<PlanCommand> planned = ParsePlan(plan, {});
     ASSERT_TRUE(std::holds_alternative<Ending>(planned)) << args.front();
     EXPECT_EQ(std::get<Ending>(planned).exit_code, 2);
   }
 }
 
-TEST(ServeOptionsTest, APlanIsOfTheStepsThatWouldBeServed) {
+TEST(ServeOptionsTest, StepSizesFollowOneAnother) {
   for (const auto& [args, seqs, tokens] :
        {std::tuple<Args, int, int>{{}, 256, 2048},
         {{"--max-num-seqs", "3000"}, 3000, 3000},
         {{"--max-num-batched-tokens", "64"}, 64, 64},
         {{"--max-num-seqs", "4", "--max-num-batched-tokens", "8k"}, 4, 8000}}) {
-    Args plan = args;
-    plan.insert(plan.begin(), "Kimi-K2.5");
-    const Outcome<PlanCommand> planned = ParsePlan(plan);
-    ASSERT_TRUE(std::holds_alternative<PlanCommand>(planned));
-    EXPECT_EQ(std::get<PlanCommand>(planned).max_num_seqs, seqs);
-    EXPECT_EQ(std::get<PlanCommand>(planned).max_num_batched_tokens, tokens);
     const ServeOptions options = Accept(args);
     const StepSizes sizes = ChooseStepSizes(options.max_num_seqs, options.max_num_batched_tokens);
     EXPECT_EQ(sizes.max_num_seqs, seqs);
     EXPECT_EQ(sizes.max_num_batched_tokens, tokens);
   }
+}
+
+// Line by line of the table: a value that asks for something, and one that is none.
+TEST(ServeOptionsTest, APlanRefusesWhatServeRefusesAndTakesWhatItTakes) {
+  const FlagTable table = ServeFlags();
+  int taken = 0, refused = 0;
+  for (const FlagGroup& group : table.groups()) {
+    for (const FlagSpec& spec : group.flags) {
+      const std::string name = "--" + std::string(spec.name);
+      const std::string choice(
+          SplitText(spec.choices, '|').empty() ? "3" : SplitText(spec.choices, '|').back());
+      for (const Args& args :
+           {Args{name}, Args{name, "3"}, Args{name, choice}, Args{name, "nonsense"},
+            Args{name, R"({"a":1})"}, Args{name + "=-7"}, Args{"-tp", "2", "-ep", name, "1"}}) {
+        const Outcome<ServeOptions> served = ParseServe(args, {});
+        const Outcome<PlanCommand> planned = ParsePlan(args, {});
+        const Ending* refusal = std::get_if<Ending>(&served);
+        ASSERT_EQ(refusal == nullptr, std::holds_alternative<PlanCommand>(planned)) << name;
+        if (refusal == nullptr) {
+          ++taken;
+          EXPECT_EQ(std::get<PlanCommand>(planned).serve.notices,
+                    std::get<ServeOptions>(served).notices);
+          continue;
+        }
+        ++refused;
+        std::string said = std::get<Ending>(planned).err;
+        for (size_t at = 0; (at = said.find("baltoro plan")) != std::string::npos;) {
+          said.replace(at, 12, "baltoro serve");
+        }
+        EXPECT_EQ(said, refusal->err);
+        EXPECT_EQ(std::get<Ending>(planned).exit_code, refusal->exit_code);
+      }
+    }
+  }
+  EXPECT_GT(taken, 100);
+  EXPECT_GT(refused, 100);
+}
+
+TEST(ServeOptionsTest, APlanHasFlagsOfItsOwn) {
+  const auto plan = [](const Args& args) { return ParsePlan(args, {}); };
+  const auto command = std::get<PlanCommand>(
+      plan({"m", "--gpu", "h100-80g", "--lengths", "1", "2", "--json", "-tp", "8"}));
+  EXPECT_EQ(command.serve.model, "m");
+  EXPECT_EQ(command.serve.tensor_parallel_size, 8);
+  EXPECT_EQ(command.gpu, "h100-80g");
+  EXPECT_EQ(command.lengths, (std::vector<int64_t>{1, 2}));
+  EXPECT_TRUE(command.json);
+  EXPECT_EQ(std::get<Ending>(plan({"--gpu", "h100-80g", "--device", "cpu"})).exit_code, 2);
+  const auto refused = std::get<Ending>(plan({"--json", "--enable-eplb", "-ep", "-tp", "2"}));
+  EXPECT_EQ(refused.exit_code, 1);
+  const Json told = ParseJson(refused.out).value();
+  EXPECT_EQ(told["verdict"], "refused");
+  EXPECT_NE(told["reason"].get<std::string>().find("--enable-eplb is not available yet"),
+            std::string::npos);
 }
 
 std::string WriteFile(const test::TempDir& dir, const std::string& name, const std::string& text) {

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 
-#include "base/log.h"
 #include "engine/load_choice.h"
+#include "engine/nvidia_card.h"
 #include "ops/cpu/isa.h"
 #include "ops/gpu_limits.h"
 
@@ -14,14 +14,16 @@ namespace {
 
 constexpr int kGpu = 0;  // what the first is, all are
 
+Status CheckGpuType(DType act) {
+  if (act == DType::kBf16) return {};
+  return InvalidArgument("--dtype float32 is computed by CPUs alone: give --device cpu");
+}
+
 Result<BackendChoice> ChooseGpu(DType act) {
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   BT_ASSIGN_OR_RETURN(GpuInfo gpu, module->describe(kGpu));
-  const OpsTable* const ops = module->table();
-  if (act != ops->act) {
-    return InvalidArgument("--dtype float32 is computed by CPUs alone: give --device cpu");
-  }
-  return BackendChoice{.ops = ops, .gpu = std::move(gpu)};
+  BT_RETURN_IF_ERROR(CheckGpuType(act));
+  return BackendChoice{.ops = module->table(), .gpu = std::move(gpu)};
 }
 
 }  // namespace
@@ -43,12 +45,17 @@ Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
     if (config.device == "cuda") {
       return Status(gpu.status().code(), "--device cuda: " + gpu.status().message());
     }
-    if (FindCudaModule().ok()) {
-      BT_LOG(Info, "The CPU computes, not a GPU: {}", gpu.status().message());
-    }
+    BT_RETURN_IF_ERROR(
+        CheckCpuIsMeant(LookForCard("/", std::getenv("CUDA_VISIBLE_DEVICES")), gpu.status()));
   }
   BT_RETURN_IF_ERROR(cpu::CheckProcessor());
   return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
+}
+
+Result<BackendChoice> ChooseDescribedGpu(const EngineConfig& config, const GpuInfo& gpu) {
+  BT_ASSIGN_OR_RETURN(const DType act, ParseActivationType(config.dtype));
+  BT_RETURN_IF_ERROR(CheckGpuType(act));
+  return BackendChoice{.ops = &CpuOps(act), .gpu = gpu};
 }
 
 Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {

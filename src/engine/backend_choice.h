@@ -22,10 +22,14 @@ struct BackendChoice {
 // for it. What CUDA_MODULE_LOADING says already stays.
 void ChooseKernelLoading(int32_t ranks);
 
-// Of --device and --dtype. "auto" takes GPU 0 where the CUDA module finds it usable, and else the
-// CPU, with a line that says why where the module is there. "cuda" is an error then. Takes nothing
+// Of --device and --dtype. "auto" takes GPU 0 where the machine has a card, and else the CPU; a
+// card that cannot be used is an error (nvidia_card.h), as any reason is for "cuda". Takes nothing
 // of the GPU.
 Result<BackendChoice> ChooseBackend(const EngineConfig& config);
+
+// The same for a GPU that need not be here, as a plan for another machine wants it: its sizes are
+// `gpu`'s, and `ops` are those of a CPU, for what can be asked of any.
+Result<BackendChoice> ChooseDescribedGpu(const EngineConfig& config, const GpuInfo& gpu);
 
 // Whether a GPU's operations take the model and the steps; kInvalidArgument says what they do not.
 Status CheckGpuTakes(const EngineConfig& config, const K2Config& model);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/kv_scales.h"
+
 namespace baltoro {
 
 Result<DType> ParseActivationType(const std::string& name) {
@@ -22,6 +24,19 @@ Result<WeightChoice> ChooseWeights(const EngineConfig& config) {
                                        config.load_format));
   }
   return choice;
+}
+
+Result<std::vector<float>> ReadGivenKvScales(const EngineConfig& config, const K2Config& model) {
+  if (config.kv_scale_file.empty()) return std::vector<float>();
+  if (config.calculate_kv_scales) {
+    return InvalidArgument(
+        "--calculate-kv-scales and --quantization-param-path both say where scales come from: "
+        "give one of them");
+  }
+  Result<std::vector<float>> scales =
+      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size);
+  if (scales.ok()) return scales;
+  return Status(scales.status().code(), "--quantization-param-path " + scales.status().message());
 }
 
 }  // namespace baltoro

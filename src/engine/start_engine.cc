@@ -43,27 +43,9 @@ struct KvChoice {
 Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DType act) {
   KvChoice choice;
   BT_ASSIGN_OR_RETURN(choice.form, ParseKvForm(config.kv_cache_dtype, act));
-  const bool by_file = !config.kv_scale_file.empty();
-  if (!by_file && !config.calculate_kv_scales) return choice;
-  if (by_file && config.calculate_kv_scales) {
-    return InvalidArgument(
-        "--calculate-kv-scales and --quantization-param-path both say where scales come from: "
-        "give one of them");
-  }
-  if (choice.form != KvForm::kFp8) {
-    BT_LOG(Warning, "{} has no effect: a KV cache in {} has no scale a layer",
-           by_file ? "--quantization-param-path" : "--calculate-kv-scales",
-           KvFormName(choice.form));
-    return choice;
-  }
-  choice.measure = !by_file;
-  if (!by_file) return choice;
-  Result<std::vector<float>> scales =
-      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size);
-  if (!scales.ok()) {
-    return Status(scales.status().code(), "--quantization-param-path " + scales.status().message());
-  }
-  choice.scales = std::move(scales).value();
+  if (choice.form != KvForm::kFp8) return choice;  // without a scale a layer
+  choice.measure = config.calculate_kv_scales;
+  BT_ASSIGN_OR_RETURN(choice.scales, ReadGivenKvScales(config, model));
   return choice;
 }
 

@@ -10,7 +10,8 @@
 namespace baltoro {
 namespace {
 
-constexpr double kUtilisationMax = 0.99;
+constexpr double kUtilisationMax = 0.97;
+constexpr double kUtilisationLast = 0.99;
 constexpr int64_t kBatchedTokensMin = 512;
 constexpr int64_t kBlockTokens = KvLayerView::kBlockTokens;
 
@@ -22,7 +23,8 @@ struct Candidate {
 
 std::vector<Candidate> Candidates(const K2Config& config,
                                   const PlanOptions& base,
-                                  int64_t requests) {
+                                  int64_t requests,
+                                  double utilisation_max) {
   std::vector<Candidate> out = {{.options = base, .changes = {}}};
   const auto extend = [&out](auto&& variants) {
     std::vector<Candidate> more;
@@ -60,10 +62,10 @@ std::vector<Candidate> Candidates(const K2Config& config,
       more.push_back(std::move(next));
     }
   });
-  extend([](const Candidate& c, std::vector<Candidate>& more) {
+  extend([&](const Candidate& c, std::vector<Candidate>& more) {
     if (!c.options.device.gpu || c.options.kv_cache_bytes > 0) return;
     for (int percent = static_cast<int>(std::floor(c.options.utilisation * 100 + 1e-6)) + 1;
-         percent <= static_cast<int>(kUtilisationMax * 100); ++percent) {
+         percent <= static_cast<int>(utilisation_max * 100 + 1e-6); ++percent) {
       Candidate next = c;
       next.options.utilisation = percent / 100.0;
       next.changes.push_back(fmt::format("--gpu-memory-utilization {:.2f}", percent / 100.0));
@@ -95,10 +97,11 @@ std::vector<Candidate> Candidates(const K2Config& config,
 
 constexpr int32_t kStagesMax = 16;
 
-}  // namespace
-
-Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
-  std::vector<Candidate> candidates = Candidates(model.config, options, requests);
+Fitting FindAmongFlags(const ModelDescription& model,
+                       const PlanOptions& options,
+                       int64_t requests,
+                       double utilisation_max) {
+  std::vector<Candidate> candidates = Candidates(model.config, options, requests, utilisation_max);
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.cost < b.cost; });
   for (Candidate& candidate : candidates) {
@@ -109,6 +112,20 @@ Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, i
             .changes = std::move(candidate.changes)};
   }
   return {};
+}
+
+// With a shorter --max-model-len.
+bool FitsShorter(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
+  const Result<MemoryPlan> plan = PlanMemory(model, options);
+  return requests == 1 && plan.ok() && plan.value().kv_tokens > 0;
+}
+
+}  // namespace
+
+Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
+  Fitting fitting = FindAmongFlags(model, options, requests, kUtilisationMax);
+  if (fitting.found || FitsShorter(model, options, requests)) return fitting;
+  return FindAmongFlags(model, options, requests, kUtilisationLast);
 }
 
 std::optional<ParallelLayout> FindLayout(const ModelDescription& model,

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/status.h"
 #include "plan/weight_plan.h"
 #include "tensor/kv_form.h"
@@ -74,8 +75,9 @@ struct MemoryPlan {
 Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& options);
 
 // The nearest options under which `requests` of max_model_len tokens fit at once, changing as few
-// flags as possible: DCP, fp8 cache, batched tokens, utilisation (at most 0.99); on a CPU a larger
-// cache. Empty changes: it fits as it is.
+// flags as possible: DCP, fp8 cache, batched tokens, utilisation; on a CPU a larger cache. Empty
+// changes: it fits as it is. A utilisation above 0.97, which leaves next to nothing for what is not
+// foreseen, is the last resort, where a shorter length would not do either.
 struct Fitting {
   bool found = false;
   PlanOptions options = {};
@@ -90,8 +92,16 @@ std::optional<ParallelLayout> FindLayout(const ModelDescription& model,
                                          const PlanOptions& options,
                                          int64_t requests);
 
+// Whether one request of the full length fits.
+bool Fits(const MemoryPlan& plan);
+// "Fits: ..." in one line; of a plan that fits.
+std::string FitText(const MemoryPlan& plan);
+
 // The plan as text for people, with what to change where it does not fit.
 std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths);
+
+// The same for programs; docs/operating.md says what is in it.
+Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths);
 
 // The same in two lines, for the start of `serve`.
 std::vector<std::string> ShortPlanText(const MemoryPlan& plan);

@@ -158,6 +158,56 @@ TEST(MemoryPlanTest, TheFlagsThatHoldAFullLengthRequestOnEightH100) {
   EXPECT_LT(four.options.max_num_batched_tokens, 32768);
 }
 
+TEST(MemoryPlanTest, AUtilisationThatLeavesNothingIsNotAWayWhereAnotherFlagWouldDo) {
+  const ModelDescription model = Known("Kimi-K2-Thinking");
+  int would_take_nearly_all = 0;
+  for (int64_t length = 2048; length <= 262144; length += 2048) {
+    PlanOptions options = On("h100-80g", {.tensor = 8});
+    options.deterministic = true;  // so that the cache cannot be dealt out
+    options.max_model_len = length;
+    options.max_num_batched_tokens = 512;
+    options.max_num_seqs = 1;
+    options.kv = KvForm::kFp8;
+    const Fitting fitting = FindFitting(model, options, 1);
+    if (fitting.found) {
+      EXPECT_LE(fitting.options.utilisation, 0.97) << length;
+      continue;
+    }
+    PlanOptions nearly_all = options;
+    nearly_all.utilisation = 0.99;
+    would_take_nearly_all += Fits(Plan(model, nearly_all));
+    EXPECT_NE(MisfitText(Plan(model, options)).find("It fits with --max-model-len"),
+              std::string::npos);
+  }
+  EXPECT_GT(would_take_nearly_all, 0);
+  // Where nothing else is left it is said.
+  PlanOptions full = On("h100-80g", {.tensor = 8});
+  full.max_model_len = 64;
+  full.max_num_batched_tokens = 512;
+  full.max_num_seqs = 1;
+  const int64_t arenas = TotalBytes(Plan(model, full).stages[0].arenas);
+  full.weight_bytes = {static_cast<int64_t>(0.985 * static_cast<double>(full.device.memory_bytes)) -
+                       arenas};
+  const Fitting last = FindFitting(model, full, 1);
+  ASSERT_TRUE(last.found);
+  EXPECT_EQ(last.options.utilisation, 0.99);
+}
+
+TEST(MemoryPlanTest, JsonSaysWhatTheTextSays) {
+  PlanOptions options = On("h100-80g", {.tensor = 8, .pipeline = 2});
+  options.max_num_seqs = 8;
+  const MemoryPlan plan = Plan(Known("Kimi-K2-Instruct"), options);
+  const Json json = PlanJson(plan, {4096, 1 << 30});
+  EXPECT_EQ(json["kv_cache_tokens"], plan.kv_tokens);
+  EXPECT_EQ(json["stages"].size(), 2u);
+  EXPECT_EQ(json["stages"][1]["last_layer"], 60);
+  EXPECT_EQ(json["stages"][0]["weights"]["bytes"], TotalBytes(plan.stages[0].weights));
+  EXPECT_EQ(json["concurrency"].size(), 1u);  // the other length is more than the model's
+  EXPECT_EQ(json["demands"].size(), 2u);
+  EXPECT_TRUE(json["demands"][0]["fits"]);
+  EXPECT_EQ(FitText(plan).find("Fits: "), 0u);
+}
+
 TEST(MemoryPlanTest, WhatDoesNotGoWithDeterministicIsNotAWayToMakeItFit) {
   const ModelDescription model = Known("Kimi-K2-Thinking");
   PlanOptions options = On("h100-80g", {.tensor = 8});

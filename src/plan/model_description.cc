@@ -194,6 +194,28 @@ Result<ModelDescription> DescribeFiles(const K2Config& config,
   return out;
 }
 
+std::string_view MethodOf(const ModelDescription& model) {
+  std::string_view method;
+  for (const WeightForm form :
+       {model.attention, model.kv_b, model.dense, model.shared, model.experts}) {
+    switch (form) {
+      case WeightForm::kInt8Static:
+      case WeightForm::kInt8:
+      case WeightForm::kInt4:
+        return "ascend";
+      case WeightForm::kInt4Group:
+        method = "compressed-tensors";
+        break;
+      case WeightForm::kFp8Block:
+        method = "fp8";
+        break;
+      default:
+        break;
+    }
+  }
+  return method;
+}
+
 void QuantiseOnline(ModelDescription& model) {
   for (WeightForm* form : {&model.attention, &model.dense, &model.shared}) {
     if (*form == WeightForm::kBf16) *form = WeightForm::kFp8Block;

@@ -33,6 +33,9 @@ std::vector<std::string> KnownModels();
 // organisation before it, in any case. Errors list what is known.
 Result<ModelDescription> DescribeModel(const std::string& model);
 
+// How --quantization calls the form of the weights; empty where none is quantised.
+std::string_view MethodOf(const ModelDescription& model);
+
 // --online-quantization fp8: what is kept in fp8 that is stored in bf16.
 void QuantiseOnline(ModelDescription& model);
 

@@ -52,7 +52,7 @@ bool Missing(const RankPlan& rank) {
 }
 
 // What is left where no flag of a rank's memory helps.
-std::string OtherWays(const MemoryPlan& plan, int64_t requests) {
+std::vector<std::string> OtherWays(const MemoryPlan& plan, int64_t requests) {
   std::vector<std::string> ways;
   if (requests == 1 && plan.kv_tokens > 0) {
     ways.push_back(fmt::format("with --max-model-len {}", plan.kv_tokens));
@@ -68,36 +68,134 @@ std::string OtherWays(const MemoryPlan& plan, int64_t requests) {
     }
     ways.push_back(fmt::format("on {} devices with{}", more->ranks(), flags));
   }
-  std::string out = std::ranges::any_of(plan.stages, Missing)
-                        ? "; the weights and arenas alone are more than there is"
-                        : "";
-  if (!ways.empty()) out += fmt::format("; it fits {}", fmt::join(ways, ", or "));
-  return out;
+  return ways;
 }
 
-void AppendFitting(const MemoryPlan& plan, int64_t requests, std::string& out) {
+// Of so many requests of the full length.
+struct Demand {
+  int64_t requests = 1;
+  bool fits = false;
+  int64_t needed_bytes = 0, present_bytes = 0;  // of cache, of a rank
+  Fitting fitting = {};
+  std::vector<std::string> ways = {};  // where no fitting is found
+};
+
+Demand DemandOf(const MemoryPlan& plan, int64_t requests) {
+  Demand demand{.requests = requests, .fits = plan.Holds(plan.options.max_model_len, requests)};
+  const RankPlan& rank = plan.stages.front();
+  demand.needed_bytes = rank.kv_token_bytes * plan.options.max_model_len * requests /
+                        plan.options.layout.decode_context;
+  demand.present_bytes = std::max<int64_t>(rank.kv_bytes, 0);
+  if (demand.fits) return demand;
+  demand.fitting = FindFitting(plan.model, plan.options, requests);
+  if (!demand.fitting.found) demand.ways = OtherWays(plan, requests);
+  return demand;
+}
+
+std::vector<Demand> DemandsOf(const MemoryPlan& plan) {
+  std::vector<Demand> demands = {DemandOf(plan, 1)};
+  const int32_t most = plan.options.max_num_seqs;
+  if (most > 1 && most <= 64) demands.push_back(DemandOf(plan, most));
+  return demands;
+}
+
+void AppendDemand(const MemoryPlan& plan, const Demand& demand, std::string& out) {
   const int64_t length = plan.options.max_model_len;
-  const std::string what = requests == 1
-                               ? fmt::format("one request of {} tokens", length)
-                               : fmt::format("{} requests of {} tokens at once", requests, length);
-  if (plan.Holds(length, requests)) {
+  const std::string what = demand.requests == 1 ? fmt::format("one request of {} tokens", length)
+                                                : fmt::format("{} requests of {} tokens at once",
+                                                              demand.requests, length);
+  if (demand.fits) {
     out += fmt::format("  {}: fits\n", what);
     return;
   }
-  const int64_t bytes =
-      plan.stages.front().kv_token_bytes * length * requests / plan.options.layout.decode_context;
-  out += fmt::format("  {}: does not fit; needs {} of cache a rank, has {}\n", what, GibText(bytes),
-                     GibText(std::max<int64_t>(plan.stages.front().kv_bytes, 0)));
-  const Fitting fitting = FindFitting(plan.model, plan.options, requests);
-  if (fitting.found) {
-    out += fmt::format("    fits with {}\n", fmt::join(fitting.changes, " "));
-  } else {
-    out += "    no cache type, DCP, utilisation or batch size makes it fit" +
-           OtherWays(plan, requests) + "\n";
+  out += fmt::format("  {}: does not fit; needs {} of cache a rank, has {}\n", what,
+                     GibText(demand.needed_bytes), GibText(demand.present_bytes));
+  if (demand.fitting.found) {
+    out += fmt::format("    fits with {}\n", fmt::join(demand.fitting.changes, " "));
+    return;
   }
+  out += "    no cache type, DCP, utilisation or batch size makes it fit";
+  if (std::ranges::any_of(plan.stages, Missing)) {
+    out += "; the weights and arenas alone are more than there is";
+  }
+  if (!demand.ways.empty()) out += fmt::format("; it fits {}", fmt::join(demand.ways, ", or "));
+  out += "\n";
+}
+
+Json DemandJson(const MemoryPlan& plan, const Demand& demand) {
+  Json out = {{"requests", demand.requests},
+              {"tokens", plan.options.max_model_len},
+              {"fits", demand.fits},
+              {"cache_bytes_needed", demand.needed_bytes},
+              {"cache_bytes_present", demand.present_bytes}};
+  if (!demand.fits) {
+    out["fits_with"] = demand.fitting.changes;
+    out["or_else"] = demand.ways;
+  }
+  return out;
+}
+
+Json ItemsJson(const std::vector<PlanItem>& items) {
+  Json parts = Json::array();
+  for (const PlanItem& item : items) {
+    parts.push_back({{"name", item.name}, {"bytes", item.bytes}, {"note", item.note}});
+  }
+  return {{"bytes", TotalBytes(items)}, {"parts", std::move(parts)}};
 }
 
 }  // namespace
+
+bool Fits(const MemoryPlan& plan) {
+  return plan.Holds(plan.options.max_model_len, 1);
+}
+
+std::string FitText(const MemoryPlan& plan) {
+  const int64_t length = plan.options.max_model_len;
+  return fmt::format("Fits: {:.2f} requests of {} tokens at once, {} tokens of KV cache",
+                     plan.Concurrency(length), length, plan.kv_tokens);
+}
+
+Json PlanJson(const MemoryPlan& plan, const std::vector<int64_t>& lengths) {
+  const PlanOptions& o = plan.options;
+  Json out = {{"model", plan.model.name},
+              {"device",
+               {{"name", o.device.name}, {"bytes", o.device.memory_bytes}, {"gpu", o.device.gpu}}},
+              {"ranks", o.layout.ranks()},
+              {"tensor_parallel_size", o.layout.tensor},
+              {"pipeline_parallel_size", o.layout.pipeline},
+              {"decode_context_parallel_size", o.layout.decode_context},
+              {"expert_parallel", o.layout.whole_experts},
+              {"max_model_len", o.max_model_len},
+              {"max_num_seqs", o.max_num_seqs},
+              {"max_num_batched_tokens", o.max_num_batched_tokens},
+              {"kv_cache_dtype", KvFormName(o.kv)},
+              {"kv_cache_tokens", plan.kv_tokens},
+              {"longest_request", std::min(plan.kv_tokens, o.max_model_len)}};
+  if (o.device.gpu) out["gpu_memory_utilization"] = o.utilisation;
+  Json stages = Json::array();
+  for (const RankPlan& rank : plan.stages) {
+    const IndexRange layers = StageLayers(o.layout, plan.model.config.layers, rank.place.stage);
+    stages.push_back({{"first_layer", layers.begin},
+                      {"last_layer", layers.end - 1},
+                      {"weights", ItemsJson(rank.weights)},
+                      {"arenas", ItemsJson(rank.arenas)},
+                      {"kv_cache",
+                       {{"bytes", rank.kv_bytes},
+                        {"blocks", rank.kv_blocks},
+                        {"bytes_per_token", rank.kv_token_bytes}}}});
+  }
+  out["stages"] = std::move(stages);
+  Json concurrency = Json::array();
+  for (const int64_t length : lengths) {
+    if (length > o.max_model_len) continue;
+    concurrency.push_back({{"tokens", length}, {"requests", plan.Concurrency(length)}});
+  }
+  out["concurrency"] = std::move(concurrency);
+  Json demands = Json::array();
+  for (const Demand& demand : DemandsOf(plan)) demands.push_back(DemandJson(plan, demand));
+  out["demands"] = std::move(demands);
+  return out;
+}
 
 std::string GibText(int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGib);
@@ -144,8 +242,8 @@ std::string MisfitText(const MemoryPlan& plan) {
     out += fmt::format(". It fits with {}", fmt::join(fitting.changes, " "));
     return shorter ? out + fmt::format(", or with --max-model-len {}", plan.kv_tokens) : out;
   }
-  if (plan.kv_tokens > 0)
-    return out + fmt::format(". It fits with --max-model-len {}", plan.kv_tokens);
+  const std::vector<std::string> ways = OtherWays(plan, 1);
+  if (!ways.empty()) return out + fmt::format(". It fits {}", fmt::join(ways, ", or "));
   return out + ". No flag makes it fit" +
          (o.device.gpu ? " here; ranks of more GPUs hold less each (--tensor-parallel-size, "
                          "--pipeline-parallel-size): `baltoro plan` says how many it takes"
@@ -177,8 +275,7 @@ std::string PlanText(const MemoryPlan& plan, const std::vector<int64_t>& lengths
     out += fmt::format("  Maximum concurrency for {} tokens per request: {:.2f}x\n", length,
                        plan.Concurrency(length));
   }
-  AppendFitting(plan, 1, out);
-  if (o.max_num_seqs > 1 && o.max_num_seqs <= 64) AppendFitting(plan, o.max_num_seqs, out);
+  for (const Demand& demand : DemandsOf(plan)) AppendDemand(plan, demand, out);
   return out;
 }
 

@@ -53,21 +53,6 @@ Status CheckName(const std::string& quantization) {
       "--quantization is {}; known are fp8, compressed-tensors, ascend and none", quantization));
 }
 
-// `said` is the method that the files tell, empty for none; `where` is the file.
-Status CheckChoice(const std::string& quantization,
-                   std::string_view said,
-                   const std::string& where) {
-  if (quantization == (said.empty() ? "none" : said)) return {};
-  if (said.empty()) {
-    return InvalidArgument(
-        fmt::format("--quantization is {}, but the weights of {} are not quantised; `baltoro "
-                    "quantize` writes a quantised checkpoint",
-                    quantization, where));
-  }
-  return InvalidArgument(
-      fmt::format("--quantization is {}, but {} says {}", quantization, where, said));
-}
-
 // The method that tensors tell where no other file does.
 std::string_view MethodOfTensors(const Checkpoint& checkpoint) {
   for (const CheckpointTensor& each : checkpoint.tensors()) {
@@ -142,12 +127,10 @@ Result<std::unique_ptr<WeightSource>> OpenFiles(const std::string& dir,
                                                 SharedDescription description) {
   BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> source,
                       CheckpointSource::Open(dir, std::move(description)));
-  if (IsGiven(choice.quantization)) {
-    std::string_view said = claim.method();
-    std::string where = said.empty() ? dir : dir + "/" + claim.source();
-    if (said.empty()) said = MethodOfTensors(source->checkpoint());
-    BT_RETURN_IF_ERROR(CheckChoice(choice.quantization, said, where));
-  }
+  std::string_view said = claim.method();
+  const std::string where = said.empty() ? dir : dir + "/" + claim.source();
+  if (said.empty() && IsGiven(choice.quantization)) said = MethodOfTensors(source->checkpoint());
+  BT_RETURN_IF_ERROR(CheckQuantization(choice.quantization, said, where));
   if (!choice.quiet) {
     CompareWithTensors(claim, *source);
     if (IsOnline(choice)) LogOnline(source->checkpoint());
@@ -172,10 +155,8 @@ Result<std::unique_ptr<WeightSource>> MakeDummy(const std::string& dir,
                                                 QuantizationClaim claim) {
   FormOfModule forms;
   if (!claim.method().empty()) {
-    if (IsGiven(choice.quantization)) {
-      BT_RETURN_IF_ERROR(
-          CheckChoice(choice.quantization, claim.method(), dir + "/" + claim.source()));
-    }
+    BT_RETURN_IF_ERROR(
+        CheckQuantization(choice.quantization, claim.method(), dir + "/" + claim.source()));
     // The list of exceptions may name modules with or without a release's prefix.
     const auto shared = std::make_shared<const QuantizationClaim>(std::move(claim));
     forms = [shared](std::string_view module) {
@@ -196,6 +177,21 @@ Result<std::unique_ptr<WeightSource>> MakeDummy(const std::string& dir,
 }
 
 }  // namespace
+
+Status CheckQuantization(const std::string& asked,
+                         std::string_view said,
+                         const std::string& where) {
+  if (!IsGiven(asked)) return {};
+  BT_RETURN_IF_ERROR(CheckName(asked));
+  if (asked == (said.empty() ? "none" : said)) return {};
+  if (said.empty()) {
+    return InvalidArgument(
+        fmt::format("--quantization is {}, but the weights of {} are not quantised; `baltoro "
+                    "quantize` writes a quantised checkpoint",
+                    asked, where));
+  }
+  return InvalidArgument(fmt::format("--quantization is {}, but {} says {}", asked, where, said));
+}
 
 Result<std::unique_ptr<WeightSource>> OpenWeights(const std::string& dir,
                                                   const WeightChoice& choice) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "weights/weight_source.h"
@@ -30,5 +31,9 @@ struct WeightChoice {
 // and where neither does (or `dir` is empty), those of `quantization`.
 Result<std::unique_ptr<WeightSource>> OpenWeights(const std::string& dir,
                                                   const WeightChoice& choice);
+
+// Whether --quantization `asked` is what `where` says of its weights, `said`: a method, or empty
+// for none. An empty `asked` and "auto" are anything.
+Status CheckQuantization(const std::string& asked, std::string_view said, const std::string& where);
 
 }  // namespace baltoro

@@ -81,7 +81,13 @@ Status NoGpu(int device, const std::string& why) {
 Result<GpuInfo> Describe(int device) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, "the driver").message());
+  if (error != cudaSuccess) {
+    std::string why = CudaStatus(error, "the driver").message();
+    if (error == cudaErrorInsufficientDriver) {
+      why += "; install one for CUDA " + std::to_string(CUDART_VERSION / 1000) + " or newer";
+    }
+    return NoGpu(device, why);
+  }
   if (device < 0 || device >= devices) {
     return NoGpu(device, "there are " + std::to_string(devices) + " GPUs");
   }

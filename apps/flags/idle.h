@@ -1,0 +1,30 @@
+#pragma once
+
+// Where flags change nothing. Each is asked once it is known how the engine will run; what it says
+// is what SettleForRun (apps/engine_settings.h) makes of the engine's configuration.
+
+#include "flags/flag.h"
+
+namespace baltoro {
+
+inline constexpr Idle kWithoutGpu = {"where no GPU is used",
+                                     [](const RunFacts& facts) { return !facts.gpu; }};
+inline constexpr Idle kCacheSizeIsGiven = {
+    "where no GPU is used, and beside --kv-cache-memory-bytes",
+    [](const RunFacts& facts) { return !facts.gpu || facts.kv_bytes; }};
+inline constexpr Idle kStepsCannotOverlap = {
+    "where no GPU is used, and with several stages or nodes",
+    [](const RunFacts& facts) { return !facts.gpu || facts.pipeline > 1 || facts.nodes > 1; }};
+inline constexpr Idle kOneTensorRank = {"with one tensor rank",
+                                        [](const RunFacts& facts) { return facts.tensor == 1; }};
+inline constexpr Idle kSlicedExperts = {
+    "without --enable-expert-parallel on several tensor ranks",
+    [](const RunFacts& facts) { return facts.tensor == 1 || !facts.whole_experts; }};
+inline constexpr Idle kOneNode = {"on one node",
+                                  [](const RunFacts& facts) { return facts.nodes == 1; }};
+inline constexpr Idle kIsHead = {"on one node, and on the head of several",
+                                 [](const RunFacts& facts) { return facts.node == 0; }};
+inline constexpr Idle kNoScales = {"where the KV cache has no scale a layer",
+                                   [](const RunFacts& facts) { return !facts.scaled_cache; }};
+
+}  // namespace baltoro
