@@ -5,8 +5,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/bench_engine.h"
@@ -40,11 +43,31 @@ baltoro::Environment ReadEnvironment() {
   return out;
 }
 
+// Memory that is missing where no request is to blame ends the process with a line and code 1, so
+// that whoever started it starts it again; all else that nobody caught is a bug, and aborts as
+// ever.
+[[noreturn]] void EndUncaught() {
+  try {
+    if (const std::exception_ptr uncaught = std::current_exception()) {
+      std::rethrow_exception(uncaught);
+    }
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kLine = "baltoro: out of memory; this process ends\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kLine.data(), kLine.size());
+    std::_Exit(1);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "baltoro: uncaught exception: %s\n", error.what());
+  } catch (...) {
+  }
+  std::abort();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace baltoro;  // NOLINT: the program's own entry
   std::signal(SIGPIPE, SIG_IGN);
+  std::set_terminate(EndUncaught);
   const std::string program = ProgramPath(argv[0]);
   const std::vector<std::string> args(argv + 1, argv + argc);
   // The engine's side of `serve`; started by the door, never by a person.
