@@ -142,6 +142,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.model_dir = dir;
   config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
+  config.stand_in_step_ms = options.stand_in_step_ms;
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;
   config.dtype = options.dtype;

@@ -35,6 +35,7 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.load_format = "auto";
   }
   if (options.load_format == "hf") options.load_format = "auto";
+  flags.Get("stand-in-step-ms", options.stand_in_step_ms);
   flags.Get("max-model-len", options.max_model_len);
   flags.Get("seed", options.seed);
   flags.Get("generation-config", options.generation_config);

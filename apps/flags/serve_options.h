@@ -26,9 +26,10 @@ struct ServeOptions {
   std::string dtype = "auto";                   // auto, bfloat16 or float32
   std::string quantization;                     // empty: what the checkpoint says
   std::string online_quantization = "none";     // none or fp8
-  std::string load_format = "auto";             // auto, safetensors or dummy
-  int64_t max_model_len = 0;                    // tokens; 0: the model's, -1: the most that fits
-  bool allow_long_max_model_len = false;        // above what the model was made for
+  std::string load_format = "auto";             // auto, safetensors, dummy or stand-in
+  double stand_in_step_ms = 0;
+  int64_t max_model_len = 0;              // tokens; 0: the model's, -1: the most that fits
+  bool allow_long_max_model_len = false;  // above what the model was made for
   uint64_t seed = 0;
   std::string generation_config = "auto";  // auto, vllm, or a directory
   Json override_generation_config = Json::object();
