@@ -3,7 +3,7 @@
 #
 #   ./test.sh          format, layers, a release build with unit, golden and end-to-end tests, and an address- and
 #                      undefined-behaviour-sanitizer build of the host rooms
-#   ./test.sh --long   all that, then: thread sanitizer, the long simulations, the fuzz targets; takes hours
+#   ./test.sh --long   all that, then: thread sanitizer, the long simulations, load and faults, the fuzz targets; takes hours
 set -euo pipefail
 cd "$(dirname "$0")"
 long=0
@@ -51,6 +51,8 @@ if [ $long = 1 ]; then
     -R 'simulation|event_parser_test|chat_shape_test'
   step "all cases of the pocket model in every weight form; 10,000 tool calls and structured answers; nodes that die 20 times"
   BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/(weight_forms|tools_random|nodes|layout_guides)'
+  step "load, faults and public suites: docs/measured/faults.md"
+  tools/faults.sh
   step "fuzz targets"
   tools/fuzz.sh "${BALTORO_FUZZ_SECONDS:-600}"
 fi

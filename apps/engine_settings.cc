@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <vector>
 
@@ -32,7 +29,7 @@ Result<std::string> FindClusterKey(const ServeOptions& options) {
       "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
   std::string key = options.cluster_key;
   if (!options.cluster_key_file.empty()) {
-    BT_ASSIGN_OR_RETURN(key, ReadSecretFile(options.cluster_key_file));
+    BT_ASSIGN_OR_RETURN(key, ReadSecretFile(options.cluster_key_file, "--cluster-key-file"));
   }
   while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
   if (key.size() >= kClusterKeyBytesMin) return key;
@@ -79,8 +76,7 @@ Status CheckGpusOfNode(const EngineConfig& config) {
   if (all.ok()) return {};
   int32_t nodes = 2;
   while (ranks % nodes != 0 || (nodes < ranks && !CheckGpus(ranks / nodes).ok())) ++nodes;
-  std::ifstream file("/proc/self/cmdline");
-  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  BT_ASSIGN_OR_RETURN(const std::string line, ReadFile("/proc/self/cmdline"));
   std::vector<std::string> args;
   for (size_t at = 0; at < line.size();) {
     const size_t end = std::min(line.find('\0', at), line.size());
@@ -92,17 +88,18 @@ Status CheckGpusOfNode(const EngineConfig& config) {
                   NodeCommands(std::span(args).subspan(std::min<size_t>(1, args.size())), nodes)));
 }
 
-Result<std::string> ReadSecretFile(const std::string& path) {
-  using std::filesystem::perms;
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(path, error);
+Result<std::string> ReadSecretFile(const std::string& path, std::string_view flag) {
+  constexpr uint64_t kBytesMax = 1 << 20;
+  BT_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path, kBytesMax, flag));
   // A file that others write is theirs to choose.
-  constexpr perms kOthers =
-      perms::group_read | perms::group_write | perms::others_read | perms::others_write;
-  if (std::filesystem::exists(status) && (status.permissions() & kOthers) != perms::none) {
-    return InvalidArgument(path + ": others may read or write this file; run: chmod 600 " + path);
+  if ((file.mode() & 066) != 0) {
+    return InvalidArgument(fmt::format(
+        "{} {}: others may read or write this file; run: chmod 600 {}", flag, path, path));
   }
-  return ReadFile(path, 1 << 20);
+  Result<std::string> text = ReadWhole(file, kBytesMax);
+  if (text.ok()) return text;
+  return Status(text.status().code(),
+                fmt::format("{} {}: {}", flag, path, text.status().message()));
 }
 
 RunFacts FactsOf(const EngineConfig& config, DType act) {
@@ -145,6 +142,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.model_dir = dir;
   config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
+  config.stand_in_step_ms = options.stand_in_step_ms;
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;
   config.dtype = options.dtype;

@@ -30,7 +30,7 @@ std::string LimitLogprobs(int32_t& max_logprobs);
 // each node that would have enough.
 Status CheckGpusOfNode(const EngineConfig& config);
 
-// Up to a MiB. kInvalidArgument where others may read or write it.
-Result<std::string> ReadSecretFile(const std::string& path);
+// Up to a MiB, of the file that `flag` names. kInvalidArgument where others may read or write it.
+Result<std::string> ReadSecretFile(const std::string& path, std::string_view flag);
 
 }  // namespace baltoro

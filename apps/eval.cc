@@ -152,8 +152,8 @@ class Runner {
   std::string model_;
 };
 
-Result<std::vector<Json>> ReadLines(const std::string& path) {
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+Result<std::vector<Json>> ReadLines(const std::string& path, std::string_view flag) {
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kTextBytesMax, flag));
   std::vector<Json> out;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -233,9 +233,14 @@ Json WrongOnes(const std::vector<EvalCase>& cases, const std::vector<EvalVerdict
 }
 
 Status Run(const EvalOptions& options) {
+  // The files before the server: it may have to be waited for.
+  BT_ASSIGN_OR_RETURN(const std::vector<Json> lines, ReadLines(options.cases, "--cases"));
+  std::vector<Json> texts;
+  if (!options.loglik.empty()) {
+    BT_ASSIGN_OR_RETURN(texts, ReadLines(options.loglik, "--loglik"));
+  }
   BT_ASSIGN_OR_RETURN(ApiClient client, ApiClient::Connect(options.url, options.api_key));
   BT_ASSIGN_OR_RETURN(const std::string model, client.ModelName(options.model));
-  BT_ASSIGN_OR_RETURN(const std::vector<Json> lines, ReadLines(options.cases));
   std::vector<EvalCase> cases;
   std::map<std::string, int64_t> taken;
   for (const Json& line : lines) {
@@ -259,7 +264,6 @@ Status Run(const EvalOptions& options) {
   Json report = {{"model", model}, {"url", options.url}};
   report["tasks"] = PrintTable(cases, verdicts, free);
   if (!options.loglik.empty()) {
-    BT_ASSIGN_OR_RETURN(const std::vector<Json> texts, ReadLines(options.loglik));
     Likelihood likelihood;
     BT_RETURN_IF_ERROR(runner.RunLikelihood(texts, likelihood));
     fmt::print("mean log-likelihood a token: {:.5f} +- {:.5f} ({} texts, {} tokens)\n",

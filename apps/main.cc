@@ -5,8 +5,11 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "bench/bench_engine.h"
@@ -40,11 +43,35 @@ baltoro::Environment ReadEnvironment() {
   return out;
 }
 
+std::terminate_handler usual_end = nullptr;
+
+// Nothing of ours throws. What the library throws and nobody catches is a want of memory or of
+// threads: not a bug, but this machine, which the last line should say.
+[[noreturn]] void EndOfUncaught() {
+  constexpr char kWay[] =
+      "lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-bytes, or raise the "
+      "limit of memory or threads (ulimit, container)";
+  try {
+    if (const std::exception_ptr held = std::current_exception()) std::rethrow_exception(held);
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "baltoro: error: out of memory: %s\n", kWay);
+    std::_Exit(1);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "baltoro: error: no memory or no right for another thread (%s): %s\n",
+                 error.what(), kWay);
+    std::_Exit(1);
+  } catch (...) {
+  }
+  usual_end();
+  std::abort();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace baltoro;  // NOLINT: the program's own entry
   std::signal(SIGPIPE, SIG_IGN);
+  usual_end = std::set_terminate(EndOfUncaught);
   const std::string program = ProgramPath(argv[0]);
   const std::vector<std::string> args(argv + 1, argv + argc);
   // The engine's side of `serve`; started by the door, never by a person.

@@ -1,8 +1,14 @@
 #include "model_location.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <filesystem>
+
+#include "base/file.h"
+#include "plan/model_description.h"
 
 namespace baltoro {
 namespace fs = std::filesystem;
@@ -33,6 +39,35 @@ fs::path CachedSnapshot(const std::string& name) {
   return best;
 }
 
+std::string Lower(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+// The model of the family that this is the name of, or that a folder is named after; else empty.
+std::string KnownModel(std::string name) {
+  while (name.ends_with('/')) name.pop_back();
+  name = Lower(name.substr(name.rfind('/') + 1));
+  for (const std::string& known : KnownModels()) {
+    if (Lower(known) == name) return known;
+  }
+  return "";
+}
+
+// What to do about a model that is not here; empty for a name that is none of a hub.
+std::string DownloadHint(const std::string& model, bool is_hub_name) {
+  const std::string known = KnownModel(model);
+  if (known.empty() && !is_hub_name) return "";
+  std::string hub = model;
+  if (!is_hub_name) {
+    const bool deepseek = known.starts_with("DeepSeek");
+    hub = (deepseek ? "deepseek-ai/" : "moonshotai/") + known;
+  }
+  return fmt::format("; download it (hf download {} --local-dir {}) and give that directory{}", hub,
+                     hub.substr(hub.rfind('/') + 1),
+                     known.empty() ? "" : "; `baltoro plan` needs no more than the name");
+}
+
 }  // namespace
 
 Result<std::string> PocketDir(const std::string& program) {
@@ -55,9 +90,12 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
   }
   std::error_code ignored;
   if (fs::is_directory(model, ignored)) {
-    if (fs::exists(fs::path(model) / "config.json", ignored)) return model;
+    if (FileExists(fs::path(model) / "config.json")) return model;
     return Status(Code::kNotFound,
-                  model + ": this directory has no config.json, so it is no model");
+                  model +
+                      ": this directory has no config.json, so it is no model; give the one "
+                      "that has, with the weights beside it" +
+                      DownloadHint(model, /*is_hub_name=*/false));
   }
   if (fs::exists(model, ignored)) {
     return Status(
@@ -71,10 +109,11 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
     if (!cached.empty()) return cached.string();
     return Status(Code::kNotFound,
                   model +
-                      ": no directory of this name, and not in the Hugging Face cache (HF_HOME); " +
-                      "download it first, or give the path of its directory");
+                      ": no directory of this name, and not in the Hugging Face cache (HF_HOME)" +
+                      DownloadHint(model, /*is_hub_name=*/true));
   }
-  return Status(Code::kNotFound, model + ": no such directory");
+  return Status(Code::kNotFound,
+                model + ": no such directory" + DownloadHint(model, /*is_hub_name=*/false));
 }
 
 }  // namespace baltoro

@@ -12,13 +12,13 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
 #include "model/k2_config.h"
 #include "model_location.h"
+#include "model_text.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -32,65 +32,17 @@ std::vector<std::string> StringList(const Json& list) {
   return out;
 }
 
-// Defaults of sampling from generation_config.json and --override-generation-config.
-Status ReadGenerationDefaults(const ServeOptions& options,
-                              const std::string& dir,
-                              ServerConfig& out) {
-  Json config = Json::object();
-  const std::string source = options.generation_config == "auto" ? dir : options.generation_config;
-  if (options.generation_config != "vllm" && FileExists(source + "/generation_config.json")) {
-    BT_ASSIGN_OR_RETURN(config, ReadJsonFile(source + "/generation_config.json"));
-  }
-  for (const auto& [key, value] : options.override_generation_config.items()) config[key] = value;
-  FieldReader reader(config);
-  SamplingParams& sampling = out.default_sampling;
-  reader.Number("temperature", sampling.temperature, 0, 100);
-  reader.Number("top_p", sampling.top_p, 0, 1, /*open_min=*/true);
-  reader.Number("min_p", sampling.min_p, 0, 1);
-  reader.Integer("top_k", sampling.top_k, -1, INT32_MAX);
-  sampling.top_k = std::max(sampling.top_k, 0);
-  reader.Number("repetition_penalty", sampling.repetition_penalty, 0, 100, /*open_min=*/true);
-  int64_t max_new_tokens = 0;
-  reader.Integer("max_new_tokens", max_new_tokens, 1, INT32_MAX);
-  if (max_new_tokens > 0) out.max_tokens_cap = static_cast<int32_t>(max_new_tokens);
-  if (!reader.ok()) return InvalidArgument("generation config: " + reader.error()->message);
-  return {};
-}
-
 Status ReadApiKeys(const ServeOptions& options, std::vector<std::string>& out) {
   out = options.api_keys;
   if (options.api_key_file.empty()) return {};
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadSecretFile(options.api_key_file));
+  BT_ASSIGN_OR_RETURN(const std::string text,
+                      ReadSecretFile(options.api_key_file, "--api-key-file"));
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     if (end > begin) out.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return {};
-}
-
-Result<std::unique_ptr<ChatTemplate>> LoadTemplate(const ServeOptions& options,
-                                                   const std::string& dir) {
-  if (!options.chat_template.empty()) {
-    std::string source = options.chat_template;
-    if (FileExists(source)) {
-      BT_ASSIGN_OR_RETURN(source, ReadFile(options.chat_template, 1 << 20));
-    }
-    return ChatTemplate::Parse(source, "--chat-template");
-  }
-  return ChatTemplate::LoadFromDir(dir);
-}
-
-// Null, and a warning, for a model without a vocabulary of the form that is read here.
-Result<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& dir) {
-  if (!FileExists(dir + "/tiktoken.model")) {
-    BT_LOG(Warning,
-           "{}: no tiktoken.model: prompts and answers are token ids (/v1/completions with "
-           "return_token_ids)",
-           dir);
-    return std::unique_ptr<Tokenizer>();
-  }
-  return Tokenizer::Load(dir);
 }
 
 Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::string& dir) {
@@ -115,6 +67,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
+  config.share_prefix_cache = options.share_prefix_cache;
   config.content_as_string = options.chat_template_content_format == "string";
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
@@ -142,16 +95,8 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   DoorParts door;
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
-  const std::string tokenizer_dir = options.tokenizer.empty() ? dir : options.tokenizer;
-  BT_ASSIGN_OR_RETURN(door.tokenizer, LoadTokenizer(tokenizer_dir));
-  auto chat_template = LoadTemplate(options, tokenizer_dir);
-  if (chat_template.ok()) {
-    door.chat_template = std::move(chat_template).value();
-  } else {
-    if (chat_template.status().code() != Code::kNotFound) return chat_template.status();
-    BT_LOG(Warning, "{}: chat endpoints will answer 400", chat_template.status().message());
-  }
-  door.config.eos_ids = EndTokens(model_config, door.tokenizer.get());
+  BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
+  door.config.eos_ids = EndTokens(model_config, door.text.tokenizer.get());
   return door;
 }
 
@@ -238,9 +183,16 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   }
 
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
-  BT_ASSIGN_OR_RETURN(const auto server,
-                      Server::Listen(std::move(config), std::move(launch.door.tokenizer),
-                                     std::move(launch.door.chat_template)));
+  Result<std::unique_ptr<Server>> listening =
+      Server::Listen(std::move(config), std::move(launch.door.text.tokenizer),
+                     std::move(launch.door.text.chat_template));
+  if (!listening.ok()) {
+    return Status(listening.status().code(),
+                  fmt::format("{}; {}", listening.status().message(),
+                              options.uds.empty() ? "--port N takes another port, 0 a free one"
+                                                  : "--uds PATH takes another socket"));
+  }
+  const std::unique_ptr<Server> server = std::move(listening).value();
   BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
@@ -249,7 +201,8 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
-          : StartEngineProcess(engine_config, program, server->sink(), ProgressLog());
+          : StartEngineProcess(engine_config, program, options.engine_restart_timeout,
+                               server->sink(), ProgressLog());
   leaver = {};
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
@@ -260,6 +213,11 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   LogAddress(options, *server);
 
   while (!WaitSignal(signals, 100)) {
+    // It will not be back: whoever started this server should start another.
+    if (!engine->end().ok()) {
+      server->SetEngine(nullptr);
+      return engine->end();
+    }
     const std::string line = server->Tick();
     if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
   }
@@ -297,7 +255,8 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   });
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(
-                          config, program, [](const std::vector<TokenEvent>&) {}, ProgressLog()));
+                          config, program, options.engine_restart_timeout,
+                          [](const std::vector<TokenEvent>&) {}, ProgressLog()));
   BT_LOG(Info, "Ready: node {} of {}, with the head at {}:{}", config.node_rank, config.nodes,
          config.master_addr, config.master_port);
   while (engine->end().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "flags/serve_options.h"
 #include "host_plan.h"
+#include "model_text.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -13,8 +13,7 @@ namespace baltoro {
 // What the door is made of.
 struct DoorParts {
   ServerConfig config;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::unique_ptr<ChatTemplate> chat_template;  // null: chats are refused
+  ModelText text;
 };
 
 // All that `serve` knows before it listens.

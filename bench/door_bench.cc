@@ -65,9 +65,9 @@ class TickingEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     if (running_.erase(static_cast<uint64_t>(id)) > 0) aborted_.push_back(id);
   }
-  EngineStats stats() const override { return {.heartbeat = beats_, .generation_tokens = tokens_}; }
+  EngineStats stats() const override { return {.generation_tokens = tokens_}; }
   const EngineInfo& info() const override { return info_; }
-  bool healthy() const override { return true; }
+  EngineHealth health() const override { return {}; }
   uint64_t tokens() const { return tokens_; }
 
  private:
@@ -75,7 +75,6 @@ class TickingEngine final : public Engine {
     std::vector<TokenEvent> events;
     {
       const std::lock_guard lock(mutex_);
-      ++beats_;
       for (auto& [id, count] : running_) {
         TokenEvent event;
         event.request = RequestId{id};
@@ -99,7 +98,7 @@ class TickingEngine final : public Engine {
   std::mutex mutex_;
   std::map<uint64_t, uint64_t> running_;
   std::vector<RequestId> aborted_;
-  std::atomic<uint64_t> tokens_{0}, beats_{0};
+  std::atomic<uint64_t> tokens_{0};
   std::jthread thread_;
 };
 

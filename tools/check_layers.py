@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Refuses an include that the including room's DEPS do not allow, and CUDA headers outside their folders.
+"""Refuses an include that the including room's DEPS do not allow, CUDA headers outside their folders, and files opened
+elsewhere than in base/file.
 
 A room is declared by bt_room(NAME ... DEPS ...) in src/NAME/CMakeLists.txt; only direct DEPS count.
 """
@@ -15,6 +16,23 @@ INNER_ROOMS = {
     "comm/nccl": {"base", "comm", "device"},
     "comm/symmetric": {"base", "comm", "device", "tensor", "ops"},
 }
+
+# Ways to open a file for reading; base/file is the one that knows FIFOs, devices and bounds. The writer makes files.
+OPENS = re.compile(r"\b(O_RDONLY|O_RDWR|O_WRONLY|ifstream|fstream|filebuf|fopen|freopen|popen)\b")
+MAY_OPEN = {"src/base/file.cc", "src/weights/checkpoint_writer.cc"}
+
+
+def opened_elsewhere():
+    bad = []
+    for file in sorted([*SRC.rglob("*"), *(ROOT / "apps").rglob("*")]):
+        name = file.relative_to(ROOT).as_posix()
+        if file.suffix not in (".h", ".cc", ".cu", ".cuh") or file.stem.endswith("_test") or name in MAY_OPEN:
+            continue
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            found = None if re.match(r"\s*(//|#\s*include)", line) else OPENS.search(line)
+            if found:
+                bad.append(f"{name}:{number}: {found.group(1)}: files are opened by base/file.h alone")
+    return bad
 
 
 def declared_deps():
@@ -49,7 +67,7 @@ def cycles(deps):
 def main():
     deps = declared_deps()
     cycles(deps)
-    bad = []
+    bad = opened_elsewhere()
     for file in sorted(SRC.rglob("*")):
         if file.suffix not in (".h", ".cc", ".cu", ".cuh", ".inc"):
             continue

@@ -6,6 +6,7 @@
 
 #include "flags/environment.h"
 #include "flags/help.h"
+#include "flags/near_word.h"
 #include "flags/serve_flags.h"
 
 namespace baltoro {
@@ -61,10 +62,11 @@ Command ParseBench(std::span<const std::string> args, const Environment& environ
   if (name == "-h" || name == "--help") return Ending{.out = std::string(kBenchHelp)};
   std::string error(kBenchHelp);
   if (!name.empty()) {
+    const std::string meant = NearWord(name, {"latency", "throughput", "step"});
     error += fmt::format(
         "baltoro bench: error: there is no benchmark `{}`; there are latency, throughput and "
-        "step\n",
-        name);
+        "step{}\n",
+        name, meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
   }
   return Ending{.exit_code = 2, .err = std::move(error)};
 }
@@ -104,12 +106,12 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
                     .err = fmt::format("baltoro {} is not available yet in this version\n", name)};
     }
   }
-  std::string meant;
+  std::vector<std::string_view> names;
   for (const Subcommand& each : kSubcommands) {
-    const bool near =
-        name.size() >= 2 && (each.name.starts_with(name) || name.starts_with(each.name));
-    if (near && each.available) meant = fmt::format("; did you mean '{}'?", each.name);
+    if (each.available) names.push_back(each.name);
   }
+  std::string meant = NearWord(name, names);
+  if (!meant.empty()) meant = fmt::format("; did you mean '{}'?", meant);
   return Ending{.exit_code = 2,
                 .err = fmt::format("{}\nbaltoro: error: unknown subcommand '{}'{}\n",
                                    meant.empty() ? Overview() : "", name, meant)};

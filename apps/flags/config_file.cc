@@ -153,7 +153,7 @@ Result<ConfigArguments> ReadConfigFile(const FlagTable& table, const std::string
   if (!path.ends_with(".yaml") && !path.ends_with(".yml")) {
     return InvalidArgument("Config file must be of a yaml/yml type. " + path + " was given");
   }
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax));
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax, "--config"));
   return ParseConfigText(table, text, path);
 }
 

@@ -20,6 +20,8 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"BALTORO_CLUSTER_KEY", "The secret of the nodes of a replica, where no file has it."},
     {"BALTORO_CLUSTER_KEY_FILE", "As --cluster-key-file, where that is not given."},
+    {"BALTORO_NO_OVERLAP",
+     "1: kernels on a GPU start one after the other, with the same results, to look for a fault."},
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
@@ -148,6 +150,9 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
     if (name == "BALTORO_CLUSTER_KEY") options.cluster_key = value;
     if (name == "BALTORO_CLUSTER_KEY_FILE" && options.cluster_key_file.empty()) {
       options.cluster_key_file = value;
+    }
+    if (name == "BALTORO_NO_OVERLAP" && !value.empty() && value != "0" && value != "1") {
+      return Wrong(name, value, "0 or 1");
     }
     if (!name.starts_with("VLLM_")) continue;
     const Variable* found = FindVariable(name);

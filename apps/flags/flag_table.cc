@@ -4,31 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "flags/near_word.h"
 
 namespace baltoro {
-namespace {
-
-// Insertions, deletions, substitutions and swaps of neighbours that lead from a to b.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
-  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t change = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return cost[a.size()][b.size()];
-}
-
-constexpr size_t kGuessLengthMax = 64;  // longer than any flag of ours
-
-}  // namespace
-
 std::vector<std::string_view> SplitText(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   if (text.empty()) return parts;
@@ -107,19 +85,12 @@ Result<FlagMatch> FlagTable::Find(std::string_view option) const {
 }
 
 std::string FlagTable::NearMiss(std::string_view option) const {
-  if (option.size() > kGuessLengthMax) return "";
   const bool is_long = option.starts_with("--");
-  size_t best = std::max<size_t>(2, option.size() / 4) + 1;
-  std::string guess;
+  std::vector<std::string_view> words;
   for (const auto& [spelling, meaning] : spellings_) {
-    if (spelling.starts_with("--") != is_long) continue;
-    const size_t distance = EditDistance(option, spelling);
-    if (distance < best && distance < option.size() - 1) {
-      best = distance;
-      guess = spelling;
-    }
+    if (spelling.starts_with("--") == is_long) words.push_back(spelling);
   }
-  return guess;
+  return NearWord(option, words);
 }
 
 }  // namespace baltoro

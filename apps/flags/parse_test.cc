@@ -219,6 +219,12 @@ TEST(ParseFlagsTest, ValuesAreCheckedAndTheMessageNamesTheFlag) {
   EXPECT_EQ(Error({"--port", "70000"}), "argument --port: 70000 is not within 0 and 65535");
   EXPECT_EQ(Error({"--scheduling-policy", "lifo"}),
             "argument --scheduling-policy: invalid choice: 'lifo' (choose from fcfs, priority)");
+  EXPECT_EQ(Error({"--scheduling-policy", "prioritised"}),
+            "argument --scheduling-policy: invalid choice: 'prioritised' (did you mean priority? "
+            "choose from fcfs, priority)");
+  EXPECT_EQ(Error({"--scheduling-policy", "fcsf"}),
+            "argument --scheduling-policy: invalid choice: 'fcsf' (did you mean fcfs? choose from "
+            "fcfs, priority)");
   EXPECT_EQ(Value({"--load-format", "SafeTensors"}, "load-format"), Json("safetensors"));
   EXPECT_NE(Error({"--gpu-memory-utilization", "0"}), "accepted");
   EXPECT_NE(Error({"--gpu-memory-utilization", "1.1"}), "accepted");

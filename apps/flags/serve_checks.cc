@@ -42,6 +42,13 @@ Status CheckScheduler(const FlagReader& flags) {
       tokens, sequences));
 }
 
+Status CheckStandIn(const FlagReader& flags) {
+  std::string format;
+  flags.Get("load-format", format);
+  if (!flags.Has("stand-in-step-ms") || format == "stand-in") return Status();
+  return InvalidArgument("--stand-in-step-ms needs --load-format stand-in");
+}
+
 Status CheckRanks(const FlagReader& flags) {
   const int64_t tp = flags.Number("tensor-parallel-size", 1);
   const int64_t dp = flags.Number("data-parallel-size", 1);
@@ -82,6 +89,7 @@ Status CheckServeFlags(const ParsedFlags& flags) {
   const FlagReader reader(flags);
   BT_RETURN_IF_ERROR(CheckFrontend(reader));
   BT_RETURN_IF_ERROR(CheckScheduler(reader));
+  BT_RETURN_IF_ERROR(CheckStandIn(reader));
   return CheckRanks(reader);
 }
 

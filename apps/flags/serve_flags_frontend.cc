@@ -42,7 +42,8 @@ constexpr FlagSpec kFrontendFlags[] = {
     {.name = "chat-template",
      .kind = kString,
      .initial = "the model's",
-     .help = "Jinja file, or the template itself on one line, instead of the model's."},
+     .help = "Jinja file instead of the model's, or the template itself: what is no file and has a "
+             "{, a } or a line's end."},
     {.name = "chat-template-content-format",
      .kind = kString,
      .initial = "auto",

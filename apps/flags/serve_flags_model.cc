@@ -42,9 +42,7 @@ constexpr FlagSpec kModelFlags[] = {
     {.name = "skip-tokenizer-init",
      .kind = kBool,
      .initial = "false",
-     .state = kNotYet,
-     .reason = "serving without a tokenizer",
-     .help = "Serves token ids only."},
+     .help = "Serves token ids only, without a vocabulary: no chat, and no text in answers."},
     {.name = "tokenizer-revision",
      .kind = kString,
      .state = kNotYet,
@@ -214,12 +212,14 @@ constexpr FlagSpec kLoadFlags[] = {
      .kind = kString,
      .initial = "auto",
      .choices =
-         "auto|safetensors|dummy|compressed-tensors|hf|pt|npcache|instanttensor|tensorizer|runai_"
+         "auto|safetensors|dummy|stand-in|compressed-tensors|hf|pt|npcache|instanttensor|"
+         "tensorizer|runai_"
          "streamer|runai_streamer_sharded|bitsandbytes|sharded_state|gguf|mistral|fastsafetensors",
-     .available = "safetensors|dummy|compressed-tensors|hf",
+     .available = "safetensors|dummy|stand-in|compressed-tensors|hf",
      .fold_case = true,
      .reason = "this load format",
-     .help = "How weights are read: safetensors, or dummy for random ones."},
+     .help = "How weights are read: safetensors; dummy for random ones; stand-in for no model at "
+             "all: a function of the prompt yields the tokens, to try what is around a model."},
     {.name = "download-dir",
      .kind = kString,
      .state = kNoEffectHere,

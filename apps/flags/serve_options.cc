@@ -22,6 +22,7 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.served_model_names = {options.model};
   }
   flags.Get("tokenizer", options.tokenizer);
+  flags.Get("skip-tokenizer-init", options.skip_tokenizer_init);
   flags.Get("dtype", options.dtype);
   if (options.dtype == "float") options.dtype = "float32";
   flags.Get("quantization", options.quantization);
@@ -34,6 +35,7 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.load_format = "auto";
   }
   if (options.load_format == "hf") options.load_format = "auto";
+  flags.Get("stand-in-step-ms", options.stand_in_step_ms);
   flags.Get("max-model-len", options.max_model_len);
   flags.Get("seed", options.seed);
   flags.Get("generation-config", options.generation_config);
@@ -59,6 +61,8 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("enable-request-id-headers", options.enable_request_id_headers);
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
+  flags.Get("share-prefix-cache", options.share_prefix_cache);
+  flags.Get("engine-restart-timeout", options.engine_restart_timeout);
   flags.Get("disable-log-stats", options.disable_log_stats);
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);

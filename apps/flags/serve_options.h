@@ -22,12 +22,14 @@ struct ServeOptions {
   std::string model;
   std::vector<std::string> served_model_names;  // never empty once `model` is known; see ParseServe
   std::string tokenizer;                        // directory; empty: the model's
+  bool skip_tokenizer_init = false;             // no vocabulary, token ids only
   std::string dtype = "auto";                   // auto, bfloat16 or float32
   std::string quantization;                     // empty: what the checkpoint says
   std::string online_quantization = "none";     // none or fp8
-  std::string load_format = "auto";             // auto, safetensors or dummy
-  int64_t max_model_len = 0;                    // tokens; 0: the model's, -1: the most that fits
-  bool allow_long_max_model_len = false;        // above what the model was made for
+  std::string load_format = "auto";             // auto, safetensors, dummy or stand-in
+  double stand_in_step_ms = 0;
+  int64_t max_model_len = 0;              // tokens; 0: the model's, -1: the most that fits
+  bool allow_long_max_model_len = false;  // above what the model was made for
   uint64_t seed = 0;
   std::string generation_config = "auto";  // auto, vllm, or a directory
   Json override_generation_config = Json::object();
@@ -47,6 +49,8 @@ struct ServeOptions {
   bool enable_request_id_headers = false;
   bool enable_force_include_usage = false;
   bool enable_log_requests = false;
+  bool share_prefix_cache = false;       // among API keys
+  double engine_restart_timeout = 1200;  // seconds; 0: never
   bool disable_log_stats = false;
   double log_stats_interval_s = 10;
   LogLevel log_level = LogLevel::kInfo;
@@ -54,7 +58,7 @@ struct ServeOptions {
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
 
   // The chat format.
-  std::string chat_template;  // path, or the template itself; empty: the model's
+  std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
   std::string chat_template_content_format = "auto";
   Json default_chat_template_kwargs = Json::object();
   std::string tool_call_parser;

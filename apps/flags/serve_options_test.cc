@@ -239,6 +239,12 @@ TEST(ServeOptionsTest, SecretsStayOutOfTheNotices) {
   EXPECT_FALSE(HasLine(options.notices, "k2"));
 }
 
+TEST(ServeOptionsTest, AStandInTakesTheTimeOfItsSteps) {
+  const ServeOptions options = Accept({"--load-format=stand-in", "--stand-in-step-ms=2.5"});
+  EXPECT_EQ(options.load_format, "stand-in");
+  EXPECT_EQ(options.stand_in_step_ms, 2.5);
+}
+
 TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
   EXPECT_EQ(End({"--enable-auto-tool-choice"}).err,
             "Error: --enable-auto-tool-choice requires --tool-call-parser\n");
@@ -252,7 +258,8 @@ TEST(ServeOptionsTest, FlagsThatNeedOthersAreChecked) {
         Args{"-dp", "2", "-dpl", "3"}, Args{"-dp", "4", "-dpn", "1", "-dpl", "2"},
         Args{"-tp", "8", "-dcp", "3"}, Args{"-tp", "8", "-dcp", "8", "--deterministic"},
         Args{"--enable-eplb", "-ep"}, Args{"-tp", "8", "--nnodes", "3", "--master-addr", "a"},
-        Args{"--enable-eplb", "-tp", "8"}, Args{"--headless", "--api-server-count", "2"}}) {
+        Args{"--enable-eplb", "-tp", "8"}, Args{"--headless", "--api-server-count", "2"},
+        Args{"--stand-in-step-ms", "5"}, Args{"--stand-in-step-ms", "5", "--load-format=dummy"}}) {
     EXPECT_EQ(End(args).exit_code, 2) << args.front();
     // A plan is not made of what would not be served.
     Args plan = args;
@@ -395,7 +402,7 @@ TEST(ServeOptionsTest, AWrongVariableIsAUsageErrorThatNamesIt) {
   for (const auto& [name, value] :
        {std::pair("VLLM_CPU_KVCACHE_SPACE", "4GB"), std::pair("VLLM_CPU_KVCACHE_SPACE", "-1"),
         std::pair("VLLM_CPU_KVCACHE_SPACE", "1e300"), std::pair("VLLM_LOGGING_LEVEL", "LOUD"),
-        std::pair("VLLM_LOG_STATS_INTERVAL", "0")}) {
+        std::pair("VLLM_LOG_STATS_INTERVAL", "0"), std::pair("BALTORO_NO_OVERLAP", "yes")}) {
     const Ending ending = End({}, {{name, value}});
     EXPECT_EQ(ending.exit_code, 2);
     EXPECT_NE(ending.err.find(name), std::string::npos);

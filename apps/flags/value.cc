@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "flags/flag_table.h"
+#include "flags/near_word.h"
 
 namespace baltoro {
 namespace {
@@ -90,7 +91,9 @@ Result<Json> CheckedChoice(const FlagSpec& spec, std::string text) {
   }
   if (spec.choices.empty() || IsOneOf(spec.choices, text)) return Json(std::move(text));
   const std::string list = fmt::format("{}", fmt::join(SplitText(spec.choices, '|'), ", "));
-  return InvalidArgument(fmt::format("invalid choice: '{}' (choose from {})", text, list));
+  const std::string guess = NearWord(text, SplitText(spec.choices, '|'));
+  return InvalidArgument(fmt::format("invalid choice: '{}' ({}choose from {})", text,
+                                     guess.empty() ? "" : "did you mean " + guess + "? ", list));
 }
 
 Result<Json> ParseJsonValue(const FlagSpec& spec, const std::string& text) {

@@ -1,6 +1,6 @@
 #include "base/json.h"
 
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -9,46 +9,32 @@
 namespace baltoro {
 namespace {
 
-// Checks limits while nlohmann's parser reads, before anything is built, then lets the DOM handler
-// build.
-template <typename Value>
-class LimitedHandler : public nlohmann::detail::json_sax_dom_parser<Value> {
+// Builds the tree from what nlohmann's parser reads, and checks the limits on the way.
+class TreeBuilder {
  public:
-  using Base = nlohmann::detail::json_sax_dom_parser<Value>;
-  LimitedHandler(Value& out, const JsonLimits& limits) : Base(out, false), limits_(limits) {}
+  TreeBuilder(Json& root, const JsonLimits& limits) : root_(root), limits_(limits) {}
 
-  bool null() { return Count() && Base::null(); }
-  bool boolean(bool value) { return Count() && Base::boolean(value); }
-  bool number_integer(typename Value::number_integer_t value) {
-    return Count() && Base::number_integer(value);
+  bool null() { return Add(nullptr) != nullptr; }
+  bool boolean(bool value) { return Add(value) != nullptr; }
+  bool number_integer(Json::number_integer_t value) { return Add(value) != nullptr; }
+  bool number_unsigned(Json::number_unsigned_t value) { return Add(value) != nullptr; }
+  bool number_float(Json::number_float_t value, const std::string&) {
+    return Add(value) != nullptr;
   }
-  bool number_unsigned(typename Value::number_unsigned_t value) {
-    return Count() && Base::number_unsigned(value);
-  }
-  bool number_float(typename Value::number_float_t value, const std::string& text) {
-    return Count() && Base::number_float(value, text);
-  }
-  bool string(std::string& value) { return Count() && Base::string(value); }
-  bool start_object(size_t size) {
-    keys_.emplace_back();
-    return Count() && Enter() && Base::start_object(size);
-  }
-  bool key(std::string& value) {
-    if (limits_.reject_duplicate_keys && !keys_.back().insert(value).second) {
-      error_ = "duplicate key \"" + value.substr(0, 64) + "\"";
+  bool string(std::string& value) { return Add(std::move(value)) != nullptr; }
+  bool binary(Json::binary_t&) { return false; }  // JSON has none
+  bool start_object(size_t) { return Open(Json::object()); }
+  bool start_array(size_t) { return Open(Json::array()); }
+  bool end_object() { return Close(); }
+  bool end_array() { return Close(); }
+  bool key(std::string& key) {
+    const auto [member, fresh] = open_.back()->emplace(key, nullptr);
+    if (!fresh && limits_.reject_duplicate_keys) {
+      error_ = "duplicate key \"" + key.substr(0, 64) + "\"";
       return false;
     }
-    return Base::key(value);
-  }
-  bool end_object() {
-    keys_.pop_back();
-    --depth_;
-    return Base::end_object();
-  }
-  bool start_array(size_t size) { return Count() && Enter() && Base::start_array(size); }
-  bool end_array() {
-    --depth_;
-    return Base::end_array();
+    member_ = &*member;
+    return true;
   }
   template <typename Exception>
   bool parse_error(size_t position, const std::string&, const Exception&) {
@@ -59,58 +45,57 @@ class LimitedHandler : public nlohmann::detail::json_sax_dom_parser<Value> {
   const std::string& error() const { return error_; }
 
  private:
-  bool Count() {
-    if (++nodes_ <= limits_.nodes) return true;
-    error_ = "more than " + std::to_string(limits_.nodes) + " JSON values";
-    return false;
+  // Where the value now is; null, with an error, over a limit.
+  template <typename Value>
+  Json* Add(Value&& value) {
+    if (++nodes_ > limits_.nodes) {
+      error_ = "more than " + std::to_string(limits_.nodes) + " JSON values";
+      return nullptr;
+    }
+    if (!open_.empty() && open_.back()->is_array()) {
+      return &open_.back()->emplace_back(std::forward<Value>(value));
+    }
+    Json& place = open_.empty() ? root_ : *member_;
+    place = std::forward<Value>(value);
+    return &place;
   }
-  bool Enter() {
-    if (++depth_ <= limits_.depth) return true;
+  bool Open(Json container) {
+    Json* place = Add(std::move(container));
+    if (place == nullptr) return false;
+    open_.push_back(place);
+    if (open_.size() <= static_cast<size_t>(limits_.depth)) return true;
     error_ = "JSON nested deeper than " + std::to_string(limits_.depth);
     return false;
   }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
 
-  JsonLimits limits_;
+  Json& root_;
+  const JsonLimits limits_;
   std::string error_;
   size_t nodes_ = 0;
-  int depth_ = 0;
-  std::vector<std::unordered_set<std::string>> keys_;
+  std::vector<Json*> open_;  // containers from the root on; none grows while an inner one is open
+  Json* member_ = nullptr;   // of the innermost object: the value of the last key
 };
-
-template <typename Value>
-Result<Value> Parse(std::string_view text, const JsonLimits& limits) {
-  Value root;
-  LimitedHandler<Value> handler(root, limits);
-  if (!Value::sax_parse(text.begin(), text.end(), &handler)) {
-    return InvalidArgument(handler.error().empty() ? "not valid JSON" : handler.error());
-  }
-  return root;
-}
-
-template <typename Value>
-Result<Value> Read(const std::string& path) {
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  auto parsed = Parse<Value>(text, {.depth = 256, .nodes = 20'000'000});
-  if (!parsed.ok()) return InvalidArgument(path + ": " + parsed.status().message());
-  return parsed;
-}
 
 }  // namespace
 
 Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
-  return Parse<Json>(text, limits);
-}
-
-Result<SortedJson> ParseSortedJson(std::string_view text, const JsonLimits& limits) {
-  return Parse<SortedJson>(text, limits);
+  Json root;
+  TreeBuilder builder(root, limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
+    return InvalidArgument(builder.error().empty() ? "not valid JSON" : builder.error());
+  }
+  return root;
 }
 
 Result<Json> ReadJsonFile(const std::string& path) {
-  return Read<Json>(path);
-}
-
-Result<SortedJson> ReadSortedJsonFile(const std::string& path) {
-  return Read<SortedJson>(path);
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  auto parsed = ParseJson(text, {.depth = 256, .nodes = 20'000'000});
+  if (!parsed.ok()) return InvalidArgument(path + ": " + parsed.status().message());
+  return parsed;
 }
 
 void AppendJsonString(std::string& out, std::string_view text) {

@@ -7,11 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "base/ordered_object.h"
 #include "base/status.h"
 
 namespace baltoro {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::basic_json<OrderedObject>;
 
 struct JsonLimits {
   int depth = 64;
@@ -25,14 +26,6 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 
 // Reads and parses a file; the error message starts with the path.
 Result<Json> ReadJsonFile(const std::string& path);
-
-// For objects of very many keys (an index of a hundred thousand tensors): keys in alphabetical
-// order, found in logarithmic time. In Json every key is searched from the first on, also while
-// it is parsed.
-using SortedJson = nlohmann::json;
-
-Result<SortedJson> ParseSortedJson(std::string_view text, const JsonLimits& limits = {});
-Result<SortedJson> ReadSortedJsonFile(const std::string& path);
 
 // Appends `text` as a JSON string with quotes. Invalid UTF-8 becomes U+FFFD, so the result is
 // always valid JSON.

@@ -9,7 +9,8 @@ namespace baltoro {
 Result<KvStorage> KvStorage::Create(const KvLayout& layout, const Memory& memory) {
   BT_CHECK(layout.layers > 0 && layout.num_blocks > 0 && layout.latent > 0);
   BT_ASSIGN_OR_RETURN(Buffer buffer,
-                      Buffer::Create(static_cast<size_t>(layout.bytes()), "KV cache", memory));
+                      Buffer::Create(static_cast<size_t>(layout.bytes()),
+                                     "the KV cache (lower --kv-cache-memory-bytes)", memory));
   return KvStorage(layout, std::move(buffer), memory);
 }
 

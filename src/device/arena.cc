@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "base/check.h"
@@ -10,6 +11,17 @@ namespace {
 
 constexpr size_t kAlignment = 256;
 constexpr size_t kChunkMin = size_t{1} << 20;
+constexpr char kWhat[] =
+    "scratch memory of a step (lower --max-num-batched-tokens or --max-num-seqs)";
+
+// Operations cannot go on without, and have no way to say so: the world's fault, not ours, so no
+// failed check.
+[[noreturn]] void EndWithoutMemory(const Status& why, size_t held) {
+  std::fprintf(stderr, "out of memory: %s; %zu bytes are held already\n", why.message().c_str(),
+               held);
+  std::fflush(stderr);
+  std::_Exit(1);
+}
 
 }  // namespace
 
@@ -37,13 +49,9 @@ void* Arena::Allocate(size_t bytes) {
   if (list.current == list.chunks.size()) {
     // Doubling keeps the number of chunks, and so the waste at their ends, small.
     const size_t want = std::max({rounded, kChunkMin, reserved_});
-    Result<Buffer> chunk = Buffer::Create(want, "scratch memory", *memory_);
-    if (!chunk.ok() && want > rounded) chunk = Buffer::Create(rounded, "scratch memory", *memory_);
-    if (!chunk.ok()) {
-      std::fprintf(stderr, "%s (%zu bytes asked for, %zu held already)\n",
-                   chunk.status().message().c_str(), bytes, reserved_);
-      BT_CHECK(chunk.ok());
-    }
+    Result<Buffer> chunk = Buffer::Create(want, kWhat, *memory_);
+    if (!chunk.ok() && want > rounded) chunk = Buffer::Create(rounded, kWhat, *memory_);
+    if (!chunk.ok()) EndWithoutMemory(chunk.status(), reserved_);
     reserved_ += chunk.value().bytes();
     list.chunks.push_back(std::move(chunk).value());
     list.used = 0;
@@ -64,7 +72,7 @@ Status Arena::Reserve(size_t bytes) {
   chunks_.reset(new List);
   reserved_ = 0;
   if (bytes == 0) return {};
-  BT_ASSIGN_OR_RETURN(Buffer piece, Buffer::Create(bytes, "scratch memory", *memory_));
+  BT_ASSIGN_OR_RETURN(Buffer piece, Buffer::Create(bytes, kWhat, *memory_));
   reserved_ = piece.bytes();
   chunks_->chunks.push_back(std::move(piece));
   return {};

@@ -1,29 +1,37 @@
 #include "device/buffer.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <charconv>
 #include <cstring>
-#include <fstream>
 #include <limits>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "device/host_access.h"
 
 namespace baltoro {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+// The number that `text` begins with.
+bool NumberIn(std::string_view text, size_t& value) {
+  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+  return std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
+}
 
 // A number alone in a file, as control groups write them. "max", or no such file: no limit.
 size_t ReadLimit(const std::string& path) {
-  std::ifstream file(path);
+  const Result<std::string> text = ReadFile(path);
   size_t value = 0;
-  if (file >> value) return value;
-  return std::numeric_limits<size_t>::max();
+  if (text.ok() && NumberIn(text.value(), value)) return value;
+  return kNoLimit;
 }
 
 // What the control group (version 2, then 1) still allows.
@@ -32,15 +40,24 @@ size_t ControlGroupRoom() {
       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
       {"/sys/fs/cgroup/memory/memory.limit_in_bytes",
        "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-  size_t room = std::numeric_limits<size_t>::max();
+  size_t room = kNoLimit;
   for (const auto& [limit_path, used_path] : places) {
     const size_t limit = ReadLimit(limit_path);
     const size_t used = ReadLimit(used_path);
-    if (limit == std::numeric_limits<size_t>::max() || used == limit) continue;
-    if (used == std::numeric_limits<size_t>::max()) continue;
+    if (limit == kNoLimit || used == kNoLimit) continue;
     room = std::min(room, limit > used ? limit - used : 0);
   }
   return room;
+}
+
+// What a limit on the address space (ulimit -v) still allows this process.
+size_t AddressRoom() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kNoLimit;
+  const size_t pages = ReadLimit("/proc/self/statm");  // the first number there is its whole size
+  if (pages == kNoLimit) return kNoLimit;
+  const size_t used = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
 class HostPages final : public HostAccess {
@@ -54,13 +71,15 @@ Result<void*> HostPages::Allocate(size_t bytes, const std::string& what) const {
   const bool large = bytes >= kHugePage;
   const size_t extra = large ? kHugePage : 0;  // room to start on a huge page
   void* mapped = MAP_FAILED;
-  if (bytes <= std::numeric_limits<size_t>::max() - extra) {
+  int error = ENOMEM;
+  if (bytes <= kNoLimit - extra) {
     mapped =
         mmap(nullptr, bytes + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    error = errno;  // before anything that is asked for the message sets another
   }
   if (mapped == MAP_FAILED) {
     return Status(Code::kResourceExhausted, what + ": cannot allocate " + std::to_string(bytes) +
-                                                " bytes: " + std::strerror(errno) + "; " +
+                                                " bytes: " + std::strerror(error) + "; " +
                                                 std::to_string(AvailableHostMemory()) +
                                                 " bytes are available");
   }
@@ -106,20 +125,19 @@ Buffer::~Buffer() {
 }
 
 size_t AvailableHostMemory() {
+  constexpr std::string_view kName = "MemAvailable:";
   size_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  std::string name;
-  size_t kib = 0;
-  std::string unit;
-  while (meminfo >> name >> kib) {
-    std::getline(meminfo, unit);
-    if (name == "MemAvailable:") available = kib << 10;
+  const Result<std::string> meminfo = ReadFile("/proc/meminfo");
+  const size_t at = meminfo.ok() ? meminfo.value().find(kName) : std::string::npos;
+  if (size_t kib = 0; at != std::string::npos &&
+                      NumberIn(std::string_view(meminfo.value()).substr(at + kName.size()), kib)) {
+    available = kib << 10;
   }
   if (available == 0) {
     available =
         static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
   }
-  return std::min(available, ControlGroupRoom());
+  return std::min({available, ControlGroupRoom(), AddressRoom()});
 }
 
 }  // namespace baltoro

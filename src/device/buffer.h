@@ -55,8 +55,8 @@ class Arena {
   Arena(Arena&&) = default;
   Arena& operator=(Arena&&) = default;
 
-  // 256-byte aligned, not zeroed. Never null: running out of memory ends the process with the sizes
-  // named.
+  // 256-byte aligned, not zeroed. Never null: where there is no memory the process ends with code 1
+  // and a line on stderr, which says what was asked for and what lowers it.
   void* Allocate(size_t bytes);
   template <typename T>
   T* AllocateArray(size_t count) {
@@ -81,7 +81,8 @@ class Arena {
   size_t taken_ = 0, peak_ = 0;
 };
 
-// Bytes of memory that the system could hand out now, container limits included.
+// Bytes of memory that the system could hand out now, limits of the container and of the process
+// included.
 size_t AvailableHostMemory();
 
 }  // namespace baltoro

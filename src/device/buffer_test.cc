@@ -1,8 +1,12 @@
 #include "device/buffer.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <set>
 
@@ -39,6 +43,60 @@ TEST(BufferTest, AnImpossibleSizeNamesTheAllocation) {
   ASSERT_FALSE(buffer.ok());
   EXPECT_EQ(buffer.status().code(), Code::kResourceExhausted);
   EXPECT_NE(buffer.status().message().find("weights of layer 3"), std::string::npos);
+}
+
+// The reason is that of the failed call, whatever was asked for the message after it.
+TEST(BufferTest, TheReasonOfAFailureIsItsOwn) {
+  errno = EBADF;
+  const size_t too_much[] = {std::numeric_limits<size_t>::max(),
+                             std::numeric_limits<size_t>::max() / 2};
+  for (const size_t bytes : too_much) {
+    const std::string message = Buffer::Create(bytes, "test").status().message();
+    EXPECT_NE(message.find("bytes: " + std::string(std::strerror(ENOMEM)) + ";"), std::string::npos)
+        << message;
+  }
+}
+
+// Ends the process with 7 if what is left of an address space is told and kept to.
+[[noreturn]] void AskWithLittleAddressSpace() {
+  constexpr size_t kRoom = size_t{64} << 20;
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlim_t most = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + kRoom;
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  setrlimit(RLIMIT_AS, &limit);
+  const size_t available = AvailableHostMemory();
+  _exit(available <= kRoom && !Buffer::Create(2 * kRoom, "test").ok() ? 7 : 1);
+}
+
+TEST(BufferDeathTest, ALimitOnTheAddressSpaceCountsAsMemory) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "shadow memory takes more address space than any limit";
+#endif
+  EXPECT_EXIT(AskWithLittleAddressSpace(), ::testing::ExitedWithCode(7), "");
+}
+
+// Has no memory for anything.
+class NoMemory final : public Memory {
+ public:
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  Result<void*> Allocate(size_t bytes, const std::string& what) const override {
+    return Status(Code::kResourceExhausted, what + ": cannot allocate " + std::to_string(bytes));
+  }
+  void Free(void*, size_t) const override {}
+  Status CopyIn(void*, const void*, size_t) const override { return {}; }
+  Status CopyOut(void*, const void*, size_t) const override { return {}; }
+  Status Copy(void*, const void*, size_t) const override { return {}; }
+  Status Clear(void*, size_t) const override { return {}; }
+  size_t Available() const override { return 0; }
+};
+
+TEST(ArenaDeathTest, WithoutMemoryTheProcessEndsAndSaysWhatLowersTheNeed) {
+  const NoMemory none;
+  EXPECT_EXIT(Arena(none).Allocate(5000), ::testing::ExitedWithCode(1),
+              "out of memory: scratch memory of a step \\(lower --max-num-batched-tokens or "
+              "--max-num-seqs\\): cannot allocate 5120");
+  EXPECT_EQ(Arena(none).Reserve(5000).code(), Code::kResourceExhausted);
 }
 
 TEST(ArenaTest, AllocationsAreAlignedAndDisjoint) {

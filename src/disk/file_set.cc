@@ -1,8 +1,6 @@
 #include "disk/file_set.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,20 +13,11 @@ namespace baltoro {
 
 FileSet::~FileSet() {
   BT_CHECK(ahead_.load() == nullptr);
-  for (const File& file : files_) close(file.fd);
 }
 
 Result<size_t> FileSet::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const Code code = errno == ENOENT ? Code::kNotFound : Code::kUnavailable;
-    return Status(code, path + ": " + std::strerror(errno));
-  }
-  files_.push_back({.path = path, .fd = fd});
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return Status(Code::kUnavailable, path + ": " + std::strerror(errno));
-  if (!S_ISREG(info.st_mode)) return InvalidArgument(path + ": not a regular file");
-  files_.back().bytes = static_cast<uint64_t>(info.st_size);
+  BT_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(path, kWeightFileBytesMax));
+  files_.push_back({.path = path, .file = std::move(file)});
   return files_.size() - 1;
 }
 

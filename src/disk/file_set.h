@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace baltoro {
 
 class ReadAhead;
+
+// More than any file of a checkpoint has: offsets in it are far from where sums overflow.
+inline constexpr uint64_t kWeightFileBytesMax = uint64_t{1} << 48;
 
 struct FileRange {
   size_t file = 0;  // of a FileSet
@@ -36,8 +40,10 @@ class FileSet {
 
   size_t size() const { return files_.size(); }
   const std::string& path(size_t file) const { return files_[file].path; }
-  uint64_t bytes(size_t file) const { return files_[file].bytes; }
-  int fd(size_t file) const { return files_[file].fd; }
+  uint64_t bytes(size_t file) const { return files_[file].file.bytes(); }
+  int fd(size_t file) const { return files_[file].file.fd(); }
+  // For reads past the page cache, -1 where there are none; the caller closes it.
+  int OpenDirect(size_t file) const { return files_[file].file.OpenDirect(); }
 
   // Reads all of a range into `out`, from memory if a ReadAhead holds it. The file ending early is
   // an error; errors do not name the file. Any thread.
@@ -52,8 +58,7 @@ class FileSet {
   friend class ReadAhead;
   struct File {
     std::string path;
-    int fd = -1;
-    uint64_t bytes = 0;
+    InputFile file;
   };
 
   std::vector<File> files_;

@@ -65,8 +65,7 @@ ReadAhead::~ReadAhead() {
 
 void ReadAhead::OpenDirect() {
   for (size_t i = 0; i < files_.size(); ++i) {
-    const int fd =
-        options_.direct ? open(files_.path(i).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT) : -1;
+    const int fd = options_.direct ? files_.OpenDirect(i) : -1;
     direct_fds_.push_back(fd);
     if (fd >= 0) ++direct_files_;
   }

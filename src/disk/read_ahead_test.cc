@@ -247,7 +247,7 @@ TEST_F(ReadAheadTest, ItMayBeGivenUpAtAnyTime) {
 TEST(FileSetTest, WhatIsNoFileIsNotOpened) {
   FileSet files;
   EXPECT_THAT(files.Open("/nowhere/at/all").status().message(), ::testing::HasSubstr("/nowhere/"));
-  EXPECT_THAT(files.Open("/").status().message(), EndsWith("not a regular file"));
+  EXPECT_THAT(files.Open("/").status().message(), EndsWith("is a directory, not a regular file"));
 }
 
 }  // namespace

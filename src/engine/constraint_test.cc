@@ -114,20 +114,28 @@ TEST_P(ConstraintTest, AllowedIdsAndTheConstraintHoldBoth) {
 
 TEST_P(ConstraintTest, ABadConstraintEndsItsOwnRequestAlone) {
   Start();
-  const std::vector<std::pair<std::string, std::string>> bad = {
-      {"make-error 5", "the script makes no sense"}, {"make-throw 5", "out of memory"},
-      {"fill-throw=2 loop 5", "out of memory"},      {"fill-error=2 loop 5", "too many ways"},
-      {"accept-throw=2 loop 5", "out of memory"},    {"accept-false=2 loop 5", "does not allow"},
+  struct Bad {
+    std::string script, error;
+    Code code;
+  };
+  const std::vector<Bad> bad = {
+      {"make-error 5", "the script makes no sense", Code::kInvalidArgument},
+      {"make-throw 5", "out of memory", Code::kResourceExhausted},
+      {"fill-throw=2 loop 5", "out of memory", Code::kResourceExhausted},
+      {"fill-error=2 loop 5", "too many ways", Code::kInvalidArgument},
+      {"accept-throw=2 loop 5", "out of memory", Code::kResourceExhausted},
+      {"accept-false=2 loop 5", "does not allow", Code::kInternal},
   };
   uint64_t id = 1;
   for (size_t i = 0; i < bad.size(); ++i) {
-    ASSERT_TRUE(engine_->Submit(MakeRequest(id++, bad[i].first)).ok());
+    ASSERT_TRUE(engine_->Submit(MakeRequest(id++, bad[i].script)).ok());
     ASSERT_TRUE(engine_->Submit(MakeRequest(id++, "loop 5 6", 10)).ok());
   }
   for (size_t i = 0; i < bad.size(); ++i) {
     const Told told = log_.WaitForEnd(1 + 2 * i);
-    EXPECT_EQ(told.finish, FinishReason::kError) << bad[i].first;
-    EXPECT_THAT(told.error, ::testing::HasSubstr(bad[i].second));
+    EXPECT_EQ(told.finish, FinishReason::kError) << bad[i].script;
+    EXPECT_THAT(told.error, ::testing::HasSubstr(bad[i].error));
+    EXPECT_EQ(told.error_code, bad[i].code) << bad[i].script;
     EXPECT_EQ(told.finals, 1);
     const Told other = log_.WaitForEnd(2 + 2 * i);
     EXPECT_EQ(other.finish, FinishReason::kLength);
@@ -230,7 +238,7 @@ TEST_P(ConstraintTest, EndingTheEngineEndsWhatIsPrepared) {
 TEST_P(ConstraintTest, ADuplicateIdIsRefusedWhileTheFirstIsPrepared) {
   Start();
   ASSERT_TRUE(engine_->Submit(MakeRequest(1, "make-slow=100 5")).ok());
-  EXPECT_EQ(engine_->Submit(MakeRequest(1, "6")).code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine_->Submit(MakeRequest(1, "6")).code(), Code::kInternal);
   EXPECT_EQ(log_.WaitForEnd(1).tokens, Tokens{5});
 }
 

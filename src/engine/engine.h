@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/engine_health.h"
 #include "engine/fixed_steps.h"
 #include "request/request.h"
 
@@ -81,7 +82,6 @@ struct EngineInfo {
 // A snapshot for /metrics and the periodic log line; counters only grow.
 struct EngineStats {
   uint64_t step = 0;
-  uint64_t heartbeat = 0;  // grows with every turn of the loop, idle ones too
   int32_t running = 0, waiting = 0;
   double kv_usage = 0;                           // 0..1
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
@@ -89,7 +89,9 @@ struct EngineStats {
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0;
-  uint64_t restarts = 0;  // of the engine's process
+  double turn_seconds = 0;       // that the present turn of its loop has lasted
+  double long_turn_seconds = 0;  // the most that each of two turns in a row took
+  uint64_t restarts = 0;         // of the engine's process
 };
 
 // end() of a node whose head was stopped, not lost.
@@ -116,7 +118,8 @@ class Engine {
   virtual void Abort(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
   virtual const EngineInfo& info() const = 0;
-  virtual bool healthy() const = 0;
+  virtual EngineHealth health() const = 0;
+  bool healthy() const { return health().ok(); }
   // OK while it works or may work again; else why it never will.
   virtual Status end() const { return {}; }
   // The server stops: other nodes hear it and do not wait for this one to come back.

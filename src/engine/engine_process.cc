@@ -46,8 +46,8 @@ void SendEvents(FrameConnection& connection, const std::vector<TokenEvent>& even
     if (payload.size() > kFramePayloadMax) {
       std::vector<TokenEvent> error(1);
       error[0].request = event.request;
-      error[0].finish = FinishReason::kError;
-      error[0].error = "the log-probabilities are too many to be sent";
+      error[0].Fail(InvalidArgument(
+          "the log-probabilities are too many to be sent; ask for fewer, or for a shorter text"));
       WireWriter other;
       Encode(other, error);
       payload = other.Take();
@@ -153,8 +153,7 @@ class EngineSide {
     std::vector<TokenEvent> events(1);
     events[0].request = id;
     const bool lost = status.code() == Code::kUnavailable;
-    events[0].finish = lost ? FinishReason::kLost : FinishReason::kError;
-    events[0].error = lost ? kEngineLost : status.message();
+    events[0].Fail(lost ? Status(Code::kUnavailable, kEngineLost) : status);
     SendEvents(connection_, events);
   }
 
@@ -162,7 +161,7 @@ class EngineSide {
     while (!stop.stop_requested()) {
       std::this_thread::sleep_for(kStatsInterval);
       Engine* engine = engine_;
-      if (engine != nullptr && !engine->healthy()) {
+      if (engine != nullptr && engine->health().trouble == EngineTrouble::kEnded) {
         // The last events are out; the door starts a new process.
         const Status end = engine->end();
         SendMessage(connection_, Message::kFailed,

@@ -18,9 +18,11 @@ int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints = nullptr
 
 // The door's side: starts `program`, waits until the engine is ready or says why it cannot be, and
 // from then on keeps it running. When the process dies, every open request gets a final kLost
-// event, Submit() answers kUnavailable, and a new process is started.
+// event, Submit() answers kUnavailable, and a new process is started. After `restart_timeout`
+// seconds without an engine that stays (0: never) that ends, and end() says why.
 Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
                                                    const std::string& program,
+                                                   double restart_timeout,
                                                    EventSink sink,
                                                    const LoadProgress& progress);
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -185,14 +186,119 @@ TEST(EngineProcessTest, WhileItIsDownRequestsAreRefused) {
   }
 }
 
-TEST(EngineProcessTest, AStalledEngineIsNotHealthy) {
+// Its trial step says that steps are long, but a process that does not run gives no sign of life.
+TEST(EngineProcessTest, AStoppedEngineIsNotHealthyHoweverLongItsStepsAre) {
   EventLog log;
-  const auto engine = Start(StandIn(0), log);
+  const auto engine = Start(StandIn(/*step_ms=*/5000), log);
   ASSERT_NE(engine, nullptr);
+  EXPECT_TRUE(engine->healthy());
   kill(PidOf(*engine), SIGSTOP);
-  EXPECT_TRUE(Eventually([&] { return !engine->healthy(); }, 4));
+  EXPECT_TRUE(Eventually([&] { return !engine->healthy(); }, 10));  // and not after three steps
+  EXPECT_EQ(engine->health().trouble, EngineTrouble::kSilent);
   kill(PidOf(*engine), SIGCONT);
-  EXPECT_TRUE(Eventually([&] { return engine->healthy(); }, 2));
+  EXPECT_TRUE(Eventually([&] { return engine->healthy(); }, 10));
+}
+
+TEST(EngineProcessTest, AnEngineThatStandsStillForTooLongIsReplaced) {
+  EventLog log;
+  RemoteEngineOptions options = Options();
+  options.health.lost = 3;
+  auto started = RemoteEngine::Start(StandIn(0), options, log.sink(), nullptr);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  const Engine& engine = *started.value();
+  const pid_t pid = PidOf(engine);
+  kill(pid, SIGSTOP);
+  ASSERT_TRUE(started.value()->Submit(MakeRequest(1, 10)).ok());
+
+  EXPECT_EQ(log.WaitForEnd(1, 20).finish, FinishReason::kLost);
+  EXPECT_TRUE(Eventually([&] { return engine.healthy() && PidOf(engine) != pid; }, 20));
+  EXPECT_FALSE(IsAlive(pid));
+}
+
+// An engine that is ready once, and then only while a file is there.
+class FlakyEngine {
+ public:
+  explicit FlakyEngine(const std::string& name) : file_(::testing::TempDir() + name) {
+    EngineInfo info;
+    info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+    Write(file_ + ".ready", Message::kReady, info);
+    Write(file_ + ".failed", Message::kFailed,
+          Status(Code::kNotFound, "/secret/model: no such directory"));
+    Allow(true);
+  }
+  void Allow(bool allow) {
+    if (allow) {
+      std::ofstream(file_) << "here";
+    } else {
+      unlink(file_.c_str());
+    }
+  }
+  RemoteEngineOptions Options() const {
+    RemoteEngineOptions options;
+    options.command = {"/bin/sh", "-c",
+                       "if [ -e " + file_ + " ]; then cat " + file_ + ".ready >&3; while [ -e " +
+                           file_ + " ]; do sleep 0.02; done; else cat " + file_ +
+                           ".failed >&3; fi"};
+    options.backoff_first = options.backoff_max = 0.001;
+    // It says that it is ready, and no more.
+    options.health.silence = options.health.lost = 1e9;
+    return options;
+  }
+
+ private:
+  template <typename T>
+  static void Write(const std::string& path, Message type, const T& value) {
+    WireWriter writer;
+    Encode(writer, value);
+    std::ofstream(path) << EncodeFrame(static_cast<uint16_t>(type), writer.Take());
+  }
+  const std::string file_;
+};
+
+TEST(EngineProcessTest, AnEngineIsBackWhenTheCauseIsGoneHoweverOftenItFailed) {
+  FlakyEngine flaky("flaky");
+  EventLog log;
+  const auto engine = RemoteEngine::Start(StandIn(0), flaky.Options(), log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+
+  flaky.Allow(false);
+  ASSERT_TRUE(Eventually([&] { return engine.value()->health().failed_starts > 15; }, 20));
+  const EngineHealth health = engine.value()->health();
+  EXPECT_EQ(health.trouble, EngineTrouble::kRefused);
+  EXPECT_THAT(Describe(health.trouble), ::testing::Not(::testing::HasSubstr("/")));
+  EXPECT_TRUE(engine.value()->end().ok());
+
+  flaky.Allow(true);
+  EXPECT_TRUE(Eventually([&] { return engine.value()->healthy(); }, 20));
+  EXPECT_EQ(engine.value()->health().failed_starts, 0);
+}
+
+TEST(EngineProcessTest, TheNextStartIsTold) {
+  FlakyEngine flaky("waiting");
+  RemoteEngineOptions options = flaky.Options();
+  options.backoff_first = options.backoff_max = 1000;
+  EventLog log;
+  const auto engine = RemoteEngine::Start(StandIn(0), options, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  flaky.Allow(false);
+  ASSERT_TRUE(Eventually([&] { return engine.value()->health().next_start.has_value(); }, 20));
+  const EngineHealth health = engine.value()->health();
+  EXPECT_EQ(health.trouble, EngineTrouble::kEnded);
+  EXPECT_GT(*health.next_start, 500);
+  EXPECT_LE(*health.next_start, 1000);
+}
+
+TEST(EngineProcessTest, AnEngineThatIsAwayForTooLongIsGivenUpWithItsReason) {
+  FlakyEngine flaky("lost");
+  RemoteEngineOptions options = flaky.Options();
+  options.give_up_after = 0.2;
+  EventLog log;
+  const auto engine = RemoteEngine::Start(StandIn(0), options, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  flaky.Allow(false);
+  ASSERT_TRUE(Eventually([&] { return !engine.value()->end().ok(); }, 20));
+  EXPECT_THAT(engine.value()->end().message(), ::testing::HasSubstr("no engine has stayed"));
+  EXPECT_FALSE(engine.value()->healthy());
 }
 
 TEST(EngineProcessTest, EndingTheDoorsEngineEndsTheProcess) {
@@ -337,10 +443,10 @@ TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
   RemoteEngineOptions options;
   options.command = {"/bin/sh", "-c", "cat " + frames + " >&3; cat <&3 >/dev/null"};
   options.backoff_first = options.backoff_max = 0.001;
-  options.restarts_in_a_row_max = 3;
+  options.give_up_after = 0.01;
   const auto engine = RemoteEngine::Start(config, options, log.sink(), nullptr);
   ASSERT_FALSE(engine.ok());
-  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("ended 4 times in a row"));
+  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("no engine has stayed"));
   EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("the head is gone"));
 }
 
@@ -377,6 +483,58 @@ TEST(EngineProcessTest, AnEngineThatSaysItIsLostGetsNoMoreRequests) {
   EXPECT_TRUE(IsAlive(PidOf(*engine.value())));
   EXPECT_FALSE(engine.value()->healthy());
   EXPECT_EQ(engine.value()->Submit(MakeRequest(2, 5)).code(), Code::kUnavailable);
+}
+
+template <typename T>
+std::string Encoded(const T& value) {
+  WireWriter writer;
+  Encode(writer, value);
+  return writer.Take();
+}
+
+// The engine may find its queue full where the door saw room: that, too, is told as it is.
+TEST(EngineProcessTest, WhatTheEngineItselfRefusesKeepsItsKind) {
+  const auto child = StartChild({BT_ENGINE_CHILD, "engine", "--fd", "3"});
+  ASSERT_TRUE(child.ok());
+  EngineConfig config = StandIn(20);
+  config.max_num_seqs = 1;
+  config.max_queued_requests = 1;
+  std::map<RequestId, TokenEvent> ends;
+  {
+    FrameConnection door(child.value().fd);
+    door.Send(static_cast<uint16_t>(Message::kConfig), Encoded(config));
+    const auto submit = [&](const Request& request) {
+      WireWriter no_constraint;
+      no_constraint.Put(uint64_t{0});
+      door.Send(static_cast<uint16_t>(Message::kSubmit), Encoded(request) + no_constraint.Take());
+    };
+    (void)door.ReadFrames([&](const Frame& frame) -> Status {
+      if (frame.type == static_cast<uint16_t>(Message::kReady)) {
+        Request bad = MakeRequest(9, 5);
+        bad.prompt = {1 << 30};
+        submit(bad);
+        for (uint64_t id = 1; id <= 4; ++id) submit(MakeRequest(id, 5));
+      }
+      if (frame.type != static_cast<uint16_t>(Message::kStep)) return {};
+      WireReader reader(frame.payload);
+      for (TokenEvent& event : DecodeEvents(reader)) {
+        if (event.finish != FinishReason::kNone) ends[event.request] = std::move(event);
+      }
+      return ends.size() < 5 ? Status() : Status(Code::kUnavailable, "all have ended");
+    });
+  }
+  (void)ReapChild(child.value().pid, 5);
+  ASSERT_EQ(ends.size(), 5u);
+  EXPECT_EQ(ends[RequestId{9}].error_code, Code::kInvalidArgument);
+  int full = 0;
+  for (uint64_t id = 1; id <= 4; ++id) {
+    const TokenEvent& end = ends[RequestId{id}];
+    if (end.finish == FinishReason::kLength) continue;
+    EXPECT_EQ(end.finish, FinishReason::kError);
+    EXPECT_EQ(end.error_code, Code::kResourceExhausted) << end.error;
+    ++full;
+  }
+  EXPECT_GE(full, 2);
 }
 
 // An engine ends on the first frame that makes no sense.

@@ -175,13 +175,75 @@ TEST(EngineQueueTest, AFullQueueRefusesAndAcceptsAgain) {
   EXPECT_EQ(log.WaitForEnd(5).finish, FinishReason::kLength);
 }
 
-TEST(EngineQueueTest, TheHeartBeatsWhenIdle) {
+// However long there is nothing to do: each turn of an idle loop is short.
+TEST(EngineHealthTest, AnIdleEngineIsHealthy) {
   EventLog log;
   const auto engine = Start(StandIn(), log);
-  const uint64_t before = engine->stats().heartbeat;
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_GE(engine->stats().heartbeat, before + 5);
+  double shortest = 1e9;
+  for (int i = 0; i < 50; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    shortest = std::min(shortest, engine->stats().turn_seconds);
+  }
+  EXPECT_LT(shortest, 0.5);
   EXPECT_TRUE(engine->healthy());
+}
+
+// A step that takes as long as it pleases the test.
+class GatedStep final : public PlanRunner {
+ public:
+  explicit GatedStep(std::latch& gate) : gate_(gate) {}
+  Result<StepResult> Run(const StepPlan& plan) override {
+    gate_.wait();
+    return inner_.Run(plan);
+  }
+
+ private:
+  std::latch& gate_;
+  StandInRunner inner_{8, 0};
+};
+
+TEST(EngineHealthTest, AStepThatLastsIsSeenWhileItLasts) {
+  EventLog log;
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  info.num_blocks = 64;
+  std::latch gate(1);
+  EngineConfig config = StandIn();
+  config.max_num_seqs = 8;
+  LocalEngine engine(config, info,
+                     std::make_unique<LocalExecutor>(std::make_unique<GatedStep>(gate), 1),
+                     log.sink());
+  ASSERT_TRUE(engine.Submit(MakeRequest(1, 5)).ok());
+
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (engine.healthy() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(engine.health().trouble, EngineTrouble::kStalled);
+  gate.count_down();
+
+  EXPECT_EQ(log.WaitForEnd(1).finish, FinishReason::kLength);
+  EXPECT_TRUE(engine.healthy());
+  EXPECT_LT(engine.stats().long_turn_seconds, 2) << "one stall teaches nothing";
+}
+
+TEST(RequestCheckTest, SomethingMayComeBeforeMinTokensAreWritten) {
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  Request request = MakeRequest(1, 10);
+  request.sampling.allowed_token_ids = {7, 5};
+  request.stop.eos_ids = {9, 7};
+  request.stop.stop_ids = {5};
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+  request.stop.min_tokens = 3;
+  const Status status = CheckRequest(request, info);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_THAT(status.message(), ::testing::HasSubstr("allowed_token_ids and min_tokens"));
+  request.stop.ignore_eos = true;  // then 7 is like any other
+  EXPECT_TRUE(CheckRequest(request, info).ok());
+  request.stop.ignore_eos = false;
+  request.sampling.allowed_token_ids.push_back(6);
+  EXPECT_TRUE(CheckRequest(request, info).ok());
 }
 
 TEST(RequestCheckTest, EveryFieldIsHeldToItsRange) {

@@ -31,9 +31,9 @@ void VisitInfo(EngineInfo& i, const Fields& fields) {
 
 template <typename Fields>
 void VisitStats(EngineStats& s, const Fields& fields) {
-  fields(s.step, s.heartbeat, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits,
-         s.preemptions, s.prompt_tokens_computed, s.generation_tokens, s.step_tokens_last,
-         s.step_seconds_last, s.restarts);
+  fields(s.step, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits, s.preemptions,
+         s.prompt_tokens_computed, s.generation_tokens, s.step_tokens_last, s.step_seconds_last,
+         s.turn_seconds, s.long_turn_seconds, s.restarts);
 }
 
 struct PutField {
@@ -65,7 +65,7 @@ struct GetField {
   }
 };
 
-constexpr size_t kEventBytesMin = 31;
+constexpr size_t kEventBytesMin = 32;
 
 }  // namespace
 

@@ -31,9 +31,9 @@ Result<KvBudget> PlanKvCache(const KvQuestion& question) {
   if (question.max_model_len > question.model_len && !question.allow_longer) {
     return InvalidArgument(
         fmt::format("User-specified max_model_len ({}) is greater than the derived max_model_len "
-                    "(max_position_embeddings={}). Lower --max-model-len, or set "
+                    "(max_position_embeddings={}). Give --max-model-len {}, or set "
                     "VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if you know that the model can do it.",
-                    question.max_model_len, question.model_len));
+                    question.max_model_len, question.model_len, question.model_len));
   }
   budget.max_model_len = question.max_model_len > 0 ? question.max_model_len : question.model_len;
   if (question.max_model_len < 0) budget.max_model_len = std::min(question.model_len, tokens);

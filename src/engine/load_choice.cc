@@ -33,7 +33,10 @@ Result<std::vector<float>> ReadGivenKvScales(const EngineConfig& config, const K
         "--calculate-kv-scales and --quantization-param-path both say where scales come from: "
         "give one of them");
   }
-  return ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size);
+  Result<std::vector<float>> scales =
+      ReadKvScaleFile(config.kv_scale_file, model, config.tensor_parallel_size);
+  if (scales.ok()) return scales;
+  return Status(scales.status().code(), "--quantization-param-path " + scales.status().message());
 }
 
 }  // namespace baltoro

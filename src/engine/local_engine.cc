@@ -50,6 +50,12 @@ LocalEngine::~LocalEngine() {
   thread_.join();
 }
 
+EngineHealth LocalEngine::health() const {
+  if (!loop_.alive()) return {.trouble = EngineTrouble::kEnded, .next_start = {}};
+  const EngineVerdict verdict = JudgeEngine(loop_.stats(), 0, info_.longest_step_seconds);
+  return {.trouble = verdict.trouble, .next_start = {}};
+}
+
 Status LocalEngine::Submit(Request request) {
   BT_RETURN_IF_ERROR(CheckRequest(request, info_));
   return loop_.Submit(std::move(request));

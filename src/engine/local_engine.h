@@ -30,7 +30,7 @@ class LocalEngine final : public Engine {
   void Abort(RequestId id) override { loop_.Abort(id); }
   EngineStats stats() const override { return loop_.stats(); }
   const EngineInfo& info() const override { return info_; }
-  bool healthy() const override { return loop_.alive(); }
+  EngineHealth health() const override;
   void Leave() override { executor_->Leave(); }
 
  private:

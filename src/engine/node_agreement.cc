@@ -97,7 +97,8 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
   options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
   if (!config.kv_scale_file.empty()) {
-    BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax));
+    BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax,
+                                                           "--quantization-param-path"));
     options.fingerprint.push_back(Entry("--quantization-param-path", HashOf(scales)));
   }
   return NodeWorld::Join(options);

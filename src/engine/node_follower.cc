@@ -47,12 +47,12 @@ NodeFollower::~NodeFollower() {
 EngineStats NodeFollower::stats() const {
   EngineStats stats;
   stats.step = plans_;
-  stats.heartbeat = ++beats_;
   return stats;
 }
 
-bool NodeFollower::healthy() const {
-  return alive_ && ranks_->status().ok() && world_->status().ok();
+EngineHealth NodeFollower::health() const {
+  const bool well = alive_ && ranks_->status().ok() && world_->status().ok();
+  return {.trouble = well ? EngineTrouble::kNone : EngineTrouble::kEnded, .next_start = {}};
 }
 
 Status NodeFollower::end() const {

@@ -33,7 +33,7 @@ class NodeFollower final : public Engine {
   void Abort(RequestId) override {}
   EngineStats stats() const override;
   const EngineInfo& info() const override { return info_; }
-  bool healthy() const override;
+  EngineHealth health() const override;
   Status end() const override;
 
  private:
@@ -46,7 +46,6 @@ class NodeFollower final : public Engine {
   const std::unique_ptr<LocalRanks> ranks_;
   std::atomic<bool> alive_{true};
   std::atomic<uint64_t> plans_{0};
-  mutable std::atomic<uint64_t> beats_{0};
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <string_view>
 #include <vector>
+
+#include "base/file.h"
 
 namespace baltoro {
 namespace {
@@ -14,10 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string FirstWord(const fs::path& file) {
-  std::ifstream in(file);
-  std::string word;
-  in >> word;
-  return word;
+  const Result<std::string> text = ReadFile(file.string());
+  if (!text.ok()) return "";
+  return text.value().substr(0, text.value().find_first_of(" \n"));
 }
 
 std::vector<fs::path> Entries(const fs::path& dir) {

@@ -51,7 +51,9 @@ RemoteEngine::RemoteEngine(const EngineConfig& config,
       options_(options),
       sink_(std::move(sink)),
       progress_(std::move(progress)),
-      supervisor_([this] { Supervise(); }) {}
+      away_since_(clock_.Now()),
+      supervisor_([this] { Supervise(); }),
+      watcher_([this] { Watch(); }) {}
 
 RemoteEngine::~RemoteEngine() {
   {
@@ -64,6 +66,7 @@ RemoteEngine::~RemoteEngine() {
     changed_.notify_all();
   }
   supervisor_.join();
+  watcher_.join();
 }
 
 Status RemoteEngine::Submit(Request request) {
@@ -84,7 +87,7 @@ Status RemoteEngine::Submit(Request request) {
     return Status(Code::kResourceExhausted,
                   fmt::format("the queue is full: {} requests are waiting", queued_requests_));
   }
-  if (open_.contains(request.id)) return InvalidArgument("the request id is in use");
+  if (open_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   OpenRequest open{.prompt_tokens = tokens};
   BT_RETURN_IF_ERROR(SendConstraint(constraint, open.constraint));
   open_.emplace(request.id, open);
@@ -128,7 +131,6 @@ EngineStats RemoteEngine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.step += stats_past_.step;
-  stats.heartbeat += stats_past_.heartbeat;
   stats.prefix_queries += stats_past_.prefix_queries;
   stats.prefix_hits += stats_past_.prefix_hits;
   stats.preemptions += stats_past_.preemptions;
@@ -138,10 +140,50 @@ EngineStats RemoteEngine::stats() const {
   return stats;
 }
 
-bool RemoteEngine::healthy() const {
+EngineHealth RemoteEngine::health() const {
   const std::lock_guard lock(mutex_);
-  const Seconds timeout = std::max(options_.heartbeat_timeout, 3 * longest_step_);
-  return state_ == State::kReady && clock_.Now() - heartbeat_at_ < timeout;
+  if (state_ == State::kReady) return {.trouble = Judge().trouble, .next_start = {}};
+  EngineHealth health{.trouble = trouble_, .failed_starts = failed_starts_, .next_start = {}};
+  if (health.ok()) health.trouble = EngineTrouble::kEnded;
+  if (next_start_at_ > 0) health.next_start = std::max(0.0, next_start_at_ - clock_.Now());
+  return health;
+}
+
+// Under mutex_, of a process that is ready.
+EngineVerdict RemoteEngine::Judge() const {
+  return JudgeEngine(stats_, clock_.Now() - heard_at_, trial_step_, options_.health);
+}
+
+// Ends a process that is not waited for any more; the supervisor then starts another.
+void RemoteEngine::Watch() {
+  constexpr std::chrono::milliseconds kLook(200);
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, kLook, [this] { return state_ == State::kStopping; })) {
+    if (state_ != State::kReady) continue;
+    const EngineVerdict verdict = Judge();
+    if (!verdict.lost) continue;
+    BT_LOG(Error, "{} It is not waited for any longer (pid {})", Describe(verdict.trouble), pid_);
+    state_ = State::kDown;
+    trouble_ = verdict.trouble;
+    said_why_ = true;  // as good as
+    connection_->Shutdown();
+  }
+}
+
+EngineTrouble RemoteEngine::TroubleOf(const Status& said) const {
+  switch (said.code()) {
+    case Code::kInvalidArgument:
+    case Code::kNotFound:
+      return EngineTrouble::kRefused;
+    case Code::kResourceExhausted:
+      return EngineTrouble::kNoMemory;
+    case Code::kUnavailable:
+      return config_.nodes > 1 ? EngineTrouble::kNoPeer : EngineTrouble::kFailed;
+    case Code::kOk:
+    case Code::kInternal:
+      break;
+  }
+  return EngineTrouble::kFailed;
 }
 
 Status RemoteEngine::end() const {
@@ -157,22 +199,24 @@ pid_t RemoteEngine::pid() const {
 void RemoteEngine::Supervise() {
   for (int in_a_row = 0;;) {
     if (RunOnce()) in_a_row = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      if (first_failure_.has_value() || !end_.ok() || state_ == State::kStopping) return;
-      ++restarts_;
-      if (++in_a_row > options_.restarts_in_a_row_max) {
-        end_ = Status(Code::kInternal,
-                      fmt::format("The engine ended {} times in a row; it is not started again{}",
-                                  in_a_row, last_reason_.empty() ? "" : ": " + last_reason_));
-        BT_LOG(Error, "{}", end_.message());
-        changed_.notify_all();
-        return;
-      }
-    }
-    BT_LOG(Info, "Starting the engine again");
-    if (!WaitBeforeRestart(in_a_row)) return;
+    if (GivesUp() || !WaitBeforeRestart(++in_a_row)) return;
   }
+}
+
+// There is nothing more to start, or it has been in vain for too long.
+bool RemoteEngine::GivesUp() {
+  const std::lock_guard lock(mutex_);
+  if (first_failure_.has_value() || !end_.ok() || state_ == State::kStopping) return true;
+  ++restarts_;
+  const Seconds away = clock_.Now() - away_since_;
+  if (options_.give_up_after == 0 || away < options_.give_up_after) return false;
+  end_ = Status(Code::kInternal,
+                fmt::format("for {:.0f} s no engine has stayed (--engine-restart-timeout); failed "
+                            "starts since the last one that was ready: {}{}",
+                            away, failed_starts_,
+                            last_reason_.empty() ? "" : "; the last said: " + last_reason_));
+  changed_.notify_all();
+  return true;
 }
 
 bool RemoteEngine::RunOnce() {
@@ -182,6 +226,9 @@ bool RemoteEngine::RunOnce() {
     const std::lock_guard lock(mutex_);
     if (!child.ok()) {
       BT_LOG(Error, "The engine cannot be started: {}", child.status().message());
+      last_reason_ = child.status().message();
+      trouble_ = EngineTrouble::kCannotRun;
+      ++failed_starts_;
       if (!info_.has_value()) first_failure_ = child.status();
       changed_.notify_all();
       return false;
@@ -190,7 +237,8 @@ bool RemoteEngine::RunOnce() {
     connection = std::make_shared<FrameConnection>(child.value().fd);
     connection_ = connection;
     if (state_ == State::kStopping) connection->Shutdown();
-    ready_at_ = 0;
+    ready_at_ = next_start_at_ = 0;
+    said_why_ = false;
   }
   connection->Send(static_cast<uint16_t>(Message::kConfig), EncodeOne(config_));
   const Status status =
@@ -201,8 +249,14 @@ bool RemoteEngine::RunOnce() {
   {
     const std::lock_guard lock(mutex_);
     stopping = state_ == State::kStopping;
+    if (!said_why_) trouble_ = EngineTrouble::kEnded;
     if (!stopping) state_ = State::kDown;
-    if (ready_at_ > 0) ready_seconds = clock_.Now() - ready_at_;
+    if (ready_at_ > 0) {
+      ready_seconds = clock_.Now() - ready_at_;
+    } else {
+      ++failed_starts_;
+    }
+    if (ready_seconds >= options_.healthy_after) away_since_ = clock_.Now();
   }
   // First the clients, who wait, then the process.
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
@@ -216,7 +270,6 @@ bool RemoteEngine::RunOnce() {
   pid_ = -1;
   connection_ = nullptr;
   stats_past_.step += stats_.step;
-  stats_past_.heartbeat += stats_.heartbeat;
   stats_past_.prefix_queries += stats_.prefix_queries;
   stats_past_.prefix_hits += stats_.prefix_hits;
   stats_past_.preemptions += stats_.preemptions;
@@ -234,6 +287,10 @@ bool RemoteEngine::RunOnce() {
 
 Status RemoteEngine::Handle(const Frame& frame) {
   WireReader reader(frame.payload);
+  {
+    const std::lock_guard lock(mutex_);
+    heard_at_ = clock_.Now();  // whatever it says
+  }
   switch (static_cast<Message>(frame.type)) {
     case Message::kProgress: {
       const auto done = reader.Get<int64_t>();
@@ -253,6 +310,8 @@ Status RemoteEngine::Handle(const Frame& frame) {
       BT_RETURN_IF_ERROR(reader.Finish("failure"));
       const std::lock_guard lock(mutex_);
       last_reason_ = why.message();
+      trouble_ = TroubleOf(why);
+      said_why_ = true;
       if (Follows() && why.code() == Code::kUnavailable) return why;  // the others may come back
       if (!info_.has_value()) first_failure_ = why;
       if (Follows()) end_ = why;
@@ -286,8 +345,10 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
     config_.join_timeout = config_.rejoin_timeout;
   }
   last_reason_.clear();
-  ready_at_ = heartbeat_at_ = clock_.Now();
-  longest_step_ = std::max(longest_step_, info.longest_step_seconds);
+  ready_at_ = clock_.Now();
+  trouble_ = EngineTrouble::kNone;
+  failed_starts_ = 0;
+  trial_step_ = info.longest_step_seconds;
   if (state_ != State::kStopping) state_ = State::kReady;
   changed_.notify_all();
   if (restarts_ > 0) BT_LOG(Info, "The engine is ready again (pid {})", pid_);
@@ -296,7 +357,6 @@ void RemoteEngine::OnReady(const EngineInfo& info) {
 void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
   {
     const std::lock_guard lock(mutex_);
-    heartbeat_at_ = clock_.Now();
     std::erase_if(events, [&](const TokenEvent& event) {
       const auto open = open_.find(event.request);
       if (open == open_.end()) return true;
@@ -316,9 +376,7 @@ void RemoteEngine::OnStep(std::vector<TokenEvent> events) {
 
 void RemoteEngine::OnStats(const EngineStats& stats) {
   const std::lock_guard lock(mutex_);
-  if (stats.heartbeat != stats_.heartbeat) heartbeat_at_ = clock_.Now();
   stats_ = stats;
-  longest_step_ = std::max(longest_step_, stats.step_seconds_last);
 }
 
 void RemoteEngine::FailOpenRequests(const std::string& why) {
@@ -328,8 +386,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     for (const auto& [id, open] : open_) {
       TokenEvent& event = events.emplace_back();
       event.request = id;
-      event.finish = FinishReason::kLost;
-      event.error = why;
+      event.Fail(Status(Code::kUnavailable, why));
     }
     open_.clear();
     carried_.Clear();
@@ -348,24 +405,27 @@ void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iter
 }
 
 // False when it is time to stop.
-bool RemoteEngine::WaitBeforeRestart(int restarts_in_a_row) {
+bool RemoteEngine::WaitBeforeRestart(int ends_in_a_row) {
   Seconds wait = options_.backoff_first;
-  for (int i = 1; i < restarts_in_a_row; ++i) wait = std::min(2 * wait, options_.backoff_max);
+  for (int i = 1; i < ends_in_a_row; ++i) wait = std::min(2 * wait, options_.backoff_max);
   std::unique_lock lock(mutex_);
+  BT_LOG(Info, "Starting the engine again in {:.1f} s{}", wait,
+         failed_starts_ > 0 ? fmt::format("; failed starts: {}", failed_starts_) : "");
+  next_start_at_ = clock_.Now() + wait;
   return !changed_.wait_for(lock, std::chrono::duration<double>(wait),
                             [this] { return state_ == State::kStopping; });
 }
 
 Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
                                                    const std::string& program,
+                                                   double restart_timeout,
                                                    EventSink sink,
                                                    const LoadProgress& progress) {
   RemoteEngineOptions options;
-  if (config.nodes > 1) {
-    // One node's end is every node's: they shall be back at about the same time.
-    options.backoff_max = 1;
-    options.restarts_in_a_row_max = 100;
-  }
+  options.give_up_after = restart_timeout;
+  // One node's end is every node's, and a start waits for the others some seconds: the pauses
+  // between have to be shorter, or they would miss each other.
+  if (config.nodes > 1) options.backoff_max = 1;
   options.command = {program, "engine", "--fd", "3"};
   return RemoteEngine::Start(config, options, std::move(sink), progress);
 }

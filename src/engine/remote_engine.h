@@ -23,10 +23,10 @@ namespace baltoro {
 
 struct RemoteEngineOptions {
   std::vector<std::string> command;  // program and arguments
-  Seconds heartbeat_timeout = 3;     // or three times the longest step seen, if that is longer
-  Seconds backoff_first = 0.1, backoff_max = 10;
+  HealthLimits health;
+  Seconds backoff_first = 0.1, backoff_max = 60;  // between the end of one and the next
   Seconds healthy_after = 10;  // a process that was ready for so long starts the back-off anew
-  int restarts_in_a_row_max = 10;
+  Seconds give_up_after = 0;   // so long without such a process; 0: never
 };
 
 class RemoteEngine final : public Engine {
@@ -36,14 +36,14 @@ class RemoteEngine final : public Engine {
                                                const RemoteEngineOptions& options,
                                                EventSink sink,
                                                LoadProgress progress);
-  // Ends every open request with kError, and the process.
+  // Ends every open request with kLost, and the process.
   ~RemoteEngine() override;
 
   Status Submit(Request request) override;
   void Abort(RequestId id) override;
   EngineStats stats() const override;
   const EngineInfo& info() const override { return *info_; }
-  bool healthy() const override;
+  EngineHealth health() const override;
   Status end() const override;
 
   // Of the process now running; -1 when there is none.
@@ -71,7 +71,11 @@ class RemoteEngine final : public Engine {
   void OnStats(const EngineStats& stats);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
-  bool WaitBeforeRestart(int restarts_in_a_row);
+  bool WaitBeforeRestart(int ends_in_a_row);
+  bool GivesUp();
+  void Watch();
+  EngineVerdict Judge() const;
+  EngineTrouble TroubleOf(const Status& said) const;
   // A node that is not the head: without one it has nothing to do.
   bool Follows() const { return config_.node_rank > 0; }
   bool Answered() const { return info_.has_value() || first_failure_.has_value() || !end_.ok(); }
@@ -88,8 +92,13 @@ class RemoteEngine final : public Engine {
   State state_ = State::kLoading;
   std::optional<EngineInfo> info_;
   std::optional<Status> first_failure_;
-  Status end_;               // why no process will be started again
-  std::string last_reason_;  // that a process gave for its end
+  Status end_;                                    // why no process will be started again
+  std::string last_reason_;                       // that a process gave for its end
+  EngineTrouble trouble_ = EngineTrouble::kNone;  // why there is none that is ready
+  bool said_why_ = false;                         // the process now running, or the last one
+  int failed_starts_ = 0;
+  Seconds next_start_at_ = 0;  // 0: no start is waited for
+  Seconds away_since_ = 0;     // when one that stayed was last there, or the first start
   std::shared_ptr<FrameConnection>
       connection_;  // shared: a sender may hold it while it is replaced
   pid_t pid_ = -1;
@@ -98,10 +107,11 @@ class RemoteEngine final : public Engine {
   CarriedConstraints carried_;  // of this process
   EngineStats stats_;           // of this process
   EngineStats stats_past_;      // counters of the processes before it
-  Seconds heartbeat_at_ = 0, ready_at_ = 0, longest_step_ = 0;
+  Seconds heard_at_ = 0, ready_at_ = 0;
+  Seconds trial_step_ = 0;  // of the process now running
   uint64_t restarts_ = 0;
 
-  std::thread supervisor_;  // started last
+  std::thread supervisor_, watcher_;  // started last
 };
 
 }  // namespace baltoro

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "schedule/stop_rule.h"
+
 namespace baltoro {
 
 namespace {
@@ -22,6 +24,19 @@ Status CheckIds(const std::vector<TokenId>& ids, const char* field, int64_t voca
 Status CheckRange(double value, double low, double high, const char* field) {
   if (value >= low && value <= high) return {};  // false for NaN
   return InvalidArgument(fmt::format("{} is {}, expected {} to {}", field, value, low, high));
+}
+
+// Until min_tokens are written none of what ends a request may come: something else must be left.
+Status CheckSomethingIsAllowed(const Request& request) {
+  const std::vector<TokenId>& allowed = request.sampling.allowed_token_ids;
+  if (allowed.empty() || request.stop.min_tokens == 0) return {};
+  const std::vector<TokenId> ends = BannedUntilMin(request.stop);  // sorted
+  const bool only_ends = std::ranges::all_of(
+      allowed, [&](TokenId id) { return std::ranges::binary_search(ends, id); });
+  if (!only_ends) return {};
+  return InvalidArgument(
+      "allowed_token_ids and min_tokens contradict each other: every allowed token ends the "
+      "output, and none may end it before min_tokens are written");
 }
 
 Status CheckSampling(const SamplingParams& s, int64_t vocab) {
@@ -54,6 +69,7 @@ Status CheckRequest(const Request& request, const EngineInfo& info) {
   BT_RETURN_IF_ERROR(CheckRange(stop.min_tokens, 0, stop.max_tokens, "min_tokens"));
   BT_RETURN_IF_ERROR(CheckIds(stop.eos_ids, "eos_ids", info.vocab_size));
   BT_RETURN_IF_ERROR(CheckIds(stop.stop_ids, "stop_token_ids", info.vocab_size));
+  BT_RETURN_IF_ERROR(CheckSomethingIsAllowed(request));
   if (!request.constraint.empty() && !info.constraints) {
     return InvalidArgument("structured output is not available from this engine");
   }

@@ -148,11 +148,12 @@ TokenId StandInRunner::Next(SlotId id, SequenceResult& one) {
   BT_CHECK(masks_ != nullptr);
   const auto end = [&](bool& how) {
     how = slot.over = true;
-    one.error = masks_->error(id);
+    one.error = masks_->error(id).message();
+    one.error_code = masks_->error(id).code();
     masks_->Drop(id);
     return TokenId{-1};
   };
-  if (slot.over || !masks_->error(id).empty()) return end(one.failed);
+  if (slot.over || !masks_->error(id).ok()) return end(one.failed);
   const StepMasks::Choice choice = masks_->Choose(id, 0, slot.mask, banned);
   if (choice.mask.empty()) return end(one.ended);
   const TokenId token =

@@ -307,6 +307,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   const int threads = std::max(1, threads_all / static_cast<int>(held.size()));
   if (backend.gpu) {
     BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
+    if (!backend.gpu->launches_overlap) {
+      BT_LOG(Warning, "BALTORO_NO_OVERLAP=1: kernels start one after the other, which takes time");
+    }
   } else {
     BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
            threads);

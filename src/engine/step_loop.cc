@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,7 +13,7 @@ namespace baltoro {
 
 namespace {
 
-// An idle loop turns this often, so that its heart is seen to beat.
+// An idle loop turns this often, so that it is seen to turn.
 constexpr std::chrono::milliseconds kIdleTurn(50);
 
 // Serialised constraints that wait to be made.
@@ -76,7 +77,8 @@ Status StepLoop::Submit(Request request) {
                   fmt::format("the queue is full: output formats of {} MiB are waiting",
                               preparing_bytes_ >> 20));
   }
-  if (!preparing_.emplace(id, tokens).second) return InvalidArgument("the request id is in use");
+  if (!preparing_.emplace(id, tokens).second)
+    return Status(Code::kInternal, "the request id is in use");
   preparing_tokens_ += tokens;
   if (!shared) preparing_bytes_ += bytes;
   ++preparing_constraints_[constraint.identity()];
@@ -106,7 +108,7 @@ void StepLoop::OnPrepared(std::unique_ptr<Request> request,
     inbox_tokens_ += tokens;
   } else {
     arrival.finish = FinishReason::kError;
-    arrival.error = constraint.status().message();
+    arrival.error = constraint.status();
   }
   inbox_.push_back(std::move(arrival));
   wake_.notify_one();
@@ -128,7 +130,8 @@ EngineStats StepLoop::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.waiting += static_cast<int32_t>(inbox_requests_ + static_cast<int64_t>(preparing_.size()));
-  stats.heartbeat = heartbeat_;
+  stats.turn_seconds = turn_at_ > 0 ? clock_.Now() - turn_at_ : 0;
+  stats.long_turn_seconds = long_turn_;
   return stats;
 }
 
@@ -143,16 +146,27 @@ void StepLoop::Run() {
     const Status status = Step();
     if (!status.ok()) {
       if (!IsServerStopped(status)) BT_LOG(Error, "The engine stops: {}", status.message());
-      return EndAll(FinishReason::kLost, kEngineLost);
+      return EndAll(Status(Code::kUnavailable, kEngineLost));
     }
     Deliver();
   }
-  EndAll(FinishReason::kAbort, "");
+  EndAll({});
+}
+
+// One long turn may be a stall, two in a row are the way of this machine.
+void StepLoop::BeginTurn() {
+  const Seconds now = clock_.Now();
+  if (turn_at_ > 0) {
+    const Seconds turn = now - turn_at_;
+    long_turn_ = std::max<Seconds>(long_turn_, std::min(turn, last_turn_));
+    last_turn_ = turn;
+  }
+  turn_at_ = now;
 }
 
 // Hands what arrived to the scheduler. False when it is time to stop.
 bool StepLoop::TakeArrivals(bool wait) {
-  ++heartbeat_;
+  BeginTurn();
   arrivals_.clear();
   {
     std::unique_lock lock(mutex_);
@@ -176,15 +190,15 @@ void StepLoop::Take(Arrival arrival) {
     return;
   }
   BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
-  Emit(arrival.id, FinishReason::kError, status.message());
+  Emit(arrival.id, FinishReason::kError, status);
 }
 
 // The final event of a request that the scheduler does not know.
-void StepLoop::Emit(RequestId id, FinishReason finish, const std::string& error) {
+void StepLoop::Emit(RequestId id, FinishReason finish, const Status& error) {
   std::vector<TokenEvent> events(1);
   events[0].request = id;
   events[0].finish = finish;
-  events[0].error = error;
+  if (!error.ok()) events[0].Fail(error);
   sink_(std::move(events));
 }
 
@@ -254,7 +268,7 @@ void StepLoop::Deliver() {
 }
 
 // The final event of every request that has none, also of those that arrived last.
-void StepLoop::EndAll(FinishReason reason, const std::string& error) {
+void StepLoop::EndAll(const Status& error) {
   std::vector<Arrival> late;
   std::unordered_map<RequestId, int64_t> preparing;
   {
@@ -268,8 +282,8 @@ void StepLoop::EndAll(FinishReason reason, const std::string& error) {
   const auto end = [&](RequestId id) {
     TokenEvent& event = events.emplace_back();
     event.request = id;
-    event.finish = reason;
-    event.error = error;
+    event.finish = FinishReason::kAbort;
+    if (!error.ok()) event.Fail(error);
   };
   scheduler_.ForEachSequence([&](const Sequence& sequence) {
     if (sequence.state != SequenceState::kEnding) end(sequence.request.id);

@@ -57,19 +57,21 @@ class StepLoop {
     std::shared_ptr<TokenConstraint> constraint;  // of the request
     // Not kNone: the request ends before the scheduler has seen it.
     FinishReason finish = FinishReason::kNone;
-    std::string error;
+    Status error;  // with kError
   };
 
   void OnPrepared(std::unique_ptr<Request> request,
                   Result<std::unique_ptr<TokenConstraint>> constraint);
   void Take(Arrival arrival);
-  void Emit(RequestId id, FinishReason finish, const std::string& error);
+  void Emit(RequestId id, FinishReason finish, const Status& error);
 
   bool TakeArrivals(bool wait);
+  void BeginTurn();
   Status Step();
   void DeliverStarted();
   void Deliver();
-  void EndAll(FinishReason reason, const std::string& error);
+  // OK: by order, not by a failure.
+  void EndAll(const Status& error);
 
   Scheduler scheduler_;
   Executor& executor_;
@@ -79,7 +81,9 @@ class StepLoop {
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival
 
-  std::atomic<uint64_t> heartbeat_{0};
+  std::atomic<Seconds> turn_at_{0};    // when the present turn began; 0: none has
+  std::atomic<Seconds> long_turn_{0};  // EngineStats::long_turn_seconds
+  Seconds last_turn_ = 0;
   std::atomic<bool> alive_{true};
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -11,8 +11,9 @@ namespace baltoro {
 
 namespace {
 
-constexpr const char* kThrew = "the output's constraint ran out of memory";
-constexpr const char* kRefused = "a token was sampled that the output's constraint does not allow";
+Status Threw() {
+  return Status(Code::kResourceExhausted, "the output's constraint ran out of memory");
+}
 
 bool Has(std::span<const uint32_t> mask, TokenId id) {
   return (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
@@ -45,7 +46,7 @@ void StepMasks::Apply(const StepPlan& plan) {
     slot.constraint = table_->Find(admitted.request);
     if (slot.constraint != nullptr) continue;
     // Aborted after it was planned: nobody waits for what it would sample.
-    slot.error = "the request has ended";
+    slot.error = Status(Code::kInternal, "the request has ended");
   }
   for (const PlannedSequence& planned : plan.sequences) slots_[Index(planned.slot)].accepted = 0;
 }
@@ -56,7 +57,7 @@ void StepMasks::Begin(const StepPlan& plan, size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i) {
     const PlannedSequence& planned = plan.sequences[i];
     Slot& slot = slots_[Index(planned.slot)];
-    if (planned.sampled_rows == 0 || slot.constraint == nullptr || !slot.error.empty()) continue;
+    if (planned.sampled_rows == 0 || slot.constraint == nullptr || !slot.error.ok()) continue;
     slot.masks.resize(static_cast<size_t>(planned.sampled_rows) * words_);
     slot.rows_made = 0;
     const auto drafts = static_cast<size_t>(planned.sampled_rows - 1);
@@ -102,13 +103,13 @@ void StepMasks::Make(const Job& job) const {
       slot.constraint->FillMask(job.drafts.first(static_cast<size_t>(row)), mask);
       mask.back() &= last_word_;
       slot.error = slot.constraint->error();
-      if (!slot.error.empty()) return;
+      if (!slot.error.ok()) return;
       ++slot.rows_made;
       // A draft that is not allowed will not be sampled, so nothing is asked of what follows it.
       if (row < drafts && !Has(mask, job.drafts[static_cast<size_t>(row)])) return;
     }
   } catch (const std::exception&) {
-    slot.error = kThrew;
+    slot.error = Threw();
   }
 }
 
@@ -141,9 +142,12 @@ bool StepMasks::Accept(SlotId id, TokenId token) {
       return true;
     }
     slot.error = slot.constraint->error();
-    if (slot.error.empty()) slot.error = kRefused;
+    if (slot.error.ok()) {
+      slot.error = Status(Code::kInternal,
+                          "a token was sampled that the output's constraint does not allow");
+    }
   } catch (const std::exception&) {
-    slot.error = kThrew;
+    slot.error = Threw();
   }
   return false;
 }
@@ -155,7 +159,7 @@ bool StepMasks::Undo(SlotId id) {
     slot.constraint->Rollback(std::exchange(slot.accepted, 0));
     return true;
   } catch (const std::exception&) {
-    slot.error = kThrew;
+    slot.error = Threw();
     return false;
   }
 }

@@ -40,8 +40,8 @@ class StepMasks {
   void Wait();
 
   bool constrained(SlotId slot) const { return slots_[Index(slot)].constraint != nullptr; }
-  // Why the slot's request cannot go on; empty while it can.
-  const std::string& error(SlotId slot) const { return slots_[Index(slot)].error; }
+  // Why the slot's request cannot go on; OK while it can.
+  const Status& error(SlotId slot) const { return slots_[Index(slot)].error; }
 
   // What row `row` of a constrained slot's sampled rows may take. `allowed` is a mask too, empty:
   // all; `banned` are ids that must not come unless nothing else may (min_tokens).
@@ -66,7 +66,7 @@ class StepMasks {
     std::vector<uint32_t> masks;  // [rows, words_]
     int32_t rows_made = 0;
     int32_t accepted = 0;  // in this step
-    std::string error;
+    Status error;
   };
   struct Job {
     Slot* slot;

@@ -61,8 +61,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
-  BT_ASSIGN_OR_RETURN(worker->logits_,
-                      Buffer::Create(bytes, "logits", *worker->model_->ops().memory));
+  BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits (lower --max-num-seqs)",
+                                                      *worker->model_->ops().memory));
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   const FixedSteps& fixed = config.fixed;
@@ -197,7 +197,9 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
       RunSequences(plan, i, i + 1, result);
     } catch (const std::bad_alloc&) {
       BT_LOG(Error, "Out of memory in step {}: one request fails", plan.step);
-      Fail(plan.sequences[i], "", one);
+      Fail(plan.sequences[i],
+           Status(Code::kResourceExhausted, "the engine has not enough memory for the request"),
+           one);
     }
   }
   return result;
@@ -231,9 +233,10 @@ void Worker::Undo(const PlannedSequence& planned, SequenceResult& one) {
   }
 }
 
-void Worker::Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one) {
+void Worker::Fail(const PlannedSequence& planned, const Status& error, SequenceResult& one) {
   one.failed = slot_of(planned).over = true;
-  one.error = error;
+  one.error = error.message();
+  one.error_code = error.code();
 }
 
 Status Worker::Apply(const StepPlan& plan) {

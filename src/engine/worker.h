@@ -104,7 +104,7 @@ class Worker final : public RankWorker {
   bool Limit(const PlannedSequence& planned, int32_t row, SampleRow& sample, SequenceResult& one);
   void TakeToken(const PlannedSequence& planned, const SampleResult& sampled, SequenceResult& one);
   void Undo(const PlannedSequence& planned, SequenceResult& one);
-  void Fail(const PlannedSequence& planned, const std::string& error, SequenceResult& one);
+  void Fail(const PlannedSequence& planned, const Status& error, SequenceResult& one);
   SampleRow RowFor(const Slot& slot, int32_t logits_row) const;
   // Samples the rows, and waits for the results.
   std::vector<SampleResult> Sample(const Batch& batch, const std::vector<SampleRow>& rows);

@@ -121,7 +121,7 @@ bool Worker::Limit(const PlannedSequence& planned,
                    SequenceResult& one) {
   if (!slot_of(planned).admitted.constrained) return true;
   BT_CHECK(masks_ != nullptr);
-  if (const std::string& error = masks_->error(planned.slot); !error.empty()) {
+  if (const Status& error = masks_->error(planned.slot); !error.ok()) {
     Fail(planned, error, one);
     return false;
   }
@@ -147,7 +147,7 @@ void Worker::TakeToken(const PlannedSequence& planned,
                        SequenceResult& one) {
   Slot& slot = slot_of(planned);
   const TokenId token = sampled.token;
-  if (token < 0) return Fail(planned, "", one);
+  if (token < 0) return Fail(planned, Status(Code::kInternal, ""), one);
   if (slot.admitted.constrained && !masks_->Accept(planned.slot, token)) {
     return Fail(planned, masks_->error(planned.slot), one);
   }

@@ -9,8 +9,15 @@ namespace baltoro {
 
 namespace {
 
-constexpr char kTooAmbiguous[] =
-    "the grammar is too ambiguous: over 1024 readings of the output at once";
+constexpr int64_t kReadingsMax = 1024;  // of the output at once, in GrammarMatcher
+
+// The client's to mend: its regex, schema or grammar.
+Status TooAmbiguous(int64_t count, std::string_view of_what) {
+  return InvalidArgument("the output's grammar is too ambiguous: over " + std::to_string(count) +
+                         " " + std::string(of_what) +
+                         "; write its regex, schema or rules so that a text can be read in fewer "
+                         "ways");
+}
 
 // Enough for the longest banned sequence behind the farthest rollback.
 constexpr size_t kStepsMax = GrammarMatcher::kRollbackMax + 256;
@@ -74,7 +81,9 @@ void ConstrainedOutput::FillMask(std::span<const TokenId> drafted, std::span<uin
     FillHere(mask);
   } else {
     std::fill(mask.begin(), mask.end(), 0);
-    if (error_.empty()) error_ = "a drafted token is not allowed where it stands";
+    if (error_.ok()) {
+      error_ = Status(Code::kInternal, "a drafted token is not allowed where it stands");
+    }
   }
   Rollback(taken);
 }
@@ -95,8 +104,7 @@ void ConstrainedOutput::FillHere(std::span<uint32_t> mask) {
   }
   if (matcher_ && matcher_->exhausted()) {
     std::fill(mask.begin(), mask.end(), 0);
-    error_ = "the grammar is too ambiguous: over " + std::to_string(matcher_->mask_steps_max()) +
-             " steps to find what may come next";
+    error_ = TooAmbiguous(matcher_->mask_steps_max(), "steps to find what may come next");
     return;
   }
   for (const std::vector<TokenId>& banned : constraint_->banned_sequences) {
@@ -106,9 +114,10 @@ void ConstrainedOutput::FillHere(std::span<uint32_t> mask) {
   }
   const bool nothing = std::all_of(mask.begin(), mask.end(), [](uint32_t w) { return w == 0; });
   if (!nothing || part_ != Part::kText || !matcher_ || matcher_->CanFinish()) return;
-  error_ = matcher_->overflowed()
-               ? kTooAmbiguous
-               : "no token that is allowed continues the output as its grammar demands";
+  error_ =
+      matcher_->overflowed()
+          ? TooAmbiguous(kReadingsMax, "readings of the output at once")
+          : InvalidArgument("no token that is allowed continues the output as its grammar demands");
 }
 
 void ConstrainedOutput::FillReasoning(std::span<uint32_t> mask) {
@@ -140,7 +149,8 @@ void ConstrainedOutput::FillText(std::span<uint32_t> mask) {
 
 bool ConstrainedOutput::Accept(TokenId token) {
   if (TryAccept(token)) return true;
-  if (matcher_ && matcher_->overflowed()) error_ = kTooAmbiguous;
+  if (matcher_ && matcher_->overflowed())
+    error_ = TooAmbiguous(kReadingsMax, "readings of the output at once");
   return false;
 }
 

@@ -27,7 +27,7 @@ class ConstrainedOutput final : public TokenConstraint {
   void FillMask(std::span<const TokenId> drafted, std::span<uint32_t> mask) override;
   bool Accept(TokenId token) override;
   void Rollback(int tokens) override;
-  std::string error() const override { return error_; }
+  Status error() const override { return error_; }
 
  private:
   enum class Part : uint8_t { kReasoning, kText, kEnded };
@@ -54,7 +54,7 @@ class ConstrainedOutput final : public TokenConstraint {
   int64_t reasoning_tokens_ = 0;
   std::deque<Step> steps_;  // the last ones
   TokenBits bits_;
-  std::string error_;
+  Status error_;
 };
 
 }  // namespace baltoro

@@ -67,7 +67,12 @@ using TriePtr = std::shared_ptr<const TokenTrie>;
 Result<TriePtr> LoadTrie(const std::string& model_dir,
                          int32_t vocab_size,
                          const std::shared_ptr<MaskStore>& store) {
-  BT_ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(model_dir));
+  auto loaded = Tokenizer::Load(model_dir);
+  if (!loaded.ok()) {
+    BT_LOG(Error, "output constraints: {}", loaded.status().message());
+    return Status(Code::kInternal, "output formats are not available: no tokenizer could be read");
+  }
+  const auto tokenizer = std::move(loaded).value();
   TriePtr trie = TokenTrie::Make(*tokenizer, vocab_size);
   BT_LOG(Info, "output constraints: tries of {} tokens, {} MiB", vocab_size,
          trie->num_bytes() >> 20);
@@ -86,9 +91,10 @@ class Factory final : public ConstraintFactory {
     hash.AddBytes(request.constraint.str());
     ConstraintCache::Value constraint = cache_.Find(hash.key());
     if (constraint == nullptr) {
-      BT_ASSIGN_OR_RETURN(OutputConstraint parsed,
-                          OutputConstraint::Parse(request.constraint.str()));
-      constraint = std::make_shared<const OutputConstraint>(std::move(parsed));
+      // Written by the server itself: no client can have damaged it.
+      auto parsed = OutputConstraint::Parse(request.constraint.str());
+      if (!parsed.ok()) return Status(Code::kInternal, parsed.status().message());
+      constraint = std::make_shared<const OutputConstraint>(std::move(parsed).value());
       int64_t bytes = 256;
       if (constraint->grammar) bytes += constraint->grammar->num_bytes();
       for (const auto& banned : constraint->banned_sequences) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/keyed_hash.h"
 #include "grammar/expressions.h"
 
 namespace baltoro {
@@ -12,7 +13,7 @@ using Kind = ExprNode::Kind;
 struct GrammarBuilder::State {
   GrammarLimits limits;
   Expressions all;
-  std::unordered_map<std::string, Expr> literals;
+  std::unordered_map<std::string, Expr, KeyedStringHash> literals;
 
   Expr Add(ExprNode node) {
     for (const uint32_t part : node.parts) BT_CHECK(part < all.nodes.size());

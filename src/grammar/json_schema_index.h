@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "base/keyed_hash.h"
 #include "base/status.h"
 
 namespace baltoro {
@@ -50,10 +51,12 @@ class SchemaIndex {
   const Json* root_ = nullptr;
   std::string name_;
   std::unordered_map<const Json*, Place> places_;
-  std::unordered_map<std::string, const Json*> resources_;  // by URI without fragment
-  std::unordered_map<std::string, const Json*> anchors_;    // "uri#name"
-  std::unordered_map<std::string, int> dynamic_anchors_;    // name -> how many there are
-  std::unordered_map<std::string, const Json*> dynamic_;
+  std::unordered_map<std::string, const Json*, KeyedStringHash>
+      resources_;  // by URI without fragment
+  std::unordered_map<std::string, const Json*, KeyedStringHash> anchors_;  // "uri#name"
+  std::unordered_map<std::string, int, KeyedStringHash>
+      dynamic_anchors_;  // name -> how many there are
+  std::unordered_map<std::string, const Json*, KeyedStringHash> dynamic_;
   bool old_id_ = false;
   size_t kept_size_ = 0;
   std::deque<Json> kept_;

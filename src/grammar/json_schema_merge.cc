@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
+#include "base/keyed_hash.h"
 #include "grammar/json_schema_expand.h"
 #include "grammar/json_schema_format.h"
 
@@ -255,12 +257,13 @@ class SchemaMerger {
       return context_.Unsupported(schema_, key, "it is a list, in the schema of the object");
     }
     if (!demand.is_array()) return context_.Malformed(schema_, key, "an array of strings");
+    BT_RETURN_IF_ERROR(context_.Charge(schema_, static_cast<int64_t>(node_.required.size())));
+    std::unordered_set<std::string, KeyedStringHash> known(node_.required.begin(),
+                                                           node_.required.end());
     for (const Json& name : demand) {
       if (!name.is_string()) return context_.Malformed(schema_, key, "an array of strings");
       const auto& text = name.get_ref<const std::string&>();
-      if (std::find(node_.required.begin(), node_.required.end(), text) == node_.required.end()) {
-        node_.required.push_back(text);
-      }
+      if (known.insert(text).second) node_.required.push_back(text);
     }
     return context_.Spend(schema_, static_cast<int64_t>(demand.size()));
   }

@@ -5,6 +5,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/keyed_hash.h"
+
 namespace baltoro {
 namespace {
 
@@ -84,7 +86,7 @@ Result<ObjectRules> MakeObjectRules(const SchemaNode& node,
   ObjectRules out;
   bool declares = false, opened = false;
   std::vector<std::string> names;
-  std::unordered_set<std::string> listed_names;
+  std::unordered_set<std::string, KeyedStringHash> listed_names;
   const auto add = [&](const std::string& name) {
     if (listed_names.insert(name).second) names.push_back(name);
   };

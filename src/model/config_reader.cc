@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 namespace baltoro {
 namespace {
@@ -101,12 +102,13 @@ Status ConfigReader::AddIntegers(std::string_view key,
   const Json* found = Find(key);
   if (found == nullptr) return {};
   const Json list = found->is_array() ? *found : Json::array({*found});
+  std::unordered_set<int32_t> known(out.begin(), out.end());
   for (const Json& entry : list) {
     const Json wrapped = Json::object({{std::string(key), entry}});
     int64_t value = 0;
     BT_RETURN_IF_ERROR(ConfigReader(wrapped, prefix_, file_).CheckedInteger(key, low, high, value));
     const auto id = static_cast<int32_t>(value);
-    if (std::find(out.begin(), out.end(), id) == out.end()) out.push_back(id);
+    if (known.insert(id).second) out.push_back(id);
   }
   return {};
 }

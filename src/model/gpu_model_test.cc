@@ -2,6 +2,9 @@
 // against the reference and the CPU in every form of weights and cache. Skipped (77) where there is
 // no GPU, or no module (BALTORO_CUDA_MODULE names it, where it is not beside the program).
 //
+// tests/gpu/same_bits.sh runs this program with and without overlapping launches and compares the
+// bits that it notes.
+//
 // BALTORO_TEST_ON_CPU=1 puts the CPU's operations in the GPU's place: whether the tests themselves
 // are right can be seen without a GPU.
 
@@ -18,6 +21,7 @@
 #include "ops/thread_pool.h"
 #include "support/chosen_experts.h"
 #include "support/golden_model.h"
+#include "support/noted_bits.h"
 #include "support/pocket_answers.h"
 #include "support/sequence_runner.h"
 #include "support/support.h"
@@ -102,6 +106,7 @@ TEST_P(GpuGoldenTest, LogitsAgreeWithTransformers) {
     SCOPED_TRACE(absorbed_from);
     test::RewindExperts();
     const std::vector<float> got = golden_.Logits(*rounded, absorbed_from);
+    test::NoteBits(fmt::format("absorbed_from={}", absorbed_from), got);
     const test::TippedExperts tipped = test::Tipped();
     fmt::print("{} absorbed from {}: nmse {:.2e} of {:.2e}; {} of {} choices tipped, by {:.4f}\n",
                test::GoldenModel::NameOf(GetParam()), absorbed_from, Distance(got, want),
@@ -217,6 +222,8 @@ TEST_P(GpuFormTest, LogitsAreAsNearTheReferenceAsTheCpus) {
   const std::vector<float> cpu = Trip(CpuOps(DType::kBf16), false);
   const std::vector<float> eager = Trip(Gpu(), false);
   const std::vector<float> graphs = Trip(Gpu(), true);
+  test::NoteBits("eager", eager);
+  test::NoteBits("graphs", graphs);
   ASSERT_EQ(eager.size(), want.size());
   ASSERT_EQ(graphs.size(), want.size());
 
@@ -288,8 +295,9 @@ TEST_F(GpuPocketTest, GreedyChoicesAreThoseOfTransformers) {
   const auto model = test::LoadPocketModel(Gpu(), &pool_);
   test::ChoiceCounter counter(config_.vocab, config_.stop_tokens[0]);
   for (const test::PocketAnswer& recorded : golden_) {
-    counter.Add(recorded, test::AnswerLogits(*model, recorded),
-                [&] { return WithSameExperts(recorded); });
+    const std::vector<float> logits = test::AnswerLogits(*model, recorded);
+    test::NoteBits(recorded.id, logits);
+    counter.Add(recorded, logits, [&] { return WithSameExperts(recorded); });
   }
   counter.Finish("in one step");
 }
@@ -340,6 +348,7 @@ TEST_F(GpuPocketTest, TokenByTokenItChoosesTheSame) {
     }
     for (int32_t s = 0; s < kAtOnce; ++s) {
       const test::PocketAnswer& recorded = golden_[first + s];
+      test::NoteBits(recorded.id, logits[s]);
       counter.Add(recorded, logits[s], [&] { return WithSameExperts(recorded); });
     }
   }

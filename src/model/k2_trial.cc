@@ -89,7 +89,10 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
 
   const int64_t blocks = std::max((trial.tokens_max + kBlock - 1) / kBlock, sequences_max);
   const auto bytes = static_cast<size_t>(blocks * kBlock * KvBytesPerToken(config_, kv, 1));
-  BT_ASSIGN_OR_RETURN(trial.keys, Buffer::Create(bytes, "a trial KV cache", *ops_.memory));
+  BT_ASSIGN_OR_RETURN(
+      trial.keys,
+      Buffer::Create(bytes, "the KV cache of a trial step (lower --max-num-batched-tokens)",
+                     *ops_.memory));
   const KvLayerView view{.data = trial.keys.data(),
                          .form = kv,
                          .num_blocks = blocks,
@@ -99,7 +102,9 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
   const int64_t columns = std::max(blocks, trial.keys_max / kBlock) + blocks;
   for (int64_t i = 0; i < columns; ++i) trial.table.push_back(static_cast<int32_t>(i % blocks));
   const auto logits = static_cast<size_t>(trial.rows_max * config_.vocab) * sizeof(float);
-  BT_ASSIGN_OR_RETURN(trial.logits, Buffer::Create(logits, "trial logits", *ops_.memory));
+  BT_ASSIGN_OR_RETURN(
+      trial.logits,
+      Buffer::Create(logits, "logits of a trial step (lower --max-num-seqs)", *ops_.memory));
   return trial;
 }
 

@@ -146,11 +146,14 @@ Result<std::vector<Buffer>> Allocate(const std::vector<int64_t>& parts, const Me
   for (const int64_t part : parts) bytes += part;
   const auto available = static_cast<int64_t>(memory.Available());
   if (bytes > available) {
-    return Status(Code::kResourceExhausted,
-                  fmt::format("the weights need {:.2f} GiB of {}memory, {:.2f} GiB are available",
-                              static_cast<double>(bytes) / kGib,
-                              memory.kind() == DeviceKind::kCuda ? "GPU " : "",
-                              static_cast<double>(available) / kGib));
+    return Status(
+        Code::kResourceExhausted,
+        fmt::format("the weights need {:.2f} GiB of {}memory, {:.2f} GiB are available: a "
+                    "rank holds less with --tensor-parallel-size or "
+                    "--pipeline-parallel-size over more machines or GPUs",
+                    static_cast<double>(bytes) / kGib,
+                    memory.kind() == DeviceKind::kCuda ? "GPU " : "",
+                    static_cast<double>(available) / kGib));
   }
   std::vector<Buffer> buffers;
   for (size_t i = 0; i < parts.size(); ++i) {

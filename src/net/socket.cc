@@ -96,21 +96,25 @@ void UniqueFd::Close() {
 Result<UniqueFd> ListenTcp(const std::string& host, int port, const SocketTuning& tuning) {
   BT_ASSIGN_OR_RETURN(const AddressList list, Resolve(host, port, /*passive=*/true));
   const std::string what = fmt::format("listen on {}:{}", host.empty() ? "*" : host, port);
+  int error = EADDRNOTAVAIL;
   // Of "every interface", the IPv6 socket takes IPv4 connections as well, so it goes first.
   for (const bool ipv6_first : {true, false}) {
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
       if (host.empty() && (entry->ai_family == AF_INET6) != ipv6_first) continue;
       UniqueFd fd = OpenSocket(entry->ai_family);
+      error = errno;
       if (!fd.valid()) continue;
       SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
       if (entry->ai_family == AF_INET6) {
         SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() || host == "::" ? 0 : 1);
       }
-      if (bind(fd.get(), entry->ai_addr, entry->ai_addrlen) != 0) continue;
-      Tune(fd.get(), tuning, /*tcp=*/true);
-      if (listen(fd.get(), tuning.backlog) == 0) return fd;
+      const bool bound = bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0;
+      if (bound) Tune(fd.get(), tuning, /*tcp=*/true);
+      if (bound && listen(fd.get(), tuning.backlog) == 0) return fd;
+      error = errno;
     }
   }
+  errno = error;
   return FromErrno(Code::kUnavailable, what);
 }
 

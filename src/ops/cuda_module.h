@@ -17,7 +17,8 @@ namespace baltoro {
 
 struct GpuInfo {
   std::string name;
-  int64_t memory_bytes = 0;  // as the driver reports it
+  int64_t memory_bytes = 0;      // as the driver reports it
+  bool launches_overlap = true;  // false: BALTORO_NO_OVERLAP is 1
 };
 
 // What the module gives out. Program and module are built from one source: `layout` and `version`

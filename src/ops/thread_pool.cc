@@ -7,14 +7,15 @@
 #include <cmath>
 #include <condition_variable>
 #include <exception>
-#include <fstream>
 #include <mutex>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace baltoro {
 namespace {
@@ -41,7 +42,8 @@ int UsableCpus() {
   } else {
     cpus = static_cast<int>(std::thread::hardware_concurrency());
   }
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  const Result<std::string> text = ReadFile("/sys/fs/cgroup/cpu.max");
+  std::istringstream file(text.ok() ? text.value() : "");
   double quota = 0;
   double period = 0;
   if (file >> quota >> period && quota > 0 && period > 0) {

@@ -219,8 +219,10 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
   const int64_t longest = model.config.positions_max;
   if (options.max_model_len > longest && !options.allow_longer) {
     return InvalidArgument(
-        fmt::format("--max-model-len {} is greater than the {} tokens that the model was made for",
-                    options.max_model_len, longest));
+        fmt::format("--max-model-len {} is greater than the {} tokens that the model was made for: "
+                    "give --max-model-len {}, or set VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 if you know "
+                    "that the model can do it",
+                    options.max_model_len, longest, longest));
   }
   if (plan.options.max_model_len <= 0) plan.options.max_model_len = longest;
   plan.replicas = options.layout.data;

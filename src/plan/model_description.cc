@@ -8,6 +8,7 @@
 #include <functional>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "weights/quant_description.h"
 
@@ -121,9 +122,9 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-Result<SortedJson> ReadJson(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return SortedJson();
-  return ReadSortedJsonFile(path.string());
+Result<Json> ReadJson(const std::filesystem::path& path) {
+  if (!FileExists(path.string())) return Json();
+  return ReadJsonFile(path.string());
 }
 
 }  // namespace
@@ -135,15 +136,15 @@ std::vector<std::string> KnownModels() {
 }
 
 Result<ModelDescription> DescribeFiles(const K2Config& config,
-                                       const SortedJson& index,
-                                       const SortedJson& quantisation) {
+                                       const Json& index,
+                                       const Json& quantisation) {
   ModelDescription out;
   out.config = config;
   if (config.multimodal) out.vision_parameters = kVisionParameters;
   std::unordered_set<std::string> names;
   if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
     for (const auto& [name, file] : index["weight_map"].items()) names.insert(name);
-    const SortedJson metadata = index.value("metadata", SortedJson::object());
+    const Json metadata = index.value("metadata", Json::object());
     if (metadata.is_object() && metadata.contains("total_size") &&
         metadata["total_size"].is_number()) {
       out.file_bytes = metadata["total_size"].get<int64_t>();
@@ -223,15 +224,13 @@ void QuantiseOnline(ModelDescription& model) {
 
 Result<ModelDescription> DescribeModel(const std::string& model) {
   const std::filesystem::path dir = model;
-  std::error_code error;
-  if (std::filesystem::exists(dir / "config.json", error)) {
+  if (FileExists(dir / "config.json")) {
     BT_ASSIGN_OR_RETURN(const K2Config config, K2Config::Read(model));
-    BT_ASSIGN_OR_RETURN(SortedJson index, ReadJson(dir / "model.safetensors.index.json"));
+    BT_ASSIGN_OR_RETURN(Json index, ReadJson(dir / "model.safetensors.index.json"));
     if (index.is_null()) {
       BT_ASSIGN_OR_RETURN(index, ReadJson(dir / "quant_model_weights.safetensors.index.json"));
     }
-    BT_ASSIGN_OR_RETURN(const SortedJson quantisation,
-                        ReadJson(dir / "quant_model_description.json"));
+    BT_ASSIGN_OR_RETURN(const Json quantisation, ReadJson(dir / "quant_model_description.json"));
     BT_ASSIGN_OR_RETURN(ModelDescription out, DescribeFiles(config, index, quantisation));
     out.name = model;
     return out;

@@ -42,7 +42,7 @@ void QuantiseOnline(ModelDescription& model);
 // As above for a directory whose files are given; `index` and `quantisation` (of
 // quant_model_description.json) may be null.
 Result<ModelDescription> DescribeFiles(const K2Config& config,
-                                       const SortedJson& index,
-                                       const SortedJson& quantisation);
+                                       const Json& index,
+                                       const Json& quantisation);
 
 }  // namespace baltoro

@@ -65,7 +65,8 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-// kLost: nothing is wrong with the request, the engine is gone; it can be sent again.
+// kError: TokenEvent::error says why, error_code who must act. kLost: nothing is wrong with the
+// request, the engine is gone; it can be sent again.
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError, kLost };
 
 struct TokenLogprob {
@@ -92,6 +93,14 @@ struct TokenEvent {
   std::optional<TokenId> stop_token;  // the stop_ids entry that ended it
   int32_t cached_tokens = 0;          // prompt tokens found in the prefix cache at first admission
   std::string error;                  // with kError and kLost: a sentence for the client
+  Code error_code = Code::kOk;        // with them: of what kind, as a Status would say
+
+  // Makes it the last event of a request that cannot go on.
+  void Fail(const Status& why) {
+    finish = why.code() == Code::kUnavailable ? FinishReason::kLost : FinishReason::kError;
+    error = why.message();
+    error_code = why.code();
+  }
 
   bool operator==(const TokenEvent&) const = default;
 };
@@ -110,9 +119,10 @@ class TokenConstraint {
   virtual bool Accept(TokenId token) = 0;
   // Takes back the last `tokens` accepted ones.
   virtual void Rollback(int tokens) = 0;
-  // Why the request cannot go on, as a sentence for the client; empty while it can. Asked after
-  // FillMask and after a refused Accept; the request then ends with kError.
-  virtual std::string error() const { return {}; }
+  // Why the request cannot go on, as a sentence for the client; OK while it can. kInvalidArgument
+  // where the constraint itself is at fault. Asked after FillMask and after a refused Accept; the
+  // request then ends with kError.
+  virtual Status error() const { return {}; }
 };
 
 // Makes the constraint of a request out of Request::constraint.
@@ -120,7 +130,8 @@ class ConstraintFactory {
  public:
   virtual ~ConstraintFactory() = default;
   // Any thread, never the engine's; may take milliseconds, or as long as a vocabulary takes to
-  // load. An error ends the request with its message. The constraint knows nothing sampled yet.
+  // load. An error ends the request with its message and code. The constraint knows nothing sampled
+  // yet.
   virtual Result<std::unique_ptr<TokenConstraint>> Make(const Request& request) = 0;
 };
 

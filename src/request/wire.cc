@@ -197,6 +197,7 @@ void Encode(WireWriter& writer, const TokenEvent& event) {
   if (event.stop_token.has_value()) writer.Put(*event.stop_token);
   writer.Put(event.cached_tokens);
   writer.PutBytes(event.error);
+  writer.Put(static_cast<uint8_t>(event.error_code));
 }
 
 TokenEvent DecodeTokenEvent(WireReader& reader) {
@@ -210,6 +211,7 @@ TokenEvent DecodeTokenEvent(WireReader& reader) {
   if (reader.GetBool()) event.stop_token = reader.Get<TokenId>();
   event.cached_tokens = reader.Get<int32_t>();
   event.error = reader.GetBytes();
+  event.error_code = static_cast<Code>(reader.GetEnum(static_cast<uint8_t>(Code::kInternal)));
   return event;
 }
 

@@ -29,6 +29,21 @@ enum class PlantedBug {
   kHitInsideChunk,              // a prefix ends inside of a chunk that is always computed whole
   kChunkAsRoomIsLeft,           // a chunk is cut where the step's tokens end
   kSampledTokensAsPrompt,       // after a preemption sampled tokens are computed with the prompt
+  kVictimByArrivalAlone,        // the newest sequence gives up its blocks, however urgent
+  kRunningAsAdmitted,           // running sequences are served in the order of their admission
+  kAdmitWhileEvicting,          // others come in before a preempted sequence is queued again
+  kAdmitWithoutLogprobRows,     // admitted, but the step has no row left for its prompt
+  kQueueByArrivalAlone,         // the queue ignores priorities: urgent requests starve
+  kRequeuedAsNew,               // a preempted sequence goes to the end of the queue
+  kUrgentOnceRequeued,          // a preempted sequence loses its priority
+  kProtectedNotFirst,           // after eight preemptions a sequence is served like any other
+  kPromptsHoldDecodes,          // some of those who decode wait while a prompt is computed
+  kOneAdmissionAPlan,           // requests wait though there is room for them
+  kAbortInQueueKeepsCount,      // aborted requests count as waiting for ever
+  kSaltLostAfterPreemption,     // a preempted sequence finds prefixes of others' salts
+  kUncountedLogprobRows,        // prompts of admitted sequences take no row of log-probabilities
+  kCostsNeverChange,            // what a step may cost changed, plans did not hear of it
+  kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
 };
 
 #ifdef BT_PLANTED_BUGS

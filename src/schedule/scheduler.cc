@@ -10,7 +10,9 @@
 namespace baltoro {
 
 bool Scheduler::ServedBefore::operator()(const Sequence* a, const Sequence* b) const {
-  if (a->is_protected() != b->is_protected()) return a->is_protected();
+  if (a->is_protected() != b->is_protected() && !Planted(PlantedBug::kProtectedNotFirst)) {
+    return a->is_protected();
+  }
   if (by_priority && a->request.priority != b->request.priority) {
     return a->request.priority < b->request.priority;
   }
@@ -21,7 +23,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     : config_(config),
       pool_(config.num_blocks),
       prefix_(config.hash_secret, config.num_blocks),
-      waiting_(ServedBefore{config.priority_policy}) {
+      waiting_(ServedBefore{config.priority_policy && !Planted(PlantedBug::kQueueByArrivalAlone)}) {
   BT_CHECK(config.num_blocks > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
   BT_CHECK(config.max_model_len > 0 && config.prompt_logprob_rows_max > 0);
   BT_CHECK(config.prompt_chunk >= 0 && config.decode_rows > 0);
@@ -48,7 +50,7 @@ Status Scheduler::Submit(Request request) {
                            " tokens of KV cache, which holds " +
                            std::to_string(int64_t{config_.num_blocks} * kBlockTokens));
   }
-  if (sequences_.contains(request.id)) return InvalidArgument("the request id is in use");
+  if (sequences_.contains(request.id)) return Status(Code::kInternal, "the request id is in use");
   if (!Planted(PlantedBug::kQueueUnbounded) &&
       (queued_requests_ >= config_.max_queued_requests ||
        queued_tokens_ + prompt_count > config_.max_queued_tokens)) {
@@ -131,7 +133,7 @@ void Scheduler::End(Sequence& sequence) {
   switch (sequence.state) {
     case SequenceState::kWaiting:
       waiting_.erase(&sequence);
-      LeaveQueue(sequence);
+      if (!Planted(PlantedBug::kAbortInQueueKeepsCount)) LeaveQueue(sequence);
       sequences_.erase(sequence.request.id);
       return;
     case SequenceState::kRunning:
@@ -164,6 +166,9 @@ void Scheduler::Settle(Sequence& sequence) {
   sequence.planned = sequence.computed = 0;
   sequence.blocks_sent = sequence.blocks_named = 0;
   sequence.prompt_logprobs.clear();
+  if (Planted(PlantedBug::kRequeuedAsNew)) sequence.arrival = next_arrival_++;
+  if (Planted(PlantedBug::kUrgentOnceRequeued)) sequence.request.priority = 0;
+  if (Planted(PlantedBug::kSaltLostAfterPreemption)) sequence.names.clear();
   if (!Planted(PlantedBug::kStuckAfterPreemption)) waiting_.insert(&sequence);
 }
 
@@ -189,10 +194,11 @@ void Scheduler::LeaveQueue(Sequence& sequence) {
 void Scheduler::ExtendNames(Sequence& sequence, int32_t count) {
   while (static_cast<int32_t>(sequence.names.size()) < count) {
     const auto block = static_cast<int32_t>(sequence.names.size());
-    const Hash128 parent =
-        block > 0
-            ? sequence.names.back()
-            : prefix_.Root(Planted(PlantedBug::kIgnoreSalt) ? "" : sequence.request.cache_salt);
+    const bool unsalted =
+        Planted(PlantedBug::kIgnoreSalt) ||
+        (Planted(PlantedBug::kSaltLostAfterPreemption) && sequence.preemptions > 0);
+    const Hash128 parent = block > 0 ? sequence.names.back()
+                                     : prefix_.Root(unsalted ? "" : sequence.request.cache_salt);
     sequence.names.push_back(prefix_.Chain(parent, BlockTokens(sequence, block)));
   }
 }

@@ -8,7 +8,8 @@
 //
 // Plan() may be called again before the earlier plans were committed; Commit() takes results in the
 // order of the plans. Rules, in short:
-//   - decode first, then prefill chunks, then new sequences, within max_num_batched_tokens;
+//   - decode first, then prefill chunks, then new sequences, within max_num_batched_tokens and, for
+//     prompts, within what the step may cost;
 //   - a sequence is admitted only if blocks for all its known tokens are free, and takes them then;
 //   - the queue is served strictly in order (priority, then arrival): nothing overtakes its head;
 //   - when no block is left the last in that order gives up its own; after eight times it goes
@@ -30,6 +31,7 @@
 #include "cache/block_pool.h"
 #include "cache/prefix_cache.h"
 #include "schedule/sequence.h"
+#include "schedule/step_costs.h"
 #include "schedule/step_plan.h"
 
 namespace baltoro {
@@ -80,8 +82,9 @@ class Scheduler {
   Status Submit(Request request);
   // The final event is out at once; what steps in flight still bring for it is dropped.
   void Abort(RequestId id);
-  // What to compute next; empty when there is nothing to do before a commit or a new request.
-  StepPlan Plan();
+  // What to compute next; empty when there is nothing to do before a commit or a new request. With
+  // prompt_chunk the costs have no effect.
+  StepPlan Plan(const StepCosts& costs = {});
   void Commit(const StepResult& result);
   // The events since the last call, in order; at most one per request and commit.
   std::vector<TokenEvent> TakeEvents();
@@ -122,6 +125,8 @@ class Scheduler {
   // What is left of a step's limits while it is planned.
   struct Budget {
     int32_t tokens, prompt_logprob_rows;
+    double prompt_cost;    // what prompts may still cost
+    bool prompts = false;  // some prompt is in the plan
   };
 
   // scheduler_plan.cc
@@ -139,7 +144,9 @@ class Scheduler {
   int32_t SharedTokens(const Sequence& sequence) const;
   bool Decodes(const Sequence& sequence) const;
   bool Plannable(const Sequence& sequence) const;
-  int32_t DecodesMax() const;
+  int32_t Decoding() const;
+  void AddPrompt(
+      Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record, Budget& budget);
 
   // scheduler_commit.cc
   void CommitSequence(const PlannedEntry& entry, const SequenceResult& result);
@@ -171,6 +178,7 @@ class Scheduler {
   std::vector<RequestId> started_;
   std::vector<std::vector<PlannedEntry>> spare_records_;
   bool short_of_blocks_ = false;  // in the plan being made
+  StepCosts costs_;               // of the plan being made
   int32_t settling_ = 0;          // sequences that give blocks back once their steps are committed
   int32_t evicting_ = 0;          // those of them that will be queued again
   int64_t queued_requests_ = 0, queued_tokens_ = 0;

@@ -51,11 +51,11 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
       result.failed || (entry.sampled_rows > 0 && result.tokens.empty() && !result.ended);
   if (failed) {
     if (!Planted(PlantedBug::kKeepFailedBlocks)) DropBlocks(sequence);
-    event.finish = FinishReason::kError;
-    event.error = !result.error.empty()
-                      ? result.error
-                      : "no token could be sampled: the logits are not finite, or every token is "
-                        "excluded (numerical_error)";
+    event.Fail({result.error_code,
+                !result.error.empty()
+                    ? result.error
+                    : "no token could be sampled: the logits are not finite, or every token is "
+                      "excluded (numerical_error)"});
   }
   if (!failed || Planted(PlantedBug::kKeepFailedBlocks)) {
     // Every accepted draft brings one token, and the row after the last of them one more.

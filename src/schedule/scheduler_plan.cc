@@ -26,19 +26,17 @@ bool Scheduler::Decodes(const Sequence& sequence) const {
   return sequence.planned >= sequence.prompt_count;
 }
 
-// Of one plan. In a pipeline all stages shall have as much to do: while one plan's tokens are on
-// their way through it, the plans behind it need sequences too.
-int32_t Scheduler::DecodesMax() const {
-  const auto decoding =
-      static_cast<int32_t>(std::ranges::count_if(running_, [this](const Sequence* sequence) {
-        return config_.prompt_chunk > 0 ? Decodes(*sequence) : sequence->available() <= 1;
-      }));
-  return (decoding + config_.stages - 1) / config_.stages;
+// Sequences that wait for their next token, in this plan or in one in flight.
+int32_t Scheduler::Decoding() const {
+  return static_cast<int32_t>(std::ranges::count_if(running_, [this](const Sequence* sequence) {
+    return config_.prompt_chunk > 0 ? Decodes(*sequence) : sequence->available() <= 1;
+  }));
 }
 
-StepPlan Scheduler::Plan() {
+StepPlan Scheduler::Plan(const StepCosts& costs) {
   StepPlan plan;
   plan.step = next_step_;
+  if (!Planted(PlantedBug::kCostsNeverChange) || costs_.unlimited()) costs_ = costs;
   InFlightPlan record{.step = next_step_, .entries = {}};
   if (!spare_records_.empty()) {
     record.entries = std::move(spare_records_.back());
@@ -47,7 +45,8 @@ StepPlan Scheduler::Plan() {
   plan.sequences.reserve(running_.size());
   plan.tokens.reserve(running_.size());
   Budget budget{.tokens = config_.max_num_batched_tokens,
-                .prompt_logprob_rows = config_.prompt_logprob_rows_max};
+                .prompt_logprob_rows = config_.prompt_logprob_rows_max,
+                .prompt_cost = (Decoding() > 0 ? costs_.limit : costs_.limit_alone) - costs_.fixed};
 
   short_of_blocks_ = false;
   PlanDecodes(plan, record, budget);
@@ -66,7 +65,12 @@ StepPlan Scheduler::Plan() {
 }
 
 void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget) {
-  int32_t left = DecodesMax();
+  // In a pipeline all stages shall have as much to do: while one plan's tokens are on their way
+  // through it, the plans behind it need sequences too.
+  int32_t left = (Decoding() + config_.stages - 1) / config_.stages;
+  if (Planted(PlantedBug::kPromptsHoldDecodes) && Decoding() < std::ssize(running_)) {
+    left = (left + 1) / 2;
+  }
   for (size_t i = 0; i < running_.size() && budget.tokens > 0 && left > 0;) {
     Sequence& sequence = *running_[i];
     if (!Decodes(sequence) || !Plannable(sequence)) {
@@ -98,6 +102,7 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
     ++i;
     if (!grown) continue;
     const int32_t count = known + static_cast<int32_t>(sequence.drafts.size());
+    budget.prompt_cost -= costs_.Of(DecodeWork(sequence.planned, count));
     AddEntry(sequence, count, plan, record);
     budget.tokens -= count;
     --left;
@@ -109,20 +114,38 @@ void Scheduler::PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budge
     if (budget.tokens <= 0) return;
     if (Decodes(*sequence) || !Plannable(*sequence)) continue;
     const int32_t count = PrefillChunk(*sequence, budget);
-    if (count == 0) continue;
-    AddEntry(*sequence, count, plan, record);
-    budget.tokens -= count;
-    if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
+    if (count > 0) AddPrompt(*sequence, count, plan, record, budget);
   }
+}
+
+void Scheduler::AddPrompt(
+    Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record, Budget& budget) {
+  const int32_t end = sequence.planned + count;
+  budget.prompt_cost -= costs_.Of(PromptWork(sequence.planned, count));
+  // Less than another smallest chunk is nothing: nobody gets what the one before it was denied.
+  if (costs_.Of(PromptWork(end, StepCosts::kChunkMin)) > budget.prompt_cost) {
+    budget.prompt_cost = 0;
+  }
+  budget.prompts = true;
+  AddEntry(sequence, count, plan, record);
+  budget.tokens -= count;
+  if (Planted(PlantedBug::kUncountedLogprobRows) && !plan.admitted.empty()) return;
+  if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
 }
 
 void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budget) {
   // While blocks are short nobody new comes in; nor before a preempted sequence is in the queue
   // again, which would be overtaken.
   for (auto next = waiting_.begin(); next != waiting_.end();) {
-    if (short_of_blocks_ || evicting_ > 0 || free_slots_.empty() || budget.tokens <= 0) return;
+    if (short_of_blocks_ || free_slots_.empty() || budget.tokens <= 0) return;
+    if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return;
+    if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return;
     Sequence& sequence = **next;
-    if (sequence.wants_prompt_logprobs() && PrefillChunk(sequence, budget) <= 0) return;
+    // Whoever comes in is computed at once.
+    if (PrefillChunk(sequence, budget) <= 0 &&
+        !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && sequence.wants_prompt_logprobs())) {
+      return;
+    }
     if (!Admit(sequence)) {
       if (!Planted(PlantedBug::kOvertakeHead)) return;
       ++next;
@@ -135,9 +158,11 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
     sequence.state = SequenceState::kRunning;
     sequence.slot = free_slots_.back();
     free_slots_.pop_back();
-    running_.insert(
-        std::ranges::upper_bound(running_, &sequence, ServedBefore{config_.priority_policy}),
-        &sequence);
+    const auto place =
+        Planted(PlantedBug::kRunningAsAdmitted)
+            ? running_.end()
+            : std::ranges::upper_bound(running_, &sequence, ServedBefore{config_.priority_policy});
+    running_.insert(place, &sequence);
 
     AdmittedSequence& admitted = plan.admitted.emplace_back();
     admitted.slot = sequence.slot;
@@ -150,10 +175,7 @@ void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budge
     admitted.constrained = sequence.constrained;
 
     const int32_t count = PrefillChunk(sequence, budget);
-    if (count == 0) continue;
-    AddEntry(sequence, count, plan, record);
-    budget.tokens -= count;
-    if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
+    if (count > 0) AddPrompt(sequence, count, plan, record, budget);
   }
 }
 
@@ -214,6 +236,14 @@ bool Scheduler::GrowTo(Sequence& sequence, int32_t tokens) {
 // The last in the order of service that may still be preempted. Never one that this plan computes
 // already: decodes are planned in that order, and protected sequences own what they need.
 Sequence* Scheduler::Victim() const {
+  if (Planted(PlantedBug::kVictimByArrivalAlone)) {
+    Sequence* newest = nullptr;
+    for (Sequence* sequence : running_) {
+      if (sequence->is_protected()) continue;
+      if (newest == nullptr || sequence->arrival > newest->arrival) newest = sequence;
+    }
+    if (newest != nullptr) return newest;
+  }
   for (auto sequence = running_.rbegin(); sequence != running_.rend(); ++sequence) {
     if (!(*sequence)->is_protected()) return *sequence;
   }
@@ -251,7 +281,12 @@ int32_t Scheduler::PrefillChunk(const Sequence& sequence, const Budget& budget) 
   if (sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count) {
     count = std::min(count, budget.prompt_logprob_rows);
   }
-  return count;
+  if (budget.prompt_cost <= 0 && budget.prompts) return 0;
+  const int32_t room = costs_.PromptTokens(budget.prompt_cost, sequence.planned, count);
+  if (room == count) return count;
+  const int32_t whole_blocks =
+      (sequence.planned + room) / kBlockTokens * kBlockTokens - sequence.planned;
+  return std::max(whole_blocks, std::min(count, StepCosts::kChunkMin));
 }
 
 // Computes the next `count` tokens; those after the available ones are drafts.

@@ -55,6 +55,38 @@ std::vector<int32_t> TokenCounts(const StepPlan& plan) {
   return counts;
 }
 
+TEST(SchedulerTest, PromptsAreCutByWhatAStepMayCost) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 64;
+  config.max_model_len = 4096;
+  config.max_num_batched_tokens = 2048;
+  Scheduler scheduler(config);
+  StepCosts costs{.limit = 300, .limit_alone = 1000, .fixed = 20, .prompt_token = 1};
+  costs.decode_token = 80;
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 1500, 9)).ok());
+  const auto counts = [&] {
+    const StepPlan plan = scheduler.Plan(costs);
+    scheduler.Commit(Answer(plan));
+    return TokenCounts(plan);
+  };
+  // Nobody waits for a token: whole blocks of what is left of 1000 - 20.
+  EXPECT_THAT(counts(), ElementsAre(960));
+  EXPECT_THAT(counts(), ElementsAre(540));
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 1000, 9)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(3, 100, 9)).ok());
+  // 300 - 20 - 80, in whole blocks; the third waits for the second.
+  EXPECT_THAT(counts(), ElementsAre(1, 192));
+  EXPECT_EQ(scheduler.stats().waiting, 1);
+  // Tokens after 192 others cost more.
+  costs.prompt_key = 0.001;
+  EXPECT_THAT(counts(), ElementsAre(1, 128));
+  // However much a step costs, one prompt goes on.
+  costs.limit = 10;
+  EXPECT_THAT(counts(), ElementsAre(1, 64));
+  costs = {};
+  EXPECT_THAT(counts(), ElementsAre(1, 616, 100));
+}
+
 TEST(SchedulerTest, APromptIsComputedInChunksAndOnlyTheLastOneSamples) {
   Scheduler scheduler(Config());
   ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 300, 2)).ok());

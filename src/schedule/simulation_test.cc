@@ -45,11 +45,13 @@ TEST(SimulationTest, HoldsItsInvariantsOnEverySeed) {
     sum.draft_steps += report.draft_steps;
     sum.refusals += report.refusals;
     sum.constraint_ends += report.constraint_ends;
+    sum.limited_steps += report.limited_steps;
   }
 
   // The lives were not boring.
-  for (const int64_t count : {sum.requests, sum.tokens, sum.aborts, sum.failures, sum.preemptions,
-                              sum.hit_tokens, sum.draft_steps, sum.refusals, sum.constraint_ends}) {
+  for (const int64_t count :
+       {sum.requests, sum.tokens, sum.aborts, sum.failures, sum.preemptions, sum.hit_tokens,
+        sum.draft_steps, sum.refusals, sum.constraint_ends, sum.limited_steps}) {
     EXPECT_GT(count, seeds);
   }
   std::printf(
@@ -71,6 +73,7 @@ TEST(SimulationTest, TheSameSeedGivesTheSameTrace) {
 // The number of the seed that finds it; 0 if none does. In a process of its own, because a bug may
 // also be found by a check that ends the process.
 int SeedThatFinds(PlantedBug bug, int seeds) {
+  std::fflush(stdout);  // the child writes to it too
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return 0;
   const pid_t child = fork();
@@ -79,7 +82,11 @@ int SeedThatFinds(PlantedBug bug, int seeds) {
     if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(2);
     for (int seed = 1; seed <= seeds; ++seed) {
       if (write(pipe_ends[1], &seed, sizeof(seed)) != sizeof(seed)) _exit(2);
-      if (!Simulation(seed, 1000).Run().violation.empty()) _exit(1);
+      const std::string violation = Simulation(seed, 1000).Run().violation;
+      if (violation.empty()) continue;
+      std::printf("%s:\n", violation.c_str());
+      std::fflush(stdout);
+      _exit(1);
     }
     _exit(0);
   }
@@ -115,10 +122,25 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kHitInsideChunk, "HitInsideChunk"},
       {PlantedBug::kChunkAsRoomIsLeft, "ChunkAsRoomIsLeft"},
       {PlantedBug::kSampledTokensAsPrompt, "SampledTokensAsPrompt"},
+      {PlantedBug::kVictimByArrivalAlone, "VictimByArrivalAlone"},
+      {PlantedBug::kRunningAsAdmitted, "RunningAsAdmitted"},
+      {PlantedBug::kAdmitWhileEvicting, "AdmitWhileEvicting"},
+      {PlantedBug::kAdmitWithoutLogprobRows, "AdmitWithoutLogprobRows"},
+      {PlantedBug::kQueueByArrivalAlone, "QueueByArrivalAlone"},
+      {PlantedBug::kRequeuedAsNew, "RequeuedAsNew"},
+      {PlantedBug::kUrgentOnceRequeued, "UrgentOnceRequeued"},
+      {PlantedBug::kProtectedNotFirst, "ProtectedNotFirst"},
+      {PlantedBug::kPromptsHoldDecodes, "PromptsHoldDecodes"},
+      {PlantedBug::kOneAdmissionAPlan, "OneAdmissionAPlan"},
+      {PlantedBug::kAbortInQueueKeepsCount, "AbortInQueueKeepsCount"},
+      {PlantedBug::kSaltLostAfterPreemption, "SaltLostAfterPreemption"},
+      {PlantedBug::kUncountedLogprobRows, "UncountedLogprobRows"},
+      {PlantedBug::kCostsNeverChange, "CostsNeverChange"},
+      {PlantedBug::kChunkIgnoresContext, "ChunkIgnoresContext"},
   };
   for (const auto& [bug, name] : bugs) {
     const int seed = SeedThatFinds(bug, 1000);
-    std::printf("%-28s found by seed %d\n", name, seed);
+    std::printf("    %-28s found by seed %d\n", name, seed);
     EXPECT_GT(seed, 0) << name;
   }
 }

@@ -96,6 +96,7 @@ struct SequenceResult {
   bool failed = false;  // no token can be sampled: only this request ends
   std::string error;    // with `failed`: a sentence for the client; empty: logits that are not
                         // finite, or every token excluded
+  Code error_code = Code::kInternal;  // with `failed`: who must act
 
   bool operator==(const SequenceResult&) const = default;
 };

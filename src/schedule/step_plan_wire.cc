@@ -12,7 +12,7 @@ namespace {
 // The least that one of them takes.
 constexpr size_t kAdmittedBytes = 80;
 constexpr size_t kPlannedBytes = 33;
-constexpr size_t kResultBytes = 26;
+constexpr size_t kResultBytes = 27;
 
 // Slots and blocks are numbers of 32 bits.
 template <typename Id>
@@ -182,6 +182,7 @@ std::string SerialiseResult(const StepResult& result) {
     writer.Put(one.ended);
     writer.Put(one.failed);
     writer.PutBytes(one.error);
+    writer.Put(static_cast<uint8_t>(one.error_code));
   }
   return writer.Take();
 }
@@ -200,6 +201,7 @@ Result<StepResult> ParseResult(std::string_view bytes) {
     one.ended = reader.GetBool();
     one.failed = reader.GetBool();
     one.error = reader.GetBytes();
+    one.error_code = static_cast<Code>(reader.GetEnum(static_cast<uint8_t>(Code::kInternal)));
   }
   BT_RETURN_IF_ERROR(reader.Finish("step result"));
   return result;

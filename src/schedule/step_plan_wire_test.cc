@@ -70,7 +70,8 @@ class RandomPlans : public RandomValues {
                                   .prompt_logprobs = Logprobs(),
                                   .ended = Number<uint32_t>() % 2 == 0,
                                   .failed = Number<uint32_t>() % 2 == 0,
-                                  .error = Bytes()});
+                                  .error = Bytes(),
+                                  .error_code = static_cast<Code>(Number<uint32_t>() % 6)});
     }
     return result;
   }

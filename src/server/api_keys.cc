@@ -1,14 +1,30 @@
 #include "server/api_keys.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <openssl/sha.h>
 
-#include "net/http_message.h"
+#include <algorithm>
+
+#include "base/check.h"
 
 namespace baltoro {
 
+namespace {
+
+constexpr size_t kNameBytes = 16;
+constexpr std::string_view kBearer = "Bearer ";
+
+}  // namespace
+
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
-  for (const std::string& key : keys) digests_.push_back(DigestOf(key));
+  BT_CHECK(RAND_bytes(secret_.data(), static_cast<int>(secret_.size())) == 1);
+  for (const std::string& key : keys) {
+    const Digest digest = DigestOf(key);
+    if (std::ranges::count(digests_, digest) == 0) digests_.push_back(digest);
+  }
 }
 
 ApiKeys::Digest ApiKeys::DigestOf(std::string_view key) {
@@ -17,20 +33,35 @@ ApiKeys::Digest ApiKeys::DigestOf(std::string_view key) {
   return digest;
 }
 
-bool ApiKeys::Accept(std::string_view authorization) const {
-  constexpr std::string_view kScheme = "Bearer ";
-  const bool bearer = authorization.size() > kScheme.size() &&
-                      EqualsIgnoreCase(authorization.substr(0, kScheme.size()), kScheme);
-  return AcceptKey(bearer ? authorization.substr(kScheme.size()) : std::string_view());
+std::optional<std::string> ApiKeys::ClientOf(const HttpRequest& request) const {
+  const std::string_view authorization = request.Header("authorization");
+  const std::string_view plain = request.Header("x-api-key");
+  if (digests_.empty()) return NameOf(authorization.empty() ? plain : authorization);
+  const bool bearer = authorization.size() > kBearer.size() &&
+                      EqualsIgnoreCase(authorization.substr(0, kBearer.size()), kBearer);
+  const std::string_view shown = bearer ? authorization.substr(kBearer.size()) : std::string_view();
+  // The key that lets a request in is the one that names its client.
+  if (Has(shown)) return NameOf(shown);
+  if (Has(plain)) return NameOf(plain);
+  return std::nullopt;
 }
 
-bool ApiKeys::AcceptKey(std::string_view key) const {
+bool ApiKeys::Has(std::string_view key) const {
   const Digest given = DigestOf(key);
   int found = 0;
   for (const Digest& known : digests_) {
     found |= static_cast<int>(CRYPTO_memcmp(given.data(), known.data(), known.size()) == 0);
   }
   return !key.empty() && found != 0;
+}
+
+std::string ApiKeys::NameOf(std::string_view key) const {
+  Digest name{};
+  unsigned int size = 0;
+  BT_CHECK(HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()),
+                reinterpret_cast<const unsigned char*>(key.data()), key.size(), name.data(),
+                &size) != nullptr);
+  return {name.begin(), name.begin() + kNameBytes};
 }
 
 }  // namespace baltoro

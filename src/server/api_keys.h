@@ -3,24 +3,34 @@
 // API keys are kept as SHA-256 digests and compared in constant time, all of them each time.
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "net/http_message.h"
 
 namespace baltoro {
 
 class ApiKeys {
  public:
   explicit ApiKeys(const std::vector<std::string>& keys);
-  bool empty() const { return digests_.empty(); }
-  // `authorization`: the header's value; the scheme "Bearer" is compared without case.
-  bool Accept(std::string_view authorization) const;
-  bool AcceptKey(std::string_view key) const;
+  // How many different ones there are; 0: everybody is let in.
+  size_t count() const { return digests_.size(); }
+  // Which client a request is from, by the key that it shows ("Authorization: Bearer KEY", the
+  // scheme without case, or "x-api-key: KEY"): 16 bytes, the same for the same key as long as this
+  // lives, and of no use to whoever wants the key or compares two servers. Empty: it shows no key
+  // of ours. Without keys a client is whoever shows the same credentials, or none.
+  std::optional<std::string> ClientOf(const HttpRequest& request) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;
   static Digest DigestOf(std::string_view key);
+  bool Has(std::string_view key) const;
+  std::string NameOf(std::string_view key) const;
+
   std::vector<Digest> digests_;
+  Digest secret_;  // of this process
 };
 
 }  // namespace baltoro

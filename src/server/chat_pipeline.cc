@@ -80,7 +80,8 @@ std::optional<ApiError> Server::RenderChat(ChatRequest& chat,
     return BadRequest("messages", tokenizer_->empty()
                                       ? "messages: this model has no tokenizer; use "
                                         "/v1/completions with token ids"
-                                      : "messages: this model has no chat template; use "
+                                      : "messages: this model has no chat template; start "
+                                        "the server with --chat-template, or use "
                                         "/v1/completions");
   }
   if (auto error = SettleToolCalls(chat)) return error;

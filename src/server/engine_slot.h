@@ -38,6 +38,12 @@ class EngineSlot {
     const std::shared_lock lock(mutex_);
     return engine_ != nullptr && engine_->healthy();
   }
+  // Empty: there is none.
+  std::optional<EngineHealth> health() const {
+    const std::shared_lock lock(mutex_);
+    if (engine_ == nullptr) return std::nullopt;
+    return engine_->health();
+  }
   std::optional<EngineStats> stats() const {
     const std::shared_lock lock(mutex_);
     if (engine_ == nullptr) return std::nullopt;

@@ -88,6 +88,57 @@ TEST_F(GenerateFailuresTest, AnErrorBeforeTheFirstByteIsAStatus) {
   EXPECT_EQ(lost.Header("retry-after"), "1");
 }
 
+struct Kind {
+  Code code;
+  int status;
+  const char* type;
+  const char* anthropic;
+};
+
+constexpr Kind kKinds[] = {
+    {Code::kInvalidArgument, 400, "BadRequestError", "invalid_request_error"},
+    {Code::kResourceExhausted, 429, "RateLimitError", "rate_limit_error"},
+    {Code::kUnavailable, 503, "ServiceUnavailableError", "overloaded_error"},
+    {Code::kInternal, 500, "InternalServerError", "api_error"},
+};
+
+// Whoever must act hears it, wherever the error was found.
+TEST_F(GenerateFailuresTest, AnErrorOfTheEngineKeepsItsKind) {
+  Kind kind{};
+  bool begun = false;
+  Start([&](const Request&) {
+    std::vector<TokenEvent> events =
+        begun ? Play({{300}, {301}, {}}, FinishReason::kError) : std::vector<TokenEvent>(1);
+    events.back().Fail(Status(kind.code, "why"));
+    return events;
+  });
+  const Json messages = {{"max_tokens", 5}, {"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
+  for (const Kind& each : kKinds) {
+    kind = each;
+    begun = false;
+    for (const bool stream : {false, true}) {
+      const Answer answer = Complete({{"stream", stream}});
+      EXPECT_EQ(answer.status, kind.status);
+      EXPECT_EQ(answer.error()["type"], kind.type);
+      EXPECT_EQ(answer.error()["message"], "why");
+      const bool again = kind.status == 429 || kind.status == 503;
+      EXPECT_EQ(answer.Header("retry-after"), again ? "1" : "") << kind.status;
+    }
+    EXPECT_EQ(Post("/v1/messages", messages).json()["error"]["type"], kind.anthropic);
+
+    begun = true;
+    const Json last = Complete({{"stream", true}}).chunks().back();
+    EXPECT_EQ(last["error"]["code"], kind.status);
+    EXPECT_EQ(last["error"]["type"], kind.type);
+    Json streamed = messages;
+    streamed["stream"] = true;
+    const Answer events = Post("/v1/messages", streamed);
+    EXPECT_EQ(ParseJson(events.events.back()).value()["error"]["type"], kind.anthropic);
+  }
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("baltoro:requests_rejected_total{reason=\"queue_full\"} 3\n"));
+}
+
 TEST_F(GenerateFailuresTest, AnErrorInAStreamIsItsLastEvent) {
   Start([](const Request&) {
     std::vector<TokenEvent> events = Play({{300}, {301}, {}}, FinishReason::kError);

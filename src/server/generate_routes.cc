@@ -57,6 +57,8 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
                  if (const auto error = (this->*prepare)(asked, *prepared)) {
                    return Reject(answer, Rejection::kInvalid, *error);
                  }
+                 const std::string salt = CacheSaltOf(asked);
+                 for (Request& prompt : prepared->prompts) prompt.cache_salt.insert(0, salt);
                  prepared->io_thread = here;
                  Constrain(std::move(answer), std::move(*prepared));
                });

@@ -101,8 +101,9 @@ void Generation::OnEvent(TokenEvent event, int index) {
   if (lost || event.finish == FinishReason::kError) {
     choice.done = true;
     ObserveEnd(choice, "error");
-    // A lost engine is worth another try, an error inside one is not.
-    return Fail(lost ? UnavailableError(event.error) : InternalError(event.error));
+    const Status why(lost ? Code::kUnavailable : event.error_code, event.error);
+    if (!streaming_) context_.metrics->CountRejected(RejectionOf(why));
+    return Fail(FromStatus(why));
   }
   if (!event.prompt_logprobs.empty()) {
     SharePromptLogprobs(choice, std::move(event.prompt_logprobs));

@@ -1,13 +1,32 @@
 // The routes that tell about the server itself.
 
+#include <cmath>
+
 #include "server/route_path.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
 
 void Server::Health(HttpRequest /*request*/, Reply reply) {
-  if (!Serving()) return reply.Refuse(NotServing());
+  if (!Serving()) {
+    const ApiError error = NotServing();
+    return reply.Refuse(error, HealthBody(error));
+  }
   reply.Send({.status = 200, .headers = {}, .body = ""});
+}
+
+// An error as anywhere else, and what an operator asks next.
+std::string Server::HealthBody(const ApiError& error) const {
+  const auto health = engine_.health();
+  if (!health || health->ok()) return ErrorBody(error);
+  Json engine = {{"reason", Describe(health->trouble)},
+                 {"failed_starts", health->failed_starts},
+                 {"next_start_seconds", nullptr}};
+  // Whole seconds, upwards: a moment that is not there yet is not 0.
+  if (health->next_start) engine["next_start_seconds"] = std::ceil(*health->next_start);
+  std::string body = ErrorBody(error);
+  body.pop_back();
+  return body + R"(,"engine":)" + engine.dump() + "}";
 }
 
 void Server::Version(HttpRequest /*request*/, Reply reply) {

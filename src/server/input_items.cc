@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/keyed_hash.h"
 #include "server/route_path.h"
 
 namespace baltoro {
@@ -65,7 +66,7 @@ std::optional<ApiError> ReadPage(std::string_view query, Page& out) {
 void GiveId(Json& item,
             const std::string& response_id,
             size_t place,
-            std::unordered_set<std::string>& taken) {
+            std::unordered_set<std::string, KeyedStringHash>& taken) {
   const std::string own = response_id + "_input_";
   const auto found = item.find("id");
   if (found != item.end() && found->is_string()) {
@@ -96,7 +97,7 @@ std::optional<ApiError> InputItemsPage(const std::string& response_id,
   Result<Json> parsed = ParseJson(stored.items);
   if (!parsed.ok()) return BadRequest("id", "the conversation has grown too large to be listed");
   std::vector<Json> items;
-  std::unordered_set<std::string> taken;
+  std::unordered_set<std::string, KeyedStringHash> taken;
   for (size_t i = 0; i < std::min(stored.input_items, parsed.value().size()); ++i) {
     Json& item = items.emplace_back(std::move(parsed.value()[i]));
     GiveId(item, response_id, i, taken);

@@ -58,7 +58,11 @@ void Reply::SendJson(std::string body) {
 }
 
 void Reply::Refuse(const ApiError& error) {
-  HttpResponse response{.status = error.status, .headers = {}, .body = error_form_(error)};
+  Refuse(error, error_form_(error));
+}
+
+void Reply::Refuse(const ApiError& error, std::string body) {
+  HttpResponse response{.status = error.status, .headers = {}, .body = std::move(body)};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("retry-after", "1");
   // What cannot serve now should not be the one to be asked again.
   response.close = error.status == 503;

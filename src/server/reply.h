@@ -54,6 +54,7 @@ class Reply {
   // 200 with a JSON body.
   void SendJson(std::string body);
   void Refuse(const ApiError& error);
+  void Refuse(const ApiError& error, std::string body);
 
  private:
   void Count();

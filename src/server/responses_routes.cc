@@ -1,10 +1,7 @@
 // /v1/responses: make an answer, read it again, delete it.
 
 #include <fmt/format.h>
-#include <openssl/sha.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <iterator>
 #include <random>
@@ -34,16 +31,6 @@ std::string RandomName() {
   return out;
 }
 
-// Who sent the request, as far as a server can tell: a digest of the key.
-std::string OwnerOf(const HttpRequest& request) {
-  std::string_view shown = request.Header("authorization");
-  shown.remove_prefix(std::min(shown.size(), shown.find(' ') + 1));  // the scheme
-  if (shown.empty()) shown = request.Header("x-api-key");
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(shown.data()), shown.size(), digest.data());
-  return {digest.begin(), digest.end()};
-}
-
 ApiError NoSuchResponse(std::string_view param, const std::string& id) {
   return NotFoundError(param, fmt::format("Response with id '{}' not found.", id.substr(0, 256)));
 }
@@ -67,14 +54,14 @@ void Server::ReadResponse(HttpRequest request, Reply reply) {
     return Reject(reply, Rejection::kInvalid,
                   BadRequest("stream", "stream: an answer is streamed only while it is made"));
   }
-  const auto stored = responses_.Get(id, OwnerOf(request));
+  const auto stored = responses_.Get(id, keys_.ClientOf(request).value_or(""));
   if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   reply.SendJson(stored->response);
 }
 
 void Server::DeleteResponse(HttpRequest request, Reply reply) {
   const std::string id = PathArgument(kRoute, request.path);
-  if (!responses_.Erase(id, OwnerOf(request))) {
+  if (!responses_.Erase(id, keys_.ClientOf(request).value_or(""))) {
     return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   }
   reply.SendJson(Json{{"id", id}, {"object", "response"}, {"deleted", true}}.dump());
@@ -82,7 +69,7 @@ void Server::DeleteResponse(HttpRequest request, Reply reply) {
 
 void Server::ListInputItems(HttpRequest request, Reply reply) {
   const std::string id = PathArgument("/v1/responses/{id}/input_items", request.path);
-  const auto stored = responses_.Get(id, OwnerOf(request));
+  const auto stored = responses_.Get(id, keys_.ClientOf(request).value_or(""));
   if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   std::string page;
   if (const auto error = InputItemsPage(id, *stored, request.query, page)) {
@@ -93,7 +80,7 @@ void Server::ListInputItems(HttpRequest request, Reply reply) {
 
 void Server::CancelResponse(HttpRequest request, Reply reply) {
   const std::string id = PathArgument("/v1/responses/{id}/cancel", request.path);
-  if (!responses_.Get(id, OwnerOf(request))) {
+  if (!responses_.Get(id, keys_.ClientOf(request).value_or(""))) {
     return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   }
   Reject(reply, Rejection::kInvalid,
@@ -107,7 +94,7 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
   if (auto error = ReadBody(request, body)) return error;
   std::string previous;
   if (auto error = ReadPreviousId(body, previous)) return error;
-  std::string owner = OwnerOf(request);
+  std::string owner = keys_.ClientOf(request).value_or("");
   Json earlier = Json::array();
   if (!previous.empty()) {
     const auto stored = responses_.Get(previous, owner);

@@ -8,6 +8,18 @@
 namespace baltoro {
 namespace {
 
+// The API's own word for what went wrong after an answer had begun.
+std::string_view CodeOf(const ApiError& error) {
+  switch (error.status) {
+    case 400:
+      return "invalid_prompt";
+    case 429:
+      return "rate_limit_exceeded";
+    default:
+      return "server_error";
+  }
+}
+
 bool IsCall(OutputEventKind kind) {
   return kind == OutputEventKind::kToolCallBegin || kind == OutputEventKind::kToolCallArguments ||
          kind == OutputEventKind::kToolCallEnd;
@@ -65,7 +77,7 @@ class ResponsesShape final : public ResponseShape {
   void FailStream(const ApiError& error, std::string& out) override {
     OpenEvent("response.failed", out);
     out += R"(,"response":)";
-    std::string why = R"({"code":"server_error","message":)";
+    std::string why = fmt::format(R"({{"code":"{}","message":)", CodeOf(error));
     AppendJsonString(why, error.message);
     why.push_back('}');
     AppendResponse("failed", why, nullptr, out);

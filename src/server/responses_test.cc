@@ -176,7 +176,7 @@ TEST_F(ResponsesTest, ACutAnswerIsIncomplete) {
 TEST_F(ResponsesTest, AnErrorInsideAStreamIsAFailedResponse) {
   Start([this](const Request&) {
     std::vector<TokenEvent> events = PlayOneByOne(Ids("Hello"), FinishReason::kError);
-    events.back().error = "broken";
+    events.back().Fail(Status(Code::kResourceExhausted, "broken"));
     events.emplace(events.begin())->tokens = Ids("One");
     return events;
   });
@@ -184,6 +184,7 @@ TEST_F(ResponsesTest, AnErrorInsideAStreamIsAFailedResponse) {
   EXPECT_EQ(last["type"], "response.failed");
   EXPECT_EQ(last["response"]["status"], "failed");
   EXPECT_EQ(last["response"]["error"]["message"], "broken");
+  EXPECT_EQ(last["response"]["error"]["code"], "rate_limit_exceeded");
 }
 
 TEST_F(ResponsesTest, TheConversationIsTheOneOfChat) {

@@ -13,8 +13,6 @@
 namespace baltoro {
 namespace {
 
-// A beat comes with each turn of the engine's loop, so a long step makes a long pause.
-constexpr Seconds kHeartbeatMax = 3;
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15;  // odd, so that multiplying keeps numbers apart
 
 int64_t UnixNow() {
@@ -81,9 +79,6 @@ void Server::SetEngine(Engine* engine) {
     metrics_->SetCacheConfig({.num_blocks = engine->info().num_blocks,
                               .cache_dtype = engine->info().kv_cache_dtype,
                               .enable_prefix_caching = config_.enable_prefix_caching});
-    last_beat_at_ = clock_.Now();
-    longest_step_ = engine->info().longest_step_seconds;
-    beating_ = true;
   }
   engine_.Set(engine);
 }
@@ -93,12 +88,6 @@ std::string Server::Tick() {
   if (!now_stats) return "";
   const EngineStats& stats = *now_stats;
   const Seconds now = clock_.Now();
-  if (stats.heartbeat != last_beat_) {
-    last_beat_ = stats.heartbeat;
-    last_beat_at_ = now;
-  }
-  const Seconds step = std::max(longest_step_, stats.step_seconds_last);
-  beating_ = now - last_beat_at_ <= std::max(kHeartbeatMax, 3 * step);
   metrics_->Update(stats);
 
   if (logged_at_ == 0) logged_at_ = now;
@@ -145,7 +134,7 @@ std::string Server::RouteList() const {
 }
 
 bool Server::Serving() const {
-  return !draining_ && beating_ && engine_.healthy();
+  return !draining_ && engine_.healthy();
 }
 
 ApiError Server::NotServing() const {

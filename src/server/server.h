@@ -57,6 +57,7 @@ struct ServerConfig {
   std::string model_path;
   std::string version;
   std::vector<std::string> api_keys;  // none: open
+  bool share_prefix_cache = false;    // among keys, where there are several
   CorsConfig cors;
   Json default_template_kwargs;
   bool reasoning_parser = true;
@@ -96,8 +97,7 @@ class Server {
   // From here on requests are served. Before it ends, an engine must be replaced by null; when that
   // call returns, no thread is inside the engine.
   void SetEngine(Engine* engine);
-  // Every 100 ms or so: watches the heartbeat, and now and then returns a line for the log (else
-  // "").
+  // Every 100 ms or so: now and then returns a line for the log (else "").
   std::string Tick();
   // New work is refused with 503; returns when the running exchanges are over or `seconds` have
   // passed.
@@ -115,13 +115,15 @@ class Server {
   static const std::vector<Route>& Routes();
 
   void Handle(HttpRequest request, Responder responder);
-  bool Authorised(const HttpRequest& request) const;
+  // What goes before the cache_salt of a request, of one length for all.
+  std::string CacheSaltOf(const HttpRequest& request) const;
   Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
   HttpHeaders CommonHeaders(const HttpRequest& request);
   HttpHeaders CorsHeaders(const HttpRequest& request) const;
   void Reject(Reply& reply, Rejection reason, const ApiError& error);
   bool Serving() const;
   ApiError NotServing() const;
+  std::string HealthBody(const ApiError& error) const;
   // Runs `work` here or, for a large body, on the worker.
   using Work = std::function<void(HttpRequest&, Reply&)>;
   void RunPreparing(HttpRequest request, Reply reply, Work work);
@@ -201,11 +203,6 @@ class Server {
   const int64_t started_unix_;
   Dispatcher dispatcher_;
 
-  // Heartbeat watch, written by Tick.
-  std::atomic<bool> beating_{false};
-  uint64_t last_beat_ = 0;
-  Seconds last_beat_at_ = 0;
-  Seconds longest_step_ = 0;  // of the trial at start
   EngineStats logged_;
   Seconds logged_at_ = 0;
 

@@ -61,9 +61,10 @@ const std::vector<Server::Route>& Server::Routes() {
   return routes;
 }
 
-bool Server::Authorised(const HttpRequest& request) const {
-  return keys_.empty() || keys_.Accept(request.Header("authorization")) ||
-         keys_.AcceptKey(request.Header("x-api-key"));
+// Whose keys are not told apart shares what the engine remembers of prompts.
+std::string Server::CacheSaltOf(const HttpRequest& request) const {
+  if (keys_.count() < 2 || config_.share_prefix_cache) return "";
+  return keys_.ClientOf(request).value_or("");
 }
 
 HttpHeaders Server::CorsHeaders(const HttpRequest& request) const {
@@ -134,7 +135,7 @@ void Server::Handle(HttpRequest request, Responder responder) {
 
   // A caller without a key learns nothing, not even which paths exist.
   const bool open = found != nullptr && !found->needs_key;
-  if (!open && !Authorised(request)) {
+  if (!open && !keys_.ClientOf(request)) {
     metrics_->CountRejected(Rejection::kUnauthorized);
     const ApiError error{.status = 401, .type = "", .message = "Unauthorized", .param = {}};
     return reply.Send(

@@ -48,14 +48,23 @@ TEST_F(ServerDoorTest, HealthIsAHeartbeat) {
   EXPECT_EQ(Chat().status, 503);
   engine_->set_healthy(true);
   EXPECT_EQ(Get("/health").status, 200);
+}
 
-  engine_->Freeze();
-  EXPECT_TRUE(Eventually(
-      [&] {
-        (void)server_->Tick();
-        return Get("/health").status == 503;
-      },
-      8));
+TEST_F(ServerDoorTest, HealthSaysWhatAnOperatorAsksNext) {
+  StartServer();
+  EXPECT_FALSE(Get("/health").json().contains("engine")) << "nothing has gone wrong yet";
+  Start(Says("x"));
+  engine_->set_health(
+      {.trouble = EngineTrouble::kRefused, .failed_starts = 11, .next_start = 41.2});
+
+  const Json waiting = Get("/health").json();
+  EXPECT_EQ(waiting["error"]["code"], 503);
+  EXPECT_EQ(waiting["engine"], (Json{{"reason", "The engine refused its files or settings."},
+                                     {"failed_starts", 11},
+                                     {"next_start_seconds", 42}}));
+  engine_->set_health({.trouble = EngineTrouble::kStalled, .next_start = {}});
+  EXPECT_EQ(Get("/health").json()["engine"]["next_start_seconds"], nullptr);
+  EXPECT_FALSE(Chat().json().contains("engine"));
 }
 
 TEST_F(ServerDoorTest, ADrainingServerFinishesWhatRunsAndRefusesTheRest) {

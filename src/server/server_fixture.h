@@ -74,12 +74,13 @@ class FakeEngine final : public Engine {
   }
   EngineStats stats() const override {
     const std::lock_guard lock(mutex_);
-    EngineStats stats = stats_;
-    stats.heartbeat = frozen_ ? 1 : ++beats_;
-    return stats;
+    return stats_;
   }
   const EngineInfo& info() const override { return info_; }
-  bool healthy() const override { return healthy_; }
+  EngineHealth health() const override {
+    const std::lock_guard lock(mutex_);
+    return health_;
+  }
 
   // From the `after`th request on, Submit answers with `status`.
   void Refuse(Status status, size_t after = 0) {
@@ -87,10 +88,13 @@ class FakeEngine final : public Engine {
     refusal_ = std::move(status);
     refuse_after_ = after;
   }
-  void set_healthy(bool healthy) { healthy_ = healthy; }
-  void Freeze() {
+  void set_healthy(bool healthy) {
+    set_health(
+        {.trouble = healthy ? EngineTrouble::kNone : EngineTrouble::kEnded, .next_start = {}});
+  }
+  void set_health(const EngineHealth& health) {
     const std::lock_guard lock(mutex_);
-    frozen_ = true;
+    health_ = health;
   }
   void set_stats(const EngineStats& stats) {
     const std::lock_guard lock(mutex_);
@@ -146,8 +150,8 @@ class FakeEngine final : public Engine {
   const EventSink sink_;
   const Script script_;
   EngineInfo info_;
-  std::atomic<bool> healthy_ = true;
   mutable std::mutex mutex_;
+  EngineHealth health_;
   std::condition_variable_any wake_;
   std::vector<Running> running_;
   std::vector<Request> submitted_;
@@ -155,9 +159,7 @@ class FakeEngine final : public Engine {
   size_t refuse_after_ = 0;
   size_t aborts_ = 0;
   bool hold_ = false;
-  bool frozen_ = false;
   EngineStats stats_;
-  mutable uint64_t beats_ = 1;
   std::jthread thread_;  // last: it uses all of the above
 };
 

@@ -19,11 +19,12 @@ bool IsReserved(const std::string& name) {
 
 // A tokenizer configuration holds one template, or a list of named ones.
 Result<std::string> TemplateOfConfig(const std::string& path) {
+  constexpr char kNone[] = ": no chat_template, and no chat_template.jinja beside it";
+  if (!FileExists(path)) return Status(Code::kNotFound, path + kNone);
   BT_ASSIGN_OR_RETURN(const Json config, ReadJsonFile(path));
   const auto found = config.is_object() ? config.find("chat_template") : config.end();
   if (found == config.end() || found->is_null()) {
-    return Status(Code::kNotFound,
-                  path + ": no chat_template, and no chat_template.jinja beside it");
+    return Status(Code::kNotFound, path + kNone);
   }
   if (found->is_string()) return found->get<std::string>();
   if (found->is_array()) {

@@ -1,8 +1,11 @@
 #include "text/tool_call_ids.h"
 
+#include <queue>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "base/keyed_hash.h"
 
 namespace baltoro {
 namespace {
@@ -34,6 +37,7 @@ class Normaliser {
  public:
   void Assistant(Json& message) {
     turn_ = calls_.size();
+    by_name_.clear();
     const auto list = message.find("tool_calls");
     if (list == message.end() || !list->is_array()) return;
     for (Json& call : *list) {
@@ -44,6 +48,7 @@ class Normaliser {
       call["id"] = known.id;
       by_id_[known.given].push_back(calls_.size());
       by_plain_[Plain(known.given)].push_back(calls_.size());
+      by_name_[known.name].push(calls_.size());
       calls_.push_back(std::move(known));
     }
   }
@@ -70,7 +75,9 @@ class Normaliser {
   int64_t calls() const { return static_cast<int64_t>(calls_.size()); }
 
  private:
-  using Index = std::unordered_map<std::string, std::vector<size_t>>;
+  template <typename Places>
+  using IndexOf = std::unordered_map<std::string, Places, KeyedStringHash>;
+  using Index = IndexOf<std::vector<size_t>>;
 
   static void Answer(Call& call, Json& result) {
     call.answered = true;
@@ -86,20 +93,21 @@ class Normaliser {
     return &calls_[candidates.back()];
   }
 
+  // The first unanswered call of that name in the last turn, or else the first unanswered one.
   Call* Guess(const std::string& name) {
-    while (turn_ < calls_.size() && calls_[turn_].answered) ++turn_;
-    Call* first = nullptr;
-    for (size_t i = turn_; i < calls_.size(); ++i) {
-      if (calls_[i].answered) continue;
-      if (!name.empty() && calls_[i].name == name) return &calls_[i];
-      if (first == nullptr) first = &calls_[i];
+    if (const auto found = by_name_.find(name); !name.empty() && found != by_name_.end()) {
+      std::queue<size_t>& candidates = found->second;
+      while (!candidates.empty() && calls_[candidates.front()].answered) candidates.pop();
+      if (!candidates.empty()) return &calls_[candidates.front()];
     }
-    return first;
+    while (turn_ < calls_.size() && calls_[turn_].answered) ++turn_;
+    return turn_ < calls_.size() ? &calls_[turn_] : nullptr;
   }
 
   std::vector<Call> calls_;
-  Index by_id_, by_plain_;  // from a client's id to its calls, in order
-  size_t turn_ = 0;         // first call of the last assistant message
+  Index by_id_, by_plain_;               // from a client's id to its calls, in order
+  IndexOf<std::queue<size_t>> by_name_;  // calls of the last assistant message
+  size_t turn_ = 0;                      // the first of them that may be unanswered
 };
 
 }  // namespace

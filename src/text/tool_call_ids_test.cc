@@ -46,6 +46,21 @@ std::string Ids(Json messages) {
   return out;
 }
 
+// Guessing looks at each call once, not at all of them for each result.
+TEST(ToolCallIdsTest, AHundredThousandResultsThatNameNothingAreAnsweredInOrder) {
+  constexpr int kCalls = 100'000;
+  Json call = Assistant({{"x", "f"}});
+  const Json one = call["tool_calls"][0];
+  for (int i = 1; i < kCalls; ++i) call["tool_calls"].push_back(one);
+  Json messages = {std::move(call)};
+  for (int i = 0; i < kCalls; ++i) messages.push_back(Named(nullptr, i % 2 == 0 ? "f" : "g"));
+
+  EXPECT_EQ(NormaliseToolCallIds(messages), kCalls);
+
+  EXPECT_EQ(messages[1]["tool_call_id"], "functions.f:0");
+  EXPECT_EQ(messages[kCalls]["tool_call_id"], "functions.f:99999");
+}
+
 TEST(ToolCallIdsTest, IndexesCountOverTheConversation) {
   const Json user = {{"role", "user"}, {"content", "hi"}};
   Json messages = {user,

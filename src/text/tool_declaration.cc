@@ -231,7 +231,7 @@ class Schema {
       self_reference_ = true;
       name = "parameters";
     } else {
-      const auto found = FindDefinition(name);
+      const auto found = definitions_.find(name);
       if (!path.starts_with("#/$defs/") || found == definitions_.end() ||
           !found->second->is_object()) {
         return InvalidArgument("$ref to what is not in $defs: " + path);
@@ -356,22 +356,10 @@ class Schema {
     return type;
   }
 
-  std::vector<std::pair<std::string, const Json*>>::iterator FindDefinition(
-      const std::string& name) {
-    return std::find_if(definitions_.begin(), definitions_.end(),
-                        [&](const auto& entry) { return entry.first == name; });
-  }
-
   Status Define(const Json& definitions) {
     if (!definitions.is_object()) return InvalidArgument("$defs must be an object");
-    for (const auto& [name, schema] : definitions.items()) {
-      const auto known = FindDefinition(name);
-      if (known != definitions_.end()) {
-        known->second = &schema;  // the later one counts, in the earlier one's place
-      } else {
-        definitions_.emplace_back(name, &schema);
-      }
-    }
+    // Of two the later one counts, in the earlier one's place.
+    for (const auto& [name, schema] : definitions.items()) definitions_[name] = &schema;
     return {};
   }
 
@@ -457,7 +445,7 @@ class Schema {
     return out;
   }
 
-  std::vector<std::pair<std::string, const Json*>> definitions_;  // in order of appearance
+  OrderedObject<std::string, const Json*> definitions_;  // in order of appearance
   bool self_reference_ = false;
 };
 
@@ -474,13 +462,9 @@ Json SortKeys(const Json& value) {
   for (const auto& [key, item] : value.items()) entries.emplace_back(key, &item);
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  Json::object_t sorted;
-  for (const auto& [key, item] : entries) {
-    // Not through operator[], which would look for the key among all before it.
-    static_cast<std::vector<Json::object_t::value_type, Json::object_t::allocator_type>&>(sorted)
-        .emplace_back(std::string(key), SortKeys(*item));
-  }
-  return Json(std::move(sorted));
+  Json sorted = Json::object();
+  for (const auto& [key, item] : entries) sorted[key] = SortKeys(*item);
+  return sorted;
 }
 
 Result<std::string> ToolsTypescript(const Json& tools) {

@@ -44,19 +44,24 @@ Result<Checkpoint> Checkpoint::Open(const std::string& dir) {
 }
 
 Status Checkpoint::AddIndexedFiles(const std::string& index_path) {
-  BT_ASSIGN_OR_RETURN(const SortedJson json, ReadSortedJsonFile(index_path));
+  BT_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(index_path));
   const auto index = ParseShardIndex(json);
   if (!index.ok()) return InFile(index_path, index.status());
   for (const auto& [file, names] : index.value().files) {
     const std::string path = dir_ + "/" + file;
     std::map<std::string, bool> seen;
     for (const std::string& name : names) seen[name] = false;
-    BT_RETURN_IF_ERROR(AddFile(path, [&seen](const std::string& name) {
+    const Status added = AddFile(path, [&seen](const std::string& name) {
       const auto found = seen.find(name);
       if (found == seen.end()) return false;
       found->second = true;
       return true;
-    }));
+    });
+    if (added.code() == Code::kNotFound) {
+      return Status(added.code(), fmt::format("{}; {} names it: the download is not complete",
+                                              added.message(), index_path));
+    }
+    BT_RETURN_IF_ERROR(added);
     for (const auto& [name, there] : seen) {
       if (!there) {
         return InvalidArgument(

@@ -1,16 +1,13 @@
 #include "weights/checkpoint_listing.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "base/json.h"
+#include "disk/file_set.h"
 #include "weights/checkpoint.h"
 #include "weights/shard_index.h"
 
@@ -19,16 +16,9 @@ namespace {
 
 // The header of a file and its size.
 Result<SafetensorsHeader> ReadHeader(const std::string& path, int64_t& file_bytes) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return Status(Code::kNotFound, std::strerror(errno));
-  struct stat info {};
-  Result<SafetensorsHeader> header = InvalidArgument("not a regular file");
-  if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
-    file_bytes = info.st_size;
-    header = ReadSafetensorsHeader(fd, static_cast<uint64_t>(info.st_size));
-  }
-  close(fd);
-  return header;
+  BT_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path, kWeightFileBytesMax));
+  file_bytes = static_cast<int64_t>(file.bytes());
+  return ReadSafetensorsHeader(file.fd(), file.bytes());
 }
 
 class Lister {
@@ -54,7 +44,7 @@ class Lister {
 
   void AddIndexed(const std::string& path) {
     const std::string name = std::filesystem::path(path).filename().string();
-    const auto json = ReadSortedJsonFile(path);
+    const auto json = ReadJsonFile(path);
     if (!json.ok()) return Problem(name, json.status().message());
     const auto index = ParseShardIndex(json.value());
     if (!index.ok()) return Problem(name, index.status().message());

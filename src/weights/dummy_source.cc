@@ -12,6 +12,18 @@ namespace {
 // Activations after a norm are of size 1; these constants of the static form hold 4 of them.
 constexpr float kInputScale = 4.0f / 127, kInputOffset = 3;
 
+// What attention adds to a token is a mean over its context, so much the same for its neighbours.
+// Were it the larger part of the hidden state, neighbours would choose the same experts; what an
+// MLP adds is each token's own.
+constexpr double kAttentionShare = 0.25;
+
+// The root of the mean square of a matrix' elements.
+double SizeOfElements(std::string_view name, int64_t inputs) {
+  if (name.starts_with("model.embed_tokens")) return 1;  // one input is not 0
+  const double size = 1 / std::sqrt(static_cast<double>(inputs));
+  return name.ends_with("self_attn.o_proj.weight") ? kAttentionShare * size : size;
+}
+
 // The root of the mean square of evenly drawn codes.
 double SizeOfCodes(WeightForm form) {
   switch (form) {
@@ -19,15 +31,41 @@ double SizeOfCodes(WeightForm form) {
       return 107.5;  // of all bytes that are numbers
     case WeightForm::kInt8:
     case WeightForm::kInt8Static:
-      return 73.9;  // of -128 to 127
+      return 73.47;  // of -127 to 127, and 0 for -128
     case WeightForm::kInt4Group:
     case WeightForm::kInt4:
-      return 4.64;  // of -8 to 7
+      return 4.183;  // of -7 to 7, and 0 for -8
     case WeightForm::kF32:
     case WeightForm::kBf16:
       break;
   }
   BT_CHECK(false);
+}
+
+// The highest bit of all that are 0 of the parts of `word` that `high` has the highest bits of.
+constexpr uint32_t ZeroParts(uint32_t word, uint32_t high) {
+  return ~(((word & ~high) + ~high) | word | ~high);
+}
+
+// Four or eight codes, evenly drawn but for those that would make their mean another than 0: every
+// output would have a part in common, which grows from layer to layer until all tokens are alike.
+uint32_t Codes(WeightForm form, uint32_t word) {
+  switch (form) {
+    case WeightForm::kFp8Block: {
+      // Bytes of 0x7F and 0xFF are not numbers: their lowest bit goes.
+      const uint32_t ones = ((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
+      return word & ~(ones >> 7);
+    }
+    case WeightForm::kInt8:
+    case WeightForm::kInt8Static:
+      return word ^ ZeroParts(word ^ 0x80808080u, 0x80808080u);
+    case WeightForm::kInt4Group:  // stored with 8 added
+      return word ^ ZeroParts(word, 0x88888888u);
+    case WeightForm::kInt4:
+      return word ^ ZeroParts(word ^ 0x88888888u, 0x88888888u);
+    default:
+      return word;
+  }
 }
 
 template <typename T>
@@ -65,7 +103,7 @@ Status DummySource::Read(const SourceTensor& tensor, int64_t row, TensorView out
   }
   const auto seed = static_cast<uint32_t>(tensor.handle);
   const auto first = static_cast<uint32_t>(row * out.dim(1));
-  const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(out.dim(1))));
+  const auto scale = static_cast<float>(std::sqrt(3.0) * SizeOfElements(tensor.name, out.dim(1)));
   for (int64_t i = 0; i < count; ++i) {
     // Finite, so the plain rounding will do; a NaN test would keep this from being vectorised.
     const auto bits =
@@ -107,18 +145,13 @@ Status DummySource::ReadStored(const SourceTensor& tensor,
   const int64_t skip = row * k / per_byte % 4;
   out.values.resize(static_cast<size_t>((skip + bytes + 3) / 4 * 4));
   for (int64_t i = 0; i < std::ssize(out.values) / 4; ++i) {
-    uint32_t word = MixBits(MixBits(static_cast<uint32_t>(first + i)) + seed);
-    if (form == WeightForm::kFp8Block) {
-      // Bytes of 0x7F and 0xFF are not numbers: their lowest bit goes.
-      const uint32_t ones = ((word & 0x7F7F7F7Fu) + 0x01010101u) & 0x80808080u;
-      word &= ~(ones >> 7);
-    }
+    const uint32_t word = Codes(form, MixBits(MixBits(static_cast<uint32_t>(first + i)) + seed));
     std::memcpy(&out.values[i * 4], &word, sizeof(word));
   }
   out.values.erase(out.values.begin(), out.values.begin() + skip);
   out.values.resize(static_cast<size_t>(bytes));
 
-  const double scale = 1 / (SizeOfCodes(form) * std::sqrt(static_cast<double>(k)));
+  const double scale = SizeOfElements(tensor.name, k) / SizeOfCodes(form);
   const auto narrow = static_cast<float>(scale);
   out.bias.clear();
   switch (form) {

@@ -1,8 +1,9 @@
 #pragma once
 
-// Weights drawn from a seed instead of a file, in the range that training leaves them: uniform with
-// variance 1 / fan-in, norms 1. The same seed gives the same weights on every machine and for every
-// number of threads.
+// Weights drawn from a seed instead of a file, such that routers choose all experts alike, at every
+// depth: uniform around 0 with variance 1 / fan-in (embeddings 1, a sixteenth for the output of
+// attention), norms 1, selection biases 0. The same seed gives the same weights on every machine
+// and for every number of threads.
 
 #include <cstdint>
 #include <functional>

@@ -138,8 +138,10 @@ TEST_P(DummyFormTest, WeightsAreFiniteAndOfTheSizeThatTrainingLeaves) {
   std::vector<float> decoded(256 * 160);
   DecodeRows(form, {.outputs = 256, .inputs = 160}, {whole.values, whole.scales, constant}, 0, 256,
              decoded.data());
-  double squares = 0;
-  for (const float x : decoded) squares += double{x} * x;
+  double squares = 0, sum = 0;
+  for (const float x : decoded) squares += double{x} * x, sum += x;
+  // A mean that is not 0 would be added to all outputs. By chance it is below 4 of 256 * 160 draws.
+  EXPECT_NEAR(sum / 256 / 160 * std::sqrt(160), 0, 0.02);
   EXPECT_NEAR(std::sqrt(squares / 256 / 160), 1 / std::sqrt(160), 0.02 / std::sqrt(160));
 }
 

@@ -57,7 +57,7 @@ const WeightForm* QuantDescription::Find(std::string_view module) const {
   return found == forms.end() ? nullptr : &found->second;
 }
 
-Result<QuantDescription> ParseQuantDescription(const SortedJson& json) {
+Result<QuantDescription> ParseQuantDescription(const Json& json) {
   if (!json.is_object()) return InvalidArgument("not a JSON object");
   QuantDescription out;
   bool four_bits = false;
@@ -82,7 +82,7 @@ Result<QuantDescription> ParseQuantDescription(const SortedJson& json) {
 Result<QuantDescription> ReadQuantDescription(const std::string& dir) {
   const std::string path = fmt::format("{}/{}", dir, kQuantDescriptionFile);
   if (!FileExists(path)) return QuantDescription();
-  BT_ASSIGN_OR_RETURN(const SortedJson json, ReadSortedJsonFile(path));
+  BT_ASSIGN_OR_RETURN(const Json json, ReadJsonFile(path));
   auto description = ParseQuantDescription(json);
   if (!description.ok()) return InvalidArgument(path + ": " + description.status().message());
   return description;

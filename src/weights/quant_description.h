@@ -29,7 +29,7 @@ struct QuantDescription {
 
 // Refuses unknown types and 4-bit weights with groups, whose scales lie otherwise. Errors do not
 // name the file.
-Result<QuantDescription> ParseQuantDescription(const SortedJson& json);
+Result<QuantDescription> ParseQuantDescription(const Json& json);
 
 // Of a folder; an empty one where it has none. Errors name the file.
 Result<QuantDescription> ReadQuantDescription(const std::string& dir);

@@ -178,7 +178,10 @@ Status CopyOthers(const std::string& from, const std::string& to) {
       continue;
     }
     fs::copy(it->path(), fs::path(to) / name, fs::copy_options::recursive, error);
-    if (error) return Status(Code::kUnavailable, name + ": " + error.message());
+    if (error) {
+      return Status(Code::kUnavailable,
+                    it->path().string() + ": cannot be copied: " + error.message());
+    }
   }
   if (error) return Status(Code::kUnavailable, from + ": " + error.message());
   return {};

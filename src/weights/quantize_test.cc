@@ -350,7 +350,7 @@ TEST_F(QuantizeTest, ADescriptionThatContradictsTheTensorsIsToldWhenTheyAreRead)
 
 TEST(QuantDescriptionTest, WhatIsNotKnownIsRefused) {
   const auto refusal = [](const char* text) {
-    return ParseQuantDescription(SortedJson::parse(text)).status().message();
+    return ParseQuantDescription(Json::parse(text)).status().message();
   };
   EXPECT_EQ(refusal(R"({"a.weight":"W8A8","version":"1.0.0","group_size":0})"), "");
   EXPECT_THAT(refusal(R"({"a.weight":"W3A3"})"), HasSubstr("a.weight has the type \"W3A3\""));

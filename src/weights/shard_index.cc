@@ -14,7 +14,7 @@ bool IsPlainFileName(std::string_view name) {
 
 }  // namespace
 
-Result<ShardIndex> ParseShardIndex(const SortedJson& json) {
+Result<ShardIndex> ParseShardIndex(const Json& json) {
   if (!json.is_object()) return InvalidArgument("no weight_map object");
   const auto map = json.find("weight_map");
   if (map == json.end() || !map->is_object()) return InvalidArgument("no weight_map object");
@@ -45,7 +45,9 @@ Result<WeightFiles> FindWeightFiles(const std::string& dir) {
   }
   return Status(
       Code::kNotFound,
-      dir + ": no weights: neither model.safetensors.index.json nor model.safetensors is there");
+      dir +
+          ": no weights: neither model.safetensors.index.json nor model.safetensors is there; "
+          "the download is not complete, or --load-format dummy shall make weights up");
 }
 
 }  // namespace baltoro

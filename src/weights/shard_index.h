@@ -13,12 +13,12 @@
 namespace baltoro {
 
 struct ShardIndex {
-  std::map<std::string, std::vector<std::string>> files;  // file name -> its tensors, by name
+  std::map<std::string, std::vector<std::string>> files;  // file name -> the names of its tensors
   int64_t total_size = -1;                                // metadata's; -1: not given
 };
 
 // Checks that each file is a plain name, so that no index can lead out of its folder.
-Result<ShardIndex> ParseShardIndex(const SortedJson& json);
+Result<ShardIndex> ParseShardIndex(const Json& json);
 
 // Where the weights of a folder are found: the index, or a single file; the names of the usual
 // checkpoints first, then those of the "ascend" ones.

@@ -2,6 +2,7 @@
 import concurrent.futures
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import Server
+from conftest import ROOT, Server
 from nodes import free_port
 
 
@@ -21,6 +22,15 @@ def health(server):
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def health_body(server):
+    """Of a server that does not serve; empty of one that does."""
+    try:
+        with urllib.request.urlopen(server.url + "/health", timeout=5):
+            return {"engine": {"reason": "", "failed_starts": 0, "next_start_seconds": None}}
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())
 
 
 def wait_for(condition, seconds):
@@ -92,11 +102,64 @@ def test_health_is_a_heartbeat(own_server):
     engine = own_server.engine_pid()
     os.kill(engine, signal.SIGSTOP)
     try:
-        # After three of the longest steps, and those are long where much else runs.
         wait_for(lambda: health(own_server) == 503, 20)
+        assert health_body(own_server)["engine"]["reason"] == "The engine's process does not run."
     finally:
         os.kill(engine, signal.SIGCONT)
     wait_for(lambda: health(own_server) == 200, 6)
+
+
+@pytest.fixture
+def moved_model(tmp_path):
+    """A model that can be put away, and back."""
+    here, away = tmp_path / "model", tmp_path / "away"
+    shutil.copytree(ROOT / "pocket/model", here)
+    return here, away
+
+
+def test_a_server_is_back_when_what_kept_its_engine_away_is_gone(moved_model):
+    here, away = moved_model
+    server = Server(str(here), "--served-model-name", "pocket")
+    try:
+        here.rename(away)
+        os.kill(server.engine_pid(), signal.SIGKILL)
+        wait_for(lambda: health(server) == 503 and health_body(server)["engine"]["failed_starts"] > 2, 60)
+        wait_for(lambda: health_body(server)["engine"]["next_start_seconds"] is not None, 60)
+        body = health_body(server)
+        assert body["error"]["code"] == 503 and str(here) not in json.dumps(body)
+        assert str(here) in server.text()  # the log says where
+        assert server.process.poll() is None
+
+        away.rename(here)
+        wait_for(lambda: health(server) == 200, 60)
+        assert server.client().completions.create(model="pocket", prompt="a", max_tokens=1)
+    finally:
+        server.stop()
+
+
+def test_a_server_whose_engine_stays_away_ends_with_a_code(moved_model):
+    here, away = moved_model
+    server = Server(str(here), "--engine-restart-timeout", "1")
+    here.rename(away)
+    os.kill(server.engine_pid(), signal.SIGKILL)
+    assert server.process.wait(60) == 1
+    assert "no engine has stayed (--engine-restart-timeout)" in server.text()
+
+
+def test_what_a_client_can_mend_is_400(client, model):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=model, prompt="a", max_tokens=4,
+                                  extra_body={"allowed_token_ids": [5], "stop_token_ids": [5], "min_tokens": 2})
+    assert "allowed_token_ids and min_tokens" in refused.value.message
+    # Found while the answer is made; the same in a stream that has begun.
+    ambiguous = dict(model=model, prompt="aaaaaaaa", max_tokens=60, seed=1,
+                     extra_body={"structured_outputs": {"regex": "(.{0,200}){0,20}z"}})
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**ambiguous)
+    assert "too ambiguous" in refused.value.message
+    with pytest.raises(openai.APIError) as refused:
+        list(client.completions.create(stream=True, **ambiguous))
+    assert int(refused.value.code) == 400 and refused.value.type == "BadRequestError"
 
 
 def test_a_killed_door_leaves_no_engine(own_server):

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <map>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 
+#include "base/file.h"
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/device_buffer.h"
 
@@ -67,8 +68,8 @@ struct Reach {
 Result<std::array<char, 40>> HostId() {
   std::array<char, 40> id = {};
   std::string text;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  if (!(file >> text) || text.size() >= id.size()) {
+  BT_ASSIGN_OR_RETURN(const std::string line, ReadFile("/proc/sys/kernel/random/boot_id"));
+  if (!(std::istringstream(line) >> text) || text.size() >= id.size()) {
     return Status(Code::kUnavailable, "/proc/sys/kernel/random/boot_id cannot be read");
   }
   std::copy(text.begin(), text.end(), id.begin());

@@ -10,6 +10,7 @@
 #include "comm/symmetric/sum.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -306,24 +307,10 @@ int ThreadsOf(int64_t packets, int blocks_of_row) {
   return static_cast<int>((warps + blocks_of_row - 1) / blocks_of_row) * 32;
 }
 
-struct Launch {
-  Launch(cudaStream_t stream, int threads, int blocks, int blocks_of_row) {
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {static_cast<unsigned>(blocks_of_row), 1, 1};
-    config.gridDim = dim3(static_cast<unsigned>(blocks));
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = blocks_of_row > 1 ? 2 : 1;
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
-  cudaLaunchAttribute attributes[2] = {};
-  cudaLaunchConfig_t config = {};
-};
+PlacedConfig ConfigOf(cudaStream_t stream, int threads, int blocks, int blocks_of_row) {
+  return {dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, stream,
+          blocks_of_row > 1 ? static_cast<unsigned>(blocks_of_row) : 0};
+}
 
 }  // namespace
 
@@ -347,8 +334,8 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
     const int threads = ThreadsOf(region.packets, blocks_of_row);
     int clusters = 0;
     if (blocks_of_row > 1) {
-      const Launch launch(nullptr, threads, blocks_of_row, blocks_of_row);
-      error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config);
+      const PlacedConfig placed = ConfigOf(nullptr, threads, blocks_of_row, blocks_of_row);
+      error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &placed.config);
     } else {
       error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
       clusters *= multiprocessors;
@@ -366,11 +353,11 @@ void LaunchSum(cudaStream_t stream, SumForm form, const SumShape& shape, const S
   if (params.rows == 0) return;
   const int rows_at_once = std::max(shape.blocks_max / shape.blocks_of_row, 1);
   const int blocks = std::min(params.rows, rows_at_once) * shape.blocks_of_row;
-  const Launch launch(stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks,
-                      shape.blocks_of_row);
+  const PlacedConfig placed = ConfigOf(
+      stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks, shape.blocks_of_row);
   const Kernel kernel =
       KernelFor(params.region.ranks, two_shot, params.out != nullptr, params.x_bf16);
-  CheckCuda(cudaLaunchKernelEx(&launch.config, kernel, params), "sum of ranks");
+  CheckCuda(cudaLaunchKernelEx(&placed.config, kernel, params), "sum of ranks");
 }
 
 }  // namespace baltoro::cuda

@@ -18,6 +18,7 @@ struct Told {
   std::vector<TokenLogprobs> logprobs, prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   std::string error;
+  Code error_code = Code::kOk;
   int finals = 0, events = 0;
   int starts = 0;
   bool token_before_start = false;
@@ -41,6 +42,7 @@ class EventLog {
         if (event.finish == FinishReason::kNone) continue;
         told.finish = event.finish;
         told.error = event.error;
+        told.error_code = event.error_code;
         ++told.finals;
       }
       changed_.notify_all();

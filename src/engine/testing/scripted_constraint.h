@@ -106,7 +106,8 @@ class ScriptedConstraint final : public TokenConstraint {
     for (const uint32_t word : mask) BT_CHECK(word == ~uint32_t{0});
     const size_t position = position_ + drafted.size();
     if (script_.Troubles("fill-throw", position)) throw std::bad_alloc();
-    if (script_.Troubles("fill-error", position)) error_ = "too many ways to go on";
+    if (script_.Troubles("fill-error", position))
+      error_ = InvalidArgument("too many ways to go on");
     const std::vector<TokenId>* set = script_.At(position);
     if (set != nullptr && set->empty()) return;
     for (uint32_t& word : mask) word = 0;
@@ -128,7 +129,7 @@ class ScriptedConstraint final : public TokenConstraint {
     calls_->rolled_back += tokens;
     position_ -= static_cast<size_t>(tokens);
   }
-  std::string error() const override { return error_; }
+  Status error() const override { return error_; }
 
  private:
   class Alone {
@@ -143,7 +144,7 @@ class ScriptedConstraint final : public TokenConstraint {
   const std::shared_ptr<ScriptedCalls> calls_;
   std::atomic<bool> busy_ = false;
   size_t position_ = 0;
-  std::string error_;
+  Status error_;
 };
 
 class ScriptedFactory final : public ConstraintFactory {

@@ -1,7 +1,9 @@
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 
@@ -19,6 +21,14 @@ void CheckOk(const Status& status) {
   std::fprintf(stderr, "CUDA: %s\n", status.message().c_str());
   std::fflush(stderr);
   std::abort();
+}
+
+bool LaunchesOverlap() {
+  static const bool overlap = [] {
+    const char* const wish = std::getenv("BALTORO_NO_OVERLAP");
+    return wish == nullptr || std::string_view(wish) != "1";
+  }();
+  return overlap;
 }
 
 void CheckLaunch(const char* kernel) {

@@ -18,6 +18,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
 #include "ops/cuda/norm_join.h"
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/resident_attention.h"
 
 namespace baltoro::cuda {
@@ -91,7 +92,9 @@ Result<GpuInfo> Describe(int device) {
     return NoGpu(device, "there are " + std::to_string(devices) + " GPUs");
   }
   BT_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(device));
-  return GpuInfo{.name = info.name, .memory_bytes = static_cast<int64_t>(info.memory_bytes)};
+  return GpuInfo{.name = info.name,
+                 .memory_bytes = static_cast<int64_t>(info.memory_bytes),
+                 .launches_overlap = LaunchesOverlap()};
 }
 
 const OpsTable* Table() {

@@ -7,7 +7,39 @@
 
 namespace baltoro::cuda {
 
-// In clusters of `cluster` blocks; 0: the launch says nothing of clusters.
+// False where BALTORO_NO_OVERLAP is 1, for debugging: every kernel is then launched plainly and
+// starts when the one ahead has ended, and its waits return at once. The bits are the same. Read
+// once a process; any thread.
+bool LaunchesOverlap();
+
+// Grid, attributes and stream of one launch. `cluster` blocks form a cluster; 0: the launch says
+// nothing of clusters. Not copied, as the configuration points to the attributes.
+struct PlacedConfig {
+  PlacedConfig(
+      dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, unsigned cluster = 0) {
+    if (LaunchesOverlap()) {
+      cudaLaunchAttribute& placed = attributes[config.numAttrs++];
+      placed.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      placed.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 0) {
+      cudaLaunchAttribute& clustered = attributes[config.numAttrs++];
+      clustered.id = cudaLaunchAttributeClusterDimension;
+      clustered.val.clusterDim = {cluster, 1, 1};
+    }
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+  }
+  PlacedConfig(const PlacedConfig&) = delete;
+  PlacedConfig& operator=(const PlacedConfig&) = delete;
+
+  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchConfig_t config = {};
+};
+
 template <typename... Params, typename... Given>
 cudaError_t LaunchPlaced(void (*kernel)(Params...),
                          dim3 grid,
@@ -16,19 +48,8 @@ cudaError_t LaunchPlaced(void (*kernel)(Params...),
                          cudaStream_t stream,
                          unsigned cluster,
                          Given&&... given) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {cluster, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 0 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, Params(given)...);
+  const PlacedConfig placed(grid, block, shared_bytes, stream, cluster);
+  return cudaLaunchKernelEx(&placed.config, kernel, Params(given)...);
 }
 
 }  // namespace baltoro::cuda

@@ -1,3 +1,4 @@
+#include "ops/cuda/placed_launch.h"
 #include "ops/cuda/sample_select.cuh"
 
 namespace baltoro::cuda {
@@ -337,17 +338,10 @@ void LaunchSample(const OpContext& ctx, const SampleLaunch& launch) {
                     .tokens = launch.tokens,
                     .top_max = shape.top_max,
                     .vectors = InVectors(logits)};
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(shape.rows * kCluster));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = StreamOf(ctx);
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  CheckCuda(cudaLaunchKernelEx(&config, SampleKernel, p), "sampling");
+  const auto blocks = static_cast<unsigned>(shape.rows * kCluster);
+  CheckCuda(
+      LaunchPlaced(SampleKernel, dim3(blocks), dim3(kThreads), shared_bytes, StreamOf(ctx), 0, p),
+      "sampling");
 }
 
 }  // namespace baltoro::cuda

@@ -79,6 +79,7 @@ class RandomValues {
     if (random_() % 2 == 0) event.stop_token = Number<TokenId>();
     event.cached_tokens = Number<int32_t>();
     event.error = Bytes();
+    event.error_code = static_cast<Code>(random_() % (static_cast<uint64_t>(Code::kInternal) + 1));
     return event;
   }
 

@@ -71,7 +71,9 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
     default:
       break;
   }
+  limits_ = Chance(2);
   scheduler_ = std::make_unique<Scheduler>(config_);
+  fairness_ = std::make_unique<FairnessCheck>(config_);
   const FixedForms fixed{.prompt_chunk = config_.prompt_chunk,
                          .decode_rows = config_.decode_rows,
                          .prompt_logprob_rows_max = config_.prompt_logprob_rows_max};
@@ -119,6 +121,22 @@ void Simulation::Tick(bool faults) {
   if (!flights_.empty() && (full || Chance(2))) CommitOne();
   Receive();
   CheckBlocks();
+  if (const std::string wrong = fairness_->CheckQueue(*scheduler_); !wrong.empty()) Violate(wrong);
+}
+
+// From less than the smallest chunk to more than a step can have.
+StepCosts Simulation::RandomCosts() {
+  StepCosts costs;
+  if (Chance(4)) return costs;
+  ++report_.limited_steps;
+  costs.prompt_token = 1;
+  costs.prompt_key = Chance(2) ? 0 : 0.01 * Between(1, 10);
+  costs.decode_token = Chance(2) ? 0 : Between(1, 20);
+  costs.decode_key = Chance(2) ? 0 : 0.001 * Between(1, 10);
+  costs.fixed = Between(0, 20);
+  costs.limit = Between(1, 400);
+  costs.limit_alone = costs.limit * Between(1, 4);
+  return costs;
 }
 
 Request Simulation::RandomRequest() {
@@ -169,11 +187,12 @@ void Simulation::SubmitOne() {
   const bool can_run =
       prompt_count < config_.max_model_len && BlocksFor(client.tokens_max) <= config_.num_blocks;
   const auto id = static_cast<uint64_t>(request.id);
-  const Status status = scheduler_->Submit(std::move(request));
+  const Status status = scheduler_->Submit(request);
   if (can_run == (status.code() == Code::kInvalidArgument)) {
     return Violate("a request was refused wrongly, or not refused: " + status.message());
   }
   if (!status.ok()) return;
+  fairness_->Accepted(request);
   ++report_.requests;
   clients_.emplace(id, std::move(client));
   open_.push_back(id);
@@ -196,7 +215,12 @@ void Simulation::AbortOne() {
 }
 
 void Simulation::PlanOne() {
-  StepPlan plan = scheduler_->Plan();
+  if (limits_ && Chance(4)) costs_ = RandomCosts();
+  fairness_->Before(*scheduler_);
+  StepPlan plan = scheduler_->Plan(costs_);
+  if (const std::string wrong = fairness_->After(*scheduler_, plan, costs_); !wrong.empty()) {
+    return Violate(wrong);
+  }
   CheckLimits(plan);
   CountBypasses();
   if (plan.empty()) return;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "schedule/scheduler.h"
+#include "schedule/testing/fairness_check.h"
 #include "schedule/testing/mock_executor.h"
 
 namespace baltoro::test {
@@ -20,7 +21,7 @@ struct SimulationReport {
   std::string violation;  // empty: none
   uint64_t trace = 0;     // hash of every plan and event
   int64_t requests = 0, tokens = 0, aborts = 0, failures = 0, preemptions = 0, hit_tokens = 0;
-  int64_t draft_steps = 0, refusals = 0, constraint_ends = 0;
+  int64_t draft_steps = 0, refusals = 0, constraint_ends = 0, limited_steps = 0;
 };
 
 class Simulation {
@@ -49,6 +50,7 @@ class Simulation {
   Request RandomRequest();
   void AbortOne();
   void PlanOne();
+  StepCosts RandomCosts();
   void CommitOne();
   void Receive();
   void CheckEvent(Client& client, const TokenEvent& event);
@@ -69,9 +71,12 @@ class Simulation {
   int lag_ = 0;
   int arrival_one_in_ = 1, abort_one_in_ = 1;
   bool urgent_ = false, failures_ = false, prompt_logprobs_ = false, constraints_ = false;
+  bool limits_ = false;
+  StepCosts costs_;
   int prompt_max_ = 0, output_max_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<MockExecutor> executor_;
+  std::unique_ptr<FairnessCheck> fairness_;
   std::deque<Flight> flights_;
   std::unordered_map<uint64_t, Client> clients_;
   std::vector<uint64_t> open_;  // ids of clients that wait for their final event

@@ -1,0 +1,80 @@
+#include "engine/step_budget.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace baltoro {
+
+namespace {
+
+// A step that is older by 200 others counts a third.
+constexpr double kKeep = 0.995;
+// One step that took longer, or shorter, than this many times what was expected counts as that.
+constexpr double kSurpriseMax = 3;
+// How much of a surprise is taken for the machine's speed, and how far that may be off the fit.
+constexpr double kSpeedGain = 0.3;
+constexpr double kSpeedMax = 4;
+// Enough to follow, and too few to chase what the steps seen cannot tell apart.
+constexpr int kSweeps = 4;
+
+}  // namespace
+
+StepBudget::StepBudget(Seconds target, int32_t tokens_max, Seconds longest) : target_(target) {
+  seconds_[0] = longest / tokens_max;
+}
+
+// What explains most comes first: of what steps cannot tell apart, it takes the blame.
+StepBudget::Terms StepBudget::TermsOf(const StepWork& work) {
+  return {work.prompt_tokens, work.prompt_keys, 1, work.decode_tokens, work.decode_keys};
+}
+
+Seconds StepBudget::Fitted(const Terms& terms) const {
+  Seconds sum = 0;
+  for (int i = 0; i < kTerms; ++i) sum += seconds_[i] * terms[i];
+  return sum;
+}
+
+void StepBudget::Observe(const StepWork& work, Seconds seconds) {
+  if (seconds <= 0) return;
+  const Terms terms = TermsOf(work);
+  const Seconds expected = Fitted(terms) * std::exp(log_slowness_);
+  if (expected > 0) {
+    seconds = std::clamp(seconds, expected / kSurpriseMax, expected * kSurpriseMax);
+  }
+  Fit(terms, seconds);
+  const double slowness = std::log(seconds / Fitted(terms));
+  log_slowness_ += kSpeedGain * (slowness - log_slowness_);
+  log_slowness_ = std::clamp(log_slowness_, -std::log(kSpeedMax), std::log(kSpeedMax));
+}
+
+// Least squares of relative errors, one coordinate at a time from where it stood.
+void StepBudget::Fit(const Terms& terms, Seconds seconds) {
+  for (int i = 0; i < kTerms; ++i) {
+    for (int j = 0; j < kTerms; ++j) {
+      products_[i][j] = kKeep * products_[i][j] + terms[i] / seconds * (terms[j] / seconds);
+    }
+    sums_[i] = kKeep * sums_[i] + terms[i] / seconds;
+  }
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (int i = 0; i < kTerms; ++i) {
+      // What was not seen for very long stays as it was.
+      if (products_[i][i] < 1e-200) continue;
+      double rest = sums_[i];
+      for (int j = 0; j < kTerms; ++j) rest -= products_[i][j] * seconds_[j];
+      seconds_[i] = std::max(0.0, seconds_[i] + rest / products_[i][i]);
+    }
+  }
+}
+
+StepCosts StepBudget::costs() const {
+  const double slowness = std::exp(log_slowness_);
+  return {.limit = target_,
+          .limit_alone = target_ * kAlone,
+          .fixed = seconds_[2] * slowness,
+          .prompt_token = seconds_[0] * slowness,
+          .prompt_key = seconds_[1] * slowness,
+          .decode_token = seconds_[3] * slowness,
+          .decode_key = seconds_[4] * slowness};
+}
+
+}  // namespace baltoro

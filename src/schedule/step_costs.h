@@ -1,0 +1,50 @@
+#pragma once
+
+// What steps cost, in a unit of the caller's, and what one may cost: by this a plan cuts prompts,
+// so that a long one does not hold up those who wait for their next token. Plain numbers: the same
+// ones give the same plan.
+
+#include <cstdint>
+#include <limits>
+
+#include "cache/block_id.h"
+#include "schedule/step_plan.h"
+
+namespace baltoro {
+
+// How much of what costs a step has. A key is one position that one token attends to.
+struct StepWork {
+  double prompt_tokens = 0, prompt_keys = 0;  // of prompts, and of what is computed again
+  double decode_tokens = 0, decode_keys = 0;  // of sequences that decode
+};
+
+StepWork PromptWork(int32_t first_position, int32_t token_count);
+StepWork DecodeWork(int32_t first_position, int32_t token_count);
+StepWork WorkOf(const StepPlan& plan);
+
+struct StepCosts {
+  // Of a step while some sequence decodes, and while none does. Sequences that decode are computed
+  // whatever they cost; prompts have what they leave.
+  double limit = std::numeric_limits<double>::infinity();
+  double limit_alone = std::numeric_limits<double>::infinity();
+
+  double fixed = 0;  // of any step
+  double prompt_token = 0, prompt_key = 0;
+  double decode_token = 0, decode_key = 0;
+
+  // A prompt that is computed at all gets as many tokens, beyond the limit if need be; and one
+  // prompt of each plan is.
+  static constexpr int32_t kChunkMin = kBlockTokens;
+
+  bool unlimited() const { return limit == std::numeric_limits<double>::infinity(); }
+  // Without `fixed`.
+  double Of(const StepWork& work) const {
+    return prompt_token * work.prompt_tokens + prompt_key * work.prompt_keys +
+           decode_token * work.decode_tokens + decode_key * work.decode_keys;
+  }
+  // The most tokens of a prompt, from this position on, that cost no more than `left`; at most
+  // `most`.
+  int32_t PromptTokens(double left, int32_t first_position, int32_t most) const;
+};
+
+}  // namespace baltoro

@@ -1,0 +1,522 @@
+"""Rows L1 and L3 to L9: load, against the stand-in engine."""
+import asyncio
+import json
+import os
+import random
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import hostile
+from harness import Canary, Idle, Server, call, milliseconds, percentile, processor_seconds, resident, row, wait_for
+from streams import closed_loop, make_stream, open_loop, request_bytes, stand_in_tokens
+
+MIB = 1 << 20
+
+
+def mixed(chance):
+    return make_stream(chance, (16, 4096), (1, 1000))
+
+
+def small(chance):
+    return make_stream(chance, (16, 64), (20, 60))
+
+
+class Watch:
+    """Samples something twice a second, in the background."""
+
+    def __init__(self, sample, pause=0.5):
+        self.sample, self.pause, self.values, self.over = sample, pause, [], threading.Event()
+        self.begun = time.monotonic()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.over.wait(self.pause):
+            try:
+                self.values.append((time.monotonic() - self.begun, self.sample()))
+            except OSError:
+                self.values.append((time.monotonic() - self.begun, None))
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+        return self.values
+
+
+def slope(points):
+    """Units a second of a least-squares line."""
+    n = len(points)
+    mean_x, mean_y = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def told(row, tally):
+    row.figure("requests", tally.requests)
+    row.figure("tokens", tally.tokens)
+    row.figure("mismatches", tally.wrong)
+    row.figure("lost", tally.lost)
+    row.figure("5xx", tally.server_errors())
+
+
+def nothing_lost(row, tally):
+    told(row, tally)
+    row.check(tally.wrong == 0, f"{tally.wrong} streams with wrong tokens: {tally.odd}")
+    row.check(tally.lost == 0, f"{tally.lost} streams lost: {tally.odd}")
+    row.check(tally.refused == 0, f"refused: {tally.statuses}: {tally.odd}")
+
+
+@row("L1", "1,024 streams at once, prompts of 16 to 4k tokens, answers of 1 to 1k, each token compared")
+def many_streams(row):
+    streams, seconds = row.scale((1024, 600), (256, 40))
+    warm = seconds / 5
+    with Server("--max-num-seqs", str(streams), "--max-num-batched-tokens", "8192", stand_in=100) as server:
+        # What is kept for the next request (buffers, the allocator's arenas) is there before memory is taken.
+        asyncio.run(closed_loop(server.port, streams, 4, small))
+        canary, idle = Canary(server), Idle(server)
+        pids = server.pid(), server.engine_pid()
+        watch = Watch(lambda: sum(map(resident, pids)), 1)
+        tally = asyncio.run(closed_loop(server.port, streams, seconds, mixed, ramp=warm / 2, warm=warm))
+        memory = [(at, value) for at, value in watch.stop() if warm <= at <= seconds]
+        nothing_lost(row, tally)
+        half, tail = percentile(tally.first, 0.5), percentile(tally.first, 0.99)
+        row.figure("TTFT p50", milliseconds(half))
+        row.figure("p99", milliseconds(tail))
+        row.figure("between tokens p50", milliseconds(tally.gap(0.5)))
+        row.figure("p99", milliseconds(tally.gap(0.99)))
+        row.check(tail <= 3 * half, f"p99 of the time to the first token is {tail / half:.1f} times the median, 3 are allowed")
+        growth = slope(memory) * 60 / MIB
+        row.figure("memory", f"{memory[-1][1] / MIB:.0f} MiB, {growth:+.2f} MiB/min")
+        # A short run has no minute to fit a line to.
+        row.check(row.short or growth <= 1, f"memory grows by {growth:.2f} MiB/min, 1 is allowed")
+        row.check(canary.ok(server), "the canary")
+        idle.check(row, server)
+
+
+@row("L3", "three times the capacity, then half of it")
+def overload(row):
+    seconds = row.scale(120, 12)
+    slots, queue, step = 32, 64, 0.02
+    with Server("--max-num-seqs", str(slots), "--max-queued-requests", str(queue), stand_in=1000 * step) as server:
+        def fifty(chance):
+            return make_stream(chance, (16, 64), (50, 50))
+
+        alone = asyncio.run(open_loop(server.port, 4, 3, fifty))
+        usual = percentile([answer.first - answer.sent for _, answer in alone], 0.5)
+        saturated = asyncio.run(closed_loop(server.port, slots, 6, fifty, warm=1))
+        capacity = saturated.whole / 6
+        canary, idle = Canary(server), Idle(server)
+        waiting = Watch(lambda: server.metrics()["vllm:num_requests_waiting"], 0.25)
+        answers = asyncio.run(open_loop(server.port, 3 * capacity, seconds, fifty))
+        longest = max((value for _, value in waiting.stop() if value is not None), default=0)
+        after = asyncio.run(open_loop(server.port, capacity / 2, row.scale(30, 12), fifty))
+
+        good = [answer for _, answer in answers if answer.whole]
+        rejected = [answer for _, answer in answers if answer.status == 429]
+        other = [answer for _, answer in answers if not answer.whole and answer.status != 429]
+        row.figure("capacity", f"{capacity:.1f}/s")
+        row.figure("offered", len(answers))
+        row.figure("answered", len(good))
+        row.figure("429", len(rejected))
+        row.check(not other, f"{len(other)} neither whole nor 429, such as {other[0].status if other else ''}")
+        row.check(all(answer.right_so_far for answer in good), "wrong tokens")
+        row.check(rejected and all(1 <= int(answer.headers.get("retry-after", 0)) <= 60 for answer in rejected), "429 without Retry-After")
+        row.figure("longest queue", f"{longest:.0f} of {queue}")
+        row.check(longest <= queue, "the queue is longer than its limit")
+        ends = [at for at, answer in answers if answer.whole]
+        goodput = len(good) / (max(ends) - min(ends) + 50 * step) if ends else 0
+        row.figure("goodput", f"{100 * goodput / capacity:.0f} %")
+        row.check(goodput >= 0.9 * capacity, f"goodput {goodput:.1f}/s of {capacity:.1f}/s")
+        first = percentile([answer.first - answer.sent for answer in good], 0.99)
+        longest_wait = (queue / slots + 1) * 50 * step + 1
+        row.figure("TTFT p99 of accepted", milliseconds(first))
+        row.check(first <= longest_wait, f"p99 of the time to the first token is {first:.1f} s, a full queue takes {longest_wait:.1f} s")
+        back = [at for at, answer in after if not answer.whole or answer.first - answer.sent > 3 * usual + 0.1]
+        recovery = max(back, default=0)
+        row.figure("back to normal after", f"{recovery:.1f} s")
+        row.check(recovery <= 10, "slow or refused answers 10 s after the overload")
+        row.check(canary.ok(server), "the canary")
+        idle.check(row, server)
+        # How quickly a refusal comes is measured without the rest of the client's work in the way.
+        quick = asyncio.run(refusals(server.port, slots + queue, row.scale(400, 100)))
+        row.figure("refused in p99", milliseconds(percentile(quick, 0.99)))
+        row.check(percentile(quick, 0.99) <= 0.02, "a refusal takes more than 20 ms")
+
+
+async def refusals(port, fill, count):
+    chance = random.Random(3)
+    running = [asyncio.create_task(open_loop(port, 1e6, fill / 1e6 + 1e-7, lambda c: make_stream(c, (16, 64), (1500, 1500))))]
+    await asyncio.sleep(1.5)
+    times = []
+    while len(times) < count:
+        (_, answer), = await open_loop(port, 1, 1, lambda c: make_stream(chance, (16, 64), (1500, 1500)))
+        if answer.status != 429:
+            break
+        times.append(time.monotonic() - answer.sent)
+    for task in running:
+        task.cancel()
+    return times
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+async def leave_early(port, count, at_once, seed):
+    """`count` requests whose clients go away at a random moment, half of them with a reset."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(number):
+        chance = random.Random(seed + number)
+        request, _ = make_stream(chance, (16, 2048), (100, 1000))
+        async with gate:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            moment = chance.randrange(4)
+            if moment == 0:  # inside the head or the body
+                writer.write(request[:chance.randrange(len(request))])
+            else:
+                writer.write(request)
+            if moment > 1:  # while it waits, is computed or streams
+                try:
+                    await asyncio.wait_for(reader.read(chance.choice((1, 2000, 20000))), chance.uniform(0, 0.5))
+                except (asyncio.TimeoutError, ConnectionError):
+                    pass
+            if chance.random() < 0.5:
+                writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.transport.abort()
+            else:
+                writer.close()
+
+    await asyncio.gather(*(one(number) for number in range(count)))
+
+
+@row("L4", "clients that go away at random moments, 500 at once")
+def disconnects(row):
+    count = row.scale(10000, 1500)
+    with Server("--max-num-seqs", "512", "--max-num-batched-tokens", "8192", stand_in=20) as server:
+        asyncio.run(leave_early(server.port, 600, 500, 1))
+        wait_for(lambda: server.metrics()["vllm:num_requests_running"] == 0, 5)
+        canary, idle = Canary(server), Idle(server)
+        begun = time.monotonic()
+        asyncio.run(leave_early(server.port, count, 500, 1000))
+        row.figure("requests", count)
+        row.figure("in", f"{time.monotonic() - begun:.1f} s")
+        idle.check(row, server)
+        row.check(canary.ok(server), "the canary")
+    # How much is computed for nobody: steps are slow here, and all clients leave at the same time.
+    step, streams = 0.2, 100
+    with Server(stand_in=1000 * step) as server:
+        connections = []
+        for number in range(streams):
+            connection = socket.create_connection(("127.0.0.1", server.port))
+            connection.sendall(make_stream(random.Random(number), (16, 64), (1000, 1000))[0])
+            connections.append(connection)
+        wait_for(lambda: server.metrics()["vllm:num_requests_running"] == streams, 10)
+        time.sleep(3 * step)
+        before, at = server.metrics()["vllm:generation_tokens_total"], time.monotonic()
+        for connection in connections:
+            reset(connection)
+        closing = time.monotonic() - at
+        wait_for(lambda: server.metrics()["vllm:num_requests_running"] == 0, 5)
+        time.sleep(2 * step)
+        steps = (server.metrics()["vllm:generation_tokens_total"] - before) / streams
+        row.figure("steps after leaving", f"{steps:.1f}")
+        row.check(steps <= 2 + 1 + closing / step, f"{steps:.1f} steps for clients that have left")
+
+
+class Honest:
+    """Eight clients that keep asking in the background; their figures before and during."""
+
+    def __init__(self, server, make=small):
+        self.server, self.make = server, make
+
+    def run(self, seconds):
+        return asyncio.run(closed_loop(self.server.port, 8, seconds, self.make))
+
+    def during(self, work):
+        """The tally of answers while `work` runs in a thread of its own, and what it returned."""
+        out, over = [], threading.Event()
+
+        def run():
+            try:
+                out.append(work())
+            finally:
+                over.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        tally = None
+        while not over.is_set():
+            tally = asyncio.run(closed_loop(self.server.port, 8, 2, self.make, tally=tally, seed=int(1000 * time.monotonic())))
+        thread.join()
+        return tally, out[0] if out else None
+
+
+def slow_senders(port, count, start, piece, pause, limit):
+    """When each of `count` connections was closed that send `start`, then `piece` every `pause` seconds."""
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(start)
+        connection.setblocking(False)
+        connections.append(connection)
+    begun, closed, last = time.monotonic(), [], 0.0
+    while connections and time.monotonic() - begun < limit:
+        for connection in list(connections):
+            try:
+                while connection.recv(4096):
+                    pass
+                over = True
+            except BlockingIOError:
+                over = False
+            except OSError:
+                over = True
+            if over:
+                closed.append(time.monotonic() - begun)
+                connections.remove(connection)
+                connection.close()
+        if time.monotonic() - last >= pause:
+            last = time.monotonic()
+            for connection in connections:
+                try:
+                    connection.send(piece)
+                except OSError:
+                    pass
+        time.sleep(0.05)
+    for connection in connections:
+        connection.close()
+    return closed, len(connections)
+
+
+def slowhttptest(server, mode, connections, seconds, path="/v1/completions"):
+    """What Debian's slowhttptest reports of the server's availability."""
+    options = {"header": ["-H"], "body": ["-B", "-s", "8192"], "range": ["-R"],
+               "read": ["-X", "-w", "16", "-y", "32", "-n", "5", "-z", "8", "-k", "3"]}[mode]
+    done = subprocess.run(["slowhttptest", *options, "-c", str(connections), "-i", "5", "-r", "400", "-l", str(seconds), "-p", "3",
+                           "-u", f"http://127.0.0.1:{server.port}{path}"], capture_output=True, text=True, timeout=seconds + 60)
+    lines = [line for line in done.stdout.splitlines() if "service available" in line]
+    return [line.split(":")[1].strip() for line in lines]
+
+
+@row("L5", "slow headers and bodies: slowhttptest -H, -B, -R, and connections of our own")
+def slow_clients(row):
+    seconds, attackers = row.scale((120, 2000), (15, 400))
+    with Server(stand_in=10) as server:
+        honest = Honest(server)
+        before = honest.run(row.scale(20, 6))
+        canary = Canary(server)
+        row.figure("TTFT p99 alone", milliseconds(percentile(before.first, 0.99)))
+        for mode, path in (("header", "/health"), ("body", "/v1/completions"), ("range", "/v1/models")):
+            if shutil.which("slowhttptest") is None:
+                row.check(False, "slowhttptest is not installed")
+                break
+            during, available = honest.during(lambda: slowhttptest(server, mode, attackers, seconds, path))
+            ratio = percentile(during.first, 0.99) / percentile(before.first, 0.99)
+            row.figure(f"{mode}: TTFT p99", f"{ratio:.2f} times")
+            row.check(available and set(available) == {"YES"}, f"{mode}: slowhttptest says available {available}")
+            row.check(during.whole == during.requests, f"{mode}: honest requests failed: {during.odd}")
+            row.check(ratio <= 1.2 or row.short, f"{mode}: p99 of the time to the first token is {ratio:.2f} times that of before")
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+        closed, left = slow_senders(server.port, 50, head, b"X", 2, 17)
+        row.figure("slow headers closed after", f"{max(closed, default=0):.1f} s")
+        row.check(left == 0 and max(closed, default=99) <= 15, f"{left} connections with slow headers are open after 15 s")
+        body = head + b"Content-Type: application/json\r\nContent-Length: 8192\r\n\r\n"
+        # Half a kilobyte a second is below the least rate, which counts after ten seconds.
+        closed, left = slow_senders(server.port, 50, body, b" " * 512, 1, row.scale(135, 25))
+        row.figure("slow bodies closed after", f"{max(closed, default=0):.1f} s")
+        row.check(left == 0 and max(closed, default=999) <= 130, f"{left} connections with slow bodies are still open")
+        row.check(canary.ok(server), "the canary")
+
+
+def slow_readers(port, count, seconds):
+    """Streams whose clients take a byte a second: how many the server has given up by then, and when the last."""
+    connections = []
+    for number in range(count):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(make_stream(random.Random(number), (16, 64), (30000, 30000))[0])
+        connection.setblocking(False)
+        connections.append(connection)
+    begun, ended = time.monotonic(), []
+    while connections and time.monotonic() - begun < seconds:
+        time.sleep(1)
+        for connection in list(connections):
+            try:
+                over = not connection.recv(1)
+            except BlockingIOError:
+                over = False
+            except OSError:
+                over = True
+            if over:
+                ended.append(time.monotonic() - begun)
+                connections.remove(connection)
+                connection.close()
+    return connections, ended
+
+
+@row("L6", "200 readers of a byte a second, and slowhttptest -X")
+def slow_reading(row):
+    readers = row.scale(200, 60)
+    with Server("--max-num-seqs", "512", stand_in=10) as server:
+        honest = Honest(server)
+        before = honest.run(row.scale(20, 8))
+        canary = Canary(server)
+        memory = resident(server.pid())
+        largest = Watch(lambda: resident(server.pid()))
+        running = Watch(lambda: server.metrics()["vllm:num_requests_running"], 1)
+        seconds = row.scale(100, 85)
+        during, (connections, _) = honest.during(lambda: slow_readers(server.port, readers, seconds))
+        grown = max(value for _, value in largest.stop()) - memory
+        left = server.metrics()["vllm:num_requests_running"]
+        # A reset does not show to a reader who still has bytes in his buffer: the server's own count does.
+        gone = [at for at, value in running.stop() if value is not None and value <= 8]
+        row.figure("still running after", f"{seconds} s: {left:.0f}")
+        row.figure("the last aborted after", f"{gone[-1] if not gone else min(at for at in gone if at > 10):.0f} s" if gone else "never")
+        row.check(left <= 8, f"{left:.0f} slow readers are served after {seconds} s")
+        row.figure("memory of the door", f"+{grown / MIB / readers:.2f} MiB a reader")
+        row.check(grown <= 1.3 * MIB * readers, f"{grown / MIB:.0f} MiB for {readers} readers")
+        ratio = during.gap(0.99) / max(before.gap(0.99), 0.001)
+        row.figure("others' time between tokens p99", f"{milliseconds(before.gap(0.99))}, then {milliseconds(during.gap(0.99))}")
+        row.check(ratio <= 1.1 or during.gap(0.99) - before.gap(0.99) <= 0.0011 or row.short, f"others wait {ratio:.2f} times as long")
+        row.check(during.whole == during.requests, f"honest requests failed: {during.odd}")
+        for connection in connections:
+            connection.close()
+        available = slowhttptest(server, "read", row.scale(2000, 400), row.scale(120, 15), "/openapi.json")
+        row.check(available and set(available) == {"YES"}, f"slowhttptest -X says available {available}")
+        row.figure("slowhttptest -X: available", "/".join(available))
+        row.check(canary.ok(server), "the canary")
+
+
+def idle_connections(port, count):
+    connections = []
+    for _ in range(count):
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        connections.append(connection)
+    for connection in connections:
+        connection.settimeout(10)
+        connection.recv(4096)
+        connection.setblocking(False)
+    return connections
+
+
+def still_open(connections):
+    count = 0
+    for connection in connections:
+        try:
+            count += bool(connection.recv(16, socket.MSG_PEEK))
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+@row("L7", "8,000 idle connections; a server with 512 file descriptors")
+def idle_clients(row):
+    count = row.scale(8000, 2000)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if not row.check(hard >= count + 200, f"ulimit -Hn is {hard}"):
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with Server(stand_in=10) as server:
+        for connection in idle_connections(server.port, 50):
+            connection.close()
+        time.sleep(0.3)
+        before = resident(server.pid())
+        begun = time.monotonic()
+        connections = idle_connections(server.port, count)
+        each = (resident(server.pid()) - before) / count
+        row.figure("memory of a connection", f"{each / 1024:.1f} KiB")
+        row.check(each <= 16384, f"{each:.0f} bytes a connection")
+        row.check(call(server, "/health")[0] == 200, "/health while they are open")
+        wait_for(lambda: still_open(connections) == 0, 40, 0.5)
+        row.figure("closed after", f"{time.monotonic() - begun:.0f} s")
+        row.check(still_open(connections) == 0, f"{still_open(connections)} idle connections are open after {time.monotonic() - begun:.0f} s")
+        for connection in connections:
+            connection.close()
+    with Server(stand_in=10, files=512) as server:
+        connections = []
+        for _ in range(700):
+            connections.append(socket.create_connection(("127.0.0.1", server.port)))
+        time.sleep(0.5)
+        used = processor_seconds(server.pid())
+        time.sleep(4)
+        share = (processor_seconds(server.pid()) - used) / 4
+        row.figure("processor without file descriptors", f"{100 * share:.1f} %")
+        row.check(share <= 0.05, f"{100 * share:.0f} % of a processor while no connection can be accepted")
+        for connection in connections:
+            connection.close()
+        back = wait_for(lambda: server.health(1) == 200, 10)
+        row.figure("recovers in", "never" if back is None else milliseconds(back))
+        row.check(back is not None and Canary(server).ok(server), "does not recover")
+
+
+@row("L8", "a tenth of the traffic is hostile")
+def hostile_mix(row):
+    streams, seconds = row.scale((512, 300), (128, 20))
+    with Server("--max-num-seqs", "1024", "--max-num-batched-tokens", "8192", stand_in=50) as server:
+        canary, idle_ok = Canary(server), server.engine_pid()
+        over, statuses = threading.Event(), {}
+
+        def attack(number):
+            chance = random.Random(number)
+            vectors = hostile.vectors()
+            while not over.is_set():
+                name, data = chance.choice(vectors)
+                outcome = hostile.send(server.port, data)
+                statuses.setdefault(name, set()).add(outcome)
+                time.sleep(chance.uniform(0, 0.2))
+
+        attackers = [threading.Thread(target=attack, args=(number,)) for number in range(4)]
+        for thread in attackers:
+            thread.start()
+        tally = asyncio.run(closed_loop(server.port, streams, seconds, mixed, ramp=2))
+        over.set()
+        for thread in attackers:
+            thread.join()
+        nothing_lost(row, tally)
+        bad = {name: seen for name, seen in statuses.items() if any(isinstance(one, int) and one >= 500 for one in seen)}
+        row.figure("kinds of attack", len(statuses))
+        row.check(not bad, f"answered as the server's fault: {bad}")
+        row.check(server.engine_pid() == idle_ok and canary.ok(server), "the canary")
+
+
+@row("L9", "one key with 500 prompts of 32k tokens, another with a short request a second")
+def fairness(row):
+    prompts, seconds = row.scale((500, 120), (60, 15))
+    step = 0.02
+    with Server("--api-key", "greedy", "modest", "--max-num-seqs", "64", stand_in=1000 * step) as server:
+        greedy, modest = ["Authorization: Bearer greedy"], ["Authorization: Bearer modest"]
+
+        def short(chance):
+            return make_stream(chance, (16, 32), (5, 5), modest)
+
+        alone = asyncio.run(open_loop(server.port, 2, 6, short))
+        usual = percentile([answer.first - answer.sent for _, answer in alone], 0.99)
+
+        async def both():
+            def long(chance):
+                prompt = chance.choices(range(2048), k=32000)
+                body = {"model": "m", "prompt": prompt, "max_tokens": 10, "stream": True, "ignore_eos": True, "return_token_ids": True}
+                return request_bytes(body, headers=greedy), stand_in_tokens(prompt, 10)
+
+            flood = [asyncio.create_task(open_loop(server.port, 1, 1, long, seed=number)) for number in range(prompts)]
+            await asyncio.sleep(1)
+            answers = await open_loop(server.port, 1, seconds, short, seed=7)
+            for task in flood:
+                task.cancel()
+            return answers
+
+        answers = asyncio.run(both())
+        times = [answer.first - answer.sent for _, answer in answers if answer.whole]
+        row.figure("TTFT p99 alone", milliseconds(usual))
+        row.figure("beside the flood", milliseconds(percentile(times, 0.99)))
+        row.check(len(times) == len(answers), f"{len(answers) - len(times)} short requests failed: {answers[0][1].status}")
+        row.check(times and percentile(times, 0.99) <= 5 * usual, f"{percentile(times, 0.99) / usual:.1f} times as long, 5 are allowed")
