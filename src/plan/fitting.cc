@@ -136,7 +136,8 @@ std::string FindShorter(const ModelDescription& model, const PlanOptions& option
 
 Fitting FindFitting(const ModelDescription& model, const PlanOptions& options, int64_t requests) {
   Fitting fitting = FindAmongFlags(model, options, requests, kUtilisationMax);
-  if (fitting.found || (requests == 1 && !FindShorter(model, options).empty())) return fitting;
+  // Fewer at once, or a shorter one, would do.
+  if (fitting.found || requests > 1 || !FindShorter(model, options).empty()) return fitting;
   return FindAmongFlags(model, options, requests, kUtilisationLast);
 }
 

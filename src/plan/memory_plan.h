@@ -77,7 +77,7 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
 // The nearest options under which `requests` of max_model_len tokens fit at once, changing as few
 // flags as possible: DCP, fp8 cache, batched tokens, utilisation; on a CPU a larger cache. Empty
 // changes: it fits as it is. A utilisation above 0.97, which leaves next to nothing for what is not
-// foreseen, is the last resort, where a shorter length would not do either.
+// foreseen, is the last resort, where neither fewer requests nor a shorter length would do.
 struct Fitting {
   bool found = false;
   PlanOptions options = {};

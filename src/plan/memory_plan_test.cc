@@ -151,11 +151,12 @@ TEST(MemoryPlanTest, TheFlagsThatHoldAFullLengthRequestOnEightH100) {
   EXPECT_TRUE(Plan(model, one.options).Holds(262144, 1));
   options.layout.decode_context = 8;
   options.kv = KvForm::kFp8;
-  const Fitting four = FindFitting(model, options, 4);
-  ASSERT_TRUE(four.found);
-  EXPECT_TRUE(Plan(model, four.options).Holds(262144, 4));
-  EXPECT_LE(four.options.utilisation, 0.99);
-  EXPECT_LT(four.options.max_num_batched_tokens, 32768);
+  const Fitting two = FindFitting(model, options, 2);
+  ASSERT_TRUE(two.found);
+  EXPECT_TRUE(Plan(model, two.options).Holds(262144, 2));
+  EXPECT_LE(two.options.utilisation, 0.97);
+  EXPECT_LT(two.options.max_num_batched_tokens, 32768);
+  EXPECT_FALSE(FindFitting(model, options, 4).found);  // 0.99 would do, and so does fewer at once
 }
 
 TEST(MemoryPlanTest, AUtilisationThatLeavesNothingIsNotAWayWhereAnotherFlagWouldDo) {

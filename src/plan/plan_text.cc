@@ -57,6 +57,10 @@ std::vector<std::string> OtherWays(const MemoryPlan& plan, int64_t requests) {
   if (requests == 1) {
     const std::string shorter = FindShorter(plan.model, plan.options);
     if (!shorter.empty()) ways.push_back("with " + shorter);
+  } else if (plan.Holds(plan.options.max_model_len, 1)) {
+    int64_t most = requests - 1;
+    while (!plan.Holds(plan.options.max_model_len, most)) --most;
+    ways.push_back(fmt::format("with --max-num-seqs {}", most));
   }
   const ParallelLayout& now = plan.options.layout;
   if (const auto more = FindLayout(plan.model, plan.options, requests)) {
@@ -225,9 +229,15 @@ std::string MisfitText(const MemoryPlan& plan) {
   const RankPlan& rank = plan.stages.front();
   std::string out;
   if (rank.kv_bytes < 0) {
-    out = fmt::format("Weights ({}), arenas ({}) and the KV cache need {} more than the {} there",
+    const auto share =
+        static_cast<int64_t>(static_cast<double>(o.device.memory_bytes) * o.utilisation);
+    const std::string there =
+        o.device.gpu ? fmt::format("{} that --gpu-memory-utilization {:.2f} gives of {}",
+                                   GibText(share), o.utilisation, GibText(o.device.memory_bytes))
+                     : GibText(o.device.memory_bytes) + " there";
+    out = fmt::format("Weights ({}), arenas ({}) and the KV cache need {} more than the {}",
                       GibText(TotalBytes(rank.weights)), GibText(TotalBytes(rank.arenas)),
-                      GibText(-rank.kv_bytes), GibText(o.device.memory_bytes));
+                      GibText(-rank.kv_bytes), there);
   } else {
     // The sentence that operators know.
     out = fmt::format(
