@@ -22,6 +22,7 @@
 #include "plan.h"
 #include "quantize.h"
 #include "serve.h"
+#include "stop_signal.h"
 
 extern char** environ;
 
@@ -70,15 +71,22 @@ std::terminate_handler usual_end = nullptr;
 
 int main(int argc, char** argv) {
   using namespace baltoro;  // NOLINT: the program's own entry
+  HoldStandardFiles();
   std::signal(SIGPIPE, SIG_IGN);
   usual_end = std::set_terminate(EndOfUncaught);
   const std::string program = ProgramPath(argv[0]);
   const std::vector<std::string> args(argv + 1, argv + argc);
   // The engine's side of `serve`; started by the door, never by a person.
-  if (!args.empty() && args[0] == kEngineSubcommand) return RunEngineMain(args);
+  if (!args.empty() && args[0] == kEngineSubcommand) {
+    IgnoreStraySignals();
+    return RunEngineMain(args);
+  }
 
   const Command command = ParseCommandLine(args, ReadEnvironment());
-  if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
+  if (const auto* serve = std::get_if<ServeOptions>(&command)) {
+    IgnoreStraySignals();
+    return RunServe(*serve, program);
+  }
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan, program);
   if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);

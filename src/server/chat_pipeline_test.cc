@@ -365,7 +365,7 @@ TEST_F(ChatPipelineTest, ManyRequestsShareOneGrammar) {
 
 TEST_F(ChatPipelineTest, WhatTooManyWaitForIsRefused) {
   ServerConfig config = DefaultConfig();
-  config.compiling = {.jobs = 1, .bytes = 1};
+  config.compiling = {.threads = 1, .jobs = 1, .bytes = 1};
   Restart("</think>ok", std::move(config));
   std::vector<std::jthread> clients;
   std::atomic<int> refused = 0, answered = 0;

@@ -219,9 +219,7 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
   Tell(compiled->unchecked);
   BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
          1000 * (clock.Now() - start));
-  std::shared_ptr<const CompiledForm> form = std::move(compiled);
-  Keep(spec.key, form);
-  return form;
+  return Keep(spec.key, std::move(compiled));
 }
 
 std::vector<TokenId> FormCompiler::tool_marks() const {
@@ -248,12 +246,15 @@ void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
 }
 
-void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {
+std::shared_ptr<const CompiledForm> FormCompiler::Keep(const std::string& key,
+                                                       std::shared_ptr<const CompiledForm> form) {
   size_t bytes = key.size() + static_cast<size_t>(form->grammar.num_bytes());
   for (const std::string& entry : form->unchecked) bytes += sizeof(entry) + entry.size();
   const std::lock_guard lock(mutex_);
-  if (by_key_.contains(key) || bytes > limits_.bytes) return;
-  entries_.push_front({key, std::move(form), bytes});
+  // Another thread may have made the same one meanwhile.
+  if (const auto known = by_key_.find(key); known != by_key_.end()) return known->second->form;
+  if (bytes > limits_.bytes) return form;
+  entries_.push_front({key, form, bytes});
   by_key_.emplace(entries_.front().key, entries_.begin());
   bytes_ += bytes;
   while (entries_.size() > limits_.entries || bytes_ > limits_.bytes) {
@@ -261,6 +262,7 @@ void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledFo
     by_key_.erase(entries_.back().key);
     entries_.pop_back();
   }
+  return form;
 }
 
 }  // namespace baltoro

@@ -93,7 +93,9 @@ class FormCompiler {
   };
 
   void Tell(const std::vector<std::string>& unchecked);
-  void Keep(const std::string& key, std::shared_ptr<const CompiledForm> form);
+  // The form that is kept under the key: this one, or an earlier one.
+  std::shared_ptr<const CompiledForm> Keep(const std::string& key,
+                                           std::shared_ptr<const CompiledForm> form);
 
   std::optional<ToolMarks> marks_;
   const FormCacheLimits limits_;

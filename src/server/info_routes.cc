@@ -39,6 +39,7 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  metrics_->SetHeldBytes(http_->held_body_bytes(), http_->held_answer_bytes());
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),

@@ -42,11 +42,11 @@ const Buckets& IterationBuckets() {
 }
 
 constexpr std::pair<Rejection, const char*> kRejections[] = {
-    {Rejection::kInvalid, "invalid"},      {Rejection::kUnauthorized, "unauthorized"},
-    {Rejection::kNotFound, "not_found"},   {Rejection::kHttp, "http"},
-    {Rejection::kQueueFull, "queue_full"}, {Rejection::kPreparingFull, "preparing_full"},
-    {Rejection::kNotReady, "not_ready"},   {Rejection::kDraining, "draining"},
-    {Rejection::kEngine, "engine"},
+    {Rejection::kInvalid, "invalid"},          {Rejection::kUnauthorized, "unauthorized"},
+    {Rejection::kNotFound, "not_found"},       {Rejection::kHttp, "http"},
+    {Rejection::kQueueFull, "queue_full"},     {Rejection::kPreparingFull, "preparing_full"},
+    {Rejection::kAnswersFull, "answers_full"}, {Rejection::kNotReady, "not_ready"},
+    {Rejection::kDraining, "draining"},        {Rejection::kEngine, "engine"},
 };
 
 // 1, 2, 5, 10, 20 ... up to `max`.
@@ -116,6 +116,10 @@ struct Metrics::State {
       AddGauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
+  prometheus::Gauge& held_bodies =
+      AddGauge("baltoro:held_body_bytes", "Bytes of requests that are not complete yet.");
+  prometheus::Gauge& held_answers =
+      AddGauge("baltoro:held_answer_bytes", "Bytes of answers that clients have not taken yet.");
   Follower preemptions{AddCounter("vllm:num_preemptions_total", "Preemptions by recomputation.")};
   Follower prefix_queries{AddCounter("vllm:prefix_cache_queries_total",
                                      "Prompt tokens looked up in the prefix cache.")};
@@ -324,6 +328,11 @@ void Metrics::ObserveHttp(const HttpObservation& seen) {
 
 void Metrics::CountRejected(Rejection reason) {
   state_->rejected.at(reason)->Increment();
+}
+
+void Metrics::SetHeldBytes(size_t bodies, size_t answers) {
+  state_->held_bodies.Set(static_cast<double>(bodies));
+  state_->held_answers.Set(static_cast<double>(answers));
 }
 
 std::string Metrics::Scrape() const {

@@ -49,6 +49,7 @@ enum class Rejection {
   kHttp,           // what net refuses: limits of headers and bodies, time, framing
   kQueueFull,      // 429, the engine's queue
   kPreparingFull,  // 429, too many large bodies
+  kAnswersFull,    // 503, too many bytes of answers that clients have not read
   kNotReady,       // 503
   kDraining,       // 503
   kEngine          // the engine's own reasons
@@ -71,6 +72,9 @@ class Metrics {
   void ObservePrompt(int32_t n, int64_t longest);
   void ObserveHttp(const HttpObservation& seen);
   void CountRejected(Rejection reason);
+
+  // Of unfinished requests, and of answers that clients have not read; called before each scrape.
+  void SetHeldBytes(size_t bodies, size_t answers);
 
   // Prometheus text, version 0.0.4.
   std::string Scrape() const;

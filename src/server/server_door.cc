@@ -113,8 +113,13 @@ Reply Server::MakeReply(const HttpRequest& request, Responder responder, const R
 }
 
 void Server::Reject(Reply& reply, Rejection reason, const ApiError& error) {
-  metrics_->CountRejected(reason);
+  if (!reply.client_gone()) metrics_->CountRejected(reason);
   reply.Refuse(error);
+}
+
+Reply::ErrorForm Server::ErrorFormOf(std::string_view path) const {
+  if (path.starts_with(config_.root_path)) path.remove_prefix(config_.root_path.size());
+  return path.starts_with("/v1/messages") ? &MessagesErrorBody : &ErrorBody;
 }
 
 void Server::Handle(HttpRequest request, Responder responder) {
@@ -160,17 +165,35 @@ void Server::Handle(HttpRequest request, Responder responder) {
 void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
   if (request.body.size() <= kPrepareHereBytes) return work(request, reply);
   const size_t bytes = request.body.size();
+  std::string owner = JobOwner(request);
   // std::function wants copies; the exchange has one owner at a time.
   const auto held =
       std::make_shared<std::pair<HttpRequest, Reply>>(std::move(request), std::move(reply));
-  const bool taken = worker_->Post(
-      [held, work = std::move(work)] {
-        if (!held->second.client_gone()) work(held->first, held->second);
-      },
-      bytes);
+  const auto refuse = [this, held] {
+    Reject(held->second, Rejection::kDraining, ShuttingDownError());
+  };
+  const bool taken =
+      workers_->Post({.owner = std::move(owner),
+                      .bytes = bytes,
+                      .run = [held, work = std::move(work)] { work(held->first, held->second); },
+                      .unwanted = [held] { return held->second.client_gone(); },
+                      .on_stop = refuse});
   if (taken) return;
+  if (stopping_) return refuse();
   Reject(held->second, Rejection::kPreparingFull,
          OverloadedError("Too many large requests are waiting."));
+}
+
+std::string Server::JobOwner(const HttpRequest& request) const {
+  if (keys_.empty()) return request.peer.substr(0, request.peer.rfind(':'));
+  const std::string_view shown = request.Header("authorization");
+  return std::string(shown.empty() ? request.Header("x-api-key") : shown);
+}
+
+std::optional<ApiError> Server::Unwanted(const Reply& reply) const {
+  if (reply.client_gone()) return ClientGoneError();
+  if (stopping_) return ShuttingDownError();
+  return std::nullopt;
 }
 
 }  // namespace baltoro

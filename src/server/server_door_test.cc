@@ -339,7 +339,7 @@ TEST_F(ServerDoorTest, LimitsOfHttpAreAnsweredInTheSameForm) {
 
 TEST_F(ServerDoorTest, LargeBodiesArePreparedElsewhereAndBounded) {
   ServerConfig config = DefaultConfig();
-  config.preparing = {.jobs = 1, .bytes = 1 << 30};
+  config.preparing = {.threads = 1, .jobs = 1, .bytes = 1 << 30};
   Start(Says("x"), config);
   // Long enough for the worker to be busy while others come.
   const std::string big = Json{{"prompt", std::string(1 << 20, 'a')}}.dump();

@@ -17,7 +17,7 @@ std::optional<ApiError> NoTokenizer(std::string_view param) {
 void Server::Tokenize(HttpRequest request, Reply reply) {
   RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
     std::string body;
-    if (const auto error = TokenizeBody(asked, body)) {
+    if (const auto error = TokenizeBody(asked, answer, body)) {
       return Reject(answer, Rejection::kInvalid, *error);
     }
     answer.SendJson(std::move(body));
@@ -34,7 +34,9 @@ void Server::Detokenize(HttpRequest request, Reply reply) {
   });
 }
 
-std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request, std::string& out) const {
+std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
+                                             const Reply& reply,
+                                             std::string& out) const {
   Json body;
   if (auto error = ReadBody(request, body)) return error;
   FieldReader reader(body);
@@ -53,6 +55,7 @@ std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request, std::st
   }
   if (!reader.ok()) return reader.error();
   if (auto error = CheckModel(model)) return error;
+  if (auto unwanted = Unwanted(reply)) return unwanted;
   if (tokenizer_->empty()) return NoTokenizer(chat ? "messages" : "prompt");
 
   const GenerationLimits limits = Limits();
