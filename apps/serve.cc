@@ -187,7 +187,7 @@ std::jthread LeaveOnSignal(const sigset_t& signals) {
     while (!stop.stop_requested()) {
       if (!WaitSignal(signals, 100)) continue;
       BT_LOG(Info, "Shutting down; the engine was not ready yet");
-      std::_Exit(0);
+      ExitAtOnce(0);
     }
   });
 }
@@ -266,7 +266,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   // A second signal ends the wait.
   std::jthread second([&signals](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      if (WaitSignal(signals, 100)) std::_Exit(1);
+      if (WaitSignal(signals, 100)) ExitAtOnce(1);
     }
   });
   server->Drain(options.shutdown_timeout);
@@ -289,7 +289,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
     // Nothing is kept here, and what an engine does the head knows.
     if (!stopped) return;
     BT_LOG(Info, "Asked to stop: this node leaves");
-    std::_Exit(0);
+    ExitAtOnce(0);
   });
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(

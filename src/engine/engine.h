@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "engine/fixed_steps.h"
 #include "request/request.h"
@@ -89,7 +90,8 @@ struct EngineStats {
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0;
-  uint64_t restarts = 0;  // of the engine's process
+  uint64_t restarts = 0;    // of the engine's process
+  LogDrops log_drops = {};  // of an engine process; one within the server's shares its log
 };
 
 // end() of a node whose head was stopped, not lost.

@@ -262,7 +262,8 @@ void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
       return reader.Fail("tool_choice", "\"required\" needs tools");
     }
     // Upstream's rule: clients that build the list themselves leave it empty.
-    BT_LOG(Info, "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
+    BT_LOG_LIMITED(Info,
+                   "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
     out.tool_choice = ToolChoice::kNone;
   } else if (name != "auto") {
     reader.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or a function");

@@ -217,8 +217,8 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
     compiled->unchecked.push_back(fmt::format("and {} more", more));
   }
   Tell(compiled->unchecked);
-  BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
-         1000 * (clock.Now() - start));
+  BT_LOG_LIMITED(Debug, "Compiled a grammar of {} states in {:.1f} ms",
+                 compiled->grammar.num_states(), 1000 * (clock.Now() - start));
   std::shared_ptr<const CompiledForm> form = std::move(compiled);
   Keep(spec.key, form);
   return form;
@@ -245,7 +245,7 @@ void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   line += more;
   const std::lock_guard lock(mutex_);
   if (told_.size() >= kToldLinesMax) told_.clear();
-  if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
+  if (told_.insert(line).second) BT_LOG_LIMITED(Warning, "Not enforced by a grammar: {}", line);
 }
 
 void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {

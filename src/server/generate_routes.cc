@@ -115,11 +115,12 @@ void Server::LaunchThere(Reply reply, Prepared prepared) {
 void Server::Launch(Reply reply, Prepared prepared) {
   if (config_.log_requests) {
     const Request& first = prepared.prompts.front();
-    BT_LOG(Info,
-           "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
-           "temperature: {}, top_p: {}",
-           prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
-           first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
+    BT_LOG_LIMITED(
+        Info,
+        "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
+        "temperature: {}, top_p: {}",
+        prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
+        first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
   }
   const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,

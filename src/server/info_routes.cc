@@ -1,5 +1,6 @@
 // The routes that tell about the server itself.
 
+#include "base/log.h"
 #include "server/route_path.h"
 #include "server/server_internal.h"
 
@@ -20,6 +21,7 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  metrics_->UpdateLog(LogDropsOfProcess());
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),

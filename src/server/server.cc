@@ -89,6 +89,7 @@ void Server::SetEngine(Engine* engine) {
 }
 
 std::string Server::Tick() {
+  TellLeftOut();
   const auto now_stats = engine_.stats();
   if (!now_stats) return "";
   const EngineStats& stats = *now_stats;
