@@ -152,9 +152,9 @@ FormSpec FormSpec::Of(OutputForm form) {
 FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
   FormSpec spec = Of(std::move(form));
   spec.must_call = use.must_call;
-  spec.parallel = use.parallel;
+  spec.parallel = use.parallel && use.named.empty();
   spec.first_index = use.first_index;
-  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index.value_or(-1));
+  spec.key += fmt::format("\n{}{}{}", spec.must_call, spec.parallel, use.first_index.value_or(-1));
   for (size_t i = 0; i < use.tools->size(); ++i) {
     const Json& function = (*use.tools)[i]["function"];
     Tool tool;
