@@ -12,6 +12,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/file.h"
+#include "base/log.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "chat.h"
@@ -56,11 +58,11 @@ std::terminate_handler usual_end = nullptr;
     if (const std::exception_ptr held = std::current_exception()) std::rethrow_exception(held);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "baltoro: error: out of memory: %s\n", kWay);
-    std::_Exit(1);
+    baltoro::ExitAtOnce(1);
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "baltoro: error: no memory or no right for another thread (%s): %s\n",
                  error.what(), kWay);
-    std::_Exit(1);
+    baltoro::ExitAtOnce(1);
   } catch (...) {
   }
   usual_end();

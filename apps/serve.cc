@@ -15,6 +15,7 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "net/loopback.h"
 #include "server/server.h"
 #include "stop_signal.h"
 
@@ -50,13 +51,14 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.model_names = options.served_model_names;
   if (config.model_names.empty())
     config.model_names = {options.model.empty() ? "pocket" : options.model};
-  config.model_path = options.model.empty() ? dir : options.model;
   config.version = BALTORO_VERSION;
   BT_RETURN_IF_ERROR(ReadApiKeys(options, config.api_keys));
-  config.cors = {.origins = StringList(options.allowed_origins),
-                 .methods = StringList(options.allowed_methods),
-                 .headers = StringList(options.allowed_headers),
-                 .credentials = options.allow_credentials};
+  if (!options.allowed_origins.is_null()) {
+    config.cors.origins = StringList(options.allowed_origins);
+  }
+  config.cors.methods = StringList(options.allowed_methods);
+  config.cors.headers = StringList(options.allowed_headers);
+  config.cors.credentials = options.allow_credentials;
   config.default_template_kwargs = options.default_chat_template_kwargs;
   config.reasoning_parser = options.reasoning_parser != "none";
   config.tool_parser = options.tool_call_parser != "none";
@@ -146,9 +148,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
-  const bool loopback =
-      options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
-  if (config.api_keys.empty() && !loopback && options.uds.empty()) {
+  if (config.api_keys.empty() && !IsLoopback(options.host) && options.uds.empty()) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 

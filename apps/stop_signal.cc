@@ -1,8 +1,5 @@
 #include "stop_signal.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
@@ -43,12 +40,6 @@ void IgnoreStraySignals() {
   for (const int number : {SIGPIPE, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(number, SIG_IGN);
 }
 
-void HoldStandardFiles() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) < 0) (void)open("/dev/null", O_RDWR);  // takes the lowest free number
-  }
-}
-
 StopSignal::StopSignal(Seconds patience, std::string leaving) {
   const sigset_t set = StopSignals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
@@ -57,12 +48,12 @@ StopSignal::StopSignal(Seconds patience, std::string leaving) {
     }
     if (!state->accepted) {
       BT_LOG(Info, "{}", leaving);
-      std::_Exit(0);
+      ExitAtOnce(0);
     }
     state->asked = true;
-    if (Wait(patience)) std::_Exit(1);
+    if (Wait(patience)) ExitAtOnce(1);
     BT_LOG(Warning, "Something did not end in time; it is left behind");
-    std::_Exit(0);
+    ExitAtOnce(0);
   }).detach();
 }
 

@@ -15,10 +15,6 @@ namespace baltoro {
 // Before any thread is started, of every process that serves or computes for one that does.
 void IgnoreStraySignals();
 
-// Opens /dev/null in place of standard input, output and error where these are closed, so that no
-// socket gets their numbers and with them the lines of the log.
-void HoldStandardFiles();
-
 // Listens on a thread of its own, so that nothing else must be in order for a stop to end: from the
 // first SIGINT or SIGTERM on the process has `patience`, then it ends with what still runs (exit
 // code 0); a second one ends it at once (1). Its children see that it is gone, and leave.

@@ -104,7 +104,7 @@ void IoThread::Adopt(UniqueFd fd, std::string peer) {
   connections_.emplace(id, std::move(connection));
   loop_->SetTick(tick_period_);
   if (const Status status = raw->Open(); !status.ok()) {
-    BT_LOG(Warning, "a connection could not be watched: {}", status.message());
+    BT_LOG_LIMITED(Warning, "a connection could not be watched: {}", status.message());
     raw->Close();
   }
 }

@@ -152,9 +152,9 @@ FormSpec FormSpec::Of(OutputForm form) {
 FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
   FormSpec spec = Of(std::move(form));
   spec.must_call = use.must_call;
-  spec.parallel = use.parallel;
+  spec.parallel = use.parallel && use.named.empty();
   spec.first_index = use.first_index;
-  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index.value_or(-1));
+  spec.key += fmt::format("\n{}{}{}", spec.must_call, spec.parallel, use.first_index.value_or(-1));
   for (size_t i = 0; i < use.tools->size(); ++i) {
     const Json& function = (*use.tools)[i]["function"];
     Tool tool;
@@ -217,8 +217,8 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
     compiled->unchecked.push_back(fmt::format("and {} more", more));
   }
   Tell(compiled->unchecked);
-  BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
-         1000 * (clock.Now() - start));
+  BT_LOG_LIMITED(Debug, "Compiled a grammar of {} states in {:.1f} ms",
+                 compiled->grammar.num_states(), 1000 * (clock.Now() - start));
   return Keep(spec.key, std::move(compiled));
 }
 
@@ -243,7 +243,7 @@ void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   line += more;
   const std::lock_guard lock(mutex_);
   if (told_.size() >= kToldLinesMax) told_.clear();
-  if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
+  if (told_.insert(line).second) BT_LOG_LIMITED(Warning, "Not enforced by a grammar: {}", line);
 }
 
 std::shared_ptr<const CompiledForm> FormCompiler::Keep(const std::string& key,

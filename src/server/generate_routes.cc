@@ -127,11 +127,12 @@ void Server::Launch(Reply reply, Prepared prepared) {
   if (stopping_) return Reject(reply, Rejection::kDraining, ShuttingDownError());
   if (config_.log_requests) {
     const Request& first = prepared.prompts.front();
-    BT_LOG(Info,
-           "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
-           "temperature: {}, top_p: {}",
-           prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
-           first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
+    BT_LOG_LIMITED(
+        Info,
+        "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
+        "temperature: {}, top_p: {}",
+        prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
+        first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
   }
   const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,
@@ -171,12 +172,9 @@ std::optional<ApiError> Server::ReadBody(const HttpRequest& request, Json& out) 
   return std::nullopt;
 }
 
-std::optional<ApiError> Server::CheckModel(const std::string& name) const {
-  if (name.empty()) return std::nullopt;
-  for (const std::string& known : config_.model_names) {
-    if (known == name) return std::nullopt;
-  }
-  return NotFoundError("model", fmt::format("The model `{}` does not exist.", name));
+std::optional<ApiError> Server::CheckModel(const std::optional<std::string>& name) const {
+  if (!name || names_.Knows(*name)) return std::nullopt;
+  return NotFoundError("model", fmt::format("The model `{}` does not exist.", *name));
 }
 
 // The server's own id, with the client's in it when it sent a clean one: never used to find
@@ -203,7 +201,7 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
   out.answer_id = AnswerId("chatcmpl", request, fields);
   out.shape = MakeChatShape(
       *tokenizer_, {.id = out.answer_id,
-                    .model = config_.model_names.front(),
+                    .model = names_.first(),
                     .created = UnixNow(),
                     .include_reasoning = chat.include_reasoning,
                     .parallel_tool_calls = chat.parallel_tool_calls,
@@ -225,7 +223,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
 
   out.answer_id = AnswerId("cmpl", request, fields);
   out.shape = MakeCompletionShape(*tokenizer_, {.id = out.answer_id,
-                                                .model = config_.model_names.front(),
+                                                .model = names_.first(),
                                                 .created = UnixNow(),
                                                 .logprobs = fields.sampling.logprobs >= 0,
                                                 .echo = fields.echo,

@@ -42,11 +42,17 @@ const Buckets& IterationBuckets() {
 }
 
 constexpr std::pair<Rejection, const char*> kRejections[] = {
-    {Rejection::kInvalid, "invalid"},          {Rejection::kUnauthorized, "unauthorized"},
-    {Rejection::kNotFound, "not_found"},       {Rejection::kHttp, "http"},
-    {Rejection::kQueueFull, "queue_full"},     {Rejection::kPreparingFull, "preparing_full"},
-    {Rejection::kAnswersFull, "answers_full"}, {Rejection::kNotReady, "not_ready"},
-    {Rejection::kDraining, "draining"},        {Rejection::kEngine, "engine"},
+    {Rejection::kInvalid, "invalid"},
+    {Rejection::kUnauthorized, "unauthorized"},
+    {Rejection::kForbidden, "forbidden"},
+    {Rejection::kNotFound, "not_found"},
+    {Rejection::kHttp, "http"},
+    {Rejection::kQueueFull, "queue_full"},
+    {Rejection::kPreparingFull, "preparing_full"},
+    {Rejection::kAnswersFull, "answers_full"},
+    {Rejection::kNotReady, "not_ready"},
+    {Rejection::kDraining, "draining"},
+    {Rejection::kEngine, "engine"},
 };
 
 // 1, 2, 5, 10, 20 ... up to `max`.
@@ -104,6 +110,22 @@ struct Metrics::State {
         .Add(with_source);
   }
 
+  struct LogFollower {
+    Follower unread, limited;
+    void Follow(const LogDrops& drops) {
+      unread.Follow(drops.unread);
+      limited.Follow(drops.limited);
+    }
+  };
+  LogFollower AddLog(const char* process) {
+    auto& family = prometheus::BuildCounter()
+                       .Name("baltoro:log_lines_dropped_total")
+                       .Help("Lines left out of the log: nobody read it, or a limit of rate.")
+                       .Register(registry);
+    return {.unread = Follower(family.Add({{"process", process}, {"reason", "unread"}})),
+            .limited = Follower(family.Add({{"process", process}, {"reason", "limited"}}))};
+  }
+
   State(const std::string& model, int64_t max_model_len)
       : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {}
 
@@ -127,6 +149,7 @@ struct Metrics::State {
       AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")};
   Follower generation_tokens{AddCounter("vllm:generation_tokens_total", "Tokens generated.")};
   Follower restarts{AddCounter("baltoro:engine_restarts_total", "Restarts of a lost engine.")};
+  LogFollower door_log = AddLog("APIServer"), engine_log = AddLog("EngineCore");
   prometheus::Counter& prompt_tokens =
       AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
   prometheus::Counter& cached_tokens =
@@ -252,8 +275,14 @@ void Metrics::Update(const EngineStats& stats) {
   state_->prefix_hits.Follow(stats.prefix_hits);
   state_->generation_tokens.Follow(stats.generation_tokens);
   state_->restarts.Follow(stats.restarts);
+  state_->engine_log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;
+}
+
+void Metrics::UpdateLog(const LogDrops& drops) {
+  const std::lock_guard lock(state_->update_mutex);
+  state_->door_log.Follow(drops);
 }
 
 // There is a snapshot for many steps: count and sum are right, and each step since the last

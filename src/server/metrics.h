@@ -45,6 +45,7 @@ struct HttpObservation {
 enum class Rejection {
   kInvalid,        // 400
   kUnauthorized,   // 401
+  kForbidden,      // 403: a page of another machine
   kNotFound,       // 404, 405
   kHttp,           // what net refuses: limits of headers and bodies, time, framing
   kQueueFull,      // 429, the engine's queue
@@ -63,6 +64,8 @@ class Metrics {
   void SetCacheConfig(const CacheConfigInfo& info);
   // Gauges and counters that the engine counts; called before each scrape and each log line.
   void Update(const EngineStats& stats);
+  // Lines that the log of this process has dropped; called before each scrape.
+  void UpdateLog(const LogDrops& drops);
 
   // A choice's first token, `seconds` after the request came.
   void ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens);

@@ -31,7 +31,9 @@ Server::Server(ServerConfig config,
       chat_template_(std::move(chat_template)),
       forms_(*tokenizer_),
       keys_(config_.api_keys),
-      metrics_(std::make_unique<Metrics>(config_.model_names.front(), 1 << 20)),
+      origins_(config_.cors, !keys_.empty(), config_.http.uds.empty() ? config_.http.host : ""),
+      names_(config_.model_names),
+      metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20)),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
       workers_(std::make_unique<JobPool>(config_.preparing)),
@@ -40,7 +42,6 @@ Server::Server(ServerConfig config,
 Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
                                                std::unique_ptr<Tokenizer> tokenizer,
                                                std::unique_ptr<ChatTemplate> chat_template) {
-  BT_CHECK(!config.model_names.empty());
   HttpServerOptions options = config.http;
   std::unique_ptr<Server> server(
       new Server(std::move(config), std::move(tokenizer), std::move(chat_template)));
@@ -84,6 +85,7 @@ void Server::SetEngine(Engine* engine) {
 }
 
 std::string Server::Tick() {
+  TellLeftOut();
   const auto now_stats = engine_.stats();
   if (!now_stats) return "";
   const EngineStats& stats = *now_stats;

@@ -37,6 +37,8 @@
 #include "server/generation_fields.h"
 #include "server/job_pool.h"
 #include "server/metrics.h"
+#include "server/model_names.h"
+#include "server/origin_policy.h"
 #include "server/reply.h"
 #include "server/response_store.h"
 #include "text/chat_template.h"
@@ -44,17 +46,9 @@
 
 namespace baltoro {
 
-struct CorsConfig {
-  std::vector<std::string> origins = {"*"};
-  std::vector<std::string> methods = {"*"};
-  std::vector<std::string> headers = {"*"};
-  bool credentials = false;
-};
-
 struct ServerConfig {
   HttpServerOptions http;
-  std::vector<std::string> model_names;  // any is accepted, the first is echoed
-  std::string model_path;
+  std::vector<std::string> model_names;  // any is accepted, the first is echoed: ModelNames
   std::string version;
   std::vector<std::string> api_keys;  // none: open
   bool share_prefix_cache = false;    // among keys, where there are several
@@ -122,7 +116,6 @@ class Server {
   // The API's own, from the path as the client sent it.
   Reply::ErrorForm ErrorFormOf(std::string_view path) const;
   HttpHeaders CommonHeaders(const HttpRequest& request);
-  HttpHeaders CorsHeaders(const HttpRequest& request) const;
   void Reject(Reply& reply, Rejection reason, const ApiError& error);
   bool Serving() const;
   ApiError NotServing() const;
@@ -178,7 +171,7 @@ class Server {
   GenerationOptions OptionsOf(const GenerationFields& fields) const;
   // The body as a JSON object.
   std::optional<ApiError> ReadBody(const HttpRequest& request, Json& out) const;
-  std::optional<ApiError> CheckModel(const std::string& name) const;
+  std::optional<ApiError> CheckModel(const std::optional<std::string>& name) const;
   // Settles the ids of the conversation's tool calls as well.
   std::optional<ApiError> RenderChat(ChatRequest& chat,
                                      const GenerationLimits& limits,
@@ -201,6 +194,8 @@ class Server {
   const std::unique_ptr<ChatTemplate> chat_template_;
   FormCompiler forms_;
   const ApiKeys keys_;
+  const OriginPolicy origins_;
+  const ModelNames names_;
   MonotonicClock clock_;
   std::unique_ptr<Metrics> metrics_;
   EngineSlot engine_;

@@ -1,5 +1,6 @@
 // /tokenize and /detokenize.
 
+#include "server/refused_fields.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -40,14 +41,15 @@ std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
   Json body;
   if (auto error = ReadBody(request, body)) return error;
   FieldReader reader(body);
-  std::string model;
+  std::optional<std::string> model;
   std::string prompt;
   bool token_strings = false;
-  reader.String("model", model, 4096);
+  ReadModelName(reader, model);
   reader.Bool("return_token_strs", token_strings);
   const bool chat = reader.Find("messages") != nullptr;
   ChatRequest conversation;
   if (chat) {
+    RefuseFields(reader);
     ReadConversation(reader, config_.default_template_kwargs, conversation);
   } else {
     if (reader.Find("prompt") == nullptr) reader.Fail("prompt", "is required (or messages)");
@@ -88,9 +90,9 @@ std::optional<ApiError> Server::DetokenizeBody(const HttpRequest& request, std::
   if (auto error = ReadBody(request, body)) return error;
   if (tokenizer_->empty()) return NoTokenizer("tokens");
   FieldReader reader(body);
-  std::string model;
+  std::optional<std::string> model;
   std::vector<TokenId> ids;
-  reader.String("model", model, 4096);
+  ReadModelName(reader, model);
   if (reader.Find("tokens") == nullptr) reader.Fail("tokens", "is required");
   reader.TokenIds("tokens", ids, kDetokenizeIdsMax, tokenizer_->vocab_size());
   if (!reader.ok()) return reader.error();
