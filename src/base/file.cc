@@ -114,7 +114,6 @@ Result<std::string> ReadWhole(const InputFile& file, uint64_t bytes_max) {
       if (done == out.size()) out.resize(2 * done);
     }
     out.resize(done);
-    out.shrink_to_fit();
   } catch (const std::bad_alloc&) {
     return Status(Code::kResourceExhausted,
                   "not enough memory to read its " + std::to_string(file.bytes()) + " bytes");
