@@ -3,6 +3,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import socket
@@ -303,7 +304,8 @@ def slowhttptest(server, mode, connections, seconds, path="/v1/completions"):
                "read": ["-X", "-w", "16", "-y", "32", "-n", "5", "-z", "8", "-k", "3"]}[mode]
     done = subprocess.run(["slowhttptest", *options, "-c", str(connections), "-i", "5", "-r", "400", "-l", str(seconds), "-p", "3",
                            "-u", f"http://127.0.0.1:{server.port}{path}"], capture_output=True, text=True, timeout=seconds + 60)
-    lines = [line for line in done.stdout.splitlines() if "service available" in line]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    lines = [line for line in plain.splitlines() if "service available" in line]
     return [line.split(":")[1].strip() for line in lines]
 
 
@@ -428,7 +430,6 @@ def idle_clients(row):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if not row.check(hard >= count + 200, f"ulimit -Hn is {hard}"):
         return
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with Server(stand_in=10) as server:
         for connection in idle_connections(server.port, 50):
             connection.close()
