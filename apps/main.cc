@@ -12,6 +12,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/file.h"
+#include "base/log.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "chat.h"
@@ -22,6 +24,7 @@
 #include "plan.h"
 #include "quantize.h"
 #include "serve.h"
+#include "stop_signal.h"
 
 extern char** environ;
 
@@ -55,11 +58,11 @@ std::terminate_handler usual_end = nullptr;
     if (const std::exception_ptr held = std::current_exception()) std::rethrow_exception(held);
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "baltoro: error: out of memory: %s\n", kWay);
-    std::_Exit(1);
+    baltoro::ExitAtOnce(1);
   } catch (const std::system_error& error) {
     std::fprintf(stderr, "baltoro: error: no memory or no right for another thread (%s): %s\n",
                  error.what(), kWay);
-    std::_Exit(1);
+    baltoro::ExitAtOnce(1);
   } catch (...) {
   }
   usual_end();
@@ -70,15 +73,22 @@ std::terminate_handler usual_end = nullptr;
 
 int main(int argc, char** argv) {
   using namespace baltoro;  // NOLINT: the program's own entry
+  HoldStandardFiles();
   std::signal(SIGPIPE, SIG_IGN);
   usual_end = std::set_terminate(EndOfUncaught);
   const std::string program = ProgramPath(argv[0]);
   const std::vector<std::string> args(argv + 1, argv + argc);
   // The engine's side of `serve`; started by the door, never by a person.
-  if (!args.empty() && args[0] == kEngineSubcommand) return RunEngineMain(args);
+  if (!args.empty() && args[0] == kEngineSubcommand) {
+    IgnoreStraySignals();
+    return RunEngineMain(args);
+  }
 
   const Command command = ParseCommandLine(args, ReadEnvironment());
-  if (const auto* serve = std::get_if<ServeOptions>(&command)) return RunServe(*serve, program);
+  if (const auto* serve = std::get_if<ServeOptions>(&command)) {
+    IgnoreStraySignals();
+    return RunServe(*serve, program);
+  }
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan, program);
   if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);

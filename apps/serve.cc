@@ -2,11 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <ctime>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -19,7 +15,9 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "net/loopback.h"
 #include "server/server.h"
+#include "stop_signal.h"
 
 namespace baltoro {
 namespace {
@@ -53,13 +51,14 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.model_names = options.served_model_names;
   if (config.model_names.empty())
     config.model_names = {options.model.empty() ? "pocket" : options.model};
-  config.model_path = options.model.empty() ? dir : options.model;
   config.version = BALTORO_VERSION;
   BT_RETURN_IF_ERROR(ReadApiKeys(options, config.api_keys));
-  config.cors = {.origins = StringList(options.allowed_origins),
-                 .methods = StringList(options.allowed_methods),
-                 .headers = StringList(options.allowed_headers),
-                 .credentials = options.allow_credentials};
+  if (!options.allowed_origins.is_null()) {
+    config.cors.origins = StringList(options.allowed_origins);
+  }
+  config.cors.methods = StringList(options.allowed_methods);
+  config.cors.headers = StringList(options.allowed_headers);
+  config.cors.credentials = options.allow_credentials;
   config.default_template_kwargs = options.default_chat_template_kwargs;
   config.reasoning_parser = options.reasoning_parser != "none";
   config.tool_parser = options.tool_call_parser != "none";
@@ -125,34 +124,6 @@ LoadProgress ProgressLog() {
   };
 }
 
-// Blocks the signals that end the server in every thread started from here on; the main thread asks
-// for them.
-sigset_t BlockSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  return set;
-}
-
-bool WaitSignal(const sigset_t& set, int64_t milliseconds) {
-  const timespec wait{.tv_sec = milliseconds / 1000, .tv_nsec = milliseconds % 1000 * 1'000'000};
-  return sigtimedwait(&set, nullptr, &wait) > 0;
-}
-
-// Until the engine is ready nobody waits for an answer: a signal ends this process at once, and the
-// engine's with it.
-std::jthread LeaveOnSignal(const sigset_t& signals) {
-  return std::jthread([&signals](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      if (!WaitSignal(signals, 100)) continue;
-      BT_LOG(Info, "Shutting down; the engine was not ready yet");
-      std::_Exit(0);
-    }
-  });
-}
-
 void LogAddress(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) {
     BT_LOG(Info, "Ready: unix socket {}", options.uds);
@@ -169,16 +140,15 @@ void LogAddress(const ServeOptions& options, const Server& server) {
 Status Serve(const ServeOptions& options, const std::string& program) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
-  const sigset_t signals = BlockSignals();
+  // Half a second of the two that a stop may take after its time is for the operating system.
+  StopSignal stop(options.shutdown_timeout + 1.5, "Shutting down; the engine was not ready yet");
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
-  const bool loopback =
-      options.host == "127.0.0.1" || options.host == "localhost" || options.host == "::1";
-  if (config.api_keys.empty() && !loopback && options.uds.empty()) {
+  if (config.api_keys.empty() && !IsLoopback(options.host) && options.uds.empty()) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
 
@@ -197,22 +167,21 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
   for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
-  std::jthread leaver = LeaveOnSignal(signals);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
           : StartEngineProcess(engine_config, program, options.engine_restart_timeout,
                                server->sink(), ProgressLog());
-  leaver = {};
   if (!started.ok()) return started.status();
   const std::unique_ptr<Engine> engine = std::move(started).value();
   server->SetEngine(engine.get());
   BT_LOG(Info, "Engine ready in {:.2f} s: {}, {} tokens of context, KV cache {} tokens as {}",
          clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
          engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
+  stop.Accept();
   LogAddress(options, *server);
 
-  while (!WaitSignal(signals, 100)) {
+  while (!stop.asked()) {
     // It will not be back: whoever started this server should start another.
     if (!engine->end().ok()) {
       server->SetEngine(nullptr);
@@ -220,39 +189,26 @@ Status Serve(const ServeOptions& options, const std::string& program) {
     }
     const std::string line = server->Tick();
     if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   BT_LOG(Info, "Shutting down{}",
          options.shutdown_timeout > 0
              ? fmt::format(": up to {} s for running requests", options.shutdown_timeout)
              : "");
-  // A second signal ends the wait.
-  std::jthread second([&signals](const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      if (WaitSignal(signals, 100)) std::_Exit(1);
-    }
-  });
   server->Drain(options.shutdown_timeout);
-  second.request_stop();
   server->SetEngine(nullptr);
   return {};
 }
 
 // A node that is not the head: an engine, and somebody who starts it again.
 Status ServeHeadless(const ServeOptions& options, const std::string& program) {
-  const sigset_t signals = BlockSignals();
+  // Nothing is kept here, and what an engine does the head knows: a signal ends all at once.
+  const StopSignal stop(0, "Asked to stop: this node leaves");
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   EngineConfig& config = launch.engine;
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
-  std::atomic<bool> stopped = false;
-  std::jthread stopper([&](const std::stop_token& stop) {
-    while (!stop.stop_requested() && !stopped) stopped = WaitSignal(signals, 100);
-    // Nothing is kept here, and what an engine does the head knows.
-    if (!stopped) return;
-    BT_LOG(Info, "Asked to stop: this node leaves");
-    std::_Exit(0);
-  });
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(
                           config, program, options.engine_restart_timeout,

@@ -219,8 +219,8 @@ TEST(ParseFlagsTest, ValuesAreCheckedAndTheMessageNamesTheFlag) {
   EXPECT_EQ(Error({"--port", "70000"}), "argument --port: 70000 is not within 0 and 65535");
   EXPECT_EQ(Error({"--scheduling-policy", "lifo"}),
             "argument --scheduling-policy: invalid choice: 'lifo' (choose from fcfs, priority)");
-  EXPECT_EQ(Error({"--scheduling-policy", "prioritised"}),
-            "argument --scheduling-policy: invalid choice: 'prioritised' (did you mean priority? "
+  EXPECT_EQ(Error({"--scheduling-policy", "prior"}),
+            "argument --scheduling-policy: invalid choice: 'prior' (did you mean priority? "
             "choose from fcfs, priority)");
   EXPECT_EQ(Error({"--scheduling-policy", "fcsf"}),
             "argument --scheduling-policy: invalid choice: 'fcsf' (did you mean fcfs? choose from "

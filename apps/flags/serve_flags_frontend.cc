@@ -25,8 +25,9 @@ constexpr FlagSpec kFrontendFlags[] = {
      .help = "Keys of which a request must show one; goes before VLLM_API_KEY."},
     {.name = "allowed-origins",
      .kind = kJsonStrings,
-     .initial = "[\"*\"]",
-     .help = "Origins that CORS lets in."},
+     .initial = "[\"*\"] with API keys, else none",
+     .help = "Origins whose pages may read answers (CORS). Without API keys on a loopback address, "
+             "also those that may ask at all; [\"*\"] lifts that check."},
     {.name = "allowed-methods",
      .kind = kJsonStrings,
      .initial = "[\"*\"]",

@@ -42,7 +42,7 @@ struct ServeOptions {
   std::string root_path;
   std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
   std::string api_key_file;           // path; its keys are accepted too
-  Json allowed_origins = Json::array({"*"});
+  Json allowed_origins;               // null: not given
   Json allowed_methods = Json::array({"*"});
   Json allowed_headers = Json::array({"*"});
   bool allow_credentials = false;

@@ -60,4 +60,8 @@ Result<std::string> ReadWhole(const InputFile& file, uint64_t bytes_max = kTextB
 // Whether anything has this name, a link that leads nowhere too: opening it says what is wrong.
 bool FileExists(const std::string& path);
 
+// Opens /dev/null in place of standard input, output and error where these are closed, so that no
+// socket gets their numbers and with them the lines of the log.
+void HoldStandardFiles();
+
 }  // namespace baltoro

@@ -58,7 +58,7 @@ void PeerAcceptor::Run() {
     ReapHandlers(/*all=*/false);
     Result<RankSocket> socket = AcceptFrom(listener_.get(), MonotonicClock().Now() + kAcceptRound);
     if (!socket.ok()) {
-      BT_LOG(Warning, "{}", socket.status().message());
+      BT_LOG_LIMITED(Warning, "{}", socket.status().message());
       std::this_thread::sleep_for(std::chrono::duration<double>(kAcceptRound));
       continue;
     }
@@ -95,7 +95,7 @@ void PeerAcceptor::Greet(RankSocket socket, Handler* handler) {
     arrived_.notify_one();
   } else {
     last_refusal_ = peer + ": " + why.message();
-    BT_LOG(Warning, "a peer was not admitted: {}", last_refusal_);
+    BT_LOG_LIMITED(Warning, "a peer was not admitted: {}", last_refusal_);
   }
   handler->done = true;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "engine/engine_health.h"
 #include "engine/fixed_steps.h"
@@ -92,6 +93,7 @@ struct EngineStats {
   double turn_seconds = 0;       // that the present turn of its loop has lasted
   double long_turn_seconds = 0;  // the most that each of two turns in a row took
   uint64_t restarts = 0;         // of the engine's process
+  LogDrops log_drops = {};       // of an engine process; one within the server's shares its log
 };
 
 // end() of a node whose head was stopped, not lost.

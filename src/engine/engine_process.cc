@@ -68,7 +68,7 @@ class EngineSide {
     const Status status = connection_.ReadFrames([this](Frame frame) { return Handle(frame); });
     if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
     // Nothing here outlives the door, and nothing needs to be saved.
-    _exit(status.ok() ? 0 : 1);
+    ExitAtOnce(status.ok() ? 0 : 1);
   }
 
  private:
@@ -168,10 +168,12 @@ class EngineSide {
                     end.ok() ? Status(Code::kUnavailable, "its steps cannot be computed") : end);
         BT_LOG(Info, "The engine has stopped; its process leaves");
         std::this_thread::sleep_for(kStatsInterval);
-        _exit(1);
+        ExitAtOnce(1);
       }
-      SendMessage(connection_, Message::kStats,
-                  engine != nullptr ? engine->stats() : EngineStats{});
+      EngineStats stats = engine != nullptr ? engine->stats() : EngineStats{};
+      stats.log_drops = LogDropsOfProcess();
+      TellLeftOut();
+      SendMessage(connection_, Message::kStats, stats);
     }
   }
 

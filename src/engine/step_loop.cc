@@ -189,7 +189,7 @@ void StepLoop::Take(Arrival arrival) {
     if (arrival.constraint != nullptr) table_->Add(arrival.id, std::move(arrival.constraint));
     return;
   }
-  BT_LOG(Error, "A request passed the check but not the scheduler: {}", status.message());
+  BT_LOG_LIMITED(Error, "A request passed the check but not the scheduler: {}", status.message());
   Emit(arrival.id, FinishReason::kError, status);
 }
 

@@ -176,8 +176,9 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     BT_RETURN_IF_ERROR(model_->ranks()->status());
     const bool gpu = model_->ops().memory->kind() != DeviceKind::kCpu;
     if (const int64_t bytes = ScratchBytes(); bytes > std::exchange(scratch_bytes_, bytes) && gpu) {
-      BT_LOG(Warning, "Scratch memory grew to {} bytes while steps run (step {}, {} tokens)", bytes,
-             plan.step, plan.num_tokens());
+      BT_LOG_LIMITED(Warning,
+                     "Scratch memory grew to {} bytes while steps run (step {}, {} tokens)", bytes,
+                     plan.step, plan.num_tokens());
     }
     return result;
   } catch (const std::bad_alloc&) {
@@ -185,8 +186,8 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     if (model_->ranks() != nullptr) {
       return Status(Code::kResourceExhausted, fmt::format("out of memory in step {}", plan.step));
     }
-    BT_LOG(Warning, "Out of memory in step {}: its {} requests are computed one by one", plan.step,
-           plan.sequences.size());
+    BT_LOG_LIMITED(Warning, "Out of memory in step {}: its {} requests are computed one by one",
+                   plan.step, plan.sequences.size());
   }
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     SequenceResult& one = result.sequences[i];
@@ -196,7 +197,7 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     try {
       RunSequences(plan, i, i + 1, result);
     } catch (const std::bad_alloc&) {
-      BT_LOG(Error, "Out of memory in step {}: one request fails", plan.step);
+      BT_LOG_LIMITED(Error, "Out of memory in step {}: one request fails", plan.step);
       Fail(plan.sequences[i],
            Status(Code::kResourceExhausted, "the engine has not enough memory for the request"),
            one);

@@ -164,8 +164,8 @@ INSTANTIATE_TEST_SUITE_P(Forms,
                                            WeightForm::kFp8Block,
                                            WeightForm::kInt4Group,
                                            WeightForm::kInt8),
-                         [](const auto& info) {
-                           return fmt::format("Form{}", static_cast<int>(info.param));
+                         [](const auto& instance) {
+                           return fmt::format("Form{}", static_cast<int>(instance.param));
                          });
 
 }  // namespace

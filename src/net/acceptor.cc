@@ -69,7 +69,9 @@ bool Acceptor::AcceptAll() {
     if (fd < 0) {
       if (errno == EAGAIN) return true;
       if (IsTransient(errno)) continue;
-      if (!warned_) BT_LOG(Warning, "accepting connections pauses: {}", std::strerror(errno));
+      if (!warned_) {
+        BT_LOG_LIMITED(Warning, "accepting connections pauses: {}", std::strerror(errno));
+      }
       warned_ = true;
       return false;
     }

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -104,6 +105,7 @@ bool Connection::SendSome() {
     }
     sent_ += static_cast<size_t>(count);
     sent_total_ += static_cast<size_t>(count);
+    if (exchange_ != nullptr) exchange_->Release(static_cast<size_t>(count));
   }
   if (sent_ == out_.size()) return true;
   if (sent_ > out_.size() / 2) {
@@ -114,7 +116,9 @@ bool Connection::SendSome() {
   if (stalled_since_ == 0) {
     stalled_since_ = io_->loop().Now();
     stalled_at_ = sent_total_;
+    stalled_bytes_ = 0;
   }
+  stalled_bytes_ = std::max(stalled_bytes_, out_.size() - sent_);
   return false;
 }
 
@@ -215,7 +219,7 @@ void Connection::Dispatch() {
   request.peer = peer_;
   parser_.Reset();
   Enter(State::kBusy);
-  exchange_ = std::make_shared<Exchange>(io_, this, framing);
+  exchange_ = std::make_shared<Exchange>(io_, this, framing, request.path);
   io_->handler()(std::move(request), Responder(exchange_));
 }
 
@@ -227,10 +231,23 @@ void Connection::FinishExchange() {
 }
 
 void Connection::SendError(int status, std::string_view reason) {
-  const HttpResponse response{.status = status, .body = io_->ErrorBody(status, reason)};
+  const HttpResponse response{.status = status,
+                              .body = io_->ErrorBody(status, reason, parser_.path())};
   const AnswerFraming framing{.head = parser_.method() == "HEAD"};
   out_ += SerializeResponse(response, framing);
   Enter(State::kClosing);
+}
+
+void Connection::RefuseUnanswered() {
+  constexpr std::string_view kStopping = "the server is shutting down";
+  if (state_ == State::kBusy) {
+    exchange_->Refuse(503, kStopping);
+  } else if (state_ == State::kHead || state_ == State::kBody) {
+    SendError(503, kStopping);
+  } else {
+    return;
+  }
+  Pump();
 }
 
 void Connection::StartLinger() {
@@ -314,7 +331,9 @@ bool Connection::WriteStalled(Seconds now) {
   const HttpServerOptions& options = io_->options();
   if (stalled_since_ == 0 || now - stalled_since_ < options.write_stall) return false;
   const double taken = static_cast<double>(sent_total_ - stalled_at_);
-  if (taken < options.write_bytes_per_second_min * (now - stalled_since_)) return true;
+  const double rate = std::max(options.write_bytes_per_second_min,
+                               static_cast<double>(stalled_bytes_) / options.answer_deadline);
+  if (taken < rate * (now - stalled_since_)) return true;
   stalled_since_ = now;
   stalled_at_ = sent_total_;
   return false;

@@ -30,6 +30,8 @@ class Connection : public EventLoop::Watcher {
   void OnTick(Seconds now);
   // Sends, finishes and reads as far as the peer and the kernel allow.
   void Pump();
+  // A request without an answer, whole or not, is answered by 503.
+  void RefuseUnanswered();
   // At once; an unfinished exchange learns of it. The object lives to the end of the iteration.
   void Close();
 
@@ -85,6 +87,7 @@ class Connection : public EventLoop::Watcher {
   uint64_t sent_total_ = 0;
   Seconds stalled_since_ = 0;  // 0: nothing waits
   uint64_t stalled_at_ = 0;    // sent_total_ then
+  size_t stalled_bytes_ = 0;   // the most that has waited since everything had gone
 };
 
 }  // namespace baltoro

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "net/io_thread.h"
@@ -53,11 +54,12 @@ std::string SerializeResponse(const HttpResponse& response, const AnswerFraming&
   return out;
 }
 
-Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing)
+Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing, std::string path)
     : io_(io),
       io_index_(io->index()),
       connection_(connection),
       framing_(framing),
+      path_(std::move(path)),
       stream_buffer_bytes_(io->options().stream_buffer_bytes),
       unsent_max_(stream_buffer_bytes_) {}
 
@@ -67,20 +69,88 @@ void Exchange::Queue() {
   io_->MarkDirty(shared_from_this());
 }
 
+void Exchange::HoldAnyway(size_t bytes) {
+  held_ += bytes;
+  io_->held_answer_bytes() += bytes;
+}
+
+bool Exchange::Hold(size_t bytes) {
+  const HttpServerOptions& options = io_->options();
+  HoldAnyway(bytes);
+  const bool one = held_ <= std::max(options.answer_bytes, unsent_max_);
+  if (held_ <= options.held_answer_free ||
+      (one && io_->held_answer_bytes() <= options.held_answer_bytes)) {
+    return true;
+  }
+  held_ -= bytes;
+  io_->held_answer_bytes() -= bytes;
+  return false;
+}
+
+void Exchange::Release(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes = std::min(bytes, held_);  // of what is sent some may not be this answer's
+  held_ -= bytes;
+  io_->held_answer_bytes() -= bytes;
+}
+
+bool Exchange::Reserve(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (gone_ || framing_.head) return true;
+  if (!Hold(bytes)) return false;
+  reserved_ += bytes;
+  return true;
+}
+
 void Exchange::Send(HttpResponse response) {
   const std::lock_guard lock(mutex_);
+  if (refused_) return;
   BT_CHECK(phase_ == Phase::kOpen);
   phase_ = Phase::kEnded;
   if (gone_) return;
+  const size_t bytes = framing_.head ? 0 : response.body.size();
+  if (bytes > reserved_ && !Hold(bytes - reserved_)) {
+    response = {.status = 503,
+                .headers = {{"retry-after", "1"}},
+                .body = io_->ErrorBody(503, "too many bytes of answers wait to be read", path_),
+                .close = true};
+  } else {
+    reserved_ = std::max(reserved_, bytes);
+  }
+  Answer(response);
+}
+
+// With mutex_ held and not gone.
+void Exchange::Answer(const HttpResponse& response) {
+  phase_ = Phase::kEnded;
   AnswerFraming framing = framing_;
   framing.keep_alive = framing_.keep_alive && !response.close && !io_->draining();
   close_after_ = !framing.keep_alive;
   inbox_ = SerializeResponse(response, framing);
+  // What is held is now what lies here, head and all.
+  const size_t before = std::exchange(reserved_, 0);
+  held_ -= before;
+  io_->held_answer_bytes() -= before;
+  HoldAnyway(inbox_.size());
   Queue();
+}
+
+void Exchange::Refuse(int status, std::string_view reason) {
+  std::function<void()> on_gone;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_ || phase_ != Phase::kOpen) return;
+    Answer({.status = status, .body = io_->ErrorBody(status, reason, path_), .close = true});
+    refused_ = true;
+    gone_ = true;
+    on_gone = std::exchange(on_gone_, nullptr);
+  }
+  if (on_gone) on_gone();
 }
 
 void Exchange::StartStream(int status, const HttpHeaders& headers) {
   const std::lock_guard lock(mutex_);
+  if (refused_) return;
   BT_CHECK(phase_ == Phase::kOpen);
   phase_ = Phase::kStreaming;
   if (gone_) return;
@@ -92,6 +162,7 @@ void Exchange::StartStream(int status, const HttpHeaders& headers) {
   if (FindHeader(headers, "cache-control").empty()) inbox_ += "cache-control: no-cache\r\n";
   if (!framing_.http10) inbox_ += "transfer-encoding: chunked\r\n";
   inbox_ += "\r\n";
+  HoldAnyway(inbox_.size());
   Queue();
 }
 
@@ -109,6 +180,7 @@ void Exchange::AppendChunk(std::string_view bytes) {
 
 bool Exchange::Write(std::string_view bytes) {
   const std::lock_guard lock(mutex_);
+  if (refused_) return false;
   BT_CHECK(phase_ == Phase::kStreaming);
   if (gone_) return false;
   if (bytes.empty() || framing_.head) return true;  // an empty chunk would end the stream
@@ -117,28 +189,36 @@ bool Exchange::Write(std::string_view bytes) {
   if (waiting <= stream_buffer_bytes_ && bytes.size() > stream_buffer_bytes_) {
     unsent_max_ = std::max(unsent_max_, waiting + bytes.size() + stream_buffer_bytes_);
   }
-  if (waiting + bytes.size() > unsent_max_) {
+  if (waiting + bytes.size() > unsent_max_ || !Hold(bytes.size())) {
     aborted_ = true;
     Queue();
     gone_ = true;
     return false;
   }
+  const size_t before = inbox_.size();
   AppendChunk(bytes);
+  HoldAnyway(inbox_.size() - before - bytes.size());
   Queue();
   return true;
 }
 
 void Exchange::End() {
   const std::lock_guard lock(mutex_);
+  if (refused_) return;
   BT_CHECK(phase_ == Phase::kStreaming);
   phase_ = Phase::kEnded;
   if (gone_) return;
-  if (!framing_.head && !framing_.http10) inbox_ += "0\r\n\r\n";
+  if (!framing_.head && !framing_.http10) {
+    constexpr std::string_view kLastChunk = "0\r\n\r\n";
+    inbox_ += kLastChunk;
+    HoldAnyway(kLastChunk.size());
+  }
   Queue();
 }
 
 void Exchange::Abort() {
   const std::lock_guard lock(mutex_);
+  if (refused_) return;
   BT_CHECK(phase_ != Phase::kEnded);
   phase_ = Phase::kEnded;
   if (gone_) return;
@@ -153,7 +233,9 @@ void Exchange::Drop() {
   {
     const std::lock_guard lock(mutex_);
     phase = phase_;
-    if (phase == Phase::kOpen && !gone_) body = io_->ErrorBody(500, "the request got no answer");
+    if (phase == Phase::kOpen && !gone_) {
+      body = io_->ErrorBody(500, "the request got no answer", path_);
+    }
   }
   if (phase == Phase::kOpen) {
     Send({.status = 500, .body = std::move(body)});
@@ -206,6 +288,7 @@ void Exchange::Detach() {
   const std::lock_guard lock(mutex_);
   connection_ = nullptr;
   on_gone_ = nullptr;
+  io_->held_answer_bytes() -= std::exchange(held_, 0);
 }
 
 void Exchange::MarkGone() {
@@ -215,6 +298,7 @@ void Exchange::MarkGone() {
     gone_ = true;
     connection_ = nullptr;
     inbox_ = std::string();
+    io_->held_answer_bytes() -= std::exchange(held_, 0);
     if (phase_ != Phase::kEnded) on_gone = std::move(on_gone_);
     on_gone_ = nullptr;
   }

@@ -29,9 +29,10 @@ std::string SerializeResponse(const HttpResponse& response, const AnswerFraming&
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(IoThread* io, Connection* connection, AnswerFraming framing);
+  Exchange(IoThread* io, Connection* connection, AnswerFraming framing, std::string path);
 
   // Any thread; see Responder.
+  bool Reserve(size_t bytes);
   void Send(HttpResponse response);
   void StartStream(int status, const HttpHeaders& headers);
   bool Write(std::string_view bytes);
@@ -46,6 +47,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Connection* connection() const { return connection_; }
   // Moves what was written since the last call to the end of `out`. False: break the answer off.
   bool TakeOutput(std::string& out);
+  // Answers instead of the handler, if that has not begun to; from then on it is gone.
+  void Refuse(int status, std::string_view reason);
+  // Bytes of this answer have gone to the kernel.
+  void Release(size_t bytes);
   void set_unsent(size_t bytes) { unsent_.store(bytes, std::memory_order_relaxed); }
   bool ended() const;     // the answer is complete, though perhaps not sent
   bool finished() const;  // complete and taken
@@ -57,6 +62,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   enum class Phase { kOpen, kStreaming, kEnded };
 
   void AppendChunk(std::string_view bytes);
+  // Counts bytes that this answer has waiting. False, and they are not counted: too many.
+  bool Hold(size_t bytes);
+  void HoldAnyway(size_t bytes);
+  void Answer(const HttpResponse& response);
   void Queue();  // asks the I/O thread to come for the inbox; with mutex_ held and not gone
 
   // Valid while !gone_ and not detached. Queue is called under mutex_ only, which MarkGone takes
@@ -65,6 +74,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   const size_t io_index_;
   Connection* connection_;  // null after Detach or MarkGone
   const AnswerFraming framing_;
+  const std::string path_;
   const size_t stream_buffer_bytes_;
 
   mutable std::mutex mutex_;
@@ -73,8 +83,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string inbox_;
   bool queued_ = false;
   bool aborted_ = false;
+  bool refused_ = false;  // answered instead of the handler, whose calls are then nothing
   bool close_after_ = false;
   std::function<void()> on_gone_;
+  size_t held_ = 0;      // of the server's held_answer_bytes
+  size_t reserved_ = 0;  // of held_: for an answer that is still to come
 
   std::atomic<bool> gone_ = false;
   std::atomic<size_t> unsent_ = 0;  // taken by the connection but not by the kernel

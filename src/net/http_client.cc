@@ -15,7 +15,9 @@ namespace {
 std::string Serialize(const HttpClientRequest& request, const HttpClientOptions& options) {
   std::string out = fmt::format("{} {} HTTP/1.1\r\n", request.method, request.target);
   const bool ipv6 = options.host.find(':') != std::string::npos;
-  if (!options.uds.empty()) {
+  if (!FindHeader(request.headers, "host").empty()) {
+    // The caller's own, below.
+  } else if (!options.uds.empty()) {
     out += "host: localhost\r\n";
   } else if (ipv6) {
     fmt::format_to(std::back_inserter(out), "host: [{}]:{}\r\n", options.host, options.port);

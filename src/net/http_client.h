@@ -28,7 +28,7 @@ struct HttpClientOptions {
 struct HttpClientRequest {
   std::string method = "GET";
   std::string target = "/";
-  HttpHeaders headers = {};  // without host, content-length and connection
+  HttpHeaders headers = {};  // without content-length and connection; host only if another is meant
   std::string body = {};     // with content-type application/json unless the headers name another
 };
 

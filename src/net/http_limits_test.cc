@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <deque>
+#include <thread>
 
 #include "base/json.h"
 #include "net/http_server.h"
@@ -208,6 +210,74 @@ TEST(HttpLimitsTest, HoldsTheBodiesOfAllUnfinishedRequestsToALimit) {
   EXPECT_THAT(third.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }
 
+// Far more than the kernel takes in for a client that does not read.
+constexpr size_t kLargeAnswer = 8 << 20;
+
+void AnswerWithMuch(const HttpRequest& request, Responder responder) {
+  const size_t bytes = request.path == "/small" ? 1000 : kLargeAnswer;
+  responder.Send({.headers = {}, .body = std::string(bytes, 'a'), .content_type = "text/plain"});
+}
+
+TEST(HttpLimitsTest, HoldsTheUnreadAnswersOfAllClientsToALimit) {
+  HttpServerOptions options;
+  options.held_answer_bytes = 2 * kLargeAnswer + (1 << 20);
+  const auto server = StartServer(options, AnswerWithMuch);
+  std::deque<RawClient> clients;
+  for (size_t i = 1; i <= 2; ++i) {
+    clients.emplace_back(server->port(), /*receive_buffer=*/4096).Send(kGet);
+    EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > (i - 1) * kLargeAnswer; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > kLargeAnswer; }));
+
+  RawClient third(server->port());
+  third.Send(kGet);
+  const std::string refused = third.ReadAll();
+  RawClient fourth(server->port());
+  fourth.Send("GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_THAT(refused, HasSubstr("retry-after: 1\r\n"));
+  EXPECT_THAT(fourth.ReadAll(), StartsWith("HTTP/1.1 200 OK\r\n")) << "short answers always fit";
+  EXPECT_LE(server->held_answer_bytes(), options.held_answer_bytes);
+
+  clients.front().ReadUntil(std::string(1000, 'a'));
+  clients.clear();
+  EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() == 0; }));
+  RawClient fifth(server->port());
+  fifth.Send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(fifth.ReadAll(), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+TEST(HttpLimitsTest, OneAnswerMayNotBeAsLargeAsItLikes) {
+  HttpServerOptions options;
+  options.answer_bytes = kLargeAnswer / 2;
+  const auto server = StartServer(options, AnswerWithMuch);
+  RawClient client(server->port());
+
+  client.Send(kGet);
+
+  EXPECT_THAT(client.ReadAll(), StartsWith("HTTP/1.1 503 "));
+  EXPECT_EQ(server->held_answer_bytes(), 0u);
+}
+
+TEST(HttpLimitsTest, WhoHoldsMuchMustReadFast) {
+  HttpServerOptions options;
+  options.write_stall = 0.2;
+  options.write_bytes_per_second_min = 1;
+  options.answer_deadline = 0.5;  // 16 MiB/s for what lies here
+  const auto server = StartServer(options, AnswerWithMuch);
+  RawClient client(server->port(), /*receive_buffer=*/64 << 10);
+  client.Send(kGet);
+
+  for (int i = 0; i < 400 && !client.closed_by_server(); ++i) {
+    client.ReadUntil(std::string(4000, 'a'), /*timeout=*/0);  // 160 kB/s at most
+    std::this_thread::sleep_for(std::chrono::milliseconds(25));
+  }
+
+  EXPECT_TRUE(client.reset_by_server());
+  EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() == 0; }));
+}
+
 TEST(HttpLimitsTest, ClosesAnIdleConnectionButNotABusyOne) {
   std::mutex mutex;
   std::vector<Responder> kept;
@@ -300,7 +370,7 @@ TEST(HttpLimitsTest, WaitsWithAcceptingWhenDescriptorsRunOut) {
 
 TEST(HttpLimitsTest, TheErrorBodyIsTheCallersToWrite) {
   HttpServerOptions options;
-  options.error_body = [](int status, std::string_view reason) {
+  options.error_body = [](int status, std::string_view reason, std::string_view /*path*/) {
     return std::to_string(status) + "/" + std::string(reason);
   };
   const auto server = StartServer(options, Echo);

@@ -56,6 +56,7 @@ class HttpParser {
   bool expects_continue() const { return expects_continue_; }  // when head_done()
 
   const std::string& method() const { return method_; }
+  const std::string& path() const { return path_; }
   int status() const { return status_; }  // of a response
   const HttpHeaders& headers() const { return headers_; }
   // Body bytes so far. A reader that streams may take and clear them after every Feed.

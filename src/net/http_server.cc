@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 
 #include "base/check.h"
@@ -36,6 +37,7 @@ Status HttpServerOptions::Validate() const {
   BT_RETURN_IF_ERROR(RequirePositive("body_rate_grace", body_rate_grace));
   BT_RETURN_IF_ERROR(RequirePositive("keep_alive_idle", keep_alive_idle));
   BT_RETURN_IF_ERROR(RequirePositive("write_stall", write_stall));
+  BT_RETURN_IF_ERROR(RequirePositive("answer_deadline", answer_deadline));
   BT_RETURN_IF_ERROR(RequirePositive("linger", linger));
   return RequirePositive("backlog", backlog);
 }
@@ -56,6 +58,9 @@ void Responder::Drop() {
   if (exchange_ != nullptr) std::exchange(exchange_, nullptr)->Drop();
 }
 
+bool Responder::Reserve(size_t bytes) {
+  return exchange_->Reserve(bytes);
+}
 void Responder::Send(HttpResponse response) {
   exchange_->Send(std::move(response));
 }
@@ -93,6 +98,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpServerOptions options
                             .handler = &server->handler_,
                             .open_connections = &server->open_connections_,
                             .held_body_bytes = &server->held_body_bytes_,
+                            .held_answer_bytes = &server->held_answer_bytes_,
                             .draining = &server->draining_};
   std::vector<IoThread*> threads;
   for (size_t i = 0; i < server->options_.threads; ++i) {
@@ -120,6 +126,21 @@ void HttpServer::StopAccepting() {
   if (acceptor_ == nullptr) return;
   acceptor_.reset();
   if (!options_.uds.empty()) unlink(options_.uds.c_str());
+}
+
+void HttpServer::RefuseUnanswered() {
+  if (stopped_) return;
+  std::vector<std::future<void>> done;
+  for (auto& thread : threads_) {
+    const auto told = std::make_shared<std::promise<void>>();
+    done.push_back(told->get_future());
+    thread->loop().Post([&thread, told] {
+      thread->RefuseUnanswered();
+      told->set_value();
+    });
+  }
+  // A thread that does not come round is not waited for longer.
+  for (std::future<void>& one : done) one.wait_for(std::chrono::milliseconds(500));
 }
 
 void HttpServer::Stop(Seconds drain) {

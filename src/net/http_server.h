@@ -43,16 +43,25 @@ struct HttpServerOptions {
   // raises the bound of its stream by its size.
   size_t stream_buffer_bytes = 1 << 20;
   size_t held_body_bytes = size_t{1} << 30;  // of all unfinished requests; over: 503
+  // Bytes of answers that clients have not taken yet: of one whole answer, and of all connections
+  // together. Over: 503 instead of an answer, and a stream is aborted; neither happens to one that
+  // has no more than held_answer_free waiting.
+  size_t answer_bytes = size_t{256} << 20;
+  size_t held_answer_bytes = size_t{512} << 20;
+  size_t held_answer_free = 64 << 10;
   Seconds write_stall = 60;                  // a client that takes next to nothing; then aborted
   double write_bytes_per_second_min = 1024;  // what "next to nothing" is
-  Seconds linger = 5;                        // for the peer to read a last answer
+  // Much that waits must be taken faster: at a rate that ends within this time.
+  Seconds answer_deadline = 600;
+  Seconds linger = 5;  // for the peer to read a last answer
   int backlog = 4096;
   int send_buffer_bytes = 256 << 10;  // the kernel's buffer per connection; 0: its choice
 
   // The JSON body of an answer that the server gives by itself: 400, 408, 413, 414, 417, 431, 500,
   // 503, 505. `reason` is one of a fixed set of sentences. Called on any thread. Empty: a plain
-  // OpenAI error object.
-  std::function<std::string(int status, std::string_view reason)> error_body = {};
+  // OpenAI error object. `path` is the request's, empty where its head was not read.
+  std::function<std::string(int status, std::string_view reason, std::string_view path)>
+      error_body = {};
 
   Status Validate() const;
 };
@@ -68,7 +77,10 @@ class Responder {
   Responder& operator=(Responder&& other) noexcept;
   ~Responder();
 
-  // The whole answer.
+  // Takes room for a whole answer of that many bytes. False: clients hold too much; then only a
+  // short answer can be sent.
+  [[nodiscard]] bool Reserve(size_t bytes);
+  // The whole answer. One for which there is no room becomes a 503.
   void Send(HttpResponse response);
 
   // A chunked answer (HTTP/1.0: one that ends with the connection). Without content-type among the
@@ -109,6 +121,8 @@ class HttpServer {
 
   int port() const { return port_; }  // 0 for a Unix socket
   size_t open_connections() const { return open_connections_; }
+  size_t held_body_bytes() const { return held_body_bytes_; }      // see HttpServerOptions
+  size_t held_answer_bytes() const { return held_answer_bytes_; }  // likewise
   size_t io_threads() const { return threads_.size(); }
   // Runs `work` on that I/O thread. A producer of many streams posts one function per thread and
   // step, and calls Responder::Write in it. Dropped after Stop.
@@ -116,6 +130,10 @@ class HttpServer {
 
   // Refuses new connections; those open go on. Returns when the socket is closed.
   void StopAccepting();
+  // Answers every request that has no answer yet by 503; what its handler says later is dropped.
+  // Streams go on. Returns when that is done, though perhaps not sent, or after half a second of no
+  // answer from an I/O thread; not from one of these.
+  void RefuseUnanswered();
   // StopAccepting, close what is idle, wait up to `drain` for the exchanges under way, then break
   // the rest off. Not from an I/O thread. The second call does nothing.
   void Stop(Seconds drain);
@@ -128,6 +146,7 @@ class HttpServer {
   int port_ = 0;
   std::atomic<size_t> open_connections_ = 0;
   std::atomic<size_t> held_body_bytes_ = 0;
+  std::atomic<size_t> held_answer_bytes_ = 0;
   std::atomic<bool> draining_ = false;
   bool stopped_ = false;
   std::vector<std::unique_ptr<IoThread>> threads_;

@@ -479,6 +479,31 @@ TEST(HttpServerTest, StopBreaksOffWhatOutlastsTheDeadline) {
   EXPECT_TRUE(responder.client_gone());
 }
 
+TEST(HttpServerTest, WhatHasNoAnswerAtTheEndIsRefusedAndNotCutOff) {
+  Kept kept;
+  const auto server = StartServer({}, kept.Handler());
+  RawClient waiting(server->port()), half(server->port());
+  waiting.Send(kGet);
+  half.Send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc");
+  Responder responder = kept.Next();
+  bool told = false;
+  responder.OnClientGone([&] { told = true; });
+
+  server->RefuseUnanswered();
+
+  for (RawClient* client : {&waiting, &half}) {
+    const std::string answer = client->ReadAll();
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+    EXPECT_THAT(answer, HasSubstr("shutting down"));
+    EXPECT_THAT(answer, HasSubstr("connection: close\r\n"));
+  }
+  EXPECT_TRUE(told);
+  EXPECT_TRUE(responder.client_gone());
+  responder.StartStream(200);  // too late, and harmless
+  EXPECT_FALSE(responder.Write("more"));
+  responder.End();
+}
+
 TEST(HttpServerTest, StopAcceptingLeavesOpenConnectionsAlone) {
   const auto server = StartServer({}, Echo);
   RawClient client(server->port());

@@ -57,8 +57,8 @@ void IoThread::StopAndJoin() {
   thread_.join();
 }
 
-std::string IoThread::ErrorBody(int status, std::string_view reason) const {
-  if (options().error_body) return options().error_body(status, reason);
+std::string IoThread::ErrorBody(int status, std::string_view reason, std::string_view path) const {
+  if (options().error_body) return options().error_body(status, reason, path);
   std::string body = R"({"error":{"message":)";
   AppendJsonString(body, reason);
   body += R"(,"type":)";
@@ -104,7 +104,7 @@ void IoThread::Adopt(UniqueFd fd, std::string peer) {
   connections_.emplace(id, std::move(connection));
   loop_->SetTick(tick_period_);
   if (const Status status = raw->Open(); !status.ok()) {
-    BT_LOG(Warning, "a connection could not be watched: {}", status.message());
+    BT_LOG_LIMITED(Warning, "a connection could not be watched: {}", status.message());
     raw->Close();
   }
 }
@@ -127,19 +127,24 @@ void IoThread::PumpLater(uint64_t connection_id) {
 
 void IoThread::OnTick() {
   const Seconds now = loop_->Now();
-  // A connection may leave the map while it is told the time.
+  for (Connection* connection : Connections()) connection->OnTick(now);
+}
+
+std::vector<Connection*> IoThread::Connections() const {
   std::vector<Connection*> all;
   all.reserve(connections_.size());
   for (const auto& [id, connection] : connections_) all.push_back(connection.get());
-  for (Connection* connection : all) connection->OnTick(now);
+  return all;
 }
 
 void IoThread::CloseIdle() {
-  std::vector<Connection*> all;
-  for (const auto& [id, connection] : connections_) all.push_back(connection.get());
-  for (Connection* connection : all) {
+  for (Connection* connection : Connections()) {
     if (connection->idle()) connection->Close();
   }
+}
+
+void IoThread::RefuseUnanswered() {
+  for (Connection* connection : Connections()) connection->RefuseUnanswered();
 }
 
 void IoThread::CloseAll() {

@@ -25,6 +25,7 @@ struct ServerShared {
   const HttpServer::Handler* handler;
   std::atomic<size_t>* open_connections;
   std::atomic<size_t>* held_body_bytes;
+  std::atomic<size_t>* held_answer_bytes;
   const std::atomic<bool>* draining;
 };
 
@@ -44,12 +45,14 @@ class IoThread {
   size_t index() const { return index_; }
   const HttpServerOptions& options() const { return *shared_.options; }
   bool draining() const { return *shared_.draining; }
-  std::string ErrorBody(int status, std::string_view reason) const;
+  std::string ErrorBody(int status, std::string_view reason, std::string_view path) const;
+  std::atomic<size_t>& held_answer_bytes() const { return *shared_.held_answer_bytes; }
   void MarkDirty(std::shared_ptr<Exchange> exchange);
 
   // The I/O thread only.
   void Adopt(UniqueFd fd, std::string peer);  // the connection is already counted
   void CloseIdle();
+  void RefuseUnanswered();
   void Bury(Connection* connection);  // closed; freed at the end of the iteration
   void PumpLater(uint64_t connection_id);
   std::atomic<size_t>& held_body_bytes() { return *shared_.held_body_bytes; }
@@ -61,6 +64,8 @@ class IoThread {
   IoThread(const ServerShared& shared, size_t index, std::unique_ptr<EventLoop> loop);
 
   void DrainDirty();
+  // For loops in which one may leave the map.
+  std::vector<Connection*> Connections() const;
   void CloseAll();
   void OnTick();
 

@@ -30,6 +30,14 @@ ApiError InternalError(std::string message) {
   return {.status = 500, .type = "InternalServerError", .message = std::move(message), .param = {}};
 }
 
+ApiError ShuttingDownError() {
+  return UnavailableError("The server is shutting down.");
+}
+
+ApiError ClientGoneError() {
+  return {.status = 499, .type = "ClientClosedRequest", .message = "", .param = {}};
+}
+
 ApiError FromStatus(const Status& status) {
   switch (status.code()) {
     case Code::kInvalidArgument:

@@ -22,6 +22,8 @@ ApiError BadRequest(std::string_view param, std::string message);
 ApiError NotFoundError(std::string_view param, std::string message);
 ApiError OverloadedError(std::string message);   // 429
 ApiError UnavailableError(std::string message);  // 503
+ApiError ShuttingDownError();                    // 503
+ApiError ClientGoneError();                      // 499: for nobody to read
 ApiError InternalError(std::string message);     // 500
 // The engine's and the text rooms' Status as an answer.
 ApiError FromStatus(const Status& status);

@@ -182,6 +182,7 @@ std::optional<ApiError> Server::PrepareConversation(ChatRequest chat, Prepared& 
   const GenerationLimits limits = Limits();
   GenerationFields& fields = chat.fields;
   if (auto error = CheckModel(fields.model)) return error;
+  if (out.unwanted()) return ClientGoneError();
   std::vector<TokenId> prompt;
   if (auto error = RenderChat(chat, limits, prompt)) return error;
   TruncatePrompt(fields, limits, prompt);

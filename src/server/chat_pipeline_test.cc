@@ -1,10 +1,12 @@
 // What a conversation becomes on its way to the engine: prompt, constraint, parser.
 
+#include <gmock/gmock.h>
+
 #include <set>
 #include <thread>
+
 #include "grammar/constraint_factory.h"
 #include "grammar/output_constraint.h"
-
 #include "server/server_fixture.h"
 
 namespace baltoro {
@@ -195,6 +197,112 @@ TEST_F(ChatPipelineTest, TheClientMayChooseForTheModel) {
   EXPECT_TRUE(MayWrite(Section(Written("functions.other:0", "{\"city\": \"Oslo\"}"))));
 }
 
+// Bodies of the three APIs, each with tools get_weather and other, and no thinking.
+struct ChoiceOfApi {
+  const char* route;
+  Json body;
+};
+
+std::vector<ChoiceOfApi> ChoicesOfAllApis(const Json& chat,
+                                          const Json& responses,
+                                          const Json& messages) {
+  Json other = kWeather;
+  other["function"]["name"] = "other";
+  Json flat = Json::array(), anthropic = Json::array();
+  for (const Json& tool : {kWeather, other}) {
+    Json one = tool["function"];
+    one["type"] = "function";
+    flat.push_back(one);
+    anthropic.push_back({{"name", one["name"]}, {"input_schema", one["parameters"]}});
+  }
+  const Json hello = {{{"role", "user"}, {"content", "hi"}}};
+  std::vector<ChoiceOfApi> all = {
+      {"/v1/chat/completions",
+       {{"messages", hello}, {"tools", {kWeather, other}}, {"chat_template_kwargs", kInstant}}},
+      {"/v1/responses", {{"input", "hi"}, {"tools", flat}, {"chat_template_kwargs", kInstant}}},
+      {"/v1/messages",
+       {{"messages", hello},
+        {"tools", anthropic},
+        {"max_tokens", 9},
+        {"thinking", {{"type", "disabled"}}}}}};
+  all[0].body.update(chat);
+  all[1].body.update(responses);
+  all[2].body.update(messages);
+  return all;
+}
+
+TEST_F(ChatPipelineTest, ANamedFunctionIsCalledExactlyOnce) {
+  const std::string one = Written("functions.other:0", "{\"city\": \"Oslo\"}");
+  const std::string two = one + Written("functions.other:1", "{\"city\": \"Rome\"}");
+  const Json named = {{"type", "function"}, {"function", {{"name", "other"}}}};
+  const Json flat = {{"type", "function"}, {"name", "other"}};
+  const Json tool = {{"type", "tool"}, {"name", "other"}};
+  for (const bool stream : {false, true}) {
+    for (const ChoiceOfApi& asked : ChoicesOfAllApis({{"tool_choice", named}, {"stream", stream}},
+                                                     {{"tool_choice", flat}, {"stream", stream}},
+                                                     {{"tool_choice", tool}, {"stream", stream}})) {
+      ASSERT_EQ(Post(asked.route, asked.body).status, 200) << asked.route;
+      EXPECT_TRUE(MayWrite(Section(one))) << asked.route;
+      EXPECT_FALSE(MayWrite(Section(two))) << asked.route;
+      EXPECT_FALSE(MayWrite("")) << asked.route;
+      EXPECT_FALSE(MayWrite(Section(one) + Section(one))) << asked.route;
+    }
+  }
+}
+
+TEST_F(ChatPipelineTest, WithoutParallelCallsThereIsOneAtMost) {
+  const std::string one = Written("functions.get_weather:0", "{\"city\": \"Oslo\"}");
+  const std::string two = one + Written("functions.other:1", "{\"city\": \"Rome\"}");
+  const Json listed = {{{"type", "function"}, {"name", "get_weather"}},
+                       {{"type", "function"}, {"name", "other"}}};
+  const auto allowed = [&](const char* mode) {
+    return Json{{"type", "allowed_tools"}, {"mode", mode}, {"tools", listed}};
+  };
+  const Json off = {{"parallel_tool_calls", false}};
+  const auto with = [](Json body, const Json& choice) {
+    body["tool_choice"] = choice;
+    return body;
+  };
+  const auto anthropic = [](const char* type) {
+    return Json{{"tool_choice", {{"type", type}, {"disable_parallel_tool_use", true}}}};
+  };
+  std::vector<ChoiceOfApi> all =
+      ChoicesOfAllApis(with(off, "auto"), with(off, allowed("auto")), anthropic("auto"));
+  for (ChoiceOfApi& one_more :
+       ChoicesOfAllApis(with(off, "required"), with(off, allowed("required")), anthropic("any"))) {
+    all.push_back(std::move(one_more));
+  }
+  for (ChoiceOfApi& one_more : ChoicesOfAllApis(off, with(off, "required"), anthropic("any"))) {
+    all.push_back(std::move(one_more));
+  }
+  for (const ChoiceOfApi& asked : all) {
+    ASSERT_EQ(Post(asked.route, asked.body).status, 200) << asked.body;
+    EXPECT_TRUE(MayWrite(Section(one))) << asked.body;
+    EXPECT_FALSE(MayWrite(Section(two))) << asked.body;
+  }
+}
+
+TEST_F(ChatPipelineTest, AnAnswerThatCannotBeAnObjectIsRefusedInEveryApi) {
+  const Json list = {{"type", "array"}, {"items", {{"type", "integer"}}}};
+  const Json hello = {{{"role", "user"}, {"content", "hi"}}};
+  const Json format = {{"type", "json_schema"}, {"name", "x"}, {"schema", list}};
+  const Json chat = {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"schema", list}}}};
+  const std::vector<std::pair<std::string, Json>> asked = {
+      {"/v1/chat/completions", {{"messages", hello}, {"response_format", chat}}},
+      {"/v1/completions", {{"prompt", "hi"}, {"response_format", chat}}},
+      {"/v1/responses", {{"input", "hi"}, {"text", {{"format", format}}}}},
+      {"/v1/messages",
+       {{"messages", hello}, {"max_tokens", 9}, {"output_config", {{"format", format}}}}},
+      {"/v1/messages", {{"messages", hello}, {"max_tokens", 9}, {"output_format", format}}}};
+  for (const auto& [route, body] : asked) {
+    const test::Answer answer = Post(route, body);
+    EXPECT_EQ(answer.status, 400) << route;
+    EXPECT_THAT(answer.body,
+                ::testing::HasSubstr("the answer must be an object, and the schema allows none"));
+  }
+  EXPECT_EQ(Chat({{"structured_outputs", {{"json", list}}}}).status, 200);
+}
+
 TEST_F(ChatPipelineTest, ANamedChoiceEndsWithStop) {
   Restart("</think>" + Section(Written("functions.get_weather:0", "{}")));
   Json body = {{"tools", {kWeather}}};
@@ -365,7 +473,7 @@ TEST_F(ChatPipelineTest, ManyRequestsShareOneGrammar) {
 
 TEST_F(ChatPipelineTest, WhatTooManyWaitForIsRefused) {
   ServerConfig config = DefaultConfig();
-  config.compiling = {.jobs = 1, .bytes = 1};
+  config.compiling = {.threads = 1, .jobs = 1, .bytes = 1};
   Restart("</think>ok", std::move(config));
   std::vector<std::jthread> clients;
   std::atomic<int> refused = 0, answered = 0;

@@ -7,7 +7,8 @@
 #include <string_view>
 
 #include "base/log.h"
-#include "server/arguments_schema.h"
+#include "server/refused_fields.h"
+#include "server/root_object.h"
 
 namespace baltoro {
 namespace {
@@ -148,17 +149,10 @@ void ReadMessages(FieldReader& reader, Json& out) {
     if (message.contains("function_call") && !message["function_call"].is_null()) {
       return fail("function_call is not supported any more; use tool_calls");
     }
+    if (message.contains("audio") && !message["audio"].is_null()) {
+      return fail("audio is not kept here; send its transcript as content");
+    }
     UnifyReasoning(message);
-  }
-}
-
-// What tools and tool_choice were once called; to ignore them would answer another question.
-void RefuseFunctions(FieldReader& reader) {
-  if (reader.Find("functions") != nullptr) {
-    reader.Fail("functions", "is not supported any more; use tools");
-  }
-  if (reader.Find("function_call") != nullptr) {
-    reader.Fail("function_call", "is not supported any more; use tool_choice");
   }
 }
 
@@ -262,7 +256,8 @@ void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
       return reader.Fail("tool_choice", "\"required\" needs tools");
     }
     // Upstream's rule: clients that build the list themselves leave it empty.
-    BT_LOG(Info, "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
+    BT_LOG_LIMITED(Info,
+                   "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
     out.tool_choice = ToolChoice::kNone;
   } else if (name != "auto") {
     reader.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or a function");
@@ -344,7 +339,9 @@ void ReadConversation(FieldReader& reader, const Json& default_template_kwargs, 
   out.template_kwargs =
       default_template_kwargs.is_object() ? default_template_kwargs : Json::object();
   ReadMessages(reader, out.messages);
-  RefuseFunctions(reader);
+  // What tools and tool_choice were once called.
+  RefuseField(reader, "functions", "is not supported any more; use tools");
+  RefuseField(reader, "function_call", "is not supported any more; use tool_choice");
   ReadTools(reader, out.tools);
   ReadThinking(reader, out);
   if (reader.Find("chat_template") != nullptr) {

@@ -19,9 +19,9 @@ bool Contained(std::string_view what, Work&& work) {
     work();
     return true;
   } catch (const std::exception& error) {
-    BT_LOG(Error, "{} was given up: {}", what, error.what());
+    BT_LOG_LIMITED(Error, "{} was given up: {}", what, error.what());
   } catch (...) {
-    BT_LOG(Error, "{} was given up: an unknown exception", what);
+    BT_LOG_LIMITED(Error, "{} was given up: an unknown exception", what);
   }
   return false;
 }

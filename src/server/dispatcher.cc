@@ -1,5 +1,7 @@
 #include "server/dispatcher.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace baltoro {
@@ -32,6 +34,14 @@ void Dispatcher::Deliver(std::vector<TokenEvent> events) {
     if (sorted[i].empty()) continue;
     post_(i, [table = tables_[i].get(), batch = std::move(sorted[i])]() mutable {
       Run(*table, std::move(batch));
+    });
+  }
+}
+
+void Dispatcher::Stop() {
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    post_(i, [table = tables_[i].get()] {
+      for (auto& [id, entry] : std::exchange(*table, {})) entry.receiver->OnServerStop();
     });
   }
 }

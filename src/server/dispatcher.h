@@ -21,6 +21,8 @@ class EventReceiver {
   virtual void OnEvent(TokenEvent event, int choice) = 0;
   // After the last event of one step for this receiver: time to write.
   virtual void OnStepEnd() = 0;
+  // The server stops: no event will come any more.
+  virtual void OnServerStop() = 0;
 };
 
 class Dispatcher {
@@ -37,6 +39,9 @@ class Dispatcher {
   void Register(RequestId id, std::shared_ptr<EventReceiver> receiver, int choice);
   // On that I/O thread: the request was never accepted.
   void Forget(RequestId id);
+
+  // Tells every receiver, on its own thread, that the server stops; their requests are forgotten.
+  void Stop();
 
   // For the engine.
   void Deliver(std::vector<TokenEvent> events);

@@ -152,9 +152,9 @@ FormSpec FormSpec::Of(OutputForm form) {
 FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
   FormSpec spec = Of(std::move(form));
   spec.must_call = use.must_call;
-  spec.parallel = use.parallel;
+  spec.parallel = use.parallel && use.named.empty();
   spec.first_index = use.first_index;
-  spec.key += fmt::format("\n{}{}{}", use.must_call, use.parallel, use.first_index.value_or(-1));
+  spec.key += fmt::format("\n{}{}{}", spec.must_call, spec.parallel, use.first_index.value_or(-1));
   for (size_t i = 0; i < use.tools->size(); ++i) {
     const Json& function = (*use.tools)[i]["function"];
     Tool tool;
@@ -217,11 +217,9 @@ Result<std::shared_ptr<const CompiledForm>> FormCompiler::Compile(const FormSpec
     compiled->unchecked.push_back(fmt::format("and {} more", more));
   }
   Tell(compiled->unchecked);
-  BT_LOG(Debug, "Compiled a grammar of {} states in {:.1f} ms", compiled->grammar.num_states(),
-         1000 * (clock.Now() - start));
-  std::shared_ptr<const CompiledForm> form = std::move(compiled);
-  Keep(spec.key, form);
-  return form;
+  BT_LOG_LIMITED(Debug, "Compiled a grammar of {} states in {:.1f} ms",
+                 compiled->grammar.num_states(), 1000 * (clock.Now() - start));
+  return Keep(spec.key, std::move(compiled));
 }
 
 std::vector<TokenId> FormCompiler::tool_marks() const {
@@ -245,15 +243,18 @@ void FormCompiler::Tell(const std::vector<std::string>& unchecked) {
   line += more;
   const std::lock_guard lock(mutex_);
   if (told_.size() >= kToldLinesMax) told_.clear();
-  if (told_.insert(line).second) BT_LOG(Warning, "Not enforced by a grammar: {}", line);
+  if (told_.insert(line).second) BT_LOG_LIMITED(Warning, "Not enforced by a grammar: {}", line);
 }
 
-void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledForm> form) {
+std::shared_ptr<const CompiledForm> FormCompiler::Keep(const std::string& key,
+                                                       std::shared_ptr<const CompiledForm> form) {
   size_t bytes = key.size() + static_cast<size_t>(form->grammar.num_bytes());
   for (const std::string& entry : form->unchecked) bytes += sizeof(entry) + entry.size();
   const std::lock_guard lock(mutex_);
-  if (by_key_.contains(key) || bytes > limits_.bytes) return;
-  entries_.push_front({key, std::move(form), bytes});
+  // Another thread may have made the same one meanwhile.
+  if (const auto known = by_key_.find(key); known != by_key_.end()) return known->second->form;
+  if (bytes > limits_.bytes) return form;
+  entries_.push_front({key, form, bytes});
   by_key_.emplace(entries_.front().key, entries_.begin());
   bytes_ += bytes;
   while (entries_.size() > limits_.entries || bytes_ > limits_.bytes) {
@@ -261,6 +262,7 @@ void FormCompiler::Keep(const std::string& key, std::shared_ptr<const CompiledFo
     by_key_.erase(entries_.back().key);
     entries_.pop_back();
   }
+  return form;
 }
 
 }  // namespace baltoro

@@ -27,7 +27,7 @@ namespace baltoro {
 // The tools of a request as far as the answer's form depends on them.
 struct ToolUse {
   const Json* tools = nullptr;  // the request's list, checked
-  std::string named = {};       // the only one that may be called; empty: any
+  std::string named = {};       // the only one that may be called, and once; empty: any
   bool must_call = false;
   bool parallel = true;
   std::optional<int64_t> first_index = std::nullopt;  // ToolFormat::first_index
@@ -93,7 +93,9 @@ class FormCompiler {
   };
 
   void Tell(const std::vector<std::string>& unchecked);
-  void Keep(const std::string& key, std::shared_ptr<const CompiledForm> form);
+  // The form that is kept under the key: this one, or an earlier one.
+  std::shared_ptr<const CompiledForm> Keep(const std::string& key,
+                                           std::shared_ptr<const CompiledForm> form);
 
   std::optional<ToolMarks> marks_;
   const FormCacheLimits limits_;

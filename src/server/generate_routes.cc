@@ -51,12 +51,17 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
   // Made here, so that a server that drains waits for what it has accepted.
   const auto prepared = std::make_shared<Prepared>();
   prepared->ticket = ActiveTicket(active_);
+  prepared->owner = JobOwner(request);
   RunPreparing(std::move(request), std::move(reply),
                [this, prepare, prepared, here = std::this_thread::get_id()](HttpRequest& asked,
                                                                             Reply& answer) {
-                 if (const auto error = (this->*prepare)(asked, *prepared)) {
-                   return Reject(answer, Rejection::kInvalid, *error);
+                 prepared->unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
+                 const auto error = (this->*prepare)(asked, *prepared);
+                 if (const auto unwanted = Unwanted(answer)) {
+                   return Reject(answer, Rejection::kDraining, *unwanted);
                  }
+                 if (error) return Reject(answer, Rejection::kInvalid, *error);
+                 prepared->unwanted = nullptr;
                  const std::string salt = CacheSaltOf(asked);
                  for (Request& prompt : prepared->prompts) prompt.cache_salt.insert(0, salt);
                  prepared->io_thread = here;
@@ -74,24 +79,28 @@ void Server::Constrain(Reply reply, Prepared prepared) {
   const size_t bytes = prepared.form->key.size();
   const auto held =
       std::make_shared<std::pair<Reply, Prepared>>(std::move(reply), std::move(prepared));
-  const bool taken = compiler_->Post(
-      [this, held] {
-        auto& [answer, rest] = *held;
-        if (answer.client_gone()) return;
-        auto compiled = forms_.Compile(*rest.form);
-        if (!compiled.ok()) {
-          const std::string message = compiled.status().message();
-          return Reject(answer, Rejection::kInvalid,
-                        BadRequest(rest.form->ParamOf(message), message));
-        }
-        rest.compiled = std::move(compiled).value();
-        LaunchThere(std::move(answer), std::move(rest));
-      },
-      bytes);
-  if (!taken) {
-    Reject(held->first, Rejection::kPreparingFull,
-           OverloadedError("Too many grammars are waiting to be compiled."));
-  }
+  const auto refuse = [this, held] {
+    Reject(held->first, Rejection::kDraining, ShuttingDownError());
+  };
+  const auto compile = [this, held] {
+    auto& [answer, rest] = *held;
+    auto compiled = forms_.Compile(*rest.form);
+    if (!compiled.ok()) {
+      const std::string message = compiled.status().message();
+      return Reject(answer, Rejection::kInvalid, BadRequest(rest.form->ParamOf(message), message));
+    }
+    rest.compiled = std::move(compiled).value();
+    LaunchThere(std::move(answer), std::move(rest));
+  };
+  const bool taken = compilers_->Post({.owner = held->second.owner,
+                                       .bytes = bytes,
+                                       .run = compile,
+                                       .unwanted = [held] { return held->first.client_gone(); },
+                                       .on_stop = refuse});
+  if (taken) return;
+  if (stopping_) return refuse();
+  Reject(held->first, Rejection::kPreparingFull,
+         OverloadedError("Too many grammars are waiting to be compiled."));
 }
 
 void Server::LaunchThere(Reply reply, Prepared prepared) {
@@ -115,13 +124,15 @@ void Server::LaunchThere(Reply reply, Prepared prepared) {
 }
 
 void Server::Launch(Reply reply, Prepared prepared) {
+  if (stopping_) return Reject(reply, Rejection::kDraining, ShuttingDownError());
   if (config_.log_requests) {
     const Request& first = prepared.prompts.front();
-    BT_LOG(Info,
-           "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
-           "temperature: {}, top_p: {}",
-           prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
-           first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
+    BT_LOG_LIMITED(
+        Info,
+        "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
+        "temperature: {}, top_p: {}",
+        prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
+        first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
   }
   const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,
@@ -161,12 +172,9 @@ std::optional<ApiError> Server::ReadBody(const HttpRequest& request, Json& out) 
   return std::nullopt;
 }
 
-std::optional<ApiError> Server::CheckModel(const std::string& name) const {
-  if (name.empty()) return std::nullopt;
-  for (const std::string& known : config_.model_names) {
-    if (known == name) return std::nullopt;
-  }
-  return NotFoundError("model", fmt::format("The model `{}` does not exist.", name));
+std::optional<ApiError> Server::CheckModel(const std::optional<std::string>& name) const {
+  if (!name || names_.Knows(*name)) return std::nullopt;
+  return NotFoundError("model", fmt::format("The model `{}` does not exist.", *name));
 }
 
 // The server's own id, with the client's in it when it sent a clean one: never used to find
@@ -193,7 +201,7 @@ std::optional<ApiError> Server::PrepareChat(const HttpRequest& request, Prepared
   out.answer_id = AnswerId("chatcmpl", request, fields);
   out.shape = MakeChatShape(
       *tokenizer_, {.id = out.answer_id,
-                    .model = config_.model_names.front(),
+                    .model = names_.first(),
                     .created = UnixNow(),
                     .include_reasoning = chat.include_reasoning,
                     .parallel_tool_calls = chat.parallel_tool_calls,
@@ -215,7 +223,7 @@ std::optional<ApiError> Server::PrepareCompletion(const HttpRequest& request, Pr
 
   out.answer_id = AnswerId("cmpl", request, fields);
   out.shape = MakeCompletionShape(*tokenizer_, {.id = out.answer_id,
-                                                .model = config_.model_names.front(),
+                                                .model = names_.first(),
                                                 .created = UnixNow(),
                                                 .logprobs = fields.sampling.logprobs >= 0,
                                                 .echo = fields.echo,

@@ -256,6 +256,10 @@ void Generation::OnStepEnd() {
   }
 }
 
+void Generation::OnServerStop() {
+  if (!over_) Fail(ShuttingDownError());
+}
+
 void Generation::Fail(const ApiError& error) {
   Cancel();
   if (!streaming_) {

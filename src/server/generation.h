@@ -69,6 +69,7 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
 
   void OnEvent(TokenEvent event, int choice) override;
   void OnStepEnd() override;
+  void OnServerStop() override;
 
  private:
   struct Choice {

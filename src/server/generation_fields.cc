@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/refused_fields.h"
+
 namespace baltoro {
 namespace {
 
@@ -18,10 +20,6 @@ constexpr int64_t kChoiceLengthsMax = 4;  // n * max_tokens, in lengths of the m
 constexpr int64_t kTextBytesPerToken = 16;
 constexpr size_t kTextBytesMore = 1 << 20;
 constexpr int64_t kPromptLogprobsMax = 1 << 18;  // of one answer, about 20 MiB of JSON
-
-// Fields of features that are not here yet: refused, because ignoring them would change the answer
-// silently.
-constexpr const char* kNotYet[] = {"prompt_embeds", "repetition_detection", "logits_processors"};
 
 void ReadSampling(FieldReader& reader, const GenerationLimits& limits, SamplingParams& out) {
   reader.Number("temperature", out.temperature, 0, 100);
@@ -81,18 +79,12 @@ void ReadStream(FieldReader& reader, GenerationFields& out) {
 void ReadGenerationFields(FieldReader& reader,
                           const GenerationLimits& limits,
                           GenerationFields& out) {
-  for (const char* name : kNotYet) {
-    if (reader.Find(name) != nullptr) reader.Fail(name, "is not available yet in this version");
-  }
-  bool beam = false;
-  reader.Bool("use_beam_search", beam);
-  if (beam) reader.Fail("use_beam_search", "beam search is not supported");
-
+  RefuseFields(reader);
   out.sampling = limits.defaults;
   ReadSampling(reader, limits, out.sampling);
   ReadLogitBias(reader, limits, out.sampling);
   ReadStream(reader, out);
-  reader.String("model", out.model, 4096);
+  ReadModelName(reader, out.model);
   reader.Integer("min_tokens", out.min_tokens, 0, limits.max_model_len);
   reader.Bool("ignore_eos", out.ignore_eos);
   reader.TokenIds("stop_token_ids", out.stop_token_ids, kStopTokensMax, limits.vocab_size);
@@ -138,6 +130,11 @@ void ReadGenerationFields(FieldReader& reader,
   if (reader.Find("cache_salt") != nullptr && out.cache_salt.empty())
     reader.Fail("cache_salt", "must not be empty");
   if (out.sampling.greedy() && out.n > 1) reader.Fail("n", "must be 1 when temperature is 0");
+}
+
+void ReadModelName(FieldReader& reader, std::optional<std::string>& out) {
+  if (reader.Find("model") == nullptr) return;
+  reader.String("model", out.emplace(), 4096);
 }
 
 void ReadLogprobCount(FieldReader& reader,

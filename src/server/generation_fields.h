@@ -52,7 +52,7 @@ struct GenerationFields {
   int64_t thinking_budget = -1;  // tokens of reasoning; -1: no bound
   std::string cache_salt;
   std::string request_id;
-  std::string model;
+  std::optional<std::string> model;  // not given: the one that is served
 };
 
 // Fills everything but max_tokens and logprobs, whose names and defaults differ between endpoints.
@@ -60,6 +60,8 @@ struct GenerationFields {
 void ReadGenerationFields(FieldReader& reader,
                           const GenerationLimits& limits,
                           GenerationFields& out);
+
+void ReadModelName(FieldReader& reader, std::optional<std::string>& out);
 
 // How many top log-probabilities are asked for; -1, where there is no cap, means all.
 void ReadLogprobCount(FieldReader& reader,

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/log.h"
 #include "server/route_path.h"
 #include "server/server_internal.h"
 
@@ -39,6 +40,8 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
+  metrics_->SetHeldBytes(http_->held_body_bytes(), http_->held_answer_bytes());
+  metrics_->UpdateLog(LogDropsOfProcess());
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),
@@ -63,7 +66,7 @@ Json Server::ModelCard(const std::string& name) const {
           {"object", "model"},
           {"created", started_unix_},
           {"owned_by", "baltoro"},
-          {"root", config_.model_path},
+          {"root", name},
           {"parent", nullptr},
           {"max_model_len", info ? Json(info->max_model_len) : Json()},
           {"permission", Json::array({permission})}};
@@ -71,14 +74,14 @@ Json Server::ModelCard(const std::string& name) const {
 
 void Server::Models(HttpRequest /*request*/, Reply reply) {
   Json list = Json::array();
-  for (const std::string& name : config_.model_names) list.push_back(ModelCard(name));
+  for (const std::string& name : names_.told()) list.push_back(ModelCard(name));
   reply.SendJson(Json{{"object", "list"}, {"data", list}}.dump());
 }
 
 void Server::Model(HttpRequest request, Reply reply) {
-  const std::string name = PathArgument("/v1/models/{model}", request.path);
+  const std::string name = *PathArgument("/v1/models/{model}", request.path);
   if (const auto error = CheckModel(name)) return Reject(reply, Rejection::kNotFound, *error);
-  reply.SendJson(ModelCard(name).dump());
+  reply.SendJson(ModelCard(names_.ToldFor(name)).dump());
 }
 
 }  // namespace baltoro

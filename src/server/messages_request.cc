@@ -4,6 +4,7 @@
 
 #include "server/chat_body.h"
 #include "server/field_reader.h"
+#include "server/refused_fields.h"
 
 namespace baltoro {
 namespace {
@@ -278,16 +279,24 @@ Error ReadThinking(FieldReader& reader, MessagesRequest& out) {
 }
 
 Error ReadOutputConfig(FieldReader& reader, Json& chat) {
+  const Json* format = reader.Find("output_format");  // its name in clients of 2025
+  std::string place = "output_format";
   const Json* config = reader.Find("output_config");
-  if (config == nullptr) return std::nullopt;
-  if (!config->is_object()) return BadPlace("output_config", "must be an object");
-  FieldReader fields(*config);
-  const Json* format = fields.Find("format");
+  if (config != nullptr && !config->is_object()) {
+    return BadPlace("output_config", "must be an object");
+  }
+  const Json* inner = config == nullptr ? nullptr : FieldReader(*config).Find("format");
+  if (inner != nullptr && format != nullptr) {
+    return BadPlace(place, "cannot be combined with output_config.format");
+  }
+  if (inner != nullptr) {
+    format = inner;
+    place = "output_config.format";
+  }
   if (format == nullptr) return std::nullopt;
   const std::string* type = TypeOf(*format);
   if (type == nullptr || *type != "json_schema" || !format->contains("schema")) {
-    return BadPlace("output_config.format",
-                    "must be {\"type\": \"json_schema\", \"schema\": {...}}");
+    return BadPlace(place, "must be {\"type\": \"json_schema\", \"schema\": {...}}");
   }
   chat["response_format"] = {
       {"type", "json_schema"},
@@ -311,9 +320,10 @@ Error ReadSampling(FieldReader& reader, MessagesUse use, Json& chat) {
   if (const Json* metadata = reader.Find("metadata"); metadata != nullptr) {
     if (!metadata->is_object()) return BadPlace("metadata", "must be an object");
   }
-  if (const Json* servers = reader.Find("mcp_servers"); servers != nullptr && !servers->empty()) {
-    return BadPlace("mcp_servers", "this server calls no others");
-  }
+  RefuseFields(reader);
+  RefuseField(reader, "mcp_servers", "this server calls no others");
+  RefuseField(reader, "container", "nothing is run on this server");
+  if (!reader.ok()) return reader.error();
   // Half a conversation must not pass for a whole one.
   if (reader.Find(kThreadField) != nullptr) {
     return BadPlace(std::string(kThreadField),

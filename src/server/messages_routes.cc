@@ -46,7 +46,7 @@ std::optional<ApiError> Server::PrepareMessages(const HttpRequest& request, Prep
   }
   out.answer_id = "msg_" + NewName();
   out.shape = MakeMessagesShape({.id = out.answer_id,
-                                 .model = config_.model_names.front(),
+                                 .model = names_.first(),
                                  .show_thinking = messages.show_thinking && chat.include_reasoning,
                                  .parallel_tool_calls = chat.parallel_tool_calls});
   if (auto error = PrepareConversation(std::move(chat), out)) return error;

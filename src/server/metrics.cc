@@ -42,10 +42,16 @@ const Buckets& IterationBuckets() {
 }
 
 constexpr std::pair<Rejection, const char*> kRejections[] = {
-    {Rejection::kInvalid, "invalid"},      {Rejection::kUnauthorized, "unauthorized"},
-    {Rejection::kNotFound, "not_found"},   {Rejection::kHttp, "http"},
-    {Rejection::kQueueFull, "queue_full"}, {Rejection::kPreparingFull, "preparing_full"},
-    {Rejection::kNotReady, "not_ready"},   {Rejection::kDraining, "draining"},
+    {Rejection::kInvalid, "invalid"},
+    {Rejection::kUnauthorized, "unauthorized"},
+    {Rejection::kForbidden, "forbidden"},
+    {Rejection::kNotFound, "not_found"},
+    {Rejection::kHttp, "http"},
+    {Rejection::kQueueFull, "queue_full"},
+    {Rejection::kPreparingFull, "preparing_full"},
+    {Rejection::kAnswersFull, "answers_full"},
+    {Rejection::kNotReady, "not_ready"},
+    {Rejection::kDraining, "draining"},
     {Rejection::kEngine, "engine"},
 };
 
@@ -104,6 +110,22 @@ struct Metrics::State {
         .Add(with_source);
   }
 
+  struct LogFollower {
+    Follower unread, limited;
+    void Follow(const LogDrops& drops) {
+      unread.Follow(drops.unread);
+      limited.Follow(drops.limited);
+    }
+  };
+  LogFollower AddLog(const char* process) {
+    auto& family = prometheus::BuildCounter()
+                       .Name("baltoro:log_lines_dropped_total")
+                       .Help("Lines left out of the log: nobody read it, or a limit of rate.")
+                       .Register(registry);
+    return {.unread = Follower(family.Add({{"process", process}, {"reason", "unread"}})),
+            .limited = Follower(family.Add({{"process", process}, {"reason", "limited"}}))};
+  }
+
   State(const std::string& model, int64_t max_model_len)
       : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {}
 
@@ -116,6 +138,10 @@ struct Metrics::State {
       AddGauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
+  prometheus::Gauge& held_bodies =
+      AddGauge("baltoro:held_body_bytes", "Bytes of requests that are not complete yet.");
+  prometheus::Gauge& held_answers =
+      AddGauge("baltoro:held_answer_bytes", "Bytes of answers that clients have not taken yet.");
   Follower preemptions{AddCounter("vllm:num_preemptions_total", "Preemptions by recomputation.")};
   Follower prefix_queries{AddCounter("vllm:prefix_cache_queries_total",
                                      "Prompt tokens looked up in the prefix cache.")};
@@ -123,6 +149,7 @@ struct Metrics::State {
       AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")};
   Follower generation_tokens{AddCounter("vllm:generation_tokens_total", "Tokens generated.")};
   Follower restarts{AddCounter("baltoro:engine_restarts_total", "Restarts of a lost engine.")};
+  LogFollower door_log = AddLog("APIServer"), engine_log = AddLog("EngineCore");
   prometheus::Counter& prompt_tokens =
       AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
   prometheus::Counter& cached_tokens =
@@ -248,8 +275,14 @@ void Metrics::Update(const EngineStats& stats) {
   state_->prefix_hits.Follow(stats.prefix_hits);
   state_->generation_tokens.Follow(stats.generation_tokens);
   state_->restarts.Follow(stats.restarts);
+  state_->engine_log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;
+}
+
+void Metrics::UpdateLog(const LogDrops& drops) {
+  const std::lock_guard lock(state_->update_mutex);
+  state_->door_log.Follow(drops);
 }
 
 // There is a snapshot for many steps: count and sum are right, and each step since the last
@@ -324,6 +357,11 @@ void Metrics::ObserveHttp(const HttpObservation& seen) {
 
 void Metrics::CountRejected(Rejection reason) {
   state_->rejected.at(reason)->Increment();
+}
+
+void Metrics::SetHeldBytes(size_t bodies, size_t answers) {
+  state_->held_bodies.Set(static_cast<double>(bodies));
+  state_->held_answers.Set(static_cast<double>(answers));
 }
 
 std::string Metrics::Scrape() const {

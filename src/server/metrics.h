@@ -45,10 +45,12 @@ struct HttpObservation {
 enum class Rejection {
   kInvalid,        // 400
   kUnauthorized,   // 401
+  kForbidden,      // 403: a page of another machine
   kNotFound,       // 404, 405
   kHttp,           // what net refuses: limits of headers and bodies, time, framing
   kQueueFull,      // 429, the engine's queue
   kPreparingFull,  // 429, too many large bodies
+  kAnswersFull,    // 503, too many bytes of answers that clients have not read
   kNotReady,       // 503
   kDraining,       // 503
   kEngine          // the engine's own reasons
@@ -62,6 +64,8 @@ class Metrics {
   void SetCacheConfig(const CacheConfigInfo& info);
   // Gauges and counters that the engine counts; called before each scrape and each log line.
   void Update(const EngineStats& stats);
+  // Lines that the log of this process has dropped; called before each scrape.
+  void UpdateLog(const LogDrops& drops);
 
   // A choice's first token, `seconds` after the request came.
   void ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens);
@@ -71,6 +75,9 @@ class Metrics {
   void ObservePrompt(int32_t n, int64_t longest);
   void ObserveHttp(const HttpObservation& seen);
   void CountRejected(Rejection reason);
+
+  // Of unfinished requests, and of answers that clients have not read; called before each scrape.
+  void SetHeldBytes(size_t bodies, size_t answers);
 
   // Prometheus text, version 0.0.4.
   std::string Scrape() const;

@@ -15,6 +15,7 @@ using ::testing::HasSubstr;
 // The names that dashboards know, with their types, as far as they apply.
 const std::set<std::string> kNames = {
     "baltoro:engine_restarts_total counter",
+    "baltoro:log_lines_dropped_total counter",
     "baltoro:requests_rejected_total counter",
     "http_request_duration_seconds histogram",
     "http_request_size_bytes summary",
@@ -134,6 +135,21 @@ TEST(MetricsUpdateTest, CountersFollowAnEngineThatStartsAgain) {
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
   metrics.Update({.generation_tokens = 30});
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
+}
+
+TEST(MetricsUpdateTest, LinesThatTheLogDroppedAreCountedByProcessAndReason) {
+  Metrics metrics("m", 1000);
+  EngineStats stats;
+  stats.log_drops = {.unread = 3, .limited = 4};
+
+  metrics.Update(stats);
+  metrics.UpdateLog({.unread = 5, .limited = 6});
+
+  const std::string text = metrics.Scrape(), name = "baltoro:log_lines_dropped_total";
+  EXPECT_EQ(Value(text, name + "{process=\"EngineCore\",reason=\"unread\"}"), 3);
+  EXPECT_EQ(Value(text, name + "{process=\"EngineCore\",reason=\"limited\"}"), 4);
+  EXPECT_EQ(Value(text, name + "{process=\"APIServer\",reason=\"unread\"}"), 5);
+  EXPECT_EQ(Value(text, name + "{process=\"APIServer\",reason=\"limited\"}"), 6);
 }
 
 TEST(MetricsUpdateTest, EveryStepIsCountedWithTheMeanOfItsSnapshot) {

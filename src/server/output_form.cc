@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "server/root_object.h"
+
 namespace baltoro {
 namespace {
 
@@ -38,6 +40,14 @@ class FormReader {
       return Fail(param, "the schema must be an object");
     }
     if (Bytes(out_.schema) > kSchemaBytesMax) TooLong(param, kSchemaBytesMax);
+  }
+
+  // As OpenAI's structured outputs, whose clients read an object.
+  void MustAllowObjects(std::string_view param) {
+    if (!reader_.ok() || !NeverAnObject(out_.schema)) return;
+    Fail(param,
+         "the answer must be an object, and the schema allows none; structured_outputs takes any "
+         "schema");
   }
 
   void AnyObject(std::string_view param, std::string path) {
@@ -120,6 +130,7 @@ void ReadResponseFormat(FieldReader& reader, FormReader& form) {
   const bool has_schema = named != format->end() && named->is_object() && named->contains("schema");
   if (!has_schema) return reader.Fail(kParam, "json_schema.schema is required");
   form.Schema(kParam, "response_format.json_schema.schema", (*named)["schema"]);
+  form.MustAllowObjects(kParam);
 }
 
 void ReadStructuredOutputs(FieldReader& reader, FormReader& form) {

@@ -29,6 +29,11 @@ Reply::~Reply() {
 }
 
 void Reply::Send(HttpResponse response) {
+  // Whoever is told why there is no answer must be able to hear it.
+  if (response.status < 400 && !responder_.Reserve(response.body.size())) {
+    if (count_) count_->metrics->CountRejected(Rejection::kAnswersFull);
+    return Refuse(UnavailableError("Too many bytes of answers wait for their clients to read."));
+  }
   status_ = response.status;
   response_bytes_ = response.body.size();
   response.headers.insert(response.headers.end(), std::make_move_iterator(headers_.begin()),

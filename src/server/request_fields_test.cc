@@ -4,6 +4,8 @@
 
 #include "server/chat_request.h"
 #include "server/completion_request.h"
+#include "server/messages_request.h"
+#include "server/responses_request.h"
 
 namespace baltoro {
 namespace {
@@ -209,6 +211,43 @@ TEST(RequestFieldsTest, FeaturesThatAreNotHereAreRefusedByName) {
   EXPECT_EQ(CompletionRefusal({{"suffix", ""}}), "");
   EXPECT_EQ(CompletionRefusal({{"best_of", 2}}), "best_of");
   EXPECT_EQ(CompletionRefusal({{"best_of", 2}, {"n", 2}}), "");
+}
+
+// Fields of any API that would change what an answer is, with a value that asks for something.
+const std::vector<std::pair<std::string, Json>> kActing = {
+    {"audio", {{"voice", "alloy"}, {"format", "wav"}}},
+    {"documents", {{{"title", "a"}, {"text", "b"}}}},
+    {"kv_transfer_params", {{"do_remote_decode", true}}},
+    {"logits_processors", {"x"}},
+    {"logprob_token_ids", {1}},
+    {"modalities", {"text", "audio"}},
+    {"prompt_embeds", "AAAA"},
+    {"repetition_detection", {{"min_count", 2}}},
+    {"vllm_xargs", {{"x", 1}}},
+    {"web_search_options", {{"search_context_size", "low"}}}};
+
+TEST(RequestFieldsTest, NoApiDropsAFieldThatWouldChangeTheAnswer) {
+  for (const auto& [name, value] : kActing) {
+    EXPECT_EQ(ChatRefusal({{name, value}}), name);
+    EXPECT_EQ(CompletionRefusal({{name, value}}), name);
+    ResponsesRequest responses;
+    auto error = ReadResponsesRequest({{"input", "hi"}, {name, value}}, Json::array(), responses);
+    EXPECT_EQ(error ? error->param.value_or("") : "accepted", name);
+    MessagesRequest messages;
+    error = ReadMessagesRequest(
+        {{"messages", {{{"role", "user"}, {"content", "hi"}}}}, {"max_tokens", 1}, {name, value}},
+        MessagesUse::kGenerate, messages);
+    EXPECT_EQ(error ? error->param.value_or("") : "accepted", name);
+    for (const Json& nothing : {Json(nullptr), Json::array(), Json::object(), Json("")}) {
+      EXPECT_EQ(ChatRefusal({{name, nothing}}), "") << name << " " << nothing;
+    }
+  }
+  EXPECT_EQ(ChatRefusal({{"modalities", {"text"}}}), "");
+  EXPECT_EQ(ChatRefusal({{"messages",
+                          {{{"role", "user"}, {"content", "x"}},
+                           {{"role", "assistant"}, {"audio", {{"id", "audio_1"}}}},
+                           {{"role", "user"}, {"content", "x"}}}}}),
+            "messages");
 }
 
 TEST(RequestFieldsTest, UnknownFieldsAreIgnored) {

@@ -7,6 +7,7 @@
 
 #include "server/chat_body.h"
 #include "server/field_reader.h"
+#include "server/refused_fields.h"
 
 namespace baltoro {
 namespace {
@@ -276,10 +277,10 @@ Error RefuseUnknownWays(FieldReader& reader) {
   reader.Bool("background", background);
   if (background) reader.Fail("background", "answers are not made in the background");
   for (const char* name : {"conversation", "prompt"}) {
-    if (reader.Find(name) != nullptr) {
-      reader.Fail(name, "nothing of that name is kept here; use previous_response_id or input");
-    }
+    RefuseField(reader, name,
+                "nothing of that name is kept here; use previous_response_id or input");
   }
+  RefuseFields(reader);
   int64_t top_logprobs = 0;
   reader.Integer("top_logprobs", top_logprobs, 0, 20);
   if (top_logprobs > 0) {

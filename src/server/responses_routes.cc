@@ -49,7 +49,7 @@ void Server::Responses(HttpRequest request, Reply reply) {
 }
 
 void Server::ReadResponse(HttpRequest request, Reply reply) {
-  const std::string id = PathArgument(kRoute, request.path);
+  const std::string id = *PathArgument(kRoute, request.path);
   if (request.query.find("stream=true") != std::string::npos) {
     return Reject(reply, Rejection::kInvalid,
                   BadRequest("stream", "stream: an answer is streamed only while it is made"));
@@ -60,7 +60,7 @@ void Server::ReadResponse(HttpRequest request, Reply reply) {
 }
 
 void Server::DeleteResponse(HttpRequest request, Reply reply) {
-  const std::string id = PathArgument(kRoute, request.path);
+  const std::string id = *PathArgument(kRoute, request.path);
   if (!responses_.Erase(id, keys_.ClientOf(request).value_or(""))) {
     return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   }
@@ -68,7 +68,7 @@ void Server::DeleteResponse(HttpRequest request, Reply reply) {
 }
 
 void Server::ListInputItems(HttpRequest request, Reply reply) {
-  const std::string id = PathArgument("/v1/responses/{id}/input_items", request.path);
+  const std::string id = *PathArgument("/v1/responses/{id}/input_items", request.path);
   const auto stored = responses_.Get(id, keys_.ClientOf(request).value_or(""));
   if (!stored) return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   std::string page;
@@ -79,7 +79,7 @@ void Server::ListInputItems(HttpRequest request, Reply reply) {
 }
 
 void Server::CancelResponse(HttpRequest request, Reply reply) {
-  const std::string id = PathArgument("/v1/responses/{id}/cancel", request.path);
+  const std::string id = *PathArgument("/v1/responses/{id}/cancel", request.path);
   if (!responses_.Get(id, keys_.ClientOf(request).value_or(""))) {
     return Reject(reply, Rejection::kNotFound, NoSuchResponse("id", id));
   }
@@ -119,7 +119,7 @@ std::optional<ApiError> Server::PrepareResponse(const HttpRequest& request, Prep
   asked.echo["top_p"] = Shortest(chat.fields.sampling.top_p);
   ResponsesShapeOptions options{.id = out.answer_id,
                                 .name = name,
-                                .model = config_.model_names.front(),
+                                .model = names_.first(),
                                 .created = UnixNow(),
                                 .echo = std::move(asked.echo),
                                 .show_reasoning = chat.include_reasoning,

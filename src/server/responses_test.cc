@@ -413,8 +413,8 @@ TEST(RoutePathTest, OneArgument) {
   EXPECT_FALSE(PathMatches(kModel, "/v1/models/"));
   EXPECT_EQ(PathArgument(kModel, "/v1/models/moonshotai/Kimi-K2"), "moonshotai/Kimi-K2");
   EXPECT_EQ(PathArgument(kModel, "/v1/models/moonshotai%2FKimi-K2"), "moonshotai/Kimi-K2");
-  EXPECT_EQ(PathArgument(kModel, "/v1/models/a%2"), "");
-  EXPECT_EQ(PathArgument(kModel, "/v1/models/a%zz"), "");
+  EXPECT_EQ(PathArgument(kModel, "/v1/models/a%2"), std::nullopt);
+  EXPECT_EQ(PathArgument(kModel, "/v1/models/a%zz"), std::nullopt);
 }
 
 }  // namespace

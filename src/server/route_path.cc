@@ -31,8 +31,8 @@ bool PathMatches(std::string_view pattern, std::string_view path) {
   return pattern == path || Argument(pattern, path).has_value();
 }
 
-std::string PathArgument(std::string_view pattern, std::string_view path) {
-  return PercentDecode(Argument(pattern, path).value_or("")).value_or("");
+std::optional<std::string> PathArgument(std::string_view pattern, std::string_view path) {
+  return PercentDecode(Argument(pattern, path).value_or(""));
 }
 
 std::optional<std::string> PercentDecode(std::string_view written) {

@@ -10,8 +10,9 @@
 namespace baltoro {
 
 bool PathMatches(std::string_view pattern, std::string_view path);
-// The argument of a path that matches, percent-decoded. Empty where it is not well written.
-std::string PathArgument(std::string_view pattern, std::string_view path);
+// The argument of a path that matches, percent-decoded; not empty. Nothing where it is not well
+// written.
+std::optional<std::string> PathArgument(std::string_view pattern, std::string_view path);
 
 // "a%20b" -> "a b"; nothing where a '%' is not followed by two hexadecimal digits.
 std::optional<std::string> PercentDecode(std::string_view written);

@@ -31,27 +31,28 @@ Server::Server(ServerConfig config,
       chat_template_(std::move(chat_template)),
       forms_(*tokenizer_),
       keys_(config_.api_keys),
-      metrics_(std::make_unique<Metrics>(config_.model_names.front(), 1 << 20)),
+      origins_(config_.cors, !keys_.empty(), config_.http.uds.empty() ? config_.http.host : ""),
+      names_(config_.model_names),
+      metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20)),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
-      worker_(std::make_unique<JobThread>(config_.preparing)),
-      compiler_(std::make_unique<JobThread>(config_.compiling)) {}
+      workers_(std::make_unique<JobPool>(config_.preparing)),
+      compilers_(std::make_unique<JobPool>(config_.compiling)) {}
 
 Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
                                                std::unique_ptr<Tokenizer> tokenizer,
                                                std::unique_ptr<ChatTemplate> chat_template) {
-  BT_CHECK(!config.model_names.empty());
   HttpServerOptions options = config.http;
   std::unique_ptr<Server> server(
       new Server(std::move(config), std::move(tokenizer), std::move(chat_template)));
   Server* raw = server.get();
   // What net answers by itself is refused as far as a client can tell.
-  options.error_body = [raw](int status, std::string_view reason) {
+  options.error_body = [raw](int status, std::string_view reason, std::string_view path) {
     raw->metrics_->CountRejected(Rejection::kHttp);
-    return ErrorBody({.status = status,
-                      .type = std::string(HttpReason(status)),
-                      .message = std::string(reason),
-                      .param = {}});
+    return raw->ErrorFormOf(path)({.status = status,
+                                   .type = std::string(HttpReason(status)),
+                                   .message = std::string(reason),
+                                   .param = {}});
   };
   server->dispatcher_.Start(options.threads, [raw](size_t thread, std::function<void()> work) {
     raw->http_->Post(thread, std::move(work));
@@ -66,8 +67,8 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
 Server::~Server() {
   engine_.Set(nullptr);
   if (http_ != nullptr) http_->Stop(0);  // null where it could not listen
-  worker_.reset();
-  compiler_.reset();
+  workers_.reset();
+  compilers_.reset();
 }
 
 EventSink Server::sink() {
@@ -84,6 +85,7 @@ void Server::SetEngine(Engine* engine) {
 }
 
 std::string Server::Tick() {
+  TellLeftOut();
   const auto now_stats = engine_.stats();
   if (!now_stats) return "";
   const EngineStats& stats = *now_stats;
@@ -123,6 +125,11 @@ void Server::Drain(Seconds seconds) {
     (void)Tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  stopping_ = true;
+  dispatcher_.Stop();
+  workers_->Stop();
+  compilers_->Stop();
+  http_->RefuseUnanswered();  // after what dispatcher_ has posted, which knows better what to say
   http_->Stop(1);
 }
 
@@ -138,9 +145,9 @@ bool Server::Serving() const {
 }
 
 ApiError Server::NotServing() const {
-  return UnavailableError(draining_           ? "The server is shutting down."
-                          : engine_.present() ? "The engine is not answering."
-                                              : "The model is still loading.");
+  if (draining_) return ShuttingDownError();
+  return UnavailableError(engine_.present() ? "The engine is not answering."
+                                            : "The model is still loading.");
 }
 
 GenerationLimits Server::Limits() const {

@@ -3,9 +3,9 @@
 // The door: HTTP in front of one engine. It listens before the engine is there (and answers 503
 // until it is), builds requests, prints answers, and keeps going when the engine is lost.
 //
-// Threads: handlers run on net's I/O threads; bodies over 32 KiB are prepared on one worker thread,
-// so that a long prompt does not hold up other streams, and grammars that are not known yet are
-// compiled on another. SetEngine, Tick and Drain belong to the
+// Threads: handlers run on net's I/O threads; bodies over 32 KiB are prepared on a few worker
+// threads, so that a long prompt does not hold up other streams, and grammars that are not known
+// yet are compiled on others; clients take turns on both. SetEngine, Tick and Drain belong to the
 // owner's thread.
 //
 // Every API that talks in messages goes the same way, the chat pipeline: its route calls Generate
@@ -35,8 +35,10 @@
 #include "server/form_compiler.h"
 #include "server/generation.h"
 #include "server/generation_fields.h"
-#include "server/job_thread.h"
+#include "server/job_pool.h"
 #include "server/metrics.h"
+#include "server/model_names.h"
+#include "server/origin_policy.h"
 #include "server/reply.h"
 #include "server/response_store.h"
 #include "text/chat_template.h"
@@ -44,17 +46,9 @@
 
 namespace baltoro {
 
-struct CorsConfig {
-  std::vector<std::string> origins = {"*"};
-  std::vector<std::string> methods = {"*"};
-  std::vector<std::string> headers = {"*"};
-  bool credentials = false;
-};
-
 struct ServerConfig {
   HttpServerOptions http;
-  std::vector<std::string> model_names;  // any is accepted, the first is echoed
-  std::string model_path;
+  std::vector<std::string> model_names;  // any is accepted, the first is echoed: ModelNames
   std::string version;
   std::vector<std::string> api_keys;  // none: open
   bool share_prefix_cache = false;    // among keys, where there are several
@@ -77,8 +71,8 @@ struct ServerConfig {
   SamplingParams default_sampling;
   std::optional<int32_t> max_tokens_cap;
   std::vector<TokenId> eos_ids;
-  JobLimits preparing;  // of large bodies that wait for the worker
-  JobLimits compiling;  // of grammars that wait for the compiler
+  JobLimits preparing;  // of large bodies
+  JobLimits compiling;  // of grammars
 };
 
 class Server {
@@ -99,8 +93,9 @@ class Server {
   void SetEngine(Engine* engine);
   // Every 100 ms or so: now and then returns a line for the log (else "").
   std::string Tick();
-  // New work is refused with 503; returns when the running exchanges are over or `seconds` have
-  // passed.
+  // New work is refused with 503. When the running exchanges are over, or `seconds` have passed,
+  // whoever still waits is told so (503, or the error event of the stream's API), and connections
+  // are closed once that has left, or after a second.
   void Drain(Seconds seconds);
   std::string RouteList() const;
 
@@ -118,13 +113,19 @@ class Server {
   // What goes before the cache_salt of a request, of one length for all.
   std::string CacheSaltOf(const HttpRequest& request) const;
   Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
+  // The API's own, from the path as the client sent it.
+  Reply::ErrorForm ErrorFormOf(std::string_view path) const;
   HttpHeaders CommonHeaders(const HttpRequest& request);
-  HttpHeaders CorsHeaders(const HttpRequest& request) const;
   void Reject(Reply& reply, Rejection reason, const ApiError& error);
   bool Serving() const;
   ApiError NotServing() const;
   std::string HealthBody(const ApiError& error) const;
-  // Runs `work` here or, for a large body, on the worker.
+  // Whose job it is to prepare a request: the key that it shows or, where there are none, the
+  // client's address.
+  std::string JobOwner(const HttpRequest& request) const;
+  // Nobody will read an answer, or nobody will make it: what to say instead of going on.
+  std::optional<ApiError> Unwanted(const Reply& reply) const;
+  // Runs `work` here or, for a large body, on a worker.
   using Work = std::function<void(HttpRequest&, Reply&)>;
   void RunPreparing(HttpRequest request, Reply reply, Work work);
 
@@ -163,12 +164,14 @@ class Server {
   std::optional<ApiError> CountTokensOf(const HttpRequest& request,
                                         std::vector<TokenId>& prompt) const;
   std::optional<ApiError> PrepareResponse(const HttpRequest& request, Prepared& out);
-  std::optional<ApiError> TokenizeBody(const HttpRequest& request, std::string& out) const;
+  std::optional<ApiError> TokenizeBody(const HttpRequest& request,
+                                       const Reply& reply,
+                                       std::string& out) const;
   std::optional<ApiError> DetokenizeBody(const HttpRequest& request, std::string& out) const;
   GenerationOptions OptionsOf(const GenerationFields& fields) const;
   // The body as a JSON object.
   std::optional<ApiError> ReadBody(const HttpRequest& request, Json& out) const;
-  std::optional<ApiError> CheckModel(const std::string& name) const;
+  std::optional<ApiError> CheckModel(const std::optional<std::string>& name) const;
   // Settles the ids of the conversation's tool calls as well.
   std::optional<ApiError> RenderChat(ChatRequest& chat,
                                      const GenerationLimits& limits,
@@ -191,11 +194,14 @@ class Server {
   const std::unique_ptr<ChatTemplate> chat_template_;
   FormCompiler forms_;
   const ApiKeys keys_;
+  const OriginPolicy origins_;
+  const ModelNames names_;
   MonotonicClock clock_;
   std::unique_ptr<Metrics> metrics_;
   EngineSlot engine_;
   std::atomic<bool> draining_{false};
-  std::atomic<int64_t> active_{0};  // generating exchanges, from their preparation on
+  std::atomic<bool> stopping_{false};  // nothing that is not yet answered will be
+  std::atomic<int64_t> active_{0};     // generating exchanges, from their preparation on
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_seed_{0};
   ResponseStore responses_{clock_};
@@ -206,9 +212,9 @@ class Server {
   EngineStats logged_;
   Seconds logged_at_ = 0;
 
-  std::unique_ptr<JobThread> worker_;
-  std::unique_ptr<JobThread> compiler_;  // of grammars
-  std::unique_ptr<HttpServer> http_;     // last: its threads call into all of the above
+  std::unique_ptr<JobPool> workers_;    // for large bodies
+  std::unique_ptr<JobPool> compilers_;  // of grammars
+  std::unique_ptr<HttpServer> http_;    // last: its threads call into all of the above
 };
 
 }  // namespace baltoro

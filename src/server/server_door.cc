@@ -1,8 +1,6 @@
 // What every request passes through: routing, keys, the headers of every answer, and the choice of
 // the thread that prepares it.
 
-#include <algorithm>
-
 #include "server/contained.h"
 #include "server/messages_shape.h"
 #include "server/route_path.h"
@@ -12,17 +10,6 @@ namespace baltoro {
 namespace {
 
 constexpr size_t kPrepareHereBytes = 32 * 1024;
-
-// An origin, method or header list as one header value.
-std::string Joined(const std::vector<std::string>& items) {
-  std::string out;
-  for (const std::string& item : items) out += (out.empty() ? "" : ", ") + item;
-  return out;
-}
-
-bool Contains(const std::vector<std::string>& list, std::string_view item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
-}
 
 // A closed set, for labels.
 std::string_view MethodLabel(std::string_view method) {
@@ -67,30 +54,8 @@ std::string Server::CacheSaltOf(const HttpRequest& request) const {
   return keys_.ClientOf(request).value_or("");
 }
 
-HttpHeaders Server::CorsHeaders(const HttpRequest& request) const {
-  const std::string_view origin = request.Header("origin");
-  const CorsConfig& cors = config_.cors;
-  const bool any = Contains(cors.origins, "*");
-  if (origin.empty() || (!any && !Contains(cors.origins, origin))) return {};
-  HttpHeaders headers;
-  // With credentials the star is not allowed by browsers, and echoing any origin would be worse
-  // than no CORS.
-  headers.emplace_back("access-control-allow-origin", any ? "*" : std::string(origin));
-  if (!any) headers.emplace_back("vary", "Origin");
-  if (!any && cors.credentials) headers.emplace_back("access-control-allow-credentials", "true");
-  if (request.method != "OPTIONS") return headers;
-  headers.emplace_back("access-control-allow-methods", Joined(cors.methods));
-  // The star does not stand for Authorization, so what the browser asks for is named.
-  const std::string_view asked = request.Header("access-control-request-headers");
-  const bool any_header = Contains(cors.headers, "*") && !asked.empty();
-  headers.emplace_back("access-control-allow-headers",
-                       any_header ? std::string(asked) : Joined(cors.headers));
-  headers.emplace_back("access-control-max-age", "600");
-  return headers;
-}
-
 HttpHeaders Server::CommonHeaders(const HttpRequest& request) {
-  HttpHeaders headers = CorsHeaders(request);
+  HttpHeaders headers = origins_.Headers(request);
   if (config_.request_id_headers) {
     const std::string_view given = request.Header("x-request-id");
     const bool usable = !given.empty() && given.size() <= 64 && IsPrintable(given);
@@ -113,8 +78,13 @@ Reply Server::MakeReply(const HttpRequest& request, Responder responder, const R
 }
 
 void Server::Reject(Reply& reply, Rejection reason, const ApiError& error) {
-  metrics_->CountRejected(reason);
+  if (!reply.client_gone()) metrics_->CountRejected(reason);
   reply.Refuse(error);
+}
+
+Reply::ErrorForm Server::ErrorFormOf(std::string_view path) const {
+  if (path.starts_with(config_.root_path)) path.remove_prefix(config_.root_path.size());
+  return path.starts_with("/v1/messages") ? &MessagesErrorBody : &ErrorBody;
 }
 
 void Server::Handle(HttpRequest request, Responder responder) {
@@ -131,6 +101,9 @@ void Server::Handle(HttpRequest request, Responder responder) {
   Reply reply = MakeReply(request, std::move(responder), found);
   const bool messages = request.path.starts_with("/v1/messages");
   if (messages) reply.SetErrorForm(&MessagesErrorBody);
+  if (const auto error = origins_.Check(request)) {
+    return Reject(reply, Rejection::kForbidden, *error);
+  }
   if (request.method == "OPTIONS") return reply.Send({.status = 200, .headers = {}, .body = ""});
 
   // A caller without a key learns nothing, not even which paths exist.
@@ -154,23 +127,46 @@ void Server::Handle(HttpRequest request, Responder responder) {
     if (!allowed.empty()) response.headers.emplace_back("allow", allowed);
     return reply.Send(std::move(response));
   }
+  // From here on a route may take its argument without looking.
+  if (!PathArgument(found->path, request.path)) {
+    return Reject(reply, Rejection::kInvalid,
+                  BadRequest("", "the path holds a % without two hexadecimal digits after it"));
+  }
   Contained(found->path, [&] { (this->*found->handler)(std::move(request), std::move(reply)); });
 }
 
 void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
   if (request.body.size() <= kPrepareHereBytes) return work(request, reply);
   const size_t bytes = request.body.size();
+  std::string owner = JobOwner(request);
   // std::function wants copies; the exchange has one owner at a time.
   const auto held =
       std::make_shared<std::pair<HttpRequest, Reply>>(std::move(request), std::move(reply));
-  const bool taken = worker_->Post(
-      [held, work = std::move(work)] {
-        if (!held->second.client_gone()) work(held->first, held->second);
-      },
-      bytes);
+  const auto refuse = [this, held] {
+    Reject(held->second, Rejection::kDraining, ShuttingDownError());
+  };
+  const bool taken =
+      workers_->Post({.owner = std::move(owner),
+                      .bytes = bytes,
+                      .run = [held, work = std::move(work)] { work(held->first, held->second); },
+                      .unwanted = [held] { return held->second.client_gone(); },
+                      .on_stop = refuse});
   if (taken) return;
+  if (stopping_) return refuse();
   Reject(held->second, Rejection::kPreparingFull,
          OverloadedError("Too many large requests are waiting."));
+}
+
+std::string Server::JobOwner(const HttpRequest& request) const {
+  if (keys_.empty()) return request.peer.substr(0, request.peer.rfind(':'));
+  const std::string_view shown = request.Header("authorization");
+  return std::string(shown.empty() ? request.Header("x-api-key") : shown);
+}
+
+std::optional<ApiError> Server::Unwanted(const Reply& reply) const {
+  if (reply.client_gone()) return ClientGoneError();
+  if (stopping_) return ShuttingDownError();
+  return std::nullopt;
 }
 
 }  // namespace baltoro

@@ -167,8 +167,10 @@ TEST_F(ServerDoorTest, AnEmptyKeyOpensNothing) {
   EXPECT_EQ(Get("/v1/models", {{"authorization", "Bearer "}}).status, 401);
 }
 
-TEST_F(ServerDoorTest, AllOriginsMayAskUnlessSomeAreNamed) {
-  Start(Says("x"));
+TEST_F(ServerDoorTest, WithKeysAllOriginsMayAskUnlessSomeAreNamed) {
+  ServerConfig config = DefaultConfig();
+  config.api_keys = {"key"};
+  Start(Says("x"), config);
   const HttpHeaders asked = {{"origin", "https://a.example"},
                              {"access-control-request-method", "POST"},
                              {"access-control-request-headers", "authorization, content-type"}};
@@ -200,6 +202,78 @@ TEST_F(ServerDoorTest, NamedOriginsOnly) {
   EXPECT_EQ(good.Header("vary"), "Origin");
   EXPECT_EQ(good.Header("access-control-allow-credentials"), "true");
   EXPECT_EQ(bad.Header("access-control-allow-origin"), "");
+}
+
+TEST_F(ServerDoorTest, WithoutKeysAStrangersPageGetsNothingFromALoopbackAddress) {
+  Start(Says("x"));
+  const HttpHeaders rebound = {{"host", "evil.example:8000"}};
+  const HttpHeaders foreign = {{"origin", "https://evil.example"}};
+
+  for (const HttpHeaders& headers : {rebound, foreign}) {
+    for (const char* path : {"/health", "/metrics", "/v1/models", "/v1/nothing"}) {
+      const Answer answer = Get(path, headers);
+      EXPECT_EQ(answer.status, 403) << path;
+      EXPECT_EQ(answer.error()["type"], "Forbidden");
+      EXPECT_EQ(answer.error()["code"], 403);
+      EXPECT_EQ(answer.Header("access-control-allow-origin"), "");
+    }
+    EXPECT_EQ(Send({.method = "OPTIONS", .target = "/v1/models", .headers = headers}).status, 403);
+    EXPECT_EQ(Post("/v1/completions", {{"prompt", "a"}}, headers).status, 403);
+    const Answer messages = Post("/v1/messages", {{"max_tokens", 1}}, headers);
+    EXPECT_EQ(messages.status, 403);
+    EXPECT_EQ(messages.json()["type"], "error");
+    EXPECT_EQ(messages.error()["type"], "permission_error");
+  }
+  EXPECT_TRUE(engine_->submitted().empty());
+  EXPECT_THAT(Get("/metrics").body,
+              HasSubstr("baltoro:requests_rejected_total{reason=\"forbidden\"} 14\n"));
+  const Answer own =
+      Get("/v1/models", {{"host", "localhost:8000"}, {"origin", "http://[::1]:3000"}});
+  EXPECT_EQ(own.status, 200);
+  EXPECT_EQ(own.Header("access-control-allow-origin"), "");
+}
+
+TEST_F(ServerDoorTest, APathThatIsNoModelsIs400Or404) {
+  Start(Says("x"));
+
+  for (const char* path : {"/v1/models/%zz", "/v1/models/a%2", "/v1/responses/%", "/v1/models/%"}) {
+    EXPECT_EQ(Get(path).status, 400) << path;
+  }
+  EXPECT_EQ(Get("/v1/models/").status, 404);
+  EXPECT_EQ(Get("/v1/models/%00").status, 404);
+  EXPECT_EQ(Get("/v1/models/pocket").status, 200);
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/v1/responses",
+                           "/v1/messages", "/tokenize", "/detokenize"}) {
+    const Json body = {{"model", ""},
+                       {"prompt", "a"},
+                       {"messages", {{{"role", "user"}, {"content", "a"}}}},
+                       {"max_tokens", 1},
+                       {"tokens", {65}}};
+    Json asked = body;
+    if (std::string_view(path) == "/v1/responses") asked["input"] = "a", asked.erase("prompt");
+    EXPECT_EQ(Post(path, asked).status, 404) << path;
+    asked.erase("model");
+    EXPECT_EQ(Post(path, asked).status, 200) << path;
+  }
+}
+
+TEST_F(ServerDoorTest, WhereTheModelLiesIsNotTold) {
+  ServerConfig config = DefaultConfig();
+  config.model_names = {"/secret/place/Kimi-K2/"};
+  Start(Says("x"), config);
+
+  const Answer list = Get("/v1/models"), one = Get("/v1/models/%2Fsecret%2Fplace%2FKimi-K2%2F");
+  const Answer asked = Chat({{"model", "/secret/place/Kimi-K2/"}});
+  const Answer wrong = Chat({{"model", "/secret"}});
+
+  EXPECT_EQ(list.json()["data"][0]["id"], "Kimi-K2");
+  EXPECT_EQ(one.json()["id"], "Kimi-K2");
+  EXPECT_EQ(asked.json()["model"], "Kimi-K2");
+  EXPECT_EQ(wrong.status, 404);
+  EXPECT_EQ(Chat({{"model", "Kimi-K2"}}).status, 200);
+  for (const Answer& answer : {list, one, asked, Get("/metrics")}) {
+    EXPECT_THAT(answer.body, Not(HasSubstr("/secret")));
+  }
 }
 
 TEST_F(ServerDoorTest, ARootPathIsTakenOff) {
@@ -264,7 +338,7 @@ TEST_F(ServerDoorTest, ModelsAreListed) {
   ASSERT_EQ(list["data"].size(), 2u);
   EXPECT_EQ(list["data"][1]["id"], "also-pocket");
   EXPECT_EQ(list["data"][0]["object"], "model");
-  EXPECT_EQ(list["data"][0]["root"], "some/where");
+  EXPECT_EQ(list["data"][0]["root"], "pocket");
   EXPECT_EQ(list["data"][0]["max_model_len"], test::kTestModelLength);
 }
 
@@ -339,7 +413,7 @@ TEST_F(ServerDoorTest, LimitsOfHttpAreAnsweredInTheSameForm) {
 
 TEST_F(ServerDoorTest, LargeBodiesArePreparedElsewhereAndBounded) {
   ServerConfig config = DefaultConfig();
-  config.preparing = {.jobs = 1, .bytes = 1 << 30};
+  config.preparing = {.threads = 1, .jobs = 1, .bytes = 1 << 30};
   Start(Says("x"), config);
   // Long enough for the worker to be busy while others come.
   const std::string big = Json{{"prompt", std::string(1 << 20, 'a')}}.dump();

@@ -219,7 +219,6 @@ class ServerFixture : public ::testing::Test {
     ServerConfig config;
     config.http.port = 0;
     config.model_names = {"pocket", "also-pocket"};
-    config.model_path = "some/where";
     config.version = "1.2.3";
     config.eos_ids = {2050};  // <|im_end|>
     return config;

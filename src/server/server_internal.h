@@ -2,6 +2,7 @@
 
 // The private types of Server, shared by its source files.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ struct Server::Prepared {
   std::optional<FormSpec> form;  // the grammar, while it is to be found or made
   std::shared_ptr<const CompiledForm> compiled;
   std::thread::id io_thread;
+  std::string owner;                    // see JobOwner
+  std::function<bool()> unwanted = {};  // while it is prepared: to go on would be for nobody
   ActiveTicket ticket;
 };
 

@@ -1,5 +1,6 @@
 // /tokenize and /detokenize.
 
+#include "server/refused_fields.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -17,7 +18,7 @@ std::optional<ApiError> NoTokenizer(std::string_view param) {
 void Server::Tokenize(HttpRequest request, Reply reply) {
   RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
     std::string body;
-    if (const auto error = TokenizeBody(asked, body)) {
+    if (const auto error = TokenizeBody(asked, answer, body)) {
       return Reject(answer, Rejection::kInvalid, *error);
     }
     answer.SendJson(std::move(body));
@@ -34,18 +35,21 @@ void Server::Detokenize(HttpRequest request, Reply reply) {
   });
 }
 
-std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request, std::string& out) const {
+std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,
+                                             const Reply& reply,
+                                             std::string& out) const {
   Json body;
   if (auto error = ReadBody(request, body)) return error;
   FieldReader reader(body);
-  std::string model;
+  std::optional<std::string> model;
   std::string prompt;
   bool token_strings = false;
-  reader.String("model", model, 4096);
+  ReadModelName(reader, model);
   reader.Bool("return_token_strs", token_strings);
   const bool chat = reader.Find("messages") != nullptr;
   ChatRequest conversation;
   if (chat) {
+    RefuseFields(reader);
     ReadConversation(reader, config_.default_template_kwargs, conversation);
   } else {
     if (reader.Find("prompt") == nullptr) reader.Fail("prompt", "is required (or messages)");
@@ -53,6 +57,7 @@ std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request, std::st
   }
   if (!reader.ok()) return reader.error();
   if (auto error = CheckModel(model)) return error;
+  if (auto unwanted = Unwanted(reply)) return unwanted;
   if (tokenizer_->empty()) return NoTokenizer(chat ? "messages" : "prompt");
 
   const GenerationLimits limits = Limits();
@@ -85,9 +90,9 @@ std::optional<ApiError> Server::DetokenizeBody(const HttpRequest& request, std::
   if (auto error = ReadBody(request, body)) return error;
   if (tokenizer_->empty()) return NoTokenizer("tokens");
   FieldReader reader(body);
-  std::string model;
+  std::optional<std::string> model;
   std::vector<TokenId> ids;
-  reader.String("model", model, 4096);
+  ReadModelName(reader, model);
   if (reader.Find("tokens") == nullptr) reader.Fail("tokens", "is required");
   reader.TokenIds("tokens", ids, kDetokenizeIdsMax, tokenizer_->vocab_size());
   if (!reader.ok()) return reader.error();

@@ -71,11 +71,43 @@ def test_metrics_have_the_names_dashboards_use(server):
         assert f"vllm:{name}" in text, name
 
 
-def test_cors(server):
-    headers = {"Origin": "http://page.example"}
-    assert call(server, "/v1/models", headers=headers)[1]["access-control-allow-origin"] == "*"
-    status, answer, _ = call(server, "/v1/chat/completions", headers=headers, method="OPTIONS")
-    assert status == 200 and answer["access-control-allow-methods"] == "*"
+def test_pages_of_other_machines_get_nothing_without_a_key(server):
+    for headers in ({"Origin": "http://page.example"}, {"Host": "page.example"}):
+        for path, body, method in (("/v1/models", None, None), ("/health", None, None), ("/metrics", None, None),
+                                   ("/v1/chat/completions", {"messages": []}, None),
+                                   ("/v1/chat/completions", None, "OPTIONS")):
+            status, answer, text = call(server, path, body, headers, method)
+            assert status == 403 and "access-control-allow-origin" not in answer, (path, headers)
+            assert json.loads(text)["error"]["code"] == 403
+        status, _, text = call(server, "/v1/messages", {"messages": []}, headers)
+        assert status == 403 and json.loads(text)["error"]["type"] == "permission_error"
+    status, answer, _ = call(server, "/v1/models", headers={"Origin": "http://localhost:5173", "Host": "localhost:1"})
+    assert status == 200 and "access-control-allow-origin" not in answer
+
+
+def test_cors_of_named_origins_and_of_all_loopback_addresses():
+    running = Server("--allowed-origins", '["http://page.example"]', host="127.0.0.2")
+    try:
+        assert "No --api-key" not in running.text()
+        headers = {"Origin": "http://page.example"}
+        assert call(running, "/v1/models", headers=headers)[1]["access-control-allow-origin"] == "http://page.example"
+        status, answer, _ = call(running, "/v1/chat/completions", headers=headers, method="OPTIONS")
+        assert status == 200 and answer["access-control-allow-methods"] == "*"
+        assert call(running, "/v1/models", headers={"Origin": "http://other.example"})[0] == 403
+    finally:
+        running.stop()
+
+
+def test_cors_of_a_server_with_keys():
+    running = Server("--api-key", "secret")
+    try:
+        headers = {"Origin": "http://page.example", "Host": "name.of.it"}
+        assert call(running, "/v1/models", headers=headers)[0] == 401
+        headers["Authorization"] = "Bearer secret"
+        status, answer, _ = call(running, "/v1/models", headers=headers)
+        assert status == 200 and answer["access-control-allow-origin"] == "*"
+    finally:
+        running.stop()
 
 
 def test_request_ids(server):

@@ -208,7 +208,7 @@ class Job:
 
 
 def test_one_node_answers_as_one_rank_and_scancel_leaves_nothing(slurm, one_rank):
-    job = Job(slurm, "serve_one_node.sbatch", "-tp", "2", "--shutdown-timeout", "25")
+    job = Job(slurm, "serve_one_node.sbatch", "-tp", "2")
     job.wait_ready()
     assert job.answer() == one_rank
     assert len(job.processes()) >= 2  # the door and the engine
@@ -243,7 +243,7 @@ def test_a_task_that_dies_ends_the_job(slurm):
 
 
 def test_a_head_that_is_stopped_finishes_what_runs_and_ends_the_job(slurm):
-    job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "2", "-pp", "2", "-dcp", "2", "--shutdown-timeout", "25")
+    job = Job(slurm, "serve_two_nodes.sbatch", "-tp", "2", "-pp", "2", "-dcp", "2")
     job.wait_ready()
     stream = job.stream()
     os.kill(job.door_of(0), signal.SIGTERM)

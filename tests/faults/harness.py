@@ -16,6 +16,8 @@ import traceback
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("BALTORO", str(ROOT / "build/release/apps/baltoro"))
 POCKET = str(ROOT / "pocket/model")
+# Clients open thousands of connections.
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 ROWS = {}
 ALLOCATOR = 4 << 20  # bytes that it may keep beside the 5 %: a door without work has 12 MiB
 

@@ -22,17 +22,20 @@ def json_texts(row):
     if suite:
         cases += [(path.name, path.read_bytes()) for path in sorted(pathlib.Path(suite).glob("*.json"))]
     with Server(stand_in=0) as server:
-        canary, seen, wrong = Canary(server), {}, []
+        canary, seen, wrong, limited = Canary(server), {}, [], []
         for name, value in cases:
             want = {"y": True, "n": False}.get(name[0]) if name[1] == "_" else json_cases.valid(value)
             if want and json_cases.beyond_limits(value):
                 want = None  # refused by a limit that is said: depth, names twice, numbers
             status, _, text = call(server, "/tokenize", b'{"prompt":"a","x":' + value + b"}")
             verdict = {200: True, 400: False}.get(status)
+            if name.startswith("y_") and want is None and verdict is False:
+                limited.append(name)
             seen[name[0] if name[1] == "_" else "mutated"] = seen.get(name[0] if name[1] == "_" else "mutated", 0) + 1
             if verdict is None or (want is not None and verdict != want):
                 wrong.append((name, value[:60], status, text[:100]))
         row.figure("texts", ", ".join(f"{count} {kind}" for kind, count in seen.items()))
+        row.figure("y_ refused by a limit", f"{len(limited)} {' '.join(limited)}".strip())
         row.figure("wrong", len(wrong))
         row.check(not wrong, f"{len(wrong)} wrong: {wrong[:4]}")
         row.check(canary.ok(server), "the canary")

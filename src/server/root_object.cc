@@ -1,4 +1,4 @@
-#include "server/arguments_schema.h"
+#include "server/root_object.h"
 
 #include <algorithm>
 #include <string_view>
