@@ -81,7 +81,7 @@ Attempt Try(const Args& args, bool gpu) {
   Encode(engine, config.value());
   Attempt out{.started = std::move(engine).Take() + DoorOf(options)};
   // How much memory is free changes all the time.
-  if (gpu) out.started += fmt::format(" {}", plan.value().memory.kv_tokens);
+  if (gpu) out.started += fmt::format(" {}", plan.value().memory->kv_tokens);
   for (const std::string& line : options.notices) out.notices += line + "\n";
   for (const std::string& line : plan.value().notices) out.notices += line + "\n";
   return out;

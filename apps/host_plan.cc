@@ -139,6 +139,10 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
                          const PlannedModel& model,
                          const std::optional<DeviceSpec>& gpu,
                          EngineConfig& config) {
+  if (config.load_format == "stand-in") {
+    if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+    return HostPlan{.notices = JudgeRun(options.open_flags, FactsOf(config, DType::kBf16)).notices};
+  }
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(
       const BackendChoice backend,
@@ -159,22 +163,24 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
   if (!gpu) BT_RETURN_IF_ERROR(CheckGpusOfNode(config));
   BT_ASSIGN_OR_RETURN(
       out.memory, PlanHost(model, config, backend, /*here=*/!gpu, options.gpu_memory_utilization));
-  if (!Fits(out.memory)) out.misfit = Misfit(out.memory, gpu ? "cuda" : options.device);
+  if (!Fits(*out.memory)) out.misfit = Misfit(*out.memory, gpu ? "cuda" : options.device);
   return out;
 }
 
 Status KeepTo(const HostPlan& plan, EngineConfig& config) {
   for (const std::string& notice : plan.notices) BT_LOG(Warning, "{}", notice);
-  for (const std::string& line : ShortPlanText(plan.memory)) BT_LOG(Info, "{}", line);
+  if (!plan.memory) return {};
+  for (const std::string& line : ShortPlanText(*plan.memory)) BT_LOG(Info, "{}", line);
   if (!plan.misfit.empty()) return InvalidArgument(plan.misfit);
   // Ranks of all stages hold the same blocks; the engine divides by the largest.
   int64_t blocks = INT64_MAX, token_bytes = 0;
-  for (const RankPlan& rank : plan.memory.stages) {
+  const std::vector<RankPlan>& stages = plan.memory->stages;
+  for (const RankPlan& rank : stages) {
     blocks = std::min(blocks, rank.kv_blocks);
     token_bytes = std::max(token_bytes, rank.kv_token_bytes);
   }
-  config.kv_cache_bytes = plan.memory.stages.size() == 1 ? plan.memory.stages.front().kv_bytes
-                                                         : blocks * kBlockTokens * token_bytes;
+  config.kv_cache_bytes =
+      stages.size() == 1 ? stages.front().kv_bytes : blocks * kBlockTokens * token_bytes;
   return {};
 }
 

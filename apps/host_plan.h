@@ -22,7 +22,7 @@ struct PlannedModel {
 };
 
 struct HostPlan {
-  MemoryPlan memory = {};
+  std::optional<MemoryPlan> memory = {};  // a stand-in for a model has none
   std::vector<std::string> notices = {};  // flags that have no effect where the engine runs
   std::string misfit = {};  // why it does not fit, and what would make it; empty: it fits
 };

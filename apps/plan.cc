@@ -29,7 +29,8 @@ bool HasWeights(const std::string& dir) {
 Result<PlannedModel> FindModel(const ServeOptions& options, const std::string& program) {
   const Result<std::string> dir = LocateModel(options.model, program);
   if (dir.ok()) {
-    const bool is_here = options.load_format == "dummy" || HasWeights(dir.value());
+    const bool is_here = options.load_format == "dummy" || options.load_format == "stand-in" ||
+                         HasWeights(dir.value());
     if (is_here) return PlannedModel{.dir = dir.value()};
   }
   Result<ModelDescription> known = DescribeModel(dir.ok() ? dir.value() : options.model);
@@ -83,17 +84,19 @@ int RunPlan(const PlanCommand& command, const std::string& program) {
   if (!planned.ok()) return Refuse(command, planned.status());
   const HostPlan& run = planned.value().run;
   const bool fits = run.misfit.empty();
+  const std::string fit = run.memory ? FitText(*run.memory) : "Fits: a stand-in has no model";
   if (command.json) {
     Json out = {{"verdict", fits ? "fits" : "does not fit"},
-                {"reason", fits ? FitText(run.memory) : run.misfit},
+                {"reason", fits ? fit : run.misfit},
                 {"weights_are_here", !planned.value().described}};
-    out.update(PlanJson(run.memory, command.lengths));
+    if (run.memory) out.update(PlanJson(*run.memory, command.lengths));
     out["notices"] = NoticesJson(command, run.notices);
     std::fputs(AsText(out).c_str(), stdout);
     return fits ? 0 : 1;
   }
-  std::string text = fits ? FitText(run.memory) : "Does not fit: " + run.misfit;
-  text += "\n" + PlanText(run.memory, command.lengths);
+  std::string text = fits ? fit : "Does not fit: " + run.misfit;
+  text += "\n";
+  if (run.memory) text += PlanText(*run.memory, command.lengths);
   if (planned.value().described) {
     text += "  The weights are not here: planned of what is known of the model.\n";
   }

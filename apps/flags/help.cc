@@ -30,7 +30,9 @@ std::string Spaced(std::string_view bars) {
 
 // Of a flag whose feature is not there: values that ask for what is so anyway.
 std::string TakenValues(const FlagSpec& spec) {
-  const bool none = spec.initial.empty() || spec.initial == "false" || spec.initial == "{}";
+  const bool number = spec.kind == ValueKind::kInt && !spec.initial.empty();
+  const bool none = spec.initial.empty() || spec.initial == "false" || spec.initial == "{}" ||
+                    (number && spec.initial.find_first_not_of("0123456789") != spec.initial.npos);
   std::string text = none ? "" : std::string(spec.initial);
   if (!spec.available.empty()) text += (text.empty() ? "" : ", ") + Spaced(spec.available);
   return text;
