@@ -46,6 +46,8 @@ std::string DoorOf(const ServeOptions& o) {
                      o.enable_force_include_usage,
                      o.enable_log_requests,
                      o.disable_log_stats,
+                     o.share_prefix_cache,
+                     o.engine_restart_timeout,
                      o.stream_interval,
                      o.shutdown_timeout,
                      o.chat_template,
