@@ -15,6 +15,8 @@ using ::testing::HasSubstr;
 // The names that dashboards know, with their types, as far as they apply.
 const std::set<std::string> kNames = {
     "baltoro:engine_restarts_total counter",
+    "baltoro:held_answer_bytes gauge",
+    "baltoro:held_body_bytes gauge",
     "baltoro:log_lines_dropped_total counter",
     "baltoro:requests_rejected_total counter",
     "http_request_duration_seconds histogram",

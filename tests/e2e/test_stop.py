@@ -58,15 +58,16 @@ def test_everybody_who_waits_hears_of_the_stop():
 
 
 def test_a_stop_does_not_wait_for_what_is_being_prepared():
-    server = Server("--shutdown-timeout", "1")
-    prompt = {"prompt": "a b " * (7 << 20)}
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        answers = [pool.submit(post, server, "/tokenize", prompt) for _ in range(6)]
-        time.sleep(1.5)  # some are under way
+    server = Server()
+    long = {"prompt": "a b c d " * (1 << 20), "return_token_strs": True}  # seconds of work for all of them
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(post, server, "/tokenize", long) for _ in range(8)]
+        time.sleep(1.5)  # until they have been sent
         asked = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - asked < 1 + GRACE
-        assert {answer.result()[0] for answer in answers} <= {200, 503}
+        assert time.monotonic() - asked < GRACE
+        statuses = [answer.result()[0] for answer in answers]
+        assert set(statuses) <= {200, 503} and 503 in statuses
 
 
 def test_a_stop_does_not_wait_for_an_engine_that_stands_still():
