@@ -150,6 +150,7 @@ TEST(EngineFaultTest, AnEngineWithoutRanksLosesItsRequestsRatherThanFailThem) {
     EXPECT_EQ(told.finals, 1);
   }
   EXPECT_FALSE(engine.healthy());
+  EXPECT_FALSE(engine.end().ok()) << "it will not come back by itself";
   EXPECT_EQ(engine.Submit(MakeRequest(3)).code(), Code::kUnavailable);
 }
 

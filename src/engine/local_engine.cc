@@ -56,6 +56,11 @@ EngineHealth LocalEngine::health() const {
   return {.trouble = verdict.trouble, .next_start = {}};
 }
 
+Status LocalEngine::end() const {
+  if (loop_.alive()) return {};
+  return Status(Code::kUnavailable, "its steps cannot be computed");
+}
+
 Status LocalEngine::Submit(Request request) {
   BT_RETURN_IF_ERROR(CheckRequest(request, info_));
   return loop_.Submit(std::move(request));

@@ -31,6 +31,7 @@ class LocalEngine final : public Engine {
   EngineStats stats() const override { return loop_.stats(); }
   const EngineInfo& info() const override { return info_; }
   EngineHealth health() const override;
+  Status end() const override;
   void Leave() override { executor_->Leave(); }
 
  private:

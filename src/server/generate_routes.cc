@@ -86,8 +86,11 @@ void Server::Constrain(Reply reply, Prepared prepared) {
     auto& [answer, rest] = *held;
     auto compiled = forms_.Compile(*rest.form);
     if (!compiled.ok()) {
-      const std::string message = compiled.status().message();
-      return Reject(answer, Rejection::kInvalid, BadRequest(rest.form->ParamOf(message), message));
+      const Status why = compiled.status();
+      // All but a mistake of ours is the form's.
+      if (why.code() == Code::kInternal) return Reject(answer, Rejection::kEngine, FromStatus(why));
+      return Reject(answer, Rejection::kInvalid,
+                    BadRequest(rest.form->ParamOf(why.message()), why.message()));
     }
     rest.compiled = std::move(compiled).value();
     LaunchThere(std::move(answer), std::move(rest));
