@@ -138,21 +138,24 @@ TEST_P(DummyRoutingTest, TokensOfOneLongPromptChooseAllExpertsAlike) {
   for (size_t layer = 0; layer < Calls().size(); ++layer) {
     for (const int64_t tokens : {8, 32, 128}) {
       const double distinct = Distinct(Calls()[layer], 0, 1, tokens);
-      fmt::print("one: layer {} tokens {} {:.3f}\n", layer, tokens, distinct / Expected(tokens));
       EXPECT_NEAR(distinct / Expected(tokens), 1, 0.03) << "layer " << layer << ", " << tokens;
     }
   }
 }
 
-// As steps that decode do: a token of each, after its own context.
-TEST_P(DummyRoutingTest, LastTokensOfManyPromptsChooseAllExpertsAlike) {
+// As steps that decode do: a token of each, after its own context. Of several such steps, so that
+// chance is small beside what is allowed.
+TEST_P(DummyRoutingTest, TokensOfManyPromptsChooseAllExpertsAlike) {
   constexpr int32_t kLength = 24;
   RunPrompts(*model_, 128, kLength);
   ASSERT_EQ(std::ssize(Calls()), kLayers - 1);
   for (size_t layer = 0; layer < Calls().size(); ++layer) {
     for (const int64_t tokens : {8, 32, 128}) {
-      const double distinct = Distinct(Calls()[layer], kLength - 1, kLength, tokens);
-      fmt::print("many: layer {} tokens {} {:.3f}\n", layer, tokens, distinct / Expected(tokens));
+      double sum = 0;
+      for (int32_t at = kLength / 2; at < kLength; ++at) {
+        sum += Distinct(Calls()[layer], at, kLength, tokens);
+      }
+      const double distinct = sum / (kLength - kLength / 2);
       EXPECT_NEAR(distinct / Expected(tokens), 1, 0.03) << "layer " << layer << ", " << tokens;
     }
   }
