@@ -123,8 +123,10 @@ async def refusals(port, fill, count):
     def long(_):
         return make_stream(chance, (16, 64), (1500, 1500))
 
-    full = [asyncio.create_task(ask_once(port, *long(None))) for _ in range(fill + 8)]
-    await asyncio.sleep(1.5)
+    full = []
+    for _ in range(fill + 8):  # one after another: places in the queue become free as the first are taken from it
+        full.append(asyncio.create_task(ask_once(port, *long(None))))
+        await asyncio.sleep(0.03)
     times = []
     for _ in range(count):
         answer = await asyncio.wait_for(ask_once(port, *long(None)), 20)
