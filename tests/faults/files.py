@@ -11,15 +11,10 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import threading
 import time
 
-from harness import POCKET, PROGRAM, ROOT, Canary, Idle, Server, call, milliseconds, row, wait_for
-from streams import closed_loop, make_stream
-
-
-def small(chance):
-    return make_stream(chance, (16, 64), (5, 30))
+from harness import POCKET, PROGRAM, ROOT, Canary, Idle, Server, call, row, wait_for
+from streams import closed_loop, small
 
 
 @row("F14", "the log's disk is full (tmpfs of 1 MiB), /dev/full, or read-only; caches there too")
@@ -60,7 +55,11 @@ def full_disk(row):
                 tally = asyncio.run(closed_loop(server.port, 32, seconds, small, patience=15))
                 row.figure("a pipe that nobody reads:", f"{tally.whole} of {tally.requests} requests")
                 row.check(tally.whole == tally.requests and tally.requests > 500, f"unread pipe: {tally.whole} of {tally.requests}: {tally.odd}")
-                row.check(server.health(2) == 200 and canary.ok(server), "unread pipe: the canary")
+                alive = server.health(2) == 200
+                row.check(alive and canary.ok(server), "unread pipe: the canary")
+                dropped = sum(value for name, value in server.metrics().items() if "log" in name and "dropped" in name) if alive else 0
+                row.figure("lines dropped and counted", f"{dropped:.0f}")
+                row.check(dropped > 0, "unread pipe: no metric counts the lines that are dropped")
         finally:
             os.close(reader)
             os.close(writer)

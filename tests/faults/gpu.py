@@ -21,9 +21,8 @@ import time
 
 os.environ["BALTORO_FAULTS_DEVICE"] = "cuda"
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from harness import PROGRAM, POCKET, ROOT, ROWS, Canary, Idle, Row, Server, alive, free_port, milliseconds, resident, row, wait_for  # noqa: E402
-from load import Watch  # noqa: E402
-from process import Background, describe, told_how  # noqa: E402
+from harness import PROGRAM, POCKET, ROOT, ROWS, Canary, Idle, Row, Server, Watch, alive, free_port, milliseconds, row, wait_for  # noqa: E402
+from process import Background, describe  # noqa: E402
 from streams import closed_loop, log_uniform, request_bytes  # noqa: E402
 
 OPTIONS = argparse.Namespace(seconds=300, starts=60)

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 import traceback
 
@@ -202,6 +203,28 @@ def call(server, path, body=None, headers=None, method=None, timeout=60):
         raise ConnectionError(f"{type(error).__name__}: {error}") from error
     finally:
         connection.close()
+
+
+class Watch:
+    """Samples something twice a second, in the background."""
+
+    def __init__(self, sample, pause=0.5):
+        self.sample, self.pause, self.values, self.over = sample, pause, [], threading.Event()
+        self.begun = time.monotonic()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        while not self.over.wait(self.pause):
+            try:
+                self.values.append((time.monotonic() - self.begun, self.sample()))
+            except OSError:
+                self.values.append((time.monotonic() - self.begun, None))
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+        return self.values
 
 
 class Canary:

@@ -12,9 +12,10 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import files  # noqa: E402, F401
 import load  # noqa: E402, F401
+import slow  # noqa: E402, F401
 import process  # noqa: E402, F401
+import files  # noqa: E402, F401
 import suites  # noqa: E402, F401
 from harness import ROWS, Row  # noqa: E402
 

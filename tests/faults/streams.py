@@ -165,6 +165,10 @@ def make_stream(chance, prompt_range, output_range, headers=()):
     return request_bytes(body, headers=headers), stand_in_tokens(prompt, count)
 
 
+def small(chance):
+    return make_stream(chance, (16, 64), (20, 60))
+
+
 async def connect(port):
     _, protocol = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
     return protocol
@@ -249,7 +253,8 @@ async def closed_loop(port, streams, seconds, make, ramp=0.0, warm=0.0, seed=1, 
         task.cancel()
         tally.requests += 1
         tally.lost += 1
-        tally.odd.append("no end of an answer")
+    if late:
+        tally.odd.append(f"no end of {len(late)} answers")
     for task in done:
         task.result()
     return tally
