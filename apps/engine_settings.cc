@@ -15,6 +15,7 @@
 #include "engine/backend_choice.h"
 #include "engine/graph_sizes.h"
 #include "flags/serve_checks.h"
+#include "net/loopback.h"
 #include "ops/gpu_limits.h"
 
 namespace baltoro {
