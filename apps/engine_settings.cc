@@ -13,6 +13,7 @@
 #include "engine/graph_sizes.h"
 #include "flags/idle.h"
 #include "flags/serve_checks.h"
+#include "net/loopback.h"
 #include "ops/gpu_limits.h"
 #include "tensor/kv_form.h"
 

@@ -189,8 +189,4 @@ std::string NodeCommands(std::span<const std::string> args, int nodes) {
   return text;
 }
 
-bool IsLoopback(std::string_view host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
-}
-
 }  // namespace baltoro

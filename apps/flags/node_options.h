@@ -43,7 +43,4 @@ std::string FirstHost(std::string_view hostlist);
 // "serve" on). A secret among them is left out.
 std::string NodeCommands(std::span<const std::string> args, int nodes);
 
-// 127.0.0.0/8, ::1 or localhost, as written.
-bool IsLoopback(std::string_view host);
-
 }  // namespace baltoro

@@ -104,13 +104,5 @@ TEST(NodeOptionsTest, CommandsForNodesAreThoseOfThisOne) {
       "--master-addr ADDRESS_OF_NODE_0 --cluster-key-file cluster.key --headless\n");
 }
 
-TEST(NodeOptionsTest, LoopbackIsSeenAsItIsWritten) {
-  EXPECT_TRUE(IsLoopback("127.0.0.1"));
-  EXPECT_TRUE(IsLoopback("localhost"));
-  EXPECT_TRUE(IsLoopback("::1"));
-  EXPECT_FALSE(IsLoopback("10.0.0.1"));
-  EXPECT_FALSE(IsLoopback("node127.example"));
-}
-
 }  // namespace
 }  // namespace baltoro
