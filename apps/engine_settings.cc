@@ -176,6 +176,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
     }
   }
   config.async_scheduling = options.async_scheduling;
+  config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;
   config.threads = options.cpu_threads;
   config.seed = options.seed;

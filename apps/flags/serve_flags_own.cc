@@ -28,6 +28,14 @@ constexpr FlagSpec kOwnFlags[] = {
          "A request's tokens and log-probabilities are the same bits whatever else is computed; "
          "on a GPU this takes time. Not with --decode-context-parallel-size above 1, nor with "
          "tensor ranks on GPUs that cannot read each other's memory, as those of two nodes."},
+    {.name = "target-step-ms",
+     .kind = kFloat,
+     .min = 0,
+     .max = 600000,
+     .help =
+         "Milliseconds that a step may take while it computes prompts and others wait for their "
+         "next token; without a value 250 on a CPU, 60 on a GPU. While nobody waits it may take "
+         "four times as long. 0 is no limit. Not with --deterministic."},
     {.name = "max-queued-requests",
      .kind = kInt,
      .initial = "1024",

@@ -144,6 +144,11 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   if (options.graphs.none) options.enforce_eager = true;
   flags.Get("async-scheduling", options.async_scheduling);
   flags.Get("deterministic", options.deterministic);
+  flags.Get("target-step-ms", options.target_step_ms);
+  if (options.deterministic && options.target_step_ms > 0) {
+    options.notices.push_back(
+        "--target-step-ms has no effect here: --deterministic says itself how prompts are cut");
+  }
   return {};
 }
 

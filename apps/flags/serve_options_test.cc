@@ -146,6 +146,16 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_TRUE(options.notices.empty());
 }
 
+TEST(ServeOptionsTest, ATargetForStepsIsTheDevicesUnlessItIsGiven) {
+  EXPECT_LT(Accept({"/m"}).target_step_ms, 0);
+  EXPECT_EQ(Accept({"/m", "--target-step-ms", "40.5"}).target_step_ms, 40.5);
+  EXPECT_EQ(Accept({"/m", "--target-step-ms=0"}).target_step_ms, 0);
+  EXPECT_EQ(End({"/m", "--target-step-ms=-1"}).exit_code, 2);
+  EXPECT_TRUE(
+      HasLine(Accept({"--deterministic", "--target-step-ms=40"}).notices, "--target-step-ms"));
+  EXPECT_TRUE(Accept({"--deterministic", "--target-step-ms=0"}).notices.empty());
+}
+
 TEST(ServeOptionsTest, TheModelStandsInFrontOrBehindItsFlag) {
   EXPECT_EQ(Accept({"/m", "--port", "1"}).served_model_names, Args({"/m"}));
   EXPECT_EQ(Accept({"--port", "1", "/m"}).model, "/m");

@@ -55,6 +55,9 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
+  // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;
+  // below: 250 on a CPU, 60 on a GPU, and 0 for a stand-in.
+  double target_step_ms = -1;
   bool deterministic = false;   // what a request gets depends on nothing else that is computed
   int32_t threads = 0;          // 0: all
   uint64_t seed = 0;            // of dummy weights

@@ -28,6 +28,14 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   return scheduler;
 }
 
+std::optional<StepBudget> MakeStepBudget(const EngineConfig& config,
+                                         const EngineInfo& info,
+                                         int stages) {
+  if (config.target_step_ms <= 0 || config.deterministic) return std::nullopt;
+  return StepBudget(config.target_step_ms / 1000 / stages, config.max_num_batched_tokens,
+                    info.longest_step_seconds);
+}
+
 LocalEngine::LocalEngine(const EngineConfig& config,
                          const EngineInfo& info,
                          std::unique_ptr<Executor> executor,
@@ -40,7 +48,8 @@ LocalEngine::LocalEngine(const EngineConfig& config,
             *executor_,
             std::move(sink),
             factory,
-            std::move(table)),
+            std::move(table),
+            MakeStepBudget(config, info, executor_->stages())),
       thread_([this] { loop_.Run(); }) {
   BT_CHECK(info.constraints == (factory != nullptr));
 }

@@ -3,6 +3,7 @@
 // An engine inside this process: an executor, a step loop and their thread.
 
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "engine/engine.h"
@@ -13,6 +14,11 @@ namespace baltoro {
 
 // The part of the configuration that the scheduler needs, with a fresh secret for its hashes.
 SchedulerConfig MakeSchedulerConfig(const EngineConfig& config, const EngineInfo& info, int stages);
+// Nothing without a target, and with --deterministic, which says itself how prompts are cut. Of a
+// pipeline each plan is a part of the time between two tokens of a stream.
+std::optional<StepBudget> MakeStepBudget(const EngineConfig& config,
+                                         const EngineInfo& info,
+                                         int stages);
 
 class LocalEngine final : public Engine {
  public:

@@ -30,6 +30,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr int kMaskThreadsMax = 8;
+// What a stream can stand still for while a prompt is computed; see docs/operating.md.
+constexpr double kCpuStepMs = 250, kGpuStepMs = 60;
 constexpr Seconds kStartTimeout = 3600;  // ranks read weights at different rates
 constexpr int32_t kRanksMax = 1024;      // in a row or beside one another
 
@@ -379,8 +381,14 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     return std::unique_ptr<Engine>(
         std::make_unique<NodeFollower>(info, limits, std::move(nodes), std::move(followers)));
   }
+  EngineConfig timed = config;
+  if (config.target_step_ms < 0) timed.target_step_ms = backend.gpu ? kGpuStepMs : kCpuStepMs;
+  if (timed.target_step_ms > 0 && !config.deterministic) {
+    BT_LOG(Info, "Prompts are cut for steps of {} ms while others wait for tokens.",
+           timed.target_step_ms);
+  }
   std::unique_ptr<Engine> engine = std::make_unique<LocalEngine>(
-      config, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
+      timed, info, std::move(executor), std::move(sink), std::move(factory), std::move(table));
   return engine;
 }
 

@@ -219,7 +219,9 @@ TEST(StepBudgetTest, SteadyArrivalsAreServedAsFast) {
                   machine.name.c_str(), prompt, output, free.end, held.end, free.busy, held.busy);
       EXPECT_LT(held.busy, 1.05 * free.busy) << machine.name;
       // By chance the outliers of one run are longer than those of the other.
-      if (machine.outlier_one_in == 0) EXPECT_LT(held.end, 1.05 * free.end) << machine.name;
+      if (machine.outlier_one_in == 0) {
+        EXPECT_LT(held.end, 1.05 * free.end) << machine.name;
+      }
     }
   }
 }

@@ -25,11 +25,15 @@ StepLoop::StepLoop(const SchedulerConfig& config,
                    Executor& executor,
                    EventSink sink,
                    std::shared_ptr<ConstraintFactory> factory,
-                   std::shared_ptr<ConstraintTable> table)
+                   std::shared_ptr<ConstraintTable> table,
+                   std::optional<StepBudget> budget,
+                   const Clock* clock)
     : scheduler_(config),
       executor_(executor),
       sink_(std::move(sink)),
       table_(std::move(table)),
+      clock_(clock != nullptr ? *clock : machine_clock_),
+      budget_(std::move(budget)),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
   if (factory == nullptr) return;
@@ -207,11 +211,12 @@ Status StepLoop::Step() {
   const Seconds start = clock_.Now();
   StepPlan plan;
   if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
-    plan = scheduler_.Plan();
+    plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts());
     DeliverStarted();
   }
   const int32_t tokens = plan.num_tokens();
   if (!plan.empty()) {
+    if (budget_) started_.push_back({.work = WorkOf(plan), .at = clock_.Now()});
     BT_RETURN_IF_ERROR(executor_.Start(std::move(plan)));
     // There may be room for another.
     if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) return {};
@@ -221,6 +226,7 @@ Status StepLoop::Step() {
 
   Result<StepResult> result = executor_.Finish();
   if (!result.ok()) return result.status();
+  if (budget_) Measure();
   scheduler_.Commit(result.value());
 
   const std::lock_guard lock(mutex_);
@@ -228,6 +234,15 @@ Status StepLoop::Step() {
   if (tokens > 0) stats_.step_tokens_last = static_cast<uint64_t>(tokens);
   stats_.step_seconds_last = clock_.Now() - start;
   return {};
+}
+
+// The oldest step in flight has just ended.
+void StepLoop::Measure() {
+  const Started step = started_.front();
+  started_.pop_front();
+  const Seconds now = clock_.Now();
+  budget_->Observe(step.work, now - std::max(step.at, finished_at_));
+  finished_at_ = now;
 }
 
 // Before the step is computed, which may take long.

@@ -9,11 +9,17 @@
 //
 // With an executor that takes several plans the next step is planned while others compute. Nobody
 // else learns of it.
+//
+// With a budget, steps are measured and prompts cut so that they take about as long as they should.
+// A step of several in flight takes the time from the end of the one before it: that is what those
+// who wait for tokens see of it.
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +30,7 @@
 #include "engine/constraint_table.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
+#include "engine/step_budget.h"
 #include "schedule/scheduler.h"
 
 namespace baltoro {
@@ -36,7 +43,9 @@ class StepLoop {
            Executor& executor,
            EventSink sink,
            std::shared_ptr<ConstraintFactory> factory = nullptr,
-           std::shared_ptr<ConstraintTable> table = nullptr);
+           std::shared_ptr<ConstraintTable> table = nullptr,
+           std::optional<StepBudget> budget = std::nullopt,
+           const Clock* clock = nullptr);  // null: the machine's
   ~StepLoop();
 
   // Any thread. kResourceExhausted when the queue is full, kUnavailable after the loop ended. The
@@ -68,6 +77,7 @@ class StepLoop {
   bool TakeArrivals(bool wait);
   void BeginTurn();
   Status Step();
+  void Measure();
   void DeliverStarted();
   void Deliver();
   // OK: by order, not by a failure.
@@ -77,7 +87,15 @@ class StepLoop {
   Executor& executor_;
   EventSink sink_;
   const std::shared_ptr<ConstraintTable> table_;
-  MonotonicClock clock_;
+  const MonotonicClock machine_clock_;
+  const Clock& clock_;
+  std::optional<StepBudget> budget_;
+  struct Started {
+    StepWork work;
+    Seconds at = 0;
+  };
+  std::deque<Started> started_;  // steps in flight, where there is a budget
+  Seconds finished_at_ = 0;      // the last step
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival
 

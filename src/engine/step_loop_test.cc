@@ -1,0 +1,117 @@
+// How the loop measures steps and cuts prompts, by a clock that only the executor moves.
+
+#include "engine/step_loop.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/local_engine.h"
+#include "engine/stand_in.h"
+#include "engine/testing/event_log.h"
+
+namespace baltoro {
+namespace {
+
+constexpr int32_t kTokensMax = 2048;
+
+// A millisecond for each token of a prompt, and ten for each step.
+class TimedExecutor final : public Executor {
+ public:
+  TimedExecutor(int plans_in_flight, ManualClock& clock)
+      : plans_in_flight_(plans_in_flight), clock_(clock) {}
+
+  int plans_in_flight() const override { return plans_in_flight_; }
+  Status Start(StepPlan plan) override {
+    const auto prompt = static_cast<int32_t>(WorkOf(plan).prompt_tokens);
+    const bool decodes = std::ranges::any_of(
+        plan.sequences, [](const PlannedSequence& planned) { return planned.token_count == 1; });
+    if (prompt > 0 && decodes) chunks.push_back(prompt);
+    plans_.push_back(std::move(plan));
+    return {};
+  }
+  Result<StepResult> Finish() override {
+    clock_.Advance(0.01 + 0.001 * WorkOf(plans_.front()).prompt_tokens);
+    Result<StepResult> result = runner_.Run(plans_.front());
+    plans_.pop_front();
+    return result;
+  }
+
+  std::vector<int32_t> chunks;  // of prompts, in steps with a sequence that decodes
+
+ private:
+  const int plans_in_flight_;
+  ManualClock& clock_;
+  StandInRunner runner_{8, /*step_ms=*/0};
+  std::deque<StepPlan> plans_;
+};
+
+Request MakeRequest(uint64_t id, int prompt, int max_tokens) {
+  Request request;
+  request.id = RequestId{id};
+  for (int i = 0; i < prompt; ++i) request.prompt.push_back(static_cast<TokenId>(i % 1000));
+  request.stop.max_tokens = max_tokens;
+  return request;
+}
+
+// The chunks of a long prompt beside a stream.
+std::vector<int32_t> Chunks(int plans_in_flight, std::optional<StepBudget> budget) {
+  SchedulerConfig config;
+  config.num_blocks = 1000;
+  config.max_model_len = 32768;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = kTokensMax;
+  ManualClock clock;
+  TimedExecutor executor(plans_in_flight, clock);
+  test::EventLog log;
+  StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), &clock);
+  EXPECT_TRUE(loop.Submit(MakeRequest(1, 20, 200)).ok());
+  EXPECT_TRUE(loop.Submit(MakeRequest(2, 20000, 1)).ok());
+  std::thread thread([&] { loop.Run(); });
+  EXPECT_EQ(log.WaitForEnd(1).tokens.size(), 200u);
+  EXPECT_EQ(log.WaitForEnd(2).tokens.size(), 1u);
+  loop.Stop();
+  thread.join();
+  return executor.chunks;
+}
+
+TEST(StepLoopTest, ALongPromptIsCutByTheTimeThatItsStepsTook) {
+  for (const int in_flight : {1, 2}) {
+    // Nobody knows how long a step takes before the first one.
+    std::vector<int32_t> chunks = Chunks(in_flight, StepBudget(0.25, kTokensMax, 0));
+    ASSERT_GT(chunks.size(), 40u) << in_flight;
+    chunks.erase(chunks.begin(), chunks.begin() + 3);  // planned before the first was measured
+    chunks.pop_back();                                 // the rest of the prompt
+    // 0.25 s less the ten milliseconds of any step, in whole blocks.
+    EXPECT_LE(*std::ranges::max_element(chunks), 256) << in_flight;
+    EXPECT_GE(*std::ranges::min_element(chunks), 128) << in_flight;
+    EXPECT_EQ(chunks.back(), 192) << in_flight;
+  }
+}
+
+TEST(StepLoopTest, ATargetIsDealtOutToStagesAndIsNotForFixedSteps) {
+  EngineConfig config;
+  EXPECT_FALSE(MakeStepBudget(config, {}, 1).has_value());
+  config.target_step_ms = 200;
+  EXPECT_DOUBLE_EQ(MakeStepBudget(config, {}, 1)->costs().limit, 0.2);
+  EXPECT_DOUBLE_EQ(MakeStepBudget(config, {}, 4)->costs().limit, 0.05);
+  config.deterministic = true;
+  EXPECT_FALSE(MakeStepBudget(config, {}, 1).has_value());
+  config.deterministic = false;
+  config.target_step_ms = 0;
+  EXPECT_FALSE(MakeStepBudget(config, {}, 1).has_value());
+}
+
+TEST(StepLoopTest, WithoutABudgetStepsAreAsLargeAsTheyMayBe) {
+  const std::vector<int32_t> chunks = Chunks(1, std::nullopt);
+  ASSERT_GT(chunks.size(), 2u);
+  EXPECT_EQ(chunks.front(), kTokensMax - 1);
+}
+
+}  // namespace
+}  // namespace baltoro
