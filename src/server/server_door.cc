@@ -158,9 +158,8 @@ void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
 }
 
 std::string Server::JobOwner(const HttpRequest& request) const {
-  if (keys_.empty()) return request.peer.substr(0, request.peer.rfind(':'));
-  const std::string_view shown = request.Header("authorization");
-  return std::string(shown.empty() ? request.Header("x-api-key") : shown);
+  if (keys_.count() == 0) return request.peer.substr(0, request.peer.rfind(':'));
+  return keys_.ClientOf(request).value_or("");
 }
 
 std::optional<ApiError> Server::Unwanted(const Reply& reply) const {
