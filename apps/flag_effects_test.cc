@@ -32,6 +32,7 @@ std::string DoorOf(const ServeOptions& o) {
                      o.served_model_names,
                      o.model,
                      o.tokenizer,
+                     o.skip_tokenizer_init,
                      o.seed,
                      o.generation_config,
                      o.override_generation_config,

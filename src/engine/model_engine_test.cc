@@ -184,17 +184,18 @@ TEST(ModelEngineTest, OnlyAllowedTokensComeAndStopsWaitForMinTokens) {
             std::vector<TokenId>(10, 33));
 }
 
-TEST(ModelEngineTest, ARequestThatLeavesNoTokenFailsAlone) {
+TEST(ModelEngineTest, ARequestThatLeavesNoTokenIsRefusedAlone) {
   ModelEngine engine({});
   Request impossible = MakeRequest(1, 20, 5);
   impossible.sampling.allowed_token_ids = {5};
   impossible.stop.stop_ids = {5};
   impossible.stop.min_tokens = 5;
   const Request other = MakeRequest(2, 20, 5);
-  engine.Submit(impossible);
+  const Status refused = engine.TrySubmit(impossible);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("allowed_token_ids and min_tokens"));
   engine.Submit(other);
 
-  EXPECT_EQ(engine.Wait(1).finish, FinishReason::kError);
   EXPECT_EQ(engine.Wait(2).finish, FinishReason::kLength);
   EXPECT_EQ(engine.Wait(2).tokens, ModelEngine({}).Ask(other).tokens);
 }

@@ -42,10 +42,17 @@ class Lister {
     out_.problems.push_back({std::move(where), std::move(what)});
   }
 
+  // Of a file, whose errors begin with its whole path.
+  void Unreadable(const std::string& name, std::string why) {
+    const std::string path = dir_ + "/" + name + ": ";
+    if (why.starts_with(path)) why.erase(0, path.size());
+    Problem(name, std::move(why));
+  }
+
   void AddIndexed(const std::string& path) {
     const std::string name = std::filesystem::path(path).filename().string();
     const auto json = ReadJsonFile(path);
-    if (!json.ok()) return Problem(name, json.status().message());
+    if (!json.ok()) return Unreadable(name, json.status().message());
     const auto index = ParseShardIndex(json.value());
     if (!index.ok()) return Problem(name, index.status().message());
     out_.stated_bytes = index.value().total_size;
@@ -56,7 +63,7 @@ class Lister {
   void AddFile(const std::string& name, const std::vector<std::string>* indexed) {
     out_.files.push_back({.name = name});
     auto header = ReadHeader(dir_ + "/" + name, out_.files.back().bytes);
-    if (!header.ok()) return Problem(name, header.status().message());
+    if (!header.ok()) return Unreadable(name, header.status().message());
     std::unordered_set<std::string> missing;
     if (indexed != nullptr) missing.insert(indexed->begin(), indexed->end());
     for (SafetensorsEntry& entry : header.value().entries) {

@@ -55,8 +55,9 @@ class ModelEngine {
     Start(setting, std::move(pool), std::move(model));
   }
 
+  Status TrySubmit(const Request& request) { return engine_->Submit(request); }
   void Submit(const Request& request) {
-    const Status status = engine_->Submit(request);
+    const Status status = TrySubmit(request);
     ASSERT_TRUE(status.ok()) << status.message();
   }
   Told Wait(uint64_t id) { return log_.WaitForEnd(id, 60); }
