@@ -1,25 +1,36 @@
 #include "base/check.h"
 
-#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
-#include "base/log.h"
-
 namespace baltoro {
+namespace {
 
-void CheckFailed(const char* file, int line, const char* what) {
-  FlushLog();
-  // Past the log's queue, which may be what broke; without waiting for who does not read.
-  const std::string text = fmt::format("check failed: {} ({}:{})\n", what, file, line);
+std::atomic<void (*)()> flush_at_end = nullptr;
+
+}  // namespace
+
+void SetFlushAtEnd(void (*flush)()) {
+  flush_at_end = flush;
+}
+
+void WriteLastLine(const char* line) {
+  if (const auto flush = flush_at_end.load()) flush();
   pollfd room{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   constexpr int kWaitMilliseconds = 500;
-  if (poll(&room, 1, kWaitMilliseconds) > 0) {
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-  }
+  if (poll(&room, 1, kWaitMilliseconds) <= 0) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, std::strlen(line));
+}
+
+void CheckFailed(const char* file, int line, const char* what) {
+  WriteLastLine(
+      (std::string("check failed: ") + what + " (" + file + ":" + std::to_string(line) + ")\n")
+          .c_str());
   std::abort();
 }
 

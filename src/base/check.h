@@ -6,6 +6,12 @@
 
 namespace baltoro {
 
+// A line on standard error of a process that is about to end, past the log, which may be what
+// broke, but behind what was logged before. Who does not read holds it up for a second at most.
+void WriteLastLine(const char* line);
+// What WriteLastLine calls first: the log's own, where the process has one.
+void SetFlushAtEnd(void (*flush)());
+
 [[noreturn]] void CheckFailed(const char* file, int line, const char* what);
 
 }  // namespace baltoro

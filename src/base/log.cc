@@ -18,6 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace baltoro {
 namespace {
 
@@ -98,6 +100,7 @@ class Log {
                                                spdlog::async_overflow_policy::overrun_oldest);
     logger_->set_level(spdlog::level::trace);
     std::atexit(FlushLog);
+    SetFlushAtEnd(FlushLog);
   }
 
   void Init(std::string_view process, LogLevel level) {

@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -17,9 +17,9 @@ constexpr char kWhat[] =
 // Operations cannot go on without, and have no way to say so: the world's fault, not ours, so no
 // failed check.
 [[noreturn]] void EndWithoutMemory(const Status& why, size_t held) {
-  std::fprintf(stderr, "out of memory: %s; %zu bytes are held already\n", why.message().c_str(),
-               held);
-  std::fflush(stderr);
+  WriteLastLine(("out of memory: " + why.message() + "; " + std::to_string(held) +
+                 " bytes are held already\n")
+                    .c_str());
   std::_Exit(1);
 }
 

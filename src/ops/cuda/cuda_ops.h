@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 #include "ops/ops.h"
@@ -25,6 +26,8 @@ inline cudaStream_t StreamOf(const OpContext& ctx) {
   return static_cast<cudaStream_t>(ctx.stream);
 }
 
+// Writes the line, and ends the process.
+[[noreturn]] void EndProcess(const std::string& why);
 // Ends the process if the launch just made failed, with the kernel's name: what follows would
 // compute with what was never written.
 void CheckLaunch(const char* kernel);

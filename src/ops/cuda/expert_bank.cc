@@ -6,9 +6,8 @@
 // Floor for few tokens: the bytes of the chosen experts over the card's read bandwidth.
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <list>
+#include <string>
 #include <vector>
 
 #include "base/check.h"
@@ -30,9 +29,7 @@ namespace {
 void Must(const Status& status, const char* what) {
   if (status.ok()) [[likely]]
     return;
-  std::fprintf(stderr, "CUDA: %s: %s\n", what, status.message().c_str());
-  std::fflush(stderr);
-  std::abort();
+  EndProcess(std::string("CUDA: ") + what + ": " + status.message());
 }
 
 // Tables of slots on the device, by their contents: a model has one, known from its first step on.

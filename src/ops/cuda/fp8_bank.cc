@@ -1,8 +1,7 @@
 #include "ops/cuda/fp8_bank.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <string>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
@@ -16,9 +15,7 @@ namespace {
 void Must(const Status& status, const char* what) {
   if (status.ok()) [[likely]]
     return;
-  std::fprintf(stderr, "CUDA: %s: %s\n", what, status.message().c_str());
-  std::fflush(stderr);
-  std::abort();
+  EndProcess(std::string("CUDA: ") + what + ": " + status.message());
 }
 
 bool Quantised(const PackedMatrix& w) {

@@ -1,26 +1,28 @@
-#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 
+void EndProcess(const std::string& why) {
+  WriteLastLine((why + "\n").c_str());
+  std::abort();
+}
+
 void CheckCuda(cudaError_t error, const char* what) {
   if (error == cudaSuccess) [[likely]]
     return;
-  std::fprintf(stderr, "CUDA: %s: %s\n", what, cudaGetErrorString(error));
-  std::fflush(stderr);
-  std::abort();
+  EndProcess(std::string("CUDA: ") + what + ": " + cudaGetErrorString(error));
 }
 
 void CheckOk(const Status& status) {
   if (status.ok()) [[likely]]
     return;
-  std::fprintf(stderr, "CUDA: %s\n", status.message().c_str());
-  std::fflush(stderr);
-  std::abort();
+  EndProcess("CUDA: " + status.message());
 }
 
 bool LaunchesOverlap() {

@@ -3,11 +3,10 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "base/check.h"
@@ -23,9 +22,7 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 void Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) [[likely]]
     return;
-  std::fprintf(stderr, "cuBLASLt: %s: %s\n", what, cublasLtGetStatusString(status));
-  std::fflush(stderr);
-  std::abort();
+  EndProcess(std::string("cuBLASLt: ") + what + ": " + cublasLtGetStatusString(status));
 }
 
 // All that the choice of an algorithm depends on; `rows` are a class of rows (row_class.h), as the
