@@ -1,7 +1,7 @@
 # What the CUDA part takes from the other rooms, for a build without their packages: plain C++ alone.
 set(src ${PROJECT_SOURCE_DIR}/src)
 file(GLOB reference CONFIGURE_DEPENDS ${src}/ops/reference/*.cc)
-add_library(bt_base STATIC ${src}/base/check.cc)
+add_library(bt_base STATIC ${src}/base/check.cc ${src}/base/file.cc)
 target_include_directories(bt_base PUBLIC ${src})
 add_library(bt_device STATIC ${src}/device/arena.cc ${src}/device/buffer.cc)
 target_link_libraries(bt_device PUBLIC bt_base)
