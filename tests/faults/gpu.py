@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rows L2, F18 and F20, on a machine with an H100 or H200: a greedy load with a canary, allocations that fail, a CUDA error that stays.
 
-    python3 tests/faults/gpu.py [--seconds 300] [--starts 60] [L2] [F18] [F20]
+    python3 tests/faults/gpu.py [--seconds 300] [--starts 60] [--repeats 10] [L2] [F18] [F20]
 
 Needs Python, a C compiler, and `baltoro` (BALTORO names it) with libbaltoro_cuda.so beside it or where BALTORO_CUDA_MODULE says.
 """
@@ -116,12 +116,12 @@ def failing_allocations(row):
         faults.set(countdown=n)
         begun = time.monotonic()
         process = subprocess.Popen([PROGRAM, "serve", POCKET, "--device", "cuda", "--host", "127.0.0.1", "--port", str(free_port()), *SERVE],
-                                   env={**os.environ, **faults.env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                   env={**os.environ, **faults.env}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         text = []
         # It ends, or it is ready all the same: an allocation that has another way (a graph, a workspace).
         os.set_blocking(process.stderr.fileno(), False)
         while process.poll() is None and time.monotonic() - begun < 60 and "Ready:" not in "".join(text):
-            text.append(process.stderr.read() or "")
+            text.append((process.stderr.read() or b"").decode(errors="replace"))
             time.sleep(0.02)
         ready = "Ready:" in "".join(text)
         if process.poll() is None:
@@ -130,7 +130,7 @@ def failing_allocations(row):
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-        text = "".join(text) + (process.stderr.read() or "")
+        text = "".join(text) + (process.stderr.read() or b"").decode(errors="replace")
         slowest = max(slowest, time.monotonic() - begun)
         said = [line for line in text.splitlines() if re.search(r"ERROR|cannot|failed", line)]
         what = re.search(r"(cuda\w+|cu[A-Z]\w+)[^:]{0,60}", said[-1]) if said else None
@@ -150,7 +150,7 @@ def failing_allocations(row):
 def sticky_error(row):
     faults = Faults()
     slowest_503 = slowest_end = slowest_exit = slowest_back = 0.0
-    repeats = 10
+    repeats = OPTIONS.repeats
     with Server(*SERVE, env=faults.env) as server:
         canary = Canary(server)
         for repeat in range(repeats):
@@ -184,6 +184,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=300, help="of L2")
     parser.add_argument("--starts", type=int, default=60, help="of F18")
+    parser.add_argument("--repeats", type=int, default=10, help="of F20")
     parser.add_argument("rows", nargs="*")
     parser.parse_args(namespace=OPTIONS)
     failed = 0
