@@ -12,8 +12,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/check.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "chat.h"
@@ -46,26 +46,31 @@ baltoro::Environment ReadEnvironment() {
   return out;
 }
 
-std::terminate_handler usual_end = nullptr;
-
 // Nothing of ours throws. What the library throws and nobody catches is a want of memory or of
-// threads: not a bug, but this machine, which the last line should say.
+// threads: not a bug, but this machine, which the last line should say. No memory is taken for it.
 [[noreturn]] void EndOfUncaught() {
+  char line[512] = "baltoro: error: an exception that nobody caught: please report it\n";
   constexpr char kWay[] =
       "lower --max-num-batched-tokens, --max-num-seqs or --kv-cache-memory-bytes, or raise the "
       "limit of memory or threads (ulimit, container)";
+  bool wanting = true;
   try {
     if (const std::exception_ptr held = std::current_exception()) std::rethrow_exception(held);
+    wanting = false;
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "baltoro: error: out of memory: %s\n", kWay);
-    baltoro::ExitAtOnce(1);
+    std::snprintf(line, sizeof line, "baltoro: error: out of memory: %s\n", kWay);
   } catch (const std::system_error& error) {
-    std::fprintf(stderr, "baltoro: error: no memory or no right for another thread (%s): %s\n",
-                 error.what(), kWay);
-    baltoro::ExitAtOnce(1);
+    std::snprintf(line, sizeof line,
+                  "baltoro: error: no memory or no right for another thread (%s): %s\n",
+                  error.what(), kWay);
+  } catch (const std::exception& error) {
+    wanting = false;
+    std::snprintf(line, sizeof line, "baltoro: error: uncaught exception: %s\n", error.what());
   } catch (...) {
+    wanting = false;
   }
-  usual_end();
+  baltoro::WriteLastLine(line);
+  if (wanting) std::_Exit(1);
   std::abort();
 }
 
@@ -75,7 +80,7 @@ int main(int argc, char** argv) {
   using namespace baltoro;  // NOLINT: the program's own entry
   HoldStandardFiles();
   std::signal(SIGPIPE, SIG_IGN);
-  usual_end = std::set_terminate(EndOfUncaught);
+  std::set_terminate(EndOfUncaught);
   const std::string program = ProgramPath(argv[0]);
   const std::vector<std::string> args(argv + 1, argv + argc);
   // The engine's side of `serve`; started by the door, never by a person.

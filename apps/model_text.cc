@@ -116,6 +116,7 @@ Status ReadGenerationDefaults(const ServeOptions& options,
   BT_ASSIGN_OR_RETURN(const std::string source, GenerationConfigFile(options, dir));
   if (!source.empty()) {
     BT_ASSIGN_OR_RETURN(config, ReadJsonFile(source));
+    if (!config.is_object()) return InvalidArgument(source + ": not a JSON object");
   }
   for (const auto& [key, value] : options.override_generation_config.items()) config[key] = value;
   FieldReader reader(config);

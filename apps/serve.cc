@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -157,6 +159,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
       Server::Listen(std::move(config), std::move(launch.door.text.tokenizer),
                      std::move(launch.door.text.chat_template));
   if (!listening.ok()) {
+    const bool taken =
+        listening.status().message().find(std::strerror(EADDRINUSE)) != std::string::npos;
+    if (!taken) return listening.status();
     return Status(listening.status().code(),
                   fmt::format("{}; {}", listening.status().message(),
                               options.uds.empty() ? "--port N takes another port, 0 a free one"
@@ -184,6 +189,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   while (!stop.asked()) {
     // It will not be back: whoever started this server should start another.
     if (!engine->end().ok()) {
+      server->Drain(0);  // tells whoever still waits
       server->SetEngine(nullptr);
       return engine->end();
     }

@@ -157,11 +157,16 @@ EngineVerdict RemoteEngine::Judge() const {
 // Ends a process that is not waited for any more; the supervisor then starts another.
 void RemoteEngine::Watch() {
   constexpr std::chrono::milliseconds kLook(200);
+  // While this process stood still too (a machine that was suspended), the engine's beats wait to
+  // be read: only looks in a row count, so that they are.
+  constexpr int kLostLooks = 10;
+  int lost_looks = 0;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLook, [this] { return state_ == State::kStopping; })) {
-    if (state_ != State::kReady) continue;
-    const EngineVerdict verdict = Judge();
-    if (!verdict.lost) continue;
+    const EngineVerdict verdict = state_ == State::kReady ? Judge() : EngineVerdict{};
+    lost_looks = verdict.lost ? lost_looks + 1 : 0;
+    if (lost_looks < kLostLooks) continue;
+    lost_looks = 0;
     BT_LOG(Error, "{} It is not waited for any longer (pid {})", Describe(verdict.trouble), pid_);
     state_ = State::kDown;
     trouble_ = verdict.trouble;

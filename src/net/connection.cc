@@ -232,6 +232,7 @@ void Connection::FinishExchange() {
 
 void Connection::SendError(int status, std::string_view reason) {
   const HttpResponse response{.status = status,
+                              .headers = RefusalHeaders(status),
                               .body = io_->ErrorBody(status, reason, parser_.path())};
   const AnswerFraming framing{.head = parser_.method() == "HEAD"};
   out_ += SerializeResponse(response, framing);

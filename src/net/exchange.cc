@@ -40,6 +40,11 @@ std::string StartHead(int status, const HttpHeaders& headers, bool keep_alive, b
 
 }  // namespace
 
+HttpHeaders RefusalHeaders(int status) {
+  if (status != 503) return {};
+  return {{"retry-after", "1"}};
+}
+
 std::string SerializeResponse(const HttpResponse& response, const AnswerFraming& framing) {
   std::string out =
       StartHead(response.status, response.headers, framing.keep_alive, framing.http10);
@@ -140,7 +145,10 @@ void Exchange::Refuse(int status, std::string_view reason) {
   {
     const std::lock_guard lock(mutex_);
     if (gone_ || phase_ != Phase::kOpen) return;
-    Answer({.status = status, .body = io_->ErrorBody(status, reason, path_), .close = true});
+    Answer({.status = status,
+            .headers = RefusalHeaders(status),
+            .body = io_->ErrorBody(status, reason, path_),
+            .close = true});
     refused_ = true;
     gone_ = true;
     on_gone = std::exchange(on_gone_, nullptr);

@@ -24,6 +24,9 @@ struct AnswerFraming {
   bool keep_alive = false;  // as the client asked and the server allows
 };
 
+// Of an answer that net gives by itself: a 503 says when to come again.
+HttpHeaders RefusalHeaders(int status);
+
 // A whole answer with its framing headers.
 std::string SerializeResponse(const HttpResponse& response, const AnswerFraming& framing);
 

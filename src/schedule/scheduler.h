@@ -125,6 +125,7 @@ class Scheduler {
   // What is left of a step's limits while it is planned.
   struct Budget {
     int32_t tokens, prompt_logprob_rows;
+    double rest_cost;      // what the step costs without prompts
     double prompt_cost;    // what prompts may still cost
     bool prompts = false;  // some prompt is in the plan
   };

@@ -46,10 +46,14 @@ StepPlan Scheduler::Plan(const StepCosts& costs) {
   plan.tokens.reserve(running_.size());
   Budget budget{.tokens = config_.max_num_batched_tokens,
                 .prompt_logprob_rows = config_.prompt_logprob_rows_max,
-                .prompt_cost = (Decoding() > 0 ? costs_.limit : costs_.limit_alone) - costs_.fixed};
+                .rest_cost = costs_.fixed,
+                .prompt_cost = 0};
+
+  const double limit = Decoding() > 0 ? costs_.limit : costs_.limit_alone;
 
   short_of_blocks_ = false;
   PlanDecodes(plan, record, budget);
+  budget.prompt_cost = costs_.PromptLimit(limit, budget.rest_cost);
   PlanPrefills(plan, record, budget);
   AdmitWaiting(plan, record, budget);
 
@@ -102,7 +106,7 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
     ++i;
     if (!grown) continue;
     const int32_t count = known + static_cast<int32_t>(sequence.drafts.size());
-    budget.prompt_cost -= costs_.Of(DecodeWork(sequence.planned, count));
+    budget.rest_cost += costs_.Of(DecodeWork(sequence.planned, count));
     AddEntry(sequence, count, plan, record);
     budget.tokens -= count;
     --left;

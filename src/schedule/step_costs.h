@@ -4,6 +4,7 @@
 // so that a long one does not hold up those who wait for their next token. Plain numbers: the same
 // ones give the same plan.
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 
@@ -36,6 +37,14 @@ struct StepCosts {
   // prompt of each plan is.
   static constexpr int32_t kChunkMin = kBlockTokens;
 
+  // Prompts may cost at least this share of the limit, or of what the step costs without them if
+  // that is more: where any step takes as long as the limit, they would else hardly go on.
+  static constexpr double kPromptShare = 0.25;
+
+  // What prompts may cost in a step whose other parts, `fixed` among them, cost `rest`.
+  double PromptLimit(double step_limit, double rest) const {
+    return std::max(step_limit - rest, kPromptShare * std::max(step_limit, rest));
+  }
   bool unlimited() const { return limit == std::numeric_limits<double>::infinity(); }
   // Without `fixed`.
   double Of(const StepWork& work) const {

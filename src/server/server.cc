@@ -121,7 +121,7 @@ std::string Server::Tick() {
 void Server::Drain(Seconds seconds) {
   draining_ = true;
   const Seconds deadline = clock_.Now() + seconds;
-  while (active_ > 0 && clock_.Now() < deadline) {
+  while (active_ + preparing_ > 0 && clock_.Now() < deadline) {
     (void)Tick();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

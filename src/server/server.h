@@ -202,6 +202,7 @@ class Server {
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};  // nothing that is not yet answered will be
   std::atomic<int64_t> active_{0};     // generating exchanges, from their preparation on
+  std::atomic<int64_t> preparing_{0};  // long bodies, of any route, until they are prepared
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_seed_{0};
   ResponseStore responses_{clock_};

@@ -145,12 +145,13 @@ void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
   const auto refuse = [this, held] {
     Reject(held->second, Rejection::kDraining, ShuttingDownError());
   };
-  const bool taken =
-      workers_->Post({.owner = std::move(owner),
-                      .bytes = bytes,
-                      .run = [held, work = std::move(work)] { work(held->first, held->second); },
-                      .unwanted = [held] { return held->second.client_gone(); },
-                      .on_stop = refuse});
+  const bool taken = workers_->Post({.owner = std::move(owner),
+                                     .bytes = bytes,
+                                     .run = [held, work = std::move(work),
+                                             ticket = std::make_shared<ActiveTicket>(
+                                                 preparing_)] { work(held->first, held->second); },
+                                     .unwanted = [held] { return held->second.client_gone(); },
+                                     .on_stop = refuse});
   if (taken) return;
   if (stopping_) return refuse();
   Reject(held->second, Rejection::kPreparingFull,

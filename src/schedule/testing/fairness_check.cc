@@ -170,7 +170,6 @@ std::string FairnessCheck::CheckCosts(const StepPlan& plan, const StepCosts& cos
     return standing.was_running && standing.runs && standing.waits_for_token;
   });
   double decodes = 0, prompts = 0, excess = 0;
-  int32_t prompt_count = 0;
   for (const PlannedSequence& planned : plan.sequences) {
     const auto standing = std::ranges::find_if(
         standings_, [&](const Standing& one) { return one.entry == &planned; });
@@ -179,7 +178,6 @@ std::string FairnessCheck::CheckCosts(const StepPlan& plan, const StepCosts& cos
       decodes += costs.Of(DecodeWork(planned.first_position, planned.token_count));
       continue;
     }
-    ++prompt_count;
     double keys = 0;
     for (int32_t i = 1; i <= planned.token_count; ++i) keys += planned.first_position + i;
     const double cost = costs.prompt_token * planned.token_count + costs.prompt_key * keys;
@@ -188,10 +186,9 @@ std::string FairnessCheck::CheckCosts(const StepPlan& plan, const StepCosts& cos
     excess = planned.token_count <= StepCosts::kChunkMin ? cost : 0;
   }
   const double limit = decoding ? costs.limit : costs.limit_alone;
-  const double left = limit - costs.fixed - decodes;
-  const double slack = 1e-9 * limit;
-  if (prompts - excess > std::max(left, 0.0) + slack) return "a step costs more than it may";
-  if (left < -slack && prompt_count > 1) return "a step beyond its costs has several prompts";
+  const double left = costs.PromptLimit(limit, costs.fixed + decodes);
+  const double slack = 1e-9 * std::max(limit, costs.fixed + decodes);
+  if (prompts - excess > left + slack) return "a step costs more than it may";
   return "";
 }
 
