@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "base/log.h"
 #include "server/refused_fields.h"
@@ -100,15 +101,16 @@ bool CheckToolCalls(Json& message, std::string& why) {
   return true;
 }
 
-// Upstream renders `reasoning_content`; clients send that or `reasoning`.
+// Upstream renders `reasoning_content`; clients send that or `reasoning`, or both, one of them
+// null.
 void UnifyReasoning(Json& message) {
-  const auto reasoning = message.find("reasoning");
-  if (reasoning != message.end() && reasoning->is_string() &&
-      !message.contains("reasoning_content")) {
-    message["reasoning_content"] = *reasoning;
-  }
   const auto content = message.find("reasoning_content");
   if (content != message.end() && !content->is_string()) message.erase("reasoning_content");
+  if (message.contains("reasoning_content")) return;
+  const auto reasoning = message.find("reasoning");
+  if (reasoning == message.end() || !reasoning->is_string()) return;
+  Json text = *reasoning;  // a copy: a new member moves the others
+  message["reasoning_content"] = std::move(text);
 }
 
 void ReadMessages(FieldReader& reader, Json& out) {
@@ -126,23 +128,25 @@ void ReadMessages(FieldReader& reader, Json& out) {
       reader.Fail("messages", fmt::format("message {}: {}", i, why));
     };
     if (!message.is_object()) return fail("must be an object");
-    const auto role = message.find("role");
-    const bool known = role != message.end() && role->is_string() &&
-                       std::find(kRoles.begin(), kRoles.end(),
-                                 role->get_ref<const std::string&>()) != kRoles.end();
-    if (!known) return fail("role must be one of system, developer, user, assistant, tool");
+    const auto field_role = message.find("role");
+    // A copy: members come and go below, which moves the others.
+    const std::string role = field_role != message.end() && field_role->is_string()
+                                 ? field_role->get<std::string>()
+                                 : "";
+    if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
+      return fail("role must be one of system, developer, user, assistant, tool");
     if (message.contains("name") && !message["name"].is_string()) message.erase("name");
     std::string why;
     if (!CheckContent(message, parts, why)) return fail(why);
     if (!CheckToolCalls(message, why)) return fail(why);
     const bool says_something = message.contains("content") || message.contains("tool_calls");
-    if (!says_something && *role != "assistant") return fail("content is required");
+    if (!says_something && role != "assistant") return fail("content is required");
     if (!message.contains("content")) message["content"] = nullptr;
     // One without an id answers the calls before it in order.
-    if (*role == "tool" && message.contains("tool_call_id") && message["tool_call_id"].is_null()) {
+    if (role == "tool" && message.contains("tool_call_id") && message["tool_call_id"].is_null()) {
       message.erase("tool_call_id");
     }
-    if (*role == "tool" && message.contains("tool_call_id") &&
+    if (role == "tool" && message.contains("tool_call_id") &&
         !message["tool_call_id"].is_string()) {
       return fail("tool_call_id must be a string");
     }

@@ -68,6 +68,27 @@ bool Read(const Json& chat) {
   return !ReadChatRequest(chat, Limits(), Json::object(), request).has_value();
 }
 
+// The field that says nothing does not hide the other.
+TEST(ChatRequestTest, ReasoningIsReadUnderEitherName) {
+  for (const char* text : {R"({"role":"assistant","reasoning":"r"})",
+                           R"({"role":"assistant","reasoning":"r","reasoning_content":null})",
+                           R"({"role":"assistant","reasoning_content":"r","reasoning":null})"}) {
+    ChatRequest request;
+    const Json body = {{"messages", Json::array({Json::parse(text)})}};
+    ASSERT_FALSE(ReadChatRequest(body, Limits(), Json::object(), request));
+    EXPECT_EQ(request.messages[0]["reasoning_content"], "r") << text;
+  }
+}
+
+// What goes, and what comes, moves the other members of a message.
+TEST(ChatRequestTest, MembersThatGoAndComeLeaveTheRoleAlone) {
+  for (const char* message : {R"({"name":5,"role":"assistant","refusal":"r"})",
+                              R"({"role":"assistant","reasoning":"because of this and that"})",
+                              R"({"role":"assistant"})"}) {
+    EXPECT_TRUE(Read({{"messages", Json::array({Json::parse(message)})}})) << message;
+  }
+}
+
 TEST(TranslatedRequestsTest, BentMessages) {
   std::mt19937 random(1);
   int accepted = 0, refused = 0;
