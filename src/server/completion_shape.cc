@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <unordered_set>
 #include <utility>
 
 #include "base/json.h"
@@ -179,16 +180,16 @@ class CompletionShape final : public ResponseShape {
   // Different tokens may have the same text (parts of characters do); an object's keys must differ,
   // so the first and more likely one stands for them.
   void AppendTop(const TokenLogprobs& row, std::string& out) const {
-    std::vector<std::string> names;
+    std::unordered_set<std::string> names;
     out.push_back('{');
     for (const TokenLogprob& one : row) {
       std::string name = TokenName(tokenizer_, one.id, options_.token_names_as_ids);
-      if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+      if (names.contains(name)) continue;
       if (!names.empty()) out.push_back(',');
       AppendJsonString(out, name);
       out.push_back(':');
       AppendLogprob(out, one.logprob);
-      names.push_back(std::move(name));
+      names.insert(std::move(name));
     }
     out.push_back('}');
   }
