@@ -28,6 +28,8 @@ struct ChatRequest {
   // Calls keep to the declared names and schemas. False, the field constrain_tools: the model
   // writes as it likes, which is for measuring what it would do.
   bool constrain_tools = true;
+
+  bool operator==(const ChatRequest&) const = default;
 };
 
 // Every API that talks in messages ends here: it writes its request as the body of a chat

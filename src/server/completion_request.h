@@ -20,6 +20,8 @@ inline constexpr int64_t kCompletionMaxTokens = 16;  // when the client gives no
 struct CompletionRequest {
   GenerationFields fields;  // sampling.prompt_logprobs is set too when echo and logprobs are
   std::vector<CompletionPrompt> prompts;  // 1 to 64
+
+  bool operator==(const CompletionRequest&) const = default;
 };
 
 std::optional<ApiError> ReadCompletionRequest(const Json& body,

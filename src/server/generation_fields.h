@@ -53,6 +53,8 @@ struct GenerationFields {
   std::string cache_salt;
   std::string request_id;
   std::optional<std::string> model;  // not given: the one that is served
+
+  bool operator==(const GenerationFields&) const = default;
 };
 
 // Fills everything but max_tokens and logprobs, whose names and defaults differ between endpoints.

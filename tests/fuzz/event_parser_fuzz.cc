@@ -8,14 +8,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "fuzz/byte_tokenizer.h"
 #include "text/event_parser.h"
 
 namespace {
@@ -25,63 +23,6 @@ using baltoro::EventParserOptions;
 using baltoro::OutputEvent;
 using baltoro::OutputEventKind;
 using baltoro::TokenId;
-
-std::string Base64(const std::string& bytes) {
-  static const char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<unsigned char>(bytes[i + j]) : 0);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      out += i + j > bytes.size() ? '=' : kDigits[group >> (18 - 6 * j) & 63];
-    }
-  }
-  return out;
-}
-
-// Every byte, so that the vocabulary is complete.
-std::unique_ptr<baltoro::Tokenizer> MakeTokenizer() {
-  std::string folder = (std::filesystem::temp_directory_path() / "event_parser_XXXXXX").string();
-  BT_CHECK(mkdtemp(folder.data()) != nullptr);
-  {
-    std::ofstream file(folder + "/tiktoken.model");
-    for (int byte = 0; byte < 256; ++byte) {
-      file << Base64(std::string(1, static_cast<char>(byte))) << ' ' << byte << '\n';
-    }
-  }
-  auto loaded = baltoro::Tokenizer::Load(folder);
-  std::filesystem::remove_all(folder);
-  BT_CHECK(loaded.ok());
-  return std::move(loaded).value();
-}
-
-// What one byte of the input stands for: marks, whole words, or a byte.
-std::vector<TokenId> Meaning(const baltoro::Tokenizer& tokenizer, uint8_t byte) {
-  static const char* const kWords[] = {"<think>",
-                                       "</think>",
-                                       "<|tool_calls_section_begin|>",
-                                       "<|tool_calls_section_end|>",
-                                       "<|tool_call_begin|>",
-                                       "<|tool_call_argument_begin|>",
-                                       "<|tool_call_end|>",
-                                       "<|im_end|>",
-                                       "[EOS]"};
-  static const char* const kTexts[] = {"<|tool_call_section_begin|>",
-                                       "<|tool_call_section_end|>",
-                                       "functions.f:0",
-                                       "g.h-i:12",
-                                       "{\"a\": 1}",
-                                       "<|tool_call_"};
-  constexpr size_t kWordCount = std::size(kWords);
-  if (byte < kWordCount) return {tokenizer.SpecialId(kWords[byte]).value_or(-1)};
-  if (byte >= 0x80 && byte < 0x80 + std::size(kTexts)) {
-    return tokenizer.Encode(kTexts[byte - 0x80]);
-  }
-  if (byte == 0xFF) return {-1};
-  return {byte};
-}
 
 void CheckOrder(const std::vector<OutputEvent>& events) {
   int open = -1, calls = 0;
@@ -110,7 +51,7 @@ void CheckOrder(const std::vector<OutputEvent>& events) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::unique_ptr<baltoro::Tokenizer> kTokenizer = MakeTokenizer();
+  const baltoro::Tokenizer& tokenizer = baltoro::test::ByteTokenizer();
   if (size < 2) return 0;
   EventParserOptions options;
   options.reasoning = (data[0] & 1) == 0;
@@ -123,19 +64,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<TokenId> ids;
   size_t bytes = 0;
   for (size_t i = 2; i < size; ++i) {
-    for (const TokenId id : Meaning(*kTokenizer, data[i])) {
+    for (const TokenId id : baltoro::test::MeaningOf(data[i])) {
       ids.push_back(id);
-      bytes += kTokenizer->TokenBytes(id).size();
+      bytes += tokenizer.TokenBytes(id).size();
     }
   }
 
-  EventParser whole_parser(*kTokenizer, options);
+  EventParser whole_parser(tokenizer, options);
   std::vector<OutputEvent> whole;
   for (const TokenId id : ids) whole_parser.Push(id, whole);
   whole_parser.Finish(whole);
   CheckOrder(whole);
 
-  EventParser parser(*kTokenizer, options);
+  EventParser parser(tokenizer, options);
   std::vector<OutputEvent> joined;
   size_t shown = 0;
   for (size_t at = 0; at <= ids.size();) {
