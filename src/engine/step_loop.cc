@@ -178,6 +178,7 @@ bool StepLoop::TakeArrivals(bool wait) {
     if (stop_) return false;
     arrivals_.swap(inbox_);
     // Until the scheduler is asked again they count as queued.
+    stats_.waiting += static_cast<int32_t>(inbox_requests_);
     queued_requests_ = scheduler_.queued_requests() + std::exchange(inbox_requests_, 0);
     queued_tokens_ = scheduler_.queued_tokens() + std::exchange(inbox_tokens_, 0);
   }
@@ -259,6 +260,9 @@ void StepLoop::DeliverStarted() {
     const std::lock_guard lock(mutex_);
     queued_requests_ = scheduler_.queued_requests();
     queued_tokens_ = scheduler_.queued_tokens();
+    const SchedulerStats now = scheduler_.stats();
+    stats_.running = now.running;
+    stats_.waiting = now.waiting;
   }
   sink_(std::move(events));
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <optional>
 #include <thread>
@@ -105,6 +106,37 @@ TEST(StepLoopTest, ATargetIsDealtOutToStagesAndIsNotForFixedSteps) {
   config.deterministic = false;
   config.target_step_ms = 0;
   EXPECT_FALSE(MakeStepBudget(config, {}, 1).has_value());
+}
+
+// Whoever hears that a request has left the queue finds its place free, and the queue counted
+// without it.
+TEST(StepLoopTest, TheQueueIsNeverCountedLongerThanItMayBe) {
+  SchedulerConfig config;
+  config.num_blocks = 100;
+  config.max_model_len = 4096;
+  config.max_num_seqs = 2;
+  config.max_queued_requests = 3;
+  ManualClock clock;
+  TimedExecutor executor(1, clock);
+  std::atomic<StepLoop*> running = nullptr;
+  std::atomic<int> waiting = 0, ended = 0;
+  std::atomic<uint64_t> next_id = 100;
+  StepLoop loop(config, executor, [&](const std::vector<TokenEvent>& events) {
+    for (const TokenEvent& event : events) {
+      if (event.finish != FinishReason::kNone) ++ended;
+      if (!event.started || next_id > 200) continue;
+      while (running.load()->Submit(MakeRequest(next_id++, 20, 5)).ok()) {
+      }
+      waiting = std::max<int>(waiting, running.load()->stats().waiting);
+    }
+  });
+  running = &loop;
+  ASSERT_TRUE(loop.Submit(MakeRequest(1, 20, 5)).ok());
+  std::thread thread([&] { loop.Run(); });
+  while (ended < 50) std::this_thread::yield();
+  loop.Stop();
+  thread.join();
+  EXPECT_EQ(waiting, 3);
 }
 
 TEST(StepLoopTest, WithoutABudgetStepsAreAsLargeAsTheyMayBe) {

@@ -59,6 +59,7 @@ struct Request {
   SamplingParams sampling;
   StopRules stop;
   int32_t priority = 0;    // lower runs first under the priority policy
+  uint64_t owner = 0;      // owners share an engine equally
   std::string cache_salt;  // requests share cached prefixes only under equal salts
   SharedBytes constraint;  // serialised token constraint; empty: none
 

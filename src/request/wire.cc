@@ -166,6 +166,7 @@ void Encode(WireWriter& writer, const Request& request) {
   writer.PutArray<TokenId>(request.stop.eos_ids);
   writer.PutArray<TokenId>(request.stop.stop_ids);
   writer.Put(request.priority);
+  writer.Put(request.owner);
   writer.PutBytes(request.cache_salt);
   writer.PutBytes(request.constraint.str());
 }
@@ -181,6 +182,7 @@ Request DecodeRequest(WireReader& reader) {
   request.stop.eos_ids = reader.GetArray<TokenId>();
   request.stop.stop_ids = reader.GetArray<TokenId>();
   request.priority = reader.Get<int32_t>();
+  request.owner = reader.Get<uint64_t>();
   request.cache_salt = reader.GetBytes();
   request.constraint = reader.GetBytes();
   return request;

@@ -25,7 +25,7 @@ namespace baltoro {
 static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
 
 inline constexpr uint32_t kFrameMagic = 0x4F544C42;  // "BLTO"
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 inline constexpr size_t kFrameHeaderBytes = 12;
 inline constexpr size_t kFramePayloadMax = size_t{64} << 20;
 

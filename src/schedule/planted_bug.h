@@ -43,6 +43,10 @@ enum class PlantedBug {
   kSaltLostAfterPreemption,     // a preempted sequence finds prefixes of others' salts
   kUncountedLogprobRows,        // prompts of admitted sequences take no row of log-probabilities
   kCostsNeverChange,            // what a step may cost changed, plans did not hear of it
+  kOwnersIgnored,               // requests are served by arrival, whoever's they are
+  kIdleOwnerSaves,              // an owner that was idle goes before all others for as long
+  kOutputIsFree,                // owners are charged for what was expected, not for what came
+  kPromptsBeforeNewcomers,      // who is admitted waits for the prompts of those who run
   kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
 };
 

@@ -16,6 +16,9 @@ bool Scheduler::ServedBefore::operator()(const Sequence* a, const Sequence* b) c
   if (by_priority && a->request.priority != b->request.priority) {
     return a->request.priority < b->request.priority;
   }
+  if (a->turn.end != b->turn.end && !Planted(PlantedBug::kOwnersIgnored)) {
+    return a->turn.end < b->turn.end;
+  }
   return a->arrival < b->arrival;
 }
 
@@ -68,6 +71,7 @@ Status Scheduler::Submit(Request request) {
   sequence->constrained = !request.constraint.empty();
   request.constraint = {};  // it may be large, and was made into an object already
   sequence->request = std::move(request);
+  sequence->turn = turns_.Take(sequence->request.owner, sequence->expected_tokens());
   waiting_.insert(sequence.get());
   ++queued_requests_;
   queued_tokens_ += prompt_count;
@@ -130,6 +134,8 @@ void Scheduler::LeaveRunning(Sequence& sequence) {
 
 // The final event is out, or about to be. May delete `sequence`.
 void Scheduler::End(Sequence& sequence) {
+  turns_.Leave(sequence.request.owner, sequence.expected_tokens(),
+               sequence.admitted_before ? sequence.known() : 0);
   switch (sequence.state) {
     case SequenceState::kWaiting:
       waiting_.erase(&sequence);

@@ -8,10 +8,11 @@
 //
 // Plan() may be called again before the earlier plans were committed; Commit() takes results in the
 // order of the plans. Rules, in short:
-//   - decode first, then prefill chunks, then new sequences, within max_num_batched_tokens and, for
-//     prompts, within what the step may cost;
+//   - decode first, then prompts, of running sequences and of new ones, in the order of service,
+//     within max_num_batched_tokens and, for prompts, within what the step may cost;
 //   - a sequence is admitted only if blocks for all its known tokens are free, and takes them then;
-//   - the queue is served strictly in order (priority, then arrival): nothing overtakes its head;
+//   - the order of service is priority, then the owners' turns (fair_turns.h), within an owner
+//     arrival; the queue is served strictly in it: nothing overtakes its head;
 //   - when no block is left the last in that order gives up its own; after eight times it goes
 //     first, and is admitted with all the blocks that it may ever need;
 //   - whatever a step in flight still writes keeps its owner until that step is committed;
@@ -30,6 +31,7 @@
 #include "base/status.h"
 #include "cache/block_pool.h"
 #include "cache/prefix_cache.h"
+#include "schedule/fair_turns.h"
 #include "schedule/sequence.h"
 #include "schedule/step_costs.h"
 #include "schedule/step_plan.h"
@@ -44,7 +46,7 @@ struct SchedulerConfig {
   int64_t max_queued_requests = 1024;  // never admitted yet
   int64_t max_queued_tokens = 0;       // 0: eight times what the cache holds
   bool enable_prefix_caching = true;
-  bool priority_policy = false;  // false: first come, first served
+  bool priority_policy = false;  // false: priorities have no effect
   int32_t drafts_max = 0;        // most drafts verified in one step; > 0: a sequence is not planned
                                  // ahead of the token that it is sampling
   // Of a pipeline that computes as many plans at once. With more than one, no sequence is planned
@@ -108,7 +110,7 @@ class Scheduler {
   }
 
  private:
-  // The order of service: protected sequences, then priority, then arrival.
+  // The order of service: protected sequences, then priority, then turns.
   struct ServedBefore {
     bool by_priority = false;
     bool operator()(const Sequence* a, const Sequence* b) const;
@@ -132,8 +134,8 @@ class Scheduler {
 
   // scheduler_plan.cc
   void PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget);
-  void PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget);
-  void AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  void PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget);
+  bool AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget);
   bool Admit(Sequence& sequence);
   void FindPrefix(Sequence& sequence, std::vector<BlockId>& hits);
   bool GrowTo(Sequence& sequence, int32_t tokens);
@@ -168,6 +170,7 @@ class Scheduler {
   SchedulerConfig config_;
   BlockPool pool_;
   PrefixCache prefix_;
+  FairTurns turns_;
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::set<Sequence*, ServedBefore> waiting_;
   std::vector<Sequence*> running_;  // in the order of service

@@ -54,8 +54,7 @@ StepPlan Scheduler::Plan(const StepCosts& costs) {
   short_of_blocks_ = false;
   PlanDecodes(plan, record, budget);
   budget.prompt_cost = costs_.PromptLimit(limit, budget.rest_cost);
-  PlanPrefills(plan, record, budget);
-  AdmitWaiting(plan, record, budget);
+  PlanPrompts(plan, record, budget);
 
   if (plan.empty()) {
     spare_records_.push_back(std::move(record.entries));
@@ -113,12 +112,28 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
   }
 }
 
-void Scheduler::PlanPrefills(StepPlan& plan, InFlightPlan& record, Budget& budget) {
-  for (Sequence* sequence : running_) {
-    if (budget.tokens <= 0) return;
-    if (Decodes(*sequence) || !Plannable(*sequence)) continue;
-    const int32_t count = PrefillChunk(*sequence, budget);
-    if (count > 0) AddPrompt(*sequence, count, plan, record, budget);
+// Of running sequences and of new ones alike, in the order of service.
+void Scheduler::PlanPrompts(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+  const ServedBefore before{config_.priority_policy};
+  bool admits = true;
+  for (size_t i = 0; budget.tokens > 0;) {
+    Sequence* known = i < running_.size() ? running_[i] : nullptr;
+    if (known != nullptr && (Decodes(*known) || !Plannable(*known))) {
+      ++i;
+      continue;
+    }
+    const bool head_next =
+        !waiting_.empty() && (known == nullptr || (before(*waiting_.begin(), known) &&
+                                                   !Planted(PlantedBug::kPromptsBeforeNewcomers)));
+    if (admits && head_next) {
+      admits = AdmitHead(plan, record, budget);
+      if (admits) ++i;  // it is now before `known`, with its place in the plan
+      continue;
+    }
+    if (known == nullptr) return;
+    const int32_t count = PrefillChunk(*known, budget);
+    if (count > 0) AddPrompt(*known, count, plan, record, budget);
+    ++i;
   }
 }
 
@@ -137,50 +152,50 @@ void Scheduler::AddPrompt(
   if (plan.sequences.back().prompt_logprobs) budget.prompt_logprob_rows -= count;
 }
 
-void Scheduler::AdmitWaiting(StepPlan& plan, InFlightPlan& record, Budget& budget) {
+// Whether the head of the queue was admitted; if not, nobody is in this plan.
+bool Scheduler::AdmitHead(StepPlan& plan, InFlightPlan& record, Budget& budget) {
   // While blocks are short nobody new comes in; nor before a preempted sequence is in the queue
   // again, which would be overtaken.
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    if (short_of_blocks_ || free_slots_.empty() || budget.tokens <= 0) return;
-    if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return;
-    if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return;
-    Sequence& sequence = **next;
-    // Whoever comes in is computed at once.
-    if (PrefillChunk(sequence, budget) <= 0 &&
-        !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && sequence.wants_prompt_logprobs())) {
-      return;
-    }
-    if (!Admit(sequence)) {
-      if (!Planted(PlantedBug::kOvertakeHead)) return;
-      ++next;
-      continue;
-    }
-    next = waiting_.erase(next);
-    LeaveQueue(sequence);
-    if (!sequence.admitted_before) started_.push_back(sequence.request.id);
-    sequence.admitted_before = true;
-    sequence.state = SequenceState::kRunning;
-    sequence.slot = free_slots_.back();
-    free_slots_.pop_back();
-    const auto place =
-        Planted(PlantedBug::kRunningAsAdmitted)
-            ? running_.end()
-            : std::ranges::upper_bound(running_, &sequence, ServedBefore{config_.priority_policy});
-    running_.insert(place, &sequence);
-
-    AdmittedSequence& admitted = plan.admitted.emplace_back();
-    admitted.slot = sequence.slot;
-    admitted.request = sequence.request.id;
-    admitted.sampling = sequence.request.sampling;
-    admitted.prompt = sequence.request.prompt;
-    admitted.output.assign(sequence.tokens.begin() + sequence.prompt_count, sequence.tokens.end());
-    admitted.banned_until_min = BannedUntilMin(sequence.request.stop);
-    admitted.min_tokens = sequence.request.stop.min_tokens;
-    admitted.constrained = sequence.constrained;
-
-    const int32_t count = PrefillChunk(sequence, budget);
-    if (count > 0) AddPrompt(sequence, count, plan, record, budget);
+  if (short_of_blocks_ || free_slots_.empty()) return false;
+  if (evicting_ > 0 && !Planted(PlantedBug::kAdmitWhileEvicting)) return false;
+  if (Planted(PlantedBug::kOneAdmissionAPlan) && !plan.admitted.empty()) return false;
+  auto head = waiting_.begin();
+  // Whoever comes in is computed at once.
+  if (PrefillChunk(**head, budget) <= 0 &&
+      !(Planted(PlantedBug::kAdmitWithoutLogprobRows) && (*head)->wants_prompt_logprobs())) {
+    return false;
   }
+  while (!Admit(**head)) {
+    if (!Planted(PlantedBug::kOvertakeHead) || ++head == waiting_.end()) return false;
+  }
+  Sequence& sequence = **head;
+  waiting_.erase(head);
+  LeaveQueue(sequence);
+  turns_.Begin(sequence.turn);
+  if (!sequence.admitted_before) started_.push_back(sequence.request.id);
+  sequence.admitted_before = true;
+  sequence.state = SequenceState::kRunning;
+  sequence.slot = free_slots_.back();
+  free_slots_.pop_back();
+  const auto place =
+      Planted(PlantedBug::kRunningAsAdmitted)
+          ? running_.end()
+          : std::ranges::upper_bound(running_, &sequence, ServedBefore{config_.priority_policy});
+  running_.insert(place, &sequence);
+
+  AdmittedSequence& admitted = plan.admitted.emplace_back();
+  admitted.slot = sequence.slot;
+  admitted.request = sequence.request.id;
+  admitted.sampling = sequence.request.sampling;
+  admitted.prompt = sequence.request.prompt;
+  admitted.output.assign(sequence.tokens.begin() + sequence.prompt_count, sequence.tokens.end());
+  admitted.banned_until_min = BannedUntilMin(sequence.request.stop);
+  admitted.min_tokens = sequence.request.stop.min_tokens;
+  admitted.constrained = sequence.constrained;
+
+  const int32_t count = PrefillChunk(sequence, budget);
+  if (count > 0) AddPrompt(sequence, count, plan, record, budget);
+  return true;
 }
 
 // Takes blocks for all known tokens, those of a cached prefix shared; or changes nothing.

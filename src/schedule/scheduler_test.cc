@@ -216,6 +216,53 @@ TEST(SchedulerTest, ThePriorityPolicyServesLowValuesFirst) {
   EXPECT_EQ(plan.admitted[0].prompt, late.prompt);
 }
 
+// Another owner's flood of long prompts holds a short request for less than one of them takes.
+TEST(SchedulerTest, ANewcomerWaitsForNoFlood) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 64;
+  Scheduler scheduler(config);
+  for (uint64_t id = 1; id <= 20; ++id) {
+    Request request = MakeRequest(id, 1000, 2);
+    request.owner = 1;
+    ASSERT_TRUE(scheduler.Submit(std::move(request)).ok());
+  }
+  scheduler.Commit(Answer(scheduler.Plan()));
+  Request late = MakeRequest(21, 20, 1);
+  late.owner = 2;
+  ASSERT_TRUE(scheduler.Submit(std::move(late)).ok());
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(20, 236));
+}
+
+// Two owners with as many requests as there is room for get the same number of tokens, whoever was
+// first and however they cut their work.
+TEST(SchedulerTest, OwnersShareEqually) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 64;
+  Scheduler scheduler(config);
+  uint64_t id = 0;
+  const auto flood = [&](uint32_t owner, int prompt, int output, int count) {
+    for (int i = 0; i < count; ++i) {
+      Request request = MakeRequest(++id, prompt, output);
+      request.owner = owner;
+      ASSERT_TRUE(scheduler.Submit(std::move(request)).ok());
+    }
+  };
+  flood(1, 900, 4, 40);
+  flood(2, 50, 10, 600);
+  int first = 0, second = 0;
+  while (first < 15000) {
+    scheduler.Commit(Answer(scheduler.Plan()));
+    for (const RequestId started : scheduler.TakeStarted()) {
+      if (static_cast<uint64_t>(started) <= 40) {
+        first += 904;
+      } else {
+        second += 60;
+      }
+    }
+  }
+  EXPECT_NEAR(first, second, 1000);
+}
+
 TEST(SchedulerTest, AnAbortEndsAtOnceAndDropsWhatIsInFlight) {
   Scheduler scheduler(Config());
   ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 10, 5)).ok());

@@ -2,12 +2,14 @@
 
 // A request as the scheduler sees it: its tokens, its blocks, and how far it has come.
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "cache/block_id.h"
 #include "cache/keyed_hash.h"
 #include "request/request.h"
+#include "schedule/fair_turns.h"
 #include "schedule/planted_bug.h"
 #include "schedule/step_plan.h"
 
@@ -23,6 +25,7 @@ enum class SequenceState : uint8_t {
 struct Sequence {
   Request request;
   uint64_t arrival = 0;
+  FairTurns::Span turn;  // among the requests of all owners
   SequenceState state = SequenceState::kWaiting;
 
   std::vector<TokenId> tokens;  // prompt, then output
@@ -54,6 +57,11 @@ struct Sequence {
   bool prompt_logprobs_sent = false;
 
   int32_t known() const { return static_cast<int32_t>(tokens.size()); }
+  // What it was charged for when it came: nobody knows how long its answer will be.
+  static constexpr int64_t kUsualOutput = 256;
+  int64_t expected_tokens() const {
+    return prompt_count + std::min<int64_t>(request.stop.max_tokens, kUsualOutput);
+  }
   int32_t output_count() const { return known() - prompt_count; }
   // Eight times is enough: from then on it goes first, and owns all blocks that it may ever need.
   static constexpr int32_t kPreemptionsMax = 8;

@@ -136,6 +136,10 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kSaltLostAfterPreemption, "SaltLostAfterPreemption"},
       {PlantedBug::kUncountedLogprobRows, "UncountedLogprobRows"},
       {PlantedBug::kCostsNeverChange, "CostsNeverChange"},
+      {PlantedBug::kOwnersIgnored, "OwnersIgnored"},
+      {PlantedBug::kIdleOwnerSaves, "IdleOwnerSaves"},
+      {PlantedBug::kOutputIsFree, "OutputIsFree"},
+      {PlantedBug::kPromptsBeforeNewcomers, "PromptsBeforeNewcomers"},
       {PlantedBug::kChunkIgnoresContext, "ChunkIgnoresContext"},
   };
   for (const auto& [bug, name] : bugs) {

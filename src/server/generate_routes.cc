@@ -63,7 +63,10 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
                  if (error) return Reject(answer, Rejection::kInvalid, *error);
                  prepared->unwanted = nullptr;
                  const std::string salt = CacheSaltOf(asked);
-                 for (Request& prompt : prepared->prompts) prompt.cache_salt.insert(0, salt);
+                 for (Request& prompt : prepared->prompts) {
+                   prompt.cache_salt.insert(0, salt);
+                   prompt.owner = OwnerOf(asked);
+                 }
                  prepared->io_thread = here;
                  Constrain(std::move(answer), std::move(*prepared));
                });

@@ -204,6 +204,27 @@ TEST_F(KeyMatrixTest, ASaltThatAClientSendsDoesNotLeadToAnothersPrefixes) {
   EXPECT_EQ(cached(kTwo, "salt"), 0);
 }
 
+TEST_F(KeyMatrixTest, EachKeyIsAnOwnerToTheScheduler) {
+  const auto owners = [&](std::vector<std::string> keys) {
+    if (server_ != nullptr) server_->SetEngine(nullptr);
+    engine_.reset();
+    ServerConfig config = DefaultConfig();
+    config.api_keys = std::move(keys);
+    config.share_prefix_cache = true;  // which has nothing to do with it
+    ServerFixture::Start([](const Request&) { return PlayOneByOne({300}, FinishReason::kStop); },
+                         std::move(config));
+    for (const HttpHeaders& headers : {kOne, kTwo, kOne}) {
+      EXPECT_EQ(Post("/v1/completions", {{"prompt", "Hello"}}, headers).status, 200);
+    }
+    std::vector<uint64_t> out;
+    for (const Request& request : engine_->submitted()) out.push_back(request.owner);
+    return out;
+  };
+  const std::vector<uint64_t> two = owners({"key-one", "key-two"});
+  EXPECT_THAT(two, ::testing::ElementsAre(two[0], ::testing::Ne(two[0]), two[0]));
+  EXPECT_THAT(owners({}), ::testing::ElementsAre(0, 0, 0));
+}
+
 TEST_F(KeyMatrixTest, PrefixesAreSharedWhereThatIsAskedForOrThereIsOneKey) {
   const std::string route = "POST /v1/completions";
   Start({"key-one", "key-two"}, /*share=*/true);

@@ -112,6 +112,8 @@ class Server {
   void Handle(HttpRequest request, Responder responder);
   // What goes before the cache_salt of a request, of one length for all.
   std::string CacheSaltOf(const HttpRequest& request) const;
+  // Whose request it is to the scheduler: its key's; one for all where keys are not told apart.
+  uint64_t OwnerOf(const HttpRequest& request) const;
   Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
   // The API's own, from the path as the client sent it.
   Reply::ErrorForm ErrorFormOf(std::string_view path) const;

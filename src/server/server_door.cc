@@ -1,6 +1,8 @@
 // What every request passes through: routing, keys, the headers of every answer, and the choice of
 // the thread that prepares it.
 
+#include <cstring>
+
 #include "server/contained.h"
 #include "server/messages_shape.h"
 #include "server/route_path.h"
@@ -52,6 +54,14 @@ const std::vector<Server::Route>& Server::Routes() {
 std::string Server::CacheSaltOf(const HttpRequest& request) const {
   if (keys_.count() < 2 || config_.share_prefix_cache) return "";
   return keys_.ClientOf(request).value_or("");
+}
+
+uint64_t Server::OwnerOf(const HttpRequest& request) const {
+  uint64_t owner = 0;
+  if (keys_.count() < 2) return owner;
+  const std::string name = keys_.ClientOf(request).value_or("");
+  std::memcpy(&owner, name.data(), std::min(name.size(), sizeof(owner)));
+  return owner;
 }
 
 HttpHeaders Server::CommonHeaders(const HttpRequest& request) {

@@ -63,6 +63,7 @@ class RandomValues {
                     .eos_ids = Ids(),
                     .stop_ids = Ids()};
     request.priority = Number<int32_t>();
+    request.owner = random_();
     request.cache_salt = Bytes();
     request.constraint = Bytes();
     return request;

@@ -1,6 +1,7 @@
 #include "schedule/testing/fairness_check.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace baltoro::test {
 
@@ -9,11 +10,27 @@ void FairnessCheck::Accepted(const Request& request) {
   book.priority = config_.priority_policy ? request.priority : 0;
   book.arrival = books_.size();
   book.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  book.expected_tokens = book.prompt_tokens + std::min(request.stop.max_tokens, 256);
+  book.owner = request.owner;
+  Owner& owner = owners_[request.owner];
+  if (owner.open++ == 0) owner.turn_end += std::exchange(owner.excess, 0);
+  const int64_t charge = book.expected_tokens + owner.excess;
+  owner.excess = std::min<int64_t>(charge - 1, 0);
+  book.turn_begin = std::max(served_until_, owner.turn_end);
+  book.turn_end = owner.turn_end = book.turn_begin + std::max<int64_t>(charge, 1);
+}
+
+void FairnessCheck::Ended(RequestId id, int64_t output) {
+  const Book& book = books_.at(id);
+  Owner& owner = owners_.at(book.owner);
+  --owner.open;
+  owner.excess += (book.admitted ? book.prompt_tokens + output : 0) - book.expected_tokens;
 }
 
 FairnessCheck::Place FairnessCheck::PlaceOf(const Sequence& sequence) const {
   const Book& book = books_.at(sequence.request.id);
-  return {sequence.preemptions < Sequence::kPreemptionsMax, book.priority, book.arrival};
+  return {sequence.preemptions < Sequence::kPreemptionsMax, book.priority, book.turn_end,
+          book.arrival};
 }
 
 void FairnessCheck::Before(const Scheduler& scheduler) {
@@ -50,7 +67,9 @@ std::string FairnessCheck::After(const Scheduler& scheduler,
     standing.runs = sequence.state == SequenceState::kRunning;
     standing.preempted = standing.was_running && !standing.runs;
     if (!standing.runs) continue;
-    books_.at(sequence.request.id).admitted = true;
+    Book& book = books_.at(sequence.request.id);
+    book.admitted = true;
+    served_until_ = std::max(served_until_, book.turn_begin);
     const auto entry = std::ranges::find(plan.sequences, sequence.slot, &PlannedSequence::slot);
     if (entry != plan.sequences.end()) standing.entry = &*entry;
   }
@@ -63,14 +82,13 @@ std::string FairnessCheck::After(const Scheduler& scheduler,
 }
 
 FairnessCheck::Turn FairnessCheck::TurnOf(const Standing& standing) {
-  if (!standing.was_running) return Turn::kAdmitted;
-  return standing.decodes ? Turn::kDecodes : Turn::kPrompt;
+  return standing.was_running && standing.decodes ? Turn::kDecodes : Turn::kPrompt;
 }
 
-// Those who decode, then prompts, then who is admitted; each in the order of service.
+// Those who decode, then prompts, whether they ran before or come in; each in the order of service.
 std::string FairnessCheck::CheckTurns(const StepPlan& plan) const {
   const PlannedSequence* last = nullptr;
-  for (const Turn turn : {Turn::kDecodes, Turn::kPrompt, Turn::kAdmitted}) {
+  for (const Turn turn : {Turn::kDecodes, Turn::kPrompt}) {
     for (const Standing& standing : standings_) {
       if (standing.entry == nullptr || TurnOf(standing) != turn) continue;
       if (last != nullptr && standing.entry < last) {
@@ -145,7 +163,7 @@ std::string FairnessCheck::CheckAdmissions(const Scheduler& scheduler,
   const Sequence& head = *first_queued->sequence;
   if (head.wants_prompt_logprobs()) return "";
   const int32_t blocks = BlocksFor(
-      first_queued->place_after < Place{true, INT32_MIN, 0} ? head.tokens_max : head.known());
+      first_queued->place_after < Place{true, INT32_MIN, 0, 0} ? head.tokens_max : head.known());
   const auto reserve = static_cast<int32_t>(config_.watermark * config_.num_blocks);
   if (blocks + reserve <= scheduler.pool().num_free()) return "a request waits that has room";
   return "";

@@ -19,6 +19,8 @@ class FairnessCheck {
   explicit FairnessCheck(const SchedulerConfig& config) : config_(config) {}
 
   void Accepted(const Request& request);
+  // With so many tokens of output, before anything else is accepted.
+  void Ended(RequestId id, int64_t output);
   // Around each call of Plan(). After() gives what is wrong; empty: nothing.
   void Before(const Scheduler& scheduler);
   std::string After(const Scheduler& scheduler, const StepPlan& plan, const StepCosts& costs);
@@ -26,12 +28,18 @@ class FairnessCheck {
   std::string CheckQueue(const Scheduler& scheduler) const;
 
  private:
-  using Place = std::tuple<bool, int32_t, uint64_t>;  // less: served before
+  using Place = std::tuple<bool, int32_t, int64_t, uint64_t>;  // less: served before
   struct Book {
     int32_t priority = 0;
     uint64_t arrival = 0;
-    int64_t prompt_tokens = 0;
+    int64_t prompt_tokens = 0, expected_tokens = 0;
+    uint64_t owner = 0;
+    int64_t turn_begin = 0, turn_end = 0;
     bool admitted = false;  // ever
+  };
+  struct Owner {
+    int64_t turn_end = 0, excess = 0;
+    int32_t open = 0;
   };
   // One sequence before a plan, and what became of it.
   struct Standing {
@@ -45,7 +53,7 @@ class FairnessCheck {
     int32_t planned = 0, available = 0;
     const PlannedSequence* entry = nullptr;
   };
-  enum class Turn { kDecodes, kPrompt, kAdmitted };
+  enum class Turn { kDecodes, kPrompt };
 
   Place PlaceOf(const Sequence& sequence) const;
   static Turn TurnOf(const Standing& standing);
@@ -59,6 +67,8 @@ class FairnessCheck {
 
   SchedulerConfig config_;
   std::unordered_map<RequestId, Book> books_;
+  std::unordered_map<uint64_t, Owner> owners_;
+  int64_t served_until_ = 0;         // the latest begin of a turn that anybody was admitted with
   std::vector<Standing> standings_;  // in the order of service before the plan
 };
 

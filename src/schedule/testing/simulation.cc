@@ -72,6 +72,7 @@ Simulation::Simulation(uint64_t seed, int ticks) : random_(seed), ticks_(ticks) 
       break;
   }
   limits_ = Chance(2);
+  owners_ = Chance(2) ? 1 : Between(2, 4);
   scheduler_ = std::make_unique<Scheduler>(config_);
   fairness_ = std::make_unique<FairnessCheck>(config_);
   const FixedForms fixed{.prompt_chunk = config_.prompt_chunk,
@@ -155,6 +156,8 @@ Request Simulation::RandomRequest() {
   request.stop.ignore_eos = !Chance(3);
   if (Chance(4)) request.stop.stop_ids = {1, 2};
   request.priority = Between(0, 2);
+  request.owner = static_cast<uint64_t>(Between(1, owners_));
+  if (request.owner == 1 && owners_ > 1 && Chance(2)) request.owner = 2;  // one asks for most
   if (urgent_) {
     request.priority = Chance(8) ? 1 : 0;
     if (request.priority == 0) request.stop.max_tokens = Between(1, 120);
@@ -284,6 +287,7 @@ void Simulation::CheckEvent(Client& client, const TokenEvent& event) {
   if (event.finish == FinishReason::kNone) return;
   client.ended = true;
   std::erase(open_, static_cast<uint64_t>(event.request));
+  fairness_->Ended(event.request, client.received);
   if (event.finish == FinishReason::kError) {
     ++report_.failures;
     if (client.fail_at != client.received) Violate("a request failed that should not");
@@ -393,7 +397,7 @@ bool Simulation::DecodesInSlot(const PlannedSequence& planned) const {
   return decodes;
 }
 
-// Who starts now, and who has waited for longer at the same priority?
+// Who starts now, and who of the same owner has waited for longer at the same priority?
 void Simulation::CountBypasses() {
   std::vector<const Client*> started;
   std::vector<Client*> waiting;
@@ -406,7 +410,8 @@ void Simulation::CountBypasses() {
   for (const Client* early : started) {
     for (Client* late : waiting) {
       const bool equal =
-          !config_.priority_policy || early->request.priority == late->request.priority;
+          early->request.owner == late->request.owner &&
+          (!config_.priority_policy || early->request.priority == late->request.priority);
       if (equal && early->arrival > late->arrival && ++late->bypassed > kBypassesMax) {
         Violate("a request was overtaken too often");
       }

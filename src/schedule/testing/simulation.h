@@ -72,6 +72,7 @@ class Simulation {
   int arrival_one_in_ = 1, abort_one_in_ = 1;
   bool urgent_ = false, failures_ = false, prompt_logprobs_ = false, constraints_ = false;
   bool limits_ = false;
+  int owners_ = 1;
   StepCosts costs_;
   int prompt_max_ = 0, output_max_ = 0;
   std::unique_ptr<Scheduler> scheduler_;
