@@ -113,6 +113,22 @@ WorkCase IdsCase(std::string name, size_t size, std::function<Json(size_t)> writ
           }};
 }
 
+// A template of its own, with what the pocket one has no use for.
+Work RenderOwn(size_t size, const std::string& source) {
+  const std::shared_ptr<ChatTemplate> own = Must(ChatTemplate::Parse(source, "own"));
+  return [own, messages = Conversation(size)] {
+    ChatTemplateInput input;
+    input.messages = &messages;
+    BT_CHECK(!Must(own->Render(input)).empty());
+  };
+}
+
+constexpr char kJoin[] =
+    "{%- set parts = namespace(list=[]) -%}"
+    "{%- for m in messages -%}{{ m.content | trim | upper }}{{ m | tojson }}{%- endfor -%}"
+    "{{ messages | map(attribute='content') | join(', ') | replace('a', 'b') }}"
+    "{{ messages[::-1] | length }}{{ (messages | map(attribute='role') | list)[-1] }}";
+
 }  // namespace
 
 std::vector<WorkCase> TemplateCases() {
@@ -126,6 +142,7 @@ std::vector<WorkCase> TemplateCases() {
       {"template_calls", 20, [=](size_t n) { return Render(Calls(n, numbered)); }},
       {"template_tools", 20, [](size_t n) { return Render(Conversation(1), Tools(n, 3)); }},
       {"template_properties", 50, [](size_t n) { return Render(Conversation(1), Tools(1, n)); }},
+      {"template_filters", 100, [](size_t n) { return RenderOwn(n, kJoin); }},
       IdsCase("call_ids", 400, [=](size_t n) { return Calls(n, numbered); }),
       IdsCase("call_ids_all_the_same", 400, [=](size_t n) { return Calls(n, same); }),
       IdsCase("call_ids_of_one_message", 400, [](size_t n) { return CallsOfOneMessage(n, true); }),
