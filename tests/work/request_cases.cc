@@ -53,8 +53,22 @@ Json ToolItem(size_t i) {
   return {{"type", "function_call"}, {"call_id", id}, {"name", "look"}, {"arguments", "{\"a\":1}"}};
 }
 
+Json Tool(size_t i) {
+  return {{"type", "function"},
+          {"function",
+           {{"name", fmt::format("tool_{}", i)},
+            {"parameters", {{"type", "object"}, {"properties", {{"a", {{"type", "string"}}}}}}}}}};
+}
+
 Work ReadChat(size_t size) {
   return [body = Body("messages", size, Turn)] { ReadAsChat(body); };
+}
+
+Work ReadTools(size_t size) {
+  Json body = Body("messages", 1, Turn);
+  body["tools"] = Json::array();
+  for (size_t i = 0; i < size; ++i) body["tools"].push_back(Tool(i));
+  return [body] { ReadAsChat(body); };
 }
 
 Work ReadMessages(size_t size) {
@@ -97,9 +111,8 @@ Work ReadTokens(size_t size) {
 
 std::vector<WorkCase> RequestCases() {
   return {
-      {"request_chat", 500, ReadChat},
-      {"request_messages", 100, ReadMessages},
-      {"request_responses", 100, ReadResponses},
+      {"request_chat", 500, ReadChat},         {"request_tools", 32, ReadTools},
+      {"request_messages", 100, ReadMessages}, {"request_responses", 100, ReadResponses},
       {"request_tokens", 5000, ReadTokens},
   };
 }
