@@ -63,6 +63,12 @@ Json Object(size_t properties, bool required) {
   return out;
 }
 
+Json Enum(size_t values) {
+  Json out = {{"enum", Json::array()}};
+  for (size_t i = 0; i < values; ++i) out["enum"].push_back(Word(i));
+  return out;
+}
+
 // Each definition uses the next one.
 Json Defs(size_t count) {
   Json out = {{"$ref", "#/$defs/d0"}, {"$defs", Json::object()}};
@@ -152,6 +158,21 @@ std::vector<WorkCase> GrammarCases() {
   return {
       FormCase("schema_properties", 30, [](size_t n) { return Schema(Object(n, true)); }),
       FormCase("schema_optional", 30, [](size_t n) { return Schema(Object(n, false)); }),
+      FormCase("schema_enum", 200, [](size_t n) { return Schema(Enum(n)); }),
+      FormCase("schema_enum_of_numbers", 200,
+               [](size_t n) {
+                 Json schema = {{"enum", Json::array()}};
+                 for (size_t i = 0; i < n; ++i) schema["enum"].push_back(3 * i);
+                 return Schema(schema);
+               }),
+      FormCase("schema_two_enums", 200,
+               [](size_t n) {
+                 return Schema({{"allOf", {Enum(n), Enum(n + 1)}}});
+               }),
+      FormCase("schema_not_enum", 50,
+               [](size_t n) {
+                 return Schema({{"type", "string"}, {"not", Enum(n)}});
+               }),
       FormCase("schema_defs", 10, [](size_t n) { return Schema(Defs(n)); }),
       FormCase("schema_any_of_defs", 10, [](size_t n) { return Schema(WideDefs(n)); }),
       FormCase("schema_nested", 5, [](size_t n) { return Schema(Nested(n)); }),
