@@ -32,7 +32,7 @@ ninja -C build/release
 step "unit and golden tests"
 ctest --test-dir build/release --output-on-failure -j2 -LE 'gpu|e2e'
 
-step "against libraries of others, and from outside"
+step "against libraries of others, from outside, and work counted in instructions"
 ctest --test-dir build/release --output-on-failure -L e2e
 
 step "address and undefined-behaviour sanitizers, host rooms"

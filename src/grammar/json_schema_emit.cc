@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "grammar/json_schema_format.h"
+#include "grammar/json_value_set.h"
 
 namespace baltoro {
 namespace {
@@ -56,17 +57,15 @@ Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::Value(const SchemaSet&
 Result<std::optional<SchemaEmitter::Expr>> SchemaEmitter::ValueOfNodes(
     const std::vector<SchemaNode>& nodes) {
   std::vector<Expr> ways;
-  std::vector<Json> values;
+  JsonValueSet values;
   for (const SchemaNode& node : nodes) {
     if (!node.values) {
       BT_RETURN_IF_ERROR(AddNode(node, ways));
       continue;
     }
     for (const Json& value : *node.values) {
-      BT_RETURN_IF_ERROR(context_.Charge(nullptr, 8 * static_cast<int64_t>(values.size())));
-      if (ContainsEqual(values, value)) continue;
-      values.push_back(value);
-      ways.push_back(text_.Constant(value));
+      BT_RETURN_IF_ERROR(context_.Charge(nullptr, 8));
+      if (values.Add(value)) ways.push_back(text_.Constant(value));
     }
   }
   if (ways.empty()) return MaybeExpr();

@@ -9,6 +9,7 @@
 #include "base/keyed_hash.h"
 #include "grammar/json_schema_expand.h"
 #include "grammar/json_schema_format.h"
+#include "grammar/json_value_set.h"
 
 namespace baltoro {
 
@@ -107,7 +108,12 @@ class SchemaMerger {
     } else if (key == kNotPattern) {
       node_.strings.push_back({.schema = schema_, .pattern = demand, .excluded = true});
     } else {
-      for (const Json& value : demand) Exclude(value);
+      JsonValueSet known;
+      const std::vector<Json> before = node_.excluded;
+      for (const Json& value : before) known.Add(value);
+      for (const Json& value : demand) {
+        if (known.Add(value)) Exclude(value);
+      }
     }
     return Status();
   }
@@ -116,15 +122,19 @@ class SchemaMerger {
     if (value.is_null()) node_.types &= static_cast<uint8_t>(~kJsonNull);
     if (value == Json::array()) node_.min_items = std::max<int64_t>(node_.min_items, 1);
     if (value == Json::object()) node_.min_properties = std::max<int64_t>(node_.min_properties, 1);
-    if (!ContainsEqual(node_.excluded, value)) node_.excluded.push_back(value);
+    node_.excluded.push_back(value);
   }
 
   Status Enum(const std::string& key, const Json& demand) {
     if (!demand.is_array()) return context_.Malformed(schema_, key, "an array");
     BT_RETURN_IF_ERROR(context_.Spend(schema_, static_cast<int64_t>(demand.size())));
+    JsonValueSet known;
+    if (node_.values) {
+      for (const Json& value : *node_.values) known.Add(value);
+    }
     std::vector<Json> values;
     for (const Json& value : demand) {
-      if (!node_.values || ContainsEqual(*node_.values, value)) values.push_back(value);
+      if (!node_.values || known.Contains(value)) values.push_back(value);
     }
     possible_ = !values.empty();
     node_.values = std::move(values);

@@ -204,6 +204,14 @@ TEST(JsonSchemaTest, ReferencesAreFollowedAndRecursionIsBounded) {
   EXPECT_THAT(ErrorOf(endless), HasSubstr("nothing matches"));
 }
 
+TEST(JsonSchemaTest, EqualValuesAreOneHoweverTheyAreWritten) {
+  Expect({R"({"allOf":[{"enum":[1,{"a":1,"b":[2]},"x",true,null]},
+      {"enum":[{"b":[2.0],"a":1.0},1.0,"y",false,null]}]})",
+          {"1", R"({"a":1,"b":[2]})", "null"},
+          {R"("x")", R"("y")", "true", "false", R"({"a":1,"b":[3]})"}});
+  Expect({R"({"enum":[1,2.5],"not":{"enum":[1.0,"1"]}})", {"2.5"}, {"1"}});
+}
+
 TEST(JsonSchemaTest, AlternativesAreToldApart) {
   Expect({R"({"oneOf":[{"type":"object","properties":{"k":{"const":"a"},"x":{"type":"integer"}},
       "required":["k","x"]},{"type":"object","properties":{"k":{"const":"b"},

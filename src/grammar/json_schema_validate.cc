@@ -160,12 +160,13 @@ Verdict SchemaValidator::Keyword(
   }
   if (key == "const") return Sure(JsonEqual(demand, value));
   if (key == "enum" || key == kNotValues) {
-    if (!context_.Charge(&schema, 8 * static_cast<int64_t>(demand.size())).ok()) {
-      return Verdict::kUnknown;
+    const auto [listed, is_new] = listed_.try_emplace(&demand);
+    const int64_t steps = is_new ? static_cast<int64_t>(demand.size()) : 1;
+    if (!context_.Charge(&schema, 8 * steps).ok()) return Verdict::kUnknown;
+    if (is_new) {
+      for (const Json& one : demand) listed->second.Add(one);
     }
-    const bool found = std::any_of(demand.begin(), demand.end(),
-                                   [&](const Json& one) { return JsonEqual(one, value); });
-    return Sure(found == (key == "enum"));
+    return Sure(listed->second.Contains(value) == (key == "enum"));
   }
   constexpr std::array<std::string_view, 11> kCombined = {
       "$ref", "$dynamicRef",      "$recursiveRef",     "allOf",       "anyOf", "oneOf", "not",

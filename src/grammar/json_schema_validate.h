@@ -2,7 +2,10 @@
 
 // Whether a value that is known when the schema is read is valid: members of enums, constants.
 
+#include <map>
+
 #include "grammar/json_schema_context.h"
+#include "grammar/json_value_set.h"
 
 namespace baltoro {
 
@@ -34,6 +37,7 @@ class SchemaValidator {
   Verdict Additional(const Json& schema, const Json& demand, const Json& value, int depth);
 
   SchemaContext& context_;
+  std::map<const Json*, JsonValueSet> listed_;  // the values of each list that was asked about
 };
 
 // The set of types that the value of `type` names; false if it names one that does not exist.

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
+#include "base/keyed_hash.h"
 #include "base/log.h"
 #include "server/refused_fields.h"
 #include "server/root_object.h"
@@ -207,14 +209,13 @@ void ReadTools(FieldReader& reader, Json& out) {
       return reader.FailAt("tools", fmt::format("tools[{}].function", i), why);
     }
   }
-  for (size_t i = 0; i < field->size(); ++i) {
-    const Json& function = (*field)[i]["function"];
-    for (size_t j = 0; j < i; ++j) {
-      const Json& other = (*field)[j]["function"];
-      if (other["name"] != function["name"] || other == function) continue;
-      return reader.Fail("tools", fmt::format("the name {} is given twice",
-                                              function["name"].get_ref<const std::string&>()));
-    }
+  std::unordered_map<std::string_view, const Json*, KeyedStringHash> functions;
+  for (const Json& tool : *field) {
+    const Json& function = tool["function"];
+    const auto& name = function["name"].get_ref<const std::string&>();
+    const Json& first = *functions.try_emplace(name, &function).first->second;
+    if (&first == &function || first == function) continue;
+    return reader.Fail("tools", fmt::format("the name {} is given twice", name));
   }
   if (field->dump(-1, ' ', false, Json::error_handler_t::replace).size() > kToolBytesMax) {
     return reader.Fail("tools", fmt::format("more than {} bytes of declarations", kToolBytesMax));

@@ -4,6 +4,7 @@
 // (text, lists, dicts) lives in the interpreter's arena until the end of one render, or in the
 // parsed template. One thread.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -35,9 +36,11 @@ class Text {
   // Calls visit(bytes, trusted) for the maximal runs of [begin, end), in order.
   template <typename Visit>
   void ForEachRun(size_t begin, size_t end, Visit visit) const {
-    bool trusted = first_trusted_;
-    size_t start = 0;
-    for (size_t i = 0; i <= flips_.size(); ++i, trusted = !trusted) {
+    const auto first = std::upper_bound(flips_.begin(), flips_.end(), begin);
+    const auto before = static_cast<size_t>(first - flips_.begin());
+    bool trusted = first_trusted_ ^ (before % 2 == 1);
+    size_t start = before > 0 ? flips_[before - 1] : 0;
+    for (size_t i = before; i <= flips_.size(); ++i, trusted = !trusted) {
       const size_t stop = i < flips_.size() ? flips_[i] : bytes_.size();
       const size_t from = start > begin ? start : begin;
       const size_t to = stop < end ? stop : end;
