@@ -93,8 +93,10 @@ struct EngineStats {
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0;
-  double turn_seconds = 0;       // that the present turn of its loop has lasted
-  double long_turn_seconds = 0;  // the most that each of two turns in a row took
+  double turn_seconds = 0;  // that the present turn of its loop has lasted
+  // What the steps that it waits for should take by those before them; below 0: nobody knows.
+  double turn_expected_seconds = -1;
+  double long_turn_seconds = 0;  // the most that each of two turns in a row took: turn_history.h
   uint64_t restarts = 0;         // of the engine's process
   LogDrops log_drops = {};       // of an engine process; one within the server's shares its log
 };

@@ -34,13 +34,16 @@ EngineVerdict JudgeEngine(const EngineStats& stats,
                           Seconds age,
                           Seconds trial,
                           const HealthLimits& limits) {
-  const Seconds usual = std::max(trial, stats.long_turn_seconds);
+  const bool expects = stats.turn_expected_seconds >= 0;
+  const Seconds usual =
+      std::max(expects ? stats.turn_expected_seconds : trial, stats.long_turn_seconds);
   if (age > limits.silence) {
     return {.trouble = EngineTrouble::kSilent, .lost = age > limits.lost};
   }
   if (stats.turn_seconds > std::max(limits.turn, limits.turns * usual)) {
+    const Seconds patient = stats.step == 0 ? std::max(usual, trial) : usual;
     return {.trouble = EngineTrouble::kStalled,
-            .lost = stats.turn_seconds > std::max(limits.lost, limits.turns_lost * usual)};
+            .lost = stats.turn_seconds > std::max(limits.lost, limits.turns_lost * patient)};
   }
   return {};
 }

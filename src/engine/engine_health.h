@@ -39,11 +39,11 @@ struct EngineHealth {
 
 struct HealthLimits {
   Seconds silence = 2;  // between two signs of life: they come ten a second
-  // What one turn of the loop may take: this, or so many times the longest that turns were.
+  // What one turn of the loop may take: this, or so many times what a turn should take.
   Seconds turn = 2.5;
   double turns = 3;
-  // Longer than this without a sign of life, or in one turn that is also so many times the longest,
-  // an engine is not waited for any more.
+  // Longer than this without a sign of life, or in one turn that also takes so many times what it
+  // should, an engine is not waited for any more.
   Seconds lost = 60;
   double turns_lost = 20;
 };
@@ -54,7 +54,10 @@ struct EngineVerdict {
 };
 
 // Of an engine that is ready: what it said of itself `age` seconds ago. `trial` is the step that it
-// took at its start, the largest that there is.
+// took at its start, the largest that there is. A turn should take what its steps are expected to,
+// or what turns were seen to take. The trial counts where nothing is expected of steps, as they are
+// not measured, and for whether an engine is lost until a step has ended: the first may have to
+// fetch the weights from where memory was swapped to, so that only the trial tells how slow it is.
 EngineVerdict JudgeEngine(const EngineStats& stats,
                           Seconds age,
                           Seconds trial,

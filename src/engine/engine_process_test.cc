@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -21,6 +22,7 @@
 #include "engine/remote_engine.h"
 #include "engine/stand_in.h"
 #include "engine/testing/event_log.h"
+#include "support/support.h"
 
 namespace baltoro {
 namespace {
@@ -430,9 +432,16 @@ TEST(EngineProcessTest, AProgramThatIsNoEngineIsReported) {
   EXPECT_FALSE(RemoteEngine::Start({}, options, log.sink(), nullptr).ok());
 }
 
-// A node whose head ends again and again, before it was ever ready.
-TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
-  const std::string frames = ::testing::TempDir() + "failed-frame";
+// Of a node whose head ends again and again before it was ever ready: what its last Status says,
+// and how many processes there were. `first` and `each` are commands that each start takes its time
+// with.
+struct Vain {
+  std::string why;
+  int64_t starts = 0;
+};
+Vain FollowInVain(const std::string& first, const std::string& each, Seconds give_up_after) {
+  const test::TempDir dir;
+  const std::string frames = dir.path() + "/failed", starts = dir.path() + "/starts";
   WireWriter writer;
   Encode(writer, Status(Code::kUnavailable, "the head is gone"));
   std::ofstream(frames) << EncodeFrame(static_cast<uint16_t>(Message::kFailed), writer.Take());
@@ -441,13 +450,30 @@ TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
   config.nodes = 2;
   config.node_rank = 1;
   RemoteEngineOptions options;
-  options.command = {"/bin/sh", "-c", "cat " + frames + " >&3; cat <&3 >/dev/null"};
+  options.command = {"/bin/sh", "-c",
+                     "[ -e " + starts + " ] || " + first + "; echo >> " + starts + "; " + each +
+                         "; cat " + frames + " >&3; cat <&3 >/dev/null"};
   options.backoff_first = options.backoff_max = 0.001;
-  options.give_up_after = 0.01;
+  options.give_up_after = give_up_after;
   const auto engine = RemoteEngine::Start(config, options, log.sink(), nullptr);
-  ASSERT_FALSE(engine.ok());
-  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("no engine has stayed"));
-  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("the head is gone"));
+  std::ifstream lines(starts);
+  return {.why = engine.status().message(),
+          .starts = std::count(std::istreambuf_iterator<char>(lines), {}, '\n')};
+}
+
+TEST(EngineProcessTest, AFollowerThatNeverIsReadyEndsWithTheReason) {
+  const Vain vain = FollowInVain("true", "true", 0.01);
+  EXPECT_THAT(vain.why, ::testing::HasSubstr("no engine has stayed"));
+  EXPECT_THAT(vain.why, ::testing::HasSubstr("the head is gone"));
+}
+
+// A start of a large model takes long, and that of a node waits for all others.
+TEST(EngineProcessTest, TheTimeOfAStartIsNoneWithoutAnEngine) {
+  EXPECT_GT(FollowInVain(/*first=*/"sleep 1.2", "true", /*give_up_after=*/1).starts, 5);
+}
+
+TEST(EngineProcessTest, SeveralStartsAreTriedHoweverLongTheyTake) {
+  EXPECT_EQ(FollowInVain("true", /*each=*/"sleep 0.2", /*give_up_after=*/0.01).starts, 3);
 }
 
 // Its loop has ended, and it is about to leave: nobody waits for that to be told so.

@@ -17,6 +17,8 @@ namespace baltoro {
 namespace {
 
 constexpr double kLeaveSeconds = 2;
+// What one start meets may be an accident, and what one that takes long met is long ago.
+constexpr int kStartsInVainMin = 3;
 constexpr int64_t kQueuedCapacities = 8;  // waiting tokens, in contents of the cache
 
 template <typename T>
@@ -51,7 +53,6 @@ RemoteEngine::RemoteEngine(const EngineConfig& config,
       options_(options),
       sink_(std::move(sink)),
       progress_(std::move(progress)),
-      away_since_(clock_.Now()),
       supervisor_([this] { Supervise(); }),
       watcher_([this] { Watch(); }) {}
 
@@ -202,19 +203,20 @@ pid_t RemoteEngine::pid() const {
 }
 
 void RemoteEngine::Supervise() {
-  for (int in_a_row = 0;;) {
-    if (RunOnce()) in_a_row = 0;
-    if (GivesUp() || !WaitBeforeRestart(++in_a_row)) return;
+  while (!GivesUp(RunOnce()) && WaitBeforeRestart()) {
   }
 }
 
 // There is nothing more to start, or it has been in vain for too long.
-bool RemoteEngine::GivesUp() {
+bool RemoteEngine::GivesUp(bool was_healthy) {
   const std::lock_guard lock(mutex_);
+  starts_in_vain_ = was_healthy ? 0 : starts_in_vain_ + 1;
+  if (was_healthy || away_since_ == 0) away_since_ = clock_.Now();
   if (first_failure_.has_value() || !end_.ok() || state_ == State::kStopping) return true;
   ++restarts_;
   const Seconds away = clock_.Now() - away_since_;
   if (options_.give_up_after == 0 || away < options_.give_up_after) return false;
+  if (starts_in_vain_ < kStartsInVainMin) return false;
   end_ = Status(Code::kInternal,
                 fmt::format("for {:.0f} s no engine has stayed (--engine-restart-timeout); failed "
                             "starts since the last one that was ready: {}{}",
@@ -261,7 +263,6 @@ bool RemoteEngine::RunOnce() {
     } else {
       ++failed_starts_;
     }
-    if (ready_seconds >= options_.healthy_after) away_since_ = clock_.Now();
   }
   // First the clients, who wait, then the process.
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
@@ -410,10 +411,10 @@ void RemoteEngine::CloseRequest(std::unordered_map<RequestId, OpenRequest>::iter
 }
 
 // False when it is time to stop.
-bool RemoteEngine::WaitBeforeRestart(int ends_in_a_row) {
-  Seconds wait = options_.backoff_first;
-  for (int i = 1; i < ends_in_a_row; ++i) wait = std::min(2 * wait, options_.backoff_max);
+bool RemoteEngine::WaitBeforeRestart() {
   std::unique_lock lock(mutex_);
+  Seconds wait = options_.backoff_first;
+  for (int i = 0; i < starts_in_vain_; ++i) wait = std::min(2 * wait, options_.backoff_max);
   BT_LOG(Info, "Starting the engine again in {:.1f} s{}", wait,
          failed_starts_ > 0 ? fmt::format("; failed starts: {}", failed_starts_) : "");
   next_start_at_ = clock_.Now() + wait;

@@ -26,7 +26,9 @@ struct RemoteEngineOptions {
   HealthLimits health;
   Seconds backoff_first = 0.1, backoff_max = 60;  // between the end of one and the next
   Seconds healthy_after = 10;  // a process that was ready for so long starts the back-off anew
-  Seconds give_up_after = 0;   // so long without such a process; 0: never
+  // So long without such a process, and over several starts; 0: never. A start takes what it takes:
+  // the time begins when one has ended.
+  Seconds give_up_after = 0;
 };
 
 class RemoteEngine final : public Engine {
@@ -71,8 +73,8 @@ class RemoteEngine final : public Engine {
   void OnStats(const EngineStats& stats);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
-  bool WaitBeforeRestart(int ends_in_a_row);
-  bool GivesUp();
+  bool WaitBeforeRestart();
+  bool GivesUp(bool was_healthy);
   void Watch();
   EngineVerdict Judge() const;
   EngineTrouble TroubleOf(const Status& said) const;
@@ -98,7 +100,8 @@ class RemoteEngine final : public Engine {
   bool said_why_ = false;                         // the process now running, or the last one
   int failed_starts_ = 0;
   Seconds next_start_at_ = 0;  // 0: no start is waited for
-  Seconds away_since_ = 0;     // when one that stayed was last there, or the first start
+  int starts_in_vain_ = 0;     // since one stayed
+  Seconds away_since_ = 0;     // when that ended, or the first start of all; 0: none has
   std::shared_ptr<FrameConnection>
       connection_;  // shared: a sender may hold it while it is replaced
   pid_t pid_ = -1;

@@ -34,10 +34,14 @@ Seconds StepBudget::Fitted(const Terms& terms) const {
   return sum;
 }
 
+Seconds StepBudget::Expected(const StepWork& work) const {
+  return Fitted(TermsOf(work)) * std::exp(log_slowness_);
+}
+
 void StepBudget::Observe(const StepWork& work, Seconds seconds) {
   if (seconds <= 0) return;
   const Terms terms = TermsOf(work);
-  const Seconds expected = Fitted(terms) * std::exp(log_slowness_);
+  const Seconds expected = Expected(work);
   if (expected > 0) {
     seconds = std::clamp(seconds, expected / kSurpriseMax, expected * kSurpriseMax);
   }

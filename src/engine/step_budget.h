@@ -28,6 +28,8 @@ class StepBudget {
   StepBudget(Seconds target, int32_t tokens_max, Seconds longest);
 
   void Observe(const StepWork& work, Seconds seconds);
+  // What it should take, were it the next step.
+  Seconds Expected(const StepWork& work) const;
   // In seconds, for the next plan.
   StepCosts costs() const;
 

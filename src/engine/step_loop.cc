@@ -34,6 +34,7 @@ StepLoop::StepLoop(const SchedulerConfig& config,
       table_(std::move(table)),
       clock_(clock != nullptr ? *clock : machine_clock_),
       budget_(std::move(budget)),
+      turn_expected_(budget_ ? 0 : -1),
       queued_requests_max_(config.max_queued_requests),
       queued_tokens_max_(int64_t{8} * config.num_blocks * kBlockTokens) {
   if (factory == nullptr) return;
@@ -135,6 +136,7 @@ EngineStats StepLoop::stats() const {
   EngineStats stats = stats_;
   stats.waiting += static_cast<int32_t>(inbox_requests_ + static_cast<int64_t>(preparing_.size()));
   stats.turn_seconds = turn_at_ > 0 ? clock_.Now() - turn_at_ : 0;
+  stats.turn_expected_seconds = turn_expected_;
   stats.long_turn_seconds = long_turn_;
   return stats;
 }
@@ -157,14 +159,12 @@ void StepLoop::Run() {
   EndAll({});
 }
 
-// One long turn may be a stall, two in a row are the way of this machine.
 void StepLoop::BeginTurn() {
   const Seconds now = clock_.Now();
-  if (turn_at_ > 0) {
-    const Seconds turn = now - turn_at_;
-    long_turn_ = std::max<Seconds>(long_turn_, std::min(turn, last_turn_));
-    last_turn_ = turn;
-  }
+  // A turn that did nothing says nothing of how long others are.
+  if (turn_at_ > 0 && !stuck_) turns_.Add(now - turn_at_);
+  long_turn_ = turns_.longest();
+  if (budget_) turn_expected_ = 0;
   turn_at_ = now;
 }
 
@@ -225,6 +225,7 @@ Status StepLoop::Step() {
   stuck_ = scheduler_.plans_in_flight() == 0;
   if (stuck_) return executor_.status();
 
+  if (budget_) Expect();
   Result<StepResult> result = executor_.Finish();
   if (!result.ok()) return result.status();
   if (budget_) Measure();
@@ -235,6 +236,13 @@ Status StepLoop::Step() {
   if (tokens > 0) stats_.step_tokens_last = static_cast<uint64_t>(tokens);
   stats_.step_seconds_last = clock_.Now() - start;
   return {};
+}
+
+// The oldest step may wait for others that came before it, so all in flight count.
+void StepLoop::Expect() {
+  Seconds expected = 0;
+  for (const Started& step : started_) expected += budget_->Expected(step.work);
+  turn_expected_ = expected;
 }
 
 // The oldest step in flight has just ended.

@@ -31,6 +31,7 @@
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "engine/step_budget.h"
+#include "engine/turn_history.h"
 #include "schedule/scheduler.h"
 
 namespace baltoro {
@@ -77,6 +78,7 @@ class StepLoop {
   bool TakeArrivals(bool wait);
   void BeginTurn();
   Status Step();
+  void Expect();
   void Measure();
   void DeliverStarted();
   void Deliver();
@@ -99,9 +101,10 @@ class StepLoop {
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival
 
-  std::atomic<Seconds> turn_at_{0};    // when the present turn began; 0: none has
-  std::atomic<Seconds> long_turn_{0};  // EngineStats::long_turn_seconds
-  Seconds last_turn_ = 0;
+  TurnHistory turns_;
+  std::atomic<Seconds> turn_at_{0};  // when the present turn began; 0: none has
+  // Likewise in EngineStats, with `_seconds`.
+  std::atomic<Seconds> turn_expected_, long_turn_{0};
   std::atomic<bool> alive_{true};
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -37,12 +38,14 @@ class TimedExecutor final : public Executor {
     return {};
   }
   Result<StepResult> Finish() override {
+    if (watch) watch();
     clock_.Advance(0.01 + 0.001 * WorkOf(plans_.front()).prompt_tokens);
     Result<StepResult> result = runner_.Run(plans_.front());
     plans_.pop_front();
     return result;
   }
 
+  std::function<void()> watch;  // called within each step
   std::vector<int32_t> chunks;  // of prompts, in steps with a sequence that decodes
 
  private:
@@ -143,6 +146,40 @@ TEST(StepLoopTest, WithoutABudgetStepsAreAsLargeAsTheyMayBe) {
   const std::vector<int32_t> chunks = Chunks(1, std::nullopt);
   ASSERT_GT(chunks.size(), 2u);
   EXPECT_EQ(chunks.front(), kTokensMax - 1);
+}
+
+// So that a step that stalls is told from one of a large model, whatever the trial took.
+TEST(StepLoopTest, WhatAStepShouldTakeIsToldWhileItIsComputed) {
+  SchedulerConfig config;
+  config.num_blocks = 1000;
+  config.max_model_len = 32768;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = kTokensMax;
+  for (const bool budgeted : {true, false}) {
+    ManualClock clock;
+    TimedExecutor executor(1, clock);
+    test::EventLog log;
+    std::optional<StepBudget> budget;
+    if (budgeted) budget.emplace(0.25, kTokensMax, /*longest=*/600);  // 300 times too long
+    StepLoop loop(config, executor, log.sink(), nullptr, nullptr, std::move(budget), &clock);
+    std::vector<Seconds> expected;
+    executor.watch = [&] { expected.push_back(loop.stats().turn_expected_seconds); };
+    EXPECT_TRUE(loop.Submit(MakeRequest(1, 4000, 50)).ok());
+    std::thread thread([&] { loop.Run(); });
+    (void)log.WaitForEnd(1);
+    loop.Stop();
+    thread.join();
+
+    ASSERT_GT(expected.size(), 50u);
+    if (!budgeted) {
+      EXPECT_EQ(expected.back(), -1);
+      continue;
+    }
+    EXPECT_NEAR(expected.front(), 64 * 600.0 / kTokensMax, 0.1) << "as the trial has it";
+    EXPECT_LT(*std::max_element(expected.begin() + 15, expected.end()), 1.2);
+    EXPECT_GT(expected.back(), 0);
+    EXPECT_LT(expected.back(), 0.1) << "one token";
+  }
 }
 
 }  // namespace

@@ -72,6 +72,8 @@ class Worker final : public RankWorker {
          std::unique_ptr<K2Model> model,
          KvStorage kv);
   Status Apply(const StepPlan& plan);
+  // Takes the memory that they need.
+  Status TryLargestSteps();
   // What steps and sampling would otherwise take when they first need it: a GPU that others wait
   // for must not.
   Status TakeMemoryAhead();
