@@ -238,6 +238,7 @@ TEST(SchedulerTest, ANewcomerWaitsForNoFlood) {
 TEST(SchedulerTest, OwnersShareEqually) {
   SchedulerConfig config = Config();
   config.num_blocks = 64;
+  config.max_queued_tokens = 1 << 20;
   Scheduler scheduler(config);
   uint64_t id = 0;
   const auto flood = [&](uint32_t owner, int prompt, int output, int count) {
