@@ -64,16 +64,23 @@ def gaps(server, options):
     over = threading.Event()
     times = [[] for _ in range(options.streams)]
 
+    refused = []
+
     def stream(mine):
-        for at in server.events(50, 100000 if options.stream_tokens == 0 else options.stream_tokens):
-            mine.append(at)
-            if over.is_set():
-                return
+        try:
+            for at in server.events(50, options.stream_tokens):
+                mine.append(at)
+                if over.is_set():
+                    return
+        except SystemExit as error:
+            refused.append(error)
 
     threads = [threading.Thread(target=stream, args=(mine,)) for mine in times]
     for thread in threads:
         thread.start()
     while min(map(len, times)) < 20:
+        if refused:
+            raise refused[0]
         time.sleep(0.01)
     begin = time.monotonic()
     first = next(iter(server.events(options.prompt, 1)))
@@ -109,7 +116,7 @@ def main():
     parser.add_argument("--targets", nargs="+", default=["0", "250"])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--streams", type=int, default=4)
-    parser.add_argument("--stream-tokens", type=int, default=0, help="of each stream; 0: more than the prompt takes")
+    parser.add_argument("--stream-tokens", type=int, default=20000, help="of each stream, more than come while the prompt is computed")
     parser.add_argument("--prompt", type=int, default=20000)
     parser.add_argument("--requests", type=int, default=48)
     parser.add_argument("--input", type=int, default=1000)

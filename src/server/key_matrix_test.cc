@@ -211,8 +211,9 @@ TEST_F(KeyMatrixTest, EachKeyIsAnOwnerToTheScheduler) {
     ServerConfig config = DefaultConfig();
     config.api_keys = std::move(keys);
     config.share_prefix_cache = true;  // which has nothing to do with it
-    ServerFixture::Start([](const Request&) { return PlayOneByOne({300}, FinishReason::kStop); },
-                         std::move(config));
+    ServerFixture::Start(
+        [](const Request&) { return test::PlayOneByOne({300}, FinishReason::kStop); },
+        std::move(config));
     for (const HttpHeaders& headers : {kOne, kTwo, kOne}) {
       EXPECT_EQ(Post("/v1/completions", {{"prompt", "Hello"}}, headers).status, 200);
     }
