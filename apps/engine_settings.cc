@@ -103,13 +103,14 @@ Result<std::string> ReadSecretFile(const std::string& path, std::string_view fla
                 fmt::format("{} {}: {}", flag, path, text.status().message()));
 }
 
-RunFacts FactsOf(const EngineConfig& config, DType act) {
+RunFacts FactsOf(const ServeOptions& options, const EngineConfig& config, DType act) {
   const Result<KvForm> form = ParseKvForm(config.kv_cache_dtype, act);
   return {.gpu = config.device == "cuda",
           .tensor = config.tensor_parallel_size,
           .pipeline = config.pipeline_parallel_size,
           .nodes = config.nodes,
           .node = config.node_rank,
+          .in_process = options.engine_in_process,
           .whole_experts = config.enable_expert_parallel,
           .kv_bytes = config.kv_cache_bytes > 0,
           .scaled_cache = form.ok() && form.value() == KvForm::kFp8};
@@ -124,6 +125,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
   if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
+  if (kFollows.holds(facts)) config.target_step_ms = usual.target_step_ms;
   if (kNoScales.holds(facts)) {
     config.kv_scale_file = usual.kv_scale_file;
     config.calculate_kv_scales = usual.calculate_kv_scales;

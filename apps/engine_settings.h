@@ -17,7 +17,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
 
 // What remarks about flags depend on; `config` says on which device the engine runs, and with which
 // activations `act`.
-RunFacts FactsOf(const EngineConfig& config, DType act);
+RunFacts FactsOf(const ServeOptions& options, const EngineConfig& config, DType act);
 
 // What has no effect there, as the remarks say (flags/idle.h), goes back to its default.
 void SettleForRun(const RunFacts& facts, EngineConfig& config);

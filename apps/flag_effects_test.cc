@@ -48,7 +48,7 @@ std::string DoorOf(const ServeOptions& o) {
                      o.enable_log_requests,
                      o.disable_log_stats,
                      o.share_prefix_cache,
-                     o.engine_restart_timeout,
+                     o.engine_in_process ? 0 : o.engine_restart_timeout,
                      o.stream_interval,
                      o.shutdown_timeout,
                      o.chat_template,
@@ -174,6 +174,7 @@ const Scene kScenes[] = {
     {"one rank", {}},
     {"one rank, size of cache given", {"--kv-cache-memory-bytes", "2G"}},
     {"one rank, fp8 cache", {"--kv-cache-dtype", "fp8"}},
+    {"engine in the door", {"--engine-in-process"}},
     {"two tensor ranks", {"-tp", "2"}},
     {"two tensor ranks, whole experts", {"-tp", "2", "-ep"}},
     {"two stages", {"-pp", "2"}},
@@ -254,6 +255,32 @@ TEST(FlagEffectsTest, WeightsBesideAGpuAreRefusedAndBesideNoneOfNoEffect) {
   const Attempt on_gpu = Try({"m", "--cpu-offload-gb", "4"}, true);
   EXPECT_NE(on_gpu.refusal.find("--cpu-offload-gb 4 is not available yet"), std::string::npos);
   EXPECT_EQ(Try({"m", "--cpu-offload-gb", "0"}, true).refusal, "");
+}
+
+TEST(FlagEffectsTest, WhatTheRunDoesNotReadHasNoEffect) {
+  const Args follower = {"m",
+                         "--device",
+                         "cpu",
+                         "-pp",
+                         "2",
+                         "--nnodes",
+                         "2",
+                         "--node-rank",
+                         "1",
+                         "--master-addr",
+                         "127.0.0.1",
+                         "--headless",
+                         "--target-step-ms",
+                         "40"};
+  EXPECT_NE(Try(follower, false).notices.find("--target-step-ms 40 has no effect here: the head"),
+            std::string::npos);
+  const Args in_door = {"m", "--device", "cpu", "--engine-in-process", "--engine-restart-timeout",
+                        "5"};
+  EXPECT_NE(Try(in_door, false).notices.find("--engine-restart-timeout 5 has no effect here: the "),
+            std::string::npos);
+  for (const char* flag : {"--target-step-ms", "--engine-restart-timeout"}) {
+    EXPECT_EQ(Try({"m", "--device", "cpu", flag, "5"}, false).notices, "") << flag;
+  }
 }
 
 // A remark without a condition is printed everywhere, so it must not be about one device or layout.

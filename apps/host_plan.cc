@@ -141,7 +141,8 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
                          EngineConfig& config) {
   if (config.load_format == "stand-in") {
     if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
-    return HostPlan{.notices = JudgeRun(options.open_flags, FactsOf(config, DType::kBf16)).notices};
+    return HostPlan{
+        .notices = JudgeRun(options.open_flags, FactsOf(options, config, DType::kBf16)).notices};
   }
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(
@@ -149,7 +150,7 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
       gpu ? ChooseDescribedGpu(config, {.name = gpu->name, .memory_bytes = gpu->memory_bytes})
           : ChooseBackend(config));
   config.device = backend.gpu ? "cuda" : "cpu";
-  const RunFacts facts = FactsOf(config, backend.ops->act);
+  const RunFacts facts = FactsOf(options, config, backend.ops->act);
   const Availability judged = JudgeRun(options.open_flags, facts);
   if (!judged.refusals.empty()) {
     return InvalidArgument(fmt::format("{}", fmt::join(judged.refusals, "\n")));

@@ -44,12 +44,13 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// The model of the family that this is the name of, or that a folder is named after; else empty.
+// "owner/name" of the model of the family that this is the name of, or that a folder is named
+// after; else empty.
 std::string KnownModel(std::string name) {
   while (name.ends_with('/')) name.pop_back();
   name = Lower(name.substr(name.rfind('/') + 1));
-  for (const std::string& known : KnownModels()) {
-    if (Lower(known) == name) return known;
+  for (const ModelDescription& known : KnownModels()) {
+    if (Lower(known.name) == name) return known.owner + "/" + known.name;
   }
   return "";
 }
@@ -58,11 +59,7 @@ std::string KnownModel(std::string name) {
 std::string DownloadHint(const std::string& model, bool is_hub_name) {
   const std::string known = KnownModel(model);
   if (known.empty() && !is_hub_name) return "";
-  std::string hub = model;
-  if (!is_hub_name) {
-    const bool deepseek = known.starts_with("DeepSeek");
-    hub = (deepseek ? "deepseek-ai/" : "moonshotai/") + known;
-  }
+  const std::string& hub = is_hub_name ? model : known;
   return fmt::format("; download it (hf download {} --local-dir {}) and give that directory{}", hub,
                      hub.substr(hub.rfind('/') + 1),
                      known.empty() ? "" : "; `baltoro plan` needs no more than the name");

@@ -198,4 +198,20 @@ Ending UsageError(const FlagTable& table, const std::string& message) {
                 .err = Usage(table) + fmt::format("{}: error: {}\n", table.command(), message)};
 }
 
+std::string SentencesOf(const FlagTable& table, const Ending& ending) {
+  const std::string usage = Usage(table), who = std::string(table.command()) + ": ";
+  std::string_view text = ending.err;
+  const auto skip = [](std::string_view& from, std::string_view what) {
+    if (from.starts_with(what)) from.remove_prefix(what.size());
+  };
+  skip(text, usage);
+  std::vector<std::string_view> lines = SplitText(text, '\n');
+  std::erase(lines, "");
+  for (std::string_view& line : lines) {
+    skip(line, who);
+    skip(line, "error: ");
+  }
+  return fmt::format("{}", fmt::join(lines, "\n"));
+}
+
 }  // namespace baltoro

@@ -22,4 +22,7 @@ std::string MarkdownTables(const FlagTable& table);
 // upstream prints it.
 Ending UsageError(const FlagTable& table, const std::string& message);
 
+// What an ending says on standard error, without the usage, and without who says it.
+std::string SentencesOf(const FlagTable& table, const Ending& ending);
+
 }  // namespace baltoro

@@ -24,6 +24,10 @@ inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
 inline constexpr Idle kIsHead = {"on one node, and on the head of several",
                                  [](const RunFacts& facts) { return facts.node == 0; }};
+inline constexpr Idle kFollows = {"on a node that is not the head",
+                                  [](const RunFacts& facts) { return facts.node > 0; }};
+inline constexpr Idle kInProcess = {"with --engine-in-process",
+                                    [](const RunFacts& facts) { return facts.in_process; }};
 inline constexpr Idle kNoScales = {"where the KV cache has no scale a layer",
                                    [](const RunFacts& facts) { return !facts.scaled_cache; }};
 

@@ -1,5 +1,6 @@
 #include "flags/plan_options.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -39,6 +40,33 @@ FlagTable PlanTable(std::vector<FlagGroup> groups) {
   return FlagTable("baltoro plan", "[MODEL] [options]", std::move(groups));
 }
 
+// Whether the words ask for JSON, also those that make no command line.
+bool AsksForJson(const FlagTable& table, std::span<const std::string> args) {
+  return std::ranges::any_of(args, [&](const std::string& word) {
+    const Result<FlagMatch> match = table.Find(word.substr(0, word.find('=')));
+    return match.ok() && match.value().spec->name == "json";
+  });
+}
+
+// What `serve` takes of the command line, and what is the plan's own.
+Outcome<PlanCommand> Parse(const FlagTable& table,
+                           std::span<const std::string> args,
+                           const Environment& environment) {
+  const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
+  if (!parsed.ok()) return UsageError(table, parsed.status().message());
+  Outcome<ServeOptions> serve = ReadServe(table, parsed.value(), environment);
+  if (auto* ending = std::get_if<Ending>(&serve)) return std::move(*ending);
+  const FlagReader flags(parsed.value());
+  PlanCommand out{.serve = std::get<ServeOptions>(std::move(serve))};
+  out.json = flags.Is("json");
+  flags.Get("gpu", out.gpu);
+  flags.Get("lengths", out.lengths);
+  if (!out.gpu.empty() && out.serve.device == "cpu") {
+    return UsageError(table, "--gpu names a GPU, and --device cpu wants none: leave one out");
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string RefusalJson(const std::string& reason) {
@@ -53,21 +81,9 @@ FlagTable PlanOwnFlags() {
 Outcome<PlanCommand> ParsePlan(std::span<const std::string> args, const Environment& environment) {
   const FlagTable table = PlanTable(WithServeFlags(OwnGroup()));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
-  const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
-  if (!parsed.ok()) return UsageError(table, parsed.status().message());
-  Outcome<ServeOptions> serve = ReadServe(table, parsed.value(), environment);
-  const FlagReader flags(parsed.value());
-  const bool json = flags.Is("json");
-  if (auto* ending = std::get_if<Ending>(&serve)) {
-    if (json) ending->out = RefusalJson(ending->err);
-    return std::move(*ending);
-  }
-  PlanCommand out{.serve = std::get<ServeOptions>(std::move(serve))};
-  out.json = json;
-  flags.Get("gpu", out.gpu);
-  flags.Get("lengths", out.lengths);
-  if (!out.gpu.empty() && out.serve.device == "cpu") {
-    return UsageError(table, "--gpu names a GPU, and --device cpu wants none: leave one out");
+  Outcome<PlanCommand> out = Parse(table, args, environment);
+  if (auto* ending = std::get_if<Ending>(&out); ending != nullptr && AsksForJson(table, args)) {
+    ending->out = RefusalJson(SentencesOf(table, *ending));
   }
   return out;
 }

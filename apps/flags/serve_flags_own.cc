@@ -32,6 +32,8 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kFloat,
      .min = 0,
      .max = 600000,
+     .idle = &kFollows,
+     .idle_reason = "the head says what its nodes compute in a step",
      .help =
          "Milliseconds that a step may take while it computes prompts and others wait for their "
          "next token; without a value 250 on a CPU, 60 on a GPU. While nobody waits it may take "
@@ -55,6 +57,8 @@ constexpr FlagSpec kOwnFlags[] = {
      .kind = kFloat,
      .initial = "1200",
      .min = 0,
+     .idle = &kInProcess,
+     .idle_reason = "the engine is no process of its own, so it ends with the server",
      .help = "Seconds without an engine that stays, over all attempts to start it again, after "
              "which the server ends with code 1; 0 never."},
     {.name = "cluster-key-file",

@@ -343,8 +343,37 @@ TEST(ServeOptionsTest, APlanHasFlagsOfItsOwn) {
   EXPECT_EQ(refused.exit_code, 1);
   const Json told = ParseJson(refused.out).value();
   EXPECT_EQ(told["verdict"], "refused");
-  EXPECT_NE(told["reason"].get<std::string>().find("--enable-eplb is not available yet"),
-            std::string::npos);
+  EXPECT_TRUE(told["reason"].get<std::string>().starts_with("--enable-eplb is not available yet"));
+}
+
+TEST(ServeOptionsTest, WhateverIsWrongWithAPlanIsToldInTheFormThatWasAskedFor) {
+  const test::TempDir dir;
+  std::ofstream(dir.path() + "/bad.yaml") << "no-such-flag: 1\n";
+  const std::pair<Args, const char*> wrong[] = {
+      {{"--max-model-length", "8"}, "unrecognized arguments: --max-model-length (did you mean"},
+      {{"--max-num-seqs", "many"}, "argument --max-num-seqs: "},
+      {{"--max-num-seqs"}, "argument --max-num-seqs: expected one argument"},
+      {{"--max-num-seqs", "0"}, "argument --max-num-seqs: "},
+      {{"--gpu", "h100-80g", "--device", "cpu"}, "--gpu names a GPU, and --device cpu wants none"},
+      {{"--config", dir.path() + "/bad.yaml"}, ""}};
+  for (const auto& [args, sentence] : wrong) {
+    const Ending text = std::get<Ending>(ParsePlan(args, {}));
+    EXPECT_EQ(text.out, "");
+    for (const bool before : {true, false}) {
+      Args asks = args;
+      asks.insert(before ? asks.begin() : asks.end(), "--json");
+      const Ending ending = std::get<Ending>(ParsePlan(asks, {}));
+      EXPECT_EQ(ending.exit_code, text.exit_code);
+      EXPECT_EQ(ending.err, text.err);
+      const Result<Json> told = ParseJson(ending.out);
+      ASSERT_TRUE(told.ok()) << ending.out << ending.err;
+      EXPECT_EQ(told.value()["verdict"], "refused");
+      const auto reason = told.value()["reason"].get<std::string>();
+      EXPECT_TRUE(reason.starts_with(sentence)) << reason;
+      EXPECT_NE(reason, "");
+      EXPECT_EQ(reason.find("usage: "), std::string::npos) << reason;
+    }
+  }
 }
 
 std::string WriteFile(const test::TempDir& dir, const std::string& name, const std::string& text) {

@@ -1,6 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <cstdio>
+
+#include "base/check.h"
 #include "base/json.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "base/utf8.h"
@@ -25,6 +29,15 @@ TEST(StatusTest, ErrorsTravelThroughTheMacro) {
 
 TEST(CheckDeathTest, ABrokenInvariantEndsTheProcess) {
   EXPECT_DEATH(BT_CHECK(1 + 1 == 3), "check failed: 1 \\+ 1 == 3");
+}
+
+// As a module that is loaded into a program does, which knows where last lines go.
+TEST(CheckDeathTest, ALastLineGoesToItsWriter) {
+  const auto die = [] {
+    SetLastLineWriter([](const char* line) { std::fprintf(stderr, "handed on: %s", line); });
+    BT_CHECK(1 + 1 == 3);
+  };
+  EXPECT_DEATH(die(), "handed on: check failed: 1 \\+ 1 == 3");
 }
 
 TEST(JsonTest, KeepsKeyOrder) {

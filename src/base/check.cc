@@ -3,15 +3,25 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "base/last_words.h"
+
 namespace baltoro {
 namespace {
 
 std::atomic<void (*)()> flush_at_end = nullptr;
+std::atomic<int> last_words_pipe = -1;
+std::atomic<void (*)(const char*)> last_line_writer = nullptr;
+
+bool HasRoom(int fd, int milliseconds) {
+  pollfd room{.fd = fd, .events = POLLOUT, .revents = 0};
+  return poll(&room, 1, milliseconds) > 0;
+}
 
 }  // namespace
 
@@ -19,12 +29,25 @@ void SetFlushAtEnd(void (*flush)()) {
   flush_at_end = flush;
 }
 
+void SetLastWordsPipe(int fd) {
+  last_words_pipe = fd;
+}
+
+void SetLastLineWriter(void (*write)(const char* line)) {
+  last_line_writer = write;
+}
+
 void WriteLastLine(const char* line) {
+  if (const auto writer = last_line_writer.load()) return writer(line);
+  const size_t bytes = std::strlen(line);
+  [[maybe_unused]] ssize_t written = 0;
+  // First: who reads standard error may hold this up.
+  if (const int fd = last_words_pipe; fd >= 0 && HasRoom(fd, 0)) {
+    written = write(fd, line, std::min(bytes, kLastWordsMax));
+  }
   if (const auto flush = flush_at_end.load()) flush();
-  pollfd room{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
   constexpr int kWaitMilliseconds = 500;
-  if (poll(&room, 1, kWaitMilliseconds) <= 0) return;
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line, std::strlen(line));
+  if (HasRoom(STDERR_FILENO, kWaitMilliseconds)) written = write(STDERR_FILENO, line, bytes);
 }
 
 void CheckFailed(const char* file, int line, const char* what) {

@@ -1,6 +1,7 @@
 #include "engine/child_process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
@@ -11,6 +12,9 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
+
+#include "base/last_words.h"
 
 extern char** environ;
 
@@ -18,7 +22,7 @@ namespace baltoro {
 
 namespace {
 
-constexpr int kChildFd = 3;
+constexpr int kChildFd = 3, kChildLastWords = 4;
 
 std::string Describe(int status) {
   if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
@@ -35,10 +39,19 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status(Code::kInternal, fmt::format("socketpair: {}", std::strerror(errno)));
   }
+  int words[2];
+  if (pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) {
+    const int error = errno;
+    for (const int end : ends) close(end);
+    return Status(Code::kInternal, fmt::format("pipe: {}", std::strerror(error)));
+  }
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
+  // The one that is moved first must not be where the other one lies.
+  const int safe = fcntl(words[1], F_DUPFD_CLOEXEC, kChildLastWords + 1);
   posix_spawn_file_actions_adddup2(&actions, ends[1], kChildFd);
-  posix_spawn_file_actions_addclosefrom_np(&actions, kChildFd + 1);
+  posix_spawn_file_actions_adddup2(&actions, safe, kChildLastWords);
+  posix_spawn_file_actions_addclosefrom_np(&actions, kChildLastWords + 1);
   // The child starts with the default actions and no signal blocked, whatever this thread has.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -52,17 +65,27 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   std::vector<char*> argv;
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
-  ChildProcess child{.pid = -1, .fd = ends[0]};
+  ChildProcess child{.pid = -1, .fd = ends[0], .last_words = words[0]};
   const int error =
       posix_spawn(&child.pid, args[0].c_str(), &actions, &attributes, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
-  close(ends[1]);
+  for (const int end : {ends[1], words[1], safe}) close(end);
   if (error != 0) {
     close(ends[0]);
+    close(words[0]);
     return Status(Code::kInternal, fmt::format("{}: {}", args[0], std::strerror(error)));
   }
   return child;
+}
+
+std::string TakeLastWords(ChildProcess& child) {
+  char bytes[kLastWordsMax];
+  const int fd = std::exchange(child.last_words, -1);
+  const ssize_t got = read(fd, bytes, sizeof bytes);
+  close(fd);
+  const std::string_view text(bytes, got > 0 ? static_cast<size_t>(got) : 0);
+  return std::string(text.substr(0, text.find('\n')));
 }
 
 std::string ReapChild(pid_t pid, double seconds) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/last_words.h"
 #include "base/log.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
@@ -195,6 +196,7 @@ int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints) {
   signal(SIGHUP, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  SetLastWordsPipe(fd + 1);
   EngineSide side(fd, constraints);
   return side.Run();
 }

@@ -10,10 +10,11 @@
 
 namespace baltoro {
 
-// The whole life of the engine's side, over a connected socket. Returns the process's exit code
-// when the door asks for something that cannot be, or the engine fails; leaves by _exit(0) as soon
-// as the door closes the socket or dies. Without a maker of constraints, requests that carry one
-// are refused.
+// The whole life of the engine's side, over a connected socket; the descriptor above it takes the
+// line with which a process ends that cannot go on (base/last_words.h). Returns the process's exit
+// code when the door asks for something that cannot be, or the engine fails; leaves by _exit(0) as
+// soon as the door closes the socket or dies. Without a maker of constraints, requests that carry
+// one are refused.
 int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints = nullptr);
 
 // The door's side: starts `program`, waits until the engine is ready or says why it cannot be, and

@@ -422,6 +422,44 @@ TEST(EngineProcessTest, AnEngineThatCannotStartSaysWhy) {
   EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("/nonexistent/model"));
 }
 
+// It ends at once, wherever it is, and the door says why.
+TEST(EngineProcessTest, TheLastWordsOfAnEngineThatEndsWhileItLoadsAreTold) {
+  const std::pair<const char*, const char*> planted[] = {
+      {"planted-memory", "exit code 1: out of memory: scratch memory of a step.*: cannot allocate"},
+      {"planted-check", "signal 6 .*: check failed: tokenizer_dir != .*engine_child.cc"}};
+  for (const auto& [what, words] : planted) {
+    EventLog log;
+    EngineConfig config = StandIn(0);
+    config.tokenizer_dir = what;
+    const auto engine = RemoteEngine::Start(config, Options(), log.sink(), nullptr);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_THAT(engine.status().message(), ::testing::ContainsRegex(words));
+    EXPECT_THAT(engine.status().message(), ::testing::Not(::testing::HasSubstr("\n")));
+  }
+}
+
+TEST(EngineProcessTest, TheLastWordsOfAnEngineThatIsGivenUpAreTold) {
+  const test::TempDir dir;
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  WireWriter writer;
+  Encode(writer, info);
+  std::ofstream(dir.path() + "/ready")
+      << EncodeFrame(static_cast<uint16_t>(Message::kReady), writer.Take());
+  RemoteEngineOptions options;
+  options.command = {
+      "/bin/sh", "-c",
+      "cd " + dir.path() + " && mv ready was && cat was >&3 || echo 'cudaMalloc of x failed' >&4"};
+  options.backoff_first = options.backoff_max = 0.001;
+  options.give_up_after = 0.01;
+  EventLog log;
+  const auto engine = RemoteEngine::Start(StandIn(0), options, log.sink(), nullptr);
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  ASSERT_TRUE(Eventually([&] { return !engine.value()->end().ok(); }, 20));
+  EXPECT_THAT(engine.value()->end().message(),
+              ::testing::HasSubstr("the last said: cudaMalloc of x failed"));
+}
+
 TEST(EngineProcessTest, AProgramThatIsNoEngineIsReported) {
   EventLog log;
   RemoteEngineOptions options;

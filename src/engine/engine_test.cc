@@ -46,6 +46,13 @@ std::vector<TokenId> Expected(const Request& request) {
   return tokens;
 }
 
+EngineInfo SmallEngine() {
+  EngineInfo info;
+  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  info.num_blocks = 64;
+  return info;
+}
+
 std::unique_ptr<Engine> Start(const EngineConfig& config, EventLog& log) {
   auto engine = StartEngine(config, log.sink(), nullptr);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
@@ -133,11 +140,8 @@ TEST_P(EngineTest, EndingTheEngineEndsItsRequests) {
 
 TEST(EngineFaultTest, AnEngineWithoutRanksLosesItsRequestsRatherThanFailThem) {
   EventLog log;
-  EngineInfo info;
-  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
-  info.num_blocks = 64;
   std::latch submitted(1);
-  LocalEngine engine(StandIn(), info,
+  LocalEngine engine(StandIn(), SmallEngine(),
                      std::make_unique<LocalExecutor>(std::make_unique<OneStep>(&submitted), 1),
                      log.sink());
   for (uint64_t id = 0; id < 3; ++id) EXPECT_TRUE(engine.Submit(MakeRequest(id)).ok());
@@ -205,13 +209,10 @@ class GatedStep final : public PlanRunner {
 
 TEST(EngineHealthTest, AStepThatLastsIsSeenWhileItLasts) {
   EventLog log;
-  EngineInfo info;
-  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
-  info.num_blocks = 64;
   std::latch gate(1);
   EngineConfig config = StandIn();
   config.max_num_seqs = 8;
-  LocalEngine engine(config, info,
+  LocalEngine engine(config, SmallEngine(),
                      std::make_unique<LocalExecutor>(std::make_unique<GatedStep>(gate), 1),
                      log.sink());
   ASSERT_TRUE(engine.Submit(MakeRequest(1, 5)).ok());
@@ -229,8 +230,7 @@ TEST(EngineHealthTest, AStepThatLastsIsSeenWhileItLasts) {
 }
 
 TEST(RequestCheckTest, SomethingMayComeBeforeMinTokensAreWritten) {
-  EngineInfo info;
-  info.max_model_len = info.vocab_size = info.kv_cache_tokens = 4096;
+  const EngineInfo info = SmallEngine();
   Request request = MakeRequest(1, 10);
   request.sampling.allowed_token_ids = {7, 5};
   request.stop.eos_ids = {9, 7};

@@ -266,7 +266,9 @@ bool RemoteEngine::RunOnce() {
   }
   // First the clients, who wait, then the process.
   FailOpenRequests(stopping ? "the server is stopping" : kEngineLost);
-  const std::string end = ReapChild(child.value().pid, kLeaveSeconds);
+  std::string end = ReapChild(child.value().pid, kLeaveSeconds);
+  const std::string last_words = TakeLastWords(child.value());
+  if (!last_words.empty()) end += ": " + last_words;
   // Of a process that never was ready Start() tells.
   if (!stopping && info_.has_value() && !IsServerStopped(status)) {
     BT_LOG(Error, "The engine process (pid {}) is gone ({}){}", child.value().pid, end,
@@ -282,6 +284,7 @@ bool RemoteEngine::RunOnce() {
   stats_past_.prompt_tokens_computed += stats_.prompt_tokens_computed;
   stats_past_.generation_tokens += stats_.generation_tokens;
   stats_ = {};
+  if (!last_words.empty() && !said_why_) last_reason_ = last_words;
   const bool again = Follows() && status.code() == Code::kUnavailable;  // as it said itself
   if (!info_.has_value() && !first_failure_.has_value() && !again) {
     first_failure_ = Status(Code::kInternal,

@@ -58,7 +58,7 @@ Status StepLoop::Submit(Request request) {
   const RequestId id = request.id;
   auto owned = std::make_unique<Request>(std::move(request));
   const std::lock_guard lock(mutex_);
-  if (stop_ || !alive_) return Status(Code::kUnavailable, "the engine has stopped");
+  if (stop_) return Status(Code::kUnavailable, "the engine has stopped");
   const auto preparing = static_cast<int64_t>(preparing_.size());
   const int64_t requests = queued_requests_ + inbox_requests_ + preparing;
   if (requests >= queued_requests_max_ ||
@@ -294,13 +294,14 @@ void StepLoop::Deliver() {
   stats_.generation_tokens = now.generation_tokens;
 }
 
-// The final event of every request that has none, also of those that arrived last.
+// The final event of every request that has none, also of those that arrived last. Only then is the
+// loop seen to have ended: who sees it may end the process, and nobody would hear these events.
 void StepLoop::EndAll(const Status& error) {
   std::vector<Arrival> late;
   std::unordered_map<RequestId, int64_t> preparing;
   {
     const std::lock_guard lock(mutex_);
-    alive_ = false;
+    stop_ = true;  // nothing more comes
     late.swap(inbox_);
     preparing.swap(preparing_);
     inbox_requests_ = inbox_tokens_ = preparing_tokens_ = 0;
@@ -323,6 +324,7 @@ void StepLoop::EndAll(const Status& error) {
   const std::lock_guard lock(mutex_);
   stats_.running = stats_.waiting = 0;
   stats_.kv_usage = 0;
+  alive_ = false;
 }
 
 }  // namespace baltoro

@@ -148,6 +148,36 @@ TEST(StepLoopTest, WithoutABudgetStepsAreAsLargeAsTheyMayBe) {
   EXPECT_EQ(chunks.front(), kTokensMax - 1);
 }
 
+// Whoever sees that the loop has ended may end the process.
+TEST(StepLoopTest, TheLoopIsSeenToEndBehindItsLastEvents) {
+  SchedulerConfig config;
+  config.num_blocks = 1000;
+  config.max_model_len = 32768;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = kTokensMax;
+  ManualClock clock;
+  TimedExecutor executor(1, clock);
+  int ended = 0;
+  StepLoop* running = nullptr;
+  const auto sink = [&](const std::vector<TokenEvent>& events) {
+    for (const TokenEvent& event : events) {
+      if (event.finish == FinishReason::kNone) continue;
+      ++ended;
+      EXPECT_TRUE(running->alive());
+      EXPECT_EQ(running->Submit(MakeRequest(9, 20, 1)).code(), Code::kUnavailable);
+    }
+  };
+  StepLoop loop(config, executor, sink, nullptr, nullptr, std::nullopt, &clock);
+  running = &loop;
+  executor.watch = [&] { loop.Stop(); };
+  EXPECT_TRUE(loop.Submit(MakeRequest(1, 20, 200)).ok());
+
+  loop.Run();
+
+  EXPECT_EQ(ended, 1);
+  EXPECT_FALSE(loop.alive());
+}
+
 // So that a step that stalls is told from one of a large model, whatever the trial took.
 TEST(StepLoopTest, WhatAStepShouldTakeIsToldWhileItIsComputed) {
   SchedulerConfig config;

@@ -4,12 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <vector>
 
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
+#include "support/chosen_experts.h"
+#include "support/sequence_runner.h"
 #include "support/tiny_model.h"
 #include "weights/dummy_source.h"
 
@@ -17,24 +18,6 @@ namespace baltoro {
 namespace {
 
 constexpr int32_t kExperts = 384, kTopK = 8, kLayers = 7;
-constexpr int64_t kBlock = KvLayerView::kBlockTokens;
-
-// The experts of each call of the router, which is one a layer.
-std::vector<std::vector<int32_t>>& Calls() {
-  static std::vector<std::vector<int32_t>> calls;
-  return calls;
-}
-
-void RouteAndNote(const OpContext& context,
-                  TensorView ids,
-                  TensorView weights,
-                  TensorView logits,
-                  TensorView bias,
-                  const RouterParams& params) {
-  CpuOps(DType::kF32).route(context, ids, weights, logits, bias, params);
-  const auto* begin = ids.as<const int32_t>();
-  Calls().emplace_back(begin, begin + ids.num_elements());
-}
 
 K2Config Config() {
   K2Config config = test::SmallConfig(kLayers, /*heads=*/2);
@@ -52,66 +35,34 @@ double Expected(int64_t tokens) {
   return kExperts * (1 - std::pow(1 - double{kTopK} / kExperts, static_cast<double>(tokens)));
 }
 
-// One step of `count` prompts of `length` tokens, each with blocks of its own.
-void RunPrompts(K2Model& model, int32_t count, int32_t length) {
-  const K2Config& config = model.config();
-  const int32_t blocks = (length + static_cast<int32_t>(kBlock) - 1) / static_cast<int32_t>(kBlock);
-  const KvForm form = KvForm::kF32;
-  const int64_t layer_bytes = count * blocks * kBlock * KvBytesPerToken(config, form, 1);
-  const Buffer memory =
-      Buffer::Create(static_cast<size_t>(model.layers() * layer_bytes), "test cache").value();
-  std::vector<KvLayerView> cache;
-  for (int32_t layer = 0; layer < model.layers(); ++layer) {
-    cache.push_back({.data = static_cast<char*>(memory.data()) + layer * layer_bytes,
-                     .form = form,
-                     .num_blocks = int64_t{count} * blocks,
-                     .latent = config.kv_lora,
-                     .rope = config.rope_dim});
-  }
-  std::vector<int32_t> table(static_cast<size_t>(count * blocks)), ids, positions;
-  std::iota(table.begin(), table.end(), 0);
-  std::vector<int64_t> slots;
-  std::vector<AttentionSequence> sequences;
+// One step of `count` prompts of `length` tokens: the experts of each layer.
+const std::vector<std::vector<int32_t>>& ChosenBy(K2Model& model, int32_t count, int32_t length) {
+  const auto vocab = static_cast<int32_t>(model.config().vocab);
+  test::SequenceRunner runner(model, {.kv = KvForm::kF32,
+                                      .sequences = count,
+                                      .tokens_each = length,
+                                      .rows_max = int64_t{count} * length});
+  std::vector<test::SequenceRunner::Part> parts;
   for (int32_t s = 0; s < count; ++s) {
-    sequences.push_back({.query_begin = s * length,
-                         .query_count = length,
-                         .first_position = 0,
-                         .absorbed_from = length,
-                         .blocks = std::span<const int32_t>(table).subspan(
-                             static_cast<size_t>(s * blocks), static_cast<size_t>(blocks)),
-                         .block_positions = {},
-                         .key_count = length});
-    for (int32_t i = 0; i < length; ++i) {
-      ids.push_back((s * length + i) % static_cast<int32_t>(config.vocab));
-      positions.push_back(i);
-      slots.push_back(s * blocks * kBlock + i);
-    }
+    auto& part = parts.emplace_back();
+    part.sequence = s;
+    part.absorbed_from = length;
+    for (int32_t i = 0; i < length; ++i) part.tokens.push_back((s * length + i) % vocab);
   }
-  const std::vector<int32_t> rows = {0};
-  std::vector<float> logits(static_cast<size_t>(config.vocab));
-  Arena arena;
-  Calls().clear();
-  model.Forward({.tokens = ids,
-                 .positions = positions,
-                 .slots = slots,
-                 .sequences = sequences,
-                 .logits_rows = rows,
-                 .override_rows = {},
-                 .embedding_overrides = {}},
-                cache, TensorView(logits.data(), DType::kF32, {1, config.vocab}), arena);
+  test::ForgetExperts();
+  static_cast<void>(runner.Step(parts));
+  return test::NotedCalls();
 }
 
 class DummyRoutingTest : public ::testing::TestWithParam<WeightForm> {
  protected:
   void SetUp() override {
-    ops_.route = RouteAndNote;
     DummySource source(1, [](std::string_view) { return GetParam(); });
-    auto loaded = K2Model::Load(Config(), source, ops_, &pool_, {});
+    auto loaded = K2Model::Load(Config(), source, test::NotingFloat32Ops(), &pool_, {});
     ASSERT_TRUE(loaded.ok()) << loaded.status().message();
     model_ = std::move(loaded).value();
   }
 
-  OpsTable ops_ = CpuOps(DType::kF32);
   ThreadPool pool_{2};
   std::unique_ptr<K2Model> model_;
 };
@@ -133,11 +84,11 @@ double Distinct(const std::vector<int32_t>& ids, int64_t first, int64_t stride, 
 }
 
 TEST_P(DummyRoutingTest, TokensOfOneLongPromptChooseAllExpertsAlike) {
-  RunPrompts(*model_, 1, 512);
-  ASSERT_EQ(std::ssize(Calls()), kLayers - 1);
-  for (size_t layer = 0; layer < Calls().size(); ++layer) {
+  const auto& calls = ChosenBy(*model_, 1, 512);
+  ASSERT_EQ(std::ssize(calls), kLayers - 1);
+  for (size_t layer = 0; layer < calls.size(); ++layer) {
     for (const int64_t tokens : {8, 32, 128}) {
-      const double distinct = Distinct(Calls()[layer], 0, 1, tokens);
+      const double distinct = Distinct(calls[layer], 0, 1, tokens);
       EXPECT_NEAR(distinct / Expected(tokens), 1, 0.03) << "layer " << layer << ", " << tokens;
     }
   }
@@ -147,13 +98,13 @@ TEST_P(DummyRoutingTest, TokensOfOneLongPromptChooseAllExpertsAlike) {
 // chance is small beside what is allowed.
 TEST_P(DummyRoutingTest, TokensOfManyPromptsChooseAllExpertsAlike) {
   constexpr int32_t kLength = 24;
-  RunPrompts(*model_, 128, kLength);
-  ASSERT_EQ(std::ssize(Calls()), kLayers - 1);
-  for (size_t layer = 0; layer < Calls().size(); ++layer) {
+  const auto& calls = ChosenBy(*model_, 128, kLength);
+  ASSERT_EQ(std::ssize(calls), kLayers - 1);
+  for (size_t layer = 0; layer < calls.size(); ++layer) {
     for (const int64_t tokens : {8, 32, 128}) {
       double sum = 0;
       for (int32_t at = kLength / 2; at < kLength; ++at) {
-        sum += Distinct(Calls()[layer], at, kLength, tokens);
+        sum += Distinct(calls[layer], at, kLength, tokens);
       }
       const double distinct = sum / (kLength - kLength / 2);
       EXPECT_NEAR(distinct / Expected(tokens), 1, 0.03) << "layer " << layer << ", " << tokens;

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/check.h"
+
 namespace baltoro {
 namespace {
 
@@ -44,6 +46,7 @@ Result<const CudaModule*> FindCudaModule() {
       return Unavailable(fmt::format("{} is of another version of Baltoro ({}): rebuild it",
                                      place.string(), found.version));
     }
+    found.set_last_line_writer(WriteLastLine);
     return &found;
   }
   return Unavailable(

@@ -38,6 +38,8 @@ struct CudaModule {
   // The ranks of the world find each other; all call it at the same time, each from the thread that
   // will use what it gets. An error of one is an error of all, with its name.
   Result<std::unique_ptr<RankOps>> (*join_ranks)(const GpuRankArgs&) = nullptr;
+  // Who writes the last line of the process when the module ends it (base/last_words.h).
+  void (*set_last_line_writer)(void (*write)(const char* line)) = nullptr;
 };
 
 // Changes whenever what crosses the border between program and module changes.
@@ -47,7 +49,7 @@ inline constexpr int64_t kCudaModuleLayout = [] {
                              sizeof(SampleRow), sizeof(GpuRankArgs)}) {
     layout = layout * 4096 + static_cast<int64_t>(bytes);
   }
-  return layout;
+  return layout + static_cast<int64_t>(sizeof(CudaModule));
 }();
 static_assert(sizeof(OpsTable) < 2048 && sizeof(MlaAttentionArgs) < 4096 &&
               sizeof(ExpertBankArgs) < 4096 && sizeof(SampleRow) < 4096 &&

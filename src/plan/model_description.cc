@@ -65,9 +65,15 @@ K2Config SmallShape(const char* type, int64_t intermediate, int64_t vocab, int64
   return c;
 }
 
+std::string OwnerOf(const std::string& name) {
+  return name.starts_with("DeepSeek") ? "deepseek-ai" : "moonshotai";
+}
+
 ModelDescription Fp8(std::string name, K2Config config) {
   const WeightForm f = WeightForm::kFp8Block;
+  std::string owner = OwnerOf(name);
   return {.name = std::move(name),
+          .owner = std::move(owner),
           .config = std::move(config),
           .attention = f,
           .kv_b = f,
@@ -77,13 +83,16 @@ ModelDescription Fp8(std::string name, K2Config config) {
 }
 
 ModelDescription Plain(std::string name, K2Config config) {
-  return {.name = std::move(name), .config = std::move(config)};
+  std::string owner = OwnerOf(name);
+  return {.name = std::move(name), .owner = std::move(owner), .config = std::move(config)};
 }
 
 // Sizes: model-family §3 and §10.
 constexpr int64_t kVisionParameters = 416'866'032 + 54'277'888;
 
-std::vector<ModelDescription> Known() {
+}  // namespace
+
+std::vector<ModelDescription> KnownModels() {
   K2Config long_k2 = FamilyShape();
   long_k2.positions_max = 262144;
   K2Config k25 = long_k2;
@@ -99,6 +108,7 @@ std::vector<ModelDescription> Known() {
   newer.name = "Kimi-K2.6";
   ModelDescription w4a8 = seen;
   w4a8.name = "Kimi-K2.5-W4A8";
+  w4a8.owner = "Eco-Tech";
   w4a8.attention = WeightForm::kInt8Static;
   w4a8.dense = w4a8.shared = WeightForm::kInt8;
   w4a8.experts = WeightForm::kInt4;
@@ -115,6 +125,8 @@ std::vector<ModelDescription> Known() {
           Plain("Moonlight-16B-A3B", SmallShape("deepseek_v3", 11264, 163840, 8192))};
 }
 
+namespace {
+
 std::string Lower(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(),
@@ -128,12 +140,6 @@ Result<Json> ReadJson(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-std::vector<std::string> KnownModels() {
-  std::vector<std::string> out;
-  for (const ModelDescription& m : Known()) out.push_back(m.name);
-  return out;
-}
 
 Result<ModelDescription> DescribeFiles(const K2Config& config,
                                        const Json& index,
@@ -236,12 +242,14 @@ Result<ModelDescription> DescribeModel(const std::string& model) {
     return out;
   }
   const std::string wanted = Lower(std::string_view(model).substr(model.rfind('/') + 1));
-  for (ModelDescription& known : Known()) {
+  std::vector<std::string> names;
+  for (ModelDescription& known : KnownModels()) {
     if (Lower(known.name) == wanted) return std::move(known);
+    names.push_back(known.name);
   }
   return InvalidArgument(
       fmt::format("{}: no directory with a config.json, and not a known model; known are {}", model,
-                  fmt::join(KnownModels(), ", ")));
+                  fmt::join(names, ", ")));
 }
 
 }  // namespace baltoro

@@ -15,6 +15,7 @@ namespace baltoro {
 
 struct ModelDescription {
   std::string name;
+  std::string owner = {};  // on the hub, of a built-in one
   K2Config config = {};
   WeightForm attention = WeightForm::kBf16;  // all projections but kv_b
   WeightForm kv_b = WeightForm::kBf16;
@@ -26,8 +27,8 @@ struct ModelDescription {
   int64_t file_bytes = 0;                // that the index states; 0: unknown
 };
 
-// Names of the built-in descriptions.
-std::vector<std::string> KnownModels();
+// The built-in descriptions.
+std::vector<ModelDescription> KnownModels();
 
 // A directory with config.json (and the index, if it is there), or a known name, with or without an
 // organisation before it, in any case. Errors list what is known.

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <list>
-#include <vector>
 
 #include "base/check.h"
 
@@ -182,6 +181,10 @@ const OpsTable& FollowingOps(const OpsTable& following) {
   if (made.router != nullptr) made.router = RouterAsNoted;
   if (made.moe_inputs != nullptr) made.moe_inputs = MoeInputsAsNoted;
   return tables.emplace_back(made);
+}
+
+const std::vector<std::vector<int32_t>>& NotedCalls() {
+  return TheNotes().calls;
 }
 
 void ForgetExperts() {

@@ -7,6 +7,7 @@
 // process; one thread at a time.
 
 #include <cstdint>
+#include <vector>
 
 #include "ops/ops.h"
 
@@ -20,6 +21,8 @@ inline const OpsTable& FollowingBf16Ops() {
   return FollowingOps(CpuOps(DType::kBf16));
 }
 
+// The experts of each call of the noting table's router, which is one a layer.
+const std::vector<std::vector<int32_t>>& NotedCalls();
 void ForgetExperts();  // before a run with the noting table
 void RewindExperts();  // before each run with the following table
 

@@ -54,9 +54,9 @@ const int32_t* SlotsOnDevice(std::span<const int32_t> slot_of, cudaStream_t stre
   Table table{.host = {slot_of.begin(), slot_of.end()}};
   const size_t bytes = slot_of.size() * sizeof(int32_t);
   CheckCuda(cudaMalloc(reinterpret_cast<void**>(&table.device), bytes),
-            "memory of the table of expert slots");
+            "cudaMalloc of the table of expert slots");
   CheckCuda(cudaMemcpy(table.device, table.host.data(), bytes, cudaMemcpyHostToDevice),
-            "upload of the table of expert slots");
+            "cudaMemcpy to the table of expert slots");
   tables->push_back(std::move(table));
   return tables->back().device;
 }

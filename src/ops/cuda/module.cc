@@ -8,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/last_words.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/device_buffer.h"
@@ -139,6 +140,7 @@ extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* Bal
                                           .table = baltoro::cuda::Table,
                                           .read_rate = baltoro::cuda::ReadRate,
                                           .open = baltoro::cuda::Open,
-                                          .join_ranks = baltoro::cuda::JoinRanks};
+                                          .join_ranks = baltoro::cuda::JoinRanks,
+                                          .set_last_line_writer = baltoro::SetLastLineWriter};
   return &module;
 }
