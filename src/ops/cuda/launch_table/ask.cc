@@ -102,4 +102,9 @@ void Asker::Ask(const std::string& question,
   table_.Add(question, Intervals(range, ask));
 }
 
+void Asker::Tell(const std::string& question, std::vector<std::string> answer) {
+  if (question.find(only_) == std::string::npos) return;
+  table_.Add(question, std::move(answer));
+}
+
 }  // namespace baltoro::cuda::launch_table

@@ -63,6 +63,9 @@ class Asker {
            const Operation& operation,
            const std::function<void(Step&)>& before = nullptr);
 
+  // What is known without a capture.
+  void Tell(const std::string& question, std::vector<std::string> answer);
+
   const Table& table() const { return table_; }
 
  private:
@@ -75,6 +78,7 @@ class Asker {
 };
 
 // The questions.
+void TellCard(Asker& asker);
 void AskLinear(Asker& asker);
 void AskExperts(Asker& asker);
 void AskExpertInputs(Asker& asker);

@@ -121,7 +121,7 @@ void AskExperts(Asker& asker) {
     for (const Rank& rank : ranks) {
       if (!CanBeCut(form, rank.expert) || !CanBeCut(form, rank.shared)) continue;
       for (const Beside& beside : kAll) {
-        if (beside.coded && !form.quantise_input) continue;
+        if (beside.coded && !(form.quantise_input && NormWritesCodes(rank.hidden))) continue;
         if ((beside.norm || beside.ordered) && !int4) continue;
         AskBank(asker, form, rank, beside);
       }
@@ -139,7 +139,7 @@ void AskExpertInputs(Asker& asker) {
       for (const Variant& variant :
            {Variant{"", false, false}, Variant{", norm ahead", true, false},
             Variant{", x coded", false, true}}) {
-        if (variant.coded && !form.quantise_input) continue;
+        if (variant.coded && !(form.quantise_input && NormWritesCodes(r.hidden))) continue;
         const std::string question = std::string("expert inputs, ") + form.name + " [" +
                                      std::to_string(2 * r.shared) + ", " +
                                      std::to_string(r.hidden) + "] and router of " +

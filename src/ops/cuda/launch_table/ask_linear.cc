@@ -59,7 +59,7 @@ void AskProduct(Asker& asker, const FormCase& form, const Product& p) {
     asker.Ask(name + " to bf16 parts", kPartRows,
               [&](Step& s) { return plain(s, DType::kBf16, false); });
   }
-  if (p.behind_norm && form.quantise_input) {
+  if (p.behind_norm && form.quantise_input && NormWritesCodes(p.k)) {
     asker.Ask(name + strided + " to " + (out == DType::kF32 ? "f32" : "bf16") + ", x coded", {},
               [&](Step& s) { return plain(s, out, true); });
   }

@@ -21,6 +21,11 @@ struct Rank {
   int64_t head_width() const { return heads * (kNope + kRope); }
 };
 
+// Whether a norm of this width writes codes beside its rows (AddRmsNormQuantise).
+inline bool NormWritesCodes(int64_t width) {
+  return width % 1024 == 0;
+}
+
 inline std::vector<Rank> Ranks() {
   constexpr Rank kModels[] = {
       {"k2", 7168, 64, 1536, 18432, 2048, 2048, 384, 8, 163840},

@@ -34,6 +34,7 @@ constexpr size_t kLinesMax = 400;
 
 Table Ask(const std::string& only) {
   Asker asker(only);
+  TellCard(asker);
   AskLinear(asker);
   AskExperts(asker);
   AskExpertInputs(asker);
