@@ -12,6 +12,7 @@
 //   - parameters of a launch beyond its grid, and whether it overlaps the one ahead;
 //   - joined operations of ranks (comm), pictures.
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -32,17 +33,28 @@ constexpr char kHeader[] =
     "# A grid that depends on the rows is given for the first and the last.\n";
 constexpr size_t kLinesMax = 400;
 
+constexpr struct {
+  const char* name;
+  void (*ask)(Asker&);
+} kParts[] = {{"card", TellCard},
+              {"linear", AskLinear},
+              {"experts", AskExperts},
+              {"expert inputs", AskExpertInputs},
+              {"attention", AskAttention},
+              {"attention inputs", AskAttentionInputs},
+              {"attention half", AskAttentionLayer},
+              {"rows", AskRows},
+              {"sampling", AskSampling}};
+
 Table Ask(const std::string& only) {
   Asker asker(only);
-  TellCard(asker);
-  AskLinear(asker);
-  AskExperts(asker);
-  AskExpertInputs(asker);
-  AskAttention(asker);
-  AskAttentionInputs(asker);
-  AskAttentionLayer(asker);
-  AskRows(asker);
-  AskSampling(asker);
+  const auto begin = std::chrono::steady_clock::now();
+  for (const auto& part : kParts) {
+    part.ask(asker);
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    std::printf("%6.1f s  %s\n", taken.count(), part.name);
+    std::fflush(stdout);
+  }
   return asker.table();
 }
 
