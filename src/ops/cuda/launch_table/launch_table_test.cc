@@ -29,8 +29,8 @@ constexpr char kPath[] = "src/ops/cuda/launch_table/launch_table.txt";  // from 
 constexpr int kMultiprocessors = 132;  // of the card that the table was written on
 constexpr char kHeader[] =
     "# What each operation launches: written by ops_cuda_launch_table_test --write.\n"
-    "#   FIRST..LAST row  FILE:KERNEL GRID/THREADS/SHARED BYTES[/cCLUSTER] + ... [#sum of grids]\n"
-    "# A grid that depends on the rows is given for the first and the last.\n";
+    "#   FIRST..LAST row  FILE:KERNEL GRID/THREADS/SHARED BYTES[/cCLUSTER] + ... [#sum]\n"
+    "# What depends on the rows is given for the first and the last, with a sum over all.\n";
 constexpr size_t kLinesMax = 400;
 
 constexpr struct {

@@ -14,14 +14,13 @@ struct Answer {
   bool taken = false;
   std::vector<Launch> launches;
 
-  // What two rows of one interval have in common: all but the grids.
+  // What two rows of one interval have in common: all but the grids and the shared bytes.
   std::string Key() const {
     if (!taken) return "not taken";
     std::string key;
     for (const Launch& launch : launches) {
       key += launch.name + " " + std::to_string(launch.block.x) + "x" +
-             std::to_string(launch.block.y) + " " + std::to_string(launch.shared_bytes) + " " +
-             std::to_string(launch.cluster) + "\n";
+             std::to_string(launch.block.y) + " " + std::to_string(launch.cluster) + "\n";
     }
     return key;
   }
@@ -52,17 +51,22 @@ std::string Line(const std::map<int64_t, Answer>& answers, int64_t first, int64_
     const Launch& launch = begin.launches[i];
     line.append(i > 0 ? " + " : " ").append(launch.name);
     if (!launch.ours()) continue;
-    bool same = true;
+    bool same_grid = true, same_bytes = true;
     for (auto at = answers.find(first); at != answers.end() && at->first <= last; ++at) {
-      const Size& grid = at->second.launches[i].grid;
-      same = same && grid == launch.grid;
-      for (const uint32_t size : {grid.x, grid.y, grid.z}) sum = Mixed(sum, size);
+      const Launch& one = at->second.launches[i];
+      same_grid = same_grid && one.grid == launch.grid;
+      same_bytes = same_bytes && one.shared_bytes == launch.shared_bytes;
+      for (const uint32_t size : {one.grid.x, one.grid.y, one.grid.z, one.shared_bytes}) {
+        sum = Mixed(sum, size);
+      }
     }
-    grows = grows || !same;
+    grows = grows || !same_grid || !same_bytes;
+    const Launch& at_end = end.launches[i];
     line.append(" ").append(Text(launch.grid));
-    if (!same) line.append(">").append(Text(end.launches[i].grid));
+    if (!same_grid) line.append(">").append(Text(at_end.grid));
     line.append("/").append(Text(launch.block));
     line.append("/").append(std::to_string(launch.shared_bytes));
+    if (!same_bytes) line.append(">").append(std::to_string(at_end.shared_bytes));
     if (launch.cluster > 0) line.append("/c").append(std::to_string(launch.cluster));
   }
   if (!grows) return line;

@@ -39,9 +39,9 @@ std::vector<int64_t> RowsAsked(const RowRange& range);
 using Ask = std::function<bool(int64_t rows, std::vector<Launch>& launches)>;
 
 // One line an interval:
-//   A..B  KERNEL GRID/BLOCK/SHARED[/cCLUSTER] + KERNEL ... [#GRIDS]
-// GRID is the grid for all of the interval's rows, or FIRST>LAST for those at its ends; then GRIDS
-// is a sum over the grids of all rows asked. "none": nothing is launched, "not taken": see Ask.
+//   A..B  KERNEL GRID/BLOCK/SHARED[/cCLUSTER] + KERNEL ... [#SUM]
+// GRID and SHARED are those of all of the interval's rows, or FIRST>LAST at its ends; then SUM is
+// over those of all rows asked. "none": nothing is launched, "not taken": see Ask.
 std::vector<std::string> Intervals(const RowRange& range, const Ask& ask);
 
 class Table {

@@ -25,15 +25,16 @@ TEST(LaunchTableTest, IntervalsEndWhereAnswersChange) {
   EXPECT_EQ(Intervals({}, Answer), want);
 }
 
-TEST(LaunchTableTest, GridsThatGrowAreSummed) {
+TEST(LaunchTableTest, WhatGrowsIsSummed) {
   const auto growing = [](unsigned odd) {
     return Intervals({.most = 64}, [=](int64_t rows, std::vector<Launch>& launches) {
       launches.push_back(Kernel("k", static_cast<unsigned>(rows) + (rows == 20 ? odd : 0)));
+      launches.back().shared_bytes = rows > 30 ? 116 : 100;
       return true;
     });
   };
   ASSERT_EQ(growing(0).size(), 1u);
-  EXPECT_TRUE(growing(0)[0].starts_with("1..64  k 1>64/256/100 #")) << growing(0)[0];
+  EXPECT_TRUE(growing(0)[0].starts_with("1..64  k 1>64/256/100>116 #")) << growing(0)[0];
   EXPECT_NE(growing(0), growing(1));
 }
 
