@@ -114,6 +114,12 @@ def killed_engine(row):
 @row("F9", "SIGSTOP of the engine and of the door")
 def stopped(row):
     with Server(stand_in=20) as server:
+        streams = Background(server, 32, tokens=200)  # the door has read once what piles up while it is stopped
+        streams.started()
+        os.kill(server.pid(), signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(server.pid(), signal.SIGCONT)
+        streams.join(60)
         canary, idle = Canary(server), Idle(server)
         for name, pid in (("engine", server.engine_pid()), ("door", server.pid())):
             for seconds in (5, row.scale(60, 15)):
