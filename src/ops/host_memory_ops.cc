@@ -62,10 +62,13 @@ void SetHostMemoryOps(OpsTable& table) {
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;
-  table.gather_rows = GatherRows;
-  table.scatter_rows = ScatterRows;
-  table.clear = Clear;
   table.plan_attention = PlanAttention;
+}
+
+void SetHostMemoryOps(SmallOps& small) {
+  small.gather_rows = GatherRows;
+  small.scatter_rows = ScatterRows;
+  small.clear = Clear;
 }
 
 }  // namespace baltoro
