@@ -60,21 +60,24 @@ void K2Model::Compute(const Inputs& in,
   }
   const auto first = static_cast<int32_t>(share_.layers(config_).begin);
   AttentionHalfArgs attention = AttentionOf(layers[0], in, cache[0]);
+  size_t tap = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool is_last = i + 1 == layers.size();
     const AttentionHalfArgs ahead =
         is_last ? AttentionHalfArgs() : AttentionOf(layers[i + 1], in, cache[i + 1]);
-    const NextHalf next{.attention = is_last ? nullptr : &ahead};
+    const NextHalf next = is_last ? NextHalf() : NextHalf::Of(ahead);
     if (config_.is_moe(first + layers[i])) {
       const ExpertsHalfArgs experts = ExpertsOf(layers[i]);
-      hidden.AttentionHalf(attention, {.experts = &experts});
+      hidden.AttentionHalf(attention, NextHalf::Of(experts));
       hidden.ExpertsHalf(experts, next);
     } else {
       const LayerWeights& w = weights_.layers[layers[i]];
-      hidden.AttentionHalf(attention, {});
-      hidden.DenseHalf(
-          {.norm = w.mlp_norm, .eps = eps, .gate_up = w.mlp.gate_up, .down = w.mlp.down}, next);
+      const DenseHalfArgs dense{
+          .norm = w.mlp_norm, .eps = eps, .gate_up = w.mlp.gate_up, .down = w.mlp.down};
+      hidden.AttentionHalf(attention, NextHalf::Of(dense));
+      hidden.DenseHalf(dense, next);
     }
+    if (tap < in.tap_layers.size() && in.tap_layers[tap] == layers[i]) hidden.Tap(in.taps[tap++]);
     attention = ahead;
   }
   if (!share_.last_stage()) return others().SendToNextStage(Scratch(), hidden.Residual());

@@ -67,8 +67,9 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
-  // Steps of one token a sequence, all of whose logits are wanted, are recorded the second time
-  // that one of their size comes, and replayed from then on: with the same arena, cache and logits.
+  // Steps of one token a sequence, or of equally many up to 8, all of whose logits are wanted, are
+  // recorded the second time that one of their size comes, and replayed from then on: with the same
+  // arena, cache, logits and taps.
   // Without effect where the operations record nothing.
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
@@ -118,8 +119,8 @@ class K2Model {
   struct Trial;
   // What a recorded step depends on.
   struct GraphKey {
-    size_t tokens;
-    const void* logits;
+    size_t tokens, sequences;
+    const void *logits, *taps;
     auto operator<=>(const GraphKey&) const = default;
   };
   struct Recorded {

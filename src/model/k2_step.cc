@@ -9,12 +9,17 @@
 namespace baltoro {
 namespace {
 
-// A step of one token a sequence, all of whose logits are wanted.
+// A step of as many tokens in each sequence, few, all of whose logits are wanted: one, or a draft
+// behind one.
 bool IsDecode(const ForwardBatch& batch) {
-  if (batch.sequences.size() != batch.tokens.size() || !batch.override_rows.empty()) return false;
+  constexpr int32_t kTokensMax = 8;
+  if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
   if (batch.logits_rows.size() != batch.tokens.size()) return false;
-  return std::ranges::all_of(batch.sequences, [](const AttentionSequence& s) {
-    return s.query_count == 1 && s.first_position >= s.absorbed_from;
+  const int32_t each = batch.sequences[0].query_count;
+  if (each < 1 || each > kTokensMax) return false;
+  if (batch.sequences.size() * static_cast<size_t>(each) != batch.tokens.size()) return false;
+  return std::ranges::all_of(batch.sequences, [each](const AttentionSequence& s) {
+    return s.query_count == each && s.first_position >= s.absorbed_from;
   });
 }
 
@@ -68,6 +73,7 @@ void K2Model::Run(const ForwardBatch& batch,
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   BT_CHECK(batch.positions.size() == batch.tokens.size());
   BT_CHECK(batch.slots.size() == batch.tokens.size());
+  BT_CHECK(batch.taps.size() == batch.tap_layers.size());
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
@@ -90,11 +96,12 @@ void K2Model::Run(const ForwardBatch& batch,
   if (!repeats) return compute();
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.
   recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;
-  if (mode_ == StepMode::kRun && recorded_ahead_ &&
-      !graphs_->contains({batch.tokens.size(), logits.data})) {
-    return compute();
-  }
-  const auto [recorded, is_first] = graphs_->try_emplace({batch.tokens.size(), logits.data});
+  const GraphKey key{.tokens = batch.tokens.size(),
+                     .sequences = batch.sequences.size(),
+                     .logits = logits.data,
+                     .taps = batch.taps.empty() ? nullptr : batch.taps[0].data};
+  if (mode_ == StepMode::kRun && recorded_ahead_ && !graphs_->contains(key)) return compute();
+  const auto [recorded, is_first] = graphs_->try_emplace(key);
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
   if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
@@ -126,6 +133,8 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   in.tokens = bring(ids, DType::kI32);
   in.positions = bring(batch.positions, DType::kI32);
   in.sequences = batch.sequences;
+  in.tap_layers = batch.tap_layers;
+  in.taps = batch.taps;
   std::span<const int64_t> slots = batch.slots;
   if (share_.layout.decode_context > 1) {
     FindOwnKeys(batch);

@@ -16,6 +16,8 @@ struct K2Model::Inputs {
   TensorView override_rows, overrides;  // [M], [M, H]
   std::span<const AttentionSequence> sequences;
   const void* attention_plan = nullptr;
+  std::span<const int32_t> tap_layers;
+  std::span<const TensorView> taps;
 };
 
 }  // namespace baltoro

@@ -106,10 +106,21 @@ struct ExpertsHalfArgs {
 };
 
 // The half that follows on this rank, so that a backend may begin its norm in this one. Nothing:
-// the end of the stage, or unknown.
+// the end of the stage.
 struct NextHalf {
+  TensorView norm;  // [H] f32
+  float eps = 0;
+  // Which half it is; of a dense one neither.
   const AttentionHalfArgs* attention = nullptr;
   const ExpertsHalfArgs* experts = nullptr;
+
+  static NextHalf Of(const AttentionHalfArgs& args) {
+    return {.norm = args.norm, .eps = args.eps, .attention = &args};
+  }
+  static NextHalf Of(const ExpertsHalfArgs& args) {
+    return {.norm = args.norm, .eps = args.eps, .experts = &args};
+  }
+  static NextHalf Of(const DenseHalfArgs& args) { return {.norm = args.norm, .eps = args.eps}; }
 };
 
 struct LogitsArgs {
@@ -133,9 +144,12 @@ class HiddenState {
   virtual void AttentionHalf(const AttentionHalfArgs&, const NextHalf& next) = 0;
   virtual void DenseHalf(const DenseHalfArgs&, const NextHalf& next) = 0;
   virtual void ExpertsHalf(const ExpertsHalfArgs&, const NextHalf& next) = 0;
-  // The residual stream [T, H] f32, contiguous, complete: to be looked at, sent to another stage,
-  // or written before the first half.
+  // The residual stream [T, H] f32, contiguous, complete: to be sent to another stage, or written
+  // before the first half.
   virtual TensorView Residual() = 0;
+  // out [T, H] f32, contiguous, becomes the residual stream as it is between two halves. What is
+  // computed behind does not change by a bit.
+  virtual void Tap(TensorView out) = 0;
   // Ends the step.  Of no rows nothing is written.
   virtual void Logits(const LogitsArgs&) = 0;
 };

@@ -1,5 +1,7 @@
 #include "ops/compose/composed_state.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "ops/rank_ops.h"
 
@@ -63,12 +65,14 @@ void ComposedState::Embed(TensorView table, TensorView ids) {
 }
 
 void ComposedState::Override(TensorView values, TensorView rows) {
-  ops_.scatter_rows(Fresh(), Residual(), values, rows);
+  BT_CHECK(added_);  // before the first half
+  ops_.scatter_rows(Fresh(), residual_, values, rows);
 }
 
 void ComposedState::Normalise(TensorView weight, float eps) {
-  last_norm_ = weight;
-  last_eps_ = eps;
+  norm_ = weight;
+  eps_ = eps;
+  if (std::exchange(normed_by_, nullptr) == weight.data && added_) return;
   if (added_) return ops_.rms_norm(Fresh(), normed_, residual_, weight, eps);
   AddAndNorm(weight, eps);
   added_ = true;
@@ -82,14 +86,20 @@ void ComposedState::AddAndNorm(TensorView weight, float eps) {
   ops_.add_rms_norm(Fresh(), normed_, residual_, delta_, weight, eps);
 }
 
-// There is no addition without a norm: that of the last half is made once more and not read.
 TensorView ComposedState::Residual() {
-  if (!added_) AddAndNorm(last_norm_, last_eps_);
+  if (added_) return residual_;
+  AddAndNorm(norm_, eps_);
   added_ = true;
+  normed_by_ = norm_.data;
   return residual_;
 }
 
-void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf&) {
+void ComposedState::Tap(TensorView out) {
+  const TensorView residual = Residual();
+  ops_.copy(Fresh(), out, residual);
+}
+
+void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
   Normalise(args.norm, args.eps);
   const int64_t q_lora = shape_.q_lora;
   ops_.linear(Fresh(), qkv_a_.columns(0, args.qkv_a.n), normed_, args.qkv_a);
@@ -109,7 +119,7 @@ void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf&
   ops_.rope(Fresh(), rotated, args.positions, args.rope);
   Attend(args);
   ops_.linear(Fresh(), delta_, attention_, args.o);
-  Leave();
+  Leave(next);
 }
 
 MlaAttentionArgs ComposedState::AttentionArgs(const AttentionHalfArgs& args) const {
@@ -151,17 +161,17 @@ void ComposedState::Mlp(const PackedMatrix& first, const PackedMatrix& down) {
   ops_.linear(Fresh(), delta_, gated, down);
 }
 
-void ComposedState::DenseHalf(const DenseHalfArgs& args, const NextHalf&) {
+void ComposedState::DenseHalf(const DenseHalfArgs& args, const NextHalf& next) {
   Normalise(args.norm, args.eps);
   Mlp(args.gate_up, args.down);
-  Leave();
+  Leave(next);
 }
 
 void ComposedState::Look(ExpertsTap* tap, ChosenExperts& chosen) {
   if (tap != nullptr) tap->Look(Fresh(), chosen);
 }
 
-void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf&) {
+void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
   Normalise(args.norm, args.eps);
   // The shared experts see every token; the routed ones add to their output.
   if (args.shared_gate_up.n > 0) {
@@ -184,7 +194,7 @@ void ComposedState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf&) {
                              .gate_up = args.gate_up,
                              .down = args.down,
                              .slot_of = args.slot_of});
-  Leave();
+  Leave(next);
 }
 
 void ComposedState::Logits(const LogitsArgs& args) {

@@ -23,6 +23,7 @@ class ComposedState : public HiddenState {
   void DenseHalf(const DenseHalfArgs& args, const NextHalf& next) override;
   void ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) override;
   TensorView Residual() override;
+  void Tap(TensorView out) override;
   void Logits(const LogitsArgs& args) override;
 
  protected:
@@ -46,7 +47,12 @@ class ComposedState : public HiddenState {
   void Mlp(const PackedMatrix& gate_up, const PackedMatrix& down);
   void Look(ExpertsTap* tap, ChosenExperts& chosen);
   // What a half has found lies in `delta`, to be added.
-  void Leave() { added_ = false; }
+  void Leave(const NextHalf& next) {
+    added_ = false;
+    if (!next.norm) return;
+    norm_ = next.norm;
+    eps_ = next.eps;
+  }
 
   bool among_ranks() const { return shape_.tensor_ranks > 1; }
   TensorView gate_up(int64_t width) const;
@@ -76,8 +82,11 @@ class ComposedState : public HiddenState {
   TensorView group_attention_;  // [T, g V] act
   TensorView lse_;              // [T, g] f32
   TensorView part_logits_;      // [logits rows, this rank's vocabulary] f32
-  TensorView last_norm_;        // of the last half: what Residual() may normalise by
-  float last_eps_ = 0;
+  // There is no addition without a norm: that of the half behind, or at the end of a stage, where
+  // nobody reads it, that of the last.
+  TensorView norm_;
+  float eps_ = 0;
+  const void* normed_by_ = nullptr;  // the weight of a norm that Residual() has made already
 };
 
 }  // namespace baltoro

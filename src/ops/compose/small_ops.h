@@ -53,6 +53,8 @@ struct SmallOps {
   void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
   // out[rows[i]] = x[i].  x [N, D], out [T, D] f32; rows [N] i32, all different.
   void (*scatter_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
+  // out = x.  Both f32, contiguous, of one shape.
+  void (*copy)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // Zeros.  x contiguous.
   void (*clear)(const OpContext&, TensorView x) = nullptr;
   // out[t, d] = x[t, d] * rsqrt(mean_d(x^2) + eps) * weight[d].  x [T, D] f32 or act, rows may be

@@ -51,6 +51,7 @@ std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void(
 void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids);
 void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
 void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
+void Copy(const OpContext& ctx, TensorView out, TensorView x);
 void Clear(const OpContext& ctx, TensorView x);
 void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps);
 void AddRmsNorm(const OpContext& ctx,

@@ -82,16 +82,6 @@ struct ExpertBankArgs {
   const JoinedNorm* norm = nullptr;
   // Where BankChooses: ids and weights are not made yet but here, and written.
   const ExpertChoice* choice = nullptr;
-
-  baltoro::ExpertBankArgs Plain() const {
-    return {.out = out,
-            .x = x,
-            .ids = ids,
-            .weights = weights,
-            .gate_up = gate_up,
-            .down = down,
-            .slot_of = slot_of};
-  }
 };
 
 // The first products of a layer of experts, and its routing: as linear, then linear and route.

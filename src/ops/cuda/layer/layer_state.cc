@@ -32,6 +32,7 @@ const SmallOps& CudaSmallOps() {
                                .embed = Embed,
                                .gather_rows = GatherRows,
                                .scatter_rows = ScatterRows,
+                               .copy = Copy,
                                .clear = Clear,
                                .rms_norm = RmsNorm,
                                .add_rms_norm = AddRmsNorm,
@@ -81,8 +82,8 @@ JoinedNorm LayerState::NormOf(TensorView weight, float eps) const {
       .residual = residual_, .weight = weight, .rows = unscaled_, .squares = squares_, .eps = eps};
 }
 
-void LayerState::End(const std::optional<JoinedNorm>& behind) {
-  if (!behind) return Leave();
+void LayerState::End(const std::optional<JoinedNorm>& behind, const NextHalf& next) {
+  if (!behind) return Leave(next);
   ahead_ = behind;
   added_ = true;
 }
@@ -130,7 +131,7 @@ void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& ne
                                         .o = args.o,
                                         .out = delta_,
                                         .behind = behind ? &*behind : nullptr})) {
-    return End(behind);
+    return End(behind, next);
   }
   const TensorView first = qkv_a_.columns(0, args.qkv_a.n);
   if (before) {
@@ -153,7 +154,7 @@ void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& ne
   } else {
     Linear(Fresh(), delta_, attention_, args.o);
   }
-  End(behind);
+  End(behind, next);
 }
 
 // ---- MLPs
@@ -238,7 +239,7 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
   orders_ = in_order_.data != nullptr;
   ExpertBank(Fresh(), bank);
   orders_ = false;
-  End(behind);
+  End(behind, next);
 }
 
 }  // namespace baltoro::cuda

@@ -33,7 +33,7 @@ class LayerState : public ComposedState {
   std::optional<JoinedNorm> NormBehind(const AttentionHalfArgs& args, const NextHalf& next) const;
   std::optional<JoinedNorm> NormBehind(const ExpertsHalfArgs& args, const NextHalf& next) const;
   // The result is in the residual, with the norm behind begun, or still to be added.
-  void End(const std::optional<JoinedNorm>& behind);
+  void End(const std::optional<JoinedNorm>& behind, const NextHalf& next);
 
   TensorView unscaled_, squares_;  // JoinedNorm::rows and squares; none: nothing is joined
   TensorView in_order_;            // OrderedRows of normed_; none: nothing takes them
