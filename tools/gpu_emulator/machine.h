@@ -187,7 +187,9 @@ void Execute(const Program& program,
              const std::function<void()>& idle);
 
 // Blocks of this kernel that a multiprocessor holds.
-int BlocksPerMultiprocessor(const Program& program, int threads, uint64_t dynamic_shared);
+int BlocksPerMultiprocessor(const ptx::Kernel& kernel, int threads, uint64_t dynamic_shared);
+// Where a kernel's dynamic shared memory begins: behind the static one.
+uint64_t DynamicShared(const ptx::Kernel& kernel);
 
 // Said once for a place; EMU_STRICT=1 makes it a fault.
 void Warn(const Warp& w, const Inst& i, const std::string& what);

@@ -24,11 +24,39 @@ bool IsNameCharacter(char c) {
          c == '$' || c == '%' || c == '.' || c == ':';
 }
 
-std::vector<Token> Tokens(std::string_view text) {
+// Behind the brace that closes the one at `i`.
+size_t EndOfBraces(std::string_view text, size_t i) {
+  int depth = 0;
+  do {
+    i = text.find_first_of("{}/\"", i);
+    if (i == std::string_view::npos) Fail("a brace that is not closed");
+    const char c = text[i];
+    if (c == '/' && text[i + 1] == '/') {
+      i = text.find('\n', i);
+    } else if (c == '"') {
+      i = text.find('"', i + 1);
+    } else {
+      depth += c == '{' ? 1 : c == '}' ? -1 : 0;
+    }
+    ++i;
+  } while (depth != 0);
+  return i;
+}
+
+// With `whole_bodies` a function's body is one token: most kernels of a module are never run.
+std::vector<Token> Tokens(std::string_view text, bool whole_bodies) {
   std::vector<Token> tokens;
   size_t i = 0;
+  bool in_head = false;
   while (i < text.size()) {
     const char c = text[i];
+    if (whole_bodies && c == '{' && in_head) {
+      const size_t end = EndOfBraces(text, i);
+      tokens.push_back({text.substr(i, end - i)});
+      in_head = false;
+      i = end;
+      continue;
+    }
     if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
       ++i;
     } else if (c == '/' && text[i + 1] == '/') {
@@ -54,9 +82,11 @@ std::vector<Token> Tokens(std::string_view text) {
       }
       if (end == i) end = i + 1;  // a ':' alone
       tokens.push_back({text.substr(i, end - i)});
+      in_head |= tokens.back().is(".entry") || tokens.back().is(".func");
       i = end;
     } else {
       tokens.push_back({text.substr(i, 1)});
+      in_head &= c != ';';
       ++i;
     }
   }
@@ -180,14 +210,20 @@ Declaration ReadDeclaration(const std::vector<Token>& t, size_t& i) {
 struct Source::Function {
   bool is_kernel = false;
   std::vector<Declaration> parameters, results;
-  std::vector<Token> body;
+  std::string_view text;
   std::vector<Token> directives;
+  std::vector<Token> tokens;  // of the text, once they are wanted
+
+  const std::vector<Token>& Body() {
+    if (tokens.empty()) tokens = Tokens(text, false);
+    return tokens;
+  }
 };
 
 Source::~Source() = default;
 
 Source::Source(std::string text) : text_(WithoutPackets(std::move(text))) {
-  const std::vector<Token> t = Tokens(text_);
+  const std::vector<Token> t = Tokens(text_, true);
   size_t i = 0;
   const auto parameters = [&](std::vector<Declaration>& to) {
     ++i;  // (
@@ -239,15 +275,9 @@ Source::Source(std::string text) : text_(WithoutPackets(std::move(text))) {
       if (t[i].is("(")) parameters(function->results);
       const std::string name(t[i++].text);
       if (t[i].is("(")) parameters(function->parameters);
-      while (!t[i].is("{") && !t[i].is(";")) function->directives.push_back(t[i++]);
-      if (t[i].is("{")) {
-        const size_t from = i;
-        int depth = 0;
-        do {
-          depth += t[i].is("{") - t[i].is("}");
-          ++i;
-        } while (depth != 0);
-        function->body.assign(t.begin() + from, t.begin() + i);
+      while (t[i].text[0] != '{' && !t[i].is(";")) function->directives.push_back(t[i++]);
+      if (t[i].text[0] == '{') {
+        function->text = t[i++].text;
         order_.push_back(name);
         functions_[name] = std::move(function);
       } else {
@@ -279,9 +309,9 @@ class BodyParser {
     std::map<std::string, int, std::less<>> labels;
   };
 
-  void Parse(const Source::Function& function, int scope, int depth) {
+  void Parse(Source::Function& function, int scope, int depth) {
     if (depth > 16) Fail("calls nested too deeply (recursion?) in " + kernel_.name);
-    const std::vector<Token>& t = function.body;
+    const std::vector<Token>& t = function.Body();
     const size_t first_return = returns_.size();
     std::vector<int> scopes{scope};
     size_t i = 0;
@@ -615,7 +645,7 @@ class BodyParser {
       return;
     }
     if (inst.guard >= 0) Fail("a guarded call of " + name);
-    const Source::Function& function = *it->second;
+    Source::Function& function = *it->second;
     const int inner = NewScope(0);
     for (size_t n = 0; n < arguments.size(); ++n)
       BindSymbol(inner, function.parameters.at(n).name, FindSymbol(arguments[n], scope));
@@ -637,13 +667,12 @@ class BodyParser {
   int file_ = 0, line_ = 0;
 };
 
-std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
+std::unique_ptr<Kernel> Source::ParseHead(const std::string& name) const {
   const auto it = functions_.find(name);
   if (it == functions_.end() || !it->second->is_kernel) return nullptr;
-  const Function& function = *it->second;
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name;
-  const std::vector<Token>& d = function.directives;
+  const std::vector<Token>& d = it->second->directives;
   const auto three = [&](size_t i, int* to) {
     for (int n = 0; n < 3 && i < d.size(); ++n, i += 2) {
       to[n] = static_cast<int>(Number(d[i]));
@@ -661,13 +690,25 @@ std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
       three(i + 1, kernel->cluster);
     }
   }
+  for (const Declaration& parameter : it->second->parameters) {
+    const uint64_t at = RoundUp(kernel->parameter_bytes, parameter.align);
+    kernel->parameters.push_back({at, parameter.element * parameter.count});
+    kernel->parameter_bytes = at + kernel->parameters.back().size;
+  }
+  return kernel;
+}
+
+std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
+  std::unique_ptr<Kernel> kernel = ParseHead(name);
+  if (kernel == nullptr) return nullptr;
+  Function& function = *functions_.at(name);
   BodyParser parser(*this, *kernel);
   const int scope = parser.NewScope(-1);
-  for (const Declaration& parameter : function.parameters) {
-    const Symbol* symbol = parser.NewSymbol(scope, parameter, Symbol::Space::kKernelParam);
-    kernel->parameters.push_back({symbol->offset, symbol->size});
-  }
+  kernel->parameter_bytes = 0;
+  for (const Declaration& parameter : function.parameters)
+    parser.NewSymbol(scope, parameter, Symbol::Space::kKernelParam);
   parser.Parse(function, scope, 0);
+  function.tokens = {};
   Instruction end;
   end.opcode = "exit";
   end.words = {"exit"};
