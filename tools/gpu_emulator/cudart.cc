@@ -27,6 +27,7 @@ const Options& TheOptions() {
     o.check_memory = number("EMU_CHECK", 1) != 0;
     o.check_a = number("EMU_CHECK_A", 0) != 0;
     o.strict = number("EMU_STRICT", 0) != 0;
+    o.run = number("EMU_RUN", 1) != 0;
     o.late = number("EMU_LATE", 2);
     o.seed = static_cast<uint32_t>(number("EMU_SEED", 1));
     o.verbose = number("EMU_VERBOSE", 0);

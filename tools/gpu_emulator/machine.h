@@ -169,7 +169,8 @@ struct Options {
   bool check_a =
       false;  // operand A of wgmma too: its rows that do not exist may lie over other data
   bool strict = false;
-  int late = 2;  // asynchronous copies: 0 at once, 1 when waited for, 2 at random
+  bool run = true;  // kernels; without, for what they would be
+  int late = 2;     // asynchronous copies: 0 at once, 1 when waited for, 2 at random
   uint32_t seed = 1;
   int verbose = 0;
   int multiprocessors = 132;
