@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "engine/backend_choice.h"
 #include "model/weight_plan.h"
+#include "ops/compose/small_ops.h"
 #include "plan/model_description.h"
 #include "weights/dummy_source.h"
 #include "weights/tensor_names.h"
@@ -72,8 +73,8 @@ Result<double> MatrixRate(const OpsTable& ops, ThreadPool* pool) {
     const Seconds start = clock.Now();
     for (int i = 0; i < kProducts; ++i) {
       scratch.Reset();
-      ops.linear(context, TensorView(out.data(), ops.act, {size, size}),
-                 TensorView(x.data(), ops.act, {size, size}), matrix);
+      ops.small->linear(context, TensorView(out.data(), ops.act, {size, size}),
+                        TensorView(x.data(), ops.act, {size, size}), matrix);
     }
     BT_RETURN_IF_ERROR(ops.wait(context));
     const double flops = 2.0 * kProducts * static_cast<double>(size * size * size);
@@ -163,14 +164,15 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
       std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills),
                std::ranges::max(command.batches));
   const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
+  // On a GPU banks of few tokens choose the experts themselves, by the logits.
+  const bool banks_choose = ops->memory->kind() != DeviceKind::kCpu;
   routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
-                                           command.routing == "zipf", ops->bank_chooses != nullptr,
-                                           command.seed);
+                                           command.routing == "zipf", banks_choose, command.seed);
   const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
   BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
                                                "expert choices", *ops->memory));
   const int64_t logits_rows =
-      ops->bank_chooses == nullptr
+      !banks_choose
           ? 0
           : int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
   BT_ASSIGN_OR_RETURN(
@@ -180,8 +182,6 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
                              static_cast<const float*>(router_logits_.data()),
                              std::max(moe_layers, 1));
-  // A tensor rank adds up what others have before a norm: its share does not join them either.
-  if (command.tensor > 1) ops_.joined = {};
 
   BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;

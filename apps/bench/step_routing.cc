@@ -7,31 +7,35 @@
 namespace baltoro {
 namespace {
 
-// What the traced bank reads: an operation is a plain function.
-struct Trace {
-  void (*bank)(const OpContext&, const ExpertBankArgs&) = nullptr;
-  const int32_t* ids = nullptr;
-  const float* logits = nullptr;
-  int32_t layers = 0;
-  int32_t next = 0;
+// Gives experts halves what was drawn: ids, and where a bank chooses them itself, logits.
+class DrawnExperts : public ExpertsTap {
+ public:
+  void Set(const int32_t* ids, const float* logits, int32_t layers) {
+    ids_ = ids;
+    logits_ = logits;
+    layers_ = layers;
+    next_ = 0;
+  }
+  void Rewind() { next_ = 0; }
+
+  bool needs_ids() const override { return false; }
+  void Look(const OpContext&, ChosenExperts& chosen) override {
+    const int64_t layer = next_++ % layers_;
+    chosen.ids.data = const_cast<int32_t*>(ids_) + layer * chosen.ids.num_elements();
+    if (chosen.made) return;
+    const int64_t of_layer = chosen.logits.num_elements();
+    chosen.logits.data = const_cast<float*>(logits_) + layer * of_layer;
+    if (chosen.bias) chosen.bias.data = const_cast<float*>(logits_) + layers_ * of_layer;
+  }
+
+ private:
+  const int32_t* ids_ = nullptr;
+  const float* logits_ = nullptr;
+  int32_t layers_ = 0;
+  int32_t next_ = 0;
 };
 // A rank is a thread.
-thread_local Trace trace;
-
-void TracedBank(const OpContext& context, const ExpertBankArgs& args) {
-  ExpertBankArgs traced = args;
-  const int64_t layer = trace.next++ % trace.layers;
-  traced.ids.data = const_cast<int32_t*>(trace.ids) + layer * args.ids.num_elements();
-  ExpertChoice choice;
-  if (args.choice != nullptr) {
-    choice = *args.choice;
-    const int64_t of_layer = choice.logits.num_elements();
-    choice.logits.data = const_cast<float*>(trace.logits) + layer * of_layer;
-    if (choice.bias) choice.bias.data = const_cast<float*>(trace.logits) + trace.layers * of_layer;
-    traced.choice = &choice;
-  }
-  trace.bank(context, traced);
-}
+thread_local DrawnExperts drawn;
 
 }  // namespace
 
@@ -99,14 +103,14 @@ OpsTable StepRouting::Traced(const OpsTable& ops,
                              const int32_t* ids,
                              const float* logits,
                              int32_t layers) {
-  trace = {.bank = ops.expert_bank, .ids = ids, .logits = logits, .layers = layers, .next = 0};
+  drawn.Set(ids, logits, layers);
   OpsTable traced = ops;
-  traced.expert_bank = TracedBank;
+  traced.tap = &drawn;
   return traced;
 }
 
 void StepRouting::Rewind() {
-  trace.next = 0;
+  drawn.Rewind();
 }
 
 }  // namespace baltoro

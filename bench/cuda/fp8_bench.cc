@@ -108,11 +108,11 @@ struct Bench {
     if (cudaMemsetAsync(scales.data(), 0x3c, scales.bytes(), stream.get()) != cudaSuccess) {
       std::exit(1);
     }
-    RoundedRows rounded = {.codes = codes.data(),
-                           .scales = static_cast<float*>(scales.data()),
-                           .width = kHidden,
-                           .of = x.data(),
-                           .stride = kHidden};
+    cuda::RoundedRows rounded = {.codes = codes.data(),
+                                 .scales = static_cast<float*>(scales.data()),
+                                 .width = kHidden,
+                                 .of = x.data(),
+                                 .stride = kHidden};
     Must(FillRandomBf16(x.data(), static_cast<size_t>(most * kHidden), 2, stream));
     std::vector<int32_t> slots(static_cast<size_t>(experts)), order = slots;
     std::iota(slots.begin(), slots.end(), 0);
@@ -139,7 +139,7 @@ struct Bench {
           OnDevice(std::vector<float>(static_cast<size_t>(rows * top_k), 0.125f));
       const double seconds = Seconds(copies, [&](int i) {
         int32_t* own = static_cast<int32_t*>(device_ids.data()) + i * rows * top_k;
-        ExpertBankArgs args;
+        cuda::ExpertBankArgs args;
         args.out = TensorView(out.data(), DType::kF32, {rows, kHidden});
         args.x = TensorView(x.data(), DType::kBf16, {rows, kHidden});
         args.ids = TensorView(own, DType::kI32, {rows, top_k});
@@ -149,7 +149,8 @@ struct Bench {
         args.slot_of = slots;
         OpContext context = Context();
         rounded.rows = rows;
-        context.rounded = &rounded;
+        const cuda::Beside with{.rounded = &rounded};
+        context.beside = &with;
         cuda::ExpertBank(context, args);
       });
       const double mean = static_cast<double>(chosen_experts) / copies;

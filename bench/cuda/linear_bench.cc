@@ -117,18 +117,19 @@ struct Bench {
     if (cudaMemsetAsync(scales.data(), 0x3c, scales.bytes(), stream.get()) != cudaSuccess) {
       std::exit(1);
     }
-    RoundedRows rounded = {.codes = codes.data(),
-                           .scales = static_cast<float*>(scales.data()),
-                           .width = k,
-                           .of = x.data(),
-                           .stride = k};
+    cuda::RoundedRows rounded = {.codes = codes.data(),
+                                 .scales = static_cast<float*>(scales.data()),
+                                 .width = k,
+                                 .of = x.data(),
+                                 .stride = k};
     std::printf("%-5s [%5ld, %5ld]", form.name, static_cast<long>(n), static_cast<long>(k));
     const std::vector<int64_t> all_rows = {1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048};
     for (const int64_t rows : only_rows > 0 ? std::vector{only_rows} : all_rows) {
       const double seconds = Seconds(copies, [&](int i) {
         OpContext context = Context();
         rounded.rows = rows;
-        if (coded && form.form == WeightForm::kFp8Block) context.rounded = &rounded;
+        const cuda::Beside with{.rounded = &rounded};
+        if (coded && form.form == WeightForm::kFp8Block) context.beside = &with;
         cuda::Linear(context, TensorView(out.data(), out_type, {rows, n}),
                      TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
       });

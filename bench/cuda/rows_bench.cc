@@ -247,8 +247,9 @@ void TimeNorms(Device& device) {
         RoundedRows rounded = {
             .codes = beside.data(), .scales = static_cast<float*>(scales.data()), .width = kHidden};
         OpContext ctx = device.ctx();
-        if (line.orders) ctx.ordered = &ordered;
-        if (line.quantises) ctx.rounded = &rounded;
+        const Beside with{.rounded = line.quantises ? &rounded : nullptr,
+                          .ordered = line.orders ? &ordered : nullptr};
+        ctx.beside = &with;
         AddRmsNorm(ctx, view(out, DType::kBf16), view(residual, DType::kF32, i * rows % kRowsMax),
                    view(delta, line.delta), TensorView(weight.data(), DType::kF32, {kHidden}),
                    1e-5f);

@@ -175,7 +175,7 @@ TEST_F(WorkerTest, RowsSampledOneGoAfterAnotherAreTheSame) {
 
 // Drafts are rows of their own, each as if it had come alone.
 TEST_F(WorkerTest, DraftsInFixedStepsChangeNoBit) {
-  ops_.linear = test::DisturbedOps<DType::kBf16, 5>().linear;
+  ComposeOps(ops_, test::DisturbedSmallOps<DType::kBf16, 5>());
   fixed_ = {.prompt_chunk = 64, .decode_rows = 5, .key_part_blocks = 1};
   Restart();
   std::vector<TokenLogprobs> wanted;

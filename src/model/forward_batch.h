@@ -20,6 +20,10 @@ struct ForwardBatch {
   // [M, H] f32.
   std::span<const int32_t> override_rows;
   TensorView embedding_overrides;
+  // Layers of this model, rising, behind which the residual stream is wanted, and where it goes:
+  // [T, H] f32 each.
+  std::span<const int32_t> tap_layers = {};
+  std::span<const TensorView> taps = {};
 };
 
 }  // namespace baltoro

@@ -34,8 +34,8 @@ struct K2LoadOptions {
   LoadProgress progress;        // may be empty; called on the loading thread
   // Of which this model is one, over the same memory. Null: the model is whole. Must outlive it.
   ModelRanks* ranks = nullptr;
-  // A rank's share that is measured alone: parts are rounded as where ranks add them
-  // (OpsTable::rounded_part_rows_min), though nothing is added.
+  // A rank's share that is measured alone: parts are rounded as where ranks add them,
+  // though nothing is added.
   bool parts_as_of_ranks = false;
 };
 
@@ -67,8 +67,9 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
-  // Steps of one token a sequence, all of whose logits are wanted, are recorded the second time
-  // that one of their size comes, and replayed from then on: with the same arena, cache and logits.
+  // Steps of one token a sequence, or of equally many up to 8, all of whose logits are wanted, are
+  // recorded the second time that one of their size comes, and replayed from then on: with the same
+  // arena, cache, logits and taps.
   // Without effect where the operations record nothing.
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
@@ -114,13 +115,12 @@ class K2Model {
   int64_t staging_bytes() const { return static_cast<int64_t>(staging_.bytes_reserved()); }
 
  private:
-  struct Activations;
   struct Inputs;
   struct Trial;
   // What a recorded step depends on.
   struct GraphKey {
-    size_t tokens;
-    const void* logits;
+    size_t tokens, sequences;
+    const void *logits, *taps;
     auto operator<=>(const GraphKey&) const = default;
   };
   struct Recorded {
@@ -139,53 +139,22 @@ class K2Model {
            std::span<const KvLayerView> cache,
            TensorView logits,
            Arena& arena);
-  bool TakesRounded() const;
-  bool TakesOrdered(const Activations& a) const;
-  // Of what a sublayer adds.
-  DType PartType(int64_t tokens) const;
-  Activations Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const;
+  StepShape ShapeOfStep(int64_t tokens, int64_t logits_rows);
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
   // Of a tensor rank: the batch's tokens as rows of its part of the embedding.
   void FindOwnTokens(const ForwardBatch& batch);
   // Of a decode-context rank: where its part of the batch's keys is.
   void FindOwnKeys(const ForwardBatch& batch);
-  void Embed(const Inputs& in, const Activations& a);
-  // Adds what all tensor ranks found, and the norm of the sum.
-  // ordered: what the norm may write beside its rows, for the expert bank behind it.
-  void AddAndNorm(const Activations& a, TensorView weight, OrderedRows* ordered = nullptr);
-  // The norms of a layer of experts that the operations around them share, if they do: behind o,
-  // and behind the expert bank.
-  std::optional<JoinedNorm> JoinMlpNorm(const LayerWeights& layer, const Activations& a) const;
-  std::optional<JoinedNorm> JoinNextNorm(const LayerWeights& layer,
-                                         const LayerWeights& next,
-                                         const Activations& a) const;
-  bool JoinsMoe() const;
-  ExpertBankArgs BankArgs(const LayerWeights& layer, const Activations& a) const;
-  // Attention to the keys of this rank, put together with that of the others.
-  void AttendTogether(MlaAttentionArgs args, const Activations& a);
-  // The step itself: operations alone, and between them what ranks tell each other.
+  AttentionHalfArgs AttentionOf(int32_t layer, const Inputs& in, const KvLayerView& cache) const;
+  ExpertsHalfArgs ExpertsOf(int32_t layer) const;
+  // The step itself: operations alone, and between them what stages tell each other.
   void Compute(const Inputs& in,
                std::span<const int32_t> layers,
                std::span<const KvLayerView> cache,
-               const Activations& a,
+               HiddenState& hidden,
                TensorView logits);
-  // before: the norm ahead is shared; behind: that after it, else what is to be added is in
-  // `delta`.
-  void Attention(const LayerWeights& layer,
-                 const Inputs& in,
-                 const KvLayerView& cache,
-                 const Activations& a,
-                 const JoinedNorm* before,
-                 const JoinedNorm* behind);
-  void Mlp(const MlpWeights& mlp, const Activations& a);
-  void Moe(const LayerWeights& layer,
-           const Activations& a,
-           const JoinedNorm* before,
-           const JoinedNorm* behind,
-           OrderedRows* ordered);
-  void Logits(const Inputs& in, const Activations& a, TensorView logits);
-  OpContext Scratch(OrderedRows* ordered = nullptr);  // a context whose scratch is empty
+  OpContext Scratch();  // a context whose scratch is empty
   RankOps& others() {
     const bool alone = mode_ == StepMode::kAlone || ranks_ == nullptr;
     return alone ? static_cast<RankOps&>(nobody_) : ranks_->ops();
@@ -210,9 +179,8 @@ class K2Model {
   Buffer rope_memory_;
   RopeTable rope_table_;
   float softmax_scale_;
-  Arena op_scratch_;     // taken back after every operation
-  Arena staging_;        // taken back after every step
-  RoundedRows rounded_;  // of Activations::normed, in a step; without memory: not wanted
+  Arena op_scratch_;  // taken back after every operation
+  Arena staging_;     // taken back after every step
   std::optional<std::map<GraphKey, Recorded>> graphs_;
   // Of the step, where ranks share the vocabulary: rows of the embedding; -1: another rank's.
   std::vector<int32_t> own_tokens_;

@@ -9,95 +9,52 @@
 namespace baltoro {
 namespace {
 
-// A step of one token a sequence, all of whose logits are wanted.
+// A step of as many tokens in each sequence, few, all of whose logits are wanted: one, or a draft
+// behind one.
 bool IsDecode(const ForwardBatch& batch) {
-  if (batch.sequences.size() != batch.tokens.size() || !batch.override_rows.empty()) return false;
+  constexpr int32_t kTokensMax = 8;
+  if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
   if (batch.logits_rows.size() != batch.tokens.size()) return false;
-  return std::ranges::all_of(batch.sequences, [](const AttentionSequence& s) {
-    return s.query_count == 1 && s.first_position >= s.absorbed_from;
+  const int32_t each = batch.sequences[0].query_count;
+  if (each < 1 || each > kTokensMax) return false;
+  if (batch.sequences.size() * static_cast<size_t>(each) != batch.tokens.size()) return false;
+  return std::ranges::all_of(batch.sequences, [each](const AttentionSequence& s) {
+    return s.query_count == each && s.first_position >= s.absorbed_from;
   });
 }
 
 }  // namespace
 
-OpContext K2Model::Scratch(OrderedRows* ordered) {
+OpContext K2Model::Scratch() {
   op_scratch_.Reset();
-  return {.pool = pool_,
-          .scratch = &op_scratch_,
-          .staging = &staging_,
-          .stream = ops_.stream,
-          .rounded = rounded_.codes != nullptr ? &rounded_ : nullptr,
-          .ordered = ordered};
+  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
 }
 
-// Whether norms are read by products that round them: on a GPU, where it costs launches.
-bool K2Model::TakesRounded() const {
-  if (ops_.memory->kind() == DeviceKind::kCpu || config_.hidden % 128 != 0) return false;
-  return std::ranges::any_of(weights_.layers, [](const LayerWeights& layer) {
-    return layer.qkv_a.form == WeightForm::kFp8Block && layer.qkv_a.quantise_input;
-  });
-}
-
-// Whether a norm is read by an expert bank that wants a second copy. Where the norm writes codes it
-// writes none. Banks of all layers are alike.
-bool K2Model::TakesOrdered(const Activations& a) const {
-  if (ops_.bank_reads_ordered == nullptr || TakesRounded()) return false;
-  const auto layer = std::ranges::find_if(
-      weights_.layers, [](const LayerWeights& l) { return l.experts_gate_up.n > 0; });
-  return layer != weights_.layers.end() && ops_.bank_reads_ordered(BankArgs(*layer, a));
-}
-
-DType K2Model::PartType(int64_t tokens) const {
-  const int64_t least = ops_.rounded_part_rows_min;
-  const bool rounded = (share_.layout.tensor > 1 || parts_as_of_ranks_) && least > 0 &&
-                       tokens >= least &&
-                       (ranks_ == nullptr || ranks_->ops().takes_rounded_parts());
-  return rounded ? DType::kBf16 : DType::kF32;
-}
-
-K2Model::Activations K2Model::Allocate(int64_t tokens, int64_t logits_rows, Arena& arena) const {
-  const auto take_rows = [&](DType type, int64_t rows, int64_t width) {
-    void* data = arena.Allocate(static_cast<size_t>(rows * width * SizeOf(type)));
-    return TensorView(data, type, {rows, width});
-  };
-  const auto take = [&](DType type, int64_t width) { return take_rows(type, tokens, width); };
-  int64_t inter = 0;
-  for (const LayerWeights& layer : weights_.layers) inter = std::max(inter, layer.mlp.down.k);
-  Activations a;
-  a.tokens = tokens;
-  a.residual = take(DType::kF32, config_.hidden);
-  // Room for f32 in any case: no step needs more than one of more rows.
-  a.delta = take(DType::kF32, config_.hidden);
-  a.delta = TensorView(a.delta.data, PartType(tokens), {tokens, config_.hidden});
-  a.normed = take(ops_.act, config_.hidden);
-  if (JoinsMoe() && tokens <= JoinedNorm::kRowsMax) {
-    a.unscaled = take(ops_.act, config_.hidden);
-    a.squares = take(DType::kF32, JoinedNorm::kParts);
+StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
+  StepShape shape{.tokens = tokens,
+                  .logits_rows = logits_rows,
+                  .hidden = config_.hidden,
+                  .q_lora = config_.q_lora,
+                  .heads = heads_,
+                  .group_heads = group_heads_,
+                  .nope = static_cast<int32_t>(config_.nope),
+                  .rope = static_cast<int32_t>(config_.rope_dim),
+                  .value = static_cast<int32_t>(config_.value),
+                  .latent = static_cast<int32_t>(config_.kv_lora),
+                  .vocab = share_.vocab(config_).size(),
+                  .num_experts = config_.experts,
+                  .top_k = config_.router.top_k,
+                  .ranks = &others(),
+                  .tensor_ranks = share_.layout.tensor,
+                  .context_ranks = share_.layout.decode_context,
+                  .rounds_parts = (share_.layout.tensor > 1 || parts_as_of_ranks_) &&
+                                  (ranks_ == nullptr || ranks_->ops().takes_rounded_parts())};
+  for (const LayerWeights& layer : weights_.layers) {
+    shape.intermediate = std::max(shape.intermediate, layer.mlp.down.k);
+    shape.rounds_norms = shape.rounds_norms ||
+                         (layer.qkv_a.form == WeightForm::kFp8Block && layer.qkv_a.quantise_input);
   }
-  if (TakesRounded()) {
-    a.codes = take(DType::kU8, config_.hidden);
-    a.code_scales = take(DType::kF32, config_.hidden / 128);
-  }
-  a.qkv_a = take(ops_.act, config_.q_lora + config_.cache_width());
-  a.q = take(ops_.act, heads_ * config_.head_dim());
-  a.attention = take(ops_.act, heads_ * config_.value);
-  if (share_.layout.decode_context > 1) {
-    a.group_q = take(ops_.act, group_heads_ * config_.head_dim());
-    a.group_attention = take(ops_.act, group_heads_ * config_.value);
-    a.lse = take(DType::kF32, group_heads_);
-  }
-  if (share_.layout.tensor > 1) {
-    a.part_logits = take_rows(DType::kF32, logits_rows, share_.vocab(config_).size());
-  }
-  a.gate_up = take(ops_.act, 2 * inter).data;
-  a.gated = take(ops_.act, inter).data;
-  a.router = take(DType::kF32, config_.experts);
-  a.ids = take(DType::kI32, config_.router.top_k);
-  a.weights = take(DType::kF32, config_.router.top_k);
-  a.last_residual = take_rows(DType::kF32, logits_rows, config_.hidden);
-  a.last_delta = take_rows(DType::kF32, logits_rows, config_.hidden);
-  if (TakesOrdered(a)) a.ordered = take(ops_.act, config_.hidden);
-  return a;
+  return shape;
 }
 
 void K2Model::Forward(const ForwardBatch& batch,
@@ -116,6 +73,7 @@ void K2Model::Run(const ForwardBatch& batch,
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   BT_CHECK(batch.positions.size() == batch.tokens.size());
   BT_CHECK(batch.slots.size() == batch.tokens.size());
+  BT_CHECK(batch.taps.size() == batch.tap_layers.size());
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
@@ -125,22 +83,25 @@ void K2Model::Run(const ForwardBatch& batch,
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
-  const Activations a = Allocate(tokens, rows, arena);
-  const auto compute = [&] {
-    rounded_ = {.codes = a.codes.data,
-                .scales = static_cast<float*>(a.code_scales.data),
-                .width = config_.hidden};
-    Compute(in, layers, cache, a, logits);
-    rounded_ = {};
-  };
+  StepShape shape = ShapeOfStep(tokens, rows);
+  const auto with_experts = std::ranges::find_if(
+      weights_.layers, [](const LayerWeights& layer) { return layer.experts_gate_up.n > 0; });
+  ExpertsHalfArgs experts;
+  if (with_experts != weights_.layers.end()) {
+    experts = ExpertsOf(static_cast<int32_t>(with_experts - weights_.layers.begin()));
+    shape.experts = &experts;
+  }
+  const std::unique_ptr<HiddenState> hidden = ops_.begin(Scratch(), arena, shape);
+  const auto compute = [&] { Compute(in, layers, cache, *hidden, logits); };
   if (!repeats) return compute();
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.
   recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;
-  if (mode_ == StepMode::kRun && recorded_ahead_ &&
-      !graphs_->contains({batch.tokens.size(), logits.data})) {
-    return compute();
-  }
-  const auto [recorded, is_first] = graphs_->try_emplace({batch.tokens.size(), logits.data});
+  const GraphKey key{.tokens = batch.tokens.size(),
+                     .sequences = batch.sequences.size(),
+                     .logits = logits.data,
+                     .taps = batch.taps.empty() ? nullptr : batch.taps[0].data};
+  if (mode_ == StepMode::kRun && recorded_ahead_ && !graphs_->contains(key)) return compute();
+  const auto [recorded, is_first] = graphs_->try_emplace(key);
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
   if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
@@ -172,6 +133,8 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   in.tokens = bring(ids, DType::kI32);
   in.positions = bring(batch.positions, DType::kI32);
   in.sequences = batch.sequences;
+  in.tap_layers = batch.tap_layers;
+  in.taps = batch.taps;
   std::span<const int64_t> slots = batch.slots;
   if (share_.layout.decode_context > 1) {
     FindOwnKeys(batch);

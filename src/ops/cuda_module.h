@@ -45,14 +45,15 @@ struct CudaModule {
 // Changes whenever what crosses the border between program and module changes.
 inline constexpr int64_t kCudaModuleLayout = [] {
   int64_t layout = 0;
-  for (const size_t bytes : {sizeof(OpsTable), sizeof(MlaAttentionArgs), sizeof(ExpertBankArgs),
-                             sizeof(SampleRow), sizeof(GpuRankArgs)}) {
-    layout = layout * 4096 + static_cast<int64_t>(bytes);
+  for (const size_t bytes :
+       {sizeof(OpsTable), sizeof(StepShape), sizeof(AttentionHalfArgs), sizeof(ExpertsHalfArgs),
+        sizeof(LogitsArgs), sizeof(SampleRow), sizeof(GpuRankArgs)}) {
+    layout = (layout * 4099 + static_cast<int64_t>(bytes)) % (int64_t{1} << 48);
   }
   return layout + static_cast<int64_t>(sizeof(CudaModule));
 }();
-static_assert(sizeof(OpsTable) < 2048 && sizeof(MlaAttentionArgs) < 4096 &&
-              sizeof(ExpertBankArgs) < 4096 && sizeof(SampleRow) < 4096 &&
+static_assert(sizeof(OpsTable) < 2048 && sizeof(AttentionHalfArgs) < 4096 &&
+              sizeof(ExpertsHalfArgs) < 4096 && sizeof(SampleRow) < 4096 &&
               sizeof(GpuRankArgs) < 4096);
 
 // The module is libbaltoro_cuda.so in the folder of the program, in ../lib beside that, or the file

@@ -51,6 +51,12 @@ void ScatterRows(const OpContext&, TensorView out, TensorView x, TensorView rows
   }
 }
 
+void Copy(const OpContext&, TensorView out, TensorView x) {
+  BT_CHECK(out.dtype == DType::kF32 && x.dtype == DType::kF32 && out.shape == x.shape);
+  BT_CHECK(out.contiguous() && x.contiguous());
+  std::memcpy(out.data, x.data, static_cast<size_t>(x.num_elements()) * sizeof(float));
+}
+
 void Clear(const OpContext&, TensorView x) {
   std::memset(x.data, 0, static_cast<size_t>(x.num_elements() * SizeOf(x.dtype)));
 }
@@ -62,10 +68,14 @@ void SetHostMemoryOps(OpsTable& table) {
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;
-  table.gather_rows = GatherRows;
-  table.scatter_rows = ScatterRows;
-  table.clear = Clear;
   table.plan_attention = PlanAttention;
+}
+
+void SetHostMemoryOps(SmallOps& small) {
+  small.gather_rows = GatherRows;
+  small.scatter_rows = ScatterRows;
+  small.copy = Copy;
+  small.clear = Clear;
 }
 
 }  // namespace baltoro

@@ -6,6 +6,7 @@
 #include <list>
 
 #include "base/check.h"
+#include "ops/compose/small_ops.h"
 
 namespace baltoro::test {
 namespace {
@@ -23,16 +24,14 @@ Notes& TheNotes() {
 
 const OpsTable* backend = nullptr;  // that follows
 
-void RouteAndNote(const OpContext& context,
-                  TensorView ids,
-                  TensorView weights,
-                  TensorView logits,
-                  TensorView bias,
-                  const RouterParams& params) {
-  CpuOps(DType::kF32).route(context, ids, weights, logits, bias, params);
-  const auto* begin = ids.as<const int32_t>();
-  TheNotes().calls.emplace_back(begin, begin + ids.num_elements());
-}
+class NotingTap : public ExpertsTap {
+ public:
+  bool needs_ids() const override { return true; }
+  void Look(const OpContext&, ChosenExperts& chosen) override {
+    const auto* begin = chosen.ids.as<const int32_t>();
+    TheNotes().calls.emplace_back(begin, begin + chosen.ids.num_elements());
+  }
+};
 
 template <typename T>
 std::vector<T> FromBackend(const TensorView& view) {
@@ -125,7 +124,7 @@ void Follow(const OpContext& context,
     if (!IsTipped(&own_ids[at], &noted[at], row, own_bias, params)) continue;
     std::vector<float> forced(static_cast<size_t>(params.experts), 0.0f);
     for (int64_t j = 0; j < params.top_k; ++j) forced[noted[at + j]] = 100;
-    CpuOps(DType::kBf16)
+    CpuSmallOps(DType::kBf16)
         .route(here, TensorView(&own_ids[at], DType::kI32, {1, params.top_k}),
                TensorView(&own_weights[at], DType::kF32, {1, params.top_k}),
                TensorView(row, DType::kF32, {1, params.experts}),
@@ -135,39 +134,21 @@ void Follow(const OpContext& context,
   ToBackend(weights, own_weights);
 }
 
-void RouteAsNoted(const OpContext& context,
-                  TensorView ids,
-                  TensorView weights,
-                  TensorView logits,
-                  TensorView bias,
-                  const RouterParams& params) {
-  backend->route(context, ids, weights, logits, bias, params);
-  Follow(context, ids, weights, logits, bias, params);
-}
-
-void RouterAsNoted(const OpContext& context,
-                   TensorView ids,
-                   TensorView weights,
-                   TensorView logits,
-                   TensorView x,
-                   const PackedMatrix& w,
-                   TensorView bias,
-                   const RouterParams& params) {
-  backend->router(context, ids, weights, logits, x, w, bias, params);
-  Follow(context, ids, weights, logits, bias, params);
-}
-
-void MoeInputsAsNoted(const OpContext& context, const MoeInputArgs& args) {
-  backend->moe_inputs(context, args);
-  Follow(context, args.ids, args.weights, args.logits, args.bias, args.params);
-}
+class FollowingTap : public ExpertsTap {
+ public:
+  bool needs_ids() const override { return true; }
+  void Look(const OpContext& context, ChosenExperts& chosen) override {
+    Follow(context, chosen.ids, chosen.weights, chosen.logits, chosen.bias, chosen.params);
+  }
+};
 
 }  // namespace
 
 const OpsTable& NotingFloat32Ops() {
   static const OpsTable table = [] {
+    static NotingTap tap;
     OpsTable made = CpuOps(DType::kF32);
-    made.route = RouteAndNote;
+    made.tap = &tap;
     return made;
   }();
   return table;
@@ -177,9 +158,8 @@ const OpsTable& FollowingOps(const OpsTable& following) {
   static std::list<OpsTable> tables;  // models keep them
   backend = &following;
   OpsTable made = following;
-  made.route = RouteAsNoted;
-  if (made.router != nullptr) made.router = RouterAsNoted;
-  if (made.moe_inputs != nullptr) made.moe_inputs = MoeInputsAsNoted;
+  static FollowingTap tap;
+  made.tap = &tap;
   return tables.emplace_back(made);
 }
 

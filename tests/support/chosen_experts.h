@@ -3,8 +3,7 @@
 // One backend held to another with the same experts: a rounding that tips the choice of an expert
 // moves a token far, and would hide what all other roundings do. One table notes the experts that
 // each call of its router chooses; another makes the same choices again, in the same order of
-// calls, with its own scores. Tables are plain functions, so there is one list of notes for the
-// process; one thread at a time.
+// calls, with its own scores. There is one list of notes for the process; one thread at a time.
 
 #include <cstdint>
 #include <vector>

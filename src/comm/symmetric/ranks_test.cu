@@ -221,7 +221,7 @@ void CheckNorms(int ranks, int64_t hidden) {
         std::vector<float> want(count);
         std::vector<Bf16> normed(count);
         for (size_t i = 0; i < count; ++i) want[i] = residual[i] + sum[i];
-        ReferenceOps().rms_norm(
+        ReferenceSmallOps().rms_norm(
             {}, TensorView(normed.data(), DType::kBf16, {rows, hidden}),
             TensorView(want.data(), DType::kF32, {rows, hidden}),
             TensorView(const_cast<float*>(weight.data()), DType::kF32, {hidden}), 1e-5f);
@@ -230,10 +230,9 @@ void CheckNorms(int ranks, int64_t hidden) {
           Copies copies(rows, hidden);
           const bool codes = (rows + static_cast<int>(rounded)) % 2 == 0;
           OpContext context = self.ctx();
-          if (codes)
-            context.rounded = &copies.rounded;
-          else
-            context.ordered = &copies.ordered;
+          const cuda::Beside with{.rounded = codes ? &copies.rounded : nullptr,
+                                  .ordered = codes ? nullptr : &copies.ordered};
+          context.beside = &with;
           self.ops->peers()->Choose(choice);
           self.Meet();
           if (findings.any()) return;

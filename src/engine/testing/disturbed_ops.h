@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ops/ops.h"
+#include "ops/compose/compose.h"
 
 namespace baltoro::test {
 
@@ -38,7 +38,7 @@ void DisturbedLinear(const OpContext& context,
                      TensorView x,
                      const PackedMatrix& w) {
   const float factor = Disturbance<kRows>(x);
-  CpuOps(kAct).linear(context, out, x, w);
+  CpuSmallOps(kAct).linear(context, out, x, w);
   for (int64_t row = 0; row < out.dim(0); ++row) {
     for (int64_t i = row * out.stride[0]; i < row * out.stride[0] + out.dim(1); ++i) {
       if (out.dtype == DType::kF32) {
@@ -51,10 +51,20 @@ void DisturbedLinear(const OpContext& context,
 }
 
 template <DType kAct, int64_t kRows>
+const SmallOps& DisturbedSmallOps() {
+  static const SmallOps* const ops = [] {
+    auto* const small = new SmallOps(CpuSmallOps(kAct));
+    small->linear = DisturbedLinear<kAct, kRows>;
+    return small;
+  }();
+  return *ops;
+}
+
+template <DType kAct, int64_t kRows>
 const OpsTable& DisturbedOps() {
   static const OpsTable* const ops = [] {
     auto* const table = new OpsTable(CpuOps(kAct));
-    table->linear = DisturbedLinear<kAct, kRows>;
+    ComposeOps(*table, DisturbedSmallOps<kAct, kRows>());
     return table;
   }();
   return *ops;

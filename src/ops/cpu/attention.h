@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "ops/compose/small_ops.h"
 #include "ops/cpu/product.h"
 #include "ops/ops.h"
 

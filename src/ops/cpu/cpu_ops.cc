@@ -1,6 +1,7 @@
 #include "ops/cpu/cpu_ops.h"
 
 #include "base/check.h"
+#include "ops/compose/compose.h"
 #include "ops/host_memory_ops.h"
 
 namespace baltoro {
@@ -8,29 +9,43 @@ namespace cpu {
 
 namespace {
 
+SmallOps MakeSmallOps(DType act) {
+  SmallOps small;
+  SetHostMemoryOps(small);
+  small.act = act;
+  small.embed = Embed;
+  small.rms_norm = RmsNorm;
+  small.add_rms_norm = AddRmsNorm;
+  small.linear = Linear;
+  small.rope = Rope;
+  small.kv_write = KvWrite;
+  small.mla_attention = MlaAttention;
+  small.swiglu = Swiglu;
+  small.route = Route;
+  small.expert_bank = ExpertBank;
+  return small;
+}
+
 OpsTable MakeTable(const char* name, DType act) {
   OpsTable table;
   SetHostMemoryOps(table);
+  ComposeOps(table, CpuSmallOps(act));
   table.name = name;
-  table.act = act;
   table.packed_bytes = PackedBytes;
   table.pack_rows = PackRows;
-  table.embed = Embed;
-  table.rms_norm = RmsNorm;
-  table.add_rms_norm = AddRmsNorm;
-  table.linear = Linear;
-  table.rope = Rope;
-  table.kv_write = KvWrite;
-  table.mla_attention = MlaAttention;
-  table.swiglu = Swiglu;
-  table.route = Route;
-  table.expert_bank = ExpertBank;
   table.sample = Sample;
   return table;
 }
 
 }  // namespace
 }  // namespace cpu
+
+const SmallOps& CpuSmallOps(DType act) {
+  static const SmallOps bf16 = cpu::MakeSmallOps(DType::kBf16);
+  static const SmallOps f32 = cpu::MakeSmallOps(DType::kF32);
+  BT_CHECK(act == DType::kBf16 || act == DType::kF32);
+  return act == DType::kBf16 ? bf16 : f32;
+}
 
 const OpsTable& CpuOps(DType act) {
   static const OpsTable bf16 = cpu::MakeTable("cpu bf16", DType::kBf16);

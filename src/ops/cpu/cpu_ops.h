@@ -1,12 +1,14 @@
 #pragma once
 
-// The operations of the CPU product, one function per entry of OpsTable (ops.h states each
-// contract). One function serves both activation types and reads them from its views.
+// The operations of the CPU product, one function per entry of SmallOps and OpsTable (whose
+// headers state each contract). One function serves both activation types and reads them from its
+// views.
 
 #include <cstdint>
 #include <functional>
 #include <span>
 
+#include "ops/compose/small_ops.h"
 #include "ops/ops.h"
 
 namespace baltoro::cpu {

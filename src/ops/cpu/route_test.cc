@@ -22,7 +22,7 @@ struct Routed {
   }
 };
 
-using RouteFunction = decltype(OpsTable::route);
+using RouteFunction = decltype(SmallOps::route);
 
 Routed RunRoute(RouteFunction route,
                 const OpContext& context,

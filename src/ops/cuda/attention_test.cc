@@ -212,7 +212,7 @@ class Rig {
         std::vector<float> one_lse(static_cast<size_t>(rows_), kNaN);
         args.out = TensorView(one.data(), DType::kF32, {rows_, kAttentionValue});
         args.lse = TensorView(one_lse.data(), DType::kF32, {rows_, 1});
-        ReferenceOps().mla_attention({}, args);
+        ReferenceSmallOps().mla_attention({}, args);
         for (int64_t t = 0; t < rows_; ++t) {
           std::copy_n(&one[t * kAttentionValue], kAttentionValue,
                       &out[(t * h_ + h) * kAttentionValue]);
@@ -254,9 +254,9 @@ class Rig {
       }
     }
     TensorView all(values.data(), DType::kBf16, {s.keys, kMlaWidth});
-    ReferenceOps().kv_write({}, View(cache_memory_.data()), all.columns(0, kMlaLatent),
-                            all.columns(kMlaLatent, kAttentionRope),
-                            TensorView(slots.data(), DType::kI64, {s.keys}));
+    ReferenceSmallOps().kv_write({}, View(cache_memory_.data()), all.columns(0, kMlaLatent),
+                                 all.columns(kMlaLatent, kAttentionRope),
+                                 TensorView(slots.data(), DType::kI64, {s.keys}));
   }
 
   MlaAttentionArgs Args(Bf16* q, Bf16* kv_b, Bf16* uk_t, uint8_t* cache) {

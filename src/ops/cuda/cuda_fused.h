@@ -9,7 +9,8 @@
 
 namespace baltoro::cuda {
 
-// OpsTable::attention_inputs, in one launch. The latent and the key of qkv_a stay as they are.
+// What lies between the first products of attention and the second (AttentionInputArgs), in one
+// launch. The latent and the key of qkv_a stay as they are.
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 
 // AddRmsNorm, and its result once more as codes [T, D] u8 in the order of product_layout.h, with
@@ -25,11 +26,13 @@ void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView weight,
                         float eps);
 
-// OpsTable::moe_inputs; for few rows the two products are one launch (few_rows.h).
+// The first products of a layer of experts, and its routing; for few rows the two products are one
+// launch (few_rows.h).
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args);
 
-// OpsTable::router. Plain bf16 weights and few rows (RouterProductTakes) go a way of their own, on
-// which sums run in another order than Linear's.
+// logits = x * w^T, then route; logits [T, E] f32 hold the product afterwards. Plain bf16 weights
+// and few rows (RouterProductTakes) go a way of their own, on which sums run in another order than
+// Linear's.
 void Router(const OpContext& ctx,
             TensorView ids,
             TensorView weights,

@@ -1,9 +1,9 @@
 #pragma once
 
-// The operations of the CUDA product, one function per entry of OpsTable (ops.h states each
-// contract). Tensors, matrices and the cache are device memory, `act` is bf16. Each only queues
-// launches on the context's stream and can be captured in a graph, except Upload, PlanAttention,
-// Sample and Wait. Scratch is device memory, staging pinned host memory.
+// The operations of the CUDA product, one function per entry of SmallOps and OpsTable (whose
+// headers state each contract). Tensors, matrices and the cache are device memory, `act` is bf16.
+// Each only queues launches on the context's stream and can be captured in a graph, except Upload,
+// PlanAttention, Sample and Wait. Scratch is device memory, staging pinned host memory.
 
 #include <cuda_runtime_api.h>
 
@@ -14,11 +14,13 @@
 #include <string>
 
 #include "base/status.h"
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-// OpsTable::rounded_part_rows_min, the first of a class (ops/row_class.h). Parts of fewer rows stay
+// Rows of a step from which what a rank adds to a sum over ranks may be bf16: the first of a class
+// (ops/row_class.h). Parts of fewer rows stay
 // in the L2 whatever their type, and the forms of few rows have them in f32 alone.
 inline constexpr int64_t kRoundedPartRowsMin = 257;
 
@@ -49,6 +51,7 @@ std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void(
 void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids);
 void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
 void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
+void Copy(const OpContext& ctx, TensorView out, TensorView x);
 void Clear(const OpContext& ctx, TensorView x);
 void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps);
 void AddRmsNorm(const OpContext& ctx,

@@ -102,7 +102,7 @@ bool BankEndsWithShared(const ExpertBankArgs& args, const Bank& bank) {
 
 // The rows of x in the order of the wide form's columns, where the norm ahead wrote them.
 const __nv_bfloat16* OrderedRowsOf(const OpContext& ctx, const TensorView& x) {
-  const OrderedRows* ordered = ctx.ordered;
+  const OrderedRows* ordered = OrderedOf(ctx);
   if (ordered == nullptr || ordered->of != x.data || ordered->rows != x.dim(0) ||
       ordered->stride != x.stride[0]) {
     return nullptr;

@@ -148,7 +148,8 @@ GPU_TEST(ExpertBankChoiceTest, FewTokensInOneKernel) {
                         .of = x.data,
                         .rows = rows,
                         .stride = x.stride[0]};
-    if (fp8) ctx.rounded = &rounded;
+    const Beside with{.rounded = &rounded};
+    if (fp8) ctx.beside = &with;
     std::mt19937 random(seed);
     std::vector<float> drawn, drawn_bias;
     for (int64_t i = 0; i < rows * experts; ++i) {

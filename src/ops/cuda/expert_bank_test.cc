@@ -38,7 +38,7 @@ constexpr float kBefore = 0.25f;  // what out holds before it is added to
 std::vector<float> Expected(const Bank& bank, const Step& step) {
   const int64_t rows = step.x.rows;
   std::vector<float> out(static_cast<size_t>(rows * bank.shape.hidden), kBefore);
-  ReferenceOps().expert_bank(
+  ReferenceSmallOps().expert_bank(
       {}, {.out = TensorView(out.data(), DType::kF32, {rows, bank.shape.hidden}),
            .x = step.x.reference(),
            .ids = TensorView(const_cast<int32_t*>(step.ids.data()), DType::kI32,
@@ -369,12 +369,12 @@ void CompareWithShared(Context& context,
     const Rows shared(6, t, 2 * width, 8);
     std::vector<float> gated(static_cast<size_t>(t * width));
     const TensorView gated_view(gated.data(), DType::kF32, {t, width});
-    ReferenceOps().swiglu({}, gated_view, shared.reference());
+    ReferenceSmallOps().swiglu({}, gated_view, shared.reference());
     // As an activation is kept.
     for (float& v : gated) v = ToFloat(ToBf16(v));
     std::vector<float> want(static_cast<size_t>(t * shape.hidden));
-    ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {t, shape.hidden}), gated_view,
-                          shared_down.reference);
+    ReferenceSmallOps().linear({}, TensorView(want.data(), DType::kF32, {t, shape.hidden}),
+                               gated_view, shared_down.reference);
     const std::vector<float> routed = Expected(bank, step);
     for (size_t i = 0; i < want.size(); ++i) want[i] += routed[i] - kBefore;
     const std::vector<float> got =
@@ -545,7 +545,8 @@ GPU_TEST(ExpertBankTest, Fp8OfFewTokensTakesKnownCodes) {
                             .of = x.data,
                             .rows = rows,
                             .stride = x.stride[0]};
-        ctx.rounded = &rounded;
+        const Beside with{.rounded = &rounded};
+        ctx.beside = &with;
         for (int64_t t = 0; t < rows; ++t) {
           Clear(ctx, TensorView(x.rows(t, 1).data, DType::kBf16, {1, hidden}));
         }
@@ -586,7 +587,8 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
     const auto norm = [&](OrderedRows* ordered) {
       const Buffer residual = OnDevice(sum);
       OpContext ctx = context.get();
-      ctx.ordered = ordered;
+      const Beside with{.ordered = ordered};
+      ctx.beside = &with;
       AddRmsNorm(ctx, view(normed, DType::kBf16, hidden), view(residual, DType::kF32, hidden),
                  view(delta_memory, DType::kF32, hidden),
                  TensorView(weight_memory.data(), DType::kF32, {hidden}), 1e-5f);
@@ -604,7 +606,8 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
                                 .slot_of = bank.slot_of};
       GPU_EXPECT(BankReadsOrdered(args) == one.reads);
       OpContext ctx = context.get();
-      ctx.ordered = ordered;
+      const Beside with{.ordered = ordered};
+      ctx.beside = &with;
       ExpertBank(ctx, args);
       context.Wait();
       return FromDevice<float>(out.data(), count);

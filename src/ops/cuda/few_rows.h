@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

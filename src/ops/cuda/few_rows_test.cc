@@ -69,6 +69,7 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
                                 .params = params};
         OpContext ctx = context.get();
         RoundedRows rounded;
+        Beside with;
         const bool coded = form.quantise_input && s.hidden % 128 == 0 && rows != 3 && nan_row < 0;
         if (coded) {
           // As after a norm that wrote the codes of its rows.
@@ -81,7 +82,8 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
                      .of = args.x.data,
                      .rows = rows,
                      .stride = x.stride};
-          ctx.rounded = &rounded;
+          with.rounded = &rounded;
+          ctx.beside = &with;
         }
         const int64_t most = s.hidden == 256 ? 8 : coded ? 7 : 2;  // rows
         GPU_EXPECT(Fp8RouterTakes(ctx, args) ==
@@ -101,21 +103,21 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
         const std::string what = std::string(form.name) + " H " + std::to_string(s.hidden) + " T " +
                                  std::to_string(rows) + (nan_row >= 0 ? " NaN" : "");
         std::vector<float> want(static_cast<size_t>(rows * 2 * s.shared));
-        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, 2 * s.shared}),
-                              x.reference(), gate_up.reference);
+        ReferenceSmallOps().linear({}, TensorView(want.data(), DType::kF32, {rows, 2 * s.shared}),
+                                   x.reference(), gate_up.reference);
         // The matrix units add more than 8 rows of e4m3 with about 13 bits.
         const float off = form.quantise_input && rows > 8 ? 5e-3f : 1e-4f;
         ExpectNear(what + " shared", Floats(FromDevice<Bf16>(shared.data(), want.size())), want,
                    2 * s.shared, off, 0x1p-8f, off / 5);
         std::vector<float> scores(static_cast<size_t>(rows * s.experts));
         const TensorView score_view(scores.data(), DType::kF32, {rows, s.experts});
-        ReferenceOps().linear({}, score_view, x.reference(), router.reference);
+        ReferenceSmallOps().linear({}, score_view, x.reference(), router.reference);
         const auto got_logits = FromDevice<float>(logits.data(), scores.size());
         ExpectNear(what + " logits", got_logits, scores, s.experts, 1e-4f, 0, 2e-5f);
         // Choices hang on last bits: those of the logits that came out.
         std::vector<int32_t> want_ids(chosen);
         std::vector<float> want_weights(chosen);
-        ReferenceOps().route(
+        ReferenceSmallOps().route(
             {}, TensorView(want_ids.data(), DType::kI32, {rows, s.top_k}),
             TensorView(want_weights.data(), DType::kF32, {rows, s.top_k}),
             TensorView(const_cast<float*>(got_logits.data()), DType::kF32, {rows, s.experts}),
@@ -234,19 +236,20 @@ void CompareQueries(Context& context, const FormCase& form) {
           later.push_back(divides_later ? scale : 1);
         }
         std::vector<float> want(static_cast<size_t>(rows * width));
-        ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {rows, width}),
-                              TensorView(low.data(), DType::kBf16, {rows, s.q_lora}), w.reference);
+        ReferenceSmallOps().linear({}, TensorView(want.data(), DType::kF32, {rows, width}),
+                                   TensorView(low.data(), DType::kBf16, {rows, s.q_lora}),
+                                   w.reference);
         for (size_t i = 0; i < want.size(); ++i) {
           const double scale = later[i / static_cast<size_t>(width)];
           want[i] = ToFloat(ToBf16(static_cast<float>(want[i] * scale)));
         }
         TensorView heads(want.data(), DType::kF32, {rows, s.heads, head});
-        ReferenceOps().rope({}, heads.columns(s.nope, s.rope),
-                            TensorView(positions.data(), DType::kI32, {rows}),
-                            {.cos = table.data(),
-                             .sin = table.data() + kPositions * pairs,
-                             .positions = kPositions,
-                             .dim = s.rope});
+        ReferenceSmallOps().rope({}, heads.columns(s.nope, s.rope),
+                                 TensorView(positions.data(), DType::kI32, {rows}),
+                                 {.cos = table.data(),
+                                  .sin = table.data() + kPositions * pairs,
+                                  .positions = kPositions,
+                                  .dim = s.rope});
         // A rounded input at the edge of two codes may take the other one, a 16th of it off.
         ExpectNear(what, Floats(FromDevice<Bf16>(q.data(), want.size())), want, width,
                    rounds ? 5e-2f : 8e-3f, 0x1p-7f, rounds ? 1e-2f : 1e-3f);
@@ -316,14 +319,14 @@ GPU_TEST(FewRowsTest, TheBankAddsTheSharedExperts) {
       context.Wait();
       std::vector<float> gated(static_cast<size_t>(rows * s.shared)), want(count);
       const TensorView gated_view(gated.data(), DType::kF32, {rows, s.shared});
-      ReferenceOps().swiglu({}, gated_view, shared.reference());
+      ReferenceSmallOps().swiglu({}, gated_view, shared.reference());
       std::vector<Bf16> rounded;
       for (const float value : gated) rounded.push_back(ToBf16(value));
       const TensorView want_view(want.data(), DType::kF32, {rows, s.hidden});
-      ReferenceOps().linear({}, want_view,
-                            TensorView(rounded.data(), DType::kBf16, {rows, s.shared}),
-                            shared_down.reference);
-      ReferenceOps().expert_bank(
+      ReferenceSmallOps().linear({}, want_view,
+                                 TensorView(rounded.data(), DType::kBf16, {rows, s.shared}),
+                                 shared_down.reference);
+      ReferenceSmallOps().expert_bank(
           {}, {.out = want_view,
                .x = x.reference(),
                .ids = TensorView(ids.data(), DType::kI32, {rows, s.top_k}),

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/product.h"
 #include "ops/ops.h"

@@ -326,7 +326,7 @@ bool Takes(const TensorView& out,
            const PackedMatrix& w,
            bool coded = false);
 Params ParamsOf(const TensorView& out, const TensorView& x, const PackedMatrix& w);
-// The same with the codes of x where ctx.rounded has them.
+// The same with the codes of x where the context has them.
 Params ParamsOf(const OpContext& ctx,
                 const TensorView& out,
                 const TensorView& x,

@@ -4,6 +4,7 @@
 // than fp8_few_rows.h rounds in every block, fewer than fp8_wide.cu fills the matrix units with.
 // `in`: x as QuantiseRows gives it.
 
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/product.h"
 #include "ops/ops.h"
 

@@ -4,6 +4,7 @@
 // fp8_several.cu).
 
 #include "ops/cuda/fp8_round_device.cuh"
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/moe_choice_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/product_forms.cuh"

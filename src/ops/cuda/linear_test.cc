@@ -54,7 +54,8 @@ Answer Product(Context& context,
                .of = x.memory.data(),
                .rows = x.rows,
                .stride = x.stride};
-    ctx.rounded = &rounded;
+    const Beside with{.rounded = &rounded};
+    ctx.beside = &with;
     // As many as leave room for another block on the multiprocessor.
     GPU_EXPECT(Fp8FewRowsTakes(ctx, out, x.device(), w.device) ==
                (x.rows <= 8 && w.device.n < 2000 && x.rows * w.device.k <= 7 * 7168));
@@ -87,8 +88,8 @@ Answer Product(Context& context,
 
 std::vector<float> Expected(const Rows& x, const Weights& w) {
   std::vector<float> want(static_cast<size_t>(x.rows * w.device.n));
-  ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {x.rows, w.device.n}),
-                        x.reference(), w.reference);
+  ReferenceSmallOps().linear({}, TensorView(want.data(), DType::kF32, {x.rows, w.device.n}),
+                             x.reference(), w.reference);
   return want;
 }
 

@@ -15,12 +15,10 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/measure.h"
 #include "device/cuda/stream.h"
-#include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
-#include "ops/cuda/norm_join.h"
+#include "ops/cuda/layer/layer_state.h"
 #include "ops/cuda/placed_launch.h"
-#include "ops/cuda/resident_attention.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -44,33 +42,11 @@ OpsTable MakeTable(int device, void* stream) {
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;
-  table.rounded_part_rows_min = kRoundedPartRowsMin;
-  table.embed = Embed;
-  table.gather_rows = GatherRows;
-  table.scatter_rows = ScatterRows;
-  table.clear = Clear;
-  table.rms_norm = RmsNorm;
-  table.add_rms_norm = AddRmsNorm;
-  table.linear = Linear;
-  table.rope = Rope;
-  table.kv_write = KvWrite;
   table.plan_attention = PlanAttention;
-  table.mla_attention = MlaAttention;
-  table.attention_inputs = AttentionInputs;
-  table.attention_layer = AttentionLayer;
-  table.router = Router;
-  table.moe_inputs = MoeInputs;
-  table.joined = {.adder_takes = NormAdderTakes,
-                  .linear_to_norm = LinearToNorm,
-                  .bank_takes = BankTakesNorm,
-                  .linear_takes = NormLinearTakes,
-                  .linear_from_norm = LinearFromNorm};
-  table.bank_adds_shared = true;
-  table.bank_chooses = BankChooses;
-  table.swiglu = Swiglu;
-  table.route = Route;
-  table.expert_bank = ExpertBank;
-  table.bank_reads_ordered = BankReadsOrdered;
+  table.begin = [](const OpContext& context, Arena& arena, const StepShape& shape) {
+    return std::make_unique<LayerState>(context, arena, shape);
+  };
+  table.small = &CudaSmallOps();
   table.sample = Sample;
   return table;
 }

@@ -16,7 +16,7 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
   const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
   if (args.norm != nullptr) {
     // x is written, without codes.
-    if (ctx.rounded != nullptr) ctx.rounded->of = nullptr;
+    if (RoundedOf(ctx) != nullptr) RoundedOf(ctx)->of = nullptr;
     return FewRowsProducts(ctx, shared, gate_up, logits, router, x, args.norm);
   }
   // First: of 9 to 16 rows each block of the form of few rows reads all of them, 2 to 4 us more.

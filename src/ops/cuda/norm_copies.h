@@ -1,9 +1,9 @@
 #pragma once
 
-// What a norm writes beside its rows, for those who read them next (ops.h): codes of e4m3 with
-// their scales, or the rows in the order of an expert bank's matrices. Rows without gaps.
+// What a norm writes beside its rows, for those who read them next (layer/fused_args.h): codes of
+// e4m3 with their scales, or the rows in the order of an expert bank's matrices. Rows without gaps.
 
-#include "ops/ops.h"
+#include "ops/cuda/layer/fused_args.h"
 
 namespace baltoro::cuda {
 
@@ -26,8 +26,10 @@ inline NormCopies RowsFrom(const NormCopies& copies, int64_t row, int64_t width)
 
 // Rows `out` are written without copies.
 inline void ForgetNormCopies(const OpContext& ctx, const TensorView& out) {
-  if (ctx.rounded != nullptr && ctx.rounded->of == out.data) ctx.rounded->of = nullptr;
-  if (ctx.ordered != nullptr && ctx.ordered->of == out.data) ctx.ordered->of = nullptr;
+  RoundedRows* const rounded = RoundedOf(ctx);
+  OrderedRows* const ordered = OrderedOf(ctx);
+  if (rounded != nullptr && rounded->of == out.data) rounded->of = nullptr;
+  if (ordered != nullptr && ordered->of == out.data) ordered->of = nullptr;
 }
 
 // The one that `ctx` has room for, of rows `out`; from now on ctx says that it is of `out`, and of
@@ -40,8 +42,8 @@ inline NormCopies TakeNormCopies(const OpContext& ctx,
   ForgetNormCopies(ctx, out);
   NormCopies copies;
   if (out.dtype != DType::kBf16) return copies;
-  if (RoundedRows* const to = ctx.rounded; to != nullptr && to->codes != nullptr && rounds &&
-                                           to->width == out.dim(1) && to->width % 128 == 0) {
+  if (RoundedRows* const to = RoundedOf(ctx); to != nullptr && to->codes != nullptr && rounds &&
+                                              to->width == out.dim(1) && to->width % 128 == 0) {
     to->of = out.data;
     to->rows = out.dim(0);
     to->stride = out.stride[0];
@@ -49,7 +51,7 @@ inline NormCopies TakeNormCopies(const OpContext& ctx,
     copies.scales = to->scales;
     return copies;
   }
-  if (OrderedRows* const to = ctx.ordered;
+  if (OrderedRows* const to = OrderedOf(ctx);
       to != nullptr && to->data != nullptr && orders && out.dim(1) % 32 == 0) {
     to->of = out.data;
     to->rows = out.dim(0);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -27,7 +28,8 @@ NormJoin NormJoinOf(const JoinedNorm& norm);
 // Whether kernels can take it: alignment, contiguous squares.
 bool NormJoins(const JoinedNorm& norm);
 
-// JoinedOps.
+// What shares a norm: what makes the residual, linear from x by w and the expert bank with `norm`,
+// and what takes its rows, linear and MoeInputs with `norm`.
 bool NormAdderTakes(const JoinedNorm& norm, TensorView x, const PackedMatrix& w);
 bool NormLinearTakes(TensorView out, const JoinedNorm& norm, const PackedMatrix& w);
 void LinearToNorm(const OpContext& ctx,
@@ -40,7 +42,7 @@ void LinearFromNorm(const OpContext& ctx,
                     const PackedMatrix& w);
 bool BankTakesNorm(const ExpertBankArgs& args);
 
-// OpsTable::bank_reads_ordered.
+// Whether the bank would take OrderedRows from the norm ahead.
 bool BankReadsOrdered(const ExpertBankArgs& args);
 
 }  // namespace baltoro::cuda

@@ -96,7 +96,7 @@ struct Norm {
 
 std::vector<Bf16> Normalised(const Norm& norm, const std::vector<float>& residual) {
   std::vector<float> normed(residual.size());
-  ReferenceOps().rms_norm(
+  ReferenceSmallOps().rms_norm(
       {}, TensorView(normed.data(), DType::kF32, {norm.rows, norm.width}),
       TensorView(const_cast<float*>(residual.data()), DType::kF32, {norm.rows, norm.width}),
       TensorView(const_cast<float*>(norm.weight.data()), DType::kF32, {norm.width}), kEps);
@@ -119,8 +119,9 @@ void ExpectProduct(const std::string& what,
   }
   std::vector<float> want(got.size());
   const int64_t n = w.reference.n;
-  ReferenceOps().linear({}, TensorView(want.data(), DType::kF32, {norm.rows, n}),
-                        TensorView(x.data(), DType::kBf16, {norm.rows, norm.width}), w.reference);
+  ReferenceSmallOps().linear({}, TensorView(want.data(), DType::kF32, {norm.rows, n}),
+                             TensorView(x.data(), DType::kBf16, {norm.rows, norm.width}),
+                             w.reference);
   for (int64_t t = 0; t < norm.rows; ++t) {
     double squares = 0;
     for (int64_t i = 0; i < norm.width; ++i) {

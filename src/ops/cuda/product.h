@@ -82,7 +82,7 @@ QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const 
 // The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
 bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w);
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
-// What ctx.rounded has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
+// What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
 QuantisedRows KnownRows(
     const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
 

@@ -232,8 +232,8 @@ bool Aligned(const void* x, int64_t row_bytes) {
 // Those of the norm before, or some of them.
 QuantisedRows KnownRows(
     const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k) {
-  if (ctx.rounded == nullptr || ctx.rounded->of == nullptr) return {};
-  const RoundedRows& known = *ctx.rounded;
+  if (RoundedOf(ctx) == nullptr || RoundedOf(ctx)->of == nullptr) return {};
+  const RoundedRows& known = *RoundedOf(ctx);
   const int64_t at = static_cast<const char*>(x) - static_cast<const char*>(known.of);
   const int64_t row = known.stride == 0 ? 0 : at / (known.stride * 2);
   if (at < 0 || at != row * known.stride * 2 || row + rows > known.rows || k != known.width ||

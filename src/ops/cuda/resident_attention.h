@@ -13,11 +13,12 @@
 //
 // Floor: 51.8 MB of weights over the read bandwidth, 11.4 us at 4.55 TB/s; 26.9 MB with e4m3.
 
+#include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-// OpsTable::attention_layer. False: not taken, and nothing was queued.
+// False: not taken, and nothing was queued.
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args);
 
 // For tests under racecheck, from here on: blocks wait for each other without a bound, as it makes

@@ -127,18 +127,21 @@ class Layers {
     for (int i = 0; i < kCount; ++i) {
       const AttentionLayerArgs args = cases_[i]->Args(memory_[i], plan_);
       OpContext ctx = context_.get();
-      ctx.rounded = layer_.coded() ? &memory_[i].rounded : nullptr;
+      const Beside with{.rounded = layer_.coded() ? &memory_[i].rounded : nullptr};
+      ctx.beside = &with;
       if (!resident) {
-        Apart(context_, args, ctx.rounded);
+        Apart(context_, args, with.rounded);
       } else if (!AttentionLayer(ctx, args)) {
         Fail("not taken");
       }
       if (layer_.coded()) {
         OpContext next = context_.get();
+        Beside ahead;
+        next.beside = &ahead;
         TensorView x = memory_[i].behind.rows;
         if (i + 1 < kCount) {
           x = memory_[i + 1].before.rows;
-          next.rounded = &memory_[i + 1].rounded;
+          ahead.rounded = &memory_[i + 1].rounded;
         }
         AddRmsNorm(next, x, residual, args.out, memory_[0].before.weight, kEps);
       } else if (i == 1) {
@@ -355,9 +358,10 @@ GPU_TEST(ResidentAttentionTest, LeavesWhatItDoesNotTake) {
     LayerMemory memory(coded, one.rows(), one.num_blocks());
     one.Upload(memory);
     OpContext ctx = context.get();
+    const Beside with{.rounded = &memory.rounded};
     if (with_codes) {
       one.RoundX(context, memory);
-      ctx.rounded = &memory.rounded;
+      ctx.beside = &with;
     }
     const bool taken =
         AttentionLayer(ctx, one.Args(memory, Plan(context, staging, plan_memory, one.PlanArgs())));

@@ -173,7 +173,8 @@ struct Made {
 // As launches of their own.
 inline void Apart(Context& context, const AttentionLayerArgs& args, RoundedRows* rounded) {
   OpContext ctx = context.get();
-  ctx.rounded = rounded;
+  const Beside with{.rounded = rounded};
+  ctx.beside = &with;
   if (args.before != nullptr) {
     LinearFromNorm(ctx, args.inputs.qkv_a, *args.before, args.qkv_a);
   } else {
@@ -254,7 +255,8 @@ class Case {
     if (layer_.coded()) RoundX(context, memory);
     const AttentionLayerArgs args = Args(memory, Plan(context, staging, plan_memory_, PlanArgs()));
     OpContext ctx = context.get();
-    ctx.rounded = &rounded;
+    const Beside with{.rounded = &rounded};
+    ctx.beside = &with;
     if (!resident) {
       Apart(context, args, &rounded);
     } else if (!AttentionLayer(ctx, args)) {
@@ -420,7 +422,7 @@ class Case {
   void MakeReference() {
     const auto linear = [&](std::vector<float>& out, const TensorView& x, const PackedMatrix& w) {
       out.resize(static_cast<size_t>(rows_ * w.n));
-      ReferenceOps().linear({}, View(out, rows_, w.n), x, w);
+      ReferenceSmallOps().linear({}, View(out, rows_, w.n), x, w);
     };
     const auto round = [](std::vector<float>& values) {
       for (float& value : values) value = ToFloat(ToBf16(value));
@@ -444,31 +446,31 @@ class Case {
     std::vector<float> low(static_cast<size_t>(rows_ * kQLora)), q, q_norm = layer_.q_norm,
                                                                     kv_norm = layer_.kv_norm;
     const TensorView low_view = View(low, rows_, kQLora);
-    ReferenceOps().rms_norm({}, low_view, all.columns(0, kQLora),
-                            TensorView(q_norm.data(), DType::kF32, {kQLora}), kEps);
+    ReferenceSmallOps().rms_norm({}, low_view, all.columns(0, kQLora),
+                                 TensorView(q_norm.data(), DType::kF32, {kQLora}), kEps);
     linear(q, low_view, layer_.q.reference);
     TensorView q_view(q.data(), DType::kF32, {rows_, kHeads, kHead});
     const TensorView positions(positions_.data(), DType::kI32, {rows_});
-    ReferenceOps().rope({}, q_view.columns(kNope, kRope), positions,
-                        layer_.Rope(layer_.table.data()));
+    ReferenceSmallOps().rope({}, q_view.columns(kNope, kRope), positions,
+                             layer_.Rope(layer_.table.data()));
     round(q);
     const TensorView latent = all.columns(kQLora, kLatent),
                      key = all.columns(kQLora + kLatent, kRope);
-    ReferenceOps().rms_norm({}, latent, latent, TensorView(kv_norm.data(), DType::kF32, {kLatent}),
-                            kEps);
+    ReferenceSmallOps().rms_norm({}, latent, latent,
+                                 TensorView(kv_norm.data(), DType::kF32, {kLatent}), kEps);
     TensorView heads(key.data, DType::kF32, {rows_, 1, kRope});
     heads.stride[0] = width;
-    ReferenceOps().rope({}, heads, positions, layer_.Rope(layer_.table.data()));
+    ReferenceSmallOps().rope({}, heads, positions, layer_.Rope(layer_.table.data()));
     want_cache_ = cache_;
     const KvLayerView cache = layer_.Cache(want_cache_.data(), num_blocks_);
-    ReferenceOps().kv_write({}, cache, latent, key,
-                            TensorView(slots_.data(), DType::kI64, {rows_}));
+    ReferenceSmallOps().kv_write({}, cache, latent, key,
+                                 TensorView(slots_.data(), DType::kI64, {rows_}));
     std::vector<float> attended(static_cast<size_t>(rows_ * kHeads * kValue));
     MlaAttentionArgs args = Attention(q_view, cache);
     args.out = View(attended, rows_, kHeads * kValue);
     args.kv_b = layer_.kv_b.reference;
     args.uk_t = layer_.KeysAt(layer_.keys.data());
-    ReferenceOps().mla_attention({}, args);
+    ReferenceSmallOps().mla_attention({}, args);
     round(attended);
     linear(want_, View(attended, rows_, kHeads * kValue), layer_.o.reference);
   }

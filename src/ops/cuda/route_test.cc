@@ -59,8 +59,8 @@ void Compare(Device& device,
   Route(device.ctx(), ids.device(), weights.device(), logits.device(),
         one.bias ? bias.device() : none, params);
   device.Wait();
-  ReferenceOps().route({}, ids.host(), weights.host(), logits.host(), one.bias ? bias.host() : none,
-                       params);
+  ReferenceSmallOps().route({}, ids.host(), weights.host(), logits.host(),
+                            one.bias ? bias.host() : none, params);
   const std::string name = std::string("route ") + one.name + " rows " + std::to_string(rows) +
                            " spread " + std::to_string(spread) + (ties ? " ties" : "");
   ExpectSameBytes(name + " ids", ids.FromDevice(), ids.bytes());

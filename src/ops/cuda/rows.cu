@@ -87,6 +87,15 @@ void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView 
   Copy(ctx, out, x, rows, Way::kScatter);
 }
 
+void Copy(const OpContext& ctx, TensorView out, TensorView x) {
+  BT_CHECK(out.dtype == DType::kF32 && x.dtype == DType::kF32 && out.shape == x.shape);
+  BT_CHECK(out.contiguous() && x.contiguous());
+  const auto bytes = static_cast<size_t>(x.num_elements()) * sizeof(float);
+  if (bytes == 0) return;
+  CheckCuda(cudaMemcpyAsync(out.data, x.data, bytes, cudaMemcpyDeviceToDevice, StreamOf(ctx)),
+            "copy");
+}
+
 void Clear(const OpContext& ctx, TensorView x) {
   BT_CHECK(x.contiguous());
   const auto bytes = static_cast<size_t>(x.num_elements() * SizeOf(x.dtype));

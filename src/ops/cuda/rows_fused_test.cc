@@ -130,7 +130,8 @@ GPU_TEST(AddRmsNormQuantiseTest, GivesTheNormAndItsCodes) {
       RoundedRows rounded = {
           .codes = codes.device().data, .scales = scales.device().as<float>(), .width = width};
       OpContext ctx = device.ctx();
-      ctx.rounded = &rounded;
+      const Beside with{.rounded = &rounded};
+      ctx.beside = &with;
       AddRmsNorm(ctx, out_a.device(), sum_a.device(), delta.device(), weight.device(), 1e-5f);
       GPU_EXPECT(rounded.of == out_a.device().data && rounded.rows == rows);
       AddRmsNorm(device.ctx(), out_b.device(), sum_b.device(), delta.device(), weight.device(),
@@ -198,8 +199,9 @@ void ExpectNormInPieces(Device& device, std::mt19937_64& random, const NormCase&
   RoundedRows rounded = {
       .codes = codes.device().data, .scales = scales.device().as<float>(), .width = c.width};
   OrderedRows ordered = {.data = beside.device().data};
-  if (c.quantises) ctx.rounded = &rounded;
-  if (c.orders) ctx.ordered = &ordered;
+  const Beside with{.rounded = c.quantises ? &rounded : nullptr,
+                    .ordered = c.orders ? &ordered : nullptr};
+  ctx.beside = &with;
   AddRmsNorm(ctx, out.device(), sum.device(), delta.device(), weight.device(), 1e-5f);
   GPU_EXPECT(!c.quantises || (rounded.of == out.device().data && rounded.rows == c.rows));
   GPU_EXPECT(!c.orders || (ordered.of == out.device().data && ordered.rows == c.rows &&
@@ -282,12 +284,12 @@ GPU_TEST(RouterTest, IsTheProductAndTheChoice) {
       const std::string name = "router E " + std::to_string(s.experts) + " H " +
                                std::to_string(s.width) + " rows " + std::to_string(rows);
       const PackedMatrix plain = {.data = w.host().data, .n = s.experts, .k = s.width};
-      ReferenceOps().linear({}, logits.host(), x.host(), plain);
+      ReferenceSmallOps().linear({}, logits.host(), x.host(), plain);
       const std::vector<char> product = logits.FromDevice();
       ExpectNear(name + " logits", product, logits.bytes(), DType::kF32,
                  {.relative = 1e-5, .absolute = 1e-5});
       std::ranges::copy(product, logits.bytes().begin());
-      ReferenceOps().route({}, ids.host(), weights.host(), logits.host(), bias.host(), params);
+      ReferenceSmallOps().route({}, ids.host(), weights.host(), logits.host(), bias.host(), params);
       ExpectSameBytes(name + " ids", ids.FromDevice(), ids.bytes());
       ExpectNear(name + " weights", weights.FromDevice(), weights.bytes(), DType::kF32,
                  {.relative = 2e-7});

@@ -43,7 +43,7 @@ GPU_TEST(EmbedTest, RowsAreThoseOfTheTable) {
         out.ToDevice();
         Embed(device.ctx(), out.device(), table.device(), ids.device());
         device.Wait();
-        ReferenceOps().embed({}, out.host(), table.host(), ids.host());
+        ReferenceSmallOps().embed({}, out.host(), table.host(), ids.host());
         ExpectSameBytes(Named("embed", {rows, width}, type, DType::kF32), out.FromDevice(),
                         out.bytes());
       }
@@ -91,7 +91,7 @@ GPU_TEST(CopyRowsTest, GatherScatterAndClearAreThoseOfTheReference) {
       some.ToDevice();
       GatherRows(device.ctx(), some.device(), all.device(), ids.device());
       device.Wait();
-      ReferenceOps().gather_rows({}, some.host(), all.host(), ids.host());
+      ReferenceSmallOps().gather_rows({}, some.host(), all.host(), ids.host());
       ExpectSameBytes("gather " + name, some.FromDevice(), some.bytes());
 
       Tensor parts(DType::kBf16, rows, width), wide(DType::kF32, few, width);
@@ -107,7 +107,7 @@ GPU_TEST(CopyRowsTest, GatherScatterAndClearAreThoseOfTheReference) {
       some.FillNormal(random, 1);
       ScatterRows(device.ctx(), all.device(), some.device(), ids.device());
       device.Wait();
-      ReferenceOps().scatter_rows({}, all.host(), some.host(), ids.host());
+      ReferenceSmallOps().scatter_rows({}, all.host(), some.host(), ids.host());
       ExpectSameBytes("scatter " + name, all.FromDevice(), all.bytes());
 
       Clear(device.ctx(), all.device());
@@ -132,7 +132,7 @@ GPU_TEST(NormTest, IsThatOfTheReference) {
           out.ToDevice();
           RmsNorm(device.ctx(), out.device(), x.device(), weight.device(), 1e-5f);
           device.Wait();
-          ReferenceOps().rms_norm({}, out.host(), x.host(), weight.host(), 1e-5f);
+          ReferenceSmallOps().rms_norm({}, out.host(), x.host(), weight.host(), 1e-5f);
           ExpectNear(Named("norm", {rows, width, stride}, in, to), out.FromDevice(), out.bytes(),
                      to, LimitsOf(to));
         }
@@ -149,7 +149,7 @@ GPU_TEST(NormTest, InPlaceOnStridedRows) {
   weight.FillNormal(random, 1);
   RmsNorm(device.ctx(), x.device(), x.device(), weight.device(), 1e-6f);
   device.Wait();
-  ReferenceOps().rms_norm({}, x.host(), x.host(), weight.host(), 1e-6f);
+  ReferenceSmallOps().rms_norm({}, x.host(), x.host(), weight.host(), 1e-6f);
   ExpectNear("norm in place", x.FromDevice(), x.bytes(), DType::kBf16, LimitsOf(DType::kBf16));
 }
 
@@ -172,7 +172,8 @@ GPU_TEST(NormTest, WithASumIsThatOfTheReference) {
           AddRmsNorm(device.ctx(), out.device(), x.device(), delta.device(), weight.device(),
                      1e-5f);
           device.Wait();
-          ReferenceOps().add_rms_norm({}, out.host(), x.host(), delta.host(), weight.host(), 1e-5f);
+          ReferenceSmallOps().add_rms_norm({}, out.host(), x.host(), delta.host(), weight.host(),
+                                           1e-5f);
           const std::string name = Named("add norm", {rows, width, stride}, part, to);
           ExpectSameBytes(name + " residual", x.FromDevice(), x.bytes());
           ExpectNear(name, out.FromDevice(), out.bytes(), to, LimitsOf(to));
@@ -269,8 +270,8 @@ GPU_TEST(RopeTest, IsThatOfTheReference) {
         Rope(device.ctx(), HeadsOf(x.device(), s.heads, s.begin, s.dim), positions.device(),
              table.device);
         device.Wait();
-        ReferenceOps().rope({}, HeadsOf(x.host(), s.heads, s.begin, s.dim), positions.host(),
-                            table.host);
+        ReferenceSmallOps().rope({}, HeadsOf(x.host(), s.heads, s.begin, s.dim), positions.host(),
+                                 table.host);
         Limits limits = LimitsOf(type);
         limits.absolute = 2e-6;  // where the two products cancel
         ExpectNear(Named("rope", {rows, s.heads, s.dim}, type, type), x.FromDevice(), x.bytes(),
@@ -325,8 +326,8 @@ GPU_TEST(KvWriteTest, EveryFormIsThatOfTheReference) {
         const TensorView real = x.host().rows(0, rows - 1);
         TensorView real_slots = slots.host();
         real_slots.shape[0] = rows - 1;
-        ReferenceOps().kv_write({}, view, real.columns(0, s.latent), real.columns(s.latent, s.rope),
-                                real_slots);
+        ReferenceSmallOps().kv_write({}, view, real.columns(0, s.latent),
+                                     real.columns(s.latent, s.rope), real_slots);
         std::vector<char> got = cache.FromDevice(), want = cache.bytes();
         if (form == KvForm::kFp8 || form == KvForm::kFp8Groups) {
           // The sign of a NaN is nobody's.
@@ -364,7 +365,7 @@ GPU_TEST(SwigluTest, IsThatOfTheReference) {
         out.ToDevice();
         Swiglu(device.ctx(), out.device(), x.device());
         device.Wait();
-        ReferenceOps().swiglu({}, out.host(), x.host());
+        ReferenceSmallOps().swiglu({}, out.host(), x.host());
         Limits limits = LimitsOf(DType::kBf16);
         limits.absolute = 1e-33;  // where exp(-gate) is beyond f32
         ExpectNear(Named("swiglu", {rows, width}, in, DType::kBf16), out.FromDevice(), out.bytes(),
@@ -419,12 +420,12 @@ GPU_TEST(RowsTest, AGraphOfThemComputesWithTheDataOfItsLaunch) {
     ids.ToDevice();
     graph->Launch(device.ctx());
     device.Wait();
-    ReferenceOps().embed({}, residual.host(), table.host(), ids.host());
-    ReferenceOps().rms_norm({}, out.host(), residual.host(), weight.host(), 1e-5f);
+    ReferenceSmallOps().embed({}, residual.host(), table.host(), ids.host());
+    ReferenceSmallOps().rms_norm({}, out.host(), residual.host(), weight.host(), 1e-5f);
     ExpectNear("graph norm", out.FromDevice(), out.bytes(), DType::kBf16, LimitsOf(DType::kBf16));
     // What comes next reads what the GPU rounded.
     std::ranges::copy(out.FromDevice(), out.bytes().begin());
-    ReferenceOps().swiglu({}, gated.host(), out.host());
+    ReferenceSmallOps().swiglu({}, gated.host(), out.host());
     ExpectNear("graph swiglu", gated.FromDevice(), gated.bytes(), DType::kBf16,
                LimitsOf(DType::kBf16));
   }

@@ -1,9 +1,10 @@
 #pragma once
 
-// The functions behind ReferenceOps(), one for each entry of the table: plain loops, one thread,
-// sums in f64. They read and write bf16 and f32 views alike. A packed matrix of the reference is
-// the matrix itself, row-major.
+// The functions behind ReferenceOps() and ReferenceSmallOps(), one for each entry: plain loops, one
+// thread, sums in f64. They read and write bf16 and f32 views alike. A packed matrix of the
+// reference is the matrix itself, row-major.
 
+#include "ops/compose/small_ops.h"
 #include "ops/ops.h"
 
 namespace baltoro::reference {

@@ -1,27 +1,38 @@
+#include "ops/compose/compose.h"
 #include "ops/host_memory_ops.h"
 #include "ops/reference/reference_ops.h"
 
 namespace baltoro {
 
+const SmallOps& ReferenceSmallOps() {
+  static const SmallOps kSmall = [] {
+    SmallOps small;
+    SetHostMemoryOps(small);
+    small.act = DType::kF32;
+    small.embed = reference::Embed;
+    small.rms_norm = reference::RmsNorm;
+    small.add_rms_norm = reference::AddRmsNorm;
+    small.linear = reference::Linear;
+    small.rope = reference::Rope;
+    small.kv_write = reference::KvWrite;
+    small.mla_attention = reference::MlaAttention;
+    small.swiglu = reference::Swiglu;
+    small.route = reference::Route;
+    small.expert_bank = reference::ExpertBank;
+    return small;
+  }();
+  return kSmall;
+}
+
 const OpsTable& ReferenceOps() {
   static const OpsTable kTable = [] {
     OpsTable table;
     SetHostMemoryOps(table);
+    ComposeOps(table, ReferenceSmallOps());
     table.name = "reference";
-    table.act = DType::kF32;
     table.packed_bytes = reference::PackedBytes;
     table.plain_by_rows = true;
     table.pack_rows = reference::PackRows;
-    table.embed = reference::Embed;
-    table.rms_norm = reference::RmsNorm;
-    table.add_rms_norm = reference::AddRmsNorm;
-    table.linear = reference::Linear;
-    table.rope = reference::Rope;
-    table.kv_write = reference::KvWrite;
-    table.mla_attention = reference::MlaAttention;
-    table.swiglu = reference::Swiglu;
-    table.route = reference::Route;
-    table.expert_bank = reference::ExpertBank;
     table.sample = reference::Sample;
     return table;
   }();

@@ -58,12 +58,14 @@ void Step::KnowCodes(TensorView of) {
               .of = of.data,
               .rows = of.dim(0),
               .stride = of.stride[0]};
-  ctx.rounded = &rounded_;
+  beside_.rounded = &rounded_;
+  ctx.beside = &beside_;
 }
 
 void Step::KnowOrder(TensorView of) {
   ordered_ = {.data = Place(), .of = of.data, .rows = of.dim(0), .stride = of.stride[0]};
-  ctx.ordered = &ordered_;
+  beside_.ordered = &ordered_;
+  ctx.beside = &beside_;
 }
 
 bool CanBeCut(const FormCase& form, int64_t k) {

@@ -45,6 +45,7 @@ class Step {
   int64_t next_ = 0;
   RoundedRows rounded_;
   OrderedRows ordered_;
+  Beside beside_;
 };
 
 // Whether a checkpoint of this form can be cut so: blocks and groups of input columns are whole.

@@ -1,0 +1,245 @@
+#include "ops/cuda/layer/layer_state.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/norm_join.h"
+#include "ops/cuda/resident_attention.h"
+
+namespace baltoro::cuda {
+namespace {
+
+DType PartOf(const StepShape& shape) {
+  return shape.rounds_parts && shape.tokens >= kRoundedPartRowsMin ? DType::kBf16 : DType::kF32;
+}
+
+void PlainBank(const OpContext& ctx, const baltoro::ExpertBankArgs& args) {
+  ExpertBank(ctx, {.out = args.out,
+                   .x = args.x,
+                   .ids = args.ids,
+                   .weights = args.weights,
+                   .gate_up = args.gate_up,
+                   .down = args.down,
+                   .slot_of = args.slot_of});
+}
+
+}  // namespace
+
+const SmallOps& CudaSmallOps() {
+  static const SmallOps kSmall{.act = DType::kBf16,
+                               .embed = Embed,
+                               .gather_rows = GatherRows,
+                               .scatter_rows = ScatterRows,
+                               .copy = Copy,
+                               .clear = Clear,
+                               .rms_norm = RmsNorm,
+                               .add_rms_norm = AddRmsNorm,
+                               .linear = Linear,
+                               .rope = Rope,
+                               .kv_write = KvWrite,
+                               .mla_attention = MlaAttention,
+                               .swiglu = Swiglu,
+                               .route = Route,
+                               .expert_bank = PlainBank};
+  return kSmall;
+}
+
+LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& shape)
+    : ComposedState(CudaSmallOps(), context, arena, shape, PartOf(shape)) {
+  const auto take = [&](DType type, int64_t width) {
+    void* data = arena.Allocate(static_cast<size_t>(shape.tokens * width * SizeOf(type)));
+    return TensorView(data, type, {shape.tokens, width});
+  };
+  // Ranks sum what a half adds before it is added.
+  const bool joins = shape.tensor_ranks == 1 && !shape.rounds_parts && shape.experts != nullptr &&
+                     shape.experts->shared_gate_up.n > 0;
+  if (joins && shape.tokens <= JoinedNorm::kRowsMax) {
+    unscaled_ = take(DType::kBf16, shape.hidden);
+    squares_ = take(DType::kF32, JoinedNorm::kParts);
+  }
+  if (shape.rounds_norms && shape.hidden % 128 == 0) {
+    rounded_ = {.codes = take(DType::kU8, shape.hidden).data,
+                .scales = take(DType::kF32, shape.hidden / 128).as<float>(),
+                .width = shape.hidden};
+    beside_.rounded = &rounded_;
+  } else if (shape.experts != nullptr && BankReadsOrdered(BankOf(*shape.experts))) {
+    // Where the norm writes codes it writes no second copy.
+    in_order_ = take(DType::kBf16, shape.hidden);
+  }
+}
+
+OpContext LayerState::Fresh() {
+  OpContext context = ComposedState::Fresh();
+  beside_.ordered = orders_ ? &ordered_ : nullptr;
+  context.beside = &beside_;
+  return context;
+}
+
+JoinedNorm LayerState::NormOf(TensorView weight, float eps) const {
+  return {
+      .residual = residual_, .weight = weight, .rows = unscaled_, .squares = squares_, .eps = eps};
+}
+
+void LayerState::End(const std::optional<JoinedNorm>& behind, const NextHalf& next) {
+  if (!behind) return Leave(next);
+  ahead_ = behind;
+  added_ = true;
+}
+
+// ---- attention
+
+AttentionInputArgs LayerState::InputsOf(const AttentionHalfArgs& args) const {
+  const bool low_rank = shape_.q_lora > 0;
+  return {.qkv_a = qkv_a_,
+          .q_norm = args.q_norm,
+          .kv_norm = args.kv_norm,
+          .positions = args.positions,
+          .slots = args.slots,
+          .rope = args.rope,
+          .cache = args.cache,
+          .eps = args.latent_eps,
+          .q = low_rank ? Heads(q_, shape_.heads) : TensorView(),
+          .q_weight = args.q};
+}
+
+std::optional<JoinedNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
+                                                 const NextHalf& next) const {
+  if (!unscaled_ || next.experts == nullptr) return std::nullopt;
+  const ExpertsHalfArgs& experts = *next.experts;
+  const JoinedNorm norm = NormOf(experts.norm, experts.eps);
+  const bool joins =
+      NormAdderTakes(norm, attention_, args.o) &&
+      NormLinearTakes(gate_up(experts.shared_gate_up.n), norm, experts.shared_gate_up) &&
+      NormLinearTakes(router_, norm, experts.router);
+  return joins ? std::optional(norm) : std::nullopt;
+}
+
+void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
+  const std::optional<JoinedNorm> before = std::exchange(ahead_, std::nullopt);
+  if (!before) Normalise(args.norm, args.eps);
+  const std::optional<JoinedNorm> behind = NormBehind(args, next);
+  const AttentionInputArgs inputs = InputsOf(args);
+  const bool low_rank = shape_.q_lora > 0;
+  const bool whole = low_rank && args.kv_a.n == 0 && shape_.context_ranks == 1;
+  if (whole && AttentionLayer(Fresh(), {.x = normed_,
+                                        .before = before ? &*before : nullptr,
+                                        .qkv_a = args.qkv_a,
+                                        .inputs = inputs,
+                                        .attention = AttentionArgs(args),
+                                        .o = args.o,
+                                        .out = delta_,
+                                        .behind = behind ? &*behind : nullptr})) {
+    return End(behind, next);
+  }
+  const TensorView first = qkv_a_.columns(0, args.qkv_a.n);
+  if (before) {
+    LinearFromNorm(Fresh(), first, *before, args.qkv_a);
+  } else {
+    Linear(Fresh(), first, normed_, args.qkv_a);
+  }
+  if (args.kv_a.n > 0) {
+    Linear(Fresh(), qkv_a_.columns(shape_.q_lora, args.kv_a.n), normed_, args.kv_a);
+  }
+  AttentionInputs(Fresh(), inputs);
+  if (!low_rank) {
+    Linear(Fresh(), q_, normed_, args.q);
+    const TensorView rotated = Heads(q_, shape_.heads).columns(shape_.nope, shape_.rope);
+    Rope(Fresh(), rotated, args.positions, args.rope);
+  }
+  Attend(args);
+  if (behind) {
+    LinearToNorm(Fresh(), *behind, attention_, args.o);
+  } else {
+    Linear(Fresh(), delta_, attention_, args.o);
+  }
+  End(behind, next);
+}
+
+// ---- MLPs
+
+void LayerState::DenseHalf(const DenseHalfArgs& args, const NextHalf& next) {
+  BT_CHECK(!ahead_);  // no half begins the norm of this one
+  ComposedState::DenseHalf(args, next);
+}
+
+ExpertBankArgs LayerState::BankOf(const ExpertsHalfArgs& args) const {
+  ExpertBankArgs bank{.out = delta_,
+                      .x = normed_,
+                      .ids = ids_,
+                      .weights = weights_,
+                      .gate_up = args.gate_up,
+                      .down = args.down,
+                      .slot_of = args.slot_of};
+  if (args.shared_gate_up.n > 0) {
+    bank.shared = gate_up(args.shared_gate_up.n);
+    bank.shared_down = args.shared_down;
+  }
+  return bank;
+}
+
+std::optional<JoinedNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
+                                                 const NextHalf& next) const {
+  // More than one product would take what lies behind.
+  const bool one = next.attention != nullptr && next.attention->kv_a.n == 0 && shape_.q_lora > 0;
+  if (!unscaled_ || !one) return std::nullopt;
+  const PackedMatrix& qkv_a = next.attention->qkv_a;
+  const JoinedNorm norm = NormOf(next.attention->norm, next.attention->eps);
+  ExpertBankArgs bank = BankOf(args);
+  bank.norm = &norm;
+  const bool joins =
+      BankTakesNorm(bank) && NormLinearTakes(qkv_a_.columns(0, qkv_a.n), norm, qkv_a);
+  return joins ? std::optional(norm) : std::nullopt;
+}
+
+void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
+  const std::optional<JoinedNorm> before = std::exchange(ahead_, std::nullopt);
+  ordered_ = {.data = in_order_.data};
+  orders_ = in_order_.data != nullptr;
+  if (!before) Normalise(args.norm, args.eps);
+  orders_ = false;
+
+  const std::optional<JoinedNorm> behind = NormBehind(args, next);
+  ExpertBankArgs bank = BankOf(args);
+  if (behind) bank.norm = &*behind;
+  ExpertChoice choice{.logits = router_, .bias = args.router_bias, .params = args.params};
+  bank.choice = &choice;
+  const bool shared = args.shared_gate_up.n > 0;
+  const bool chooses =
+      shared && (args.tap == nullptr || !args.tap->needs_ids()) && BankChooses(bank);
+  if (!chooses) bank.choice = nullptr;
+  if (shared) {
+    MoeInputs(Fresh(), {.shared = bank.shared,
+                        .ids = ids_,
+                        .weights = weights_,
+                        .logits = router_,
+                        .x = normed_,
+                        .shared_gate_up = args.shared_gate_up,
+                        .router = args.router,
+                        .bias = args.router_bias,
+                        .params = args.params,
+                        .norm = before ? &*before : nullptr,
+                        .chooses = !chooses});
+  } else {
+    Clear(Fresh(), delta_);
+    Router(Fresh(), ids_, weights_, router_, normed_, args.router, args.router_bias, args.params);
+  }
+  ChosenExperts chosen{.ids = ids_,
+                       .weights = weights_,
+                       .logits = router_,
+                       .bias = args.router_bias,
+                       .params = args.params,
+                       .made = !chooses};
+  Look(args.tap, chosen);
+  bank.ids = chosen.ids;
+  bank.weights = chosen.weights;
+  choice.logits = chosen.logits;
+  choice.bias = chosen.bias;
+  orders_ = in_order_.data != nullptr;
+  ExpertBank(Fresh(), bank);
+  orders_ = false;
+  End(behind, next);
+}
+
+}  // namespace baltoro::cuda
