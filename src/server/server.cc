@@ -31,7 +31,6 @@ Server::Server(ServerConfig config,
       chat_template_(std::move(chat_template)),
       forms_(*tokenizer_),
       keys_(config_.api_keys),
-      origins_(config_.cors, keys_.count() > 0, config_.http.uds.empty() ? config_.http.host : ""),
       names_(config_.model_names),
       metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20)),
       name_salt_(std::random_device()() * kGolden),
@@ -58,9 +57,13 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
     raw->http_->Post(thread, std::move(work));
   });
   BT_ASSIGN_OR_RETURN(server->http_,
-                      HttpServer::Listen(options, [raw](HttpRequest request, Responder responder) {
+                      HttpServer::Bind(options, [raw](HttpRequest request, Responder responder) {
                         raw->Handle(std::move(request), std::move(responder));
                       }));
+  server->origins_ = std::make_unique<const OriginPolicy>(
+      server->config_.cors, server->keys_.count() > 0, options.uds.empty() ? options.host : "",
+      server->on_loopback());
+  BT_RETURN_IF_ERROR(server->http_->Start());
   return server;
 }
 

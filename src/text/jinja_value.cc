@@ -162,7 +162,7 @@ std::vector<const Entry*> SortedByKey(const Dict& dict) {
 
 // Without a search in the one for each key of the other: clients send dicts of any size. Other keys
 // than strings are a template's own, and each search for one takes as many steps as it may look at.
-Result<bool> EqualDicts(const Dict& a, const Dict& b, int64_t& steps, int depth_left) {
+Result<bool> EqualDicts(const Dict& a, Dict& b, int64_t& steps, int depth_left) {
   if (a.entries.size() != b.entries.size()) return false;
   steps -= static_cast<int64_t>(a.entries.size());  // for the sorting; Equal looks whether they last
   const std::vector<const Entry*> mine = SortedByKey(a), others = SortedByKey(b);
