@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "server/contained.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -56,10 +57,10 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
   server->dispatcher_.Start(options.threads, [raw](size_t thread, std::function<void()> work) {
     raw->http_->Post(thread, std::move(work));
   });
-  BT_ASSIGN_OR_RETURN(server->http_,
-                      HttpServer::Bind(options, [raw](HttpRequest request, Responder responder) {
-                        raw->Handle(std::move(request), std::move(responder));
-                      }));
+  BT_ASSIGN_OR_RETURN(
+      server->http_, HttpServer::Bind(options, [raw](HttpRequest request, Responder responder) {
+        Contained("a request", [&] { raw->Handle(std::move(request), std::move(responder)); });
+      }));
   server->origins_ = std::make_unique<const OriginPolicy>(
       server->config_.cors, server->keys_.count() > 0, options.uds.empty() ? options.host : "",
       server->on_loopback());
