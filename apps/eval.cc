@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/file.h"
+#include "base/gzip.h"
 #include "client/api_client.h"
 #include "client/eval_case.h"
 #include "model_location.h"
@@ -153,7 +153,7 @@ class Runner {
 };
 
 Result<std::vector<Json>> ReadLines(const std::string& path, std::string_view flag) {
-  BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kTextBytesMax, flag));
+  BT_ASSIGN_OR_RETURN(const std::string text, ReadPlainOrGzip(path, kTextBytesMax, flag));
   std::vector<Json> out;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -295,7 +295,7 @@ int RunEval(const EvalOptions& given, const std::string& program) {
                    pocket.status().message().c_str());
       return 1;
     }
-    options.cases = pocket.value() + "/eval/cases.jsonl";
+    options.cases = pocket.value() + "/eval/cases.jsonl.gz";
     if (options.loglik.empty() && options.task.empty())
       options.loglik = pocket.value() + "/eval/loglik.jsonl";
   }

@@ -17,7 +17,6 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
-#include "net/loopback.h"
 #include "server/server.h"
 #include "stop_signal.h"
 
@@ -150,9 +149,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
-  if (config.api_keys.empty() && !IsLoopback(options.host) && options.uds.empty()) {
-    BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
-  }
+  const bool open = config.api_keys.empty() && options.uds.empty();
 
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
   Result<std::unique_ptr<Server>> listening =
@@ -168,6 +165,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
                                                   : "--uds PATH takes another socket"));
   }
   const std::unique_ptr<Server> server = std::move(listening).value();
+  if (open && !server->on_loopback()) {
+    BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
+  }
   BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the held-out questions: pocket/eval/cases.jsonl and pocket/eval/loglik.jsonl (seeded, reproducible)."""
+"""Writes the held-out questions: pocket/eval/cases.jsonl.gz and pocket/eval/loglik.jsonl (seeded, reproducible)."""
+import gzip
 import json
 import pathlib
 import random
@@ -35,7 +36,7 @@ def expected(turn, case):
 
 
 def cases(seed=7, scale=1.0):
-    """Lines for cases.jsonl, each with the reference answer beside it."""
+    """Lines for cases.jsonl.gz, each with the reference answer beside it."""
     renderer = Renderer(Tokenizer())
     for family, counts in COUNTS.items():
         for tier, level, count in (("easy", EASY, counts[0]), ("hard", HARD, counts[1])):
@@ -78,11 +79,10 @@ def loglik(count=100, seed=11):
 def main():
     out = pathlib.Path(__file__).resolve().parent / "eval"
     out.mkdir(exist_ok=True)
-    for name, lines in (("cases", cases()), ("loglik", loglik())):
-        with open(out / f"{name}.jsonl", "w", encoding="utf-8") as f:
-            for line in lines:
-                f.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
-        print(name, (out / f"{name}.jsonl").stat().st_size, "bytes")
+    for name, lines in (("cases.jsonl.gz", cases()), ("loglik.jsonl", loglik())):
+        text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
+        written = (out / name).write_bytes(gzip.compress(text, 9, mtime=0) if name.endswith(".gz") else text)
+        print(name, written, "bytes")
 
 
 if __name__ == "__main__":

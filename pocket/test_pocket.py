@@ -1,4 +1,5 @@
 """Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; torch and transformers for the last)."""
+import gzip
 import json
 import os
 import pathlib
@@ -76,7 +77,7 @@ class PocketTest(unittest.TestCase):
 
     def test_eval_questions_are_held_out_and_reproducible(self):
         from make_eval import cases
-        stored = (HERE / "eval/cases.jsonl").read_text().splitlines()
+        stored = gzip.decompress((HERE / "eval/cases.jsonl.gz").read_bytes()).decode().splitlines()
         for line, fresh in zip(stored[:300], cases()):
             self.assertEqual(json.loads(line), fresh)
 

@@ -18,6 +18,8 @@ constexpr size_t kReadTurnBytes = 1 << 20;
 constexpr size_t kSendTurnBytes = 4 << 20;
 // Output memory that a connection keeps for its next token.
 constexpr size_t kKeptBytes = 16 << 10;
+// After so long without a byte a peer is taken to have stopped sending.
+constexpr Seconds kQuiet = 0.25;
 
 }  // namespace
 
@@ -26,8 +28,14 @@ Connection::Connection(IoThread* io, uint64_t id, UniqueFd fd, std::string peer)
       id_(id),
       fd_(std::move(fd)),
       peer_(std::move(peer)),
+      client_(io->answers().Of(ClientOfPeer(peer_))),
       since_(io->loop().Now()),
       parser_(HttpParser::Kind::kRequest, io->options().limits) {}
+
+bool Connection::idle() const {
+  if (state_ == State::kLingering) return io_->loop().Now() - heard_at_ > kQuiet;
+  return state_ == State::kIdle;
+}
 
 Status Connection::Open() {
   return io_->loop().Add(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, this);
@@ -257,6 +265,7 @@ void Connection::StartLinger() {
   leftover_ = std::string();
   leftover_used_ = 0;
   shutdown(fd_.get(), SHUT_WR);
+  heard_at_ = io_->loop().Now();
   Enter(State::kLingering);
 }
 
@@ -267,6 +276,7 @@ void Connection::Discard() {
   while (readable_) {
     const ssize_t count = recv(fd_.get(), io_->read_buffer(), io_->read_buffer_bytes(), 0);
     if (count > 0) {
+      heard_at_ = io_->loop().Now();
       turn += static_cast<size_t>(count);
       if (turn < kReadTurnBytes) continue;
       return io_->PumpLater(id_);

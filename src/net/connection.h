@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "net/answer_shares.h"
 #include "net/event_loop.h"
 #include "net/exchange.h"
 #include "net/http_parser.h"
@@ -24,8 +25,11 @@ class Connection : public EventLoop::Watcher {
 
   Status Open();
   uint64_t id() const { return id_; }
-  // Between requests, or only waiting for the peer to close.
-  bool idle() const { return state_ == State::kIdle || state_ == State::kLingering; }
+  // What its client holds of unread answers, with all of the client's connections.
+  AnswerShares::Share& client() const { return *client_; }
+  // Between requests, or waiting for the peer to close that sends nothing more: a peer that is
+  // still sending would be answered by a reset, and perhaps not read why it was refused.
+  bool idle() const;
   void OnEvents(uint32_t epoll_events) override;
   void OnTick(Seconds now);
   // Sends, finishes and reads as far as the peer and the kernel allow.
@@ -68,6 +72,7 @@ class Connection : public EventLoop::Watcher {
   const uint64_t id_;
   UniqueFd fd_;
   const std::string peer_;
+  const std::shared_ptr<AnswerShares::Share> client_;
   State state_ = State::kIdle;
   Seconds since_;  // when the state's deadline began
   HttpParser parser_;
@@ -88,6 +93,7 @@ class Connection : public EventLoop::Watcher {
   Seconds stalled_since_ = 0;  // 0: nothing waits
   uint64_t stalled_at_ = 0;    // sent_total_ then
   size_t stalled_bytes_ = 0;   // the most that has waited since everything had gone
+  Seconds heard_at_ = 0;       // while it lingers: when the peer last sent something
 };
 
 }  // namespace baltoro

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "net/connection.h"
 #include "net/io_thread.h"
 
 namespace baltoro {
@@ -63,6 +64,7 @@ Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing, 
     : io_(io),
       io_index_(io->index()),
       connection_(connection),
+      client_(connection->client()),
       framing_(framing),
       path_(std::move(path)),
       stream_buffer_bytes_(io->options().stream_buffer_bytes),
@@ -76,7 +78,12 @@ void Exchange::Queue() {
 
 void Exchange::HoldAnyway(size_t bytes) {
   held_ += bytes;
-  io_->held_answer_bytes() += bytes;
+  io_->answers().Add(client_, bytes);
+}
+
+void Exchange::LetGo(size_t bytes) {
+  held_ -= bytes;
+  io_->answers().Take(client_, bytes);
 }
 
 bool Exchange::Hold(size_t bytes) {
@@ -84,19 +91,16 @@ bool Exchange::Hold(size_t bytes) {
   HoldAnyway(bytes);
   const bool one = held_ <= std::max(options.answer_bytes, unsent_max_);
   if (held_ <= options.held_answer_free ||
-      (one && io_->held_answer_bytes() <= options.held_answer_bytes)) {
+      (one && io_->answers().Fits(client_, options.held_answer_bytes))) {
     return true;
   }
-  held_ -= bytes;
-  io_->held_answer_bytes() -= bytes;
+  LetGo(bytes);
   return false;
 }
 
 void Exchange::Release(size_t bytes) {
   const std::lock_guard lock(mutex_);
-  bytes = std::min(bytes, held_);  // of what is sent some may not be this answer's
-  held_ -= bytes;
-  io_->held_answer_bytes() -= bytes;
+  LetGo(std::min(bytes, held_));  // of what is sent some may not be this answer's
 }
 
 bool Exchange::Reserve(size_t bytes) {
@@ -133,9 +137,7 @@ void Exchange::Answer(const HttpResponse& response) {
   close_after_ = !framing.keep_alive;
   inbox_ = SerializeResponse(response, framing);
   // What is held is now what lies here, head and all.
-  const size_t before = std::exchange(reserved_, 0);
-  held_ -= before;
-  io_->held_answer_bytes() -= before;
+  LetGo(std::exchange(reserved_, 0));
   HoldAnyway(inbox_.size());
   Queue();
 }
@@ -296,7 +298,7 @@ void Exchange::Detach() {
   const std::lock_guard lock(mutex_);
   connection_ = nullptr;
   on_gone_ = nullptr;
-  io_->held_answer_bytes() -= std::exchange(held_, 0);
+  LetGo(held_);
 }
 
 void Exchange::MarkGone() {
@@ -306,7 +308,7 @@ void Exchange::MarkGone() {
     gone_ = true;
     connection_ = nullptr;
     inbox_ = std::string();
-    io_->held_answer_bytes() -= std::exchange(held_, 0);
+    LetGo(held_);
     if (phase_ != Phase::kEnded) on_gone = std::move(on_gone_);
     on_gone_ = nullptr;
   }

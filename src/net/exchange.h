@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "net/answer_shares.h"
 #include "net/http_message.h"
 
 namespace baltoro {
@@ -68,14 +69,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Counts bytes that this answer has waiting. False, and they are not counted: too many.
   bool Hold(size_t bytes);
   void HoldAnyway(size_t bytes);
+  void LetGo(size_t bytes);
   void Answer(const HttpResponse& response);
   void Queue();  // asks the I/O thread to come for the inbox; with mutex_ held and not gone
 
-  // Valid while !gone_ and not detached. Queue is called under mutex_ only, which MarkGone takes
-  // before the thread ends.
+  // Valid while !gone_ and not detached, as is client_. Queue is called under mutex_ only, which
+  // MarkGone takes before the thread ends.
   IoThread* io_;
   const size_t io_index_;
-  Connection* connection_;  // null after Detach or MarkGone
+  Connection* connection_;       // null after Detach or MarkGone
+  AnswerShares::Share& client_;  // the connection's
   const AnswerFraming framing_;
   const std::string path_;
   const size_t stream_buffer_bytes_;
@@ -89,7 +92,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool refused_ = false;  // answered instead of the handler, whose calls are then nothing
   bool close_after_ = false;
   std::function<void()> on_gone_;
-  size_t held_ = 0;      // of the server's held_answer_bytes
+  size_t held_ = 0;      // of what the client holds
   size_t reserved_ = 0;  // of held_: for an answer that is still to come
 
   std::atomic<bool> gone_ = false;

@@ -220,19 +220,20 @@ void AnswerWithMuch(const HttpRequest& request, Responder responder) {
 
 TEST(HttpLimitsTest, HoldsTheUnreadAnswersOfAllClientsToALimit) {
   HttpServerOptions options;
-  options.held_answer_bytes = 2 * kLargeAnswer + (1 << 20);
+  options.held_answer_bytes = 3 * kLargeAnswer + (1 << 20);
   const auto server = StartServer(options, AnswerWithMuch);
   std::deque<RawClient> clients;
-  for (size_t i = 1; i <= 2; ++i) {
-    clients.emplace_back(server->port(), /*receive_buffer=*/4096).Send(kGet);
-    EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > (i - 1) * kLargeAnswer; }));
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    const size_t before = server->held_answer_bytes();
+    clients.emplace_back(server->port(), /*receive_buffer=*/4096, address).Send(kGet);
+    EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > before; }));
   }
   EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > kLargeAnswer; }));
 
-  RawClient third(server->port());
+  RawClient third(server->port(), /*receive_buffer=*/0, "127.0.0.3");
   third.Send(kGet);
   const std::string refused = third.ReadAll();
-  RawClient fourth(server->port());
+  RawClient fourth(server->port(), /*receive_buffer=*/0, "127.0.0.3");
   fourth.Send("GET /small HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
 
   EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
@@ -246,6 +247,29 @@ TEST(HttpLimitsTest, HoldsTheUnreadAnswersOfAllClientsToALimit) {
   RawClient fifth(server->port());
   fifth.Send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   EXPECT_THAT(fifth.ReadAll(), StartsWith("HTTP/1.1 200 OK\r\n"));
+}
+
+// Connections of one client count together; what it may not have is there for another.
+TEST(HttpLimitsTest, AClientLeavesOthersAsMuchAsItHolds) {
+  HttpServerOptions options;
+  options.held_answer_bytes = 3 * kLargeAnswer + (1 << 20);
+  const auto server = StartServer(options, AnswerWithMuch);
+  RawClient first(server->port(), /*receive_buffer=*/4096);
+  first.Send(kGet);
+  EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() > kLargeAnswer / 2; }));
+
+  RawClient again(server->port());
+  again.Send(kGet);
+  RawClient other(server->port(), /*receive_buffer=*/0, "127.0.0.2");
+  other.Send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+
+  EXPECT_THAT(again.ReadAll(), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(other.ReadAll(), StartsWith("HTTP/1.1 200 "));
+  first.Close();
+  EXPECT_TRUE(Eventually([&] { return server->held_answer_bytes() == 0; }));
+  RawClient later(server->port());
+  later.Send("GET /x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(later.ReadAll(), StartsWith("HTTP/1.1 200 "));
 }
 
 TEST(HttpLimitsTest, OneAnswerMayNotBeAsLargeAsItLikes) {

@@ -89,27 +89,38 @@ size_t Responder::io_thread() const {
 HttpServer::HttpServer(HttpServerOptions options, Handler handler)
     : options_(std::move(options)), handler_(std::move(handler)) {}
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpServerOptions options, Handler handler) {
+Result<std::unique_ptr<HttpServer>> HttpServer::Bind(HttpServerOptions options, Handler handler) {
   BT_RETURN_IF_ERROR(options.Validate());
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(options), std::move(handler)));
-  BT_ASSIGN_OR_RETURN(UniqueFd listener, OpenListener(server->options_));
-  BT_ASSIGN_OR_RETURN(server->port_, BoundPort(listener.get()));
-  const ServerShared shared{.options = &server->options_,
-                            .handler = &server->handler_,
-                            .open_connections = &server->open_connections_,
-                            .held_body_bytes = &server->held_body_bytes_,
-                            .held_answer_bytes = &server->held_answer_bytes_,
-                            .draining = &server->draining_};
+  BT_ASSIGN_OR_RETURN(server->listener_, OpenListener(server->options_));
+  BT_ASSIGN_OR_RETURN(server->port_, BoundPort(server->listener_.get()));
+  server->on_loopback_ = BoundToLoopback(server->listener_.get());
+  return server;
+}
+
+Status HttpServer::Start() {
+  const ServerShared shared{.options = &options_,
+                            .handler = &handler_,
+                            .open_connections = &open_connections_,
+                            .held_body_bytes = &held_body_bytes_,
+                            .answers = &answers_,
+                            .draining = &draining_};
   std::vector<IoThread*> threads;
-  for (size_t i = 0; i < server->options_.threads; ++i) {
+  for (size_t i = 0; i < options_.threads; ++i) {
     BT_ASSIGN_OR_RETURN(std::unique_ptr<IoThread> thread, IoThread::Create(shared, i));
     threads.push_back(thread.get());
-    server->threads_.push_back(std::move(thread));
+    threads_.push_back(std::move(thread));
   }
   for (IoThread* thread : threads) thread->Start();
-  BT_ASSIGN_OR_RETURN(server->acceptor_,
-                      Acceptor::Start(std::move(listener), server->options_.connections,
-                                      &server->open_connections_, std::move(threads)));
+  BT_ASSIGN_OR_RETURN(acceptor_, Acceptor::Start(std::move(listener_), options_.connections,
+                                                 &open_connections_, std::move(threads)));
+  return {};
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Listen(HttpServerOptions options, Handler handler) {
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+                      Bind(std::move(options), std::move(handler)));
+  BT_RETURN_IF_ERROR(server->Start());
   return server;
 }
 
@@ -123,8 +134,9 @@ void HttpServer::Post(size_t io_thread, std::function<void()> work) {
 }
 
 void HttpServer::StopAccepting() {
-  if (acceptor_ == nullptr) return;
+  if (acceptor_ == nullptr && !listener_.valid()) return;
   acceptor_.reset();
+  listener_.Close();
   if (!options_.uds.empty()) unlink(options_.uds.c_str());
 }
 

@@ -16,8 +16,10 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "net/answer_shares.h"
 #include "net/http_message.h"
 #include "net/http_parser.h"
+#include "net/socket.h"
 
 namespace baltoro {
 
@@ -44,8 +46,9 @@ struct HttpServerOptions {
   size_t stream_buffer_bytes = 1 << 20;
   size_t held_body_bytes = size_t{1} << 30;  // of all unfinished requests; over: 503
   // Bytes of answers that clients have not taken yet: of one whole answer, and of all connections
-  // together. Over: 503 instead of an answer, and a stream is aborted; neither happens to one that
-  // has no more than held_answer_free waiting.
+  // together, of which no client may hold more than it leaves to all others (AnswerShares). Over:
+  // 503 instead of an answer, and a stream is aborted; neither happens to one that has no more than
+  // held_answer_free waiting.
   size_t answer_bytes = size_t{256} << 20;
   size_t held_answer_bytes = size_t{512} << 20;
   size_t held_answer_free = 64 << 10;
@@ -113,16 +116,23 @@ class HttpServer {
  public:
   using Handler = std::function<void(HttpRequest, Responder)>;
 
-  // Binds, listens and starts the threads; when it returns, connections are taken.
+  // Binds and listens; connections wait for Start.
+  static Result<std::unique_ptr<HttpServer>> Bind(HttpServerOptions options, Handler handler);
+  // Starts the threads; when it returns, connections are taken.
+  Status Start();
+  // Both.
   static Result<std::unique_ptr<HttpServer>> Listen(HttpServerOptions options, Handler handler);
   ~HttpServer();  // Stop(0)
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const { return port_; }  // 0 for a Unix socket
+  // Whether nobody but this machine itself reaches the address that it is bound to, whatever name
+  // led to that. Not for a Unix socket.
+  bool on_loopback() const { return on_loopback_; }
   size_t open_connections() const { return open_connections_; }
-  size_t held_body_bytes() const { return held_body_bytes_; }      // see HttpServerOptions
-  size_t held_answer_bytes() const { return held_answer_bytes_; }  // likewise
+  size_t held_body_bytes() const { return held_body_bytes_; }  // see HttpServerOptions
+  size_t held_answer_bytes() const { return answers_.all(); }  // likewise
   size_t io_threads() const { return threads_.size(); }
   // Runs `work` on that I/O thread. A producer of many streams posts one function per thread and
   // step, and calls Responder::Write in it. Dropped after Stop.
@@ -143,10 +153,12 @@ class HttpServer {
 
   HttpServerOptions options_;
   Handler handler_;
+  UniqueFd listener_;  // until Start
   int port_ = 0;
+  bool on_loopback_ = false;
   std::atomic<size_t> open_connections_ = 0;
   std::atomic<size_t> held_body_bytes_ = 0;
-  std::atomic<size_t> held_answer_bytes_ = 0;
+  AnswerShares answers_;
   std::atomic<bool> draining_ = false;
   bool stopped_ = false;
   std::vector<std::unique_ptr<IoThread>> threads_;

@@ -510,6 +510,28 @@ TEST(HttpServerTest, WhatHasNoAnswerAtTheEndIsRefusedAndNotCutOff) {
   responder.End();
 }
 
+// A socket that is closed under a peer's hands answers it with a reset, which the peer sees first.
+TEST(HttpServerTest, WhoIsStillSendingAtTheEndIsHeardOut) {
+  const auto server = StartServer({}, Echo);
+  RawClient sending(server->port()), silent(server->port());
+  for (RawClient* client : {&sending, &silent}) {
+    client->Send("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nabc");
+  }
+  ASSERT_TRUE(Eventually([&] { return server->held_body_bytes() == 6; }));
+  server->RefuseUnanswered();
+  std::jthread stop([&] { server->Stop(30); });
+
+  for (int i = 0; i < 25; ++i) {
+    EXPECT_TRUE(sending.Send(std::string(1000, 'b'))) << i;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(server->open_connections(), 1u) << "who sends nothing more is not waited for";
+  EXPECT_THAT(sending.ReadAll(), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_FALSE(sending.reset_by_server());
+  EXPECT_THAT(silent.ReadAll(), StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
+  EXPECT_TRUE(Eventually([&] { return server->open_connections() == 0; }));
+}
+
 TEST(HttpServerTest, StopAcceptingLeavesOpenConnectionsAlone) {
   const auto server = StartServer({}, Echo);
   RawClient client(server->port());

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "net/answer_shares.h"
 #include "net/event_loop.h"
 #include "net/exchange.h"
 #include "net/http_server.h"
@@ -25,7 +26,7 @@ struct ServerShared {
   const HttpServer::Handler* handler;
   std::atomic<size_t>* open_connections;
   std::atomic<size_t>* held_body_bytes;
-  std::atomic<size_t>* held_answer_bytes;
+  AnswerShares* answers;
   const std::atomic<bool>* draining;
 };
 
@@ -46,7 +47,7 @@ class IoThread {
   const HttpServerOptions& options() const { return *shared_.options; }
   bool draining() const { return *shared_.draining; }
   std::string ErrorBody(int status, std::string_view reason, std::string_view path) const;
-  std::atomic<size_t>& held_answer_bytes() const { return *shared_.held_answer_bytes; }
+  AnswerShares& answers() const { return *shared_.answers; }
   void MarkDirty(std::shared_ptr<Exchange> exchange);
 
   // The I/O thread only.

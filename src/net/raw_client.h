@@ -2,7 +2,10 @@
 
 // For this room's tests: a socket that says exactly what it is told to, and a server to say it to.
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -19,10 +22,14 @@ namespace baltoro::test {
 
 class RawClient {
  public:
-  explicit RawClient(int port, int receive_buffer = 0) {
-    Result<UniqueFd> fd = ConnectTcp("127.0.0.1", port, /*timeout=*/5);
-    EXPECT_TRUE(fd.ok()) << fd.status().message();
-    if (fd.ok()) fd_ = std::move(fd).value();
+  // `from` is the client's own address: every one of 127.0.0.0/8 is this machine's.
+  explicit RawClient(int port, int receive_buffer = 0, const char* from = "127.0.0.1")
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const sockaddr_in own = AddressOf(from, 0);
+    EXPECT_EQ(bind(fd_.get(), reinterpret_cast<const sockaddr*>(&own), sizeof(own)), 0);
+    const sockaddr_in server = AddressOf("127.0.0.1", port);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<const sockaddr*>(&server), sizeof(server)), 0);
+    fcntl(fd_.get(), F_SETFL, O_NONBLOCK);
     if (receive_buffer > 0) {
       setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     }
@@ -72,6 +79,14 @@ class RawClient {
   }
 
  private:
+  static sockaddr_in AddressOf(const char* host, int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    EXPECT_EQ(inet_pton(AF_INET, host, &address.sin_addr), 1);
+    return address;
+  }
+
   bool Wait(short events, double timeout) {
     pollfd wait{.fd = fd_.get(), .events = events, .revents = 0};
     return poll(&wait, 1, static_cast<int>(timeout * 1000)) > 0;

@@ -10,9 +10,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "net/loopback.h"
 
 namespace baltoro {
 namespace {
@@ -178,6 +181,15 @@ Result<int> BoundPort(int fd) {
   return 0;  // a Unix socket has no port
 }
 
+bool BoundToLoopback(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  if (address.ss_family == AF_UNIX) return false;
+  const std::string peer = FormatPeer(address);
+  return IsLoopback(HostOfAuthority(peer));
+}
+
 std::string FormatPeer(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address.ss_family == AF_INET) {
@@ -191,6 +203,21 @@ std::string FormatPeer(const sockaddr_storage& address) {
     return fmt::format("[{}]:{}", text, ntohs(ipv6.sin6_port));
   }
   return "unix";
+}
+
+std::string ClientOfPeer(std::string_view peer) {
+  if (!peer.starts_with('[')) return std::string(peer.substr(0, peer.rfind(':')));
+  std::string host(HostOfAuthority(peer));
+  in6_addr six{};
+  if (inet_pton(AF_INET6, host.c_str(), &six) != 1) return host;
+  char text[INET6_ADDRSTRLEN] = "";
+  if (IN6_IS_ADDR_V4MAPPED(&six)) {
+    inet_ntop(AF_INET, six.s6_addr + 12, text, sizeof(text));
+    return text;
+  }
+  std::fill(six.s6_addr + 8, six.s6_addr + 16, uint8_t{0});
+  inet_ntop(AF_INET6, &six, text, sizeof(text));
+  return std::string(text) + "/64";
 }
 
 }  // namespace baltoro

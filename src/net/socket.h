@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
@@ -50,8 +51,13 @@ Result<UniqueFd> ConnectTcp(const std::string& host, int port, Seconds timeout);
 Result<UniqueFd> ConnectUnix(const std::string& path);
 
 Result<int> BoundPort(int fd);
+// Whether the socket is bound to an address that stands for this machine itself.
+bool BoundToLoopback(int fd);
 
 // "192.0.2.1:4711", "[2001:db8::1]:4711" or "unix".
 std::string FormatPeer(const sockaddr_storage& address);
+// Who is behind a FormatPeer, for shares of what clients compete for: its IPv4 address; of an IPv6
+// address the first 64 bits, as one machine usually has all that begin so; "unix".
+std::string ClientOfPeer(std::string_view peer);
 
 }  // namespace baltoro

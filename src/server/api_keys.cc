@@ -4,7 +4,6 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 
@@ -22,15 +21,9 @@ constexpr std::string_view kBearer = "Bearer ";
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   BT_CHECK(RAND_bytes(secret_.data(), static_cast<int>(secret_.size())) == 1);
   for (const std::string& key : keys) {
-    const Digest digest = DigestOf(key);
+    const Sha256Digest digest = Sha256(key);
     if (std::ranges::count(digests_, digest) == 0) digests_.push_back(digest);
   }
-}
-
-ApiKeys::Digest ApiKeys::DigestOf(std::string_view key) {
-  Digest digest{};
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
-  return digest;
 }
 
 std::optional<std::string> ApiKeys::ClientOf(const HttpRequest& request) const {
@@ -47,20 +40,20 @@ std::optional<std::string> ApiKeys::ClientOf(const HttpRequest& request) const {
 }
 
 bool ApiKeys::Has(std::string_view key) const {
-  const Digest given = DigestOf(key);
+  const Sha256Digest given = Sha256(key);
   int found = 0;
-  for (const Digest& known : digests_) {
+  for (const Sha256Digest& known : digests_) {
     found |= static_cast<int>(CRYPTO_memcmp(given.data(), known.data(), known.size()) == 0);
   }
   return !key.empty() && found != 0;
 }
 
 std::string ApiKeys::NameOf(std::string_view key) const {
-  Digest name{};
+  Sha256Digest name{};
   unsigned int size = 0;
-  BT_CHECK(HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()),
-                reinterpret_cast<const unsigned char*>(key.data()), key.size(), name.data(),
-                &size) != nullptr);
+  MustBeMade(HMAC(EVP_sha256(), secret_.data(), static_cast<int>(secret_.size()),
+                  reinterpret_cast<const unsigned char*>(key.data()), key.size(), name.data(),
+                  &size));
   return {name.begin(), name.begin() + kNameBytes};
 }
 

@@ -1,14 +1,15 @@
 #pragma once
 
 // API keys are kept as SHA-256 digests and compared in constant time, all of them each time.
+// Without memory for a digest std::bad_alloc is thrown, as by whatever else takes memory.
 
-#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "net/http_message.h"
+#include "server/sha256.h"
 
 namespace baltoro {
 
@@ -24,13 +25,11 @@ class ApiKeys {
   std::optional<std::string> ClientOf(const HttpRequest& request) const;
 
  private:
-  using Digest = std::array<unsigned char, 32>;
-  static Digest DigestOf(std::string_view key);
   bool Has(std::string_view key) const;
   std::string NameOf(std::string_view key) const;
 
-  std::vector<Digest> digests_;
-  Digest secret_;  // of this process
+  std::vector<Sha256Digest> digests_;
+  Sha256Digest secret_;  // of this process
 };
 
 }  // namespace baltoro

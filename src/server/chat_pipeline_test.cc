@@ -303,6 +303,30 @@ TEST_F(ChatPipelineTest, AnAnswerThatCannotBeAnObjectIsRefusedInEveryApi) {
   EXPECT_EQ(Chat({{"structured_outputs", {{"json", list}}}}).status, 200);
 }
 
+TEST_F(ChatPipelineTest, ASchemaThatIsAReferenceIsWhatItLeadsTo) {
+  const auto status = [this](const char* schema) {
+    return Chat({{"response_format",
+                  {{"type", "json_schema"},
+                   {"json_schema", {{"name", "x"}, {"schema", ParseJson(schema).value()}}}}}})
+        .status;
+  };
+  EXPECT_EQ(status(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"array"}}})"), 400);
+  EXPECT_EQ(status(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object"}}})"), 200);
+  EXPECT_EQ(status(R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"$ref":"#/$defs/c"},"c":{"const":1}}})"),
+            400);
+  EXPECT_EQ(status(R"({"anyOf":[{"$ref":"#/$defs/a"},{"type":"null"}],
+                       "$defs":{"a":{"type":"string"}}})"),
+            400);
+  EXPECT_EQ(status(R"({"anyOf":[{"$ref":"#/$defs/a"},{"type":"object"}],
+                       "$defs":{"a":{"type":"string"}}})"),
+            200);
+  // "#" is here the part itself, whose x is an object.
+  EXPECT_EQ(status(R"({"anyOf":[{"$id":"http://b/","$ref":"#/$defs/x",
+                                 "$defs":{"x":{"type":"object"}}}],
+                       "$defs":{"x":{"type":"array"}}})"),
+            200);
+}
+
 TEST_F(ChatPipelineTest, ANamedChoiceEndsWithStop) {
   Restart("</think>" + Section(Written("functions.get_weather:0", "{}")));
   Json body = {{"tools", {kWeather}}};

@@ -2,7 +2,7 @@
 
 // The last line of defence of the process: what a library throws while one request is handled
 // (out of memory, a JSON value of another type than expected) ends that request and is logged.
-// Nothing of ours throws, so whatever arrives here is a bug to mend.
+// Of ours nothing throws but for want of memory, so anything else here is a bug to mend.
 
 #include <exception>
 #include <string_view>

@@ -13,7 +13,7 @@ void Server::Messages(HttpRequest request, Reply reply) {
 void Server::CountTokens(HttpRequest request, Reply reply) {
   RunPreparing(std::move(request), std::move(reply), [this](HttpRequest& asked, Reply& answer) {
     std::vector<TokenId> prompt;
-    if (const auto error = CountTokensOf(asked, prompt)) {
+    if (const auto error = CountTokensOf(asked, answer, prompt)) {
       return Reject(answer, Rejection::kInvalid, *error);
     }
     answer.SendJson(Json{{"input_tokens", prompt.size()}}.dump());
@@ -21,6 +21,7 @@ void Server::CountTokens(HttpRequest request, Reply reply) {
 }
 
 std::optional<ApiError> Server::CountTokensOf(const HttpRequest& request,
+                                              const Reply& reply,
                                               std::vector<TokenId>& prompt) const {
   Json body;
   if (auto error = ReadBody(request, body)) return error;
@@ -30,6 +31,7 @@ std::optional<ApiError> Server::CountTokensOf(const HttpRequest& request,
   ChatRequest chat;
   auto error = ReadChatRequest(messages.chat, limits, config_.default_template_kwargs, chat);
   if (!error) error = CheckModel(chat.fields.model);
+  if (!error) error = Unwanted(reply);
   if (!error) error = RenderChat(chat, limits, prompt);
   return error;
 }

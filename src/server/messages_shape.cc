@@ -1,15 +1,14 @@
 #include "server/messages_shape.h"
 
 #include <fmt/format.h>
-#include <openssl/sha.h>
 
-#include <array>
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "base/json.h"
 #include "server/messages_request.h"
+#include "server/sha256.h"
 
 namespace baltoro {
 namespace {
@@ -17,10 +16,9 @@ namespace {
 // Thinking blocks carry a signature that clients send back. Nothing here depends on it; that of a
 // text is always the same, so that streamed and whole answers are.
 std::string SignatureOf(std::string_view text) {
-  std::array<unsigned char, SHA256_DIGEST_LENGTH> digest;
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
   std::string out;
-  for (const unsigned char byte : digest) fmt::format_to(std::back_inserter(out), "{:02x}", byte);
+  for (const unsigned char byte : Sha256(text))
+    fmt::format_to(std::back_inserter(out), "{:02x}", byte);
   return out;
 }
 

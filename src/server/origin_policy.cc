@@ -36,7 +36,7 @@ std::string_view HostOfOrigin(std::string_view origin) {
 
 }  // namespace
 
-OriginPolicy::OriginPolicy(CorsConfig cors, bool has_keys, std::string_view host)
+OriginPolicy::OriginPolicy(CorsConfig cors, bool has_keys, std::string_view host, bool on_loopback)
     : cors_(std::move(cors)) {
   if (cors_.origins) {
     origins_ = *cors_.origins;
@@ -44,7 +44,7 @@ OriginPolicy::OriginPolicy(CorsConfig cors, bool has_keys, std::string_view host
     origins_ = {"*"};
   }
   any_origin_ = Contains(origins_, "*");
-  checks_ = !has_keys && IsLoopback(host) && !any_origin_;
+  checks_ = !has_keys && on_loopback && !any_origin_;
   hosts_.push_back(Lower(host));
   for (const std::string& origin : origins_) {
     const std::string_view name = HostOfOrigin(origin);

@@ -24,8 +24,9 @@ struct CorsConfig {
 
 class OriginPolicy {
  public:
-  // `host`: the address that the server listens on; empty: every one, or a Unix socket.
-  OriginPolicy(CorsConfig cors, bool has_keys, std::string_view host);
+  // `host`: the name or address that the server was told to listen on, empty: none.
+  // `on_loopback`: whether that is one of this machine alone, whatever its name.
+  OriginPolicy(CorsConfig cors, bool has_keys, std::string_view host, bool on_loopback);
 
   // Why a request is refused that a stranger's page may have made; nothing: it is not.
   std::optional<ApiError> Check(const HttpRequest& request) const;

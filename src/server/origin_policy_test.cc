@@ -30,7 +30,7 @@ std::string AllowedOrigin(const OriginPolicy& policy, std::string_view origin) {
 
 TEST(OriginPolicyTest, OnLoopbackWithoutKeysOnlyThisMachinesNamesAndPages) {
   for (const char* listening : {"127.0.0.1", "127.0.0.2", "localhost", "::1"}) {
-    const OriginPolicy policy({}, /*has_keys=*/false, listening);
+    const OriginPolicy policy({}, /*has_keys=*/false, listening, /*on_loopback=*/true);
     EXPECT_EQ(Status(policy, ""), 0);  // HTTP/1.0
     EXPECT_EQ(Status(policy, "localhost:8000"), 0);
     EXPECT_EQ(Status(policy, "[::1]:9", "http://localhost:3000"), 0);
@@ -46,8 +46,18 @@ TEST(OriginPolicyTest, OnLoopbackWithoutKeysOnlyThisMachinesNamesAndPages) {
   }
 }
 
+// Debian gives a machine's own name 127.0.1.1.
+TEST(OriginPolicyTest, ANameThatLeadsToALoopbackAddressIsOneMore) {
+  const OriginPolicy policy({}, false, "MyMachine", /*on_loopback=*/true);
+
+  EXPECT_EQ(Status(policy, "mymachine:8000"), 0);
+  EXPECT_EQ(Status(policy, "localhost"), 0);
+  EXPECT_EQ(Status(policy, "evil.example"), 403);
+  EXPECT_EQ(Status(policy, "mymachine", "https://evil.example"), 403);
+}
+
 TEST(OriginPolicyTest, NamedOriginsMayAskAndRead) {
-  const OriginPolicy policy(Named({"https://Chat.example:8443"}), false, "127.0.0.1");
+  const OriginPolicy policy(Named({"https://Chat.example:8443"}), false, "127.0.0.1", true);
 
   EXPECT_EQ(Status(policy, "localhost", "https://Chat.example:8443"), 0);
   EXPECT_EQ(Status(policy, "chat.example:8443"), 0);  // a proxy that hands the name on
@@ -58,21 +68,22 @@ TEST(OriginPolicyTest, NamedOriginsMayAskAndRead) {
 }
 
 TEST(OriginPolicyTest, TheStarLiftsTheCheck) {
-  const OriginPolicy policy(Named({"*"}), false, "127.0.0.1");
+  const OriginPolicy policy(Named({"*"}), false, "127.0.0.1", true);
 
   EXPECT_EQ(Status(policy, "evil.example", "https://evil.example"), 0);
   EXPECT_EQ(AllowedOrigin(policy, "https://evil.example"), "*");
 }
 
 TEST(OriginPolicyTest, NoOriginsGivenIsNotTheSameAsAnEmptyList) {
-  EXPECT_EQ(AllowedOrigin(OriginPolicy({}, /*has_keys=*/true, "127.0.0.1"), "https://a"), "*");
-  EXPECT_EQ(AllowedOrigin(OriginPolicy(Named({}), true, "127.0.0.1"), "https://a"), "");
+  EXPECT_EQ(AllowedOrigin(OriginPolicy({}, /*has_keys=*/true, "127.0.0.1", true), "https://a"),
+            "*");
+  EXPECT_EQ(AllowedOrigin(OriginPolicy(Named({}), true, "127.0.0.1", true), "https://a"), "");
 }
 
 TEST(OriginPolicyTest, KeysOrAnotherAddressMakeTheCheckNeedless) {
-  EXPECT_EQ(Status(OriginPolicy({}, /*has_keys=*/true, "127.0.0.1"), "evil.example"), 0);
+  EXPECT_EQ(Status(OriginPolicy({}, /*has_keys=*/true, "127.0.0.1", true), "evil.example"), 0);
   for (const char* listening : {"", "0.0.0.0", "::", "10.0.0.1", "server.example"}) {
-    const OriginPolicy policy({}, false, listening);
+    const OriginPolicy policy({}, false, listening, /*on_loopback=*/false);
     EXPECT_EQ(Status(policy, "evil.example", "https://evil.example"), 0) << listening;
     EXPECT_EQ(AllowedOrigin(policy, "https://evil.example"), "") << listening;
   }

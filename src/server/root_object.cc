@@ -1,6 +1,7 @@
 #include "server/root_object.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 namespace baltoro {
@@ -8,6 +9,8 @@ namespace {
 
 constexpr std::string_view kOtherTypes[] = {"array", "boolean", "integer",
                                             "null",  "number",  "string"};
+// Alternatives that all lead to one large part would be read again and again.
+constexpr int kReferencesMax = 64;
 
 // An unknown name says nothing: what it is worth is told where the grammar is made.
 bool IsOtherType(const Json& name) {
@@ -15,7 +18,8 @@ bool IsOtherType(const Json& name) {
                                        name.get_ref<const std::string&>()) != std::end(kOtherTypes);
 }
 
-bool All(const Json& list, bool (*holds)(const Json&)) {
+template <typename Holds>
+bool All(const Json& list, Holds holds) {
   return list.is_array() && !list.empty() && std::all_of(list.begin(), list.end(), holds);
 }
 
@@ -23,22 +27,67 @@ bool NoObject(const Json& value) {
   return !value.is_object();
 }
 
+// What "#/$defs/a" means in `root`; null where it leads to nothing, or is written in another way.
+const Json* Target(const Json& root, const Json& reference) {
+  if (!reference.is_string()) return nullptr;
+  const std::string& text = reference.get_ref<const std::string&>();
+  if (!text.starts_with("#/") || text.find('%') != std::string::npos) return nullptr;
+  const Json* at = &root;
+  for (size_t begin = 2; begin <= text.size();) {
+    const size_t end = std::min(text.find('/', begin), text.size());
+    std::string key;
+    for (size_t i = begin; i < end; ++i) {
+      const bool escape = text[i] == '~' && i + 1 < end;
+      key += escape ? (text[++i] == '0' ? '~' : '/') : text[i];
+    }
+    if (!at->is_object()) return nullptr;
+    const auto found = at->find(key);
+    if (found == at->end()) return nullptr;
+    at = &*found;
+    begin = end + 1;
+  }
+  return at;
+}
+
+class Reader {
+ public:
+  explicit Reader(const Json& root) : root_(root) {}
+
+  bool NeverAnObject(const Json& schema) {
+    if (schema.is_boolean()) return !schema.get<bool>();
+    if (!schema.is_object()) return false;
+    const auto never = [this](const Json& part) { return NeverAnObject(part); };
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "type" && (IsOtherType(value) || All(value, IsOtherType))) return true;
+      if (key == "const" && NoObject(value)) return true;
+      if (key == "enum" && All(value, NoObject)) return true;
+      if ((key == "anyOf" || key == "oneOf") && All(value, never)) return true;
+      if (key == "allOf" && value.is_array() && std::any_of(value.begin(), value.end(), never)) {
+        return true;
+      }
+      if (key == "$ref" && Leads(schema, value)) return true;
+    }
+    return false;
+  }
+
+ private:
+  // Whether the reference leads to what is never an object. One that leads back to itself does not.
+  bool Leads(const Json& schema, const Json& reference) {
+    // A part with a name of its own is what "#" means in it.
+    if (&schema != &root_ && schema.contains("$id")) return false;
+    if (left_-- <= 0) return false;
+    const Json* target = Target(root_, reference);
+    return target != nullptr && NeverAnObject(*target);
+  }
+
+  const Json& root_;
+  int left_ = kReferencesMax;
+};
+
 }  // namespace
 
 bool NeverAnObject(const Json& schema) {
-  if (schema.is_boolean()) return !schema.get<bool>();
-  if (!schema.is_object()) return false;
-  for (const auto& [key, value] : schema.items()) {
-    if (key == "type" && (IsOtherType(value) || All(value, IsOtherType))) return true;
-    if (key == "const" && NoObject(value)) return true;
-    if (key == "enum" && All(value, NoObject)) return true;
-    if ((key == "anyOf" || key == "oneOf") && All(value, NeverAnObject)) return true;
-    if (key == "allOf" && value.is_array() &&
-        std::any_of(value.begin(), value.end(), NeverAnObject)) {
-      return true;
-    }
-  }
-  return false;
+  return Reader(schema).NeverAnObject(schema);
 }
 
 }  // namespace baltoro

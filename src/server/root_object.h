@@ -7,8 +7,9 @@
 
 namespace baltoro {
 
-// True if the schema as it stands allows no object at all: no value could then satisfy both.
-// References are not followed, so false may be wrong; true never is.
+// True if the schema as it stands allows no object at all: no value could then satisfy both. Of
+// references only those by place ("#/$defs/x") are followed, and not very many, so false may be
+// wrong; true never is.
 bool NeverAnObject(const Json& schema);
 
 }  // namespace baltoro

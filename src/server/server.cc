@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "server/contained.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -31,7 +32,6 @@ Server::Server(ServerConfig config,
       chat_template_(std::move(chat_template)),
       forms_(*tokenizer_),
       keys_(config_.api_keys),
-      origins_(config_.cors, keys_.count() > 0, config_.http.uds.empty() ? config_.http.host : ""),
       names_(config_.model_names),
       metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20)),
       name_salt_(std::random_device()() * kGolden),
@@ -57,10 +57,14 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerConfig config,
   server->dispatcher_.Start(options.threads, [raw](size_t thread, std::function<void()> work) {
     raw->http_->Post(thread, std::move(work));
   });
-  BT_ASSIGN_OR_RETURN(server->http_,
-                      HttpServer::Listen(options, [raw](HttpRequest request, Responder responder) {
-                        raw->Handle(std::move(request), std::move(responder));
-                      }));
+  BT_ASSIGN_OR_RETURN(
+      server->http_, HttpServer::Bind(options, [raw](HttpRequest request, Responder responder) {
+        Contained("a request", [&] { raw->Handle(std::move(request), std::move(responder)); });
+      }));
+  server->origins_ = std::make_unique<const OriginPolicy>(
+      server->config_.cors, server->keys_.count() > 0, options.uds.empty() ? options.host : "",
+      server->on_loopback());
+  BT_RETURN_IF_ERROR(server->http_->Start());
   return server;
 }
 

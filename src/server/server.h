@@ -86,6 +86,7 @@ class Server {
   ~Server();
 
   int port() const { return http_->port(); }
+  bool on_loopback() const { return http_->on_loopback(); }
   // For StartEngine: where events go.
   EventSink sink();
   // From here on requests are served. Before it ends, an engine must be replaced by null; when that
@@ -164,6 +165,7 @@ class Server {
   std::optional<ApiError> PrepareCompletion(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> PrepareMessages(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> CountTokensOf(const HttpRequest& request,
+                                        const Reply& reply,
                                         std::vector<TokenId>& prompt) const;
   std::optional<ApiError> PrepareResponse(const HttpRequest& request, Prepared& out);
   std::optional<ApiError> TokenizeBody(const HttpRequest& request,
@@ -196,7 +198,7 @@ class Server {
   const std::unique_ptr<ChatTemplate> chat_template_;
   FormCompiler forms_;
   const ApiKeys keys_;
-  const OriginPolicy origins_;
+  std::unique_ptr<const OriginPolicy> origins_;
   const ModelNames names_;
   MonotonicClock clock_;
   std::unique_ptr<Metrics> metrics_;

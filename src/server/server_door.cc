@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "net/socket.h"
 #include "server/contained.h"
 #include "server/messages_shape.h"
 #include "server/route_path.h"
@@ -65,7 +66,7 @@ uint64_t Server::OwnerOf(const HttpRequest& request) const {
 }
 
 HttpHeaders Server::CommonHeaders(const HttpRequest& request) {
-  HttpHeaders headers = origins_.Headers(request);
+  HttpHeaders headers = origins_->Headers(request);
   if (config_.request_id_headers) {
     const std::string_view given = request.Header("x-request-id");
     const bool usable = !given.empty() && given.size() <= 64 && IsPrintable(given);
@@ -111,7 +112,7 @@ void Server::Handle(HttpRequest request, Responder responder) {
   Reply reply = MakeReply(request, std::move(responder), found);
   const bool messages = request.path.starts_with("/v1/messages");
   if (messages) reply.SetErrorForm(&MessagesErrorBody);
-  if (const auto error = origins_.Check(request)) {
+  if (const auto error = origins_->Check(request)) {
     return Reject(reply, Rejection::kForbidden, *error);
   }
   if (request.method == "OPTIONS") return reply.Send({.status = 200, .headers = {}, .body = ""});
@@ -169,7 +170,7 @@ void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
 }
 
 std::string Server::JobOwner(const HttpRequest& request) const {
-  if (keys_.count() == 0) return request.peer.substr(0, request.peer.rfind(':'));
+  if (keys_.count() == 0) return ClientOfPeer(request.peer);
   return keys_.ClientOf(request).value_or("");
 }
 

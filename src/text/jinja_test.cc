@@ -70,6 +70,14 @@ TEST(JinjaTest, ValuesPrintAsPythonPrintsThem) {
   EXPECT_EQ(Shown("{{ missing }}{{ missing is defined }}{{ {}.x }}"), "False");
 }
 
+TEST(JinjaTest, DictsAreEqualInAnyOrder) {
+  EXPECT_EQ(Shown("{{ {'a': 1, 'b': [2]} == {'b': [2], 'a': 1.0} }}"), "True");
+  EXPECT_EQ(Shown("{{ {'a': 1, 'b': 2} == {'a': 2, 'b': 1} }}"), "False");
+  EXPECT_EQ(Shown("{{ {'a': 1, 'b': 2} == {'a': 1, 'c': 2} }}{{ {'a': 1} == {} }}"), "FalseFalse");
+  EXPECT_EQ(Shown("{{ {'a': 1, 2: 3} == {2.0: 3, 'a': 1} }}{{ {1: 1} == {'1': 1} }}"), "TrueFalse");
+  EXPECT_EQ(Shown("{{ {1: 2, 3: 4} == {1: 2, 5: 4} }}"), "False");
+}
+
 TEST(JinjaTest, TextIsCountedInCharacters) {
   const Json variables = {{"s", "añ日😀z"}};
   EXPECT_EQ(Shown("{{ s|length }} {{ s[1] }}{{ s[-2] }} {{ s[1:3] }} {{ s[::-1] }}", variables),

@@ -141,6 +141,53 @@ std::string_view TypeName(const Value& value) {
   }
 }
 
+namespace {
+
+using Entry = std::pair<Value, Value>;
+
+bool KeyIsLess(const Entry* a, const Entry* b) {
+  return a->first.text->bytes() < b->first.text->bytes();
+}
+
+// The entries whose keys are strings, in the order of these.
+std::vector<const Entry*> SortedByKey(const Dict& dict) {
+  std::vector<const Entry*> out;
+  out.reserve(dict.entries.size());
+  for (const Entry& entry : dict.entries) {
+    if (entry.first.is_string()) out.push_back(&entry);
+  }
+  std::sort(out.begin(), out.end(), KeyIsLess);
+  return out;
+}
+
+// Without a search in the one for each key of the other: clients send dicts of any size. Other keys
+// than strings are a template's own, and each search for one takes as many steps as it may look at.
+Result<bool> EqualDicts(const Dict& a, Dict& b, int64_t& steps, int depth_left) {
+  if (a.entries.size() != b.entries.size()) return false;
+  steps -= static_cast<int64_t>(a.entries.size());  // for the sorting; Equal looks whether they last
+  const std::vector<const Entry*> mine = SortedByKey(a), others = SortedByKey(b);
+  if (mine.size() != others.size()) return false;
+  for (size_t i = 0; i < mine.size(); ++i) {
+    if (KeyIsLess(mine[i], others[i]) || KeyIsLess(others[i], mine[i])) return false;
+  }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    BT_ASSIGN_OR_RETURN(const bool same,
+                        Equal(mine[i]->second, others[i]->second, steps, depth_left - 1));
+    if (!same) return false;
+  }
+  for (const auto& [key, value] : a.entries) {
+    if (key.is_string()) continue;
+    steps -= static_cast<int64_t>(b.entries.size());
+    const Value* other = b.Find(key);
+    if (other == nullptr) return false;
+    BT_ASSIGN_OR_RETURN(const bool same, Equal(value, *other, steps, depth_left - 1));
+    if (!same) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 Result<bool> Equal(const Value& a, const Value& b, int64_t& steps, int depth_left) {
   if (depth_left == 0 || --steps < 0) return InvalidArgument("values too large to compare");
   if (a.is_number() && b.is_number()) {
@@ -165,16 +212,8 @@ Result<bool> Equal(const Value& a, const Value& b, int64_t& steps, int depth_lef
       }
       return true;
     }
-    case ValueKind::kDict: {
-      if (a.dict->entries.size() != b.dict->entries.size()) return false;
-      for (const auto& [key, value] : a.dict->entries) {
-        const Value* other = b.dict->Find(key);
-        if (other == nullptr) return false;
-        BT_ASSIGN_OR_RETURN(const bool same, Equal(value, *other, steps, depth_left - 1));
-        if (!same) return false;
-      }
-      return true;
-    }
+    case ValueKind::kDict:
+      return EqualDicts(*a.dict, *b.dict, steps, depth_left);
     default:
       return a.list == b.list;  // identity
   }

@@ -98,6 +98,16 @@ def test_cors_of_named_origins_and_of_all_loopback_addresses():
         running.stop()
 
 
+def test_a_name_that_leads_to_a_loopback_address_is_checked_like_one():
+    running = Server(host="127.1")  # to the resolver another name of 127.0.0.1
+    try:
+        assert "No --api-key" not in running.text()
+        assert call(running, "/v1/models")[0] == 200
+        assert call(running, "/v1/models", headers={"Host": "page.example"})[0] == 403
+    finally:
+        running.stop()
+
+
 def test_cors_of_a_server_with_keys():
     running = Server("--api-key", "secret")
     try:

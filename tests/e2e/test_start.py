@@ -1,4 +1,5 @@
 """What is wrong with the files, the flags or the machine is said at the start, with what to do about it."""
+import gzip
 import json
 import os
 import pathlib
@@ -89,6 +90,9 @@ def test_files_of_eval_are_files(tmp_path):
     for flag in ("--cases", "--loglik"):
         code, text = run("eval", flag, str(tmp_path / "fifo"))
         assert code != 0 and f"{flag} {tmp_path / 'fifo'}: is a FIFO" in text
+        (tmp_path / "half.gz").write_bytes(gzip.compress(b'{"id": 1}\n' * 100)[:-9])
+        code, text = run("eval", flag, str(tmp_path / "half.gz"))
+        assert code != 0 and f"{flag} {tmp_path / 'half.gz'}: is a gzip archive whose end is missing" in text
 
 
 def test_a_template_is_a_file_or_has_brackets(tmp_path):

@@ -22,7 +22,7 @@ def tasks_of(tmp, name, *flags):
     try:
         report = tmp / f"{name}.json"
         subprocess.run([PROGRAM, "eval", "--url", server.url, "--limit", str(LIMIT), "--concurrency", "32",
-                        "--cases", str(ROOT / "pocket/eval/cases.jsonl"), "--output", str(report)],
+                        "--cases", str(ROOT / "pocket/eval/cases.jsonl.gz"), "--output", str(report)],
                        check=True, stdout=subprocess.DEVNULL)
         return {(row["tier"], row["task"]): (row["right"], row["cases"]) for row in json.loads(report.read_text())["tasks"]}
     finally:

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/gzip.h"
 #include "ops/thread_pool.h"
 #include "support/support.h"
 #include "support/tiny_model.h"
@@ -39,12 +40,7 @@ struct Conversation {
 };
 
 std::vector<Conversation> Conversations(size_t count) {
-  FILE* pipe = popen("gzip -dc tests/golden/pocket_greedy.json.gz", "r");
-  std::string text;
-  char piece[65536];
-  size_t got = 0;
-  while ((got = fread(piece, 1, sizeof(piece), pipe)) > 0) text.append(piece, got);
-  EXPECT_EQ(pclose(pipe), 0);
+  const std::string text = ReadPlainOrGzip("tests/golden/pocket_greedy.json.gz").value();
   const Json golden = ParseJson(text, {.depth = 64, .nodes = 5'000'000}).value();
   std::vector<Conversation> out;
   const size_t step = golden["prompts"].size() / count;  // all kinds of tasks

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <utility>
 
 #include "base/file.h"
+#include "base/gzip.h"
 #include "base/json.h"
 #include "support/tiny_model.h"
 
@@ -16,17 +16,6 @@ namespace baltoro::test {
 namespace {
 
 constexpr char kGolden[] = "tests/golden/pocket_greedy.json.gz";
-
-// The contents of a .gz file, through the system's gzip.
-std::string Unzipped(const std::string& path) {
-  FILE* pipe = popen(("gzip -dc " + path).c_str(), "r");
-  std::string text;
-  char piece[65536];
-  size_t got = 0;
-  while ((got = fread(piece, 1, sizeof(piece), pipe)) > 0) text.append(piece, got);
-  EXPECT_EQ(pclose(pipe), 0);
-  return text;
-}
 
 // The distance between neighbouring bf16 numbers of this size.
 double Bf16Spacing(float x) {
@@ -43,7 +32,8 @@ bool HasPocketWeights() {
 std::vector<PocketAnswer> ReadPocketAnswers() {
   std::vector<PocketAnswer> answers;
   if (!FileExists(kGolden)) return answers;
-  const Json golden = ParseJson(Unzipped(kGolden), {.depth = 64, .nodes = 5'000'000}).value();
+  const Json golden =
+      ParseJson(ReadPlainOrGzip(kGolden).value(), {.depth = 64, .nodes = 5'000'000}).value();
   for (const Json& prompt : golden["prompts"]) {
     PocketAnswer one;
     one.id = prompt["id"].get<std::string>();

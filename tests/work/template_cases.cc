@@ -123,6 +123,22 @@ Work RenderOwn(size_t size, const std::string& source) {
   };
 }
 
+// Two dicts of a client's, alike but for the order of their keys.
+Work CompareDicts(size_t size) {
+  static const std::shared_ptr<ChatTemplate> kOwn = Must(
+      ChatTemplate::Parse("{{ messages[0].a == messages[1].a }}", "own"));
+  Json messages = {Message("user", ""), Message("user", "")};
+  for (size_t i = 0; i < size; ++i) {
+    messages[0]["a"][fmt::format("key_{:06}", i)] = i;
+    messages[1]["a"][fmt::format("key_{:06}", size - 1 - i)] = size - 1 - i;
+  }
+  return [messages = std::move(messages)] {
+    ChatTemplateInput input;
+    input.messages = &messages;
+    BT_CHECK(Must(kOwn->Render(input)).front().text == "True");
+  };
+}
+
 constexpr char kJoin[] =
     "{%- set parts = namespace(list=[]) -%}"
     "{%- for m in messages -%}{{ m.content | trim | upper }}{{ m | tojson }}{%- endfor -%}"
@@ -142,6 +158,7 @@ std::vector<WorkCase> TemplateCases() {
       {"template_calls", 20, [=](size_t n) { return Render(Calls(n, numbered)); }},
       {"template_tools", 20, [](size_t n) { return Render(Conversation(1), Tools(n, 3)); }},
       {"template_properties", 50, [](size_t n) { return Render(Conversation(1), Tools(1, n)); }},
+      {"template_compare_dicts", 500, CompareDicts},
       {"template_filters", 100, [](size_t n) { return RenderOwn(n, kJoin); }},
       IdsCase("call_ids", 400, [=](size_t n) { return Calls(n, numbered); }),
       IdsCase("call_ids_all_the_same", 400, [=](size_t n) { return Calls(n, same); }),

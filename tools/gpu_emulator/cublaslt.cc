@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "cudart.h"
 #include "numbers.h"
 
 namespace {
@@ -34,6 +35,42 @@ void Write(void* data, cudaDataType type, int64_t at, float value) {
 }
 bool Known(cudaDataType type) {
   return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F;
+}
+
+// d = scale * a b + keep * c.
+struct Product {
+  Operation o;
+  Layout A, B, C, D;
+  const void *a, *b, *c;
+  void* d;
+  float scale, keep;
+
+  void Run() const;
+};
+
+void Product::Run() const {
+  const auto m = static_cast<int64_t>(D.rows), n = static_cast<int64_t>(D.columns),
+             k = static_cast<int64_t>(o.a == CUBLAS_OP_N ? A.columns : A.rows);
+  std::vector<float> rows(static_cast<size_t>(m * k)), column(static_cast<size_t>(k));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t x = 0; x < k; ++x)
+      rows[i * k + x] = Read(a, A.type, o.a == CUBLAS_OP_N ? x * A.stride + i : i * A.stride + x);
+  for (int64_t j = 0; j < n; ++j) {
+    for (int64_t x = 0; x < k; ++x)
+      column[x] = Read(b, B.type, o.b == CUBLAS_OP_N ? j * B.stride + x : x * B.stride + j);
+    for (int64_t i = 0; i < m; ++i) {
+      float lanes[16] = {};
+      const float* row = &rows[i * k];
+      int64_t x = 0;
+      for (; x + 16 <= k; x += 16)
+        for (int l = 0; l < 16; ++l) lanes[l] += row[x + l] * column[x + l];
+      float sum = 0;
+      for (; x < k; ++x) sum += row[x] * column[x];
+      for (const float lane : lanes) sum += lane;
+      Write(d, D.type, j * D.stride + i,
+            scale * sum + (keep != 0 ? keep * Read(c, C.type, j * C.stride + i) : 0));
+    }
+  }
 }
 
 }  // namespace
@@ -124,7 +161,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t,
   return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-// A stream that is being captured is not known here: the product happens at once.
+// A kernel that is not of this module.
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t,
                               cublasLtMatmulDesc_t operation,
                               const void* alpha,
@@ -140,34 +177,23 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t,
                               const cublasLtMatmulAlgo_t*,
                               void*,
                               size_t,
-                              cudaStream_t) {
-  const auto& o = *reinterpret_cast<Operation*>(operation);
-  const auto &A = *reinterpret_cast<Layout*>(la), &B = *reinterpret_cast<Layout*>(lb),
-             &C = *reinterpret_cast<Layout*>(lc), &D = *reinterpret_cast<Layout*>(ld);
-  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  const auto m = static_cast<int64_t>(D.rows), n = static_cast<int64_t>(D.columns),
-             k = static_cast<int64_t>(o.a == CUBLAS_OP_N ? A.columns : A.rows);
-  std::vector<float> rows(static_cast<size_t>(m * k)), column(static_cast<size_t>(k));
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t x = 0; x < k; ++x)
-      rows[i * k + x] = Read(a, A.type, o.a == CUBLAS_OP_N ? x * A.stride + i : i * A.stride + x);
-  for (int64_t j = 0; j < n; ++j) {
-    for (int64_t x = 0; x < k; ++x)
-      column[x] = Read(b, B.type, o.b == CUBLAS_OP_N ? j * B.stride + x : x * B.stride + j);
-    for (int64_t i = 0; i < m; ++i) {
-      float lanes[16] = {};
-      const float* row = &rows[i * k];
-      int64_t x = 0;
-      for (; x + 16 <= k; x += 16)
-        for (int l = 0; l < 16; ++l) lanes[l] += row[x + l] * column[x + l];
-      float sum = 0;
-      for (; x < k; ++x) sum += row[x] * column[x];
-      for (const float lane : lanes) sum += lane;
-      Write(d, D.type, j * D.stride + i,
-            scale * sum + (keep != 0 ? keep * Read(c, C.type, j * C.stride + i) : 0));
-    }
-  }
-  return CUBLAS_STATUS_SUCCESS;
+                              cudaStream_t stream) {
+  const Product product{.o = *reinterpret_cast<Operation*>(operation),
+                        .A = *reinterpret_cast<Layout*>(la),
+                        .B = *reinterpret_cast<Layout*>(lb),
+                        .C = *reinterpret_cast<Layout*>(lc),
+                        .D = *reinterpret_cast<Layout*>(ld),
+                        .a = a,
+                        .b = b,
+                        .c = c,
+                        .d = d,
+                        .scale = *static_cast<const float*>(alpha),
+                        .keep = *static_cast<const float*>(beta)};
+  const cudaError_t error = emu::Do(stream, {.run = [product] {
+                                      product.Run();
+                                      return cudaSuccess;
+                                    }});
+  return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

@@ -1,19 +1,14 @@
-// The CUDA runtime over the emulated machine: devices, streams, events, graphs, tensor maps.
-// Everything happens when it is asked for, in the order of the calls; a stream that is being
-// captured keeps what it is asked for as functions.
+// The CUDA runtime over the emulated machine: devices, errors, tensor maps.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "cudart.h"
 #include "machine.h"
@@ -32,6 +27,7 @@ const Options& TheOptions() {
     o.check_memory = number("EMU_CHECK", 1) != 0;
     o.check_a = number("EMU_CHECK_A", 0) != 0;
     o.strict = number("EMU_STRICT", 0) != 0;
+    o.run = number("EMU_RUN", 1) != 0;
     o.late = number("EMU_LATE", 2);
     o.seed = static_cast<uint32_t>(number("EMU_SEED", 1));
     o.verbose = number("EMU_VERBOSE", 0);
@@ -53,29 +49,12 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-StreamData& DefaultStream() {
-  static StreamData stream;
-  return stream;
-}
-StreamData& Of(cudaStream_t stream) {
-  const auto value = reinterpret_cast<uint64_t>(stream);
-  return value <= 2 ? DefaultStream() : *reinterpret_cast<StreamData*>(stream);
-}
-
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = 0;
 
 cudaError_t Give(cudaError_t error) {
   if (error != cudaSuccess) last_error = error;
   return error;
-}
-
-void Do(cudaStream_t stream, std::function<void()> what) {
-  StreamData& s = Of(stream);
-  if (s.capture != nullptr)
-    s.capture->steps.push_back(std::move(what));
-  else
-    what();
 }
 
 namespace {
@@ -267,108 +246,6 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 const char* cudaGetErrorName(cudaError_t error) {
   return cudaGetErrorString(error);
-}
-
-// ---- streams and events
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = reinterpret_cast<cudaStream_t>(new StreamData);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithFlags(stream, 0);
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(stream, flags);
-}
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete reinterpret_cast<StreamData*>(stream);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaStreamQuery(cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  auto* e = reinterpret_cast<EventData*>(event);
-  if (e->capture != nullptr && Of(stream).capture == nullptr) Of(stream).capture = e->capture;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  Of(stream).capture = new GraphData;
-  Of(stream).origin = true;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  *graph = reinterpret_cast<cudaGraph_t>(Of(stream).capture);
-  if (*graph == nullptr) return Give(cudaErrorIllegalState);
-  Of(stream).capture = nullptr;
-  return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status =
-      Of(stream).capture != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
-  return cudaSuccess;
-}
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t graph, unsigned long long) {
-  *to = reinterpret_cast<cudaGraphExec_t>(new GraphData(*reinterpret_cast<GraphData*>(graph)));
-  return cudaSuccess;
-}
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
-  for (const auto& step : reinterpret_cast<GraphData*>(graph)->steps) step();
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete reinterpret_cast<GraphData*>(graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
-  delete reinterpret_cast<GraphData*>(graph);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, size_t* count) {
-  *count = reinterpret_cast<GraphData*>(graph)->steps.size();
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new EventData);
-  return cudaSuccess;
-}
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return cudaEventCreateWithFlags(event, 0);
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete reinterpret_cast<EventData*>(event);
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  auto* e = reinterpret_cast<EventData*>(event);
-  e->at = std::chrono::steady_clock::now();
-  e->capture = Of(stream).capture;
-  return cudaSuccess;
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  return cudaEventRecord(event, stream);
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t) {
-  return cudaSuccess;
-}
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
-  const auto took =
-      reinterpret_cast<EventData*>(last)->at - reinterpret_cast<EventData*>(first)->at;
-  *milliseconds = std::max(1e-3f, std::chrono::duration<float, std::milli>(took).count());
-  return cudaSuccess;
 }
 
 // ---- the driver's functions

@@ -53,6 +53,30 @@ cudaError_t Release(void* data) {
   return cudaSuccess;
 }
 
+// Many pages of our own are given back and come again as zeros when somebody touches them: scratch
+// memory of gigabytes stays untouched.
+void Set(void* to, int value, size_t bytes) {
+  constexpr size_t kPage = 4096, kMany = size_t{1} << 20;
+  char *const begin = static_cast<char*>(to), *const end = begin + bytes;
+  if (value == 0 && bytes >= kMany) {
+    const std::lock_guard lock(Machine());
+    auto it = Allocations().upper_bound(begin);
+    if (it != Allocations().begin()) {
+      --it;
+      const auto* const last = static_cast<const char*>(it->first) + it->second - 2 * kPage;
+      if (end <= last) {
+        const size_t head = -reinterpret_cast<uint64_t>(begin) % kPage;
+        const size_t whole = (bytes - head) / kPage * kPage;
+        madvise(begin + head, whole, MADV_DONTNEED);
+        std::memset(begin, 0, head);
+        std::memset(begin + head + whole, 0, bytes - head - whole);
+        return;
+      }
+    }
+  }
+  std::memset(to, value, bytes);
+}
+
 }  // namespace
 }  // namespace emu
 
@@ -127,8 +151,10 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 // What a capture copies from the host is read when the graph runs, as on a device.
 cudaError_t cudaMemcpyAsync(
     void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
-  Do(stream, [=] { std::memmove(to, from, bytes); });
-  return cudaSuccess;
+  return Do(stream, {.type = cudaGraphNodeTypeMemcpy, .run = [=] {
+                       std::memmove(to, from, bytes);
+                       return cudaSuccess;
+                     }});
 }
 cudaError_t cudaMemcpy2DAsync(void* to,
                               size_t to_pitch,
@@ -138,12 +164,12 @@ cudaError_t cudaMemcpy2DAsync(void* to,
                               size_t height,
                               cudaMemcpyKind,
                               cudaStream_t stream) {
-  Do(stream, [=] {
-    for (size_t row = 0; row < height; ++row)
-      std::memmove(static_cast<char*>(to) + row * to_pitch,
-                   static_cast<const char*>(from) + row * from_pitch, width);
-  });
-  return cudaSuccess;
+  return Do(stream, {.type = cudaGraphNodeTypeMemcpy, .run = [=] {
+                       for (size_t row = 0; row < height; ++row)
+                         std::memmove(static_cast<char*>(to) + row * to_pitch,
+                                      static_cast<const char*>(from) + row * from_pitch, width);
+                       return cudaSuccess;
+                     }});
 }
 cudaError_t cudaMemcpy2D(void* to,
                          size_t to_pitch,
@@ -159,12 +185,14 @@ cudaError_t cudaMemcpyPeerAsync(
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  std::memset(to, value, bytes);
+  Set(to, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
-  Do(stream, [=] { std::memset(to, value, bytes); });
-  return cudaSuccess;
+  return Do(stream, {.type = cudaGraphNodeTypeMemset, .run = [=] {
+                       Set(to, value, bytes);
+                       return cudaSuccess;
+                     }});
 }
 cudaError_t cudaMemcpyToSymbol(
     const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind) {

@@ -319,17 +319,20 @@ void Lowering::Unknown(const Instruction& source) const {
       std::to_string(source.line) + " in " + Demangled(program_.kernel->name));
 }
 
+uint64_t DynamicShared(const ptx::Kernel& kernel) {
+  uint64_t align = 16;
+  for (const auto& symbol : kernel.symbols)
+    if (symbol->space == ptx::Symbol::Space::kShared && symbol->size == 0)
+      align = std::max(align, symbol->align);
+  return (kSharedBase + kernel.shared_bytes + align - 1) / align * align;
+}
+
 std::unique_ptr<Program> Lower(std::unique_ptr<ptx::Kernel> kernel, const ptx::Module& module) {
   auto program = std::make_unique<Program>();
   program->module = &module;
   program->kernel = std::move(kernel);
   const ptx::Kernel& k = *program->kernel;
-  uint64_t align = 16;
-  for (const auto& symbol : k.symbols)
-    if (symbol->space == ptx::Symbol::Space::kShared && symbol->size == 0)
-      align = std::max(align, symbol->align);
-  program->dynamic_shared =
-      static_cast<uint32_t>((kSharedBase + k.shared_bytes + align - 1) / align * align);
+  program->dynamic_shared = static_cast<uint32_t>(DynamicShared(k));
 
   const int count = static_cast<int>(k.code.size());
   std::vector<bool> leader(count, false);

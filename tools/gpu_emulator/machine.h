@@ -169,7 +169,8 @@ struct Options {
   bool check_a =
       false;  // operand A of wgmma too: its rows that do not exist may lie over other data
   bool strict = false;
-  int late = 2;  // asynchronous copies: 0 at once, 1 when waited for, 2 at random
+  bool run = true;  // kernels; without, for what they would be
+  int late = 2;     // asynchronous copies: 0 at once, 1 when waited for, 2 at random
   uint32_t seed = 1;
   int verbose = 0;
   int multiprocessors = 132;
@@ -187,7 +188,9 @@ void Execute(const Program& program,
              const std::function<void()>& idle);
 
 // Blocks of this kernel that a multiprocessor holds.
-int BlocksPerMultiprocessor(const Program& program, int threads, uint64_t dynamic_shared);
+int BlocksPerMultiprocessor(const ptx::Kernel& kernel, int threads, uint64_t dynamic_shared);
+// Where a kernel's dynamic shared memory begins: behind the static one.
+uint64_t DynamicShared(const ptx::Kernel& kernel);
 
 // Said once for a place; EMU_STRICT=1 makes it a fault.
 void Warn(const Warp& w, const Inst& i, const std::string& what);

@@ -5,99 +5,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ptx_text.h"
+
 namespace ptx {
 namespace {
-
-struct Token {
-  std::string_view text;
-  bool is(const char* other) const { return text == other; }
-};
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "EMULATOR: PTX: %s\n", what.c_str());
-  std::_Exit(3);
-}
-
-bool IsNameCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '$' || c == '%' || c == '.' || c == ':';
-}
-
-std::vector<Token> Tokens(std::string_view text) {
-  std::vector<Token> tokens;
-  size_t i = 0;
-  while (i < text.size()) {
-    const char c = text[i];
-    if (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
-      ++i;
-    } else if (c == '/' && text[i + 1] == '/') {
-      while (i < text.size() && text[i] != '\n') ++i;
-    } else if (c == '/' && text[i + 1] == '*') {
-      i = text.find("*/", i) + 2;
-    } else if (c == '"') {
-      const size_t end = text.find('"', i + 1);
-      tokens.push_back({text.substr(i, end + 1 - i)});
-      i = end + 1;
-    } else if (IsNameCharacter(c)) {
-      size_t end = i;
-      // "::" belongs to opcodes (shared::cta); a single ':' ends a label.
-      while (end < text.size() && IsNameCharacter(text[end])) {
-        if (text[end] == ':') {
-          if (end + 1 < text.size() && text[end + 1] == ':') {
-            end += 2;
-            continue;
-          }
-          break;
-        }
-        ++end;
-      }
-      if (end == i) end = i + 1;  // a ':' alone
-      tokens.push_back({text.substr(i, end - i)});
-      i = end;
-    } else {
-      tokens.push_back({text.substr(i, 1)});
-      ++i;
-    }
-  }
-  return tokens;
-}
-
-// Registers of 128 bits exist for one thing: a load or store of 16 bytes at once between `.reg
-// .b128 packet;` and the end of its inline block. Here such an access is one of four words: a
-// warp's instruction is never interrupted.
-std::string WithoutPackets(std::string text) {
-  const std::string mark = ".reg .b128 ";
-  for (size_t at = 0; (at = text.find(mark, at)) != std::string::npos;) {
-    const size_t end = text.find("\n}", at);
-    const std::string block = text.substr(at, end - at);
-    const auto between = [&block](const char* open, char close) {
-      size_t from = block.find(open);
-      if (from == std::string::npos)
-        Fail("a block of 128-bit registers that is not a plain access: " + block);
-      from += std::strlen(open);
-      return block.substr(from, block.find(close, from) - from);
-    };
-    const std::string address = " [" + between("[", ']') + "]";
-    const size_t store = block.find("st."), load = block.find("ld.");
-    const bool is_store = store != std::string::npos;
-    std::string opcode =
-        block.substr(is_store ? store : load,
-                     block.find(".b128", is_store ? store : load) - (is_store ? store : load)) +
-        ".v4.b32";
-    std::string plain;
-    if (is_store) {
-      plain = opcode + address + ", {" + between("mov.b64 low, {", '}') + ", " +
-              between("mov.b64 high, {", '}') + "};";
-    } else {
-      const size_t first = block.find("mov.b64 {") + 9, second = block.find("mov.b64 {", first) + 9;
-      plain = opcode + " {" + block.substr(first, block.find('}', first) - first) + ", " +
-              block.substr(second, block.find('}', second) - second) + "}," + address + ";";
-    }
-    text.replace(at, end - at, plain);
-  }
-  return text;
-}
 
 std::vector<std::string> Split(std::string_view text) {
   std::vector<std::string> words;
@@ -180,14 +91,20 @@ Declaration ReadDeclaration(const std::vector<Token>& t, size_t& i) {
 struct Source::Function {
   bool is_kernel = false;
   std::vector<Declaration> parameters, results;
-  std::vector<Token> body;
+  std::string_view text;
   std::vector<Token> directives;
+  std::vector<Token> tokens;  // of the text, once they are wanted
+
+  const std::vector<Token>& Body() {
+    if (tokens.empty()) tokens = Tokens(text, false);
+    return tokens;
+  }
 };
 
 Source::~Source() = default;
 
 Source::Source(std::string text) : text_(WithoutPackets(std::move(text))) {
-  const std::vector<Token> t = Tokens(text_);
+  const std::vector<Token> t = Tokens(text_, true);
   size_t i = 0;
   const auto parameters = [&](std::vector<Declaration>& to) {
     ++i;  // (
@@ -239,15 +156,9 @@ Source::Source(std::string text) : text_(WithoutPackets(std::move(text))) {
       if (t[i].is("(")) parameters(function->results);
       const std::string name(t[i++].text);
       if (t[i].is("(")) parameters(function->parameters);
-      while (!t[i].is("{") && !t[i].is(";")) function->directives.push_back(t[i++]);
-      if (t[i].is("{")) {
-        const size_t from = i;
-        int depth = 0;
-        do {
-          depth += t[i].is("{") - t[i].is("}");
-          ++i;
-        } while (depth != 0);
-        function->body.assign(t.begin() + from, t.begin() + i);
+      while (t[i].text[0] != '{' && !t[i].is(";")) function->directives.push_back(t[i++]);
+      if (t[i].text[0] == '{') {
+        function->text = t[i++].text;
         order_.push_back(name);
         functions_[name] = std::move(function);
       } else {
@@ -279,9 +190,9 @@ class BodyParser {
     std::map<std::string, int, std::less<>> labels;
   };
 
-  void Parse(const Source::Function& function, int scope, int depth) {
+  void Parse(Source::Function& function, int scope, int depth) {
     if (depth > 16) Fail("calls nested too deeply (recursion?) in " + kernel_.name);
-    const std::vector<Token>& t = function.body;
+    const std::vector<Token>& t = function.Body();
     const size_t first_return = returns_.size();
     std::vector<int> scopes{scope};
     size_t i = 0;
@@ -615,7 +526,7 @@ class BodyParser {
       return;
     }
     if (inst.guard >= 0) Fail("a guarded call of " + name);
-    const Source::Function& function = *it->second;
+    Source::Function& function = *it->second;
     const int inner = NewScope(0);
     for (size_t n = 0; n < arguments.size(); ++n)
       BindSymbol(inner, function.parameters.at(n).name, FindSymbol(arguments[n], scope));
@@ -637,13 +548,12 @@ class BodyParser {
   int file_ = 0, line_ = 0;
 };
 
-std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
+std::unique_ptr<Kernel> Source::ParseHead(const std::string& name) const {
   const auto it = functions_.find(name);
   if (it == functions_.end() || !it->second->is_kernel) return nullptr;
-  const Function& function = *it->second;
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name;
-  const std::vector<Token>& d = function.directives;
+  const std::vector<Token>& d = it->second->directives;
   const auto three = [&](size_t i, int* to) {
     for (int n = 0; n < 3 && i < d.size(); ++n, i += 2) {
       to[n] = static_cast<int>(Number(d[i]));
@@ -661,13 +571,25 @@ std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
       three(i + 1, kernel->cluster);
     }
   }
+  for (const Declaration& parameter : it->second->parameters) {
+    const uint64_t at = RoundUp(kernel->parameter_bytes, parameter.align);
+    kernel->parameters.push_back({at, parameter.element * parameter.count});
+    kernel->parameter_bytes = at + kernel->parameters.back().size;
+  }
+  return kernel;
+}
+
+std::unique_ptr<Kernel> Source::ParseKernel(const std::string& name) {
+  std::unique_ptr<Kernel> kernel = ParseHead(name);
+  if (kernel == nullptr) return nullptr;
+  Function& function = *functions_.at(name);
   BodyParser parser(*this, *kernel);
   const int scope = parser.NewScope(-1);
-  for (const Declaration& parameter : function.parameters) {
-    const Symbol* symbol = parser.NewSymbol(scope, parameter, Symbol::Space::kKernelParam);
-    kernel->parameters.push_back({symbol->offset, symbol->size});
-  }
+  kernel->parameter_bytes = 0;
+  for (const Declaration& parameter : function.parameters)
+    parser.NewSymbol(scope, parameter, Symbol::Space::kKernelParam);
   parser.Parse(function, scope, 0);
+  function.tokens = {};
   Instruction end;
   end.opcode = "exit";
   end.words = {"exit"};

@@ -91,13 +91,15 @@ struct Module {
   std::map<int, std::string> files;
 };
 
-// Parses at once what is outside of functions and remembers the bodies; Find parses a kernel when
-// it is first wanted. An error ends the process with a message.
+// Parses at once what is outside of functions and remembers where the bodies are; a kernel is
+// parsed when it is first wanted. An error ends the process with a message.
 class Source {
  public:
   explicit Source(std::string text);
   ~Source();
   std::vector<std::string> KernelNames() const;
+  // What stands ahead of the body: parameters and bounds.
+  std::unique_ptr<Kernel> ParseHead(const std::string& name) const;
   std::unique_ptr<Kernel> ParseKernel(const std::string& name);
   const Module& module() const { return module_; }
 

@@ -256,16 +256,15 @@ void ThreadsLeft(Warp& w, uint32_t count) {
   }
 }
 
-int BlocksPerMultiprocessor(const Program& program, int threads, uint64_t dynamic_shared) {
-  const uint64_t shared = program.dynamic_shared + dynamic_shared;
+int BlocksPerMultiprocessor(const ptx::Kernel& kernel, int threads, uint64_t dynamic_shared) {
+  const uint64_t shared = DynamicShared(kernel) + dynamic_shared;
   int blocks = kThreadsPerMultiprocessor / std::max(32, (threads + 31) / 32 * 32);
   blocks = std::min(blocks, 32);
   blocks = std::min<int>(
       blocks, static_cast<int>(kSharedPerMultiprocessor / std::max<uint64_t>(shared, 1)));
   // Registers are ptxas's business; a kernel that promises blocks keeps its promise, another is
   // taken at 128 a thread.
-  const int by_registers =
-      std::max(program.kernel->min_blocks, 65536 / (128 * std::max(32, threads)));
+  const int by_registers = std::max(kernel.min_blocks, 65536 / (128 * std::max(32, threads)));
   return std::max(0, std::min(blocks, by_registers));
 }
 
@@ -284,9 +283,10 @@ void Execute(const Program& program,
   const uint64_t clusters =
       uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2] / cluster_blocks;
   const int threads = static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]);
-  const uint64_t most = static_cast<uint64_t>(std::max(
-                            1, BlocksPerMultiprocessor(program, threads, shape.dynamic_shared))) *
-                        TheOptions().multiprocessors;
+  const uint64_t most =
+      static_cast<uint64_t>(
+          std::max(1, BlocksPerMultiprocessor(*program.kernel, threads, shape.dynamic_shared))) *
+      TheOptions().multiprocessors;
   uint64_t started = 0;
   int idle_passes = 0;
   while (started < clusters || !launch.blocks.empty()) {

@@ -1,8 +1,15 @@
-// The launches of every operation of the module, held to launch_table.txt: which kernel computes
-// what, for every form of weights, every shape of the family and any number of rows up to 8192.
+// The launches of every operation of the module, held to those recorded in launch_table.tar.xz:
+// which kernel computes what, for every form of weights, every shape of the family and any number
+// of rows up to 8192. Runs on a card or without one, through tools/emulate_gpu.sh.
 //
 //   ops_cuda_launch_table_test [--only WORDS]              compares, prints what differs
 //   ops_cuda_launch_table_test --write FILE [--only WORDS] writes the table
+//
+// A choice that is meant to change is recorded anew:
+//
+//   tools/emulate_gpu.sh ops_cuda_launch_table_test --write build/launch_table.txt
+//   tar -C build --mtime=@0 --owner=0 --group=0 --numeric-owner -c launch_table.txt |
+//     xz -9e >src/ops/cuda/launch_table/launch_table.tar.xz
 //
 // Operations are captured and never run: tensors have places and no contents. What the table does
 // not have:
@@ -25,7 +32,7 @@
 namespace baltoro::cuda::launch_table {
 namespace {
 
-constexpr char kPath[] = "src/ops/cuda/launch_table/launch_table.txt";  // from the root
+constexpr char kPath[] = BT_LAUNCH_TABLE;
 constexpr int kMultiprocessors = 132;  // of the card that the table was written on
 constexpr char kHeader[] =
     "# What each operation launches: written by ops_cuda_launch_table_test --write.\n"
@@ -72,7 +79,7 @@ int Check(const std::string& only) {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) {
-    std::printf("%s cannot be read: run in the root of the tree, or --write it\n", kPath);
+    std::printf("%s cannot be read\n", kPath);
     return 1;
   }
   const Table before = Table::Parse(text.str()).Containing(only);
@@ -107,5 +114,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // As the module itself does, so that no kernel is loaded in a capture.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  // An emulated GPU leaves out what plans do ahead of a capture: nobody reads it.
+  setenv("EMU_RUN", "0", 0);
   return baltoro::cuda::launch_table::Main(argc, argv);
 }

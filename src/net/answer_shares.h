@@ -1,0 +1,46 @@
+#pragma once
+
+// Bytes of answers that clients have not taken yet: of all clients, and of each. One of them may
+// hold what is left to all others, and no more: alone half of the limit, n such clients each the
+// (n + 1)th part, so that a newcomer always finds as much room as whoever holds most. Any thread.
+// Private to the room.
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/keyed_hash.h"
+
+namespace baltoro {
+
+class AnswerShares {
+ public:
+  using Share = std::atomic<size_t>;
+
+  // The share of this client (ClientOfPeer), the same for all who keep it at the same time.
+  std::shared_ptr<Share> Of(const std::string& client);
+
+  void Add(Share& share, size_t bytes) {
+    share += bytes;
+    all_ += bytes;
+  }
+  void Take(Share& share, size_t bytes) {
+    share -= bytes;
+    all_ -= bytes;
+  }
+  // Whether the client, with what was added, keeps to its share of `limit`.
+  bool Fits(const Share& share, size_t limit) const { return all_ + share <= limit; }
+  size_t all() const { return all_; }
+
+ private:
+  std::atomic<size_t> all_ = 0;
+  std::mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<Share>, KeyedStringHash, std::equal_to<>> shares_;
+  size_t sweep_at_ = 64;  // entries; then those are dropped whose clients are gone
+};
+
+}  // namespace baltoro
