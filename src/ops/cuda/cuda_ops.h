@@ -14,13 +14,10 @@
 #include <string>
 
 #include "base/status.h"
+#include "ops/cuda/row_sizes.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
-
-// OpsTable::rounded_part_rows_min, the first of a class (ops/row_class.h). Parts of fewer rows stay
-// in the L2 whatever their type, and the forms of few rows have them in f32 alone.
-inline constexpr int64_t kRoundedPartRowsMin = 257;
 
 inline cudaStream_t StreamOf(const OpContext& ctx) {
   return static_cast<cudaStream_t>(ctx.stream);
