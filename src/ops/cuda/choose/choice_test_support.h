@@ -101,8 +101,7 @@ inline void ExpectAsRecorded(const Table& mine, const Table& recorded) {
 // The choices as the tree has them; with BT_WRITE=1 the file is written anew.
 inline void ExpectAsInTheTree(const Table& mine, const std::string& path) {
   constexpr char kHeader[] =
-      "# What is chosen for which rows, and no others than these are asked for. Written by\n"
-      "# BT_WRITE=1 and the test that compares it.\n";
+      "# What is chosen for which rows. Written by the test that compares it, with BT_WRITE=1.\n";
   const char* const write = std::getenv("BT_WRITE");
   if (write != nullptr && std::string(write) == "1") {
     std::ofstream(path, std::ios::binary | std::ios::trunc) << mine.Text(kHeader);
