@@ -277,6 +277,43 @@ TEST(AttentionChoiceTest, TheHalfIsOneLaunchOnlyOnACardOfItsOwn) {
   EXPECT_GT(taken, 0);
 }
 
+TEST(AttentionChoiceTest, DealtKeysAreEachReadOnce) {
+  constexpr launch_table::Keys kKeys = {.name = "", .queries = 0, .before = 32768};
+  const launch_table::StepOfSequences of(600, KvForm::kBf16, 8, kKeys);
+
+  const AttentionStep step = ChooseAttentionStep(of.args, kAttentionPassBytes, kCard);
+
+  ASSERT_EQ(step.passes.size(), 1u);
+  ASSERT_EQ(step.merges.size(), 5u);  // one for each tile of 128 query tokens
+  int64_t parts = 0;
+  for (const PrefillMerge& merge : step.merges) {
+    std::map<int32_t, int32_t> tiles_from;  // key row -> key tiles
+    for (const PrefillTile& tile : step.tiles) {
+      if (tile.query_row == merge.query_row) tiles_from[tile.key_row] = tile.key_tiles;
+    }
+    int32_t next = 0;
+    for (const auto& [key_row, tiles] : tiles_from) {
+      EXPECT_EQ(key_row, next);
+      next = key_row + tiles * kPrefillKeys;
+    }
+    EXPECT_EQ(next, (32768 + merge.query_row + merge.query_count + 127) / 128 * 128);
+    EXPECT_EQ(static_cast<int32_t>(tiles_from.size()), merge.parts);
+    parts += merge.parts;
+  }
+  EXPECT_EQ(parts, step.passes[0].tiles);
+  EXPECT_LE(parts * 8, kCard.multiprocessors);  // all find room at once
+}
+
+TEST(AttentionChoiceTest, OfVeryManySequencesShorterOnesAreExpanded) {
+  // A hundred tokens each are 13 runs of 8, and 4096 runs are the most.
+  constexpr launch_table::Keys kKeys = {.name = "", .queries = 100};
+  const launch_table::StepOfSequences few(30'000, KvForm::kBf16, 8, kKeys);
+  const launch_table::StepOfSequences many(40'000, KvForm::kBf16, 8, kKeys);
+
+  EXPECT_TRUE(ChooseAttentionStep(few.args, kAttentionPassBytes, kCard).passes.empty());
+  EXPECT_TRUE(ChooseAttentionStep(many.args, kAttentionPassBytes, kCard).runs.empty());
+}
+
 TEST(AttentionChoiceTest, EveryChoiceSaysWhy) {
   for (const AttentionCase& c : launch_table::AttentionCases()) {
     for (const int64_t rows : {1, 17, 130, 600}) {

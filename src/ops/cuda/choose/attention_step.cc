@@ -111,7 +111,7 @@ class Chooser {
     limits.max_query_tokens = most;
     limits.multiprocessors = card_.multiprocessors;
     limits.cache_type = MlaCacheTypeOf(args_.form);
-    if (args_.part_blocks == 0) return;
+    if (args_.part_blocks <= 0) return;
     limits.chunk_blocks = args_.part_blocks;
     int64_t blocks = 0;
     for (const AbsorbedRun& run : step_.runs) {
