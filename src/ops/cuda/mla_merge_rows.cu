@@ -390,9 +390,14 @@ Status LaunchMergeRows(const MergePlan& plan,
       return Launch<4>(plan, p, stream);
     case MergeWay::kWithValuesRows8:
       return Launch<8>(plan, p, stream);
-    default:
+    case MergeWay::kWithValuesRows16:
       return Launch<16>(plan, p, stream);
+    case MergeWay::kWithValuesRow1:
+    case MergeWay::kQuarters:
+    case MergeWay::kRows:
+      break;
   }
+  return InvalidArgument("MLA decode: not a merge of rows with their values");
 }
 
 }  // namespace baltoro::cuda

@@ -118,9 +118,10 @@ auto SpreadKernelOf(NormCopy copy) {
       return SpreadNormKernel<kSpread, true, false>;
     case NormCopy::kMatrixOrder:
       return SpreadNormKernel<kSpread, false, true>;
-    default:
-      return SpreadNormKernel<kSpread, false, false>;
+    case NormCopy::kNone:
+      break;
   }
+  return SpreadNormKernel<kSpread, false, false>;
 }
 
 template <typename X, typename Out, typename Delta>

@@ -209,9 +209,10 @@ Kernel KernelOf(NormCopy copy) {
       return StreamNormKernel<Delta, true, false>;
     case NormCopy::kMatrixOrder:
       return StreamNormKernel<Delta, false, true>;
-    default:
-      return StreamNormKernel<Delta, false, false>;
+    case NormCopy::kNone:
+      break;
   }
+  return StreamNormKernel<Delta, false, false>;
 }
 
 }  // namespace
