@@ -11,6 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 CUDA_FOLDERS = ("device/cuda", "ops/cuda", "comm/nccl", "comm/symmetric")
+# Inside them, what chooses kernels: built and tested without CUDA.
+CHOICE_FOLDERS = ("ops/cuda/choose",)
 # Libraries of their own inside a room's folder, that stand above others than the room does.
 INNER_ROOMS = {
     "comm/nccl": {"base", "comm", "device"},
@@ -81,6 +83,8 @@ def main():
             target = match.group(2)
             if re.match(r"(cuda|cublas|nccl|cub/|cutlass)", target) and not relative.startswith(CUDA_FOLDERS):
                 bad.append(f"src/{relative}:{number}: CUDA header {target} outside {', '.join(CUDA_FOLDERS)}")
+            elif relative.startswith(CHOICE_FOLDERS) and re.match(r"(cuda|cublas|.*\.cuh$)", target):
+                bad.append(f"src/{relative}:{number}: {target}: choices are made without CUDA")
             other = target.split("/")[0]
             if match.group(1) != '"' or other not in deps or other == room:
                 continue

@@ -507,7 +507,10 @@ class Bench {
     absorb.count = batch_;
     absorb.heads = kHeads;
     absorb.rows = plan.rows;
-    if (parts >> kAbsorb & 1) cuda::LaunchAbsorbQueries(absorb, stream_.get());
+    const cuda::AbsorbedPlan chosen = cuda::ChooseAbsorbed({.limits = plan.limits, .rows = batch_});
+    if (parts >> kAbsorb & 1) {
+      cuda::LaunchAbsorbQueries(chosen.absorb, absorb, stream_.get());
+    }
     cuda::MlaDecodeArgs decode;
     decode.out = latents;
     decode.q = folded;
@@ -517,7 +520,8 @@ class Bench {
     decode.scale = 0.1f;
     decode.sequences = plan.sequences;
     if (parts >> kDecode & 1) {
-      mla_ = Must(cuda::MlaDecodePieces(plan.limits, decode, plan.workspace, stream_.get()));
+      mla_ = Must(
+          cuda::MlaDecodePieces(chosen.decode, plan.limits, decode, plan.workspace, stream_.get()));
     }
     cuda::HeadProductArgs values;
     values.out = attention_.data;
@@ -532,7 +536,9 @@ class Bench {
     values.heads = kHeads;
     values.rows = plan.rows;
     mla_.out = latents;
-    if (parts >> kValues & 1) Must(cuda::LaunchMergedValueHeads(mla_, values, stream_.get()));
+    if (parts >> kValues & 1) {
+      Must(cuda::LaunchMergedValueHeads(chosen, mla_, values, stream_.get()));
+    }
   }
 
   // ExpertBank launch by launch.

@@ -151,7 +151,10 @@ bool PeerRanks::SumAddRmsNorm(const OpContext& ctx,
   params.width = static_cast<int>(width);
   params.vectors = InVectors(delta) && InVectors(out) && InVectors(residual) &&
                    reinterpret_cast<uintptr_t>(weight.data) % kPacketBytes == 0;
-  params.copies = TakeNormCopies(ctx, out, params.vectors, params.vectors);
+  NormQuestion question{.x = FactsOf(residual), .out = FactsOf(out), .part = FactsOf(delta)};
+  AskForCopies(ctx, out, question);
+  params.copies =
+      TakeNormCopies(ctx, out, ChooseNormCopy(question, params.vectors, params.vectors));
   RunSum(ctx, params, rows);
   return true;
 }

@@ -49,6 +49,8 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   float* const lse =
       args.lse ? ctx.scratch->AllocateArray<float>(static_cast<size_t>(rows * heads)) : nullptr;
   const cudaStream_t stream = StreamOf(ctx);
+  const AbsorbedPlan chosen =
+      ChooseAbsorbed({.limits = plan.limits, .rows = rows, .sums = lse != nullptr});
 
   HeadProductArgs absorb;
   absorb.out = q;
@@ -62,7 +64,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   absorb.count = rows;
   absorb.heads = args.heads;
   absorb.rows = plan.rows;
-  LaunchAbsorbQueries(absorb, stream);
+  LaunchAbsorbQueries(chosen.absorb, absorb, stream);
 
   MlaDecodeArgs decode;
   decode.out = latents;
@@ -75,7 +77,8 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   decode.scale = args.scale;
   decode.sequences = plan.sequences;
   decode.keys_are_old = true;  // LaunchAbsorbQueries is the kernel ahead
-  const Result<MlaKernelArgs> pieces = MlaDecodePieces(plan.limits, decode, plan.workspace, stream);
+  const Result<MlaKernelArgs> pieces =
+      MlaDecodePieces(chosen.decode, plan.limits, decode, plan.workspace, stream);
   CheckOk(pieces.status());
 
   HeadProductArgs values;
@@ -93,7 +96,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   values.lse = lse;
   values.lse_out = args.lse ? args.lse.as<float>() : nullptr;
   values.lse_out_stride = args.lse.stride[0];
-  CheckOk(LaunchMergedValueHeads(pieces.value(), values, stream));
+  CheckOk(LaunchMergedValueHeads(chosen, pieces.value(), values, stream));
 }
 
 void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const AttentionPlan& plan) {
@@ -133,22 +136,35 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
     prefill.block_positions = plan.block_positions + pass.first_block;
     prefill.tiles = plan.tiles + pass.first_tile;
     prefill.tile_count = pass.tiles;
-    LaunchPrefill(prefill, StreamOf(ctx));
     prefill.merges = plan.merges + pass.first_merge;
     prefill.merge_count = pass.merges;
-    if (pass.merges > 0) LaunchPrefillMerge(prefill, StreamOf(ctx));
+    const PrefillPlan chosen = ChoosePrefill(
+        {.rows = prefill.rows, .heads = args.heads, .tiles = pass.tiles, .merges = pass.merges});
+    LaunchPrefill(chosen, prefill, StreamOf(ctx));
+    if (chosen.merges > 0) LaunchPrefillMerge(chosen, prefill, StreamOf(ctx));
   }
 }
 
 }  // namespace
 
-Status LaunchMergedValueHeads(const MlaKernelArgs& mla,
+Status LaunchMergedValueHeads(const AbsorbedPlan& plan,
+                              const MlaKernelArgs& mla,
                               const HeadProductArgs& values,
                               cudaStream_t stream) {
-  if (MergeValuesTakes(mla, values)) return LaunchMergeValues(mla, values, stream);
-  if (MergeRowsTakes(mla, values)) return LaunchMergeRows(mla, values, stream);
-  BT_RETURN_IF_ERROR(LaunchMlaMerge(mla, stream));
-  LaunchValueHeads(values, stream);
+  switch (plan.merge.kernel) {
+    case MergeWay::kWithValuesRow1:
+      return LaunchMergeValues(plan.merge, mla, values, stream);
+    case MergeWay::kWithValuesRows2:
+    case MergeWay::kWithValuesRows4:
+    case MergeWay::kWithValuesRows8:
+    case MergeWay::kWithValuesRows16:
+      return LaunchMergeRows(plan.merge, mla, values, stream);
+    case MergeWay::kQuarters:
+    case MergeWay::kRows:
+      break;
+  }
+  BT_RETURN_IF_ERROR(LaunchMlaMerge(plan.merge, mla, stream));
+  LaunchValueHeads(plan.values, values, stream);
   return Status();
 }
 

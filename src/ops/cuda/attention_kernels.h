@@ -33,21 +33,26 @@ struct HeadProductArgs {
 
 // q_nope [.., h, 128] by uk_t [h, 512, 128], and the rotated part beside it: out [count, h, 576] of
 // x[rows[i]]; zeros for -1.
-void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream);
+void LaunchAbsorbQueries(const HeadProductPlan& plan,
+                         const HeadProductArgs& args,
+                         cudaStream_t stream);
 // The latents [count, h, 512] by the value rows [h, 128, 512]: out[rows[i], h, 128].
-void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream);
-// LaunchMlaMerge and LaunchValueHeads, in one launch where they are taken together.
-Status LaunchMergedValueHeads(const MlaKernelArgs& mla,
+void LaunchValueHeads(const HeadProductPlan& plan,
+                      const HeadProductArgs& args,
+                      cudaStream_t stream);
+// Pieces added up and multiplied with the value rows, in one launch or two.
+Status LaunchMergedValueHeads(const AbsorbedPlan& plan,
+                              const MlaKernelArgs& mla,
                               const HeadProductArgs& values,
                               cudaStream_t stream);
-// Both in one, for one row or two; values.x is not read.
-bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
-Status LaunchMergeValues(const MlaKernelArgs& mla,
+// MergeWay::kWithValuesRow1; values.x is not read.
+Status LaunchMergeValues(const MergePlan& plan,
+                         const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
                          cudaStream_t stream);
-// The same for more rows, up to 64.
-bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values);
-Status LaunchMergeRows(const MlaKernelArgs& mla,
+// MergeWay::kWithValuesRows2 .. 16; likewise.
+Status LaunchMergeRows(const MergePlan& plan,
+                       const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
                        cudaStream_t stream);
 
@@ -77,14 +82,14 @@ struct PrefillArgs {
   const PrefillMerge* merges = nullptr;
   int64_t merge_count = 0;
   int32_t heads = 0;
-  int32_t head_group = 0;  // heads that are computed side by side; LaunchPrefill sets it
+  int32_t head_group = 0;  // heads that are computed side by side
   float scale = 0;
 };
 
 // Floor: 2 * 320 FLOPs for each pair of a query token and a key that it sees, and head, at the
 // matrix rate; keys and values of a head are read from the L2.
-void LaunchPrefill(const PrefillArgs& args, cudaStream_t stream);
+void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream);
 // Adds up the tiles of `merges`, after LaunchPrefill.
-void LaunchPrefillMerge(const PrefillArgs& args, cudaStream_t stream);
+void LaunchPrefillMerge(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -11,7 +11,7 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kBlocksOfTile = 4;
+constexpr int kBlocksOfTile = kPrefillMergeBlocks;
 constexpr float kLn2 = 0.69314718056f;
 
 // A warp takes a row of one head, a lane 4 of its columns.
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 }  // namespace
 
-void LaunchPrefillMerge(const PrefillArgs& args, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(args.merge_count), static_cast<unsigned>(args.heads),
+void LaunchPrefillMerge(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(plan.merges), static_cast<unsigned>(args.heads),
                   kBlocksOfTile);
   LaunchAhead("attention merge", stream, PrefillMergeKernel, grid, kWarps * 32, args);
 }

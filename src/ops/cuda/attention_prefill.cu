@@ -13,7 +13,6 @@
 #include <cuda.h>
 #include <math_constants.h>
 
-#include <algorithm>
 #include <climits>
 
 #include "ops/cuda/attention_kernels.h"
@@ -43,8 +42,6 @@ constexpr int kValueBytes = 2 * kColumnBytes;
 constexpr int kStageBytes = kKeyBytes + kValueBytes;
 constexpr int kStages = 2;
 constexpr int kWidth = kAttentionNope + kAttentionRope;
-
-constexpr int64_t kGroupBytes = int64_t{40} << 20;  // of keys and values: what the L2 holds
 
 constexpr float kSlack = 16;
 constexpr float kLn2 = 0.69314718056f;
@@ -438,13 +435,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void LaunchPrefill(const PrefillArgs& from, cudaStream_t stream) {
+void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& from, cudaStream_t stream) {
   constexpr double kLog2OfE = 1.4426950408889634;
   PrefillArgs args = from;
   args.scale = static_cast<float>(double{from.scale} * kLog2OfE);
-  const int64_t head_bytes = args.rows * (kAttentionNope + kAttentionValue) * 2;
-  args.head_group =
-      static_cast<int32_t>(std::clamp<int64_t>(kGroupBytes / head_bytes, 1, args.heads));
+  args.head_group = plan.head_group;
   Maps maps = {};
   const auto rows = static_cast<uint64_t>(args.rows);
   const auto heads = static_cast<uint64_t>(args.heads);
@@ -464,9 +459,8 @@ void LaunchPrefill(const PrefillArgs& from, cudaStream_t stream) {
   CheckCuda(cudaFuncSetAttribute(PrefillKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes),
             "attention prefill");
-  const auto blocks = static_cast<unsigned>(args.tile_count * args.heads);
-  CheckCuda(LaunchPlaced(PrefillKernel, dim3(blocks), dim3(kThreads), kSharedBytes, stream, 0, args,
-                         maps),
+  CheckCuda(LaunchPlaced(PrefillKernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(kThreads),
+                         kSharedBytes, stream, 0, args, maps),
             "attention prefill");
 }
 

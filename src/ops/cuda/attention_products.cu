@@ -14,15 +14,12 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kFewHeads = 16;
-constexpr int kTensOfRows = 128;
-
 constexpr int kThreads = 128;
 constexpr int kManyThreads = 256;  // of tiles that have a multiprocessor to themselves
 
-// Bytes from one row to the next in shared memory: 8 rows of 16 bytes touch all banks.
+// Bytes from one row to the next in shared memory.
 template <int kDepth>
-constexpr int kPitch = kDepth * 2 + 16;
+constexpr int kPitch = HeadProductPitch(kDepth);
 
 // Columns [begin, begin + kWidth) of rows [0, kRows) of `from` to shared memory; row r comes from
 // row_of(r), -1 gives zeros.
@@ -234,11 +231,12 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads = kThreads>
-void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
+void Launch(const HeadProductPlan& plan, const HeadProductArgs& args, cudaStream_t stream) {
   auto* const kernel = HeadProductKernel<kDepth, kRows, kColumns, kAbsorb, kBlockThreads>;
-  const dim3 grid(static_cast<unsigned>(width / kColumns), static_cast<unsigned>(args.heads),
-                  static_cast<unsigned>((args.count + kRows - 1) / kRows));
-  constexpr int kBytes = (kRows + kColumns) * kPitch<kDepth>;
+  const dim3 grid(static_cast<unsigned>(plan.strips), static_cast<unsigned>(args.heads),
+                  static_cast<unsigned>(plan.row_blocks));
+  constexpr int kBytes = HeadProductBytes(kDepth, kRows, kColumns);
+  BT_CHECK(plan.shared_bytes == kBytes);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "attention head product");
   CheckCuda(LaunchPlaced(kernel, grid, dim3(kBlockThreads), kBytes, stream, 0, args),
@@ -247,26 +245,29 @@ void Launch(const HeadProductArgs& args, int width, cudaStream_t stream) {
 
 }  // namespace
 
-// Of few heads and up to 128 rows the largest tiles would leave most multiprocessors without a
-// block: 8 heads of 64 rows are 32 blocks of 64 x 128.
-void LaunchAbsorbQueries(const HeadProductArgs& args, cudaStream_t stream) {
-  if (args.count <= 16) {
-    Launch<kAttentionNope, 16, 32, true>(args, kMlaLatent, stream);
-  } else if (args.heads <= kFewHeads && args.count <= 64) {
-    Launch<kAttentionNope, 64, 32, true>(args, kMlaLatent, stream);
-  } else if (args.heads <= kFewHeads && args.count <= kTensOfRows) {
-    Launch<kAttentionNope, 64, 64, true>(args, kMlaLatent, stream);
-  } else {
-    Launch<kAttentionNope, 64, 128, true, kManyThreads>(args, kMlaLatent, stream);
+void LaunchAbsorbQueries(const HeadProductPlan& plan,
+                         const HeadProductArgs& args,
+                         cudaStream_t stream) {
+  switch (plan.kernel) {
+    case HeadProductWay::kRows16Columns32:
+      return Launch<kAttentionNope, 16, 32, true>(plan, args, stream);
+    case HeadProductWay::kRows64Columns32:
+      return Launch<kAttentionNope, 64, 32, true>(plan, args, stream);
+    case HeadProductWay::kRows64Columns64:
+      return Launch<kAttentionNope, 64, 64, true>(plan, args, stream);
+    case HeadProductWay::kRows64Columns128:
+      return Launch<kAttentionNope, 64, 128, true, kManyThreads>(plan, args, stream);
   }
 }
 
-void LaunchValueHeads(const HeadProductArgs& args, cudaStream_t stream) {
-  if (args.count <= 16 || (args.heads <= kFewHeads && args.count <= kTensOfRows)) {
-    Launch<kMlaLatent, 16, 32, false>(args, kAttentionValue, stream);
-  } else {
-    Launch<kMlaLatent, 64, 32, false, kManyThreads>(args, kAttentionValue, stream);
+void LaunchValueHeads(const HeadProductPlan& plan,
+                      const HeadProductArgs& args,
+                      cudaStream_t stream) {
+  if (plan.kernel == HeadProductWay::kRows16Columns32) {
+    return Launch<kMlaLatent, 16, 32, false>(plan, args, stream);
   }
+  BT_CHECK(plan.kernel == HeadProductWay::kRows64Columns32);
+  Launch<kMlaLatent, 64, 32, false, kManyThreads>(plan, args, stream);
 }
 
 }  // namespace baltoro::cuda

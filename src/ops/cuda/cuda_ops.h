@@ -15,14 +15,10 @@
 
 #include "base/status.h"
 #include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/row_sizes.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
-
-// Rows of a step from which what a rank adds to a sum over ranks may be bf16: the first of a class
-// (ops/row_class.h). Parts of fewer rows stay
-// in the L2 whatever their type, and the forms of few rows have them in f32 alone.
-inline constexpr int64_t kRoundedPartRowsMin = 257;
 
 inline cudaStream_t StreamOf(const OpContext& ctx) {
   return static_cast<cudaStream_t>(ctx.stream);

@@ -68,20 +68,13 @@ Status Check(const MlaDecodeArgs& args, MlaCacheType cache_type) {
 
 }  // namespace
 
-MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
+MlaPlan CutMlaWorkspace(const DecodePlan& chosen, void* workspace) {
   MlaPlan plan = {};
-  const int64_t rows = int64_t{limits.heads} * limits.max_query_tokens;
-  plan.tiles = static_cast<int>((rows + kMlaTileRows - 1) / kMlaTileRows);
-  plan.tile_rows = static_cast<int>(std::min<int64_t>(kMlaTileRows, (rows + 7) / 8 * 8));
-  plan.num_parts = limits.multiprocessors;
-  const int64_t items = int64_t{plan.tiles} * limits.sequences;
-  if (limits.chunk_blocks > 0) {
-    plan.max_merges = items;
-    plan.slots = plan.tiles * (limits.max_total_blocks / limits.chunk_blocks) + items;
-  } else {
-    plan.max_merges = plan.num_parts;
-    plan.slots = 2 * int64_t{plan.num_parts};
-  }
+  plan.tiles = chosen.tiles;
+  plan.tile_rows = chosen.tile_rows;
+  plan.num_parts = chosen.parts;
+  plan.slots = chosen.slots;
+  plan.max_merges = chosen.merges_max;
   auto* const base = static_cast<char*>(workspace);
   size_t used = 0;
   const auto take = [&](auto*& array, int64_t count) {
@@ -90,7 +83,7 @@ MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
   };
   take(plan.parts, plan.num_parts + 1);
   take(plan.merges, plan.max_merges + 1);
-  take(plan.chunk_slots, limits.chunk_blocks > 0 ? items : 0);
+  take(plan.chunk_slots, chosen.chunk_slots);
   plan.plan_bytes = used;
   take(plan.partial_lse, plan.slots * plan.tile_rows);
   take(plan.partial_out, plan.slots * plan.tile_rows * kMlaLatent);
@@ -100,12 +93,12 @@ MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace) {
 
 Result<size_t> MlaDecodeWorkspaceBytes(const MlaDecodeLimits& limits) {
   BT_RETURN_IF_ERROR(Check(limits));
-  return CutMlaWorkspace(limits, nullptr).bytes;
+  return CutMlaWorkspace(ChooseDecode(limits), nullptr).bytes;
 }
 
 Result<size_t> MlaDecodePlanBytes(const MlaDecodeLimits& limits) {
   BT_RETURN_IF_ERROR(Check(limits));
-  return CutMlaWorkspace(limits, nullptr).plan_bytes;
+  return CutMlaWorkspace(ChooseDecode(limits), nullptr).plan_bytes;
 }
 
 Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
@@ -135,20 +128,19 @@ Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
   }
 }
 
-bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan, int tokens) {
-  return plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 &&
-         limits.sequences * limits.max_query_tokens <= tokens;
-}
-
 Status MlaDecode(const MlaDecodeLimits& limits,
                  const MlaDecodeArgs& args,
                  void* workspace,
                  cudaStream_t stream) {
-  BT_ASSIGN_OR_RETURN(const MlaKernelArgs kernel, MlaDecodePieces(limits, args, workspace, stream));
-  return LaunchMlaMerge(kernel, stream);
+  BT_RETURN_IF_ERROR(Check(limits));
+  const DecodePlan plan = ChooseDecode(limits);
+  BT_ASSIGN_OR_RETURN(const MlaKernelArgs kernel,
+                      MlaDecodePieces(plan, limits, args, workspace, stream));
+  return LaunchMlaMerge(ChooseMergeAlone(limits, plan), kernel, stream);
 }
 
-Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
+Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
+                                      const MlaDecodeLimits& limits,
                                       const MlaDecodeArgs& args,
                                       void* workspace,
                                       cudaStream_t stream) {
@@ -158,12 +150,11 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
     return InvalidArgument("MLA decode: the workspace is null or not 256-byte aligned");
   }
   MlaKernelArgs kernel = {};
-  kernel.plan = CutMlaWorkspace(limits, workspace);
+  kernel.plan = CutMlaWorkspace(plan, workspace);
   kernel.sequences = args.sequences;
   kernel.num_sequences = limits.sequences;
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
-  kernel.few_sequences = MlaFewSequences(limits, kernel.plan, kMlaHundredsOfTokens);
   kernel.keys_are_old = args.keys_are_old;
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
@@ -172,7 +163,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
   kernel.out = args.out;
   kernel.lse = args.lse;
   kernel.cache = args.cache;
-  BT_RETURN_IF_ERROR(LaunchMlaAttention(kernel, args, stream));
+  BT_RETURN_IF_ERROR(LaunchMlaAttention(plan, kernel, args, stream));
   return kernel;
 }
 

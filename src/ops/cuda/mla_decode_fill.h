@@ -50,14 +50,13 @@ struct MlaPlanArgs {
 
 inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
   MlaPlanArgs args = {};
-  args.plan = CutMlaWorkspace(limits, workspace);
+  const DecodePlan plan = ChooseDecode(limits);
+  args.plan = CutMlaWorkspace(plan, workspace);
   args.sequences = limits.sequences;
   args.heads = limits.heads;
   args.chunk_blocks = limits.chunk_blocks;
-  // Of few sequences the longest part is all that counts, and there are parts enough.
-  const bool few = MlaFewSequences(limits, args.plan, kMlaFewTokens);
-  args.least_piece = few ? 1 : 2;
-  args.overfill = few ? 0 : 2;
+  args.least_piece = plan.least_piece;
+  args.overfill = plan.overfill;
   return args;
 }
 

@@ -14,12 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/cuda/choose/attention.h"
 #include "ops/cuda/mla_decode.h"
 
 namespace baltoro::cuda {
-
-inline constexpr int kMlaTileRows = 64;
-inline constexpr int kMlaFewRows = 8;  // the least that tile_rows is
 
 // Where a part begins, and what is asked first about the sequence there.
 struct alignas(16) MlaPart {
@@ -58,16 +56,8 @@ struct MlaPlan {
   size_t bytes;
 };
 
-// Cuts up a workspace (null: only the sizes). The limits are valid.
-MlaPlan CutMlaWorkspace(const MlaDecodeLimits& limits, void* workspace);
-
-// Of up to 8 rows a sequence a tile of 64 rows would be seven eighths empty. Steps of so few query
-// tokens are a matter of latency, so they are cut into smaller pieces;
-inline constexpr int kMlaFewTokens = 64;
-// up to so many, a cache of kBf16 has a kernel for few rows.
-inline constexpr int kMlaHundredsOfTokens = 512;
-// Up to 8 rows a sequence, at most `tokens` query tokens, no chunks.
-bool MlaFewSequences(const MlaDecodeLimits& limits, const MlaPlan& plan, int tokens);
+// Cuts up a workspace (null: only the sizes).
+MlaPlan CutMlaWorkspace(const DecodePlan& plan, void* workspace);
 
 // Everything but the tensor maps that the attention kernel and the merge need.
 struct MlaKernelArgs {
@@ -76,7 +66,6 @@ struct MlaKernelArgs {
   int num_sequences;
   int heads;
   int chunk_blocks;
-  bool few_sequences;  // up to kMlaHundredsOfTokens
   bool keys_are_old;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
@@ -86,10 +75,12 @@ struct MlaKernelArgs {
   const void* cache;
 };
 
-Status LaunchMlaAttention(const MlaKernelArgs& args,
+// By the plan, whose pieces are in args.
+Status LaunchMlaAttention(const DecodePlan& plan,
+                          const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream);
-// With tiles of kMlaFewRows rows and a cache of kFp8E4m3.
+// DecodeWay::kFp8Rows8.
 Status LaunchMlaFewFp8(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
 // How its keys are copied (mla_decode_few_fp8_device.cuh): blocks of latents, and of rotated
 // columns.
@@ -97,12 +88,14 @@ Status MakeFp8KeyMaps(const void* data,
                       int64_t num_blocks,
                       CUtensorMap& latent_map,
                       CUtensorMap& rope_map);
-// Of few sequences, with a cache of kBf16.
+// DecodeWay::kBf16Rows8.
 Status LaunchMlaFewBf16(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream);
-Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream);
+// MergeWay::kQuarters and kRows.
+Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, cudaStream_t stream);
 
 // MlaDecode without the merge: what LaunchMlaMerge, or another that merges, is to be given.
-Result<MlaKernelArgs> MlaDecodePieces(const MlaDecodeLimits& limits,
+Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
+                                      const MlaDecodeLimits& limits,
                                       const MlaDecodeArgs& args,
                                       void* workspace,
                                       cudaStream_t stream);

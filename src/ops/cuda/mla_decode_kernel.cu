@@ -134,37 +134,42 @@ Status MakeCacheMaps(MlaCacheType type, const MlaDecodeArgs& from, Maps& maps) {
 }
 
 template <MlaCacheType kType>
-Status Launch(const MlaKernelArgs& args, const MlaDecodeArgs& from, cudaStream_t stream) {
+Status Launch(const DecodePlan& plan,
+              const MlaKernelArgs& args,
+              const MlaDecodeArgs& from,
+              cudaStream_t stream) {
   Maps maps = {};
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
   BT_RETURN_IF_ERROR(MakeCacheMaps(kType, from, maps));
   auto* const kernel = MlaKernel<kType>;
-  const int bytes = static_cast<int>(SharedBytes(args.plan.tile_rows));
   BT_CUDA_RETURN_IF_ERROR(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(args.plan.num_parts)),
-                                       dim3(kThreads), static_cast<size_t>(bytes), stream, 0, args,
-                                       maps));
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.parts)),
+                                       dim3(kThreads), static_cast<size_t>(plan.shared_bytes),
+                                       stream, 0, args, maps));
   return Status();
 }
 
 }  // namespace
 
-Status LaunchMlaAttention(const MlaKernelArgs& args,
+Status LaunchMlaAttention(const DecodePlan& plan,
+                          const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
                           cudaStream_t stream) {
-  switch (args.cache_type) {
-    case MlaCacheType::kBf16:
-      if (args.few_sequences) return LaunchMlaFewBf16(args, from, stream);
-      return Launch<MlaCacheType::kBf16>(args, from, stream);
-    case MlaCacheType::kFp8E4m3:
-      if (args.plan.tile_rows == kMlaFewRows) return LaunchMlaFewFp8(args, from, stream);
-      return Launch<MlaCacheType::kFp8E4m3>(args, from, stream);
-    case MlaCacheType::kFp8Groups:
-      return Launch<MlaCacheType::kFp8Groups>(args, from, stream);
+  switch (plan.kernel) {
+    case DecodeWay::kBf16Rows8:
+      return LaunchMlaFewBf16(args, from, stream);
+    case DecodeWay::kFp8Rows8:
+      return LaunchMlaFewFp8(args, from, stream);
+    case DecodeWay::kBf16Rows64:
+      return Launch<MlaCacheType::kBf16>(plan, args, from, stream);
+    case DecodeWay::kFp8Rows64:
+      return Launch<MlaCacheType::kFp8E4m3>(plan, args, from, stream);
+    case DecodeWay::kFp8GroupsRows64:
+      return Launch<MlaCacheType::kFp8Groups>(plan, args, from, stream);
   }
-  return InvalidArgument("MLA decode: an unknown cache type");
+  return InvalidArgument("MLA decode: an unknown kernel");
 }
 
 }  // namespace baltoro::cuda

@@ -4,9 +4,8 @@
 #include <cuda_bf16.h>
 #include <math_constants.h>
 
-#include <algorithm>
-
 #include "device/cuda/cuda_status.h"
+#include "ops/cuda/attention_sizes.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_internal.h"
 #include "ops/cuda/placed_launch.h"
@@ -15,7 +14,7 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kColumns = kMlaLatent / 4;  // threads of a row, each with 4 columns
-constexpr int kGroups = 4;                // rows, or runs of pieces of one row, at a time
+constexpr int kGroups = kMergeGroups;     // rows, or runs of pieces of one row, at a time
 constexpr int kThreads = kColumns * kGroups;
 constexpr int kManyPieces = 6;  // above, all groups share a row
 constexpr float kLn2 = 0.69314718056f;
@@ -129,8 +128,6 @@ __device__ void MergeMany(const MlaKernelArgs& args, const MlaMerge& merge, int 
 constexpr int kQuarters = kColumns / 32;
 constexpr int kRuns = kThreads / 32;
 constexpr int kRunLoads = 4;  // pieces that a warp asks for together
-// Rows of heads up to which that is faster; of 256 it is slower.
-constexpr int kQuarteredRows = 64;
 
 __device__ void MergeQuarter(const MlaKernelArgs& args,
                              const MlaMerge& merge,
@@ -226,12 +223,10 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-Status LaunchMlaMerge(const MlaKernelArgs& args, cudaStream_t stream) {
-  const int64_t units = args.plan.max_merges * (args.plan.tile_rows / kGroups);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, 4 * args.plan.num_parts));
-  const int64_t rows = int64_t{args.num_sequences} * args.plan.tiles * args.plan.tile_rows;
-  auto* const kernel = rows <= kQuarteredRows ? MergeKernel<true> : MergeKernel<false>;
-  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(blocks), dim3(kThreads), 0, stream, 0, args));
+Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, cudaStream_t stream) {
+  auto* const kernel = plan.kernel == MergeWay::kQuarters ? MergeKernel<true> : MergeKernel<false>;
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                                       dim3(kThreads), 0, stream, 0, args));
   return Status();
 }
 

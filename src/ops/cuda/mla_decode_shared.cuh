@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/attention_sizes.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mla_decode_internal.h"
 
@@ -13,9 +14,6 @@ namespace baltoro::cuda::mla {
 
 using namespace hopper;  // NOLINT: the instructions that these files are written in
 
-inline constexpr int kTokens = kMlaBlockTokens;
-inline constexpr int kTileBytes = 64 * 64 * 2;                   // 64 tokens, 64 columns
-inline constexpr int kStageBytes = kMlaWidth / 64 * kTileBytes;  // 9 tiles
 inline constexpr int kHalfBytes = 4 * kTileBytes;
 inline constexpr int kRopeTile = 8;
 inline constexpr int kComputeThreads = 256;
@@ -27,27 +25,7 @@ inline constexpr int kGroupedBytes = 656;
 inline constexpr int kGroupedScalesAt = kMlaLatent;
 inline constexpr int kGroupedRopeAt = kMlaLatent + 16;
 
-// Shared memory, after alignment to 1024: Q (9 tiles of tile_rows rows), 2 stages, P, then:
-struct Small {
-  uint64_t full_early[2];  // stage s: the rope tile and the tiles of warpgroup s
-  uint64_t full_late[2];   // the tiles of the other warpgroup
-  uint64_t empty_early[2];
-  uint64_t empty_late[2];
-  uint64_t full_p[2];  // the P of warpgroup w is in shared memory
-  uint64_t full_q;
-  uint64_t empty_q;
-  // By turns: pieces with an even number, pieces with an odd one.
-  uint64_t full_sums[2][2];  // of warpgroup w
-  float reference[64];       // of the P in shared memory
-  float sums[2][2][64];
-};
-
-constexpr int SharedBytes(int tile_rows) {
-  // A tile of fewer than 64 rows is read as one of 64: what follows it must be there.
-  return 1024 + kMlaWidth / 64 * tile_rows * 128 + 2 * kStageBytes + kTileBytes +
-         static_cast<int>(sizeof(Small));
-}
-
+// Shared memory as SharedBytes counts it (attention_sizes.h).
 struct Layout {
   uint32_t q, stages, p;
   Small* small;

@@ -600,7 +600,7 @@ GPU_TEST(MlaDecodeTest, TheHostPlansAsTheDeviceDoes) {
       start = std::align(256, bytes.value(), start, room);
       GPU_ASSERT_OK(
           PlanMlaDecodeOnHost(rig.limits(), rig.begins().data(), rig.counts().data(), start));
-      const MlaPlan host = CutMlaWorkspace(rig.limits(), start);
+      const MlaPlan host = CutMlaWorkspace(ChooseDecode(rig.limits()), start);
       const std::vector<char> on_device = rig.workspace();
       const auto* const parts = reinterpret_cast<const MlaPart*>(on_device.data());
       const auto* const merges = reinterpret_cast<const MlaMerge*>(

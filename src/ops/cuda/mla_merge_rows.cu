@@ -21,16 +21,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kColumns = 32;  // of a block
+constexpr int kColumns = kMergedColumns;  // of a block
 constexpr int kCluster = kAttentionValue / kColumns;
 constexpr int kShare = kMlaLatent / kCluster;  // latents that a block adds up
 constexpr int kParts = 4;                      // warps that share the columns, each some latents
 constexpr int kPitch = kMlaLatent * 2 + 16;    // bytes: 8 rows of 16 bytes touch all banks
 constexpr int kFloats = 32;                    // of pieces that a thread asks for together
 constexpr int kProductRows = 8;
-constexpr int kFewHeads = 16;  // of more heads the matrices are read too often by many rows
-constexpr int kFewRows = 16;
-constexpr int kRowsMax = 64;  // of more a launch of its own and larger products read less
 
 struct Params {
   MlaKernelArgs mla;
@@ -368,10 +365,10 @@ __global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
 }
 
 template <int kRows>
-Status Launch(const Params& p, cudaStream_t stream) {
+Status Launch(const MergePlan& plan, const Params& p, cudaStream_t stream) {
   auto* const kernel = MergeRowsKernel<kRows>;
   const dim3 grid(kCluster, static_cast<unsigned>(p.values.heads),
-                  static_cast<unsigned>((p.values.count + kRows - 1) / kRows));
+                  static_cast<unsigned>(plan.blocks));
   constexpr int kBytes = sizeof(Shared<kRows>);
   BT_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -381,20 +378,26 @@ Status Launch(const Params& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool MergeRowsTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
-  const int64_t most = values.heads > kFewHeads ? kFewRows : kRowsMax;
-  return values.count <= most && mla.chunk_blocks == 0 && mla.lse == nullptr;
-}
-
-// As few rows a block as leave no more than a block a multiprocessor.
-Status LaunchMergeRows(const MlaKernelArgs& mla,
+Status LaunchMergeRows(const MergePlan& plan,
+                       const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
                        cudaStream_t stream) {
   const Params p = {mla, values};
-  if (values.count <= 8) return Launch<2>(p, stream);
-  if (values.count <= 16) return Launch<4>(p, stream);
-  if (values.count <= 32) return Launch<8>(p, stream);
-  return Launch<16>(p, stream);
+  switch (plan.kernel) {
+    case MergeWay::kWithValuesRows2:
+      return Launch<2>(plan, p, stream);
+    case MergeWay::kWithValuesRows4:
+      return Launch<4>(plan, p, stream);
+    case MergeWay::kWithValuesRows8:
+      return Launch<8>(plan, p, stream);
+    case MergeWay::kWithValuesRows16:
+      return Launch<16>(plan, p, stream);
+    case MergeWay::kWithValuesRow1:
+    case MergeWay::kQuarters:
+    case MergeWay::kRows:
+      break;
+  }
+  return InvalidArgument("MLA decode: not a merge of rows with their values");
 }
 
 }  // namespace baltoro::cuda

@@ -14,14 +14,13 @@ namespace baltoro::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kColumns = 32;                      // of a block
+constexpr int kColumns = kMergedColumns;          // of a block
 constexpr int kParts = kThreads / kColumns;       // threads of a column
 constexpr int kEights = kMlaLatent / 8 / kParts;  // of a thread
 constexpr int kQuads = kMlaLatent / 4;            // threads that add up, four latents each
 constexpr int kGroups = kThreads / kQuads;        // runs of pieces side by side
 constexpr int kBatch = 8;                         // pieces that are asked for together
-constexpr int kPiecesMax = 32 * 8;
-constexpr int kRowsMax = 2;  // of more mla_merge_rows.cu reads the matrices less often
+constexpr int kPiecesMax = kMergedPiecesMax;
 
 struct Params {
   MlaKernelArgs mla;
@@ -174,16 +173,12 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
 
 }  // namespace
 
-bool MergeValuesTakes(const MlaKernelArgs& mla, const HeadProductArgs& values) {
-  return values.count <= kRowsMax && mla.plan.num_parts <= kPiecesMax && mla.chunk_blocks == 0 &&
-         mla.lse == nullptr;
-}
-
-Status LaunchMergeValues(const MlaKernelArgs& mla,
+Status LaunchMergeValues(const MergePlan& plan,
+                         const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
                          cudaStream_t stream) {
   const dim3 grid(kAttentionValue / kColumns, static_cast<unsigned>(values.heads),
-                  static_cast<unsigned>(values.count));
+                  static_cast<unsigned>(plan.blocks));
   BT_CUDA_RETURN_IF_ERROR(
       LaunchPlaced(MergeValuesKernel, grid, dim3(kThreads), 0, stream, 0, Params{mla, values}));
   return Status();

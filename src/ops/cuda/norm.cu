@@ -8,11 +8,10 @@
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
+#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {
-
-constexpr int kThreadsMax = 1024;
 
 // kVectors: eights of a row that one thread holds. Delta: what is added to x; void: nothing.
 // Two rows of K2's width stand on a multiprocessor, which the registers must allow.
@@ -22,7 +21,7 @@ template <typename X,
           int kVectors,
           bool kQuantise = false,
           bool kOrder = false>
-__global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel(NormParams p) {
+__global__ void __launch_bounds__(kNormThreadsMax, kVectors == 1 ? 2 : 1) NormKernel(NormParams p) {
   __shared__ float partial[32];
   float x[kVectors][kEight], weight[kEight];
   const auto at = [&](int v) { return static_cast<int>(threadIdx.x + v * blockDim.x) * kEight; };
@@ -65,12 +64,8 @@ __global__ void __launch_bounds__(kThreadsMax, kVectors == 1 ? 2 : 1) NormKernel
 // The same with a delta in f32 for few wide rows: a cluster a row, since one multiprocessor would
 // take longest to load and store it. Blocks tell each other what their warps' sums are, which are
 // added up as NormKernel adds its own: where blocks are whole warps, the same bits.
-constexpr int kSpreadWidth = 4096;  // at least
-constexpr int kSpreadMost = 8;      // blocks of a row
-constexpr int kSpreadWhole = 4;     // up to so many blocks have whole warps alone
-
 template <int kSpread, bool kQuantise, bool kOrder>
-__global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kThreadsMax / kSpread)
+__global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kNormThreadsMax / kSpread)
     SpreadNormKernel(NormParams p) {
   __shared__ float partial[32];  // of the cluster's warps
   const int rank = static_cast<int>(blockIdx.x) % kSpread;
@@ -79,7 +74,7 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kThreadsMax / 
   const int in_share = static_cast<int>(threadIdx.x) * kEight, count = share - in_share;
   const int at = rank * share + in_share;
   // With eight blocks a row it costs more than it gains (docs/kernels/rows.md).
-  constexpr bool kEarly = kSpread <= kSpreadWhole;
+  constexpr bool kEarly = kSpread <= kNormSpreadWhole;
   if (kEarly) hopper::LetDependentsLaunch();
   float x[kEight], delta[kEight], weight[kEight];
   LoadEight(p.weight + at, count, true, weight);
@@ -116,52 +111,53 @@ __global__ void __cluster_dims__(kSpread, 1, 1) __launch_bounds__(kThreadsMax / 
   }
 }
 
-// Blocks of a row, as many as leave each multiprocessor about one; 0: it is not spread.
-int Spread(int64_t rows, const NormParams& p, bool rounded_delta) {
-  if (rounded_delta || !p.vectors || p.width < kSpreadWidth || p.width > kThreadsMax * kEight) {
-    return 0;
-  }
-  const int blocks = rows <= 16 ? kSpreadMost : rows <= 32 ? kSpreadWhole : rows <= 64 ? 2 : 0;
-  if (blocks == 0) return 0;
-  const int columns = blocks > kSpreadWhole ? kEight : 32 * kEight;
-  if (p.width % (blocks * columns) != 0) return 0;
-  return p.copies.ordered == nullptr || p.width % (blocks * 32) == 0 ? blocks : 0;
-}
-
 template <int kSpread>
-void LaunchSpreadNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  auto kernel = SpreadNormKernel<kSpread, false, false>;
-  if (p.copies.codes != nullptr) kernel = SpreadNormKernel<kSpread, true, false>;
-  if (p.copies.ordered != nullptr) kernel = SpreadNormKernel<kSpread, false, true>;
-  const int threads = (p.width / kSpread / kEight + 31) / 32 * 32;
-  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows * kSpread)), threads,
-              p);
-}
-
-void LaunchSpreadNorm(const OpContext& ctx, int spread, int64_t rows, const NormParams& p) {
-  switch (spread) {
-    case 2:
-      return LaunchSpreadNorm<2>(ctx, rows, p);
-    case 4:
-      return LaunchSpreadNorm<4>(ctx, rows, p);
-    default:
-      return LaunchSpreadNorm<8>(ctx, rows, p);
+auto SpreadKernelOf(NormCopy copy) {
+  switch (copy) {
+    case NormCopy::kCodes:
+      return SpreadNormKernel<kSpread, true, false>;
+    case NormCopy::kMatrixOrder:
+      return SpreadNormKernel<kSpread, false, true>;
+    case NormCopy::kNone:
+      break;
   }
+  return SpreadNormKernel<kSpread, false, false>;
 }
 
 template <typename X, typename Out, typename Delta>
-void LaunchNorm(const OpContext& ctx, int64_t rows, const NormParams& p) {
-  constexpr int kWide = 4;
-  const int eights = Eights(p.width);
-  const int vectors = eights <= kThreadsMax ? 1 : kWide;
-  BT_CHECK(eights <= kThreadsMax * kWide);
-  const int threads = ((eights + vectors - 1) / vectors + 31) / 32 * 32;
-  auto kernel = vectors == 1 ? NormKernel<X, Out, Delta, 1> : NormKernel<X, Out, Delta, kWide>;
+auto RowKernelOf(const NormPlan& plan) {
+  if (plan.kernel == NormWay::kRowEights4) return NormKernel<X, Out, Delta, kNormWideEights>;
   if constexpr (!std::is_void_v<Delta> && std::is_same_v<Out, __nv_bfloat16>) {
-    if (p.copies.codes != nullptr) kernel = NormKernel<X, Out, Delta, 1, true>;
-    if (p.copies.ordered != nullptr) kernel = NormKernel<X, Out, Delta, 1, false, true>;
+    if (plan.copy == NormCopy::kCodes) return NormKernel<X, Out, Delta, 1, true>;
+    if (plan.copy == NormCopy::kMatrixOrder) return NormKernel<X, Out, Delta, 1, false, true>;
   }
-  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(rows)), threads, p);
+  return NormKernel<X, Out, Delta, 1>;
+}
+
+// A norm of the types X, Delta (void: nothing is added) and Out by the plan.
+template <typename X, typename Out, typename Delta>
+void Launch(const OpContext& ctx, const NormPlan& plan, int64_t rows, const NormParams& p) {
+  constexpr bool kSpreads = std::is_same_v<Delta, float> && std::is_same_v<Out, __nv_bfloat16>;
+  auto kernel = RowKernelOf<X, Out, Delta>(plan);
+  switch (plan.kernel) {
+    case NormWay::kRowsStreaming:
+      return LaunchStreamNorm(ctx, plan, rows, p, std::is_same_v<Delta, __nv_bfloat16>);
+    case NormWay::kRowCluster2:
+      if constexpr (kSpreads) kernel = SpreadKernelOf<2>(plan.copy);
+      break;
+    case NormWay::kRowCluster4:
+      if constexpr (kSpreads) kernel = SpreadKernelOf<4>(plan.copy);
+      break;
+    case NormWay::kRowCluster8:
+      if constexpr (kSpreads) kernel = SpreadKernelOf<8>(plan.copy);
+      break;
+    case NormWay::kRowEights1:
+    case NormWay::kRowEights4:
+      BT_CHECK(Eights(p.width) <= kNormThreadsMax * kNormWideEights);
+      break;
+  }
+  LaunchAhead("norm", StreamOf(ctx), kernel, dim3(static_cast<unsigned>(plan.blocks)), plan.threads,
+              p);
 }
 
 void CheckNorm(const TensorView& out, const TensorView& x, const TensorView& weight) {
@@ -172,7 +168,18 @@ void CheckNorm(const TensorView& out, const TensorView& x, const TensorView& wei
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
 }
 
-NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView& weight) {
+NormQuestion QuestionOf(const TensorView& out, const TensorView& x, const TensorView& weight) {
+  return {.x = FactsOf(x),
+          .out = FactsOf(out),
+          .weight_alignment = AlignmentOf(weight.data),
+          .card = ThisCard()};
+}
+
+NormParams ParamsOf(const NormPlan& plan,
+                    const TensorView& out,
+                    const TensorView& x,
+                    const TensorView& weight,
+                    float eps) {
   return {.x = x.data,
           .delta = nullptr,
           .out = out.data,
@@ -181,47 +188,39 @@ NormParams ParamsOf(const TensorView& out, const TensorView& x, const TensorView
           .delta_stride = 0,
           .out_stride = out.stride[0],
           .width = static_cast<int>(x.dim(1)),
-          .eps = 0,
-          .vectors =
-              InVectors(x) && InVectors(out) && reinterpret_cast<uintptr_t>(weight.data) % 16 == 0,
+          .eps = eps,
+          .vectors = plan.vectors,
           .copies = {}};
 }
 
-NormParams AddParamsOf(const TensorView& out,
-                       const TensorView& residual,
-                       const TensorView& delta,
-                       const TensorView& weight,
-                       float eps) {
+NormQuestion SumQuestionOf(const TensorView& out,
+                           const TensorView& residual,
+                           const TensorView& delta,
+                           const TensorView& weight) {
   CheckNorm(out, residual, weight);
   BT_CHECK(residual.dtype == DType::kF32 && delta.rank == 2);
   BT_CHECK(delta.dtype == DType::kF32 || delta.dtype == DType::kBf16);
   BT_CHECK(delta.dim(0) == residual.dim(0) && delta.dim(1) == residual.dim(1));
-  NormParams p = ParamsOf(out, residual, weight);
+  NormQuestion question = QuestionOf(out, residual, weight);
+  question.part = FactsOf(delta);
+  return question;
+}
+
+void LaunchSumNorm(const OpContext& ctx,
+                   const NormPlan& plan,
+                   const TensorView& out,
+                   const TensorView& delta,
+                   NormParams p) {
   p.delta = delta.data;
   p.delta_stride = delta.stride[0];
-  p.eps = eps;
-  p.vectors = p.vectors && InVectors(delta);
-  return p;
-}
-
-// Whether a norm with a sum can write these rows as codes, in matrix order.
-bool Rounds(const TensorView& out, const NormParams& p) {
-  return out.dtype == DType::kBf16 && p.vectors && p.width % (kSpreadMost * kCodeBlock) == 0 &&
-         Eights(p.width) <= kThreadsMax;
-}
-bool Orders(const TensorView& out, const NormParams& p) {
-  return out.dtype == DType::kBf16 && p.vectors && p.width % 32 == 0 &&
-         Eights(p.width) <= kThreadsMax;
-}
-
-// A norm with a sum, rows in bf16, and the copy that `p` has.
-void LaunchSumNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
-  if (StreamsNorm(rows, p, rounded_delta)) return LaunchStreamNorm(ctx, rows, p, rounded_delta);
-  if (const int spread = Spread(rows, p, rounded_delta); spread > 0) {
-    return LaunchSpreadNorm(ctx, spread, rows, p);
+  const int64_t rows = delta.dim(0);
+  const bool rounded_delta = delta.dtype == DType::kBf16;
+  if (out.dtype != DType::kBf16) {
+    BT_CHECK(!rounded_delta);
+    return Launch<float, float, float>(ctx, plan, rows, p);
   }
-  return rounded_delta ? LaunchNorm<float, __nv_bfloat16, __nv_bfloat16>(ctx, rows, p)
-                       : LaunchNorm<float, __nv_bfloat16, float>(ctx, rows, p);
+  if (rounded_delta) return Launch<float, __nv_bfloat16, __nv_bfloat16>(ctx, plan, rows, p);
+  Launch<float, __nv_bfloat16, float>(ctx, plan, rows, p);
 }
 
 }  // namespace
@@ -231,13 +230,13 @@ void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weig
   const int64_t rows = x.dim(0);
   if (rows == 0) return;
   ForgetNormCopies(ctx, out);
-  NormParams p = ParamsOf(out, x, weight);
-  p.eps = eps;
+  const NormPlan plan = ChooseNorm(QuestionOf(out, x, weight));
+  const NormParams p = ParamsOf(plan, out, x, weight, eps);
   const bool wide_in = x.dtype == DType::kF32, wide_out = out.dtype == DType::kF32;
-  if (wide_in && wide_out) return LaunchNorm<float, float, void>(ctx, rows, p);
-  if (wide_in) return LaunchNorm<float, __nv_bfloat16, void>(ctx, rows, p);
-  if (wide_out) return LaunchNorm<__nv_bfloat16, float, void>(ctx, rows, p);
-  LaunchNorm<__nv_bfloat16, __nv_bfloat16, void>(ctx, rows, p);
+  if (wide_in && wide_out) return Launch<float, float, void>(ctx, plan, rows, p);
+  if (wide_in) return Launch<float, __nv_bfloat16, void>(ctx, plan, rows, p);
+  if (wide_out) return Launch<__nv_bfloat16, float, void>(ctx, plan, rows, p);
+  Launch<__nv_bfloat16, __nv_bfloat16, void>(ctx, plan, rows, p);
 }
 
 void AddRmsNorm(const OpContext& ctx,
@@ -246,14 +245,13 @@ void AddRmsNorm(const OpContext& ctx,
                 TensorView delta,
                 TensorView weight,
                 float eps) {
-  NormParams p = AddParamsOf(out, residual, delta, weight, eps);
-  const int64_t rows = residual.dim(0);
-  if (rows == 0) return;
-  p.copies = TakeNormCopies(ctx, out, Rounds(out, p), Orders(out, p));
-  const bool rounded_delta = delta.dtype == DType::kBf16;
-  if (out.dtype == DType::kBf16) return LaunchSumNorm(ctx, rows, p, rounded_delta);
-  BT_CHECK(!rounded_delta);
-  LaunchNorm<float, float, float>(ctx, rows, p);
+  NormQuestion question = SumQuestionOf(out, residual, delta, weight);
+  if (residual.dim(0) == 0) return;
+  AskForCopies(ctx, out, question);
+  const NormPlan plan = ChooseNorm(question);
+  NormParams p = ParamsOf(plan, out, residual, weight, eps);
+  p.copies = TakeNormCopies(ctx, out, plan.copy);
+  LaunchSumNorm(ctx, plan, out, delta, p);
 }
 
 void AddRmsNormQuantise(const OpContext& ctx,
@@ -264,12 +262,14 @@ void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView delta,
                         TensorView weight,
                         float eps) {
-  NormParams p = AddParamsOf(out, residual, delta, weight, eps);
-  BT_CHECK(Rounds(out, p));
-  const int64_t rows = residual.dim(0);
-  if (rows == 0) return;
+  NormQuestion question = SumQuestionOf(out, residual, delta, weight);
+  question.codes_wanted = true;
+  const NormPlan plan = ChooseNorm(question);
+  BT_CHECK(plan.copy == NormCopy::kCodes);
+  if (residual.dim(0) == 0) return;
+  NormParams p = ParamsOf(plan, out, residual, weight, eps);
   p.copies = {.codes = static_cast<char*>(codes), .scales = scales};
-  LaunchSumNorm(ctx, rows, p, delta.dtype == DType::kBf16);
+  LaunchSumNorm(ctx, plan, out, delta, p);
 }
 
 }  // namespace baltoro::cuda

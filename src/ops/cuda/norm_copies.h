@@ -3,6 +3,7 @@
 // What a norm writes beside its rows, for those who read them next (layer/fused_args.h): codes of
 // e4m3 with their scales, or the rows in the order of an expert bank's matrices. Rows without gaps.
 
+#include "ops/cuda/choose/norm.h"
 #include "ops/cuda/layer/fused_args.h"
 
 namespace baltoro::cuda {
@@ -32,31 +33,33 @@ inline void ForgetNormCopies(const OpContext& ctx, const TensorView& out) {
   if (ordered != nullptr && ordered->of == out.data) ordered->of = nullptr;
 }
 
-// The one that `ctx` has room for, of rows `out`; from now on ctx says that it is of `out`, and of
-// none where the norm writes none. `rounds`, `orders`: whether the norm could write codes, matrix
-// order; it has eight columns a lane then.
-inline NormCopies TakeNormCopies(const OpContext& ctx,
-                                 const TensorView& out,
-                                 bool rounds,
-                                 bool orders) {
+// What `ctx` has room for, of rows `out`.
+inline void AskForCopies(const OpContext& ctx, const TensorView& out, NormQuestion& question) {
+  const RoundedRows* const rounded = RoundedOf(ctx);
+  const OrderedRows* const ordered = OrderedOf(ctx);
+  question.codes_wanted =
+      rounded != nullptr && rounded->codes != nullptr && rounded->width == out.dim(1);
+  question.order_wanted = ordered != nullptr && ordered->data != nullptr;
+}
+
+// Where the chosen copy goes; from now on ctx says that it is of `out`, and of none where the norm
+// writes none.
+inline NormCopies TakeNormCopies(const OpContext& ctx, const TensorView& out, NormCopy copy) {
   ForgetNormCopies(ctx, out);
   NormCopies copies;
-  if (out.dtype != DType::kBf16) return copies;
-  if (RoundedRows* const to = RoundedOf(ctx); to != nullptr && to->codes != nullptr && rounds &&
-                                              to->width == out.dim(1) && to->width % 128 == 0) {
-    to->of = out.data;
-    to->rows = out.dim(0);
-    to->stride = out.stride[0];
-    copies.codes = static_cast<char*>(to->codes);
-    copies.scales = to->scales;
-    return copies;
-  }
-  if (OrderedRows* const to = OrderedOf(ctx);
-      to != nullptr && to->data != nullptr && orders && out.dim(1) % 32 == 0) {
-    to->of = out.data;
-    to->rows = out.dim(0);
-    to->stride = out.stride[0];
-    copies.ordered = to->data;
+  if (copy == NormCopy::kCodes) {
+    RoundedRows& to = *RoundedOf(ctx);
+    to.of = out.data;
+    to.rows = out.dim(0);
+    to.stride = out.stride[0];
+    copies.codes = static_cast<char*>(to.codes);
+    copies.scales = to.scales;
+  } else if (copy == NormCopy::kMatrixOrder) {
+    OrderedRows& to = *OrderedOf(ctx);
+    to.of = out.data;
+    to.rows = out.dim(0);
+    to.stride = out.stride[0];
+    copies.ordered = to.data;
   }
   return copies;
 }

@@ -10,8 +10,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kCodeBlock = 128;  // columns that share a scale
-
 // As e4m3, of the numbers that they are in bf16.
 __device__ __forceinline__ void WriteCodes(
     char* codes, float* scales, int64_t row, int width, int at, bool exists, float (&x)[kEight]) {

@@ -5,8 +5,6 @@
 // thread, and add in the order of norm.cu: the same bits. Floor: the bytes of the rows; 1,024 rows
 // and fewer lie partly in the L2.
 
-#include <algorithm>
-
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
@@ -15,10 +13,7 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kThreadsMax = 1024;  // with the warp that copies
-constexpr int kStagesMax = 8;
-constexpr int kRingBytes = 226 << 10;  // of a block's 227 KB
-constexpr int kRowBarrier = 1;         // of the warps that add
+constexpr int kRowBarrier = 1;  // of the warps that add
 
 struct StreamParams {
   NormParams norm;
@@ -78,8 +73,8 @@ __device__ __forceinline__ void StoreStage(float* to, const float (&x)[kEight]) 
 }
 
 struct Barriers {
-  uint64_t full[kStagesMax];    // the row has come
-  uint64_t summed[kStagesMax];  // the residual lies in the stage as it is to be written
+  uint64_t full[kNormStagesMax];    // the row has come
+  uint64_t summed[kNormStagesMax];  // the residual lies in the stage as it is to be written
 };
 
 // Rows of this block, one after the other, and the stage of each. The last rows come first: what
@@ -144,7 +139,7 @@ __device__ void CopyRows(const StreamParams& p, char* ring, Barriers& barriers) 
 }
 
 template <typename Delta, bool kQuantise, bool kOrder>
-__global__ void __launch_bounds__(kThreadsMax, 1)
+__global__ void __launch_bounds__(kNormThreadsMax, 1)
     StreamNormKernel(const __grid_constant__ StreamParams p) {
   extern __shared__ __align__(128) char ring[];
   __shared__ Barriers barriers;
@@ -208,51 +203,35 @@ __global__ void __launch_bounds__(kThreadsMax, 1)
 using Kernel = void (*)(StreamParams);
 
 template <typename Delta>
-Kernel KernelOf(const NormParams& p) {
-  if (p.copies.codes != nullptr) return StreamNormKernel<Delta, true, false>;
-  if (p.copies.ordered != nullptr) return StreamNormKernel<Delta, false, true>;
+Kernel KernelOf(NormCopy copy) {
+  switch (copy) {
+    case NormCopy::kCodes:
+      return StreamNormKernel<Delta, true, false>;
+    case NormCopy::kMatrixOrder:
+      return StreamNormKernel<Delta, false, true>;
+    case NormCopy::kNone:
+      break;
+  }
   return StreamNormKernel<Delta, false, false>;
-}
-
-int ThreadsOf(const NormParams& p) {
-  return (Eights(p.width) + 31) / 32 * 32 + 32;
-}
-
-int StageBytes(const NormParams& p, bool rounded_delta) {
-  return p.width * (rounded_delta ? 6 : 8);
-}
-
-int Multiprocessors() {
-  int device = 0, count = 0;
-  CheckCuda(cudaGetDevice(&device), "norm");
-  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "norm");
-  return count;
 }
 
 }  // namespace
 
-bool StreamsNorm(int64_t rows, const NormParams& p, bool rounded_delta) {
-  constexpr int kRowsMin = 257, kWidthMin = 4096, kStagesMin = 3;
-  return rows >= kRowsMin && p.vectors && p.width % kEight == 0 && p.width >= kWidthMin &&
-         ThreadsOf(p) <= kThreadsMax && kRingBytes / StageBytes(p, rounded_delta) >= kStagesMin;
-}
-
-void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta) {
-  const int64_t blocks = std::min<int64_t>(rows, Multiprocessors());
-  const int64_t turns = (rows + blocks - 1) / blocks;
-  const int stage_bytes = StageBytes(p, rounded_delta);
-  const StreamParams params = {
-      .norm = p,
-      .rows = rows,
-      .stages = static_cast<int>(std::min<int64_t>({turns, kStagesMax, kRingBytes / stage_bytes}))};
-  const Kernel kernel = rounded_delta ? KernelOf<__nv_bfloat16>(p) : KernelOf<float>(p);
-  const int shared_bytes = params.stages * stage_bytes;
+void LaunchStreamNorm(const OpContext& ctx,
+                      const NormPlan& plan,
+                      int64_t rows,
+                      const NormParams& p,
+                      bool rounded_delta) {
+  const StreamParams params = {.norm = p, .rows = rows, .stages = plan.stages};
+  const Kernel kernel =
+      rounded_delta ? KernelOf<__nv_bfloat16>(plan.copy) : KernelOf<float>(plan.copy);
   // Not this launch's bytes: it is kept with the device, whoever launches there.
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kRingBytes),
-            "norm of many rows");
-  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(blocks)),
-                         dim3(static_cast<unsigned>(ThreadsOf(p))),
-                         static_cast<size_t>(shared_bytes), StreamOf(ctx), 0, params),
+  CheckCuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kNormRingBytes),
+      "norm of many rows");
+  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                         dim3(static_cast<unsigned>(plan.threads)),
+                         static_cast<size_t>(plan.shared_bytes), StreamOf(ctx), 0, params),
             "norm of many rows");
 }
 

@@ -18,8 +18,11 @@ struct NormParams {
   NormCopies copies;  // one at most
 };
 
-// Of norms with a sum, rows in bf16: whether the form for many rows takes them.
-bool StreamsNorm(int64_t rows, const NormParams& p, bool rounded_delta);
-void LaunchStreamNorm(const OpContext& ctx, int64_t rows, const NormParams& p, bool rounded_delta);
+// NormWay::kRowsStreaming, of norms with a sum, rows in bf16.
+void LaunchStreamNorm(const OpContext& ctx,
+                      const NormPlan& plan,
+                      int64_t rows,
+                      const NormParams& p,
+                      bool rounded_delta);
 
 }  // namespace baltoro::cuda

@@ -19,6 +19,7 @@
 #include <atomic>
 
 #include "ops/cuda/attention_plan.h"
+#include "ops/cuda/choose/attention_half.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/mla_decode_internal.h"
 #include "ops/cuda/product.h"
@@ -28,6 +29,7 @@
 #include "ops/cuda/resident_fp8_halves.cuh"
 #include "ops/cuda/resident_front.cuh"
 #include "ops/cuda/tensor_map.h"
+#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -138,22 +140,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <class Parts>
-void Launch(const Params& p, const MapsOf<Parts>& maps, cudaStream_t stream) {
+void Launch(const AttentionHalfPlan& plan,
+            const Params& p,
+            const MapsOf<Parts>& maps,
+            cudaStream_t stream) {
   constexpr int kBytes = Parts::Place::kBytes;
   const auto kernel = ResidentKernel<Parts>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "resident attention");
-  const Status launched = LaunchOverlapped("resident attention", kernel, dim3(kBlocks),
-                                           dim3(kThreads), kBytes, stream, 1, p, maps);
+  const Status launched =
+      LaunchOverlapped("resident attention", kernel, dim3(static_cast<unsigned>(plan.blocks)),
+                       dim3(kThreads), kBytes, stream, 1, p, maps);
   CheckLaunch("resident attention");
   BT_CHECK(launched.ok());
-}
-
-bool Matrix(const PackedMatrix& w, int64_t n, int64_t k, int64_t count, bool coded = false) {
-  return (coded ? w.form == WeightForm::kFp8Block && w.quantise_input
-                : w.form == WeightForm::kBf16) &&
-         w.n == n && w.k == k && w.count == count &&
-         reinterpret_cast<uintptr_t>(w.data) % 16 == 0 && (count == 1 || w.stride_bytes % 16 == 0);
 }
 
 bool IsCoded(const AttentionLayerArgs& args) {
@@ -163,49 +162,42 @@ QuantisedRows CodesOf(const OpContext& ctx, const TensorView& x) {
   return KnownRows(ctx, x.data, x.stride[0], x.dim(0), x.dim(1));
 }
 
-bool Takes(const OpContext& ctx, const AttentionLayerArgs& args) {
+const TensorView& RowsOf(const AttentionLayerArgs& args) {
+  return args.before != nullptr ? args.before->rows : args.x;
+}
+
+AttentionHalfQuestion QuestionOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   const MlaAttentionArgs& attention = args.attention;
   const AttentionInputArgs& inputs = args.inputs;
-  const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
-  const int64_t rows = x.dim(0);
-  if (rows < 1 || rows > kRows || x.dim(1) != kHidden || x.dtype != DType::kBf16 || !InVectors(x)) {
-    return false;
-  }
-  // Their input is rounded, which needs the norm's root: rows come from a norm of their own. Of
-  // several rows the launches of their own are faster, but for 8 rows of short contexts
-  // (docs/kernels/decode-step.md).
-  const bool coded = IsCoded(args);
-  if (coded && (rows > 1 || args.before != nullptr || args.behind != nullptr ||
-                CodesOf(ctx, x).x == nullptr)) {
-    return false;
-  }
-  if (args.before != nullptr && !NormJoins(*args.before)) return false;
-  if (args.behind != nullptr ? !NormJoins(*args.behind)
-                             : args.out.dtype != DType::kF32 || !InVectors(args.out)) {
-    return false;
-  }
   const KvLayerView& cache = inputs.cache;
-  const bool known_cache = cache.form == KvForm::kBf16 || (coded && cache.form == KvForm::kFp8);
-  if (!known_cache || attention.cache.data != cache.data || cache.latent != kLatent ||
-      cache.rope != kRope || attention.heads != kHeads || attention.lse ||
-      attention.nope != kNope || attention.value != kValue || inputs.q_norm.dim(0) != kQLora) {
-    return false;
-  }
-  if (!Matrix(args.qkv_a, kInputs, kHidden, 1, coded) ||
-      !Matrix(inputs.q_weight, kHeads * kHead, kQLora, 1, coded) ||
-      !Matrix(attention.uk_t, kLatent, kNope, kHeads) ||
-      !Matrix(attention.kv_b, kHeads * (kNope + kValue), kLatent, 1) ||
-      !Matrix(args.o, kHidden, kHeads * kValue, 1, coded)) {
-    return false;
-  }
+  const TensorView& x = RowsOf(args);
   const InputParams input = InputParamsOf(inputs);
-  if (!input.vectors || !input.cache.vectors) return false;
   const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
-  const MlaDecodeLimits& limits = plan.limits;
-  // All blocks wait for each other: one on each multiprocessor, or there is no room for them at
-  // once.
-  return plan.pass_count == 0 && plan.absorbed_rows == rows && limits.max_query_tokens == 1 &&
-         limits.chunk_blocks == 0 && limits.multiprocessors == kBlocks;
+  return {.x = FactsOf(x),
+          .out = FactsOf(args.out),
+          .norm_ahead = args.before != nullptr,
+          .norm_behind = args.behind != nullptr,
+          .norms_join = (args.before == nullptr || NormJoins(*args.before)) &&
+                        (args.behind == nullptr || NormJoins(*args.behind)),
+          .x_coded = CodesOf(ctx, x).x != nullptr,
+          .qkv_a = FactsOf(args.qkv_a),
+          .q = FactsOf(inputs.q_weight),
+          .uk_t = FactsOf(attention.uk_t),
+          .kv_b = FactsOf(attention.kv_b),
+          .o = FactsOf(args.o),
+          .cache = cache.form,
+          .same_cache = attention.cache.data == cache.data,
+          .inputs_aligned = input.vectors && input.cache.vectors,
+          .heads = attention.heads,
+          .nope = attention.nope,
+          .rope = static_cast<int32_t>(cache.rope),
+          .value = attention.value,
+          .latent = static_cast<int32_t>(cache.latent),
+          .q_lora = inputs.q_norm.dim(0),
+          .sums = static_cast<bool>(attention.lse),
+          .absorbed = plan.pass_count == 0 && plan.absorbed_rows == x.dim(0),
+          .limits = plan.limits,
+          .card = ThisCard()};
 }
 
 std::atomic<bool> watched = false;
@@ -217,7 +209,7 @@ const char* ScalesOf(const PackedMatrix& w) {
 Params ParamsOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   const MlaAttentionArgs& attention = args.attention;
   const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
-  const TensorView& x = args.before != nullptr ? args.before->rows : args.x;
+  const TensorView& x = RowsOf(args);
   Params p = {};
   if (watched) p.conduct = {.tries_max = ~0u, .givers = 32};
   p.w_inputs = static_cast<const char*>(args.qkv_a.data);
@@ -248,7 +240,7 @@ Params ParamsOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   p.input = InputParamsOf(args.inputs);
   p.row_of = plan.rows;
   MlaKernelArgs& mla = p.mla;
-  mla.plan = CutMlaWorkspace(plan.limits, plan.workspace);
+  mla.plan = CutMlaWorkspace(ChooseDecode(plan.limits), plan.workspace);
   mla.sequences = plan.sequences;
   mla.num_sequences = plan.limits.sequences;
   mla.heads = kHeads;
@@ -259,14 +251,7 @@ Params ParamsOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   return p;
 }
 
-void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
-  const Params p = ParamsOf(ctx, args);
-  const KvLayerView& cache = args.attention.cache;
-  if (cache.form == KvForm::kFp8) {
-    Fp8Keys::Maps maps = {};
-    CheckOk(MakeFp8KeyMaps(cache.data, cache.num_blocks, maps.latent, maps.rope));
-    return Launch<Coded<Fp8Decoder>>(p, maps, StreamOf(ctx));
-  }
+CUtensorMap MapOf(const KvLayerView& cache) {
   CUtensorMap map = {};
   const TensorMapShape shape = {
       CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -275,10 +260,13 @@ void LaunchAll(const OpContext& ctx, const AttentionLayerArgs& args) {
       {kMlaWidth * 2, 128},
       {64, kMlaBlockTokens, kMlaWidth / 64}};
   CheckOk(MakeTensorMap(shape, cache.data, map));
-  if (IsCoded(args)) return Launch<Coded<Decoder>>(p, map, StreamOf(ctx));
-  // Copies of twice the size are faster where nothing else is waited for.
-  if (p.rows == 1) return Launch<Plain<896>>(p, map, StreamOf(ctx));
-  Launch<Plain<448>>(p, map, StreamOf(ctx));
+  return map;
+}
+
+Fp8Keys::Maps Fp8MapsOf(const KvLayerView& cache) {
+  Fp8Keys::Maps maps = {};
+  CheckOk(MakeFp8KeyMaps(cache.data, cache.num_blocks, maps.latent, maps.rope));
+  return maps;
 }
 
 }  // namespace
@@ -288,8 +276,27 @@ void WatchAttentionLayer() {
 }
 
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
-  if (!Takes(ctx, args)) return false;
-  LaunchAll(ctx, args);
+  const AttentionHalfPlan plan = ChooseAttentionHalf(QuestionOf(ctx, args));
+  if (plan.kernel == AttentionHalfWay::kApart) return false;
+  const Params p = ParamsOf(ctx, args);
+  const KvLayerView& cache = args.attention.cache;
+  const cudaStream_t stream = StreamOf(ctx);
+  switch (plan.kernel) {
+    case AttentionHalfWay::kBf16Rows1:
+      Launch<Plain<896>>(plan, p, MapOf(cache), stream);
+      break;
+    case AttentionHalfWay::kBf16Rows8:
+      Launch<Plain<448>>(plan, p, MapOf(cache), stream);
+      break;
+    case AttentionHalfWay::kFp8Rows1:
+      Launch<Coded<Decoder>>(plan, p, MapOf(cache), stream);
+      break;
+    case AttentionHalfWay::kFp8Rows1CacheFp8:
+      Launch<Coded<Fp8Decoder>>(plan, p, Fp8MapsOf(cache), stream);
+      break;
+    case AttentionHalfWay::kApart:
+      break;
+  }
   return true;
 }
 

@@ -12,16 +12,11 @@
 
 #include <cstdint>
 
+#include "ops/cuda/attention_half_sizes.h"
 #include "ops/cuda/hopper.cuh"
 
 namespace baltoro::cuda::resident {
 
-inline constexpr int kBlocks = 132;  // of a launch: one a multiprocessor
-inline constexpr int kRows = 8;      // tokens, at most
-inline constexpr int kHidden = 7168, kQLora = 1536, kLatent = 512, kRope = 64, kNope = 128,
-                     kValue = 128, kHeads = 8;
-inline constexpr int kInputs = kQLora + kLatent + kRope;
-inline constexpr int kHead = kNope + kRope;
 // Blocks that have rows of other matrices than the first, and of them those of one head.
 inline constexpr int kOwners = 128;
 inline constexpr int kHeadBlocks = kOwners / kHeads;

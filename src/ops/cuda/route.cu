@@ -1,5 +1,6 @@
 // One warp a token where it takes the form of the scores, one block a token where not.
 
+#include "ops/cuda/choose/norm.h"
 #include "ops/cuda/route_device.cuh"
 #include "ops/cuda/route_warp_device.cuh"
 
@@ -28,10 +29,8 @@ __global__ void __launch_bounds__(kRouteExpertsMax) RouteKernel(RouteParams p) {
              shared);
 }
 
-constexpr int kWarpsMax = 4;  // of a block, and so tokens
-
-__global__ void __launch_bounds__(32 * kWarpsMax) RouteByWarpsKernel(RouteParams p, int rows) {
-  __shared__ RouteWarpShared shared[kWarpsMax];
+__global__ void __launch_bounds__(32 * kRouteWarpsMax) RouteByWarpsKernel(RouteParams p, int rows) {
+  __shared__ RouteWarpShared shared[kRouteWarpsMax];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   hopper::LetDependentsLaunch();
   float biases[kWarpExperts];
@@ -47,11 +46,6 @@ __global__ void __launch_bounds__(32 * kWarpsMax) RouteByWarpsKernel(RouteParams
   const WarpChoice choice = ChooseByWarp(p.router, logits, p.bias, biases, shared[warp]);
   if (choice.rank < p.router.top_k) p.ids[row * p.ids_stride + choice.rank] = choice.expert;
   WeighByWarp(p.router, logits, choice, p.weights + row * p.weights_stride, shared[warp]);
-}
-
-bool ByWarps(const RouterParams& params) {
-  return params.score == RouterScore::kSigmoid && params.groups == 1 &&
-         params.experts <= kWarpExpertsMax;
 }
 
 }  // namespace
@@ -80,16 +74,15 @@ void Route(const OpContext& ctx,
                          .ids_stride = ids.stride[0],
                          .weights_stride = weights.stride[0],
                          .router = params};
-  if (ByWarps(params)) {
-    // Few tokens: a multiprocessor each.
-    const int64_t rows = logits.dim(0), warps = rows < 512 ? 1 : kWarpsMax;
-    LaunchAhead("route", StreamOf(ctx), RouteByWarpsKernel,
-                dim3(static_cast<unsigned>((rows + warps - 1) / warps)),
-                32 * static_cast<int>(warps), p, static_cast<int>(rows));
-    return;
+  const RoutePlan plan = ChooseRoute({.rows = logits.dim(0), .params = params});
+  const dim3 grid(static_cast<unsigned>(plan.blocks));
+  switch (plan.kernel) {
+    case RouteWay::kWarpEach:
+      return LaunchAhead("route", StreamOf(ctx), RouteByWarpsKernel, grid, plan.threads, p,
+                         static_cast<int>(logits.dim(0)));
+    case RouteWay::kBlockEach:
+      return LaunchAhead("route", StreamOf(ctx), RouteKernel, grid, plan.threads, p);
   }
-  LaunchAhead("route", StreamOf(ctx), RouteKernel, dim3(static_cast<unsigned>(logits.dim(0))),
-              (params.experts + 31) / 32 * 32, p);
 }
 
 }  // namespace baltoro::cuda

@@ -13,9 +13,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kWarpExperts = 12;  // of a lane
-inline constexpr int kWarpExpertsMax = 32 * kWarpExperts;
-
 struct RouteWarpShared {
   int32_t experts[32];  // those that may be chosen, in order
   float values[32];     // and what they are chosen by, in f32

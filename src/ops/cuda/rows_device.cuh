@@ -13,12 +13,10 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/placed_launch.h"
+#include "ops/cuda/row_sizes.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cuda {
-
-// Elements that a thread holds at once: 16 bytes of bf16, 32 of f32.
-inline constexpr int kEight = 8;
 
 __host__ __device__ inline int Eights(int64_t width) {
   return static_cast<int>((width + kEight - 1) / kEight);

@@ -1,14 +1,13 @@
 // silu(gate) * up, eight elements a thread.
 
+#include "ops/cuda/choose/norm.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/product.h"
+#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kCodeColumns = 128;  // that share a scale
 
 struct SwigluParams {
   const void* x = nullptr;
@@ -30,7 +29,8 @@ __device__ __forceinline__ Place PlaceOf(const SwigluParams& p, uint32_t index) 
 }
 
 template <typename X, typename Out>
-__global__ void __launch_bounds__(kThreads) SwigluKernel(const __grid_constant__ SwigluParams p) {
+__global__ void __launch_bounds__(kSwigluThreads)
+    SwigluKernel(const __grid_constant__ SwigluParams p) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads) SwigluKernel(const __grid_constant__
 
 // The same of bf16 as codes, rows without gaps, bit for bit what a product makes of the rows that
 // it would write. A row is whole groups of 16 lanes, which share a scale.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSwigluThreads)
     SwigluCodesKernel(const __grid_constant__ SwigluParams p, char* codes, float* scales) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
@@ -68,60 +68,54 @@ __global__ void __launch_bounds__(kThreads)
   if (!there) return;
   const int64_t first = int64_t{index} * kEight;
   *reinterpret_cast<uint2*>(codes + first) = rounded;
-  if (first % kCodeColumns == 0) scales[first / kCodeColumns] = scale;
+  if (first % kCodeBlock == 0) scales[first / kCodeBlock] = scale;
 }
 
-// Threads of a block: of few rows on as many multiprocessors as there are warps.
-int ThreadsFor(uint32_t count) {
-  return count <= 64 * 132 ? 64 : kThreads;
-}
-
-dim3 GridFor(uint32_t count, int threads) {
-  const auto each = static_cast<uint32_t>(threads);
-  return {(count + each - 1) / each};
-}
-
-SwigluParams ParamsFor(const TensorView& x, int64_t width) {
+SwigluParams ParamsFor(const SwigluPlan& plan, const TensorView& x, int64_t width) {
   SwigluParams p = {.x = x.data, .x_stride = x.stride[0], .width = static_cast<int>(width)};
   p.eights = static_cast<uint32_t>(Eights(p.width));
   BT_CHECK(x.dim(0) * p.eights < int64_t{1} << 31);
   p.count = static_cast<uint32_t>(x.dim(0)) * p.eights;
+  p.vectors = plan.vectors;
   return p;
+}
+
+dim3 GridOf(const SwigluPlan& plan) {
+  return {static_cast<unsigned>(plan.blocks)};
+}
+
+SwigluPlan PlanOfCodes(const TensorView& x, const PackedMatrix& w) {
+  return ChooseSwiglu({.x = FactsOf(x), .out = {}, .reader = FactsOf(w), .card = ThisCard()});
 }
 
 }  // namespace
 
 bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w) {
-  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % kCodeColumns == 0 &&
-         x.rank == 2 && x.dim(1) == 2 * w.k && x.dtype == DType::kBf16 && InVectors(x);
+  return x.rank == 2 && PlanOfCodes(x, w).kernel == SwigluWay::kCodes;
 }
 
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w) {
-  BT_CHECK(SwigluQuantiseTakes(x, w));
+  const SwigluPlan plan = PlanOfCodes(x, w);
+  BT_CHECK(x.rank == 2 && plan.kernel == SwigluWay::kCodes);
   const auto elements = static_cast<size_t>(x.dim(0) * w.k);
   char* const codes = ctx.scratch->AllocateArray<char>(elements);
-  float* const scales = ctx.scratch->AllocateArray<float>(elements / kCodeColumns);
+  float* const scales = ctx.scratch->AllocateArray<float>(elements / kCodeBlock);
   if (elements == 0) return {};
-  SwigluParams p = ParamsFor(x, w.k);
-  p.vectors = true;
-  const int threads = ThreadsFor(p.count);
-  LaunchAhead("swiglu to e4m3", StreamOf(ctx), SwigluCodesKernel, GridFor(p.count, threads),
-              threads, p, codes, scales);
-  return {codes, w.k, scales, w.k / kCodeColumns};
+  LaunchAhead("swiglu to e4m3", StreamOf(ctx), SwigluCodesKernel, GridOf(plan), plan.threads,
+              ParamsFor(plan, x, w.k), codes, scales);
+  return {codes, w.k, scales, w.k / kCodeBlock};
 }
 
 void Swiglu(const OpContext& ctx, TensorView out, TensorView x) {
   BT_CHECK(x.rank == 2 && out.rank == 2);
   BT_CHECK(x.dim(0) == out.dim(0) && x.dim(1) == 2 * out.dim(1));
   if (out.num_elements() == 0) return;
-  const int64_t up_bytes = out.dim(1) * SizeOf(x.dtype);
-  SwigluParams p = ParamsFor(x, out.dim(1));
+  const SwigluPlan plan = ChooseSwiglu({.x = FactsOf(x), .out = FactsOf(out), .card = ThisCard()});
+  SwigluParams p = ParamsFor(plan, x, out.dim(1));
   p.out = out.data;
   p.out_stride = out.stride[0];
-  p.vectors = InVectors(x) && InVectors(out) && up_bytes % 16 == 0;
-  const int threads = ThreadsFor(p.count);
   const auto launch = [&](void (*kernel)(SwigluParams)) {
-    LaunchAhead("swiglu", StreamOf(ctx), kernel, GridFor(p.count, threads), threads, p);
+    LaunchAhead("swiglu", StreamOf(ctx), kernel, GridOf(plan), plan.threads, p);
   };
   BT_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBf16);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);

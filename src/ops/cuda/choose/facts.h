@@ -39,8 +39,8 @@ inline int32_t AlignmentOf(const void* data, int64_t step_bytes = 0) {
 }
 
 inline RowsFacts FactsOf(const TensorView& x) {
-  RowsFacts facts{.type = x.dtype, .rows = x.dim(0), .width = x.num_elements()};
-  if (facts.rows > 0) facts.width /= facts.rows;
+  RowsFacts facts{.type = x.dtype, .rows = x.dim(0), .width = 1};
+  for (int i = 1; i < x.rank; ++i) facts.width *= x.dim(i);
   if (facts.rows > 1) facts.row_bytes = x.stride[0] * SizeOf(x.dtype);
   facts.alignment = AlignmentOf(x.data, facts.row_bytes);
   return facts;

@@ -2,55 +2,44 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch_table/attention_step.h"
+#include "ops/cuda/launch_table/questions_rows.h"
 #include "ops/cuda/sample.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {
 
-std::string Of(int64_t width) {
-  return " of " + std::to_string(width);
-}
-
-void AskNorms(Asker& asker, int64_t width) {
+void AskNorm(Asker& asker, const NormCase& c) {
   constexpr float kEps = 1e-5f;
-  asker.Ask("norm" + Of(width), {}, [&](Step& s) {
-    RmsNorm(s.ctx, s.Rows(DType::kBf16, width), s.Rows(DType::kF32, width),
-            s.Vector(DType::kF32, width), kEps);
+  const int64_t width = c.width;
+  if (!c.part) {
+    return asker.Ask(c.name, c.range, [&](Step& s) {
+      RmsNorm(s.ctx, s.Rows(DType::kBf16, width), s.Rows(DType::kF32, width),
+              s.Vector(DType::kF32, width), kEps);
+      return true;
+    });
+  }
+  asker.Ask(c.name, c.range, [&](Step& s) {
+    const TensorView out = s.Rows(DType::kBf16, width);
+    // What the context has room for, the norm writes.
+    if (c.wanted == NormCopy::kCodes) s.KnowCodes(out);
+    if (c.wanted == NormCopy::kMatrixOrder) s.KnowOrder(out);
+    AddRmsNorm(s.ctx, out, s.Rows(DType::kF32, width), s.Rows(*c.part, width),
+               s.Vector(DType::kF32, width), kEps);
     return true;
   });
-  enum class Copy { kNone, kCodes, kOrder };
-  for (const DType part : {DType::kF32, DType::kBf16}) {
-    for (const Copy copy : {Copy::kNone, Copy::kCodes, Copy::kOrder}) {
-      const std::string name = "sum and norm" + Of(width) +
-                               (part == DType::kBf16 ? ", bf16 parts" : "") +
-                               (copy == Copy::kCodes   ? ", and codes"
-                                : copy == Copy::kOrder ? ", and in order"
-                                                       : "");
-      asker.Ask(name, {.least = part == DType::kBf16 ? kRoundedPartRowsMin : 1}, [&](Step& s) {
-        const TensorView out = s.Rows(DType::kBf16, width);
-        // What the context has room for, the norm writes.
-        if (copy == Copy::kCodes) s.KnowCodes(out);
-        if (copy == Copy::kOrder) s.KnowOrder(out);
-        AddRmsNorm(s.ctx, out, s.Rows(DType::kF32, width), s.Rows(part, width),
-                   s.Vector(DType::kF32, width), kEps);
-        return true;
-      });
-    }
-  }
 }
 
-void AskRouting(Asker& asker, int64_t hidden, const RouterParams& params) {
-  const std::string name = Of(params.experts) + " top " + std::to_string(params.top_k) +
-                           (params.groups > 1 ? " in " + std::to_string(params.groups) : "");
-  asker.Ask("route" + name, {}, [&](Step& s) {
+void AskRouting(Asker& asker, const RouteCase& c) {
+  const RouterParams& params = c.params;
+  asker.Ask("route" + c.name, {}, [&](Step& s) {
     Route(s.ctx, s.Rows(DType::kI32, params.top_k), s.Rows(DType::kF32, params.top_k),
           s.Rows(DType::kF32, params.experts), s.Vector(DType::kF32, params.experts), params);
     return true;
   });
-  asker.Ask("router" + name + " by " + std::to_string(hidden), {}, [&](Step& s) {
+  asker.Ask("router" + c.name + " by " + std::to_string(c.hidden), {}, [&](Step& s) {
     Router(s.ctx, s.Rows(DType::kI32, params.top_k), s.Rows(DType::kF32, params.top_k),
-           s.Rows(DType::kF32, params.experts), s.Rows(DType::kBf16, hidden),
-           s.Matrix(kForms[0], params.experts, hidden), s.Vector(DType::kF32, params.experts),
+           s.Rows(DType::kF32, params.experts), s.Rows(DType::kBf16, c.hidden),
+           s.Matrix(kForms[0], params.experts, c.hidden), s.Vector(DType::kF32, params.experts),
            params);
     return true;
   });
@@ -93,19 +82,18 @@ void AskRotation(Asker& asker, int64_t heads) {
 }  // namespace
 
 void AskRows(Asker& asker) {
+  for (const NormCase& c : NormCases()) AskNorm(asker, c);
+  for (const RouteCase& c : RouteCases()) AskRouting(asker, c);
+  for (const int64_t width : SwigluWidths()) {
+    asker.Ask("swiglu" + Of(width), {}, [&](Step& s) {
+      Swiglu(s.ctx, s.Rows(DType::kBf16, width), s.Rows(DType::kBf16, 2 * width));
+      return true;
+    });
+  }
   for (const Rank& r : Ranks()) {
-    AskNorms(asker, r.hidden);
-    AskRouting(asker, r.hidden, {.experts = r.experts, .top_k = r.top_k});
     AskCopies(asker, r.hidden);
     AskRotation(asker, r.heads);
-    for (const int64_t width : {r.dense, r.shared}) {
-      asker.Ask("swiglu" + Of(width), {}, [&](Step& s) {
-        Swiglu(s.ctx, s.Rows(DType::kBf16, width), s.Rows(DType::kBf16, 2 * width));
-        return true;
-      });
-    }
   }
-  AskRouting(asker, 7168, {.experts = 256, .top_k = 8, .groups = 8, .groups_used = 4});
   for (const CacheForm& cache : kCaches) {
     asker.Ask(std::string("cache write, ") + cache.name, {}, [&](Step& s) {
       KvWrite(s.ctx, CacheOf(s, cache.form), s.Rows(DType::kBf16, kLatent),

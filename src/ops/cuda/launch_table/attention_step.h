@@ -2,27 +2,12 @@
 
 // What attention is given in a step of so many rows.
 
-#include <vector>
+#include <optional>
 
 #include "ops/cuda/launch_table/ask.h"
-#include "ops/cuda/launch_table/family.h"
+#include "ops/cuda/launch_table/questions_attention.h"
 
 namespace baltoro::cuda::launch_table {
-
-struct CacheForm {
-  const char* name;
-  KvForm form;
-};
-inline constexpr CacheForm kCaches[] = {
-    {"bf16", KvForm::kBf16}, {"fp8", KvForm::kFp8}, {"fp8 groups", KvForm::kFp8Groups}};
-
-struct Keys {
-  const char* name;
-  int32_t queries = 1;      // tokens of a sequence; 0: all rows are of one
-  int32_t before = 0;       // keys that are cached already
-  int32_t part_blocks = 0;  // as in AttentionPlanArgs
-  bool recorded = false;    // with room for more blocks than there are, as a recorded step
-};
 
 inline KvLayerView CacheOf(Step& s, KvForm form) {
   return {.data = s.Place(),
@@ -38,30 +23,8 @@ class Planned {
  public:
   void Make(Step& s, KvForm form, int64_t heads, const Keys& keys) {
     memory_.Reset();
-    const auto rows = static_cast<int32_t>(s.rows);
-    const int32_t each = keys.queries > 0 ? keys.queries : rows;
-    blocks_.assign(static_cast<size_t>((keys.before + each + 63) / 64), 0);
-    sequences_.clear();
-    for (int32_t at = 0; at < rows; at += each) {
-      const int32_t count = std::min(each, rows - at);
-      sequences_.push_back({.query_begin = at,
-                            .query_count = count,
-                            .first_position = keys.before,
-                            .blocks = blocks_,
-                            .block_positions = {},
-                            .key_count = keys.before + count});
-    }
-    plan_ = PlanAttention(s.ctx, memory_,
-                          {.sequences = sequences_,
-                           .tokens = s.rows,
-                           .form = form,
-                           .heads = static_cast<int32_t>(heads),
-                           .nope = kNope,
-                           .rope = kRope,
-                           .value = kValue,
-                           .latent = kLatent,
-                           .blocks_max = keys.recorded ? std::ssize(blocks_) : 0,
-                           .part_blocks = keys.part_blocks});
+    step_.emplace(s.rows, form, heads, keys);
+    plan_ = PlanAttention(s.ctx, memory_, step_->args);
   }
 
   MlaAttentionArgs Args(Step& s, KvForm form, int64_t heads) const {
@@ -69,7 +32,7 @@ class Planned {
     MlaAttentionArgs args{.out = s.Rows(DType::kBf16, heads * kValue),
                           .q = {s.Place(), DType::kBf16, {s.rows, heads, kNope + kRope}},
                           .cache = CacheOf(s, form),
-                          .sequences = sequences_,
+                          .sequences = step_->sequences,
                           .plan = plan_,
                           .kv_b = s.Matrix(plain, heads * (kNope + kValue), kLatent),
                           .uk_t = s.Matrix(plain, kLatent, kNope, heads),
@@ -85,8 +48,7 @@ class Planned {
 
  private:
   Arena memory_{CudaMemory()};
-  std::vector<int32_t> blocks_;
-  std::vector<AttentionSequence> sequences_;
+  std::optional<StepOfSequences> step_;
   const void* plan_ = nullptr;
 };
 

@@ -168,6 +168,18 @@ Table Table::Containing(const std::string& words) const {
   return part;
 }
 
+Table Table::StartingWith(const std::string& words) const {
+  Table part;
+  for (const auto& [question, answer] : answers_) {
+    if (question.starts_with(words)) part.Add(question, answer);
+  }
+  return part;
+}
+
+void Table::Take(const Table& other) {
+  for (const auto& [question, answer] : other.answers_) Add(question, answer);
+}
+
 std::vector<std::string> Table::DifferencesFrom(const Table& before) const {
   std::set<std::string> questions;
   for (const auto& [question, answer] : answers_) questions.insert(question);

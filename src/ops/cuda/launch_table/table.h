@@ -53,6 +53,10 @@ class Table {
   static Table Parse(const std::string& text);
   // The questions that contain `words`.
   Table Containing(const std::string& words) const;
+  // Those that begin with them.
+  Table StartingWith(const std::string& words) const;
+  // Adds the questions of another.
+  void Take(const Table& other);
   // Lines of what differs, "-" of `before` and "+" of this one; empty if nothing does.
   std::vector<std::string> DifferencesFrom(const Table& before) const;
 
