@@ -3,6 +3,8 @@
 // Products of e4m3 rows with kFp8Block matrices by their own kernels: the expert bank of weights
 // whose inputs are rounded to e4m3 by groups of 128 (PackedMatrix::quantise_input).
 //
+// Which one is taken says the plan (choose/experts.h).
+//
 // Two forms. Wide (fp8_wide.cu): tens of rows a matrix and more, bound by the matrix units, or by
 // the bytes of the weights where there are many matrices. Streaming (fp8_stream.cu): few rows a
 // matrix, bound by the bytes of the weights.

@@ -12,12 +12,15 @@
 //
 // Products take bf16 operands and sum in f32, but for those by digits (moe_digits.cuh); the middle
 // activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j
-// is f32, with what `out` held. Forms of the products:
-//   - streaming (small T): weights are the rows of the matrix instruction, so that few tokens waste
-//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; with I = 256 and
-//     more than 32 entries m16n8k32 in integers;
-//   - wide (large T): wgmma, weights widened in registers;
-//   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
+// is f32, with what `out` held. Which form is taken, and of what size, says the plan
+// (choose/experts.h). Forms of the products, and the ways of a plan that have them:
+//   - streaming (small T; kInt4Entries, kInt4Streaming, kInt4Digits): weights are the rows of the
+//   matrix instruction, so that few tokens waste
+//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; by digits
+//     m16n8k32 in integers;
+//   - wide (large T; kInt4Grouped): wgmma, weights widened in registers;
+//   - joined (kInt4GroupedSum): wide, with the down product and the sum in one kernel that keeps
+//   shares in the L2
 //     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a
 //     middling number of tokens gate/up has smaller tiles.
 // For a number of tokens each form gives a row the same bits whatever rows are beside it; the forms

@@ -137,5 +137,7 @@ bool IsOneLaunch(ExpertsKernel kernel);
 
 const char* NameOf(ExpertsKernel kernel);
 std::string Text(const ExpertsPlan& plan);
+// All that a choice may depend on: what an override is looked up by.
+std::string Text(const ExpertsQuestion& q);
 
 }  // namespace baltoro::cuda

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -133,6 +134,22 @@ TEST(ExpertsChoiceTest, ChoicesAreThoseOfTheText) {
     differences += line + "\n";
   }
   EXPECT_EQ(differences, "");
+}
+
+// An override is looked up by the text of a question.
+TEST(ExpertsChoiceTest, QuestionsOfDifferentTextsAloneHaveDifferentPlans) {
+  std::map<std::string, std::string> plans;
+  ForEach([&](const BankCase& one) {
+    for (const int64_t rows : {1, 3, 40, 300, 5000}) {
+      const ExpertsQuestion q = QuestionOf(one, rows);
+      const std::string plan = Text(ChooseExperts(q));
+      EXPECT_EQ(plans.emplace(Text(q), plan).first->second, plan) << Text(q);
+      ExpertsQuestion shared = q;
+      shared.card.owned = false;
+      EXPECT_NE(Text(shared), Text(q));
+    }
+  });
+  EXPECT_GT(plans.size(), 1000u);
 }
 
 // Blocks that wait for each other need the whole card.

@@ -102,4 +102,35 @@ std::string Text(const ExpertsPlan& plan) {
   return text;
 }
 
+std::string Text(const ExpertsQuestion& q) {
+  std::string text;
+  const auto add = [&](const std::string& what) { text.append(text.empty() ? "" : ", ") += what; };
+  const auto matrix = [](const MatrixFacts& w) {
+    return std::string(WeightFormName(w.form)) + (w.quantise_input ? " coded" : "") + " [" +
+           std::to_string(w.n) + ", " + std::to_string(w.k) + "]" +
+           (w.aligned(128) ? "" : " aligned to " + std::to_string(w.alignment));
+  };
+  const auto rows = [](const RowsFacts& x) {
+    return std::string(x.type == DType::kF32 ? "f32" : "bf16") +
+           (x.aligned(16) ? "" : " aligned to " + std::to_string(x.alignment));
+  };
+  add("experts of " + std::to_string(q.tokens()) + " tokens top " + std::to_string(q.top_k));
+  add(std::to_string(q.slots()) + " " + matrix(q.gate_up) + (q.gapless ? "" : " with gaps"));
+  add(matrix(q.down));
+  add("x " + rows(q.x) + (q.x_coded ? " coded" : "") + (q.x_ordered ? " ordered" : ""));
+  add("out " + rows(q.out));
+  if (q.shared) add("shared " + rows(*q.shared) + " by " + matrix(q.shared_down));
+  if (q.choice) {
+    const RouterParams& params = q.choice->params;
+    add("chooses of " + std::to_string(params.experts) + " top " + std::to_string(params.top_k) +
+        (params.score == RouterScore::kSigmoid ? "" : " by softmax") +
+        (params.groups > 1 ? " in " + std::to_string(params.groups) : "") + " " +
+        rows(q.choice->logits) + (q.choice->bias_alignment % 16 == 0 ? "" : " bias not aligned"));
+  }
+  if (q.norm) add("norm behind");
+  add(std::to_string(q.card.multiprocessors) + " multiprocessors" +
+      (q.card.owned ? "" : " with others"));
+  return text;
+}
+
 }  // namespace baltoro::cuda
