@@ -198,6 +198,7 @@ struct Bench {
     route.starts = static_cast<cuda::MoeStart*>(starts.data());
     route.order = static_cast<int32_t*>(order.data());
     route.ranks = static_cast<int32_t*>(ranks.data());
+    route.sort = cuda::ChooseExpertsSort(entries, groups);
     Must(cuda::LaunchRowsByExpert(route, stream.get()));
     Must(stream.Synchronize());
     const auto part = [&](const Matrices& all, int64_t i) {
@@ -247,9 +248,8 @@ struct Bench {
       const bool gated = i % 2 == 0, streaming = i >= 2;
       if (i == 2) {
         route.tile_rows = cuda::kFp8StreamRows;
-        const Result<int32_t> blocks = cuda::MoeBlocks(cuda::MoeForm::kStreaming);
-        Must(blocks.status());
-        route.blocks = blocks.value();
+        route.blocks =
+            std::min(cuda::kStreamingBlocks * cuda::BankCard().multiprocessors, cuda::kMaxBlocks);
         route.own_parts = cuda::kFp8StreamDeal.own_parts;
         route.counters = static_cast<uint32_t*>(counters.data());
         product.taken = route.counters;

@@ -28,6 +28,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/hundred_rows.h"
+#include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join.h"
@@ -567,23 +568,42 @@ class Bench {
     args.shared_intermediate = kShared;
     if (norm != nullptr) args.norm = cuda::NormJoinOf(*norm);
     const int64_t bytes = Must(cuda::MoeWorkspaceBytes(shape));
-    const cuda::MoePlan plan =
+    const cuda::MoeWorkspace space =
         cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));
-    constexpr auto kForm = cuda::MoeForm::kStreaming;
-    if (!cuda::MoeEntriesAlone(shape, args.tokens)) {
-      Must(cuda::LaunchMoeRoute(shape, args, plan, kForm, Must(cuda::MoeBlocks(kForm)),
-                                stream_.get()));
-    }
-    if (cuda::MoeSingleTakes(shape, args)) {
+    const cuda::ExpertsPlan plan = cuda::ChooseExperts(BankQuestion(layer, norm != nullptr));
+    if (plan.sort.blocks > 0) Must(cuda::LaunchMoeRoute(shape, args, space, plan, stream_.get()));
+    if (plan.kernel == cuda::ExpertsKernel::kInt4OneToken) {
       if (parts >> kGateUp & 1) {
-        Must(cuda::LaunchMoeSingleGateUp(shape, args, plan, stream_.get()));
+        Must(cuda::LaunchMoeSingleGateUp(shape, args, space, stream_.get()));
       }
-      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, plan, stream_.get()));
+      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, space, stream_.get()));
       return;
     }
-    if (parts >> kGateUp & 1) Must(cuda::LaunchMoeStreamGateUp(shape, args, plan, stream_.get()));
-    if (parts >> kDown & 1) Must(cuda::LaunchMoeStreamDown(shape, args, plan, stream_.get()));
-    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, plan, true, stream_.get()));
+    const bool digits = plan.kernel == cuda::ExpertsKernel::kInt4Digits;
+    if (parts >> kGateUp & 1) {
+      const auto gate_up = digits ? cuda::LaunchMoeDigitsGateUp : cuda::LaunchMoeStreamGateUp;
+      Must(gate_up(shape, args, space, plan, stream_.get()));
+    }
+    if (parts >> kDown & 1) {
+      const auto down = digits ? cuda::LaunchMoeDigitsDown : cuda::LaunchMoeStreamDown;
+      Must(down(shape, args, space, plan, stream_.get()));
+    }
+    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, space, true, stream_.get()));
+  }
+
+  // Of up to 16 tokens, whose last kernel has the shared experts.
+  cuda::ExpertsQuestion BankQuestion(const Layer& layer, bool norm) const {
+    cuda::ExpertsQuestion q;
+    q.card = cuda::BankCard();
+    q.x = cuda::FactsOf(normed_);
+    q.out = cuda::FactsOf(delta_);
+    q.top_k = kTopK;
+    q.gate_up = cuda::FactsOf(layer.gate_up);
+    q.down = cuda::FactsOf(layer.down);
+    q.shared = cuda::FactsOf(shared_);
+    q.shared_down = cuda::FactsOf(layer.shared_down);
+    q.norm = norm;
+    return q;
   }
 
   Stream stream_ = Must(Stream::Create());

@@ -1,9 +1,8 @@
 // Times the INT4 expert bank in the shape of one tensor-parallel rank, beside the bytes and
 // operations that it must move and the card's measured read bandwidth.
 //
-//   moe_bench [--intermediate 256] [--hidden 7168] [--layers 4] [--tokens 1,4,16] [--form
-//   auto|streaming|wide|joined]
-//             [--routing uniform|zipf] [--once 1]
+//   moe_bench [--intermediate 256] [--hidden 7168] [--layers 4] [--tokens 1,4,16]
+//             [--way chosen|streaming|grouped|grouped_sum] [--routing uniform|zipf] [--once 1]
 //
 // Routing is drawn anew for every bank of every replay, uniform and Zipf (exponent 1, experts
 // shuffled a bank); `layers` different sets of weights take turns, so the L2 holds none.
@@ -15,7 +14,7 @@
 #include <set>
 #include <string>
 
-#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/moe_digits.h"
 #include "ops/cuda/moe_test_support.cuh"
 
 namespace baltoro::cuda::moe_test {
@@ -60,7 +59,7 @@ __global__ void ReadAll(const uint4* from, int64_t count, uint32_t* sink) {
 struct Options {
   int intermediate = 256, hidden = 7168, layers = 4;
   std::vector<int> tokens = {1, 4, 16, 32, 64, 128, 256};
-  MoeForm form = MoeForm::kAuto;
+  Way way = Way::kChosen;
   bool uniform = true, zipf = true;
   bool once = false;  // three plain launches, for a profiler
 };
@@ -119,16 +118,16 @@ class Bench {
     args.out = out.get();
     args.workspace = workspace.get();
     args.workspace_bytes = bytes.value();
-    args.form = options_.form;
+    const ExpertsPlan plan = PlanOf(QuestionOf(shape, tokens), options_.way);
     const auto bank = [&](int i, int parts) {
       args.ids = ids.get() + static_cast<size_t>(i) * tokens * kTopK;
       args.weights = weights.get() + static_cast<size_t>(i) * tokens * kTopK;
       args.gate_up = gate_up_.get() + i % options_.layers * kExperts * gate_up_bytes_;
       args.down = down_.get() + i % options_.layers * kExperts * down_bytes_;
       if (parts == kAll) {
-        Must(LaunchMoeInt4(shape, args, stream_), "bank");
+        Must(LaunchMoeInt4(shape, args, plan, stream_), "bank");
       } else {
-        Must(LaunchMoeParts(shape, args, parts, stream_), "parts");
+        Must(LaunchMoeParts(shape, args, plan, parts, stream_), "parts");
       }
     };
     if (options_.once) {
@@ -218,43 +217,45 @@ class Bench {
 
   static Status LaunchMoeParts(const MoeShape& shape,
                                MoeInt4Args args,
+                               const ExpertsPlan& plan,
                                int parts,
                                cudaStream_t stream) {
-    const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-    BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
-    const bool wide = form != MoeForm::kStreaming;
-    args.form = form;
-    BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
-    if (form == MoeForm::kJoined) {
-      BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-      const int32_t most = MoeJoinedTokens(shape, multiprocessors);
-      if (args.tokens > most) {  // one after the other, as the bank does
-        MoeInt4Args half = args;
-        half.tokens = (args.tokens + 1) / 2;
-        BT_RETURN_IF_ERROR(LaunchMoeParts(shape, half, parts, stream));
-        half.x += half.tokens * args.x_stride;
-        half.out += half.tokens * args.out_stride;
-        half.ids += half.tokens * kTopK;
-        half.weights += half.tokens * kTopK;
-        half.tokens = args.tokens - half.tokens;
-        return LaunchMoeParts(shape, half, parts, stream);
+    const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
+    // One after the other, as the bank does.
+    for (int32_t i = 0; i < plan.parts; ++i) {
+      const ExpertsSum& part = i + 1 < plan.parts ? plan.part : plan.last_part;
+      args.tokens = part.tokens;
+      if (parts & kRoute) {
+        BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, part, stream));
       }
+      if (parts & kGateUp) {
+        BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, part.tile_rows, stream));
+      }
+      if (parts & kDown) BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, space, part, stream));
+      args.x += args.tokens * args.x_stride;
+      args.out += args.tokens * args.out_stride;
+      args.ids += args.tokens * kTopK;
+      args.weights += args.tokens * kTopK;
     }
-    if (parts & kRoute) {
-      BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
+    if (plan.parts > 0) return Status();
+    const bool wide = plan.kernel == ExpertsKernel::kInt4Grouped;
+    const bool digits = plan.kernel == ExpertsKernel::kInt4Digits;
+    if (parts & kRoute && plan.sort.blocks > 0) {
+      BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
     }
-    if (parts & kGateUp) {
-      const auto gate_up = wide ? LaunchMoeWideGateUp : LaunchMoeStreamGateUp;
-      BT_RETURN_IF_ERROR(gate_up(shape, args, plan, stream));
+    if (parts & kGateUp && wide) {
+      BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, plan.tile_rows, stream));
+    } else if (parts & kGateUp) {
+      const auto gate_up = digits ? LaunchMoeDigitsGateUp : LaunchMoeStreamGateUp;
+      BT_RETURN_IF_ERROR(gate_up(shape, args, space, plan, stream));
     }
     if (parts & kDown) {
-      const auto down = form == MoeForm::kJoined ? LaunchMoeDownSum
-                        : wide                   ? LaunchMoeWideDown
-                                                 : LaunchMoeStreamDown;
-      BT_RETURN_IF_ERROR(down(shape, args, plan, stream));
+      const auto down = wide     ? LaunchMoeWideDown
+                        : digits ? LaunchMoeDigitsDown
+                                 : LaunchMoeStreamDown;
+      BT_RETURN_IF_ERROR(down(shape, args, space, plan, stream));
     }
-    if (parts & kCombine && form != MoeForm::kJoined)
-      BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, plan, false, stream));
+    if (parts & kCombine) BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, space, false, stream));
     return Status();
   }
 
@@ -279,11 +280,11 @@ int Run(int argc, char** argv) {
       options.zipf = value != "uniform";
     }
     if (name == "--once") options.once = value == "1";
-    if (name == "--form") {
-      options.form = value == "wide"        ? MoeForm::kWide
-                     : value == "joined"    ? MoeForm::kJoined
-                     : value == "streaming" ? MoeForm::kStreaming
-                                            : MoeForm::kAuto;
+    if (name == "--way") {
+      options.way = value == "grouped"       ? Way::kGrouped
+                    : value == "grouped_sum" ? Way::kGroupedSum
+                    : value == "streaming"   ? Way::kStreaming
+                                             : Way::kChosen;
     }
     if (name == "--tokens") {
       options.tokens.clear();

@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/expert_bank.h"
 #include "ops/cuda/expert_bank_test_support.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/norm_join.h"
@@ -51,6 +52,9 @@ std::vector<float> Expected(const Bank& bank, const Step& step) {
   return out;
 }
 
+// Instead of a way that is asked for.
+constexpr ExpertsKernel kChosen = ExpertsKernel::kNone;
+
 // What becomes of `before`, in its own type.
 template <typename Element>
 std::vector<Element> AddTo(const std::vector<Element>& before,
@@ -58,7 +62,7 @@ std::vector<Element> AddTo(const std::vector<Element>& before,
                            const Bank& bank,
                            const Step& step,
                            bool graph = false,
-                           Fp8Form fp8 = Fp8Form::kAuto,
+                           ExpertsKernel fp8 = kChosen,
                            const Rows* shared = nullptr,
                            const Weights* shared_down = nullptr) {
   const int64_t rows = step.x.rows;
@@ -80,9 +84,9 @@ std::vector<Element> AddTo(const std::vector<Element>& before,
   if (graph) {
     Capture(ctx, [&] { ExpertBank(ctx, args); })->Launch(ctx);
     context.Wait();
-  } else if (fp8 != Fp8Form::kAuto) {
+  } else if (fp8 != kChosen) {
     BT_CHECK(!bank.shape.holes);
-    Fp8Bank(ctx, args, nullptr, fp8);
+    ExpertBankBy(ctx, args, ExpertsBy(ExpertsQuestionOf(&ctx, args), fp8));
     context.Wait();
   } else {
     ExpertBank(ctx, args);
@@ -95,7 +99,7 @@ std::vector<float> Product(Context& context,
                            const Bank& bank,
                            const Step& step,
                            bool graph = false,
-                           Fp8Form fp8 = Fp8Form::kAuto,
+                           ExpertsKernel fp8 = kChosen,
                            const Rows* shared = nullptr,
                            const Weights* shared_down = nullptr) {
   const auto count = static_cast<size_t>(step.x.rows * bank.shape.hidden);
@@ -108,23 +112,21 @@ void Compare(Context& context,
              const Bank& bank,
              std::initializer_list<int64_t> rows,
              bool hot,
-             std::initializer_list<Fp8Form> forms = {Fp8Form::kAuto}) {
+             std::initializer_list<ExpertsKernel> forms = {kChosen}) {
   for (const int64_t t : rows) {
     const Step step(bank, t, hot);
     const double mean =
         static_cast<double>(t * bank.shape.top_k) / static_cast<double>(bank.shape.slots);
     const std::vector<float> want = Expected(bank, step);
-    for (const Fp8Form fp8 : forms) {
-      const bool wide = fp8 == Fp8Form::kWide || fp8 == Fp8Form::kJoined;
-      const Tolerance tolerance = ToleranceOf(form, wide                         ? 1000
-                                                    : fp8 == Fp8Form::kStreaming ? 1
-                                                                                 : mean);
-      const char* const how = fp8 == Fp8Form::kWide        ? " wide"
-                              : fp8 == Fp8Form::kJoined    ? " joined"
-                              : fp8 == Fp8Form::kStreaming ? " streaming"
-                                                           : "";
+    for (const ExpertsKernel fp8 : forms) {
+      const bool wide =
+          fp8 == ExpertsKernel::kFp8Grouped128 || fp8 == ExpertsKernel::kFp8GroupedSum;
+      const Tolerance tolerance = ToleranceOf(form, wide                                  ? 1000
+                                                    : fp8 == ExpertsKernel::kFp8Streaming ? 1
+                                                                                          : mean);
+      const std::string how = fp8 == kChosen ? "" : std::string(" ") + NameOf(fp8);
       const std::vector<float> got = Product(context, bank, step, false, fp8);
-      for (int again = 0; fp8 != Fp8Form::kAuto && again < 2; ++again) {
+      for (int again = 0; fp8 != kChosen && again < 2; ++again) {
         if (Product(context, bank, step, false, fp8) == got) continue;
         Fail(Name(form, bank.shape, t) + how + ": other bits in run " + std::to_string(again + 2));
         break;
@@ -179,9 +181,10 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{640, 384, 3, 2}, Shape{384, 128, 9, 1},
                                Shape{1152, 512, 6, 3}}) {
       const Bank bank(form, shape);
-      Compare(context, form, bank, {2, 33, 65, 150}, false, {Fp8Form::kStreaming, Fp8Form::kWide});
+      Compare(context, form, bank, {2, 33, 65, 150}, false,
+              {ExpertsKernel::kFp8Streaming, ExpertsKernel::kFp8Grouped128});
       Compare(context, form, bank, {1, 9, 30, 96, 129}, true,
-              {Fp8Form::kStreaming, Fp8Form::kWide});
+              {ExpertsKernel::kFp8Streaming, ExpertsKernel::kFp8Grouped128});
     }
     const Bank bank(form, {7168, 256, 3, 2, true});
     Compare(context, form, bank, {1, 7, 40, 60}, false);
@@ -190,9 +193,9 @@ GPU_TEST(ExpertBankTest, Fp8InWholeGroups) {
     Compare(context, form, held, {300}, false);
     // Several tiles an expert: blocks in pairs, with odd numbers of tiles and pairs of two experts.
     const Bank one(form, {512, 256, 1, 1}), few(form, {640, 128, 3, 1});
-    Compare(context, form, one, {200, 260, 600}, false, {Fp8Form::kWide});
-    Compare(context, form, few, {580, 900}, false, {Fp8Form::kWide});
-    Compare(context, form, few, {700}, true, {Fp8Form::kWide});
+    Compare(context, form, one, {200, 260, 600}, false, {ExpertsKernel::kFp8Grouped128});
+    Compare(context, form, few, {580, 900}, false, {ExpertsKernel::kFp8Grouped128});
+    Compare(context, form, few, {700}, true, {ExpertsKernel::kFp8Grouped128});
   }
 }
 
@@ -203,8 +206,8 @@ GPU_TEST(ExpertBankTest, Fp8StreamingDealtOut) {
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
     const Bank bank(form, {640, 256, 96, 8});
-    Compare(context, form, bank, {16, 90}, false, {Fp8Form::kStreaming});
-    Compare(context, form, bank, {40}, true, {Fp8Form::kStreaming});
+    Compare(context, form, bank, {16, 90}, false, {ExpertsKernel::kFp8Streaming});
+    Compare(context, form, bank, {40}, true, {ExpertsKernel::kFp8Streaming});
   }
 }
 
@@ -216,10 +219,10 @@ GPU_TEST(ExpertBankTest, Fp8WideDownOfManyRows) {
     if (!form.quantise_input) continue;
     const Bank one(form, {512, 256, 1, 1}), few(form, {640, 256, 3, 1}),
         many(form, {384, 256, 9, 3});
-    Compare(context, form, one, {64, 193, 400}, false, {Fp8Form::kWide});
-    Compare(context, form, few, {200, 580}, false, {Fp8Form::kWide});
-    Compare(context, form, few, {450}, true, {Fp8Form::kWide});
-    Compare(context, form, many, {300}, false, {Fp8Form::kWide});
+    Compare(context, form, one, {64, 193, 400}, false, {ExpertsKernel::kFp8Grouped128});
+    Compare(context, form, few, {200, 580}, false, {ExpertsKernel::kFp8Grouped128});
+    Compare(context, form, few, {450}, true, {ExpertsKernel::kFp8Grouped128});
+    Compare(context, form, many, {300}, false, {ExpertsKernel::kFp8Grouped128});
     const Bank held(form, {512, 256, 2, 2, true});
     Compare(context, form, held, {300}, false);
   }
@@ -231,7 +234,7 @@ GPU_TEST(ExpertBankTest, Fp8Joined) {
   Context context;
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
-    const std::initializer_list<Fp8Form> joined = {Fp8Form::kJoined};
+    const std::initializer_list<ExpertsKernel> joined = {ExpertsKernel::kFp8GroupedSum};
     for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{1152, 256, 6, 3}, Shape{384, 256, 9, 1},
                                Shape{2048, 256, 20, 8}}) {
       const Bank bank(form, shape);
@@ -254,9 +257,9 @@ GPU_TEST(ExpertBankTest, Fp8Joined) {
     // A row that is no number, and what is beside it.
     const Bank few(form, {256, 256, 12, 4});
     const std::vector<float> want =
-        Product(context, few, Step(few, 40, true), false, Fp8Form::kJoined);
+        Product(context, few, Step(few, 40, true), false, ExpertsKernel::kFp8GroupedSum);
     const std::vector<float> got =
-        Product(context, few, Step(few, 40, true, 2), false, Fp8Form::kJoined);
+        Product(context, few, Step(few, 40, true, 2), false, ExpertsKernel::kFp8GroupedSum);
     int64_t wrong = 0;
     for (int64_t at = 0; at < std::ssize(got); ++at) {
       wrong += at / 256 == 2 ? !std::isnan(got[at]) : got[at] != want[at];
@@ -378,7 +381,7 @@ void CompareWithShared(Context& context,
     const std::vector<float> routed = Expected(bank, step);
     for (size_t i = 0; i < want.size(); ++i) want[i] += routed[i] - kBefore;
     const std::vector<float> got =
-        Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
+        Product(context, bank, step, false, kChosen, &shared, &shared_down);
     ExpectNear(Name(form, shape, t) + " shared", got, want, shape.hidden, tolerance.largest, 0,
                tolerance.typical);
   }
@@ -413,7 +416,7 @@ GPU_TEST(ExpertBankTest, SharedExpertsOfManyTokens) {
 // Results in bf16 are those in f32, rounded once.
 GPU_TEST(ExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
   Context context;
-  const auto check = [&](const FormCase& form, const Bank& bank, int64_t rows, Fp8Form fp8) {
+  const auto check = [&](const FormCase& form, const Bank& bank, int64_t rows, ExpertsKernel fp8) {
     const Step step(bank, rows, false);
     std::vector<float> exact;
     std::vector<Bf16> rounded;
@@ -432,10 +435,11 @@ GPU_TEST(ExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
   for (const FormCase& form : kForms) {
     if (form.form == WeightForm::kF32) continue;
     const Bank bank(form, {256, 128, 12, 4, true});
-    for (const int64_t rows : {20, 70}) check(form, bank, rows, Fp8Form::kAuto);
+    for (const int64_t rows : {20, 70}) check(form, bank, rows, kChosen);
     if (!form.quantise_input) continue;
     const Bank whole(form, {640, 256, 6, 3});
-    for (const Fp8Form fp8 : {Fp8Form::kStreaming, Fp8Form::kWide, Fp8Form::kJoined}) {
+    for (const ExpertsKernel fp8 : {ExpertsKernel::kFp8Streaming, ExpertsKernel::kFp8Grouped128,
+                                    ExpertsKernel::kFp8GroupedSum}) {
       for (const int64_t rows : {3, 65}) check(form, whole, rows, fp8);
     }
   }
@@ -453,9 +457,9 @@ GPU_TEST(ExpertBankTest, SharedExpertsInBf16) {
       const Step step(bank, rows, false);
       const Rows shared(6, rows, 512, 8);
       const std::vector<float> want =
-          Product(context, bank, step, false, Fp8Form::kAuto, &shared, &shared_down);
+          Product(context, bank, step, false, kChosen, &shared, &shared_down);
       const std::vector<Bf16> rounded = AddTo(std::vector<Bf16>(want.size()), context, bank, step,
-                                              false, Fp8Form::kAuto, &shared, &shared_down);
+                                              false, kChosen, &shared, &shared_down);
       std::vector<float> got;
       for (const Bf16 v : rounded) got.push_back(ToFloat(v));
       // Of few rows other kernels make the results in f32.
@@ -472,9 +476,9 @@ GPU_TEST(ExpertBankTest, Fp8NaNStaysInItsRow) {
     if (!form.quantise_input) continue;
     const Bank bank(form, {512, 256, 4, 2});
     const std::vector<float> want =
-        Product(context, bank, Step(bank, 40, true), false, Fp8Form::kWide);
+        Product(context, bank, Step(bank, 40, true), false, ExpertsKernel::kFp8Grouped128);
     const std::vector<float> got =
-        Product(context, bank, Step(bank, 40, true, 5), false, Fp8Form::kWide);
+        Product(context, bank, Step(bank, 40, true, 5), false, ExpertsKernel::kFp8Grouped128);
     int64_t others = 0, numbers = 0;
     for (int64_t at = 0; at < std::ssize(got); ++at) {
       if (at / 512 == 5) {

@@ -3,6 +3,8 @@
 // Products of e4m3 rows with kFp8Block matrices by their own kernels: the expert bank of weights
 // whose inputs are rounded to e4m3 by groups of 128 (PackedMatrix::quantise_input).
 //
+// Which one is taken says the plan (choose/experts.h).
+//
 // Two forms. Wide (fp8_wide.cu): tens of rows a matrix and more, bound by the matrix units, or by
 // the bytes of the weights where there are many matrices. Streaming (fp8_stream.cu): few rows a
 // matrix, bound by the bytes of the weights.
@@ -17,12 +19,6 @@
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
-
-inline constexpr int32_t kFp8WideRows = 128;    // rows of a tile
-inline constexpr int32_t kFp8StreamRows = 32;   // likewise
-inline constexpr int32_t kFp8RoundedRows = 16;  // with Fp8Product::x_f32
-inline constexpr int32_t kFp8RoundedSteps = 2;
-inline constexpr int32_t kFp8StreamBlocks = 2;  // of the streaming form, on a multiprocessor
 
 // One product, grouped or (wide alone) without `tiles`: all rows, one matrix. Codes lie in the
 // order of product_layout.h, whole steps of 128 columns.
@@ -77,47 +73,38 @@ inline constexpr Fp8Deal kFp8StreamDeal = {.own_parts = 4, .gate_up_piece = 1, .
 // `blocks`: those that `starts` is for.
 void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
 
-// kJoined: as kWide, but for the down product and the sum, which are one kernel (fp8_joined.h).
-enum class Fp8Form : uint8_t { kAuto, kStreaming, kWide, kJoined };
-
-// The bank of ops.h, for what Fp8BankTakes. `slot_of` is on the device, null where experts are
-// slots.
-bool Fp8BankTakes(const ExpertBankArgs& args);
-void Fp8Bank(const OpContext& ctx,
-             const ExpertBankArgs& args,
-             const int32_t* slot_of,
-             Fp8Form form = Fp8Form::kAuto);
-// The same in steps, for what prepares rows another way than by LaunchRowsByExpert: the sorted
-// rows, whose memory is allocated; x as codes; all products.
-Fp8Form ChooseFp8Form(const ExpertBankArgs& args);
+// The bank in steps, for a plan of FP8's: the sorted rows, whose memory is allocated; x as codes;
+// all products. `slot_of` is on the device, null where experts are slots.
 MoeRows Fp8BankRows(const OpContext& ctx,
                     const ExpertBankArgs& args,
-                    const int32_t* slot_of,
-                    Fp8Form form);
+                    const ExpertsPlan& plan,
+                    const int32_t* slot_of);
 QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args);
 // `routed_before`: of the first product, as Fp8Product has it.
 void Fp8BankProducts(const OpContext& ctx,
                      const ExpertBankArgs& args,
+                     const ExpertsPlan& plan,
                      const MoeRows& rows,
                      const QuantisedRows& x,
-                     Fp8Form form,
-                     bool routed_before = false);
+                     bool routed_before);
 
-// The bank of a few tokens, each entry (token and expert) by itself; with args.shared, whose matrix
-// is of the same form, the shared experts too (fp8_single.cu).
-inline constexpr int64_t kFp8SingleTokens = 4;
-bool Fp8SingleTakes(const ExpertBankArgs& args);
-// With choice.logits the experts of one token are chosen too.
+// What the context has of x as codes, where the kernels of a few tokens can read it: whole words of
+// scales, aligned. Without `x`: nothing.
+QuantisedRows Fp8WholeCodes(const OpContext& ctx, const ExpertBankArgs& args);
+
+// The bank of a few tokens, each entry (token and expert) by itself (fp8_single.cu), or of one in
+// one launch; with args.shared, whose matrix is of the same form, the shared experts too. With
+// choice.logits the experts of one token are chosen too.
 void Fp8Single(const OpContext& ctx,
                const ExpertBankArgs& args,
+               const ExpertsPlan& plan,
                const int32_t* slot_of,
                const MoeChoice& choice);
 
-// Of two to eight tokens in the shape of K2's rank of eight, with the choice in it
-// (fp8_several.cu).
-bool Fp8SeveralTakes(const ExpertBankArgs& args, const MoeChoice& choice);
+// Of two to eight tokens in one launch, with the choice in it (fp8_several.cu).
 void Fp8Several(const OpContext& ctx,
                 const ExpertBankArgs& args,
+                const ExpertsPlan& plan,
                 const int32_t* slot_of,
                 const MoeChoice& choice);
 

@@ -10,16 +10,8 @@
 
 namespace baltoro::cuda::fp8_down {
 
-using namespace joined;               // NOLINT: what the joined down products share
-inline constexpr int kItemRows = 64;  // of weights
-inline constexpr int kHalfBytes = kItemRows * 128;
-inline constexpr int kItemBytes = 2 * kHalfBytes;
+using namespace joined;  // NOLINT: what the joined down products share
 inline constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
-inline constexpr int kUnitBytes = 16 * kInner;
-inline constexpr int kMaxUnits = 24;  // of a block
-inline constexpr int kMinDepth = 2, kMaxDepth = 4;
-inline constexpr int kMinSlots = 1;         // tokens under way for a warp that adds
-inline constexpr int kWarps = 4 * kGroups;  // that multiply
 
 struct DownParams {
   const char* scales;  // of the first matrix
@@ -63,7 +55,6 @@ struct Block {
   uint64_t ready[kPhases];   // a chunk's shares may be read
 };
 // Shared memory: Block, rows, the ring of weights, what shares pass through, tokens under way.
-inline constexpr int kBlockBytes = 7168;
 static_assert(sizeof(Block) <= kBlockBytes && kBlockBytes % 1024 == 0);
 inline constexpr int kEntries = offsetof(Block, entry), kFactors = offsetof(Block, factor);
 inline constexpr int kPieces = offsetof(Block, pieces), kBands = offsetof(Block, bands);

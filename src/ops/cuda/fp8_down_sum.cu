@@ -192,49 +192,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Shared memory behind the beginning of Block.
-int32_t Place(DownParams& p, int32_t units) {
-  p.ring = kBlockBytes + units * kUnitBytes;
-  p.passage = p.ring + kGroups * p.depth * kItemBytes;
-  p.add_ring = p.passage + kGroups * 2 * kOutBytes;
-  return static_cast<int32_t>(p.add_ring) + kAddWarps * p.add_slots * SlotBytes(p.top_k);
-}
-
 }  // namespace
-
-int32_t Fp8JoinedBlocks() {
-  const Result<int32_t> blocks = MoeMultiprocessors();
-  BT_CHECK(blocks.ok());
-  return std::min(blocks.value(), kMaxBlocks);
-}
-
-int32_t Fp8JoinedUnits(int32_t slots, int32_t entries, int32_t blocks) {
-  const int32_t units = LeastUnits(slots, entries, blocks);
-  // Whole experts are less even.
-  return std::min(kMaxUnits, units * 8 / 7 + 1);
-}
-
-int32_t Fp8JoinedTokens(const PackedMatrix& down, int32_t top_k) {
-  if (down.k != kInner || down.n % kJoinedColumns != 0 || top_k < 1 || top_k > kTopKMax ||
-      down.n / kJoinedColumns > kMaxJoinedChunks || down.count > 1024) {
-    return 0;
-  }
-  const int32_t blocks = Fp8JoinedBlocks();
-  int32_t tokens = kMaxTokens * blocks;
-  const auto fits = [&](int64_t t) {
-    return LeastUnits(static_cast<int32_t>(down.count), t * top_k, blocks) <= kMaxUnits;
-  };
-  while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
-  return tokens;
-}
-
-int64_t Fp8JoinedShareBytes(int32_t entries, int64_t hidden) {
-  return int64_t{entries} * kShareBytes *
-         Buffers(entries, static_cast<int32_t>(hidden / kJoinedColumns));
-}
 
 void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   const MoeRows& rows = args.rows;
+  const ExpertsSum& sum = args.sum;
   const PackedMatrix& w = args.down;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
   DownParams p = {};
@@ -257,30 +219,22 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   p.shares = static_cast<char*>(args.shares);
   const int64_t entries = int64_t{rows.tokens} * rows.top_k;
   p.buffer_bytes = static_cast<uint32_t>(entries * kShareBytes);
-  p.buffers = Buffers(entries, p.chunks);
+  p.buffers = sum.buffers;
   p.all_bytes = static_cast<uint32_t>(p.buffers) * p.buffer_bytes;
   p.written = rows.counters;
   p.added = rows.counters + kMaxJoinedChunks;
   p.out = args.out.data;
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
-  // Three warps alone keep up with few tokens.
-  p.helped = std::clamp(rows.tokens / rows.sum_blocks - 9, 0, 2 * kWarps);
-  constexpr int32_t kSharedLimit = 227 * 1024 - 1024;
-  p.depth = kMinDepth;
-  p.add_slots = kMinSlots;
-  const auto fits = [&](int32_t depth, int32_t add_slots) {
-    DownParams tried = p;
-    tried.depth = depth;
-    tried.add_slots = add_slots;
-    return Place(tried, rows.max_units) <= kSharedLimit;
-  };
-  BT_CHECK(w.k == kInner && rows.max_units <= kMaxUnits && fits(p.depth, p.add_slots));
-  BT_CHECK(rows.tokens <= kMaxTokens * rows.sum_blocks && p.chunks <= kMaxJoinedChunks);
-  while (p.add_slots < 3 && fits(p.depth, p.add_slots + 1)) ++p.add_slots;
-  while (p.depth < kMaxDepth && fits(p.depth + 1, p.add_slots)) ++p.depth;
-  while (p.add_slots < kMaxSlots && fits(p.depth, p.add_slots + 1)) ++p.add_slots;
-  const int32_t shared = Place(p, rows.max_units) + 1024;
+  p.helped = sum.helped;
+  p.depth = sum.depth;
+  p.add_slots = sum.add_slots;
+  const Places at = PlacesOf(sum.units, sum.depth, sum.add_slots, p.top_k);
+  p.ring = static_cast<uint32_t>(at.ring);
+  p.passage = static_cast<uint32_t>(at.passage);
+  p.add_ring = static_cast<uint32_t>(at.add_ring);
+  BT_CHECK(w.k == kInner && sum.units <= kMaxUnits && at.end <= kSharedLimit);
+  BT_CHECK(rows.tokens <= kMaxTokens * sum.blocks && p.chunks <= kMaxJoinedChunks);
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapOf<4>{
@@ -294,10 +248,11 @@ void LaunchFp8Joined(const Fp8Joined& args, cudaStream_t stream) {
   BT_CHECK(mapped.ok());
   const auto kernel =
       args.out.dtype == DType::kBf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared),
-            "joined FP8 product");
-  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(rows.sum_blocks)), dim3(kThreads),
-                         static_cast<size_t>(shared), stream, 0, p, map),
+  CheckCuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sum.shared_bytes),
+      "joined FP8 product");
+  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(sum.blocks)), dim3(kThreads),
+                         static_cast<size_t>(sum.shared_bytes), stream, 0, p, map),
             "joined FP8 product");
 }
 

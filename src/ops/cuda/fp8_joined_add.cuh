@@ -15,15 +15,6 @@
 
 namespace baltoro::cuda::joined {
 
-inline constexpr int kTopKMax = 8;
-inline constexpr int kMaxSlots = 8;                      // tokens under way for a warp
-inline constexpr int kBeforeBytes = kJoinedColumns * 4;  // of a token's `out`, at most
-inline constexpr int kSharesAt = 16 + kBeforeBytes;      // in a slot, whose barrier is first
-
-__host__ __device__ constexpr int SlotBytes(int top_k) {
-  return kSharesAt + top_k * kShareBytes;
-}
-
 // One lane of a warp, always the same. The compiler knows that it is one, and so takes the operands
 // of its bulk copies without a loop over lanes.
 __device__ __forceinline__ bool IsElected() {

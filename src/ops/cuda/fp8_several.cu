@@ -23,8 +23,10 @@ namespace {
 using namespace fp8_single;  // NOLINT: this kernel's parts
 
 constexpr int kTokensMax = 8;
-constexpr int kBlocks = 128, kWarps = 8, kAskers = 4, kThreads = 32 * (kWarps + kAskers);
-constexpr int kHidden = 7168, kSteps = kHidden / 128, kMiddle = 256, kMiddleSteps = kMiddle / 128;
+constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kAskers = 4,
+              kThreads = 32 * (kWarps + kAskers);
+constexpr int kHidden = kOneLaunchHidden, kSteps = kHidden / 128, kMiddle = 256,
+              kMiddleSteps = kMiddle / 128;
 
 // Gate and up.
 constexpr int kRows = kMiddle * kExpertsMax / kBlocks;  // of each of the two
@@ -411,11 +413,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-bool Block(const PackedMatrix& w, int64_t n, int64_t k) {
-  return w.form == WeightForm::kFp8Block && w.quantise_input && w.n == n && w.k == k &&
-         w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
-}
-
 template <int kTokens>
 void Launch(const SeveralParams& p, cudaStream_t stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kTokens>));
@@ -431,31 +428,11 @@ void Launch(const SeveralParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool Fp8SeveralTakes(const ExpertBankArgs& args, const MoeChoice& choice) {
-  const int64_t tokens = args.x.dim(0);
-  if (tokens < 2 || tokens > kTokensMax || args.ids.dim(1) != kExpertsMax ||
-      choice.experts % 4 != 0 || choice.experts > kChoiceExpertsMax ||
-      choice.experts < kExpertsMax || choice.top_k != kExpertsMax ||
-      choice.logits_stride % 4 != 0 || reinterpret_cast<uintptr_t>(choice.logits) % 16 != 0 ||
-      reinterpret_cast<uintptr_t>(choice.bias) % 16 != 0) {
-    return false;
-  }
-  if (!args.shared || args.shared.dtype != DType::kBf16 || args.shared.stride[0] % 8 != 0 ||
-      reinterpret_cast<uintptr_t>(args.shared.data) % 16 != 0 || args.out.dtype != DType::kF32 ||
-      !Block(args.gate_up, 2 * kMiddle, kHidden) || !Block(args.down, kHidden, kMiddle) ||
-      !Block(args.shared_down, kHidden, kMiddle)) {
-    return false;
-  }
-  // All blocks wait for each other: one on each multiprocessor.
-  const Result<int32_t> multiprocessors = MoeMultiprocessors();
-  return multiprocessors.ok() && multiprocessors.value() >= kBlocks;
-}
-
 void Fp8Several(const OpContext& ctx,
                 const ExpertBankArgs& args,
+                const ExpertsPlan& plan,
                 const int32_t* slot_of,
                 const MoeChoice& choice) {
-  BT_CHECK(Fp8SeveralTakes(args, choice));
   const ProductLayout layout = LayoutOf(args.gate_up.form, args.gate_up.n, args.gate_up.k);
   const QuantisedRows x = Fp8BankInput(ctx, args);
   BT_CHECK(reinterpret_cast<uintptr_t>(x.x) % 16 == 0 && x.x_stride == kHidden &&
@@ -478,8 +455,10 @@ void Fp8Several(const OpContext& ctx,
                            .tokens = static_cast<int32_t>(args.x.dim(0)),
                            .shared_stride = args.shared.stride[0],
                            .out_stride = args.out.stride[0]};
-  if (p.tokens > 4) return Launch<8>(p, StreamOf(ctx));
-  Launch<4>(p, StreamOf(ctx));
+  const bool few = plan.kernel == ExpertsKernel::kFp8OneLaunch4;
+  BT_CHECK(p.tokens <= (few ? 4 : kTokensMax) && choice.logits != nullptr);
+  if (few) return Launch<4>(p, StreamOf(ctx));
+  Launch<8>(p, StreamOf(ctx));
 }
 
 }  // namespace baltoro::cuda

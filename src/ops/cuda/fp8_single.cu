@@ -26,7 +26,7 @@ namespace {
 using namespace fp8_single;  // NOLINT: this kernel's parts
 
 constexpr int kPad = 64;  // bytes between rows in shared memory: they use all banks
-constexpr int kStepsMax = 64;
+constexpr int kStepsMax = kFp8EntriesSteps;
 
 // ---- gate and up
 
@@ -202,10 +202,9 @@ __global__ void __launch_bounds__(kGateThreads, 4)
 
 constexpr int kEndWarps = kExpertsMax + 1;
 constexpr int kEndThreads = 32 * kEndWarps;
-constexpr int kStripsMax = 8;    // of 8 rows of weights, of a block
-constexpr int kStripsOfTwo = 4;  // where a multiprocessor is to have two
-constexpr int kEndSteps = 4;     // at most
-constexpr int kEndSharedMax = 150 * 1024;
+constexpr int kStripsMax = 8;  // of 8 rows of weights, of a block
+constexpr int kEndSteps = kFp8EndSteps;
+static_assert(kEndWarps == kFp8EndWarps);
 
 struct EndParams {
   Experts experts;
@@ -379,44 +378,13 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
   *out = sum + (p.shared != nullptr ? shared.sums[kExpertsMax][threadIdx.x] : __ldcg(out));
 }
 
-// Strips of a block of the end: as many as can be of what divides the rows, of several tokens so
-// few that two blocks have room on a multiprocessor and one loads while the other multiplies. 0:
-// none.
-int StripsOfEnd(int64_t tokens, int64_t hidden, int64_t steps) {
-  for (const int strips : {7, 8, 4, 2, 1}) {
-    if (tokens > 1 && strips > kStripsOfTwo) continue;
-    if (hidden % (strips * 8) == 0 && kEndWarps * strips * 8 * steps * 128 <= kEndSharedMax) {
-      return strips;
-    }
-  }
-  return 0;
-}
-
-bool Block(const PackedMatrix& w) {
-  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % 128 == 0 &&
-         w.stride_bytes % 128 == 0 && reinterpret_cast<uintptr_t>(w.data) % 128 == 0;
-}
-
 }  // namespace
-
-bool Fp8SingleTakes(const ExpertBankArgs& args) {
-  const int64_t tokens = args.x.dim(0), top_k = args.ids.dim(1);
-  const bool shared =
-      !args.shared || (Block(args.shared_down) && args.shared_down.k <= args.down.k &&
-                       args.shared.dtype == DType::kBf16 && args.shared.stride[0] % 8 == 0 &&
-                       reinterpret_cast<uintptr_t>(args.shared.data) % 16 == 0);
-  return args.out.dtype == DType::kF32 && tokens >= 1 && tokens <= kFp8SingleTokens && top_k >= 1 &&
-         top_k <= kExpertsMax && Block(args.gate_up) && Block(args.down) && shared &&
-         args.gate_up.k / 128 <= kStepsMax && args.down.k / 128 <= kEndSteps &&
-         args.x.stride[0] % 8 == 0 && reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0 &&
-         StripsOfEnd(tokens, args.down.n, args.down.k / 128) > 0;
-}
 
 void Fp8Single(const OpContext& ctx,
                const ExpertBankArgs& args,
+               const ExpertsPlan& plan,
                const int32_t* slot_of,
                const MoeChoice& choice) {
-  BT_CHECK(Fp8SingleTakes(args));
   const auto tokens = static_cast<unsigned>(args.x.dim(0));
   const auto top_k = static_cast<unsigned>(args.ids.dim(1));
   const int64_t middle = args.down.k, hidden = args.down.n;
@@ -426,11 +394,7 @@ void Fp8Single(const OpContext& ctx,
                            .slots = static_cast<int32_t>(args.gate_up.count),
                            .top_k = static_cast<int32_t>(top_k)};
   const ProductLayout layout = LayoutOf(args.gate_up.form, args.gate_up.n, args.gate_up.k);
-  QuantisedRows known =
-      KnownRows(ctx, args.x.data, args.x.stride[0], args.x.dim(0), args.gate_up.k);
-  const bool whole = layout.steps % 4 == 0 && reinterpret_cast<uintptr_t>(known.x) % 16 == 0 &&
-                     reinterpret_cast<uintptr_t>(known.x_scales) % 16 == 0;
-  if (!whole) known = {};
+  const QuantisedRows known = Fp8WholeCodes(ctx, args);
   const GateUpParams gate_up = {
       .experts = experts,
       .w = static_cast<const char*>(args.gate_up.data),
@@ -456,7 +420,8 @@ void Fp8Single(const OpContext& ctx,
                                .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
                                .out = static_cast<float*>(args.out.data),
                                .choice = choice};
-  if (JoinedSingleTakes(args, joined)) return JoinedSingle(joined, StreamOf(ctx));
+  if (plan.kernel == ExpertsKernel::kFp8OneLaunch1) return JoinedSingle(joined, StreamOf(ctx));
+  BT_CHECK(plan.kernel == ExpertsKernel::kFp8Entries4 && plan.end_strips > 0);
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
   const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;
   CheckCuda(cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, gate_up_bytes),
@@ -477,7 +442,7 @@ void Fp8Single(const OpContext& ctx,
                    .route_weights = static_cast<const float*>(args.weights.data),
                    .out = static_cast<float*>(args.out.data),
                    .out_stride = args.out.stride[0],
-                   .strips = StripsOfEnd(args.x.dim(0), hidden, args.down.k / 128),
+                   .strips = plan.end_strips,
                    .choice = choice};
   if (args.shared) {
     end.shared = static_cast<const __nv_bfloat16*>(args.shared.data);

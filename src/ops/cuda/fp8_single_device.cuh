@@ -16,7 +16,7 @@ namespace baltoro::cuda::fp8_single {
 using product::E4m3ToF16;
 using product::MultiplyAddF16;
 
-constexpr int kExpertsMax = 8;  // of a token
+constexpr int kExpertsMax = kFp8EntriesExperts;  // of a token
 
 struct Experts {
   const int32_t* ids;
@@ -70,7 +70,6 @@ struct SingleParams {
 
 // Both products and the sum of one token in one kernel (fp8_single_joined.cu), where its shape is
 // that of K2's rank of eight; the choice is in it.
-bool JoinedSingleTakes(const ExpertBankArgs& args, const SingleParams& p);
 void JoinedSingle(const SingleParams& p, cudaStream_t stream);
 
 }  // namespace baltoro::cuda::fp8_single

@@ -24,8 +24,10 @@ namespace {
 
 using namespace fp8_single;  // NOLINT: this kernel's parts
 
-constexpr int kBlocks = 128, kWarps = 8, kAskers = 2, kThreads = 32 * (kWarps + 1 + kAskers);
-constexpr int kHidden = 7168, kSteps = kHidden / 128, kMiddle = 256, kMiddleSteps = kMiddle / 128;
+constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kAskers = 2,
+              kThreads = 32 * (kWarps + 1 + kAskers);
+constexpr int kHidden = kOneLaunchHidden, kSteps = kHidden / 128, kMiddle = 256,
+              kMiddleSteps = kMiddle / 128;
 
 // Gate and up.
 constexpr int kRows = kMiddle * kExpertsMax / kBlocks;  // of each of the two
@@ -333,17 +335,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool fp8_single::JoinedSingleTakes(const ExpertBankArgs& args, const SingleParams& p) {
-  const bool shape = args.x.dim(0) == 1 && p.experts.top_k == kExpertsMax &&
-                     args.gate_up.k == kHidden && args.down.k == kMiddle && args.shared &&
-                     args.shared_down.k == kMiddle;
-  if (!shape || p.choice.logits == nullptr || p.codes == nullptr) return false;
-  // All blocks wait for each other: one on each multiprocessor.
-  const Result<int32_t> multiprocessors = MoeMultiprocessors();
-  return multiprocessors.ok() && multiprocessors.value() >= kBlocks;
-}
-
 void fp8_single::JoinedSingle(const SingleParams& p, cudaStream_t stream) {
+  BT_CHECK(p.codes != nullptr && p.choice.logits != nullptr);
   CheckCuda(
       cudaFuncSetAttribute(JoinedSingleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
       "FP8 bank of one token");

@@ -487,7 +487,7 @@ __device__ __noinline__ Progress<kGated> MultiplyLargeRun(const StreamParams& p,
 }
 
 template <bool kGated>
-__global__ void __launch_bounds__(kThreads, kFp8StreamBlocks)
+__global__ void __launch_bounds__(kThreads, kStreamingBlocks)
     Fp8StreamKernel(const __grid_constant__ StreamParams p,
                     const __grid_constant__ CUtensorMap map) {
   extern __shared__ char memory[];

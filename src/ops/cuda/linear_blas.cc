@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "ops/cuda/choose/facts.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/product.h"
 #include "ops/row_class.h"
@@ -33,11 +34,6 @@ struct Key {
   uint32_t x_align, w_align, out_align;
   auto operator<=>(const Key&) const = default;
 };
-
-uint32_t AlignmentOf(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return address == 0 ? 256 : static_cast<uint32_t>(std::min<uintptr_t>(256, address & -address));
-}
 
 // One product as cuBLASLt describes it: column-major, so out^T [n, rows] = w [n, k] x^T [k, rows].
 class Product {
@@ -147,9 +143,9 @@ bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const Packed
                .x_stride = rows == 1 ? w.k : x.stride[0],
                .out_stride = rows == 1 ? w.n : out.stride[0],
                .out_type = out.dtype,
-               .x_align = AlignmentOf(x.data),
-               .w_align = AlignmentOf(w.data),
-               .out_align = AlignmentOf(out.data)};
+               .x_align = static_cast<uint32_t>(AlignmentOf(x.data)),
+               .w_align = static_cast<uint32_t>(AlignmentOf(w.data)),
+               .out_align = static_cast<uint32_t>(AlignmentOf(out.data))};
   };
   Library& library = ThisThreads();
   const auto run = [&](const Key& key, bool must) {

@@ -26,14 +26,14 @@
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kTokens = 64;  // of a block
-constexpr int kGroups = 4, kThreads = 128 * kGroups;
-constexpr int kWidth = 256, kEights = kWidth / 8;
+constexpr int kTokens = kBesideTokens;  // of a block
+constexpr int kGroups = kBesideGroups, kThreads = 128 * kGroups;
+constexpr int kWidth = kBesideWidth, kEights = kWidth / 8;
 constexpr int kStep = 64,
               kStepBytes = 2 * kStep;  // columns that lie together, in a row of 128 bytes
 constexpr int kSteps = kWidth / kStep;
 constexpr int kRowsStepBytes = kTokens * kStepBytes;
-constexpr int kHiddenMax = 7168;
+constexpr int kHiddenMax = kBesideHiddenMax;
 constexpr int kChunks = kHiddenMax / 8 / 128;  // of a row of x, eights of a thread
 
 struct BesideParams {
@@ -192,11 +192,6 @@ __global__ void __launch_bounds__(kThreads)
   WaitForEarlierKernels();
 }
 
-// Rows of the matrix of a warpgroup, so that its blocks are about as many as multiprocessors.
-int RowsOfGroup(int32_t tokens) {
-  return tokens <= kTokens ? 16 : tokens <= 2 * kTokens ? 32 : 64;
-}
-
 template <int kN>
 Status Launch(const BesideParams& p, const CUtensorMap& map, cudaStream_t stream) {
   static_assert(kSharedBytes<64> <= 172 * 1024);
@@ -211,17 +206,13 @@ Status Launch(const BesideParams& p, const CUtensorMap& map, cudaStream_t stream
 
 }  // namespace
 
-bool MoeBesideTakes(const MoeShape& shape, const MoeGated& gated, int32_t tokens) {
-  return gated.width == kWidth && shape.hidden <= kHiddenMax &&
-         shape.hidden % (kGroups * RowsOfGroup(tokens)) == 0 && MoeDigitsTake(shape, tokens);
-}
-
 Status LaunchMoeBeside(const MoeShape& shape,
                        const MoeInt4Args& args,
+                       const ExpertsPlan& plan,
                        const MoeGated& gated,
                        const void* shared_down,
                        cudaStream_t stream) {
-  const int rows = RowsOfGroup(args.tokens);
+  const int rows = plan.beside_rows;
   const bool bf16 = args.rounded_out != nullptr;
   const BesideParams p = {
       .gated = gated,
@@ -239,8 +230,10 @@ Status LaunchMoeBeside(const MoeShape& shape,
       return Launch<16>(p, map, stream);
     case 32:
       return Launch<32>(p, map, stream);
-    default:
+    case 64:
       return Launch<64>(p, map, stream);
+    default:
+      return InvalidArgument("MoE: no launch beside the choice is planned");
   }
 }
 

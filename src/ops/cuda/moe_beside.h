@@ -8,11 +8,11 @@
 
 namespace baltoro::cuda {
 
-// `gated`: x, x_stride and width, as of LaunchMoePrepare.
-bool MoeBesideTakes(const MoeShape& shape, const MoeGated& gated, int32_t tokens);
-// shared_down: bf16 [H, width], 16-byte aligned.
+// `gated`: x, x_stride and width, as of LaunchMoePrepare; width is kBesideWidth. shared_down: bf16
+// [H, width], 16-byte aligned.
 Status LaunchMoeBeside(const MoeShape& shape,
                        const MoeInt4Args& args,
+                       const ExpertsPlan& plan,
                        const MoeGated& gated,
                        const void* shared_down,
                        cudaStream_t stream);

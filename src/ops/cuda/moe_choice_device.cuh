@@ -13,7 +13,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kChoiceExpertsMax = 384, kChoiceTopMax = 8;
 inline constexpr int kChoiceEach = kChoiceExpertsMax / 32;  // experts of a lane, four side by side
 
 struct ChoiceShared {

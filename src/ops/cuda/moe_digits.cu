@@ -44,7 +44,7 @@ struct GateUpParams {
 };
 
 // Strips in work together where `left` are left of a run.
-constexpr int kTogether = 4;
+constexpr int kTogether = kDigitTogether;
 __device__ __forceinline__ int StripsTogether(int left) {
   return left >= kTogether ? kTogether : left >= 2 ? 2 : 1;
 }
@@ -318,17 +318,18 @@ __global__ void __launch_bounds__(32 * kDigitWarps) DigitsKernel(const DigitRows
 
 // The scales of x's rows lie in memory that the routing has done with and the down product has not
 // begun to write, behind the routing's ranks; their digits where the wide form has x in order.
-DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoePlan& plan) {
-  return {args.x, args.x_stride, shape.hidden, reinterpret_cast<char*>(plan.ordered),
-          reinterpret_cast<float*>(plan.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
+DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoeWorkspace& space) {
+  return {args.x, args.x_stride, shape.hidden, reinterpret_cast<char*>(space.ordered),
+          reinterpret_cast<float*>(space.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
 }
 
 Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
+                             const ExpertsPlan& plan,
                              cudaStream_t stream) {
-  const DigitRows digits = MoeDigitRows(shape, args, plan);
-  if (!args.prepared) {
+  const DigitRows digits = MoeDigitRows(shape, args, space);
+  if (plan.chooser != ExpertsChooser::kPreparation) {
     BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations as digits", DigitsKernel,
                                         dim3(args.tokens), dim3(32 * kDigitWarps), 0, stream, 1,
                                         digits));
@@ -338,21 +339,21 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.column_tiles = shape.hidden / 128;
   p.steps = (p.column_tiles + kWarps - 1) / kWarps;
-  p.work = {.starts = plan.starts,
-            .tiles = plan.tiles,
-            .num_tiles = plan.num_tiles,
-            .order = plan.order,
-            .taken = plan.counters,
+  p.work = {.starts = space.starts,
+            .tiles = space.tiles,
+            .num_tiles = space.num_tiles,
+            .order = space.order,
+            .taken = space.counters,
             .units = 2 * shape.intermediate / 16,
             .piece = kDigitGateUpPiece,
-            .align = args.tokens <= 32 ? 2 : kTogether};
+            .align = plan.together};
   p.digits = digits.digits;
   p.row_scales = digits.row_scales;
-  p.out = plan.middle;
+  p.out = space.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, kThreads, kSharedBytes,
-                            stream, p);
+  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, plan.blocks, kThreads,
+                            kSharedBytes, stream, p);
 }
 
 }  // namespace baltoro::cuda

@@ -7,26 +7,21 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int32_t kDigitIntermediate = 256;
-
-// By shape and number of tokens alone: a row's bits do not depend on how many rows an expert has.
-inline bool MoeDigitsTake(const MoeShape& shape, int32_t tokens) {
-  return shape.intermediate == kDigitIntermediate && !MoeEntriesAlone(shape, tokens);
-}
-
 // How the work is dealt out: sixteenths of it in the blocks' own shares, and the smallest pieces of
 // the rest, of gate/up in strips, of down in units of eight strips. Measured, docs/kernels/moe.md.
 inline constexpr int32_t kDigitOwnParts = 10, kDigitGateUpPiece = 1, kDigitDownPiece = 2;
 
-// After the routing, whose tiles have kDigitTileRows at most. Two kernels: x as digits, the
-// product.
+// After the routing, whose tiles have kDigitTileRows at most. Two kernels: x as digits, where no
+// preparation has made them, and the product.
 Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
+                             const ExpertsPlan& plan,
                              cudaStream_t stream);
 Status LaunchMoeDigitsDown(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
                            cudaStream_t stream);
 
 }  // namespace baltoro::cuda

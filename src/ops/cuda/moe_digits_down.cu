@@ -260,26 +260,27 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
 
 Status LaunchMoeDigitsDown(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
                            cudaStream_t stream) {
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
-  p.work = {.starts = plan.starts,
-            .tiles = plan.tiles,
-            .num_tiles = plan.num_tiles,
-            .order = plan.order,
+  p.work = {.starts = space.starts,
+            .tiles = space.tiles,
+            .num_tiles = space.num_tiles,
+            .order = space.order,
             .weights = args.weights,
-            .taken = plan.counters + 1,
+            .taken = space.counters + 1,
             .units = (p.strips + kWarps - 1) / kWarps,
             .piece = kDigitDownPiece,
             .align = 2};
-  p.middle = plan.middle;
-  p.out = plan.shares;
+  p.middle = space.middle;
+  p.out = space.shares;
   p.out_stride = shape.hidden;
-  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel, kThreads, kSharedBytes, stream,
-                            p);
+  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel, plan.blocks, kThreads,
+                            kSharedBytes, stream, p);
 }
 
 }  // namespace baltoro::cuda

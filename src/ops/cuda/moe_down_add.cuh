@@ -11,7 +11,6 @@
 
 namespace baltoro::cuda::joined {
 
-inline constexpr int kItemStrips = 4;
 inline constexpr int kChunkStrips = 2 * kItemStrips;
 static_assert(kShareBytes == kChunkStrips * 32);  // 8 low columns, 8 high ones a strip
 

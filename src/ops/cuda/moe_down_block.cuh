@@ -13,14 +13,8 @@ namespace baltoro::cuda::down_sum {
 
 using namespace joined;  // NOLINT: what the joined down products share
 
-inline constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
-inline constexpr int kItemBytes = kItemStrips * (kInner / 128) * kTileBytes;
-inline constexpr int kUnitBytes = 16 * kInner * 2;
-inline constexpr int kMaxUnits = 20;  // of a block
-inline constexpr int kMaxDepth = 4;
-inline constexpr int kWarps = 4 * kGroups;                  // that multiply
+static_assert(kTileBytes == kInt4TileBytes);
 inline constexpr int kLoaders = 32 * (kWarps + kAddWarps);  // threads that load rows
-inline constexpr int kSharedLimit = 223 * 1024;             // without Block
 
 struct DownParams {
   const char* weights;
@@ -63,7 +57,6 @@ struct Block {
   uint64_t ready[kPhases];   // a chunk's shares may be read
 };
 // Shared memory: Block, rows, the ring of weights, what shares pass through.
-inline constexpr int kBlockBytes = 4096;
 static_assert(sizeof(Block) <= kBlockBytes);
 inline constexpr int kEntries = offsetof(Block, entry), kRouteWeights = offsetof(Block, weight);
 inline constexpr int kFull = offsetof(Block, full), kEmpty = offsetof(Block, empty);

@@ -179,44 +179,21 @@ __global__ void __launch_bounds__(kThreads, 1) DownSumKernel(const __grid_consta
   }
 }
 
-int32_t SharedBytes(int32_t units, int32_t depth) {
-  return 1024 + units * kUnitBytes + kGroups * (depth * kItemBytes + 2 * kOutBytes);
-}
-
 }  // namespace
-
-int32_t MoeJoinedTokens(const MoeShape& shape, int32_t blocks) {
-  if (shape.intermediate != kInner || shape.hidden / kJoinedColumns > kMaxJoinedChunks) return 0;
-  int32_t tokens = std::min(kMaxTokens * blocks, 65535);
-  const auto fits = [&](int32_t t) {
-    const int32_t units = LeastUnits(shape.slots, int64_t{t} * shape.top_k, blocks);
-    return units <= kMaxUnits && SharedBytes(units, 2) <= kSharedLimit;
-  };
-  while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
-  return tokens;
-}
-
-int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks) {
-  int32_t units = LeastUnits(shape.slots, int64_t{tokens} * shape.top_k, blocks);
-  // Whole experts are less even.
-  const int32_t wanted = std::min(kMaxUnits, units * 6 / 5 + 2);
-  while (units < wanted && SharedBytes(units + 1, 2) <= kSharedLimit) ++units;
-  return units;
-}
 
 Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
-                        const MoePlan& plan,
+                        const MoeWorkspace& space,
+                        const ExpertsSum& part,
                         cudaStream_t stream) {
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeMultiprocessors());
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
-  p.units = plan.units;
-  p.row_begin = plan.row_begin;
-  p.block_of = plan.block_of;
-  p.order = plan.order;
-  p.middle = plan.middle;
+  p.units = space.units;
+  p.row_begin = space.row_begin;
+  p.block_of = space.block_of;
+  p.order = space.order;
+  p.middle = space.middle;
   p.route_weights = args.weights;
   p.ids = args.ids;
   p.slot_of = args.slot_of;
@@ -226,33 +203,30 @@ Status LaunchMoeDownSum(const MoeShape& shape,
   p.top_k = shape.top_k;
   p.hidden = shape.hidden;
   p.chunks = shape.hidden / kJoinedColumns;
-  p.shares = reinterpret_cast<char*>(plan.shares);
+  p.shares = reinterpret_cast<char*>(space.shares);
   const int64_t entries = int64_t{args.tokens} * shape.top_k;
   p.buffer_bytes = static_cast<uint32_t>(entries * kShareBytes);
-  p.buffers = Buffers(entries, p.chunks);
+  p.buffers = part.buffers;
   p.all_bytes = static_cast<uint32_t>(p.buffers) * p.buffer_bytes;
-  p.written = plan.counters;
-  p.added = plan.counters + kMaxJoinedChunks;
+  p.written = space.counters;
+  p.added = space.counters + kMaxJoinedChunks;
   const bool bf16 = args.rounded_out != nullptr;
   p.sums = bf16 ? static_cast<void*>(args.rounded_out) : args.out;
   p.out_stride = args.out_stride;
-  const int32_t units = MoeJoinedUnits(shape, args.tokens, blocks);
-  p.depth = kMaxDepth;
-  while (p.depth > 2 && SharedBytes(units, p.depth) > kSharedLimit) --p.depth;
-  // Three warps alone keep up with few tokens.
-  p.helped = std::clamp(args.tokens / blocks - 9, 0, 2 * kWarps);
-  p.ring = kBlockBytes + units * kUnitBytes;
+  p.depth = part.depth;
+  p.helped = part.helped;
+  p.ring = kBlockBytes + part.units * kUnitBytes;
   p.out = p.ring + kGroups * p.depth * kItemBytes;
-  const int32_t shared = SharedBytes(units, p.depth);
-  if (units > kMaxUnits || shared > kSharedLimit || args.tokens > kMaxTokens * blocks) {
+  if (part.units > kMaxUnits || part.shared_bytes > kSharedLimit + kBlockBytes ||
+      args.tokens > kMaxTokens * part.blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
   const auto kernel = bf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           shared + kBlockBytes);
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part.shared_bytes);
   if (error == cudaSuccess) {
-    error = LaunchPlaced(kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                         static_cast<size_t>(shared + kBlockBytes), stream, 0, p);
+    error = LaunchPlaced(kernel, dim3(static_cast<unsigned>(part.blocks)), dim3(kThreads),
+                         static_cast<size_t>(part.shared_bytes), stream, 0, p);
   }
   if (error == cudaSuccess) return Status();
   return Status(Code::kInternal, std::string("MoE down with sum: ") + cudaGetErrorString(error));

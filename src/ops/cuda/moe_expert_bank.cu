@@ -1,8 +1,10 @@
 #include "ops/cuda/moe_expert_bank.h"
 
 #include <algorithm>
+#include <string>
 
-#include "ops/cuda/moe_internal.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/moe_digits.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -56,75 +58,47 @@ Cut Offsets(const MoeShape& s) {
 
 }  // namespace
 
-Result<int32_t> MoeMultiprocessors() {
-  int device = 0, count = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (error != cudaSuccess) return Status(Code::kUnavailable, cudaGetErrorString(error));
-  return count;
+Card BankCard() {
+  Card card;
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&card.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+  return card;
 }
 
-Result<int32_t> MoeBlocks(MoeForm form) {
-  BT_ASSIGN_OR_RETURN(int32_t count, MoeMultiprocessors());
-  count = form == MoeForm::kStreaming ? count * kStreamingBlocks : std::max(1, count / kWideTeam);
-  return std::min(count, kMaxBlocks);
-}
-
-Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args) {
-  if (args.form != MoeForm::kAuto) return args.form;
-  // Measured, docs/measured/cuda-moe.md: the joined form from about 7 rows an expert, the wide one
-  // from about 12.
-  const int64_t entries = static_cast<int64_t>(args.tokens) * shape.top_k;
-  // The other forms do not add the shared experts. Few tokens have them, and many rows an expert
-  // only where few experts are held.
-  if (args.shared != nullptr) return MoeForm::kStreaming;
-  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-  const bool joins = MoeJoinedTokens(shape, multiprocessors) > 0;
-  if (entries <= (joins ? 7 : 12) * static_cast<int64_t>(shape.slots)) return MoeForm::kStreaming;
-  return joins ? MoeForm::kJoined : MoeForm::kWide;
-}
-
-MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace) {
+MoeWorkspace CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   const Cut cut = Offsets(shape);
   char* base = static_cast<char*>(workspace);
-  MoePlan plan;
-  plan.num_tiles = reinterpret_cast<int32_t*>(base);
-  plan.starts = reinterpret_cast<MoeStart*>(base + cut.starts);
-  plan.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
-  plan.order = reinterpret_cast<int32_t*>(base + cut.order);
-  plan.units = reinterpret_cast<int32_t*>(base + cut.units);
-  plan.row_begin = reinterpret_cast<int32_t*>(base + cut.row_begin);
-  plan.block_of = reinterpret_cast<int32_t*>(base + cut.block_of);
-  plan.counters = reinterpret_cast<uint32_t*>(base + cut.counters);
-  plan.ordered = reinterpret_cast<__nv_bfloat16*>(base + cut.ordered);
-  plan.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
-  plan.shares = reinterpret_cast<__nv_bfloat16*>(base + cut.shares);
-  return plan;
+  MoeWorkspace space;
+  space.num_tiles = reinterpret_cast<int32_t*>(base);
+  space.starts = reinterpret_cast<MoeStart*>(base + cut.starts);
+  space.tiles = reinterpret_cast<MoeTile*>(base + cut.tiles);
+  space.order = reinterpret_cast<int32_t*>(base + cut.order);
+  space.units = reinterpret_cast<int32_t*>(base + cut.units);
+  space.row_begin = reinterpret_cast<int32_t*>(base + cut.row_begin);
+  space.block_of = reinterpret_cast<int32_t*>(base + cut.block_of);
+  space.counters = reinterpret_cast<uint32_t*>(base + cut.counters);
+  space.ordered = reinterpret_cast<__nv_bfloat16*>(base + cut.ordered);
+  space.middle = reinterpret_cast<__nv_bfloat16*>(base + cut.middle);
+  space.shares = reinterpret_cast<__nv_bfloat16*>(base + cut.shares);
+  return space;
 }
 
 namespace {
 
-// Tokens of each part, at most, where `most` are taken at once.
-int32_t JoinedPart(int32_t tokens, int32_t most) {
-  const int32_t parts = (tokens + most - 1) / most;
-  return (tokens + parts - 1) / parts;
-}
-
-Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream) {
-  BT_ASSIGN_OR_RETURN(const int32_t multiprocessors, MoeMultiprocessors());
-  const int32_t most = MoeJoinedTokens(shape, multiprocessors);
-  if (most == 0) return InvalidArgument("MoE: the joined form does not take this shape");
-  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kJoined));
-  const int32_t tokens = args.tokens, part = JoinedPart(tokens, most);
-  args.form = MoeForm::kJoined;
-  for (int32_t done = 0; done < tokens; done += part) {
-    args.tokens = std::min(part, tokens - done);
-    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, MoeForm::kJoined, blocks, stream));
-    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
-    BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, plan, stream));
+Status LaunchWithSum(const MoeShape& shape,
+                     MoeInt4Args args,
+                     const ExpertsPlan& plan,
+                     cudaStream_t stream) {
+  if (plan.parts == 0) return InvalidArgument("MoE: this shape has no down product with the sum");
+  const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
+  for (int32_t i = 0; i < plan.parts; ++i) {
+    const ExpertsSum& part = i + 1 < plan.parts ? plan.part : plan.last_part;
+    args.tokens = part.tokens;
+    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, part, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, part.tile_rows, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, space, part, stream));
     args.x += args.tokens * args.x_stride;
     if (args.ordered != nullptr) args.ordered += static_cast<int64_t>(args.tokens) * shape.hidden;
     if (args.rounded_out != nullptr) {
@@ -138,29 +112,36 @@ Status LaunchJoined(const MoeShape& shape, MoeInt4Args args, cudaStream_t stream
   return Status();
 }
 
-}  // namespace
-
-bool MoeReadsOrdered(const MoeShape& shape, const MoeInt4Args& args) {
-  if (args.tokens == 0) return false;
-  const Result<MoeForm> form = ChooseMoeForm(shape, args);
-  if (!form.ok() || form.value() == MoeForm::kStreaming) return false;
-  if (form.value() == MoeForm::kWide) return true;
-  const Result<int32_t> multiprocessors = MoeMultiprocessors();
-  if (!multiprocessors.ok()) return false;
-  return MoeJoinedTokens(shape, multiprocessors.value()) > 0;
+// Products whose shares lie in memory, and the sum over them.
+Status LaunchProducts(const MoeShape& shape,
+                      const MoeInt4Args& args,
+                      const ExpertsPlan& plan,
+                      cudaStream_t stream) {
+  const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
+  if (plan.sort.blocks > 0) {
+    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
+  }
+  const bool wide = plan.kernel == ExpertsKernel::kInt4Grouped;
+  if (wide) {
+    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, plan.tile_rows, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, space, plan, stream));
+  } else if (plan.kernel == ExpertsKernel::kInt4Digits) {
+    BT_RETURN_IF_ERROR(LaunchMoeDigitsGateUp(shape, args, space, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeDigitsDown(shape, args, space, plan, stream));
+  } else {
+    BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, space, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, space, plan, stream));
+  }
+  if (plan.shared == SharedExperts::kInBank) {
+    return LaunchMoeFinish(shape, args, space, !wide, stream);
+  }
+  return LaunchMoeCombine(shape, args, space, !wide, stream);
 }
 
-Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
-  BT_RETURN_IF_ERROR(Check(shape));
-  return Offsets(shape).end;
-}
-
-Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
-  BT_RETURN_IF_ERROR(Check(shape));
+Status CheckArgs(const MoeShape& shape, const MoeInt4Args& args, const ExpertsPlan& plan) {
   if (args.tokens < 0 || args.tokens > shape.max_tokens) {
     return InvalidArgument("MoE: tokens outside 0..max_tokens");
   }
-  if (args.tokens == 0) return Status();
   if (args.slot_of == nullptr && args.experts > shape.slots) {
     return InvalidArgument("MoE: more experts than slots, and no slot_of");
   }
@@ -184,30 +165,45 @@ Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_
   if (rounded && args.shared != nullptr) {
     return InvalidArgument("MoE: few tokens with shared experts have results in f32");
   }
-  BT_ASSIGN_OR_RETURN(const MoeForm form, ChooseMoeForm(shape, args));
-  if (form == MoeForm::kJoined) return LaunchJoined(shape, args, stream);
-  if (!args.prepared && MoeSeveralTakes(shape, args)) return LaunchMoeSeveral(shape, args, stream);
-  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(form));
-  if (!args.prepared && (form == MoeForm::kWide || !MoeEntriesAlone(shape, args.tokens))) {
-    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, plan, form, blocks, stream));
+  if (plan.shared == SharedExperts::kInBank && args.shared == nullptr) {
+    return InvalidArgument("MoE: the plan has shared experts");
   }
-  if (form == MoeForm::kWide) {
-    BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, plan, stream));
-    BT_RETURN_IF_ERROR(LaunchMoeWideDown(shape, args, plan, stream));
-  } else {
-    if (MoeSingleTakes(shape, args)) {
-      if (MoeSingleJoins(shape, args)) return LaunchMoeSingle(shape, args, stream);
-      BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, plan, stream));
-      return LaunchMoeSingleEnd(shape, args, plan, stream);
-    }
-    BT_RETURN_IF_ERROR(LaunchMoeStreamGateUp(shape, args, plan, stream));
-    BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, plan, stream));
+  return Status();
+}
+
+}  // namespace
+
+Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
+  BT_RETURN_IF_ERROR(Check(shape));
+  return Offsets(shape).end;
+}
+
+Status LaunchMoeInt4(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const ExpertsPlan& plan,
+                     cudaStream_t stream) {
+  BT_RETURN_IF_ERROR(Check(shape));
+  if (args.tokens == 0) return Status();
+  BT_RETURN_IF_ERROR(CheckArgs(shape, args, plan));
+  const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
+  switch (plan.kernel) {
+    case ExpertsKernel::kInt4OneLaunch1:
+      return LaunchMoeSingle(shape, args, stream);
+    case ExpertsKernel::kInt4OneLaunch4:
+      return LaunchMoeSeveral(shape, args, stream);
+    case ExpertsKernel::kInt4OneToken:
+      BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, space, stream));
+      return LaunchMoeSingleEnd(shape, args, space, stream);
+    case ExpertsKernel::kInt4Entries:
+    case ExpertsKernel::kInt4Digits:
+    case ExpertsKernel::kInt4Streaming:
+    case ExpertsKernel::kInt4Grouped:
+      return LaunchProducts(shape, args, plan, stream);
+    case ExpertsKernel::kInt4GroupedSum:
+      return LaunchWithSum(shape, args, plan, stream);
+    default:
+      return InvalidArgument(std::string("MoE: not a bank of INT4: ") + NameOf(plan.kernel));
   }
-  if (args.shared != nullptr) {
-    return LaunchMoeFinish(shape, args, plan, form == MoeForm::kStreaming, stream);
-  }
-  return LaunchMoeCombine(shape, args, plan, form == MoeForm::kStreaming, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -12,12 +12,15 @@
 //
 // Products take bf16 operands and sum in f32, but for those by digits (moe_digits.cuh); the middle
 // activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j
-// is f32, with what `out` held. Forms of the products:
-//   - streaming (small T): weights are the rows of the matrix instruction, so that few tokens waste
-//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; with I = 256 and
-//     more than 32 entries m16n8k32 in integers;
-//   - wide (large T): wgmma, weights widened in registers;
-//   - joined: wide, with the down product and the sum in one kernel that keeps shares in the L2
+// is f32, with what `out` held. Which form is taken, and of what size, says the plan
+// (choose/experts.h). Forms of the products, and the ways of a plan that have them:
+//   - streaming (small T; kInt4Entries, kInt4Streaming, kInt4Digits): weights are the rows of the
+//   matrix instruction, so that few tokens waste
+//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; by digits
+//     m16n8k32 in integers;
+//   - wide (large T; kInt4Grouped): wgmma, weights widened in registers;
+//   - joined (kInt4GroupedSum): wide, with the down product and the sum in one kernel that keeps
+//   shares in the L2
 //     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a
 //     middling number of tokens gate/up has smaller tiles.
 // For a number of tokens each form gives a row the same bits whatever rows are beside it; the forms
@@ -33,11 +36,10 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/choose/experts.h"
 #include "ops/cuda/norm_join.h"
 
 namespace baltoro::cuda {
-
-enum class MoeForm { kAuto, kStreaming, kWide, kJoined };
 
 struct MoeShape {
   int32_t slots = 0;         // expert matrices held, at most 1024
@@ -48,8 +50,8 @@ struct MoeShape {
   bool orders = true;  // the workspace has room for what MoeInt4Args::ordered may give instead
 };
 
-// How the bank chooses the experts itself, by sigmoid scores: of one token (MoeSingleChooses), or
-// while it prepares up to 256 of them (moe_prepare.h).
+// How the bank chooses the experts itself, by sigmoid scores: in its first kernel, or while
+// it prepares up to 256 tokens (moe_prepare.h).
 struct MoeChoice {
   const float* logits = nullptr;  // [T, experts]; null: ids and weights are given
   int64_t logits_stride = 0;
@@ -79,30 +81,25 @@ struct MoeInt4Args {
   int64_t out_stride = 0;                // elements; a row is a multiple of 16 bytes
   void* workspace = nullptr;             // MoeWorkspaceBytes(shape), 256-byte aligned
   int64_t workspace_bytes = 0;
-  MoeForm form = MoeForm::kAuto;
-  // The shared experts, where MoeFinishTakes; then `out` is written, not added to.
+  // The shared experts, where the plan has them in the bank; then `out` is written, not added to.
   const __nv_bfloat16* shared = nullptr;  // [T, 2 I'], their gate, then up; 16-byte aligned rows
   int64_t shared_stride = 0;
   const __nv_bfloat16* shared_down = nullptr;  // [H, I'], 16-byte aligned
   int32_t shared_intermediate = 0;             // I'
   NormJoin norm = {};  // with `shared`: what would be written to `out` goes there
   MoeChoice choice = {};
-  bool prepared = false;  // LaunchMoePrepare has been called with the same workspace
-  bool beside = false;    // and digits are made by LaunchMoeBeside
 };
 
-// Whether the sum over a token's experts can have the shared experts' second product in it.
-inline bool MoeFinishTakes(const MoeShape& shape, int32_t shared_intermediate, int32_t tokens) {
-  return tokens <= 16 && shape.top_k <= 8 && shape.hidden % 64 == 0 &&
-         shared_intermediate % 32 == 0 && shared_intermediate >= 32 && shared_intermediate <= 256;
-}
-
-// Whether gate/up would read `ordered`.
-bool MoeReadsOrdered(const MoeShape& shape, const MoeInt4Args& args);
+// The card that banks are planned for: the device in use.
+Card BankCard();
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
 
-// Enqueues the bank's kernels. T == 0 is a no-op.
-Status LaunchMoeInt4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+// Enqueues the bank's kernels as planned; where a preparation chooses, behind LaunchMoePrepare with
+// the same workspace, and LaunchMoeBeside where that makes digits. T == 0 is a no-op.
+Status LaunchMoeInt4(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const ExpertsPlan& plan,
+                     cudaStream_t stream);
 
 }  // namespace baltoro::cuda

@@ -81,8 +81,8 @@ struct Step {
 };
 
 // The products that do not round weights to bf16, and take 16 bits of activations.
-bool ByDigits(const MoeShape& shape, int tokens, MoeForm form) {
-  return form == MoeForm::kStreaming && MoeDigitsTake(shape, tokens);
+bool ByDigits(const MoeShape& shape, int tokens, Way way) {
+  return PlanOf(QuestionOf(shape, tokens), way).kernel == ExpertsKernel::kInt4Digits;
 }
 
 std::vector<double> Reference(const Bank& bank, const Step& step, bool rounded) {
@@ -116,7 +116,7 @@ std::vector<double> Reference(const Bank& bank, const Step& step, bool rounded) 
 
 constexpr float kBefore = 0.25f;  // what out holds before it is added to
 
-// x in the order of columns that the wide form reads.
+// x in the order of columns that the grouped ways read.
 std::vector<uint16_t> Ordered(const std::vector<uint16_t>& x) {
   std::vector<uint16_t> ordered(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
@@ -131,7 +131,7 @@ template <typename Element>
 std::vector<Element> AddTo(std::vector<Element> before,
                            const Bank& bank,
                            const Step& step,
-                           MoeForm form,
+                           Way way,
                            bool ordered = false) {
   MoeShape s = bank.shape;
   s.max_tokens = step.tokens;
@@ -168,20 +168,21 @@ std::vector<Element> AddTo(std::vector<Element> before,
   args.out_stride = s.hidden;
   args.workspace = workspace.get();
   args.workspace_bytes = bytes.value();
-  args.form = form;
-  Must(LaunchMoeInt4(s, args, nullptr), "LaunchMoeInt4");
+  const bool rounded = args.rounded_out != nullptr;
+  const ExpertsPlan plan = PlanOf(QuestionOf(s, step.tokens, rounded, ordered), way);
+  Must(LaunchMoeInt4(s, args, plan, nullptr), "LaunchMoeInt4");
   Must(cudaDeviceSynchronize(), "the bank");
   ::baltoro::testing::StepDone();
   return out.Download();
 }
 
-std::vector<float> Product(const Bank& bank, const Step& step, MoeForm form, bool ordered = false) {
+std::vector<float> Product(const Bank& bank, const Step& step, Way way, bool ordered = false) {
   const size_t count = static_cast<size_t>(step.tokens) * bank.shape.hidden;
-  return AddTo(std::vector<float>(count, kBefore), bank, step, form, ordered);
+  return AddTo(std::vector<float>(count, kBefore), bank, step, way, ordered);
 }
 
 // Results in bf16 are those in f32, rounded once.
-void CheckRounded(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
+void CheckRounded(const Bank& bank, int tokens, Routing routing, Way way, Random& random) {
   const Step step(bank.shape, tokens, routing, random);
   std::vector<float> exact;
   std::vector<uint16_t> rounded;
@@ -189,21 +190,21 @@ void CheckRounded(const Bank& bank, int tokens, Routing routing, MoeForm form, R
     exact.push_back(static_cast<float>(i * 37 % 127 - 63) / 64);  // is a bf16
     rounded.push_back(ToBf16(exact.back()).bits);
   }
-  exact = AddTo(exact, bank, step, form);
-  rounded = AddTo(rounded, bank, step, form);
+  exact = AddTo(exact, bank, step, way);
+  rounded = AddTo(rounded, bank, step, way);
   int64_t wrong = 0;
   for (size_t i = 0; i < exact.size(); ++i) wrong += rounded[i] != ToBf16(exact[i]).bits;
   if (wrong == 0) return;
-  Fail("T " + std::to_string(tokens) + " form " + std::to_string(static_cast<int>(form)) + ": " +
+  Fail("T " + std::to_string(tokens) + " way " + std::to_string(static_cast<int>(way)) + ": " +
        std::to_string(wrong) + " results in bf16 are not those in f32, rounded");
 }
 
-void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& random) {
+void Check(const Bank& bank, int tokens, Routing routing, Way way, Random& random) {
   const MoeShape& s = bank.shape;
   const Step step(s, tokens, routing, random);
-  const bool by_digits = ByDigits(s, tokens, form);
+  const bool by_digits = ByDigits(s, tokens, way);
   const std::vector<double> right = Reference(bank, step, !by_digits);
-  const std::vector<float> got = Product(bank, step, form);
+  const std::vector<float> got = Product(bank, step, way);
   double worst = 0, mean = 0;
   int worst_row = -1;
   for (int t = 0; t < tokens; ++t) {
@@ -225,7 +226,7 @@ void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& 
                            " I " + std::to_string(s.intermediate) + " k " +
                            std::to_string(s.top_k) + " T " + std::to_string(tokens) + " routing " +
                            std::to_string(static_cast<int>(routing)) + " form " +
-                           std::to_string(static_cast<int>(form));
+                           std::to_string(static_cast<int>(way));
   // Shares are rounded to bf16: 2^-9 at most, about 1.7e-3 on average. By digits a number of the
   // middle comes out on the other side of a bf16 more often, 2^-7 of it at most; rows of which it
   // is most have been seen to be 4.4e-3 off (one of 5,000).
@@ -238,11 +239,11 @@ void Check(const Bank& bank, int tokens, Routing routing, MoeForm form, Random& 
 }
 
 // A row's bits must not depend on the rows beside it.
-void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
+void CheckRowsAlone(const Bank& bank, Way way, Random& random) {
   const MoeShape& s = bank.shape;
   const Step all(s, 70, Routing::kRandom, random);
-  const std::vector<float> together = Product(bank, all, form);
-  if (ByDigits(s, all.tokens, form)) {
+  const std::vector<float> together = Product(bank, all, way);
+  if (ByDigits(s, all.tokens, way)) {
     // Few tokens go by other kernels: here as many as before, but others.
     Step others(s, all.tokens, Routing::kSameForAll, random);
     for (int t = 5; t < all.tokens; t += 23) {
@@ -250,7 +251,7 @@ void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
       std::copy_n(all.ids.begin() + t * s.top_k, s.top_k, others.ids.begin() + t * s.top_k);
       std::copy_n(all.weights.begin() + t * s.top_k, s.top_k, others.weights.begin() + t * s.top_k);
     }
-    const std::vector<float> beside = Product(bank, others, form);
+    const std::vector<float> beside = Product(bank, others, way);
     for (int t = 5; t < all.tokens; t += 23) {
       if (std::memcmp(&beside[t * s.hidden], &together[t * s.hidden], s.hidden * sizeof(float)) !=
           0) {
@@ -265,18 +266,18 @@ void CheckRowsAlone(const Bank& bank, MoeForm form, Random& random) {
     one.x.assign(all.x.begin() + t * s.hidden, all.x.begin() + (t + 1) * s.hidden);
     one.ids.assign(all.ids.begin() + t * s.top_k, all.ids.begin() + (t + 1) * s.top_k);
     one.weights.assign(all.weights.begin() + t * s.top_k, all.weights.begin() + (t + 1) * s.top_k);
-    const std::vector<float> alone = Product(bank, one, form);
+    const std::vector<float> alone = Product(bank, one, way);
     if (std::memcmp(alone.data(), &together[t * s.hidden], s.hidden * sizeof(float)) != 0) {
       Fail("row " + std::to_string(t) + " alone differs");
     }
   }
 }
 
-const auto kForms = {MoeForm::kStreaming, MoeForm::kWide};
-// The joined form takes intermediates of 256 alone.
+const auto kWays = {Way::kStreaming, Way::kGrouped};
+// The way with the sum takes intermediates of 256 alone.
 const auto kJoinedShapes = {MoeShape{16, 256, 256, 4, 0}, MoeShape{9, 1152, 256, 3, 0},
                             MoeShape{200, 384, 256, 9, 0}};
-// Of the streaming form's kernels by digits: tiles of 1 to 16 rows, units of fewer strips.
+// Of the streaming way's kernels by digits: tiles of 1 to 16 rows, units of fewer strips.
 const auto kDigitShapes = {MoeShape{40, 256, 256, 4, 0}, MoeShape{12, 1152, 256, 3, 0}};
 // The pocket model's bank, and one whose sizes no piece divides.
 const auto kSmallShapes = {MoeShape{16, 256, 128, 4, 0}, MoeShape{9, 1152, 384, 3, 0}};
@@ -285,11 +286,11 @@ GPU_TEST(MoeExpertBankTest, SmallBanksAgreeWithPlainLoops) {
   Random random = {1};
   for (const MoeShape& shape : kSmallShapes) {
     const Bank bank(shape, random);
-    for (const MoeForm form : kForms) {
+    for (const Way way : kWays) {
       for (const int tokens : {1, 2, 7, 8, 9, 63, 64, 65, 257}) {
-        Check(bank, tokens, Routing::kRandom, form, random);
+        Check(bank, tokens, Routing::kRandom, way, random);
       }
-      for (const int tokens : {1, 33, 130}) Check(bank, tokens, Routing::kSameForAll, form, random);
+      for (const int tokens : {1, 33, 130}) Check(bank, tokens, Routing::kSameForAll, way, random);
     }
   }
 }
@@ -299,56 +300,56 @@ GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
   for (const MoeShape& shape : kDigitShapes) {
     const Bank bank(shape, random);
     for (const int tokens : {11, 16, 29, 64, 150}) {
-      Check(bank, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+      Check(bank, tokens, Routing::kRandom, Way::kStreaming, random);
     }
     for (const int tokens : {11, 17, 50}) {
-      Check(bank, tokens, Routing::kSameForAll, MoeForm::kStreaming, random);
-      Check(bank, tokens, Routing::kWithHoles, MoeForm::kStreaming, random);
+      Check(bank, tokens, Routing::kSameForAll, Way::kStreaming, random);
+      Check(bank, tokens, Routing::kWithHoles, Way::kStreaming, random);
     }
-    CheckRowsAlone(bank, MoeForm::kStreaming, random);
+    CheckRowsAlone(bank, Way::kStreaming, random);
   }
   // Enough experts for pieces of every size among what blocks have in common.
   const Bank dealt({.slots = 96, .hidden = 640, .intermediate = 256, .top_k = 8}, random);
   for (const int tokens : {40, 110}) {
-    Check(dealt, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+    Check(dealt, tokens, Routing::kRandom, Way::kStreaming, random);
   }
   // Rows longer than the threads that make digits of one hold.
   const Bank bank({.slots = 3, .hidden = 8320, .intermediate = 256, .top_k = 3}, random);
-  Check(bank, 11, Routing::kRandom, MoeForm::kStreaming, random);
+  Check(bank, 11, Routing::kRandom, Way::kStreaming, random);
 }
 
 // What an emulator ends in a minute: gate/up of a middling number of rows and of many.
 GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
   Random random = {9};
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
-  for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+  for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, Way::kGroupedSum, random);
   // Tiles of up to 40 rows, of experts that have more, and few of many experts.
   for (const int tokens : {100, 112}) {
-    Check(few, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    Check(few, tokens, Routing::kRandom, Way::kGroupedSum, random);
   }
-  Check(few, 110, Routing::kSameForAll, MoeForm::kJoined, random);
-  Check(many, 170, Routing::kRandom, MoeForm::kJoined, random);
+  Check(few, 110, Routing::kSameForAll, Way::kGroupedSum, random);
+  Check(many, 170, Routing::kRandom, Way::kGroupedSum, random);
   // More chunks than buffers; tokens that have all of eight shares, that lack some, more than
   // eight.
   const Bank eight({12, 1280, 256, 8, 0}, random), nine({11, 256, 256, 9, 0}, random);
   for (const Routing routing : {Routing::kRandom, Routing::kWithHoles}) {
-    Check(eight, 110, routing, MoeForm::kJoined, random);
-    Check(nine, 21, routing, MoeForm::kJoined, random);
+    Check(eight, 110, routing, Way::kGroupedSum, random);
+    Check(nine, 21, routing, Way::kGroupedSum, random);
   }
   // More than twice as many chunks as barriers of chunks.
   const Bank long_rows({4, 2304, 256, 2, 0}, random);
   for (const int tokens : {3, 100}) {
-    Check(long_rows, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    Check(long_rows, tokens, Routing::kRandom, Way::kGroupedSum, random);
   }
 }
 
 GPU_TEST(MoeExpertBankTest, ResultsInBf16AreThoseInF32Rounded) {
   Random random = {10};
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 1152, 256, 2, 0}, random);
-  for (const MoeForm form : {MoeForm::kStreaming, MoeForm::kWide, MoeForm::kJoined}) {
-    CheckRounded(few, 3, Routing::kRandom, form, random);
-    CheckRounded(few, 60, Routing::kWithHoles, form, random);
-    CheckRounded(many, 170, Routing::kRandom, form, random);
+  for (const Way way : {Way::kStreaming, Way::kGrouped, Way::kGroupedSum}) {
+    CheckRounded(few, 3, Routing::kRandom, way, random);
+    CheckRounded(few, 60, Routing::kWithHoles, way, random);
+    CheckRounded(many, 170, Routing::kRandom, way, random);
   }
 }
 
@@ -356,10 +357,10 @@ GPU_TEST(MoeExpertBankTest, RoundedPartsOfTheFamilyAreThoseInF32Rounded) {
   Random random = {11};
   const Bank rank({24, 7168, 256, 8, 0}, random), small({16, 256, 256, 4, 0}, random);
   for (const int tokens : {300, 700}) {
-    CheckRounded(rank, tokens, Routing::kRandom, MoeForm::kJoined, random);
-    CheckRounded(rank, tokens, Routing::kWithHoles, MoeForm::kAuto, random);
+    CheckRounded(rank, tokens, Routing::kRandom, Way::kGroupedSum, random);
+    CheckRounded(rank, tokens, Routing::kWithHoles, Way::kChosen, random);
   }
-  CheckRounded(small, 12001, Routing::kRandom, MoeForm::kJoined, random);
+  CheckRounded(small, 12001, Routing::kRandom, Way::kGroupedSum, random);
 }
 
 GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
@@ -367,15 +368,15 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
   for (const MoeShape& shape : kJoinedShapes) {
     const Bank bank(shape, random);
     for (const int tokens : {1, 2, 7, 16, 17, 63, 129, 257, 1500}) {
-      Check(bank, tokens, Routing::kRandom, MoeForm::kJoined, random);
+      Check(bank, tokens, Routing::kRandom, Way::kGroupedSum, random);
     }
     for (const int tokens : {1, 33, 129, 700}) {
-      Check(bank, tokens, Routing::kSameForAll, MoeForm::kJoined, random);
+      Check(bank, tokens, Routing::kSameForAll, Way::kGroupedSum, random);
     }
     for (const int tokens : {1, 4, 33, 130, 900}) {
-      Check(bank, tokens, Routing::kWithHoles, MoeForm::kJoined, random);
+      Check(bank, tokens, Routing::kWithHoles, Way::kGroupedSum, random);
     }
-    CheckRowsAlone(bank, MoeForm::kJoined, random);
+    CheckRowsAlone(bank, Way::kGroupedSum, random);
   }
 }
 
@@ -383,23 +384,23 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormTakesManyTokensInParts) {
   Random random = {7};
   const Bank small({16, 256, 256, 4, 0}, random);
   for (const int tokens : {5000, 12001}) {
-    Check(small, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    Check(small, tokens, Routing::kRandom, Way::kGroupedSum, random);
   }
   const Bank rank({24, 7168, 256, 8, 0}, random);
   for (const int tokens : {1, 3, 65, 200, 700}) {
-    Check(rank, tokens, Routing::kRandom, MoeForm::kJoined, random);
+    Check(rank, tokens, Routing::kRandom, Way::kGroupedSum, random);
   }
-  Check(rank, 40, Routing::kWithHoles, MoeForm::kJoined, random);
+  Check(rank, 40, Routing::kWithHoles, Way::kGroupedSum, random);
   // Tens of tokens a block, all of whose warps add; chunks by the dozen.
   const Bank long_rows({24, 2304, 256, 8, 0}, random);
   for (const Routing routing : {Routing::kRandom, Routing::kWithHoles}) {
-    Check(long_rows, 2900, routing, MoeForm::kJoined, random);
+    Check(long_rows, 2900, routing, Way::kGroupedSum, random);
   }
 }
 
-void CheckOrdered(const Bank& bank, int tokens, MoeForm form, Random& random) {
+void CheckOrdered(const Bank& bank, int tokens, Way way, Random& random) {
   const Step step(bank.shape, tokens, Routing::kRandom, random);
-  if (Product(bank, step, form, true) != Product(bank, step, form)) {
+  if (Product(bank, step, way, true) != Product(bank, step, way)) {
     Fail("rows in matrix order give other bits: T " + std::to_string(tokens));
   }
 }
@@ -407,23 +408,23 @@ void CheckOrdered(const Bank& bank, int tokens, MoeForm form, Random& random) {
 GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTaken) {
   Random random = {11};
   const Bank wide({9, 1152, 384, 3, 0}, random), joined({4, 640, 256, 2, 0}, random);
-  for (const int tokens : {1, 65}) CheckOrdered(wide, tokens, MoeForm::kWide, random);
-  for (const int tokens : {60, 170}) CheckOrdered(joined, tokens, MoeForm::kJoined, random);
+  for (const int tokens : {1, 65}) CheckOrdered(wide, tokens, Way::kGrouped, random);
+  for (const int tokens : {60, 170}) CheckOrdered(joined, tokens, Way::kGroupedSum, random);
 }
 
 GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTakenInParts) {
   Random random = {12};
   const Bank bank({16, 256, 256, 4, 0}, random);
-  for (const int tokens : {5000, 12001}) CheckOrdered(bank, tokens, MoeForm::kJoined, random);
+  for (const int tokens : {5000, 12001}) CheckOrdered(bank, tokens, Way::kGroupedSum, random);
 }
 
 GPU_TEST(MoeExpertBankTest, ExpertsHeldElsewhereAndPaddingRowsAreLeftOut) {
   Random random = {2};
   for (const MoeShape& shape : kSmallShapes) {
     const Bank bank(shape, random);
-    for (const MoeForm form : kForms) {
+    for (const Way way : kWays) {
       for (const int tokens : {1, 4, 33, 130}) {
-        Check(bank, tokens, Routing::kWithHoles, form, random);
+        Check(bank, tokens, Routing::kWithHoles, way, random);
       }
     }
   }
@@ -434,35 +435,35 @@ GPU_TEST(MoeExpertBankTest, ManyExpertsOfATokenAreAdded) {
   Random random = {10};
   const Bank bank({16, 256, 128, 11, 0}, random);
   for (const int tokens : {5, 33}) {
-    Check(bank, tokens, Routing::kRandom, MoeForm::kStreaming, random);
-    Check(bank, tokens, Routing::kWithHoles, MoeForm::kWide, random);
+    Check(bank, tokens, Routing::kRandom, Way::kStreaming, random);
+    Check(bank, tokens, Routing::kWithHoles, Way::kGrouped, random);
   }
 }
 
 GPU_TEST(MoeExpertBankTest, ManyTokensRouteThroughSeveralBlocks) {
   Random random = {3};
   const Bank bank({16, 256, 128, 4, 0}, random);
-  for (const MoeForm form : kForms) {
+  for (const Way way : kWays) {
     for (const int tokens : {300, 2047, 5000}) {
-      Check(bank, tokens, Routing::kRandom, form, random);
+      Check(bank, tokens, Routing::kRandom, way, random);
     }
   }
   const Bank digits({16, 256, 256, 4, 0}, random);
   for (const int tokens : {300, 2047, 5000}) {
-    Check(digits, tokens, Routing::kRandom, MoeForm::kStreaming, random);
+    Check(digits, tokens, Routing::kRandom, Way::kStreaming, random);
   }
 }
 
 GPU_TEST(MoeExpertBankTest, BanksOfTheFamilyAgreeWithPlainLoops) {
   Random random = {4};
-  for (const MoeForm form : kForms) {
+  for (const Way way : kWays) {
     const Bank rank({24, 7168, 256, 8, 0}, random);
     for (const int tokens : {1, 3, 16, 65, 200, 700}) {
-      Check(rank, tokens, Routing::kRandom, form, random);
+      Check(rank, tokens, Routing::kRandom, way, random);
     }
-    Check(rank, 40, Routing::kWithHoles, form, random);
+    Check(rank, 40, Routing::kWithHoles, way, random);
     const Bank whole({8, 7168, 2048, 8, 0}, random);
-    for (const int tokens : {1, 5, 40}) Check(whole, tokens, Routing::kRandom, form, random);
+    for (const int tokens : {1, 5, 40}) Check(whole, tokens, Routing::kRandom, way, random);
   }
 }
 
@@ -470,23 +471,24 @@ GPU_TEST(MoeExpertBankTest, ARowsBitsDoNotDependOnTheRowsBesideIt) {
   Random random = {5};
   for (const MoeShape& shape : kSmallShapes) {
     const Bank bank(shape, random);
-    for (const MoeForm form : kForms) CheckRowsAlone(bank, form, random);
+    for (const Way way : kWays) CheckRowsAlone(bank, way, random);
   }
 }
 
 GPU_TEST(MoeExpertBankTest, TheLaunchRefusesWhatItCannotDo) {
   const MoeShape s = {16, 256, 128, 4, 8};
+  const ExpertsPlan plan = PlanOf(QuestionOf(s, 1), Way::kStreaming);
   MoeInt4Args args;
   if (MoeWorkspaceBytes({16, 200, 128, 4, 8}).ok()) Fail("hidden 200 was taken");
   if (MoeWorkspaceBytes({2000, 256, 128, 4, 8}).ok()) Fail("2000 slots were taken");
   args.tokens = 9;
-  if (LaunchMoeInt4(s, args, nullptr).ok()) Fail("too many tokens were taken");
+  if (LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("too many tokens were taken");
   args.tokens = 1;
   args.x_stride = args.out_stride = 256;
   args.experts = 16;
-  if (LaunchMoeInt4(s, args, nullptr).ok()) Fail("no workspace was taken");
+  if (LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("no workspace was taken");
   args.tokens = 0;
-  if (!LaunchMoeInt4(s, args, nullptr).ok()) Fail("no tokens were refused");
+  if (!LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("no tokens were refused");
   uint16_t packed = 0;
   if (!PackInt4Scale(0x4200, &packed) || packed != 0x4200 + (122 << 7)) Fail("scale 32");
   if (PackInt4Scale(0x4280, &packed)) Fail("scale 64 was taken");

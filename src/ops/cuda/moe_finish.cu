@@ -17,8 +17,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kGroups = 8;                       // of 32 columns at most
-constexpr int kTopK = 8;                         // at most
-constexpr int kTokens = 16;                      // at most
+constexpr int kTopK = kFinishTopK;               // at most
+constexpr int kTokens = kFinishTokens;           // at most
 constexpr int kPad = 32;                         // elements between rows: they use all banks
 constexpr int kColumns = 8 * kWarps;             // of a block
 constexpr int kRowThreads = kThreads / kTokens;  // of a token in the sum, four columns each
@@ -215,12 +215,15 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
 
 }  // namespace
 
+static_assert(kColumns == kFinishColumns && 32 * kGroups == kFinishWidthMax);
+
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
-                       const MoePlan& plan,
+                       const MoeWorkspace& space,
                        bool old_inputs,
                        cudaStream_t stream) {
-  if (!MoeFinishTakes(shape, args.shared_intermediate, args.tokens) ||
+  if (args.tokens > kTokens || shape.top_k > kTopK || shape.hidden % kColumns != 0 ||
+      args.shared_intermediate > 32 * kGroups || args.shared_intermediate % 32 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
     return InvalidArgument("MoE: the shared experts are not for the end of few tokens");
@@ -233,7 +236,7 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .top_k = shape.top_k,
                     .hidden = shape.hidden,
                     .intermediate = args.shared_intermediate,
-                    .shares = plan.shares,
+                    .shares = space.shares,
                     .shared = args.shared,
                     .shared_stride = args.shared_stride,
                     .w = args.shared_down,

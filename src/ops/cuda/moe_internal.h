@@ -2,6 +2,8 @@
 
 // The kernels of the expert bank one by one, for its launcher and for benchmarks.
 
+#include "ops/cuda/choose/experts_down_sum.h"
+#include "ops/cuda/choose/experts_limits.h"
 #include "ops/cuda/moe_expert_bank.h"
 
 namespace baltoro::cuda {
@@ -14,33 +16,14 @@ struct MoeTile {
   int32_t unused;
 };
 
-// Rows of a tile at most, by form.
-inline constexpr int32_t kStreamingTileRows = 32;
-inline constexpr int32_t kWideTileRows = 112;
-inline constexpr int32_t kMiddlingTileRows = 40;
-inline constexpr int32_t kDigitTileRows = 16;  // of the streaming form by digits (moe_digits.h)
-
-// Blocks of the streaming form on one multiprocessor: while one adds up, the other multiplies.
-inline constexpr int32_t kStreamingBlocks = 2;
-
-inline constexpr int32_t kWideTeam = 2;
-
-// The joined form (moe_down_sum.cu): what it takes, columns that are added up together and their
-// buffers.
-inline constexpr int32_t kJoinedIntermediate = 256;
-inline constexpr int32_t kJoinedColumns = 128;
-inline constexpr int32_t kMaxJoinedChunks = 128;
-inline constexpr int32_t kMaxJoinedBuffers = 4;
-
 // Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
 struct MoeStart {
   int32_t tile;
   int32_t part;
 };
-inline constexpr int32_t kMaxBlocks = 512;
 
 // The workspace, cut up.
-struct MoePlan {
+struct MoeWorkspace {
   int32_t* num_tiles = nullptr;      // [1]
   MoeTile* tiles = nullptr;          // [slots + T k / 16]; joined: those with most rows first
   MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
@@ -55,99 +38,81 @@ struct MoePlan {
   __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks
 };
 
-// Whether the streaming form takes each entry (token and expert) by itself: a few tokens rarely
-// have an expert in common, and the routing preparation is a launch less.
-inline bool MoeEntriesAlone(const MoeShape& shape, int32_t tokens) {
-  return tokens * shape.top_k <= 32;
-}
+MoeWorkspace CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
-// The form that kAuto stands for.
-Result<MoeForm> ChooseMoeForm(const MoeShape& shape, const MoeInt4Args& args);
-
-// Blocks of the products; of the wide form, teams of kWideTeam.
-Result<int32_t> MoeBlocks(MoeForm form);
-
-Result<int32_t> MoeMultiprocessors();
-
-// Tokens that the joined form takes at once on `multiprocessors`; 0: none in this shape.
-int32_t MoeJoinedTokens(const MoeShape& shape, int32_t multiprocessors);
-
-// Units of 16 rows of one expert that a block of the joined form has room for.
-int32_t MoeJoinedUnits(const MoeShape& shape, int32_t tokens, int32_t blocks);
-
-// Rows of a tile at most where the joined form's gate/up product is that of a middling number of
-// rows an expert; 0: that of many.
-int32_t MoeMiddlingTileRows(const MoeShape& shape, int32_t tokens);
-
-MoePlan CutMoeWorkspace(const MoeShape& shape, void* workspace);
-
-// `form` is not kAuto. `starts` shares the tiles out equally among `blocks`.
+// Entries sorted as the plan has it; `starts` shares the tiles out equally among its blocks.
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
-                      const MoePlan& plan,
-                      MoeForm form,
-                      int32_t blocks,
+                      const MoeWorkspace& space,
+                      const ExpertsPlan& plan,
                       cudaStream_t stream);
+// Likewise of one part with the sum: `args` are its tokens.
+Status LaunchMoeRoute(const MoeShape& shape,
+                      const MoeInt4Args& args,
+                      const MoeWorkspace& space,
+                      const ExpertsPlan& plan,
+                      const ExpertsSum& part,
+                      cudaStream_t stream);
+// In bf16, of sorted entries or of each by itself (moe_stream.cu).
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
+                             const ExpertsPlan& plan,
                              cudaStream_t stream);
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
                            cudaStream_t stream);
+// `tile_rows`: of the sorted tiles at most, kMiddlingTileRows or kWideTileRows.
 Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
+                           int32_t tile_rows,
                            cudaStream_t stream);
 Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
-                         const MoePlan& plan,
+                         const MoeWorkspace& space,
+                         const ExpertsPlan& plan,
                          cudaStream_t stream);
-// The joined form's down product and the sum; right after LaunchMoeWideGateUp, which lets it start
+// The down product of one part and the sum; right after LaunchMoeWideGateUp, which lets it start
 // behind its own wait: the routing is complete then, and read before gate/up has ended. All blocks
 // run at once.
 Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
-                        const MoePlan& plan,
+                        const MoeWorkspace& space,
+                        const ExpertsSum& part,
                         cudaStream_t stream);
 // old_inputs: all but the shares is older than what ran ahead of the kernel just ahead.
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
-                        const MoePlan& plan,
+                        const MoeWorkspace& space,
                         bool old_inputs,
                         cudaStream_t stream);
 
-// Instead of the combination, with `shared`: writes out. Takes few tokens, see MoeFinishTakes.
+// Instead of the combination, with `shared`: writes out. Up to kFinishTokens.
 // old_inputs: the down product ahead is one that starts only once gate/up has waited, so that what
 // is older than gate/up may be read before the wait.
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
-                       const MoePlan& plan,
+                       const MoeWorkspace& space,
                        bool old_inputs,
                        cudaStream_t stream);
 
-inline int32_t MoeFinishBlocks(const MoeShape& shape) {
-  return shape.hidden / 64;
-}
-
-// The bank of one token: gate/up, then all that follows.
-bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args);
-// Whether it can then choose the experts itself.
-bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice);
-// Both in one kernel (moe_single_joined.cu), where its shape is that of K2's rank of eight.
-bool MoeSingleJoins(const MoeShape& shape, const MoeInt4Args& args);
+// The bank of one token in one kernel (moe_single_joined.cu), with the choice in it.
 Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
-// Of two to four tokens with the choice in it, in the same shape (moe_several.cu).
-bool MoeSeveralTakes(const MoeShape& shape, const MoeInt4Args& args);
+// Of two to four tokens likewise (moe_several.cu).
 Status LaunchMoeSeveral(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+// The bank of one token in two (moe_single.cu): gate/up, then all that follows; with the choice in
+// both where it is asked of the bank.
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
                              cudaStream_t stream);
 Status LaunchMoeSingleEnd(const MoeShape& shape,
                           const MoeInt4Args& args,
-                          const MoePlan& plan,
+                          const MoeWorkspace& space,
                           cudaStream_t stream);
 
 // The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
@@ -162,13 +127,14 @@ struct MoeRows {
   MoeStart* starts = nullptr;    // [blocks + 1]
   int32_t* order = nullptr;      // [T k]
   int32_t* ranks = nullptr;      // [T k] scratch
-  // Of a joined form, where `units` is given: as MoePlan, and the blocks of its kernel and the
+  // Of a joined form, where `units` is given: as MoeWorkspace, and the blocks of its kernel and the
   // units of 16 rows that one has room for. Tiles with most rows come first then.
   int32_t* units = nullptr;
   int32_t* row_begin = nullptr;
   int32_t* block_of = nullptr;
   uint32_t* counters = nullptr;
   int32_t sum_blocks = 0, max_units = 0;
+  ExpertsSort sort;  // not where a preparation sorts
   // Where work is dealt out while it is done (moe_digits_work.cuh): sixteenths of it in the blocks'
   // own shares, behind which the last start is; the first two counters are zeros after the routing.
   int32_t own_parts = 0;

@@ -2,29 +2,23 @@
 
 // What the down products of many rows with the sum over a token's experts share, INT4's
 // (moe_down_sum.cu, whose comments say how the form works) and FP8's (fp8_down_sum.cu): the
-// counters, shares added up and limits.
+// counters and shares added up. Limits are in choose/experts_down_sum.h.
 //
-// `Params` has the routing as MoePlan.
+// `Params` has the routing as MoeWorkspace.
 
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/cuda/choose/experts_down_sum.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/moe_internal.h"
 
 namespace baltoro::cuda::joined {
 
-inline constexpr int kInner = kJoinedIntermediate;  // columns of a row
-inline constexpr int kGroups = 3;                   // warpgroups that multiply
-inline constexpr int kAddWarps = 3;                 // of the fourth; its first warp feeds
 inline constexpr int kThreads = 128 * (kGroups + 1);
-inline constexpr int kShareBytes = kJoinedColumns * 2;  // of a row and chunk
 inline constexpr int kTileUnits = 7;
-inline constexpr int kMaxTokens = 64;  // that a block adds up
-inline constexpr int kPhases = 8;      // barriers of chunks, more than any warp is ahead of another
-inline constexpr int kOutPitch = 128 + 16;
-inline constexpr int kOutBytes = 16 * kOutPitch;
+inline constexpr int kPhases = 8;  // barriers of chunks, more than any warp is ahead of another
 // Turns of a wait for other blocks, of half a microsecond or more: some tens of seconds. Where not
 // all blocks of a launch stand at once, as it needs, the launch ends with an error rather than
 // never.
@@ -144,21 +138,6 @@ __device__ __forceinline__ void StoreFour(__nv_bfloat16* to, const float4& sum) 
 // One more block has read its part of a chunk, whose counter this is. By one lane.
 __device__ __forceinline__ void TellAdded(uint32_t* counter) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-}
-
-// Units of a block at most where experts are cut between blocks.
-inline int32_t LeastUnits(int32_t slots, int64_t entries, int32_t blocks) {
-  // Every expert may have one that is not full.
-  const int64_t units = std::min<int64_t>(entries, entries / 16 + slots);
-  return static_cast<int32_t>((units + blocks - 1) / blocks);
-}
-
-// Buffers of shares that together stay in the L2, and at least one to write while another is read.
-inline int32_t Buffers(int64_t entries, int32_t chunks) {
-  constexpr int64_t kRingBytes = 28 << 20;
-  const int64_t fit =
-      std::clamp<int64_t>(kRingBytes / (entries * kShareBytes), 2, kMaxJoinedBuffers);
-  return static_cast<int32_t>(std::min<int64_t>(chunks, fit));
 }
 
 }  // namespace baltoro::cuda::joined

@@ -22,10 +22,11 @@ namespace {
 
 using namespace moe_route;
 
-constexpr int kRanks = 8;  // blocks of a cluster
-constexpr int kEach = 2;   // entries of a thread
-constexpr int kFewWarps = 12, kManyWarps = 32;
-constexpr int kSlotsMax = 32 * kFewWarps;
+constexpr int kRanks = kPrepareRanks;  // blocks of a cluster
+constexpr int kEach = kPrepareEach;    // entries of a thread
+constexpr int kFewWarps = kPrepareFewWarps, kManyWarps = kPrepareManyWarps;
+constexpr int kSlotsMax = kPrepareSlotsMax;
+static_assert(kWarpExpertsMax == kPrepareExpertsMax);
 
 struct PrepareParams {
   Params route;
@@ -213,15 +214,8 @@ Status Launch(const PrepareParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice) {
-  return tokens > 1 && tokens <= kRanks * kManyWarps && choice.experts <= kWarpExpertsMax &&
-         choice.top_k >= 1 && choice.top_k <= choice.experts && choice.top_k <= 32 &&
-         slots <= kSlotsMax &&
-         tokens * choice.top_k <=
-             kEach * 32 * (tokens <= kRanks * kFewWarps ? kFewWarps : kManyWarps);
-}
-
 Status LaunchMoePrepare(const moe_route::Params& route,
+                        int32_t warps,
                         const MoeChoice& choice,
                         const DigitRows& digits,
                         const MoeGated& gated,
@@ -237,10 +231,11 @@ Status LaunchMoePrepare(const moe_route::Params& route,
                            .top_k = choice.top_k,
                            .digits = digits,
                            .gated = gated};
-  // A joined form needs a thread for each block of its kernel.
+  if (tokens > kRanks * warps) return InvalidArgument("MoE: too many tokens to prepare");
+  // With the sum a thread is needed for each block of its kernel.
   if (route.units != nullptr) return Launch<kManyWarps, true>(p, stream);
-  return tokens <= kRanks * kFewWarps ? Launch<kFewWarps, false>(p, stream)
-                                      : Launch<kManyWarps, false>(p, stream);
+  return warps == kFewWarps ? Launch<kFewWarps, false>(p, stream)
+                            : Launch<kManyWarps, false>(p, stream);
 }
 
 }  // namespace baltoro::cuda

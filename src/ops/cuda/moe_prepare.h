@@ -17,7 +17,7 @@ struct DigitRows {
   char* digits = nullptr;       // [T][2][H]
   float* row_scales = nullptr;  // [T]
 };
-DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoePlan& plan);
+DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoeWorkspace& space);
 
 // silu(gate) * up of rows [T, 2 width], gate then up, as swiglu.cu makes it: in bf16, or as e4m3
 // codes. Rows of x are aligned to 16 bytes, those of the results have no gaps; width is a multiple
@@ -31,16 +31,16 @@ struct MoeGated {
   float* scales = nullptr;  // [T, width / 128]
 };
 
-// By sigmoid scores without groups; 2 to 256 tokens.
-bool MoePrepareTakes(int32_t slots, int32_t tokens, const MoeChoice& choice);
-
-// Of the streaming form. LaunchMoeInt4 goes on with MoeInt4Args::prepared.
+// Of a streaming INT4 form: LaunchMoeInt4 goes on, by the same plan. Digits are made where no
+// launch beside this one does.
 Status LaunchMoePrepare(const MoeShape& shape,
                         const MoeInt4Args& args,
+                        const ExpertsPlan& plan,
                         const MoeGated& gated,
                         cudaStream_t stream);
-// Of a bank of other forms; of a joined one without digits.
+// Of a bank of other forms.
 Status LaunchMoePrepare(const MoeRows& rows,
+                        const ExpertsPlan& plan,
                         const MoeChoice& choice,
                         const MoeGated& gated,
                         cudaStream_t stream);

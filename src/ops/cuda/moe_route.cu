@@ -106,30 +106,32 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
   StoreWhole(out, sum);
 }
 
+// Where entries are: all that their sum asks of a routing.
+RouteParams Entries(const MoeShape& shape, const MoeInt4Args& args) {
+  return {.ids = args.ids,
+          .slot_of = args.slot_of,
+          .experts = args.experts,
+          .slots = shape.slots,
+          .entries = args.tokens * shape.top_k};
+}
+
 RouteParams Route(const MoeShape& shape,
                   const MoeInt4Args& args,
-                  const MoePlan& plan,
-                  MoeForm form,
-                  int32_t blocks) {
-  RouteParams params = {.ids = args.ids,
-                        .slot_of = args.slot_of,
-                        .experts = args.experts,
-                        .slots = shape.slots,
-                        .entries = args.tokens * shape.top_k,
-                        .blocks = blocks,
-                        .wide = form != MoeForm::kStreaming,
-                        .num_tiles = plan.num_tiles,
-                        .tiles = plan.tiles,
-                        .starts = plan.starts,
-                        .order = plan.order,
-                        .ranks = reinterpret_cast<int32_t*>(plan.shares),
-                        .units = form == MoeForm::kJoined ? plan.units : nullptr,
-                        .row_begin = plan.row_begin,
-                        .block_of = plan.block_of,
-                        .counters = plan.counters};
-  if (form == MoeForm::kStreaming && MoeDigitsTake(shape, args.tokens)) {
-    params.tile_rows = kDigitTileRows;
-    params.wide = true;  // the next kernel reads x
+                  const MoeWorkspace& space,
+                  const ExpertsPlan& plan) {
+  RouteParams params = Entries(shape, args);
+  params.blocks = plan.blocks;
+  params.wide = plan.kernel != ExpertsKernel::kInt4Streaming;  // by digits the next kernel reads x
+  params.num_tiles = space.num_tiles;
+  params.tiles = space.tiles;
+  params.starts = space.starts;
+  params.order = space.order;
+  params.ranks = reinterpret_cast<int32_t*>(space.shares);
+  params.row_begin = space.row_begin;
+  params.block_of = space.block_of;
+  params.counters = space.counters;
+  if (plan.kernel == ExpertsKernel::kInt4Digits) {
+    params.tile_rows = plan.tile_rows;
     params.digits = params.dealt = true;
     params.own_parts = kDigitOwnParts;
   }
@@ -172,48 +174,60 @@ RouteParams Route(const MoeRows& rows) {
 
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
-                      const MoePlan& plan,
-                      MoeForm form,
-                      int32_t blocks,
+                      const MoeWorkspace& space,
+                      const ExpertsPlan& plan,
                       cudaStream_t stream) {
-  if (blocks < 1 || blocks > kMaxBlocks) return InvalidArgument("MoE: blocks outside 1..512");
-  RouteParams params = Route(shape, args, plan, form, blocks);
-  if (form == MoeForm::kJoined) {
-    BT_ASSIGN_OR_RETURN(params.sum_blocks, MoeMultiprocessors());
-    if (params.sum_blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
-    params.max_units = MoeJoinedUnits(shape, args.tokens, params.sum_blocks);
-    params.tile_rows = MoeMiddlingTileRows(shape, args.tokens);
+  if (plan.blocks < 1 || plan.blocks > kMaxBlocks) {
+    return InvalidArgument("MoE: blocks outside 1..512");
   }
-  return LaunchMoeSort(params, stream);
+  return LaunchMoeSort(Route(shape, args, space, plan), plan.sort, stream);
+}
+
+Status LaunchMoeRoute(const MoeShape& shape,
+                      const MoeInt4Args& args,
+                      const MoeWorkspace& space,
+                      const ExpertsPlan& plan,
+                      const ExpertsSum& part,
+                      cudaStream_t stream) {
+  if (part.blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
+  RouteParams params = Route(shape, args, space, plan);
+  params.units = space.units;
+  params.sum_blocks = part.blocks;
+  params.max_units = part.units;
+  if (part.tile_rows == kMiddlingTileRows) params.tile_rows = part.tile_rows;
+  return LaunchMoeSort(params, part.sort, stream);
 }
 
 Status LaunchMoePrepare(const MoeShape& shape,
                         const MoeInt4Args& args,
+                        const ExpertsPlan& plan,
                         const MoeGated& gated,
                         cudaStream_t stream) {
-  const MoePlan plan = CutMoeWorkspace(shape, args.workspace);
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
+  const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   DigitRows digits;
-  if (!args.beside && MoeDigitsTake(shape, args.tokens)) digits = MoeDigitRows(shape, args, plan);
-  return LaunchMoePrepare(Route(shape, args, plan, MoeForm::kStreaming, blocks), args.choice,
-                          digits, gated, args.tokens, stream);
+  if (plan.kernel == ExpertsKernel::kInt4Digits && plan.shared != SharedExperts::kBeside) {
+    digits = MoeDigitRows(shape, args, space);
+  }
+  return LaunchMoePrepare(Route(shape, args, space, plan), plan.prepare_warps, args.choice, digits,
+                          gated, args.tokens, stream);
 }
 
 Status LaunchMoePrepare(const MoeRows& rows,
+                        const ExpertsPlan& plan,
                         const MoeChoice& choice,
                         const MoeGated& gated,
                         cudaStream_t stream) {
-  return LaunchMoePrepare(Route(rows), choice, {}, gated, rows.tokens, stream);
+  return LaunchMoePrepare(Route(rows), plan.prepare_warps, choice, {}, gated, rows.tokens, stream);
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
-                        const MoePlan& plan,
+                        const MoeWorkspace& space,
                         bool old_inputs,
                         cudaStream_t stream) {
   const bool bf16 = args.rounded_out != nullptr;
-  const CombineParams params = {Route(shape, args, plan, MoeForm::kStreaming, 1),
-                                plan.shares,
+  const CombineParams params = {Entries(shape, args),
+                                space.shares,
                                 bf16 ? static_cast<void*>(args.rounded_out) : args.out,
                                 args.out_stride,
                                 shape.hidden,
@@ -223,7 +237,7 @@ Status LaunchMoeCombine(const MoeShape& shape,
 }
 
 Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
-  return LaunchMoeSort(Route(rows), stream);
+  return LaunchMoeSort(Route(rows), rows.sort, stream);
 }
 
 Status LaunchSumOverExperts(const MoeRows& rows,

@@ -12,7 +12,7 @@
 
 namespace baltoro::cuda::moe_route {
 
-inline constexpr int kThreadsMax = 1024;
+inline constexpr int kThreadsMax = kSortThreadsMax;
 
 struct Params {
   const int32_t* ids = nullptr;
@@ -289,9 +289,11 @@ __device__ inline void SendToBlock(int32_t* word, uint32_t rank, int32_t value, 
 
 namespace baltoro::cuda {
 
-Status LaunchMoeSort(const moe_route::Params& params, cudaStream_t stream);
-// Without `digits.x` no digits are made, without `gated.x` nothing is gated.
+Status LaunchMoeSort(const moe_route::Params& params, const ExpertsSort& sort, cudaStream_t stream);
+// By blocks of `warps` (ExpertsPlan::prepare_warps). Without `digits.x` no digits are made, without
+// `gated.x` nothing is gated.
 Status LaunchMoePrepare(const moe_route::Params& route,
+                        int32_t warps,
                         const MoeChoice& choice,
                         const DigitRows& digits,
                         const MoeGated& gated,

@@ -16,9 +16,10 @@ namespace {
 
 using namespace moe_single;  // NOLINT: this kernel's parts
 
-constexpr int kTokensMax = 4;  // more are faster by digits (moe_digits.h)
-constexpr int kBlocks = 128, kHalf = 8, kWarps = 2 * kHalf, kThreads = 32 * (kWarps + 1);
-constexpr int kHidden = 7168, kTiles = kHidden / 128, kParts = kTiles / kHalf;
+constexpr int kTokensMax = kInt4OneLaunchTokens;
+constexpr int kBlocks = kOneLaunchBlocks, kHalf = 8, kWarps = 2 * kHalf,
+              kThreads = 32 * (kWarps + 1);
+constexpr int kHidden = kOneLaunchHidden, kTiles = kHidden / 128, kParts = kTiles / kHalf;
 constexpr int kStripBytes = kTiles * kTileBytes, kPartBytes = kHalf * kTileBytes;
 constexpr int kOfBlock = 2;  // strips of gate/up, 8 columns of the middle each
 constexpr int kEnds = kHidden / (16 * kStrips);
@@ -338,20 +339,6 @@ __global__ void __launch_bounds__(kThreads, 1) SeveralKernel(const __grid_consta
 }
 
 }  // namespace
-
-bool MoeSeveralTakes(const MoeShape& shape, const MoeInt4Args& args) {
-  const MoeChoice& choice = args.choice;
-  if (args.tokens < 2 || args.tokens > kTokensMax || args.shared == nullptr ||
-      args.norm.residual != nullptr || args.out == nullptr || shape.top_k != kExperts ||
-      shape.hidden != kHidden || shape.intermediate != kIntermediate ||
-      args.shared_intermediate != kIntermediate || choice.logits == nullptr ||
-      choice.logits_stride % 4 != 0 || !MoeSingleChooses(shape, choice)) {
-    return false;
-  }
-  // All blocks wait for each other: one on each multiprocessor.
-  const Result<int32_t> multiprocessors = MoeMultiprocessors();
-  return multiprocessors.ok() && multiprocessors.value() >= kBlocks;
-}
 
 Status LaunchMoeSeveral(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
   const Params p = {.slot_of = args.slot_of,

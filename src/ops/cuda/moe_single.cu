@@ -301,7 +301,7 @@ __global__ void __launch_bounds__(kThreads* kOf, 1)
 
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
                              cudaStream_t stream) {
   const GateUpParams p = {.ids = args.ids,
                           .slot_of = args.slot_of,
@@ -312,7 +312,7 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
                           .gate_up = static_cast<const char*>(args.gate_up),
                           .slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden),
                           .x = args.x,
-                          .middle = plan.middle,
+                          .middle = space.middle,
                           .choice = args.choice};
   const int bytes = p.column_tiles * (kOf * kTileBytes + 256);
   const auto kernel =
@@ -331,23 +331,9 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
       dim3(kThreads * kOf), static_cast<size_t>(bytes), stream, 1, p);
 }
 
-bool MoeSingleTakes(const MoeShape& shape, const MoeInt4Args& args) {
-  return args.tokens == 1 && args.shared != nullptr && shape.top_k <= kExperts &&
-         shape.intermediate == kIntermediate && shape.hidden % (16 * kStrips) == 0 &&
-         shape.hidden / 128 <= kChunksMax * kWarps &&
-         MoeFinishTakes(shape, args.shared_intermediate, 1);
-}
-
-bool MoeSingleChooses(const MoeShape& shape, const MoeChoice& choice) {
-  return shape.top_k <= kChoiceTopMax && choice.top_k == shape.top_k &&
-         choice.experts <= kChoiceExpertsMax && choice.experts % 4 == 0 &&
-         choice.experts >= choice.top_k && reinterpret_cast<uintptr_t>(choice.logits) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(choice.bias) % 16 == 0;
-}
-
 Status LaunchMoeSingleEnd(const MoeShape& shape,
                           const MoeInt4Args& args,
-                          const MoePlan& plan,
+                          const MoeWorkspace& space,
                           cudaStream_t stream) {
   const Params p = {.ids = args.ids,
                     .weights = args.weights,
@@ -358,7 +344,7 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
                     .hidden = shape.hidden,
                     .down = static_cast<const char*>(args.down),
                     .slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate),
-                    .middle = plan.middle,
+                    .middle = space.middle,
                     .shared = args.shared,
                     .shared_down = args.shared_down,
                     .shared_intermediate = args.shared_intermediate,

@@ -11,10 +11,11 @@
 
 namespace baltoro::cuda::moe_single {
 
-constexpr int kExperts = 8;  // of a token at most: a warp each
-constexpr int kStrips = 4;   // of a block of the end, 16 columns of the result each
+constexpr int kExperts = kSingleExperts;  // of a token at most: a warp each
+constexpr int kStrips = 4;                // of a block of the end, 16 columns of the result each
 constexpr int kColumnTiles = 2;
 constexpr int kIntermediate = kColumnTiles * 128;
+static_assert(kIntermediate == kSingleIntermediate && 16 * kStrips == kSingleEndColumns);
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kExpertBytes = kStrips * kColumnTiles * kTileBytes;
 

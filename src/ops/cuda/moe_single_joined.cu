@@ -17,8 +17,8 @@ namespace {
 
 using namespace moe_single;  // NOLINT: this kernel's parts
 
-constexpr int kBlocks = 128, kWarps = 8, kThreads = 2 * kWarps * 32;
-constexpr int kHidden = 7168, kTiles = kHidden / 128, kChunks = kTiles / kWarps;
+constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kThreads = 2 * kWarps * 32;
+constexpr int kHidden = kOneLaunchHidden, kTiles = kHidden / 128, kChunks = kTiles / kWarps;
 constexpr int kDownBehind = 2;  // the chunk of gate/up behind which down's weights are asked for
 constexpr int kStripBytes = kTiles * kTileBytes, kChunkBytes = kWarps * kTileBytes;
 constexpr int kOfBlock = 2;  // strips of gate/up, 8 columns of the middle each
@@ -272,17 +272,6 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
 }
 
 }  // namespace
-
-bool MoeSingleJoins(const MoeShape& shape, const MoeInt4Args& args) {
-  if (args.choice.logits == nullptr || args.norm.residual != nullptr || args.out == nullptr ||
-      shape.top_k != kExperts || shape.hidden != kHidden || shape.intermediate != kIntermediate ||
-      args.shared_intermediate != kIntermediate) {
-    return false;
-  }
-  // All blocks wait for each other: one on each multiprocessor.
-  const Result<int32_t> multiprocessors = MoeMultiprocessors();
-  return multiprocessors.ok() && multiprocessors.value() >= kBlocks;
-}
 
 Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
   const Params p = {.slot_of = args.slot_of,

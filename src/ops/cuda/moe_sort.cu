@@ -11,10 +11,8 @@ namespace {
 
 using namespace moe_route;
 
-constexpr int kRanks = 8;  // blocks of the cluster
-constexpr int kEach = 8;   // entries of a thread that stay in its registers
-constexpr int kThreads = 512;
-constexpr int kAlone = 2048;  // entries that one block takes
+constexpr int kRanks = kSortBlocks;  // of the cluster
+constexpr int kEach = kSortEach;     // entries of a thread that stay in its registers
 
 // The slots of every blockDim-th entry from `entry` on. Nothing branches around a load, so that all
 // are under way together.
@@ -112,13 +110,16 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
 
 }  // namespace
 
-Status LaunchMoeSort(const moe_route::Params& params, cudaStream_t stream) {
-  const unsigned ranks = params.entries <= kAlone ? 1 : kRanks;
-  const int share = (params.entries + static_cast<int>(ranks) - 1) / static_cast<int>(ranks);
-  const int threads =
-      std::max(share <= kEach * kThreads ? kThreads : kThreadsMax, (params.slots + 31) / 32 * 32);
-  return LaunchOverlapped("MoE routing", SortKernel, dim3(ranks),
-                          dim3(static_cast<unsigned>(threads)), 0, stream, ranks, params);
+Status LaunchMoeSort(const moe_route::Params& params,
+                     const ExpertsSort& sort,
+                     cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(sort.blocks),
+             threads = static_cast<unsigned>(sort.threads);
+  if (sort.threads < params.slots || (sort.blocks != 1 && sort.blocks != kRanks)) {
+    return InvalidArgument("MoE: entries are not sorted by so many threads");
+  }
+  return LaunchOverlapped("MoE routing", SortKernel, dim3(blocks), dim3(threads), 0, stream, blocks,
+                          params);
 }
 
 }  // namespace baltoro::cuda

@@ -54,7 +54,8 @@ Sorted Sort(const Case& c, const std::vector<int32_t>& ids, const std::vector<in
                .tiles = static_cast<MoeTile*>(tiles.data()),
                .starts = static_cast<MoeStart*>(starts.data()),
                .order = static_cast<int32_t*>(order.data()),
-               .ranks = static_cast<int32_t*>(ranks.data())};
+               .ranks = static_cast<int32_t*>(ranks.data()),
+               .sort = ChooseExpertsSort(std::ssize(ids), c.slots)};
   if (c.joined) {
     rows.units = static_cast<int32_t*>(units.data());
     rows.row_begin = static_cast<int32_t*>(row_begin.data());

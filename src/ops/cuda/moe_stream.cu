@@ -39,7 +39,7 @@ struct ProductParams {
   int32_t out_stride;
   int32_t top_k;
   const float* route_weights;  // down
-  // Few entries (MoeEntriesAlone): each is a tile of its own, in the order of `ids`; starts, tiles
+  // Few entries (kInt4Entries): each is a tile of its own, in the order of `ids`; starts, tiles
   // and order are not read.
   const int32_t* ids;  // null: as above
   const int32_t* slot_of;
@@ -458,21 +458,22 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
 }
 
 template <typename F>
-Status Launch(const char* what, const ProductParams& params, cudaStream_t stream) {
-  return LaunchMoeStreaming(what, StreamProductKernel<F>, F::kThreads, F::kSharedBytes, stream,
-                            params);
+Status Launch(const char* what, int32_t blocks, const ProductParams& params, cudaStream_t stream) {
+  return LaunchMoeStreaming(what, StreamProductKernel<F>, blocks, F::kThreads, F::kSharedBytes,
+                            stream, params);
 }
 
 // The tiles, as the routing cut them or one an entry.
 void SetTiles(const MoeShape& shape,
               const MoeInt4Args& args,
-              const MoePlan& plan,
+              const MoeWorkspace& space,
+              const ExpertsPlan& plan,
               ProductParams& p) {
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
+  p.starts = space.starts;
+  p.tiles = space.tiles;
+  p.order = space.order;
   p.top_k = shape.top_k;
-  if (!MoeEntriesAlone(shape, args.tokens)) return;
+  if (plan.kernel != ExpertsKernel::kInt4Entries) return;
   p.ids = args.ids;
   p.slot_of = args.slot_of;
   p.experts = args.experts;
@@ -484,39 +485,39 @@ void SetTiles(const MoeShape& shape,
 
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
-                             const MoePlan& plan,
+                             const MoeWorkspace& space,
+                             const ExpertsPlan& plan,
                              cudaStream_t stream) {
-  if (MoeDigitsTake(shape, args.tokens)) return LaunchMoeDigitsGateUp(shape, args, plan, stream);
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  SetTiles(shape, args, plan, p);
+  SetTiles(shape, args, space, plan, p);
   p.in = args.x;
   p.in_stride = args.x_stride;
-  p.out = plan.middle;
+  p.out = space.middle;
   p.out_stride = shape.intermediate;
-  return Launch<GateUpForm>("MoE gate/up", p, stream);
+  return Launch<GateUpForm>("MoE gate/up", plan.blocks, p, stream);
 }
 
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
                            cudaStream_t stream) {
-  if (MoeDigitsTake(shape, args.tokens)) return LaunchMoeDigitsDown(shape, args, plan, stream);
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
   p.column_tiles = shape.intermediate / 128;
-  SetTiles(shape, args, plan, p);
-  p.in = plan.middle;
+  SetTiles(shape, args, space, plan, p);
+  p.in = space.middle;
   p.in_stride = shape.intermediate;
-  p.out = plan.shares;
+  p.out = space.shares;
   p.out_stride = shape.hidden;
   p.route_weights = args.weights;
-  return Launch<DownForm>("MoE down", p, stream);
+  return Launch<DownForm>("MoE down", plan.blocks, p, stream);
 }
 
 }  // namespace baltoro::cuda

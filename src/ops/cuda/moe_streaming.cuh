@@ -53,6 +53,7 @@ __device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int read
 template <typename Params>
 Status LaunchMoeStreaming(const char* what,
                           void (*kernel)(Params),
+                          int32_t blocks,
                           int threads,
                           int shared_bytes,
                           cudaStream_t stream,
@@ -67,7 +68,6 @@ Status LaunchMoeStreaming(const char* what,
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int32_t blocks, MoeBlocks(MoeForm::kStreaming));
   return LaunchOverlapped(what, kernel, dim3(blocks), dim3(threads), shared_bytes, stream, 1,
                           params);
 }

@@ -27,6 +27,38 @@ inline void Must(const Status& status, const char* what) {
   std::exit(2);
 }
 
+// Ways of the bank that are asked for; the streaming one of several is that of the tokens.
+enum class Way { kChosen, kStreaming, kGrouped, kGroupedSum };
+
+inline ExpertsQuestion QuestionOf(const MoeShape& s,
+                                  int tokens,
+                                  bool rounded = false,
+                                  bool ordered = false) {
+  ExpertsQuestion q;
+  q.card = BankCard();
+  q.x = FactsOf(TensorView(nullptr, DType::kBf16, {tokens, s.hidden}));
+  q.out = FactsOf(TensorView(nullptr, rounded ? DType::kBf16 : DType::kF32, {tokens, s.hidden}));
+  q.top_k = s.top_k;
+  q.gate_up = {
+      .form = WeightForm::kInt4Group, .n = 2 * s.intermediate, .k = s.hidden, .count = s.slots};
+  q.down = {.form = WeightForm::kInt4Group, .n = s.hidden, .k = s.intermediate, .count = s.slots};
+  q.x_ordered = ordered;
+  return q;
+}
+
+inline ExpertsPlan PlanOf(const ExpertsQuestion& q, Way way) {
+  switch (way) {
+    case Way::kStreaming:
+      return ExpertsBy(q, Int4StreamingWay(q.entries(), q.intermediate()));
+    case Way::kGrouped:
+      return ExpertsBy(q, ExpertsKernel::kInt4Grouped);
+    case Way::kGroupedSum:
+      return ExpertsBy(q, ExpertsKernel::kInt4GroupedSum);
+    default:
+      return ChooseExperts(q);
+  }
+}
+
 template <typename T>
 class Memory {
  public:

@@ -312,19 +312,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 Status LaunchMoeWideDown(const MoeShape& shape,
                          const MoeInt4Args& args,
-                         const MoePlan& plan,
+                         const MoeWorkspace& space,
+                         const ExpertsPlan& plan,
                          cudaStream_t stream) {
   WideParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;
   p.column_tiles = shape.intermediate / 128;
-  p.starts = plan.starts;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
-  p.in = plan.middle;
+  p.starts = space.starts;
+  p.tiles = space.tiles;
+  p.order = space.order;
+  p.in = space.middle;
   p.in_stride = shape.intermediate;
-  p.out = plan.shares;
+  p.out = space.shares;
   p.out_stride = shape.hidden;
   p.route_weights = args.weights;
   const cudaError_t error = cudaFuncSetAttribute(
@@ -332,9 +333,8 @@ Status LaunchMoeWideDown(const MoeShape& shape,
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE down: ") + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
-  return LaunchOverlapped("MoE down, wide", WideDownKernel, dim3(teams * kTeam), dim3(kThreads),
-                          kSharedBytes, stream, 1, p);
+  return LaunchOverlapped("MoE down, wide", WideDownKernel, dim3(plan.blocks * kTeam),
+                          dim3(kThreads), kSharedBytes, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

@@ -460,13 +460,12 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
 }
 
 template <typename Form>
-Status Launch(const GateUpParams& p, cudaStream_t stream) {
+Status Launch(const GateUpParams& p, int32_t teams, cudaStream_t stream) {
   const cudaError_t error = cudaFuncSetAttribute(
       GateUpKernel<Form>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Form>);
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
   }
-  BT_ASSIGN_OR_RETURN(const int32_t teams, MoeBlocks(MoeForm::kWide));
   return LaunchOverlapped("MoE gate/up, wide", GateUpKernel<Form>,
                           dim3(teams * kWideTeam * Form::kBlocks), dim3(kThreads),
                           kSharedBytes<Form>, stream, 1, p);
@@ -474,40 +473,38 @@ Status Launch(const GateUpParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-int32_t MoeMiddlingTileRows(const MoeShape& shape, int32_t tokens) {
-  // Measured, docs/kernels/moe.md.
-  const int64_t entries = static_cast<int64_t>(tokens) * shape.top_k;
-  return entries > 29 * static_cast<int64_t>(shape.slots) ? 0 : kMiddlingTileRows;
-}
-
 Status LaunchMoeWideGateUp(const MoeShape& shape,
                            const MoeInt4Args& args,
-                           const MoePlan& plan,
+                           const MoeWorkspace& space,
+                           const ExpertsPlan& plan,
+                           int32_t tile_rows,
                            cudaStream_t stream) {
-  if (args.ordered == nullptr) {
+  if (plan.makes_ordered != (args.ordered == nullptr)) {
+    return InvalidArgument("MoE: x in matrix order is not given as planned");
+  }
+  if (plan.makes_ordered) {
     const int columns = kOrderThreads * kOrderEights * 8;
     BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
                                         dim3((shape.hidden + columns - 1) / columns, args.tokens),
                                         dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
-                                        plan.ordered, shape.hidden));
+                                        space.ordered, shape.hidden));
   }
   GateUpParams p = {};
   BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
   p.strips = 2 * shape.intermediate / 16;
   p.column_tiles = shape.hidden / 128;
-  // The joined form has its tiles sorted.
-  p.starts = args.form == MoeForm::kJoined ? nullptr : plan.starts;
-  p.num_tiles = plan.num_tiles;
-  p.tiles = plan.tiles;
-  p.order = plan.order;
-  p.in = args.ordered != nullptr ? args.ordered : plan.ordered;
+  // With the sum tiles with most rows come first.
+  p.starts = plan.kernel == ExpertsKernel::kInt4GroupedSum ? nullptr : space.starts;
+  p.num_tiles = space.num_tiles;
+  p.tiles = space.tiles;
+  p.order = space.order;
+  p.in = args.ordered != nullptr ? args.ordered : space.ordered;
   p.in_stride = shape.hidden;
-  p.out = plan.middle;
+  p.out = space.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  const bool middling =
-      args.form == MoeForm::kJoined && MoeMiddlingTileRows(shape, args.tokens) > 0;
-  return middling ? Launch<Middling>(p, stream) : Launch<Many>(p, stream);
+  return tile_rows == kMiddlingTileRows ? Launch<Middling>(p, plan.blocks, stream)
+                                        : Launch<Many>(p, plan.blocks, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -21,9 +21,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int32_t kProductRowsMax = 64;    // rows of a tile
-inline constexpr int32_t kWideProductRows = 128;  // of the form for many rows
-
 struct ProductArgs {
   PackedMatrix w;
   // Rows of bf16, 16-byte aligned; for kInt8, kInt4, kInt8Static of s8 codes, and for kFp8Block

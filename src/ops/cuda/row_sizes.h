@@ -6,7 +6,8 @@
 
 namespace baltoro::cuda {
 
-// OpsTable::rounded_part_rows_min, the first of a class (ops/row_class.h). Parts of fewer rows stay
+// Rows of a step from which what a rank adds to a sum over ranks may be bf16: the first of a class
+// (ops/row_class.h). Parts of fewer rows stay
 // in the L2 whatever their type, and the forms of few rows have them in f32 alone.
 inline constexpr int64_t kRoundedPartRowsMin = 257;
 

@@ -2,45 +2,11 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch_table/ask.h"
-#include "ops/cuda/launch_table/family.h"
+#include "ops/cuda/launch_table/questions_experts.h"
 #include "ops/cuda/norm_join.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {
-
-constexpr FormCase kPlain = kForms[0];
-static_assert(kPlain.form == WeightForm::kBf16);
-
-struct Beside {
-  const char* name;
-  bool shared = true;    // the shared experts
-  bool chooses = false;  // the choice is the bank's
-  bool norm = false;     // the norm behind it
-  bool parts = false;    // bf16 in steps of many rows
-  bool coded = false;    // codes of x are there
-  bool ordered = false;  // x in matrix order is there
-};
-constexpr Beside kAll[] = {
-    {.name = "alone", .shared = false},
-    {.name = "shared"},
-    {.name = "shared, chooses", .chooses = true},
-    {.name = "shared, norm behind", .norm = true},
-    {.name = "shared, chooses, norm behind", .chooses = true, .norm = true},
-    {.name = "shared, bf16 parts", .parts = true},
-    {.name = "shared, chooses, bf16 parts", .chooses = true, .parts = true},
-    {.name = "alone, x coded", .shared = false, .coded = true},
-    {.name = "shared, x coded", .coded = true},
-    {.name = "shared, chooses, x coded", .chooses = true, .coded = true},
-    {.name = "shared, x coded, bf16 parts", .parts = true, .coded = true},
-    {.name = "shared, chooses, x coded, bf16 parts", .chooses = true, .parts = true, .coded = true},
-    {.name = "shared, x ordered", .ordered = true},
-    {.name = "shared, x ordered, bf16 parts", .parts = true, .ordered = true},
-};
-
-// Experts of INT4 groups have shared ones in bf16 beside them, all others their own form.
-const FormCase& SharedForm(const FormCase& form) {
-  return form.form == WeightForm::kInt4Group ? kPlain : form;
-}
 
 std::vector<int32_t> SlotsOf(const Rank& r) {
   std::vector<int32_t> slots(static_cast<size_t>(r.experts), -1);
@@ -55,17 +21,18 @@ struct Bank {
   JoinedNorm norm;
 };
 
-void Fill(Bank& bank, Step& s, const FormCase& form, const Rank& r, const Beside& beside) {
+void Fill(Bank& bank, Step& s, const BankCase& one, const BesideBank& beside) {
+  const Rank& r = one.rank;
   ExpertBankArgs& args = bank.args;
   args.out = s.Rows(beside.parts ? DType::kBf16 : DType::kF32, r.hidden);
   args.x = s.Rows(DType::kBf16, r.hidden);
   args.ids = s.Rows(DType::kI32, r.top_k);
   args.weights = s.Rows(DType::kF32, r.top_k);
-  args.gate_up = s.Matrix(form, 2 * r.expert, r.hidden, r.slots);
-  args.down = s.Matrix(form, r.hidden, r.expert, r.slots);
+  args.gate_up = s.Matrix(one.form, 2 * r.expert, r.hidden, r.slots);
+  args.down = s.Matrix(one.form, r.hidden, r.expert, r.slots);
   if (beside.shared) {
     args.shared = s.Rows(DType::kBf16, 2 * r.shared);
-    args.shared_down = s.Matrix(SharedForm(form), r.hidden, r.shared);
+    args.shared_down = s.Matrix(one.shared_form, r.hidden, r.shared);
   }
   bank.norm = s.Norm(s.Rows(DType::kBf16, r.hidden));
   bank.choice = {.logits = s.Rows(DType::kF32, r.experts),
@@ -77,19 +44,12 @@ void Fill(Bank& bank, Step& s, const FormCase& form, const Rank& r, const Beside
   if (beside.ordered) s.KnowOrder(args.x);
 }
 
-void AskBank(Asker& asker, const FormCase& form, const Rank& r, const Beside& beside) {
-  const std::vector<int32_t> slots = SlotsOf(r);
-  std::string question = std::string("experts, ") + form.name + " " + std::to_string(r.slots) +
-                         " of " + std::to_string(r.experts) + " top " + std::to_string(r.top_k) +
-                         " [" + std::to_string(r.expert) + ", " + std::to_string(r.hidden) + "], " +
-                         beside.name;
-  if (beside.shared) question.append(" ").append(std::to_string(r.shared));
-  RowRange range;
-  if (beside.norm) range.most = JoinedNorm::kRowsMax;
-  if (beside.parts) range.least = kRoundedPartRowsMin;
+void AskBank(Asker& asker, const BankCase& one) {
+  const std::vector<int32_t> slots = SlotsOf(one.rank);
+  const BesideBank& beside = one.beside;
   const auto operation = [&](Step& s) {
     Bank bank;
-    Fill(bank, s, form, r, beside);
+    Fill(bank, s, one, beside);
     bank.args.slot_of = slots;
     if (beside.norm && !BankTakesNorm(bank.args)) return false;
     if (beside.chooses && !BankChooses(bank.args)) return false;
@@ -101,32 +61,18 @@ void AskBank(Asker& asker, const FormCase& form, const Rank& r, const Beside& be
   const auto before = [&](Step& s) {
     Step none(0, s.ctx, static_cast<char*>(s.Place()));
     Bank bank;
-    Fill(bank, none, form, r, kAll[0]);
+    Fill(bank, none, one, kBesideBanks[0]);
     bank.args.slot_of = slots;
     ExpertBank(none.ctx, bank.args);
   };
-  asker.Ask(question, range, operation,
-            r.slots < r.experts ? before : std::function<void(Step&)>());
+  asker.Ask(one.question, one.range, operation,
+            one.rank.slots < one.rank.experts ? before : std::function<void(Step&)>());
 }
 
 }  // namespace
 
 void AskExperts(Asker& asker) {
-  std::vector<Rank> ranks = Ranks();
-  for (const Rank& rank : ExpertRanks()) ranks.push_back(rank);
-  for (const FormCase& form : kForms) {
-    // The grouped products have no f32 matrices: a failed check.
-    if (form.form == WeightForm::kF32) continue;
-    const bool int4 = form.form == WeightForm::kInt4Group;
-    for (const Rank& rank : ranks) {
-      if (!CanBeCut(form, rank.expert) || !CanBeCut(form, rank.shared)) continue;
-      for (const Beside& beside : kAll) {
-        if (beside.coded && !(form.quantise_input && NormWritesCodes(rank.hidden))) continue;
-        if ((beside.norm || beside.ordered) && !int4) continue;
-        AskBank(asker, form, rank, beside);
-      }
-    }
-  }
+  for (const BankCase& one : BankCases(kRoundedPartRowsMin)) AskBank(asker, one);
 }
 
 void AskExpertInputs(Asker& asker) {
@@ -153,7 +99,7 @@ void AskExpertInputs(Asker& asker) {
                             .logits = s.Rows(DType::kF32, r.experts),
                             .x = s.Rows(DType::kBf16, r.hidden),
                             .shared_gate_up = s.Matrix(form, 2 * r.shared, r.hidden),
-                            .router = s.Matrix(kPlain, r.experts, r.hidden),
+                            .router = s.Matrix(kForms[0], r.experts, r.hidden),
                             .bias = s.Vector(DType::kF32, r.experts),
                             .params = {.experts = r.experts, .top_k = r.top_k}};
           // Choosing is a launch of its own behind these, route below.

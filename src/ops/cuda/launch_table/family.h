@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/cuda/launch_table/forms.h"
+
 namespace baltoro::cuda::launch_table {
 
 inline constexpr int64_t kLatent = 512, kRope = 64, kNope = 128, kValue = 128;
@@ -24,6 +26,12 @@ struct Rank {
 // Whether a norm of this width writes codes beside its rows (AddRmsNormQuantise).
 inline bool NormWritesCodes(int64_t width) {
   return width % 1024 == 0;
+}
+
+// Whether a checkpoint of this form can be cut so: blocks and groups of input columns are whole.
+inline bool CanBeCut(const product_test::FormCase& form, int64_t k) {
+  if (form.form == WeightForm::kFp8Block) return k % 128 == 0;
+  return form.form != WeightForm::kInt4Group || k % 32 == 0;
 }
 
 inline std::vector<Rank> Ranks() {

@@ -160,6 +160,11 @@ Table Table::Parse(const std::string& text) {
   return table;
 }
 
+const std::vector<std::string>* Table::AnswerOf(const std::string& question) const {
+  const auto at = answers_.find(question);
+  return at == answers_.end() ? nullptr : &at->second;
+}
+
 Table Table::Containing(const std::string& words) const {
   Table part;
   for (const auto& [question, answer] : answers_) {

@@ -51,6 +51,8 @@ class Table {
   // Sorted; questions with the same answer stand above it together.
   std::string Text(const std::string& header) const;
   static Table Parse(const std::string& text);
+  // Null: not asked.
+  const std::vector<std::string>* AnswerOf(const std::string& question) const;
   // The questions that contain `words`.
   Table Containing(const std::string& words) const;
   // Those that begin with them.

@@ -1,0 +1,124 @@
+// The choice of an expert bank, from top to bottom. Each way is the fastest from about the rows an
+// expert that stand here, as measured (docs/kernels/moe.md, docs/kernels/fp8.md).
+
+#include "ops/cuda/choose/experts.h"
+
+#include <algorithm>
+
+#include "ops/cuda/choose/experts_ways.h"
+
+namespace baltoro::cuda {
+
+using namespace experts_ways;  // NOLINT: the parts of this choice
+
+namespace {
+
+Way WayOf(const ExpertsQuestion& q) {
+  if (q.tokens() == 0) return {ExpertsKernel::kNone, "no tokens"};
+  if (q.top_k == 0) return {ExpertsKernel::kNone, "no experts"};
+  if (Int4Takes(q)) return Int4Way(q);
+  if (Fp8Takes(q)) return Fp8Way(q);
+  return {ExpertsKernel::kGroupedProducts, "no kernels of its own for this form and shape"};
+}
+
+// Who chooses, where that is asked.
+ExpertsChooser ChooserOf(const ExpertsQuestion& q, ExpertsKernel kernel) {
+  switch (kernel) {
+    case ExpertsKernel::kInt4OneLaunch1:
+    case ExpertsKernel::kInt4OneLaunch4:
+    case ExpertsKernel::kFp8OneLaunch1:
+    case ExpertsKernel::kFp8OneLaunch4:
+    case ExpertsKernel::kFp8OneLaunch8:
+      return ExpertsChooser::kKernel;
+    case ExpertsKernel::kInt4OneToken:
+    case ExpertsKernel::kFp8Entries4:
+      return q.tokens() == 1 && KernelCanChoose(q) ? ExpertsChooser::kKernel
+                                                   : ExpertsChooser::kGiven;
+    case ExpertsKernel::kInt4Digits:
+    case ExpertsKernel::kInt4Streaming:
+    case ExpertsKernel::kFp8Streaming:
+    case ExpertsKernel::kFp8GroupedSum:
+      return PreparationCanChoose(q) ? ExpertsChooser::kPreparation : ExpertsChooser::kGiven;
+    default:
+      return ExpertsChooser::kGiven;
+  }
+}
+
+// How the shared experts are computed, where there are any.
+SharedExperts SharedOf(const ExpertsQuestion& q, const ExpertsPlan& plan) {
+  if (!q.shared || q.tokens() == 0) return SharedExperts::kNone;
+  switch (plan.kernel) {
+    case ExpertsKernel::kFp8OneLaunch1:
+    case ExpertsKernel::kFp8OneLaunch4:
+    case ExpertsKernel::kFp8OneLaunch8:
+    case ExpertsKernel::kFp8Entries4:
+      return SharedExperts::kInBank;
+    default:
+      break;
+  }
+  if (plan.kernel != ExpertsKernel::kNone && Int4EndsWithShared(q)) return SharedExperts::kInBank;
+  const bool beside = plan.chooser == ExpertsChooser::kPreparation && Int4BesideTakes(q) &&
+                      plan.kernel == ExpertsKernel::kInt4Digits;
+  return beside ? SharedExperts::kBeside : SharedExperts::kOwnProduct;
+}
+
+}  // namespace
+
+ExpertsPlan ExpertsBy(const ExpertsQuestion& q, ExpertsKernel kernel) {
+  ExpertsPlan plan;
+  plan.kernel = kernel;
+  plan.why = "asked for";
+  plan.chooser = ChooserOf(q, kernel);
+  plan.shared = SharedOf(q, plan);
+  // The sum of few tokens, whose blocks tell the squares of 64 columns each.
+  plan.norm = q.norm && plan.shared == SharedExperts::kInBank && Int4EndsWithShared(q) &&
+              q.hidden() / kFinishColumns <= JoinedNorm::kParts;
+  Fill(q, plan);
+  return plan;
+}
+
+ExpertsPlan ChooseExperts(const ExpertsQuestion& q) {
+  const Way way = WayOf(q);
+  ExpertsPlan plan = ExpertsBy(q, way.kernel);
+  plan.why = way.why;
+  return plan;
+}
+
+namespace experts_ways {
+
+namespace {
+
+// Scores that kernels of the bank know how to make.
+bool ScoresAreKnown(const RouterParams& params) {
+  return params.groups == 1 && params.score == RouterScore::kSigmoid;
+}
+
+}  // namespace
+
+bool KernelCanChoose(const ExpertsQuestion& q) {
+  if (!q.choice || !ScoresAreKnown(q.choice->params)) return false;
+  const RouterParams& params = q.choice->params;
+  return q.top_k <= kChoiceTopMax && params.top_k == q.top_k &&
+         params.experts <= kChoiceExpertsMax && params.experts % 4 == 0 &&
+         params.experts >= params.top_k && q.choice->logits.aligned(16) &&
+         q.choice->bias_alignment % 16 == 0;
+}
+
+bool PreparationCanChoose(const ExpertsQuestion& q) {
+  if (!q.choice || !ScoresAreKnown(q.choice->params)) return false;
+  const RouterParams& params = q.choice->params;
+  const int64_t tokens = q.tokens();
+  const int64_t warps =
+      tokens <= kPrepareRanks * kPrepareFewWarps ? kPrepareFewWarps : kPrepareManyWarps;
+  return tokens > 1 && tokens <= kPrepareRanks * kPrepareManyWarps && params.top_k == q.top_k &&
+         params.experts <= kPrepareExpertsMax && params.top_k >= 1 &&
+         params.top_k <= params.experts && params.top_k <= kPrepareTopMax &&
+         q.slots() <= kPrepareSlotsMax && q.entries() <= kPrepareEach * 32 * warps;
+}
+
+bool OneLaunchFits(const Card& card) {
+  return card.owned && card.multiprocessors >= kOneLaunchBlocks;
+}
+
+}  // namespace experts_ways
+}  // namespace baltoro::cuda
