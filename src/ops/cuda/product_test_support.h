@@ -19,6 +19,7 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch_table/form_cases.h"
 #include "support/gpu_test.h"
 #include "tensor/dtype.h"
 
@@ -62,23 +63,6 @@ struct Context {
     BT_CHECK(status.ok());
     ::baltoro::testing::StepDone();
   }
-};
-
-// What a matrix is made of: a WeightForm, and how its input is treated.
-struct FormCase {
-  const char* name;
-  WeightForm form;
-  bool quantise_input = false;
-};
-inline constexpr FormCase kForms[] = {
-    {"bf16", WeightForm::kBf16},
-    {"f32", WeightForm::kF32},
-    {"fp8", WeightForm::kFp8Block},
-    {"fp8 w8a8", WeightForm::kFp8Block, true},
-    {"int4 group", WeightForm::kInt4Group},
-    {"int8", WeightForm::kInt8},
-    {"int4", WeightForm::kInt4},
-    {"int8 static", WeightForm::kInt8Static},
 };
 
 // `count` random matrices [n, k], results of rows near 1 near 1. Packed in `parts` ranges of rows,

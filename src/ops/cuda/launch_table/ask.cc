@@ -66,11 +66,6 @@ void Step::KnowOrder(TensorView of) {
   ctx.ordered = &ordered_;
 }
 
-bool CanBeCut(const FormCase& form, int64_t k) {
-  if (form.form == WeightForm::kFp8Block) return k % 128 == 0;
-  return form.form != WeightForm::kInt4Group || k % 32 == 0;
-}
-
 Asker::Asker(std::string only) : only_(std::move(only)) {
   std::signal(SIGABRT, SayWhat);
   Result<Buffer> memory = Buffer::Create(static_cast<size_t>(2 * Step::kPlaces * Step::kPlaceBytes),

@@ -47,9 +47,6 @@ class Step {
   OrderedRows ordered_;
 };
 
-// Whether a checkpoint of this form can be cut so: blocks and groups of input columns are whole.
-bool CanBeCut(const FormCase& form, int64_t k);
-
 class Asker {
  public:
   // Questions that do not contain `only` are left out.

@@ -39,18 +39,17 @@ void AskNorms(Asker& asker, int64_t width) {
   }
 }
 
-void AskRouting(Asker& asker, int64_t hidden, const RouterParams& params) {
-  const std::string name = Of(params.experts) + " top " + std::to_string(params.top_k) +
-                           (params.groups > 1 ? " in " + std::to_string(params.groups) : "");
-  asker.Ask("route" + name, {}, [&](Step& s) {
+void AskRouting(Asker& asker, const RouterCase& c) {
+  const RouterParams& params = c.params;
+  asker.Ask("route" + c.name, {}, [&](Step& s) {
     Route(s.ctx, s.Rows(DType::kI32, params.top_k), s.Rows(DType::kF32, params.top_k),
           s.Rows(DType::kF32, params.experts), s.Vector(DType::kF32, params.experts), params);
     return true;
   });
-  asker.Ask("router" + name + " by " + std::to_string(hidden), {}, [&](Step& s) {
+  asker.Ask("router" + c.name + " by " + std::to_string(c.hidden), {}, [&](Step& s) {
     Router(s.ctx, s.Rows(DType::kI32, params.top_k), s.Rows(DType::kF32, params.top_k),
-           s.Rows(DType::kF32, params.experts), s.Rows(DType::kBf16, hidden),
-           s.Matrix(kForms[0], params.experts, hidden), s.Vector(DType::kF32, params.experts),
+           s.Rows(DType::kF32, params.experts), s.Rows(DType::kBf16, c.hidden),
+           s.Matrix(kPlain, params.experts, c.hidden), s.Vector(DType::kF32, params.experts),
            params);
     return true;
   });
@@ -95,7 +94,6 @@ void AskRotation(Asker& asker, int64_t heads) {
 void AskRows(Asker& asker) {
   for (const Rank& r : Ranks()) {
     AskNorms(asker, r.hidden);
-    AskRouting(asker, r.hidden, {.experts = r.experts, .top_k = r.top_k});
     AskCopies(asker, r.hidden);
     AskRotation(asker, r.heads);
     for (const int64_t width : {r.dense, r.shared}) {
@@ -105,7 +103,7 @@ void AskRows(Asker& asker) {
       });
     }
   }
-  AskRouting(asker, 7168, {.experts = 256, .top_k = 8, .groups = 8, .groups_used = 4});
+  for (const RouterCase& c : RouterCases()) AskRouting(asker, c);
   for (const CacheForm& cache : kCaches) {
     asker.Ask(std::string("cache write, ") + cache.name, {}, [&](Step& s) {
       KvWrite(s.ctx, CacheOf(s, cache.form), s.Rows(DType::kBf16, kLatent),

@@ -5,16 +5,9 @@
 #include <vector>
 
 #include "ops/cuda/launch_table/ask.h"
-#include "ops/cuda/launch_table/family.h"
+#include "ops/cuda/launch_table/questions_linear.h"
 
 namespace baltoro::cuda::launch_table {
-
-struct CacheForm {
-  const char* name;
-  KvForm form;
-};
-inline constexpr CacheForm kCaches[] = {
-    {"bf16", KvForm::kBf16}, {"fp8", KvForm::kFp8}, {"fp8 groups", KvForm::kFp8Groups}};
 
 struct Keys {
   const char* name;

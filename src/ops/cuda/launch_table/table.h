@@ -51,6 +51,8 @@ class Table {
   // Sorted; questions with the same answer stand above it together.
   std::string Text(const std::string& header) const;
   static Table Parse(const std::string& text);
+  // Those that begin with one of these.
+  Table Beginning(const std::vector<std::string>& beginnings) const;
   // The questions that contain `words`.
   Table Containing(const std::string& words) const;
   // Lines of what differs, "-" of `before` and "+" of this one; empty if nothing does.

@@ -1,0 +1,218 @@
+// The choices of products, and of what lies ahead of attention and of the experts, held to the
+// launch table (what each operation launched on a card) and to choices in linear_choices.txt, which
+// a change rewrites with BT_WRITE=1.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "ops/cuda/choose/inputs.h"
+#include "ops/cuda/choose/linear_launches.h"
+#include "ops/cuda/choose/recorded_card.h"
+#include "ops/cuda/launch_table/questions_linear.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using launch_table::AttentionInputsCase;
+using launch_table::ExpertInputsCase;
+using launch_table::FormCase;
+using launch_table::Launch;
+using launch_table::LinearCase;
+using launch_table::Rank;
+using launch_table::RouterCase;
+using launch_table::RowRange;
+using launch_table::Table;
+
+constexpr char kChoices[] = "src/ops/cuda/choose/linear_choices.txt";
+constexpr char kHeader[] =
+    "# Which kernels compute products, and what lies ahead of attention and of the experts:\n"
+    "#   FIRST..LAST row  [input, ]KERNEL parameters (choose/linear.h, choose/inputs.h)\n"
+    "# Written by ops_linear_choices_test with BT_WRITE=1.\n";
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file ? text.str() : "";
+}
+
+// Rows of a tensor of its own.
+RowsFacts Rows(DType type, int64_t rows, int64_t width) {
+  return {.type = type,
+          .rows = rows,
+          .width = width,
+          .row_bytes = rows > 1 ? width * SizeOf(type) : 0,
+          .alignment = AlignmentOf(nullptr, rows > 1 ? width * SizeOf(type) : 0)};
+}
+
+MatrixFacts Matrix(const FormCase& form, int64_t n, int64_t k) {
+  return {.form = form.form, .quantise_input = form.quantise_input, .n = n, .k = k};
+}
+
+LinearQuestion QuestionOf(const LinearCase& c, int64_t rows) {
+  RowsFacts x = Rows(DType::kBf16, rows, c.x_width);
+  x.width = c.k;
+  return {.x = x, .coded = c.coded, .w = Matrix(c.form, c.n, c.k), .out = Rows(c.out, rows, c.n)};
+}
+
+LinearPlan PlanOf(const LinearCase& c, const LinearQuestion& question, const Card& card) {
+  if (c.norm_ahead) return ChooseLinearFromNorm(question, true, card);
+  if (c.norm_behind) return ChooseLinearToNorm(question, true, card);
+  return ChooseLinear(question, card);
+}
+
+ExpertInputsQuestion QuestionOf(const ExpertInputsCase& c, int64_t rows) {
+  const Rank& r = c.rank;
+  return {.x = Rows(DType::kBf16, rows, r.hidden),
+          .norm = c.norm,
+          .coded = c.coded,
+          .gate_up = Matrix(c.form, 2 * r.shared, r.hidden),
+          .shared = Rows(DType::kBf16, rows, 2 * r.shared),
+          .router = Matrix(launch_table::kPlain, r.experts, r.hidden),
+          .logits = Rows(DType::kF32, rows, r.experts)};
+}
+
+AttentionInputsQuestion QuestionOf(const AttentionInputsCase& c, int64_t rows) {
+  const Rank& r = c.rank;
+  AttentionInputsQuestion question{.qkv_a = Rows(DType::kBf16, rows, r.qkv_a()),
+                                   .q_lora = r.q_lora,
+                                   .latent = launch_table::kLatent,
+                                   .rope = launch_table::kRope};
+  if (r.q_lora == 0) return question;
+  question.heads = r.heads;
+  question.head_width = launch_table::kNope + launch_table::kRope;
+  question.q = Rows(DType::kBf16, rows, r.head_width());
+  question.q_weight = Matrix(c.form, r.head_width(), r.q_lora);
+  return question;
+}
+
+RouterQuestion QuestionOf(const RouterCase& c, int64_t rows) {
+  return {.x = Rows(DType::kBf16, rows, c.hidden),
+          .w = Matrix(launch_table::kPlain, c.params.experts, c.hidden),
+          .logits = Rows(DType::kF32, rows, c.params.experts)};
+}
+
+// The choice of experts behind the router's product, which is not chosen here.
+Launch ChoiceBehind(const RouterCase& c, int64_t rows) {
+  const bool by_warps = c.params.groups == 1;
+  const unsigned warps = rows < 512 ? 1 : 4;
+  if (!by_warps) {
+    return {.name = "route:RouteKernel",
+            .grid = {static_cast<unsigned>(rows), 1, 1},
+            .block = {static_cast<unsigned>((c.params.experts + 31) / 32 * 32), 1, 1}};
+  }
+  return {.name = "route:RouteByWarpsKernel",
+          .grid = {(static_cast<unsigned>(rows) + warps - 1) / warps, 1, 1},
+          .block = {32 * warps, 1, 1}};
+}
+
+// For each number of rows the launches, as the table has them, or the plan as text.
+class Asked {
+ public:
+  explicit Asked(bool launches) : launches_(launches) {}
+
+  template <typename Answer>
+  void Ask(const std::string& question, const RowRange& range, const Answer& answer) {
+    if (!asked_.insert(question).second) return;
+    table_.Add(question, Intervals(range, [&](int64_t rows, std::vector<Launch>& to) {
+                 std::string text;
+                 const bool taken = answer(rows, to, text);
+                 if (!launches_) to = {{.name = text}};
+                 return taken;
+               }));
+  }
+  const Table& table() const { return table_; }
+
+ private:
+  bool launches_;
+  std::set<std::string> asked_;
+  Table table_;
+};
+
+// What the text leaves out, as it repeats the rest or is of no published checkpoint: forms that
+// `tiles` or `plain` take alone, codes that are there, parts of a sum in bf16, other caches, the
+// smallest model. The launch table has it all.
+bool Repeats(const FormCase& form) {
+  return form.form != WeightForm::kBf16 && !form.quantise_input;
+}
+bool Repeats(const LinearCase& c) {
+  return Repeats(c.form) || c.coded || c.range.least > 1 || c.n == 256 || c.k <= 256;
+}
+bool Repeats(const ExpertInputsCase& c) {
+  return Repeats(c.form) || c.coded || c.rank.hidden == 256;
+}
+bool Repeats(const AttentionInputsCase& c) {
+  return Repeats(c.form) || c.cache.form != KvForm::kBf16 || c.rank.hidden == 256;
+}
+
+Table AskAll(bool launches) {
+  Asked asked(launches);
+  for (const LinearCase& c : launch_table::LinearCases()) {
+    if (!launches && Repeats(c)) continue;
+    asked.Ask(c.question, c.range, [&](int64_t rows, std::vector<Launch>& to, std::string& text) {
+      const LinearQuestion question = QuestionOf(c, rows);
+      const LinearPlan plan = PlanOf(c, question, kRecordedCard);
+      to = LaunchesOf(question, plan);
+      text = Text(plan);
+      return plan.kernel != LinearKernel::kNone;
+    });
+  }
+  const auto ask = [&](const auto& c, const RowRange& range, const auto& choose) {
+    if (!launches && Repeats(c)) return;
+    asked.Ask(c.question, range, [&](int64_t rows, std::vector<Launch>& to, std::string& text) {
+      const auto question = QuestionOf(c, rows);
+      const auto plan = choose(question, kRecordedCard);
+      to = LaunchesOf(question, plan);
+      text = Text(plan);
+      return !to.empty();
+    });
+  };
+  for (const ExpertInputsCase& c : launch_table::ExpertInputsCases()) {
+    ask(c, c.range, ChooseExpertInputs);
+  }
+  for (const AttentionInputsCase& c : launch_table::AttentionInputsCases()) {
+    ask(c, {}, ChooseAttentionInputs);
+  }
+  for (const RouterCase& c : launch_table::RouterCases()) {
+    const std::string question = "router" + c.name + " by " + std::to_string(c.hidden);
+    asked.Ask(question, {}, [&](int64_t rows, std::vector<Launch>& to, std::string& text) {
+      const LinearPlan plan = ChooseRouter(QuestionOf(c, rows), kRecordedCard);
+      to = LaunchesOf(QuestionOf(c, rows), plan);
+      to.push_back(ChoiceBehind(c, rows));
+      text = Text(plan);
+      return true;
+    });
+  }
+  return asked.table();
+}
+
+Table Recorded(const std::string& text) {
+  return Table::Parse(text).Beginning(
+      {"linear, ", "expert inputs, ", "attention inputs, ", "router of "});
+}
+
+void ExpectSame(const std::vector<std::string>& differences) {
+  for (size_t i = 0; i < differences.size() && i < 40; ++i) ADD_FAILURE() << differences[i];
+  EXPECT_TRUE(differences.empty()) << differences.size() << " lines differ";
+}
+
+TEST(LinearChoicesTest, LaunchesAreThoseRecordedOnACard) {
+  const std::string text = ReadAll(BT_LAUNCH_TABLE);
+  ASSERT_FALSE(text.empty()) << BT_LAUNCH_TABLE;
+  ExpectSame(AskAll(true).DifferencesFrom(Recorded(text)));
+}
+
+TEST(LinearChoicesTest, PlansAreThoseOfTheText) {
+  const std::string text = AskAll(false).Text(kHeader);
+  if (std::getenv("BT_WRITE") != nullptr) {
+    std::ofstream(kChoices, std::ios::binary | std::ios::trunc) << text;
+  }
+  ExpectSame(Table::Parse(text).DifferencesFrom(Table::Parse(ReadAll(kChoices))));
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
