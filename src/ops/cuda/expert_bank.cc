@@ -11,17 +11,17 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/moe_beside.h"
 #include "ops/cuda/moe_expert_bank.h"
 #include "ops/cuda/moe_int4_layout.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/moe_prepare.h"
 #include "ops/cuda/product.h"
-#include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -156,8 +156,9 @@ MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
 // already, where it is one that Gated takes. Returns as LinearOfCodes; false without a launch.
 bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank, MoeGated gated) {
   if (!args.shared || BankEndsWithShared(args, bank)) return false;
-  if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) {
-    Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
+  const LinearPlan one = GatedLinearPlan(args.out, args.shared, args.shared_down);
+  if (one.kernel == LinearKernel::kFp8Rows16) {
+    Fp8FewRowsGated(ctx, one.as<Fp8Rows16Plan>(), args.out, args.shared, args.shared_down);
     return true;
   }
   const int64_t width = args.shared_down.k;
@@ -173,9 +174,10 @@ bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& ban
   }
   const TensorView rows(gated.out, DType::kBf16, {bank.tokens, width});
   if (!made) Swiglu(ctx, rows, args.shared);
-  Linear(ctx, args.out, rows, args.shared_down);
-  return FewRowsTakes(args.out, rows, args.shared_down) ||
-         TensRowsTakes(args.out, rows, args.shared_down);
+  const LinearPlan plan =
+      ChooseLinear(QuestionOf(ctx, args.out, rows, args.shared_down), ThisCard());
+  RunLinear(ctx, plan, args.out, rows, args.shared_down);
+  return plan.next_waits;
 }
 
 MoeGated GatedRows(const ExpertBankArgs& args) {
@@ -200,8 +202,8 @@ MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, co
   MoeGated to;
   const int64_t width = args.shared_down.k;
   if (!args.shared || BankEndsWithShared(args, bank) || args.shared.dtype != DType::kBf16 ||
-      Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down) || width % 8 != 0 ||
-      !Aligned(args.shared.data, args.shared.stride[0] * 2)) {
+      GatedLinearPlan(args.out, args.shared, args.shared_down).kernel != LinearKernel::kNone ||
+      width % 8 != 0 || !Aligned(args.shared.data, args.shared.stride[0] * 2)) {
     return to;
   }
   const auto elements = static_cast<size_t>(bank.tokens * width);
@@ -293,7 +295,7 @@ int32_t TileRows(int64_t entries, int64_t slots) {
 }
 
 void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank) {
-  BT_CHECK(ProductTakes(args.gate_up) && ProductTakes(args.down) && bank.slots <= 1024);
+  BT_CHECK(TilesCan(FactsOf(args.gate_up)) && TilesCan(FactsOf(args.down)) && bank.slots <= 1024);
   BT_CHECK(bank.hidden % 8 == 0);
   Arena& scratch = *ctx.scratch;
   const int64_t entries = static_cast<int64_t>(bank.tokens) * bank.top_k;
@@ -305,8 +307,8 @@ void GroupedBank(const OpContext& ctx, const ExpertBankArgs& args, const Bank& b
   rows.tokens = bank.tokens;
   rows.top_k = bank.top_k;
   rows.tile_rows = TileRows(entries, bank.slots);
-  const bool wide =
-      rows.tile_rows == kProductRowsMax && WideTakes(args.gate_up) && WideTakes(args.down);
+  const bool wide = rows.tile_rows == kProductRowsMax && WideTilesCan(FactsOf(args.gate_up)) &&
+                    WideTilesCan(FactsOf(args.down));
   if (wide) rows.tile_rows = kWideProductRows;
   const int64_t tiles = std::min<int64_t>(bank.slots, entries) + entries / rows.tile_rows;
   rows.num_tiles = scratch.AllocateArray<int32_t>(1);

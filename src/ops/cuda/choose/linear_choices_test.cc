@@ -12,6 +12,7 @@
 #include "ops/cuda/choose/inputs.h"
 #include "ops/cuda/choose/linear_launches.h"
 #include "ops/cuda/choose/recorded_card.h"
+#include "ops/cuda/launch_table/questions_card.h"
 #include "ops/cuda/launch_table/questions_linear.h"
 
 namespace baltoro::cuda {
@@ -206,12 +207,72 @@ TEST(LinearChoicesTest, LaunchesAreThoseRecordedOnACard) {
   ExpectSame(AskAll(true).DifferencesFrom(Recorded(text)));
 }
 
+TEST(LinearChoicesTest, TheRecordedCardIsTheTables) {
+  Table card;
+  launch_table::TellCard(kRecordedCard, card);
+  ExpectSame(card.DifferencesFrom(Table::Parse(ReadAll(BT_LAUNCH_TABLE)).Beginning({"card, "})));
+}
+
 TEST(LinearChoicesTest, PlansAreThoseOfTheText) {
   const std::string text = AskAll(false).Text(kHeader);
   if (std::getenv("BT_WRITE") != nullptr) {
     std::ofstream(kChoices, std::ios::binary | std::ios::trunc) << text;
   }
   ExpectSame(Table::Parse(text).DifferencesFrom(Table::Parse(ReadAll(kChoices))));
+}
+
+// The shared experts with the router, and the queries, of one rank of eight; shapes that fill the
+// card without sharing columns have no plan.
+TEST(LinearChoicesTest, PlansOfHundredsOfRows) {
+  struct Case {
+    int64_t rows, k, n, second_n;
+    HundredRowsPlan plan;
+  };
+  for (const Case& c :
+       {Case{129, 7168, 512, 384, {64, 4, 1}}, Case{256, 7168, 512, 384, {64, 4, 1}},
+        Case{300, 7168, 512, 384, {96, 4, 1}}, Case{512, 7168, 512, 384, {128, 4, 2}},
+        Case{900, 7168, 512, 384, {128, 2, 2}}, Case{1024, 7168, 512, 384, {128, 2, 2}},
+        Case{96, 1536, 1536, 0, {64, 2, 1}}, Case{256, 1536, 1536, 0, {64, 2, 1}},
+        Case{512, 1536, 1536, 0, {96, 2, 1}}, Case{100, 512, 1536, 0, {64, 1, 1}},
+        Case{256, 1536, 12288, 0, {}}, Case{1024, 7168, 4096, 384, {}}}) {
+    const HundredRowsPlan plan =
+        PlanHundredRows({.rows = c.rows, .k = c.k, .n = c.n, .second_n = c.second_n});
+    EXPECT_EQ(plan, c.plan) << c.rows << " rows by [" << c.n << " + " << c.second_n << "]";
+  }
+}
+
+// Rows and tensors that kernels cannot read in vectors go other ways.
+TEST(LinearChoicesTest, OddPlacesGoOtherWays) {
+  const FormCase& bf16 = launch_table::kPlain;
+  LinearQuestion question{.x = Rows(DType::kBf16, 4, 7168),
+                          .w = Matrix(bf16, 2112, 7168),
+                          .out = Rows(DType::kBf16, 4, 2112)};
+  EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kBf16Rows16);
+  question.x.alignment = 2;
+  EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kBlas);
+  question.library = false;
+  EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kPlain);
+
+  question.w = Matrix({"", WeightForm::kFp8Block, true}, 2112, 7168);
+  question.x = Rows(DType::kBf16, 300, 7168);
+  question.out = Rows(DType::kBf16, 300, 2112);
+  EXPECT_TRUE(ChooseLinear(question, kRecordedCard).as<Fp8TilesPlan>().pairs);
+  question.coded = true;
+  question.codes_aligned = false;
+  EXPECT_FALSE(ChooseLinear(question, kRecordedCard).as<Fp8TilesPlan>().pairs);
+  question.out.alignment = 4;
+  EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kTiles);
+}
+
+// Rooms for clusters that differ are heeded: of a card that has none left one block is enough.
+TEST(LinearChoicesTest, PlansFollowTheCard) {
+  const Rank rank = launch_table::Ranks().front();
+  const MatrixFacts w = Matrix({"", WeightForm::kFp8Block, true}, rank.qkv_a(), rank.hidden);
+  const RowsFacts out = Rows(DType::kBf16, 64, w.n);
+  ASSERT_TRUE(PlanFp8Rows256(w, out, kRecordedCard).has_value());
+  Card narrow = kRecordedCard;
+  narrow.clusters = {};
+  EXPECT_FALSE(PlanFp8Rows256(w, out, narrow).has_value());
 }
 
 }  // namespace

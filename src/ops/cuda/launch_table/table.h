@@ -48,6 +48,7 @@ class Table {
  public:
   // Each question once.
   void Add(const std::string& question, std::vector<std::string> answer);
+  const std::map<std::string, std::vector<std::string>>& answers() const { return answers_; }
   // Sorted; questions with the same answer stand above it together.
   std::string Text(const std::string& header) const;
   static Table Parse(const std::string& text);
