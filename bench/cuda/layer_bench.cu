@@ -33,7 +33,6 @@
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/norm_join.h"
 #include "ops/cuda/resident_attention.h"
-#include "ops/cuda/tens_rows.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {
@@ -400,7 +399,7 @@ class Bench {
     }
     const TensorView bias(bias_.data(), DType::kF32, {kExperts});
     const RouterParams params{.experts = kExperts, .top_k = kTopK};
-    if ((parts & kMoe) == kMoe) {
+    if (has(kMoeInputs)) {
       cuda::MoeInputs(Context(), {.shared = shared_,
                                   .ids = ids_,
                                   .weights = weights_,
@@ -410,22 +409,8 @@ class Bench {
                                   .router = layer.router,
                                   .bias = bias,
                                   .params = params,
-                                  .norm = middle ? &joined : nullptr});
-    } else if (has(kMoeInputs)) {
-      if (cuda::HundredRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router, normed_)) {
-        cuda::HundredRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
-                                  normed_);
-      } else if (cuda::TensRowsTakes(shared_, layer.shared_gate_up, logits_, layer.router,
-                                     normed_)) {
-        cuda::TensRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
-                               normed_);
-      } else if (batch_ <= cuda::kFewRowsMax) {
-        cuda::FewRowsProducts(Context(), shared_, layer.shared_gate_up, logits_, layer.router,
-                              normed_, middle ? &joined : nullptr);
-      } else {
-        cuda::Linear(Context(), shared_, normed_, layer.shared_gate_up);
-        cuda::RouterProduct(Context(), logits_, normed_, layer.router);
-      }
+                                  .norm = middle ? &joined : nullptr,
+                                  .chooses = has(kRoute)});
     } else if (has(kRoute)) {
       cuda::Route(Context(), ids_, weights_, logits_, bias, params);
     }

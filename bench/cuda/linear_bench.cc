@@ -166,7 +166,7 @@ struct Bench {
             if (tiles == 2 && rows <= 128) continue;
             const cuda::HundredRowsPlan plan{.columns = columns, .parts = parts, .tiles = tiles};
             const double seconds = Seconds(copies, [&](int i) {
-              cuda::HundredRowsProductBy(
+              cuda::HundredRowsProduct(
                   Context(), plan, TensorView(out.data(), DType::kBf16, {rows, n}),
                   TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
             });

@@ -184,7 +184,8 @@ void TimeRows(Device& device) {
        }},
       {"router product",
        [&](int i, int64_t t) {
-         RouterProduct(ctx, rows_of(logits, t), rows_of(normed, t), router_of(i));
+         const auto plan = PlanRouterRows16(FactsOf(rows_of(normed, t)), FactsOf(router_of(i)));
+         RouterProduct(ctx, plan.value(), rows_of(logits, t), rows_of(normed, t), router_of(i));
        },
        16},
       {"router",

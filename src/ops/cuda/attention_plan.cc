@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {

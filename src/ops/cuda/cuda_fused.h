@@ -5,13 +5,15 @@
 // where nothing else is said. All only queue launches and can be captured. Tensors are device
 // memory, T rows; rows may be strided.
 
+#include "ops/cuda/choose/inputs.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace baltoro::cuda {
 
-// What lies between the first products of attention and the second (AttentionInputArgs), in one
-// launch. The latent and the key of qkv_a stay as they are.
+// What lies between the first products of attention and the second (AttentionInputArgs)).
+// The latent and the key of qkv_a stay as they are.
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
+AttentionInputsQuestion QuestionOf(const AttentionInputArgs& args);
 
 // AddRmsNorm, and its result once more as codes [T, D] u8 in the order of product_layout.h, with
 // scales [T, D / 128] f32, both contiguous: what products with kFp8Block and quantise_input make of
@@ -26,12 +28,13 @@ void AddRmsNormQuantise(const OpContext& ctx,
                         TensorView weight,
                         float eps);
 
-// The first products of a layer of experts, and its routing; for few rows the two products are one
-// launch (few_rows.h).
+// The first products of a layer of experts, and its routing; the two products are one launch where
+// choose/inputs.h has a plan for it.
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args);
+ExpertInputsQuestion QuestionOf(const OpContext& ctx, const MoeInputArgs& args);
 
 // logits = x * w^T, then route; logits [T, E] f32 hold the product afterwards. Plain bf16 weights
-// and few rows (RouterProductTakes) go a way of their own, on which sums run in another order than
+// and few rows (router_rows16) go a way of their own, on which sums run in another order than
 // Linear's.
 void Router(const OpContext& ctx,
             TensorView ids,
@@ -42,12 +45,19 @@ void Router(const OpContext& ctx,
             TensorView bias,
             const RouterParams& params);
 
-// At most 16 rows, of a width that is a multiple of 8 and at most 8192, all aligned to 16 bytes.
-bool RouterProductTakes(const TensorView& x, const PackedMatrix& w);
+// The product of Router, by a plan (choose/inputs.h).
+RouterQuestion QuestionOf(const TensorView& logits, const TensorView& x, const PackedMatrix& w);
+void RunRouter(const OpContext& ctx,
+               const LinearPlan& plan,
+               TensorView logits,
+               TensorView x,
+               const PackedMatrix& w);
 // logits = x * w^T. The weights are read before the kernel ahead has ended, so that its end hides
 // them.
-void RouterProduct(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w);
-// That, or Linear: what Router chooses by.
-void RouterLogits(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w);
+void RouterProduct(const OpContext& ctx,
+                   const RouterRows16Plan& plan,
+                   TensorView logits,
+                   TensorView x,
+                   const PackedMatrix& w);
 
 }  // namespace baltoro::cuda

@@ -3,26 +3,12 @@
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
 #include "ops/cuda/norm_join_device.cuh"
+#include "ops/cuda/query_rotation.h"
 
 namespace baltoro::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kStripRows = 8;
-constexpr int kGroup = 32;  // columns: 16 bytes a lane
-constexpr int kChunk = 7;   // groups of a warp that are asked for together
-constexpr int kChunks = 4;  // of a warp at most
-constexpr int kGroupsMax = kChunk * kChunks * kWarps;
-// Of a block. A block of [7168, 1024] and one of a matrix of 7168 columns just fill a
-// multiprocessor.
-constexpr int kSharedMax = 116480;
-constexpr int kMultiprocessors = 132;
-constexpr int kHalfRows = 8;  // of the matrix instruction
-constexpr int kRowsMax = 2 * kHalfRows;
-constexpr int kBarrierBytes = 8 * kChunks;
-// Behind the warps' sums: floats of each token and warp, twice.
-constexpr int kTokenBytes = kWarps * kRowsMax * 4;
+using namespace bf16_rows16;
 
 struct Matrix {
   const char* w;
@@ -46,35 +32,6 @@ struct Params {
 struct QueryParams {
   InputParams input;
   int head_strips, nope_strips;
-};
-
-// Where rows of weights lie in shared memory: the second of each two is shifted by half of what all
-// banks give at once, so that eight lanes that read of both touch each bank once.
-struct WeightRows {
-  int row, shift, pair;  // bytes
-
-  __host__ __device__ explicit WeightRows(int k)
-      : row(k * 2), shift(k * 2 % 128 == 0 ? 64 : 0), pair(2 * row + shift) {}
-  __host__ __device__ int At(int r) const { return r / 2 * pair + r % 2 * (row + shift); }
-  // All, and behind them the barriers, unless the last shift has room for it: it must not lie where
-  // the weights were and the warps' sums come to lie.
-  __host__ __device__ int Bytes(int rows) const {
-    return InShift(rows) ? rows / 2 * pair : Barrier(rows) + kBarrierBytes;
-  }
-  __host__ __device__ int Barrier(int rows) const {
-    if (InShift(rows)) return LastShift(rows);
-    const int weights = rows / 2 * pair;
-    return weights > Sums(rows) ? weights : Sums(rows);
-  }
-
- private:
-  __host__ __device__ static int Sums(int rows) {
-    return rows * (kWarps * 32 * 2 * 8 / kStripRows) + 2 * kTokenBytes;
-  }
-  __host__ __device__ int LastShift(int rows) const { return (rows / 2 - 1) * pair + row; }
-  __host__ __device__ bool InShift(int rows) const {
-    return shift > 0 && LastShift(rows) >= Sums(rows);
-  }
 };
 
 // Eight elements of the low-rank query times the weight of their norm, and the sum of their
@@ -383,49 +340,6 @@ __global__ void __launch_bounds__(kThreads, kTall&& kStrips == 1 ? 1 : 2)
   WriteSquares(p.to, static_cast<int>(threadIdx.x), static_cast<int>(blockIdx.x), p.blocks, sum);
 }
 
-bool Aligned(const void* data, int64_t row_bytes, int64_t to) {
-  return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(to) == 0 && row_bytes % to == 0;
-}
-
-// Strips of a block: the multiprocessor that has most has as few as can be; of equals the most,
-// whose rows are loaded once. 0: the matrix is not for this kernel.
-int StripsOfBlock(int64_t n, int64_t k) {
-  const int64_t strips = n / kStripRows;
-  int best = 0;
-  int64_t least = INT64_MAX;
-  for (const int each : {1, 2, 7}) {
-    const int64_t bytes = WeightRows(static_cast<int>(k)).Bytes(each * kStripRows);
-    if (strips % each != 0 || bytes > kSharedMax) continue;
-    const int64_t blocks = strips / each;
-    const int64_t most = (blocks + kMultiprocessors - 1) / kMultiprocessors;
-    // What does not fit at once is not ahead of anything.
-    if (most * bytes > 2 * kSharedMax) continue;
-    if (most * each > least) continue;
-    least = most * each;
-    best = each;
-  }
-  return best;
-}
-
-bool TakesMatrix(const TensorView& out, const PackedMatrix& w) {
-  return w.form == WeightForm::kBf16 && w.count == 1 && w.n % kStripRows == 0 && w.n > 0 &&
-         w.k % kGroup == 0 && w.k / kGroup >= kWarps && w.k / kGroup <= kGroupsMax &&
-         Aligned(w.data, w.k * 2, 16) &&
-         Aligned(out.data, out.dim(0) <= 1 ? 0 : out.stride[0] * SizeOf(out.dtype),
-                 2 * SizeOf(out.dtype)) &&
-         StripsOfBlock(w.n, w.k) > 0;
-}
-
-bool TakesRows(const TensorView& x) {
-  return x.dtype == DType::kBf16 && x.dim(0) >= 1 && x.dim(0) <= kFewRowsMax && InVectors(x);
-}
-
-// Every block reads all rows: of many blocks that is more than the weights.
-bool RowsAreLight(int64_t rows, const PackedMatrix& w) {
-  constexpr int64_t kMost = int64_t{32} << 20;
-  return rows <= kHalfRows || w.n / kStripRows / StripsOfBlock(w.n, w.k) * rows * w.k * 2 <= kMost;
-}
-
 Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
   return {.w = static_cast<const char*>(w.data),
           .out = out.data,
@@ -435,29 +349,34 @@ Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
 }
 
 template <int kStrips, bool kQuery>
-void Launch(
-    const Params& p, const QueryParams& query, int blocks, int query_bytes, cudaStream_t stream) {
-  const int bytes = WeightRows(p.k).Bytes(kStrips * kStripRows) + query_bytes;
-  const auto kernel = p.rows > kHalfRows ? FewRowsKernel<kStrips, kQuery, true>
-                                         : FewRowsKernel<kStrips, kQuery, false>;
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-            "few rows");
+void Launch(const Bf16Rows16Plan& plan,
+            const Params& p,
+            const QueryParams& query,
+            cudaStream_t stream) {
+  const auto bytes = static_cast<size_t>(plan.launch.shared);
+  const auto kernel =
+      plan.tall ? FewRowsKernel<kStrips, kQuery, true> : FewRowsKernel<kStrips, kQuery, false>;
+  CheckCuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.launch.shared),
+      "few rows");
   const Status launched =
-      LaunchOverlapped("few rows", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
-                       static_cast<size_t>(bytes), stream, 1, p, query);
+      LaunchOverlapped("few rows", kernel, dim3(static_cast<unsigned>(plan.launch.x)),
+                       dim3(kThreads), bytes, stream, 1, p, query);
   CheckLaunch("few rows");
   BT_CHECK(launched.ok());
 }
 
-void LaunchStrips(Params& p, int strips_of_block, cudaStream_t stream) {
-  p.blocks = (p.first.strips + p.second.strips) / strips_of_block;
-  switch (strips_of_block) {
+void LaunchStrips(const Bf16Rows16Plan& plan, Params& p, cudaStream_t stream) {
+  p.blocks = plan.launch.x;
+  BT_CHECK(p.blocks * plan.strips == p.first.strips + p.second.strips);
+  BT_CHECK(plan.tall == (p.rows > kHalfRows));
+  switch (plan.strips) {
     case 1:
-      return Launch<1, false>(p, {}, p.blocks, 0, stream);
+      return Launch<1, false>(plan, p, {}, stream);
     case 2:
-      return Launch<2, false>(p, {}, p.blocks, 0, stream);
+      return Launch<2, false>(plan, p, {}, stream);
     default:
-      return Launch<7, false>(p, {}, p.blocks, 0, stream);
+      return Launch<7, false>(plan, p, {}, stream);
   }
 }
 
@@ -476,25 +395,27 @@ Params ParamsOf(const TensorView& x, const Matrix& first, int64_t k) {
 }
 
 void CheckProduct(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
-  BT_CHECK(x.rank == 2 && out.rank == 2 && FewRowsTakes(out, x, w));
+  BT_CHECK(x.rank == 2 && out.rank == 2 && w.form == WeightForm::kBf16);
   BT_CHECK(out.dim(0) == x.dim(0) && out.dim(1) == w.n && x.dim(1) == w.k);
 }
 
-constexpr int kQueryStrips = 2;
-
 }  // namespace
 
-bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
-  return TakesRows(x) && TakesMatrix(out, w) && RowsAreLight(x.dim(0), w);
-}
-
-void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
+void FewRowsProduct(const OpContext& ctx,
+                    const Bf16Rows16Plan& plan,
+                    TensorView out,
+                    TensorView x,
+                    const PackedMatrix& w,
+                    const NormsOfProduct& norms) {
   CheckProduct(out, x, w);
   Params p = ParamsOf(x, MatrixOf(out, w), w.k);
-  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
+  if (norms.from != nullptr) p.from = NormJoinOf(*norms.from);
+  if (norms.to != nullptr) p.to = NormJoinOf(*norms.to);
+  LaunchStrips(plan, p, StreamOf(ctx));
 }
 
 void FewRowsProducts(const OpContext& ctx,
+                     const Bf16Rows16Plan& plan,
                      TensorView out,
                      const PackedMatrix& w,
                      TensorView second_out,
@@ -512,94 +433,20 @@ void FewRowsProducts(const OpContext& ctx,
     p.normed = static_cast<__nv_bfloat16*>(x.data);
     p.normed_stride = x.stride[0];
   }
-  LaunchStrips(p, 1, StreamOf(ctx));
+  LaunchStrips(plan, p, StreamOf(ctx));
 }
 
-NormJoin NormJoinOf(const JoinedNorm& norm) {
-  BT_CHECK(NormJoins(norm));
-  return {.residual = norm.residual.as<float>(),
-          .residual_stride = norm.residual.stride[0],
-          .weight = norm.weight.as<float>(),
-          .rows = static_cast<__nv_bfloat16*>(norm.rows.data),
-          .rows_stride = norm.rows.stride[0],
-          .squares = norm.squares.as<float>(),
-          .width = static_cast<int>(norm.residual.dim(1)),
-          .eps = norm.eps};
-}
-
-bool NormJoins(const JoinedNorm& norm) {
-  const int64_t rows = norm.residual.dim(0), width = norm.residual.dim(1);
-  BT_CHECK(norm.residual.dtype == DType::kF32 && norm.weight.dtype == DType::kF32 &&
-           norm.squares.dtype == DType::kF32);
-  BT_CHECK(norm.weight.dim(0) == width && norm.rows.dim(0) == rows && norm.rows.dim(1) == width);
-  BT_CHECK(norm.squares.dim(0) == rows && norm.squares.dim(1) == JoinedNorm::kParts);
-  return norm.rows.dtype == DType::kBf16 && rows >= 1 && rows <= kFewRowsMax &&
-         width % kEight == 0 && InVectors(norm.residual) && InVectors(norm.rows) &&
-         norm.squares.contiguous() && Aligned(norm.weight.data, 0, 16) &&
-         Aligned(norm.squares.data, 0, 16);
-}
-
-bool NormAdderTakes(const JoinedNorm& norm, TensorView x, const PackedMatrix& w) {
-  return NormJoins(norm) && FewRowsTakes(norm.residual, x, w) &&
-         w.n / kStripRows / StripsOfBlock(w.n, w.k) <= NormJoin::kParts;
-}
-
-bool NormLinearTakes(TensorView out, const JoinedNorm& norm, const PackedMatrix& w) {
-  // Measured: of more rows a norm of its own is as fast.
-  return norm.rows.dim(0) <= kHalfRows && NormJoins(norm) && FewRowsTakes(out, norm.rows, w);
-}
-
-void LinearToNorm(const OpContext& ctx,
-                  const JoinedNorm& norm,
-                  TensorView x,
-                  const PackedMatrix& w) {
-  BT_CHECK(NormAdderTakes(norm, x, w));
-  CheckProduct(norm.residual, x, w);
-  Params p = ParamsOf(x, MatrixOf(norm.residual, w), w.k);
-  p.to = NormJoinOf(norm);
-  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
-}
-
-void LinearFromNorm(const OpContext& ctx,
-                    TensorView out,
-                    const JoinedNorm& norm,
-                    const PackedMatrix& w) {
-  CheckProduct(out, norm.rows, w);
-  Params p = ParamsOf(norm.rows, MatrixOf(out, w), w.k);
-  p.from = NormJoinOf(norm);
-  LaunchStrips(p, StripsOfBlock(w.n, w.k), StreamOf(ctx));
-}
-
-bool QueryProductTakes(const AttentionInputArgs& args) {
-  const TensorView& x = args.qkv_a;
-  const PackedMatrix& w = args.q_weight;
-  const KvLayerView& cache = args.cache;
-  if (!TakesRows(x) || x.stride[0] % kEight != 0 || args.q.rank != 3) return false;
-  const int64_t width = args.q.dim(2), nope = width - args.rope.dim;
-  TensorView flat(args.q.data, args.q.dtype, {x.dim(0), args.q.dim(1) * width});
-  flat.stride[0] = args.q.stride[0];
-  return args.q.dtype == DType::kBf16 && args.q.stride[1] == width && TakesMatrix(flat, w) &&
-         w.n == args.q.dim(1) * width && w.n / kStripRows % kQueryStrips == 0 &&
-         nope % kStripRows == 0 && width % kStripRows == 0 && nope > 0 &&
-         w.k == x.dim(1) - cache.latent - cache.rope &&
-         WeightRows(static_cast<int>(w.k)).Bytes(kQueryStrips * kStripRows) + w.k * 4 <=
-             kSharedMax &&
-         Aligned(args.q_norm.data, 0, 16) &&
-         InputThreads(cache.latent) + InputThreads(cache.rope) <= kThreads;
-}
-
-void QueryProduct(const OpContext& ctx, const AttentionInputArgs& args) {
-  BT_CHECK(QueryProductTakes(args));
-  TensorView flat(args.q.data, args.q.dtype, {args.qkv_a.dim(0), args.q_weight.n});
-  flat.stride[0] = args.q.stride[0];
-  const int64_t k = args.q_weight.k;
-  Params p = ParamsOf(args.qkv_a, MatrixOf(flat, args.q_weight), k);
+void QueryProduct(const OpContext& ctx,
+                  const Bf16Rows16Plan& plan,
+                  const AttentionInputArgs& args) {
+  Params p = ParamsOf(args.qkv_a, MatrixOf(FlatQueries(args), args.q_weight), args.q_weight.k);
   p.blocks = p.first.strips / kQueryStrips;
+  BT_CHECK(plan.strips == kQueryStrips && plan.launch.x == p.blocks + p.rows);
   const int64_t width = args.q.dim(2);
   const QueryParams query = {.input = InputParamsOf(args),
                              .head_strips = static_cast<int>(width / kStripRows),
                              .nope_strips = static_cast<int>((width - args.rope.dim) / kStripRows)};
-  Launch<kQueryStrips, true>(p, query, p.blocks + p.rows, static_cast<int>(k * 4), StreamOf(ctx));
+  Launch<kQueryStrips, true>(plan, p, query, StreamOf(ctx));
 }
 
 }  // namespace baltoro::cuda

@@ -1,6 +1,6 @@
 #pragma once
 
-// Products of up to 16 rows with bf16 matrices: a decode step of few sequences.
+// Products of up to 16 rows with bf16 matrices (bf16_rows16): a decode step of few sequences.
 //
 // A block asks for all of its weights before it waits for the kernel ahead, so that they arrive
 // while that one and those before it run; after the wait there are the rows, the products and one
@@ -14,20 +14,28 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/bf16_rows16.h"
 #include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-inline constexpr int kFewRowsMax = 16;
-
-// Whether the kernel takes x by w into out: few enough rows and blocks, alignment.
-bool FewRowsTakes(const TensorView& out, const TensorView& x, const PackedMatrix& w);
+// What is folded into a product: where x comes from, and where the product goes.
+struct NormsOfProduct {
+  const JoinedNorm* from = nullptr;
+  const JoinedNorm* to = nullptr;
+};
 
 // out = x w^T, as Linear.
-void FewRowsProduct(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
-// Both matrices in one launch; each must be taken. With `norm` x is written, normalised.
+void FewRowsProduct(const OpContext& ctx,
+                    const Bf16Rows16Plan& plan,
+                    TensorView out,
+                    TensorView x,
+                    const PackedMatrix& w,
+                    const NormsOfProduct& norms = {});
+// Both matrices in one launch. With `norm` x is written, normalised.
 void FewRowsProducts(const OpContext& ctx,
+                     const Bf16Rows16Plan& plan,
                      TensorView out,
                      const PackedMatrix& w,
                      TensorView second_out,
@@ -36,7 +44,6 @@ void FewRowsProducts(const OpContext& ctx,
                      const JoinedNorm* norm = nullptr);
 
 // AttentionInputs with its `q`, in one launch. The low-rank query stays as it was.
-bool QueryProductTakes(const AttentionInputArgs& args);
-void QueryProduct(const OpContext& ctx, const AttentionInputArgs& args);
+void QueryProduct(const OpContext& ctx, const Bf16Rows16Plan& plan, const AttentionInputArgs& args);
 
 }  // namespace baltoro::cuda

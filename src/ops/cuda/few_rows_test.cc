@@ -6,10 +6,9 @@
 #include <numeric>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
-#include "ops/cuda/fp8_few_rows.h"
-#include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/product_test_support.h"
 #include "ops/cuda/tens_rows.h"
@@ -86,15 +85,22 @@ void CompareMoeInputs(Context& context, const FormCase& form) {
           ctx.beside = &with;
         }
         const int64_t most = s.hidden == 256 ? 8 : coded ? 7 : 2;  // rows
-        GPU_EXPECT(Fp8RouterTakes(ctx, args) ==
+        const ExpertInputsPlan plan = ChooseExpertInputs(QuestionOf(ctx, args), ThisCard());
+        const auto together = [&](LinearKernel kernel) {
+          return plan.order == ExpertInputsOrder::kTogether && plan.shared.kernel == kernel;
+        };
+        GPU_EXPECT(together(LinearKernel::kFp8Rows16) ==
                    (form.quantise_input && s.hidden % 128 == 0 && rows <= most));
-        GPU_EXPECT(Fp8MiddleRouterTakes(args) == (form.quantise_input && s.hidden % 128 == 0 &&
-                                                  rows > 8 && (rows <= 64 || s.hidden == 256)));
+        GPU_EXPECT(together(LinearKernel::kFp8Rows256) ==
+                   (form.quantise_input && s.hidden % 128 == 0 && rows > 8 &&
+                    (rows <= 64 || s.hidden == 256)));
         // Of 9 to 16 rows, which MoeInputs gives to tens_rows.h, both kernels by turns.
-        if (FewRowsTakes(args.shared, args.x, args.shared_gate_up) &&
-            FewRowsTakes(args.logits, args.x, args.router) &&
-            (rows < kTensRowsMin || nan_row < 0)) {
-          FewRowsProducts(ctx, args.shared, args.shared_gate_up, args.logits, args.router, args.x);
+        const auto few =
+            PlanBf16Rows16(FactsOf(args.x), FactsOf(args.shared_gate_up), FactsOf(args.shared),
+                           FactsOf(args.router), FactsOf(args.logits), ThisCard());
+        if (few && (rows < kTensRowsMin || nan_row < 0)) {
+          FewRowsProducts(ctx, *few, args.shared, args.shared_gate_up, args.logits, args.router,
+                          args.x);
           Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
         } else {
           MoeInputs(ctx, args);
@@ -198,17 +204,17 @@ void CompareQueries(Context& context, const FormCase& form) {
           if (run == 0) {
             args.q = TensorView(q.data(), DType::kBf16, {rows, s.heads, head});
             args.q_weight = w.device;
-            GPU_EXPECT(QueryProductTakes(args) == (!rounds && rows <= 16 && s.q_lora >= 256));
+            const AttentionInputsPlan plan = ChooseAttentionInputs(QuestionOf(args), ThisCard());
+            const bool joined = plan.kernel == AttentionInputsKernel::kWithQueries;
+            const LinearKernel kernel = plan.query.kernel;
+            divides_later = joined && kernel == LinearKernel::kBf16Rows16;
+            GPU_EXPECT(divides_later == (!rounds && rows <= 16 && s.q_lora >= 256));
             const bool coded = rounds && s.q_lora % 128 == 0;
-            GPU_EXPECT(Fp8QueryTakes(args) == (coded && rows <= 8));
-            GPU_EXPECT(Fp8MiddleQueryTakes(args) == (coded && rows > 8 && rows <= 256));
+            GPU_EXPECT((joined && kernel == LinearKernel::kFp8Rows16) == (coded && rows <= 8));
+            GPU_EXPECT((plan.rotates && kernel == LinearKernel::kFp8Rows256) ==
+                       (coded && rows > 8 && rows <= 256));
           }
-          divides_later = divides_later || (run == 0 && QueryProductTakes(args));
-          if (run == 0 && QueryProductTakes(args)) {
-            QueryProduct(context.get(), args);
-          } else {
-            AttentionInputs(context.get(), args);
-          }
+          AttentionInputs(context.get(), args);
         }
         context.Wait();
         const std::string what = std::string(form.name) + " q_lora " + std::to_string(s.q_lora) +

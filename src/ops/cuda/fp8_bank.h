@@ -13,6 +13,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/fp8_tiles.h"
+#include "ops/cuda/choose/fp8_tiles_layout.h"
 #include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/cuda/product.h"
@@ -56,14 +58,15 @@ struct Fp8Product {
   bool routed_before = false;
 };
 
-// Without tiles, blocks may share the columns where there is `scratch` for their sums.
+// fp8_tiles or fp8_pairs, whichever ChooseFp8Tiles says. Without tiles, blocks may share the
+// columns where there is `scratch` for their sums.
+void LaunchFp8Wide(const Fp8Product& product,
+                   const Fp8TilesPlan& plan,
+                   cudaStream_t stream,
+                   Arena* scratch = nullptr);
+// The same, asking for the plan.
 void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratch = nullptr);
-// Whether a product without tiles should go this way, rather than by LaunchProduct (product.h).
-bool Fp8WideSuits(int64_t rows, int64_t n);
-// Whether LaunchFp8Wide takes the large form (fp8_large.cu); never where rows are gathered.
-bool Fp8LargeTakes(const Fp8Product& product);
-// Whether so many rows of one matrix give two thirds of the multiprocessors work in that form.
-bool Fp8LargeFills(int64_t rows, const PackedMatrix& w);
+Fp8TilesQuestion QuestionOf(const Fp8Product& product, bool has_scratch);
 // How the streaming form's work is dealt out: sixteenths of it in the blocks' own shares, and the
 // smallest pieces of the rest, of gate/up in strips of 8 rows each, of down in 128 rows.
 struct Fp8Deal {

@@ -2,26 +2,18 @@
 
 // The block of the FP8 products of few rows (fp8_few_rows.h), for the kernels that have it.
 
+#include "ops/cuda/choose/fp8_rows16.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/kv_token_device.cuh"
 #include "ops/cuda/moe_device.cuh"
+#include "ops/cuda/product.h"
 #include "ops/cuda/product_forms.cuh"
 
 namespace baltoro::cuda::fp8_few {
 
 using product::E4m3ToF16;
 using product::MultiplyAddF16;
-
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kStripRows = 8;
-constexpr int kRowsMax = 16;
-constexpr int kHalfRows = 8;  // of the matrix instruction
-constexpr int kUnit = 256;    // columns that a warp rounds together
-constexpr int kUnitsMax = 8;  // of a warp
-constexpr int kPad = 64;      // bytes between rows in shared memory: they use all banks
-constexpr int kStepsMax = 64;
 
 struct Params {
   const char* w;
@@ -42,21 +34,6 @@ struct Params {
 struct Query {
   InputParams input;
   int head_strips, nope_strips;
-};
-
-// A block's shared memory, in bytes.
-struct Places {
-  int row, barrier, scales, x_scales, sums, codes, end;
-
-  __host__ __device__ Places(int strips, int steps, int rows, bool tall) {
-    row = steps * 128 + kPad;
-    scales = strips * kStripRows * row;
-    x_scales = scales + strips * steps * 4;
-    sums = (x_scales + rows * steps * 4 + 15) / 16 * 16;
-    barrier = sums + kWarps * strips * (tall ? 2 : 1) * 32 * 8;
-    codes = barrier + 16;
-    end = codes + rows * row;
-  }
 };
 
 // The block's shared memory beside that of Places, for queries: the weight of their norm, then a
@@ -317,19 +294,11 @@ __device__ __forceinline__ void MultiplyStrips(const Params& p,
   }
 }
 
-// Strips of a block: 1, 2 or 7; 0: the matrix is not for this kernel.
-int StripsOfBlock(int64_t rows, int64_t n, int64_t k);
-// Form, shapes and alignment; up to 16 rows, and not more than a block rounds where it has to.
-bool Takes(const TensorView& out,
-           const TensorView& x,
-           int64_t x_columns,
-           const PackedMatrix& w,
-           bool coded = false);
-Params ParamsOf(const TensorView& out, const TensorView& x, const PackedMatrix& w);
-// The same with the codes of x where the context has them.
-Params ParamsOf(const OpContext& ctx,
+// `codes`: of x, where the plan reads them.
+Params ParamsOf(const Fp8Rows16Plan& plan,
                 const TensorView& out,
                 const TensorView& x,
-                const PackedMatrix& w);
+                const PackedMatrix& w,
+                const QuantisedRows& codes = {});
 
 }  // namespace baltoro::cuda::fp8_few

@@ -421,15 +421,6 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8LargeKernel(const __grid_const
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
-// Rows from which it is the faster form: of one matrix, and of each of many on average.
-constexpr int64_t kLargeRows = 65, kLargeTileRows = 64, kLargeGatedRows = 192;
-// Rows of weights at most where there is one tile: a round of pieces of 64.
-constexpr int64_t kOneTileMax = 64 * 66;
-// Steps of a row from which one group of 128 rows of weights under way, which reads shared memory
-// less, is faster than two of 64. Measured: at 2 steps it is not, at 16 it is.
-constexpr int64_t kLongSteps = 8;
-
 struct MapShape {
   int64_t row_bytes, rows, count, stride;
   cuuint32_t columns, box_rows;  // of a box
@@ -453,14 +444,17 @@ CUtensorMap MapOf(const void* data, const MapShape& shape, bool codes) {
 }
 
 template <typename S>
-void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
+void Launch(const Fp8Product& product,
+            const LaunchShape& shape,
+            WideParams p,
+            cudaStream_t stream) {
   const PackedMatrix& w = product.w;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
   const int64_t tiles =
       product.tiles == nullptr ? (product.rows + kTileRows - 1) / kTileRows : product.tiles_max;
   p.strips = static_cast<int32_t>(S::kGated ? w.n / 256 : (w.n + S::kN - 1) / S::kN);
   const int64_t pairs = (tiles + 1) / 2 * p.strips, scale_bytes = layout.steps * 4;
-  const int64_t blocks = S::kSplit ? 4 * pairs : std::min(2 * pairs, kMultiprocessors);
+  BT_CHECK(shape.shared == S::kShared && shape.cluster == S::kCluster);
   BT_CHECK(pairs * p.strips < int64_t{1} << 31);
   Maps maps;
   maps.weights =
@@ -480,123 +474,61 @@ void Launch(const Fp8Product& product, WideParams p, cudaStream_t stream) {
             "shared memory of the large FP8 product");
   p.early = product.tiles == nullptr;
   const Status launched = LaunchOverlapped(
-      "large FP8 product", kernel, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), S::kShared,
+      "large FP8 product", kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads), S::kShared,
       stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
   CheckLaunch("large FP8 product");
   BT_CHECK(launched.ok());
 }
 
-// Rows of weights of a piece; whether two pairs of blocks have half of the columns each.
-struct PieceShape {
-  int64_t rows = 0;
-  bool split = false;
-};
-
-// Of one matrix: the shape with which the multiprocessors are busy for the shortest time, by
-// nanoseconds of a step and of what a piece takes besides (docs/measured/cuda-fp8.md).
-PieceShape ShapeOfPieces(int64_t tiles, int64_t n, int steps) {
-  struct Cost {
-    int64_t rows, step, end;
-  };
-  constexpr Cost kWhole[] = {
-      {256, 763, 1900}, {192, 639, 1100}, {144, 597, 680}, {128, 468, 970}, {64, 355, 400}};
-  constexpr int64_t kEightsStep = 560;  // of 192 rows in whole eights
-  // In halves: with the sums on their way from one block to another.
-  constexpr Cost kSplit[] = {{144, 597, 1700}, {80, 400, 1500}};
-  constexpr int64_t kClustersOfFour = 32;  // that run at once, on the multiprocessors as they lie
-  PieceShape best;
-  int64_t least = INT64_MAX;
-  const auto consider = [&](const Cost& c, bool split, int64_t cost) {
-    if (cost >= least) return;
-    least = cost;
-    best = {c.rows, split};
-  };
-  const auto pairs_of = [&](const Cost& c) {
-    return (tiles + 1) / 2 * ((n + c.rows - 1) / c.rows);
-  };
-  for (const Cost& c : kWhole) {
-    const int64_t step = c.rows == 192 && steps % kScaleSteps == 0 ? kEightsStep : c.step;
-    const int64_t rounds = (pairs_of(c) + kMultiprocessors / 2 - 1) / (kMultiprocessors / 2);
-    consider(c, false, rounds * (steps * step + c.end));
-  }
-  if (steps < kStepsOfHalves) return best;
-  for (const Cost& c : kSplit) {
-    if (pairs_of(c) > kClustersOfFour) continue;
-    consider(c, true, (steps - StepsOfFirstHalf(steps)) * c.step + c.end);
-  }
-  return best;
-}
-
 template <bool kFloats>
-void LaunchPlain(const Fp8Product& product, const WideParams& p, cudaStream_t stream) {
-  const int64_t tiles = (product.rows + kTileRows - 1) / kTileRows;
-  const bool eights = p.steps % kScaleSteps == 0;
-  if (product.tiles != nullptr && eights) {
-    return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, p, stream);
-  }
-  const PieceShape shape = product.tiles != nullptr ? PieceShape{.rows = 256}
-                                                    : ShapeOfPieces(tiles, product.w.n, p.steps);
-  if (shape.split) {
-    if (shape.rows == 80) return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, p, stream);
-    return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, p, stream);
-  }
-  if (eights && shape.rows == 192) {
-    return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, p, stream);
-  }
-  switch (shape.rows) {
+void LaunchPlain(const Fp8Product& product,
+                 const Fp8TilesPlan& plan,
+                 const WideParams& p,
+                 cudaStream_t stream) {
+  const LaunchShape& shape = plan.launch;
+  switch (plan.piece) {
     case 64:
-      return Launch<Shape<false, 64, 64, 2, kFloats>>(product, p, stream);
+      return Launch<Shape<false, 64, 64, 2, kFloats>>(product, shape, p, stream);
+    case 80:
+      return Launch<Shape<false, 80, 80, 2, kFloats, true>>(product, shape, p, stream);
     case 128:
-      return Launch<Shape<false, 128, 128, 2, kFloats>>(product, p, stream);
+      return Launch<Shape<false, 128, 128, 2, kFloats>>(product, shape, p, stream);
     case 144:
-      return Launch<Shape<false, 144, 72, 2, kFloats>>(product, p, stream);
-    case 192:
-      return Launch<Shape<false, 192, 96, 2, kFloats>>(product, p, stream);
-    default:
-      if (p.steps < kLongSteps) {
-        return Launch<Shape<false, 256, 64, 2, kFloats>>(product, p, stream);
+      if (plan.halves) {
+        return Launch<Shape<false, 144, 72, 2, kFloats, true>>(product, shape, p, stream);
       }
-      return Launch<Shape<false, 256, 128, 1, kFloats>>(product, p, stream);
+      return Launch<Shape<false, 144, 72, 2, kFloats>>(product, shape, p, stream);
+    case 192:
+      if (plan.eights) {
+        return Launch<Shape<false, 192, 192, 1, kFloats, false, true>>(product, shape, p, stream);
+      }
+      return Launch<Shape<false, 192, 96, 2, kFloats>>(product, shape, p, stream);
+    default:
+      if (plan.eights) {
+        return Launch<Shape<false, 256, 128, 1, kFloats, false, true>>(product, shape, p, stream);
+      }
+      if (plan.group == 64) {
+        return Launch<Shape<false, 256, 64, 2, kFloats>>(product, shape, p, stream);
+      }
+      return Launch<Shape<false, 256, 128, 1, kFloats>>(product, shape, p, stream);
   }
 }
 
 }  // namespace
 
-bool Fp8LargeFills(int64_t rows, const PackedMatrix& w) {
-  const int64_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows) * ((w.n + 63) / 64);
-  const int64_t halves = w.k / 128 >= kStepsOfHalves ? 2 : 1;
-  return pairs * halves * 3 >= kMultiprocessors;
-}
-
-bool Fp8LargeTakes(const Fp8Product& product) {
-  const PackedMatrix& w = product.w;
-  const int64_t each = product.gated ? kLargeGatedRows : kLargeTileRows;
-  const int64_t rows = product.tiles == nullptr ? kLargeRows : each * w.count;
-  const auto aligned = [](const void* address) {
-    return reinterpret_cast<uintptr_t>(address) % 16 == 0;
-  };
-  if (product.rows < rows || product.gather || w.k % 128 != 0) return false;
-  // Of one tile the second block of a pair has nothing to do.
-  if (product.tiles == nullptr && product.rows <= kTileRows && w.n > kOneTileMax) return false;
-  const int64_t out_columns = product.gated ? 16 : product.out_f32 ? 4 : 8;  // of 16 bytes
-  // The copy engine wants whole 16 bytes from one row of scales to the next.
-  const int64_t steps = w.k / 128;
-  if (steps >= kScaleSteps && steps % 4 != 0) return false;
-  return product.x_row_bytes == w.k && w.n % 8 == 0 && w.stride_bytes % 16 == 0 &&
-         aligned(product.x) && aligned(product.x_scales) && aligned(product.out) &&
-         product.out_stride % out_columns == 0 && (!product.gated || w.n % 256 == 0);
-}
-
-void LaunchFp8Large(const Fp8Product& product, WideParams p, cudaStream_t stream) {
+void LaunchFp8Large(const Fp8Product& product,
+                    const Fp8TilesPlan& plan,
+                    WideParams p,
+                    cudaStream_t stream) {
   p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;
-  if (product.gated && p.steps % kScaleSteps == 0) {
-    return Launch<Shape<true, 256, 128, 1, false, false, true>>(product, p, stream);
+  if (product.gated && plan.eights) {
+    return Launch<Shape<true, 256, 128, 1, false, false, true>>(product, plan.launch, p, stream);
   }
-  if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, p, stream);
-  return product.out_f32 ? LaunchPlain<true>(product, p, stream)
-                         : LaunchPlain<false>(product, p, stream);
+  if (product.gated) return Launch<Shape<true, 256, 128, 1>>(product, plan.launch, p, stream);
+  return product.out_f32 ? LaunchPlain<true>(product, plan, p, stream)
+                         : LaunchPlain<false>(product, plan, p, stream);
 }
 
 }  // namespace baltoro::cuda

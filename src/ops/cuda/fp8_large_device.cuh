@@ -9,66 +9,6 @@
 
 namespace baltoro::cuda::fp8_large {
 
-constexpr int kScaleSteps = 8;  // that come together
-constexpr int kScaleSlots = 3;
-constexpr int kScaleRow = kScaleSteps * 4;  // bytes of a row of x or of a band of 8 of weights
-// Steps from which the columns may be in halves.
-constexpr int kStepsOfHalves = 2 * kScaleSteps;
-// The copy engine takes boxes from whole 16 bytes of a row on (another place is an illegal
-// instruction): so the second half begins at a whole four of scales.
-__host__ __device__ constexpr int StepsOfFirstHalf(int steps) {
-  return steps / 8 * 4;
-}
-
-template <bool kGated_,
-          int kN_,
-          int kG_,
-          int kDeep_,
-          bool kFloats_ = false,
-          bool kHalves_ = false,
-          bool kEights_ = false>
-struct Shape {
-  static constexpr bool kGated = kGated_;
-  static constexpr bool kFloats = kFloats_;  // results in f32
-  // Two pairs of blocks have half of the columns each and one piece, of one matrix.
-  static constexpr bool kSplit = kHalves_;
-  static constexpr int kCluster = kSplit ? 4 : 2;
-  static constexpr int kN = kN_;        // rows of weights of a piece
-  static constexpr int kG = kG_;        // of a group
-  static constexpr int kDeep = kDeep_;  // groups under way
-  static constexpr int kParts = kN / kG;
-  static constexpr bool kEights = kEights_;  // rows are whole eights of steps
-  // Rows of weights that share a scale, but for matrices whose parts begin anywhere.
-  static constexpr int kUnit = kN % 128 == 0 ? 128 : kN % 64 == 0 ? 64 : 16;
-  static constexpr int kUnits = kN / kUnit;
-  static constexpr int kSums = kG / 2;  // of a thread
-  static constexpr int kWeightBytes = kN * 128;
-  static constexpr int kStageBytes = kWeightBytes + kBoxBytes;
-  static constexpr int kFullStages = kN > 144    ? 4
-                                     : kN == 144 ? 5
-                                     : kN == 128 ? 6
-                                     : kN == 80  ? 7
-                                                 : 8;
-  static constexpr int kStages = kFullStages - (kSplit ? 1 : 0);
-  // Of a slot: rows of x, then bands, in one or (gate and up) two halves. What is not
-  // fetched by rows is fewer bytes, of which 16 more may come.
-  static constexpr int kInputScales = kTileRows * kScaleRow;
-  static constexpr int kHalves = kGated ? 2 : 1;
-  static constexpr int kBands = kN / 8 / kHalves;  // of a half
-  static constexpr int kHalfScales = (kBands * kScaleRow + 127) / 128 * 128;
-  static constexpr int kScaleBytes = kInputScales + kHalves * kHalfScales;
-  static constexpr int kStaging = kStages * kStageBytes;  // offsets in shared memory
-  static constexpr int kScales = kStaging + kConsumerWarps * kWarpStaging;
-  // Sums of the other half of the columns: of one warpgroup's rows.
-  static constexpr int kReceived = kScales + kScaleSlots * kScaleBytes;
-  static constexpr int kReceivedBytes = kSplit ? 64 * kN * 4 : 0;
-  static constexpr int kBarriers = kReceived + kReceivedBytes;
-  static constexpr int kArrived = kBarriers + (2 * kStages + kScaleSlots) * 8;
-  static constexpr int kShared = 1024 + kArrived + 8;
-  static_assert(kShared <= 232448 && kScaleBytes % 128 == 0);
-  static_assert(kN % kG == 0 && (kDeep == 1 || kParts == 1 || kParts % 2 == 0));
-};
-
 // Waits until the phase of the given parity is complete; some seconds at most.
 __device__ __forceinline__ void WaitBounded(uint32_t barrier, uint32_t parity) {
   asm volatile(

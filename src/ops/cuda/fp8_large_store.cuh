@@ -12,9 +12,7 @@ namespace baltoro::cuda::fp8_large {
 
 using namespace fp8_wide;
 
-constexpr int kChunkColumns = 64;        // at a time
-constexpr int kStagingPitch = 128 + 16;  // bytes; a row of 64 bf16, or of 128 codes
-constexpr int kWarpStaging = 16 * kStagingPitch;
+constexpr int kChunkColumns = 64;  // at a time
 
 // Where a piece's rows are: `begin` of them all, `first` of the warp's 16.
 struct WarpRows {

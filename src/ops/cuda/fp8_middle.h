@@ -1,21 +1,20 @@
 #pragma once
 
-// Products of 9 to 256 rows with one kFp8Block matrix whose input is rounded to e4m3: more rows
-// than fp8_few_rows.h rounds in every block, fewer than fp8_wide.cu fills the matrix units with.
-// `in`: x as QuantiseRows gives it.
+// Products of 9 to 256 rows with one kFp8Block matrix whose input is rounded to e4m3
+// (fp8_rows256): more rows than fp8_few_rows.h rounds in every block, fewer than fp8_wide.cu fills
+// the matrix units with. `in`: x as QuantiseRows gives it.
 
+#include "ops/cuda/choose/fp8_rows256.h"
 #include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/product.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-// Whether the kernel takes rows by w into out, and should: form, rows, shapes, alignment; matrices
-// of 256 columns and more whose blocks all run at once.
-bool Fp8MiddleTakes(const TensorView& out, const PackedMatrix& w);
 // out = x w^T, as Linear. `rows_before`: `in` is older than the kernel ahead, which lets this one
 // start only once it has waited (docs/kernels/decode-step.md, point 4).
 void Fp8MiddleProduct(const OpContext& ctx,
+                      const Fp8Rows256Plan& plan,
                       TensorView out,
                       const QuantisedRows& in,
                       const PackedMatrix& w,
@@ -23,11 +22,15 @@ void Fp8MiddleProduct(const OpContext& ctx,
 
 // The product of queries, rotated: args.q from the first columns of args.qkv_a, which are
 // normalised already.
-bool Fp8MiddleQueryTakes(const AttentionInputArgs& args);
-void Fp8MiddleQuery(const OpContext& ctx, const AttentionInputArgs& args, const QuantisedRows& in);
+void Fp8MiddleQuery(const OpContext& ctx,
+                    const Fp8Rows256Plan& plan,
+                    const AttentionInputArgs& args,
+                    const QuantisedRows& in);
 
 // The two products of MoeInputs in one launch: the router's is of x as it is.
-bool Fp8MiddleRouterTakes(const MoeInputArgs& args);
-void Fp8MiddleRouter(const OpContext& ctx, const MoeInputArgs& args, const QuantisedRows& in);
+void Fp8MiddleRouter(const OpContext& ctx,
+                     const Fp8Rows256Plan& plan,
+                     const MoeInputArgs& args,
+                     const QuantisedRows& in);
 
 }  // namespace baltoro::cuda

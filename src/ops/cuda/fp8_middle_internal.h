@@ -9,13 +9,10 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/choose/fp8_rows256.h"
 #include "ops/cuda/query_rotation.h"
 
 namespace baltoro::cuda {
-
-inline constexpr int kMiddleRowsMax = 64;   // of a tile
-inline constexpr int kMiddleStepsMax = 16;  // of a block
-inline constexpr int kMiddlePartsMax = 8;
 
 // kRotates: results are queries. kJoined: of a second matrix, which is bf16.
 enum class MiddleForm : uint8_t { kPlain, kRotates, kJoined };
@@ -44,12 +41,10 @@ struct MiddleMaps {
   CUtensorMap w, x, second_w, second_x;
 };
 
-// A block's shared memory, in bytes.
-int32_t MiddleSharedBytes(int32_t strip_rows, const MiddleParams& p);
 // Clusters of `parts` blocks with so much shared memory that run at once.
 int32_t MiddleClusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes);
 Status LaunchMiddle(MiddleForm form,
-                    int32_t strip_rows,
+                    const Fp8Rows256Plan& plan,
                     const MiddleParams& p,
                     const MiddleMaps& maps,
                     cudaStream_t stream);

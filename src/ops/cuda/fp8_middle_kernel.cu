@@ -25,7 +25,7 @@ namespace {
 constexpr int kRowsMax = kMiddleRowsMax;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
-constexpr int kStages = 5;
+constexpr int kStages = kMiddleStages;
 constexpr int kStepsMax = kMiddleStepsMax;
 // Of a stage, whatever of it are rows of x: the sums of the others are stored nowhere.
 constexpr int kInputBytes = kRowsMax * 128;
@@ -396,11 +396,6 @@ Kernel KernelOf(MiddleForm form, int32_t strip_rows) {
 
 }  // namespace
 
-int32_t MiddleSharedBytes(int32_t strip_rows, const MiddleParams& p) {
-  const int32_t sums = (2 * p.parts - 1) * p.slice * (strip_rows + 8) * 4;
-  return 1024 + kStages * (kInputBytes + strip_rows * 128) + sums;
-}
-
 int32_t MiddleClusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes) {
   const Kernel kernel = KernelOf(MiddleForm::kPlain, strip_rows);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
@@ -421,19 +416,18 @@ int32_t MiddleClusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes) 
 }
 
 Status LaunchMiddle(MiddleForm form,
-                    int32_t strip_rows,
+                    const Fp8Rows256Plan& plan,
                     const MiddleParams& p,
                     const MiddleMaps& maps,
                     cudaStream_t stream) {
-  const Kernel kernel = KernelOf(form, strip_rows);
-  const int32_t bytes = MiddleSharedBytes(strip_rows, p);
-  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+  const Kernel kernel = KernelOf(form, plan.strip_rows);
+  const LaunchShape& shape = plan.launch;
+  CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared),
             "FP8 product of tens of rows");
-  const dim3 grid(static_cast<unsigned>((p.first.strips + p.second.strips) * p.parts),
-                  static_cast<unsigned>(p.tiles));
-  return LaunchOverlapped("FP8 product of tens of rows", kernel, grid, dim3(kThreads),
-                          static_cast<size_t>(bytes), stream, static_cast<unsigned>(p.parts), p,
-                          maps);
+  return LaunchOverlapped("FP8 product of tens of rows", kernel,
+                          dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
+                          dim3(kThreads), static_cast<size_t>(shape.shared), stream,
+                          static_cast<unsigned>(shape.cluster), p, maps);
 }
 
 }  // namespace baltoro::cuda

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_large.h"
@@ -306,16 +307,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (p.pair) ClusterBarrier();  // until the other block sends no more
 }
 
-constexpr int64_t kMultiprocessors = 132;  // of the cards this is tuned for
-
 template <bool kGated>
-void Launch(const WideParams& p, const CUtensorMap& map, int64_t units, cudaStream_t stream) {
+void Launch(const WideParams& p,
+            const CUtensorMap& map,
+            const LaunchShape& shape,
+            cudaStream_t stream) {
   const auto kernel = Fp8WideKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide FP8 product");
-  const dim3 grid(static_cast<unsigned>(std::min((units + 1) / 2 * 2, kMultiprocessors)));
-  const Status launched = LaunchOverlapped("wide FP8 product", kernel, grid, dim3(kThreads),
-                                           kSharedBytes, stream, p.pair ? 2 : 1, p, map);
+  const Status launched = LaunchOverlapped(
+      "wide FP8 product", kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads),
+      kSharedBytes, stream, static_cast<unsigned>(shape.cluster), p, map);
   CheckLaunch("wide FP8 product");
   BT_CHECK(launched.ok());
 }
@@ -357,43 +359,37 @@ __global__ void __launch_bounds__(kSumThreads) SumPartsKernel(const float* parts
   }
 }
 
-// How a product without tiles is cut: rows of a tile, parts of the columns.
-struct Cut {
-  int32_t tile_rows = kTileRows, parts = 1;
-};
-
-// The cut that should keep the multiprocessors busy for the shortest time; in what a step of one
-// row takes (about 7 ns).
-Cut ChooseCut(int64_t rows, int64_t n, int64_t strips, int64_t steps, bool may_share) {
-  constexpr int64_t kStepCost = 24;    // of a step beside its rows
-  constexpr int64_t kPieceCost = 400;  // of a piece beside its steps
-  constexpr int64_t kSumCost = 350;    // of adding parts up, beside their bytes
-  constexpr int64_t kSumBytes = 15000;
-  Cut best;
-  int64_t least = INT64_MAX;
-  for (const int32_t parts : {1, 2, 3, 4, 6, 8, 14}) {
-    if (parts > 1 && (!may_share || steps < 2 * parts)) continue;
-    for (const int32_t tile_rows : {128, 96, 64, 32}) {
-      const int64_t units = (rows + tile_rows - 1) / tile_rows * strips * parts;
-      const int64_t waves = (units + kMultiprocessors - 1) / kMultiprocessors;
-      int64_t cost = waves * ((steps + parts - 1) / parts * (tile_rows + kStepCost) + kPieceCost);
-      if (parts > 1) cost += kSumCost + 2 * parts * rows * n * 4 / kSumBytes;
-      if (cost >= least) continue;
-      least = cost;
-      best = {tile_rows, parts};
-    }
-  }
-  return best;
-}
-
 }  // namespace
 
-bool Fp8WideSuits(int64_t rows, int64_t n) {
-  const int64_t strips = (n + kWeightRows - 1) / kWeightRows;
-  return rows > 64 || (rows > 32 && strips * 4 >= kMultiprocessors * 3 / 4);
+Fp8TilesQuestion QuestionOf(const Fp8Product& product, bool has_scratch) {
+  const auto whole = [](const void* data) { return AlignmentOf(data) % 16 == 0; };
+  const DType type = product.gated ? DType::kF8E4M3 : product.out_f32 ? DType::kF32 : DType::kBf16;
+  const int64_t out_bytes = product.out_stride * SizeOf(type);
+  return {
+      .w = FactsOf(product.w),
+      .rows = product.rows,
+      .grouped = product.tiles != nullptr,
+      .tiles_max = product.tiles_max,
+      .gated = product.gated,
+      .gather = product.gather,
+      .whole_x = product.x_row_bytes == product.w.k && whole(product.x) && whole(product.x_scales),
+      .out = {.type = type,
+              .rows = product.rows,
+              .width = product.w.n,
+              .row_bytes = out_bytes,
+              .alignment = AlignmentOf(product.out, out_bytes)},
+      .has_scratch = has_scratch};
 }
 
 void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratch) {
+  LaunchFp8Wide(product, ChooseFp8Tiles(QuestionOf(product, scratch != nullptr), ThisCard()),
+                stream, scratch);
+}
+
+void LaunchFp8Wide(const Fp8Product& product,
+                   const Fp8TilesPlan& plan,
+                   cudaStream_t stream,
+                   Arena* scratch) {
   const PackedMatrix& w = product.w;
   BT_CHECK(w.form == WeightForm::kFp8Block && w.n % (product.gated ? 256 : 8) == 0);
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
@@ -420,30 +416,18 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   p.route_weights = product.route_weights;
   p.rows = static_cast<int32_t>(product.rows);
   p.out_f32 = product.out_f32;
-  if (Fp8LargeTakes(product)) return LaunchFp8Large(product, p, stream);
-  // Where most tiles have another of their matrix beside them.
-  p.pair = product.rows >= 192 * w.count;
-  p.tile_rows = kTileRows;
-  p.parts = 1;
-  if (product.tiles == nullptr) {
-    const bool aligned = reinterpret_cast<uintptr_t>(product.out) % 16 == 0 &&
-                         product.out_stride % 8 == 0 && product.rows <= 65535;
-    const Cut cut = ChooseCut(product.rows, w.n, p.strips, p.steps, scratch != nullptr && aligned);
-    p.tile_rows = cut.tile_rows;
-    p.parts = cut.parts;
-    p.pair = p.pair && product.rows > cut.tile_rows;
-    if (cut.parts > 1) {
-      p.out = scratch->AllocateArray<float>(static_cast<size_t>(cut.parts * product.rows * w.n));
-      p.out_stride = w.n;
-      p.out_f32 = true;
-    }
+  if (plan.pairs) return LaunchFp8Large(product, plan, p, stream);
+  if (plan.launch.x == 0) return;
+  p.pair = plan.pair;
+  p.tile_rows = plan.tile_rows;
+  p.parts = plan.parts;
+  if (plan.parts > 1) {
+    p.out = scratch->AllocateArray<float>(static_cast<size_t>(plan.parts * product.rows * w.n));
+    p.out_stride = w.n;
+    p.out_f32 = true;
   }
   // Rows of x stay in the L2 then.
   p.once = product.tiles != nullptr && product.rows <= (p.pair ? 2 : 1) * kTileRows * w.count;
-  const int64_t tiles =
-      product.tiles == nullptr ? (product.rows + p.tile_rows - 1) / p.tile_rows : product.tiles_max;
-  const int64_t units = tiles * p.strips * p.parts;
-  if (units == 0) return;
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapShape{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8,
@@ -458,9 +442,9 @@ void LaunchFp8Wide(const Fp8Product& product, cudaStream_t stream, Arena* scratc
   if (!p.pair && p.parts == 1) p.dealt = product.dealt;
   p.early = product.routed_before;
   if (product.gated) {
-    Launch<true>(p, map, units, stream);
+    Launch<true>(p, map, plan.launch, stream);
   } else {
-    Launch<false>(p, map, units, stream);
+    Launch<false>(p, map, plan.launch, stream);
   }
   if (p.parts == 1) return;
   const int columns = 4 * kSumThreads;

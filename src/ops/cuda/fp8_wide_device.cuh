@@ -5,34 +5,12 @@
 
 #include <algorithm>
 
+#include "ops/cuda/choose/fp8_tiles_layout.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/moe_device.cuh"
 
 namespace baltoro::cuda::fp8_wide {
-
-constexpr int kStages = 4;
-constexpr int kConsumerWarps = 8;
-constexpr int kConsumers = 32 * kConsumerWarps;
-constexpr int kProducers = 128;
-constexpr int kThreads = kConsumers + kProducers;
-constexpr int kTileRows = kFp8WideRows;
-constexpr int kWeightRows = 256;
-constexpr int kBoxBytes = 128 * 128;  // 128 rows, 128 columns
-constexpr int kWeightBytes = 2 * kBoxBytes;
-constexpr int kStageBytes = kWeightBytes + kBoxBytes;
-// Scales of a stage: of the rows of x, those that a lane takes together (rows 2 t and 2 t + 1 of
-// every 8 for t = lane % 4), then of bands of 8 rows of weights. They are read while the stage may
-// be filled again, hence twice as many of them.
-constexpr int kScaleStages = 2 * kStages;
-constexpr int kScalePitch = (kTileRows / 4 + 4) * 4;
-constexpr int kScaleBytes = 4 * kScalePitch + kWeightRows / 8 * 4;
-constexpr int kCodePitch = 128 + 16;   // results on their way out: rows of codes,
-constexpr int kSharePitch = 256 + 16;  // or 16 rows of bf16, two buffers a warpgroup
-constexpr int kShareBytes = 16 * kSharePitch;
-constexpr int kStagingBytes = std::max(kTileRows * kCodePitch, 4 * kShareBytes);
-constexpr int kSharedBytes =
-    1024 + kStages * (kStageBytes + 16) + kScaleStages * kScaleBytes + kStagingBytes;
 
 struct WideParams {
   const char* scales;  // of the first matrix

@@ -32,7 +32,8 @@ void GroupedBank(const OpContext& ctx,
                  const int32_t* slot_of) {
   const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), slots = args.gate_up.count;
   const int64_t entries = tokens * args.ids.dim(1);
-  BT_CHECK(ProductTakes(args.gate_up) && ProductTakes(args.down) && slots <= kBankSlotsMax);
+  BT_CHECK(TilesCan(FactsOf(args.gate_up)) && TilesCan(FactsOf(args.down)) &&
+           slots <= kBankSlotsMax);
   BT_CHECK(hidden % 8 == 0);
   Arena& scratch = *ctx.scratch;
   MoeRows rows;

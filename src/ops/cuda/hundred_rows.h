@@ -1,9 +1,9 @@
 #pragma once
 
-// Products of hundreds of rows with bf16 matrices that cuBLASLt has no single launch for: the
-// shared experts and the router of 129 to 1,024 rows, or the router alone of 129 to 512
-// (MoeInputs), queries and their rope of 65 to 512 (AttentionInputs). A decode step of hundreds of
-// sequences, a short prompt.
+// Products of hundreds of rows with bf16 matrices (bf16_rows1024) that cuBLASLt has no single
+// launch for: the shared experts and the router of 129 to 1,024 rows, or the router alone of 129 to
+// 512 (MoeInputs), queries and their rope of 65 to 512 (AttentionInputs). A decode step of hundreds
+// of sequences, a short prompt.
 //
 // A block has 128 rows of x, 64 to 128 rows of weights and a share of the columns. A cluster of
 // blocks shares the columns; in pairs its blocks have two tiles of x with the same weights, which
@@ -20,59 +20,31 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/bf16_rows1024.h"
 #include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
 
-// The question: all that the choice of a form depends on.
-struct HundredRowsShape {
-  int64_t rows = 0, k = 0;
-  int64_t n = 0, second_n = 0;  // of the matrices of one launch; second_n 0: one matrix
-};
-// The answer. columns 0: the shape is not for this kernel, as its blocks fill the card without
-// sharing columns.
-struct HundredRowsPlan {
-  int columns = 0;  // rows of weights a block: 64, 96 or 128
-  int parts = 0;    // blocks that share the columns: 1, 2, 4 or 8
-  int tiles = 0;    // of x that a cluster has: 1; 2 of 128 columns
-  // parts * tiles <= 8
-};
-HundredRowsPlan PlanHundredRows(const HundredRowsShape& shape);
-
-// Whether the kernel takes x by both matrices and is the better choice: 129 to 1,024 rows.
-bool HundredRowsTakes(const TensorView& out,
-                      const PackedMatrix& w,
-                      const TensorView& second_out,
-                      const PackedMatrix& second,
-                      const TensorView& x);
-
-// out = x w^T and second_out = x second^T, as Linear.
+// out = x w^T, as Linear, in any number of rows.
+void HundredRowsProduct(const OpContext& ctx,
+                        const HundredRowsPlan& plan,
+                        TensorView out,
+                        TensorView x,
+                        const PackedMatrix& w);
+// And second_out = x second^T.
 void HundredRowsProducts(const OpContext& ctx,
+                         const HundredRowsPlan& plan,
                          TensorView out,
                          const PackedMatrix& w,
                          TensorView second_out,
                          const PackedMatrix& second,
                          TensorView x);
 
-// The router's product by itself, where the shared experts' first matrix is of another form: 129 to
-// 512 rows.
-bool HundredRowsRouterTakes(const TensorView& logits, const PackedMatrix& w, const TensorView& x);
-void HundredRowsRouter(const OpContext& ctx,
-                       TensorView logits,
-                       const PackedMatrix& w,
-                       TensorView x);
-
 // The product of queries, rotated: args.q from the first columns of args.qkv_a, which are
-// normalised already. 65 to 512 rows.
-bool HundredRowsQueryTakes(const AttentionInputArgs& args);
-void HundredRowsQuery(const OpContext& ctx, const AttentionInputArgs& args);
-
-// out = x w^T with a plan of the caller's (tests, benches), in any number of rows.
-void HundredRowsProductBy(const OpContext& ctx,
-                          const HundredRowsPlan& plan,
-                          TensorView out,
-                          TensorView x,
-                          const PackedMatrix& w);
+// normalised already.
+void HundredRowsQuery(const OpContext& ctx,
+                      const HundredRowsPlan& plan,
+                      const AttentionInputArgs& args);
 
 }  // namespace baltoro::cuda

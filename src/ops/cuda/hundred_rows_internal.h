@@ -14,11 +14,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kHundredRowsStep = 64;   // columns of a stage: 128 bytes of each row
-inline constexpr int kHundredRowsTile = 128;  // rows of x of a block
-inline constexpr int kHundredRowsStagesMax = 8;
-inline constexpr int kHundredRowsClusterMax = 8;
-
 struct HundredRowsMatrix {
   void* out;  // [rows, n] f32 or bf16, a row every out_stride elements
   int64_t out_stride;
@@ -43,15 +38,9 @@ struct HundredRowsMaps {
   CUtensorMap first, second, x;
 };
 
-// Of a block's stage.
-constexpr int HundredRowsStageBytes(int columns) {
-  return (kHundredRowsTile + columns) * kHundredRowsStep * 2;
-}
-// Stages of a block that has `steps` of them to do; at least what is left for the next kernel's
-// first blocks is a quarter of a multiprocessor's.
-int HundredRowsStages(int columns, int steps);
-
+// `shape`: LaunchShapeOf the plan.
 Status LaunchHundredRows(const HundredRowsPlan& plan,
+                         const LaunchShape& shape,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,
                          cudaStream_t stream);

@@ -24,7 +24,7 @@ constexpr int kConsumers = 256;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kAngles = 4;  // fours of a thread's results whose angles are loaded ahead
 // Of a block: a quarter of the multiprocessor is left to the next kernel's first ones.
-constexpr int kSharedMax = 172 * 1024;
+constexpr int kSharedMax = kHundredRowsSharedMax;
 
 // Of a row of sums; the rows that half a warp stores together use all banks.
 template <int kN>
@@ -393,31 +393,20 @@ Kernel KernelOf(int columns, bool rotates) {
   }
 }
 
-int SharedBytes(int columns, const HundredRowsParams& p) {
-  const int sums = (2 * p.parts - 1) * p.slice * (columns + 8) * 4;
-  return std::max(p.stages * HundredRowsStageBytes(columns), sums);
-}
-
 }  // namespace
 
-int HundredRowsStages(int columns, int steps) {
-  return std::min({steps, kStagesMax, kSharedMax / HundredRowsStageBytes(columns)});
-}
-
 Status LaunchHundredRows(const HundredRowsPlan& plan,
+                         const LaunchShape& shape,
                          const HundredRowsParams& params,
                          const HundredRowsMaps& maps,
                          cudaStream_t stream) {
   const Kernel kernel = KernelOf(plan.columns, params.rotation.head > 0);
-  const int bytes = SharedBytes(plan.columns, params);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
             "hundreds of rows");
-  const auto blocks = static_cast<unsigned>(params.parts * params.tiles);
-  const int tiles = (params.rows + kTile - 1) / kTile;
-  const dim3 grid(static_cast<unsigned>(params.first.strips + params.second.strips) * blocks,
-                  static_cast<unsigned>((tiles + params.tiles - 1) / params.tiles));
-  return LaunchOverlapped("hundreds of rows", kernel, grid, dim3(kThreads),
-                          static_cast<size_t>(bytes), stream, blocks, params, maps);
+  return LaunchOverlapped("hundreds of rows", kernel,
+                          dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
+                          dim3(kThreads), static_cast<size_t>(shape.shared), stream,
+                          static_cast<unsigned>(shape.cluster), params, maps);
 }
 
 }  // namespace baltoro::cuda

@@ -1,6 +1,8 @@
 // Block (t, 0) makes the cached token of row t, block (t, 1) its low-rank query. Of many rows a
 // warp makes both.
 
+#include "ops/cuda/card.h"
+#include "ops/cuda/choose/inputs.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
@@ -8,8 +10,9 @@
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/kv_token_device.cuh"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/norm_copies_device.cuh"
-#include "ops/cuda/product.h"
+#include "ops/cuda/query_rotation.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
@@ -45,11 +48,13 @@ __global__ void __launch_bounds__(kThreadsMax) InputKernel(InputParams p) {
 // barrier and as many ways back, with 3 KB or 1 KB under way. Here a warp asks for all of its row,
 // and sums are made without a barrier, in the order of BlockSum.
 
-constexpr int kManyRows = 512;  // at least
-constexpr int kRowWarps = 4;    // rows of a block
+constexpr int kRowWarps = kManyInputsWarps;
 constexpr int kWarpColumns = 32 * kEight;
-constexpr int kQueryParts = 6, kLatentParts = 2;  // of kWarpColumns
-constexpr int kRope = 64;
+// Of kWarpColumns.
+constexpr int kQueryParts = kManyInputsQuery / kWarpColumns;
+constexpr int kLatentParts = kManyInputsLatent / kWarpColumns;
+static_assert(kQueryParts == 6 && kLatentParts == 2);
+constexpr int kRope = kManyInputsRope;
 
 __device__ __forceinline__ uint4 LoadPacked(const __nv_bfloat16* from) {
   return *reinterpret_cast<const uint4*>(from);
@@ -134,20 +139,6 @@ __global__ void __launch_bounds__(32 * kRowWarps) ManyInputsKernel(InputParams p
   }
 }
 
-bool AreMany(const InputParams& p, int64_t rows) {
-  return rows >= kManyRows && p.vectors && p.q_lora == kQueryParts * kWarpColumns &&
-         p.cache.latent == kLatentParts * kWarpColumns && p.cache.rope == kRope && p.cache.vectors;
-}
-
-// Whether the queries' product is of codes, which the norm then writes: of few rows it rounds them
-// itself.
-bool TakesCodes(const AttentionInputArgs& args) {
-  constexpr int64_t kRowsMin = 9;
-  const PackedMatrix& w = args.q_weight;
-  return args.q && args.qkv_a.dim(0) >= kRowsMin && w.form == WeightForm::kFp8Block &&
-         w.quantise_input && w.k % 128 == 0;
-}
-
 bool Aligned(const void* data, int64_t elements, int64_t size) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && elements * size % 16 == 0;
 }
@@ -182,48 +173,86 @@ InputParams InputParamsOf(const AttentionInputArgs& args) {
                      Aligned(args.rope.cos, cache.rope / 2, 4) && Aligned(args.rope.sin, 0, 4)};
 }
 
+namespace {
+
+AttentionInputsQuestion InputsQuestion(const AttentionInputArgs& args, const InputParams& p) {
+  AttentionInputsQuestion question{
+      .qkv_a = FactsOf(args.qkv_a),
+      .q_lora = p.q_lora,
+      .latent = args.cache.latent,
+      .rope = args.cache.rope,
+      .vectors = p.vectors,
+      .cache_vectors = p.cache.vectors,
+      .norm_alignment = AlignmentOf(args.q_norm.data),
+      .angle_alignment = std::min(AlignmentOf(args.rope.cos), AlignmentOf(args.rope.sin))};
+  if (!args.q) return question;
+  BT_CHECK(p.q_lora > 0 && args.q.rank == 3 && args.q.dim(2) > args.rope.dim);
+  question.heads = args.q.dim(1);
+  question.head_width = args.q.dim(2);
+  question.heads_together = args.q.stride[1] == args.q.dim(2);
+  question.q = FactsOf(FlatQueries(args));
+  question.q_weight = FactsOf(args.q_weight);
+  return question;
+}
+
+// The product of queries behind a norm of its own, and rope where that is not in it.
+void Queries(const OpContext& ctx,
+             const AttentionInputsPlan& plan,
+             const AttentionInputArgs& args,
+             const QuantisedRows& codes) {
+  const PackedMatrix& w = args.q_weight;
+  if (plan.rotates) {
+    switch (plan.query.kernel) {
+      case LinearKernel::kBf16Rows128:
+        return TensRowsQuery(ctx, plan.query.as<TensRowsPlan>(), args);
+      case LinearKernel::kBf16Rows1024:
+        return HundredRowsQuery(ctx, plan.query.as<HundredRowsPlan>(), args);
+      default:
+        BT_CHECK(plan.query.kernel == LinearKernel::kFp8Rows256);
+        return Fp8MiddleQuery(ctx, plan.query.as<Fp8Rows256Plan>(), args, codes);
+    }
+  }
+  const TensorView& q = args.q;
+  BT_CHECK(q.stride[1] == q.dim(2));
+  if (plan.writes_codes) {
+    RunLinearOfCodes(ctx, plan.query, FlatQueries(args), codes, w);
+  } else {
+    RunLinear(ctx, plan.query, FlatQueries(args), args.qkv_a.columns(0, w.k), w);
+  }
+  Rope(ctx, q.columns(q.dim(2) - args.rope.dim, args.rope.dim), args.positions, args.rope);
+}
+
+}  // namespace
+
+AttentionInputsQuestion QuestionOf(const AttentionInputArgs& args) {
+  return InputsQuestion(args, InputParamsOf(args));
+}
+
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   InputParams p = InputParamsOf(args);
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
-  if (args.q && QueryProductTakes(args)) return QueryProduct(ctx, args);
-  if (args.q && Fp8QueryTakes(args)) return Fp8QueryProduct(ctx, args);
-  if (TakesCodes(args)) {
+  const AttentionInputsPlan plan = ChooseAttentionInputs(InputsQuestion(args, p), ThisCard());
+  if (plan.kernel == AttentionInputsKernel::kWithQueries) {
+    if (plan.query.kernel == LinearKernel::kBf16Rows16) {
+      return QueryProduct(ctx, plan.query.as<Bf16Rows16Plan>(), args);
+    }
+    return Fp8QueryProduct(ctx, plan.query.as<Fp8Rows16Plan>(), args);
+  }
+  if (plan.writes_codes) {
     const auto elements = static_cast<size_t>(rows * p.q_lora);
     p.codes = ctx.scratch->AllocateArray<char>(elements);
     p.code_scales = ctx.scratch->AllocateArray<float>(elements / 128);
   }
-  if (AreMany(p, rows)) {
-    const auto blocks = static_cast<unsigned>((rows + kRowWarps - 1) / kRowWarps);
-    LaunchAhead("attention inputs", StreamOf(ctx), ManyInputsKernel, dim3(blocks), 32 * kRowWarps,
-                p, static_cast<int>(rows));
+  const dim3 grid(static_cast<unsigned>(plan.launch.x), static_cast<unsigned>(plan.launch.y));
+  if (plan.kernel == AttentionInputsKernel::kManyRows) {
+    LaunchAhead("attention inputs", StreamOf(ctx), ManyInputsKernel, grid, plan.launch.threads, p,
+                static_cast<int>(rows));
   } else {
-    const int threads =
-        std::max(InputThreads(p.q_lora), p.latent_threads + InputThreads(args.cache.rope));
-    BT_CHECK(threads <= kThreadsMax);
-    LaunchAhead("attention inputs", StreamOf(ctx), InputKernel,
-                dim3(static_cast<unsigned>(rows), p.q_lora > 0 ? 2 : 1), threads, p);
+    BT_CHECK(plan.launch.threads <= kThreadsMax);
+    LaunchAhead("attention inputs", StreamOf(ctx), InputKernel, grid, plan.launch.threads, p);
   }
-  if (!args.q) return;
-  BT_CHECK(p.q_lora > 0 && args.q.rank == 3 && args.q.dim(2) > args.rope.dim);
-  if (TensRowsQueryTakes(args)) return TensRowsQuery(ctx, args);
-  if (HundredRowsQueryTakes(args)) return HundredRowsQuery(ctx, args);
-  const TensorView &q = args.q, x = args.qkv_a.columns(0, p.q_lora);
-  BT_CHECK(q.stride[1] == q.dim(2));
-  QuantisedRows codes{p.codes, p.q_lora, p.code_scales, p.q_lora / 128};
-  if (Fp8MiddleQueryTakes(args)) {
-    if (p.codes == nullptr) {
-      const RowSource source{.x = x.data, .stride = x.stride[0], .rows = rows, .k = p.q_lora};
-      codes = QuantiseRows(ctx, source, args.q_weight);
-    }
-    return Fp8MiddleQuery(ctx, args, codes);
-  }
-  if (p.codes != nullptr) {
-    LinearOfCodes(ctx, FlatQueries(args), codes, args.q_weight);
-  } else {
-    Linear(ctx, FlatQueries(args), x, args.q_weight);
-  }
-  Rope(ctx, q.columns(q.dim(2) - args.rope.dim, args.rope.dim), args.positions, args.rope);
+  if (args.q) Queries(ctx, plan, args, {p.codes, p.q_lora, p.code_scales, p.q_lora / 128});
 }
 
 }  // namespace baltoro::cuda

@@ -1,58 +1,49 @@
+#include "ops/cuda/linear.h"
+
 #include "base/check.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
-#include "ops/cuda/product.h"
+#include "ops/cuda/hundred_rows.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
 
-// Rows up to which our kernel is at the floor of the weights' bytes.
-constexpr int64_t kFewRows = 16;
-// Rows from which reading them again for every strip of weights takes longest.
-constexpr int64_t kManyRows = 32;
-// Rows up to which the FP8 kernel for tens of rows goes before the one for hundreds.
-constexpr int64_t kTensOfRows = 128;
-
-bool Many(int64_t rows, const PackedMatrix& w) {
-  return w.form == WeightForm::kFp8Block ? Fp8WideSuits(rows, w.n) : rows > kManyRows;
+QuantisedRows KnownOf(const OpContext& ctx, const TensorView& x) {
+  return KnownRows(ctx, x.data, x.stride[0], x.dim(0), x.dim(1));
 }
 
-bool Aligned(const void* data, int64_t row_bytes) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+bool CodesAligned(const QuantisedRows& codes) {
+  return AlignmentOf(codes.x) >= 16 && AlignmentOf(codes.x_scales) >= 16;
 }
 
-// Of coded matrices, and of plain ones what no other kernel takes. Returns as LinearOfCodes.
-bool MultiplyRows(const OpContext& ctx,
-                  const TensorView& out,
-                  const QuantisedRows& in,
-                  const PackedMatrix& w) {
+// Of rows as the matrix reads them.
+void Multiply(const OpContext& ctx,
+              const LinearPlan& plan,
+              const TensorView& out,
+              const QuantisedRows& in,
+              const PackedMatrix& w) {
   const int64_t rows = out.dim(0);
-  const bool wide = Many(rows, w) && !IsPlain(w.form) && WideTakes(w) &&
-                    (out.dtype == DType::kF32 || Aligned(out.data, out.stride[0] * 2));
-  Fp8Product product;
-  product.w = w;
-  product.out_f32 = out.dtype == DType::kF32;
-  product.x = in.x;
-  product.x_row_bytes = in.x_stride;
-  product.x_scales = in.x_scales;
-  product.out = out.data;
-  product.out_stride = out.stride[0];
-  product.rows = rows;
-  const bool wide_fp8 = wide && w.form == WeightForm::kFp8Block;
-  const bool large =
-      wide_fp8 && rows > kTensOfRows && Fp8LargeTakes(product) && Fp8LargeFills(rows, w);
-  if (!large && Fp8MiddleTakes(out, w)) {
-    Fp8MiddleProduct(ctx, out, in, w);
-    return true;
+  if (plan.kernel == LinearKernel::kFp8Rows256) {
+    return Fp8MiddleProduct(ctx, plan.as<Fp8Rows256Plan>(), out, in, w);
   }
-  if (wide_fp8) {
-    LaunchFp8Wide(product, StreamOf(ctx), ctx.scratch);
-    return large;
+  if (plan.kernel == LinearKernel::kFp8Tiles) {
+    Fp8Product product;
+    product.w = w;
+    product.out_f32 = out.dtype == DType::kF32;
+    product.x = in.x;
+    product.x_row_bytes = in.x_stride;
+    product.x_scales = in.x_scales;
+    product.out = out.data;
+    product.out_stride = out.stride[0];
+    product.rows = rows;
+    return LaunchFp8Wide(product, plan.as<Fp8TilesPlan>(), StreamOf(ctx), ctx.scratch);
   }
+  BT_CHECK(plan.kernel == LinearKernel::kTiles);
   LaunchProduct({.w = w,
                  .x = in.x,
                  .x_stride = rows == 1 ? 0 : in.x_stride,
@@ -61,39 +52,84 @@ bool MultiplyRows(const OpContext& ctx,
                  .out = out.data,
                  .out_type = out.dtype,
                  .out_stride = out.stride[0],
-                 .rows = static_cast<int32_t>(rows),
-                 .wide = wide},
-                StreamOf(ctx));
-  return false;
+                 .rows = static_cast<int32_t>(rows)},
+                plan.as<TilesPlan>(), StreamOf(ctx));
 }
 
 }  // namespace
 
-// Plain matrices: our kernels for few and tens of rows, cuBLASLt for more. Coded ones: our kernel.
+LinearQuestion QuestionOf(const OpContext& ctx,
+                          const TensorView& out,
+                          const TensorView& x,
+                          const PackedMatrix& w) {
+  const QuantisedRows known = KnownOf(ctx, x);
+  return {.x = FactsOf(x),
+          .coded = known.x != nullptr,
+          .codes_aligned = CodesAligned(known),
+          .w = FactsOf(w),
+          .out = FactsOf(out)};
+}
+
+void RunLinear(const OpContext& ctx,
+               const LinearPlan& plan,
+               TensorView out,
+               TensorView x,
+               const PackedMatrix& w) {
+  switch (plan.kernel) {
+    case LinearKernel::kNone:
+      return;
+    case LinearKernel::kBf16Rows16:
+      return FewRowsProduct(ctx, plan.as<Bf16Rows16Plan>(), out, x, w);
+    case LinearKernel::kBf16Rows128:
+      return TensRowsProduct(ctx, plan.as<TensRowsPlan>(), out, x, w);
+    case LinearKernel::kBf16Rows1024:
+      return HundredRowsProduct(ctx, plan.as<HundredRowsPlan>(), out, x, w);
+    case LinearKernel::kFp8Rows16:
+      return Fp8FewRowsProduct(ctx, plan.as<Fp8Rows16Plan>(), out, x, w,
+                               plan.as<Fp8Rows16Plan>().coded ? KnownOf(ctx, x) : QuantisedRows{});
+    case LinearKernel::kBlas: {
+      if (BlasLinear(ctx, out, x, w)) return;
+      LinearQuestion question = QuestionOf(ctx, out, x, w);
+      question.library = false;
+      return RunLinear(ctx, ChooseLinear(question, ThisCard()), out, x, w);
+    }
+    case LinearKernel::kPlain:
+      return LaunchPlainProduct(out, x, w, StreamOf(ctx));
+    case LinearKernel::kFp8Rows256:
+    case LinearKernel::kFp8Tiles:
+    case LinearKernel::kTiles: {
+      const RowSource source{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = w.k};
+      return Multiply(ctx, plan, out, QuantiseRows(ctx, source, w, plan.input), w);
+    }
+    case LinearKernel::kRouterRows16:
+      BT_CHECK(false);
+  }
+}
+
 void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
-  const int64_t rows = x.dim(0);
-  if (rows == 0 || w.n == 0) return;
-  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
-  if (FewRowsTakes(out, x, w)) return FewRowsProduct(ctx, out, x, w);
-  if (TensRowsTakes(out, x, w)) return TensRowsProduct(ctx, out, x, w);
-  if (Fp8FewRowsTakes(ctx, out, x, w)) return Fp8FewRowsProduct(ctx, out, x, w);
-  if (IsPlain(w.form)) {
-    const bool takes = ProductTakes(w) && Aligned(w.data, w.k * 2) &&
-                       Aligned(x.data, rows == 1 ? 0 : x.stride[0] * 2);
-    if (!takes || rows > kFewRows) {
-      if (w.form == WeightForm::kBf16 && BlasLinear(ctx, out, x, w)) return;
-    }
-    if (!takes) {
-      LaunchPlainProduct(out, x, w, StreamOf(ctx));
-      return;
-    }
-  }
-  MultiplyRows(ctx, out,
-               QuantiseRows(ctx, {.x = x.data, .stride = x.stride[0], .rows = rows, .k = w.k}, w),
-               w);
+  RunLinear(ctx, ChooseLinear(QuestionOf(ctx, out, x, w), ThisCard()), out, x, w);
+}
+
+LinearQuestion QuestionOfCodes(const TensorView& out,
+                               const QuantisedRows& in,
+                               const PackedMatrix& w) {
+  const RowsFacts x{.rows = out.dim(0), .width = w.k};
+  return {.x = x,
+          .input = LinearInput::kCodes,
+          .codes_aligned = CodesAligned(in),
+          .w = FactsOf(w),
+          .out = FactsOf(out)};
+}
+
+void RunLinearOfCodes(const OpContext& ctx,
+                      const LinearPlan& plan,
+                      TensorView out,
+                      const QuantisedRows& in,
+                      const PackedMatrix& w) {
+  if (plan.kernel != LinearKernel::kNone) Multiply(ctx, plan, out, in, w);
 }
 
 bool LinearOfCodes(const OpContext& ctx,
@@ -102,7 +138,15 @@ bool LinearOfCodes(const OpContext& ctx,
                    const PackedMatrix& w) {
   BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
-  return out.num_elements() > 0 && MultiplyRows(ctx, out, in, w);
+  const LinearPlan plan = ChooseLinear(QuestionOfCodes(out, in, w), ThisCard());
+  RunLinearOfCodes(ctx, plan, out, in, w);
+  return plan.next_waits;
+}
+
+LinearPlan GatedLinearPlan(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
+  return ChooseGatedLinear(
+      {.x = FactsOf(x), .input = LinearInput::kGateUp, .w = FactsOf(w), .out = FactsOf(out)},
+      ThisCard());
 }
 
 }  // namespace baltoro::cuda

@@ -6,11 +6,10 @@
 #include <algorithm>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/fp8_bank.h"
-#include "ops/cuda/fp8_few_rows.h"
-#include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/hundred_rows.h"
-#include "ops/cuda/product.h"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/product_test_support.h"
 #include "ops/cuda/tens_rows.h"
 
@@ -57,7 +56,8 @@ Answer Product(Context& context,
     const Beside with{.rounded = &rounded};
     ctx.beside = &with;
     // As many as leave room for another block on the multiprocessor.
-    GPU_EXPECT(Fp8FewRowsTakes(ctx, out, x.device(), w.device) ==
+    const LinearPlan plan = ChooseLinear(QuestionOf(ctx, out, x.device(), w.device), ThisCard());
+    GPU_EXPECT((plan.kernel == LinearKernel::kFp8Rows16) ==
                (x.rows <= 8 && w.device.n < 2000 && x.rows * w.device.k <= 7 * 7168));
   }
   Linear(ctx, out, x.device(), w.device);
@@ -184,7 +184,7 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
                                                   : 128,
                             .split = split};
           if (groups == 3 && count > 64) continue;
-          FitTensRowsRings({.rows = count, .k = k, .n = n}, plan);
+          FitTensRowsRings({.rows = count, .k = k, .n = n}, ThisCard(), plan);
           if (tight) {
             plan.strip_rows = groups * 64 - (groups == 2 ? 10 : 60);
             plan.stages = groups == 2 ? 2 : 4;
@@ -195,7 +195,7 @@ GPU_TEST(LinearTest, TensOfRowsInEveryPlan) {
           const Buffer again = OnDevice(std::vector<float>(elements, kNaN));
           for (const Buffer* to : {&memory, &again}) {
             const TensorView out(to->data(), DType::kF32, {count, n});
-            TensRowsProductBy(context.get(), plan, out, x.device(), w.device);
+            TensRowsProduct(context.get(), plan, out, x.device(), w.device);
           }
           context.Wait();
           const auto got = FromDevice<float>(memory.data(), elements);
@@ -233,7 +233,7 @@ GPU_TEST(LinearTest, HundredsOfRowsInEveryPlan) {
           for (const Buffer* to : {&memory, &again}) {
             TensorView out(to->data(), DType::kF32, {count, n});
             out.stride[0] = stride;
-            HundredRowsProductBy(context.get(), plan, out, x.device(), w.device);
+            HundredRowsProduct(context.get(), plan, out, x.device(), w.device);
           }
           context.Wait();
           const auto all = FromDevice<float>(memory.data(), elements);
@@ -254,25 +254,6 @@ GPU_TEST(LinearTest, HundredsOfRowsInEveryPlan) {
         }
       }
     }
-  }
-}
-
-// Plans of the shared experts with the router and of the queries of one rank of eight; shapes that
-// fill the card without sharing columns have none.
-GPU_TEST(LinearTest, PlansOfHundredsOfRows) {
-  struct Case {
-    int64_t rows, k, n, second_n;
-    int columns, parts, tiles;
-  };
-  for (const Case& c : {Case{129, 7168, 512, 384, 64, 4, 1}, Case{256, 7168, 512, 384, 64, 4, 1},
-                        Case{300, 7168, 512, 384, 96, 4, 1}, Case{512, 7168, 512, 384, 128, 4, 2},
-                        Case{900, 7168, 512, 384, 128, 2, 2}, Case{1024, 7168, 512, 384, 128, 2, 2},
-                        Case{96, 1536, 1536, 0, 64, 2, 1}, Case{256, 1536, 1536, 0, 64, 2, 1},
-                        Case{512, 1536, 1536, 0, 96, 2, 1}, Case{100, 512, 1536, 0, 64, 1, 1},
-                        Case{256, 1536, 12288, 0, 0, 0, 0}, Case{1024, 7168, 4096, 384, 0, 0, 0}}) {
-    const HundredRowsPlan plan =
-        PlanHundredRows({.rows = c.rows, .k = c.k, .n = c.n, .second_n = c.second_n});
-    GPU_EXPECT(plan.columns == c.columns && plan.parts == c.parts && plan.tiles == c.tiles);
   }
 }
 
@@ -329,9 +310,9 @@ GPU_TEST(LinearTest, ManyRowsOfFp8) {
 }
 
 bool GoesByTens(int64_t rows, int64_t n, int64_t k) {
-  const PackedMatrix w{
-      .form = WeightForm::kFp8Block, .n = n, .k = k, .count = 1, .quantise_input = true};
-  return Fp8MiddleTakes(TensorView(nullptr, DType::kF32, {rows, n}), w);
+  const MatrixFacts w{.form = WeightForm::kFp8Block, .quantise_input = true, .n = n, .k = k};
+  return PlanFp8Rows256(w, FactsOf(TensorView(nullptr, DType::kF32, {rows, n})), ThisCard())
+      .has_value();
 }
 
 // As the kernel for tens of rows takes them: strips and parts of every number, rows that leave
@@ -386,7 +367,9 @@ bool GoesByHundreds(int64_t rows, int64_t n, int64_t k) {
   product.x_row_bytes = k;
   product.out_stride = n;
   product.rows = rows;
-  return Fp8LargeTakes(product) && (rows > 256 || Fp8LargeFills(rows, product.w));
+  const Fp8TilesQuestion question = QuestionOf(product, true);
+  return ChooseFp8Tiles(question, ThisCard()).pairs &&
+         (rows > 256 || Fp8PairsFill(rows, question.w, ThisCard()));
 }
 
 // As the kernel for hundreds of rows takes fewer of them, where the matrix fills the card: one and

@@ -1,57 +1,82 @@
+#include "base/check.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
 #include "ops/cuda/fp8_middle.h"
 #include "ops/cuda/hundred_rows.h"
-#include "ops/cuda/product.h"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 
+ExpertInputsQuestion QuestionOf(const OpContext& ctx, const MoeInputArgs& args) {
+  const LinearQuestion shared = QuestionOf(ctx, args.shared, args.x, args.shared_gate_up);
+  return {.x = args.norm != nullptr ? FactsOf(args.norm->rows) : shared.x,
+          .norm = args.norm != nullptr,
+          .coded = shared.coded,
+          .codes_aligned = shared.codes_aligned,
+          .gate_up = shared.w,
+          .shared = shared.out,
+          .router = FactsOf(args.router),
+          .logits = FactsOf(args.logits)};
+}
+
 namespace {
+
+// Both in one launch.
+void Together(const OpContext& ctx, const LinearPlan& plan, const MoeInputArgs& args) {
+  const TensorView &shared = args.shared, &logits = args.logits, &x = args.x;
+  const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
+  switch (plan.kernel) {
+    case LinearKernel::kBf16Rows16:
+      // x is written, without codes.
+      if (args.norm != nullptr && RoundedOf(ctx) != nullptr) RoundedOf(ctx)->of = nullptr;
+      return FewRowsProducts(ctx, plan.as<Bf16Rows16Plan>(), shared, gate_up, logits, router, x,
+                             args.norm);
+    case LinearKernel::kBf16Rows128:
+      return TensRowsProducts(ctx, plan.as<TensRowsPlan>(), shared, gate_up, logits, router, x);
+    case LinearKernel::kBf16Rows1024:
+      return HundredRowsProducts(ctx, plan.as<HundredRowsPlan>(), shared, gate_up, logits, router,
+                                 x);
+    case LinearKernel::kFp8Rows16:
+      return Fp8RouterProducts(ctx, plan.as<Fp8Rows16Plan>(), args);
+    case LinearKernel::kFp8Rows256: {
+      const RowSource rows{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = gate_up.k};
+      return Fp8MiddleRouter(ctx, plan.as<Fp8Rows256Plan>(), args,
+                             QuantiseRows(ctx, rows, gate_up, plan.input));
+    }
+    default:
+      BT_CHECK(false);
+  }
+}
 
 // Both products, of the same rows, in as few launches as the shapes allow.
 void Products(const OpContext& ctx, const MoeInputArgs& args) {
   const TensorView &shared = args.shared, &logits = args.logits, &x = args.x;
   const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
-  if (args.norm != nullptr) {
-    // x is written, without codes.
-    if (RoundedOf(ctx) != nullptr) RoundedOf(ctx)->of = nullptr;
-    return FewRowsProducts(ctx, shared, gate_up, logits, router, x, args.norm);
+  const ExpertInputsPlan plan = ChooseExpertInputs(QuestionOf(ctx, args), ThisCard());
+  switch (plan.order) {
+    case ExpertInputsOrder::kTogether:
+      return Together(ctx, plan.shared, args);
+    case ExpertInputsOrder::kRouterFirst:
+      HundredRowsProduct(ctx, plan.router.as<HundredRowsPlan>(), logits, x, router);
+      if (plan.reads_codes) {
+        const QuantisedRows codes = KnownRows(ctx, x.data, x.stride[0], x.dim(0), gate_up.k);
+        return Fp8MiddleProduct(ctx, plan.shared.as<Fp8Rows256Plan>(), shared, codes, gate_up,
+                                true);
+      }
+      return RunLinear(ctx, plan.shared, shared, x, gate_up);
+    case ExpertInputsOrder::kSharedFirst:
+      RunLinear(ctx, plan.shared, shared, x, gate_up);
+      return RunRouter(ctx, plan.router, logits, x, router);
   }
-  // First: of 9 to 16 rows each block of the form of few rows reads all of them, 2 to 4 us more.
-  if (TensRowsTakes(shared, gate_up, logits, router, x)) {
-    return TensRowsProducts(ctx, shared, gate_up, logits, router, x);
-  }
-  if (HundredRowsTakes(shared, gate_up, logits, router, x)) {
-    return HundredRowsProducts(ctx, shared, gate_up, logits, router, x);
-  }
-  if (FewRowsTakes(shared, x, gate_up) && FewRowsTakes(logits, x, router) &&
-      gate_up.k == router.k) {
-    return FewRowsProducts(ctx, shared, gate_up, logits, router, x);
-  }
-  if (Fp8RouterTakes(ctx, args)) return Fp8RouterProducts(ctx, args);
-  if (Fp8MiddleRouterTakes(args)) {
-    const RowSource rows{.x = x.data, .stride = x.stride[0], .rows = x.dim(0), .k = gate_up.k};
-    return Fp8MiddleRouter(ctx, args, QuantiseRows(ctx, rows, gate_up));
-  }
-  if (gate_up.form == WeightForm::kFp8Block && HundredRowsRouterTakes(logits, router, x)) {
-    HundredRowsRouter(ctx, logits, router, x);
-    // Codes of the norm are older than that, which lets others start only once it has waited.
-    const QuantisedRows codes = KnownRows(ctx, x.data, x.stride[0], x.dim(0), gate_up.k);
-    if (codes.x != nullptr && Fp8MiddleTakes(shared, gate_up)) {
-      return Fp8MiddleProduct(ctx, shared, codes, gate_up, true);
-    }
-    return Linear(ctx, shared, x, gate_up);
-  }
-  Linear(ctx, shared, x, gate_up);
-  RouterLogits(ctx, logits, x, router);
 }
 
 }  // namespace
 
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args) {
-  Products(ctx, args);
+  if (args.x.dim(0) > 0) Products(ctx, args);
   if (args.chooses) Route(ctx, args.ids, args.weights, args.logits, args.bias, args.params);
 }
 

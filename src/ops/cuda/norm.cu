@@ -4,11 +4,11 @@
 
 #include <type_traits>
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/norm_copies_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/norm_stream.cuh"
-#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/norm_join.h"
@@ -160,8 +161,10 @@ GPU_TEST(NormJoinTest, ProductsAroundANormShareIt) {
         const Rows x(static_cast<uint32_t>(rows), rows, s.attended, 8);
         const Norm norm(rows, s.hidden, nan_row);
         const Buffer delta = OnDevice(std::vector<float>(area, kNaN));
-        FewRowsProduct(context.get(), TensorView(delta.data(), DType::kF32, {rows, s.hidden}),
-                       x.device(), o.device);
+        const TensorView product(delta.data(), DType::kF32, {rows, s.hidden});
+        const auto plan =
+            PlanBf16Rows16(FactsOf(x.device()), FactsOf(o.device), FactsOf(product), ThisCard());
+        FewRowsProduct(context.get(), plan.value(), product, x.device(), o.device);
         GPU_EXPECT(NormAdderTakes(norm.device(), x.device(), o.device));
         LinearToNorm(context.get(), norm.device(), x.device(), o.device);
 

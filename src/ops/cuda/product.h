@@ -16,6 +16,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/quantise.h"
+#include "ops/cuda/choose/tiles.h"
 #include "ops/cuda/moe_internal.h"
 #include "ops/ops.h"
 
@@ -36,7 +38,7 @@ struct ProductArgs {
   DType out_type = DType::kF32;
   int64_t out_stride = 0;
   int32_t rows = 0;   // of all tiles at most
-  bool wide = false;  // for many rows; WideTakes
+  bool wide = false;  // for many rows; WideTilesCan
 
   // Experts: tiles of rows of one matrix each. Null: one matrix, all rows.
   const MoeTile* tiles = nullptr;
@@ -49,11 +51,8 @@ struct ProductArgs {
   const float* route_weights = nullptr;  // [entries], multiplies the result; or null
 };
 
-// Whether the kernels take this matrix: every coded form; kBf16 with k a multiple of 8.
-bool ProductTakes(const PackedMatrix& w);
-// Whether they take it with `wide`: bound by the matrix units, not by reading activations.
-bool WideTakes(const PackedMatrix& w);
-
+void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, cudaStream_t stream);
+// The same, asking for the plan.
 void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
 
 // y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
@@ -75,6 +74,11 @@ struct QuantisedRows {
   const float* x_scales = nullptr;
   int64_t x_scales_stride = 0;
 };
+QuantisedRows QuantiseRows(const OpContext& ctx,
+                           const RowSource& source,
+                           const PackedMatrix& w,
+                           const QuantisePlan& plan);
+// The same, asking for the plan.
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
 // The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
 bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w);
@@ -82,14 +86,6 @@ QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMat
 // What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
 QuantisedRows KnownRows(
     const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
-
-// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix). Returns whether it
-// is one launch that lets the next kernel start only once it has waited: what is older than it may
-// be read ahead of that kernel's own wait (docs/kernels/decode-step.md, point 4).
-bool LinearOfCodes(const OpContext& ctx,
-                   TensorView out,
-                   const QuantisedRows& in,
-                   const PackedMatrix& w);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

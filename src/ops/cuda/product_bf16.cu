@@ -2,8 +2,8 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchBf16(const Params& p, const Shape& shape, cudaStream_t stream) {
-  LaunchForm<Bf16Form>(p, shape, stream);
+void LaunchBf16(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  LaunchForm<Bf16Form>(p, plan, stream);
 }
 
 }  // namespace baltoro::cuda::product

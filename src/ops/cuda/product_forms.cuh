@@ -63,10 +63,8 @@ struct Bf16Form {
   using Sum = float;
   static constexpr int kColumns = 64;  // of a step
   template <int kN>
-  static constexpr int kRing = kN == 1   ? 6
-                               : kN == 2 ? 4
-                                         : 0;  // steps in flight through shared memory
-  static constexpr int kRingBytes = 2048;      // of a warp and step
+  static constexpr int kRing = RingOfBf16(kN);
+  static constexpr int kRingBytes = kRingStepBytes;
   template <int kN>
   static constexpr int kDepth = kN <= 2 ? 4 : 2;  // steps in flight
   template <int kN>
@@ -269,8 +267,8 @@ struct Fp8CodesForm {
   using Sum = float;
   static constexpr int kColumns = 128;
   template <int kN>
-  static constexpr int kRing = kN <= 2 ? 6 : 4;  // steps in flight through shared memory
-  static constexpr int kRingBytes = 2048;        // of a warp and step
+  static constexpr int kRing = RingOfFp8Codes(kN);
+  static constexpr int kRingBytes = kRingStepBytes;
   template <int kN>
   static constexpr int kAhead = kN == 1   ? 3
                                 : kN == 2 ? 2

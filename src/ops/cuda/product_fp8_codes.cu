@@ -2,8 +2,8 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchFp8Codes(const Params& p, const Shape& shape, cudaStream_t stream) {
-  LaunchForm<Fp8CodesForm>(p, shape, stream);
+void LaunchFp8Codes(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  LaunchForm<Fp8CodesForm>(p, plan, stream);
 }
 
 }  // namespace baltoro::cuda::product

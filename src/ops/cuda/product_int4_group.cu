@@ -2,8 +2,8 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchInt4Group(const Params& p, const Shape& shape, cudaStream_t stream) {
-  LaunchForm<Int4GroupForm>(p, shape, stream);
+void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  LaunchForm<Int4GroupForm>(p, plan, stream);
 }
 
 }  // namespace baltoro::cuda::product

@@ -2,8 +2,8 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchInt8(const Params& p, const Shape& shape, cudaStream_t stream) {
-  LaunchForm<Int8Form>(p, shape, stream);
+void LaunchInt8(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  LaunchForm<Int8Form>(p, plan, stream);
 }
 
 }  // namespace baltoro::cuda::product

@@ -275,33 +275,33 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
 }
 
 template <class F, int kN>
-void LaunchTiles(const Params& p, const Shape& shape, cudaStream_t stream) {
-  constexpr int kRing = F::template kRing<kN>;
-  int shared_bytes = 0;
-  if constexpr (kRing > 0) {
-    shared_bytes = kRing * kWarps * F::kRingBytes;
-    CheckCuda(cudaFuncSetAttribute(Kernel<F, kN>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   shared_bytes),
-              "shared memory of a product");
+void LaunchTiles(const Params& p, const LaunchShape& shape, cudaStream_t stream) {
+  constexpr int kBytes = F::template kRing<kN> * kWarps * kRingStepBytes;
+  BT_CHECK(shape.shared == kBytes);
+  if constexpr (kBytes > 0) {
+    CheckCuda(
+        cudaFuncSetAttribute(Kernel<F, kN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "shared memory of a product");
   }
   const Status launched =
-      LaunchOverlapped("product", Kernel<F, kN>, shape.grid, dim3(kThreads), shared_bytes, stream,
-                       static_cast<unsigned>(p.cluster), p);
+      LaunchOverlapped("product", Kernel<F, kN>,
+                       dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
+                       dim3(kThreads), kBytes, stream, static_cast<unsigned>(shape.cluster), p);
   CheckLaunch("product");
   BT_CHECK(launched.ok());
 }
 
 template <class F>
-void LaunchForm(const Params& p, const Shape& shape, cudaStream_t stream) {
-  switch (shape.column_tiles) {
+void LaunchForm(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  switch (plan.eights) {
     case 1:
-      return LaunchTiles<F, 1>(p, shape, stream);
+      return LaunchTiles<F, 1>(p, plan.launch, stream);
     case 2:
-      return LaunchTiles<F, 2>(p, shape, stream);
+      return LaunchTiles<F, 2>(p, plan.launch, stream);
     case 4:
-      return LaunchTiles<F, 4>(p, shape, stream);
+      return LaunchTiles<F, 4>(p, plan.launch, stream);
     default:
-      return LaunchTiles<F, 8>(p, shape, stream);
+      return LaunchTiles<F, 8>(p, plan.launch, stream);
   }
 }
 

@@ -11,9 +11,6 @@
 
 namespace baltoro::cuda::product {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-
 // What the kernel is given; ProductArgs (product.h) in its terms.
 struct Params {
   const char* weights;
@@ -38,24 +35,15 @@ struct Params {
   const float* route_weights;
 };
 
-struct Shape {
-  dim3 grid;
-  int column_tiles;  // kN
-};
-
-// Cards this is tuned for.
-inline constexpr int32_t kMultiprocessors = 132;
-inline constexpr int32_t kWideWeightRows = 128;  // strips of the wide kernel
-
 // In product_wide.cu; p.steps counts 128 bytes of a row, p.strips kWideWeightRows rows.
-void LaunchWide(WeightForm form, const Params& p, int32_t tiles_max, cudaStream_t stream);
+void LaunchWide(WeightForm form, const Params& p, const TilesPlan& plan, cudaStream_t stream);
 
 // One translation unit each: they take long to compile.
-void LaunchBf16(const Params& p, const Shape& shape, cudaStream_t stream);
-void LaunchFp8(const Params& p, const Shape& shape, cudaStream_t stream);
-void LaunchFp8Codes(const Params& p, const Shape& shape, cudaStream_t stream);
-void LaunchInt4Group(const Params& p, const Shape& shape, cudaStream_t stream);
-void LaunchInt8(const Params& p, const Shape& shape, cudaStream_t stream);
-void LaunchInt4(const Params& p, const Shape& shape, cudaStream_t stream);
+void LaunchBf16(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchFp8(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchFp8Codes(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchInt8(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchInt4(const Params& p, const TilesPlan& plan, cudaStream_t stream);
 
 }  // namespace baltoro::cuda::product

@@ -184,47 +184,46 @@ __global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
   if (threadIdx.x == 0) p.scales[blockIdx.x] = broken ? CUDART_NAN_F : p.fixed ? 1.0f : scale;
 }
 
-void LaunchKernel(void (*kernel)(QuantiseParams),
-                  dim3 grid,
-                  const QuantiseParams& p,
-                  cudaStream_t stream) {
-  const Status launched =
-      LaunchOverlapped("quantisation of rows", kernel, grid, dim3(kThreads), 0, stream, 1, p);
+template <typename... Given>
+void Launch(void (*kernel)(QuantiseParams, Given...),
+            const LaunchShape& shape,
+            cudaStream_t stream,
+            const QuantiseParams& p,
+            Given... given) {
+  const dim3 grid(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
+  const Status launched = LaunchOverlapped("quantisation of rows", kernel, grid, dim3(kThreads), 0,
+                                           stream, 1, p, given...);
   CheckLaunch("quantisation of rows");
   BT_CHECK(launched.ok());
 }
 
 template <class Row>
-void LaunchFp8(const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
-  const int in_block = kThreads / 32;
-  const dim3 grid(static_cast<unsigned>(rows),
-                  static_cast<unsigned>((p.steps + in_block - 1) / in_block));
-  LaunchKernel(Fp8Kernel<Row>, grid, p, stream);
-}
-
-template <int kUnits>
-void LaunchFp8Plain(const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
-  const int64_t in_block = int64_t{kThreads / 32} * kUnits, units = rows * ((p.steps + 1) / 2);
-  const dim3 grid(static_cast<unsigned>((units + in_block - 1) / in_block));
-  const Status launched = LaunchOverlapped("quantisation of rows", Fp8PlainKernel<kUnits>, grid,
-                                           dim3(kThreads), 0, stream, 1, p, static_cast<int>(rows));
-  CheckLaunch("quantisation of rows");
-  BT_CHECK(launched.ok());
-}
-
-template <class Row>
-void Launch(
-    WeightForm form, bool quantise, const QuantiseParams& p, int64_t rows, cudaStream_t stream) {
-  if (form == WeightForm::kFp8Block && quantise) return LaunchFp8<Row>(p, rows, stream);
-  auto* kernel = PadKernel<Row>;
-  if (form == WeightForm::kInt8 || form == WeightForm::kInt4 || form == WeightForm::kInt8Static) {
-    kernel = Int8Kernel<Row>;
+void LaunchRows(const QuantisePlan& plan, const QuantiseParams& p, cudaStream_t stream) {
+  switch (plan.kernel) {
+    case QuantiseKernel::kFp8Rows:
+      return Launch(Fp8Kernel<Row>, plan.launch, stream, p);
+    case QuantiseKernel::kInt8Rows:
+      return Launch(Int8Kernel<Row>, plan.launch, stream, p);
+    default:
+      return Launch(PadKernel<Row>, plan.launch, stream, p);
   }
-  LaunchKernel(kernel, dim3(static_cast<unsigned>(rows)), p, stream);
 }
 
-bool Aligned(const void* x, int64_t row_bytes) {
-  return reinterpret_cast<uintptr_t>(x) % 16 == 0 && row_bytes % 16 == 0;
+QuantiseQuestion QuestionOf(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
+  const int64_t row_bytes = source.stride * (source.f32 ? 4 : 2);
+  const bool plain = !source.gated && !source.f32;
+  return {
+      .x = {.type = source.f32 ? DType::kF32 : DType::kBf16,
+            .rows = source.rows,
+            .width = source.k,
+            .row_bytes = row_bytes,
+            .alignment = AlignmentOf(source.x, row_bytes)},
+      .gated = source.gated,
+      .f32 = source.f32,
+      .known = plain && KnownRows(ctx, source.x, source.stride, source.rows, source.k).x != nullptr,
+      .k = source.k,
+      .form = w.form,
+      .quantise_input = w.quantise_input};
 }
 
 }  // namespace
@@ -245,25 +244,29 @@ QuantisedRows KnownRows(
 }
 
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w) {
-  const bool integers = w.form == WeightForm::kInt8 || w.form == WeightForm::kInt4 ||
-                        w.form == WeightForm::kInt8Static;
-  const bool fp8 = w.form == WeightForm::kFp8Block && w.quantise_input;
-  if (!integers && !fp8 && !source.gated && w.k % 8 == 0 && Aligned(source.x, source.stride * 2)) {
-    return {source.x, source.stride, nullptr, 0};
+  return QuantiseRows(ctx, source, w, ChooseQuantise(QuestionOf(ctx, source, w)));
+}
+
+QuantisedRows QuantiseRows(const OpContext& ctx,
+                           const RowSource& source,
+                           const PackedMatrix& w,
+                           const QuantisePlan& plan) {
+  if (plan.kernel == QuantiseKernel::kNone) return {source.x, source.stride, nullptr, 0};
+  if (plan.kernel == QuantiseKernel::kKnown) {
+    const QuantisedRows known = KnownRows(ctx, source.x, source.stride, source.rows, source.k);
+    BT_CHECK(known.x != nullptr);
+    return known;
   }
   const int64_t steps = (source.k + 127) / 128;
-  if (fp8 && !source.gated && !source.f32) {
-    const QuantisedRows known = KnownRows(ctx, source.x, source.stride, source.rows, source.k);
-    if (known.x != nullptr) return known;
-  }
-  const bool bytes = integers || fp8;
+  const bool bytes = plan.kernel != QuantiseKernel::kPad;
+  const bool fp8 = bytes && plan.kernel != QuantiseKernel::kInt8Rows;
   QuantiseParams p = {};
   p.x = source.x;
   p.stride = source.stride;
   p.k = static_cast<int32_t>(source.k);
   p.steps = static_cast<int32_t>(steps);
   p.out = ctx.scratch->Allocate(static_cast<size_t>(source.rows * steps * 128 * (bytes ? 1 : 2)));
-  if (integers || fp8) {
+  if (bytes) {
     p.scales =
         ctx.scratch->AllocateArray<float>(static_cast<size_t>(source.rows * (fp8 ? steps : 1)));
   }
@@ -271,21 +274,16 @@ QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const 
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;
-  if (fp8 && !source.f32 && !source.gated && source.k % 128 == 0 &&
-      Aligned(source.x, source.stride * 2)) {
-    // Few rows: as many warps as there can be.
-    if (source.rows * steps <= 16 * 1024) {
-      LaunchFp8Plain<1>(p, source.rows, StreamOf(ctx));
-    } else {
-      LaunchFp8Plain<4>(p, source.rows, StreamOf(ctx));
-    }
+  if (plan.kernel == QuantiseKernel::kFp8Units) {
+    Launch(plan.units == 1 ? Fp8PlainKernel<1> : Fp8PlainKernel<4>, plan.launch, StreamOf(ctx), p,
+           static_cast<int>(source.rows));
   } else if (source.f32) {
-    BT_CHECK(fp8);
-    LaunchFp8<F32Row>(p, source.rows, StreamOf(ctx));
+    BT_CHECK(plan.kernel == QuantiseKernel::kFp8Rows);
+    Launch(Fp8Kernel<F32Row>, plan.launch, StreamOf(ctx), p);
   } else if (source.gated) {
-    Launch<GatedRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));
+    LaunchRows<GatedRow>(plan, p, StreamOf(ctx));
   } else {
-    Launch<PlainRow>(w.form, w.quantise_input, p, source.rows, StreamOf(ctx));
+    LaunchRows<PlainRow>(plan, p, StreamOf(ctx));
   }
   return {p.out, steps * 128, p.scales, fp8 ? steps : 1};
 }

@@ -366,12 +366,11 @@ __global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant_
 }
 
 template <class Kind>
-void Launch(const Params& p, int32_t tiles_max, cudaStream_t stream) {
+void Launch(const Params& p, const LaunchShape& shape, cudaStream_t stream) {
   const auto kernel = WideKernel<Kind>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide product");
-  const int64_t units = static_cast<int64_t>(tiles_max) * p.strips;
-  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(units, product::kMultiprocessors)));
+  const dim3 grid(static_cast<unsigned>(shape.x));
   const Status launched =
       LaunchOverlapped("wide product", kernel, grid, dim3(kThreads), kSharedBytes, stream, 1, p);
   CheckLaunch("wide product");
@@ -380,14 +379,17 @@ void Launch(const Params& p, int32_t tiles_max, cudaStream_t stream) {
 
 }  // namespace
 
-void product::LaunchWide(WeightForm form, const Params& p, int32_t tiles_max, cudaStream_t stream) {
+void product::LaunchWide(WeightForm form,
+                         const Params& p,
+                         const TilesPlan& plan,
+                         cudaStream_t stream) {
   switch (form) {
     case WeightForm::kBf16:
-      return Launch<Bf16Kind>(p, tiles_max, stream);
+      return Launch<Bf16Kind>(p, plan.launch, stream);
     case WeightForm::kFp8Block:
-      return Launch<Fp8Kind>(p, tiles_max, stream);
+      return Launch<Fp8Kind>(p, plan.launch, stream);
     default:
-      return Launch<Int8Kind>(p, tiles_max, stream);
+      return Launch<Int8Kind>(p, plan.launch, stream);
   }
 }
 

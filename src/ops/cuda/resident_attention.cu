@@ -19,6 +19,7 @@
 #include <atomic>
 
 #include "ops/cuda/attention_plan.h"
+#include "ops/cuda/card.h"
 #include "ops/cuda/choose/attention_half.h"
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/mla_decode_internal.h"
@@ -29,7 +30,6 @@
 #include "ops/cuda/resident_fp8_halves.cuh"
 #include "ops/cuda/resident_front.cuh"
 #include "ops/cuda/tensor_map.h"
-#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {

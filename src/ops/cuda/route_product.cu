@@ -1,7 +1,9 @@
 // The router's product for few rows. Each block has three experts, whose weights it asks for before
 // it waits for the kernel ahead and keeps in registers for all rows. Floor: the weights' bytes.
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/route_product_device.cuh"
 
 namespace baltoro::cuda {
@@ -12,10 +14,6 @@ using namespace router_product;
 __global__ void __launch_bounds__(kThreads) RouterProductKernel(ProductParams p) {
   hopper::LetDependentsLaunch();
   MultiplyExperts(p, static_cast<int>(blockIdx.x));
-}
-
-bool Aligned(const void* data) {
-  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
 }
 
 }  // namespace
@@ -33,25 +31,32 @@ ProductParams router_product::RouterProductParams(const TensorView& logits,
           .width = static_cast<int>(w.k)};
 }
 
-bool RouterProductTakes(const TensorView& x, const PackedMatrix& w) {
-  return w.form == WeightForm::kBf16 && w.count == 1 && x.dtype == DType::kBf16 &&
-         x.dim(0) <= kRowsMax && w.k <= kWidthMax && w.k % kEight == 0 && Aligned(w.data) &&
-         InVectors(x);
-}
-
-void RouterProduct(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w) {
+void RouterProduct(const OpContext& ctx,
+                   const RouterRows16Plan& plan,
+                   TensorView logits,
+                   TensorView x,
+                   const PackedMatrix& w) {
   BT_CHECK(logits.rank == 2 && x.rank == 2 && logits.dtype == DType::kF32);
   BT_CHECK(logits.dim(0) == x.dim(0) && logits.dim(1) == w.n && x.dim(1) == w.k);
-  BT_CHECK(RouterProductTakes(x, w));
   if (x.dim(0) == 0) return;
-  const ProductParams p = RouterProductParams(logits, x, w);
   LaunchAhead("router product", StreamOf(ctx), RouterProductKernel,
-              dim3(static_cast<unsigned>((p.experts + kExperts - 1) / kExperts)), kThreads, p);
+              dim3(static_cast<unsigned>(plan.launch.x)), plan.launch.threads,
+              RouterProductParams(logits, x, w));
 }
 
-void RouterLogits(const OpContext& ctx, TensorView logits, TensorView x, const PackedMatrix& w) {
-  if (RouterProductTakes(x, w)) return RouterProduct(ctx, logits, x, w);
-  Linear(ctx, logits, x, w);
+RouterQuestion QuestionOf(const TensorView& logits, const TensorView& x, const PackedMatrix& w) {
+  return {.x = FactsOf(x), .w = FactsOf(w), .logits = FactsOf(logits)};
+}
+
+void RunRouter(const OpContext& ctx,
+               const LinearPlan& plan,
+               TensorView logits,
+               TensorView x,
+               const PackedMatrix& w) {
+  if (plan.kernel == LinearKernel::kRouterRows16) {
+    return RouterProduct(ctx, plan.as<RouterRows16Plan>(), logits, x, w);
+  }
+  RunLinear(ctx, plan, logits, x, w);
 }
 
 void Router(const OpContext& ctx,
@@ -62,7 +67,7 @@ void Router(const OpContext& ctx,
             const PackedMatrix& w,
             TensorView bias,
             const RouterParams& params) {
-  RouterLogits(ctx, logits, x, w);
+  RunRouter(ctx, ChooseRouter(QuestionOf(logits, x, w), ThisCard()), logits, x, w);
   Route(ctx, ids, weights, logits, bias, params);
 }
 

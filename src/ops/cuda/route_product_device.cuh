@@ -4,16 +4,10 @@
 // whose weights it asks for before it waits for the kernel ahead and keeps in registers for all
 // rows.
 
+#include "ops/cuda/choose/router_rows16.h"
 #include "ops/cuda/rows_device.cuh"
 
 namespace baltoro::cuda::router_product {
-
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kExperts = 3;  // of a block: 128 blocks for 384, one a multiprocessor
-constexpr int kChunks = 4;   // eights of a row that one thread holds
-constexpr int kWidthMax = kThreads * kChunks * kEight;
-constexpr int kRowsMax = 16;
 
 struct ProductParams {
   const __nv_bfloat16 *x, *w;

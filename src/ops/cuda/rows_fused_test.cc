@@ -311,9 +311,10 @@ GPU_TEST(RouterTest, ReadsWhatTheKernelAheadWrote) {
   for (int round = 0; round < 20; ++round) {
     x.FillNormal(random, 1);
     RmsNorm(device.ctx(), normed.device(), x.device(), norm.device(), 1e-5f);
-    RouterProduct(device.ctx(), logits.device(), normed.device(), packed);
+    const auto plan = PlanRouterRows16(FactsOf(normed.device()), FactsOf(packed));
+    RouterProduct(device.ctx(), plan.value(), logits.device(), normed.device(), packed);
     device.Wait();
-    RouterProduct(device.ctx(), again.device(), normed.device(), packed);
+    RouterProduct(device.ctx(), plan.value(), again.device(), normed.device(), packed);
     device.Wait();
     ExpectSameBytes("router after a norm", logits.FromDevice(), again.FromDevice());
   }

@@ -1,12 +1,12 @@
 // The shared experts' second product, where it is not in the bank: SiLU * mul of the first one's
 // rows, and a product of the linear family.
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/expert_bank.h"
-#include "ops/cuda/few_rows.h"
 #include "ops/cuda/fp8_few_rows.h"
+#include "ops/cuda/linear.h"
 #include "ops/cuda/product.h"
-#include "ops/cuda/tens_rows.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -18,14 +18,11 @@ enum class SharedProduct : uint8_t {
   kRows    // of SiLU in bf16
 };
 SharedProduct SharedProductOf(const ExpertBankArgs& args) {
-  if (Fp8FewRowsGatedTakes(args.out, args.shared, args.shared_down)) return SharedProduct::kGated;
+  if (GatedLinearPlan(args.out, args.shared, args.shared_down).kernel != LinearKernel::kNone) {
+    return SharedProduct::kGated;
+  }
   return SwigluQuantiseTakes(args.shared, args.shared_down) ? SharedProduct::kCodes
                                                             : SharedProduct::kRows;
-}
-
-// Whether Linear of these rows is a launch that lets the next one start only once it has waited.
-bool LinearWaitsFirst(const TensorView& out, const TensorView& rows, const PackedMatrix& w) {
-  return FewRowsTakes(out, rows, w) || TensRowsTakes(out, rows, w);
 }
 
 }  // namespace
@@ -33,8 +30,9 @@ bool LinearWaitsFirst(const TensorView& out, const TensorView& rows, const Packe
 bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated) {
   const SharedProduct product = SharedProductOf(args);
   if (product == SharedProduct::kGated) {
-    Fp8FewRowsGated(ctx, args.out, args.shared, args.shared_down);
-    return true;
+    const LinearPlan plan = GatedLinearPlan(args.out, args.shared, args.shared_down);
+    Fp8FewRowsGated(ctx, plan.as<Fp8Rows16Plan>(), args.out, args.shared, args.shared_down);
+    return plan.next_waits;
   }
   const int64_t tokens = args.x.dim(0), width = args.shared_down.k;
   if (product == SharedProduct::kCodes) {
@@ -49,8 +47,10 @@ bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated)
   }
   const TensorView rows(gated.out, DType::kBf16, {tokens, width});
   if (!made) Swiglu(ctx, rows, args.shared);
-  Linear(ctx, args.out, rows, args.shared_down);
-  return LinearWaitsFirst(args.out, rows, args.shared_down);
+  const LinearPlan plan =
+      ChooseLinear(QuestionOf(ctx, args.out, rows, args.shared_down), ThisCard());
+  RunLinear(ctx, plan, args.out, rows, args.shared_down);
+  return plan.next_waits;
 }
 
 MoeGated GatedRows(const ExpertBankArgs& args) {

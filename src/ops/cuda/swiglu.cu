@@ -1,10 +1,10 @@
 // silu(gate) * up, eight elements a thread.
 
+#include "ops/cuda/card.h"
 #include "ops/cuda/choose/norm.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/product.h"
-#include "ops/cuda/this_card.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -13,14 +13,6 @@
 
 namespace baltoro::cuda {
 
-inline constexpr int kTensRowsStep = 64;       // columns of a stage: 128 bytes of each row
-inline constexpr int kTensRowsGroupRows = 64;  // rows of weights of a warpgroup
-inline constexpr int kTensRowsSplitMax = 8;
-inline constexpr int kTensRowsGroupsMax = 3;
-// Pairs of a thread's results whose angles are loaded before the products; a rotating plan has
-// tile / 4 / split of them.
-inline constexpr int kTensRowsAngles = 4;
-
 struct TensRowsMatrix {
   void* out;  // [rows, n] f32 or bf16, a row every out_stride elements
   int64_t out_stride;
@@ -36,17 +28,8 @@ struct TensRowsParams {
   int stages, inputs;            // of the rings
   int early;                     // stages of weights that are asked for at once, at first
   int stage_bytes, input_bytes;  // of one of each
-  int barriers_at, shared;       // in shared memory: barriers, all
+  int barriers_at;               // in shared memory
 };
-
-// Bytes of a stage that holds so many rows.
-constexpr int TensRowsStageBytes(int rows) {
-  return (rows * kTensRowsStep * 2 + 1023) / 1024 * 1024;
-}
-// What a block's share of the sums of a cluster takes, where the stages were.
-constexpr int TensRowsSumsBytes(int groups, int tile) {
-  return groups * kTensRowsGroupRows * tile * 4;
-}
 
 // bf16 [n, k], the second matrix and x [rows, k], in boxes of a block's rows by kTensRowsStep.
 struct TensRowsMaps {
@@ -56,7 +39,9 @@ struct TensRowsMaps {
 // Clusters that run at once with so much shared memory a block.
 int TensRowsClusters(const TensRowsPlan& plan, int shared);
 
+// `shape`: LaunchShapeOf the plan.
 Status LaunchTensRows(const TensRowsPlan& plan,
+                      const LaunchShape& shape,
                       const TensRowsParams& params,
                       const TensRowsMaps& maps,
                       cudaStream_t stream);

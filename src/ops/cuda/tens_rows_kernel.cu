@@ -360,15 +360,14 @@ int TensRowsClusters(const TensRowsPlan& plan, int shared) {
 }
 
 Status LaunchTensRows(const TensRowsPlan& plan,
+                      const LaunchShape& shape,
                       const TensRowsParams& p,
                       const TensRowsMaps& maps,
                       cudaStream_t stream) {
-  const unsigned split = 1u << p.log_split;
-  const dim3 grid(static_cast<unsigned>(p.first.strips + p.second.strips) * split,
-                  static_cast<unsigned>((p.rows + plan.tile - 1) / plan.tile));
-  return LaunchOverlapped("tens of rows", KernelOf(plan, p.rotation.head > 0, p.shared), grid,
-                          dim3(Threads(plan)), static_cast<size_t>(p.shared), stream, split, p,
-                          maps);
+  const dim3 grid(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
+  return LaunchOverlapped("tens of rows", KernelOf(plan, p.rotation.head > 0, shape.shared), grid,
+                          dim3(Threads(plan)), static_cast<size_t>(shape.shared), stream,
+                          static_cast<unsigned>(shape.cluster), p, maps);
 }
 
 }  // namespace baltoro::cuda

@@ -2,6 +2,7 @@
 // expert that stand here, as measured (docs/kernels/moe.md, docs/kernels/fp8.md).
 
 #include "ops/cuda/choose/experts.h"
+#include "ops/cuda/layer/fused_args.h"
 
 #include <algorithm>
 

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/fp8_tiles_layout.h"
+#include "ops/cuda/choose/tiles.h"
+
 namespace baltoro::cuda {
 
 // Rows of a tile at most: of INT4 kernels, then of FP8 ones.
@@ -15,10 +18,6 @@ inline constexpr int32_t kMiddlingTileRows = 40;
 inline constexpr int32_t kFp8StreamRows = 32;
 inline constexpr int32_t kFp8RoundedRows = 16;  // where down rounds its input itself,
 inline constexpr int32_t kFp8RoundedSteps = 2;  // of so many steps of 128 columns
-inline constexpr int32_t kFp8WideRows = 128;
-// Of the grouped products of every form (product.h).
-inline constexpr int32_t kProductRowsMax = 64;
-inline constexpr int32_t kWideProductRows = 128;
 
 // Blocks of a streaming form on one multiprocessor: while one adds up, the other multiplies.
 inline constexpr int32_t kStreamingBlocks = 2;

@@ -31,21 +31,11 @@ void AskAttention(Asker& asker) {
 }
 
 void AskAttentionInputs(Asker& asker) {
-  for (const Rank& r : Ranks()) {
-    for (const FormCase& form : kForms) {
-      // Without a low-rank query no matrix is read.
-      if (r.q_lora == 0 && form.form != WeightForm::kBf16) continue;
-      for (const CacheForm& cache : kCaches) {
-        const std::string query = r.q_lora > 0 ? std::string(", q ") + form.name + " [" +
-                                                     std::to_string(r.head_width()) + ", " +
-                                                     std::to_string(r.q_lora) + "]"
-                                               : ", no q";
-        asker.Ask(std::string("attention inputs, cache ") + cache.name + query, {}, [&](Step& s) {
-          AttentionInputs(s.ctx, InputsOf(s, r, form, cache.form));
-          return true;
-        });
-      }
-    }
+  for (const AttentionInputsCase& c : AttentionInputsCases()) {
+    asker.Ask(c.question, {}, [&](Step& s) {
+      AttentionInputs(s.ctx, InputsOf(s, c.rank, c.form, c.cache.form));
+      return true;
+    });
   }
 }
 

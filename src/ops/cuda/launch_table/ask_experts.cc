@@ -3,6 +3,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_experts.h"
+#include "ops/cuda/launch_table/questions_linear.h"
 #include "ops/cuda/norm_join.h"
 
 namespace baltoro::cuda::launch_table {
@@ -76,48 +77,32 @@ void AskExperts(Asker& asker) {
 }
 
 void AskExpertInputs(Asker& asker) {
-  struct Variant {
-    const char* name;
-    bool norm, coded;
-  };
-  for (const FormCase& form : kForms) {
-    for (const Rank& r : Ranks()) {
-      for (const Variant& variant :
-           {Variant{"", false, false}, Variant{", norm ahead", true, false},
-            Variant{", x coded", false, true}}) {
-        if (variant.coded && !(form.quantise_input && NormWritesCodes(r.hidden))) continue;
-        const std::string question = std::string("expert inputs, ") + form.name + " [" +
-                                     std::to_string(2 * r.shared) + ", " +
-                                     std::to_string(r.hidden) + "] and router of " +
-                                     std::to_string(r.experts) + variant.name;
-        RowRange range;
-        if (variant.norm) range.most = JoinedNorm::kRowsMax;
-        asker.Ask(question, range, [&](Step& s) {
-          MoeInputArgs args{.shared = s.Rows(DType::kBf16, 2 * r.shared),
-                            .ids = s.Rows(DType::kI32, r.top_k),
-                            .weights = s.Rows(DType::kF32, r.top_k),
-                            .logits = s.Rows(DType::kF32, r.experts),
-                            .x = s.Rows(DType::kBf16, r.hidden),
-                            .shared_gate_up = s.Matrix(form, 2 * r.shared, r.hidden),
-                            .router = s.Matrix(kForms[0], r.experts, r.hidden),
-                            .bias = s.Vector(DType::kF32, r.experts),
-                            .params = {.experts = r.experts, .top_k = r.top_k}};
-          // Choosing is a launch of its own behind these, route below.
-          args.chooses = false;
-          const JoinedNorm norm = s.Norm(s.Rows(DType::kBf16, r.hidden));
-          if (variant.coded) s.KnowCodes(args.x);
-          if (variant.norm) {
-            args.norm = &norm;
-            if (!NormLinearTakes(args.shared, norm, args.shared_gate_up) ||
-                !NormLinearTakes(args.logits, norm, args.router)) {
-              return false;
-            }
-          }
-          MoeInputs(s.ctx, args);
-          return true;
-        });
+  for (const ExpertInputsCase& c : ExpertInputsCases()) {
+    const Rank& r = c.rank;
+    asker.Ask(c.question, c.range, [&](Step& s) {
+      MoeInputArgs args{.shared = s.Rows(DType::kBf16, 2 * r.shared),
+                        .ids = s.Rows(DType::kI32, r.top_k),
+                        .weights = s.Rows(DType::kF32, r.top_k),
+                        .logits = s.Rows(DType::kF32, r.experts),
+                        .x = s.Rows(DType::kBf16, r.hidden),
+                        .shared_gate_up = s.Matrix(c.form, 2 * r.shared, r.hidden),
+                        .router = s.Matrix(kPlain, r.experts, r.hidden),
+                        .bias = s.Vector(DType::kF32, r.experts),
+                        .params = {.experts = r.experts, .top_k = r.top_k}};
+      // Choosing is a launch of its own behind these, route below.
+      args.chooses = false;
+      const JoinedNorm norm = s.Norm(s.Rows(DType::kBf16, r.hidden));
+      if (c.coded) s.KnowCodes(args.x);
+      if (c.norm) {
+        args.norm = &norm;
+        if (!NormLinearTakes(args.shared, norm, args.shared_gate_up) ||
+            !NormLinearTakes(args.logits, norm, args.router)) {
+          return false;
+        }
       }
-    }
+      MoeInputs(s.ctx, args);
+      return true;
+    });
   }
 }
 

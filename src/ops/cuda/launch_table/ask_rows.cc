@@ -39,7 +39,7 @@ void AskRouting(Asker& asker, const RouteCase& c) {
   asker.Ask("router" + c.name + " by " + std::to_string(c.hidden), {}, [&](Step& s) {
     Router(s.ctx, s.Rows(DType::kI32, params.top_k), s.Rows(DType::kF32, params.top_k),
            s.Rows(DType::kF32, params.experts), s.Rows(DType::kBf16, c.hidden),
-           s.Matrix(kForms[0], params.experts, c.hidden), s.Vector(DType::kF32, params.experts),
+           s.Matrix(kPlain, params.experts, c.hidden), s.Vector(DType::kF32, params.experts),
            params);
     return true;
   });

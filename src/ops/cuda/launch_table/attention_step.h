@@ -6,6 +6,7 @@
 
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_attention.h"
+#include "ops/cuda/launch_table/questions_linear.h"
 
 namespace baltoro::cuda::launch_table {
 

@@ -6,10 +6,18 @@
 #include <vector>
 
 #include "ops/cuda/launch_table/forms.h"
+#include "tensor/kv_form.h"
 
 namespace baltoro::cuda::launch_table {
 
 inline constexpr int64_t kLatent = 512, kRope = 64, kNope = 128, kValue = 128;
+
+struct CacheForm {
+  const char* name;
+  KvForm form;
+};
+inline constexpr CacheForm kCaches[] = {
+    {"bf16", KvForm::kBf16}, {"fp8", KvForm::kFp8}, {"fp8 groups", KvForm::kFp8Groups}};
 
 struct Rank {
   const char* model;

@@ -14,13 +14,6 @@
 
 namespace baltoro::cuda::launch_table {
 
-struct CacheForm {
-  const char* name;
-  KvForm form;
-};
-inline constexpr CacheForm kCaches[] = {
-    {"bf16", KvForm::kBf16}, {"fp8", KvForm::kFp8}, {"fp8 groups", KvForm::kFp8Groups}};
-
 struct Keys {
   const char* name;
   int32_t queries = 1;      // tokens of a sequence; 0: all rows are of one

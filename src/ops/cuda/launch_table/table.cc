@@ -165,6 +165,15 @@ const std::vector<std::string>* Table::AnswerOf(const std::string& question) con
   return at == answers_.end() ? nullptr : &at->second;
 }
 
+Table Table::Beginning(const std::vector<std::string>& beginnings) const {
+  Table part;
+  for (const auto& [question, answer] : answers_) {
+    const auto begins = [&](const std::string& with) { return question.starts_with(with); };
+    if (std::any_of(beginnings.begin(), beginnings.end(), begins)) part.Add(question, answer);
+  }
+  return part;
+}
+
 Table Table::Containing(const std::string& words) const {
   Table part;
   for (const auto& [question, answer] : answers_) {

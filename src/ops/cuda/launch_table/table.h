@@ -48,11 +48,14 @@ class Table {
  public:
   // Each question once.
   void Add(const std::string& question, std::vector<std::string> answer);
+  const std::map<std::string, std::vector<std::string>>& answers() const { return answers_; }
   // Sorted; questions with the same answer stand above it together.
   std::string Text(const std::string& header) const;
   static Table Parse(const std::string& text);
   // Null: not asked.
   const std::vector<std::string>* AnswerOf(const std::string& question) const;
+  // Those that begin with one of these.
+  Table Beginning(const std::vector<std::string>& beginnings) const;
   // The questions that contain `words`.
   Table Containing(const std::string& words) const;
   // Those that begin with them.

@@ -1,0 +1,126 @@
+#include "ops/cuda/choose/linear.h"
+#include "ops/cuda/layer/fused_args.h"
+
+namespace baltoro::cuda {
+namespace {
+
+// Rows up to which our bf16 kernel of any shape is at the floor of the weights' bytes.
+constexpr int64_t kFewRows = 16;
+// Rows from which reading them again for every strip of weights takes longest.
+constexpr int64_t kManyRows = 32;
+// Rows up to which fp8_rows256 goes before fp8_pairs.
+constexpr int64_t kTensOfRows = 128;
+
+template <typename Plan>
+LinearPlan Taken(LinearKernel kernel, const Plan& plan, bool next_waits, const char* why) {
+  return {.kernel = kernel, .form = plan, .next_waits = next_waits, .why = why};
+}
+
+bool Many(const LinearQuestion& q, const Card& card) {
+  return q.w.form == WeightForm::kFp8Block ? Fp8TilesSuit(q.x.rows, q.w.n, card)
+                                           : q.x.rows > kManyRows;
+}
+
+Fp8TilesQuestion TilesOf(const LinearQuestion& q) {
+  return {.w = q.w,
+          .rows = q.x.rows,
+          .whole_x = q.codes_aligned || (q.input == LinearInput::kRows && !q.coded),
+          .out = q.out,
+          .has_scratch = true};
+}
+
+// Of coded matrices, and of plain ones what no other kernel takes; x is ready.
+LinearPlan ChooseReady(const LinearQuestion& q, const Card& card) {
+  const bool wide = Many(q, card) && !IsPlain(q.w.form) && WideTilesCan(q.w) &&
+                    (q.out.type == DType::kF32 || q.out.aligned(16));
+  const bool wide_fp8 = wide && q.w.form == WeightForm::kFp8Block;
+  Fp8TilesPlan tiles;
+  if (wide_fp8) tiles = ChooseFp8Tiles(TilesOf(q), card);
+  const bool pairs =
+      wide_fp8 && q.x.rows > kTensOfRows && tiles.pairs && Fp8PairsFill(q.x.rows, q.w, card);
+  if (!pairs) {
+    if (const auto plan = PlanFp8Rows256(q.w, q.out, card)) {
+      return Taken(LinearKernel::kFp8Rows256, *plan, true, "all its blocks run at once");
+    }
+  }
+  if (wide_fp8) {
+    return Taken(LinearKernel::kFp8Tiles, tiles, pairs,
+                 tiles.pairs ? "hundreds of rows: bound by the matrix units"
+                             : "too many blocks for one round, or too few rows for pairs");
+  }
+  const TilesQuestion question = {.w = q.w, .rows = q.x.rows, .wide = wide};
+  return Taken(LinearKernel::kTiles, ChooseTiles(question, card), false,
+               wide ? "many rows of integer codes" : "any coded form");
+}
+
+QuantisePlan InputOf(const LinearQuestion& q) {
+  return ChooseQuantise({.x = q.x,
+                         .known = q.coded,
+                         .k = q.w.k,
+                         .form = q.w.form,
+                         .quantise_input = q.w.quantise_input});
+}
+
+LinearPlan ChoosePlain(const LinearQuestion& q, const Card& card) {
+  const bool takes = TilesCan(q.w) && q.w.k % 8 == 0 && q.w.aligned(16) && q.x.aligned(16);
+  const bool library = q.library && q.w.form == WeightForm::kBf16;
+  if (library && (!takes || q.x.rows > kFewRows)) {
+    return {.kernel = LinearKernel::kBlas, .why = "bf16 that no kernel of ours is faster for"};
+  }
+  if (!takes) return {.kernel = LinearKernel::kPlain, .why = "f32, or odd shapes"};
+  LinearPlan plan = ChooseReady(q, card);
+  plan.why = "few rows by a large or oddly cut matrix";
+  return plan;
+}
+
+}  // namespace
+
+LinearPlan ChooseLinear(const LinearQuestion& q, const Card& card) {
+  if (q.x.rows == 0 || q.w.n == 0) return {.why = "nothing to do"};
+  if (q.input == LinearInput::kCodes) {
+    LinearPlan plan = ChooseReady(q, card);
+    plan.input.kernel = QuantiseKernel::kKnown;
+    return plan;
+  }
+  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
+  if (const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card)) {
+    return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: weights ahead of the wait");
+  }
+  if (const auto plan = PlanBf16Rows128(q.x, q.w, q.out, card)) {
+    return Taken(LinearKernel::kBf16Rows128, *plan, true, "tens of rows: clusters share columns");
+  }
+  if (const auto plan = PlanFp8Rows16(q.x, q.coded, q.w, q.out, card)) {
+    return Taken(LinearKernel::kFp8Rows16, *plan, true, "few rows: weights ahead of the wait");
+  }
+  if (IsPlain(q.w.form)) return ChoosePlain(q, card);
+  LinearPlan plan = ChooseReady(q, card);
+  plan.input = InputOf(q);
+  // What is made of x is no older than the launch ahead.
+  plan.next_waits = plan.next_waits && plan.input.kernel == QuantiseKernel::kKnown;
+  return plan;
+}
+
+LinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
+  const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card);
+  if (!plan) return {.why = "more rows than each block can round, or another form"};
+  return Taken(LinearKernel::kFp8Rows16, *plan, true, "few rows: gated and rounded in each block");
+}
+
+LinearPlan ChooseLinearToNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {
+  if (!norm_joins) return {.why = "the norm's tensors are not in vectors"};
+  const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card);
+  // A sum of squares of each block.
+  if (!plan || plan->launch.x > JoinedNorm::kParts) return {.why = "not for bf16_rows16"};
+  return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: the norm is shared");
+}
+
+LinearPlan ChooseLinearFromNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {
+  if (!norm_joins) return {.why = "the norm's tensors are not in vectors"};
+  // Measured: of more rows a norm of its own is as fast.
+  if (q.x.rows > bf16_rows16::kHalfRows) return {.why = "so many rows have a norm of their own"};
+  const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card);
+  if (!plan) return {.why = "not for bf16_rows16"};
+  return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: the norm is shared");
+}
+
+}  // namespace baltoro::cuda

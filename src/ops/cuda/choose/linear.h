@@ -1,0 +1,86 @@
+#pragma once
+
+// Which kernel multiplies rows by one matrix.
+
+#include <string>
+#include <variant>
+
+#include "ops/cuda/choose/bf16_rows1024.h"
+#include "ops/cuda/choose/bf16_rows128.h"
+#include "ops/cuda/choose/bf16_rows16.h"
+#include "ops/cuda/choose/fp8_rows16.h"
+#include "ops/cuda/choose/fp8_rows256.h"
+#include "ops/cuda/choose/fp8_tiles.h"
+#include "ops/cuda/choose/quantise.h"
+#include "ops/cuda/choose/router_rows16.h"
+#include "ops/cuda/choose/tiles.h"
+
+namespace baltoro::cuda {
+
+enum class LinearKernel : uint8_t {
+  kNone,          // no launch, or (questions that may be refused) not taken so
+  kBf16Rows16,    // few_rows.cu
+  kBf16Rows128,   // tens_rows.cc
+  kBf16Rows1024,  // hundred_rows.cc
+  kFp8Rows16,     // fp8_few_rows.cu
+  kFp8Rows256,    // fp8_middle.cc
+  kFp8Tiles,      // fp8_wide.cu, fp8_large.cu
+  kRouterRows16,  // route_product.cu
+  kTiles,         // product.cc
+  kBlas,          // linear_blas.cc
+  kPlain,         // product_plain.cu: any shape and alignment, slowly
+};
+
+// What is multiplied: rows; the same as codes alone; gate and up, of which silu(gate) * up is.
+enum class LinearInput : uint8_t { kRows, kCodes, kGateUp };
+
+struct LinearQuestion {
+  RowsFacts x = {};
+  LinearInput input = LinearInput::kRows;
+  bool coded = false;         // of kRows: there are codes of them besides
+  bool codes_aligned = true;  // these codes, and their scales, to 16 bytes
+  MatrixFacts w = {};
+  RowsFacts out = {};
+  bool library = true;  // false: it has no algorithm for these
+
+  bool operator==(const LinearQuestion&) const = default;
+};
+
+struct LinearPlan {
+  LinearKernel kernel = LinearKernel::kNone;
+  std::variant<std::monostate,
+               Bf16Rows16Plan,
+               TensRowsPlan,
+               HundredRowsPlan,
+               Fp8Rows16Plan,
+               Fp8Rows256Plan,
+               Fp8TilesPlan,
+               RouterRows16Plan,
+               TilesPlan>
+      form = {};
+  QuantisePlan input = {};  // a launch ahead, where x is to become codes
+  // One launch that lets the next kernel start only once it has waited: what is older than it may
+  // be read ahead of that kernel's own wait (docs/kernels/decode-step.md, point 4).
+  bool next_waits = false;
+  const char* why = "";
+
+  template <typename Plan>
+  const Plan& as() const {
+    return std::get<Plan>(form);
+  }
+};
+
+LinearPlan ChooseLinear(const LinearQuestion& question, const Card& card);
+// Of kGateUp; kNone: not in one launch.
+LinearPlan ChooseGatedLinear(const LinearQuestion& question, const Card& card);
+
+// The norm of a layer folded into a product: behind it, which adds to the residual `out`, or ahead,
+// whose rows are `x`. `norm_joins`: its tensors are such as kernels take. kNone: not taken so.
+LinearPlan ChooseLinearToNorm(const LinearQuestion& question, bool norm_joins, const Card& card);
+LinearPlan ChooseLinearFromNorm(const LinearQuestion& question, bool norm_joins, const Card& card);
+
+const char* NameOf(LinearKernel kernel);
+std::string Text(const QuantisePlan& plan);
+std::string Text(const LinearPlan& plan);
+
+}  // namespace baltoro::cuda
