@@ -26,7 +26,8 @@ using launch_table::Table;
 constexpr int64_t kRoundedPartRowsMin = 257;
 constexpr char kTextPath[] = "src/ops/cuda/choose/experts_choices.txt";
 constexpr char kHeader[] =
-    "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by experts_test, which\n"
+    "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by "
+    "experts_choices_test, which\n"
     "# writes it anew with BT_WRITE=1.\n";
 
 std::string ReadFile(const char* path) {
