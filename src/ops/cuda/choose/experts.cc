@@ -1,5 +1,5 @@
 // The choice of an expert bank, from top to bottom. Each way is the fastest from about the rows an
-// expert that stand here, as measured (docs/kernels/moe.md, docs/kernels/fp8.md).
+// expert that stand here, as measured (docs/kernels/moe.md).
 
 #include "ops/cuda/choose/experts.h"
 #include "ops/cuda/layer/fused_args.h"
@@ -54,12 +54,19 @@ SharedExperts SharedOf(const ExpertsQuestion& q, const ExpertsPlan& plan) {
     case ExpertsKernel::kFp8OneLaunch8:
     case ExpertsKernel::kFp8Entries4:
       return SharedExperts::kInBank;
+    case ExpertsKernel::kInt4OneLaunch1:
+    case ExpertsKernel::kInt4OneLaunch4:
+    case ExpertsKernel::kInt4OneToken:
+    case ExpertsKernel::kInt4Entries:
+    case ExpertsKernel::kInt4Digits:
+    case ExpertsKernel::kInt4Streaming:
+      if (Int4EndsWithShared(q)) return SharedExperts::kInBank;
+      break;
     default:
       break;
   }
-  if (plan.kernel != ExpertsKernel::kNone && Int4EndsWithShared(q)) return SharedExperts::kInBank;
-  const bool beside = plan.chooser == ExpertsChooser::kPreparation && Int4BesideTakes(q) &&
-                      plan.kernel == ExpertsKernel::kInt4Digits;
+  const bool beside = plan.kernel == ExpertsKernel::kInt4Digits &&
+                      plan.chooser == ExpertsChooser::kPreparation && Int4BesideTakes(q);
   return beside ? SharedExperts::kBeside : SharedExperts::kOwnProduct;
 }
 

@@ -26,7 +26,8 @@ using launch_table::Table;
 constexpr int64_t kRoundedPartRowsMin = 257;
 constexpr char kTextPath[] = "src/ops/cuda/choose/experts_choices.txt";
 constexpr char kHeader[] =
-    "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by experts_test, which\n"
+    "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by "
+    "experts_choices_test, which\n"
     "# writes it anew with BT_WRITE=1.\n";
 
 std::string ReadFile(const char* path) {
@@ -204,6 +205,16 @@ TEST(ExpertsChoiceTest, AWayCanBeAskedFor) {
   EXPECT_EQ((sums.parts - 1) * sums.part.tokens + sums.last_part.tokens, 12001);
   EXPECT_LE(sums.last_part.tokens, sums.part.tokens);
   EXPECT_EQ(ExpertsBy(q, ExpertsKernel::kInt4Grouped).tile_rows, 112);
+  // Shared experts that the streaming ways have in their sum are apart of the others.
+  q.x = Rows(DType::kBf16, 12, 7168);
+  q.out = Rows(DType::kF32, 12, 7168);
+  q.shared = Rows(DType::kBf16, 12, 512);
+  q.shared_down = {.form = WeightForm::kBf16, .n = 7168, .k = 256};
+  EXPECT_EQ(ExpertsBy(q, ExpertsKernel::kInt4Digits).shared, SharedExperts::kInBank);
+  for (const ExpertsKernel kernel : {ExpertsKernel::kInt4Grouped, ExpertsKernel::kInt4GroupedSum,
+                                     ExpertsKernel::kGroupedProducts}) {
+    EXPECT_EQ(ExpertsBy(q, kernel).shared, SharedExperts::kOwnProduct) << NameOf(kernel);
+  }
 }
 
 }  // namespace
