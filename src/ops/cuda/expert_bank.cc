@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/fp8_few_rows.h"
@@ -156,17 +155,22 @@ MoeInt4Args FastArgs(const ExpertBankArgs& args, const Bank& bank) {
 // already, where it is one that Gated takes. Returns as LinearOfCodes; false without a launch.
 bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& bank, MoeGated gated) {
   if (!args.shared || BankEndsWithShared(args, bank)) return false;
-  const LinearPlan one = GatedLinearPlan(args.out, args.shared, args.shared_down);
-  if (one.kernel == LinearKernel::kFp8Rows16) {
-    Fp8FewRowsGated(ctx, one.as<Fp8Rows16Plan>(), args.out, args.shared, args.shared_down);
-    return true;
-  }
+  const GatedLinearPlan plan = GatedPlanOf(args.out, args.shared, args.shared_down);
   const int64_t width = args.shared_down.k;
-  if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
-    const QuantisedRows codes = gated.codes != nullptr
-                                    ? QuantisedRows{gated.codes, width, gated.scales, width / 128}
-                                    : SwigluQuantise(ctx, args.shared, args.shared_down);
-    return LinearOfCodes(ctx, args.out, codes, args.shared_down);
+  switch (plan.way) {
+    case GatedWay::kInProduct:
+      Fp8FewRowsGated(ctx, plan.product.as<Fp8Rows16Plan>(), args.out, args.shared,
+                      args.shared_down);
+      return true;
+    case GatedWay::kAsCodes: {
+      const QuantisedRows codes = gated.codes != nullptr
+                                      ? QuantisedRows{gated.codes, width, gated.scales, width / 128}
+                                      : SwigluQuantise(ctx, args.shared, args.shared_down);
+      RunLinearOfCodes(ctx, plan.product, args.out, codes, args.shared_down);
+      return plan.product.next_waits;
+    }
+    case GatedWay::kAsRows:
+      break;
   }
   const bool made = gated.out != nullptr;
   if (!made) {
@@ -174,10 +178,8 @@ bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, const Bank& ban
   }
   const TensorView rows(gated.out, DType::kBf16, {bank.tokens, width});
   if (!made) Swiglu(ctx, rows, args.shared);
-  const LinearPlan plan =
-      ChooseLinear(QuestionOf(ctx, args.out, rows, args.shared_down), ThisCard());
-  RunLinear(ctx, plan, args.out, rows, args.shared_down);
-  return plan.next_waits;
+  RunLinear(ctx, plan.product, args.out, rows, args.shared_down);
+  return plan.product.next_waits;
 }
 
 MoeGated GatedRows(const ExpertBankArgs& args) {
@@ -202,13 +204,14 @@ MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args, co
   MoeGated to;
   const int64_t width = args.shared_down.k;
   if (!args.shared || BankEndsWithShared(args, bank) || args.shared.dtype != DType::kBf16 ||
-      GatedLinearPlan(args.out, args.shared, args.shared_down).kernel != LinearKernel::kNone ||
       width % 8 != 0 || !Aligned(args.shared.data, args.shared.stride[0] * 2)) {
     return to;
   }
+  const GatedWay way = GatedPlanOf(args.out, args.shared, args.shared_down).way;
+  if (way == GatedWay::kInProduct) return to;
   const auto elements = static_cast<size_t>(bank.tokens * width);
   to = GatedRows(args);
-  if (SwigluQuantiseTakes(args.shared, args.shared_down)) {
+  if (way == GatedWay::kAsCodes) {
     to.codes = ctx.scratch->AllocateArray<char>(elements);
     to.scales = ctx.scratch->AllocateArray<float>(elements / 128);
   } else {

@@ -1,5 +1,6 @@
 // silu(gate) * up, eight elements a thread.
 
+#include "ops/cuda/choose/linear.h"
 #include "ops/cuda/fp8_round_device.cuh"
 #include "ops/cuda/norm_device.cuh"
 #include "ops/cuda/product.h"
@@ -91,13 +92,8 @@ SwigluParams ParamsFor(const TensorView& x, int64_t width) {
 
 }  // namespace
 
-bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w) {
-  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % kCodeColumns == 0 &&
-         x.rank == 2 && x.dim(1) == 2 * w.k && x.dtype == DType::kBf16 && InVectors(x);
-}
-
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w) {
-  BT_CHECK(SwigluQuantiseTakes(x, w));
+  BT_CHECK(CanGateToCodes(FactsOf(x), FactsOf(w)));
   const auto elements = static_cast<size_t>(x.dim(0) * w.k);
   char* const codes = ctx.scratch->AllocateArray<char>(elements);
   float* const scales = ctx.scratch->AllocateArray<float>(elements / kCodeColumns);

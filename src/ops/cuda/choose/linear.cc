@@ -99,10 +99,24 @@ LinearPlan ChooseLinear(const LinearQuestion& q, const Card& card) {
   return plan;
 }
 
-LinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
-  const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card);
-  if (!plan) return {.why = "more rows than each block can round, or another form"};
-  return Taken(LinearKernel::kFp8Rows16, *plan, true, "few rows: gated and rounded in each block");
+bool CanGateToCodes(const RowsFacts& x, const MatrixFacts& w) {
+  return w.form == WeightForm::kFp8Block && w.quantise_input && w.k % 128 == 0 &&
+         x.width == 2 * w.k && x.type == DType::kBf16 && x.aligned(16);
+}
+
+GatedLinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
+  if (const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card)) {
+    return {GatedWay::kInProduct, Taken(LinearKernel::kFp8Rows16, *plan, true,
+                                        "few rows: gated and rounded in each block")};
+  }
+  LinearQuestion product = {.x = {.rows = q.x.rows, .width = q.w.k}, .w = q.w, .out = q.out};
+  if (q.x.rows > 1) {
+    product.x.row_bytes = q.w.k * SizeOf(DType::kBf16);
+    product.x.alignment = AlignmentOf(nullptr, product.x.row_bytes);
+  }
+  if (!CanGateToCodes(q.x, q.w)) return {GatedWay::kAsRows, ChooseLinear(product, card)};
+  product.input = LinearInput::kCodes;
+  return {GatedWay::kAsCodes, ChooseLinear(product, card)};
 }
 
 LinearPlan ChooseLinearToNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {
