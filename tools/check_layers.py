@@ -11,6 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 CUDA_FOLDERS = ("device/cuda", "ops/cuda", "comm/nccl", "comm/symmetric")
+# Inside of these, without CUDA: built and tested on any machine.
+PLAIN_FOLDERS = ("ops/cuda/choose/",)
 # Libraries of their own inside a room's folder, that stand above others than the room does.
 INNER_ROOMS = {
     "comm/nccl": {"base", "comm", "device"},
@@ -81,6 +83,8 @@ def main():
             target = match.group(2)
             if re.match(r"(cuda|cublas|nccl|cub/|cutlass)", target) and not relative.startswith(CUDA_FOLDERS):
                 bad.append(f"src/{relative}:{number}: CUDA header {target} outside {', '.join(CUDA_FOLDERS)}")
+            if relative.startswith(PLAIN_FOLDERS) and (re.match(r"cu(da|blas)", target) or target.endswith(".cuh")):
+                bad.append(f"src/{relative}:{number}: {target} in a folder without CUDA")
             other = target.split("/")[0]
             if match.group(1) != '"' or other not in deps or other == room:
                 continue
