@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,9 +33,8 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 };
 
-uint32_t AlignmentOf(const void* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  return address == 0 ? 256 : static_cast<uint32_t>(std::min<uintptr_t>(256, address & -address));
+uint32_t Alignment(const void* data) {
+  return static_cast<uint32_t>(AlignmentOf(data));
 }
 
 // One product as cuBLASLt describes it: column-major, so out^T [n, rows] = w [n, k] x^T [k, rows].
@@ -147,9 +145,9 @@ bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const Packed
                .x_stride = rows == 1 ? w.k : x.stride[0],
                .out_stride = rows == 1 ? w.n : out.stride[0],
                .out_type = out.dtype,
-               .x_align = AlignmentOf(x.data),
-               .w_align = AlignmentOf(w.data),
-               .out_align = AlignmentOf(out.data)};
+               .x_align = Alignment(x.data),
+               .w_align = Alignment(w.data),
+               .out_align = Alignment(out.data)};
   };
   Library& library = ThisThreads();
   const auto run = [&](const Key& key, bool must) {
