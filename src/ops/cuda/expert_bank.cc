@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "ops/cuda/card.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/fp8_bank.h"
 #include "ops/cuda/moe_beside.h"

@@ -143,7 +143,7 @@ bool LinearOfCodes(const OpContext& ctx,
   return plan.next_waits;
 }
 
-LinearPlan GatedLinearPlan(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
+GatedLinearPlan GatedPlanOf(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
   return ChooseGatedLinear(
       {.x = FactsOf(x), .input = LinearInput::kGateUp, .w = FactsOf(w), .out = FactsOf(out)},
       ThisCard());

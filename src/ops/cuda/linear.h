@@ -35,7 +35,7 @@ bool LinearOfCodes(const OpContext& ctx,
                    const QuantisedRows& in,
                    const PackedMatrix& w);
 
-// Of gate and up in rows of x (LinearInput::kGateUp), where it is one launch.
-LinearPlan GatedLinearPlan(const TensorView& out, const TensorView& x, const PackedMatrix& w);
+// Of gate and up in rows of x (LinearInput::kGateUp).
+GatedLinearPlan GatedPlanOf(const TensorView& out, const TensorView& x, const PackedMatrix& w);
 
 }  // namespace baltoro::cuda

@@ -2,7 +2,6 @@
 
 #include <cublasLt.h>
 
-#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>

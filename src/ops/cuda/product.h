@@ -81,7 +81,6 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
 // The same, asking for the plan.
 QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
 // The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
-bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w);
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
 // What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
 QuantisedRows KnownRows(

@@ -90,10 +90,6 @@ SwigluPlan PlanOfCodes(const TensorView& x, const PackedMatrix& w) {
 
 }  // namespace
 
-bool SwigluQuantiseTakes(const TensorView& x, const PackedMatrix& w) {
-  return x.rank == 2 && PlanOfCodes(x, w).kernel == SwigluWay::kCodes;
-}
-
 QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w) {
   const SwigluPlan plan = PlanOfCodes(x, w);
   BT_CHECK(x.rank == 2 && plan.kernel == SwigluWay::kCodes);

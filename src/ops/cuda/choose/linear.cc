@@ -1,4 +1,5 @@
 #include "ops/cuda/choose/linear.h"
+#include "ops/cuda/choose/norm.h"
 #include "ops/cuda/layer/fused_args.h"
 
 namespace baltoro::cuda {
@@ -100,10 +101,20 @@ LinearPlan ChooseLinear(const LinearQuestion& q, const Card& card) {
   return plan;
 }
 
-LinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
-  const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card);
-  if (!plan) return {.why = "more rows than each block can round, or another form"};
-  return Taken(LinearKernel::kFp8Rows16, *plan, true, "few rows: gated and rounded in each block");
+GatedLinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
+  if (const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card)) {
+    return {GatedWay::kInProduct, Taken(LinearKernel::kFp8Rows16, *plan, true,
+                                        "few rows: gated and rounded in each block")};
+  }
+  LinearQuestion product = {.x = {.rows = q.x.rows, .width = q.w.k}, .w = q.w, .out = q.out};
+  if (q.x.rows > 1) {
+    product.x.row_bytes = q.w.k * SizeOf(DType::kBf16);
+    product.x.alignment = AlignmentOf(nullptr, product.x.row_bytes);
+  }
+  const SwigluPlan gates = ChooseSwiglu({.x = q.x, .out = {}, .reader = q.w, .card = card});
+  if (gates.kernel != SwigluWay::kCodes) return {GatedWay::kAsRows, ChooseLinear(product, card)};
+  product.input = LinearInput::kCodes;
+  return {GatedWay::kAsCodes, ChooseLinear(product, card)};
 }
 
 LinearPlan ChooseLinearToNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {

@@ -71,8 +71,18 @@ struct LinearPlan {
 };
 
 LinearPlan ChooseLinear(const LinearQuestion& question, const Card& card);
-// Of kGateUp; kNone: not in one launch.
-LinearPlan ChooseGatedLinear(const LinearQuestion& question, const Card& card);
+
+// Of kGateUp: where silu(gate) * up is made.
+enum class GatedWay : uint8_t {
+  kInProduct,  // by each block of it: one launch
+  kAsCodes,    // ahead, as codes (SwigluQuantise)
+  kAsRows,     // ahead, as rows (Swiglu)
+};
+struct GatedLinearPlan {
+  GatedWay way = GatedWay::kAsRows;
+  LinearPlan product;  // of what is made, which lies without gaps
+};
+GatedLinearPlan ChooseGatedLinear(const LinearQuestion& question, const Card& card);
 
 // The norm of a layer folded into a product: behind it, which adds to the residual `out`, or ahead,
 // whose rows are `x`. `norm_joins`: its tensors are such as kernels take. kNone: not taken so.
@@ -82,5 +92,6 @@ LinearPlan ChooseLinearFromNorm(const LinearQuestion& question, bool norm_joins,
 const char* NameOf(LinearKernel kernel);
 std::string Text(const QuantisePlan& plan);
 std::string Text(const LinearPlan& plan);
+std::string Text(const GatedLinearPlan& plan);
 
 }  // namespace baltoro::cuda

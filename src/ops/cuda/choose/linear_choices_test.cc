@@ -264,6 +264,22 @@ TEST(LinearChoicesTest, OddPlacesGoOtherWays) {
   EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kTiles);
 }
 
+// Of few rows each block makes what it multiplies; of more it is made ahead, in the form that the
+// product reads.
+TEST(LinearChoicesTest, GateAndUpAreMadeWhereTheProductWantsThem) {
+  const auto text = [](const FormCase& form, int64_t rows) {
+    return Text(ChooseGatedLinear({.x = Rows(DType::kBf16, rows, 512),
+                                   .input = LinearInput::kGateUp,
+                                   .w = Matrix(form, 7168, 256),
+                                   .out = Rows(DType::kF32, rows, 7168)},
+                                  kRecordedCard));
+  };
+  const FormCase coded{"", WeightForm::kFp8Block, true};
+  EXPECT_EQ(text(coded, 16), "gated in fp8_rows16 7 strips tall");
+  EXPECT_EQ(text(coded, 17), "gated to codes, fp8_rows256 64/1");
+  EXPECT_EQ(text(launch_table::kPlain, 16), "gated; bf16_rows16 7 strips tall");
+}
+
 // Rooms for clusters that differ are heeded: of a card that has none left one block is enough.
 TEST(LinearChoicesTest, PlansFollowTheCard) {
   const Rank rank = launch_table::Ranks().front();

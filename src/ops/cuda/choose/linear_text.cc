@@ -99,6 +99,18 @@ std::string Text(const LinearPlan& plan) {
          std::visit([](const auto& form) { return FormText(form); }, plan.form);
 }
 
+std::string Text(const GatedLinearPlan& plan) {
+  switch (plan.way) {
+    case GatedWay::kInProduct:
+      return "gated in " + Text(plan.product);
+    case GatedWay::kAsCodes:
+      return "gated to " + Text(plan.product);
+    case GatedWay::kAsRows:
+      return "gated; " + Text(plan.product);
+  }
+  return "";
+}
+
 std::string Text(const ExpertInputsPlan& plan) {
   switch (plan.order) {
     case ExpertInputsOrder::kTogether:
