@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs every test that this machine can run.
 #
-#   ./test.sh          format, layers, a release build with unit, golden and end-to-end tests, and an address- and
-#                      undefined-behaviour-sanitizer build of the host rooms
-#   ./test.sh --long   all that, then: thread sanitizer, the long simulations, load and faults, the fuzz targets; takes hours
+#   ./test.sh          format, layers, a release build with unit, golden and end-to-end tests, an address- and
+#                      undefined-behaviour-sanitizer build of the host rooms, and where nvcc is found the kernels on an emulated
+#                      GPU: TIMES
+#   ./test.sh --long   all that, then: clang-tidy, thread sanitizer, the long simulations, load and faults, the fuzz targets;
+#                      takes hours
 set -euo pipefail
 cd "$(dirname "$0")"
 long=0
 case "${1:-}" in
   "") ;;
   --long) long=1 ;;
-  *) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac
 started=$(date +%s)
 step() { printf '\n== %s  (%s s)\n' "$*" "$(($(date +%s) - started))"; }
@@ -25,7 +27,7 @@ tools/check_layers.py
 tools/check_words.sh
 
 step "release build"
-# (Kernels are tested where there is a GPU: cmake --preset cuda-only, ctest -L gpu.)
+# (Kernels are below, and whole where there is a GPU: cmake --preset cuda-only, ctest -L gpu.)
 cmake --preset release -DBT_TESTS=ON -DBT_BENCH=ON -DBT_CUDA=OFF >/dev/null
 ninja -C build/release
 
@@ -41,7 +43,12 @@ ninja -C build/asan
 # (detect_stack_use_after_return stays off: g++ 12 places its fake frames too loosely for 64-byte vectors.)
 ctest --test-dir build/asan --output-on-failure -j2 -LE 'gpu|e2e|slow'
 
+step "kernels, on an emulated GPU"
+tools/emulated_tests.sh
+
 if [ $long = 1 ]; then
+  step "clang-tidy"
+  tools/tidy.sh
   step "thread sanitizer"
   cmake --preset tsan -DBT_BENCH=OFF >/dev/null
   ninja -C build/tsan

@@ -15,14 +15,17 @@ using ptx::Instruction;
 using ptx::Operand;
 using Kind = Operand::Kind;
 
+// -0 is less than 0; a number is preferred to NaN.
 template <class T>
 T MaxOf(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return b != b ? a : (a > b ? a : b);
+  if constexpr (std::is_floating_point_v<T>)
+    return b != b || a > b || (a == b && !std::signbit(a)) ? a : b;
   return a > b ? a : b;
 }
 template <class T>
 T MinOf(T a, T b) {
-  if constexpr (std::is_floating_point_v<T>) return b != b ? a : (a < b ? a : b);
+  if constexpr (std::is_floating_point_v<T>)
+    return b != b || a < b || (a == b && std::signbit(a)) ? a : b;
   return a < b ? a : b;
 }
 
@@ -133,9 +136,9 @@ void Floats(Table& t, const std::string& type) {
   Add2<F, F, F>(t, "min." + type, [](F a, F b) { return MinOf<F>(a, b); });
   Add2<F, F, F>(t, "max." + type, [](F a, F b) { return MaxOf<F>(a, b); });
   Add2<F, F, F>(t, "min.NaN." + type,
-                [](F a, F b) { return a != a ? a : (b != b ? b : (a < b ? a : b)); });
+                [](F a, F b) { return a != a ? a : (b != b ? b : MinOf(a, b)); });
   Add2<F, F, F>(t, "max.NaN." + type,
-                [](F a, F b) { return a != a ? a : (b != b ? b : (a > b ? a : b)); });
+                [](F a, F b) { return a != a ? a : (b != b ? b : MaxOf(a, b)); });
   Add1<F, F>(t, "neg." + type, [](F a) { return -a; });
   Add1<F, F>(t, "abs." + type, [](F a) { return std::fabs(a); });
   Add1<F, F>(t, "sqrt." + type, [](F a) { return std::sqrt(a); });

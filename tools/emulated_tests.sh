@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# The kernels on a machine without a GPU: compiles the CUDA module to PTX, holds what every operation launches to the recorded
+# table, and runs instructions and kernels on the emulator (tools/gpu_emulator): of the kernels' cases those that it is fast with.
+#
+#   tools/emulated_tests.sh
+#
+# Needs nvcc; without one it says so and is done. How long it takes stands in tools/gpu_emulator/README.md.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+  echo "SKIPPED: no nvcc in PATH or /usr/local/cuda/bin: kernels are not compiled, their launches not compared, none is run"
+  exit 0
+fi
+jobs=${EMU_JOBS:-$(nproc)}
+
+# Programs, and a part of their cases' names; without one, all cases. The longest first.
+tests=(
+  "ops_cuda_few_rows_test"
+  "ops_cuda_mla_decode_test"
+  "ops_cuda_sample_test"
+  "ops_cuda_expert_bank_choice_test"
+  "ops_cuda_linear_test HundredsOfRowsInEveryPlan"
+  "ops_cuda_norm_join_test"
+  "ops_cuda_launch_table_test"
+  "ops_cuda_rows_fused_test"
+  "ops_cuda_rows_test"
+  "ops_cuda_linear_test TensOfRowsAsPlanned"
+  "ops_cuda_linear_test SmallShapesInEveryForm"
+  "ops_cuda_expert_bank_test SmallBanksInEveryForm"
+  "ops_cuda_route_test"
+  "ops_cuda_moe_sort_test"
+)
+for file in tools/gpu_emulator/tests/*_test.cu; do
+  tests+=("instructions_cuda_$(basename "$file" .cu)")
+done
+
+mapfile -t programs < <(printf '%s\n' "${tests[@]}" | cut -d' ' -f1 | sort -u)
+EMU_JOBS=$jobs tools/emulate_gpu.sh --build baltoro_cuda_module "${programs[@]}"
+
+# Prints a line for a test that passes, and all that one that fails has said.
+one() {
+  local started=$SECONDS said
+  # shellcheck disable=SC2086
+  if said=$(timeout 600 "$(find build/emulated -name "${1%% *}" -type f -perm -u+x)" ${1#"${1%% *}"} 2>&1); then
+    echo "$((SECONDS - started)) s  $1"
+  else
+    printf '%s\nFAILED  %s\n' "$said" "$1"
+    return 1
+  fi
+}
+export -f one
+printf '%s\0' "${tests[@]}" | xargs -0 -P "$jobs" -I{} bash -c 'one "$@"' _ {}
