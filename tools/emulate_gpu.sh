@@ -3,7 +3,7 @@
 #
 #   tools/emulate_gpu.sh ops_cuda_route_test
 #   tools/emulate_gpu.sh --build ops_cuda_route_test ops_cuda_rows_test    # which are not run
-#   EMU_SMS=16 EMU_VERBOSE=1 tools/emulate_gpu.sh ops_cuda_few_rows_test SomePartOfACase
+#   EMU_SMS=16 EMU_VERBOSE=1 tools/emulate_gpu.sh ops_cuda_bf16_rows16_test SomePartOfACase
 #
 # Needs nvcc, no GPU. What it finds, what it does not, and its switches: tools/gpu_emulator/README.md.
 set -euo pipefail

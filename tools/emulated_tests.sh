@@ -15,12 +15,12 @@ jobs=${EMU_JOBS:-$(nproc)}
 
 # Programs, and a part of their cases' names; without one, all cases. The longest first.
 tests=(
-  "ops_cuda_few_rows_test"
+  "ops_cuda_bf16_rows16_test"
   "ops_cuda_mla_decode_test"
   "ops_cuda_sample_test"
   "ops_cuda_expert_bank_choice_test"
   "ops_cuda_linear_test HundredsOfRowsInEveryPlan"
-  "ops_cuda_norm_join_test"
+  "ops_cuda_norm_begun_test"
   "ops_cuda_launch_table_test"
   "ops_cuda_rows_fused_test"
   "ops_cuda_rows_test"
@@ -28,7 +28,7 @@ tests=(
   "ops_cuda_linear_test SmallShapesInEveryForm"
   "ops_cuda_expert_bank_test SmallBanksInEveryForm"
   "ops_cuda_route_test"
-  "ops_cuda_moe_sort_test"
+  "ops_cuda_bank_sort_test"
 )
 for file in tools/gpu_emulator/tests/*_test.cu; do
   tests+=("instructions_cuda_$(basename "$file" .cu)")

@@ -47,7 +47,7 @@ moe_expert_bank SmallBanks 0 -
 moe_expert_bank FewRowsOfAn 0 -
 moe_expert_bank SmallJoined 0 -
 expert_bank Fp8InWholeGroups 0 -
-expert_bank Fp8Joined 0 -
+expert_bank Fp8GroupedSum 0 -
 linear ManyRowsOfFp8 0 -
 linear TensOfRowsOfFp8 0 -
 linear TensOfRowsInEvery 0 -
@@ -105,13 +105,13 @@ moe_expert_bank TheJoinedFormAgrees 30 moe_down_sum
 moe_expert_bank FewRowsOfAn 100 -
 moe_expert_bank SmallJoined 100 -
 expert_bank Fp8InWholeGroups 60 fp8_stream
-expert_bank Fp8InWholeGroups 60 fp8_wide
-expert_bank Fp8InWholeGroups 20 fp8_large
-expert_bank Fp8Joined 100 -
+expert_bank Fp8InWholeGroups 60 fp8_tiles
+expert_bank Fp8InWholeGroups 20 fp8_pairs
+expert_bank Fp8GroupedSum 100 -
 expert_bank SmallBanks 300 -
 expert_bank Fp8WithSharedExperts 100 -
 linear SmallShapes 400 -
-linear ManyRowsOfFp8 20 fp8_large
+linear ManyRowsOfFp8 20 fp8_pairs
 linear TensOfRowsOfFp8 100 -
 linear TensOfRowsAsPlanned 40 -
 linear HundredsOfRowsInEvery 100 -

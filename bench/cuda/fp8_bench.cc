@@ -25,9 +25,9 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/fp8_bank.h"
-#include "ops/cuda/product.h"
-#include "ops/cuda/product_layout.h"
+#include "ops/cuda/experts/fp8_bank.h"
+#include "ops/cuda/layout/product_layout.h"
+#include "ops/cuda/linear/tiles/tiles.h"
 
 namespace baltoro::bench {
 namespace {
@@ -192,7 +192,7 @@ struct Bench {
     route.experts = route.slots = static_cast<int32_t>(groups);
     route.tokens = static_cast<int32_t>(entries);
     route.top_k = 1;
-    route.tile_rows = cuda::kFp8WideRows;
+    route.tile_rows = cuda::kFp8TilesRows;
     route.num_tiles = static_cast<int32_t*>(num_tiles.data());
     route.tiles = static_cast<cuda::MoeTile*>(tiles.data());
     route.starts = static_cast<cuda::MoeStart*>(starts.data());
@@ -219,7 +219,7 @@ struct Bench {
         .tiles = route.tiles,
         .num_tiles = route.num_tiles,
         .starts = route.starts,
-        .tiles_max = static_cast<int32_t>(groups + entries / cuda::kFp8WideRows),
+        .tiles_max = static_cast<int32_t>(groups + entries / cuda::kFp8TilesRows),
         .order = route.order,
         .top_k = 1,
         .gather = false,
@@ -232,7 +232,7 @@ struct Bench {
           if (cudaMemsetAsync(counters.data(), 0, 4, stream.get()) != cudaSuccess) std::exit(1);
           cuda::LaunchFp8Stream(product, route.blocks, stream.get());
         } else {
-          cuda::LaunchFp8Wide(product, stream.get());
+          cuda::LaunchFp8Tiles(product, stream.get());
         }
       });
       const auto n = static_cast<double>(all.matrix.n), k = static_cast<double>(all.matrix.k);

@@ -24,15 +24,15 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
-#include "ops/cuda/attention_kernels.h"
+#include "ops/cuda/attention/attention_kernels.h"
+#include "ops/cuda/attention/layer/resident_attention.h"
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/few_rows.h"
-#include "ops/cuda/hundred_rows.h"
-#include "ops/cuda/moe_digits.h"
-#include "ops/cuda/moe_int4_layout.h"
-#include "ops/cuda/moe_internal.h"
-#include "ops/cuda/norm_join.h"
-#include "ops/cuda/resident_attention.h"
+#include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/experts/streaming/int4_digits.h"
+#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/layout/int4_layout.h"
+#include "ops/cuda/linear/bf16_rows1024.h"
+#include "ops/cuda/linear/bf16_rows16.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {
@@ -260,7 +260,7 @@ class Bench {
     residual_ = Rows(DType::kF32, kHidden);
     delta_ = Rows(DType::kF32, kHidden);
     unscaled_ = Rows(DType::kBf16, kHidden);
-    squares_ = Rows(DType::kF32, JoinedNorm::kParts);
+    squares_ = Rows(DType::kF32, BegunNorm::kParts);
     normed_ = Rows(DType::kBf16, kHidden);
     qkv_a_ = Rows(DType::kBf16, kQLora + kLatent + kRope);
     q_ = Rows(DType::kBf16, kHeads * kHead);
@@ -283,7 +283,7 @@ class Bench {
     drawn_ = Upload(drawn, DType::kI32);
     // What is left out leaves rows of random numbers, where a norm is joined with a mean square of
     // about 1.
-    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * JoinedNorm::kParts * 4)));
+    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * BegunNorm::kParts * 4)));
     for (const TensorView& rows : {normed_, unscaled_, qkv_a_, q_, attention_, shared_}) {
       Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
     }
@@ -332,11 +332,11 @@ class Bench {
                             .latent = kLatent,
                             .rope = kRope};
     // As a model's step: norms are shared by the operations around them where those take that.
-    const JoinedNorm joined{.residual = residual_,
-                            .weight = norm,
-                            .rows = unscaled_,
-                            .squares = squares_,
-                            .eps = 1e-5f};
+    const BegunNorm joined{.residual = residual_,
+                           .weight = norm,
+                           .rows = unscaled_,
+                           .squares = squares_,
+                           .eps = 1e-5f};
     const bool middle = joins_ && cuda::NormAdderTakes(joined, attention_, layer.o) &&
                         cuda::NormLinearTakes(shared_, joined, layer.shared_gate_up) &&
                         cuda::NormLinearTakes(logits_, joined, layer.router);
@@ -438,8 +438,8 @@ class Bench {
                           const RopeTable& rope,
                           const TensorView& q_norm,
                           const TensorView& kv_norm,
-                          const JoinedNorm* before,
-                          const JoinedNorm* behind) {
+                          const BegunNorm* before,
+                          const BegunNorm* behind) {
     const TensorView q(q_.data, DType::kBf16, {batch_, kHeads, kHead});
     return cuda::AttentionLayer(Context(), {.x = normed_,
                                             .before = before,
@@ -531,7 +531,7 @@ class Bench {
   void QueueBank(const Layer& layer,
                  const TensorView& drawn,
                  uint32_t parts,
-                 const JoinedNorm* norm) {
+                 const BegunNorm* norm) {
     const cuda::MoeShape shape{.slots = kExperts,
                                .hidden = kHidden,
                                .intermediate = kInner,
@@ -551,7 +551,7 @@ class Bench {
     args.shared_stride = 2 * kShared;
     args.shared_down = static_cast<const __nv_bfloat16*>(layer.shared_down.data);
     args.shared_intermediate = kShared;
-    if (norm != nullptr) args.norm = cuda::NormJoinOf(*norm);
+    if (norm != nullptr) args.norm = cuda::BegunNormArgsOf(*norm);
     const int64_t bytes = Must(cuda::MoeWorkspaceBytes(shape));
     const cuda::MoeWorkspace space =
         cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));

@@ -5,7 +5,7 @@
 //
 //   cuda_linear_bench [linear|codes|bank] [FORM] [ROWS]    FORM bf16, fp8 (quantised input), int8,
 //   int4
-//   cuda_linear_bench plans    bf16 products of hundreds of rows in every plan (hundred_rows.h)
+//   cuda_linear_bench plans    bf16 products of hundreds of rows in every plan (bf16_rows1024.h)
 //
 // codes: as linear, but for fp8 a norm before has written the codes of the rows.
 // With ROWS products of so many only, and beside them (fp8) the rounding of their input alone.
@@ -26,9 +26,9 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/hundred_rows.h"
-#include "ops/cuda/product.h"
-#include "ops/cuda/product_layout.h"
+#include "ops/cuda/layout/product_layout.h"
+#include "ops/cuda/linear/bf16_rows1024.h"
+#include "ops/cuda/linear/tiles/tiles.h"
 
 namespace baltoro::bench {
 namespace {
@@ -158,15 +158,15 @@ struct Bench {
     const Buffer x = Allocate(1024 * k * 2), out = Allocate(1024 * n * 4);
     Must(FillRandomBf16(x.data(), static_cast<size_t>(1024 * k), 2, stream));
     for (const int64_t rows : {96, 128, 192, 256, 512, 1024}) {
-      const cuda::HundredRowsPlan chosen = cuda::PlanHundredRows({.rows = rows, .k = k, .n = n});
+      const cuda::Bf16Rows1024Plan chosen = cuda::PlanBf16Rows1024({.rows = rows, .k = k, .n = n});
       std::vector<std::pair<double, std::string>> times;
       for (const int columns : {64, 96, 128}) {
         for (int parts = 1; parts <= std::min<int64_t>(8, (k + 63) / 64); ++parts) {
           for (int tiles = 1; tiles <= 2 && tiles * parts <= 8; ++tiles) {
             if (tiles == 2 && rows <= 128) continue;
-            const cuda::HundredRowsPlan plan{.columns = columns, .parts = parts, .tiles = tiles};
+            const cuda::Bf16Rows1024Plan plan{.columns = columns, .parts = parts, .tiles = tiles};
             const double seconds = Seconds(copies, [&](int i) {
-              cuda::HundredRowsProduct(
+              cuda::Bf16Rows1024Product(
                   Context(), plan, TensorView(out.data(), DType::kBf16, {rows, n}),
                   TensorView(x.data(), DType::kBf16, {rows, k}), w.matrix.at(i));
             });

@@ -11,9 +11,9 @@
 #include <cstdio>
 #include <string>
 
-#include "ops/cuda/moe_device.cuh"
-#include "ops/cuda/moe_group_multiply.cuh"
-#include "ops/cuda/moe_test_support.cuh"
+#include "ops/cuda/experts/bank_device.cuh"
+#include "ops/cuda/experts/bank_test_support.cuh"
+#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 
 namespace baltoro::cuda::moe_test {
 namespace {

@@ -25,7 +25,7 @@
 #include "device/cuda/device_buffer.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
-#include "ops/cuda/mla_decode.h"
+#include "ops/cuda/attention/decode/mla_decode.h"
 
 namespace baltoro::bench {
 namespace {

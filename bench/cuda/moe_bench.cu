@@ -14,8 +14,8 @@
 #include <set>
 #include <string>
 
-#include "ops/cuda/moe_digits.h"
-#include "ops/cuda/moe_test_support.cuh"
+#include "ops/cuda/experts/bank_test_support.cuh"
+#include "ops/cuda/experts/streaming/int4_digits.h"
 
 namespace baltoro::cuda::moe_test {
 namespace {
@@ -229,7 +229,8 @@ class Bench {
         BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, part, stream));
       }
       if (parts & kGateUp) {
-        BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, part.tile_rows, stream));
+        BT_RETURN_IF_ERROR(
+            LaunchMoeGroupedGateUp(shape, args, space, plan, part.tile_rows, stream));
       }
       if (parts & kDown) BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, space, part, stream));
       args.x += args.tokens * args.x_stride;
@@ -244,13 +245,13 @@ class Bench {
       BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
     }
     if (parts & kGateUp && wide) {
-      BT_RETURN_IF_ERROR(LaunchMoeWideGateUp(shape, args, space, plan, plan.tile_rows, stream));
+      BT_RETURN_IF_ERROR(LaunchMoeGroupedGateUp(shape, args, space, plan, plan.tile_rows, stream));
     } else if (parts & kGateUp) {
       const auto gate_up = digits ? LaunchMoeDigitsGateUp : LaunchMoeStreamGateUp;
       BT_RETURN_IF_ERROR(gate_up(shape, args, space, plan, stream));
     }
     if (parts & kDown) {
-      const auto down = wide     ? LaunchMoeWideDown
+      const auto down = wide     ? LaunchMoeGroupedDown
                         : digits ? LaunchMoeDigitsDown
                                  : LaunchMoeStreamDown;
       BT_RETURN_IF_ERROR(down(shape, args, space, plan, stream));

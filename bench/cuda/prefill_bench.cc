@@ -18,7 +18,7 @@
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
-#include "ops/cuda/attention_plan.h"
+#include "ops/cuda/attention/attention_plan.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace baltoro::bench {

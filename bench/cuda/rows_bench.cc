@@ -22,8 +22,8 @@
 
 #include "card.h"
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/rows_test_support.h"
-#include "ops/cuda/sample.h"
+#include "ops/cuda/rows/rows_test_support.h"
+#include "ops/cuda/rows/sample.h"
 
 namespace baltoro::bench {
 namespace {

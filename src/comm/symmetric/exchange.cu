@@ -6,7 +6,7 @@
 
 #include "comm/symmetric/exchange.h"
 #include "comm/symmetric/peer_device.cuh"
-#include "ops/cuda/rows_device.cuh"
+#include "ops/cuda/rows/rows_device.cuh"
 
 namespace baltoro::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "comm/symmetric/merge_parts.h"
-#include "ops/cuda/rows_device.cuh"
+#include "ops/cuda/rows/rows_device.cuh"
 
 namespace baltoro::cuda {
 namespace {

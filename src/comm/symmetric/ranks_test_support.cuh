@@ -21,7 +21,7 @@
 
 #include "comm/symmetric/joined_ranks.h"
 #include "device/cuda/device_info.h"
-#include "ops/cuda/rows_test_support.h"
+#include "ops/cuda/rows/rows_test_support.h"
 #include "support/gpu_test.h"
 #include "tensor/float8.h"
 

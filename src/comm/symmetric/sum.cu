@@ -8,9 +8,9 @@
 
 #include "comm/symmetric/peer_device.cuh"
 #include "comm/symmetric/sum.h"
-#include "ops/cuda/norm_copies_device.cuh"
-#include "ops/cuda/norm_device.cuh"
-#include "ops/cuda/placed_launch.h"
+#include "ops/cuda/launch/placed_launch.h"
+#include "ops/cuda/rows/norm_copies_device.cuh"
+#include "ops/cuda/rows/norm_device.cuh"
 
 namespace baltoro::cuda {
 namespace {

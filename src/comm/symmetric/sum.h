@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "comm/symmetric/peer_memory.h"
-#include "ops/cuda/norm_copies.h"
+#include "ops/cuda/rows/norm_copies.h"
 
 namespace baltoro::cuda {
 

@@ -15,7 +15,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/layer/fused_args.h"
-#include "ops/cuda/row_sizes.h"
+#include "ops/cuda/rows/row_sizes.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

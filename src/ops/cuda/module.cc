@@ -17,8 +17,8 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
+#include "ops/cuda/launch/placed_launch.h"
 #include "ops/cuda/layer/layer_state.h"
-#include "ops/cuda/placed_launch.h"
 
 namespace baltoro::cuda {
 namespace {

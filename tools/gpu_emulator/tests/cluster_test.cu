@@ -1,7 +1,7 @@
 // What blocks of a cluster do with each other's shared memory.
 
 #include "instruction_test.h"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::instructions {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "instruction_test.h"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::instructions {
 namespace {

@@ -6,7 +6,7 @@
 #include <cuda_fp8.h>
 
 #include "instruction_test.h"
-#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::instructions {
 namespace {

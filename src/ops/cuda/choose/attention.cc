@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/cuda/attention_sizes.h"
+#include "ops/cuda/attention/attention_sizes.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -55,8 +55,8 @@ HeadProductPlan Values(const AbsorbedQuestion& q) {
 }
 
 // Of up to 8 rows a sequence a tile of 64 rows would be seven eighths empty.
-bool FewRows(const MlaDecodeLimits& limits, const DecodePlan& plan, int tokens) {
-  return plan.tile_rows == kMlaFewRows && limits.chunk_blocks == 0 &&
+bool Bf16Rows16(const MlaDecodeLimits& limits, const DecodePlan& plan, int tokens) {
+  return plan.tile_rows == kMlaHeads8Rows && limits.chunk_blocks == 0 &&
          limits.sequences * limits.max_query_tokens <= tokens;
 }
 
@@ -65,13 +65,14 @@ DecodeWay DecodeKernel(const MlaDecodeLimits& limits, const DecodePlan& plan) {
   constexpr int kHundredsOfTokens = 512;
   switch (limits.cache_type) {
     case MlaCacheType::kFp8E4m3:
-      return plan.tile_rows == kMlaFewRows ? DecodeWay::kFp8Rows8 : DecodeWay::kFp8Rows64;
+      return plan.tile_rows == kMlaHeads8Rows ? DecodeWay::kFp8Rows8 : DecodeWay::kFp8Rows64;
     case MlaCacheType::kFp8Groups:
       return DecodeWay::kFp8GroupsRows64;
     case MlaCacheType::kBf16:
       break;
   }
-  return FewRows(limits, plan, kHundredsOfTokens) ? DecodeWay::kBf16Rows8 : DecodeWay::kBf16Rows64;
+  return Bf16Rows16(limits, plan, kHundredsOfTokens) ? DecodeWay::kBf16Rows8
+                                                     : DecodeWay::kBf16Rows64;
 }
 
 const char* WhyDecode(DecodeWay kernel) {
@@ -187,7 +188,7 @@ DecodePlan ChooseDecode(const MlaDecodeLimits& limits) {
     plan.merges_max = plan.parts;
     plan.slots = 2 * int64_t{plan.parts};
   }
-  const bool few = FewRows(limits, plan, kFewTokens);
+  const bool few = Bf16Rows16(limits, plan, kFewTokens);
   plan.least_piece = few ? 1 : 2;
   plan.overfill = few ? 0 : 2;
   plan.kernel = DecodeKernel(limits, plan);

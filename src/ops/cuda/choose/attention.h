@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/cuda/mla_decode_limits.h"
+#include "ops/cuda/attention/decode/mla_decode_limits.h"
 
 namespace baltoro::cuda {
 

@@ -49,9 +49,9 @@ Launch DecodeOf(const DecodePlan& plan) {
   const auto name = [&]() -> const char* {
     switch (plan.kernel) {
       case DecodeWay::kBf16Rows8:
-        return "mla_decode_few_bf16:MlaFewBf16Kernel";
+        return "mla_decode_heads8_bf16:MlaHeads8Bf16Kernel";
       case DecodeWay::kFp8Rows8:
-        return "mla_decode_few_fp8:MlaFewFp8Kernel";
+        return "mla_decode_heads8_fp8:MlaHeads8Fp8Kernel";
       case DecodeWay::kBf16Rows64:
         return "mla_decode_kernel:MlaKernel<(MlaCacheType)0>";
       case DecodeWay::kFp8Rows64:

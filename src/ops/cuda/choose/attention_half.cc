@@ -1,6 +1,6 @@
 #include "ops/cuda/choose/attention_half.h"
 
-#include "ops/cuda/attention_half_sizes.h"
+#include "ops/cuda/attention/attention_half_sizes.h"
 
 namespace baltoro::cuda {
 namespace {

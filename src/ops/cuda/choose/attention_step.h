@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "ops/cuda/attention_sizes.h"
+#include "ops/cuda/attention/attention_sizes.h"
+#include "ops/cuda/attention/decode/mla_decode_limits.h"
 #include "ops/cuda/choose/card.h"
-#include "ops/cuda/mla_decode_limits.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

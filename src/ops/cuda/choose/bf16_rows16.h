@@ -1,6 +1,6 @@
 #pragma once
 
-// bf16_rows16 (few_rows.cu): up to 16 rows by bf16 matrices, in strips of 8 rows of weights. How
+// bf16_rows16 (bf16_rows16.cu): up to 16 rows by bf16 matrices, in strips of 8 rows of weights. How
 // blocks share a matrix, and what a block keeps in shared memory.
 
 #include <optional>

@@ -80,7 +80,7 @@ ExpertsPlan ExpertsBy(const ExpertsQuestion& q, ExpertsKernel kernel) {
   plan.shared = SharedOf(q, plan);
   // The sum of few tokens, whose blocks tell the squares of 64 columns each.
   plan.norm = q.norm && plan.shared == SharedExperts::kInBank && Int4EndsWithShared(q) &&
-              q.hidden() / kFinishColumns <= JoinedNorm::kParts;
+              q.hidden() / kFinishColumns <= BegunNorm::kParts;
   Fill(q, plan);
   return plan;
 }

@@ -32,7 +32,7 @@ struct ExpertsQuestion {
     RouterParams params;
   };
   std::optional<Choice> choice;
-  bool norm = false;       // a norm is behind that its kernels may add to (NormJoins)
+  bool norm = false;       // a norm is behind that its kernels may add to (NormCanBegin)
   bool x_coded = false;    // rows of x are known as codes, whole and aligned (OpContext::rounded)
   bool x_ordered = false;  // x is known in matrix order (OpContext::ordered)
 
@@ -59,8 +59,8 @@ enum class ExpertsKernel : uint8_t {
   kFp8OneLaunch8,   // fp8_several: of 5 to 8
   kFp8Entries4,     // fp8_single: each entry by itself, two launches
   kFp8Streaming,    // fp8_stream: sorted entries, weights once
-  kFp8GroupedSum,   // fp8_wide, fp8_down_sum: by the matrix units, shares stay in the L2
-  kFp8Grouped128,   // fp8_wide: likewise, shares in memory
+  kFp8GroupedSum,   // fp8_tiles, fp8_down_sum: by the matrix units, shares stay in the L2
+  kFp8Grouped128,   // fp8_tiles: likewise, shares in memory
   kGroupedProducts  // product: any form of weights
 };
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// The down product and the sum over a token's experts in one kernel (moe_down_sum.cu,
-// fp8_down_sum.cu): what its blocks hold in shared memory, and how much they take at once. Shared
-// by the kernels and by the choice between them; without CUDA.
+// The down product and the sum over a token's experts in one kernel (int4_grouped_sum.cu,
+// fp8_grouped_sum.cu): what its blocks hold in shared memory, and how much they take at once.
+// Shared by the kernels and by the choice between them; without CUDA.
 
 #include <algorithm>
 #include <cstdint>

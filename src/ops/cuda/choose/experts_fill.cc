@@ -63,7 +63,7 @@ ExpertsSum Fp8Sum(const ExpertsQuestion& q) {
   const int64_t entries = q.entries();
   ExpertsSum sum;
   sum.tokens = static_cast<int32_t>(q.tokens());
-  sum.tile_rows = kFp8WideRows;
+  sum.tile_rows = kFp8TilesRows;
   sum.blocks = std::min(q.card.multiprocessors, kMaxBlocks);
   const int32_t units = joined::LeastUnits(q.slots(), entries, sum.blocks);
   // Whole experts are less even.
@@ -172,12 +172,12 @@ void Fill(const ExpertsQuestion& q, ExpertsPlan& plan) {
       plan.tile_rows = plan.rounded_by_down ? kFp8RoundedRows : kFp8StreamRows;
       break;
     case ExpertsKernel::kFp8GroupedSum:
-      plan.tile_rows = kFp8WideRows;
+      plan.tile_rows = kFp8TilesRows;
       plan.parts = Fp8SumTokens(q) > 0 ? 1 : 0;
       plan.part = plan.last_part = Fp8Sum(q);
       break;
     case ExpertsKernel::kFp8Grouped128:
-      plan.tile_rows = kFp8WideRows;
+      plan.tile_rows = kFp8TilesRows;
       break;
     case ExpertsKernel::kGroupedProducts:
       plan.tile_rows = GroupedTileRows(q);

@@ -24,14 +24,15 @@ class Writer {
         Shared();
         break;
       case ExpertsKernel::kInt4OneLaunch1:
-        Add("moe_single_joined:SingleKernel", Grid(plan_.blocks));
+        Add("int4_one_launch1:SingleKernel", Grid(plan_.blocks));
         break;
       case ExpertsKernel::kInt4OneLaunch4:
-        Add("moe_several:SeveralKernel", Grid(plan_.blocks));
+        Add("int4_one_launch4:OneLaunchKernel", Grid(plan_.blocks));
         break;
       case ExpertsKernel::kInt4OneToken:
-        Add("moe_single:SingleGateUpKernel<" + Chooses(), Grid(q_.intermediate() / 16, q_.top_k));
-        Add("moe_single:SingleEndKernel<" + Chooses(), Grid(q_.hidden() / kSingleEndColumns));
+        Add("int4_one_token:SingleGateUpKernel<" + Chooses(),
+            Grid(q_.intermediate() / 16, q_.top_k));
+        Add("int4_one_token:SingleEndKernel<" + Chooses(), Grid(q_.hidden() / kSingleEndColumns));
         break;
       case ExpertsKernel::kInt4Entries:
       case ExpertsKernel::kInt4Digits:
@@ -48,24 +49,24 @@ class Writer {
         Shared();
         Sort(plan_.sort);
         Order(q_.tokens());
-        Add("moe_wide_gate_up:GateUpKernel<Many>", Grid(2 * plan_.blocks));
-        Add("moe_wide:WideDownKernel", Grid(2 * plan_.blocks));
+        Add("int4_grouped_gate_up:GateUpKernel<Many>", Grid(2 * plan_.blocks));
+        Add("int4_grouped_down:GroupedDownKernel", Grid(2 * plan_.blocks));
         Combine();
         break;
       case ExpertsKernel::kFp8OneLaunch1:
-        Add("fp8_single_joined:JoinedSingleKernel", Grid(plan_.blocks));
+        Add("fp8_one_launch1:JoinedSingleKernel", Grid(plan_.blocks));
         break;
       case ExpertsKernel::kFp8OneLaunch4:
       case ExpertsKernel::kFp8OneLaunch8:
         Quantise();
-        Add(plan_.kernel == ExpertsKernel::kFp8OneLaunch4 ? "fp8_several:SeveralKernel<4>"
-                                                          : "fp8_several:SeveralKernel<8>",
+        Add(plan_.kernel == ExpertsKernel::kFp8OneLaunch4 ? "fp8_one_launch8:OneLaunchKernel<4>"
+                                                          : "fp8_one_launch8:OneLaunchKernel<8>",
             Grid(plan_.blocks));
         break;
       case ExpertsKernel::kFp8Entries4:
-        Add("fp8_single:GateUpKernel<" + Chooses(),
+        Add("fp8_entries4:GateUpKernel<" + Chooses(),
             Grid(q_.intermediate() / 4, q_.tokens() * q_.top_k));
-        Add("fp8_single:EndKernel<" + Chooses(),
+        Add("fp8_entries4:EndKernel<" + Chooses(),
             Grid(q_.hidden() / (plan_.end_strips * 8), q_.tokens()));
         break;
       case ExpertsKernel::kFp8Streaming:
@@ -94,11 +95,11 @@ class Writer {
     launches_.push_back({name, grid, threads, shared_bytes, times});
   }
   void Sort(const ExpertsSort& sort) {
-    Add("moe_sort:SortKernel", Grid(sort.blocks), sort.threads);
+    Add("bank_sort:SortKernel", Grid(sort.blocks), sort.threads);
   }
   void Prepare() {
     const bool sums = plan_.kernel == ExpertsKernel::kFp8GroupedSum;
-    Add("moe_prepare:PrepareKernel<" + std::to_string(plan_.prepare_warps) +
+    Add("bank_prepare:PrepareKernel<" + std::to_string(plan_.prepare_warps) +
             (sums ? ", true>" : ", false>"),
         {}, 32 * plan_.prepare_warps);
   }
@@ -106,15 +107,15 @@ class Writer {
     if (plan_.shared == SharedExperts::kOwnProduct) Add("", {}, 0, 0, Times::kSome);
   }
   void Quantise() {
-    if (!q_.x_coded) Add("product_quantise:", {}, 0, 0, Times::kMaybe);
+    if (!q_.x_coded) Add("quantise:", {}, 0, 0, Times::kMaybe);
   }
   void Order(int64_t tokens) {
     if (!plan_.makes_ordered) return;
-    Add("moe_wide_gate_up:MatrixOrderKernel", Grid((q_.hidden() + 4095) / 4096, tokens));
+    Add("int4_grouped_gate_up:MatrixOrderKernel", Grid((q_.hidden() + 4095) / 4096, tokens));
   }
   void Combine() {
-    Add(q_.out.type == DType::kF32 ? "moe_route:CombineKernel<float>"
-                                   : "moe_route:CombineKernel<__nv_bfloat16>",
+    Add(q_.out.type == DType::kF32 ? "bank_route:CombineKernel<float>"
+                                   : "bank_route:CombineKernel<__nv_bfloat16>",
         Grid((q_.hidden() + 1023) / 1024, q_.tokens()));
   }
 
@@ -123,18 +124,19 @@ class Writer {
     if (Prepared()) Prepare();
     if (plan_.shared == SharedExperts::kBeside) {
       const int64_t strips = q_.hidden() / (kBesideGroups * plan_.beside_rows);
-      Add("moe_beside:BesideKernel<" + std::to_string(plan_.beside_rows) + ">",
+      Add("shared_at_choice:SharedAtChoiceKernel<" + std::to_string(plan_.beside_rows) + ">",
           Grid(strips * ((q_.tokens() + kBesideTokens - 1) / kBesideTokens)));
     }
     Shared();
     if (plan_.sort.blocks > 0) Sort(plan_.sort);
-    if (digits && !Prepared()) Add("moe_digits:DigitsKernel", Grid(q_.tokens()));
-    Add(digits ? "moe_digits:DigitsGateUpKernel" : "moe_stream:StreamProductKernel<Form<true",
+    if (digits && !Prepared()) Add("int4_digits:DigitsKernel", Grid(q_.tokens()));
+    Add(digits ? "int4_digits:DigitsGateUpKernel" : "int4_streaming:StreamProductKernel<Form<true",
         Grid(plan_.blocks));
-    Add(digits ? "moe_digits_down:DigitsDownKernel" : "moe_stream:StreamProductKernel<Form<false",
+    Add(digits ? "int4_digits_down:DigitsDownKernel"
+               : "int4_streaming:StreamProductKernel<Form<false",
         Grid(plan_.blocks));
     if (plan_.shared == SharedExperts::kInBank) {
-      Add("moe_finish:FinishKernel", Grid(q_.hidden() / kFinishColumns));
+      Add("combine_with_shared:FinishKernel", Grid(q_.hidden() / kFinishColumns));
     } else {
       Combine();
     }
@@ -144,11 +146,11 @@ class Writer {
     Sort(part.sort);
     Order(part.tokens);
     const bool middling = part.tile_rows == kMiddlingTileRows;
-    Add(middling ? "moe_wide_gate_up:GateUpKernel<Middling>"
-                 : "moe_wide_gate_up:GateUpKernel<Many>",
+    Add(middling ? "int4_grouped_gate_up:GateUpKernel<Middling>"
+                 : "int4_grouped_gate_up:GateUpKernel<Many>",
         Grid((middling ? 4 : 2) * plan_.blocks));
-    Add(q_.out.type == DType::kF32 ? "moe_down_sum:DownSumKernel<float>"
-                                   : "moe_down_sum:DownSumKernel<__nv_bfloat16>",
+    Add(q_.out.type == DType::kF32 ? "int4_grouped_sum:DownSumKernel<float>"
+                                   : "int4_grouped_sum:DownSumKernel<__nv_bfloat16>",
         Grid(part.blocks), 0, part.shared_bytes);
   }
 
@@ -161,18 +163,18 @@ class Writer {
     }
     Shared();
     if (plan_.kernel == ExpertsKernel::kFp8Streaming) {
-      Add("fp8_stream:Fp8StreamKernel<true>", Grid(plan_.blocks));
-      if (!plan_.rounded_by_down) Add("product_quantise:Fp8Kernel<F32Row>");
-      Add("fp8_stream:Fp8StreamKernel<false>", Grid(plan_.blocks));
+      Add("fp8_streaming:Fp8StreamKernel<true>", Grid(plan_.blocks));
+      if (!plan_.rounded_by_down) Add("quantise:Fp8Kernel<F32Row>");
+      Add("fp8_streaming:Fp8StreamKernel<false>", Grid(plan_.blocks));
       return Combine();
     }
-    Add("fp8_wide:Fp8WideKernel<true>");
+    Add("fp8_tiles:Fp8TilesKernel<true>");
     if (plan_.kernel == ExpertsKernel::kFp8GroupedSum) {
-      return Add(q_.out.type == DType::kF32 ? "fp8_down_sum:DownSumKernel<float>"
-                                            : "fp8_down_sum:DownSumKernel<__nv_bfloat16>",
+      return Add(q_.out.type == DType::kF32 ? "fp8_grouped_sum:DownSumKernel<float>"
+                                            : "fp8_grouped_sum:DownSumKernel<__nv_bfloat16>",
                  Grid(plan_.part.blocks), 0, plan_.part.shared_bytes);
     }
-    Add("fp8_wide:Fp8WideKernel<false>|fp8_large:Fp8LargeKernel<");
+    Add("fp8_tiles:Fp8TilesKernel<false>|fp8_pairs:Fp8PairsKernel<");
     Combine();
   }
 
@@ -183,7 +185,7 @@ class Writer {
       names += std::string(names.empty() ? "" : "|") + "product::Kernel<product::" + form + "Form" +
                tiles;
     }
-    Add(plan_.wide ? "product_wide:WideKernel<|fp8_wide:Fp8WideKernel<" : names);
+    Add(plan_.wide ? "tiles128:WideKernel<|fp8_tiles:Fp8TilesKernel<" : names);
   }
 
   void Grouped() {
@@ -191,7 +193,7 @@ class Writer {
     Quantise();
     Sort(plan_.sort);
     Product();
-    Add("product_quantise:");
+    Add("quantise:");
     Product();
     Combine();
   }

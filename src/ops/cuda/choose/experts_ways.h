@@ -16,10 +16,10 @@ inline bool IsBf16(const RowsFacts& x) {
   return x.type == DType::kBf16;
 }
 
-// Whether a kernel of the bank can choose the experts of a token (moe_choice_device.cuh): in the
+// Whether a kernel of the bank can choose the experts of a token (choice_device.cuh): in the
 // products' own kernels, by one warp.
 bool KernelCanChoose(const ExpertsQuestion& q);
-// Whether the preparation can, and sort their entries (moe_prepare.cu).
+// Whether the preparation can, and sort their entries (bank_prepare.cu).
 bool PreparationCanChoose(const ExpertsQuestion& q);
 // Whether a kernel whose blocks all wait for each other may have one on each multiprocessor.
 bool OneLaunchFits(const Card& card);

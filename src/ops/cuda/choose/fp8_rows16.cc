@@ -5,10 +5,10 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace fp8_few;
+using namespace fp8_rows16;
 
 // Of the blocks on a multiprocessor: another kernel of this kind has room beside it. Beyond that
-// the other kernel of few rows (product.h) is faster.
+// the other kernel of few rows (tiles.h) is faster.
 constexpr int kSharedMax = 113 * 1024;
 
 int Bytes(int64_t strips, int64_t rows, int64_t k) {

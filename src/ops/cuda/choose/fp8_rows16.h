@@ -1,6 +1,6 @@
 #pragma once
 
-// fp8_rows16 (fp8_few_rows.cu): up to 16 rows by kFp8Block matrices whose input is rounded to e4m3,
+// fp8_rows16 (fp8_rows16.cu): up to 16 rows by kFp8Block matrices whose input is rounded to e4m3,
 // in strips of 8 rows of weights. How blocks share a matrix, and what a block keeps in shared
 // memory.
 
@@ -22,7 +22,7 @@ struct Fp8Rows16Plan {
   bool operator==(const Fp8Rows16Plan&) const = default;
 };
 
-namespace fp8_few {
+namespace fp8_rows16 {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
@@ -53,7 +53,7 @@ struct Places {
   }
 };
 
-}  // namespace fp8_few
+}  // namespace fp8_rows16
 
 // x by w into out, up to 8 rows; none where the kernel does not take them or `tiles` is faster.
 // `coded`: x is there as codes.

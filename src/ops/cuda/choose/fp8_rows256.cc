@@ -23,16 +23,16 @@ struct Shape {
 
 Fp8Rows256Plan PlanOf(const Shape& shape, int32_t strip_rows, int32_t parts) {
   const auto padded =
-      static_cast<int32_t>(SharesOf(std::min<int64_t>(shape.rows, kMiddleRowsMax), 8) * 8);
+      static_cast<int32_t>(SharesOf(std::min<int64_t>(shape.rows, kFp8Rows256TileRows), 8) * 8);
   Fp8Rows256Plan plan = {.strip_rows = strip_rows,
                          .parts = parts,
-                         .tiles = static_cast<int32_t>(SharesOf(shape.rows, kMiddleRowsMax)),
+                         .tiles = static_cast<int32_t>(SharesOf(shape.rows, kFp8Rows256TileRows)),
                          .slice = (padded + parts - 1) / parts,
                          .box_rows = padded};
   plan.launch = {.x = static_cast<int32_t>(shape.Strips(strip_rows) * parts),
                  .y = plan.tiles,
                  .threads = 160,
-                 .shared = MiddleSharedBytes(strip_rows, parts, plan.slice),
+                 .shared = Fp8Rows256SharedBytes(strip_rows, parts, plan.slice),
                  .cluster = parts};
   return plan;
 }
@@ -58,10 +58,10 @@ std::optional<Fp8Rows256Plan> ChooseCut(const Shape& shape,
   int64_t least = INT64_MAX;
   for (const int32_t strip_rows : {96, 64, 32}) {
     if (strip_rows > strip_rows_max) continue;
-    for (int32_t parts = 1; parts <= kMiddlePartsMax; ++parts) {
+    for (int32_t parts = 1; parts <= kFp8Rows256PartsMax; ++parts) {
       const int64_t each = shape.StepsOfPart(parts);
       const bool too_short = shape.second_n > 0 && parts > shape.second_steps;
-      if (each > kMiddleStepsMax || parts > shape.steps || too_short) continue;
+      if (each > kFp8Rows256StepsMax || parts > shape.steps || too_short) continue;
       const Fp8Rows256Plan plan = PlanOf(shape, strip_rows, parts);
       const int64_t blocks = shape.Strips(strip_rows) * parts * plan.tiles;
       const int64_t room = RoomOf(plan, card);

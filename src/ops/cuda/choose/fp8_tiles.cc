@@ -5,10 +5,10 @@
 namespace baltoro::cuda {
 namespace {
 
-using fp8_large::kScaleSteps;
-using fp8_large::kStepsOfHalves;
-using fp8_wide::kTileRows;
-using fp8_wide::kWeightRows;
+using fp8_pairs::kScaleSteps;
+using fp8_pairs::kStepsOfHalves;
+using fp8_tiles::kTileRows;
+using fp8_tiles::kWeightRows;
 
 // Rows from which fp8_pairs is the faster form: of one matrix, and of each of many on average.
 constexpr int64_t kPairsRows = 65, kPairsTileRows = 64, kPairsGatedRows = 192;
@@ -69,7 +69,7 @@ Piece ChoosePiece(int64_t tiles, int64_t n, int64_t steps, const Card& card) {
   if (steps < kStepsOfHalves) return best;
   for (const Cost& c : kHalves) {
     if (pairs_of(c) > kClustersOfFour) continue;
-    const int64_t of_first = fp8_large::StepsOfFirstHalf(static_cast<int>(steps));
+    const int64_t of_first = fp8_pairs::StepsOfFirstHalf(static_cast<int>(steps));
     consider(c, true, (steps - of_first) * c.step + c.end);
   }
   return best;
@@ -77,7 +77,7 @@ Piece ChoosePiece(int64_t tiles, int64_t n, int64_t steps, const Card& card) {
 
 // Bytes of a block's shared memory.
 template <int kN, int kG, int kDeep, bool kHalves = false>
-constexpr int kSharedOf = fp8_large::Shape<false, kN, kG, kDeep, false, kHalves>::kShared;
+constexpr int kSharedOf = fp8_pairs::Shape<false, kN, kG, kDeep, false, kHalves>::kShared;
 
 int32_t SharedOf(const Fp8TilesPlan& plan) {
   switch (plan.piece) {
@@ -95,8 +95,8 @@ int32_t SharedOf(const Fp8TilesPlan& plan) {
       return kSharedOf<256, 128, 1>;
   }
 }
-static_assert(fp8_large::Shape<true, 256, 128, 1>::kShared == kSharedOf<256, 128, 1>);
-static_assert(fp8_large::Shape<false, 192, 192, 1, false, false, true>::kShared ==
+static_assert(fp8_pairs::Shape<true, 256, 128, 1>::kShared == kSharedOf<256, 128, 1>);
+static_assert(fp8_pairs::Shape<false, 192, 192, 1, false, false, true>::kShared ==
               kSharedOf<192, 96, 2>);
 
 Fp8TilesPlan PlanPairs(const Fp8TilesQuestion& q, const Card& card) {
@@ -119,7 +119,7 @@ Fp8TilesPlan PlanPairs(const Fp8TilesQuestion& q, const Card& card) {
   const int64_t blocks =
       plan.halves ? 4 * pairs : std::min(2 * pairs, int64_t{card.multiprocessors});
   plan.launch = {.x = static_cast<int32_t>(blocks),
-                 .threads = fp8_wide::kThreads,
+                 .threads = fp8_tiles::kThreads,
                  .shared = SharedOf(plan),
                  .cluster = plan.halves ? 4 : 2};
   return plan;
@@ -174,8 +174,8 @@ Fp8TilesPlan ChooseFp8Tiles(const Fp8TilesQuestion& q, const Card& card) {
   const int64_t units = tiles * SharesOf(q.w.n, kWeightRows) * plan.parts;
   plan.launch = {
       .x = static_cast<int32_t>(std::min((units + 1) / 2 * 2, int64_t{card.multiprocessors})),
-      .threads = fp8_wide::kThreads,
-      .shared = fp8_wide::kSharedBytes,
+      .threads = fp8_tiles::kThreads,
+      .shared = fp8_tiles::kSharedBytes,
       .cluster = plan.pair ? 2 : 1};
   return plan;
 }

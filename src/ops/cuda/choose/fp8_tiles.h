@@ -1,7 +1,7 @@
 #pragma once
 
 // Products of e4m3 rows with kFp8Block matrices in tiles of 128 rows, of one matrix or of many:
-// fp8_tiles (fp8_wide.cu), for tens of rows a matrix, and fp8_pairs (fp8_large.cu), whose blocks
+// fp8_tiles (fp8_tiles.cu), for tens of rows a matrix, and fp8_pairs (fp8_pairs.cu), whose blocks
 // come in pairs that share weights, for hundreds.
 
 #include "ops/cuda/choose/card.h"

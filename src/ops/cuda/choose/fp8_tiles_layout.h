@@ -1,23 +1,23 @@
 #pragma once
 
-// Shared memory of the kernels of tiles of 128 rows of e4m3: fp8_tiles (fp8_wide.cu) and fp8_pairs
-// (fp8_large.cu).
+// Shared memory of the kernels of tiles of 128 rows of e4m3: fp8_tiles (fp8_tiles.cu) and fp8_pairs
+// (fp8_pairs.cu).
 
 #include <algorithm>
 #include <cstdint>
 
 namespace baltoro::cuda {
 
-inline constexpr int32_t kFp8WideRows = 128;  // rows of a tile
+inline constexpr int32_t kFp8TilesRows = 128;  // rows of a tile
 
-namespace fp8_wide {
+namespace fp8_tiles {
 
 inline constexpr int kStages = 4;
 inline constexpr int kConsumerWarps = 8;
 inline constexpr int kConsumers = 32 * kConsumerWarps;
 inline constexpr int kProducers = 128;
 inline constexpr int kThreads = kConsumers + kProducers;
-inline constexpr int kTileRows = kFp8WideRows;
+inline constexpr int kTileRows = kFp8TilesRows;
 inline constexpr int kWeightRows = 256;
 inline constexpr int kBoxBytes = 128 * 128;  // 128 rows, 128 columns
 inline constexpr int kWeightBytes = 2 * kBoxBytes;
@@ -35,11 +35,11 @@ inline constexpr int kStagingBytes = std::max(kTileRows * kCodePitch, 4 * kShare
 inline constexpr int kSharedBytes =
     1024 + kStages * (kStageBytes + 16) + kScaleStages * kScaleBytes + kStagingBytes;
 
-}  // namespace fp8_wide
+}  // namespace fp8_tiles
 
-namespace fp8_large {
+namespace fp8_pairs {
 
-using namespace fp8_wide;
+using namespace fp8_tiles;
 
 inline constexpr int kStagingPitch = 128 + 16;  // bytes; a row of 64 bf16, or of 128 codes
 inline constexpr int kWarpStaging = 16 * kStagingPitch;
@@ -105,6 +105,6 @@ struct Shape {
   static_assert(kN % kG == 0 && (kDeep == 1 || kParts == 1 || kParts % 2 == 0));
 };
 
-}  // namespace fp8_large
+}  // namespace fp8_pairs
 
 }  // namespace baltoro::cuda

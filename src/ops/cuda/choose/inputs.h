@@ -73,8 +73,8 @@ inline constexpr int kManyInputsWarps = 4;
 
 enum class AttentionInputsKernel : uint8_t {
   kWithQueries,  // all in the launch of the product
-  kRows,         // kv_write_fused.cu: two blocks a row
-  kManyRows,     // kv_write_fused.cu: a warp a row
+  kRows,         // attention_inputs.cu: two blocks a row
+  kManyRows,     // attention_inputs.cu: a warp a row
 };
 
 struct AttentionInputsPlan {

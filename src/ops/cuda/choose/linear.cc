@@ -6,7 +6,7 @@ namespace baltoro::cuda {
 namespace {
 
 // Rows up to which our bf16 kernel of any shape is at the floor of the weights' bytes.
-constexpr int64_t kFewRows = 16;
+constexpr int64_t kBf16Rows16 = 16;
 // Rows from which reading them again for every strip of weights takes longest.
 constexpr int64_t kManyRows = 32;
 // Rows up to which fp8_rows256 goes before fp8_pairs.
@@ -65,7 +65,7 @@ QuantisePlan InputOf(const LinearQuestion& q) {
 LinearPlan ChoosePlain(const LinearQuestion& q, const Card& card) {
   const bool takes = TilesCan(q.w) && q.w.k % 8 == 0 && q.w.aligned(16) && q.x.aligned(16);
   const bool library = q.library && q.w.form == WeightForm::kBf16;
-  if (library && (!takes || q.x.rows > kFewRows)) {
+  if (library && (!takes || q.x.rows > kBf16Rows16)) {
     return {.kernel = LinearKernel::kBlas, .why = "bf16 that no kernel of ours is faster for"};
   }
   if (!takes) return {.kernel = LinearKernel::kPlain, .why = "f32, or odd shapes"};
@@ -121,7 +121,7 @@ LinearPlan ChooseLinearToNorm(const LinearQuestion& q, bool norm_joins, const Ca
   if (!norm_joins) return {.why = "the norm's tensors are not in vectors"};
   const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card);
   // A sum of squares of each block.
-  if (!plan || plan->launch.x > JoinedNorm::kParts) return {.why = "not for bf16_rows16"};
+  if (!plan || plan->launch.x > BegunNorm::kParts) return {.why = "not for bf16_rows16"};
   return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: the norm is shared");
 }
 

@@ -19,16 +19,16 @@ namespace baltoro::cuda {
 
 enum class LinearKernel : uint8_t {
   kNone,          // no launch, or (questions that may be refused) not taken so
-  kBf16Rows16,    // few_rows.cu
-  kBf16Rows128,   // tens_rows.cc
-  kBf16Rows1024,  // hundred_rows.cc
-  kFp8Rows16,     // fp8_few_rows.cu
-  kFp8Rows256,    // fp8_middle.cc
-  kFp8Tiles,      // fp8_wide.cu, fp8_large.cu
-  kRouterRows16,  // route_product.cu
-  kTiles,         // product.cc
-  kBlas,          // linear_blas.cc
-  kPlain,         // product_plain.cu: any shape and alignment, slowly
+  kBf16Rows16,    // bf16_rows16.cu
+  kBf16Rows128,   // bf16_rows128.cc
+  kBf16Rows1024,  // bf16_rows1024.cc
+  kFp8Rows16,     // fp8_rows16.cu
+  kFp8Rows256,    // fp8_rows256.cc
+  kFp8Tiles,      // fp8_tiles.cu, fp8_pairs.cu
+  kRouterRows16,  // router_rows16.cu
+  kTiles,         // tiles.cc
+  kBlas,          // blas.cc
+  kPlain,         // tiles_plain.cu: any shape and alignment, slowly
 };
 
 // What is multiplied: rows; the same as codes alone; gate and up, of which silu(gate) * up is.
@@ -50,8 +50,8 @@ struct LinearPlan {
   LinearKernel kernel = LinearKernel::kNone;
   std::variant<std::monostate,
                Bf16Rows16Plan,
-               TensRowsPlan,
-               HundredRowsPlan,
+               Bf16Rows128Plan,
+               Bf16Rows1024Plan,
                Fp8Rows16Plan,
                Fp8Rows256Plan,
                Fp8TilesPlan,

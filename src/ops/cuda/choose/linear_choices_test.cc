@@ -226,7 +226,7 @@ TEST(LinearChoicesTest, PlansAreThoseOfTheText) {
 TEST(LinearChoicesTest, PlansOfHundredsOfRows) {
   struct Case {
     int64_t rows, k, n, second_n;
-    HundredRowsPlan plan;
+    Bf16Rows1024Plan plan;
   };
   for (const Case& c :
        {Case{129, 7168, 512, 384, {64, 4, 1}}, Case{256, 7168, 512, 384, {64, 4, 1}},
@@ -235,8 +235,8 @@ TEST(LinearChoicesTest, PlansOfHundredsOfRows) {
         Case{96, 1536, 1536, 0, {64, 2, 1}}, Case{256, 1536, 1536, 0, {64, 2, 1}},
         Case{512, 1536, 1536, 0, {96, 2, 1}}, Case{100, 512, 1536, 0, {64, 1, 1}},
         Case{256, 1536, 12288, 0, {}}, Case{1024, 7168, 4096, 384, {}}}) {
-    const HundredRowsPlan plan =
-        PlanHundredRows({.rows = c.rows, .k = c.k, .n = c.n, .second_n = c.second_n});
+    const Bf16Rows1024Plan plan =
+        PlanBf16Rows1024({.rows = c.rows, .k = c.k, .n = c.n, .second_n = c.second_n});
     EXPECT_EQ(plan, c.plan) << c.rows << " rows by [" << c.n << " + " << c.second_n << "]";
   }
 }

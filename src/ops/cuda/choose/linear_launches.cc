@@ -49,17 +49,16 @@ void AddInput(Launches& to, const QuantisePlan& plan) {
       return;
     case QuantiseKernel::kFp8Units:
       to.push_back(
-          Shaped("product_quantise:Fp8PlainKernel" + Arguments({std::to_string(plan.units)}),
-                 plan.launch));
+          Shaped("quantise:Fp8PlainKernel" + Arguments({std::to_string(plan.units)}), plan.launch));
       return;
     case QuantiseKernel::kFp8Rows:
-      to.push_back(Shaped("product_quantise:Fp8Kernel<PlainRow>", plan.launch));
+      to.push_back(Shaped("quantise:Fp8Kernel<PlainRow>", plan.launch));
       return;
     case QuantiseKernel::kInt8Rows:
-      to.push_back(Shaped("product_quantise:Int8Kernel<PlainRow>", plan.launch));
+      to.push_back(Shaped("quantise:Int8Kernel<PlainRow>", plan.launch));
       return;
     case QuantiseKernel::kPad:
-      to.push_back(Shaped("product_quantise:PadKernel<PlainRow>", plan.launch));
+      to.push_back(Shaped("quantise:PadKernel<PlainRow>", plan.launch));
       return;
   }
 }
@@ -90,8 +89,8 @@ void AddTiles(Launches& to, const TilesPlan& plan, const MatrixFacts& w) {
     return;
   }
   LaunchShape shape = plan.launch;
-  shape.shared = 204368;  // a constant of product_wide.cu
-  to.push_back(Shaped("product_wide:WideKernel<Int8Kind>", shape));
+  shape.shared = 204368;  // a constant of tiles128.cu
+  to.push_back(Shaped("tiles128:WideKernel<Int8Kind>", shape));
 }
 
 void AddFp8Tiles(Launches& to,
@@ -99,16 +98,16 @@ void AddFp8Tiles(Launches& to,
                  const MatrixFacts& w,
                  const RowsFacts& out) {
   if (!plan.pairs) {
-    to.push_back(Shaped("fp8_wide:Fp8WideKernel<false>", plan.launch));
+    to.push_back(Shaped("fp8_tiles:Fp8TilesKernel<false>", plan.launch));
     if (plan.parts == 1) return;
-    to.push_back(Shaped("fp8_wide:SumPartsKernel", {.x = static_cast<int32_t>(SharesOf(w.n, 512)),
-                                                    .y = static_cast<int32_t>(out.rows),
-                                                    .threads = 128}));
+    to.push_back(Shaped("fp8_tiles:SumPartsKernel", {.x = static_cast<int32_t>(SharesOf(w.n, 512)),
+                                                     .y = static_cast<int32_t>(out.rows),
+                                                     .threads = 128}));
     return;
   }
   const bool deep = plan.group >= 128 && plan.piece > 128;
   to.push_back(
-      Shaped("fp8_large:Fp8LargeKernel<fp8_large::Shape" +
+      Shaped("fp8_pairs:Fp8PairsKernel<fp8_pairs::Shape" +
                  Arguments({"false", std::to_string(plan.piece), std::to_string(plan.group),
                             deep ? "1" : "2", Bool(out.type == DType::kF32), Bool(plan.halves),
                             Bool(plan.eights)}) +
@@ -131,23 +130,24 @@ void Add(Launches& to,
       return;
     case LinearKernel::kBf16Rows16: {
       const auto& form = plan.as<Bf16Rows16Plan>();
-      to.push_back(Shaped("few_rows:FewRowsKernel" + Arguments({std::to_string(form.strips),
-                                                                Bool(rotates), Bool(form.tall)}),
-                          form.launch));
+      to.push_back(
+          Shaped("bf16_rows16:Bf16Rows16Kernel" +
+                     Arguments({std::to_string(form.strips), Bool(rotates), Bool(form.tall)}),
+                 form.launch));
       return;
     }
     case LinearKernel::kBf16Rows128: {
-      const auto& form = plan.as<TensRowsPlan>();
+      const auto& form = plan.as<Bf16Rows128Plan>();
       to.push_back(Shaped(
-          "tens_rows_kernel:TensRowsKernel" +
+          "bf16_rows128_kernel:Bf16Rows128Kernel" +
               Arguments({std::to_string(form.groups), std::to_string(form.tile), Bool(rotates)}),
           LaunchShapeOf(form, {.rows = x.rows, .k = w.k, .n = w.n, .second_n = second_n})));
       return;
     }
     case LinearKernel::kBf16Rows1024: {
-      const auto& form = plan.as<HundredRowsPlan>();
+      const auto& form = plan.as<Bf16Rows1024Plan>();
       to.push_back(
-          Shaped("hundred_rows_kernel:HundredRowsKernel" +
+          Shaped("bf16_rows1024_kernel:Bf16Rows1024Kernel" +
                      Arguments({std::to_string(form.columns), Bool(rotates)}),
                  LaunchShapeOf(form, {.rows = x.rows, .k = w.k, .n = w.n, .second_n = second_n})));
       return;
@@ -155,10 +155,10 @@ void Add(Launches& to,
     case LinearKernel::kFp8Rows16: {
       const auto& form = plan.as<Fp8Rows16Plan>();
       const std::string name =
-          rotates ? "fp8_few_joined:Fp8QueryKernel"
+          rotates ? "fp8_rows16_inputs:Fp8QueryKernel"
           : beside == Beside::kRouter
-              ? "fp8_few_joined:Fp8RouterKernel" + Arguments({Bool(form.coded)})
-              : "fp8_few_rows:Fp8FewRowsKernel" +
+              ? "fp8_rows16_inputs:Fp8RouterKernel" + Arguments({Bool(form.coded)})
+              : "fp8_rows16:Fp8Rows16Kernel" +
                     Arguments({std::to_string(form.strips), Bool(form.tall), Bool(form.coded)});
       to.push_back(Shaped(name, form.launch));
       return;
@@ -166,9 +166,9 @@ void Add(Launches& to,
     case LinearKernel::kFp8Rows256: {
       const auto& form = plan.as<Fp8Rows256Plan>();
       to.push_back(
-          Shaped("fp8_middle_kernel:MiddleKernel" +
+          Shaped("fp8_rows256_kernel:Fp8Rows256Kernel" +
                      Arguments({std::to_string(form.strip_rows),
-                                "(MiddleForm)" + std::to_string(static_cast<int>(beside))}),
+                                "(Fp8Rows256Form)" + std::to_string(static_cast<int>(beside))}),
                  form.launch));
       return;
     }
@@ -176,7 +176,7 @@ void Add(Launches& to,
       return AddFp8Tiles(to, plan.as<Fp8TilesPlan>(), w, out);
     case LinearKernel::kRouterRows16: {
       const LaunchShape& shape = plan.as<RouterRows16Plan>().launch;
-      to.push_back(Ahead("route_product:RouterProductKernel", shape.x, shape.threads));
+      to.push_back(Ahead("router_rows16:RouterProductKernel", shape.x, shape.threads));
       return;
     }
     case LinearKernel::kTiles:
@@ -186,9 +186,9 @@ void Add(Launches& to,
       if (to.empty() || to.back().name != "cuBLASLt") to.push_back({.name = "cuBLASLt"});
       return;
     case LinearKernel::kPlain:
-      to.push_back(Shaped("product_plain:PlainKernel", {.x = static_cast<int32_t>(SharesOf(w.n, 8)),
-                                                        .y = static_cast<int32_t>(x.rows),
-                                                        .threads = 256}));
+      to.push_back(Shaped("tiles_plain:PlainKernel", {.x = static_cast<int32_t>(SharesOf(w.n, 8)),
+                                                      .y = static_cast<int32_t>(x.rows),
+                                                      .threads = 256}));
       return;
   }
 }
@@ -227,7 +227,7 @@ Launches LaunchesOf(const AttentionInputsQuestion& q, const AttentionInputsPlan&
   Launches all;
   if (plan.kernel != AttentionInputsKernel::kWithQueries) {
     const bool many = plan.kernel == AttentionInputsKernel::kManyRows;
-    all.push_back(Ahead(many ? "kv_write_fused:ManyInputsKernel" : "kv_write_fused:InputKernel",
+    all.push_back(Ahead(many ? "attention_inputs:ManyInputsKernel" : "attention_inputs:InputKernel",
                         plan.launch.x, plan.launch.threads, plan.launch.y));
   }
   if (plan.query.kernel == LinearKernel::kNone) return all;

@@ -15,11 +15,11 @@ std::string FormText(std::monostate) {
 std::string FormText(const Bf16Rows16Plan& plan) {
   return " " + Number(plan.strips) + " strips" + (plan.tall ? " tall" : "");
 }
-std::string FormText(const TensRowsPlan& plan) {
+std::string FormText(const Bf16Rows128Plan& plan) {
   return " " + Number(plan.StripRows()) + "x" + Number(plan.tile) + "/" + Number(plan.split) +
          " rings " + Number(plan.stages) + "+" + Number(plan.inputs);
 }
-std::string FormText(const HundredRowsPlan& plan) {
+std::string FormText(const Bf16Rows1024Plan& plan) {
   return " " + Number(plan.columns) + "x" + Number(plan.tiles) + "/" + Number(plan.parts);
 }
 std::string FormText(const Fp8Rows16Plan& plan) {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/cuda/row_sizes.h"
+#include "ops/cuda/rows/row_sizes.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// How rows become what a product with a coded matrix reads (product_quantise.cu).
+// How rows become what a product with a coded matrix reads (quantise.cu).
 
 #include "ops/cuda/choose/facts.h"
 #include "ops/cuda/choose/launch_shape.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-// router_rows16 (route_product.cu): up to 16 rows by the router's bf16 matrix, a few experts a
+// router_rows16 (router_rows16.cu): up to 16 rows by the router's bf16 matrix, a few experts a
 // block.
 
 #include <optional>

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "ops/cuda/moe_int4_layout.h"
+#include "ops/cuda/layout/int4_layout.h"
 
 namespace baltoro::cuda {
 namespace {

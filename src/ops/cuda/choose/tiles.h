@@ -1,7 +1,7 @@
 #pragma once
 
-// tiles (product.cc, product_*.cu): up to 64 rows at a time by matrices in every coded form, and
-// bf16; wide_tiles (product_wide.cu): tiles of 128 rows, for many rows.
+// tiles (tiles.cc, product_*.cu): up to 64 rows at a time by matrices in every coded form, and
+// bf16; wide_tiles (tiles128.cu): tiles of 128 rows, for many rows.
 
 #include "ops/cuda/choose/card.h"
 #include "ops/cuda/choose/facts.h"

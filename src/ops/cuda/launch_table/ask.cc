@@ -43,11 +43,11 @@ PackedMatrix Step::Matrix(const FormCase& form, int64_t n, int64_t k, int64_t co
   return matrix;
 }
 
-JoinedNorm Step::Norm(TensorView of) {
+BegunNorm Step::Norm(TensorView of) {
   return {.residual = Rows(DType::kF32, of.dim(1)),
           .weight = Vector(DType::kF32, of.dim(1)),
           .rows = of,
-          .squares = Rows(DType::kF32, JoinedNorm::kParts),
+          .squares = Rows(DType::kF32, BegunNorm::kParts),
           .eps = 1e-5f};
 }
 

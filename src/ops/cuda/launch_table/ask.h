@@ -8,7 +8,7 @@
 
 #include "device/buffer.h"
 #include "ops/cuda/launch_table/table.h"
-#include "ops/cuda/product_test_support.h"
+#include "ops/cuda/linear/tiles/tiles_test_support.h"
 
 namespace baltoro::cuda::launch_table {
 
@@ -32,7 +32,7 @@ class Step {
   TensorView Vector(DType type, int64_t width) { return {Place(), type, {width}}; }
   PackedMatrix Matrix(const FormCase& form, int64_t n, int64_t k, int64_t count = 1);
   // Whose rows are `of`.
-  JoinedNorm Norm(TensorView of);
+  BegunNorm Norm(TensorView of);
   // The context has the codes of these rows, as a norm wrote them.
   void KnowCodes(TensorView of);
   // Likewise their copy in matrix order.

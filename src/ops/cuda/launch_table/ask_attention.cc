@@ -1,8 +1,8 @@
 // Attention of a step, what lies ahead of it, and the half of a layer in one operation.
 
+#include "ops/cuda/attention/layer/resident_attention.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch_table/attention_step.h"
-#include "ops/cuda/resident_attention.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {
@@ -46,7 +46,7 @@ void AskAttentionLayer(Asker& asker) {
         c.name, c.range,
         [&](Step& s) {
           const TensorView x = s.Rows(DType::kBf16, r.hidden);
-          const JoinedNorm from = s.Norm(x), to = s.Norm(s.Rows(DType::kBf16, r.hidden));
+          const BegunNorm from = s.Norm(x), to = s.Norm(s.Rows(DType::kBf16, r.hidden));
           AttentionLayerArgs args{.x = x,
                                   .before = c.norm_ahead ? &from : nullptr,
                                   .qkv_a = s.Matrix(c.form, r.qkv_a(), r.hidden),

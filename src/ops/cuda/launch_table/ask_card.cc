@@ -1,6 +1,6 @@
 // What choices ask of the card.
 
-#include "ops/cuda/card.h"
+#include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_card.h"
 

@@ -4,7 +4,7 @@
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_experts.h"
 #include "ops/cuda/launch_table/questions_linear.h"
-#include "ops/cuda/norm_join.h"
+#include "ops/cuda/layer/norm_begun.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {
@@ -19,7 +19,7 @@ std::vector<int32_t> SlotsOf(const Rank& r) {
 struct Bank {
   ExpertBankArgs args;
   ExpertChoice choice;
-  JoinedNorm norm;
+  BegunNorm norm;
 };
 
 void Fill(Bank& bank, Step& s, const BankCase& one, const BesideBank& beside) {
@@ -91,7 +91,7 @@ void AskExpertInputs(Asker& asker) {
                         .params = {.experts = r.experts, .top_k = r.top_k}};
       // Choosing is a launch of its own behind these, route below.
       args.chooses = false;
-      const JoinedNorm norm = s.Norm(s.Rows(DType::kBf16, r.hidden));
+      const BegunNorm norm = s.Norm(s.Rows(DType::kBf16, r.hidden));
       if (c.coded) s.KnowCodes(args.x);
       if (c.norm) {
         args.norm = &norm;

@@ -2,7 +2,7 @@
 
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_linear.h"
-#include "ops/cuda/norm_join.h"
+#include "ops/cuda/layer/norm_begun.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {
@@ -12,14 +12,14 @@ static_assert(kPartRows.least == kRoundedPartRowsMin);
 bool Multiply(Step& s, const LinearCase& c) {
   const TensorView x = s.Rows(DType::kBf16, c.x_width).columns(0, c.k);
   if (c.norm_behind) {
-    const JoinedNorm norm = s.Norm(s.Rows(DType::kBf16, c.n));
+    const BegunNorm norm = s.Norm(s.Rows(DType::kBf16, c.n));
     const PackedMatrix w = s.Matrix(c.form, c.n, c.k);
     if (!NormAdderTakes(norm, x, w)) return false;
     LinearToNorm(s.ctx, norm, x, w);
     return true;
   }
   if (c.norm_ahead) {
-    const JoinedNorm norm = s.Norm(x);
+    const BegunNorm norm = s.Norm(x);
     const TensorView to = s.Rows(c.out, c.n);
     const PackedMatrix w = s.Matrix(c.form, c.n, c.k);
     if (!NormLinearTakes(to, norm, w)) return false;

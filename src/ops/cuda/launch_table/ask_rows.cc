@@ -3,7 +3,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch_table/attention_step.h"
 #include "ops/cuda/launch_table/questions_rows.h"
-#include "ops/cuda/sample.h"
+#include "ops/cuda/rows/sample.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {

@@ -16,7 +16,8 @@ namespace baltoro::cuda::launch_table {
 // of the library that follow each other count as one.
 std::vector<Launch> LaunchesOf(cudaStream_t stream, const std::function<void()>& queue);
 
-// "few_rows:FewRowsKernel<8, true>" from a mangled name of this module; empty if it is of others.
+// "bf16_rows16:Bf16Rows16Kernel<8, true>" from a mangled name of this module; empty if it is of
+// others.
 std::string KernelName(const char* mangled);
 
 }  // namespace baltoro::cuda::launch_table

@@ -72,7 +72,7 @@ inline std::vector<BankCase> BankCases(int64_t rounded_part_rows_min) {
                                ", " + std::to_string(r.hidden) + "], " + beside.name;
         if (beside.shared) question.append(" ").append(std::to_string(r.shared));
         RowRange range;
-        if (beside.norm) range.most = JoinedNorm::kRowsMax;
+        if (beside.norm) range.most = BegunNorm::kRowsMax;
         if (beside.parts) range.least = rounded_part_rows_min;
         // Experts of INT4 groups have shared ones in bf16 beside them, all others their own form.
         cases.push_back({question, form, int4 ? kPlain : form, r, beside, range});

@@ -23,7 +23,7 @@ static_assert(kPlain.form == WeightForm::kBf16);
 
 // Rows that a product adds to a sum over ranks may be rounded from here on (kRoundedPartRowsMin).
 inline constexpr RowRange kPartRows{.least = 257};
-inline constexpr RowRange kNormRows{.most = JoinedNorm::kRowsMax};
+inline constexpr RowRange kNormRows{.most = BegunNorm::kRowsMax};
 
 // A product as a layer has it.
 struct LinearCase {

@@ -10,7 +10,7 @@
 #include "ops/cuda/choose/norm.h"
 #include "ops/cuda/launch_table/family.h"
 #include "ops/cuda/launch_table/table.h"
-#include "ops/cuda/row_sizes.h"
+#include "ops/cuda/rows/row_sizes.h"
 
 namespace baltoro::cuda::launch_table {
 

@@ -31,7 +31,7 @@ struct AttentionInputArgs {
 // add_rms_norm of few rows, shared by the operations around it: one adds what it computes to the
 // residual and writes rows and squares, the next takes rows for its x and divides what comes out:
 //   rms_norm(residual)[t] = rows[t] / sqrt(sum of squares[t] / H + eps), rounded elsewhere.
-struct JoinedNorm {
+struct BegunNorm {
   static constexpr int64_t kParts = 128;
   static constexpr int64_t kRowsMax = 16;  // T of a step that is asked for it
   TensorView residual;                     // [T, H] f32
@@ -45,14 +45,14 @@ struct JoinedNorm {
 // linear by o. What these hand to each other (inputs.qkv_a, inputs.q, attention.q and .out) may be
 // left unwritten.
 struct AttentionLayerArgs {
-  TensorView x;                        // [T, H] act
-  const JoinedNorm* before = nullptr;  // its rows instead of x, as LinearFromNorm
-  PackedMatrix qkv_a;                  // [q_lora + R + P, H]
-  AttentionInputArgs inputs;           // with q
+  TensorView x;                       // [T, H] act
+  const BegunNorm* before = nullptr;  // its rows instead of x, as LinearFromNorm
+  PackedMatrix qkv_a;                 // [q_lora + R + P, H]
+  AttentionInputArgs inputs;          // with q
   MlaAttentionArgs attention;
-  PackedMatrix o;                      // [H, h * V]
-  TensorView out;                      // [T, H] f32
-  const JoinedNorm* behind = nullptr;  // instead of out, as LinearToNorm
+  PackedMatrix o;                     // [H, h * V]
+  TensorView out;                     // [T, H] f32
+  const BegunNorm* behind = nullptr;  // instead of out, as LinearToNorm
 };
 
 // What SmallOps::route chooses a step's experts by.
@@ -79,7 +79,7 @@ struct ExpertBankArgs {
   TensorView shared = {};         // [T, 2 I'] act: their first product, gate then up
   PackedMatrix shared_down = {};  // [H, I']
   // Where BankTakesNorm: what would be written to `out` is added to a residual instead.
-  const JoinedNorm* norm = nullptr;
+  const BegunNorm* norm = nullptr;
   // Where BankChooses: ids and weights are not made yet but here, and written.
   const ExpertChoice* choice = nullptr;
 };
@@ -96,7 +96,7 @@ struct MoeInputArgs {
   TensorView bias;              // optional [E] f32
   RouterParams params;
   // Where NormLinearTakes both matrices: x is written, and made of this before.
-  const JoinedNorm* norm = nullptr;
+  const BegunNorm* norm = nullptr;
   bool chooses = true;  // false: ids and weights need not be written
 };
 

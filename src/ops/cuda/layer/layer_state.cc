@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/cuda/attention/layer/resident_attention.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/norm_join.h"
-#include "ops/cuda/resident_attention.h"
+#include "ops/cuda/layer/norm_begun.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -55,9 +55,9 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
   // Ranks sum what a half adds before it is added.
   const bool joins = shape.tensor_ranks == 1 && !shape.rounds_parts && shape.experts != nullptr &&
                      shape.experts->shared_gate_up.n > 0;
-  if (joins && shape.tokens <= JoinedNorm::kRowsMax) {
+  if (joins && shape.tokens <= BegunNorm::kRowsMax) {
     unscaled_ = take(DType::kBf16, shape.hidden);
-    squares_ = take(DType::kF32, JoinedNorm::kParts);
+    squares_ = take(DType::kF32, BegunNorm::kParts);
   }
   if (shape.rounds_norms && shape.hidden % 128 == 0) {
     rounded_ = {.codes = take(DType::kU8, shape.hidden).data,
@@ -77,12 +77,12 @@ OpContext LayerState::Fresh() {
   return context;
 }
 
-JoinedNorm LayerState::NormOf(TensorView weight, float eps) const {
+BegunNorm LayerState::NormOf(TensorView weight, float eps) const {
   return {
       .residual = residual_, .weight = weight, .rows = unscaled_, .squares = squares_, .eps = eps};
 }
 
-void LayerState::End(const std::optional<JoinedNorm>& behind, const NextHalf& next) {
+void LayerState::End(const std::optional<BegunNorm>& behind, const NextHalf& next) {
   if (!behind) return Leave(next);
   ahead_ = behind;
   added_ = true;
@@ -104,11 +104,11 @@ AttentionInputArgs LayerState::InputsOf(const AttentionHalfArgs& args) const {
           .q_weight = args.q};
 }
 
-std::optional<JoinedNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
-                                                 const NextHalf& next) const {
+std::optional<BegunNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
+                                                const NextHalf& next) const {
   if (!unscaled_ || next.experts == nullptr) return std::nullopt;
   const ExpertsHalfArgs& experts = *next.experts;
-  const JoinedNorm norm = NormOf(experts.norm, experts.eps);
+  const BegunNorm norm = NormOf(experts.norm, experts.eps);
   const bool joins =
       NormAdderTakes(norm, attention_, args.o) &&
       NormLinearTakes(gate_up(experts.shared_gate_up.n), norm, experts.shared_gate_up) &&
@@ -117,9 +117,9 @@ std::optional<JoinedNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
 }
 
 void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
-  const std::optional<JoinedNorm> before = std::exchange(ahead_, std::nullopt);
+  const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
   if (!before) Normalise(args.norm, args.eps);
-  const std::optional<JoinedNorm> behind = NormBehind(args, next);
+  const std::optional<BegunNorm> behind = NormBehind(args, next);
   const AttentionInputArgs inputs = InputsOf(args);
   const bool low_rank = shape_.q_lora > 0;
   const bool whole = low_rank && args.kv_a.n == 0 && shape_.context_ranks == 1;
@@ -179,13 +179,13 @@ ExpertBankArgs LayerState::BankOf(const ExpertsHalfArgs& args) const {
   return bank;
 }
 
-std::optional<JoinedNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
-                                                 const NextHalf& next) const {
+std::optional<BegunNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
+                                                const NextHalf& next) const {
   // More than one product would take what lies behind.
   const bool one = next.attention != nullptr && next.attention->kv_a.n == 0 && shape_.q_lora > 0;
   if (!unscaled_ || !one) return std::nullopt;
   const PackedMatrix& qkv_a = next.attention->qkv_a;
-  const JoinedNorm norm = NormOf(next.attention->norm, next.attention->eps);
+  const BegunNorm norm = NormOf(next.attention->norm, next.attention->eps);
   ExpertBankArgs bank = BankOf(args);
   bank.norm = &norm;
   const bool joins =
@@ -194,13 +194,13 @@ std::optional<JoinedNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
 }
 
 void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) {
-  const std::optional<JoinedNorm> before = std::exchange(ahead_, std::nullopt);
+  const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
   ordered_ = {.data = in_order_.data};
   orders_ = in_order_.data != nullptr;
   if (!before) Normalise(args.norm, args.eps);
   orders_ = false;
 
-  const std::optional<JoinedNorm> behind = NormBehind(args, next);
+  const std::optional<BegunNorm> behind = NormBehind(args, next);
   ExpertBankArgs bank = BankOf(args);
   if (behind) bank.norm = &*behind;
   ExpertChoice choice{.logits = router_, .bias = args.router_bias, .params = args.params};

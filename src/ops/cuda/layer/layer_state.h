@@ -2,7 +2,7 @@
 
 // The halves of a layer on a GPU: the plain composition (ops/compose), with what can share a launch
 // in one launch. Between the halves a norm may have been begun by the half ahead of it, which adds
-// its result to the residual and leaves rows and squares (JoinedNorm) for the half behind.
+// its result to the residual and leaves rows and squares (BegunNorm) for the half behind.
 
 #include <optional>
 
@@ -27,21 +27,21 @@ class LayerState : public ComposedState {
  private:
   AttentionInputArgs InputsOf(const AttentionHalfArgs& args) const;
   ExpertBankArgs BankOf(const ExpertsHalfArgs& args) const;
-  JoinedNorm NormOf(TensorView weight, float eps) const;
+  BegunNorm NormOf(TensorView weight, float eps) const;
   // The norm of the half behind, if what makes the residual can begin it and what reads its rows
   // takes them so.
-  std::optional<JoinedNorm> NormBehind(const AttentionHalfArgs& args, const NextHalf& next) const;
-  std::optional<JoinedNorm> NormBehind(const ExpertsHalfArgs& args, const NextHalf& next) const;
+  std::optional<BegunNorm> NormBehind(const AttentionHalfArgs& args, const NextHalf& next) const;
+  std::optional<BegunNorm> NormBehind(const ExpertsHalfArgs& args, const NextHalf& next) const;
   // The result is in the residual, with the norm behind begun, or still to be added.
-  void End(const std::optional<JoinedNorm>& behind, const NextHalf& next);
+  void End(const std::optional<BegunNorm>& behind, const NextHalf& next);
 
-  TensorView unscaled_, squares_;  // JoinedNorm::rows and squares; none: nothing is joined
+  TensorView unscaled_, squares_;  // BegunNorm::rows and squares; none: nothing is joined
   TensorView in_order_;            // OrderedRows of normed_; none: nothing takes them
   RoundedRows rounded_;            // of normed_; without memory: nothing takes them
   OrderedRows ordered_;
   Beside beside_;
-  bool orders_ = false;              // norm and bank are given `ordered_`
-  std::optional<JoinedNorm> ahead_;  // begun by the half before
+  bool orders_ = false;             // norm and bank are given `ordered_`
+  std::optional<BegunNorm> ahead_;  // begun by the half before
 };
 
 }  // namespace baltoro::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+// What PlanAttention makes of a step and MlaAttention reads in every layer.
+
+#include <cstdint>
+
+#include "ops/cuda/attention/decode/mla_decode.h"
+#include "ops/cuda/choose/attention_step.h"
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+// Lies in the staging memory of the step; its arrays are on the device unless said.
+struct AttentionPlan {
+  int64_t tokens = 0;
+  KvForm form = KvForm::kBf16;
+  int32_t heads = 0;
+
+  // The absorbed rows are computed in a compact order.
+  int64_t absorbed_rows = 0;
+  const int32_t* rows = nullptr;  // [absorbed_rows] row of q and out; -1: padding
+  MlaDecodeLimits limits;
+  MlaDecodeSequences sequences;
+  void* workspace = nullptr;
+
+  const ExpandedPass* passes = nullptr;  // host memory
+  int64_t pass_count = 0;
+  int64_t pass_rows_max = 0;
+  int64_t partial_rows = 0;
+  const int32_t* block_sources = nullptr;    // physical block; -1: none, to be zeros
+  const int32_t* block_valid = nullptr;      // valid tokens
+  const int32_t* block_positions = nullptr;  // of the first token
+  const PrefillTile* tiles = nullptr;
+  const PrefillMerge* merges = nullptr;
+};
+
+// PlanAttention with smaller passes.
+const AttentionPlan* PlanAttentionInPasses(const OpContext& ctx,
+                                           Arena& arena,
+                                           const AttentionPlanArgs& args,
+                                           int64_t pass_bytes);
+
+// positions[s, b] = 64 b for b < width.  [sequences, stride]
+void LaunchFillPositions(
+    int32_t* positions, int64_t sequences, int64_t width, int64_t stride, cudaStream_t stream);
+
+}  // namespace baltoro::cuda

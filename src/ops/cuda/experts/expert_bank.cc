@@ -1,0 +1,271 @@
+// The expert bank of every weight form, by the plan that its question has (choose/experts.h).
+//
+// Floor for few tokens: the bytes of the chosen experts over the card's read bandwidth.
+
+#include "ops/cuda/experts/expert_bank.h"
+
+#include <algorithm>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/experts/fp8_bank.h"
+#include "ops/cuda/experts/int4_bank.h"
+#include "ops/cuda/experts/route/shared_at_choice.h"
+#include "ops/cuda/layout/int4_layout.h"
+
+namespace baltoro::cuda {
+namespace {
+
+void Must(const Status& status, const char* what) {
+  if (status.ok()) [[likely]]
+    return;
+  EndProcess(std::string("CUDA: ") + what + ": " + status.message());
+}
+
+// Tables of slots on the device, by their contents: a model has one, known from its first step on.
+// Null where experts are slots. One list a thread (a rank), for as long as the process lives.
+const int32_t* SlotsOnDevice(std::span<const int32_t> slot_of, cudaStream_t stream) {
+  bool same = true;
+  for (size_t e = 0; e < slot_of.size(); ++e) same = same && slot_of[e] == static_cast<int32_t>(e);
+  if (same) return nullptr;
+  struct Table {
+    std::vector<int32_t> host;
+    int32_t* device = nullptr;
+  };
+  thread_local std::list<Table>* const tables = new std::list<Table>;
+  for (const Table& table : *tables) {
+    if (std::equal(table.host.begin(), table.host.end(), slot_of.begin(), slot_of.end())) {
+      return table.device;
+    }
+  }
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  CheckCuda(cudaStreamIsCapturing(stream, &capturing), "cudaStreamIsCapturing");
+  BT_CHECK(capturing == cudaStreamCaptureStatusNone);  // the first step of a model is no graph
+  Table table{.host = {slot_of.begin(), slot_of.end()}};
+  const size_t bytes = slot_of.size() * sizeof(int32_t);
+  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&table.device), bytes),
+            "cudaMalloc of the table of expert slots");
+  CheckCuda(cudaMemcpy(table.device, table.host.data(), bytes, cudaMemcpyHostToDevice),
+            "cudaMemcpy to the table of expert slots");
+  tables->push_back(std::move(table));
+  return tables->back().device;
+}
+
+int32_t Narrow(int64_t value) {
+  BT_CHECK(value >= 0 && value <= INT32_MAX);
+  return static_cast<int32_t>(value);
+}
+
+bool Gapless(const PackedMatrix& w) {
+  return w.form != WeightForm::kInt4Group || w.stride_bytes == Int4PackedBytes(w.n, w.k);
+}
+
+// The rows of x in the order of the wide form's columns, where the norm ahead wrote them.
+const __nv_bfloat16* OrderedRowsOf(const OpContext& ctx, const TensorView& x) {
+  const OrderedRows* ordered = OrderedOf(ctx);
+  if (ordered == nullptr || ordered->of != x.data || ordered->rows != x.dim(0) ||
+      ordered->stride != x.stride[0]) {
+    return nullptr;
+  }
+  return static_cast<const __nv_bfloat16*>(ordered->data);
+}
+
+MoeChoice ChoiceOf(const ExpertBankArgs& args) {
+  if (args.choice == nullptr) return {};
+  const ExpertChoice& choice = *args.choice;
+  return {.logits = choice.logits.as<float>(),
+          .logits_stride = choice.logits.stride[0],
+          .bias = choice.bias ? choice.bias.as<float>() : nullptr,
+          .experts = choice.params.experts,
+          .top_k = choice.params.top_k,
+          .normalise = choice.params.normalise,
+          .scaling = choice.params.scaling,
+          .ids = static_cast<int32_t*>(args.ids.data),
+          .weights = static_cast<float*>(args.weights.data)};
+}
+
+MoeShape ShapeOf(const ExpertBankArgs& args, const ExpertsPlan& plan) {
+  return {.slots = Narrow(args.gate_up.count),
+          .hidden = Narrow(args.x.dim(1)),
+          .intermediate = Narrow(args.down.k),
+          .top_k = Narrow(args.ids.dim(1)),
+          .max_tokens = Narrow(args.x.dim(0)),
+          // Other ways use that memory for what is theirs.
+          .orders = !plan.reads_ordered || plan.makes_ordered};
+}
+
+// From one row to the next; of one row, which may have any, its width.
+int64_t StrideOf(const TensorView& x) {
+  return x.dim(0) > 1 ? x.stride[0] : x.dim(1);
+}
+
+MoeInt4Args Int4Args(const OpContext& ctx,
+                     const ExpertBankArgs& args,
+                     const ExpertsPlan& plan,
+                     const int32_t* slot_of) {
+  MoeInt4Args to;
+  to.x = static_cast<const __nv_bfloat16*>(args.x.data);
+  to.x_stride = StrideOf(args.x);
+  if (plan.reads_ordered && !plan.makes_ordered) to.ordered = OrderedRowsOf(ctx, args.x);
+  to.ids = static_cast<const int32_t*>(args.ids.data);
+  to.weights = static_cast<const float*>(args.weights.data);
+  to.slot_of = slot_of;
+  to.experts = Narrow(static_cast<int64_t>(args.slot_of.size()));
+  to.tokens = Narrow(args.x.dim(0));
+  to.gate_up = args.gate_up.data;
+  to.down = args.down.data;
+  if (args.out.dtype == DType::kBf16) {
+    to.rounded_out = static_cast<__nv_bfloat16*>(args.out.data);
+  } else {
+    to.out = static_cast<float*>(args.out.data);
+  }
+  to.out_stride = StrideOf(args.out);
+  if (plan.shared == SharedExperts::kInBank) {
+    to.shared = static_cast<const __nv_bfloat16*>(args.shared.data);
+    to.shared_stride = StrideOf(args.shared);
+    to.shared_down = static_cast<const __nv_bfloat16*>(args.shared_down.data);
+    to.shared_intermediate = Narrow(args.shared_down.k);
+    if (args.norm != nullptr) to.norm = BegunNormArgsOf(*args.norm);
+  }
+  to.choice = ChoiceOf(args);
+  return to;
+}
+
+void Int4Bank(const OpContext& ctx,
+              const ExpertBankArgs& args,
+              const ExpertsPlan& plan,
+              const int32_t* slot_of) {
+  const MoeShape shape = ShapeOf(args, plan);
+  MoeInt4Args to = Int4Args(ctx, args, plan, slot_of);
+  const Result<int64_t> bytes = MoeWorkspaceBytes(shape);
+  Must(bytes.status(), "expert bank");
+  to.workspace = ctx.scratch->Allocate(static_cast<size_t>(bytes.value()));
+  to.workspace_bytes = bytes.value();
+  const bool apart = plan.shared == SharedExperts::kOwnProduct;
+  MoeGated gated;
+  if (plan.chooser == ExpertsChooser::kPreparation) {
+    if (apart) gated = GatedByPreparation(ctx, args);
+    Must(LaunchMoePrepare(shape, to, plan, gated, StreamOf(ctx)), "preparation of an expert bank");
+  }
+  if (plan.shared == SharedExperts::kBeside) {
+    Must(LaunchMoeSharedAtChoice(shape, to, plan, GatedRows(args), args.shared_down.data,
+                                 StreamOf(ctx)),
+         "shared experts beside the choice");
+  }
+  if (apart) AddShared(ctx, args, gated);
+  Must(LaunchMoeInt4(shape, to, plan, StreamOf(ctx)), "expert bank");
+}
+
+// Entries are sorted ahead of the shared experts' product, so that gate/up, which may then read the
+// tables while that product ends, begins with it.
+void Fp8Bank(const OpContext& ctx,
+             const ExpertBankArgs& args,
+             const ExpertsPlan& plan,
+             const int32_t* slot_of) {
+  const bool prepares = plan.chooser == ExpertsChooser::kPreparation;
+  const bool apart = plan.shared == SharedExperts::kOwnProduct;
+  const MoeGated gated = prepares && apart ? GatedByPreparation(ctx, args) : MoeGated{};
+  const MoeRows rows = Fp8BankRows(ctx, args, plan, slot_of);
+  const QuantisedRows x = Fp8BankInput(ctx, args);
+  Must(prepares ? LaunchMoePrepare(rows, plan, ChoiceOf(args), gated, StreamOf(ctx))
+                : LaunchRowsByExpert(rows, StreamOf(ctx)),
+       "preparation of an expert bank");
+  const bool routed_before = apart && AddShared(ctx, args, gated);
+  Fp8BankProducts(ctx, args, plan, rows, x, routed_before);
+}
+
+}  // namespace
+
+ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& args) {
+  ExpertsQuestion q;
+  q.card = BankCard();
+  q.x = FactsOf(args.x);
+  q.out = FactsOf(args.out);
+  q.top_k = Narrow(args.ids.dim(1));
+  q.gate_up = FactsOf(args.gate_up);
+  q.down = FactsOf(args.down);
+  q.gapless = Gapless(args.gate_up) && Gapless(args.down);
+  if (args.shared) {
+    q.shared = FactsOf(args.shared);
+    q.shared_down = FactsOf(args.shared_down);
+  }
+  if (args.choice != nullptr) {
+    q.choice = {.logits = FactsOf(args.choice->logits),
+                .bias_alignment = AlignmentOf(args.choice->bias.data),
+                .params = args.choice->params};
+  }
+  q.norm = args.norm != nullptr && NormCanBegin(*args.norm);
+  if (ctx != nullptr) {
+    q.x_coded = Fp8WholeCodes(*ctx, args).x != nullptr;
+    q.x_ordered = OrderedRowsOf(*ctx, args.x) != nullptr;
+  }
+  return q;
+}
+
+bool BankTakesNorm(const ExpertBankArgs& args) {
+  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).norm;
+}
+
+bool BankReadsOrdered(const ExpertBankArgs& args) {
+  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).reads_ordered;
+}
+
+bool BankChooses(const ExpertBankArgs& args) {
+  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).chooser != ExpertsChooser::kGiven;
+}
+
+void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
+  ExpertBankBy(ctx, args, ChooseExperts(ExpertsQuestionOf(&ctx, args)));
+}
+
+void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const ExpertsPlan& plan) {
+  const int64_t tokens = args.x.dim(0), top_k = args.ids.dim(1), hidden = args.x.dim(1);
+  const int32_t* const slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx));
+  BT_CHECK(args.x.dtype == DType::kBf16);
+  BT_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == DType::kBf16);
+  BT_CHECK(args.out.dim(0) == tokens && args.out.dim(1) == hidden);
+  BT_CHECK(args.ids.dim(0) == tokens && args.ids.contiguous());
+  BT_CHECK(args.weights.dim(0) == tokens && args.weights.dim(1) == top_k);
+  BT_CHECK(args.weights.contiguous() && args.down.count == args.gate_up.count);
+  BT_CHECK(args.gate_up.n == 2 * args.down.k && args.gate_up.k == hidden);
+  BT_CHECK(args.down.n == hidden && FactsOf(args.out).aligned(16));
+  if (tokens == 0) return;
+  BT_CHECK(args.norm == nullptr || plan.norm);
+  BT_CHECK(args.choice == nullptr || plan.chooser != ExpertsChooser::kGiven);
+  if (args.shared) {
+    BT_CHECK(args.shared.dim(0) == tokens && args.shared_down.n == hidden);
+    BT_CHECK(args.shared.dim(1) == 2 * args.shared_down.k);
+  }
+  switch (plan.kernel) {
+    case ExpertsKernel::kNone:
+      if (plan.shared == SharedExperts::kOwnProduct) AddShared(ctx, args, {});
+      return;
+    case ExpertsKernel::kInt4OneLaunch1:
+    case ExpertsKernel::kInt4OneLaunch4:
+    case ExpertsKernel::kInt4OneToken:
+    case ExpertsKernel::kInt4Entries:
+    case ExpertsKernel::kInt4Digits:
+    case ExpertsKernel::kInt4Streaming:
+    case ExpertsKernel::kInt4GroupedSum:
+    case ExpertsKernel::kInt4Grouped:
+      return Int4Bank(ctx, args, plan, slot_of);
+    case ExpertsKernel::kFp8OneLaunch1:
+    case ExpertsKernel::kFp8Entries4:
+      return Fp8Single(ctx, args, plan, slot_of, ChoiceOf(args));
+    case ExpertsKernel::kFp8OneLaunch4:
+    case ExpertsKernel::kFp8OneLaunch8:
+      return Fp8OneLaunch8(ctx, args, plan, slot_of, ChoiceOf(args));
+    case ExpertsKernel::kFp8Streaming:
+    case ExpertsKernel::kFp8GroupedSum:
+    case ExpertsKernel::kFp8Grouped128:
+      return Fp8Bank(ctx, args, plan, slot_of);
+    case ExpertsKernel::kGroupedProducts:
+      if (plan.shared == SharedExperts::kOwnProduct) AddShared(ctx, args, {});
+      return GroupedBank(ctx, args, plan, slot_of);
+  }
+}
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,92 @@
+#pragma once
+
+// Products of rows with matrices in every form (product_layout.h): the one kernel family behind
+// Linear and ExpertBank, and the quantisation of its inputs.
+//
+// Weights are the 16 rows of the matrix instruction and go from memory to registers without a
+// detour, 16 bytes a load; tokens are its 8 columns. The warps of a block, and the blocks of a
+// cluster, share the columns of the same 16 rows and add up at the end. Codes are exact in bf16
+// (int8 forms: in s8, with exact sums in i32), scales are applied to the f32 sum of each block of
+// 128 columns. Of kInt4Group the weight q * scale is rounded to bf16 first.
+//
+// Floor for few rows: the bytes of the matrix (of the chosen experts) over the card's read
+// bandwidth.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/choose/quantise.h"
+#include "ops/cuda/choose/tiles.h"
+#include "ops/cuda/experts/bank_internal.h"
+#include "ops/ops.h"
+
+namespace baltoro::cuda {
+
+struct ProductArgs {
+  PackedMatrix w;
+  // Rows of bf16, 16-byte aligned; for kInt8, kInt4, kInt8Static of s8 codes, and for kFp8Block
+  // with quantised input of e4m3 codes in the order of product_layout.h, padded with zeros to whole
+  // steps of 128 columns.
+  const void* x = nullptr;
+  int64_t x_stride = 0;  // elements
+  // What each row's codes are multiplied by, [rows, x_scales_stride]: kFp8Block (or null) one a
+  // step, kInt8 and kInt4 one, kInt8Static one (1, or NaN).
+  const float* x_scales = nullptr;
+  int64_t x_scales_stride = 0;
+  void* out = nullptr;  // every row is written in full
+  DType out_type = DType::kF32;
+  int64_t out_stride = 0;
+  int32_t rows = 0;   // of all tiles at most
+  bool wide = false;  // for many rows; WideTilesCan
+
+  // Experts: tiles of rows of one matrix each. Null: one matrix, all rows.
+  const MoeTile* tiles = nullptr;
+  const int32_t* num_tiles = nullptr;
+  int32_t tiles_max = 0, tile_rows = 0;  // tile_rows 8, 16, 32 or 64; wide: 128
+  const int32_t* order = nullptr;        // sorted row -> entry
+  int32_t top_k = 0;
+  bool gather = false;                   // input row of a sorted row: order / top_k; else itself
+  bool scatter = false;                  // output row of a sorted row: order; else itself
+  const float* route_weights = nullptr;  // [entries], multiplies the result; or null
+};
+
+void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, cudaStream_t stream);
+// The same, asking for the plan.
+void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
+
+// y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
+void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream);
+
+// What rows are quantised from: `x` bf16 [rows, k], or silu(x[i]) * x[k + i] of f32 [rows, 2 k], or
+// f32 [rows, k] (kFp8Block alone).
+struct RowSource {
+  const void* x = nullptr;
+  int64_t stride = 0;  // elements
+  bool gated = false, f32 = false;
+  int64_t rows = 0, k = 0;
+};
+
+// The input as `w` takes it: what a RowSource becomes, in scratch.
+struct QuantisedRows {
+  const void* x = nullptr;  // as ProductArgs
+  int64_t x_stride = 0;
+  const float* x_scales = nullptr;
+  int64_t x_scales_stride = 0;
+};
+QuantisedRows QuantiseRows(const OpContext& ctx,
+                           const RowSource& source,
+                           const PackedMatrix& w,
+                           const QuantisePlan& plan);
+// The same, asking for the plan.
+QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
+// The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
+QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
+// What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
+QuantisedRows KnownRows(
+    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
+
+// out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
+bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);
+
+}  // namespace baltoro::cuda

@@ -1,0 +1,9 @@
+#include "ops/cuda/linear/tiles/tiles_kernel.cuh"
+
+namespace baltoro::cuda::product {
+
+void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+  LaunchForm<Int4GroupForm>(p, plan, stream);
+}
+
+}  // namespace baltoro::cuda::product

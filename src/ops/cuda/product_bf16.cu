@@ -1,9 +1,0 @@
-#include "ops/cuda/product_kernel.cuh"
-
-namespace baltoro::cuda::product {
-
-void LaunchBf16(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
-  LaunchForm<Bf16Form>(p, plan, stream);
-}
-
-}  // namespace baltoro::cuda::product

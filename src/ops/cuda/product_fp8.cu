@@ -1,9 +1,0 @@
-#include "ops/cuda/product_kernel.cuh"
-
-namespace baltoro::cuda::product {
-
-void LaunchFp8(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
-  LaunchForm<Fp8Form>(p, plan, stream);
-}
-
-}  // namespace baltoro::cuda::product

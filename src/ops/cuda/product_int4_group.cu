@@ -1,9 +1,0 @@
-#include "ops/cuda/product_kernel.cuh"
-
-namespace baltoro::cuda::product {
-
-void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
-  LaunchForm<Int4GroupForm>(p, plan, stream);
-}
-
-}  // namespace baltoro::cuda::product

@@ -1,0 +1,131 @@
+// The choice of experts, held to the reference: ids exactly, weights to a rounding.
+
+#include <limits>
+
+#include "device/cuda/device_info.h"
+#include "ops/cuda/rows/rows_test_support.h"
+
+namespace baltoro::cuda {
+namespace {
+
+using namespace rows_test;  // NOLINT
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+struct RouteCase {
+  const char* name;
+  RouterParams params;
+  bool bias = true;
+};
+
+// Logits rounded to eighths, so that ties are many, in every other case; row `spoiled` holds NaN.
+// `close`: so many experts are best, and as good to a few roundings of f32.
+void Compare(Device& device,
+             std::mt19937_64& random,
+             const RouteCase& one,
+             int64_t rows,
+             float spread,
+             bool ties,
+             int64_t spoiled = -1,
+             int64_t close = 0) {
+  const RouterParams& params = one.params;
+  Tensor logits(DType::kF32, rows, params.experts, params.experts + 3);
+  Tensor bias = Tensor::Vector(DType::kF32, params.experts);
+  Tensor ids(DType::kI32, rows, params.top_k), weights(DType::kF32, rows, params.top_k);
+  std::normal_distribution<float> normal(0, spread);
+  const auto draw = [&] {
+    const float x = normal(random);
+    return ties ? std::round(x * 8) / 8 : x;
+  };
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t e = 0; e < params.experts; ++e) logits.Set(t, e, draw());
+  }
+  for (int64_t e = 0; e < params.experts; ++e) bias.Set(0, e, draw() * 0.125f);
+  for (int64_t i = 0; i < close; ++i) {
+    const int64_t e = 3 * i;  // of lanes of their own, up to 32
+    bias.Set(0, e, 0.25f);
+    for (int64_t t = 0; t < rows; ++t) {
+      logits.Set(t, e, 3 + static_cast<float>(random() % 64) * 0x1p-20f);
+    }
+  }
+  if (spoiled >= 0) {
+    for (int64_t e = 0; e < params.experts; e += 3) logits.Set(spoiled, e, kNaN);
+  }
+  logits.ToDevice();
+  bias.ToDevice();
+  ids.ToDevice();
+  weights.ToDevice();
+  const TensorView none;
+  Route(device.ctx(), ids.device(), weights.device(), logits.device(),
+        one.bias ? bias.device() : none, params);
+  device.Wait();
+  ReferenceSmallOps().route({}, ids.host(), weights.host(), logits.host(),
+                            one.bias ? bias.host() : none, params);
+  const std::string name = std::string("route ") + one.name + " rows " + std::to_string(rows) +
+                           " spread " + std::to_string(spread) + (ties ? " ties" : "");
+  ExpectSameBytes(name + " ids", ids.FromDevice(), ids.bytes());
+  ExpectNear(name + " weights", weights.FromDevice(), weights.bytes(), DType::kF32,
+             {.relative = 2e-7});
+}
+
+const RouteCase kCases[] = {
+    {"384 of K2", {.experts = 384, .top_k = 8, .scaling = 2.827f}},
+    {"16 of a tiny model", {.experts = 16, .top_k = 4, .scaling = 2.827f}},
+    {"groups by two", {.experts = 256, .top_k = 8, .groups = 8, .groups_used = 4, .scaling = 2.5f}},
+    {"groups by the best",
+     {.score = RouterScore::kSoftmax,
+      .experts = 160,
+      .top_k = 6,
+      .groups = 8,
+      .groups_used = 3,
+      .group_by_top2 = false,
+      .normalise = false,
+      .scaling = 16},
+     false},
+    {"softmax", {.score = RouterScore::kSoftmax, .experts = 64, .top_k = 6}, false},
+    {"softmax with a bias", {.score = RouterScore::kSoftmax, .experts = 72, .top_k = 6}},
+    {"odd", {.experts = 37, .top_k = 5, .normalise = false}},
+    {"many", {.experts = 1000, .top_k = 32}},
+    {"small groups", {.experts = 12, .top_k = 3, .groups = 12, .groups_used = 5}},
+    {"all", {.experts = 8, .top_k = 8}},
+};
+
+GPU_TEST(RouteTest, IsThatOfTheReference) {
+  Device device;
+  std::mt19937_64 random(1);
+  for (const RouteCase& one : kCases) {
+    for (const int64_t rows : kRowCounts) {
+      if (rows == 1000 && one.params.experts != 384) continue;
+      for (const float spread : {0.01f, 1.0f, 30.0f}) {
+        Compare(device, random, one, rows, spread, false);
+        Compare(device, random, one, rows, spread, true);
+      }
+    }
+  }
+}
+
+// What f32 does not tell apart, or tells apart wrongly.
+GPU_TEST(RouteTest, CloseScores) {
+  Device device;
+  std::mt19937_64 random(3);
+  for (const int64_t close : {9, 20, 32, 33, 64}) {
+    Compare(device, random, kCases[0], 400, 0.2f, false, -1, close);
+  }
+}
+
+// In the row itself an expert with NaN comes after all others.
+GPU_TEST(RouteTest, NaNStaysInItsRow) {
+  Device device;
+  std::mt19937_64 random(2);
+  for (const RouteCase& one : kCases) {
+    if (one.params.groups > 1) continue;  // the reference sorts groups, where NaN has no place
+    Compare(device, random, one, 5, 1, false, 2);
+  }
+}
+
+}  // namespace
+}  // namespace baltoro::cuda
+
+int main(int argc, char** argv) {
+  return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
+}
