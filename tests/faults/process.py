@@ -114,10 +114,11 @@ def killed_engine(row):
 @row("F9", "SIGSTOP of the engine and of the door")
 def stopped(row):
     with Server(stand_in=20) as server:
-        streams = Background(server, 32, tokens=200)  # the door has read once what piles up while it is stopped
+        # The door has read once all that piles up below while it is stopped: its memory grows by that burst and keeps it.
+        streams = Background(server, 32, tokens=900)
         streams.started()
         os.kill(server.pid(), signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(row.scale(20, 15))
         os.kill(server.pid(), signal.SIGCONT)
         streams.join(60)
         canary, idle = Canary(server), Idle(server)
