@@ -62,6 +62,7 @@ Status BenchRank(const BenchStepCommand& command, const StepSeat& seat) {
     BT_ASSIGN_OR_RETURN(one, Run(*rig, one));
     if (!tells) continue;
     std::fputs(StepLine(one).c_str(), stdout);
+    if (command.explain) std::fputs(StepExplained(one.timing.told).c_str(), stdout);
     std::fflush(stdout);
   }
   if (!tells) return {};

@@ -38,6 +38,35 @@ std::string StepHeader(const BenchStepCommand& command, const StepRig& rig) {
       "tokens", "context", "ms", "p99 ms", "floor ms", "of floor", "GB", "experts");
 }
 
+std::string StepExplained(const std::vector<std::string>& told) {
+  constexpr std::string_view kLayer = "layer ";
+  struct Part {
+    std::string first;
+    std::vector<std::string> lines;
+  };
+  std::vector<Part> parts;
+  for (const std::string& line : told) {
+    const bool begins = line.starts_with(kLayer) || line == "behind the layers";
+    if (begins || parts.empty())
+      parts.push_back({.first = begins ? line : "ahead of the layers", .lines = {}});
+    if (!begins) parts.back().lines.push_back(line);
+  }
+  std::string text;
+  for (size_t i = 0; i < parts.size();) {
+    size_t end = i + 1;
+    while (end < parts.size() && parts[end].first.starts_with(kLayer) &&
+           parts[i].first.starts_with(kLayer) && parts[end].lines == parts[i].lines) {
+      ++end;
+    }
+    text += "  " + parts[i].first;
+    if (end > i + 1) text += " to " + parts[end - 1].first.substr(kLayer.size());
+    text += "\n";
+    for (const std::string& line : parts[i].lines) text += "    " + line + "\n";
+    i = end;
+  }
+  return text.empty() ? "  (this device chooses no kernels)\n" : text;
+}
+
 std::string StepLine(const StepCase& one) {
   const std::string head =
       fmt::format("{:>8} {:>7} {:>8}", one.prefill ? "prefill" : "decode", one.tokens, one.context);

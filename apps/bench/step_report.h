@@ -22,6 +22,8 @@ struct StepCase {
 };
 
 std::string StepHeader(const BenchStepCommand& command, const StepRig& rig);
+// What a step told (--explain): layers that follow each other and tell the same stand together.
+std::string StepExplained(const std::vector<std::string>& told);
 std::string StepLine(const StepCase& one);
 std::string StepJson(const BenchStepCommand& command,
                      const StepRig& rig,

@@ -330,6 +330,8 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   const MonotonicClock clock;
   std::vector<double> seconds;
   double distinct = 0;
+  std::vector<std::string> told;
+  if (command_.explain) model_->Explain([&](const std::string& line) { told.push_back(line); });
   for (int run = -kWarmUps; run < command_.repeats; ++run) {
     const double drawn =
         routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
@@ -343,6 +345,7 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
     model_->Forward(batch, cache_, logits, *arena_);
     BT_RETURN_IF_ERROR(ops_.wait(context));
     const Seconds took = clock.Now() - start;
+    model_->Explain(nullptr);
     if (run < 0) continue;
     seconds.push_back(took);
     distinct += drawn;
@@ -357,7 +360,8 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   return StepTiming{.median = Percentile(seconds, 0.5),
                     .p99 = Percentile(seconds, 0.99),
                     .least = std::ranges::min(seconds),
-                    .distinct = distinct / static_cast<double>(seconds.size())};
+                    .distinct = distinct / static_cast<double>(seconds.size()),
+                    .told = std::move(told)};
 }
 
 }  // namespace baltoro

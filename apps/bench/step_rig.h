@@ -28,6 +28,7 @@ struct MachineRates {
 struct StepTiming {
   double median = 0, p99 = 0, least = 0;  // seconds, from the call to the last result
   double distinct = 0;                    // experts a layer, mean over the steps
+  std::vector<std::string> told;          // with --explain: K2Model::Explain of a step
 };
 
 class StepRig {

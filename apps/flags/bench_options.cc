@@ -73,6 +73,10 @@ constexpr FlagSpec kStepFlags[] = {
      .max = 10000,
      .help = "Steps that are timed."},
     {.name = "enforce-eager", .kind = kBool, .initial = "false", .help = "Records no graphs."},
+    {.name = "explain",
+     .kind = kBool,
+     .initial = "false",
+     .help = "Prints for each operation of a step on a GPU which kernel computes it, and why."},
     {.name = "cpu-threads",
      .kind = kInt,
      .initial = "0",
@@ -129,6 +133,7 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   Get(flags, "routing", out.routing);
   Get(flags, "repeats", out.repeats);
   Get(flags, "enforce-eager", out.enforce_eager);
+  Get(flags, "explain", out.explain);
   Get(flags, "cpu-threads", out.threads);
   Get(flags, "seed", out.seed);
   Get(flags, "json", out.json);

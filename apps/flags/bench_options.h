@@ -24,6 +24,7 @@ struct BenchStepCommand {
   std::string routing = "uniform";  // or "zipf"
   int32_t repeats = 30;
   bool enforce_eager = false;
+  bool explain = false;
   int32_t threads = 0;
   uint64_t seed = 0;
   std::string json, svg;  // files to write; empty: none

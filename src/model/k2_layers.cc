@@ -1,3 +1,5 @@
+#include <string>
+
 #include "base/check.h"
 #include "model/k2_step.h"
 
@@ -63,6 +65,7 @@ void K2Model::Compute(const Inputs& in,
   size_t tap = 0;
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool is_last = i + 1 == layers.size();
+    if (tell_) tell_("layer " + std::to_string(first + layers[i]));
     const AttentionHalfArgs ahead =
         is_last ? AttentionHalfArgs() : AttentionOf(layers[i + 1], in, cache[i + 1]);
     const NextHalf next = is_last ? NextHalf() : NextHalf::Of(ahead);
@@ -80,6 +83,7 @@ void K2Model::Compute(const Inputs& in,
     if (tap < in.tap_layers.size() && in.tap_layers[tap] == layers[i]) hidden.Tap(in.taps[tap++]);
     attention = ahead;
   }
+  if (tell_) tell_("behind the layers");
   if (!share_.last_stage()) return others().SendToNextStage(Scratch(), hidden.Residual());
   BT_CHECK(logits.rank == 2 && logits.dim(1) == config_.vocab && logits.dtype == DType::kF32);
   std::vector<int64_t> widths;

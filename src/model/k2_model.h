@@ -8,11 +8,13 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -77,6 +79,10 @@ class K2Model {
   // Above 0: attention cuts what a decoded row sees after multiples of so many blocks of keys, and
   // nowhere else, where it would cut it as suits the step. Before ReserveScratch.
   void CutKeysAt(int32_t blocks) { key_part_blocks_ = blocks; }
+  // What is computed from now on tells `tell`, in lines, which kernel computes what and why
+  // (HiddenState::Explain), with a line "layer N" ahead of each; empty: no longer. A recorded step
+  // tells nothing.
+  void Explain(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
   bool uses_graphs() const { return graphs_.has_value(); }
 
   // A GPU must not allocate while another one waits for it in a step, so that whatever may allocate
@@ -168,6 +174,7 @@ class K2Model {
   bool parts_as_of_ranks_ = false;
   StepMode mode_ = StepMode::kRun;
   int32_t key_part_blocks_ = 0;
+  std::function<void(const std::string&)> tell_;
   bool recorded_ahead_ = false;  // a step was recorded without being run
   const RankShare share_;
   const int32_t heads_;        // of this rank

@@ -92,6 +92,7 @@ void K2Model::Run(const ForwardBatch& batch,
     shape.experts = &experts;
   }
   const std::unique_ptr<HiddenState> hidden = ops_.begin(Scratch(), arena, shape);
+  if (tell_) hidden->Explain(tell_);
   const auto compute = [&] { Compute(in, layers, cache, *hidden, logits); };
   if (!repeats) return compute();
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.

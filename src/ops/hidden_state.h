@@ -13,7 +13,9 @@
 // Letters as in ops.h.
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 
 #include "ops/attention.h"
 #include "ops/context.h"
@@ -135,6 +137,10 @@ struct LogitsArgs {
 class HiddenState {
  public:
   virtual ~HiddenState() = default;
+
+  // From now on `tell` hears, a line an operation, which kernel computes it and why; of a backend
+  // that chooses none it hears nothing.
+  virtual void Explain(std::function<void(const std::string&)> tell) { static_cast<void>(tell); }
 
   // Row t becomes table[ids[t]], zeros where ids[t] is negative: another rank's.  table
   // [vocab, H] bf16 or f32; ids [T] i32.

@@ -5,6 +5,7 @@
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/attention/attention_plan.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/explain.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -51,6 +52,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   const cudaStream_t stream = StreamOf(ctx);
   const AbsorbedPlan chosen =
       ChooseAbsorbed({.limits = plan.limits, .rows = rows, .sums = lse != nullptr});
+  Explained(ctx, "attention, absorbed", chosen);
 
   HeadProductArgs absorb;
   absorb.out = q;
@@ -140,7 +142,7 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
     prefill.merge_count = pass.merges;
     const PrefillPlan chosen = ChoosePrefill(
         {.rows = prefill.rows, .heads = args.heads, .tiles = pass.tiles, .merges = pass.merges});
-    LaunchPrefill(chosen, prefill, StreamOf(ctx));
+    LaunchPrefill(Explained(ctx, "attention, expanded", chosen), prefill, StreamOf(ctx));
     if (chosen.merges > 0) LaunchPrefillMerge(chosen, prefill, StreamOf(ctx));
   }
 }

@@ -4,6 +4,7 @@
 #include "ops/cuda/choose/inputs.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/linear/bf16_rows16.h"
@@ -233,6 +234,7 @@ void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args) {
   const int64_t rows = args.qkv_a.dim(0);
   if (rows == 0) return;
   const AttentionInputsPlan plan = ChooseAttentionInputs(InputsQuestion(args, p), ThisCard());
+  Explained(ctx, "attention inputs", plan);
   if (plan.kernel == AttentionInputsKernel::kWithQueries) {
     if (plan.query.kernel == LinearKernel::kBf16Rows16) {
       return QueryProduct(ctx, plan.query.as<Bf16Rows16Plan>(), args);

@@ -228,6 +228,10 @@ PrefillPlan ChoosePrefill(const PrefillQuestion& q) {
       .why = "keys and values of the heads side by side stay in the L2"};
 }
 
+std::string Why(const AbsorbedPlan& plan) {
+  return std::string(plan.decode.why) + ", " + plan.merge.why;
+}
+
 std::string Text(const AbsorbedPlan& plan) {
   std::string text = NameOf(plan.absorb.kernel) + " > " + NameOf(plan.decode.kernel);
   if (plan.decode.least_piece == 1) text += " in small pieces";

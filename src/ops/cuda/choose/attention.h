@@ -110,6 +110,8 @@ PrefillPlan ChoosePrefill(const PrefillQuestion& question);
 
 // A plan in one line, without what follows from the rows.
 std::string Text(const AbsorbedPlan& plan);
+// The reasons of its parts.
+std::string Why(const AbsorbedPlan& plan);
 std::string Text(const PrefillPlan& plan);
 
 }  // namespace baltoro::cuda

@@ -14,6 +14,7 @@
 #include "ops/cuda/experts/fp8_bank.h"
 #include "ops/cuda/experts/int4_bank.h"
 #include "ops/cuda/experts/route/shared_at_choice.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/layout/int4_layout.h"
 
 namespace baltoro::cuda {
@@ -218,7 +219,8 @@ bool BankChooses(const ExpertBankArgs& args) {
 }
 
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
-  ExpertBankBy(ctx, args, ChooseExperts(ExpertsQuestionOf(&ctx, args)));
+  const ExpertsPlan plan = ChooseExperts(ExpertsQuestionOf(&ctx, args));
+  ExpertBankBy(ctx, args, Explained(ctx, "experts" + NameOf(args.gate_up), plan));
 }
 
 void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const ExpertsPlan& plan) {

@@ -4,7 +4,9 @@
 // of this backend alone. The letters in shapes are those of ops.h.
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 
 #include "ops/compose/small_ops.h"
 
@@ -125,6 +127,7 @@ struct OrderedRows {
 struct Beside {
   RoundedRows* rounded = nullptr;
   OrderedRows* ordered = nullptr;  // of the norm ahead of an expert bank, and of the bank
+  const std::function<void(const std::string&)>* tell = nullptr;  // launch/explain.h
 };
 
 inline RoundedRows* RoundedOf(const OpContext& ctx) {

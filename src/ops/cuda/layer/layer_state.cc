@@ -73,6 +73,7 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
 OpContext LayerState::Fresh() {
   OpContext context = ComposedState::Fresh();
   beside_.ordered = orders_ ? &ordered_ : nullptr;
+  beside_.tell = &tell_;
   context.beside = &beside_;
   return context;
 }

@@ -4,7 +4,10 @@
 // in one launch. Between the halves a norm may have been begun by the half ahead of it, which adds
 // its result to the residual and leaves rows and squares (BegunNorm) for the half behind.
 
+#include <functional>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "ops/compose/composed_state.h"
 #include "ops/cuda/layer/fused_args.h"
@@ -17,6 +20,7 @@ class LayerState : public ComposedState {
  public:
   LayerState(const OpContext& context, Arena& arena, const StepShape& shape);
 
+  void Explain(std::function<void(const std::string&)> tell) override { tell_ = std::move(tell); }
   void AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) override;
   void DenseHalf(const DenseHalfArgs& args, const NextHalf& next) override;
   void ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) override;
@@ -40,6 +44,7 @@ class LayerState : public ComposedState {
   RoundedRows rounded_;            // of normed_; without memory: nothing takes them
   OrderedRows ordered_;
   Beside beside_;
+  std::function<void(const std::string&)> tell_;
   bool orders_ = false;             // norm and bank are given `ordered_`
   std::optional<BegunNorm> ahead_;  // begun by the half before
 };

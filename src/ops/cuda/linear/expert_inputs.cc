@@ -1,6 +1,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/linear/bf16_rows16.h"
@@ -57,6 +58,7 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
   const TensorView &shared = args.shared, &logits = args.logits, &x = args.x;
   const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
   const ExpertInputsPlan plan = ChooseExpertInputs(QuestionOf(ctx, args), ThisCard());
+  Explained(ctx, "expert inputs" + NameOf(gate_up) + " and router", plan);
   switch (plan.order) {
     case ExpertInputsOrder::kTogether:
       return Together(ctx, plan.shared, args);

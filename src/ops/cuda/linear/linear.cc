@@ -4,6 +4,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/fp8_bank.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/linear/bf16_rows16.h"
@@ -110,7 +111,8 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   BT_CHECK(x.rank == 2 && out.rank == 2 && x.dtype == DType::kBf16);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
-  RunLinear(ctx, ChooseLinear(QuestionOf(ctx, out, x, w), ThisCard()), out, x, w);
+  const LinearPlan plan = ChooseLinear(QuestionOf(ctx, out, x, w), ThisCard());
+  RunLinear(ctx, Explained(ctx, "linear" + NameOf(w), plan), out, x, w);
 }
 
 LinearQuestion QuestionOfCodes(const TensorView& out,
@@ -139,6 +141,7 @@ bool LinearOfCodes(const OpContext& ctx,
   BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   const LinearPlan plan = ChooseLinear(QuestionOfCodes(out, in, w), ThisCard());
+  Explained(ctx, "linear of codes" + NameOf(w), plan);
   RunLinearOfCodes(ctx, plan, out, in, w);
   return plan.next_waits;
 }

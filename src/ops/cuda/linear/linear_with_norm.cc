@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/cuda/choose/linear.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/linear/bf16_rows16.h"
 
@@ -59,6 +60,7 @@ void LinearToNorm(const OpContext& ctx,
                   const PackedMatrix& w) {
   const LinearPlan plan = PlanToNorm(norm, x, w);
   BT_CHECK(plan.kernel == LinearKernel::kBf16Rows16);
+  Explained(ctx, "linear, norm behind" + NameOf(w), plan);
   Bf16Rows16Product(ctx, plan.as<Bf16Rows16Plan>(), norm.residual, x, w, {.to = &norm});
 }
 
@@ -68,6 +70,7 @@ void LinearFromNorm(const OpContext& ctx,
                     const PackedMatrix& w) {
   const LinearPlan plan = PlanFromNorm(out, norm, w);
   BT_CHECK(plan.kernel == LinearKernel::kBf16Rows16);
+  Explained(ctx, "linear, norm ahead" + NameOf(w), plan);
   Bf16Rows16Product(ctx, plan.as<Bf16Rows16Plan>(), out, norm.rows, w, {.from = &norm});
 }
 

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/linear/router_rows16_device.cuh"
 
@@ -67,7 +68,8 @@ void Router(const OpContext& ctx,
             const PackedMatrix& w,
             TensorView bias,
             const RouterParams& params) {
-  RunRouter(ctx, ChooseRouter(QuestionOf(logits, x, w), ThisCard()), logits, x, w);
+  const LinearPlan plan = ChooseRouter(QuestionOf(logits, x, w), ThisCard());
+  RunRouter(ctx, Explained(ctx, "router" + NameOf(w), plan), logits, x, w);
   Route(ctx, ids, weights, logits, bias, params);
 }
 

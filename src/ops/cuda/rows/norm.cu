@@ -6,6 +6,7 @@
 
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/rows/norm_copies_device.cuh"
 #include "ops/cuda/rows/norm_device.cuh"
 #include "ops/cuda/rows/norm_stream.cuh"
@@ -231,6 +232,7 @@ void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weig
   if (rows == 0) return;
   ForgetNormCopies(ctx, out);
   const NormPlan plan = ChooseNorm(QuestionOf(out, x, weight));
+  Explained(ctx, "norm", plan);
   const NormParams p = ParamsOf(plan, out, x, weight, eps);
   const bool wide_in = x.dtype == DType::kF32, wide_out = out.dtype == DType::kF32;
   if (wide_in && wide_out) return Launch<float, float, void>(ctx, plan, rows, p);
@@ -249,6 +251,7 @@ void AddRmsNorm(const OpContext& ctx,
   if (residual.dim(0) == 0) return;
   AskForCopies(ctx, out, question);
   const NormPlan plan = ChooseNorm(question);
+  Explained(ctx, "sum and norm", plan);
   NormParams p = ParamsOf(plan, out, residual, weight, eps);
   p.copies = TakeNormCopies(ctx, out, plan.copy);
   LaunchSumNorm(ctx, plan, out, delta, p);

@@ -1,6 +1,7 @@
 // One warp a token where it takes the form of the scores, one block a token where not.
 
 #include "ops/cuda/choose/norm.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/rows/route_device.cuh"
 #include "ops/cuda/rows/route_warp_device.cuh"
 
@@ -75,6 +76,7 @@ void Route(const OpContext& ctx,
                          .weights_stride = weights.stride[0],
                          .router = params};
   const RoutePlan plan = ChooseRoute({.rows = logits.dim(0), .params = params});
+  Explained(ctx, "route", plan);
   const dim3 grid(static_cast<unsigned>(plan.blocks));
   switch (plan.kernel) {
     case RouteWay::kWarpEach:

@@ -2,6 +2,7 @@
 
 #include "ops/cuda/choose/norm.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/cuda/rows/norm_device.cuh"
@@ -107,6 +108,7 @@ void Swiglu(const OpContext& ctx, TensorView out, TensorView x) {
   BT_CHECK(x.dim(0) == out.dim(0) && x.dim(1) == 2 * out.dim(1));
   if (out.num_elements() == 0) return;
   const SwigluPlan plan = ChooseSwiglu({.x = FactsOf(x), .out = FactsOf(out), .card = ThisCard()});
+  Explained(ctx, "swiglu", plan);
   SwigluParams p = ParamsFor(plan, x, out.dim(1));
   p.out = out.data;
   p.out_stride = out.stride[0];

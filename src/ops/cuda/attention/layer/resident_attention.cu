@@ -26,6 +26,7 @@
 #include "ops/cuda/attention/layer/resident_front.cuh"
 #include "ops/cuda/choose/attention_half.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/bf16_rows16.h"
@@ -277,6 +278,7 @@ void WatchAttentionLayer() {
 
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
   const AttentionHalfPlan plan = ChooseAttentionHalf(QuestionOf(ctx, args));
+  Explained(ctx, "attention half", plan);
   if (plan.kernel == AttentionHalfWay::kApart) return false;
   const Params p = ParamsOf(ctx, args);
   const KvLayerView& cache = args.attention.cache;
