@@ -312,8 +312,9 @@ TEST_F(ChatPipelineTest, ASchemaThatIsAReferenceIsWhatItLeadsTo) {
   };
   EXPECT_EQ(status(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"array"}}})"), 400);
   EXPECT_EQ(status(R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object"}}})"), 200);
-  EXPECT_EQ(status(R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"$ref":"#/$defs/c"},"c":{"const":1}}})"),
-            400);
+  EXPECT_EQ(
+      status(R"({"$ref":"#/$defs/a~1b","$defs":{"a/b":{"$ref":"#/$defs/c"},"c":{"const":1}}})"),
+      400);
   EXPECT_EQ(status(R"({"anyOf":[{"$ref":"#/$defs/a"},{"type":"null"}],
                        "$defs":{"a":{"type":"string"}}})"),
             400);

@@ -164,7 +164,8 @@ std::vector<const Entry*> SortedByKey(const Dict& dict) {
 // than strings are a template's own, and each search for one takes as many steps as it may look at.
 Result<bool> EqualDicts(const Dict& a, Dict& b, int64_t& steps, int depth_left) {
   if (a.entries.size() != b.entries.size()) return false;
-  steps -= static_cast<int64_t>(a.entries.size());  // for the sorting; Equal looks whether they last
+  steps -=
+      static_cast<int64_t>(a.entries.size());  // for the sorting; Equal looks whether they last
   const std::vector<const Entry*> mine = SortedByKey(a), others = SortedByKey(b);
   if (mine.size() != others.size()) return false;
   for (size_t i = 0; i < mine.size(); ++i) {

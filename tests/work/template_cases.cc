@@ -125,8 +125,8 @@ Work RenderOwn(size_t size, const std::string& source) {
 
 // Two dicts of a client's, alike but for the order of their keys.
 Work CompareDicts(size_t size) {
-  static const std::shared_ptr<ChatTemplate> kOwn = Must(
-      ChatTemplate::Parse("{{ messages[0].a == messages[1].a }}", "own"));
+  static const std::shared_ptr<ChatTemplate> kOwn =
+      Must(ChatTemplate::Parse("{{ messages[0].a == messages[1].a }}", "own"));
   Json messages = {Message("user", ""), Message("user", "")};
   for (size_t i = 0; i < size; ++i) {
     messages[0]["a"][fmt::format("key_{:06}", i)] = i;
