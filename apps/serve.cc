@@ -186,7 +186,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   stop.Accept();
   LogAddress(options, *server);
 
-  while (!stop.asked()) {
+  do {
     // It will not be back: whoever started this server should start another.
     if (!engine->end().ok()) {
       server->Drain(0);  // tells whoever still waits
@@ -195,8 +195,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
     }
     const std::string line = server->Tick();
     if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
+  } while (!stop.AskedWithin(0.1));
   BT_LOG(Info, "Shutting down{}",
          options.shutdown_timeout > 0
              ? fmt::format(": up to {} s for running requests", options.shutdown_timeout)

@@ -1,6 +1,7 @@
 #include "stop_signal.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
@@ -50,11 +51,21 @@ StopSignal::StopSignal(Seconds patience, std::string leaving) {
       BT_LOG(Info, "{}", leaving);
       ExitAtOnce(0);
     }
-    state->asked = true;
+    {
+      const std::lock_guard lock(state->mutex);
+      state->asked = true;
+    }
+    state->changed.notify_all();
     if (Wait(patience)) ExitAtOnce(1);
     BT_LOG(Warning, "Something did not end in time; it is left behind");
     ExitAtOnce(0);
   }).detach();
+}
+
+bool StopSignal::AskedWithin(Seconds seconds) const {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_for(lock, std::chrono::duration<Seconds>(seconds),
+                                  [this] { return state_->asked; });
 }
 
 }  // namespace baltoro

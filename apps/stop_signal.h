@@ -5,7 +5,9 @@
 // that mean another program the others.
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "base/clock.h"
@@ -26,14 +28,17 @@ class StopSignal {
   StopSignal(const StopSignal&) = delete;
   StopSignal& operator=(const StopSignal&) = delete;
 
-  // From here on somebody looks at asked().
+  // From here on somebody calls AskedWithin.
   void Accept() { state_->accepted = true; }
-  bool asked() const { return state_->asked; }
+  // Waits for a stop, at most `seconds`, and returns as soon as one is asked for; false: none was.
+  bool AskedWithin(Seconds seconds) const;
 
  private:
   struct State {
     std::atomic<bool> accepted = false;
-    std::atomic<bool> asked = false;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool asked = false;
   };
 
   // Shared with the thread, which lives as long as the process.
