@@ -3,7 +3,7 @@
 #
 #   ./test.sh          format, layers, a release build with unit, golden and end-to-end tests, an address- and
 #                      undefined-behaviour-sanitizer build of the host rooms, and where nvcc is found the kernels on an emulated
-#                      GPU: TIMES
+#                      GPU (two minutes on two cores; before it five to compile them, where the compiler cache is empty)
 #   ./test.sh --long   all that, then: clang-tidy, thread sanitizer, the long simulations, load and faults, the fuzz targets;
 #                      takes hours
 set -euo pipefail

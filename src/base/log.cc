@@ -235,7 +235,7 @@ void InitLog(std::string_view process, LogLevel level) {
   TheLog().Init(process, level);
 }
 
-LogLevel log_level() {
+LogLevel CurrentLogLevel() {
   return TheLog().level();
 }
 

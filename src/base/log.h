@@ -23,7 +23,7 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // "EngineCore".
 void InitLog(std::string_view process, LogLevel level);
 void WriteLog(LogLevel level, const char* file, int line, std::string_view message);
-LogLevel log_level();
+LogLevel CurrentLogLevel();
 
 // Waits until all lines are written, but no longer than half a second: a standard error that nobody
 // reads must not hold the end of a process. std::exit and CheckFailed do so by themselves.
@@ -70,16 +70,16 @@ void TellLeftOut();
 
 #define BT_LOG(severity, ...)                                                   \
   do {                                                                          \
-    if (::baltoro::LogLevel::k##severity >= ::baltoro::log_level())             \
+    if (::baltoro::LogLevel::k##severity >= ::baltoro::CurrentLogLevel())       \
       ::baltoro::WriteLog(::baltoro::LogLevel::k##severity, __FILE__, __LINE__, \
                           fmt::format(__VA_ARGS__));                            \
   } while (false)
 
 // For every line that somebody outside can cause: a client, a peer, what a request makes of a step.
-#define BT_LOG_LIMITED(severity, ...)                                    \
-  do {                                                                   \
-    if (::baltoro::LogLevel::k##severity >= ::baltoro::log_level()) {    \
-      static ::baltoro::LogLimit bt_limit(__FILE__, __LINE__);           \
-      if (::baltoro::AdmitLine(bt_limit)) BT_LOG(severity, __VA_ARGS__); \
-    }                                                                    \
+#define BT_LOG_LIMITED(severity, ...)                                       \
+  do {                                                                      \
+    if (::baltoro::LogLevel::k##severity >= ::baltoro::CurrentLogLevel()) { \
+      static ::baltoro::LogLimit bt_limit(__FILE__, __LINE__);              \
+      if (::baltoro::AdmitLine(bt_limit)) BT_LOG(severity, __VA_ARGS__);    \
+    }                                                                       \
   } while (false)

@@ -158,6 +158,7 @@ U ToWhole(float a, float (*rounded)(float)) {
   const double r = rounded(a);
   return static_cast<U>(static_cast<S>(std::clamp(r, -2147483648.0, 2147483647.0)));
 }
+// (Of which sign the result of -0 is, is not written anywhere: it is made 0 before.)
 U Saturated(float a) {
   return std::isnan(a) || a <= 0 ? 0 : Bits(std::min(a, 1.0f));
 }
@@ -175,7 +176,7 @@ U Saturated(float a) {
   O("neg.f32", Bits(-a))                                                                           \
   O("abs.f32", Bits(std::fabs(a)))                                                                 \
   O("cvt.rni.f32.f32", Bits(std::nearbyint(a)))                                                    \
-  O("cvt.sat.f32.f32", Saturated(a))                                                               \
+  X("{ .reg .f32 t; add.f32 t, %1, 0f00000000; cvt.sat.f32.f32 %0, t; }", Saturated(a))            \
   X("{ .reg .s32 t; cvt.rni.s32.f32 t, %1; mov.b32 %0, t; }", ToWhole(a, std::nearbyint))          \
   X("{ .reg .s32 t; cvt.rzi.s32.f32 t, %1; mov.b32 %0, t; }", ToWhole(a, std::trunc))              \
   X("{ .reg .s32 t; mov.b32 t, %1; cvt.rn.f32.s32 %0, t; }", Bits(static_cast<float>(S(Bits(a))))) \
