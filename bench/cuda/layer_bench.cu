@@ -260,7 +260,7 @@ class Bench {
     residual_ = Rows(DType::kF32, kHidden);
     delta_ = Rows(DType::kF32, kHidden);
     unscaled_ = Rows(DType::kBf16, kHidden);
-    squares_ = Rows(DType::kF32, BegunNorm::kParts);
+    squares_ = Rows(DType::kF32, cuda::BegunNorm::kParts);
     normed_ = Rows(DType::kBf16, kHidden);
     qkv_a_ = Rows(DType::kBf16, kQLora + kLatent + kRope);
     q_ = Rows(DType::kBf16, kHeads * kHead);
@@ -283,7 +283,7 @@ class Bench {
     drawn_ = Upload(drawn, DType::kI32);
     // What is left out leaves rows of random numbers, where a norm is joined with a mean square of
     // about 1.
-    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * BegunNorm::kParts * 4)));
+    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * cuda::BegunNorm::kParts * 4)));
     for (const TensorView& rows : {normed_, unscaled_, qkv_a_, q_, attention_, shared_}) {
       Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
     }
@@ -332,7 +332,7 @@ class Bench {
                             .latent = kLatent,
                             .rope = kRope};
     // As a model's step: norms are shared by the operations around them where those take that.
-    const BegunNorm joined{.residual = residual_,
+    const cuda::BegunNorm joined{.residual = residual_,
                            .weight = norm,
                            .rows = unscaled_,
                            .squares = squares_,
@@ -438,8 +438,8 @@ class Bench {
                           const RopeTable& rope,
                           const TensorView& q_norm,
                           const TensorView& kv_norm,
-                          const BegunNorm* before,
-                          const BegunNorm* behind) {
+                          const cuda::BegunNorm* before,
+                          const cuda::BegunNorm* behind) {
     const TensorView q(q_.data, DType::kBf16, {batch_, kHeads, kHead});
     return cuda::AttentionLayer(Context(), {.x = normed_,
                                             .before = before,
@@ -531,7 +531,7 @@ class Bench {
   void QueueBank(const Layer& layer,
                  const TensorView& drawn,
                  uint32_t parts,
-                 const BegunNorm* norm) {
+                 const cuda::BegunNorm* norm) {
     const cuda::MoeShape shape{.slots = kExperts,
                                .hidden = kHidden,
                                .intermediate = kInner,
