@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -45,8 +46,12 @@ std::string StepExplained(const std::vector<std::string>& told) {
     std::vector<std::string> lines;
   };
   std::vector<Part> parts;
+  const auto is_title = [&](const std::string& line) {
+    return line.starts_with(kLayer) || line == "behind the layers";
+  };
+  if (std::ranges::all_of(told, is_title)) return "  (this device chooses no kernels)\n";
   for (const std::string& line : told) {
-    const bool begins = line.starts_with(kLayer) || line == "behind the layers";
+    const bool begins = is_title(line);
     if (begins || parts.empty())
       parts.push_back({.first = begins ? line : "ahead of the layers", .lines = {}});
     if (!begins) parts.back().lines.push_back(line);
@@ -64,7 +69,7 @@ std::string StepExplained(const std::vector<std::string>& told) {
     for (const std::string& line : parts[i].lines) text += "    " + line + "\n";
     i = end;
   }
-  return text.empty() ? "  (this device chooses no kernels)\n" : text;
+  return text;
 }
 
 std::string StepLine(const StepCase& one) {

@@ -283,7 +283,8 @@ class Bench {
     drawn_ = Upload(drawn, DType::kI32);
     // What is left out leaves rows of random numbers, where a norm is joined with a mean square of
     // about 1.
-    Check(cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * cuda::BegunNorm::kParts * 4)));
+    Check(
+        cudaMemset(squares_.data, 0x42, static_cast<size_t>(batch * cuda::BegunNorm::kParts * 4)));
     for (const TensorView& rows : {normed_, unscaled_, qkv_a_, q_, attention_, shared_}) {
       Must(FillRandomBf16(rows.data, static_cast<size_t>(rows.num_elements()), 9, stream_));
     }
@@ -333,10 +334,10 @@ class Bench {
                             .rope = kRope};
     // As a model's step: norms are shared by the operations around them where those take that.
     const cuda::BegunNorm joined{.residual = residual_,
-                           .weight = norm,
-                           .rows = unscaled_,
-                           .squares = squares_,
-                           .eps = 1e-5f};
+                                 .weight = norm,
+                                 .rows = unscaled_,
+                                 .squares = squares_,
+                                 .eps = 1e-5f};
     const bool middle = joins_ && cuda::NormAdderTakes(joined, attention_, layer.o) &&
                         cuda::NormLinearTakes(shared_, joined, layer.shared_gate_up) &&
                         cuda::NormLinearTakes(logits_, joined, layer.router);
