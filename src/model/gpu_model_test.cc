@@ -169,8 +169,8 @@ K2Config FormConfig() {
 class GpuFormTest : public ::testing::TestWithParam<FormCase> {
  protected:
   // A prompt in chunks that end inside of blocks; a second sequence that begins with two blocks of
-  // the first; a step of all kinds, with a third prompt; then all three token by token. Logits of
-  // all tokens.
+  // the first; a step of all kinds, with a third prompt; then all three token by token, and four
+  // tokens each. Logits of all tokens.
   std::vector<float> Trip(const OpsTable& ops, bool graphs) {
     DummySource source(3,
                        [](std::string_view module) { return FormOf(GetParam().weights, module); });
@@ -199,6 +199,9 @@ class GpuFormTest : public ::testing::TestWithParam<FormCase> {
       step({{0, Tokens(1), 150}, {1, Tokens(1), 137}, {2, Tokens(1), 33}});
     }
     for (int i = 0; i < 3; ++i) step({{1, Tokens(1), 137}});
+    for (int i = 0; i < 3; ++i) {  // drafts of all three
+      step({{0, Tokens(4), 150}, {1, Tokens(4), 137}, {2, Tokens(4), 33}});
+    }
     next_ = 1;
     return all;
   }
