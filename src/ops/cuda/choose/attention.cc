@@ -55,7 +55,7 @@ HeadProductPlan Values(const AbsorbedQuestion& q) {
 }
 
 // Of up to 8 rows a sequence a tile of 64 rows would be seven eighths empty.
-bool Bf16Rows16(const MlaDecodeLimits& limits, const DecodePlan& plan, int tokens) {
+bool TakesBf16Rows8(const MlaDecodeLimits& limits, const DecodePlan& plan, int tokens) {
   return plan.tile_rows == kMlaHeads8Rows && limits.chunk_blocks == 0 &&
          limits.sequences * limits.max_query_tokens <= tokens;
 }
@@ -71,8 +71,8 @@ DecodeWay DecodeKernel(const MlaDecodeLimits& limits, const DecodePlan& plan) {
     case MlaCacheType::kBf16:
       break;
   }
-  return Bf16Rows16(limits, plan, kHundredsOfTokens) ? DecodeWay::kBf16Rows8
-                                                     : DecodeWay::kBf16Rows64;
+  return TakesBf16Rows8(limits, plan, kHundredsOfTokens) ? DecodeWay::kBf16Rows8
+                                                         : DecodeWay::kBf16Rows64;
 }
 
 const char* WhyDecode(DecodeWay kernel) {
@@ -188,7 +188,7 @@ DecodePlan ChooseDecode(const MlaDecodeLimits& limits) {
     plan.merges_max = plan.parts;
     plan.slots = 2 * int64_t{plan.parts};
   }
-  const bool few = Bf16Rows16(limits, plan, kFewTokens);
+  const bool few = TakesBf16Rows8(limits, plan, kFewTokens);
   plan.least_piece = few ? 1 : 2;
   plan.overfill = few ? 0 : 2;
   plan.kernel = DecodeKernel(limits, plan);

@@ -1,7 +1,7 @@
 #pragma once
 
 // What choices may know of the card. A plain value: choices are made, and tested, without a card.
-// ThisCard (ops/cuda/card.h) gives that of the device in use.
+// ThisCard (ops/cuda/launch/card.h) gives that of the device in use.
 
 #include <array>
 #include <cstdint>
@@ -24,7 +24,8 @@ struct ClusterRoom {
 struct Card {
   int32_t multiprocessors = 132;
   // False where others have blocks on it: another engine, or other ranks. Kernels whose blocks all
-  // wait for each other need the whole card, and are then not chosen.
+  // wait for each other need the whole card, and are then not chosen. Engines have their card to
+  // themselves today; tests say false.
   bool owned = true;
   ClusterRoom clusters = {};
 };

@@ -43,39 +43,44 @@ struct ExpertsQuestion {
   int64_t intermediate() const { return down.k; }
 };
 
-// The way of a bank. A number is the tokens it is for at most, where that is in the kernel.
+// The way of a bank, and its kernels' files in experts/. A number is the tokens it is for at most,
+// where that is in the kernel.
 enum class ExpertsKernel : uint8_t {
   kNone,            // no tokens, or no experts
-  kInt4OneLaunch1,  // moe_single_joined: all of it, with the choice
-  kInt4OneLaunch4,  // moe_several: likewise, of 2 to 4
-  kInt4OneToken,    // moe_single: two launches
-  kInt4Entries,     // moe_stream: each entry by itself
-  kInt4Digits,      // moe_digits: sorted entries, weights once, products in integers
-  kInt4Streaming,   // moe_stream: likewise, in bf16
-  kInt4GroupedSum,  // moe_wide_gate_up, moe_down_sum: by the matrix units, shares stay in the L2
-  kInt4Grouped,     // moe_wide_gate_up, moe_wide: likewise, shares in memory
-  kFp8OneLaunch1,   // fp8_single_joined: all of it, with the choice
-  kFp8OneLaunch4,   // fp8_several: likewise, of 2 to 4
-  kFp8OneLaunch8,   // fp8_several: of 5 to 8
-  kFp8Entries4,     // fp8_single: each entry by itself, two launches
-  kFp8Streaming,    // fp8_stream: sorted entries, weights once
-  kFp8GroupedSum,   // fp8_tiles, fp8_down_sum: by the matrix units, shares stay in the L2
-  kFp8Grouped128,   // fp8_tiles: likewise, shares in memory
-  kGroupedProducts  // product: any form of weights
+  kInt4OneLaunch1,  // one_launch/int4_one_launch1.cu: all of it, with the choice
+  kInt4OneLaunch4,  // one_launch/int4_one_launch4.cu: likewise, of 2 to 4
+  kInt4OneToken,    // one_launch/int4_one_token.cu: two launches
+  kInt4Entries,     // streaming/int4_streaming.cu: each entry by itself
+  kInt4Digits,      // streaming/int4_digits.cu, int4_digits_down.cu: sorted entries, weights once,
+                    // products in integers
+  kInt4Streaming,   // streaming/int4_streaming.cu: likewise, in bf16
+  kInt4GroupedSum,  // grouped/int4_grouped_gate_up.cu, down_reduce/int4_grouped_sum.cu: by the
+                    // matrix units, shares stay in the L2
+  kInt4Grouped,    // grouped/int4_grouped_gate_up.cu, int4_grouped_down.cu: likewise, shares in
+                   // memory
+  kFp8OneLaunch1,  // one_launch/fp8_one_launch1.cu: all of it, with the choice
+  kFp8OneLaunch4,  // one_launch/fp8_one_launch8.cu: likewise, of 2 to 4
+  kFp8OneLaunch8,  // the same file: of 5 to 8
+  kFp8Entries4,    // one_launch/fp8_entries4.cu: each entry by itself, two launches
+  kFp8Streaming,   // streaming/fp8_streaming.cu: sorted entries, weights once
+  kFp8GroupedSum,  // linear/fp8_tiles.cu, down_reduce/fp8_grouped_sum.cu: by the matrix units,
+                   // shares stay in the L2
+  kFp8Grouped128,   // linear/fp8_tiles.cu, fp8_pairs.cu: likewise, shares in memory
+  kGroupedProducts  // grouped_products_bank.cc: any form of weights
 };
 
 // Who chooses the experts of a token.
 enum class ExpertsChooser : uint8_t {
   kGiven,       // an operation ahead; asked of the bank, it refuses
   kKernel,      // the bank's first kernel
-  kPreparation  // the launch that sorts entries (moe_prepare)
+  kPreparation  // the launch that sorts entries (route/bank_prepare.cu)
 };
 
 enum class SharedExperts : uint8_t {
   kNone,
   kInBank,      // in the bank's last kernel
   kOwnProduct,  // ahead of the bank, by a product of its own
-  kBeside       // in a launch beside the choice (moe_beside)
+  kBeside       // in a launch beside the choice (route/shared_at_choice.cu)
 };
 
 // Of the launch that sorts entries; no blocks: entries are not sorted, or by the preparation.

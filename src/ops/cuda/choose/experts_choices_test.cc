@@ -28,7 +28,11 @@ constexpr char kTextPath[] = "src/ops/cuda/choose/experts_choices.txt";
 constexpr char kHeader[] =
     "# Which way of an expert bank is chosen, for FIRST..LAST tokens: held by "
     "experts_choices_test, which\n"
-    "# writes it anew with BT_WRITE=1.\n";
+    "# writes it anew with BT_WRITE=1.\n"
+    "# A question: FORM SLOTS of EXPERTS top K [I of an expert, hidden], what is beside, the "
+    "shared "
+    "experts' I.\n"
+    "# chooses: the bank is asked to choose; not taken: it refuses, and a launch ahead chooses.\n";
 
 std::string ReadFile(const char* path) {
   std::ifstream file(path, std::ios::binary);

@@ -32,6 +32,8 @@ constexpr char kChoices[] = "src/ops/cuda/choose/linear_choices.txt";
 constexpr char kHeader[] =
     "# Which kernels compute products, and what lies ahead of attention and of the experts:\n"
     "#   FIRST..LAST row  [input, ]KERNEL parameters (choose/linear.h, choose/inputs.h)\n"
+    "# Left out, see the launch table: x coded, bf16 parts, other caches, forms that only tiles "
+    "take.\n"
     "# Written by ops_linear_choices_test with BT_WRITE=1.\n";
 
 std::string ReadAll(const std::string& path) {

@@ -39,7 +39,7 @@ constexpr float kLn2 = 0.69314718056f;
 struct Shared {
   uint64_t full[kStages];
   uint64_t empty[kStages];
-  Bf16Rows16 rows;
+  Heads8Rows rows;
   alignas(16) unsigned char queries[2][kRows * kQueryPitch];  // of this piece and the next one
 };
 

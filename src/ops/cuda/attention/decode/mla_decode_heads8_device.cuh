@@ -33,7 +33,7 @@ __device__ __forceinline__ uint32_t LoadWord(uint32_t from) {
   return value;
 }
 
-struct Bf16Rows16 {
+struct Heads8Rows {
   float scores[2][kMlaHeads8Rows][kScorePitch];  // of both halves of the columns
   __nv_bfloat16 shares[kMlaHeads8Rows][kSharePitch];
   float ratio[kMlaHeads8Rows];      // by which the sums so far are to be multiplied
@@ -45,7 +45,7 @@ struct Bf16Rows16 {
 // sums. The reference is raised where a score exceeds it by more than kSlack.
 template <int kSlack>
 __device__ __forceinline__ void FewSoftmax(
-    Bf16Rows16& rows, int row, int seen, float scale, float& reference, float& sum) {
+    Heads8Rows& rows, int row, int seen, float scale, float& reference, float& sum) {
   const int lane = threadIdx.x % 32;
   float score[2];
   float highest = -CUDART_INF_F;

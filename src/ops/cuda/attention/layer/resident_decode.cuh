@@ -207,7 +207,7 @@ class PieceWalk {
 class Decoder : PieceWalk {
  public:
   using Keys = PlainKeys;
-  using Shared = mla::Bf16Rows16;
+  using Shared = mla::Heads8Rows;
   // Of shared memory, for the queries of a piece.
   static constexpr int kQueryBytes = kHeads * (2 * kMlaWidth + 32);
 

@@ -137,10 +137,7 @@ __device__ __forceinline__ void MultiplyFirst(const Params& p, Shared& shared, u
 }
 
 // By the first 16 lanes of a warp: the block's columns of the middle, told to all blocks.
-__device__ __forceinline__ void TellFp8Rows256(const Shared& shared,
-                                               int own,
-                                               int strip,
-                                               uint32_t tag) {
+__device__ __forceinline__ void TellMiddle(const Shared& shared, int own, int strip, uint32_t tag) {
   const int lane = threadIdx.x % 16, s = lane / 8, row = lane % 8;
   float gate = 0, up = 0;
 #pragma unroll
@@ -256,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
     BarrierWait(SharedAddress(&shared.x), 0);
   }
   __syncthreads();
-  if (mine && threadIdx.x < 16) TellFp8Rows256(shared, own, strip, tag);
+  if (mine && threadIdx.x < 16) TellMiddle(shared, own, strip, tag);
   if (threadIdx.x == 0) board.launches[blockIdx.x] = tag;
   if (!ends) return;
   if (!of_shared && shared.slots[warp] >= 0) MultiplySecond(shared, memory, tag);
