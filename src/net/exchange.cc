@@ -72,8 +72,8 @@ Exchange::Exchange(IoThread* io, Connection* connection, AnswerFraming framing, 
 
 void Exchange::Queue() {
   if (queued_) return;
-  queued_ = true;
   io_->MarkDirty(shared_from_this());
+  queued_ = true;
 }
 
 void Exchange::HoldAnyway(size_t bytes) {
@@ -115,8 +115,10 @@ void Exchange::Send(HttpResponse response) {
   const std::lock_guard lock(mutex_);
   if (refused_) return;
   BT_CHECK(phase_ == Phase::kOpen);
-  phase_ = Phase::kEnded;
-  if (gone_) return;
+  if (gone_) {
+    phase_ = Phase::kEnded;
+    return;
+  }
   const size_t bytes = framing_.head ? 0 : response.body.size();
   if (bytes > reserved_ && !Hold(bytes - reserved_)) {
     response = {.status = 503,
@@ -129,17 +131,19 @@ void Exchange::Send(HttpResponse response) {
   Answer(response);
 }
 
-// With mutex_ held and not gone.
+// With mutex_ held and not gone. What wants memory comes first: where there is none the answer is
+// still open, and whoever drops it says so.
 void Exchange::Answer(const HttpResponse& response) {
-  phase_ = Phase::kEnded;
   AnswerFraming framing = framing_;
   framing.keep_alive = framing_.keep_alive && !response.close && !io_->draining();
+  std::string answer = SerializeResponse(response, framing);
+  Queue();
+  phase_ = Phase::kEnded;
   close_after_ = !framing.keep_alive;
-  inbox_ = SerializeResponse(response, framing);
+  inbox_ = std::move(answer);
   // What is held is now what lies here, head and all.
   LetGo(std::exchange(reserved_, 0));
   HoldAnyway(inbox_.size());
-  Queue();
 }
 
 void Exchange::Refuse(int status, std::string_view reason) {

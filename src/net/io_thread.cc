@@ -68,13 +68,11 @@ std::string IoThread::ErrorBody(int status, std::string_view reason, std::string
 }
 
 void IoThread::MarkDirty(std::shared_ptr<Exchange> exchange) {
-  bool first;
-  {
-    const std::lock_guard lock(dirty_mutex_);
-    first = dirty_.empty();
-    dirty_.push_back(std::move(exchange));
-  }
-  if (first) loop_->Post([this] { DrainDirty(); });
+  const std::lock_guard lock(dirty_mutex_);
+  // First, as both want memory: what is in the list waits for a post that is under way. DrainDirty
+  // comes to the list when this has let go of it.
+  if (dirty_.empty()) loop_->Post([this] { DrainDirty(); });
+  dirty_.push_back(std::move(exchange));
 }
 
 void IoThread::DrainDirty() {

@@ -118,6 +118,8 @@ std::optional<ApiError> AddFunctionTool(const Json& tool,
   if (description != nullptr) function["description"] = *description;
   if (schema != nullptr) function["parameters"] = *schema;
   if (strict != nullptr) function["strict"] = *strict;
+  // Not by push_back: see ResponsesRequest.
+  if (tools.is_null()) tools = Json::array();
   tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   return std::nullopt;
 }

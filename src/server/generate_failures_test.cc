@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <new>
+
 #include "server/server_fixture.h"
 
 namespace baltoro {
@@ -203,6 +206,21 @@ TEST_F(GenerateFailuresTest, AFullQueueIs429AndLeavesNothingRunning) {
   EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
   EXPECT_THAT(Get("/metrics").body,
               HasSubstr("baltoro:requests_rejected_total{reason=\"queue_full\"} 1\n"));
+  EXPECT_EQ(Get("/load").json()["server_load"], 0);
+}
+
+// Without an answer the client would wait for ever.
+TEST_F(GenerateFailuresTest, WantOfMemoryAtTheSecondChoiceIs500AndLeavesNothingRunning) {
+  std::atomic<int> asked = 0;
+  Start([&](const Request&) {
+    if (asked++ == 1) throw std::bad_alloc();
+    return std::vector<TokenEvent>();
+  });
+
+  EXPECT_EQ(Complete({{"n", 3}}).status, 500);
+
+  EXPECT_EQ(asked, 2);
+  EXPECT_TRUE(Eventually([&] { return engine_->running() == 0; }));
   EXPECT_EQ(Get("/load").json()["server_load"], 0);
 }
 

@@ -70,13 +70,21 @@ void Generation::Start(const std::vector<Request>& prompts) {
       choice.max_tokens = prompt.stop.max_tokens;
     }
   }
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    const auto n = static_cast<size_t>(options_.n);
-    if (!Submit(prompts[i / n], choices_[i], static_cast<int>(i % n))) return;
+  try {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      const auto n = static_cast<size_t>(options_.n);
+      if (!Submit(prompts[i / n], choices_[i], static_cast<int>(i % n))) return;
+    }
+    reply_.OnClientGone([weak = weak_from_this()] {
+      if (const auto generation = weak.lock()) generation->Cancel();
+    });
+  } catch (...) {
+    // Want of memory. Whoever stays registered waits for events that may never come, and with it
+    // the client.
+    Cancel();
+    for (const Choice& choice : choices_) context_.dispatcher->Forget(choice.id);
+    throw;
   }
-  reply_.OnClientGone([weak = weak_from_this()] {
-    if (const auto generation = weak.lock()) generation->Cancel();
-  });
 }
 
 bool Generation::Submit(const Request& prompt, Choice& choice, int index) {

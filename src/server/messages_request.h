@@ -12,8 +12,8 @@
 namespace baltoro {
 
 struct MessagesRequest {
-  Json chat;                  // the body of /v1/chat/completions that says the same
-  bool show_thinking = true;  // false: thinking happens, but is not part of the answer
+  Json chat = Json::object();  // the body of /v1/chat/completions that says the same
+  bool show_thinking = true;   // false: thinking happens, but is not part of the answer
 };
 
 // Conversations that the server keeps are refused under this name.

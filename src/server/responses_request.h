@@ -11,11 +11,13 @@
 namespace baltoro {
 
 struct ResponsesRequest {
-  Json chat;          // the body of /v1/chat/completions that says the same
-  Json items;         // the conversation so far: earlier items and this input's, each an object
-  Json echo;          // the fields of the request that the answer repeats
-  bool store = true;  // keep the answer for previous_response_id and GET
-  std::string model;  // as given, or empty
+  // Objects from the start: a null that becomes one by operator[] is left half made where memory
+  // runs out, and its destructor then ends the process.
+  Json chat = Json::object();  // the body of /v1/chat/completions that says the same
+  Json items;  // the conversation so far: earlier items and this input's, each an object
+  Json echo = Json::object();  // the fields of the request that the answer repeats
+  bool store = true;           // keep the answer for previous_response_id and GET
+  std::string model;           // as given, or empty
 };
 
 // The id that the request continues, or "".
