@@ -263,6 +263,15 @@ Status Run(const EvalOptions& options) {
   }
   Json report = {{"model", model}, {"url", options.url}};
   report["tasks"] = PrintTable(cases, verdicts, free);
+  const auto has_failed = [](const EvalVerdict& verdict) { return verdict.failed; };
+  const auto first = std::ranges::find_if(verdicts, has_failed);
+  if (first != verdicts.end()) {
+    const auto failed = std::ranges::count_if(verdicts, has_failed);
+    const std::string said = fmt::format("{} of {} cases have no answer, the first because of: {}",
+                                         failed, cases.size(), first->note);
+    if (failed == std::ssize(verdicts)) return Status(Code::kUnavailable, said);
+    fmt::print("{}\n", said);
+  }
   if (!options.loglik.empty()) {
     Likelihood likelihood;
     BT_RETURN_IF_ERROR(runner.RunLikelihood(texts, likelihood));

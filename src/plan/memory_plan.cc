@@ -181,7 +181,6 @@ std::vector<DeviceSpec> KnownDevices() {
   // Bytes that the driver reports as total, a little less than the name says.
   return {{.name = "h100-80g", .memory_bytes = kGib * 7910 / 100},
           {.name = "h800-80g", .memory_bytes = kGib * 7910 / 100},
-          {.name = "a100-80g", .memory_bytes = kGib * 7910 / 100},
           {.name = "h20-96g", .memory_bytes = kGib * 9500 / 100},
           {.name = "gh200-96g", .memory_bytes = kGib * 9450 / 100},
           {.name = "h200-141g", .memory_bytes = kGib * 13980 / 100},

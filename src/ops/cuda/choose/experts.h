@@ -56,15 +56,15 @@ enum class ExpertsKernel : uint8_t {
   kInt4Streaming,   // streaming/int4_streaming.cu: likewise, in bf16
   kInt4GroupedSum,  // grouped/int4_grouped_gate_up.cu, down_reduce/int4_grouped_sum.cu: by the
                     // matrix units, shares stay in the L2
-  kInt4Grouped,    // grouped/int4_grouped_gate_up.cu, int4_grouped_down.cu: likewise, shares in
-                   // memory
-  kFp8OneLaunch1,  // one_launch/fp8_one_launch1.cu: all of it, with the choice
-  kFp8OneLaunch4,  // one_launch/fp8_one_launch8.cu: likewise, of 2 to 4
-  kFp8OneLaunch8,  // the same file: of 5 to 8
-  kFp8Entries4,    // one_launch/fp8_entries4.cu: each entry by itself, two launches
-  kFp8Streaming,   // streaming/fp8_streaming.cu: sorted entries, weights once
-  kFp8GroupedSum,  // linear/fp8_tiles.cu, down_reduce/fp8_grouped_sum.cu: by the matrix units,
-                   // shares stay in the L2
+  kInt4Grouped,     // grouped/int4_grouped_gate_up.cu, int4_grouped_down.cu: likewise, shares in
+                    // memory
+  kFp8OneLaunch1,   // one_launch/fp8_one_launch1.cu: all of it, with the choice
+  kFp8OneLaunch4,   // one_launch/fp8_one_launch8.cu: likewise, of 2 to 4
+  kFp8OneLaunch8,   // the same file: of 5 to 8
+  kFp8Entries4,     // one_launch/fp8_entries4.cu: each entry by itself, two launches
+  kFp8Streaming,    // streaming/fp8_streaming.cu: sorted entries, weights once
+  kFp8GroupedSum,   // linear/fp8_tiles.cu, down_reduce/fp8_grouped_sum.cu: by the matrix units,
+                    // shares stay in the L2
   kFp8Grouped128,   // linear/fp8_tiles.cu, fp8_pairs.cu: likewise, shares in memory
   kGroupedProducts  // grouped_products_bank.cc: any form of weights
 };

@@ -295,7 +295,7 @@ GPU_TEST(MoeExpertBankTest, SmallBanksAgreeWithPlainLoops) {
   }
 }
 
-GPU_TEST(MoeExpertBankTest, Bf16Rows16OfAnExpertAgreeWithPlainLoops) {
+GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
   Random random = {8};
   for (const MoeShape& shape : kDigitShapes) {
     const Bank bank(shape, random);

@@ -376,7 +376,7 @@ bool GoesByHundreds(int64_t rows, int64_t n, int64_t k) {
 // two tiles, two pairs of them; blocks that share the columns in halves (80 rows of weights at a
 // time, of two pairs of tiles 144), of twenty steps 8 and 12; strips beyond the last row of the
 // matrix; the same bits again, a row that is no number.
-GPU_TEST(LinearTest, SomeBf16Rows1024OfFp8) {
+GPU_TEST(LinearTest, SomeHundredRowsOfFp8) {
   Context context;
   for (const int64_t rows : {65, 256, 512}) {
     GPU_EXPECT(GoesByHundreds(rows, 2112, 7168));
