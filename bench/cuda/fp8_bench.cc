@@ -26,6 +26,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/fp8_bank.h"
+#include "ops/cuda/launch/card.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 
@@ -249,7 +250,7 @@ struct Bench {
       if (i == 2) {
         route.tile_rows = cuda::kFp8StreamRows;
         route.blocks =
-            std::min(cuda::kStreamingBlocks * cuda::BankCard().multiprocessors, cuda::kMaxBlocks);
+            std::min(cuda::kStreamingBlocks * cuda::ThisCard().multiprocessors, cuda::kMaxBlocks);
         route.own_parts = cuda::kFp8StreamDeal.own_parts;
         route.counters = static_cast<uint32_t*>(counters.data());
         product.taken = route.counters;

@@ -29,6 +29,7 @@
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/experts/streaming/int4_digits.h"
+#include "ops/cuda/launch/card.h"
 #include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/layout/int4_layout.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
@@ -580,7 +581,7 @@ class Bench {
   // Of up to 16 tokens, whose last kernel has the shared experts.
   cuda::ExpertsQuestion BankQuestion(const Layer& layer, bool norm) const {
     cuda::ExpertsQuestion q;
-    q.card = cuda::BankCard();
+    q.card = cuda::ThisCard();
     q.x = cuda::FactsOf(normed_);
     q.out = cuda::FactsOf(delta_);
     q.top_k = kTopK;

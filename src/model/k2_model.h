@@ -80,8 +80,8 @@ class K2Model {
   // nowhere else, where it would cut it as suits the step. Before ReserveScratch.
   void CutKeysAt(int32_t blocks) { key_part_blocks_ = blocks; }
   // What is computed from now on tells `tell`, in lines, which kernel computes what and why
-  // (HiddenState::Explain), with a line "layer N" ahead of each; empty: no longer. A recorded step
-  // tells nothing.
+  // (HiddenState::Explain), with a line "layer N" ahead of each; empty: no longer. Such
+  // a step is not recorded.
   void Explain(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
   bool uses_graphs() const { return graphs_.has_value(); }
 
@@ -126,7 +126,8 @@ class K2Model {
   // What a recorded step depends on.
   struct GraphKey {
     size_t tokens, sequences;
-    const void *logits, *taps;
+    const void* logits;
+    std::vector<std::pair<int32_t, const void*>> taps;  // layers, and where they go
     auto operator<=>(const GraphKey&) const = default;
   };
   struct Recorded {

@@ -94,13 +94,16 @@ void K2Model::Run(const ForwardBatch& batch,
   const std::unique_ptr<HiddenState> hidden = ops_.begin(Scratch(), arena, shape);
   if (tell_) hidden->Explain(tell_);
   const auto compute = [&] { Compute(in, layers, cache, *hidden, logits); };
-  if (!repeats) return compute();
+  if (!repeats || tell_) return compute();  // a recorded step would tell nothing
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.
   recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;
-  const GraphKey key{.tokens = batch.tokens.size(),
-                     .sequences = batch.sequences.size(),
-                     .logits = logits.data,
-                     .taps = batch.taps.empty() ? nullptr : batch.taps[0].data};
+  GraphKey key{.tokens = batch.tokens.size(),
+               .sequences = batch.sequences.size(),
+               .logits = logits.data,
+               .taps = {}};
+  for (size_t i = 0; i < batch.taps.size(); ++i) {
+    key.taps.emplace_back(batch.tap_layers[i], batch.taps[i].data);
+  }
   if (mode_ == StepMode::kRun && recorded_ahead_ && !graphs_->contains(key)) return compute();
   const auto [recorded, is_first] = graphs_->try_emplace(key);
   std::unique_ptr<OpGraph>& graph = recorded->second.graph;

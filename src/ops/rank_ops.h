@@ -32,8 +32,8 @@ class RankOps {
   virtual bool recordable() const = 0;
   // Whether a row's sums are added in the same order whatever rows are beside it.
   virtual bool adds_in_order() const = 0;
-  // Whether the parts that Sum and SumAddRmsNorm add may be bf16 (ops.h): where parts travel so in
-  // any case.
+  // Whether the parts that Sum and SumAddRmsNorm add may be bf16 (hidden_state.h): where parts
+  // travel so in any case.
   virtual bool takes_rounded_parts() const { return false; }
   // Ends what waits, here and on the ranks that can be reached; status() says so from then on. Any
   // thread, while this lives.

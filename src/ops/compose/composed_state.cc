@@ -205,12 +205,12 @@ void ComposedState::Logits(const LogitsArgs& args) {
   BT_CHECK(args.logits.rank == 2 && args.logits.dim(0) == rows && args.logits.dtype == DType::kF32);
   const TensorView normed = normed_.rows(0, rows);
   ops_.gather_rows(Fresh(), last_residual_, residual_, args.rows);
-  if (added_) {
-    ops_.rms_norm(Fresh(), normed, last_residual_, args.norm, args.eps);
+  if (added_) {  // behind a tap: nothing is added, by the same operation, whose bits are the same
+    ops_.clear(Fresh(), last_delta_);
   } else {
     ops_.gather_rows(Fresh(), last_delta_, delta_, args.rows);
-    ops_.add_rms_norm(Fresh(), normed, last_residual_, last_delta_, args.norm, args.eps);
   }
+  ops_.add_rms_norm(Fresh(), normed, last_residual_, last_delta_, args.norm, args.eps);
   if (!among_ranks()) return ops_.linear(Fresh(), args.logits, normed, args.head);
   ops_.linear(Fresh(), part_logits_, normed, args.head);
   shape_.ranks->GatherColumns(Fresh(), args.logits, part_logits_, args.widths);

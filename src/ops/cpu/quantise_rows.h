@@ -1,6 +1,6 @@
 #pragma once
 
-// Rows of activations as codes, for the forms whose inputs are codes (ops.h says what each is).
+// Rows of activations as codes, for the forms whose inputs are codes (matrix.h says what each is).
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Operations of CudaOps() joined into fewer launches, for steps of few tokens, where a launch is
+// Operations of the table joined into fewer launches, for steps of few tokens, where a launch is
 // most of what an operation costs. Each gives what the operations it joins would give, bit for bit
 // where nothing else is said. All only queue launches and can be captured. Tensors are device
 // memory, T rows; rows may be strided.
@@ -10,7 +10,7 @@
 
 namespace baltoro::cuda {
 
-// What lies between the first products of attention and the second (AttentionInputArgs)).
+// What lies between the first products of attention and the second (AttentionInputArgs).
 // The latent and the key of qkv_a stay as they are.
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 AttentionInputsQuestion QuestionOf(const AttentionInputArgs& args);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The product of one row with a matrix kept in any form (ops.h), in f64.
+// The product of one row with a matrix kept in any form (ops/matrix.h), in f64.
 
 #include <vector>
 

@@ -33,8 +33,8 @@ struct ExpertsQuestion {
   };
   std::optional<Choice> choice;
   bool norm = false;       // a norm is behind that its kernels may add to (NormCanBegin)
-  bool x_coded = false;    // rows of x are known as codes, whole and aligned (OpContext::rounded)
-  bool x_ordered = false;  // x is known in matrix order (OpContext::ordered)
+  bool x_coded = false;    // rows of x are known as codes, whole and aligned (Beside::rounded)
+  bool x_ordered = false;  // x is known in matrix order (Beside::ordered)
 
   int64_t tokens() const { return x.rows; }
   int64_t entries() const { return x.rows * top_k; }
@@ -142,7 +142,7 @@ bool IsOneLaunch(ExpertsKernel kernel);
 
 const char* NameOf(ExpertsKernel kernel);
 std::string Text(const ExpertsPlan& plan);
-// All that a choice may depend on: what an override is looked up by.
+// All that a choice may depend on.
 std::string Text(const ExpertsQuestion& q);
 
 }  // namespace baltoro::cuda

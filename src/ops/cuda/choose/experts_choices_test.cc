@@ -141,7 +141,6 @@ TEST(ExpertsChoiceTest, ChoicesAreThoseOfTheText) {
   EXPECT_EQ(differences, "");
 }
 
-// An override is looked up by the text of a question.
 TEST(ExpertsChoiceTest, QuestionsOfDifferentTextsAloneHaveDifferentPlans) {
   std::map<std::string, std::string> plans;
   ForEach([&](const BankCase& one) {

@@ -7,7 +7,7 @@
 
 namespace baltoro::cuda {
 
-// The router's logits (RouterLogits).
+// The router's logits.
 struct RouterQuestion {
   RowsFacts x = {};
   MatrixFacts w = {};

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops/cuda/experts/int4_bank.h"
+#include "ops/cuda/launch/card.h"
 #include "ops/cuda/layout/int4_layout.h"
 
 namespace baltoro::cuda::moe_test {
@@ -35,7 +36,7 @@ inline ExpertsQuestion QuestionOf(const MoeShape& s,
                                   bool rounded = false,
                                   bool ordered = false) {
   ExpertsQuestion q;
-  q.card = BankCard();
+  q.card = ThisCard();
   q.x = FactsOf(TensorView(nullptr, DType::kBf16, {tokens, s.hidden}));
   q.out = FactsOf(TensorView(nullptr, rounded ? DType::kBf16 : DType::kF32, {tokens, s.hidden}));
   q.top_k = s.top_k;

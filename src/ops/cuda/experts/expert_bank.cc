@@ -14,6 +14,7 @@
 #include "ops/cuda/experts/fp8_bank.h"
 #include "ops/cuda/experts/int4_bank.h"
 #include "ops/cuda/experts/route/shared_at_choice.h"
+#include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch/explain.h"
 #include "ops/cuda/layout/int4_layout.h"
 
@@ -182,7 +183,7 @@ void Fp8Bank(const OpContext& ctx,
 
 ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& args) {
   ExpertsQuestion q;
-  q.card = BankCard();
+  q.card = ThisCard();
   q.x = FactsOf(args.x);
   q.out = FactsOf(args.out);
   q.top_k = Narrow(args.ids.dim(1));

@@ -23,7 +23,7 @@ void GroupedBank(const OpContext& ctx,
                  const int32_t* slot_of);
 
 // The shared experts' part of `out` by a product of its own (shared_experts.cc); `gated` has its
-// input, where GatedByPreparation has said what to make of it. Returns as LinearOfCodes.
+// input, where GatedByPreparation has said what to make of it. Returns LinearPlan::next_waits.
 bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated);
 // What AddShared would make of `shared` first, to be made by a preparation instead; its results are
 // null where that is nothing.

@@ -58,15 +58,6 @@ Cut Offsets(const MoeShape& s) {
 
 }  // namespace
 
-Card BankCard() {
-  Card card;
-  int device = 0;
-  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
-  CheckCuda(cudaDeviceGetAttribute(&card.multiprocessors, cudaDevAttrMultiProcessorCount, device),
-            "cudaDeviceGetAttribute");
-  return card;
-}
-
 MoeWorkspace CutMoeWorkspace(const MoeShape& shape, void* workspace) {
   const Cut cut = Offsets(shape);
   char* base = static_cast<char*>(workspace);

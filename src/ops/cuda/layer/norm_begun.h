@@ -1,6 +1,6 @@
 #pragma once
 
-// A norm that is shared by the kernels around it (BegunNorm in ops.h), as those see it.
+// A norm that is shared by the kernels around it (BegunNorm in fused_args.h), as those see it.
 
 #include <cuda_bf16.h>
 

@@ -2,7 +2,7 @@
 
 // Products of a few rows with one kFp8Block matrix whose input is rounded to e4m3 (fp8_rows16): a
 // decode step of few sequences. As bf16_rows16.h: a block asks for all of its weights before it
-// waits for the kernel ahead. Rows whose codes are known (OpContext::rounded) it takes so, others
+// waits for the kernel ahead. Rows whose codes are known (Beside::rounded) it takes so, others
 // each block rounds itself, without a launch for it.
 //
 // Floor: the bytes of the matrix over the card's read bandwidth, less what is read before the wait.

@@ -8,7 +8,7 @@
 
 namespace baltoro::cuda {
 
-// What Linear is asked, with what ctx.rounded has of x.
+// What Linear is asked, with what the context has of x (Beside::rounded).
 LinearQuestion QuestionOf(const OpContext& ctx,
                           const TensorView& out,
                           const TensorView& x,

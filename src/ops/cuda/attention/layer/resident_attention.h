@@ -3,7 +3,7 @@
 // The attention half of a layer, for a decode step of up to 8 tokens of a tensor rank of eight of
 // Kimi K2 (7168 columns, 8 heads): from the rows of a norm to the sum with the residual, in one
 // launch instead of six. Weights and cache in bf16; or, of one token, weights in e4m3 with rounded
-// inputs, the row of a norm that wrote its codes (OpContext::rounded), no norm joined, and a cache
+// inputs, the row of a norm that wrote its codes (Beside::rounded), no norm joined, and a cache
 // in bf16 or fp8.
 //
 // One block on each of 132 multiprocessors owns fixed rows of every matrix of the half. Two warps

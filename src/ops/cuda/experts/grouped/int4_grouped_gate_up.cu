@@ -11,7 +11,7 @@
 //
 // Activations are read in "matrix order": within each 32 columns, column 8 t + 2 q + e lies at
 // 8 q + 2 t + e, which is how the packed weights number them (int4_layout.h). The norm ahead
-// writes x in that order too (OpContext::ordered), or a kernel before brings it into it; the middle
+// writes x in that order too (Beside::ordered), or a kernel before brings it into it; the middle
 // activations are written in it.
 
 #include <algorithm>
