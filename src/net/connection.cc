@@ -208,11 +208,14 @@ bool Connection::HoldBody() {
   const size_t more = parser_.body_received() - held_body_bytes_;
   if (more == 0) return true;
   held_body_bytes_ += more;
-  return io_->held_body_bytes().fetch_add(more) + more <= io_->options().held_body_bytes;
+  if (body_share_ == nullptr) body_share_ = io_->bodies().Of(ClientOfPeer(peer_));
+  io_->bodies().Add(*body_share_, more);
+  return io_->bodies().Fits(*body_share_, io_->options().held_body_bytes);
 }
 
 void Connection::ReleaseBody() {
-  io_->held_body_bytes() -= std::exchange(held_body_bytes_, 0);
+  if (held_body_bytes_ == 0) return;
+  io_->bodies().Take(*body_share_, std::exchange(held_body_bytes_, 0));
 }
 
 void Connection::Dispatch() {

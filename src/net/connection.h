@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/answer_shares.h"
+#include "net/byte_shares.h"
 #include "net/event_loop.h"
 #include "net/exchange.h"
 #include "net/http_parser.h"
@@ -26,7 +26,7 @@ class Connection : public EventLoop::Watcher {
   Status Open();
   uint64_t id() const { return id_; }
   // What its client holds of unread answers, with all of the client's connections.
-  AnswerShares::Share& client() const { return *client_; }
+  ByteShares::Share& client() const { return *client_; }
   // Between requests, or waiting for the peer to close that sends nothing more: a peer that is
   // still sending would be answered by a reset, and perhaps not read why it was refused.
   bool idle() const;
@@ -72,7 +72,7 @@ class Connection : public EventLoop::Watcher {
   const uint64_t id_;
   UniqueFd fd_;
   const std::string peer_;
-  const std::shared_ptr<AnswerShares::Share> client_;
+  const std::shared_ptr<ByteShares::Share> client_;
   State state_ = State::kIdle;
   Seconds since_;  // when the state's deadline began
   HttpParser parser_;
@@ -86,6 +86,7 @@ class Connection : public EventLoop::Watcher {
   std::string leftover_;  // read, but of a later request; at most the read buffer
   size_t leftover_used_ = 0;
   size_t held_body_bytes_ = 0;  // of the unfinished request, as counted for the whole server
+  std::shared_ptr<ByteShares::Share> body_share_;  // null: it has sent no body yet
 
   std::string out_;
   size_t sent_ = 0;  // of out_

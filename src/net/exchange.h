@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "net/answer_shares.h"
+#include "net/byte_shares.h"
 #include "net/http_message.h"
 
 namespace baltoro {
@@ -77,8 +77,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // MarkGone takes before the thread ends.
   IoThread* io_;
   const size_t io_index_;
-  Connection* connection_;       // null after Detach or MarkGone
-  AnswerShares::Share& client_;  // the connection's
+  Connection* connection_;     // null after Detach or MarkGone
+  ByteShares::Share& client_;  // the connection's
   const AnswerFraming framing_;
   const std::string path_;
   const size_t stream_buffer_bytes_;

@@ -193,7 +193,7 @@ TEST(HttpLimitsTest, WantsABodyToArriveAtSomeRate) {
 }
 
 TEST(HttpLimitsTest, HoldsTheBodiesOfAllUnfinishedRequestsToALimit) {
-  const auto server = StartServer({.held_body_bytes = 100'000}, Echo);
+  const auto server = StartServer({.held_body_bytes = 200'000}, Echo);
   const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n";
   RawClient first(server->port());
   RawClient second(server->port());
@@ -208,6 +208,25 @@ TEST(HttpLimitsTest, HoldsTheBodiesOfAllUnfinishedRequestsToALimit) {
   EXPECT_THAT(first.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   third.Send(std::string(20'000, 'b'));
   EXPECT_THAT(third.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST(HttpLimitsTest, AClientLeavesOthersAsMuchOfTheBodiesAsItHolds) {
+  const auto server = StartServer({.held_body_bytes = 200'000}, Echo);
+  const std::string head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n";
+  const std::string small = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n";
+  RawClient first(server->port());
+  first.Send(head + std::string(100'000, 'b'));
+  ASSERT_TRUE(Eventually([&] { return server->held_body_bytes() == 100'000; }));
+
+  RawClient again(server->port());
+  again.Send(small + std::string(1000, 'b'));
+  EXPECT_THAT(again.ReadAll(), StartsWith("HTTP/1.1 503 "));
+  RawClient other(server->port(), /*receive_buffer=*/0, "127.0.0.2");
+  other.Send(small + std::string(50'000, 'b'));
+  EXPECT_THAT(other.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+
+  first.Close();
+  EXPECT_TRUE(Eventually([&] { return server->held_body_bytes() == 0; }));
 }
 
 // Far more than the kernel takes in for a client that does not read.

@@ -102,7 +102,7 @@ Status HttpServer::Start() {
   const ServerShared shared{.options = &options_,
                             .handler = &handler_,
                             .open_connections = &open_connections_,
-                            .held_body_bytes = &held_body_bytes_,
+                            .bodies = &bodies_,
                             .answers = &answers_,
                             .draining = &draining_};
   std::vector<IoThread*> threads;

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "net/answer_shares.h"
+#include "net/byte_shares.h"
 #include "net/http_message.h"
 #include "net/http_parser.h"
 #include "net/socket.h"
@@ -44,9 +44,11 @@ struct HttpServerOptions {
   // Unsent bytes of one stream; over: aborted. A single write that is larger is let through and
   // raises the bound of its stream by its size.
   size_t stream_buffer_bytes = 1 << 20;
-  size_t held_body_bytes = size_t{1} << 30;  // of all unfinished requests; over: 503
+  // Of all unfinished requests, of which no client may hold more than it leaves to all others
+  // (ByteShares); over: 503.
+  size_t held_body_bytes = size_t{1} << 30;
   // Bytes of answers that clients have not taken yet: of one whole answer, and of all connections
-  // together, of which no client may hold more than it leaves to all others (AnswerShares). Over:
+  // together, of which no client may hold more than it leaves to all others (ByteShares). Over:
   // 503 instead of an answer, and a stream is aborted; neither happens to one that has no more than
   // held_answer_free waiting.
   size_t answer_bytes = size_t{256} << 20;
@@ -131,7 +133,7 @@ class HttpServer {
   // led to that. Not for a Unix socket.
   bool on_loopback() const { return on_loopback_; }
   size_t open_connections() const { return open_connections_; }
-  size_t held_body_bytes() const { return held_body_bytes_; }  // see HttpServerOptions
+  size_t held_body_bytes() const { return bodies_.all(); }     // see HttpServerOptions
   size_t held_answer_bytes() const { return answers_.all(); }  // likewise
   size_t io_threads() const { return threads_.size(); }
   // Runs `work` on that I/O thread. A producer of many streams posts one function per thread and
@@ -157,8 +159,8 @@ class HttpServer {
   int port_ = 0;
   bool on_loopback_ = false;
   std::atomic<size_t> open_connections_ = 0;
-  std::atomic<size_t> held_body_bytes_ = 0;
-  AnswerShares answers_;
+  ByteShares bodies_;
+  ByteShares answers_;
   std::atomic<bool> draining_ = false;
   bool stopped_ = false;
   std::vector<std::unique_ptr<IoThread>> threads_;

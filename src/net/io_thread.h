@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "net/answer_shares.h"
+#include "net/byte_shares.h"
 #include "net/event_loop.h"
 #include "net/exchange.h"
 #include "net/http_server.h"
@@ -25,8 +25,8 @@ struct ServerShared {
   const HttpServerOptions* options;
   const HttpServer::Handler* handler;
   std::atomic<size_t>* open_connections;
-  std::atomic<size_t>* held_body_bytes;
-  AnswerShares* answers;
+  ByteShares* bodies;
+  ByteShares* answers;
   const std::atomic<bool>* draining;
 };
 
@@ -47,7 +47,7 @@ class IoThread {
   const HttpServerOptions& options() const { return *shared_.options; }
   bool draining() const { return *shared_.draining; }
   std::string ErrorBody(int status, std::string_view reason, std::string_view path) const;
-  AnswerShares& answers() const { return *shared_.answers; }
+  ByteShares& answers() const { return *shared_.answers; }
   void MarkDirty(std::shared_ptr<Exchange> exchange);
 
   // The I/O thread only.
@@ -56,7 +56,7 @@ class IoThread {
   void RefuseUnanswered();
   void Bury(Connection* connection);  // closed; freed at the end of the iteration
   void PumpLater(uint64_t connection_id);
-  std::atomic<size_t>& held_body_bytes() { return *shared_.held_body_bytes; }
+  ByteShares& bodies() { return *shared_.bodies; }
   const HttpServer::Handler& handler() const { return *shared_.handler; }
   char* read_buffer() { return read_buffer_.data(); }
   size_t read_buffer_bytes() const { return read_buffer_.size(); }

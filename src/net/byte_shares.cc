@@ -1,10 +1,10 @@
-#include "net/answer_shares.h"
+#include "net/byte_shares.h"
 
 #include <algorithm>
 
 namespace baltoro {
 
-std::shared_ptr<AnswerShares::Share> AnswerShares::Of(const std::string& client) {
+std::shared_ptr<ByteShares::Share> ByteShares::Of(const std::string& client) {
   const std::lock_guard lock(mutex_);
   if (shares_.size() >= sweep_at_) {
     std::erase_if(shares_, [](const auto& entry) { return entry.second.expired(); });

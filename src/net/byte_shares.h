@@ -1,9 +1,9 @@
 #pragma once
 
-// Bytes of answers that clients have not taken yet: of all clients, and of each. One of them may
-// hold what is left to all others, and no more: alone half of the limit, n such clients each the
-// (n + 1)th part, so that a newcomer always finds as much room as whoever holds most. Any thread.
-// Private to the room.
+// Bytes that a server holds for its clients, answers that they have not taken yet or requests that
+// are not complete: of all clients, and of each. One of them may hold what is left to all others,
+// and no more: alone half of the limit, n such clients each the (n + 1)th part, so that a newcomer
+// always finds as much room as whoever holds most. Any thread. Private to the room.
 
 #include <atomic>
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace baltoro {
 
-class AnswerShares {
+class ByteShares {
  public:
   using Share = std::atomic<size_t>;
 
