@@ -326,6 +326,11 @@ TEST_F(ChatPipelineTest, ASchemaThatIsAReferenceIsWhatItLeadsTo) {
                                  "$defs":{"x":{"type":"object"}}}],
                        "$defs":{"x":{"type":"array"}}})"),
             200);
+  // Likewise further in.
+  EXPECT_EQ(status(R"({"allOf":[{"$id":"http://b/","allOf":[{"$ref":"#/$defs/x"}],
+                                 "$defs":{"x":{"type":"object"}}}],
+                       "$defs":{"x":{"type":"string"}}})"),
+            200);
 }
 
 TEST_F(ChatPipelineTest, ANamedChoiceEndsWithStop) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace baltoro {
 namespace {
@@ -40,7 +41,8 @@ const Json* Target(const Json& root, const Json& reference) {
       const bool escape = text[i] == '~' && i + 1 < end;
       key += escape ? (text[++i] == '0' ? '~' : '/') : text[i];
     }
-    if (!at->is_object()) return nullptr;
+    // A part with a name of its own, on the way: references inside of it mean other places.
+    if (!at->is_object() || (at != &root && at->contains("$id"))) return nullptr;
     const auto found = at->find(key);
     if (found == at->end()) return nullptr;
     at = &*found;
@@ -56,6 +58,15 @@ class Reader {
   bool NeverAnObject(const Json& schema) {
     if (schema.is_boolean()) return !schema.get<bool>();
     if (!schema.is_object()) return false;
+    const bool outside =
+        std::exchange(named_, named_ || (&schema != &root_ && schema.contains("$id")));
+    const bool is_never = Never(schema);
+    named_ = outside;
+    return is_never;
+  }
+
+ private:
+  bool Never(const Json& schema) {
     const auto never = [this](const Json& part) { return NeverAnObject(part); };
     for (const auto& [key, value] : schema.items()) {
       if (key == "type" && (IsOtherType(value) || All(value, IsOtherType))) return true;
@@ -65,22 +76,20 @@ class Reader {
       if (key == "allOf" && value.is_array() && std::any_of(value.begin(), value.end(), never)) {
         return true;
       }
-      if (key == "$ref" && Leads(schema, value)) return true;
+      if (key == "$ref" && Leads(value)) return true;
     }
     return false;
   }
 
- private:
   // Whether the reference leads to what is never an object. One that leads back to itself does not.
-  bool Leads(const Json& schema, const Json& reference) {
-    // A part with a name of its own is what "#" means in it.
-    if (&schema != &root_ && schema.contains("$id")) return false;
-    if (left_-- <= 0) return false;
+  bool Leads(const Json& reference) {
+    if (named_ || left_-- <= 0) return false;
     const Json* target = Target(root_, reference);
     return target != nullptr && NeverAnObject(*target);
   }
 
   const Json& root_;
+  bool named_ = false;  // within a part with a name of its own, which is what "#" means there
   int left_ = kReferencesMax;
 };
 
