@@ -15,6 +15,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <numeric>
 #include <string>
 
 #include "ops/cuda_module.h"
@@ -244,6 +246,45 @@ TEST_P(GpuFormTest, LogitsAreAsNearTheReferenceAsTheCpus) {
     EXPECT_LE(WorstRow(*got, want, vocab), row_allowed);
     EXPECT_LE(Distance(*got, cpu), 2 * allowed);
   }
+}
+
+// Behind any layer, in steps whose norms are begun by the half before and in others, recorded or
+// not: what is computed stays the same bits, and what is seen is what the next layers add to.
+TEST_P(GpuFormTest, TapsChangeNoBit) {
+  DummySource source(3, [](std::string_view module) { return FormOf(GetParam().weights, module); });
+  K2LoadOptions options;
+  options.weights.quantise_fp8_inputs = true;
+  auto loaded = K2Model::Load(FormConfig(), source, Gpu(), &pool_, options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const int32_t layers = loaded.value()->layers();
+  using Logits = std::vector<std::vector<float>>;
+  std::map<int32_t, std::vector<float>> seen;  // by layer, of the last step
+  const auto run = [&](const std::vector<int32_t>& taps, bool graphs) {
+    K2Model& model = *loaded.value();
+    if (graphs) model.UseGraphs();
+    test::SequenceRunner runner(
+        model, {.kv = GetParam().kv, .sequences = 3, .tokens_each = 128, .rows_max = 80});
+    runner.TapBehind(taps);
+    Logits all;
+    for (const int32_t count : {70, 12, 1, 1, 1, 4, 4, 4}) {
+      all.push_back(runner.Step(std::vector<test::SequenceRunner::Part>{{0, Tokens(count), 64}}));
+    }
+    const Logits found = runner.Taps();
+    for (size_t i = 0; i < taps.size(); ++i) {
+      const auto [at, is_first] = seen.try_emplace(taps[i], found[i]);
+      EXPECT_TRUE(is_first || at->second == found[i]) << taps[i];
+    }
+    next_ = 1;
+    return all;
+  };
+  const Logits plain = run({}, false);
+  std::vector<int32_t> every(static_cast<size_t>(layers));
+  std::iota(every.begin(), every.end(), 0);
+  EXPECT_EQ(run({0}, false), plain);
+  EXPECT_EQ(run({layers - 1}, false), plain);
+  EXPECT_EQ(run(every, false), plain);
+  EXPECT_EQ(run(every, true), plain);
+  EXPECT_EQ(run({layers - 1}, true), plain);
 }
 
 std::vector<FormCase> FormCases() {

@@ -14,6 +14,7 @@ constexpr int32_t kBlock = KvLayerView::kBlockTokens;
 
 SequenceRunner::SequenceRunner(K2Model& model, const Options& options)
     : model_(model),
+      rows_max_(options.rows_max),
       arena_(*model.ops().memory),
       sequences_(static_cast<size_t>(options.sequences)) {
   const Memory& where = *model.ops().memory;
@@ -58,6 +59,23 @@ void SequenceRunner::ShareBegin(int32_t sequence, int32_t from, int32_t tokens) 
   to.length = tokens;
 }
 
+void SequenceRunner::TapBehind(std::vector<int32_t> layers) {
+  tap_layers_ = std::move(layers);
+  const auto floats = static_cast<size_t>(rows_max_ * model_.config().hidden);
+  tapped_ = Buffer::Create(std::max<size_t>(1, tap_layers_.size()) * floats * sizeof(float),
+                           "test taps", *model_.ops().memory)
+                .value();
+}
+
+std::vector<std::vector<float>> SequenceRunner::Taps() const {
+  std::vector<std::vector<float>> out;
+  for (const TensorView& tap : taps_) {
+    std::vector<float>& one = out.emplace_back(static_cast<size_t>(tap.num_elements()));
+    BT_CHECK(model_.ops().memory->CopyOut(one.data(), tap.data, one.size() * sizeof(float)).ok());
+  }
+  return out;
+}
+
 std::vector<float> SequenceRunner::Step(std::span<const Part> parts) {
   std::vector<int32_t> ids, positions, rows;
   std::vector<int64_t> slots;
@@ -86,6 +104,13 @@ std::vector<float> SequenceRunner::Step(std::span<const Part> parts) {
   BT_CHECK(bytes <= logits_.bytes());
   // What a step leaves out must not be what the last one wrote.
   BT_CHECK(model_.ops().memory->Clear(logits_.data(), bytes).ok());
+  taps_.clear();
+  for (size_t i = 0; i < tap_layers_.size(); ++i) {
+    const int64_t hidden = model_.config().hidden;
+    void* const at =
+        static_cast<float*>(tapped_.data()) + static_cast<int64_t>(i) * rows_max_ * hidden;
+    taps_.emplace_back(at, DType::kF32, std::initializer_list<int64_t>{std::ssize(ids), hidden});
+  }
   arena_.Reset();
   model_.Forward({.tokens = ids,
                   .positions = positions,
@@ -93,7 +118,9 @@ std::vector<float> SequenceRunner::Step(std::span<const Part> parts) {
                   .sequences = attended,
                   .logits_rows = rows,
                   .override_rows = {},
-                  .embedding_overrides = {}},
+                  .embedding_overrides = {},
+                  .tap_layers = tap_layers_,
+                  .taps = taps_},
                  cache_, TensorView(logits_.data(), DType::kF32, {std::ssize(ids), vocab}), arena_);
   BT_CHECK(model_.ops().memory->CopyOut(logits.data(), logits_.data(), bytes).ok());
   return logits;

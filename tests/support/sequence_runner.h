@@ -36,6 +36,10 @@ class SequenceRunner {
   void Forget();
   // Logits of all tokens of the step, part after part, [tokens, vocab].
   std::vector<float> Step(std::span<const Part> parts);
+  // From now on each step is tapped behind these layers.
+  void TapBehind(std::vector<int32_t> layers);
+  // Of the last step, [tokens, H] for each layer.
+  std::vector<std::vector<float>> Taps() const;
 
  private:
   struct Sequence {
@@ -44,7 +48,10 @@ class SequenceRunner {
   };
 
   K2Model& model_;
-  Buffer memory_, logits_;
+  Buffer memory_, logits_, tapped_;
+  int64_t rows_max_;
+  std::vector<int32_t> tap_layers_;
+  std::vector<TensorView> taps_;  // of the last step
   Arena arena_;
   std::vector<KvLayerView> cache_;
   std::vector<Sequence> sequences_;
