@@ -72,3 +72,17 @@ one() {
 }
 export -f one
 printf '%s\0' "${tests[@]}" | xargs -0 -P "$jobs" -I{} bash -c 'one "$@"' _ {}
+
+# A whole model of the release build on the emulated module: prompts, decoding, drafts, recorded steps, taps.
+model=build/release/src/model/model_gpu_model_test
+if [ ! -x "$model" ]; then
+  echo "SKIPPED: $model is not built: no whole model is run (cmake --preset release -DBT_TESTS=ON)"
+  exit 0
+fi
+started=$SECONDS
+if ! said=$(BALTORO_CUDA_MODULE=$PWD/build/emulated/apps/libbaltoro_cuda.so timeout 600 "$model" \
+  --gtest_filter='Forms/GpuFormTest*/Int4' --gtest_brief=1 2>&1) || ! grep -q 'PASSED.* 2 tests' <<<"$said"; then
+  printf '%s\nFAILED  a model with INT4 experts\n' "$said"
+  exit 1
+fi
+echo "$((SECONDS - started)) s  a model with INT4 experts"
