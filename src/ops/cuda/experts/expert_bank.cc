@@ -221,7 +221,7 @@ bool BankChooses(const ExpertBankArgs& args) {
 
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
   const ExpertsPlan plan = ChooseExperts(ExpertsQuestionOf(&ctx, args));
-  ExpertBankBy(ctx, args, Explained(ctx, "experts" + NameOf(args.gate_up), plan));
+  ExpertBankBy(ctx, args, Explained(ctx, "experts", plan, &args.gate_up));
 }
 
 void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const ExpertsPlan& plan) {

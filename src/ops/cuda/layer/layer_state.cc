@@ -237,6 +237,7 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
   bank.weights = chosen.weights;
   choice.logits = chosen.logits;
   choice.bias = chosen.bias;
+  choice.params = chosen.params;
   orders_ = in_order_.data != nullptr;
   ExpertBank(Fresh(), bank);
   orders_ = false;

@@ -58,7 +58,7 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
   const TensorView &shared = args.shared, &logits = args.logits, &x = args.x;
   const PackedMatrix &gate_up = args.shared_gate_up, &router = args.router;
   const ExpertInputsPlan plan = ChooseExpertInputs(QuestionOf(ctx, args), ThisCard());
-  Explained(ctx, "expert inputs" + NameOf(gate_up) + " and router", plan);
+  Explained(ctx, "router and shared experts", plan, &gate_up);
   switch (plan.order) {
     case ExpertInputsOrder::kTogether:
       return Together(ctx, plan.shared, args);

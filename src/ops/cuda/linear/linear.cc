@@ -112,7 +112,7 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   BT_CHECK(x.dim(1) == w.k && out.dim(1) == w.n && out.dim(0) == x.dim(0));
   const LinearPlan plan = ChooseLinear(QuestionOf(ctx, out, x, w), ThisCard());
-  RunLinear(ctx, Explained(ctx, "linear" + NameOf(w), plan), out, x, w);
+  RunLinear(ctx, Explained(ctx, "linear", plan, &w), out, x, w);
 }
 
 LinearQuestion QuestionOfCodes(const TensorView& out,
@@ -141,7 +141,7 @@ bool LinearOfCodes(const OpContext& ctx,
   BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
   BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   const LinearPlan plan = ChooseLinear(QuestionOfCodes(out, in, w), ThisCard());
-  Explained(ctx, "linear of codes" + NameOf(w), plan);
+  Explained(ctx, "linear of codes", plan, &w);
   RunLinearOfCodes(ctx, plan, out, in, w);
   return plan.next_waits;
 }

@@ -60,7 +60,7 @@ void LinearToNorm(const OpContext& ctx,
                   const PackedMatrix& w) {
   const LinearPlan plan = PlanToNorm(norm, x, w);
   BT_CHECK(plan.kernel == LinearKernel::kBf16Rows16);
-  Explained(ctx, "linear, norm behind" + NameOf(w), plan);
+  Explained(ctx, "linear, norm behind", plan, &w);
   Bf16Rows16Product(ctx, plan.as<Bf16Rows16Plan>(), norm.residual, x, w, {.to = &norm});
 }
 
@@ -70,7 +70,7 @@ void LinearFromNorm(const OpContext& ctx,
                     const PackedMatrix& w) {
   const LinearPlan plan = PlanFromNorm(out, norm, w);
   BT_CHECK(plan.kernel == LinearKernel::kBf16Rows16);
-  Explained(ctx, "linear, norm ahead" + NameOf(w), plan);
+  Explained(ctx, "linear, norm ahead", plan, &w);
   Bf16Rows16Product(ctx, plan.as<Bf16Rows16Plan>(), out, norm.rows, w, {.from = &norm});
 }
 

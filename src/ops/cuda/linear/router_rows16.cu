@@ -69,7 +69,7 @@ void Router(const OpContext& ctx,
             TensorView bias,
             const RouterParams& params) {
   const LinearPlan plan = ChooseRouter(QuestionOf(logits, x, w), ThisCard());
-  RunRouter(ctx, Explained(ctx, "router" + NameOf(w), plan), logits, x, w);
+  RunRouter(ctx, Explained(ctx, "router", plan, &w), logits, x, w);
   Route(ctx, ids, weights, logits, bias, params);
 }
 
