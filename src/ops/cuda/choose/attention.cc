@@ -3,16 +3,13 @@
 #include <algorithm>
 
 #include "ops/cuda/attention/attention_sizes.h"
+#include "ops/cuda/choose/launch_shape.h"
 
 namespace baltoro::cuda {
 namespace {
 
 // Of few heads large tiles leave multiprocessors without a block.
 constexpr int32_t kFewHeads = 16;
-
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
 
 // A product of `depth` into `width` columns of each head.
 HeadProductPlan HeadProduct(
@@ -23,7 +20,7 @@ HeadProductPlan HeadProduct(
                                                                         : 32;
   return {.kernel = kernel,
           .strips = width / columns,
-          .row_blocks = CeilDiv(rows, block_rows),
+          .row_blocks = SharesOf(rows, block_rows),
           .shared_bytes = HeadProductBytes(depth, block_rows, columns),
           .why = why};
 }
@@ -107,15 +104,15 @@ MergePlan Merge(const AbsorbedQuestion& q, const DecodePlan& decode) {
   // As few rows a block as leave no more than a block a multiprocessor.
   constexpr const char* kWhy = "few rows: one launch adds up and multiplies";
   if (q.rows <= 8) {
-    return {.kernel = MergeWay::kWithValuesRows2, .blocks = CeilDiv(q.rows, 2), .why = kWhy};
+    return {.kernel = MergeWay::kWithValuesRows2, .blocks = SharesOf(q.rows, 2), .why = kWhy};
   }
   if (q.rows <= 16) {
-    return {.kernel = MergeWay::kWithValuesRows4, .blocks = CeilDiv(q.rows, 4), .why = kWhy};
+    return {.kernel = MergeWay::kWithValuesRows4, .blocks = SharesOf(q.rows, 4), .why = kWhy};
   }
   if (q.rows <= 32) {
-    return {.kernel = MergeWay::kWithValuesRows8, .blocks = CeilDiv(q.rows, 8), .why = kWhy};
+    return {.kernel = MergeWay::kWithValuesRows8, .blocks = SharesOf(q.rows, 8), .why = kWhy};
   }
-  return {.kernel = MergeWay::kWithValuesRows16, .blocks = CeilDiv(q.rows, 16), .why = kWhy};
+  return {.kernel = MergeWay::kWithValuesRows16, .blocks = SharesOf(q.rows, 16), .why = kWhy};
 }
 
 std::string NameOf(HeadProductWay kernel) {
@@ -176,8 +173,8 @@ DecodePlan ChooseDecode(const MlaDecodeLimits& limits) {
   constexpr int kFewTokens = 64;
   DecodePlan plan;
   const int64_t rows = int64_t{limits.heads} * limits.max_query_tokens;
-  plan.tiles = static_cast<int32_t>(CeilDiv(rows, kMlaTileRows));
-  plan.tile_rows = static_cast<int32_t>(std::min<int64_t>(kMlaTileRows, CeilDiv(rows, 8) * 8));
+  plan.tiles = static_cast<int32_t>(SharesOf(rows, kMlaTileRows));
+  plan.tile_rows = static_cast<int32_t>(std::min<int64_t>(kMlaTileRows, SharesOf(rows, 8) * 8));
   plan.parts = limits.multiprocessors;
   const int64_t items = int64_t{plan.tiles} * limits.sequences;
   if (limits.chunk_blocks > 0) {

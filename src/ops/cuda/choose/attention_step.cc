@@ -4,18 +4,15 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ops/cuda/choose/launch_shape.h"
 
 namespace baltoro::cuda {
 namespace {
 
 constexpr int32_t kBlock = KvLayerView::kBlockTokens;
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 int64_t BlocksOf(const AttentionSequence& sequence) {
-  return CeilDiv(sequence.key_count, kBlock);
+  return SharesOf(sequence.key_count, kBlock);
 }
 
 int32_t PositionOf(const AttentionSequence& sequence, int64_t block) {
@@ -68,7 +65,7 @@ class Chooser {
     const int32_t each = std::min(longest, int32_t{kMlaMaxQueryTokens});
     int64_t runs = 0;
     for (const AttentionSequence& s : args_.sequences) {
-      if (s.query_count <= most) runs += CeilDiv(s.query_count, each);
+      if (s.query_count <= most) runs += SharesOf(s.query_count, each);
     }
     return runs;
   }
@@ -88,7 +85,7 @@ class Chooser {
     }
     const auto count = static_cast<int32_t>(args_.sequences.size());
     const int64_t even =
-        std::clamp<int64_t>(CeilDiv(args_.tokens, std::max(count, 1)), 1, kMlaMaxQueryTokens);
+        std::clamp<int64_t>(SharesOf(args_.tokens, std::max(count, 1)), 1, kMlaMaxQueryTokens);
     const bool fixed = all && count > 0 && longest <= even;
     if (!fixed && tokens == 0) return;
     const auto most = static_cast<int32_t>(
@@ -208,7 +205,7 @@ class Chooser {
       const int64_t fits = (capacity - pass.rows) / kBlock;
       const int64_t end = std::min(blocks, begin + fits);
       segments.push_back({step_.passes.size() - 1, begin, end, pass.rows});
-      const int64_t wide = CeilDiv(end - begin, kTileBlocks) * kTileBlocks;
+      const int64_t wide = SharesOf(end - begin, kTileBlocks) * kTileBlocks;
       for (int64_t b = begin; b < begin + wide; ++b) {
         const bool exists = b < end;
         BT_CHECK(!exists || s.blocks[b] >= 0);
@@ -242,7 +239,8 @@ class Chooser {
       const bool last_chance = &segment == &segments.back() && before == nullptr;
       if (seen == segment.begin && !last_chance) continue;
       tile.key_row = static_cast<int32_t>(segment.row);
-      tile.key_tiles = static_cast<int32_t>(CeilDiv((seen - segment.begin) * kBlock, kPrefillKeys));
+      tile.key_tiles =
+          static_cast<int32_t>(SharesOf((seen - segment.begin) * kBlock, kPrefillKeys));
       tile.key_count = static_cast<int32_t>(std::min<int64_t>(s.key_count, segment.end * kBlock) -
                                             segment.begin * kBlock);
       tile.flags = PrefillTile::kIsLast;

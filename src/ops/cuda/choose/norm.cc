@@ -2,21 +2,18 @@
 
 #include <algorithm>
 
+#include "ops/cuda/choose/launch_shape.h"
 #include "ops/cuda/rows/row_sizes.h"
 
 namespace baltoro::cuda {
 namespace {
 
-int64_t CeilDiv(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
-
 int64_t EightsOf(int64_t width) {
-  return CeilDiv(width, kEight);
+  return SharesOf(width, kEight);
 }
 
 int32_t WholeWarps(int64_t threads) {
-  return static_cast<int32_t>(CeilDiv(threads, 32) * 32);
+  return static_cast<int32_t>(SharesOf(threads, 32) * 32);
 }
 
 bool InVectors(const NormQuestion& q) {
@@ -82,7 +79,7 @@ NormPlan StreamPlan(const NormQuestion& q, NormCopy copy) {
                 .blocks = std::min<int64_t>(q.x.rows, q.card.multiprocessors),
                 .threads = StreamThreads(q),
                 .why = "many wide rows: copies of the next ones keep the memory busy"};
-  const int64_t turns = CeilDiv(q.x.rows, plan.blocks);
+  const int64_t turns = SharesOf(q.x.rows, plan.blocks);
   plan.stages = static_cast<int32_t>(
       std::min<int64_t>({turns, kNormStagesMax, kNormRingBytes / StageBytes(q)}));
   plan.shared_bytes = plan.stages * StageBytes(q);
@@ -143,7 +140,7 @@ NormPlan ChooseNorm(const NormQuestion& q) {
           .copy = copy,
           .vectors = InVectors(q),
           .blocks = q.x.rows,
-          .threads = WholeWarps(wide ? CeilDiv(eights, kNormWideEights) : eights),
+          .threads = WholeWarps(wide ? SharesOf(eights, kNormWideEights) : eights),
           .why = wide ? "a row wider than a block has eights of threads" : "a block a row"};
 }
 
@@ -169,7 +166,7 @@ SwigluPlan ChooseSwiglu(const SwigluQuestion& q) {
   const int64_t count = q.x.rows * EightsOf(width);
   const bool few = count <= int64_t{kSwigluThreadsFew} * q.card.multiprocessors;
   plan.threads = few ? kSwigluThreadsFew : kSwigluThreads;
-  plan.blocks = CeilDiv(count, plan.threads);
+  plan.blocks = SharesOf(count, plan.threads);
   return plan;
 }
 
@@ -180,7 +177,7 @@ RoutePlan ChooseRoute(const RouteQuestion& q) {
       params.experts <= kWarpExpertsMax) {
     const int32_t warps = q.rows < kOneEachBelow ? 1 : kRouteWarpsMax;
     return {.kernel = RouteWay::kWarpEach,
-            .blocks = CeilDiv(q.rows, warps),
+            .blocks = SharesOf(q.rows, warps),
             .threads = 32 * warps,
             .why = "sigmoid scores without groups: no barriers"};
   }

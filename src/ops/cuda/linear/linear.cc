@@ -134,18 +134,6 @@ void RunLinearOfCodes(const OpContext& ctx,
   if (plan.kernel != LinearKernel::kNone) Multiply(ctx, plan, out, in, w);
 }
 
-bool LinearOfCodes(const OpContext& ctx,
-                   TensorView out,
-                   const QuantisedRows& in,
-                   const PackedMatrix& w) {
-  BT_CHECK(w.form == WeightForm::kFp8Block && w.quantise_input && out.rank == 2);
-  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
-  const LinearPlan plan = ChooseLinear(QuestionOfCodes(out, in, w), ThisCard());
-  Explained(ctx, "linear of codes", plan, &w);
-  RunLinearOfCodes(ctx, plan, out, in, w);
-  return plan.next_waits;
-}
-
 GatedLinearPlan GatedPlanOf(const TensorView& out, const TensorView& x, const PackedMatrix& w) {
   return ChooseGatedLinear(
       {.x = FactsOf(x), .input = LinearInput::kGateUp, .w = FactsOf(w), .out = FactsOf(out)},

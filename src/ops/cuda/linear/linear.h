@@ -29,11 +29,6 @@ void RunLinearOfCodes(const OpContext& ctx,
                       TensorView out,
                       const QuantisedRows& in,
                       const PackedMatrix& w);
-// Both. Returns LinearPlan::next_waits, false where there is nothing to do.
-bool LinearOfCodes(const OpContext& ctx,
-                   TensorView out,
-                   const QuantisedRows& in,
-                   const PackedMatrix& w);
 
 // Of gate and up in rows of x (LinearInput::kGateUp).
 GatedLinearPlan GatedPlanOf(const TensorView& out, const TensorView& x, const PackedMatrix& w);
