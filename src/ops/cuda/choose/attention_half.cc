@@ -1,6 +1,7 @@
 #include "ops/cuda/choose/attention_half.h"
 
 #include "ops/cuda/attention/attention_half_sizes.h"
+#include "ops/cuda/choose/overrides.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -55,9 +56,29 @@ const char* Against(const AttentionHalfQuestion& q) {
   return nullptr;
 }
 
+// Why the card's table wants it apart: it says so, or asks for a kernel for one of the products.
+// Null: it does not.
+const char* Overridden(const AttentionHalfQuestion& q) {
+  if (q.card.overrides == nullptr) return nullptr;
+  OverrideQuestion half = {.operation = OverriddenOperation::kAttentionHalf,
+                           .form = q.qkv_a.form,
+                           .quantise_input = q.qkv_a.quantise_input};
+  half[OverrideFact::kTokens] = q.x.rows;
+  if (const Override* const entry = q.card.overrides->Find(half)) return entry->why.c_str();
+  for (const MatrixFacts& w : {q.qkv_a, q.q, q.o}) {
+    OverrideQuestion product = {.form = w.form, .quantise_input = w.quantise_input};
+    product[OverrideFact::kRows] = q.x.rows;
+    product[OverrideFact::kN] = w.n;
+    product[OverrideFact::kK] = w.k;
+    if (const Override* const entry = q.card.overrides->Find(product)) return entry->why.c_str();
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 AttentionHalfPlan ChooseAttentionHalf(const AttentionHalfQuestion& q) {
+  if (const char* const why = Overridden(q)) return {.why = why};
   if (const char* const why = Against(q)) return {.why = why};
   AttentionHalfPlan plan{.blocks = kBlocks, .why = "one launch reads all weights at once"};
   if (q.qkv_a.form == WeightForm::kFp8Block) {

@@ -8,6 +8,8 @@
 
 namespace baltoro::cuda {
 
+class Overrides;
+
 // How many clusters of a kernel's blocks run at once. Multiprocessors lie in groups of different
 // sizes, which clusters do not leave, so it is measured for each card.
 struct ClusterRoom {
@@ -28,6 +30,8 @@ struct Card {
   // themselves today; tests say false.
   bool owned = true;
   ClusterRoom clusters = {};
+  // Kernels that are wanted on it, whatever would be chosen (overrides.h); null: none.
+  const Overrides* overrides = nullptr;
 };
 
 }  // namespace baltoro::cuda

@@ -35,6 +35,9 @@ struct ExpertsQuestion {
   bool norm = false;       // a norm is behind that its kernels may add to (NormCanBegin)
   bool x_coded = false;    // rows of x are known as codes, whole and aligned (Beside::rounded)
   bool x_ordered = false;  // x is known in matrix order (Beside::ordered)
+  // Asked before the bank's turn, when not all of this is known: what a table of overrides asks for
+  // in vain is not told.
+  bool ahead = false;
 
   int64_t tokens() const { return x.rows; }
   int64_t entries() const { return x.rows * top_k; }
@@ -126,9 +129,11 @@ struct ExpertsPlan {
 };
 
 ExpertsPlan ChooseExperts(const ExpertsQuestion& q);
-// The plan of a way that is not the one that would be chosen: for tests and benchmarks. It must be
-// one that takes the question.
+// The plan of a way that is not the one that would be chosen: for tests, benchmarks and tables
+// of overrides. It must be one that takes the question.
 ExpertsPlan ExpertsBy(const ExpertsQuestion& q, ExpertsKernel kernel);
+// Why a way does not take the question; null: it does.
+const char* ExpertsAgainst(const ExpertsQuestion& q, ExpertsKernel kernel);
 
 // Which of the streaming INT4 ways: by shape and number of tokens alone, so that a row's bits do
 // not depend on how many rows an expert has.

@@ -193,6 +193,19 @@ TEST(ExpertsChoiceTest, ASmallCardHasNoBankInOneLaunch) {
   });
 }
 
+// What can be asked for is no narrower than what is chosen; and there is always something else.
+TEST(ExpertsChoiceTest, TheChosenWayTakesItsQuestion) {
+  ForEach([&](const BankCase& one) {
+    for (const int64_t rows : {1, 2, 4, 8, 40, 300, 1000, 5000}) {
+      if (rows > one.range.most || rows < one.range.least) continue;
+      const ExpertsQuestion q = QuestionOf(one, rows);
+      const char* const against = ExpertsAgainst(q, ChooseExperts(q).kernel);
+      EXPECT_STREQ(against, nullptr) << one.question << " " << rows;
+      EXPECT_STRNE(ExpertsAgainst(q, ExpertsKernel::kNone), nullptr);
+    }
+  });
+}
+
 TEST(ExpertsChoiceTest, AWayCanBeAskedFor) {
   ForEach([&](const BankCase& one) {
     const ExpertsQuestion q = QuestionOf(one, one.range.least);

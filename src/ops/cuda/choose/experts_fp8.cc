@@ -83,6 +83,32 @@ Way Fp8Way(const ExpertsQuestion& q) {
   return {ExpertsKernel::kFp8Grouped128, "many rows an expert, or no sum of this shape"};
 }
 
+const char* Fp8Against(const ExpertsQuestion& q, ExpertsKernel kernel) {
+  constexpr const char* kOneLaunch =
+      "it takes K2's rank of 8 with choice and shared experts, results in f32 and the card owned";
+  if (!Fp8Takes(q)) return "it takes fp8_w8a8 in whole blocks of 128, aligned, up to 1024 slots";
+  switch (kernel) {
+    case ExpertsKernel::kFp8OneLaunch1:
+      if (q.tokens() != 1) return "it takes one token";
+      if (!q.x_coded) return "it takes x whose codes a norm wrote";
+      return OneLaunchTakes(q) && EntriesTake(q) ? nullptr : kOneLaunch;
+    case ExpertsKernel::kFp8OneLaunch4:
+      if (q.tokens() < 2 || q.tokens() > 4) return "it takes 2 to 4 tokens";
+      return OneLaunchTakes(q) ? nullptr : kOneLaunch;
+    case ExpertsKernel::kFp8OneLaunch8:
+      if (q.tokens() < 5 || q.tokens() > 8) return "it takes 5 to 8 tokens";
+      return OneLaunchTakes(q) ? nullptr : kOneLaunch;
+    case ExpertsKernel::kFp8Entries4:
+      return EntriesTake(q) ? nullptr : "it takes up to 4 tokens, results in f32, and a small bank";
+    case ExpertsKernel::kFp8GroupedSum:
+      return q.tokens() <= Fp8SumTokens(q)
+                 ? nullptr
+                 : "it takes an intermediate size of 256, the card owned, and fewer tokens";
+    default:
+      return nullptr;
+  }
+}
+
 int32_t Fp8SumTokens(const ExpertsQuestion& q) {
   // All of its blocks wait for each other.
   if (!q.card.owned || q.down.k != kJoinedIntermediate || q.down.n % kJoinedColumns != 0 ||

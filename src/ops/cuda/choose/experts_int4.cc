@@ -85,6 +85,35 @@ Way Int4Way(const ExpertsQuestion& q) {
   return {ExpertsKernel::kInt4Grouped, "more than 12 rows an expert, and no sum of this shape"};
 }
 
+const char* Int4Against(const ExpertsQuestion& q, ExpertsKernel kernel) {
+  constexpr const char* kOneLaunch =
+      "it takes K2's rank of 8 with choice and shared experts, no norm behind and the card owned";
+  if (!Int4Takes(q)) {
+    return "it takes int4_group in whole tiles of 128, without gaps, and x aligned to 16 bytes";
+  }
+  switch (kernel) {
+    case ExpertsKernel::kInt4OneLaunch1:
+      if (q.tokens() != 1) return "it takes one token";
+      return Int4EndsWithShared(q) && SingleTakes(q) && OneLaunchTakes(q) ? nullptr : kOneLaunch;
+    case ExpertsKernel::kInt4OneLaunch4:
+      if (q.tokens() < 2 || q.tokens() > kInt4OneLaunchTokens) return "it takes 2 to 4 tokens";
+      return Int4EndsWithShared(q) && OneLaunchTakes(q) ? nullptr : kOneLaunch;
+    case ExpertsKernel::kInt4OneToken:
+      if (q.tokens() != 1) return "it takes one token";
+      return Int4EndsWithShared(q) && SingleTakes(q)
+                 ? nullptr
+                 : "it takes shared experts, and an intermediate size of 256";
+    case ExpertsKernel::kInt4Digits:
+      return q.intermediate() == kDigitIntermediate ? nullptr
+                                                    : "it takes an intermediate size of 256";
+    case ExpertsKernel::kInt4GroupedSum:
+      return Int4SumTokens(q) > 0 ? nullptr
+                                  : "it takes an intermediate size of 256, and the card owned";
+    default:
+      return nullptr;
+  }
+}
+
 int32_t Int4SumTokens(const ExpertsQuestion& q) {
   // All of its blocks wait for each other.
   if (!q.card.owned || q.intermediate() != kJoinedIntermediate ||

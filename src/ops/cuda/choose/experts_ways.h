@@ -33,12 +33,15 @@ bool Int4EndsWithShared(const ExpertsQuestion& q);
 bool Int4BesideTakes(const ExpertsQuestion& q);
 int32_t BesideRows(int64_t tokens);
 Way Int4Way(const ExpertsQuestion& q);
+// Why a way of INT4 does not take the question; null: it does.
+const char* Int4Against(const ExpertsQuestion& q, ExpertsKernel kernel);
 // Tokens that the way with the sum takes at once; 0: none in this shape.
 int32_t Int4SumTokens(const ExpertsQuestion& q);
 
 // FP8 blocks whose inputs are rounded to e4m3.
 bool Fp8Takes(const ExpertsQuestion& q);
 Way Fp8Way(const ExpertsQuestion& q);
+const char* Fp8Against(const ExpertsQuestion& q, ExpertsKernel kernel);  // as Int4Against
 int32_t Fp8SumTokens(const ExpertsQuestion& q);
 // Few tokens: the down product rounds its input itself, one launch less.
 bool Fp8RoundedByDown(const ExpertsQuestion& q);

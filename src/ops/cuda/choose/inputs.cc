@@ -1,6 +1,11 @@
 #include "ops/cuda/choose/inputs.h"
 
+#include "ops/cuda/choose/linear_ways.h"
+
 namespace baltoro::cuda {
+
+using namespace linear_ways;  // NOLINT: the parts of this choice
+
 namespace {
 
 constexpr int64_t kEight = 8;  // elements of a thread
@@ -9,11 +14,6 @@ constexpr int64_t kThreadsOfProduct = 256;
 // Threads for rows of so many elements, in whole warps.
 int64_t InputThreads(int64_t width) {
   return SharesOf(SharesOf(width, kEight), 32) * 32;
-}
-
-template <typename Plan>
-LinearPlan Taken(LinearKernel kernel, const Plan& plan, const char* why) {
-  return {.kernel = kernel, .form = plan, .next_waits = true, .why = why};
 }
 
 LinearQuestion SharedOf(const ExpertInputsQuestion& q) {
@@ -58,16 +58,38 @@ LinearPlan Together(const ExpertInputsQuestion& q, const Card& card) {
   return {};
 }
 
+RouterQuestion RouterOf(const ExpertInputsQuestion& q) {
+  return {.x = q.x, .w = q.router, .logits = q.logits};
+}
+
+ExpertInputsPlan Apart(const ExpertInputsQuestion& q, const char* why, const Card& card) {
+  return {.order = ExpertInputsOrder::kSharedFirst,
+          .shared = ChooseLinear(SharedOf(q), card),
+          .router = ChooseRouter(RouterOf(q), card),
+          .why = why};
+}
+
+// Why the card's table asks for a kernel for one of both products; null: it does not.
+const char* OverriddenOf(const ExpertInputsQuestion& q, const Card& card) {
+  if (const auto shared = Overridden(SharedOf(q), card)) return shared->why;
+  const auto router = Overridden({.x = q.x, .w = q.router, .out = q.logits}, card);
+  return router ? router->why : nullptr;
+}
+
 }  // namespace
 
 LinearPlan ChooseRouter(const RouterQuestion& q, const Card& card) {
+  const LinearQuestion product = {.x = q.x, .w = q.w, .out = q.logits, .library = q.library};
+  if (const auto plan = Overridden(product, card)) return *plan;
   if (const auto plan = PlanRouterRows16(q.x, q.w)) {
     return Taken(LinearKernel::kRouterRows16, *plan, "few rows: weights ahead of the wait");
   }
-  return ChooseLinear({.x = q.x, .w = q.w, .out = q.logits, .library = q.library}, card);
+  return ChooseLinear(product, card);
 }
 
 ExpertInputsPlan ChooseExpertInputs(const ExpertInputsQuestion& q, const Card& card) {
+  // With the norm only where no entry asks for another kernel (ChooseLinearFromNorm).
+  if (const char* const why = q.norm ? nullptr : OverriddenOf(q, card)) return Apart(q, why, card);
   LinearPlan together = Together(q, card);
   if (together.kernel != LinearKernel::kNone || q.norm) {
     return {.order = ExpertInputsOrder::kTogether, .shared = together, .why = together.why};
@@ -92,10 +114,7 @@ ExpertInputsPlan ChooseExpertInputs(const ExpertInputsQuestion& q, const Card& c
       return plan;
     }
   }
-  return {.order = ExpertInputsOrder::kSharedFirst,
-          .shared = ChooseLinear(SharedOf(q), card),
-          .router = ChooseRouter({.x = q.x, .w = q.router, .logits = q.logits}, card),
-          .why = "no kernel has both"};
+  return Apart(q, "no kernel has both", card);
 }
 
 namespace {
@@ -138,6 +157,14 @@ bool ReadsCodes(const AttentionInputsQuestion& q) {
          q.q_weight.quantise_input && q.q_weight.k % 128 == 0;
 }
 
+// The product of queries by itself.
+LinearQuestion QueriesOf(const AttentionInputsQuestion& q) {
+  return {.x = QueryRows(q),
+          .input = ReadsCodes(q) ? LinearInput::kCodes : LinearInput::kRows,
+          .w = q.q_weight,
+          .out = q.q};
+}
+
 // The product of queries, rotated; kNone: rope follows it.
 LinearPlan RotatedQueries(const AttentionInputsQuestion& q, const Card& card) {
   if (!Rotates(q)) return {};
@@ -171,7 +198,10 @@ bool AreMany(const AttentionInputsQuestion& q) {
 
 AttentionInputsPlan ChooseAttentionInputs(const AttentionInputsQuestion& q, const Card& card) {
   AttentionInputsPlan plan;
-  plan.query = WithQueries(q, card);
+  const LinearQuestion queries = QueriesOf(q);
+  // A product that an entry asks for stands alone.
+  const bool alone = q.heads > 0 && Overridden(queries, card);
+  if (!alone) plan.query = WithQueries(q, card);
   if (plan.query.kernel != LinearKernel::kNone) {
     plan.kernel = AttentionInputsKernel::kWithQueries;
     plan.rotates = true;
@@ -193,14 +223,11 @@ AttentionInputsPlan ChooseAttentionInputs(const AttentionInputsQuestion& q, cons
     plan.why = "a block for each row's token, another for its query";
   }
   if (q.heads == 0) return plan;
-  plan.query = RotatedQueries(q, card);
+  if (!alone) plan.query = RotatedQueries(q, card);
   plan.rotates = plan.query.kernel != LinearKernel::kNone;
   if (plan.rotates) return plan;
-  plan.query = ChooseLinear({.x = QueryRows(q),
-                             .input = plan.writes_codes ? LinearInput::kCodes : LinearInput::kRows,
-                             .w = q.q_weight,
-                             .out = q.q},
-                            card);
+  plan.query = ChooseLinear(queries, card);
+  if (alone) plan.why = plan.query.why;
   return plan;
 }
 

@@ -1,8 +1,13 @@
 #include "ops/cuda/choose/linear.h"
+
+#include "ops/cuda/choose/linear_ways.h"
 #include "ops/cuda/choose/norm.h"
 #include "ops/cuda/layer/fused_args.h"
 
 namespace baltoro::cuda {
+
+using namespace linear_ways;  // NOLINT: the parts of this choice
+
 namespace {
 
 // Rows up to which our bf16 kernel of any shape is at the floor of the weights' bytes.
@@ -12,58 +17,32 @@ constexpr int64_t kManyRows = 32;
 // Rows up to which fp8_rows256 goes before fp8_pairs.
 constexpr int64_t kTensOfRows = 128;
 
-template <typename Plan>
-LinearPlan Taken(LinearKernel kernel, const Plan& plan, bool next_waits, const char* why) {
-  return {.kernel = kernel, .form = plan, .next_waits = next_waits, .why = why};
-}
-
-bool Many(const LinearQuestion& q, const Card& card) {
-  return q.w.form == WeightForm::kFp8Block ? Fp8TilesSuit(q.x.rows, q.w.n, card)
-                                           : q.x.rows > kManyRows;
-}
-
-Fp8TilesQuestion TilesOf(const LinearQuestion& q) {
-  return {.w = q.w,
-          .rows = q.x.rows,
-          .whole_x = q.codes_aligned || (q.input == LinearInput::kRows && !q.coded),
-          .out = q.out,
-          .has_scratch = true};
-}
-
 // Of coded matrices, and of plain ones what no other kernel takes; x is ready.
 LinearPlan ChooseReady(const LinearQuestion& q, const Card& card) {
-  const bool wide = Many(q, card) && !IsPlain(q.w.form) && WideTilesCan(q.w) &&
-                    (q.out.type == DType::kF32 || q.out.aligned(16));
+  const bool wide = AreMany(q, card) && TakesWide(q);
   const bool wide_fp8 = wide && q.w.form == WeightForm::kFp8Block;
   Fp8TilesPlan tiles;
-  if (wide_fp8) tiles = ChooseFp8Tiles(TilesOf(q), card);
-  const bool pairs =
-      wide_fp8 && q.x.rows > kTensOfRows && tiles.pairs && Fp8PairsFill(q.x.rows, q.w, card);
+  if (wide_fp8) tiles = ChooseFp8Tiles(Fp8TilesOf(q), card);
+  const bool pairs = wide_fp8 && PairsFill(q, tiles, card);
   if (!pairs) {
     if (const auto plan = PlanFp8Rows256(q.w, q.out, card)) {
-      return Taken(LinearKernel::kFp8Rows256, *plan, true, "all its blocks run at once");
+      return Taken(LinearKernel::kFp8Rows256, *plan, "all its blocks run at once");
     }
   }
   if (wide_fp8) {
-    return Taken(LinearKernel::kFp8Tiles, tiles, pairs,
-                 tiles.pairs ? "hundreds of rows: bound by the matrix units"
-                             : "too many blocks for one round, or too few rows for pairs");
+    return {.kernel = LinearKernel::kFp8Tiles,
+            .form = tiles,
+            .next_waits = pairs,
+            .why = tiles.pairs ? "hundreds of rows: bound by the matrix units"
+                               : "too many blocks for one round, or too few rows for pairs"};
   }
-  const TilesQuestion question = {.w = q.w, .rows = q.x.rows, .wide = wide};
-  return Taken(LinearKernel::kTiles, ChooseTiles(question, card), false,
-               wide ? "many rows of integer codes" : "any coded form");
-}
-
-QuantisePlan InputOf(const LinearQuestion& q) {
-  return ChooseQuantise({.x = q.x,
-                         .known = q.coded,
-                         .k = q.w.k,
-                         .form = q.w.form,
-                         .quantise_input = q.w.quantise_input});
+  return {.kernel = LinearKernel::kTiles,
+          .form = ChooseTiles({.w = q.w, .rows = q.x.rows, .wide = wide}, card),
+          .why = wide ? "many rows of integer codes" : "any coded form"};
 }
 
 LinearPlan ChoosePlain(const LinearQuestion& q, const Card& card) {
-  const bool takes = TilesCan(q.w) && q.w.k % 8 == 0 && q.w.aligned(16) && q.x.aligned(16);
+  const bool takes = TakesTiles(q);
   const bool library = q.library && q.w.form == WeightForm::kBf16;
   if (library && (!takes || q.x.rows > kBf16Rows16)) {
     return {.kernel = LinearKernel::kBlas, .why = "bf16 that no kernel of ours is faster for"};
@@ -74,64 +53,116 @@ LinearPlan ChoosePlain(const LinearQuestion& q, const Card& card) {
   return plan;
 }
 
+// Whether the card's table asks for another kernel than the one that has the norm too: why.
+const char* OverriddenBeside(const LinearQuestion& q, LinearKernel joined, const Card& card) {
+  const auto plan = Overridden(q, card);
+  return plan && plan->kernel != joined ? plan->why : nullptr;
+}
+
 }  // namespace
 
-LinearPlan ChooseLinear(const LinearQuestion& q, const Card& card) {
-  if (q.x.rows == 0 || q.w.n == 0) return {.why = "nothing to do"};
+namespace linear_ways {
+
+bool AreMany(const LinearQuestion& q, const Card& card) {
+  return q.w.form == WeightForm::kFp8Block ? Fp8TilesSuit(q.x.rows, q.w.n, card)
+                                           : q.x.rows > kManyRows;
+}
+
+bool TakesWide(const LinearQuestion& q) {
+  return !IsPlain(q.w.form) && WideTilesCan(q.w) &&
+         (q.out.type == DType::kF32 || q.out.aligned(16));
+}
+
+bool TakesTiles(const LinearQuestion& q) {
+  if (!IsPlain(q.w.form)) return true;
+  return TilesCan(q.w) && q.w.k % 8 == 0 && q.w.aligned(16) && q.x.aligned(16);
+}
+
+Fp8TilesQuestion Fp8TilesOf(const LinearQuestion& q) {
+  return {.w = q.w,
+          .rows = q.x.rows,
+          .whole_x = q.codes_aligned || (q.input == LinearInput::kRows && !q.coded),
+          .out = q.out,
+          .has_scratch = true};
+}
+
+bool PairsFill(const LinearQuestion& q, const Fp8TilesPlan& plan, const Card& card) {
+  return plan.pairs && q.x.rows > kTensOfRows && Fp8PairsFill(q.x.rows, q.w, card);
+}
+
+LinearPlan WithInput(const LinearQuestion& q, LinearPlan plan) {
+  if (IsPlain(q.w.form)) return plan;
   if (q.input == LinearInput::kCodes) {
-    LinearPlan plan = ChooseReady(q, card);
     plan.input.kernel = QuantiseKernel::kKnown;
     return plan;
   }
-  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
-  if (const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card)) {
-    return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: weights ahead of the wait");
-  }
-  if (const auto plan = PlanBf16Rows128(q.x, q.w, q.out, card)) {
-    return Taken(LinearKernel::kBf16Rows128, *plan, true, "tens of rows: clusters share columns");
-  }
-  if (const auto plan = PlanFp8Rows16(q.x, q.coded, q.w, q.out, card)) {
-    return Taken(LinearKernel::kFp8Rows16, *plan, true, "few rows: weights ahead of the wait");
-  }
-  if (IsPlain(q.w.form)) return ChoosePlain(q, card);
-  LinearPlan plan = ChooseReady(q, card);
-  plan.input = InputOf(q);
+  plan.input = ChooseQuantise({.x = q.x,
+                               .known = q.coded,
+                               .k = q.w.k,
+                               .form = q.w.form,
+                               .quantise_input = q.w.quantise_input});
   // What is made of x is no older than the launch ahead.
   plan.next_waits = plan.next_waits && plan.input.kernel == QuantiseKernel::kKnown;
   return plan;
 }
 
-GatedLinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
-  if (const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card)) {
-    return {GatedWay::kInProduct, Taken(LinearKernel::kFp8Rows16, *plan, true,
-                                        "few rows: gated and rounded in each block")};
+}  // namespace linear_ways
+
+LinearPlan ChooseLinear(const LinearQuestion& q, const Card& card) {
+  if (q.x.rows == 0 || q.w.n == 0) return {.why = "nothing to do"};
+  if (const auto plan = Overridden(q, card)) return *plan;
+  if (q.input == LinearInput::kCodes) return WithInput(q, ChooseReady(q, card));
+  // In this order: of 9 to 16 rows o is 2.5 us faster in a layer by the first.
+  if (const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card)) {
+    return Taken(LinearKernel::kBf16Rows16, *plan, "few rows: weights ahead of the wait");
   }
+  if (const auto plan = PlanBf16Rows128(q.x, q.w, q.out, card)) {
+    return Taken(LinearKernel::kBf16Rows128, *plan, "tens of rows: clusters share columns");
+  }
+  if (const auto plan = PlanFp8Rows16(q.x, q.coded, q.w, q.out, card)) {
+    return Taken(LinearKernel::kFp8Rows16, *plan, "few rows: weights ahead of the wait");
+  }
+  if (IsPlain(q.w.form)) return ChoosePlain(q, card);
+  return WithInput(q, ChooseReady(q, card));
+}
+
+GatedLinearPlan ChooseGatedLinear(const LinearQuestion& q, const Card& card) {
   LinearQuestion product = {.x = {.rows = q.x.rows, .width = q.w.k}, .w = q.w, .out = q.out};
   if (q.x.rows > 1) {
     product.x.row_bytes = q.w.k * SizeOf(DType::kBf16);
     product.x.alignment = AlignmentOf(nullptr, product.x.row_bytes);
   }
   const SwigluPlan gates = ChooseSwiglu({.x = q.x, .out = {}, .reader = q.w, .card = card});
-  if (gates.kernel != SwigluWay::kCodes) return {GatedWay::kAsRows, ChooseLinear(product, card)};
-  product.input = LinearInput::kCodes;
-  return {GatedWay::kAsCodes, ChooseLinear(product, card)};
+  const bool codes = gates.kernel == SwigluWay::kCodes;
+  if (codes) product.input = LinearInput::kCodes;
+  if (!Overridden(product, card)) {
+    if (const auto plan = PlanFp8Rows16Gated(q.x, q.w, q.out, card)) {
+      return {GatedWay::kInProduct,
+              Taken(LinearKernel::kFp8Rows16, *plan, "few rows: gated and rounded in each block")};
+    }
+  }
+  return {codes ? GatedWay::kAsCodes : GatedWay::kAsRows, ChooseLinear(product, card)};
 }
 
 LinearPlan ChooseLinearToNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {
   if (!norm_joins) return {.why = "the norm's tensors are not in vectors"};
+  constexpr LinearKernel kJoined = LinearKernel::kBf16Rows16;
+  if (const char* const why = OverriddenBeside(q, kJoined, card)) return {.why = why};
   const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card);
   // A sum of squares of each block.
   if (!plan || plan->launch.x > BegunNorm::kParts) return {.why = "not for bf16_rows16"};
-  return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: the norm is shared");
+  return Taken(kJoined, *plan, "few rows: the norm is shared");
 }
 
 LinearPlan ChooseLinearFromNorm(const LinearQuestion& q, bool norm_joins, const Card& card) {
   if (!norm_joins) return {.why = "the norm's tensors are not in vectors"};
   // Measured: of more rows a norm of its own is as fast.
   if (q.x.rows > bf16_rows16::kHalfRows) return {.why = "so many rows have a norm of their own"};
+  constexpr LinearKernel kJoined = LinearKernel::kBf16Rows16;
+  if (const char* const why = OverriddenBeside(q, kJoined, card)) return {.why = why};
   const auto plan = PlanBf16Rows16(q.x, q.w, q.out, card);
   if (!plan) return {.why = "not for bf16_rows16"};
-  return Taken(LinearKernel::kBf16Rows16, *plan, true, "few rows: the norm is shared");
+  return Taken(kJoined, *plan, "few rows: the norm is shared");
 }
 
 }  // namespace baltoro::cuda

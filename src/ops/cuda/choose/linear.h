@@ -71,6 +71,9 @@ struct LinearPlan {
 };
 
 LinearPlan ChooseLinear(const LinearQuestion& question, const Card& card);
+// The plan of a kernel that is not the one that would be chosen; kNone, and why, where it does not
+// take the question. Kernels are held to the rows that they are tested with.
+LinearPlan LinearBy(const LinearQuestion& question, LinearKernel kernel, const Card& card);
 
 // Of kGateUp: where silu(gate) * up is made.
 enum class GatedWay : uint8_t {

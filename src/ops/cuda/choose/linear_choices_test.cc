@@ -282,6 +282,21 @@ TEST(LinearChoicesTest, GateAndUpAreMadeWhereTheProductWantsThem) {
   EXPECT_EQ(text(launch_table::kPlain, 16), "gated; bf16_rows16 7 strips tall");
 }
 
+// What can be asked for is no narrower than what is chosen, and is the same plan.
+TEST(LinearChoicesTest, TheChosenKernelCanBeAskedFor) {
+  for (const LinearCase& c : launch_table::LinearCases()) {
+    if (c.norm_ahead || c.norm_behind) continue;
+    for (const int64_t rows : {1, 8, 9, 16, 17, 33, 64, 65, 128, 129, 256, 300, 8192}) {
+      if (rows > c.range.most || rows < c.range.least) continue;
+      const LinearQuestion question = QuestionOf(c, rows);
+      const LinearPlan chosen = ChooseLinear(question, kRecordedCard);
+      const LinearPlan plan = LinearBy(question, chosen.kernel, kRecordedCard);
+      EXPECT_EQ(Text(plan), Text(chosen)) << c.question << " " << rows;
+      EXPECT_EQ(plan.next_waits, chosen.next_waits) << c.question << " " << rows;
+    }
+  }
+}
+
 // Rooms for clusters that differ are heeded: of a card that has none left one block is enough.
 TEST(LinearChoicesTest, PlansFollowTheCard) {
   const Rank rank = launch_table::Ranks().front();

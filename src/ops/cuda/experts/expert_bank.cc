@@ -184,6 +184,7 @@ void Fp8Bank(const OpContext& ctx,
 ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& args) {
   ExpertsQuestion q;
   q.card = ThisCard();
+  q.ahead = ctx == nullptr;
   q.x = FactsOf(args.x);
   q.out = FactsOf(args.out);
   q.top_k = Narrow(args.ids.dim(1));
