@@ -20,6 +20,8 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"BALTORO_CLUSTER_KEY", "The secret of the nodes of a replica, where no file has it."},
     {"BALTORO_CLUSTER_KEY_FILE", "As --cluster-key-file, where that is not given."},
+    {"BALTORO_KERNEL_TABLE",
+     "File that says which kernels compute which shapes on a GPU, to try others than are chosen."},
     {"BALTORO_NO_OVERLAP",
      "1: kernels on a GPU start one after the other, with the same results, to look for a fault."},
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},

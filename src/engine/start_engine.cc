@@ -312,6 +312,10 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     if (!backend.gpu->launches_overlap) {
       BT_LOG(Warning, "BALTORO_NO_OVERLAP=1: kernels start one after the other, which takes time");
     }
+    if (backend.gpu->kernel_overrides > 0) {
+      BT_LOG(Warning, "BALTORO_KERNEL_TABLE: {} entries say which kernels compute what they name",
+             backend.gpu->kernel_overrides);
+    }
   } else {
     BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
            threads);

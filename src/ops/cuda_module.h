@@ -19,6 +19,7 @@ struct GpuInfo {
   std::string name;
   int64_t memory_bytes = 0;      // as the driver reports it
   bool launches_overlap = true;  // false: BALTORO_NO_OVERLAP is 1
+  int64_t kernel_overrides = 0;  // entries of the file that BALTORO_KERNEL_TABLE names
 };
 
 // What the module gives out. Program and module are built from one source: `layout` and `version`
@@ -27,7 +28,7 @@ struct CudaModule {
   int64_t layout = 0;  // kCudaModuleLayout
   const char* version = "";
   // Takes none of the GPU's memory. kUnavailable: no driver, too old a driver, no such GPU, or one
-  // that kernels are not built for.
+  // that kernels are not built for. kInvalidArgument: a wrong BALTORO_KERNEL_TABLE.
   Result<GpuInfo> (*describe)(int device) = nullptr;
   // For plans: types and packed sizes. Its operations must not be called.
   const OpsTable* (*table)() = nullptr;
@@ -47,7 +48,7 @@ inline constexpr int64_t kCudaModuleLayout = [] {
   int64_t layout = 0;
   for (const size_t bytes :
        {sizeof(OpsTable), sizeof(StepShape), sizeof(AttentionHalfArgs), sizeof(ExpertsHalfArgs),
-        sizeof(LogitsArgs), sizeof(SampleRow), sizeof(GpuRankArgs)}) {
+        sizeof(LogitsArgs), sizeof(SampleRow), sizeof(GpuRankArgs), sizeof(GpuInfo)}) {
     layout = (layout * 4099 + static_cast<int64_t>(bytes)) % (int64_t{1} << 48);
   }
   return layout + static_cast<int64_t>(sizeof(CudaModule));

@@ -17,6 +17,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/join_ranks.h"
+#include "ops/cuda/launch/kernel_table.h"
 #include "ops/cuda/launch/placed_launch.h"
 #include "ops/cuda/layer/layer_state.h"
 
@@ -69,9 +70,11 @@ Result<GpuInfo> Describe(int device) {
     return NoGpu(device, "there are " + std::to_string(devices) + " GPUs");
   }
   BT_ASSIGN_OR_RETURN(const DeviceInfo info, DescribeDevice(device));
+  BT_ASSIGN_OR_RETURN(const Overrides* const table, KernelTable());
   return GpuInfo{.name = info.name,
                  .memory_bytes = static_cast<int64_t>(info.memory_bytes),
-                 .launches_overlap = LaunchesOverlap()};
+                 .launches_overlap = LaunchesOverlap(),
+                 .kernel_overrides = table == nullptr ? 0 : static_cast<int64_t>(table->size())};
 }
 
 const OpsTable* Table() {

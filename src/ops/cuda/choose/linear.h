@@ -96,5 +96,8 @@ const char* NameOf(LinearKernel kernel);
 std::string Text(const QuantisePlan& plan);
 std::string Text(const LinearPlan& plan);
 std::string Text(const GatedLinearPlan& plan);
+inline std::string Why(const GatedLinearPlan& plan) {
+  return plan.product.why;
+}
 
 }  // namespace baltoro::cuda

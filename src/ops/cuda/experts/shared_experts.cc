@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/expert_bank.h"
+#include "ops/cuda/launch/explain.h"
 #include "ops/cuda/linear/fp8_rows16.h"
 #include "ops/cuda/linear/linear.h"
 #include "ops/cuda/linear/tiles/tiles.h"
@@ -12,6 +13,7 @@ namespace baltoro::cuda {
 bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated) {
   const GatedLinearPlan plan = GatedPlanOf(args.out, args.shared, args.shared_down);
   const int64_t tokens = args.x.dim(0), width = args.shared_down.k;
+  Explained(ctx, "shared experts", plan, &args.shared_down);
   switch (plan.way) {
     case GatedWay::kInProduct:
       Fp8Rows16Gated(ctx, plan.product.as<Fp8Rows16Plan>(), args.out, args.shared,

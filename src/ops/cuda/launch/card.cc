@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/kernel_table.h"
 #include "ops/cuda/linear/bf16_rows128_internal.h"
 #include "ops/cuda/linear/fp8_rows256_internal.h"
 
@@ -57,6 +58,9 @@ const Card& ThisCard() {
         cudaDeviceGetAttribute(&one.card.multiprocessors, cudaDevAttrMultiProcessorCount, device),
         "number of multiprocessors");
     one.card.clusters = AskClusters();
+    const Result<const Overrides*> table = KernelTable();
+    CheckOk(table.status());
+    one.card.overrides = table.value();
   });
   return one.card;
 }
