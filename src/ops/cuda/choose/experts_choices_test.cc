@@ -206,6 +206,28 @@ TEST(ExpertsChoiceTest, TheChosenWayTakesItsQuestion) {
   });
 }
 
+// Any way that takes a question has a whole plan.
+TEST(ExpertsChoiceTest, EveryWayThatTakesAQuestionHasAPlan) {
+  std::set<std::string> planned;
+  ForEach([&](const BankCase& one) {
+    for (const int64_t rows : {1, 4, 8, 40, 300, 8192}) {
+      if (rows > one.range.most || rows < one.range.least) continue;
+      const ExpertsQuestion q = QuestionOf(one, rows);
+      for (auto at = ExpertsKernel::kInt4OneLaunch1; at <= ExpertsKernel::kGroupedProducts;
+           at = static_cast<ExpertsKernel>(static_cast<int>(at) + 1)) {
+        if (ExpertsAgainst(q, at) != nullptr) continue;
+        const ExpertsPlan plan = ExpertsBy(q, at);
+        const bool sums =
+            at == ExpertsKernel::kInt4GroupedSum || at == ExpertsKernel::kFp8GroupedSum;
+        EXPECT_EQ(plan.parts > 0, sums) << one.question << " " << NameOf(at) << " " << rows;
+        EXPECT_FALSE(LaunchesOf(q, plan).empty()) << one.question << " " << NameOf(at);
+        planned.insert(NameOf(at));
+      }
+    }
+  });
+  EXPECT_EQ(planned.size(), 16u);
+}
+
 TEST(ExpertsChoiceTest, AWayCanBeAskedFor) {
   ForEach([&](const BankCase& one) {
     const ExpertsQuestion q = QuestionOf(one, one.range.least);

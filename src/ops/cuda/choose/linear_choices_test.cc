@@ -297,6 +297,32 @@ TEST(LinearChoicesTest, TheChosenKernelCanBeAskedFor) {
   }
 }
 
+// Any other has a whole plan too, or says why not.
+TEST(LinearChoicesTest, EveryKernelThatIsAskedForHasAPlanOrAReason) {
+  std::set<std::string> planned;
+  for (const LinearCase& c : launch_table::LinearCases()) {
+    if (c.norm_ahead || c.norm_behind) continue;
+    for (const int64_t rows : {1, 9, 17, 64, 65, 128, 300, 1024, 8192}) {
+      const LinearQuestion question = QuestionOf(c, rows);
+      for (auto at = LinearKernel::kNone; at <= LinearKernel::kPlain;
+           at = static_cast<LinearKernel>(static_cast<int>(at) + 1)) {
+        const LinearPlan plan = LinearBy(question, at, kRecordedCard);
+        const std::string what = c.question + " " + NameOf(at) + " " + std::to_string(rows);
+        ASSERT_NE(std::string(plan.why), "") << what;
+        if (plan.kernel == LinearKernel::kNone) continue;
+        EXPECT_EQ(plan.kernel, at) << what;
+        planned.insert(NameOf(at));
+        if (at == LinearKernel::kBlas) continue;
+        EXPECT_FALSE(LaunchesOf(question, plan).empty()) << what;
+        if (at != LinearKernel::kBf16Rows128) continue;
+        EXPECT_GT(plan.as<Bf16Rows128Plan>().stages, 0) << what;
+        EXPECT_GT(plan.as<Bf16Rows128Plan>().inputs, 0) << what;
+      }
+    }
+  }
+  EXPECT_EQ(planned.size(), 9u);
+}
+
 // Rooms for clusters that differ are heeded: of a card that has none left one block is enough.
 TEST(LinearChoicesTest, PlansFollowTheCard) {
   const Rank rank = launch_table::Ranks().front();
