@@ -98,17 +98,20 @@ inline void ExpectAsRecorded(const Table& mine, const Table& recorded) {
   EXPECT_TRUE(lines.empty()) << "- recorded, + chosen\n" << text;
 }
 
-// The choices as the tree has them; with BT_WRITE=1 the file is written anew.
-inline void ExpectAsInTheTree(const Table& mine, const std::string& path) {
-  constexpr char kHeader[] =
-      "# What is chosen for which rows. Written by the test that compares it, with BT_WRITE=1.\n";
+// The choices as the tree has them; with BT_WRITE=1 the file is written anew, below `header`.
+inline void ExpectAsInTheTree(
+    const Table& mine,
+    const std::string& path,
+    const std::string& header =
+        "# What is chosen for which rows. Written by the test that compares it, with "
+        "BT_WRITE=1.\n") {
   const char* const write = std::getenv("BT_WRITE");
   if (write != nullptr && std::string(write) == "1") {
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << mine.Text(kHeader);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << mine.Text(header);
     return;
   }
   const Result<std::string> text = ReadFile(path);
-  ASSERT_TRUE(text.ok()) << path << " cannot be read";
+  ASSERT_TRUE(text.ok() && !text.value().empty()) << path << " cannot be read";
   ExpectAsRecorded(mine, Table::Parse(text.value()));
 }
 

@@ -7,13 +7,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
-#include <sstream>
 
+#include "ops/cuda/choose/choice_test_support.h"
 #include "ops/cuda/choose/experts_launches.h"
 #include "ops/cuda/launch_table/questions_experts.h"
 
@@ -33,13 +31,6 @@ constexpr char kHeader[] =
     "shared "
     "experts' I.\n"
     "# chooses: the bank is asked to choose; not taken: it refuses, and a launch ahead chooses.\n";
-
-std::string ReadFile(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : std::string();
-}
 
 RowsFacts Rows(DType type, int64_t rows, int64_t width) {
   return FactsOf(TensorView(nullptr, type, {rows, width}));
@@ -91,9 +82,7 @@ void ForEach(const std::function<void(const BankCase&)>& with) {
 }
 
 TEST(ExpertsChoiceTest, LaunchesAreThoseRecordedOnACard) {
-  const std::string text = ReadFile(BT_LAUNCH_TABLE);
-  ASSERT_FALSE(text.empty()) << BT_LAUNCH_TABLE << " cannot be read";
-  const Table table = Table::Parse(text).Containing("experts, ");
+  const Table table = choice_test::Recorded().Containing("experts, ");
   int64_t asked = 0, wrong = 0;
   ForEach([&](const BankCase& one) {
     const std::vector<std::string>* const lines = table.AnswerOf(one.question);
@@ -131,14 +120,7 @@ TEST(ExpertsChoiceTest, ChoicesAreThoseOfTheText) {
     };
     table.Add(one.question.substr(9), launch_table::Intervals(one.range, ask));
   });
-  if (std::getenv("BT_WRITE") != nullptr) {
-    std::ofstream(kTextPath, std::ios::binary) << table.Text(kHeader);
-  }
-  std::string differences;
-  for (const std::string& line : table.DifferencesFrom(Table::Parse(ReadFile(kTextPath)))) {
-    differences += line + "\n";
-  }
-  EXPECT_EQ(differences, "");
+  choice_test::ExpectAsInTheTree(table, kTextPath, kHeader);
 }
 
 TEST(ExpertsChoiceTest, QuestionsOfDifferentTextsAloneHaveDifferentPlans) {

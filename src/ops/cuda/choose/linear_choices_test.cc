@@ -4,11 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <set>
-#include <sstream>
 
+#include "ops/cuda/choose/choice_test_support.h"
 #include "ops/cuda/choose/inputs.h"
 #include "ops/cuda/choose/linear_launches.h"
 #include "ops/cuda/choose/recorded_card.h"
@@ -18,6 +16,9 @@
 namespace baltoro::cuda {
 namespace {
 
+using choice_test::ExpectAsInTheTree;
+using choice_test::ExpectAsRecorded;
+using choice_test::Recorded;
 using launch_table::AttentionInputsCase;
 using launch_table::ExpertInputsCase;
 using launch_table::FormCase;
@@ -35,13 +36,6 @@ constexpr char kHeader[] =
     "# Left out, see the launch table: x coded, bf16 parts, other caches, forms that only tiles "
     "take.\n"
     "# Written by ops_linear_choices_test with BT_WRITE=1.\n";
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : "";
-}
 
 // Rows of a tensor of its own.
 RowsFacts Rows(DType type, int64_t rows, int64_t width) {
@@ -193,34 +187,19 @@ Table AskAll(bool launches) {
   return asked.table();
 }
 
-Table Recorded(const std::string& text) {
-  return Table::Parse(text).Beginning(
-      {"linear, ", "expert inputs, ", "attention inputs, ", "router of "});
-}
-
-void ExpectSame(const std::vector<std::string>& differences) {
-  for (size_t i = 0; i < differences.size() && i < 40; ++i) ADD_FAILURE() << differences[i];
-  EXPECT_TRUE(differences.empty()) << differences.size() << " lines differ";
-}
-
 TEST(LinearChoicesTest, LaunchesAreThoseRecordedOnACard) {
-  const std::string text = ReadAll(BT_LAUNCH_TABLE);
-  ASSERT_FALSE(text.empty()) << BT_LAUNCH_TABLE;
-  ExpectSame(AskAll(true).DifferencesFrom(Recorded(text)));
+  ExpectAsRecorded(AskAll(true), Recorded().Beginning({"linear, ", "expert inputs, ",
+                                                       "attention inputs, ", "router of "}));
 }
 
 TEST(LinearChoicesTest, TheRecordedCardIsTheTables) {
   Table card;
   launch_table::TellCard(kRecordedCard, card);
-  ExpectSame(card.DifferencesFrom(Table::Parse(ReadAll(BT_LAUNCH_TABLE)).Beginning({"card, "})));
+  ExpectAsRecorded(card, Recorded().Beginning({"card, "}));
 }
 
 TEST(LinearChoicesTest, PlansAreThoseOfTheText) {
-  const std::string text = AskAll(false).Text(kHeader);
-  if (std::getenv("BT_WRITE") != nullptr) {
-    std::ofstream(kChoices, std::ios::binary | std::ios::trunc) << text;
-  }
-  ExpectSame(Table::Parse(text).DifferencesFrom(Table::Parse(ReadAll(kChoices))));
+  ExpectAsInTheTree(AskAll(false), kChoices, kHeader);
 }
 
 // The shared experts with the router, and the queries, of one rank of eight; shapes that fill the
