@@ -47,8 +47,8 @@ function(bt_cuda_executable exe file)
   set_target_properties(${exe} PROPERTIES LINKER_LANGUAGE CXX CUDA_RESOLVE_DEVICE_SYMBOLS OFF)
 endfunction()
 
-# bt_cuda_tests(ROOM FILES a_test.cc ... LINK targets): each file (support/gpu_test.h) becomes one executable
-# "ROOM_cuda_FILE" and one ctest entry "ROOM/cuda/FILE" with the label gpu, skipped where there is no GPU.
+# bt_cuda_tests(ROOM FILES a_test.cc ... LINK targets): each file (support/gpu_test.h), with a_test_*.cc beside it, becomes one
+# executable "ROOM_cuda_FILE" and one ctest entry "ROOM/cuda/FILE" with the label gpu, skipped where there is no GPU.
 function(bt_cuda_tests room)
   cmake_parse_arguments(T "" "" "FILES;LINK" ${ARGN})
   if(NOT BT_TESTS)
@@ -57,6 +57,10 @@ function(bt_cuda_tests room)
   foreach(file ${T_FILES})
     get_filename_component(stem ${file} NAME_WE)
     bt_cuda_executable(${room}_cuda_${stem} ${file} ${T_LINK})
+    get_filename_component(folder ${file} ABSOLUTE)
+    get_filename_component(folder ${folder} DIRECTORY)
+    file(GLOB more_cases CONFIGURE_DEPENDS ${folder}/${stem}_*.cc ${folder}/${stem}_*.cu)
+    target_sources(${room}_cuda_${stem} PRIVATE ${more_cases})
     add_test(NAME ${room}/cuda/${stem} COMMAND ${room}_cuda_${stem} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${room}/cuda/${stem} PROPERTIES LABELS gpu SKIP_RETURN_CODE 77 TIMEOUT 600 RUN_SERIAL ON)
   endforeach()

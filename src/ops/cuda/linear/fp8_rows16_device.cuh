@@ -4,9 +4,9 @@
 
 #include "ops/cuda/choose/fp8_rows16.h"
 #include "ops/cuda/experts/bank_device.cuh"
+#include "ops/cuda/linear/e4m3_f16_device.cuh"
 #include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"
-#include "ops/cuda/linear/tiles/tiles_forms.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 #include "ops/cuda/rows/kv_token_device.cuh"
 

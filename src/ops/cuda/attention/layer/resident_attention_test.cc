@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "ops/cuda/attention/layer/resident_attention_test_support.h"
+#include "ops/cuda/attention/layer/resident_attention_test_case.h"
 
 namespace baltoro::cuda {
 namespace {

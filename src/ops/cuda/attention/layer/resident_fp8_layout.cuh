@@ -6,7 +6,7 @@
 
 #include "ops/cuda/attention/layer/resident_fp8_decode.cuh"
 #include "ops/cuda/attention/layer/resident_layout.cuh"
-#include "ops/cuda/linear/tiles/tiles_forms.cuh"
+#include "ops/cuda/linear/e4m3_f16_device.cuh"
 
 namespace baltoro::cuda::resident {
 

@@ -7,8 +7,8 @@
 #include "ops/cuda/experts/route/choice_device.cuh"
 #include "ops/cuda/layer/fused_args.h"
 #include "ops/cuda/layout/product_layout.h"
+#include "ops/cuda/linear/e4m3_f16_device.cuh"
 #include "ops/cuda/linear/fp8_round_device.cuh"
-#include "ops/cuda/linear/tiles/tiles_forms.cuh"
 #include "ops/ops.h"
 
 namespace baltoro::cuda::fp8_single {

@@ -1,3 +1,4 @@
+#include "ops/cuda/linear/tiles/tiles_form_fp8.cuh"
 #include "ops/cuda/linear/tiles/tiles_kernel.cuh"
 
 namespace baltoro::cuda::product {

@@ -1,3 +1,4 @@
+#include "ops/cuda/linear/tiles/tiles_form_int4_group.cuh"
 #include "ops/cuda/linear/tiles/tiles_kernel.cuh"
 
 namespace baltoro::cuda::product {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The product kernel; see tiles.h. What depends on the weight form is in tiles_forms.cuh.
+// The product kernel; see tiles.h. What depends on the weight form is in tiles_form_*.cuh.
 
 #include <cuda_bf16.h>
 
@@ -8,7 +8,7 @@
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/linear/tiles/tiles_forms.cuh"
+#include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
 
 namespace baltoro::cuda::product {
