@@ -133,9 +133,13 @@ void TimeRows(Device& device) {
        }},
       {"the same to e4m3",
        [&](int, int64_t t) {
-         AddRmsNormQuantise(ctx, rows_of(normed, t), codes.device().data,
-                            scales.device().as<float>(), rows_of(residual, t), rows_of(delta, t),
-                            vector(norm, kHidden), 1e-5f);
+         RoundedRows rounded = {
+             .codes = codes.device().data, .scales = scales.device().as<float>(), .width = kHidden};
+         const Beside with{.rounded = &rounded};
+         OpContext norm_ctx = ctx;
+         norm_ctx.beside = &with;
+         AddRmsNorm(norm_ctx, rows_of(normed, t), rows_of(residual, t), rows_of(delta, t),
+                    vector(norm, kHidden), 1e-5f);
        }},
       {"rms_norm 1536",
        [&](int, int64_t t) {

@@ -15,19 +15,6 @@ namespace baltoro::cuda {
 void AttentionInputs(const OpContext& ctx, const AttentionInputArgs& args);
 AttentionInputsQuestion QuestionOf(const AttentionInputArgs& args);
 
-// AddRmsNorm, and its result once more as codes [T, D] u8 in the order of product_layout.h, with
-// scales [T, D / 128] f32, both contiguous: what products with kFp8Block and quantise_input make of
-// their input. D is a multiple of 1024 and at most 8192, rows are aligned to 16 bytes. AddRmsNorm
-// does it by itself where there is room for codes (norm_copies.h).
-void AddRmsNormQuantise(const OpContext& ctx,
-                        TensorView out,
-                        void* codes,
-                        float* scales,
-                        TensorView residual,
-                        TensorView delta,
-                        TensorView weight,
-                        float eps);
-
 // The first products of a layer of experts, and its routing; the two products are one launch where
 // choose/inputs.h has a plan for it.
 void MoeInputs(const OpContext& ctx, const MoeInputArgs& args);

@@ -143,7 +143,6 @@ ExpertsSort ChooseExpertsSort(int64_t entries, int64_t slots);
 
 // Whether entries are sorted and tokens choose with a way, whoever does it.
 bool IsSorted(ExpertsKernel kernel);
-bool IsOneLaunch(ExpertsKernel kernel);
 
 const char* NameOf(ExpertsKernel kernel);
 std::string Text(const ExpertsPlan& plan);

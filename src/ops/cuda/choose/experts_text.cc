@@ -20,19 +20,6 @@ bool IsSorted(ExpertsKernel kernel) {
   }
 }
 
-bool IsOneLaunch(ExpertsKernel kernel) {
-  switch (kernel) {
-    case ExpertsKernel::kInt4OneLaunch1:
-    case ExpertsKernel::kInt4OneLaunch4:
-    case ExpertsKernel::kFp8OneLaunch1:
-    case ExpertsKernel::kFp8OneLaunch4:
-    case ExpertsKernel::kFp8OneLaunch8:
-      return true;
-    default:
-      return false;
-  }
-}
-
 const char* NameOf(ExpertsKernel kernel) {
   switch (kernel) {
     case ExpertsKernel::kNone:

@@ -38,8 +38,11 @@ struct Bank {
     const int64_t second = Int4PackedBytes(s.hidden, s.intermediate);
     std::vector<char> a(s.slots * first), b(s.slots * second);
     for (int64_t e = 0; e < s.slots; ++e) {
-      Must(PackInt4GateUp(&a[e * first], gate.at(e), up.at(e), s.intermediate, s.hidden), "pack");
-      Must(PackInt4Down(&b[e * second], down.at(e), s.hidden, s.intermediate), "pack");
+      const int64_t n = 2 * s.intermediate;
+      char* const to = &a[e * first];
+      Must(PackInt4Rows(to, gate.at(e), n, s.hidden, 0, s.intermediate), "pack gate");
+      Must(PackInt4Rows(to, up.at(e), n, s.hidden, s.intermediate, s.intermediate), "pack up");
+      Must(PackInt4Rows(&b[e * second], down.at(e), s.hidden, s.intermediate, 0, s.hidden), "pack");
     }
     packed_gate_up = std::make_unique<Memory<char>>(a);
     packed_down = std::make_unique<Memory<char>>(b);

@@ -31,7 +31,7 @@ struct Rank {
   int64_t head_width() const { return heads * (kNope + kRope); }
 };
 
-// Whether a norm of this width writes codes beside its rows (AddRmsNormQuantise).
+// Whether a norm of this width writes codes beside its rows.
 inline bool NormWritesCodes(int64_t width) {
   return width % 1024 == 0;
 }

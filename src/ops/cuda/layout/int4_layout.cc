@@ -104,16 +104,4 @@ Status PackInt4Rows(
   return ScaleStatus(fits);
 }
 
-Status PackInt4GateUp(
-    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden) {
-  BT_CHECK(intermediate % 8 == 0);
-  const int64_t n = 2 * intermediate;
-  BT_RETURN_IF_ERROR(PackInt4Rows(dst, gate, n, hidden, 0, intermediate));
-  return PackInt4Rows(dst, up, n, hidden, intermediate, intermediate);
-}
-
-Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate) {
-  return PackInt4Rows(dst, down, hidden, intermediate, 0, hidden);
-}
-
 }  // namespace baltoro

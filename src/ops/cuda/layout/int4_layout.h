@@ -35,7 +35,6 @@
 
 namespace baltoro {
 
-inline constexpr int64_t kInt4TileRows = 16;
 inline constexpr int64_t kInt4TileColumns = 128;
 inline constexpr int64_t kInt4Group = 32;
 inline constexpr int64_t kInt4TileBytes = 1152;
@@ -66,13 +65,5 @@ bool PackInt4Scale(uint16_t scale, uint16_t* packed);
 // cannot be stored.
 Status PackInt4Rows(
     void* dst, const Int4Rows& rows, int64_t n, int64_t k, int64_t row_begin, int64_t count);
-
-// Packs one expert's gate and up [intermediate, hidden] each as one matrix; intermediate is a
-// multiple of 8.
-Status PackInt4GateUp(
-    void* dst, const Int4Rows& gate, const Int4Rows& up, int64_t intermediate, int64_t hidden);
-
-// Packs one expert's down [hidden, intermediate].
-Status PackInt4Down(void* dst, const Int4Rows& down, int64_t hidden, int64_t intermediate);
 
 }  // namespace baltoro

@@ -115,17 +115,6 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   RunLinear(ctx, Explained(ctx, "linear", plan, &w), out, x, w);
 }
 
-LinearQuestion QuestionOfCodes(const TensorView& out,
-                               const QuantisedRows& in,
-                               const PackedMatrix& w) {
-  const RowsFacts x{.rows = out.dim(0), .width = w.k};
-  return {.x = x,
-          .input = LinearInput::kCodes,
-          .codes_aligned = CodesAligned(in),
-          .w = FactsOf(w),
-          .out = FactsOf(out)};
-}
-
 void RunLinearOfCodes(const OpContext& ctx,
                       const LinearPlan& plan,
                       TensorView out,

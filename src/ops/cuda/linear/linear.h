@@ -20,10 +20,8 @@ void RunLinear(const OpContext& ctx,
                TensorView x,
                const PackedMatrix& w);
 
-// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix).
-LinearQuestion QuestionOfCodes(const TensorView& out,
-                               const QuantisedRows& in,
-                               const PackedMatrix& w);
+// Linear of rows that are codes already (QuantisedRows of a kFp8Block matrix); `plan` is of a
+// question with LinearInput::kCodes.
 void RunLinearOfCodes(const OpContext& ctx,
                       const LinearPlan& plan,
                       TensorView out,

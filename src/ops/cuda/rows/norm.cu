@@ -257,22 +257,4 @@ void AddRmsNorm(const OpContext& ctx,
   LaunchSumNorm(ctx, plan, out, delta, p);
 }
 
-void AddRmsNormQuantise(const OpContext& ctx,
-                        TensorView out,
-                        void* codes,
-                        float* scales,
-                        TensorView residual,
-                        TensorView delta,
-                        TensorView weight,
-                        float eps) {
-  NormQuestion question = SumQuestionOf(out, residual, delta, weight);
-  question.codes_wanted = true;
-  const NormPlan plan = ChooseNorm(question);
-  BT_CHECK(plan.copy == NormCopy::kCodes);
-  if (residual.dim(0) == 0) return;
-  NormParams p = ParamsOf(plan, out, residual, weight, eps);
-  p.copies = {.codes = static_cast<char*>(codes), .scales = scales};
-  LaunchSumNorm(ctx, plan, out, delta, p);
-}
-
 }  // namespace baltoro::cuda

@@ -110,7 +110,7 @@ GPU_TEST(AttentionInputsTest, AreBitForBitThoseOfTheSeparateOperations) {
 }
 
 // Codes in the order of product_layout.h: of each four columns c the bytes are c, c+2, c+1, c+3.
-GPU_TEST(AddRmsNormQuantiseTest, GivesTheNormAndItsCodes) {
+GPU_TEST(AddRmsNormTest, QuantisesItsRowsWhereThereIsRoomForCodes) {
   Device device;
   std::mt19937_64 random(2);
   for (const int64_t width : {7168, 1024, 8192}) {
@@ -217,12 +217,12 @@ void ExpectNormInPieces(Device& device, std::mt19937_64& random, const NormCase&
     const int64_t left = c.rows - begin, piece_rows = kPieces[turn % std::size(kPieces)];
     const int64_t count = left < piece_rows + 17 ? left : piece_rows;
     const auto piece = [&](const Tensor& tensor) { return tensor.device().rows(begin, count); };
-    if (c.quantises) {
-      AddRmsNormQuantise(device.ctx(), piece(outs), piece(codes).data, piece(scales).as<float>(),
-                         piece(sums), piece(delta), weight.device(), 1e-5f);
-    } else {
-      AddRmsNorm(device.ctx(), piece(outs), piece(sums), piece(delta), weight.device(), 1e-5f);
-    }
+    RoundedRows room = {
+        .codes = piece(codes).data, .scales = piece(scales).as<float>(), .width = c.width};
+    const Beside codes_alone{.rounded = c.quantises ? &room : nullptr};
+    OpContext piece_ctx = device.ctx();
+    piece_ctx.beside = &codes_alone;
+    AddRmsNorm(piece_ctx, piece(outs), piece(sums), piece(delta), weight.device(), 1e-5f);
     begin += count;
   }
   device.Wait();

@@ -1,12 +1,10 @@
 #include "ops/cuda/attention/decode/mla_decode.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "ops/cuda/attention/decode/mla_decode_fill.h"
+#include "ops/cuda/attention/decode/mla_decode_internal.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -99,44 +97,6 @@ Result<size_t> MlaDecodeWorkspaceBytes(const MlaDecodeLimits& limits) {
 Result<size_t> MlaDecodePlanBytes(const MlaDecodeLimits& limits) {
   BT_RETURN_IF_ERROR(Check(limits));
   return CutMlaWorkspace(ChooseDecode(limits), nullptr).plan_bytes;
-}
-
-Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
-                           const int32_t* query_begin,
-                           const int32_t* key_count,
-                           void* image) {
-  BT_RETURN_IF_ERROR(Check(limits));
-  MlaPlanArgs args = PlanArgsOf(limits, image);
-  args.query_begin = query_begin;
-  args.key_count = key_count;
-  const auto count = static_cast<size_t>(limits.sequences);
-  std::vector<int16_t> tiles(count);
-  std::vector<int32_t> blocks(count);
-  int64_t total = 0;
-  for (size_t s = 0; s < count; ++s) {
-    tiles[s] = static_cast<int16_t>(TilesOf(args, static_cast<int>(s)));
-    blocks[s] = (key_count[s] + kMlaBlockTokens - 1) / kMlaBlockTokens;
-    total += int64_t{tiles[s]} * (blocks[s] + kPieceCost);
-  }
-  const int parts = args.plan.num_parts;
-  for (auto [capacity, step] = FirstCapacities(args, total);; step *= 2) {
-    for (int i = 0; i < kMlaTries; ++i, capacity += step) {
-      if (FillParts(args, tiles.data(), blocks.data(), capacity, false) > parts) continue;
-      FillParts(args, tiles.data(), blocks.data(), capacity, true);
-      return Status();
-    }
-  }
-}
-
-Status MlaDecode(const MlaDecodeLimits& limits,
-                 const MlaDecodeArgs& args,
-                 void* workspace,
-                 cudaStream_t stream) {
-  BT_RETURN_IF_ERROR(Check(limits));
-  const DecodePlan plan = ChooseDecode(limits);
-  BT_ASSIGN_OR_RETURN(const MlaKernelArgs kernel,
-                      MlaDecodePieces(plan, limits, args, workspace, stream));
-  return LaunchMlaMerge(ChooseMergeAlone(limits, plan), kernel, stream);
 }
 
 Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,

@@ -6,9 +6,10 @@
 //
 //   out[row, h] = sum_key softmax_key(scale * q[row, h] . key)_key * key[0:512]
 //
-// A step makes one plan (PlanMlaDecode: how the context is cut over the multiprocessors) and uses
-// it for every layer (MlaDecode). Both only queue work on the stream, allocate nothing, and read
-// lengths on the device, so they can be captured and replayed with other lengths.
+// A step makes one plan on the host (PlanMlaDecodeOnHost: how the context is cut over the
+// multiprocessors), which is copied to the device and used for every layer (MlaDecodePieces, then a
+// merge: mla_decode_internal.h). Launches only queue work on the stream, allocate nothing, and read
+// plan and lengths on the device, so they can be captured and replayed with others.
 //
 // Floor: bytes / read bandwidth, with bytes = sum over sequences of key_count * 576 * element size
 // + rows * heads * (1152 + 1024); or FLOPs / matrix rate, with FLOPs = 2 * heads * 1088 * (keys
@@ -52,29 +53,15 @@ struct MlaDecodeArgs {
   bool keys_are_old = false;
 };
 
-// Bytes of device memory that one plan and the partial results of one MlaDecode at a time need
+// Bytes of device memory that one plan and the partial results of one layer at a time need
 // (256-byte aligned). kInvalidArgument names the limit that is out of range.
 Result<size_t> MlaDecodeWorkspaceBytes(const MlaDecodeLimits& limits);
 
-// Reads query_begin and key_count; fills the plan in `workspace`.
-Status PlanMlaDecode(const MlaDecodeLimits& limits,
-                     const MlaDecodeSequences& sequences,
-                     void* workspace,
-                     cudaStream_t stream);
-
-// PlanMlaDecode for lengths in host memory: fills `image`, which belongs at the workspace's start.
-// Takes less time than the kernel, which works through the sequences with a thread of its own.
+// The plan of lengths in host memory: fills `image`, which belongs at the workspace's start.
 Result<size_t> MlaDecodePlanBytes(const MlaDecodeLimits& limits);
 Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
                            const int32_t* query_begin,
                            const int32_t* key_count,
                            void* image);
-
-// With the plan that `workspace` holds for the same limits and lengths. Elements of blocks at and
-// beyond key_count have no influence, whatever they are.
-Status MlaDecode(const MlaDecodeLimits& limits,
-                 const MlaDecodeArgs& args,
-                 void* workspace,
-                 cudaStream_t stream);
 
 }  // namespace baltoro::cuda

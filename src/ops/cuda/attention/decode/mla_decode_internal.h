@@ -1,6 +1,6 @@
 #pragma once
 
-// What the three kernels of MLA decoding share.
+// What the kernels of MLA decoding share.
 //
 // Query tokens times heads of a sequence are its rows, cut into tiles of 64. The work of a step is
 // the list of (tile, sequence, block of keys), in that order; a part, the work of one thread block,
@@ -97,7 +97,9 @@ Status LaunchMlaHeads8Bf16(const MlaKernelArgs& args,
 // MergeWay::kQuarters and kRows.
 Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, cudaStream_t stream);
 
-// MlaDecode without the merge: what LaunchMlaMerge, or another that merges, is to be given.
+// The attention of one layer to pieces of its keys, with the plan that `workspace` holds for the
+// same limits and lengths; returns what LaunchMlaMerge, or another that merges, is to be given.
+// Elements of blocks at and beyond key_count have no influence, whatever they are.
 Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
                                       const MlaDecodeLimits& limits,
                                       const MlaDecodeArgs& args,

@@ -15,7 +15,7 @@
 #include "device/cuda/cuda_status.h"
 #include "device/cuda/device_buffer.h"
 #include "device/cuda/stream.h"
-#include "ops/cuda/attention/decode/mla_decode.h"
+#include "ops/cuda/attention/decode/mla_decode_internal.h"
 #include "support/gpu_test.h"
 
 namespace baltoro::cuda::mla_test {
@@ -180,13 +180,6 @@ class Rig {
   }
 
   MlaDecodeLimits limits() const { return limits_; }
-  const std::vector<int32_t>& begins() const { return first_query_; }
-  std::vector<int32_t> counts() const {
-    std::vector<int32_t> counts;
-    for (const TestSequence& s : step_.sequences) counts.push_back(s.keys);
-    return counts;
-  }
-  std::vector<char> workspace() const { return Download<char>(workspace_); }
 
   MlaDecodeArgs args() const {
     MlaDecodeArgs args;
@@ -208,15 +201,32 @@ class Rig {
     return args;
   }
 
+  // Of lengths as they are now.
+  Status Plan() const {
+    BT_ASSIGN_OR_RETURN(const size_t bytes, MlaDecodePlanBytes(limits_));
+    std::vector<char> image(bytes, '\xff');
+    std::vector<int32_t> counts;
+    for (const TestSequence& s : step_.sequences) counts.push_back(s.keys);
+    BT_RETURN_IF_ERROR(
+        PlanMlaDecodeOnHost(limits_, first_query_.data(), counts.data(), image.data()));
+    BT_CHECK(cudaMemcpy(workspace_.data(), image.data(), bytes, cudaMemcpyHostToDevice) ==
+             cudaSuccess);
+    BT_CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    return Status();
+  }
+
+  // By the plan that the workspace holds.
   Status Queue(const Stream& stream) const {
-    const MlaDecodeArgs args = this->args();
-    BT_RETURN_IF_ERROR(PlanMlaDecode(limits_, args.sequences, workspace_.data(), stream.get()));
-    return MlaDecode(limits_, args, workspace_.data(), stream.get());
+    const DecodePlan plan = ChooseDecode(limits_);
+    BT_ASSIGN_OR_RETURN(const MlaKernelArgs pieces,
+                        MlaDecodePieces(plan, limits_, args(), workspace_.data(), stream.get()));
+    return LaunchMlaMerge(ChooseMergeAlone(limits_, plan), pieces, stream.get());
   }
 
   Result<Answer> Run() const {
     Result<Stream> stream = Stream::Create();
     BT_RETURN_IF_ERROR(stream.status());
+    BT_RETURN_IF_ERROR(Plan());
     BT_RETURN_IF_ERROR(Queue(stream.value()));
     BT_RETURN_IF_ERROR(stream.value().Synchronize());
     ::baltoro::testing::StepDone();

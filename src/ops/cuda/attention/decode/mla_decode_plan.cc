@@ -1,41 +1,19 @@
-#pragma once
+// How a step's work is cut into parts: PlanMlaDecodeOnHost.
 
-// How a step's work is cut into parts; the same code on the device, for lengths that only the
-// device knows, and on the host.
-
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "base/check.h"
 #include "ops/cuda/attention/decode/mla_decode_internal.h"
 
-#ifdef __CUDACC__
-#define BT_BOTH __host__ __device__
-#else
-#define BT_BOTH
-#endif
-
 namespace baltoro::cuda {
+namespace {
 
 // Costs in blocks of 64 keys, from measurements (docs/measured/cuda-mla.md).
-inline constexpr int kPieceCost = 2;  // to begin and end a piece
+constexpr int kPieceCost = 2;  // to begin and end a piece
 
-inline constexpr int kClosed = -(1 << 30);  // room in a part that is not there
-
-BT_BOTH inline int Least(int a, int b) {
-  return a < b ? a : b;
-}
-BT_BOTH inline int Most(int a, int b) {
-  return a > b ? a : b;
-}
-
-// max_total_blocks was not true.
-BT_BOTH inline void MlaSlotsRanOut() {
-#ifdef __CUDA_ARCH__
-  __trap();
-#else
-  BT_CHECK(!"MLA decode: max_total_blocks is too small");
-#endif
-}
+constexpr int kClosed = -(1 << 30);  // room in a part that is not there
 
 struct MlaPlanArgs {
   MlaPlan plan;
@@ -48,7 +26,7 @@ struct MlaPlanArgs {
   int overfill;     // a part takes this much more to finish a sequence
 };
 
-inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
+MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
   MlaPlanArgs args = {};
   const DecodePlan plan = ChooseDecode(limits);
   args.plan = CutMlaWorkspace(plan, workspace);
@@ -60,18 +38,18 @@ inline MlaPlanArgs PlanArgsOf(const MlaDecodeLimits& limits, void* workspace) {
   return args;
 }
 
-BT_BOTH inline int TilesOf(const MlaPlanArgs& args, int sequence) {
+int TilesOf(const MlaPlanArgs& args, int sequence) {
   const int rows = (args.query_begin[sequence + 1] - args.query_begin[sequence]) * args.heads;
   return (rows + kMlaTileRows - 1) / kMlaTileRows;
 }
 
 // Walks the work once, filling parts of `capacity`; writes the plan if `write`. Returns the parts
 // used, or more than there are.
-BT_BOTH inline int FillParts(const MlaPlanArgs& args,
-                             const int16_t* tiles,
-                             const int32_t* blocks,
-                             int capacity,
-                             bool write) {
+int FillParts(const MlaPlanArgs& args,
+              const int16_t* tiles,
+              const int32_t* blocks,
+              int capacity,
+              bool write) {
   const MlaPlan& plan = args.plan;
   int part = -1;  // the part that is being filled
   int space = kClosed;
@@ -93,11 +71,11 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
     for (int sequence = 0; sequence < args.sequences; ++sequence) {
       if (tiles[sequence] <= tile) continue;
       const int count = blocks[sequence];
-      const int chunk = args.chunk_blocks > 0 ? args.chunk_blocks : Most(count, 1);
-      const int chunks = Most((count + chunk - 1) / chunk, 1);
+      const int chunk = args.chunk_blocks > 0 ? args.chunk_blocks : std::max(count, 1);
+      const int chunks = std::max((count + chunk - 1) / chunk, 1);
       int first_part = part, pieces = 0;
       for (int done = 0; done < count || pieces == 0;) {
-        const int rest = Least(count - done, chunk);
+        const int rest = std::min(count - done, chunk);
         if (rest + kPieceCost <= space + args.overfill ||
             (args.chunk_blocks > 0 && space == capacity)) {
           done += rest;
@@ -108,7 +86,7 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
         }
         const int fits = space - kPieceCost;
         if (args.chunk_blocks == 0 && fits >= args.least_piece) {
-          const int take = Least(fits, rest - args.least_piece);
+          const int take = std::min(fits, rest - args.least_piece);
           if (take >= args.least_piece) {
             done += take;
             ++pieces;
@@ -119,12 +97,12 @@ BT_BOTH inline int FillParts(const MlaPlanArgs& args,
       }
       if (write && args.chunk_blocks > 0) {
         plan.chunk_slots[tile * args.sequences + sequence] = static_cast<int32_t>(chunk_slot);
-        if (chunk_slot + chunks > plan.slots) MlaSlotsRanOut();
+        BT_CHECK(chunk_slot + chunks <= plan.slots);  // else max_total_blocks was not true
       }
       if (write && pieces > 1) {
         const int first_row = args.query_begin[sequence] * args.heads + tile * kMlaTileRows;
         const int rows = args.query_begin[sequence + 1] * args.heads - first_row;
-        MlaMerge merge = {first_row, Least(rows, kMlaTileRows), pieces, 0, 0, 0, 0, 0};
+        MlaMerge merge = {first_row, std::min(rows, kMlaTileRows), pieces, 0, 0, 0, 0, 0};
         if (args.chunk_blocks > 0) {
           merge.first_slot = static_cast<int32_t>(chunk_slot);
           merge.second_slot = merge.first_slot + 1;
@@ -160,13 +138,42 @@ struct MlaCapacities {
   int least;
   int step;
 };
-inline constexpr int kMlaTries = 8;
+constexpr int kMlaTries = 8;
 
-BT_BOTH inline MlaCapacities FirstCapacities(const MlaPlanArgs& args, int64_t total) {
+MlaCapacities FirstCapacities(const MlaPlanArgs& args, int64_t total) {
   const int parts = args.plan.num_parts;
   const auto even = static_cast<int>((total + parts - 1) / parts);
-  const int least = Most(even, kPieceCost + args.least_piece);
+  const int least = std::max(even, kPieceCost + args.least_piece);
   return {least, least / 64 > 1 ? least / 64 : 1};
+}
+
+}  // namespace
+
+Status PlanMlaDecodeOnHost(const MlaDecodeLimits& limits,
+                           const int32_t* query_begin,
+                           const int32_t* key_count,
+                           void* image) {
+  BT_RETURN_IF_ERROR(MlaDecodePlanBytes(limits).status());
+  MlaPlanArgs args = PlanArgsOf(limits, image);
+  args.query_begin = query_begin;
+  args.key_count = key_count;
+  const auto count = static_cast<size_t>(limits.sequences);
+  std::vector<int16_t> tiles(count);
+  std::vector<int32_t> blocks(count);
+  int64_t total = 0;
+  for (size_t s = 0; s < count; ++s) {
+    tiles[s] = static_cast<int16_t>(TilesOf(args, static_cast<int>(s)));
+    blocks[s] = (key_count[s] + kMlaBlockTokens - 1) / kMlaBlockTokens;
+    total += int64_t{tiles[s]} * (blocks[s] + kPieceCost);
+  }
+  const int parts = args.plan.num_parts;
+  for (auto [capacity, step] = FirstCapacities(args, total);; step *= 2) {
+    for (int i = 0; i < kMlaTries; ++i, capacity += step) {
+      if (FillParts(args, tiles.data(), blocks.data(), capacity, false) > parts) continue;
+      FillParts(args, tiles.data(), blocks.data(), capacity, true);
+      return Status();
+    }
+  }
 }
 
 }  // namespace baltoro::cuda
