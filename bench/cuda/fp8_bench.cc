@@ -272,7 +272,7 @@ struct Bench {
         product.out_stride = kHidden;
         product.scatter = true;
       }
-      measure(streaming ? "streaming" : "wide", gated ? gate_up : down);
+      measure(streaming ? "streaming" : "grouped", gated ? gate_up : down);
     }
     if (few) return;
     // The first product as it is.

@@ -239,19 +239,19 @@ class Bench {
       args.weights += args.tokens * kTopK;
     }
     if (plan.parts > 0) return Status();
-    const bool wide = plan.kernel == ExpertsKernel::kInt4Grouped;
+    const bool grouped = plan.kernel == ExpertsKernel::kInt4Grouped;
     const bool digits = plan.kernel == ExpertsKernel::kInt4Digits;
     if (parts & kRoute && plan.sort.blocks > 0) {
       BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
     }
-    if (parts & kGateUp && wide) {
+    if (parts & kGateUp && grouped) {
       BT_RETURN_IF_ERROR(LaunchMoeGroupedGateUp(shape, args, space, plan, plan.tile_rows, stream));
     } else if (parts & kGateUp) {
       const auto gate_up = digits ? LaunchMoeDigitsGateUp : LaunchMoeStreamGateUp;
       BT_RETURN_IF_ERROR(gate_up(shape, args, space, plan, stream));
     }
     if (parts & kDown) {
-      const auto down = wide     ? LaunchMoeGroupedDown
+      const auto down = grouped  ? LaunchMoeGroupedDown
                         : digits ? LaunchMoeDigitsDown
                                  : LaunchMoeStreamDown;
       BT_RETURN_IF_ERROR(down(shape, args, space, plan, stream));

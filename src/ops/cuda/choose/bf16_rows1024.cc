@@ -6,7 +6,7 @@ namespace {
 constexpr int64_t kStep = kBf16Rows1024Step, kTile = kBf16Rows1024Tile;
 // Fewer rows are for bf16_rows128; of more cuBLASLt fills the card.
 constexpr int64_t kQueryRowsMin = 65, kQueryRowsMax = 512;
-constexpr int64_t kJoinedRowsMin = 129, kJoinedRowsMax = 1024;
+constexpr int64_t kPairRowsMin = 129, kPairRowsMax = 1024;
 constexpr int64_t kRouterRowsMin = 129, kRouterRowsMax = 512;  // of the router alone
 
 bool TakesMatrix(const MatrixFacts& w, const RowsFacts& out) {
@@ -64,7 +64,7 @@ std::optional<Bf16Rows1024Plan> PlanBf16Rows1024(const RowsFacts& x,
                                                  const RowsFacts& out,
                                                  const MatrixFacts& second,
                                                  const RowsFacts& second_out) {
-  if (x.rows < kJoinedRowsMin || x.rows > kJoinedRowsMax || !Bf16Rows1024Can(x, w, out) ||
+  if (x.rows < kPairRowsMin || x.rows > kPairRowsMax || !Bf16Rows1024Can(x, w, out) ||
       !TakesMatrix(second, second_out) || w.k != second.k) {
     return std::nullopt;
   }

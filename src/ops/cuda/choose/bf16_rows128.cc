@@ -10,7 +10,7 @@ constexpr int64_t kStep = kBf16Rows128Step;
 // Measured in a layer of a step, H200 (docs/measured/cuda-linear.md): of more rows than these
 // cuBLASLt is faster, by 5 us for the queries of 96.
 constexpr int64_t kRowsMax = 64;
-constexpr int64_t kJoinedRowsMax = 128;
+constexpr int64_t kPairRowsMax = 128;
 // cuBLASLt reads the vocabulary at 83 % of the bandwidth.
 constexpr int64_t kWeightBytesMax = int64_t{80} << 20;
 
@@ -176,7 +176,7 @@ std::optional<Bf16Rows128Plan> PlanBf16Rows128(const RowsFacts& x,
                                                const MatrixFacts& second,
                                                const RowsFacts& second_out,
                                                const Card& card) {
-  if (!Suits(x.rows, kJoinedRowsMax) || !Bf16Rows128Can(x, w, out) ||
+  if (!Suits(x.rows, kPairRowsMax) || !Bf16Rows128Can(x, w, out) ||
       !TakesMatrix(second, second_out) || w.k != second.k) {
     return std::nullopt;
   }

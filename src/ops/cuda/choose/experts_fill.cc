@@ -25,12 +25,12 @@ int32_t StreamingBlocks(const Card& card) {
   return std::min(card.multiprocessors * kStreamingBlocks, kMaxBlocks);
 }
 int32_t Teams(const Card& card) {
-  return std::min(std::max(1, card.multiprocessors / kWideTeam), kMaxBlocks);
+  return std::min(std::max(1, card.multiprocessors / kGroupedTeam), kMaxBlocks);
 }
 
 // Three warps alone keep up with few tokens.
 int32_t Helped(int64_t tokens, int32_t blocks) {
-  return static_cast<int32_t>(std::clamp<int64_t>(tokens / blocks - 9, 0, 2 * joined::kWarps));
+  return static_cast<int32_t>(std::clamp<int64_t>(tokens / blocks - 9, 0, 2 * grouped_sum::kWarps));
 }
 
 ExpertsSum Int4Sum(const ExpertsQuestion& q, int32_t tokens) {
@@ -39,22 +39,22 @@ ExpertsSum Int4Sum(const ExpertsQuestion& q, int32_t tokens) {
   sum.tokens = tokens;
   sum.blocks = q.card.multiprocessors;
   // Measured, docs/kernels/moe.md.
-  sum.tile_rows = entries > 29 * q.slots() ? kWideTileRows : kMiddlingTileRows;
-  sum.units = joined::LeastUnits(q.slots(), entries, sum.blocks);
+  sum.tile_rows = entries > 29 * q.slots() ? kGroupedTileRows : kMiddlingTileRows;
+  sum.units = grouped_sum::LeastUnits(q.slots(), entries, sum.blocks);
   // Whole experts are less even.
-  const int32_t wanted = std::min<int32_t>(down_sum::kMaxUnits, sum.units * 6 / 5 + 2);
+  const int32_t wanted = std::min<int32_t>(int4_sum::kMaxUnits, sum.units * 6 / 5 + 2);
   while (sum.units < wanted &&
-         down_sum::SharedBytes(sum.units + 1, down_sum::kMinDepth) <= down_sum::kSharedLimit) {
+         int4_sum::SharedBytes(sum.units + 1, int4_sum::kMinDepth) <= int4_sum::kSharedLimit) {
     ++sum.units;
   }
-  sum.depth = down_sum::kMaxDepth;
-  while (sum.depth > down_sum::kMinDepth &&
-         down_sum::SharedBytes(sum.units, sum.depth) > down_sum::kSharedLimit) {
+  sum.depth = int4_sum::kMaxDepth;
+  while (sum.depth > int4_sum::kMinDepth &&
+         int4_sum::SharedBytes(sum.units, sum.depth) > int4_sum::kSharedLimit) {
     --sum.depth;
   }
-  sum.buffers = joined::Buffers(entries, static_cast<int32_t>(q.hidden() / kJoinedColumns));
+  sum.buffers = grouped_sum::Buffers(entries, static_cast<int32_t>(q.hidden() / kSumColumns));
   sum.helped = Helped(tokens, sum.blocks);
-  sum.shared_bytes = down_sum::SharedBytes(sum.units, sum.depth) + down_sum::kBlockBytes;
+  sum.shared_bytes = int4_sum::SharedBytes(sum.units, sum.depth) + int4_sum::kBlockBytes;
   sum.sort = ChooseExpertsSort(entries, q.slots());
   return sum;
 }
@@ -65,21 +65,23 @@ ExpertsSum Fp8Sum(const ExpertsQuestion& q) {
   sum.tokens = static_cast<int32_t>(q.tokens());
   sum.tile_rows = kFp8TilesRows;
   sum.blocks = std::min(q.card.multiprocessors, kMaxBlocks);
-  const int32_t units = joined::LeastUnits(q.slots(), entries, sum.blocks);
+  const int32_t units = grouped_sum::LeastUnits(q.slots(), entries, sum.blocks);
   // Whole experts are less even.
-  sum.units = std::min<int32_t>(fp8_down::kMaxUnits, units * 8 / 7 + 1);
-  sum.depth = fp8_down::kMinDepth;
-  sum.add_slots = joined::kMinSlots;
+  sum.units = std::min<int32_t>(fp8_sum::kMaxUnits, units * 8 / 7 + 1);
+  sum.depth = fp8_sum::kMinDepth;
+  sum.add_slots = grouped_sum::kMinSlots;
   const auto end = [&](int32_t depth, int32_t add_slots) {
-    return fp8_down::PlacesOf(sum.units, depth, add_slots, q.top_k).end;
+    return fp8_sum::PlacesOf(sum.units, depth, add_slots, q.top_k).end;
   };
   const auto fits = [&](int32_t depth, int32_t add_slots) {
-    return end(depth, add_slots) <= fp8_down::kSharedLimit;
+    return end(depth, add_slots) <= fp8_sum::kSharedLimit;
   };
   while (sum.add_slots < 3 && fits(sum.depth, sum.add_slots + 1)) ++sum.add_slots;
-  while (sum.depth < fp8_down::kMaxDepth && fits(sum.depth + 1, sum.add_slots)) ++sum.depth;
-  while (sum.add_slots < joined::kMaxSlots && fits(sum.depth, sum.add_slots + 1)) ++sum.add_slots;
-  sum.buffers = joined::Buffers(entries, static_cast<int32_t>(q.down.n / kJoinedColumns));
+  while (sum.depth < fp8_sum::kMaxDepth && fits(sum.depth + 1, sum.add_slots)) ++sum.depth;
+  while (sum.add_slots < grouped_sum::kMaxSlots && fits(sum.depth, sum.add_slots + 1)) {
+    ++sum.add_slots;
+  }
+  sum.buffers = grouped_sum::Buffers(entries, static_cast<int32_t>(q.down.n / kSumColumns));
   sum.helped = Helped(q.tokens(), sum.blocks);
   sum.shared_bytes = end(sum.depth, sum.add_slots) + 1024;
   sum.sort = ChooseExpertsSort(entries, q.slots());
@@ -164,7 +166,7 @@ void Fill(const ExpertsQuestion& q, ExpertsPlan& plan) {
       break;
     case ExpertsKernel::kInt4Grouped:
       plan.blocks = Teams(q.card);
-      plan.tile_rows = kWideTileRows;
+      plan.tile_rows = kGroupedTileRows;
       break;
     case ExpertsKernel::kFp8Streaming:
       plan.blocks = StreamingBlocks(q.card);

@@ -111,15 +111,15 @@ const char* Fp8Against(const ExpertsQuestion& q, ExpertsKernel kernel) {
 
 int32_t Fp8SumTokens(const ExpertsQuestion& q) {
   // All of its blocks wait for each other.
-  if (!q.card.owned || q.down.k != kJoinedIntermediate || q.down.n % kJoinedColumns != 0 ||
-      q.top_k < 1 || q.top_k > joined::kTopKMax || q.down.n / kJoinedColumns > kMaxJoinedChunks ||
+  if (!q.card.owned || q.down.k != kSumIntermediate || q.down.n % kSumColumns != 0 || q.top_k < 1 ||
+      q.top_k > grouped_sum::kTopKMax || q.down.n / kSumColumns > kMaxSumChunks ||
       q.slots() > kBankSlotsMax) {
     return 0;
   }
   const int32_t blocks = std::min(q.card.multiprocessors, kMaxBlocks);
-  int32_t tokens = joined::kMaxTokens * blocks;
+  int32_t tokens = grouped_sum::kMaxTokens * blocks;
   const auto fits = [&](int64_t t) {
-    return joined::LeastUnits(q.slots(), t * q.top_k, blocks) <= fp8_down::kMaxUnits;
+    return grouped_sum::LeastUnits(q.slots(), t * q.top_k, blocks) <= fp8_sum::kMaxUnits;
   };
   while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
   return tokens;

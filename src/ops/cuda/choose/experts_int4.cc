@@ -116,16 +116,16 @@ const char* Int4Against(const ExpertsQuestion& q, ExpertsKernel kernel) {
 
 int32_t Int4SumTokens(const ExpertsQuestion& q) {
   // All of its blocks wait for each other.
-  if (!q.card.owned || q.intermediate() != kJoinedIntermediate ||
-      q.hidden() / kJoinedColumns > kMaxJoinedChunks) {
+  if (!q.card.owned || q.intermediate() != kSumIntermediate ||
+      q.hidden() / kSumColumns > kMaxSumChunks) {
     return 0;
   }
   const int32_t blocks = q.card.multiprocessors;
-  int32_t tokens = std::min(joined::kMaxTokens * blocks, 65535);
+  int32_t tokens = std::min(grouped_sum::kMaxTokens * blocks, 65535);
   const auto fits = [&](int64_t t) {
-    const int32_t units = joined::LeastUnits(q.slots(), t * q.top_k, blocks);
-    return units <= down_sum::kMaxUnits &&
-           down_sum::SharedBytes(units, down_sum::kMinDepth) <= down_sum::kSharedLimit;
+    const int32_t units = grouped_sum::LeastUnits(q.slots(), t * q.top_k, blocks);
+    return units <= int4_sum::kMaxUnits &&
+           int4_sum::SharedBytes(units, int4_sum::kMinDepth) <= int4_sum::kSharedLimit;
   };
   while (tokens > 0 && !fits(tokens)) tokens -= std::min(tokens, 64);
   return tokens;

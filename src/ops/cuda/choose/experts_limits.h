@@ -13,7 +13,7 @@ namespace baltoro::cuda {
 // Rows of a tile at most: of INT4 kernels, then of FP8 ones.
 inline constexpr int32_t kStreamingTileRows = 32;
 inline constexpr int32_t kDigitTileRows = 16;  // of the streaming form by digits (int4_digits.h)
-inline constexpr int32_t kWideTileRows = 112;
+inline constexpr int32_t kGroupedTileRows = 112;
 inline constexpr int32_t kMiddlingTileRows = 40;
 inline constexpr int32_t kFp8StreamRows = 32;
 inline constexpr int32_t kFp8RoundedRows = 16;  // where down rounds its input itself,
@@ -21,7 +21,7 @@ inline constexpr int32_t kFp8RoundedSteps = 2;  // of so many steps of 128 colum
 
 // Blocks of a streaming form on one multiprocessor: while one adds up, the other multiplies.
 inline constexpr int32_t kStreamingBlocks = 2;
-inline constexpr int32_t kWideTeam = 2;
+inline constexpr int32_t kGroupedTeam = 2;
 inline constexpr int32_t kMaxBlocks = 512;  // that the tables of the routing have room for
 inline constexpr int32_t kBankSlotsMax = 1024;
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // tiles (tiles.cc, product_*.cu): up to 64 rows at a time by matrices in every coded form, and
-// bf16; wide_tiles (tiles128.cu): tiles of 128 rows, for many rows.
+// bf16; the wide form (tiles128.cu): tiles of 128 rows, for many rows.
 
 #include "ops/cuda/choose/card.h"
 #include "ops/cuda/choose/facts.h"
@@ -10,13 +10,13 @@
 namespace baltoro::cuda {
 
 inline constexpr int32_t kProductRowsMax = 64;    // rows of a tile
-inline constexpr int32_t kWideProductRows = 128;  // of wide_tiles
+inline constexpr int32_t kWideProductRows = 128;  // of the wide form
 
 namespace product {
 
 inline constexpr int kWarps = 8;
 inline constexpr int kThreads = 32 * kWarps;
-inline constexpr int32_t kWideWeightRows = 128;  // strips of wide_tiles
+inline constexpr int32_t kWideWeightRows = 128;  // strips of the wide form
 inline constexpr int kRingStepBytes = 2048;      // of a warp
 
 // Steps in flight through shared memory, by eights of rows of a tile; 0: loaded where used.
@@ -46,7 +46,7 @@ struct TilesPlan {
   // share the columns of a strip.
   int32_t eights = 0;
   int32_t log_warps_k = 0, cluster = 1;
-  LaunchShape launch = {};  // the dynamic bytes of wide_tiles are the kernel's own
+  LaunchShape launch = {};  // the dynamic bytes of the wide form are the kernel's own
 
   bool operator==(const TilesPlan&) const = default;
 };
@@ -55,7 +55,7 @@ TilesPlan ChooseTiles(const TilesQuestion& question, const Card& card);
 
 // Whether the kernels can be given this matrix: every coded form; kBf16 with k a multiple of 8.
 bool TilesCan(const MatrixFacts& w);
-// Whether wide_tiles can: bound by the matrix units, not by reading activations.
+// Whether the wide form can: bound by the matrix units, not by reading activations.
 bool WideTilesCan(const MatrixFacts& w);
 
 // Strips of 16 rows of weights, and steps of a row, as the kernels count them.

@@ -24,18 +24,18 @@ struct MoeStart {
 
 // The workspace, cut up.
 struct MoeWorkspace {
-  int32_t* num_tiles = nullptr;      // [1]
-  MoeTile* tiles = nullptr;          // [slots + T k / 16]; joined: those with most rows first
-  MoeStart* starts = nullptr;        // [kMaxBlocks + 1]
-  int32_t* order = nullptr;          // [T k] sorted row -> t * k + j
-  int32_t* units = nullptr;          // joined: [slots + 1] units of 16 rows before each slot
-  int32_t* row_begin = nullptr;      // joined: [slots + 1] rows before each slot
-  int32_t* block_of = nullptr;       // joined: [slots + 1] block of a slot; last: whether it holds
-  uint32_t* counters = nullptr;      // joined, by digits: [2 kMaxJoinedChunks], zeros after the
-                                     // routing (by digits the first two)
-  __nv_bfloat16* ordered = nullptr;  // [T, H] x in the wide form's column order
+  int32_t* num_tiles = nullptr;  // [1]
+  MoeTile* tiles = nullptr;      // [slots + T k / 16]; with the sum: those with most rows first
+  MoeStart* starts = nullptr;    // [kMaxBlocks + 1]
+  int32_t* order = nullptr;      // [T k] sorted row -> t * k + j
+  int32_t* units = nullptr;      // of the sum: [slots + 1] units of 16 rows before each slot
+  int32_t* row_begin = nullptr;  // of the sum: [slots + 1] rows before each slot
+  int32_t* block_of = nullptr;   // of the sum: [slots + 1] block of a slot; last: whether it holds
+  uint32_t* counters = nullptr;  // of the sum, by digits: [2 kMaxSumChunks], zeros after the
+                                 // routing (by digits the first two)
+  __nv_bfloat16* ordered = nullptr;  // [T, H] x in matrix order
   __nv_bfloat16* middle = nullptr;   // [T k, I] in sorted order
-  __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; joined: a ring of column chunks
+  __nv_bfloat16* shares = nullptr;   // [T k, H] at t * k + j; with the sum: a ring of column chunks
 };
 
 MoeWorkspace CutMoeWorkspace(const MoeShape& shape, void* workspace);
@@ -64,7 +64,7 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeWorkspace& space,
                            const ExpertsPlan& plan,
                            cudaStream_t stream);
-// `tile_rows`: of the sorted tiles at most, kMiddlingTileRows or kWideTileRows.
+// `tile_rows`: of the sorted tiles at most, kMiddlingTileRows or kGroupedTileRows.
 Status LaunchMoeGroupedGateUp(const MoeShape& shape,
                               const MoeInt4Args& args,
                               const MoeWorkspace& space,
@@ -127,8 +127,8 @@ struct MoeRows {
   MoeStart* starts = nullptr;    // [blocks + 1]
   int32_t* order = nullptr;      // [T k]
   int32_t* ranks = nullptr;      // [T k] scratch
-  // Of a joined form, where `units` is given: as MoeWorkspace, and the blocks of its kernel and the
-  // units of 16 rows that one has room for. Tiles with most rows come first then.
+  // Of a form with the sum, where `units` is given: as MoeWorkspace, and the blocks of its kernel
+  // and the units of 16 rows that one has room for. Tiles with most rows come first then.
   int32_t* units = nullptr;
   int32_t* row_begin = nullptr;
   int32_t* block_of = nullptr;

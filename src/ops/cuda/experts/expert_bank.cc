@@ -65,7 +65,7 @@ bool Gapless(const PackedMatrix& w) {
   return w.form != WeightForm::kInt4Group || w.stride_bytes == Int4PackedBytes(w.n, w.k);
 }
 
-// The rows of x in the order of the wide form's columns, where the norm ahead wrote them.
+// The rows of x in matrix order, where the norm ahead wrote them.
 const __nv_bfloat16* OrderedRowsOf(const OpContext& ctx, const TensorView& x) {
   const OrderedRows* ordered = OrderedOf(ctx);
   if (ordered == nullptr || ordered->of != x.data || ordered->rows != x.dim(0) ||
@@ -163,10 +163,10 @@ void Int4Bank(const OpContext& ctx,
 
 // Entries are sorted ahead of the shared experts' product, so that gate/up, which may then read the
 // tables while that product ends, begins with it.
-void Fp8Bank(const OpContext& ctx,
-             const ExpertBankArgs& args,
-             const ExpertsPlan& plan,
-             const int32_t* slot_of) {
+void Fp8SortedBank(const OpContext& ctx,
+                   const ExpertBankArgs& args,
+                   const ExpertsPlan& plan,
+                   const int32_t* slot_of) {
   const bool prepares = plan.chooser == ExpertsChooser::kPreparation;
   const bool apart = plan.shared == SharedExperts::kOwnProduct;
   const MoeGated gated = prepares && apart ? GatedByPreparation(ctx, args) : MoeGated{};
@@ -265,7 +265,7 @@ void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const Expert
     case ExpertsKernel::kFp8Streaming:
     case ExpertsKernel::kFp8GroupedSum:
     case ExpertsKernel::kFp8Grouped128:
-      return Fp8Bank(ctx, args, plan, slot_of);
+      return Fp8SortedBank(ctx, args, plan, slot_of);
     case ExpertsKernel::kGroupedProducts:
       if (plan.shared == SharedExperts::kOwnProduct) AddShared(ctx, args, {});
       return GroupedBank(ctx, args, plan, slot_of);

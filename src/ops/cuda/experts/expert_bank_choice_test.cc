@@ -118,7 +118,7 @@ GPU_TEST(ExpertBankChoiceTest, ChoosesWhileItPrepares) {
       check(form, broad, 70, false);
     }
     if (!form.quantise_input) continue;
-    // The joined form: all choose but those that sort, all but one, all.
+    // With the sum: all choose but those that sort, all but one, all.
     const Bank many(form, {256, 256, 40, 3, true});
     check(form, many, 60, true);
     check(form, many, 170, false);

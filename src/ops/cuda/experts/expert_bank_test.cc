@@ -192,7 +192,7 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
     int64_t rows;
     bool reads;
   };
-  // In the wide and the joined form, of a middling number of rows, streaming.
+  // Grouped and with the sum, of a middling number of rows, streaming.
   for (const Case& one : {Case{{384, 128, 6, 2}, 40, true}, Case{{256, 256, 3, 2}, 47, true},
                           Case{{256, 256, 8, 4}, 40, true}, Case{{384, 128, 16, 2}, 40, false}}) {
     const Bank bank(form, one.shape);

@@ -4,7 +4,7 @@
 // activation and each expert's share are rounded to bf16 (2^-9 each), the weights of kInt4Group
 // too. Together 3e-2 of a row's root mean square, 6e-3 on average.
 //
-// The wide kernels add products of e4m3 codes with about 13 bits: gate and up are off by 1e-3 of
+// The grouped kernels add products of e4m3 codes with about 13 bits: gate and up are off by 1e-3 of
 // their root mean square. So 7 % of the middle's codes are neighbours of the reference's, a 16th of
 // the number off, and where a row's middle is one large number, so is its whole result. A model of
 // this on the host (noise of 1e-3 before the rounding, the shapes and rows of these tests) is off
@@ -19,7 +19,7 @@ namespace baltoro::cuda::bank_test {
 struct Tolerance {
   float largest, typical;
 };
-// `rows` of an expert, on average: from three on by the wide kernels.
+// `rows` of an expert, on average: from three on by the grouped kernels.
 inline Tolerance ToleranceOf(const FormCase& form, double rows) {
   if (form.quantise_input && rows > 3) return {0.3f, 1.5e-2f};
   return {3e-2f, 6e-3f};
@@ -110,9 +110,9 @@ inline void Compare(Context& context,
         static_cast<double>(t * bank.shape.top_k) / static_cast<double>(bank.shape.slots);
     const std::vector<float> want = Expected(bank, step);
     for (const ExpertsKernel fp8 : forms) {
-      const bool wide =
+      const bool grouped =
           fp8 == ExpertsKernel::kFp8Grouped128 || fp8 == ExpertsKernel::kFp8GroupedSum;
-      const Tolerance tolerance = ToleranceOf(form, wide                                  ? 1000
+      const Tolerance tolerance = ToleranceOf(form, grouped                               ? 1000
                                                     : fp8 == ExpertsKernel::kFp8Streaming ? 1
                                                                                           : mean);
       const std::string how = fp8 == kChosen ? "" : std::string(" ") + NameOf(fp8);

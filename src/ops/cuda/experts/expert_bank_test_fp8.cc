@@ -77,22 +77,22 @@ GPU_TEST(ExpertBankTest, Fp8GroupedSum) {
   Context context;
   for (const FormCase& form : kForms) {
     if (!form.quantise_input) continue;
-    const std::initializer_list<ExpertsKernel> joined = {ExpertsKernel::kFp8GroupedSum};
+    const std::initializer_list<ExpertsKernel> sum = {ExpertsKernel::kFp8GroupedSum};
     for (const Shape& shape : {Shape{512, 256, 4, 2}, Shape{1152, 256, 6, 3}, Shape{384, 256, 9, 1},
                                Shape{2048, 256, 20, 8}}) {
       const Bank bank(form, shape);
-      Compare(context, form, bank, {2, 33, 65, 150}, false, joined);
-      Compare(context, form, bank, {1, 9, 30, 96, 129}, true, joined);
+      Compare(context, form, bank, {2, 33, 65, 150}, false, sum);
+      Compare(context, form, bank, {1, 9, 30, 96, 129}, true, sum);
     }
     const Bank bank(form, {7168, 256, 3, 2});
-    Compare(context, form, bank, {1, 40, 60}, false, joined);
+    Compare(context, form, bank, {1, 40, 60}, false, sum);
     // Blocks of ten tokens and more, where the warps that multiply help to add.
     const Bank tall(form, {256, 256, 12, 2});
-    Compare(context, form, tall, {1500, 3300}, false, joined);
+    Compare(context, form, tall, {1500, 3300}, false, sum);
     // More pieces of the first product than blocks: those are dealt out.
     for (const int64_t hidden : {128, 640}) {
-      const Bank wide(form, {hidden, 256, 160, 4});
-      Compare(context, form, wide, {130, 1300}, false, joined);
+      const Bank many(form, {hidden, 256, 160, 4});
+      Compare(context, form, many, {130, 1300}, false, sum);
     }
     // As whole banks choose it, with more rows than are held here; 300 tokens are too many for it.
     const Bank held(form, {512, 256, 4, 4, true});
@@ -119,9 +119,9 @@ float FromE4m3(uint8_t code) {
 }
 
 // Grouped products whose rows lie in order, by the large form (gated and plain; of few steps, of
-// eight and more, and of whole eights), against the wide form, which whole banks above hold to the
-// reference. Both multiply the same codes. Sums may differ in the bits that the matrix units drop
-// (1e-3 of a row), codes of the middle by a unit, results in bf16 likewise.
+// eight and more, and of whole eights), against tiles of single blocks (fp8_tiles.cu), which whole
+// banks above hold to the reference. Both multiply the same codes. Sums may differ in the bits that
+// the matrix units drop (1e-3 of a row), codes of the middle by a unit, results in bf16 likewise.
 GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
   Context context;
   constexpr int64_t kRows = 700, kFirst = 450, kSlots = 2;
@@ -151,7 +151,7 @@ GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
                                 : std::vector<int64_t>{0});
       const Rows x(4, kRows, k, 0);
       const int64_t columns = gated ? n / 2 : n, groups = columns / 128;
-      const auto product = [&](bool wide) {
+      const auto product = [&](bool gather) {
         const OpContext ctx = context.get();
         const QuantisedRows in =
             QuantiseRows(ctx, {.x = x.device().data, .stride = k, .rows = kRows, .k = k}, w.device);
@@ -171,7 +171,7 @@ GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
                         .tiles_max = static_cast<int32_t>(tiles.size()),
                         .order = static_cast<const int32_t*>(device_order.data()),
                         .top_k = 1,
-                        .gather = wide},
+                        .gather = gather},
                        context.stream.get());
         context.Wait();
         std::vector<float> values;

@@ -55,7 +55,7 @@ MoeRows Fp8BankRows(const OpContext& ctx,
     rows.units = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
     rows.row_begin = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
     rows.block_of = scratch.AllocateArray<int32_t>(static_cast<size_t>(slots + 1));
-    rows.counters = scratch.AllocateArray<uint32_t>(2 * kMaxJoinedChunks);
+    rows.counters = scratch.AllocateArray<uint32_t>(2 * kMaxSumChunks);
     rows.sum_blocks = plan.part.blocks;
     rows.max_units = plan.part.units;
   }
@@ -88,7 +88,7 @@ void Fp8BankProducts(const OpContext& ctx,
   const int64_t entries = int64_t{rows.tokens} * rows.top_k;
   const int64_t tiles = std::min<int64_t>(rows.slots, entries) + entries / rows.tile_rows;
   const bool sums = plan.kernel == ExpertsKernel::kFp8GroupedSum;
-  const bool wide = plan.kernel != ExpertsKernel::kFp8Streaming;
+  const bool grouped = plan.kernel != ExpertsKernel::kFp8Streaming;
   Fp8Product product{.w = args.gate_up,
                      .gated = true,
                      .x = x.x,
@@ -107,14 +107,14 @@ void Fp8BankProducts(const OpContext& ctx,
                      .route_weights = static_cast<const float*>(args.weights.data),
                      .routed_before = routed_before};
   QuantisedRows in;
-  if (wide) {
+  if (grouped) {
     auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
     auto* scales = scratch.AllocateArray<float>(static_cast<size_t>(entries * (middle / 128)));
     product.out = codes;
     product.out_scales = scales;
     // The last counter, where the product with the sum has no use for it.
-    if (sums && hidden / kJoinedColumns < kMaxJoinedChunks) {
-      product.dealt = rows.counters + 2 * kMaxJoinedChunks - 1;
+    if (sums && hidden / kSumColumns < kMaxSumChunks) {
+      product.dealt = rows.counters + 2 * kMaxSumChunks - 1;
     }
     LaunchFp8Tiles(product, StreamOf(ctx), ctx.scratch);
     in = {codes, middle, scales, middle / 128};
@@ -132,7 +132,7 @@ void Fp8BankProducts(const OpContext& ctx,
     }
   }
   if (sums) {
-    const int64_t bytes = entries * joined::kShareBytes * plan.part.buffers;
+    const int64_t bytes = entries * grouped_sum::kShareBytes * plan.part.buffers;
     LaunchFp8GroupedSum({.down = args.down,
                          .x = in.x,
                          .x_scales = in.x_scales,
@@ -157,7 +157,7 @@ void Fp8BankProducts(const OpContext& ctx,
   product.routed_before = false;
   product.gather = false;
   product.scatter = true;
-  if (wide) {
+  if (grouped) {
     LaunchFp8Tiles(product, StreamOf(ctx), ctx.scratch);
   } else {
     product.taken = rows.counters + 1;

@@ -5,9 +5,9 @@
 //
 // Which one is taken says the plan (choose/experts.h).
 //
-// Two forms. Wide (fp8_tiles.cu): tens of rows a matrix and more, bound by the matrix units, or by
-// the bytes of the weights where there are many matrices. Streaming (fp8_streaming.cu): few rows a
-// matrix, bound by the bytes of the weights.
+// Two forms. Grouped (fp8_tiles.cu, fp8_pairs.cu): tens of rows a matrix and more, bound by the
+// matrix units, or by the bytes of the weights where there are many matrices. Streaming
+// (fp8_streaming.cu): few rows a matrix, bound by the bytes of the weights.
 
 #include <cuda_runtime_api.h>
 
@@ -22,13 +22,13 @@
 
 namespace baltoro::cuda {
 
-// One product, grouped or (wide alone) without `tiles`: all rows, one matrix. Codes lie in the
-// order of product_layout.h, whole steps of 128 columns.
+// One product, of sorted entries or (grouped alone) without `tiles`: all rows, one matrix. Codes
+// lie in the order of product_layout.h, whole steps of 128 columns.
 struct Fp8Product {
   PackedMatrix w;  // streaming: k a multiple of 128
-  // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up; wide: rounded
-  // to e4m3 by groups of 128, which n / 2 is a multiple of; streaming: in f32. Else the product
-  // times a row's factor, in bf16 or (wide alone, `out_f32`) in f32.
+  // `w` holds n / 2 gate rows, then as many up rows: the result is silu(gate) * up; grouped:
+  // rounded to e4m3 by groups of 128, which n / 2 is a multiple of; streaming: in f32. Else the
+  // product times a row's factor, in bf16 or (grouped alone, `out_f32`) in f32.
   bool gated = false, out_f32 = false;
   const void* x = nullptr;  // codes [.., x_row_bytes]
   int64_t x_row_bytes = 0;
@@ -37,7 +37,7 @@ struct Fp8Product {
   // f32 and rounded to codes by the product.
   bool x_f32 = false;
   void* out = nullptr;          // codes, f32 or bf16 [.., out_stride]
-  float* out_scales = nullptr;  // gated, wide: [.., n / 256]
+  float* out_scales = nullptr;  // gated, grouped: [.., n / 256]
   int64_t out_stride = 0;       // elements; n is a multiple of 8
 
   int64_t rows = 0;  // of all tiles at most

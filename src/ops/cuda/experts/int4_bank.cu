@@ -48,7 +48,7 @@ Cut Offsets(const MoeShape& s) {
   cut.row_begin = cut.units + Align((s.slots + 1) * int64_t{4});
   cut.block_of = cut.row_begin + Align((s.slots + 1) * int64_t{4});
   cut.counters = cut.block_of + Align((s.slots + 1) * int64_t{4});
-  cut.ordered = cut.counters + Align(2 * kMaxJoinedChunks * int64_t{4});
+  cut.ordered = cut.counters + Align(2 * kMaxSumChunks * int64_t{4});
   cut.middle =
       cut.ordered + (s.orders ? Align(static_cast<int64_t>(s.max_tokens) * s.hidden * 2) : 0);
   cut.shares = cut.middle + Align(entries * s.intermediate * 2);
@@ -112,8 +112,8 @@ Status LaunchProducts(const MoeShape& shape,
   if (plan.sort.blocks > 0) {
     BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
   }
-  const bool wide = plan.kernel == ExpertsKernel::kInt4Grouped;
-  if (wide) {
+  const bool grouped = plan.kernel == ExpertsKernel::kInt4Grouped;
+  if (grouped) {
     BT_RETURN_IF_ERROR(LaunchMoeGroupedGateUp(shape, args, space, plan, plan.tile_rows, stream));
     BT_RETURN_IF_ERROR(LaunchMoeGroupedDown(shape, args, space, plan, stream));
   } else if (plan.kernel == ExpertsKernel::kInt4Digits) {
@@ -124,9 +124,9 @@ Status LaunchProducts(const MoeShape& shape,
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, space, plan, stream));
   }
   if (plan.shared == SharedExperts::kInBank) {
-    return LaunchMoeFinish(shape, args, space, !wide, stream);
+    return LaunchMoeFinish(shape, args, space, !grouped, stream);
   }
-  return LaunchMoeCombine(shape, args, space, !wide, stream);
+  return LaunchMoeCombine(shape, args, space, !grouped, stream);
 }
 
 Status CheckArgs(const MoeShape& shape, const MoeInt4Args& args, const ExpertsPlan& plan) {

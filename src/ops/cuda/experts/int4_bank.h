@@ -6,28 +6,26 @@
 //   order
 //
 // Kernels: routing preparation (route/bank_route.cu), gate/up product with SiLU * mul, down product
-// times the routing weight, sum over j; the wide form first reorders x, the streaming one by digits
-// makes them. They are chained by programmatic dependent launch and are capturable in a graph:
-// nothing is allocated, no host work depends on device data.
+// times the routing weight, sum over j; the grouped form first reorders x, the streaming one by
+// digits makes them. They are chained by programmatic dependent launch and are capturable in a
+// graph: nothing is allocated, no host work depends on device data.
 //
 // Products take bf16 operands and sum in f32, but for those by digits (int4_digits.cuh); the middle
 // activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j
 // is f32, with what `out` held. Which form is taken, and of what size, says the plan
 // (choose/experts.h). Forms of the products, and the ways of a plan that have them:
 //   - streaming (small T; kInt4Entries, kInt4Streaming, kInt4Digits): weights are the rows of the
-//   matrix instruction, so that few tokens waste
-//     nothing; bound by the bytes of the chosen experts. mma.m16n8k16 in bf16; by digits
-//     m16n8k32 in integers;
-//   - wide (large T; kInt4Grouped): wgmma, weights widened in registers;
-//   - joined (kInt4GroupedSum): wide, with the down product and the sum in one kernel that keeps
-//   shares in the L2
-//     (I = 256); more tokens than it takes at once go in equal parts one after the other. Of a
-//     middling number of tokens gate/up has smaller tiles.
+//     matrix instruction, so that few tokens waste nothing; bound by the bytes of the chosen
+//     experts. mma.m16n8k16 in bf16; by digits m16n8k32 in integers;
+//   - grouped (large T; kInt4Grouped): wgmma, weights widened in registers;
+//   - with the sum (kInt4GroupedSum): grouped, with the down product and the sum in one kernel that
+//     keeps shares in the L2 (I = 256); more tokens than it takes at once go in equal parts one
+//     after the other. Of a middling number of tokens gate/up has smaller tiles.
 // For a number of tokens each form gives a row the same bits whatever rows are beside it; the forms
 // differ by rounding.
 //
 // Floor of the streaming form: distinct experts * (Int4PackedBytes(2 I, H) + Int4PackedBytes(H, I))
-// bytes over the card's read bandwidth. Of the wide form: T k * 6 I H operations over the card's
+// bytes over the card's read bandwidth. Of the grouped form: T k * 6 I H operations over the card's
 // bf16 matrix rate.
 
 #include <cuda_bf16.h>

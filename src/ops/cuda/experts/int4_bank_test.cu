@@ -8,8 +8,8 @@ namespace {
 
 const auto kWays = {Way::kStreaming, Way::kGrouped};
 // The way with the sum takes intermediates of 256 alone.
-const auto kJoinedShapes = {MoeShape{16, 256, 256, 4, 0}, MoeShape{9, 1152, 256, 3, 0},
-                            MoeShape{200, 384, 256, 9, 0}};
+const auto kSumShapes = {MoeShape{16, 256, 256, 4, 0}, MoeShape{9, 1152, 256, 3, 0},
+                         MoeShape{200, 384, 256, 9, 0}};
 // Of the streaming way's kernels by digits: tiles of 1 to 16 rows, units of fewer strips.
 const auto kDigitShapes = {MoeShape{40, 256, 256, 4, 0}, MoeShape{12, 1152, 256, 3, 0}};
 // The pocket model's bank, and one whose sizes no piece divides.
@@ -52,7 +52,7 @@ GPU_TEST(MoeExpertBankTest, FewRowsOfAnExpertAgreeWithPlainLoops) {
 }
 
 // What an emulator ends in a minute: gate/up of a middling number of rows and of many.
-GPU_TEST(MoeExpertBankTest, SmallJoinedBanksAgreeWithPlainLoops) {
+GPU_TEST(MoeExpertBankTest, SmallBanksWithTheSumAgreeWithPlainLoops) {
   Random random = {9};
   const Bank few({16, 256, 256, 4, 0}, random), many({4, 640, 256, 2, 0}, random);
   for (const int tokens : {7, 60}) Check(few, tokens, Routing::kRandom, Way::kGroupedSum, random);
@@ -96,9 +96,9 @@ GPU_TEST(MoeExpertBankTest, RoundedPartsOfTheFamilyAreThoseInF32Rounded) {
   CheckRounded(small, 12001, Routing::kRandom, Way::kGroupedSum, random);
 }
 
-GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
+GPU_TEST(MoeExpertBankTest, TheSumAgreesWithPlainLoops) {
   Random random = {6};
-  for (const MoeShape& shape : kJoinedShapes) {
+  for (const MoeShape& shape : kSumShapes) {
     const Bank bank(shape, random);
     for (const int tokens : {1, 2, 7, 16, 17, 63, 129, 257, 1500}) {
       Check(bank, tokens, Routing::kRandom, Way::kGroupedSum, random);
@@ -113,7 +113,7 @@ GPU_TEST(MoeExpertBankTest, TheJoinedFormAgreesWithPlainLoops) {
   }
 }
 
-GPU_TEST(MoeExpertBankTest, TheJoinedFormTakesManyTokensInParts) {
+GPU_TEST(MoeExpertBankTest, TheSumTakesManyTokensInParts) {
   Random random = {7};
   const Bank small({16, 256, 256, 4, 0}, random);
   for (const int tokens : {5000, 12001}) {
@@ -140,9 +140,9 @@ void CheckOrdered(const Bank& bank, int tokens, Way way, Random& random) {
 
 GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTaken) {
   Random random = {11};
-  const Bank wide({9, 1152, 384, 3, 0}, random), joined({4, 640, 256, 2, 0}, random);
-  for (const int tokens : {1, 65}) CheckOrdered(wide, tokens, Way::kGrouped, random);
-  for (const int tokens : {60, 170}) CheckOrdered(joined, tokens, Way::kGroupedSum, random);
+  const Bank grouped({9, 1152, 384, 3, 0}, random), sum({4, 640, 256, 2, 0}, random);
+  for (const int tokens : {1, 65}) CheckOrdered(grouped, tokens, Way::kGrouped, random);
+  for (const int tokens : {60, 170}) CheckOrdered(sum, tokens, Way::kGroupedSum, random);
 }
 
 GPU_TEST(MoeExpertBankTest, RowsInMatrixOrderAreTakenInParts) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The order of columns in which the wide form of the INT4 bank reads its activations: within each
-// 32, column 8 t + 2 q + e lies at 8 q + 2 t + e (int4_grouped_gate_up.cu).
+// The order of columns in which the grouped forms of the INT4 bank read its activations: within
+// each 32, column 8 t + 2 q + e lies at 8 q + 2 t + e (int4_grouped_gate_up.cu).
 
 #include <cstdint>
 

@@ -84,7 +84,7 @@ __device__ __forceinline__ void ArriveCluster() {
 }
 
 template <typename S>
-__device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceRing<S> ring) {
+__device__ __forceinline__ void Consume(const TileParams& p, Order order, PieceRing<S> ring) {
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = threadIdx.x % 32;
   const uint32_t staging = ring.base + S::kStaging + warp * kWarpStaging;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void Consume(const WideParams& p, Order order, PieceR
 }
 
 template <typename S>
-__global__ void __launch_bounds__(kThreads, 1) Fp8PairsKernel(const __grid_constant__ WideParams p,
+__global__ void __launch_bounds__(kThreads, 1) Fp8PairsKernel(const __grid_constant__ TileParams p,
                                                               const __grid_constant__ Maps maps,
                                                               PerStrips per_strips) {
   extern __shared__ char memory[];
@@ -222,7 +222,7 @@ CUtensorMap MapOf(const void* data, const MapShape& shape, bool codes) {
 template <typename S>
 void Launch(const Fp8Product& product,
             const LaunchShape& shape,
-            WideParams p,
+            TileParams p,
             cudaStream_t stream) {
   const PackedMatrix& w = product.w;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
@@ -259,7 +259,7 @@ void Launch(const Fp8Product& product,
 template <bool kFloats>
 void LaunchPlain(const Fp8Product& product,
                  const Fp8TilesPlan& plan,
-                 const WideParams& p,
+                 const TileParams& p,
                  cudaStream_t stream) {
   const LaunchShape& shape = plan.launch;
   switch (plan.piece) {
@@ -294,7 +294,7 @@ void LaunchPlain(const Fp8Product& product,
 
 void LaunchFp8Pairs(const Fp8Product& product,
                     const Fp8TilesPlan& plan,
-                    WideParams p,
+                    TileParams p,
                     cudaStream_t stream) {
   p.pair = true;
   p.tile_rows = kTileRows;

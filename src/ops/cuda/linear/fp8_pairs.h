@@ -7,10 +7,10 @@
 
 namespace baltoro::cuda {
 
-// `p`: what the wide form would be launched with.
+// `p`: what the kernel of single blocks (fp8_tiles.cu) would be launched with.
 void LaunchFp8Pairs(const Fp8Product& product,
                     const Fp8TilesPlan& plan,
-                    fp8_tiles::WideParams p,
+                    fp8_tiles::TileParams p,
                     cudaStream_t stream);
 
 }  // namespace baltoro::cuda

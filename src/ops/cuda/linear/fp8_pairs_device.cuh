@@ -55,7 +55,7 @@ struct Order {
   int first = 0, strip = 0;
   int part = 0, first_step = 0, steps;  // of the columns
   // `split`: the pair has half of the columns.
-  __device__ __forceinline__ Order(const WideParams& p, PerStrips per, bool split)
+  __device__ __forceinline__ Order(const TileParams& p, PerStrips per, bool split)
       : pieces(p), per_strips(per), steps(p.steps) {
     if (split) {
       part = pieces.unit % 2;
@@ -131,21 +131,21 @@ struct Around {
 
 // First rows of the two halves of a piece's weights.
 template <typename S>
-__device__ __forceinline__ int2 HalfRows(const WideParams& p, int strip) {
+__device__ __forceinline__ int2 HalfRows(const TileParams& p, int strip) {
   const int low = strip * (S::kGated ? 128 : S::kN);
   return make_int2(low, low + (S::kGated ? p.half : S::kN / 2));
 }
 
 // What the assembler knows to be the same in all lanes it moves to a uniform register at once, and
 // so waits for a load that is for the next piece. Here it cannot know: `parts` is 1, none added.
-__device__ __forceinline__ MoeTile LoadTileAhead(const WideParams& p, int at) {
+__device__ __forceinline__ MoeTile LoadTileAhead(const TileParams& p, int at) {
   return LoadTile(p, at + (static_cast<int>(threadIdx.x) & (p.parts - 1)));
 }
 
 // The tiles of a pair of blocks, perhaps still under way.
 struct TilePair {
   MoeTile one, two;
-  __device__ __forceinline__ TilePair(const WideParams& p, const Order& order) {
+  __device__ __forceinline__ TilePair(const TileParams& p, const Order& order) {
     if (order.Done()) return;
     one = LoadTileAhead(p, order.first);
     two = LoadTileAhead(p, min(order.first + 1, order.pieces.tiles - 1));
@@ -162,7 +162,7 @@ __device__ __forceinline__ void ExpectScales(uint32_t barrier, uint32_t bytes, b
 }
 
 template <typename S>
-__device__ __forceinline__ void FetchScales(const WideParams& p,
+__device__ __forceinline__ void FetchScales(const TileParams& p,
                                             const Maps& maps,
                                             const PieceRing<S>& ring,
                                             int2 halves,
@@ -214,7 +214,7 @@ __device__ __forceinline__ void FetchWeights(const Maps& maps,
 // Of one matrix the first weights are asked for before the `wait` for the kernel ahead.
 template <typename S, typename Wait>
 __device__ __forceinline__ void Feed(
-    const WideParams& p, const Maps& maps, Order order, PieceRing<S> ring, const Wait& wait) {
+    const TileParams& p, const Maps& maps, Order order, PieceRing<S> ring, const Wait& wait) {
   const int rank = order.pieces.rank;
   int asked = 0;
   if (p.early) {

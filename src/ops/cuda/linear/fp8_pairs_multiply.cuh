@@ -53,7 +53,7 @@ __device__ __forceinline__ uint32_t Mixed(uint32_t slot, const ScalePlace& place
 // A warpgroup at work: what it holds between groups.
 template <typename S>
 struct Group {
-  const WideParams& p;
+  const TileParams& p;
   PieceRing<S> ring;
   int number;  // 0 or 1
   int other;   // the other block of the pair

@@ -21,7 +21,7 @@ struct WarpRows {
 
 // silu(gate) * up, rounded to e4m3: sums 0 to 63 are of 128 gate columns, 64 to 127 of up.
 __device__ __forceinline__ void StoreMiddle(
-    const WideParams& p, const WarpRows& rows, int strip, uint32_t staging, float (&sums)[128]) {
+    const TileParams& p, const WarpRows& rows, int strip, uint32_t staging, float (&sums)[128]) {
   const int lane = threadIdx.x % 32;
   const int groups = p.half / 128;
 #pragma unroll
@@ -85,23 +85,23 @@ struct RowOut {
   float factor = 1;
 
   // Nothing here depends on the loaded value, so that nothing waits for it.
-  __device__ __forceinline__ void LoadEntry(const WideParams& p, const WarpRows& rows) {
+  __device__ __forceinline__ void LoadEntry(const TileParams& p, const WarpRows& rows) {
     const int row = rows.first + static_cast<int>(threadIdx.x) % 16;
     at = row < rows.count ? rows.begin + row : -1;
     entry = max(at, 0);
     if (p.order != nullptr) entry = __ldcg(p.order + entry);
   }
-  __device__ __forceinline__ void LoadFactor(const WideParams& p) {
+  __device__ __forceinline__ void LoadFactor(const TileParams& p) {
     factor = p.route_weights == nullptr ? 1.0f : __ldcg(p.route_weights + entry);
   }
-  __device__ __forceinline__ int To(const WideParams& p) const {
+  __device__ __forceinline__ int To(const TileParams& p) const {
     return at < 0 || !p.scatter ? at : entry;
   }
 };
 
 // Results times their rows' factors in bf16.
 template <int kN>
-__device__ __forceinline__ void StoreShares(const WideParams& p,
+__device__ __forceinline__ void StoreShares(const TileParams& p,
                                             const RowOut& row_out,
                                             int first_column,
                                             uint32_t staging,
@@ -143,7 +143,7 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
 // The same in f32, 32 columns at a time: 16 rows of 128 bytes, whose chunks of 16 bytes lie turned
 // by two for each row, so that neither side meets a bank twice.
 template <int kN>
-__device__ __forceinline__ void StoreFloats(const WideParams& p,
+__device__ __forceinline__ void StoreFloats(const TileParams& p,
                                             const RowOut& row_out,
                                             int first_column,
                                             uint32_t staging,

@@ -115,7 +115,7 @@ void Fp8Rows256Router(const OpContext& ctx,
   p.second = MatrixOf(args.logits, w, plan.strip_rows);
   maps.second_w = MapOf(w.form, w.data, w.k * 2, w.n, plan.strip_rows);
   maps.second_x = MapOf(w.form, args.x.data, args.x.stride[0] * 2, args.x.dim(0), p.box_rows);
-  Launch(ctx, Fp8Rows256Form::kJoined, plan, p, maps);
+  Launch(ctx, Fp8Rows256Form::kTwoMatrices, plan, p, maps);
 }
 
 }  // namespace baltoro::cuda

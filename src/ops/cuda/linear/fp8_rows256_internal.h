@@ -14,8 +14,8 @@
 
 namespace baltoro::cuda {
 
-// kRotates: results are queries. kJoined: of a second matrix, which is bf16.
-enum class Fp8Rows256Form : uint8_t { kPlain, kRotates, kJoined };
+// kRotates: results are queries. kTwoMatrices: of a second matrix, which is bf16.
+enum class Fp8Rows256Form : uint8_t { kPlain, kRotates, kTwoMatrices };
 
 struct Fp8Rows256Matrix {
   const float* scales;       // of the weights, [n / 8, steps]; not of bf16
@@ -26,7 +26,7 @@ struct Fp8Rows256Matrix {
 };
 
 struct Fp8Rows256Params {
-  Fp8Rows256Matrix first, second;  // second: no strips but in kJoined
+  Fp8Rows256Matrix first, second;  // second: no strips but in kTwoMatrices
   const float* x_scales;           // [rows, first.steps]
   QueryRotation rotation;
   int32_t rows, parts;

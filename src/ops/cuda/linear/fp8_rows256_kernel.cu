@@ -268,13 +268,13 @@ template <int kN, Fp8Rows256Form kForm>
 __global__ void __launch_bounds__(kThreads)
     Fp8Rows256Kernel(const __grid_constant__ Fp8Rows256Params p,
                      const __grid_constant__ Fp8Rows256Maps maps) {
-  constexpr bool kJoined = kForm == Fp8Rows256Form::kJoined;
+  constexpr bool kTwoMatrices = kForm == Fp8Rows256Form::kTwoMatrices;
   extern __shared__ char memory[];
   __shared__ Shared<kN> shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int rank = static_cast<int>(blockIdx.x) % p.parts;
   int strip = static_cast<int>(blockIdx.x) / p.parts;
-  const bool of_second = kJoined && strip >= p.first.strips;
+  const bool of_second = kTwoMatrices && strip >= p.first.strips;
   if (of_second) strip -= p.first.strips;
   const Fp8Rows256Matrix& m = of_second ? p.second : p.first;
   const int first = m.steps * rank / p.parts, count = m.steps * (rank + 1) / p.parts - first;
@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(kThreads)
 
   float scaled[kN / 2];
   if (of_second) {
-    if constexpr (kJoined) MultiplySteps<kN, true>(scaled, shared, ring, count);
+    if constexpr (kTwoMatrices) MultiplySteps<kN, true>(scaled, shared, ring, count);
   } else {
     MultiplySteps<kN, false>(scaled, shared, ring, count);
   }
@@ -385,9 +385,9 @@ Kernel KernelOf(Fp8Rows256Form form, int32_t strip_rows) {
     case Fp8Rows256Form::kRotates:
       return strip_rows == 64 ? Fp8Rows256Kernel<64, Fp8Rows256Form::kRotates>
                               : Fp8Rows256Kernel<32, Fp8Rows256Form::kRotates>;
-    case Fp8Rows256Form::kJoined:
-      return strip_rows == 64 ? Fp8Rows256Kernel<64, Fp8Rows256Form::kJoined>
-                              : Fp8Rows256Kernel<32, Fp8Rows256Form::kJoined>;
+    case Fp8Rows256Form::kTwoMatrices:
+      return strip_rows == 64 ? Fp8Rows256Kernel<64, Fp8Rows256Form::kTwoMatrices>
+                              : Fp8Rows256Kernel<32, Fp8Rows256Form::kTwoMatrices>;
     default:
       return strip_rows == 96   ? Fp8Rows256Kernel<96, Fp8Rows256Form::kPlain>
              : strip_rows == 64 ? Fp8Rows256Kernel<64, Fp8Rows256Form::kPlain>

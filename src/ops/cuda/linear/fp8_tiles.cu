@@ -1,4 +1,4 @@
-// The wide form of the FP8 products (fp8_bank.h): tens of rows a matrix and more.
+// FP8 products in tiles (fp8_bank.h): tens of rows a matrix and more.
 //
 // A block takes 256 rows of weights by up to 128 rows of x at a time, a share of all such pieces.
 // Two warpgroups take twice 64 rows of weights each, the first operand of wgmma; the rows of x are
@@ -36,7 +36,7 @@ using namespace fp8_tiles;
 // The four producer warps: eight threads a row of x, rows thread / 8 and every 16th from there.
 template <bool kGated>
 __device__ void Produce(
-    const WideParams& p, const CUtensorMap* map, Pieces pieces, Dealt& dealt, Ring ring) {
+    const TileParams& p, const CUtensorMap* map, Pieces pieces, Dealt& dealt, Ring ring) {
   constexpr int kStep = kProducers / 8, kRows = kTileRows / kStep;
   const int thread = threadIdx.x - kConsumers;
   const int row = thread / 8, chunk = thread % 8;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void AddScaled(float (&scaled)[kN / 2],
 }
 
 // The stage may be filled again; in a pair, by both blocks.
-__device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, int lane) {
+__device__ __forceinline__ void Release(const TileParams& p, const Ring& ring, int lane) {
   if (lane != 0) return;
   BarrierArrive(ring.Empty());
   if (p.pair) ArriveAtOther(ring.Empty(), 1 - static_cast<int>(blockIdx.x) % 2);
@@ -149,7 +149,7 @@ __device__ __forceinline__ void Release(const WideParams& p, const Ring& ring, i
 
 // The same in f32, from the registers: eight neighbouring columns of a row at a time.
 template <int kN>
-__device__ __forceinline__ void StoreFloats(const WideParams& p,
+__device__ __forceinline__ void StoreFloats(const TileParams& p,
                                             int part,
                                             int count,
                                             int first,
@@ -173,7 +173,7 @@ __device__ __forceinline__ void StoreFloats(const WideParams& p,
 }
 
 template <bool kGated, int kN>
-__device__ __forceinline__ void MultiplyPiece(const WideParams& p,
+__device__ __forceinline__ void MultiplyPiece(const TileParams& p,
                                               const MoeTile& tile,
                                               const Pieces& pieces,
                                               int buffer,
@@ -236,7 +236,7 @@ __device__ __forceinline__ void MultiplyPiece(const WideParams& p,
 
 template <bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
-    Fp8TilesKernel(const __grid_constant__ WideParams p, const __grid_constant__ CUtensorMap map) {
+    Fp8TilesKernel(const __grid_constant__ TileParams p, const __grid_constant__ CUtensorMap map) {
   extern __shared__ char memory[];
   __shared__ Shared shared;
   Ring ring;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <bool kGated>
-void Launch(const WideParams& p,
+void Launch(const TileParams& p,
             const CUtensorMap& map,
             const LaunchShape& shape,
             cudaStream_t stream) {
@@ -394,7 +394,7 @@ void LaunchFp8Tiles(const Fp8Product& product,
   BT_CHECK(w.form == WeightForm::kFp8Block && w.n % (product.gated ? 256 : 8) == 0);
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
   BT_CHECK(product.x_row_bytes >= layout.row_bytes && product.x_row_bytes % 16 == 0);
-  WideParams p = {};
+  TileParams p = {};
   p.scales = static_cast<const char*>(w.data) + layout.scales;
   p.slot_bytes = w.stride_bytes;
   p.n = static_cast<int32_t>(w.n);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Parts of the wide FP8 products (fp8_tiles.cu): the ring in shared memory, which pieces a block
-// takes, the copies that fill the ring.
+// Parts of the FP8 products in tiles (fp8_tiles.cu): the ring in shared memory, which pieces a
+// block takes, the copies that fill the ring.
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@
 
 namespace baltoro::cuda::fp8_tiles {
 
-struct WideParams {
+struct TileParams {
   const char* scales;  // of the first matrix
   int64_t slot_bytes;
   int32_t n, half, steps, strips;
@@ -28,7 +28,7 @@ struct WideParams {
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
   bool once;  // weights are read by one block or pair alone
-  // Asked for before the wait: of the large form one matrix, of the wide form all that is read.
+  // Asked for before the wait: of pairs of blocks one matrix, of single blocks all that is read.
   bool early;
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
@@ -55,7 +55,7 @@ struct Ring {
   __device__ __forceinline__ uint32_t Empty() const { return empty + 8 * stage; }
 };
 
-__device__ __forceinline__ MoeTile LoadTile(const WideParams& p, int at) {
+__device__ __forceinline__ MoeTile LoadTile(const TileParams& p, int at) {
   if (p.tiles == nullptr) {
     return {0, at * p.tile_rows, min(p.tile_rows, p.rows - at * p.tile_rows), 0};
   }
@@ -68,7 +68,7 @@ __device__ __forceinline__ MoeTile LoadTile(const WideParams& p, int at) {
 // rows for both.
 struct Pieces {
   int unit, units, step, rank, tiles, strips, part_units;
-  __device__ __forceinline__ Pieces(const WideParams& p) {
+  __device__ __forceinline__ Pieces(const TileParams& p) {
     tiles = p.tiles == nullptr ? (p.rows + p.tile_rows - 1) / p.tile_rows : __ldcg(p.num_tiles);
     strips = p.strips;
     const int blocks = p.pair ? 2 : 1;
@@ -81,12 +81,12 @@ struct Pieces {
   __device__ __forceinline__ bool Done() const { return unit >= units; }
   __device__ __forceinline__ void Next() { unit += step; }
   __device__ __forceinline__ int Strip() const { return unit % part_units % strips; }
-  __device__ __forceinline__ int First(const WideParams& p) const {
+  __device__ __forceinline__ int First(const TileParams& p) const {
     return unit % part_units / strips * (p.pair ? 2 : 1);
   }
   __device__ __forceinline__ int Part() const { return unit / part_units; }
   // Of this part: its first step, or that after its last.
-  __device__ __forceinline__ int Step(const WideParams& p, int further) const {
+  __device__ __forceinline__ int Step(const TileParams& p, int further) const {
     return p.steps * (Part() + further) / p.parts;
   }
 };
@@ -108,7 +108,7 @@ __device__ __forceinline__ void TellNext(Dealt& dealt, int number, int unit) {
 }
 
 // From piece `number` of the block to the next one.
-__device__ __forceinline__ void NextPiece(const WideParams& p,
+__device__ __forceinline__ void NextPiece(const TileParams& p,
                                           Dealt& dealt,
                                           Pieces& pieces,
                                           int& number) {
@@ -125,7 +125,7 @@ struct PairedTile {
   bool again;   // the other block's: there is none for this one
 };
 
-__device__ __forceinline__ PairedTile TileOf(const WideParams& p, const Pieces& pieces) {
+__device__ __forceinline__ PairedTile TileOf(const TileParams& p, const Pieces& pieces) {
   const int first = pieces.First(p);
   const MoeTile one = LoadTile(p, first);
   if (!p.pair) return {one, false, false};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Parts of the wide FP8 products (fp8_tiles.cu): what becomes of a piece's sums.
+// Parts of the FP8 products in tiles (fp8_tiles.cu): what becomes of a piece's sums.
 
 #include <cuda_fp8.h>
 
@@ -19,7 +19,7 @@ struct Shared {
 
 // silu(gate) * up of 128 columns and kN rows, rounded to e4m3.
 template <int kN>
-__device__ __forceinline__ void StoreMiddle(const WideParams& p,
+__device__ __forceinline__ void StoreMiddle(const TileParams& p,
                                             const MoeTile& tile,
                                             int strip,
                                             Shared& shared,
@@ -85,7 +85,7 @@ __device__ __forceinline__ void StoreMiddle(const WideParams& p,
 // A warpgroup's 128 columns of results and kN rows, in bf16, 16 rows at a time through shared
 // memory, so that lines are written whole.
 template <int kN>
-__device__ __forceinline__ void StoreShares(const WideParams& p,
+__device__ __forceinline__ void StoreShares(const TileParams& p,
                                             int count,
                                             int first,
                                             const int32_t* rows,

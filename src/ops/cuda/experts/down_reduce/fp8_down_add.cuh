@@ -1,7 +1,7 @@
 #pragma once
 
-// The sum over a token's experts in the joined FP8 down product (fp8_grouped_sum.cu): three warps
-// of a block add up the shares of a chunk, [T k, 128] bf16 in the L2, and what `out` holds.
+// The sum over a token's experts in the FP8 down product with the sum (fp8_grouped_sum.cu): three
+// warps of a block add up the shares of a chunk, [T k, 128] bf16 in the L2, and what `out` holds.
 //
 // The other warps wait for these three wherever the ring in the L2 is full, so instructions count:
 // a token takes about 160, of which 68 are its sums. A token's shares lie together and come by one
@@ -13,7 +13,7 @@
 
 #include "ops/cuda/experts/down_reduce/grouped_sum.cuh"
 
-namespace baltoro::cuda::joined {
+namespace baltoro::cuda::grouped_sum {
 
 // One lane of a warp, always the same. The compiler knows that it is one, and so takes the operands
 // of its bulk copies without a loop over lanes.
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool IsElected() {
 // A warp adds up a chunk of every kAddWarps-th token of the block, a lane four columns.
 template <typename Out, typename Params>
 struct CopyAdder {
-  static constexpr int kOwnBytes = kJoinedColumns * static_cast<int>(sizeof(Out));
+  static constexpr int kOwnBytes = kSumColumns * static_cast<int>(sizeof(Out));
 
   // The next token to ask for.
   struct Asked {
@@ -79,7 +79,7 @@ struct CopyAdder {
   }
 
   __device__ __forceinline__ Out* Row(int chunk) const {
-    return static_cast<Out*>(p.out) + first * p.out_stride + chunk * kJoinedColumns;
+    return static_cast<Out*>(p.out) + first * p.out_stride + chunk * kSumColumns;
   }
 
   // The next token's. Bytes that the host multiplied: otherwise the compiler does it for every
@@ -216,4 +216,4 @@ struct CopyAdder {
   }
 };
 
-}  // namespace baltoro::cuda::joined
+}  // namespace baltoro::cuda::grouped_sum

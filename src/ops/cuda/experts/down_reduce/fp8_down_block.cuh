@@ -1,16 +1,16 @@
 #pragma once
 
-// A block of the joined FP8 down product (fp8_grouped_sum.cu): what it holds in shared memory, its
-// rows, and the lane that asks for weights and tells of chunks.
+// A block of the FP8 down product with the sum (fp8_grouped_sum.cu): what it holds in shared
+// memory, its rows, and the lane that asks for weights and tells of chunks.
 
 #include <cstddef>
 
 #include "ops/cuda/experts/down_reduce/fp8_down_add.cuh"
 #include "ops/cuda/experts/down_reduce/int4_down_add.cuh"
 
-namespace baltoro::cuda::fp8_down {
+namespace baltoro::cuda::fp8_sum {
 
-using namespace joined;  // NOLINT: what the joined down products share
+using namespace grouped_sum;                              // NOLINT: what both down products share
 inline constexpr int kBandBytes = kItemRows / 8 * 2 * 4;  // scales of an item
 
 struct DownParams {
@@ -228,7 +228,7 @@ struct Feeder {
   __device__ __forceinline__ void Ask() {
     const uint32_t full = state + kFull + slot * 8;
     const int expert = block.pieces[item / 2].slot;
-    const int row = chunk * kJoinedColumns + item % 2 * kItemRows;
+    const int row = chunk * kSumColumns + item % 2 * kItemRows;
     BarrierExpectBytes(full, kItemBytes + kBandBytes);
     CopyItem(state + p.ring + slot * kItemBytes, map, full, row, expert, policy);
     CopyPlain(state + kBands + slot * kBandBytes, p.scales + expert * p.slot_bytes + row,
@@ -267,4 +267,4 @@ struct Feeder {
   }
 };
 
-}  // namespace baltoro::cuda::fp8_down
+}  // namespace baltoro::cuda::fp8_sum

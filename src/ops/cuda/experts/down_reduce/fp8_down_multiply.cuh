@@ -1,13 +1,13 @@
 #pragma once
 
-// The products of the joined FP8 down product (fp8_grouped_sum.cu): a warpgroup multiplies 64 rows
-// of weights by up to 112 rows of one expert and stores their shares.
+// The products of the FP8 down product with the sum (fp8_grouped_sum.cu): a warpgroup multiplies 64
+// rows of weights by up to 112 rows of one expert and stores their shares.
 
 #include "ops/cuda/experts/down_reduce/fp8_down_block.cuh"
 #include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
 
-namespace baltoro::cuda::fp8_down {
+namespace baltoro::cuda::fp8_sum {
 
 // Few numbers, which stay in registers beside the sums. All else follows from them.
 struct Item {
@@ -133,4 +133,4 @@ __device__ __forceinline__ void Multiply(const DownParams& p, Item& item) {
   to.Store(p, item, sums, bands);
 }
 
-}  // namespace baltoro::cuda::fp8_down
+}  // namespace baltoro::cuda::fp8_sum

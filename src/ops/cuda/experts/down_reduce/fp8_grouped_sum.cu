@@ -24,7 +24,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace fp8_down;  // NOLINT: the parts of this kernel
+using namespace fp8_sum;  // NOLINT: the parts of this kernel
 
 // One warp has read its part of a chunk's shares. The last one tells the other blocks. By all
 // lanes; `adders`: warps that only add and have tokens.
@@ -51,7 +51,7 @@ __device__ __forceinline__ void Help(
   const int first = end - p.helped + warp;
   const char* shares =
       p.shares + buffer + static_cast<int64_t>(first) * p.top_k * kShareBytes + lane * 8;
-  Out* out = static_cast<Out*>(p.out) + first * p.out_stride + chunk * kJoinedColumns + lane * 4;
+  Out* out = static_cast<Out*>(p.out) + first * p.out_stride + chunk * kSumColumns + lane * 4;
   BarrierWait(OfChunk(state + kReady, chunk), ParityOf(chunk));
 #pragma unroll 1
   for (int t = first; t < end; t += kWarps) {
@@ -215,14 +215,14 @@ void LaunchFp8GroupedSum(const Fp8GroupedSum& args, cudaStream_t stream) {
   p.slots = rows.slots;
   p.tokens = rows.tokens;
   p.top_k = rows.top_k;
-  p.chunks = static_cast<int32_t>(w.n / kJoinedColumns);
+  p.chunks = static_cast<int32_t>(w.n / kSumColumns);
   p.shares = static_cast<char*>(args.shares);
   const int64_t entries = int64_t{rows.tokens} * rows.top_k;
   p.buffer_bytes = static_cast<uint32_t>(entries * kShareBytes);
   p.buffers = sum.buffers;
   p.all_bytes = static_cast<uint32_t>(p.buffers) * p.buffer_bytes;
   p.written = rows.counters;
-  p.added = rows.counters + kMaxJoinedChunks;
+  p.added = rows.counters + kMaxSumChunks;
   p.out = args.out.data;
   p.out_stride = args.out.stride[0];
   p.add_step = kAddWarps * p.out_stride * (args.out.dtype == DType::kBf16 ? 2 : 4);
@@ -234,7 +234,7 @@ void LaunchFp8GroupedSum(const Fp8GroupedSum& args, cudaStream_t stream) {
   p.passage = static_cast<uint32_t>(at.passage);
   p.add_ring = static_cast<uint32_t>(at.add_ring);
   BT_CHECK(w.k == kInner && sum.units <= kMaxUnits && at.end <= kSharedLimit);
-  BT_CHECK(rows.tokens <= kMaxTokens * sum.blocks && p.chunks <= kMaxJoinedChunks);
+  BT_CHECK(rows.tokens <= kMaxTokens * sum.blocks && p.chunks <= kMaxSumChunks);
   CUtensorMap map;
   const Status mapped = MakeTensorMap(
       TensorMapOf<4>{

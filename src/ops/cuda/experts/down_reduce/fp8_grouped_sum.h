@@ -14,9 +14,9 @@ struct Fp8GroupedSum {
   const void* x = nullptr;               // e4m3 codes [T k, 256] in sorted order
   const float* x_scales = nullptr;       // [T k, 2]
   const float* route_weights = nullptr;  // [T k]
-  MoeRows rows;                          // routed, with the joined fields
+  MoeRows rows;                          // routed, with the fields of the sum
   ExpertsSum sum;                        // as planned
-  void* shares = nullptr;                // sum.buffers of entries * joined::kShareBytes
+  void* shares = nullptr;                // sum.buffers of entries * grouped_sum::kShareBytes
   TensorView out;                        // [T, H] f32 or bf16, added to; 16-byte aligned rows
 };
 // Reads the routing's tables before it waits for the kernel ahead: behind a kernel alone that lets

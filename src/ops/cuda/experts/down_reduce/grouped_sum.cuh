@@ -14,7 +14,7 @@
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/ptx/hopper.cuh"
 
-namespace baltoro::cuda::joined {
+namespace baltoro::cuda::grouped_sum {
 
 inline constexpr int kThreads = 128 * (kGroups + 1);
 inline constexpr int kTileUnits = 7;
@@ -140,4 +140,4 @@ __device__ __forceinline__ void TellAdded(uint32_t* counter) {
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
-}  // namespace baltoro::cuda::joined
+}  // namespace baltoro::cuda::grouped_sum

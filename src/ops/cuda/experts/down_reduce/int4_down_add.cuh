@@ -1,7 +1,7 @@
 #pragma once
 
-// The sum over a token's experts in the joined INT4 down product (int4_grouped_sum.cu): warps add
-// up the shares of a chunk, [T k, 128] bf16 in the L2, and what `out` holds.
+// The sum over a token's experts in the INT4 down product with the sum (int4_grouped_sum.cu): warps
+// add up the shares of a chunk, [T k, 128] bf16 in the L2, and what `out` holds.
 //
 // All shares of a token lie together, 256 bytes each. Instructions count: a token takes about 110,
 // of which 68 are its sums; one address, one condition for all its loads, no division. Its shares
@@ -9,7 +9,7 @@
 
 #include "ops/cuda/experts/down_reduce/grouped_sum.cuh"
 
-namespace baltoro::cuda::joined {
+namespace baltoro::cuda::grouped_sum {
 
 inline constexpr int kChunkStrips = 2 * kItemStrips;
 static_assert(kShareBytes == kChunkStrips * 32);  // 8 low columns, 8 high ones a strip
@@ -144,4 +144,4 @@ struct Adder {
   }
 };
 
-}  // namespace baltoro::cuda::joined
+}  // namespace baltoro::cuda::grouped_sum

@@ -1,17 +1,17 @@
 #pragma once
 
-// A block of the joined INT4 down product (int4_grouped_sum.cu): what it holds in shared memory,
-// the pieces of the sorted rows and the tokens that are its own, and the lane that asks for weights
-// and tells of chunks.
+// A block of the INT4 down product with the sum (int4_grouped_sum.cu): what it holds in shared
+// memory, the pieces of the sorted rows and the tokens that are its own, and the lane that asks for
+// weights and tells of chunks.
 
 #include <cstddef>
 
 #include "ops/cuda/experts/down_reduce/grouped_sum.cuh"
 #include "ops/cuda/layout/int4_layout.h"
 
-namespace baltoro::cuda::down_sum {
+namespace baltoro::cuda::int4_sum {
 
-using namespace joined;  // NOLINT: what the joined down products share
+using namespace grouped_sum;  // NOLINT: what both down products share
 
 static_assert(kTileBytes == kInt4TileBytes);
 inline constexpr int kLoaders = 32 * (kWarps + kAddWarps);  // threads that load rows
@@ -220,4 +220,4 @@ __device__ inline void Feed(const DownParams& p, const Block& block, uint32_t st
   while (announcer.told < p.chunks) announcer.Turn();
 }
 
-}  // namespace baltoro::cuda::down_sum
+}  // namespace baltoro::cuda::int4_sum

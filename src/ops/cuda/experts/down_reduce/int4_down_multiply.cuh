@@ -1,12 +1,12 @@
 #pragma once
 
-// The products of the joined INT4 down product (int4_grouped_sum.cu): a warpgroup multiplies 64
-// rows of weights by up to 112 rows of one expert and stores their shares.
+// The products of the INT4 down product with the sum (int4_grouped_sum.cu): a warpgroup multiplies
+// 64 rows of weights by up to 112 rows of one expert and stores their shares.
 
 #include "ops/cuda/experts/down_reduce/int4_down_block.cuh"
 #include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 
-namespace baltoro::cuda::down_sum {
+namespace baltoro::cuda::int4_sum {
 
 // Few numbers: they stay in registers beside sums and operands. All else follows from them.
 struct Item {
@@ -159,4 +159,4 @@ __device__ __forceinline__ void Multiply(const DownParams& p, Item& item) {
   to.Store(p, item, acc);
 }
 
-}  // namespace baltoro::cuda::down_sum
+}  // namespace baltoro::cuda::int4_sum

@@ -27,7 +27,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace down_sum;  // NOLINT: the parts of this kernel
+using namespace int4_sum;  // NOLINT: the parts of this kernel
 
 // One warp has read its part of a chunk's shares, as it has added it; nobody waits for what it
 // stored. The last one tells the other blocks. By all lanes.
@@ -202,14 +202,14 @@ Status LaunchMoeDownSum(const MoeShape& shape,
   p.tokens = args.tokens;
   p.top_k = shape.top_k;
   p.hidden = shape.hidden;
-  p.chunks = shape.hidden / kJoinedColumns;
+  p.chunks = shape.hidden / kSumColumns;
   p.shares = reinterpret_cast<char*>(space.shares);
   const int64_t entries = int64_t{args.tokens} * shape.top_k;
   p.buffer_bytes = static_cast<uint32_t>(entries * kShareBytes);
   p.buffers = part.buffers;
   p.all_bytes = static_cast<uint32_t>(p.buffers) * p.buffer_bytes;
   p.written = space.counters;
-  p.added = space.counters + kMaxJoinedChunks;
+  p.added = space.counters + kMaxSumChunks;
   const bool bf16 = args.rounded_out != nullptr;
   p.sums = bf16 ? static_cast<void*>(args.rounded_out) : args.out;
   p.out_stride = args.out_stride;

@@ -1,5 +1,5 @@
-// The down product of tens of rows an expert and more, where the joined form (int4_grouped_sum.cu)
-// does not take the shape.
+// The down product of tens of rows an expert and more, where the form with the sum
+// (int4_grouped_sum.cu) does not take the shape.
 //
 // A block takes 256 rows of weights (16 strips) by up to 112 rows of one expert at a time, a
 // persistent share of all such pieces; two blocks take neighbouring pieces of the same rows at
@@ -22,19 +22,19 @@ namespace {
 
 constexpr int kTileBytes = static_cast<int>(kInt4TileBytes);
 constexpr int kStages = 4;
-constexpr int kTeam = kWideTeam;
+constexpr int kTeam = kGroupedTeam;
 constexpr int kConsumerWarps = 8;
 constexpr int kProducers = 128;
 constexpr int kThreads = 32 * kConsumerWarps + kProducers;
-constexpr int kStrips = 2 * kConsumerWarps;       // of a piece
-constexpr int kInputBytes = kWideTileRows * 256;  // 128 columns of every row, in two halves
+constexpr int kStrips = 2 * kConsumerWarps;          // of a piece
+constexpr int kInputBytes = kGroupedTileRows * 256;  // 128 columns of every row, in two halves
 constexpr int kWeightBytes = kStrips * kTileBytes;
 // Results of down on their way out: two buffers a warpgroup of 16 rows by twice 64 columns.
 constexpr int kOutPitch = 2 * 128 + 16;
 constexpr int kOutBytes = 16 * kOutPitch;
 constexpr int kSharedBytes = kStages * (kInputBytes + kWeightBytes + 16) + 2 * 2 * kOutBytes + 1024;
 
-struct WideParams {
+struct DownParams {
   const char* weights;
   int64_t slot_bytes;
   int32_t strips;
@@ -79,8 +79,8 @@ __device__ __forceinline__ int FirstStrip(int unit_in_tile) {
 }
 
 // The four producer warps: eight threads a row, rows thread / 8 and every 16th from there.
-__device__ void Produce(const WideParams& p, int first, int last, int units_per_tile, Ring ring) {
-  constexpr int kStep = kProducers / 8, kRows = kWideTileRows / kStep;
+__device__ void Produce(const DownParams& p, int first, int last, int units_per_tile, Ring ring) {
+  constexpr int kStep = kProducers / 8, kRows = kGroupedTileRows / kStep;
   const int thread = threadIdx.x - 32 * kConsumerWarps, lane = threadIdx.x % 32;
   const int row = thread / 8, chunk = thread % 8;
   const uint64_t policy = ReadOncePolicy();
@@ -128,14 +128,14 @@ __device__ void Produce(const WideParams& p, int first, int last, int units_per_
 
 // Where a tile's results go, in shared memory.
 struct Targets {
-  int32_t entry[kWideTileRows];  // t * k + j
-  float weight[kWideTileRows];
+  int32_t entry[kGroupedTileRows];  // t * k + j
+  float weight[kGroupedTileRows];
 };
 
 // A warpgroup's eight strips of a piece of down: 64 columns of either half of a share, 16 rows at a
 // time through shared memory, so that lines are written whole.
 template <int kN>
-__device__ __forceinline__ void StoreShares(const WideParams& p,
+__device__ __forceinline__ void StoreShares(const DownParams& p,
                                             const MoeTile& tile,
                                             int first_strip,
                                             const Targets& targets,
@@ -180,7 +180,7 @@ __device__ __forceinline__ void StoreShares(const WideParams& p,
 // One piece: kN columns.
 template <int kN>
 __device__ __forceinline__ void MultiplyPiece(
-    const WideParams& p, const MoeTile& tile, int first_strip, const Targets& targets, Ring& ring) {
+    const DownParams& p, const MoeTile& tile, int first_strip, const Targets& targets, Ring& ring) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int strip_in_piece = warp / 4 * 8 + warp % 4;  // and the fourth after it
   float acc[2][kN / 2];
@@ -229,14 +229,14 @@ __device__ __forceinline__ void MultiplyPiece(
   StoreShares<kN>(p, tile, first_strip, targets, ring.out, acc);
 }
 
-__device__ int FirstUnit(const WideParams& p, int team, int units_per_tile) {
+__device__ int FirstUnit(const DownParams& p, int team, int units_per_tile) {
   const int2 start = __ldcg(reinterpret_cast<const int2*>(p.starts) + team);
   return start.x * units_per_tile +
          static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    GroupedDownKernel(const __grid_constant__ WideParams p) {
+    GroupedDownKernel(const __grid_constant__ DownParams p) {
   extern __shared__ char memory[];
   __shared__ Targets targets[2];
   Ring ring;
@@ -315,7 +315,7 @@ Status LaunchMoeGroupedDown(const MoeShape& shape,
                             const MoeWorkspace& space,
                             const ExpertsPlan& plan,
                             cudaStream_t stream) {
-  WideParams p = {};
+  DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
   p.strips = shape.hidden / 16;

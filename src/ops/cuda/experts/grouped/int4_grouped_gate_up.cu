@@ -100,7 +100,7 @@ Status Launch(const GateUpParams& p, int32_t teams, cudaStream_t stream) {
     return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
   }
   return LaunchOverlapped("MoE gate/up, wide", GateUpKernel<Form>,
-                          dim3(teams * kWideTeam * Form::kBlocks), dim3(kThreads),
+                          dim3(teams * kGroupedTeam * Form::kBlocks), dim3(kThreads),
                           kSharedBytes<Form>, stream, 1, p);
 }
 

@@ -26,7 +26,7 @@ static_assert(kStrips == kBoxStrips && kWeightBytes == kBoxBytes);
 // Rows of a tile and of the second operand's steps, stages, blocks of a multiprocessor, registers
 // of the threads that copy and of those that multiply.
 struct Many {
-  static constexpr int kTileRows = kWideTileRows, kStep = 16, kStages = 4, kBlocks = 1;
+  static constexpr int kTileRows = kGroupedTileRows, kStep = 16, kStages = 4, kBlocks = 1;
   static constexpr int kCopying = 72, kMultiplying = 216;
 };
 struct Middling {
@@ -78,10 +78,11 @@ __device__ __forceinline__ int Columns(int count) {
 struct Share {
   int first, last, units_per_tile, tiles;
   __device__ explicit Share(const GateUpParams& p) {
-    const int teams = static_cast<int>(gridDim.x) / kWideTeam,
+    const int teams = static_cast<int>(gridDim.x) / kGroupedTeam,
               pieces = (p.strips + kStrips - 1) / kStrips;
     tiles = __ldcg(p.num_tiles);
-    units_per_tile = (pieces + kWideTeam - 1) / kWideTeam;  // a unit is a piece for each block
+    units_per_tile =
+        (pieces + kGroupedTeam - 1) / kGroupedTeam;  // a unit is a piece for each block
     if (p.starts == nullptr) {
       first = 0;
       last = (tiles + teams - 1) / teams * units_per_tile;
@@ -92,23 +93,23 @@ struct Share {
       return start.x * units_per_tile +
              static_cast<int>(static_cast<int64_t>(start.y) * units_per_tile >> 16);
     };
-    first = unit(static_cast<int>(blockIdx.x) / kWideTeam);
-    last = unit(static_cast<int>(blockIdx.x) / kWideTeam + 1);
+    first = unit(static_cast<int>(blockIdx.x) / kGroupedTeam);
+    last = unit(static_cast<int>(blockIdx.x) / kGroupedTeam + 1);
   }
   // False where this block has no piece.
   __device__ __forceinline__ bool Get(const GateUpParams& p,
                                       int unit,
                                       MoeTile* tile,
                                       int* strip) const {
-    const int team = static_cast<int>(blockIdx.x) / kWideTeam,
-              teams = static_cast<int>(gridDim.x) / kWideTeam;
+    const int team = static_cast<int>(blockIdx.x) / kGroupedTeam,
+              teams = static_cast<int>(gridDim.x) / kGroupedTeam;
     int at = unit / units_per_tile;
     if (p.starts == nullptr) {
       at = at * teams + (at % 2 == 0 ? team : teams - 1 - team);
       if (at >= tiles) return false;
     }
-    *strip =
-        (unit % units_per_tile * kWideTeam + static_cast<int>(blockIdx.x) % kWideTeam) * kStrips;
+    *strip = (unit % units_per_tile * kGroupedTeam + static_cast<int>(blockIdx.x) % kGroupedTeam) *
+             kStrips;
     if (*strip >= p.strips) return false;
     const int4 raw = __ldcg(reinterpret_cast<const int4*>(p.tiles) + at);
     *tile = {raw.x, raw.y, raw.z, 0};

@@ -23,7 +23,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace fp8_single;  // NOLINT: this kernel's parts
+using namespace fp8_one_launch;  // NOLINT: this kernel's parts
 
 constexpr int kPad = 64;  // bytes between rows in shared memory: they use all banks
 constexpr int kStepsMax = kFp8EntriesSteps;
@@ -409,18 +409,19 @@ void Fp8Single(const OpContext& ctx,
       .middle = ctx.scratch->AllocateArray<float>(tokens * top_k * static_cast<size_t>(middle)),
       .choice = choice};
   const bool chooses = choice.logits != nullptr;
-  const SingleParams joined = {.experts = experts,
-                               .w = gate_up.w,
-                               .slot_bytes = gate_up.slot_bytes,
-                               .scales = gate_up.scales,
-                               .codes = gate_up.codes,
-                               .x_scales = gate_up.x_scales,
-                               .down = Down(args.down),
-                               .shared_down = args.shared ? Down(args.shared_down) : DownMatrix{},
-                               .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
-                               .out = static_cast<float*>(args.out.data),
-                               .choice = choice};
-  if (plan.kernel == ExpertsKernel::kFp8OneLaunch1) return JoinedSingle(joined, StreamOf(ctx));
+  const SingleParams one_token = {
+      .experts = experts,
+      .w = gate_up.w,
+      .slot_bytes = gate_up.slot_bytes,
+      .scales = gate_up.scales,
+      .codes = gate_up.codes,
+      .x_scales = gate_up.x_scales,
+      .down = Down(args.down),
+      .shared_down = args.shared ? Down(args.shared_down) : DownMatrix{},
+      .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
+      .out = static_cast<float*>(args.out.data),
+      .choice = choice};
+  if (plan.kernel == ExpertsKernel::kFp8OneLaunch1) return LaunchOneToken(one_token, StreamOf(ctx));
   BT_CHECK(plan.kernel == ExpertsKernel::kFp8Entries4 && plan.end_strips > 0);
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
   const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;

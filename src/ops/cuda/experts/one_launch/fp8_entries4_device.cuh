@@ -11,7 +11,7 @@
 #include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/ops.h"
 
-namespace baltoro::cuda::fp8_single {
+namespace baltoro::cuda::fp8_one_launch {
 
 using product::E4m3ToF16;
 using product::MultiplyAddF16;
@@ -70,6 +70,6 @@ struct SingleParams {
 
 // Both products and the sum of one token in one kernel (fp8_one_launch1.cu), where its shape is
 // that of K2's rank of eight; the choice is in it.
-void JoinedSingle(const SingleParams& p, cudaStream_t stream);
+void LaunchOneToken(const SingleParams& p, cudaStream_t stream);
 
-}  // namespace baltoro::cuda::fp8_single
+}  // namespace baltoro::cuda::fp8_one_launch

@@ -22,7 +22,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace fp8_single;  // NOLINT: this kernel's parts
+using namespace fp8_one_launch;  // NOLINT: this kernel's parts
 
 constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kAskers = 2,
               kThreads = 32 * (kWarps + 1 + kAskers);
@@ -335,7 +335,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void fp8_single::JoinedSingle(const SingleParams& p, cudaStream_t stream) {
+void fp8_one_launch::LaunchOneToken(const SingleParams& p, cudaStream_t stream) {
   BT_CHECK(p.codes != nullptr && p.choice.logits != nullptr);
   CheckCuda(
       cudaFuncSetAttribute(JoinedSingleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),

@@ -20,7 +20,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace fp8_single;  // NOLINT: this kernel's parts
+using namespace fp8_one_launch;  // NOLINT: this kernel's parts
 
 constexpr int kTokensMax = 8;
 constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kAskers = 4,

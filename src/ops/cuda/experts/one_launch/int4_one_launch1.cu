@@ -15,7 +15,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace moe_single;  // NOLINT: this kernel's parts
+using namespace int4_one_launch;  // NOLINT: this kernel's parts
 
 constexpr int kBlocks = kOneLaunchBlocks, kWarps = 8, kThreads = 2 * kWarps * 32;
 constexpr int kHidden = kOneLaunchHidden, kTiles = kHidden / 128, kChunks = kTiles / kWarps;

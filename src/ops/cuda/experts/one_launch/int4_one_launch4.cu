@@ -14,7 +14,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace moe_single;  // NOLINT: this kernel's parts
+using namespace int4_one_launch;  // NOLINT: this kernel's parts
 
 constexpr int kTokensMax = kInt4OneLaunchTokens;
 constexpr int kBlocks = kOneLaunchBlocks, kHalf = 8, kWarps = 2 * kHalf,

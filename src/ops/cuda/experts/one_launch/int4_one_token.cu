@@ -15,7 +15,7 @@
 namespace baltoro::cuda {
 namespace {
 
-using namespace moe_single;  // NOLINT: these kernels' parts
+using namespace int4_one_launch;  // NOLINT: these kernels' parts
 
 constexpr int kThreads = 256;
 constexpr int kSharedGroups = 8;  // of 32 columns of the shared experts' matrix at most

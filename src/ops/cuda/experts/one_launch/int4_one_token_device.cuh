@@ -9,7 +9,7 @@
 #include "ops/cuda/experts/route/choice_device.cuh"
 #include "ops/cuda/layout/int4_layout.h"
 
-namespace baltoro::cuda::moe_single {
+namespace baltoro::cuda::int4_one_launch {
 
 constexpr int kExperts = kSingleExperts;  // of a token at most: a warp each
 constexpr int kStrips = 4;                // of a block of the end, 16 columns of the result each
@@ -35,4 +35,4 @@ __device__ __forceinline__ uint4 LoadOnce(const void* from) {
   return v;
 }
 
-}  // namespace baltoro::cuda::moe_single
+}  // namespace baltoro::cuda::int4_one_launch

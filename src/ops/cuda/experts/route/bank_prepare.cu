@@ -37,15 +37,16 @@ struct PrepareParams {
   MoeGated gated;
 };
 
-// Of a joined form, whose tables take longest, three blocks sort, and write a part of them each.
-constexpr int Sorters(bool joined) {
-  return joined ? 3 : 1;
+// Of a form with the sum, whose tables take longest, three blocks sort, and write a part of them
+// each.
+constexpr int Sorters(bool sums) {
+  return sums ? 3 : 1;
 }
 
-template <int kWarps, bool kJoined>
+template <int kWarps, bool kSums>
 struct ChoosingShared {
   Tables<kSlotsMax> tables;
-  std::conditional_t<kJoined, Deals, int> deals;
+  std::conditional_t<kSums, Deals, int> deals;
   int32_t slots[kWarpExpertsMax];        // of the experts
   int32_t experts[kEach * 32 * kWarps];  // of the entries, from all blocks
   RouteWarpShared warps[kWarps];
@@ -53,10 +54,10 @@ struct ChoosingShared {
 };
 
 // By a block that sorts, all of whose entries are there.
-template <int kWarps, bool kJoined>
+template <int kWarps, bool kSums>
 __device__ __forceinline__ void Sort(const PrepareParams& p,
                                      int rank,
-                                     ChoosingShared<kWarps, kJoined>& shared) {
+                                     ChoosingShared<kWarps, kSums>& shared) {
   Tables<kSlotsMax>& t = shared.tables;
   const int i = threadIdx.x;
   int slots[kEach], among[kEach];
@@ -69,7 +70,7 @@ __device__ __forceinline__ void Sort(const PrepareParams& p,
   }
   __syncthreads();
   const int count = i < p.route.slots ? t.counts[i] : 0;
-  if constexpr (kJoined) {
+  if constexpr (kSums) {
     WriteTables(p.route, count, {.tiles = rank == 1, .starts = rank == 0, .units = rank == 2}, t,
                 &shared.deals);
     if (rank > 0) return;
@@ -83,10 +84,10 @@ __device__ __forceinline__ void Sort(const PrepareParams& p,
 }
 
 // By the blocks of the first cluster. While there are enough of them those that sort do not choose.
-template <int kWarps, bool kJoined>
+template <int kWarps, bool kSums>
 __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
-  constexpr int kSorters = Sorters(kJoined);
-  __shared__ ChoosingShared<kWarps, kJoined> shared;
+  constexpr int kSorters = Sorters(kSums);
+  __shared__ ChoosingShared<kWarps, kSums> shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = static_cast<int>(blockIdx.x);
   const uint32_t arrived = SharedAddress(&shared.arrived);
   if (rank < kSorters && threadIdx.x == 0) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void ChooseAndSort(const PrepareParams& p) {
   }
   if (rank < kSorters) {
     BarrierWait(arrived, 0);
-    Sort<kWarps, kJoined>(p, rank, shared);
+    Sort<kWarps, kSums>(p, rank, shared);
   }
   const bool hands = first == 0;
   if (token < p.tokens && !(hands && rank < kSorters)) {
@@ -178,19 +179,20 @@ __device__ __forceinline__ void GateRow(const MoeGated& g, int row, int thread, 
   }
 }
 
-// Rows of a block that does not choose: a joined form has no digits made, and so a warp a row.
-template <int kWarps, bool kJoined>
-constexpr int kRowsOfBlock = kJoined ? kWarps : 1;
+// Rows of a block that does not choose: a form with the sum has no digits made, and so a warp a
+// row.
+template <int kWarps, bool kSums>
+constexpr int kRowsOfBlock = kSums ? kWarps : 1;
 
-template <int kWarps, bool kJoined>
+template <int kWarps, bool kSums>
 __global__ void __launch_bounds__(32 * kWarps)
     PrepareKernel(const __grid_constant__ PrepareParams p) {
-  if (blockIdx.x < kRanks) return ChooseAndSort<kWarps, kJoined>(p);
+  if (blockIdx.x < kRanks) return ChooseAndSort<kWarps, kSums>(p);
   const int thread = static_cast<int>(threadIdx.x);
-  const int first = (static_cast<int>(blockIdx.x) - kRanks) * kRowsOfBlock<kWarps, kJoined>;
+  const int first = (static_cast<int>(blockIdx.x) - kRanks) * kRowsOfBlock<kWarps, kSums>;
   WaitForEarlierKernels();
   AllowNextKernel();
-  if constexpr (kJoined) {
+  if constexpr (kSums) {
     const int row = first + thread / 32;
     if (row < p.tokens) GateRow(p.gated, row, thread % 32, 32);
   } else {
@@ -201,13 +203,13 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-template <int kWarps, bool kJoined>
+template <int kWarps, bool kSums>
 Status Launch(const PrepareParams& p, cudaStream_t stream) {
   const bool rows = p.digits.x != nullptr || p.gated.x != nullptr;
   // Whole clusters.
-  constexpr int kRows = kRanks * kRowsOfBlock<kWarps, kJoined>;
+  constexpr int kRows = kRanks * kRowsOfBlock<kWarps, kSums>;
   const int blocks = kRanks + (rows ? (p.tokens + kRows - 1) / kRows * kRanks : 0);
-  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps, kJoined>,
+  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps, kSums>,
                           dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, kRanks,
                           p);
 }

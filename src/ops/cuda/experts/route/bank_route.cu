@@ -121,7 +121,8 @@ RouteParams Route(const MoeShape& shape,
                   const ExpertsPlan& plan) {
   RouteParams params = Entries(shape, args);
   params.blocks = plan.blocks;
-  params.wide = plan.kernel != ExpertsKernel::kInt4Streaming;  // by digits the next kernel reads x
+  params.grouped =
+      plan.kernel != ExpertsKernel::kInt4Streaming;  // by digits the next kernel reads x
   params.num_tiles = space.num_tiles;
   params.tiles = space.tiles;
   params.starts = space.starts;
@@ -153,7 +154,7 @@ RouteParams Route(const MoeRows& rows) {
           .slots = rows.slots,
           .entries = rows.tokens * rows.top_k,
           .blocks = rows.blocks,
-          .wide = true,
+          .grouped = true,
           .dealt = rows.own_parts > 0,
           .own_parts = rows.own_parts > 0 ? rows.own_parts : 16,
           .tile_rows = rows.tile_rows,

@@ -18,7 +18,7 @@ struct Params {
   const int32_t* ids = nullptr;
   const int32_t* slot_of = nullptr;
   int32_t experts = 0, slots = 0, entries = 0, blocks = 0;
-  bool wide = false;
+  bool grouped = false;    // tiles of the grouped forms; else of the streaming one in bf16
   bool digits = false;     // of the streaming form by digits
   bool dealt = false;      // work is dealt out while it is done (int4_digits_work.cuh)
   int32_t own_parts = 16;  // then sixteenths of the cost in the blocks' own shares
@@ -28,7 +28,7 @@ struct Params {
   MoeStart* starts = nullptr;
   int32_t* order = nullptr;
   int32_t* ranks = nullptr;  // [T k] scratch
-  int32_t* units = nullptr;  // this and all below: null but in the joined form
+  int32_t* units = nullptr;  // this and all below: null but with the sum
   int32_t* row_begin = nullptr;
   int32_t* block_of = nullptr;
   uint32_t* counters = nullptr;           // and where work is dealt out
@@ -45,7 +45,7 @@ struct Tables {
   int32_t costs[kSlots + 1];  // before each slot
 };
 
-// Of a joined form besides.
+// With the sum besides.
 struct Deals {
   uint64_t warp_sums[2][32];
   int32_t weights[kThreadsMax];  // of each key, the largest first; then before it
@@ -77,13 +77,15 @@ __device__ inline uint64_t Scan(uint64_t value, int warps, uint64_t* warp_sums) 
 // of `rows` rows costs (in quarters of the least, by digits in eighths; measured,
 // docs/kernels/moe.md).
 __device__ inline int Passes(const Params& p, int count) {
-  const int most = p.tile_rows > 0 ? p.tile_rows : p.wide ? kWideTileRows : kStreamingTileRows;
+  const int most = p.tile_rows > 0 ? p.tile_rows
+                   : p.grouped     ? kGroupedTileRows
+                                   : kStreamingTileRows;
   if (count <= most) return count > 0 ? 1 : 0;
   return static_cast<int>(static_cast<uint32_t>(count + most - 1) / static_cast<uint32_t>(most));
 }
 
 __device__ inline int RowsOfPass(const Params& p, int count, int passes) {
-  if (!p.wide && p.tile_rows == 0) return kStreamingTileRows;
+  if (!p.grouped && p.tile_rows == 0) return kStreamingTileRows;
   if (passes <= 1) return max(8, (count + 7) / 8 * 8);
   const auto each = static_cast<uint32_t>(8 * passes);
   return max(8, static_cast<int>((static_cast<uint32_t>(count) + each - 1) / each) * 8);
@@ -92,7 +94,7 @@ __device__ inline int RowsOfPass(const Params& p, int count, int passes) {
 __device__ inline int PassCost(const Params& p, int rows) {
   if (p.digits) return rows <= 4 ? 8 : rows <= 8 ? 11 : rows <= 12 ? 16 : 22;
   if (p.tile_rows > 0) return rows <= 8 ? 4 : rows <= 16 ? 6 : 12;
-  if (p.wide) return max(4, (rows + 15) / 16);
+  if (p.grouped) return max(4, (rows + 15) / 16);
   return rows <= 8 ? 4 : rows <= 16 ? 7 : 12;
 }
 
@@ -140,8 +142,8 @@ __device__ inline int WeightBefore(int key, int weight, Deals& d, uint64_t* warp
   return d.weights[at] + among_equals;
 }
 
-// Whole experts to the blocks of the joined down product: the largest first, one each, the rest
-// from the last block to the first. Where a block would get more than it has room for, or much
+// Whole experts to the blocks of the down product with the sum: the largest first, one each, the
+// rest from the last block to the first. Where a block would get more than it has room for, or much
 // more than others, experts are cut instead. By all threads; `units` of this thread's slot.
 __device__ inline void DealExperts(const Params& p, int count, int units, int all, Deals& d) {
   const int i = threadIdx.x;
@@ -170,8 +172,8 @@ struct Share {
 };
 
 // By all threads, of which `count` is the rows of each one's slot: t.first_rows, for all threads
-// on return, and the tables in memory. The block has a thread a slot at least. `d`: of a joined
-// form.
+// on return, and the tables in memory. The block has a thread a slot at least. `d`: with the
+// sum.
 template <int kSlots>
 __device__ __forceinline__ void WriteTables(
     const Params& p, int count, const Share& share, Tables<kSlots>& t, Deals* d) {
@@ -229,7 +231,7 @@ __device__ __forceinline__ void WriteTables(
     p.units[p.slots] = end_unit;
     p.row_begin[p.slots] = first_row + count;
   }
-  for (int c = i; c < 2 * kMaxJoinedChunks; c += static_cast<int>(blockDim.x)) p.counters[c] = 0;
+  for (int c = i; c < 2 * kMaxSumChunks; c += static_cast<int>(blockDim.x)) p.counters[c] = 0;
   const uint64_t* const sums = t.warp_sums[1];
   uint64_t all = 0;
   for (int w = 0; w < warps; ++w) all += sums[w];

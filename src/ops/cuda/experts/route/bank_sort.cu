@@ -47,11 +47,11 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
   const int rank = static_cast<int>(ClusterRank()), ranks = static_cast<int>(gridDim.x);
   const int share = (p.entries + ranks - 1) / ranks;
   const int begin = rank * share, end = min(p.entries, begin + share);
-  if (!p.wide) AllowNextKernel();
+  if (!p.grouped) AllowNextKernel();
   own[i] = 0;
   __syncthreads();
   WaitForEarlierKernels();
-  if (p.wide) AllowNextKernel();  // the next one reads x, which is there now
+  if (p.grouped) AllowNextKernel();  // the next one reads x, which is there now
   const bool kept = share <= kEach * threads;
   int slots[kEach], among[kEach];
   if (kept) {
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
     }
     ClusterArriveRelaxed();
   }
-  const bool joined = p.units != nullptr;
+  const bool sums = p.units != nullptr;
   WriteTables(p, count,
-              {.tiles = rank == (joined ? 1 % ranks : 0),
+              {.tiles = rank == (sums ? 1 % ranks : 0),
                .starts = rank == 0,
-               .units = rank == (joined ? 2 % ranks : 0)},
-              t, joined ? &deals : nullptr);
+               .units = rank == (sums ? 2 % ranks : 0)},
+              t, sums ? &deals : nullptr);
   if (i < p.slots) firsts[i] = t.first_rows[i] + before;
   __syncthreads();
   if (kept) {

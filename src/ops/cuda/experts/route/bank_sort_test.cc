@@ -13,14 +13,14 @@ using namespace product_test;
 
 struct Case {
   int32_t experts, slots, tokens, top_k, tile_rows, blocks;
-  bool joined = false, holes = false;
+  bool sums = false, holes = false;
   bool hot = false;  // half of all entries are of one expert
 };
 
 std::string Name(const Case& c) {
   return "experts " + std::to_string(c.experts) + " slots " + std::to_string(c.slots) + " T " +
          std::to_string(c.tokens) + " k " + std::to_string(c.top_k) + " rows " +
-         std::to_string(c.tile_rows) + (c.joined ? " joined" : "") + (c.holes ? " holes" : "") +
+         std::to_string(c.tile_rows) + (c.sums ? " sum" : "") + (c.holes ? " holes" : "") +
          (c.hot ? " hot" : "");
 }
 
@@ -41,7 +41,7 @@ Sorted Sort(const Case& c, const std::vector<int32_t>& ids, const std::vector<in
   const Buffer tiles = memory(4 * (slots + entries / static_cast<size_t>(c.tile_rows)));
   const Buffer starts = memory(2 * static_cast<size_t>(c.blocks + 1)), order = memory(entries);
   const Buffer ranks = memory(entries), units = memory(slots + 1), row_begin = memory(slots + 1);
-  const Buffer block_of = memory(slots + 1), counters = memory(2 * kMaxJoinedChunks);
+  const Buffer block_of = memory(slots + 1), counters = memory(2 * kMaxSumChunks);
   MoeRows rows{.ids = static_cast<const int32_t*>(on_device.data()),
                .slot_of = c.holes ? static_cast<const int32_t*>(table.data()) : nullptr,
                .experts = c.experts,
@@ -56,7 +56,7 @@ Sorted Sort(const Case& c, const std::vector<int32_t>& ids, const std::vector<in
                .order = static_cast<int32_t*>(order.data()),
                .ranks = static_cast<int32_t*>(ranks.data()),
                .sort = ChooseExpertsSort(std::ssize(ids), c.slots)};
-  if (c.joined) {
+  if (c.sums) {
     rows.units = static_cast<int32_t*>(units.data());
     rows.row_begin = static_cast<int32_t*>(row_begin.data());
     rows.block_of = static_cast<int32_t*>(block_of.data());
@@ -72,7 +72,7 @@ Sorted Sort(const Case& c, const std::vector<int32_t>& ids, const std::vector<in
           FromDevice<int32_t>(units.data(), slots + 1),
           FromDevice<int32_t>(row_begin.data(), slots + 1),
           FromDevice<int32_t>(block_of.data(), slots + 1),
-          FromDevice<int32_t>(counters.data(), 2 * kMaxJoinedChunks),
+          FromDevice<int32_t>(counters.data(), 2 * kMaxSumChunks),
           FromDevice<MoeTile>(tiles.data(), static_cast<size_t>(count)),
           FromDevice<MoeStart>(starts.data(), static_cast<size_t>(c.blocks + 1))};
 }
@@ -100,7 +100,7 @@ void CheckTiles(const Case& c, const Sorted& got, const std::vector<std::vector<
     return (count + 8 * passes - 1) / (8 * passes) * 8;
   };
   for (const MoeTile& tile : tiles) BT_CHECK(tile.slot >= 0 && tile.slot < c.slots);
-  if (c.joined) {
+  if (c.sums) {
     for (size_t i = 1; i < tiles.size(); ++i) {
       if (size(tiles[i - 1]) < size(tiles[i])) Fail(Name(c) + ": tiles not by their rows");
     }
@@ -190,7 +190,7 @@ GPU_TEST(MoeSortTest, IsThatOfAPlainLoop) {
     const Sorted got = Sort(c, ids, slot_of);
     CheckOrder(c, got, want);
     CheckTiles(c, got, want);
-    if (c.joined) CheckUnits(c, got, want);
+    if (c.sums) CheckUnits(c, got, want);
   }
 }
 

@@ -317,7 +317,8 @@ __global__ void __launch_bounds__(32 * kDigitWarps) DigitsKernel(const DigitRows
 }  // namespace
 
 // The scales of x's rows lie in memory that the routing has done with and the down product has not
-// begun to write, behind the routing's ranks; their digits where the wide form has x in order.
+// begun to write, behind the routing's ranks; their digits where the grouped form has x in matrix
+// order.
 DigitRows MoeDigitRows(const MoeShape& shape, const MoeInt4Args& args, const MoeWorkspace& space) {
   return {args.x, args.x_stride, shape.hidden, reinterpret_cast<char*>(space.ordered),
           reinterpret_cast<float*>(space.shares) + static_cast<int64_t>(args.tokens) * shape.top_k};
