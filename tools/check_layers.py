@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Refuses an include that the including room's DEPS do not allow, CUDA headers outside their folders, and files opened
-elsewhere than in base/file.
+"""Refuses an include that the including room's DEPS do not allow, one against the order of folders in src/ops/cuda, CUDA
+headers outside their folders, and files opened elsewhere than in base/file.
 
 A room is declared by bt_room(NAME ... DEPS ...) in src/NAME/CMakeLists.txt; only direct DEPS count.
 """
@@ -17,6 +17,44 @@ CHOICE_FOLDERS = ("ops/cuda/choose",)
 INNER_ROOMS = {
     "comm/nccl": {"base", "comm", "device"},
     "comm/symmetric": {"base", "comm", "device", "tensor", "ops"},
+}
+
+# The folders of the kernel room, the lowest first, each with those that it may include besides itself; tests may include
+# any. Headers beside the folders are the room's face, which all but FACELESS may include; module.cc may include any.
+KERNEL_ROOM = "ops/cuda/"
+FOLDERS = {
+    "ptx": "",
+    "choose": "",
+    "layout": "ptx choose",
+    "launch": "ptx choose layout",
+    "rows": "ptx choose layout launch",
+    "linear": "ptx choose layout launch rows",
+    "experts": "ptx choose layout launch rows linear",
+    "attention": "ptx choose layout launch rows linear",
+    "layer": "ptx choose layout launch rows linear experts attention",
+    "launch_table": "ptx choose layout launch rows linear experts attention layer",
+}
+FACELESS = ("ptx", "choose")
+FACE = "choose rows/row_sizes.h"  # of headers beside the folders
+# What is included although the order does not allow it, and the file or the folder that includes it.
+AGAINST_THE_ORDER = {
+    # Sizes, in plain C++, that kernels and the choice among them share.
+    ("attention/attention_half_sizes.h", "choose"),
+    ("attention/attention_sizes.h", "choose"),
+    ("attention/decode/mla_decode_limits.h", "choose"),
+    ("layout/int4_layout.h", "choose"),
+    ("rows/row_sizes.h", "choose"),
+    # The number of rows that a norm is begun for.
+    ("fused_args.h", "choose"),
+    # What plans launch, in the words of the recorded table: for tests.
+    ("launch_table/table.h", "choose/linear_launches.h"),
+    # A card is asked once how many clusters of these kernels it has room for.
+    ("linear/bf16_rows128_internal.h", "launch/card.cc"),
+    ("linear/fp8_rows256_internal.h", "launch/card.cc"),
+    # One product of e4m3 rows is described by one struct, of a bank or of one matrix.
+    ("experts/fp8_bank.h", "linear/fp8_tiles.cu"),
+    ("experts/fp8_bank.h", "linear/fp8_tiles_device.cuh"),
+    ("experts/fp8_bank.h", "linear/linear.cc"),
 }
 
 # Ways to open a file for reading; base/file is the one that knows FIFOs, devices and bounds. The writer makes files.
@@ -66,6 +104,21 @@ def cycles(deps):
         visit(room)
 
 
+def against_the_order(name, included):
+    """Why a file of the kernel room may not include another of it, both from there on; None: it may."""
+    folder, other = (path.split("/")[0] if "/" in path else "" for path in (name, included))
+    if folder == other or "_test" in name or (not folder and name.endswith(".cc")):
+        return None
+    if (included, name) in AGAINST_THE_ORDER or (included, folder) in AGAINST_THE_ORDER:
+        return None
+    if not other:
+        return f"{folder} includes nothing that lies beside the folders" if folder in FACELESS else None
+    allowed = (FOLDERS[folder] if folder else FACE).split()
+    if other in allowed or included in allowed:
+        return None
+    return f"{folder or 'a header beside the folders'} may include {', '.join(allowed) or 'no other folder'}, not {other}"
+
+
 def main():
     deps = declared_deps()
     cycles(deps)
@@ -85,6 +138,10 @@ def main():
                 bad.append(f"src/{relative}:{number}: CUDA header {target} outside {', '.join(CUDA_FOLDERS)}")
             elif relative.startswith(CHOICE_FOLDERS) and re.match(r"(cuda|cublas|.*\.cuh$)", target):
                 bad.append(f"src/{relative}:{number}: {target}: choices are made without CUDA")
+            if relative.startswith(KERNEL_ROOM) and target.startswith(KERNEL_ROOM):
+                why = against_the_order(relative.removeprefix(KERNEL_ROOM), target.removeprefix(KERNEL_ROOM))
+                if why:
+                    bad.append(f"src/{relative}:{number}: {target}: {why}")
             other = target.split("/")[0]
             if match.group(1) != '"' or other not in deps or other == room:
                 continue

@@ -30,10 +30,10 @@
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/launch/card.h"
-#include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/layout/int4_layout.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/linear/bf16_rows16.h"
+#include "ops/cuda/norm_begun.h"
 #include "tensor/kv_form.h"
 
 namespace baltoro::bench {

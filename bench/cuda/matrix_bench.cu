@@ -13,7 +13,7 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_test_support.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda::moe_test {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/rows/row_sizes.h"
 #include "ops/ops.h"
 

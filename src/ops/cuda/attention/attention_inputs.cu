@@ -8,13 +8,13 @@
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/linear/bf16_rows16.h"
-#include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/cuda/linear/fp8_rows16.h"
 #include "ops/cuda/linear/fp8_rows256.h"
 #include "ops/cuda/linear/linear.h"
-#include "ops/cuda/linear/query_rotation.h"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/cuda/rows/kv_token_device.cuh"
 #include "ops/cuda/rows/norm_copies_device.cuh"
+#include "ops/cuda/rows/query_rotation.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "ops/cuda/choose/linear_ways.h"
 #include "ops/cuda/choose/norm.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 
 namespace baltoro::cuda {
 

@@ -5,22 +5,9 @@
 #include "ops/cuda/choose/experts_down_sum.h"
 #include "ops/cuda/choose/experts_limits.h"
 #include "ops/cuda/experts/int4_bank.h"
+#include "ops/cuda/linear/sorted_rows.h"
 
 namespace baltoro::cuda {
-
-// Consecutive rows of the sorted order that one expert takes in one pass over its weights.
-struct MoeTile {
-  int32_t slot;
-  int32_t begin;  // first row in the sorted order
-  int32_t count;
-  int32_t unused;
-};
-
-// Where a block's share of the tiles begins: `part` 65536ths into tile `tile`.
-struct MoeStart {
-  int32_t tile;
-  int32_t part;
-};
 
 // The workspace, cut up.
 struct MoeWorkspace {

@@ -12,7 +12,7 @@
 
 #include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/experts/expert_bank_test_support.h"
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda::bank_test {
 

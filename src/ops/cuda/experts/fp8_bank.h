@@ -16,7 +16,7 @@
 #include "ops/cuda/choose/fp8_tiles.h"
 #include "ops/cuda/choose/fp8_tiles_layout.h"
 #include "ops/cuda/experts/bank_internal.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/ops.h"
 

@@ -35,7 +35,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/choose/experts.h"
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
 

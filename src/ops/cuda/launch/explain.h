@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 
 namespace baltoro::cuda {
 

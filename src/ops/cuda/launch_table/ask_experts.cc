@@ -4,7 +4,7 @@
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_experts.h"
 #include "ops/cuda/launch_table/questions_linear.h"
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda::launch_table {
 namespace {

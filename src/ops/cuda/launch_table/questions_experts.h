@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/launch_table/family.h"
 #include "ops/cuda/launch_table/forms.h"
 #include "ops/cuda/launch_table/table.h"
-#include "ops/cuda/layer/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda::launch_table {

@@ -6,7 +6,7 @@
 #include "ops/cuda/attention/layer/resident_attention.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ops/compose/composed_state.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 
 namespace baltoro::cuda {
 

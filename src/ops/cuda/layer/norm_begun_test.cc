@@ -7,9 +7,9 @@
 #include "device/cuda/device_info.h"
 #include "ops/cuda/cuda_fused.h"
 #include "ops/cuda/launch/card.h"
-#include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/linear/bf16_rows16.h"
 #include "ops/cuda/linear/tiles/tiles_test_support.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -21,7 +21,7 @@
 #include <cstdint>
 
 #include "ops/cuda/choose/bf16_rows1024.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
-#include "ops/cuda/linear/query_rotation.h"
+#include "ops/cuda/rows/query_rotation.h"
 
 namespace baltoro::cuda {
 

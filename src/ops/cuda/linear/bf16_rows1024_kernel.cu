@@ -4,10 +4,11 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/bf16_rows1024_internal.h"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/barriers.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 #include "ops/cuda/rows/rope_device.cuh"
 

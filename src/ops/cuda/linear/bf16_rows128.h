@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "ops/cuda/choose/bf16_rows128.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

@@ -1,9 +1,10 @@
 #include "ops/cuda/linear/bf16_rows16.h"
 
-#include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/layer/norm_begun_device.cuh"
-#include "ops/cuda/linear/query_rotation.h"
+#include "ops/cuda/launch/overlapped_launch.h"
+#include "ops/cuda/ptx/barriers.cuh"
 #include "ops/cuda/rows/kv_token_device.cuh"
+#include "ops/cuda/rows/norm_begun_device.cuh"
+#include "ops/cuda/rows/query_rotation.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -30,6 +30,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/fp8_pairs.h"

@@ -5,9 +5,9 @@
 // compiled. Between two groups a warpgroup has the sums in f32 alone to do; what it waits for next
 // it asks about ahead of them.
 
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/linear/fp8_pairs_device.cuh"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda::fp8_pairs {
 

@@ -4,9 +4,9 @@
 
 #include <type_traits>
 
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/linear/fp8_pairs_device.cuh"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda::fp8_pairs {
 

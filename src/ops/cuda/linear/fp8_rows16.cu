@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/fp8_rows16_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "ops/cuda/choose/fp8_rows16.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/ops.h"
 

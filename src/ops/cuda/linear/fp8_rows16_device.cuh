@@ -3,11 +3,11 @@
 // The block of the FP8 products of few rows (fp8_rows16.h), for the kernels that have it.
 
 #include "ops/cuda/choose/fp8_rows16.h"
-#include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/linear/e4m3_f16_device.cuh"
-#include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"
+#include "ops/cuda/ptx/barriers.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/cuda/rows/kv_token_device.cuh"
 
 namespace baltoro::cuda::fp8_rows16 {

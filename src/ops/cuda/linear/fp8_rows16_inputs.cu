@@ -4,11 +4,12 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/fp8_rows16.h"
 #include "ops/cuda/linear/fp8_rows16_device.cuh"
-#include "ops/cuda/linear/query_rotation.h"
 #include "ops/cuda/linear/router_rows16_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"
+#include "ops/cuda/rows/query_rotation.h"
 
 namespace baltoro::cuda {
 namespace {

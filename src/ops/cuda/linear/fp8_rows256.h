@@ -5,7 +5,7 @@
 // the matrix units with. `in`: x as QuantiseRows gives it.
 
 #include "ops/cuda/choose/fp8_rows256.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/ops.h"
 

@@ -12,10 +12,11 @@
 // Floor: the bytes of the matrix over the card's read bandwidth.
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/fp8_rows256_internal.h"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/barriers.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 #include "ops/cuda/rows/rope_device.cuh"
 

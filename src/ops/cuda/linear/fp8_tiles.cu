@@ -19,14 +19,15 @@
 
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/fp8_bank.h"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/fp8_pairs.h"
 #include "ops/cuda/linear/fp8_tiles_device.cuh"
 #include "ops/cuda/linear/fp8_tiles_store.cuh"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "ops/cuda/choose/fp8_tiles_layout.h"
-#include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/fp8_bank.h"
+#include "ops/cuda/ptx/barriers.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::cuda::fp8_tiles {

@@ -4,8 +4,8 @@
 #include "ops/cuda/choose/linear.h"
 #include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch/explain.h"
-#include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/linear/bf16_rows16.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
 namespace {

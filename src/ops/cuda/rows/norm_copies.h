@@ -1,10 +1,10 @@
 #pragma once
 
-// What a norm writes beside its rows, for those who read them next (layer/fused_args.h): codes of
+// What a norm writes beside its rows, for those who read them next (fused_args.h): codes of
 // e4m3 with their scales, or the rows in the order of an expert bank's matrices. Rows without gaps.
 
 #include "ops/cuda/choose/norm.h"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 
 namespace baltoro::cuda {
 

@@ -4,8 +4,8 @@
 // hold neighbouring eights; `exists`: of the row.
 
 #include "ops/cuda/layout/matrix_order.cuh"
-#include "ops/cuda/linear/fp8_round_device.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/cuda/rows/norm_device.cuh"
 
 namespace baltoro::cuda {

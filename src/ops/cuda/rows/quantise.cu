@@ -5,10 +5,11 @@
 #include <math_constants.h>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/layout/product_layout.h"
-#include "ops/cuda/linear/fp8_round_device.cuh"
-#include "ops/cuda/linear/tiles/tiles.h"
+#include "ops/cuda/ptx/barriers.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
+#include "ops/cuda/rows/quantise.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -2,7 +2,7 @@
 
 // Four pairs of a rotary embedding.
 
-#include "ops/cuda/linear/query_rotation.h"
+#include "ops/cuda/rows/query_rotation.h"
 #include "ops/cuda/rows/rows_device.cuh"
 
 namespace baltoro::cuda {

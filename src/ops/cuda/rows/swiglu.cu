@@ -3,9 +3,9 @@
 #include "ops/cuda/choose/norm.h"
 #include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch/explain.h"
-#include "ops/cuda/linear/fp8_round_device.cuh"
-#include "ops/cuda/linear/tiles/tiles.h"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/cuda/rows/norm_device.cuh"
+#include "ops/cuda/rows/quantise.h"
 
 namespace baltoro::cuda {
 namespace {

@@ -27,6 +27,7 @@
 #include "ops/cuda/choose/attention_half.h"
 #include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch/explain.h"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/bf16_rows16.h"

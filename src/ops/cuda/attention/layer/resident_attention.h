@@ -8,12 +8,12 @@
 //
 // One block on each of 132 multiprocessors owns fixed rows of every matrix of the half. Two warps
 // of it ask for all of them in turn, at once and without ever waiting for data, so that the card
-// reads weights while blocks exchange their small results (resident_board.cuh). Lengths are read
+// reads weights while blocks exchange their small results (ptx/mail.cuh). Lengths are read
 // from the plan on the device, so that a recorded launch serves any.
 //
 // Floor: 51.8 MB of weights over the read bandwidth, 11.4 us at 4.55 TB/s; 26.9 MB with e4m3.
 
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

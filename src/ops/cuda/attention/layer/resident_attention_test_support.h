@@ -10,9 +10,9 @@
 #include "ops/cuda/attention/attention_plan.h"
 #include "ops/cuda/attention/layer/resident_attention.h"
 #include "ops/cuda/cuda_fused.h"
-#include "ops/cuda/layer/norm_begun.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/cuda/linear/tiles/tiles_test_support.h"
+#include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda::resident_test {
 

@@ -4,7 +4,7 @@
 // the product with the sum with the residual.
 
 #include "ops/cuda/attention/layer/resident_parts.cuh"
-#include "ops/cuda/layer/norm_begun_device.cuh"
+#include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda::resident {
 

@@ -2,7 +2,7 @@
 
 // The middle of the resident attention half: attention of 8 heads of a token to pieces of its keys,
 // as mla_decode_heads8_bf16.cu, which says how warps share the work. Queries come from other blocks
-// of the launch and results go to others (resident_board.cuh). Keys of this step's tokens come from
+// of the launch and results go to others (ptx/mail.cuh). Keys of this step's tokens come from
 // the board too, over those that the copy engine brought: the cache is being written meanwhile.
 
 #include <math_constants.h>

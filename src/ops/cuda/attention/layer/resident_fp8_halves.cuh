@@ -8,7 +8,7 @@
 #include "ops/cuda/attention/layer/resident_back.cuh"
 #include "ops/cuda/attention/layer/resident_fp8_layout.cuh"
 #include "ops/cuda/attention/layer/resident_front.cuh"
-#include "ops/cuda/linear/fp8_round_device.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 
 namespace baltoro::cuda::resident {
 

@@ -3,8 +3,8 @@
 // The phases of the resident attention half up to the queries of attention, and the cached tokens.
 
 #include "ops/cuda/attention/layer/resident_parts.cuh"
-#include "ops/cuda/layer/norm_begun_device.cuh"
-#include "ops/cuda/linear/fp8_round_device.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
+#include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda::resident {
 

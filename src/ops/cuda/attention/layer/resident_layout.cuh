@@ -4,8 +4,8 @@
 // matrices are its own, and where they lie in its shared memory.
 
 #include "ops/cuda/attention/layer/resident_decode.cuh"
-#include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
+#include "ops/cuda/ptx/barriers.cuh"
 #include "ops/cuda/rows/kv_token_device.cuh"
 
 namespace baltoro::cuda::resident {

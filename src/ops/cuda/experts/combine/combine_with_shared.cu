@@ -9,7 +9,7 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
-#include "ops/cuda/layer/norm_begun_device.cuh"
+#include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda {
 namespace {

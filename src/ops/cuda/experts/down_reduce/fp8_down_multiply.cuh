@@ -4,8 +4,8 @@
 // rows of weights by up to 112 rows of one expert and stores their shares.
 
 #include "ops/cuda/experts/down_reduce/fp8_down_block.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda::fp8_sum {
 

@@ -4,7 +4,7 @@
 // 64 rows of weights by up to 112 rows of one expert and stores their shares.
 
 #include "ops/cuda/experts/down_reduce/int4_down_block.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda::int4_sum {
 

@@ -13,8 +13,8 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/layout/int4_layout.h"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::cuda {

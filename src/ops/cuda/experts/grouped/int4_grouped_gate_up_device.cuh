@@ -8,9 +8,9 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/experts/one_launch/ask.cuh"
 #include "ops/cuda/layout/int4_layout.h"
+#include "ops/cuda/ptx/group_multiply.cuh"
 
 namespace baltoro::cuda {
 namespace {

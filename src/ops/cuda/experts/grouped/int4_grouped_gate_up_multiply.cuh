@@ -5,8 +5,8 @@
 // order.
 
 #include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/experts/grouped/int4_grouped_gate_up_device.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::cuda {

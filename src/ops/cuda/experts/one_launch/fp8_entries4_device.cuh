@@ -5,10 +5,10 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/route/choice_device.cuh"
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/e4m3_f16_device.cuh"
-#include "ops/cuda/linear/fp8_round_device.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/ops.h"
 
 namespace baltoro::cuda::fp8_one_launch {

@@ -2,7 +2,7 @@
 // experts' second product and the sum. As two kernels the memory has nothing to do from the last
 // weights of gate/up to the first of down, and the second one waits for the end of the first; here
 // down's weights are asked for where gate/up's were multiplied, and blocks hand each other the
-// middle through words that tell that they are there (resident_board.cuh).
+// middle through words that tell that they are there (ptx/mail.cuh).
 //
 // A block, one a multiprocessor, has 16 rows of gate and of up of one expert, then 56 columns of
 // the result. Parts of 8 steps of its gate/up rows go through a ring, a step a warp; some of them
@@ -13,11 +13,11 @@
 // Floor: the bytes of the matrices over the card's read bandwidth.
 
 #include "base/check.h"
-#include "ops/cuda/attention/layer/resident_board.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/experts/one_launch/fp8_entries4_device.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/ptx/mail.cuh"
 
 namespace baltoro::cuda {
 namespace {

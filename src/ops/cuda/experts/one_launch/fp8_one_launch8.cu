@@ -8,7 +8,6 @@
 // the first parts come. Floor: the bytes of the matrices over the card's read bandwidth.
 
 #include "base/check.h"
-#include "ops/cuda/attention/layer/resident_board.cuh"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/experts/fp8_bank.h"
@@ -16,6 +15,7 @@
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/ptx/mail.cuh"
 
 namespace baltoro::cuda {
 namespace {

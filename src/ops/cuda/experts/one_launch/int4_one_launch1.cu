@@ -1,16 +1,16 @@
 // The bank of one token in one kernel: what int4_one_token.cu has in two, the same bits. Down's
 // weights come right behind gate/up's, and the shared experts' were asked for before the choice;
 // blocks hand each other the middle through words that tell that they are there
-// (resident_board.cuh), which is sooner than the end of a kernel.
+// (ptx/mail.cuh), which is sooner than the end of a kernel.
 //
 // A block, one a multiprocessor, has two strips of gate/up of one expert, eight warps each; then,
 // of 112 blocks, 64 columns of the result, an expert a warp. There is room for all of its weights,
 // but down's are asked for when some of gate/up's have come: what is asked for at once comes at
 // once, all of it late. Floor: the bytes of the matrices.
 
-#include "ops/cuda/attention/layer/resident_board.cuh"
 #include "ops/cuda/experts/one_launch/int4_one_token_device.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/ptx/mail.cuh"
 
 namespace baltoro::cuda {
 namespace {

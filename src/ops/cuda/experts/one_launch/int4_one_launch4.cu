@@ -7,9 +7,9 @@
 // each; then, of 112 blocks, 64 columns of the result, two warps an expert. A warp more asks. What
 // is the shared experts' is done while the first parts come. Floor: the bytes of the matrices.
 
-#include "ops/cuda/attention/layer/resident_board.cuh"
 #include "ops/cuda/experts/one_launch/int4_one_token_device.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
+#include "ops/cuda/ptx/mail.cuh"
 
 namespace baltoro::cuda {
 namespace {

@@ -10,7 +10,7 @@
 // the routing was done. Floor: the bytes of the matrices.
 
 #include "ops/cuda/experts/one_launch/int4_one_token_device.cuh"
-#include "ops/cuda/layer/norm_begun_device.cuh"
+#include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda {
 namespace {

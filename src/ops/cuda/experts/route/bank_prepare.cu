@@ -13,7 +13,7 @@
 #include "ops/cuda/experts/route/bank_route_device.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
-#include "ops/cuda/linear/fp8_round_device.cuh"
+#include "ops/cuda/rows/fp8_round_device.cuh"
 #include "ops/cuda/rows/norm_device.cuh"
 #include "ops/cuda/rows/route_warp_device.cuh"
 

@@ -14,12 +14,12 @@
 // for. A warpgroup has a row of x.
 // Floor: the bytes of the matrix and of the results.
 
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
 #include "ops/cuda/experts/route/shared_at_choice.h"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 #include "ops/cuda/rows/norm_device.cuh"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Products of rows with matrices in every form (product_layout.h): the one kernel family behind
-// Linear and ExpertBank, and the quantisation of its inputs.
+// Linear and ExpertBank.
 //
 // Weights are the 16 rows of the matrix instruction and go from memory to registers without a
 // detour, 16 bytes a load; tokens are its 8 columns. The warps of a block, and the blocks of a
@@ -16,9 +16,9 @@
 
 #include <cstdint>
 
-#include "ops/cuda/choose/quantise.h"
 #include "ops/cuda/choose/tiles.h"
-#include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/linear/sorted_rows.h"
+#include "ops/cuda/rows/quantise.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -57,34 +57,6 @@ void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
 
 // y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
 void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream);
-
-// What rows are quantised from: `x` bf16 [rows, k], or silu(x[i]) * x[k + i] of f32 [rows, 2 k], or
-// f32 [rows, k] (kFp8Block alone).
-struct RowSource {
-  const void* x = nullptr;
-  int64_t stride = 0;  // elements
-  bool gated = false, f32 = false;
-  int64_t rows = 0, k = 0;
-};
-
-// The input as `w` takes it: what a RowSource becomes, in scratch.
-struct QuantisedRows {
-  const void* x = nullptr;  // as ProductArgs
-  int64_t x_stride = 0;
-  const float* x_scales = nullptr;
-  int64_t x_scales_stride = 0;
-};
-QuantisedRows QuantiseRows(const OpContext& ctx,
-                           const RowSource& source,
-                           const PackedMatrix& w,
-                           const QuantisePlan& plan);
-// The same, asking for the plan.
-QuantisedRows QuantiseRows(const OpContext& ctx, const RowSource& source, const PackedMatrix& w);
-// The input of `w` as Swiglu of the bf16 rows x makes it, in one launch.
-QuantisedRows SwigluQuantise(const OpContext& ctx, TensorView x, const PackedMatrix& w);
-// What the context has of these rows, which are bf16, for a kFp8Block matrix; without `x`: nothing.
-QuantisedRows KnownRows(
-    const OpContext& ctx, const void* x, int64_t stride, int64_t rows, int64_t k);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

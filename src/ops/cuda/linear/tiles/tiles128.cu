@@ -12,10 +12,11 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
-#include "ops/cuda/experts/grouped/int4_group_multiply.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/tiles/tiles128_multiply.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
+#include "ops/cuda/ptx/barriers.cuh"
+#include "ops/cuda/ptx/group_multiply.cuh"
 #include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::cuda {

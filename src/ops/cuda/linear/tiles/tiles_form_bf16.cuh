@@ -2,9 +2,9 @@
 
 // What the product kernel (tiles_kernel.cuh) knows of weights in bf16.
 
-#include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
+#include "ops/cuda/ptx/barriers.cuh"
 
 namespace baltoro::cuda::product {
 

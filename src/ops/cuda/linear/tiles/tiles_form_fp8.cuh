@@ -5,10 +5,10 @@
 
 #include <cuda_bf16.h>
 
-#include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/linear/e4m3_f16_device.cuh"
 #include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
+#include "ops/cuda/ptx/barriers.cuh"
 
 namespace baltoro::cuda::product {
 

@@ -3,10 +3,11 @@
 // What the product kernel (tiles_kernel.cuh) knows of INT4 weights with a scale a group, widened to
 // bf16.
 
-#include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/layout/int4_layout.h"
+#include "ops/cuda/layout/int4_widen_device.cuh"
 #include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
+#include "ops/cuda/ptx/barriers.cuh"
 
 namespace baltoro::cuda::product {
 

@@ -7,9 +7,10 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
+#include "ops/cuda/ptx/barriers.cuh"
 
 namespace baltoro::cuda::product {
 

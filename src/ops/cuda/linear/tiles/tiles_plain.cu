@@ -1,9 +1,14 @@
 // Products with plain matrices of any shape and alignment: a warp an output. Slow; for what no
 // other kernel takes.
 
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/experts/bank_device.cuh"
+#include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/tiles/tiles.h"
+#include "ops/cuda/ptx/barriers.cuh"
 
 namespace baltoro::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/layer/fused_args.h"
+#include "ops/cuda/fused_args.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/cuda/layer/norm_begun.h"
+#include "ops/cuda/norm_begun.h"
 #include "ops/cuda/ptx/hopper.cuh"
 
 namespace baltoro::cuda {
