@@ -12,7 +12,7 @@
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/experts/streaming/int4_digits_work.cuh"
-#include "ops/cuda/experts/streaming/int4_streaming.cuh"
+#include "ops/cuda/experts/streaming/int4_streaming_shared.cuh"
 #include "ops/cuda/layout/int4_layout.h"
 #include "ops/cuda/ptx/hopper.cuh"
 

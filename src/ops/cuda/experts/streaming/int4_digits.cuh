@@ -21,7 +21,7 @@
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/grouped/int4_tile_multiply.cuh"
 #include "ops/cuda/experts/route/bank_prepare.h"
-#include "ops/cuda/experts/streaming/int4_streaming.cuh"
+#include "ops/cuda/experts/streaming/int4_streaming_shared.cuh"
 
 namespace baltoro::cuda {
 

@@ -14,7 +14,7 @@
 
 #include <cstddef>
 
-#include "ops/cuda/experts/streaming/int4_streaming.cuh"
+#include "ops/cuda/experts/streaming/int4_streaming_shared.cuh"
 
 namespace baltoro::cuda {
 

@@ -7,7 +7,7 @@
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/experts/grouped/int4_tile_multiply.cuh"
-#include "ops/cuda/experts/streaming/int4_streaming.cuh"
+#include "ops/cuda/experts/streaming/int4_streaming_shared.cuh"
 #include "ops/cuda/layout/int4_layout.h"
 
 namespace baltoro::cuda {
