@@ -35,7 +35,7 @@ FOLDERS = {
     "launch_table": "ptx choose layout launch rows linear experts attention layer",
 }
 FACELESS = ("ptx", "choose")
-FACE = "choose rows/row_sizes.h"  # of headers beside the folders
+FACE = "choose launch/rank_state.h rows/row_sizes.h"  # of headers beside the folders
 # What is included although the order does not allow it, and the file or the folder that includes it.
 AGAINST_THE_ORDER = {
     # Sizes, in plain C++, that kernels and the choice among them share.

@@ -65,7 +65,7 @@ Result<double> MatrixRate(const OpsTable& ops, ThreadPool* pool) {
   BT_RETURN_IF_ERROR(FillUniform(*ops.memory, ops.act, x));
   BT_RETURN_IF_ERROR(FillUniform(*ops.memory, ops.act, w));
   Arena scratch(*ops.memory);
-  const OpContext context{.pool = pool, .scratch = &scratch, .stream = ops.stream};
+  const OpContext context{.pool = pool, .scratch = &scratch, .rank = ops.rank};
   const MonotonicClock clock;
   double best = 0;
   for (int run = 0; run < 5; ++run) {
@@ -326,7 +326,7 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const TensorView logits(logits_.data(), DType::kF32,
                           {static_cast<int64_t>(batch.logits_rows.size()), config_.vocab});
-  const OpContext context{.stream = ops_.stream};
+  const OpContext context{.rank = ops_.rank};
   const MonotonicClock clock;
   std::vector<double> seconds;
   double distinct = 0;

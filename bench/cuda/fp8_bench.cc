@@ -76,13 +76,14 @@ struct Matrices {
 };
 
 struct Bench {
-  Stream stream = std::move(Stream::Create()).value();
+  std::unique_ptr<RankState> rank = std::move(RankState::Create()).value();
+  const Stream& stream = rank->stream();
   Arena scratch{CudaMemory()};
   double bandwidth = 0;
 
   OpContext Context() {
     scratch.Reset();
-    return {.scratch = &scratch, .stream = stream.get()};
+    return {.scratch = &scratch, .rank = rank.get()};
   }
 
   double Seconds(int copies, const std::function<void(int)>& one) {
@@ -200,7 +201,7 @@ struct Bench {
     route.order = static_cast<int32_t*>(order.data());
     route.ranks = static_cast<int32_t*>(ranks.data());
     route.sort = cuda::ChooseExpertsSort(entries, groups);
-    Must(cuda::LaunchRowsByExpert(route, stream.get()));
+    Must(cuda::LaunchRowsByExpert(route, rank->launches()));
     Must(stream.Synchronize());
     const auto part = [&](const Matrices& all, int64_t i) {
       PackedMatrix w = all.matrix.at(i % sets * groups);
@@ -231,9 +232,9 @@ struct Bench {
         if (std::strcmp(how, "streaming") == 0) {
           // What a bank's routing does before each product.
           if (cudaMemsetAsync(counters.data(), 0, 4, stream.get()) != cudaSuccess) std::exit(1);
-          cuda::LaunchFp8Stream(product, route.blocks, stream.get());
+          cuda::LaunchFp8Stream(product, route.blocks, rank->launches());
         } else {
-          cuda::LaunchFp8Tiles(product, stream.get());
+          cuda::LaunchFp8Tiles(product, rank->launches());
         }
       });
       const auto n = static_cast<double>(all.matrix.n), k = static_cast<double>(all.matrix.k);
@@ -254,7 +255,7 @@ struct Bench {
         route.own_parts = cuda::kFp8StreamDeal.own_parts;
         route.counters = static_cast<uint32_t*>(counters.data());
         product.taken = route.counters;
-        Must(cuda::LaunchRowsByExpert(route, stream.get()));
+        Must(cuda::LaunchRowsByExpert(route, rank->launches()));
         product.gated = true;
         product.x = x.data();
         product.x_row_bytes = kHidden;

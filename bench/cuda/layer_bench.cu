@@ -304,7 +304,7 @@ class Bench {
 
   OpContext Context() {
     scratch_.Reset();
-    return {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()};
+    return {.scratch = &scratch_, .staging = &staging_, .rank = rank_.get()};
   }
 
   double Time(uint32_t parts) {
@@ -339,10 +339,10 @@ class Bench {
                                  .rows = unscaled_,
                                  .squares = squares_,
                                  .eps = 1e-5f};
-    const bool middle = joins_ && cuda::NormAdderTakes(joined, attention_, layer.o) &&
-                        cuda::NormLinearTakes(shared_, joined, layer.shared_gate_up) &&
-                        cuda::NormLinearTakes(logits_, joined, layer.router);
-    const bool behind = middle && cuda::NormLinearTakes(qkv_a_, joined, layer.qkv_a);
+    const bool middle = joins_ && cuda::PlanToNorm(joined, attention_, layer.o).taken() &&
+                        cuda::PlanFromNorm(shared_, joined, layer.shared_gate_up).taken() &&
+                        cuda::PlanFromNorm(logits_, joined, layer.router).taken();
+    const bool behind = middle && cuda::PlanFromNorm(qkv_a_, joined, layer.qkv_a).taken();
     if (has(kNorm1) && !behind) {
       cuda::AddRmsNorm(Context(), normed_, residual_, delta_, norm, 1e-5f);
     }
@@ -497,7 +497,7 @@ class Bench {
     absorb.rows = plan.rows;
     const cuda::AbsorbedPlan chosen = cuda::ChooseAbsorbed({.limits = plan.limits, .rows = batch_});
     if (parts >> kAbsorb & 1) {
-      cuda::LaunchAbsorbQueries(chosen.absorb, absorb, stream_.get());
+      cuda::LaunchAbsorbQueries(chosen.absorb, absorb, rank_->launches());
     }
     cuda::MlaDecodeArgs decode;
     decode.out = latents;
@@ -508,8 +508,8 @@ class Bench {
     decode.scale = 0.1f;
     decode.sequences = plan.sequences;
     if (parts >> kDecode & 1) {
-      mla_ = Must(
-          cuda::MlaDecodePieces(chosen.decode, plan.limits, decode, plan.workspace, stream_.get()));
+      mla_ = Must(cuda::MlaDecodePieces(chosen.decode, plan.limits, decode, plan.workspace,
+                                        rank_->launches()));
     }
     cuda::HeadProductArgs values;
     values.out = attention_.data;
@@ -525,7 +525,7 @@ class Bench {
     values.rows = plan.rows;
     mla_.out = latents;
     if (parts >> kValues & 1) {
-      Must(cuda::LaunchMergedValueHeads(chosen, mla_, values, stream_.get()));
+      Must(cuda::LaunchMergedValueHeads(chosen, mla_, values, rank_->launches()));
     }
   }
 
@@ -558,24 +558,25 @@ class Bench {
     const cuda::MoeWorkspace space =
         cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));
     const cuda::ExpertsPlan plan = cuda::ChooseExperts(BankQuestion(layer, norm != nullptr));
-    if (plan.sort.blocks > 0) Must(cuda::LaunchMoeRoute(shape, args, space, plan, stream_.get()));
+    if (plan.sort.blocks > 0)
+      Must(cuda::LaunchMoeRoute(shape, args, space, plan, rank_->launches()));
     if (plan.kernel == cuda::ExpertsKernel::kInt4OneToken) {
       if (parts >> kGateUp & 1) {
-        Must(cuda::LaunchMoeSingleGateUp(shape, args, space, stream_.get()));
+        Must(cuda::LaunchMoeSingleGateUp(shape, args, space, rank_->launches()));
       }
-      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, space, stream_.get()));
+      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, space, rank_->launches()));
       return;
     }
     const bool digits = plan.kernel == cuda::ExpertsKernel::kInt4Digits;
     if (parts >> kGateUp & 1) {
       const auto gate_up = digits ? cuda::LaunchMoeDigitsGateUp : cuda::LaunchMoeStreamGateUp;
-      Must(gate_up(shape, args, space, plan, stream_.get()));
+      Must(gate_up(shape, args, space, plan, rank_->launches()));
     }
     if (parts >> kDown & 1) {
       const auto down = digits ? cuda::LaunchMoeDigitsDown : cuda::LaunchMoeStreamDown;
-      Must(down(shape, args, space, plan, stream_.get()));
+      Must(down(shape, args, space, plan, rank_->launches()));
     }
-    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, space, true, stream_.get()));
+    if (parts >> kEnd & 1) Must(cuda::LaunchMoeFinish(shape, args, space, rank_->launches()));
   }
 
   // Of up to 16 tokens, whose last kernel has the shared experts.
@@ -593,7 +594,8 @@ class Bench {
     return q;
   }
 
-  Stream stream_ = Must(Stream::Create());
+  std::unique_ptr<cuda::RankState> rank_ = Must(cuda::RankState::Create());
+  const Stream& stream_ = rank_->stream();
   Arena scratch_{CudaMemory()}, arena_{CudaMemory()}, staging_{PinnedMemory()};
   std::vector<Buffer> memory_, kept_;
   std::vector<Layer> layers_;

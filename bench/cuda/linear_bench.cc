@@ -83,7 +83,8 @@ struct Matrices {
 };
 
 struct Bench {
-  Stream stream = std::move(Stream::Create()).value();
+  std::unique_ptr<RankState> rank = std::move(RankState::Create()).value();
+  const Stream& stream = rank->stream();
   Arena scratch{CudaMemory()};
   double bandwidth = 0;
   int64_t only_rows = 0;
@@ -91,7 +92,7 @@ struct Bench {
 
   OpContext Context() {
     scratch.Reset();
-    return {.scratch = &scratch, .stream = stream.get()};
+    return {.scratch = &scratch, .rank = rank.get()};
   }
 
   double Seconds(int copies, const std::function<void(int)>& one) {

@@ -193,8 +193,8 @@ class Bench {
         args.sequences.block_table = table.as<int32_t>();
         BT_ASSIGN_OR_RETURN(
             const cuda::MlaKernelArgs pieces,
-            cuda::MlaDecodePieces(decode, limits, args, workspace.data(), stream_.get()));
-        BT_RETURN_IF_ERROR(cuda::LaunchMlaMerge(merge, pieces, stream_.get()));
+            cuda::MlaDecodePieces(decode, limits, args, workspace.data(), launches_));
+        BT_RETURN_IF_ERROR(cuda::LaunchMlaMerge(merge, pieces, launches_));
       }
       return Status();
     };
@@ -220,6 +220,8 @@ class Bench {
 
  private:
   const Stream& stream_;
+  cuda::LaunchOrder order_;
+  const cuda::LaunchStream launches_{stream_.get(), &order_};
   const double least_seconds_;
   const int64_t most_blocks_;
   DeviceBuffer cache_;

@@ -125,9 +125,9 @@ class Bench {
       args.gate_up = gate_up_.get() + i % options_.layers * kExperts * gate_up_bytes_;
       args.down = down_.get() + i % options_.layers * kExperts * down_bytes_;
       if (parts == kAll) {
-        Must(LaunchMoeInt4(shape, args, plan, stream_), "bank");
+        Must(LaunchMoeInt4(shape, args, plan, {stream_, &order_}), "bank");
       } else {
-        Must(LaunchMoeParts(shape, args, plan, parts, stream_), "parts");
+        Must(LaunchMoeParts(shape, args, plan, parts, {stream_, &order_}), "parts");
       }
     };
     if (options_.once) {
@@ -219,7 +219,7 @@ class Bench {
                                MoeInt4Args args,
                                const ExpertsPlan& plan,
                                int parts,
-                               cudaStream_t stream) {
+                               const LaunchStream& stream) {
     const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
     // One after the other, as the bank does.
     for (int32_t i = 0; i < plan.parts; ++i) {
@@ -256,7 +256,7 @@ class Bench {
                                  : LaunchMoeStreamDown;
       BT_RETURN_IF_ERROR(down(shape, args, space, plan, stream));
     }
-    if (parts & kCombine) BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, space, false, stream));
+    if (parts & kCombine) BT_RETURN_IF_ERROR(LaunchMoeCombine(shape, args, space, stream));
     return Status();
   }
 
@@ -264,6 +264,7 @@ class Bench {
   int64_t gate_up_bytes_, down_bytes_;
   Memory<char> gate_up_, down_;
   cudaStream_t stream_ = nullptr;
+  LaunchOrder order_;
   double bandwidth_ = 0, distinct_ = 0;
   std::vector<int32_t> ids_;
   Random random_ = {7};

@@ -49,14 +49,14 @@ struct Case {
 
 class Bench {
  public:
-  explicit Bench(const Stream& stream) : stream_(stream) {
+  explicit Bench(cuda::RankState& rank) : rank_(rank), stream_(rank.stream()) {
     std::printf("%5s %5s %7s %7s %10s | %9s %9s %9s %8s %7s\n", "heads", "seqs", "queries",
                 "prefix", "cache", "us", "keys us", "attend us", "TFLOP/s", "of rate");
   }
 
   void Run(const Case& c) {
     Arena memory(CudaMemory()), scratch(CudaMemory()), staging(PinnedMemory());
-    const OpContext ctx = {.scratch = &scratch, .staging = &staging, .stream = stream_.get()};
+    const OpContext ctx = {.scratch = &scratch, .staging = &staging, .rank = &rank_};
     const int64_t tokens = int64_t{c.sequences} * c.queries;
     const int64_t keys = c.queries + c.prefix;
     const int64_t blocks = (keys + kBlock - 1) / kBlock;
@@ -163,6 +163,7 @@ class Bench {
     return seconds.value();
   }
 
+  cuda::RankState& rank_;
   const Stream& stream_;
 };
 
@@ -221,9 +222,10 @@ int main(int argc, char** argv) {
     std::printf("no GPU that this build can use\n");
     return 77;
   }
-  baltoro::Result<baltoro::Stream> stream = baltoro::Stream::Create();
-  ABORT_IF_ERROR(stream.status());
-  baltoro::bench::Bench bench(stream.value());
+  baltoro::Result<std::unique_ptr<baltoro::cuda::RankState>> rank =
+      baltoro::cuda::RankState::Create();
+  ABORT_IF_ERROR(rank.status());
+  baltoro::bench::Bench bench(*rank.value());
   std::vector<baltoro::bench::Case> cases = baltoro::bench::CasesOf(argc, argv);
   if (cases.empty()) cases = baltoro::bench::AllCases();
   for (const auto& c : cases) bench.Run(c);

@@ -62,7 +62,7 @@ std::vector<SampleResult> Worker::Sample(const Batch& batch, const std::vector<S
   const OpContext context{.pool = pool_.get(),
                           .scratch = &sample_arena_,
                           .staging = &sample_staging_,
-                          .stream = model_->ops().stream};
+                          .rank = model_->ops().rank};
   for (size_t begin = 0; begin < rows.size();) {
     size_t end = begin, top = 0;
     for (size_t bytes = 0; end < rows.size(); ++end) {

@@ -27,7 +27,7 @@ bool IsDecode(const ForwardBatch& batch) {
 
 OpContext K2Model::Scratch() {
   op_scratch_.Reset();
-  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .stream = ops_.stream};
+  return {.pool = pool_, .scratch = &op_scratch_, .staging = &staging_, .rank = ops_.rank};
 }
 
 StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {

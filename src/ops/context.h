@@ -14,7 +14,7 @@ struct OpContext {
   // Of pinned host memory, through which data travels; reset by the caller between steps, after a
   // wait. GPUs alone.
   Arena* staging = nullptr;
-  void* stream = nullptr;  // of a GPU: cudaStream_t
+  void* rank = nullptr;  // the backend's own: what it keeps from call to call (OpsTable::rank)
   // The backend's own: what its operations hand to each other beside tensors.
   const void* beside = nullptr;
 };

@@ -45,7 +45,7 @@ struct OpsTable {
   DType act = DType::kBf16;
   const Memory* memory = &HostMemory();
   const Memory* staging = nullptr;  // of OpContext::staging; null: none is needed
-  void* stream = nullptr;           // for OpContext::stream
+  void* rank = nullptr;             // for OpContext::rank
 
   // Bytes of one packed matrix [n, k] kept in a form.
   int64_t (*packed_bytes)(WeightForm form, int64_t n, int64_t k) = nullptr;

@@ -260,7 +260,7 @@ dim3 BlocksOf(int64_t lanes) {
 }
 
 template <bool kSends>
-void LaunchPipe(cudaStream_t stream, const PipeParams& params) {
+void LaunchPipe(const LaunchStream& stream, const PipeParams& params) {
   if (params.count == 0) return;
   constexpr int64_t kFloatsOfBlock = int64_t{kPipeWarps} * kLanePackets * kFloatsOfPacket;
   const int64_t blocks =
@@ -294,7 +294,7 @@ int MergeLanesOfHead(int64_t value) {
   return static_cast<int>((packets + kMergePackets - 1) / kMergePackets);
 }
 
-void LaunchGather(cudaStream_t stream, const GatherParams& params) {
+void LaunchGather(const LaunchStream& stream, const GatherParams& params) {
   const int64_t lanes = int64_t{params.rows} * params.lanes_of_row;
   CheckLanes(lanes, params.region);
   if (lanes == 0) return;
@@ -302,18 +302,18 @@ void LaunchGather(cudaStream_t stream, const GatherParams& params) {
   LaunchAhead("columns of ranks", stream, kernel, BlocksOf(lanes), kThreads, params);
 }
 
-void LaunchMerge(cudaStream_t stream, const MergeParams& params) {
+void LaunchMerge(const LaunchStream& stream, const MergeParams& params) {
   const int64_t lanes = int64_t{params.rows} * params.heads * MergeLanesOfHead(params.value);
   CheckLanes(lanes, params.region);
   if (lanes == 0) return;
   LaunchAhead("heads of ranks", stream, MergeKernel, BlocksOf(lanes), kThreads, params);
 }
 
-void LaunchSend(cudaStream_t stream, const PipeParams& params) {
+void LaunchSend(const LaunchStream& stream, const PipeParams& params) {
   LaunchPipe<true>(stream, params);
 }
 
-void LaunchReceive(cudaStream_t stream, const PipeParams& params) {
+void LaunchReceive(const LaunchStream& stream, const PipeParams& params) {
   LaunchPipe<false>(stream, params);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "comm/symmetric/peer_memory.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -33,7 +34,7 @@ struct GatherParams {
 };
 int GatherLanesOfRow(int64_t width, int element_bytes);
 // rows * lanes_of_row <= region.lanes
-void LaunchGather(cudaStream_t stream, const GatherParams& params);
+void LaunchGather(const LaunchStream& stream, const GatherParams& params);
 
 // RankOps::MergeHeads. A lane carries up to kMergePackets packets of one head, and its lse.
 inline constexpr int kMergePackets = 31;
@@ -52,7 +53,7 @@ struct MergeParams {
 };
 int MergeLanesOfHead(int64_t value);
 // rows * heads * MergeLanesOfHead <= region.lanes
-void LaunchMerge(cudaStream_t stream, const MergeParams& params);
+void LaunchMerge(const LaunchStream& stream, const MergeParams& params);
 
 // `count` f32 to or from another rank's lanes (peer_memory.h, kPipe...).
 struct PipeParams {
@@ -65,7 +66,7 @@ struct PipeParams {
   bool vectors = false;          // x begins at a multiple of 16 bytes
   PeerWatch watch;
 };
-void LaunchSend(cudaStream_t stream, const PipeParams& params);
-void LaunchReceive(cudaStream_t stream, const PipeParams& params);
+void LaunchSend(const LaunchStream& stream, const PipeParams& params);
+void LaunchReceive(const LaunchStream& stream, const PipeParams& params);
 
 }  // namespace baltoro::cuda

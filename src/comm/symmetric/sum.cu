@@ -307,11 +307,6 @@ int ThreadsOf(int64_t packets, int blocks_of_row) {
   return static_cast<int>((warps + blocks_of_row - 1) / blocks_of_row) * 32;
 }
 
-PlacedConfig ConfigOf(cudaStream_t stream, int threads, int blocks, int blocks_of_row) {
-  return {dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0, stream,
-          blocks_of_row > 1 ? static_cast<unsigned>(blocks_of_row) : 0};
-}
-
 }  // namespace
 
 int BlocksOfRow(int64_t packets, int wanted) {
@@ -334,7 +329,9 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
     const int threads = ThreadsOf(region.packets, blocks_of_row);
     int clusters = 0;
     if (blocks_of_row > 1) {
-      const PlacedConfig placed = ConfigOf(nullptr, threads, blocks_of_row, blocks_of_row);
+      const PlacedConfig placed(dim3(static_cast<unsigned>(blocks_of_row)),
+                                dim3(static_cast<unsigned>(threads)), 0, nullptr,
+                                static_cast<unsigned>(blocks_of_row));
       error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &placed.config);
     } else {
       error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&clusters, kernel, threads, 0);
@@ -347,17 +344,23 @@ cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks
   return cudaSuccess;
 }
 
-void LaunchSum(cudaStream_t stream, SumForm form, const SumShape& shape, const SumParams& params) {
+void LaunchSum(const LaunchStream& stream,
+               SumForm form,
+               const SumShape& shape,
+               const SumParams& params) {
   const bool two_shot = form == SumForm::kTwoShot;
   BT_CHECK(params.rows <= (two_shot ? params.region.rows_two_shot : params.region.rows_one_shot));
   if (params.rows == 0) return;
   const int rows_at_once = std::max(shape.blocks_max / shape.blocks_of_row, 1);
   const int blocks = std::min(params.rows, rows_at_once) * shape.blocks_of_row;
-  const PlacedConfig placed = ConfigOf(
-      stream, ThreadsOf(params.region.packets, shape.blocks_of_row), blocks, shape.blocks_of_row);
   const Kernel kernel =
       KernelFor(params.region.ranks, two_shot, params.out != nullptr, params.x_bf16);
-  CheckCuda(cudaLaunchKernelEx(&placed.config, kernel, params), "sum of ranks");
+  const int threads = ThreadsOf(params.region.packets, shape.blocks_of_row);
+  CheckCuda(LaunchPlaced("sum of ranks", kernel, dim3(static_cast<unsigned>(blocks)),
+                         dim3(static_cast<unsigned>(threads)), 0, stream,
+                         shape.blocks_of_row > 1 ? static_cast<unsigned>(shape.blocks_of_row) : 0,
+                         params),
+            "sum of ranks");
 }
 
 }  // namespace baltoro::cuda

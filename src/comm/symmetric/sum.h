@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "comm/symmetric/peer_memory.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/rows/norm_copies.h"
 
 namespace baltoro::cuda {
@@ -47,6 +48,9 @@ int BlocksOfRow(int64_t packets, int wanted);
 cudaError_t SumBlocksMax(const SumRegion& region, int blocks_of_row, int* blocks);
 
 // rows <= the region's for that form.
-void LaunchSum(cudaStream_t stream, SumForm form, const SumShape& shape, const SumParams& params);
+void LaunchSum(const LaunchStream& stream,
+               SumForm form,
+               const SumShape& shape,
+               const SumParams& params);
 
 }  // namespace baltoro::cuda

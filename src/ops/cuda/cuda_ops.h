@@ -15,14 +15,11 @@
 
 #include "base/status.h"
 #include "ops/cuda/fused_args.h"
+#include "ops/cuda/launch/rank_state.h"
 #include "ops/cuda/rows/row_sizes.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
-
-inline cudaStream_t StreamOf(const OpContext& ctx) {
-  return static_cast<cudaStream_t>(ctx.stream);
-}
 
 // Writes the line, and ends the process.
 [[noreturn]] void EndProcess(const std::string& why);
@@ -73,7 +70,6 @@ void Route(const OpContext& ctx,
            TensorView bias,
            const RouterParams& params);
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args);
-bool BankChooses(const ExpertBankArgs& args);
 void Sample(const OpContext& ctx,
             TensorView logits,
             std::span<const SampleRow> rows,

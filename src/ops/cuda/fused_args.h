@@ -80,9 +80,10 @@ struct ExpertBankArgs {
   // bf16 may hold the first term, rounded, before the sum is added.
   TensorView shared = {};         // [T, 2 I'] act: their first product, gate then up
   PackedMatrix shared_down = {};  // [H, I']
-  // Where BankTakesNorm: what would be written to `out` is added to a residual instead.
+  // Where the plan has the norm (PlanBank): what would be written to `out` is added to a residual
+  // instead.
   const BegunNorm* norm = nullptr;
-  // Where BankChooses: ids and weights are not made yet but here, and written.
+  // Where the plan chooses: ids and weights are not made yet but here, and written.
   const ExpertChoice* choice = nullptr;
 };
 
@@ -97,7 +98,7 @@ struct MoeInputArgs {
   PackedMatrix router;          // [E, H]
   TensorView bias;              // optional [E] f32
   RouterParams params;
-  // Where NormLinearTakes both matrices: x is written, and made of this before.
+  // Where both matrices take it (PlanFromNorm): x is written, and made of this before.
   const BegunNorm* norm = nullptr;
   bool chooses = true;  // false: ids and weights need not be written
 };

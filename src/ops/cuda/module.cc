@@ -24,19 +24,19 @@
 namespace baltoro::cuda {
 namespace {
 
-// The operations of one GPU, and the stream that they are queued on.
+// The operations of one GPU, and what its rank keeps.
 struct Opened {
-  Stream stream;
+  std::unique_ptr<RankState> rank;
   OpsTable table;
 };
 
-OpsTable MakeTable(int device, void* stream) {
+OpsTable MakeTable(int device, RankState* rank) {
   OpsTable table;
   table.name = "cuda";
   table.act = DType::kBf16;
   table.memory = &CudaMemory(device);
   table.staging = &PinnedMemory();
-  table.stream = stream;
+  table.rank = rank;
   table.packed_bytes = PackedBytes;
   table.plain_by_rows = true;
   table.pack_rows = PackRows;
@@ -99,9 +99,9 @@ Result<const OpsTable*> Open(int device) {
   const cudaError_t error = cudaSetDevice(device);
   if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, info.name).message());
   if (one != nullptr) return &one->table;
-  BT_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
-  OpsTable table = MakeTable(device, stream.get());
-  one = std::make_unique<Opened>(Opened{std::move(stream), table});
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<RankState> rank, RankState::Create());
+  const OpsTable table = MakeTable(device, rank.get());
+  one = std::make_unique<Opened>(Opened{std::move(rank), table});
   return &one->table;
 }
 

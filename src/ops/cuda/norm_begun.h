@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/choose/linear.h"
 #include "ops/cuda/fused_args.h"
 #include "ops/ops.h"
 
@@ -25,21 +26,18 @@ struct BegunNormArgs {
 
 // Checks shapes.
 BegunNormArgs BegunNormArgsOf(const BegunNorm& norm);
-// Whether kernels can take it: alignment, contiguous squares.
-bool NormCanBegin(const BegunNorm& norm);
+// A fact for questions: kernels read its tensors in vectors. Checks shapes.
+bool NormIsInVectors(const BegunNorm& norm);
 
 // What shares a norm: what makes the residual, linear from x by w and the expert bank with `norm`,
-// and what takes its rows, linear and MoeInputs with `norm`.
-bool NormAdderTakes(const BegunNorm& norm, TensorView x, const PackedMatrix& w);
-bool NormLinearTakes(TensorView out, const BegunNorm& norm, const PackedMatrix& w);
+// and what takes its rows, linear and MoeInputs with `norm`. Where a plan is not taken(), the
+// product is not asked for so.
+LinearPlan PlanToNorm(const BegunNorm& norm, const TensorView& x, const PackedMatrix& w);
+LinearPlan PlanFromNorm(const TensorView& out, const BegunNorm& norm, const PackedMatrix& w);
 void LinearToNorm(const OpContext& ctx, const BegunNorm& norm, TensorView x, const PackedMatrix& w);
 void LinearFromNorm(const OpContext& ctx,
                     TensorView out,
                     const BegunNorm& norm,
                     const PackedMatrix& w);
-bool BankTakesNorm(const ExpertBankArgs& args);
-
-// Whether the bank would take OrderedRows from the norm ahead.
-bool BankReadsOrdered(const ExpertBankArgs& args);
 
 }  // namespace baltoro::cuda

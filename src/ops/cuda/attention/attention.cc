@@ -49,7 +49,7 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
       ctx.scratch->Allocate(static_cast<size_t>(rows * heads * kMlaLatent * kBf16Bytes));
   float* const lse =
       args.lse ? ctx.scratch->AllocateArray<float>(static_cast<size_t>(rows * heads)) : nullptr;
-  const cudaStream_t stream = StreamOf(ctx);
+  const LaunchStream stream = StreamOf(ctx);
   const AbsorbedPlan chosen =
       ChooseAbsorbed({.limits = plan.limits, .rows = rows, .sums = lse != nullptr});
   Explained(ctx, "attention, absorbed", chosen);
@@ -78,7 +78,6 @@ void AttendAbsorbed(const OpContext& ctx, const MlaAttentionArgs& args, const At
   decode.num_blocks = args.cache.num_blocks;
   decode.scale = args.scale;
   decode.sequences = plan.sequences;
-  decode.keys_are_old = true;  // LaunchAbsorbQueries is the kernel ahead
   const Result<MlaKernelArgs> pieces =
       MlaDecodePieces(chosen.decode, plan.limits, decode, plan.workspace, stream);
   CheckOk(pieces.status());
@@ -152,7 +151,7 @@ void AttendExpanded(const OpContext& ctx, const MlaAttentionArgs& args, const At
 Status LaunchMergedValueHeads(const AbsorbedPlan& plan,
                               const MlaKernelArgs& mla,
                               const HeadProductArgs& values,
-                              cudaStream_t stream) {
+                              const LaunchStream& stream) {
   switch (plan.merge.kernel) {
     case MergeWay::kWithValuesRow1:
       return LaunchMergeValues(plan.merge, mla, values, stream);

@@ -3,12 +3,11 @@
 // The launches of attention around MlaDecode. Elements are bf16 on the device; strides count
 // elements. A launch that fails ends the process.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "ops/cuda/attention/attention_plan.h"
 #include "ops/cuda/attention/decode/mla_decode_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -35,26 +34,26 @@ struct HeadProductArgs {
 // x[rows[i]]; zeros for -1.
 void LaunchAbsorbQueries(const HeadProductPlan& plan,
                          const HeadProductArgs& args,
-                         cudaStream_t stream);
+                         const LaunchStream& stream);
 // The latents [count, h, 512] by the value rows [h, 128, 512]: out[rows[i], h, 128].
 void LaunchValueHeads(const HeadProductPlan& plan,
                       const HeadProductArgs& args,
-                      cudaStream_t stream);
+                      const LaunchStream& stream);
 // Pieces added up and multiplied with the value rows, in one launch or two.
 Status LaunchMergedValueHeads(const AbsorbedPlan& plan,
                               const MlaKernelArgs& mla,
                               const HeadProductArgs& values,
-                              cudaStream_t stream);
+                              const LaunchStream& stream);
 // MergeWay::kWithValuesRow1; values.x is not read.
 Status LaunchMergeValues(const MergePlan& plan,
                          const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
-                         cudaStream_t stream);
+                         const LaunchStream& stream);
 // MergeWay::kWithValuesRows2 .. 16; likewise.
 Status LaunchMergeRows(const MergePlan& plan,
                        const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
-                       cudaStream_t stream);
+                       const LaunchStream& stream);
 
 // out [blocks * 64, 576]: the tokens of the cache's blocks as bf16; zeros beyond the valid ones.
 void LaunchGatherLatents(void* out,
@@ -62,7 +61,7 @@ void LaunchGatherLatents(void* out,
                          const int32_t* sources,
                          const int32_t* valid,
                          int64_t blocks,
-                         cudaStream_t stream);
+                         const LaunchStream& stream);
 
 struct PrefillArgs {
   void* out = nullptr;  // [T, h * 128]
@@ -88,8 +87,10 @@ struct PrefillArgs {
 
 // Floor: 2 * 320 FLOPs for each pair of a query token and a key that it sees, and head, at the
 // matrix rate; keys and values of a head are read from the L2.
-void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream);
+void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& args, const LaunchStream& stream);
 // Adds up the tiles of `merges`, after LaunchPrefill.
-void LaunchPrefillMerge(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream);
+void LaunchPrefillMerge(const PrefillPlan& plan,
+                        const PrefillArgs& args,
+                        const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

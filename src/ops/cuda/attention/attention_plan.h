@@ -6,6 +6,7 @@
 
 #include "ops/cuda/attention/decode/mla_decode.h"
 #include "ops/cuda/choose/attention_step.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -41,7 +42,10 @@ const AttentionPlan* PlanAttentionInPasses(const OpContext& ctx,
                                            int64_t pass_bytes);
 
 // positions[s, b] = 64 b for b < width.  [sequences, stride]
-void LaunchFillPositions(
-    int32_t* positions, int64_t sequences, int64_t width, int64_t stride, cudaStream_t stream);
+void LaunchFillPositions(int32_t* positions,
+                         int64_t sequences,
+                         int64_t width,
+                         int64_t stride,
+                         const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -57,10 +57,8 @@ inline std::vector<Bf16> Random(uint32_t seed, int64_t count, float deviation) {
 
 class Device {
  public:
-  Device() : stream_(Stream::Create().value()), scratch_(CudaMemory()), staging_(PinnedMemory()) {}
-  OpContext context() {
-    return {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()};
-  }
+  Device() : rank_(RankState::Create().value()), scratch_(CudaMemory()), staging_(PinnedMemory()) {}
+  OpContext context() { return {.scratch = &scratch_, .staging = &staging_, .rank = rank_.get()}; }
   template <typename T>
   T* Copy(Arena& arena, const std::vector<T>& values) {
     T* const to = arena.AllocateArray<T>(values.size() + 8);
@@ -72,7 +70,7 @@ class Device {
   }
 
  private:
-  Stream stream_;
+  std::unique_ptr<RankState> rank_;
   Arena scratch_, staging_;
 };
 

@@ -15,7 +15,7 @@ struct AttentionHalfQuestion {
   RowsFacts x;    // of the norm ahead where there is one
   RowsFacts out;  // not looked at where a norm is behind
   bool norm_ahead = false, norm_behind = false;
-  bool norms_join = true;  // kernels can take both, as they lie (NormCanBegin)
+  bool norms_join = true;  // kernels can take both, as they lie (NormIsInVectors)
   bool x_coded = false;    // its codes are known
   MatrixFacts qkv_a, q, uk_t, kv_b, o;
   KvForm cache = KvForm::kBf16;

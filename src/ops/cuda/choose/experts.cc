@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/cuda/choose/experts_ways.h"
+#include "ops/cuda/choose/overrides.h"
 
 namespace baltoro::cuda {
 
@@ -20,6 +21,28 @@ Way WayOf(const ExpertsQuestion& q) {
   if (Int4Takes(q)) return Int4Way(q);
   if (Fp8Takes(q)) return Fp8Way(q);
   return {ExpertsKernel::kGroupedProducts, "no kernels of its own for this form and shape"};
+}
+
+// The way that an entry of the card's table asks for; none without one, or where it does not take
+// the question, which is told.
+std::optional<Way> Overridden(const ExpertsQuestion& q) {
+  if (q.card.overrides == nullptr || q.tokens() == 0 || q.top_k == 0) return std::nullopt;
+  OverrideQuestion asked = {.operation = OverriddenOperation::kExperts,
+                            .form = q.gate_up.form,
+                            .quantise_input = q.gate_up.quantise_input};
+  asked[OverrideFact::kTokens] = q.tokens();
+  asked[OverrideFact::kSlots] = q.slots();
+  asked[OverrideFact::kHidden] = q.hidden();
+  asked[OverrideFact::kIntermediate] = q.intermediate();
+  asked[OverrideFact::kTopK] = q.top_k;
+  const Override* const entry = q.card.overrides->Find(asked);
+  if (entry == nullptr) return std::nullopt;
+  const auto kernel = static_cast<ExpertsKernel>(entry->kernel);
+  if (const char* const against = ExpertsAgainst(q, kernel)) {
+    if (!q.ahead) q.card.overrides->Refuse(*entry, asked, against);
+    return std::nullopt;
+  }
+  return Way{kernel, entry->why.c_str()};
 }
 
 // Who chooses, where that is asked.
@@ -85,8 +108,31 @@ ExpertsPlan ExpertsBy(const ExpertsQuestion& q, ExpertsKernel kernel) {
   return plan;
 }
 
+const char* ExpertsAgainst(const ExpertsQuestion& q, ExpertsKernel kernel) {
+  switch (kernel) {
+    case ExpertsKernel::kNone:
+      return "it is no way of a bank";
+    case ExpertsKernel::kGroupedProducts: {
+      const bool takes = TilesCan(q.gate_up) && TilesCan(q.down) && q.slots() <= kBankSlotsMax &&
+                         q.hidden() % 8 == 0 && q.gate_up.aligned(16) && q.down.aligned(16);
+      return takes ? nullptr : "it takes no f32, and a hidden size in eights";
+    }
+    case ExpertsKernel::kFp8OneLaunch1:
+    case ExpertsKernel::kFp8OneLaunch4:
+    case ExpertsKernel::kFp8OneLaunch8:
+    case ExpertsKernel::kFp8Entries4:
+    case ExpertsKernel::kFp8Streaming:
+    case ExpertsKernel::kFp8GroupedSum:
+    case ExpertsKernel::kFp8Grouped128:
+      return Fp8Against(q, kernel);
+    default:
+      return Int4Against(q, kernel);
+  }
+}
+
 ExpertsPlan ChooseExperts(const ExpertsQuestion& q) {
-  const Way way = WayOf(q);
+  const std::optional<Way> overridden = Overridden(q);
+  const Way way = overridden ? *overridden : WayOf(q);
   ExpertsPlan plan = ExpertsBy(q, way.kernel);
   plan.why = way.why;
   return plan;

@@ -32,7 +32,7 @@ struct ExpertsQuestion {
     RouterParams params;
   };
   std::optional<Choice> choice;
-  bool norm = false;       // a norm is behind that its kernels may add to (NormCanBegin)
+  bool norm = false;       // a norm is behind that its kernels may add to (NormIsInVectors)
   bool x_coded = false;    // rows of x are known as codes, whole and aligned (Beside::rounded)
   bool x_ordered = false;  // x is known in matrix order (Beside::ordered)
   // Asked before the bank's turn, when not all of this is known: what a table of overrides asks for
@@ -126,6 +126,9 @@ struct ExpertsPlan {
   int32_t parts = 0;
   ExpertsSum part, last_part;
   const char* why = "";
+
+  // The experts are chosen by the bank: asked of it, ids and weights are written.
+  bool chooses() const { return chooser != ExpertsChooser::kGiven; }
 };
 
 ExpertsPlan ChooseExperts(const ExpertsQuestion& q);

@@ -32,7 +32,6 @@ LinearPlan ChooseReady(const LinearQuestion& q, const Card& card) {
   if (wide_fp8) {
     return {.kernel = LinearKernel::kFp8Tiles,
             .form = tiles,
-            .next_waits = pairs,
             .why = tiles.pairs ? "hundreds of rows: bound by the matrix units"
                                : "too many blocks for one round, or too few rows for pairs"};
   }
@@ -101,8 +100,6 @@ LinearPlan WithInput(const LinearQuestion& q, LinearPlan plan) {
                                .k = q.w.k,
                                .form = q.w.form,
                                .quantise_input = q.w.quantise_input});
-  // What is made of x is no older than the launch ahead.
-  plan.next_waits = plan.next_waits && plan.input.kernel == QuantiseKernel::kKnown;
   return plan;
 }
 

@@ -59,11 +59,9 @@ struct LinearPlan {
                TilesPlan>
       form = {};
   QuantisePlan input = {};  // a launch ahead, where x is to become codes
-  // One launch that lets the next kernel start only once it has waited: what is older than it may
-  // be read ahead of that kernel's own wait (docs/kernels/decode-step.md, point 4).
-  bool next_waits = false;
   const char* why = "";
 
+  bool taken() const { return kernel != LinearKernel::kNone; }
   template <typename Plan>
   const Plan& as() const {
     return std::get<Plan>(form);

@@ -48,10 +48,7 @@ LinearPlan ByFp8Tiles(const LinearQuestion& q, const Card& card) {
     return Refused("it takes fp8_w8a8 matrices with n in eights, results aligned");
   }
   const Fp8TilesPlan plan = ChooseFp8Tiles(Fp8TilesOf(q), card);
-  return WithInput(q, {.kernel = LinearKernel::kFp8Tiles,
-                       .form = plan,
-                       .next_waits = PairsFill(q, plan, card),
-                       .why = kAsked});
+  return WithInput(q, {.kernel = LinearKernel::kFp8Tiles, .form = plan, .why = kAsked});
 }
 
 LinearPlan ByTiles(const LinearQuestion& q, const Card& card) {

@@ -8,10 +8,9 @@
 
 namespace baltoro::cuda::linear_ways {
 
-// The plan of one launch that lets the next kernel start only once it has waited.
 template <typename Plan>
 LinearPlan Taken(LinearKernel kernel, const Plan& plan, const char* why) {
-  return {.kernel = kernel, .form = plan, .next_waits = true, .why = why};
+  return {.kernel = kernel, .form = plan, .why = why};
 }
 
 // Whether these are rows, and results, for tiles of 128 rows: fp8_tiles, and the wide form of

@@ -163,7 +163,6 @@ TEST(OverridesTest, AProductFollowsItsEntry) {
   EXPECT_EQ(plan(101).kernel, LinearKernel::kBlas);
   EXPECT_EQ(plan(65).kernel, LinearKernel::kBf16Rows128);
   EXPECT_STREQ(plan(65).why, "by the table of overrides, t.txt:1");
-  EXPECT_TRUE(plan(65).next_waits);
   EXPECT_GT(plan(65).as<Bf16Rows128Plan>().stages, 0);
   EXPECT_THAT(tabled.told(), IsEmpty());
 }

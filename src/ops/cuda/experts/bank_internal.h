@@ -5,6 +5,7 @@
 #include "ops/cuda/choose/experts_down_sum.h"
 #include "ops/cuda/choose/experts_limits.h"
 #include "ops/cuda/experts/int4_bank.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/linear/sorted_rows.h"
 
 namespace baltoro::cuda {
@@ -32,37 +33,37 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoeWorkspace& space,
                       const ExpertsPlan& plan,
-                      cudaStream_t stream);
+                      const LaunchStream& stream);
 // Likewise of one part with the sum: `args` are its tokens.
 Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoeWorkspace& space,
                       const ExpertsPlan& plan,
                       const ExpertsSum& part,
-                      cudaStream_t stream);
+                      const LaunchStream& stream);
 // In bf16, of sorted entries or of each by itself (int4_streaming.cu).
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
                              const ExpertsPlan& plan,
-                             cudaStream_t stream);
+                             const LaunchStream& stream);
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoeWorkspace& space,
                            const ExpertsPlan& plan,
-                           cudaStream_t stream);
+                           const LaunchStream& stream);
 // `tile_rows`: of the sorted tiles at most, kMiddlingTileRows or kGroupedTileRows.
 Status LaunchMoeGroupedGateUp(const MoeShape& shape,
                               const MoeInt4Args& args,
                               const MoeWorkspace& space,
                               const ExpertsPlan& plan,
                               int32_t tile_rows,
-                              cudaStream_t stream);
+                              const LaunchStream& stream);
 Status LaunchMoeGroupedDown(const MoeShape& shape,
                             const MoeInt4Args& args,
                             const MoeWorkspace& space,
                             const ExpertsPlan& plan,
-                            cudaStream_t stream);
+                            const LaunchStream& stream);
 // The down product of one part and the sum; right after LaunchMoeGroupedGateUp, which lets it start
 // behind its own wait: the routing is complete then, and read before gate/up has ended. All blocks
 // run at once.
@@ -70,37 +71,35 @@ Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoeWorkspace& space,
                         const ExpertsSum& part,
-                        cudaStream_t stream);
-// old_inputs: all but the shares is older than what ran ahead of the kernel just ahead.
+                        const LaunchStream& stream);
+// Reads all but the shares before its wait where that is complete.
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoeWorkspace& space,
-                        bool old_inputs,
-                        cudaStream_t stream);
+                        const LaunchStream& stream);
 
-// Instead of the combination, with `shared`: writes out. Up to kFinishTokens.
-// old_inputs: the down product ahead is one that starts only once gate/up has waited, so that what
-// is older than gate/up may be read before the wait.
+// Instead of the combination, with `shared`: writes out. Up to kFinishTokens. Likewise.
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoeWorkspace& space,
-                       bool old_inputs,
-                       cudaStream_t stream);
+                       const LaunchStream& stream);
 
 // The bank of one token in one kernel (int4_one_launch1.cu), with the choice in it.
-Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, const LaunchStream& stream);
 // Of two to four tokens likewise (int4_one_launch4.cu).
-Status LaunchMoeOneLaunch4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream);
+Status LaunchMoeOneLaunch4(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const LaunchStream& stream);
 // The bank of one token in two (int4_one_token.cu): gate/up, then all that follows; with the choice
 // in both where it is asked of the bank.
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
-                             cudaStream_t stream);
+                             const LaunchStream& stream);
 Status LaunchMoeSingleEnd(const MoeShape& shape,
                           const MoeInt4Args& args,
                           const MoeWorkspace& space,
-                          cudaStream_t stream);
+                          const LaunchStream& stream);
 
 // The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
 struct MoeRows {
@@ -127,12 +126,12 @@ struct MoeRows {
   // routing.
   int32_t own_parts = 0;
 };
-Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream);
+Status LaunchRowsByExpert(const MoeRows& rows, const LaunchStream& stream);
 // out[t] += sum_j shares[t, j] of the experts held here, j in order. out [T, H] f32 or bf16, rows
 // are aligned to 16 bytes; H is a multiple of 8.
 Status LaunchSumOverExperts(const MoeRows& rows,
                             const __nv_bfloat16* shares,
                             const TensorView& out,
-                            cudaStream_t stream);
+                            const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -13,6 +13,7 @@
 
 #include "ops/cuda/experts/int4_bank.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/layout/int4_layout.h"
 
 namespace baltoro::cuda::moe_test {
@@ -26,6 +27,11 @@ inline void Must(const Status& status, const char* what) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s: %s\n", what, status.message().c_str());
   std::exit(2);
+}
+
+inline LaunchStream OnDefaultStream() {
+  static LaunchOrder order;
+  return {nullptr, &order};
 }
 
 // Ways of the bank that are asked for; the streaming one of several is that of the tokens.

@@ -5,16 +5,13 @@
 #include "ops/cuda/experts/expert_bank.h"
 
 #include <algorithm>
-#include <list>
 #include <string>
-#include <vector>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/experts/fp8_bank.h"
 #include "ops/cuda/experts/int4_bank.h"
 #include "ops/cuda/experts/route/shared_at_choice.h"
-#include "ops/cuda/launch/card.h"
 #include "ops/cuda/launch/explain.h"
 #include "ops/cuda/layout/int4_layout.h"
 
@@ -25,35 +22,6 @@ void Must(const Status& status, const char* what) {
   if (status.ok()) [[likely]]
     return;
   EndProcess(std::string("CUDA: ") + what + ": " + status.message());
-}
-
-// Tables of slots on the device, by their contents: a model has one, known from its first step on.
-// Null where experts are slots. One list a thread (a rank), for as long as the process lives.
-const int32_t* SlotsOnDevice(std::span<const int32_t> slot_of, cudaStream_t stream) {
-  bool same = true;
-  for (size_t e = 0; e < slot_of.size(); ++e) same = same && slot_of[e] == static_cast<int32_t>(e);
-  if (same) return nullptr;
-  struct Table {
-    std::vector<int32_t> host;
-    int32_t* device = nullptr;
-  };
-  thread_local std::list<Table>* const tables = new std::list<Table>;
-  for (const Table& table : *tables) {
-    if (std::equal(table.host.begin(), table.host.end(), slot_of.begin(), slot_of.end())) {
-      return table.device;
-    }
-  }
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  CheckCuda(cudaStreamIsCapturing(stream, &capturing), "cudaStreamIsCapturing");
-  BT_CHECK(capturing == cudaStreamCaptureStatusNone);  // the first step of a model is no graph
-  Table table{.host = {slot_of.begin(), slot_of.end()}};
-  const size_t bytes = slot_of.size() * sizeof(int32_t);
-  CheckCuda(cudaMalloc(reinterpret_cast<void**>(&table.device), bytes),
-            "cudaMalloc of the table of expert slots");
-  CheckCuda(cudaMemcpy(table.device, table.host.data(), bytes, cudaMemcpyHostToDevice),
-            "cudaMemcpy to the table of expert slots");
-  tables->push_back(std::move(table));
-  return tables->back().device;
 }
 
 int32_t Narrow(int64_t value) {
@@ -133,6 +101,11 @@ MoeInt4Args Int4Args(const OpContext& ctx,
     if (args.norm != nullptr) to.norm = BegunNormArgsOf(*args.norm);
   }
   to.choice = ChoiceOf(args);
+  if (plan.kernel == ExpertsKernel::kInt4OneLaunch1) {
+    to.board = RankOf(ctx).board<void>(BoardOf::kInt4OneLaunch1);
+  } else if (plan.kernel == ExpertsKernel::kInt4OneLaunch4) {
+    to.board = RankOf(ctx).board<void>(BoardOf::kInt4OneLaunch4);
+  }
   return to;
 }
 
@@ -175,16 +148,18 @@ void Fp8SortedBank(const OpContext& ctx,
   Must(prepares ? LaunchMoePrepare(rows, plan, ChoiceOf(args), gated, StreamOf(ctx))
                 : LaunchRowsByExpert(rows, StreamOf(ctx)),
        "preparation of an expert bank");
-  const bool routed_before = apart && AddShared(ctx, args, gated);
-  Fp8BankProducts(ctx, args, plan, rows, x, routed_before);
+  if (apart) AddShared(ctx, args, gated);
+  Fp8BankProducts(ctx, args, plan, rows, x);
 }
 
 }  // namespace
 
-ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& args) {
+ExpertsQuestion ExpertsQuestionOf(const OpContext& ctx,
+                                  const ExpertBankArgs& args,
+                                  bool knows_rows) {
   ExpertsQuestion q;
-  q.card = ThisCard();
-  q.ahead = ctx == nullptr;
+  q.card = RankOf(ctx).card;
+  q.ahead = !knows_rows;
   q.x = FactsOf(args.x);
   q.out = FactsOf(args.out);
   q.top_k = Narrow(args.ids.dim(1));
@@ -200,34 +175,26 @@ ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& ar
                 .bias_alignment = AlignmentOf(args.choice->bias.data),
                 .params = args.choice->params};
   }
-  q.norm = args.norm != nullptr && NormCanBegin(*args.norm);
-  if (ctx != nullptr) {
-    q.x_coded = Fp8WholeCodes(*ctx, args).x != nullptr;
-    q.x_ordered = OrderedRowsOf(*ctx, args.x) != nullptr;
+  q.norm = args.norm != nullptr && NormIsInVectors(*args.norm);
+  if (knows_rows) {
+    q.x_coded = Fp8WholeCodes(ctx, args).x != nullptr;
+    q.x_ordered = OrderedRowsOf(ctx, args.x) != nullptr;
   }
   return q;
 }
 
-bool BankTakesNorm(const ExpertBankArgs& args) {
-  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).norm;
-}
-
-bool BankReadsOrdered(const ExpertBankArgs& args) {
-  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).reads_ordered;
-}
-
-bool BankChooses(const ExpertBankArgs& args) {
-  return ChooseExperts(ExpertsQuestionOf(nullptr, args)).chooser != ExpertsChooser::kGiven;
+ExpertsPlan PlanBank(const OpContext& ctx, const ExpertBankArgs& args) {
+  return ChooseExperts(ExpertsQuestionOf(ctx, args, false));
 }
 
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args) {
-  const ExpertsPlan plan = ChooseExperts(ExpertsQuestionOf(&ctx, args));
+  const ExpertsPlan plan = ChooseExperts(ExpertsQuestionOf(ctx, args));
   ExpertBankBy(ctx, args, Explained(ctx, "experts", plan, &args.gate_up));
 }
 
 void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const ExpertsPlan& plan) {
   const int64_t tokens = args.x.dim(0), top_k = args.ids.dim(1), hidden = args.x.dim(1);
-  const int32_t* const slot_of = SlotsOnDevice(args.slot_of, StreamOf(ctx));
+  const int32_t* const slot_of = RankOf(ctx).SlotsOnDevice(args.slot_of);
   BT_CHECK(args.x.dtype == DType::kBf16);
   BT_CHECK(args.out.dtype == DType::kF32 || args.out.dtype == DType::kBf16);
   BT_CHECK(args.out.dim(0) == tokens && args.out.dim(1) == hidden);

@@ -10,7 +10,12 @@
 namespace baltoro::cuda {
 
 // `ctx`: null before a step, where nothing is known of x but its shape.
-ExpertsQuestion ExpertsQuestionOf(const OpContext* ctx, const ExpertBankArgs& args);
+ExpertsQuestion ExpertsQuestionOf(const OpContext& ctx,
+                                  const ExpertBankArgs& args,
+                                  bool knows_rows = true);
+// What would be chosen, asked while the operations ahead are still being put together: whether the
+// norm behind is added to, x read in matrix order, the experts chosen here.
+ExpertsPlan PlanBank(const OpContext& ctx, const ExpertBankArgs& args);
 
 // As ExpertBank, by a plan of the caller's.
 void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const ExpertsPlan& plan);
@@ -23,8 +28,8 @@ void GroupedBank(const OpContext& ctx,
                  const int32_t* slot_of);
 
 // The shared experts' part of `out` by a product of its own (shared_experts.cc); `gated` has its
-// input, where GatedByPreparation has said what to make of it. Returns LinearPlan::next_waits.
-bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated);
+// input, where GatedByPreparation has said what to make of it.
+void AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated);
 // What AddShared would make of `shared` first, to be made by a preparation instead; its results are
 // null where that is nothing.
 MoeGated GatedByPreparation(const OpContext& ctx, const ExpertBankArgs& args);

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/experts/expert_bank_test_support.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 
@@ -59,8 +60,8 @@ GPU_TEST(ExpertBankChoiceTest, ChoosesWhileItPrepares) {
                           .shared = shared.device(),
                           .shared_down = shared_down.device,
                           .choice = &choice};
-      GPU_EXPECT(BankChooses(args));
       const OpContext ctx = context.get();
+      GPU_EXPECT(PlanBank(ctx, args).chooses());
       if (!chooses) {
         Route(ctx, args.ids, args.weights, choice.logits, choice.bias, choice.params);
         args.choice = nullptr;
@@ -181,7 +182,7 @@ GPU_TEST(ExpertBankChoiceTest, FewTokensInOneKernel) {
                           .shared = shared.device(),
                           .shared_down = shared_down.device,
                           .choice = &choice};
-      GPU_EXPECT(BankChooses(args));
+      GPU_EXPECT(PlanBank(ctx, args).chooses());
       if (!chooses) {
         Route(ctx, args.ids, args.weights, choice.logits, choice.bias, choice.params);
         args.choice = nullptr;

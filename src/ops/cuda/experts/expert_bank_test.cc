@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "device/cuda/device_info.h"
+#include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/experts/expert_bank_test_compare.h"
 
 namespace baltoro::cuda {
@@ -229,8 +230,8 @@ GPU_TEST(ExpertBankTest, TakesRowsThatTheNormOrdered) {
                                 .gate_up = bank.gate_up.device,
                                 .down = bank.down.device,
                                 .slot_of = bank.slot_of};
-      GPU_EXPECT(BankReadsOrdered(args) == one.reads);
       OpContext ctx = context.get();
+      GPU_EXPECT(PlanBank(ctx, args).reads_ordered == one.reads);
       const Beside with{.ordered = ordered};
       ctx.beside = &with;
       ExpertBank(ctx, args);

@@ -77,7 +77,7 @@ std::vector<Element> AddTo(const std::vector<Element>& before,
     context.Wait();
   } else if (fp8 != kChosen) {
     BT_CHECK(!bank.shape.holes);
-    ExpertBankBy(ctx, args, ExpertsBy(ExpertsQuestionOf(&ctx, args), fp8));
+    ExpertBankBy(ctx, args, ExpertsBy(ExpertsQuestionOf(ctx, args), fp8));
     context.Wait();
   } else {
     ExpertBank(ctx, args);

@@ -172,7 +172,7 @@ GPU_TEST(ExpertBankTest, Fp8RowsInOrder) {
                         .order = static_cast<const int32_t*>(device_order.data()),
                         .top_k = 1,
                         .gather = gather},
-                       context.stream.get());
+                       context.rank->launches());
         context.Wait();
         std::vector<float> values;
         if (!gated) {

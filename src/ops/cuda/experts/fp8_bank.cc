@@ -18,7 +18,38 @@ void Must(const Status& status, const char* what) {
   EndProcess(std::string("CUDA: ") + what + ": " + status.message());
 }
 
+// With what lies around it in whole 16 bytes, as bulk copies take it.
+Region InWhole16(const Region& piece) {
+  const auto begin = reinterpret_cast<uintptr_t>(piece.data) / 16 * 16,
+             end = (reinterpret_cast<uintptr_t>(piece.data) + piece.size + 15) / 16 * 16;
+  return {reinterpret_cast<const void*>(begin), static_cast<int64_t>(end - begin)};
+}
+
 }  // namespace
+
+// Of gathered rows, those of all tokens: from the first to the one behind the last entry's.
+Regions InputOf(const Fp8Product& product) {
+  const int64_t rows = product.gather && product.top_k > 0
+                           ? (product.rows + product.top_k - 1) / product.top_k
+                           : product.rows;
+  return {RowsRegion(product.x, rows, product.x_row_bytes, product.x_row_bytes),
+          InWhole16(RegionOf(product.x_scales, rows * (product.w.k / 128)))};
+}
+
+Regions SortedOf(const Fp8Product& product, int64_t starts) {
+  return {RegionOf(product.num_tiles, 1), RegionOf(product.tiles, product.tiles_max),
+          RegionOf(product.starts, starts), RegionOf(product.order, product.rows)};
+}
+
+LaunchNote GatedNote(const Fp8Product& product) {
+  const int64_t half = product.w.n / 2;
+  Regions reads = InputOf(product);
+  reads.Add(SortedOf(product, 0));
+  return WaitsFirst("FP8 gate/up, grouped",
+                    {RowsRegion(product.out, product.rows, product.out_stride, half),
+                     RegionOf(product.out_scales, product.rows * (half / 128))},
+                    reads);
+}
 
 MoeRows Fp8BankRows(const OpContext& ctx,
                     const ExpertBankArgs& args,
@@ -81,8 +112,7 @@ void Fp8BankProducts(const OpContext& ctx,
                      const ExpertBankArgs& args,
                      const ExpertsPlan& plan,
                      const MoeRows& rows,
-                     const QuantisedRows& x,
-                     bool routed_before) {
+                     const QuantisedRows& x) {
   Arena& scratch = *ctx.scratch;
   const int64_t hidden = args.x.dim(1), middle = args.down.k;
   const int64_t entries = int64_t{rows.tokens} * rows.top_k;
@@ -104,8 +134,7 @@ void Fp8BankProducts(const OpContext& ctx,
                      .order = rows.order,
                      .top_k = rows.top_k,
                      .gather = true,
-                     .route_weights = static_cast<const float*>(args.weights.data),
-                     .routed_before = routed_before};
+                     .route_weights = static_cast<const float*>(args.weights.data)};
   QuantisedRows in;
   if (grouped) {
     auto* codes = scratch.AllocateArray<char>(static_cast<size_t>(entries * middle));
@@ -154,7 +183,6 @@ void Fp8BankProducts(const OpContext& ctx,
   product.out_scales = nullptr;
   product.out_stride = hidden;
   product.dealt = nullptr;
-  product.routed_before = false;
   product.gather = false;
   product.scatter = true;
   if (grouped) {

@@ -9,14 +9,14 @@
 // matrix units, or by the bytes of the weights where there are many matrices. Streaming
 // (fp8_streaming.cu): few rows a matrix, bound by the bytes of the weights.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "ops/cuda/choose/fp8_tiles.h"
 #include "ops/cuda/choose/fp8_tiles_layout.h"
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/fused_args.h"
+#include "ops/cuda/launch/launch_stream.h"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 #include "ops/ops.h"
 
@@ -53,19 +53,24 @@ struct Fp8Product {
   bool scatter = false;                  // output row of a sorted row: order; else itself
   const float* route_weights = nullptr;  // [entries], the factor of a row
   uint32_t* dealt = nullptr;             // of tiles, maybe: a counter, zero before the launch
-  // Gated, of tiles: all that is read, and the counters, are older than the kernel ahead, which
-  // lets this one start only once it has waited (docs/kernels/decode-step.md, point 4).
-  bool routed_before = false;
 };
+
+// The rows that a product reads, and the sorted entries that say which, for its launch's note.
+Regions InputOf(const Fp8Product& product);
+Regions SortedOf(const Fp8Product& product, int64_t starts);
+// Of a gated product to codes, which lets the next launch start once its blocks have waited.
+LaunchNote GatedNote(const Fp8Product& product);
 
 // fp8_tiles or fp8_pairs, whichever ChooseFp8Tiles says. Without tiles, blocks may share the
 // columns where there is `scratch` for their sums.
 void LaunchFp8Tiles(const Fp8Product& product,
                     const Fp8TilesPlan& plan,
-                    cudaStream_t stream,
+                    const LaunchStream& stream,
                     Arena* scratch = nullptr);
 // The same, asking for the plan.
-void LaunchFp8Tiles(const Fp8Product& product, cudaStream_t stream, Arena* scratch = nullptr);
+void LaunchFp8Tiles(const Fp8Product& product,
+                    const LaunchStream& stream,
+                    Arena* scratch = nullptr);
 Fp8TilesQuestion QuestionOf(const Fp8Product& product, bool has_scratch);
 // How the streaming form's work is dealt out: sixteenths of it in the blocks' own shares, and the
 // smallest pieces of the rest, of gate/up in strips of 8 rows each, of down in 128 rows.
@@ -74,7 +79,7 @@ struct Fp8Deal {
 };
 inline constexpr Fp8Deal kFp8StreamDeal = {.own_parts = 4, .gate_up_piece = 1, .down_piece = 2};
 // `blocks`: those that `starts` is for.
-void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream);
+void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, const LaunchStream& stream);
 
 // The bank in steps, for a plan of FP8's: the sorted rows, whose memory is allocated; x as codes;
 // all products. `slot_of` is on the device, null where experts are slots.
@@ -83,13 +88,11 @@ MoeRows Fp8BankRows(const OpContext& ctx,
                     const ExpertsPlan& plan,
                     const int32_t* slot_of);
 QuantisedRows Fp8BankInput(const OpContext& ctx, const ExpertBankArgs& args);
-// `routed_before`: of the first product, as Fp8Product has it.
 void Fp8BankProducts(const OpContext& ctx,
                      const ExpertBankArgs& args,
                      const ExpertsPlan& plan,
                      const MoeRows& rows,
-                     const QuantisedRows& x,
-                     bool routed_before);
+                     const QuantisedRows& x);
 
 // What the context has of x as codes, where the kernels of a few tokens can read it: whole words of
 // scales, aligned. Without `x`: nothing.

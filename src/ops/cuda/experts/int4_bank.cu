@@ -81,7 +81,7 @@ namespace {
 Status LaunchWithSum(const MoeShape& shape,
                      MoeInt4Args args,
                      const ExpertsPlan& plan,
-                     cudaStream_t stream) {
+                     const LaunchStream& stream) {
   if (plan.parts == 0) return InvalidArgument("MoE: this shape has no down product with the sum");
   const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   for (int32_t i = 0; i < plan.parts; ++i) {
@@ -107,7 +107,7 @@ Status LaunchWithSum(const MoeShape& shape,
 Status LaunchProducts(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const ExpertsPlan& plan,
-                      cudaStream_t stream) {
+                      const LaunchStream& stream) {
   const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   if (plan.sort.blocks > 0) {
     BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
@@ -124,9 +124,9 @@ Status LaunchProducts(const MoeShape& shape,
     BT_RETURN_IF_ERROR(LaunchMoeStreamDown(shape, args, space, plan, stream));
   }
   if (plan.shared == SharedExperts::kInBank) {
-    return LaunchMoeFinish(shape, args, space, !grouped, stream);
+    return LaunchMoeFinish(shape, args, space, stream);
   }
-  return LaunchMoeCombine(shape, args, space, !grouped, stream);
+  return LaunchMoeCombine(shape, args, space, stream);
 }
 
 Status CheckArgs(const MoeShape& shape, const MoeInt4Args& args, const ExpertsPlan& plan) {
@@ -172,7 +172,7 @@ Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape) {
 Status LaunchMoeInt4(const MoeShape& shape,
                      const MoeInt4Args& args,
                      const ExpertsPlan& plan,
-                     cudaStream_t stream) {
+                     const LaunchStream& stream) {
   BT_RETURN_IF_ERROR(Check(shape));
   if (args.tokens == 0) return Status();
   BT_RETURN_IF_ERROR(CheckArgs(shape, args, plan));

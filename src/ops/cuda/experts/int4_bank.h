@@ -29,12 +29,12 @@
 // bf16 matrix rate.
 
 #include <cuda_bf16.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/status.h"
 #include "ops/cuda/choose/experts.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
@@ -86,6 +86,7 @@ struct MoeInt4Args {
   int32_t shared_intermediate = 0;             // I'
   BegunNormArgs norm = {};  // with `shared`: what would be written to `out` goes there
   MoeChoice choice = {};
+  void* board = nullptr;  // of the ways of one launch: RankState::board
 };
 
 Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
@@ -95,6 +96,6 @@ Result<int64_t> MoeWorkspaceBytes(const MoeShape& shape);
 Status LaunchMoeInt4(const MoeShape& shape,
                      const MoeInt4Args& args,
                      const ExpertsPlan& plan,
-                     cudaStream_t stream);
+                     const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

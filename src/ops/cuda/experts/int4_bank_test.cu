@@ -215,13 +215,13 @@ GPU_TEST(MoeExpertBankTest, TheLaunchRefusesWhatItCannotDo) {
   if (MoeWorkspaceBytes({16, 200, 128, 4, 8}).ok()) Fail("hidden 200 was taken");
   if (MoeWorkspaceBytes({2000, 256, 128, 4, 8}).ok()) Fail("2000 slots were taken");
   args.tokens = 9;
-  if (LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("too many tokens were taken");
+  if (LaunchMoeInt4(s, args, plan, OnDefaultStream()).ok()) Fail("too many tokens were taken");
   args.tokens = 1;
   args.x_stride = args.out_stride = 256;
   args.experts = 16;
-  if (LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("no workspace was taken");
+  if (LaunchMoeInt4(s, args, plan, OnDefaultStream()).ok()) Fail("no workspace was taken");
   args.tokens = 0;
-  if (!LaunchMoeInt4(s, args, plan, nullptr).ok()) Fail("no tokens were refused");
+  if (!LaunchMoeInt4(s, args, plan, OnDefaultStream()).ok()) Fail("no tokens were refused");
   uint16_t packed = 0;
   if (!PackInt4Scale(0x4200, &packed) || packed != 0x4200 + (122 << 7)) Fail("scale 32");
   if (PackInt4Scale(0x4280, &packed)) Fail("scale 64 was taken");

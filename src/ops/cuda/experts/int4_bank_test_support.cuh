@@ -175,7 +175,7 @@ std::vector<Element> AddTo(std::vector<Element> before,
   args.workspace_bytes = bytes.value();
   const bool rounded = args.rounded_out != nullptr;
   const ExpertsPlan plan = PlanOf(QuestionOf(s, step.tokens, rounded, ordered), way);
-  Must(LaunchMoeInt4(s, args, plan, nullptr), "LaunchMoeInt4");
+  Must(LaunchMoeInt4(s, args, plan, OnDefaultStream()), "LaunchMoeInt4");
   Must(cudaDeviceSynchronize(), "the bank");
   ::baltoro::testing::StepDone();
   return out.Download();

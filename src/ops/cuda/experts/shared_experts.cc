@@ -10,7 +10,7 @@
 
 namespace baltoro::cuda {
 
-bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated) {
+void AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated) {
   const GatedLinearPlan plan = GatedPlanOf(args.out, args.shared, args.shared_down);
   const int64_t tokens = args.x.dim(0), width = args.shared_down.k;
   Explained(ctx, "shared experts", plan, &args.shared_down);
@@ -37,7 +37,6 @@ bool AddShared(const OpContext& ctx, const ExpertBankArgs& args, MoeGated gated)
       break;
     }
   }
-  return plan.product.next_waits;
 }
 
 MoeGated GatedRows(const ExpertBankArgs& args) {

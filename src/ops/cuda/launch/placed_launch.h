@@ -5,6 +5,12 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch/launch_stream.h"
+
+// An emulated card holds the kernel that is launched next to its note (tools/gpu_emulator); where
+// there is none, this is null.
+extern "C" __attribute__((weak)) void BaltoroHoldToNote(const baltoro::cuda::LaunchNote* note);
+
 namespace baltoro::cuda {
 
 // False where BALTORO_NO_OVERLAP is 1, for debugging: every kernel is then launched plainly and
@@ -40,14 +46,20 @@ struct PlacedConfig {
   cudaLaunchConfig_t config = {};
 };
 
+// The one way to launch a kernel that waits by itself. Ends the process where the launch would
+// come too early (LaunchOrder::Add).
 template <typename... Params, typename... Given>
-cudaError_t LaunchPlaced(void (*kernel)(Params...),
+cudaError_t LaunchPlaced(const LaunchNote& note,
+                         void (*kernel)(Params...),
                          dim3 grid,
                          dim3 block,
                          size_t shared_bytes,
-                         cudaStream_t stream,
+                         const LaunchStream& stream,
                          unsigned cluster,
                          Given&&... given) {
+  stream.order->Add(note);
+  if (!LaunchesOverlap()) stream.order->Complete();
+  if (BaltoroHoldToNote != nullptr) BaltoroHoldToNote(&note);
   const PlacedConfig placed(grid, block, shared_bytes, stream, cluster);
   return cudaLaunchKernelEx(&placed.config, kernel, Params(given)...);
 }

@@ -13,6 +13,7 @@ class Graph final : public OpGraph {
   ~Graph() override { static_cast<void>(cudaGraphExecDestroy(graph_)); }
   void Launch(const OpContext& ctx) const override {
     CheckCuda(cudaGraphLaunch(graph_, StreamOf(ctx)), "cudaGraphLaunch");
+    RankOf(ctx).order().Complete();  // before anything behind a graph starts
   }
 
  private:
@@ -39,13 +40,20 @@ const void* Download(const OpContext& ctx, const void* device, size_t bytes) {
 }
 
 Status Wait(const OpContext& ctx) {
-  return CudaStatus(cudaStreamSynchronize(StreamOf(ctx)), "a step on the GPU");
+  const Status ended = CudaStatus(cudaStreamSynchronize(StreamOf(ctx)), "a step on the GPU");
+  RankOf(ctx).order().Complete();
+  return ended;
 }
 
 std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void()>& record) {
   CheckCuda(cudaStreamBeginCapture(StreamOf(ctx), cudaStreamCaptureModeThreadLocal),
             "cudaStreamBeginCapture");
+  // What is recorded does not run now, and will run behind whatever is queued then.
+  LaunchOrder& order = RankOf(ctx).order();
+  const LaunchOrder outside = order;
+  order.Forget();
   record();
+  order = outside;
   cudaGraph_t recorded = nullptr;
   CheckCuda(cudaStreamEndCapture(StreamOf(ctx), &recorded), "cudaStreamEndCapture");
   cudaGraphExec_t graph = nullptr;

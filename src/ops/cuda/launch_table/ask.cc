@@ -70,6 +70,8 @@ void Step::KnowOrder(TensorView of) {
 
 Asker::Asker(std::string only) : only_(std::move(only)) {
   std::signal(SIGABRT, SayWhat);
+  // Tensors of a question lie over each other: none of what is recorded runs.
+  rank_->order().too_early = [](const std::string&) {};
   Result<Buffer> memory = Buffer::Create(static_cast<size_t>(2 * Step::kPlaces * Step::kPlaceBytes),
                                          "places of tensors", CudaMemory());
   CheckOk(memory.status());
@@ -86,14 +88,15 @@ void Asker::Ask(const std::string& question,
     Note(question, rows);
     scratch_.Reset();
     staging_.Reset();
-    Step step(rows, {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()},
+    Step step(rows, {.scratch = &scratch_, .staging = &staging_, .rank = rank_.get()},
               static_cast<char*>(memory_.data()));
     if (before) {
       before(step);
-      CheckOk(stream_.Synchronize());
+      CheckOk(rank_->stream().Synchronize());
     }
     bool taken = false;
-    launches = LaunchesOf(stream_.get(), [&] { taken = operation(step); });
+    rank_->order().Forget();
+    launches = LaunchesOf(rank_->stream().get(), [&] { taken = operation(step); });
     return taken;
   };
   table_.Add(question, Intervals(range, ask));

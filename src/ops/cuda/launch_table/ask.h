@@ -69,7 +69,7 @@ class Asker {
  private:
   std::string only_;
   std::set<std::string> asked_;  // shapes of several models are the same
-  Stream stream_ = std::move(Stream::Create()).value();
+  std::unique_ptr<RankState> rank_ = std::move(RankState::Create()).value();
   Buffer memory_;
   Arena scratch_{CudaMemory()}, staging_{PinnedMemory()};
   Table table_;

@@ -1,6 +1,7 @@
 // Banks of experts, with what stands beside them in a step.
 
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/launch_table/ask.h"
 #include "ops/cuda/launch_table/questions_experts.h"
 #include "ops/cuda/launch_table/questions_linear.h"
@@ -52,9 +53,9 @@ void AskBank(Asker& asker, const BankCase& one) {
     Bank bank;
     Fill(bank, s, one, beside);
     bank.args.slot_of = slots;
-    if (beside.norm && !BankTakesNorm(bank.args)) return false;
-    if (beside.chooses && !BankChooses(bank.args)) return false;
-    if (beside.ordered && !BankReadsOrdered(bank.args)) return false;
+    if (beside.norm && !PlanBank(s.ctx, bank.args).norm) return false;
+    if (beside.chooses && !PlanBank(s.ctx, bank.args).chooses()) return false;
+    if (beside.ordered && !PlanBank(s.ctx, bank.args).reads_ordered) return false;
     ExpertBank(s.ctx, bank.args);
     return true;
   };
@@ -95,8 +96,8 @@ void AskExpertInputs(Asker& asker) {
       if (c.coded) s.KnowCodes(args.x);
       if (c.norm) {
         args.norm = &norm;
-        if (!NormLinearTakes(args.shared, norm, args.shared_gate_up) ||
-            !NormLinearTakes(args.logits, norm, args.router)) {
+        if (!PlanFromNorm(args.shared, norm, args.shared_gate_up).taken() ||
+            !PlanFromNorm(args.logits, norm, args.router).taken()) {
           return false;
         }
       }

@@ -14,7 +14,7 @@ bool Multiply(Step& s, const LinearCase& c) {
   if (c.norm_behind) {
     const BegunNorm norm = s.Norm(s.Rows(DType::kBf16, c.n));
     const PackedMatrix w = s.Matrix(c.form, c.n, c.k);
-    if (!NormAdderTakes(norm, x, w)) return false;
+    if (!PlanToNorm(norm, x, w).taken()) return false;
     LinearToNorm(s.ctx, norm, x, w);
     return true;
   }
@@ -22,7 +22,7 @@ bool Multiply(Step& s, const LinearCase& c) {
     const BegunNorm norm = s.Norm(x);
     const TensorView to = s.Rows(c.out, c.n);
     const PackedMatrix w = s.Matrix(c.form, c.n, c.k);
-    if (!NormLinearTakes(to, norm, w)) return false;
+    if (!PlanFromNorm(to, norm, w).taken()) return false;
     LinearFromNorm(s.ctx, to, norm, w);
     return true;
   }

@@ -1,4 +1,5 @@
 #include "ops/cuda/layer/layer_state.h"
+#include "ops/cuda/experts/expert_bank.h"
 
 #include <utility>
 
@@ -64,7 +65,7 @@ LayerState::LayerState(const OpContext& context, Arena& arena, const StepShape& 
                 .scales = take(DType::kF32, shape.hidden / 128).as<float>(),
                 .width = shape.hidden};
     beside_.rounded = &rounded_;
-  } else if (shape.experts != nullptr && BankReadsOrdered(BankOf(*shape.experts))) {
+  } else if (shape.experts != nullptr && PlanBank(context_, BankOf(*shape.experts)).reads_ordered) {
     // Where the norm writes codes it writes no second copy.
     in_order_ = take(DType::kBf16, shape.hidden);
   }
@@ -111,9 +112,9 @@ std::optional<BegunNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
   const ExpertsHalfArgs& experts = *next.experts;
   const BegunNorm norm = NormOf(experts.norm, experts.eps);
   const bool joins =
-      NormAdderTakes(norm, attention_, args.o) &&
-      NormLinearTakes(gate_up(experts.shared_gate_up.n), norm, experts.shared_gate_up) &&
-      NormLinearTakes(router_, norm, experts.router);
+      PlanToNorm(norm, attention_, args.o).taken() &&
+      PlanFromNorm(gate_up(experts.shared_gate_up.n), norm, experts.shared_gate_up).taken() &&
+      PlanFromNorm(router_, norm, experts.router).taken();
   return joins ? std::optional(norm) : std::nullopt;
 }
 
@@ -189,8 +190,8 @@ std::optional<BegunNorm> LayerState::NormBehind(const ExpertsHalfArgs& args,
   const BegunNorm norm = NormOf(next.attention->norm, next.attention->eps);
   ExpertBankArgs bank = BankOf(args);
   bank.norm = &norm;
-  const bool joins =
-      BankTakesNorm(bank) && NormLinearTakes(qkv_a_.columns(0, qkv_a.n), norm, qkv_a);
+  const bool joins = PlanBank(context_, bank).norm &&
+                     PlanFromNorm(qkv_a_.columns(0, qkv_a.n), norm, qkv_a).taken();
   return joins ? std::optional(norm) : std::nullopt;
 }
 
@@ -207,8 +208,8 @@ void LayerState::ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) 
   ExpertChoice choice{.logits = router_, .bias = args.router_bias, .params = args.params};
   bank.choice = &choice;
   const bool shared = args.shared_gate_up.n > 0;
-  const bool chooses =
-      shared && (args.tap == nullptr || !args.tap->needs_ids()) && BankChooses(bank);
+  const bool chooses = shared && (args.tap == nullptr || !args.tap->needs_ids()) &&
+                       PlanBank(context_, bank).chooses();
   if (!chooses) bank.choice = nullptr;
   if (shared) {
     MoeInputs(Fresh(), {.shared = bank.shared,

@@ -6,6 +6,7 @@
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/launch/card.h"
 #include "ops/cuda/linear/bf16_rows16.h"
 #include "ops/cuda/linear/tiles/tiles_test_support.h"
@@ -165,7 +166,7 @@ GPU_TEST(BegunNormArgsTest, ProductsAroundANormShareIt) {
         const auto plan =
             PlanBf16Rows16(FactsOf(x.device()), FactsOf(o.device), FactsOf(product), ThisCard());
         Bf16Rows16Product(context.get(), plan.value(), product, x.device(), o.device);
-        GPU_EXPECT(NormAdderTakes(norm.device(), x.device(), o.device));
+        GPU_EXPECT(PlanToNorm(norm.device(), x.device(), o.device).taken());
         LinearToNorm(context.get(), norm.device(), x.device(), o.device);
 
         const Buffer normed = OnDevice(std::vector<Bf16>(area, ToBf16(kNaN)));
@@ -187,13 +188,13 @@ GPU_TEST(BegunNormArgsTest, ProductsAroundANormShareIt) {
             .bias = TensorView(bias_memory.data(), DType::kF32, {s.experts}),
             .params = {.experts = static_cast<int32_t>(s.experts), .top_k = 4},
             .norm = &joined};
-        GPU_EXPECT(NormLinearTakes(args.shared, joined, gate_up.device));
-        GPU_EXPECT(NormLinearTakes(args.logits, joined, router.device));
+        GPU_EXPECT(PlanFromNorm(args.shared, joined, gate_up.device).taken());
+        GPU_EXPECT(PlanFromNorm(args.logits, joined, router.device).taken());
         MoeInputs(context.get(), args);
         const auto input_count = static_cast<size_t>(rows * s.inputs);
         const Buffer inputs = OnDevice(std::vector<Bf16>(input_count, ToBf16(kNaN)));
         const TensorView inputs_view(inputs.data(), DType::kBf16, {rows, s.inputs});
-        GPU_EXPECT(NormLinearTakes(inputs_view, joined, qkv_a.device));
+        GPU_EXPECT(PlanFromNorm(inputs_view, joined, qkv_a.device).taken());
         LinearFromNorm(context.get(), inputs_view, joined, qkv_a.device);
         context.Wait();
 
@@ -254,7 +255,7 @@ GPU_TEST(BegunNormArgsTest, TheBankAddsToTheResidual) {
                           .shared_down = shared_down.device};
       ExpertBank(context.get(), args);
       args.norm = &joined;
-      GPU_EXPECT(BankTakesNorm(args));
+      GPU_EXPECT(PlanBank(context.get(), args).norm);
       ExpertBank(context.get(), args);
       context.Wait();
       norm.ExpectAdded("bank H " + std::to_string(s.hidden) + " T " + std::to_string(rows),

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/linear/bf16_rows1024_internal.h"
 
@@ -61,9 +62,12 @@ void Launch(const OpContext& ctx,
   if (rotation != nullptr) p.rotation = *rotation;
   const Bf16Rows1024Shape shape{
       .rows = x.dim(0), .k = w.k, .n = w.n, .second_n = second != nullptr ? second->n : 0};
+  Regions writes = RegionOf(out);
+  if (second_out != nullptr) writes.Add(RegionOf(*second_out));
+  const LaunchNote note = WaitsFirst("bf16_rows1024", writes, RegionOf(x));
   const Status launched =
-      LaunchBf16Rows1024(plan, LaunchShapeOf(plan, shape), p, maps, StreamOf(ctx));
-  CheckLaunch("hundreds of rows");
+      LaunchBf16Rows1024(plan, LaunchShapeOf(plan, shape), p, maps, note, StreamOf(ctx));
+  CheckLaunch("bf16_rows1024");
   CheckOk(launched);
 }
 

@@ -4,11 +4,11 @@
 // (bf16_rows1024_kernel.cu).
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/linear/bf16_rows1024.h"
 #include "ops/cuda/rows/query_rotation.h"
 
@@ -43,6 +43,7 @@ Status LaunchBf16Rows1024(const Bf16Rows1024Plan& plan,
                           const LaunchShape& shape,
                           const Bf16Rows1024Params& params,
                           const Bf16Rows1024Maps& maps,
-                          cudaStream_t stream);
+                          const LaunchNote& note,
+                          const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -400,11 +400,12 @@ Status LaunchBf16Rows1024(const Bf16Rows1024Plan& plan,
                           const LaunchShape& shape,
                           const Bf16Rows1024Params& params,
                           const Bf16Rows1024Maps& maps,
-                          cudaStream_t stream) {
+                          const LaunchNote& note,
+                          const LaunchStream& stream) {
   const Kernel kernel = KernelOf(plan.columns, params.rotation.head > 0);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
-            "hundreds of rows");
-  return LaunchOverlapped("hundreds of rows", kernel,
+            "bf16_rows1024");
+  return LaunchOverlapped(note, kernel,
                           dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
                           dim3(kThreads), static_cast<size_t>(shape.shared), stream,
                           static_cast<unsigned>(shape.cluster), params, maps);

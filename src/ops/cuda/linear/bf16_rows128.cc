@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/linear/bf16_rows128_internal.h"
 
@@ -69,9 +70,12 @@ void Launch(const OpContext& ctx,
     BT_CHECK(plan.tile <= 64 && plan.tile / 4 / plan.split <= kBf16Rows128Angles);
     p.rotation = *rotation;
   }
+  Regions writes = RegionOf(out);
+  if (second_out != nullptr) writes.Add(RegionOf(*second_out));
+  const LaunchNote note = WaitsFirst("bf16_rows128", writes, RegionOf(x));
   const Status launched =
-      LaunchBf16Rows128(plan, LaunchShapeOf(plan, shape), p, maps, StreamOf(ctx));
-  CheckLaunch("tens of rows");
+      LaunchBf16Rows128(plan, LaunchShapeOf(plan, shape), p, maps, note, StreamOf(ctx));
+  CheckLaunch("bf16_rows128");
   CheckOk(launched);
 }
 

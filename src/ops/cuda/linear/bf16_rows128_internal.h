@@ -3,11 +3,11 @@
 // What the host side (bf16_rows128.cc) tells the kernel of tens of rows (bf16_rows128_kernel.cu).
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/status.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/rows/query_rotation.h"
 
@@ -44,6 +44,7 @@ Status LaunchBf16Rows128(const Bf16Rows128Plan& plan,
                          const LaunchShape& shape,
                          const Bf16Rows128Params& params,
                          const Bf16Rows128Maps& maps,
-                         cudaStream_t stream);
+                         const LaunchNote& note,
+                         const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -330,11 +330,11 @@ Kernel KernelOf(const Bf16Rows128Plan& plan, bool rotates, int shared) {
                         : plan.groups == 2 ? KernelOf<2>(plan.tile, rotates)
                                            : KernelOf<3>(plan.tile, rotates);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedMax),
-            "tens of rows");
+            "bf16_rows128");
   // So that blocks of the next kernel find room beside these.
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared),
-            "tens of rows");
+            "bf16_rows128");
   return kernel;
 }
 
@@ -356,7 +356,7 @@ int Bf16Rows128Clusters(const Bf16Rows128Plan& plan, int shared) {
   config.attrs = &attribute;
   config.numAttrs = 1;
   int clusters = 0;
-  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "room for tens of rows");
+  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "room for bf16_rows128");
   return clusters;
 }
 
@@ -364,9 +364,10 @@ Status LaunchBf16Rows128(const Bf16Rows128Plan& plan,
                          const LaunchShape& shape,
                          const Bf16Rows128Params& p,
                          const Bf16Rows128Maps& maps,
-                         cudaStream_t stream) {
+                         const LaunchNote& note,
+                         const LaunchStream& stream) {
   const dim3 grid(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
-  return LaunchOverlapped("tens of rows", KernelOf(plan, p.rotation.head > 0, shape.shared), grid,
+  return LaunchOverlapped(note, KernelOf(plan, p.rotation.head > 0, shape.shared), grid,
                           dim3(Threads(plan)), static_cast<size_t>(shape.shared), stream,
                           static_cast<unsigned>(shape.cluster), p, maps);
 }

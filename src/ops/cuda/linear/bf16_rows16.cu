@@ -349,25 +349,40 @@ Matrix MatrixOf(const TensorView& out, const PackedMatrix& w) {
           .bf16 = out.dtype == DType::kBf16};
 }
 
+Region OutOf(const Matrix& m, int64_t rows) {
+  const int64_t size = m.bf16 ? 2 : 4;
+  return RowsRegion(m.out, rows, m.out_stride * size, m.strips * kStripRows * size);
+}
+
+// With norms around it, it touches more than is told here.
+LaunchNote NoteOf(const Params& p) {
+  LaunchNote note = "bf16_rows16";
+  note.next = NextStarts::kAfterWait;
+  if (p.from.squares != nullptr || p.to.residual != nullptr) return note;
+  note.writes = {OutOf(p.first, p.rows), OutOf(p.second, p.rows)};
+  note.reads = RowsRegion(p.x, p.rows, p.x_row_bytes, int64_t{p.k} * 2);
+  return note;
+}
+
 template <int kStrips, bool kQuery>
 void Launch(const Bf16Rows16Plan& plan,
             const Params& p,
             const QueryParams& query,
-            cudaStream_t stream) {
+            const LaunchStream& stream) {
   const auto bytes = static_cast<size_t>(plan.launch.shared);
   const auto kernel = plan.tall ? Bf16Rows16Kernel<kStrips, kQuery, true>
                                 : Bf16Rows16Kernel<kStrips, kQuery, false>;
   CheckCuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.launch.shared),
-      "few rows");
-  const Status launched =
-      LaunchOverlapped("few rows", kernel, dim3(static_cast<unsigned>(plan.launch.x)),
-                       dim3(kThreads), bytes, stream, 1, p, query);
-  CheckLaunch("few rows");
+      "bf16_rows16");
+  const Status launched = LaunchOverlapped(kQuery ? LaunchNote("bf16_rows16, queries") : NoteOf(p),
+                                           kernel, dim3(static_cast<unsigned>(plan.launch.x)),
+                                           dim3(kThreads), bytes, stream, 1, p, query);
+  CheckLaunch("bf16_rows16");
   BT_CHECK(launched.ok());
 }
 
-void LaunchStrips(const Bf16Rows16Plan& plan, Params& p, cudaStream_t stream) {
+void LaunchStrips(const Bf16Rows16Plan& plan, Params& p, const LaunchStream& stream) {
   p.blocks = plan.launch.x;
   BT_CHECK(p.blocks * plan.strips == p.first.strips + p.second.strips);
   BT_CHECK(plan.tall == (p.rows > kHalfRows));

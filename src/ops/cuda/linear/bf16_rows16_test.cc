@@ -8,6 +8,7 @@
 
 #include "device/cuda/device_info.h"
 #include "ops/cuda/cuda_fused.h"
+#include "ops/cuda/experts/expert_bank.h"
 #include "ops/cuda/launch/card.h"
 #include "ops/cuda/linear/bf16_rows128.h"
 #include "ops/cuda/linear/bf16_rows16.h"
@@ -416,7 +417,7 @@ GPU_TEST(Bf16Rows16Test, TheBankChoosesItsExperts) {
                             .shared = shared.device(),
                             .shared_down = shared_down.device,
                             .choice = &choice};
-        GPU_EXPECT(BankChooses(args));
+        GPU_EXPECT(PlanBank(context.get(), args).chooses());
         if (!chooses) {
           Route(context.get(), args.ids, args.weights, choice.logits, choice.bias, choice.params);
           args.choice = nullptr;

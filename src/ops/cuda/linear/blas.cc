@@ -117,21 +117,20 @@ class Product {
   std::optional<cublasLtMatmulAlgo_t> algorithm_;
 };
 
-// The library's handle and the algorithms chosen so far. One a thread, for as long as the process
-// lives: a rank is a thread, and OpContext has no place for a library's state.
-struct Library {
+}  // namespace
+
+struct BlasLibrary {
+  BlasLibrary() { Check(cublasLtCreate(&handle), "cublasLtCreate"); }
+  ~BlasLibrary() {
+    products.clear();
+    static_cast<void>(cublasLtDestroy(handle));
+  }
+  BlasLibrary(const BlasLibrary&) = delete;
+  BlasLibrary& operator=(const BlasLibrary&) = delete;
+
   cublasLtHandle_t handle = nullptr;
   std::map<Key, std::unique_ptr<Product>> products;
-
-  Library() { Check(cublasLtCreate(&handle), "cublasLtCreate"); }
 };
-
-Library& ThisThreads() {
-  thread_local Library* const library = new Library;
-  return *library;
-}
-
-}  // namespace
 
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w) {
   const int64_t rows = x.dim(0);
@@ -146,7 +145,9 @@ bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const Packed
                .w_align = static_cast<uint32_t>(AlignmentOf(w.data)),
                .out_align = static_cast<uint32_t>(AlignmentOf(out.data))};
   };
-  Library& library = ThisThreads();
+  std::shared_ptr<BlasLibrary>& kept = RankOf(ctx).blas;
+  if (kept == nullptr) kept = std::make_shared<BlasLibrary>();
+  BlasLibrary& library = *kept;
   const auto run = [&](const Key& key, bool must) {
     std::unique_ptr<Product>& product = library.products[key];
     if (product == nullptr) product = std::make_unique<Product>(library.handle, key);

@@ -66,8 +66,7 @@ void Products(const OpContext& ctx, const MoeInputArgs& args) {
       Bf16Rows1024Product(ctx, plan.router.as<Bf16Rows1024Plan>(), logits, x, router);
       if (plan.reads_codes) {
         const QuantisedRows codes = KnownRows(ctx, x.data, x.stride[0], x.dim(0), gate_up.k);
-        return Fp8Rows256Product(ctx, plan.shared.as<Fp8Rows256Plan>(), shared, codes, gate_up,
-                                 true);
+        return Fp8Rows256Product(ctx, plan.shared.as<Fp8Rows256Plan>(), shared, codes, gate_up);
       }
       return RunLinear(ctx, plan.shared, shared, x, gate_up);
     case ExpertInputsOrder::kSharedFirst:

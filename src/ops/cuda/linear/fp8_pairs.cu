@@ -224,7 +224,7 @@ template <typename S>
 void Launch(const Fp8Product& product,
             const LaunchShape& shape,
             TileParams p,
-            cudaStream_t stream) {
+            const LaunchStream& stream) {
   const PackedMatrix& w = product.w;
   const ProductLayout layout = LayoutOf(w.form, w.n, w.k);
   const int64_t tiles =
@@ -248,12 +248,17 @@ void Launch(const Fp8Product& product,
   }
   const auto kernel = Fp8PairsKernel<S>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared),
-            "shared memory of the large FP8 product");
+            "shared memory of fp8_pairs");
   p.early = product.tiles == nullptr;
-  const Status launched = LaunchOverlapped(
-      "large FP8 product", kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads), S::kShared,
-      stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
-  CheckLaunch("large FP8 product");
+  const int64_t size = product.out_f32 ? 4 : 2;
+  const Region out = RowsRegion(product.out, product.rows, product.out_stride * size, w.n * size);
+  LaunchNote note = "fp8_pairs";
+  if (product.gated) note = GatedNote(product);
+  if (product.tiles == nullptr) note = WaitsFirst(note.kernel, out, InputOf(product));
+  const Status launched =
+      LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads),
+                       S::kShared, stream, S::kCluster, p, maps, PerStrips::Of(p.strips));
+  CheckLaunch(note.kernel);
   BT_CHECK(launched.ok());
 }
 
@@ -261,7 +266,7 @@ template <bool kFloats>
 void LaunchPlain(const Fp8Product& product,
                  const Fp8TilesPlan& plan,
                  const TileParams& p,
-                 cudaStream_t stream) {
+                 const LaunchStream& stream) {
   const LaunchShape& shape = plan.launch;
   switch (plan.piece) {
     case 64:
@@ -296,7 +301,7 @@ void LaunchPlain(const Fp8Product& product,
 void LaunchFp8Pairs(const Fp8Product& product,
                     const Fp8TilesPlan& plan,
                     TileParams p,
-                    cudaStream_t stream) {
+                    const LaunchStream& stream) {
   p.pair = true;
   p.tile_rows = kTileRows;
   p.parts = 1;

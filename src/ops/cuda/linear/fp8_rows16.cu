@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/launch/overlapped_launch.h"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/fp8_rows16_device.cuh"
 #include "ops/cuda/linear/tiles/tiles.h"
@@ -18,19 +19,28 @@ __global__ void __launch_bounds__(kThreads, 2) Fp8Rows16Kernel(const __grid_cons
   MultiplyStrips<kStrips, kTall, false, kCoded>(p, memory, static_cast<int>(blockIdx.x));
 }
 
+LaunchNote NoteOf(const Params& p) {
+  const int64_t size = p.bf16 ? 2 : 4, columns = int64_t{p.steps} * 128;
+  return WaitsFirst(
+      "fp8_rows16",
+      RowsRegion(p.out, p.rows, p.out_stride * size, p.strips * int64_t{kStripRows} * size),
+      {RowsRegion(p.x, p.rows, p.x_row_bytes, columns * (p.gated ? 4 : 2)),
+       RegionOf(p.codes, p.rows * columns), RegionOf(p.x_scales, int64_t{p.rows} * p.steps)});
+}
+
 template <int kStrips>
-void Launch(const Fp8Rows16Plan& plan, const Params& p, cudaStream_t stream) {
+void Launch(const Fp8Rows16Plan& plan, const Params& p, const LaunchStream& stream) {
   BT_CHECK(plan.launch.x == p.strips / kStrips && plan.tall == (p.rows > kHalfRows));
   const auto kernel = plan.coded  ? Fp8Rows16Kernel<kStrips, false, true>
                       : plan.tall ? Fp8Rows16Kernel<kStrips, true, false>
                                   : Fp8Rows16Kernel<kStrips, false, false>;
   CheckCuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.launch.shared),
-      "FP8 product of few rows");
-  const Status launched = LaunchOverlapped(
-      "FP8 product of few rows", kernel, dim3(static_cast<unsigned>(plan.launch.x)), dim3(kThreads),
-      static_cast<size_t>(plan.launch.shared), stream, 1, p);
-  CheckLaunch("FP8 product of few rows");
+      "fp8_rows16");
+  const Status launched =
+      LaunchOverlapped(NoteOf(p), kernel, dim3(static_cast<unsigned>(plan.launch.x)),
+                       dim3(kThreads), static_cast<size_t>(plan.launch.shared), stream, 1, p);
+  CheckLaunch("fp8_rows16");
   BT_CHECK(launched.ok());
 }
 

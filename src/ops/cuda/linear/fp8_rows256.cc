@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/launch/tensor_map.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/fp8_rows256_internal.h"
@@ -68,13 +69,20 @@ void Describe(Fp8Rows256Params& p,
   maps.second_x = maps.x;
 }
 
+// Codes and their scales.
+Regions RowsOf(const QuantisedRows& in, int64_t rows) {
+  return {RowsRegion(in.x, rows, in.x_stride, in.x_stride),
+          RegionOf(in.x_scales, rows * in.x_scales_stride)};
+}
+
 void Launch(const OpContext& ctx,
             Fp8Rows256Form form,
             const Fp8Rows256Plan& plan,
             const Fp8Rows256Params& p,
-            const Fp8Rows256Maps& maps) {
-  const Status launched = LaunchFp8Rows256(form, plan, p, maps, StreamOf(ctx));
-  CheckLaunch("FP8 product of tens of rows");
+            const Fp8Rows256Maps& maps,
+            const LaunchNote& note) {
+  const Status launched = LaunchFp8Rows256(form, plan, p, maps, note, StreamOf(ctx));
+  CheckLaunch(note.kernel);
   CheckOk(launched);
 }
 
@@ -84,13 +92,16 @@ void Fp8Rows256Product(const OpContext& ctx,
                        const Fp8Rows256Plan& plan,
                        TensorView out,
                        const QuantisedRows& in,
-                       const PackedMatrix& w,
-                       bool rows_before) {
+                       const PackedMatrix& w) {
   Fp8Rows256Params p = {};
-  p.rows_before = rows_before;
   Fp8Rows256Maps maps;
   Describe(p, maps, plan, out, in, w);
-  Launch(ctx, Fp8Rows256Form::kPlain, plan, p, maps);
+  const Regions rows = RowsOf(in, out.dim(0));
+  LaunchNote note = WaitsFirst("fp8_rows256", RegionOf(out), rows);
+  // Rows are read before the wait where they are complete.
+  p.rows_before = StreamOf(ctx).order->IsComplete(rows);
+  if (p.rows_before) note.early_reads = rows;
+  Launch(ctx, Fp8Rows256Form::kPlain, plan, p, maps, note);
 }
 
 void Fp8Rows256Query(const OpContext& ctx,
@@ -101,7 +112,7 @@ void Fp8Rows256Query(const OpContext& ctx,
   Fp8Rows256Maps maps;
   Describe(p, maps, plan, FlatQueries(args), in, args.q_weight);
   p.rotation = QueryRotationOf(args);
-  Launch(ctx, Fp8Rows256Form::kRotates, plan, p, maps);
+  Launch(ctx, Fp8Rows256Form::kRotates, plan, p, maps, "fp8_rows256, queries");
 }
 
 void Fp8Rows256Router(const OpContext& ctx,
@@ -115,7 +126,11 @@ void Fp8Rows256Router(const OpContext& ctx,
   p.second = MatrixOf(args.logits, w, plan.strip_rows);
   maps.second_w = MapOf(w.form, w.data, w.k * 2, w.n, plan.strip_rows);
   maps.second_x = MapOf(w.form, args.x.data, args.x.stride[0] * 2, args.x.dim(0), p.box_rows);
-  Launch(ctx, Fp8Rows256Form::kTwoMatrices, plan, p, maps);
+  Regions reads = RowsOf(in, args.x.dim(0));
+  reads.Add(RegionOf(args.x));
+  Launch(ctx, Fp8Rows256Form::kTwoMatrices, plan, p, maps,
+         WaitsFirst("fp8_rows256, with the router", {RegionOf(args.shared), RegionOf(args.logits)},
+                    reads));
 }
 
 }  // namespace baltoro::cuda

@@ -11,14 +11,12 @@
 
 namespace baltoro::cuda {
 
-// out = x w^T, as Linear. `rows_before`: `in` is older than the kernel ahead, which lets this one
-// start only once it has waited (docs/kernels/decode-step.md, point 4).
+// out = x w^T, as Linear.
 void Fp8Rows256Product(const OpContext& ctx,
                        const Fp8Rows256Plan& plan,
                        TensorView out,
                        const QuantisedRows& in,
-                       const PackedMatrix& w,
-                       bool rows_before = false);
+                       const PackedMatrix& w);
 
 // The product of queries, rotated: args.q from the first columns of args.qkv_a, which are
 // normalised already.

@@ -4,12 +4,12 @@
 // (fp8_rows256_kernel.cu).
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/status.h"
 #include "ops/cuda/choose/fp8_rows256.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/rows/query_rotation.h"
 
 namespace baltoro::cuda {
@@ -33,7 +33,7 @@ struct Fp8Rows256Params {
   int32_t tiles;     // of kFp8Rows256TileRows rows
   int32_t slice;     // rows of a tile that a block adds up
   int32_t box_rows;  // rows of x that are fetched for a tile
-  bool rows_before;  // as Fp8Rows256Product
+  bool rows_before;  // x is read before the wait
 };
 
 // Boxes of 128 bytes: of weights by a block's strip of rows, of x by box_rows.
@@ -47,6 +47,7 @@ Status LaunchFp8Rows256(Fp8Rows256Form form,
                         const Fp8Rows256Plan& plan,
                         const Fp8Rows256Params& p,
                         const Fp8Rows256Maps& maps,
-                        cudaStream_t stream);
+                        const LaunchNote& note,
+                        const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -401,7 +401,7 @@ Kernel KernelOf(Fp8Rows256Form form, int32_t strip_rows) {
 int32_t Fp8Rows256Clusters(int32_t strip_rows, int32_t parts, int32_t shared_bytes) {
   const Kernel kernel = KernelOf(Fp8Rows256Form::kPlain, strip_rows);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-            "FP8 product of tens of rows");
+            "fp8_rows256");
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {static_cast<unsigned>(parts), 1, 1};
@@ -412,8 +412,7 @@ int32_t Fp8Rows256Clusters(int32_t strip_rows, int32_t parts, int32_t shared_byt
   config.attrs = &attribute;
   config.numAttrs = 1;
   int clusters = 0;
-  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config),
-            "room for an FP8 product of tens of rows");
+  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "room for fp8_rows256");
   return clusters;
 }
 
@@ -421,12 +420,13 @@ Status LaunchFp8Rows256(Fp8Rows256Form form,
                         const Fp8Rows256Plan& plan,
                         const Fp8Rows256Params& p,
                         const Fp8Rows256Maps& maps,
-                        cudaStream_t stream) {
+                        const LaunchNote& note,
+                        const LaunchStream& stream) {
   const Kernel kernel = KernelOf(form, plan.strip_rows);
   const LaunchShape& shape = plan.launch;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared),
-            "FP8 product of tens of rows");
-  return LaunchOverlapped("FP8 product of tens of rows", kernel,
+            "fp8_rows256");
+  return LaunchOverlapped(note, kernel,
                           dim3(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y)),
                           dim3(kThreads), static_cast<size_t>(shape.shared), stream,
                           static_cast<unsigned>(shape.cluster), p, maps);

@@ -309,17 +309,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <bool kGated>
-void Launch(const TileParams& p,
+void Launch(const LaunchNote& note,
+            const TileParams& p,
             const CUtensorMap& map,
             const LaunchShape& shape,
-            cudaStream_t stream) {
+            const LaunchStream& stream) {
   const auto kernel = Fp8TilesKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-            "shared memory of the wide FP8 product");
-  const Status launched = LaunchOverlapped(
-      "wide FP8 product", kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads),
-      kSharedBytes, stream, static_cast<unsigned>(shape.cluster), p, map);
-  CheckLaunch("wide FP8 product");
+            "shared memory of fp8_tiles");
+  const Status launched =
+      LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(shape.x)), dim3(kThreads),
+                       kSharedBytes, stream, static_cast<unsigned>(shape.cluster), p, map);
+  CheckLaunch(note.kernel);
   BT_CHECK(launched.ok());
 }
 
@@ -382,14 +383,14 @@ Fp8TilesQuestion QuestionOf(const Fp8Product& product, bool has_scratch) {
       .has_scratch = has_scratch};
 }
 
-void LaunchFp8Tiles(const Fp8Product& product, cudaStream_t stream, Arena* scratch) {
+void LaunchFp8Tiles(const Fp8Product& product, const LaunchStream& stream, Arena* scratch) {
   LaunchFp8Tiles(product, ChooseFp8Tiles(QuestionOf(product, scratch != nullptr), ThisCard()),
                  stream, scratch);
 }
 
 void LaunchFp8Tiles(const Fp8Product& product,
                     const Fp8TilesPlan& plan,
-                    cudaStream_t stream,
+                    const LaunchStream& stream,
                     Arena* scratch) {
   const PackedMatrix& w = product.w;
   BT_CHECK(w.form == WeightForm::kFp8Block && w.n % (product.gated ? 256 : 8) == 0);
@@ -441,11 +442,25 @@ void LaunchFp8Tiles(const Fp8Product& product,
       w.data, map);
   BT_CHECK(mapped.ok());
   if (!p.pair && p.parts == 1) p.dealt = product.dealt;
-  p.early = product.routed_before;
+  LaunchNote note = "fp8_tiles";
   if (product.gated) {
-    Launch<true>(p, map, plan.launch, stream);
+    // Sorted entries and rows are read, and pieces of the work taken, before the wait where these
+    // are complete.
+    Regions old = InputOf(product);
+    old.Add(SortedOf(product, 0));
+    const Region dealt = RegionOf(p.dealt, 1);
+    p.early = product.tiles != nullptr && stream.order->IsComplete(old) &&
+              stream.order->IsLeftAlone(dealt);
+    note = GatedNote(product);
+    note.writes.Add(dealt);
+    note.reads.Add(dealt);
+    if (p.early) {
+      note.early_reads = old;
+      note.early_writes = dealt;
+    }
+    Launch<true>(note, p, map, plan.launch, stream);
   } else {
-    Launch<false>(p, map, plan.launch, stream);
+    Launch<false>(note, p, map, plan.launch, stream);
   }
   if (p.parts == 1) return;
   const int columns = 4 * kSumThreads;

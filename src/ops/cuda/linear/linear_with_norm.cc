@@ -8,22 +8,19 @@
 #include "ops/cuda/norm_begun.h"
 
 namespace baltoro::cuda {
-namespace {
 
 LinearPlan PlanToNorm(const BegunNorm& norm, const TensorView& x, const PackedMatrix& w) {
   return ChooseLinearToNorm({.x = FactsOf(x), .w = FactsOf(w), .out = FactsOf(norm.residual)},
-                            NormCanBegin(norm), ThisCard());
+                            NormIsInVectors(norm), ThisCard());
 }
 
 LinearPlan PlanFromNorm(const TensorView& out, const BegunNorm& norm, const PackedMatrix& w) {
   return ChooseLinearFromNorm({.x = FactsOf(norm.rows), .w = FactsOf(w), .out = FactsOf(out)},
-                              NormCanBegin(norm), ThisCard());
+                              NormIsInVectors(norm), ThisCard());
 }
 
-}  // namespace
-
 BegunNormArgs BegunNormArgsOf(const BegunNorm& norm) {
-  BT_CHECK(NormCanBegin(norm));
+  BT_CHECK(NormIsInVectors(norm));
   return {.residual = norm.residual.as<float>(),
           .residual_stride = norm.residual.stride[0],
           .weight = norm.weight.as<float>(),
@@ -34,7 +31,7 @@ BegunNormArgs BegunNormArgsOf(const BegunNorm& norm) {
           .eps = norm.eps};
 }
 
-bool NormCanBegin(const BegunNorm& norm) {
+bool NormIsInVectors(const BegunNorm& norm) {
   const int64_t rows = norm.residual.dim(0), width = norm.residual.dim(1);
   BT_CHECK(norm.residual.dtype == DType::kF32 && norm.weight.dtype == DType::kF32 &&
            norm.squares.dtype == DType::kF32);
@@ -44,14 +41,6 @@ bool NormCanBegin(const BegunNorm& norm) {
          width % 8 == 0 && FactsOf(norm.residual).aligned(16) && FactsOf(norm.rows).aligned(16) &&
          norm.squares.contiguous() && AlignmentOf(norm.weight.data) >= 16 &&
          AlignmentOf(norm.squares.data) >= 16;
-}
-
-bool NormAdderTakes(const BegunNorm& norm, TensorView x, const PackedMatrix& w) {
-  return PlanToNorm(norm, x, w).kernel != LinearKernel::kNone;
-}
-
-bool NormLinearTakes(TensorView out, const BegunNorm& norm, const PackedMatrix& w) {
-  return PlanFromNorm(out, norm, w).kernel != LinearKernel::kNone;
 }
 
 void LinearToNorm(const OpContext& ctx,

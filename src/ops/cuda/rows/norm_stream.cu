@@ -229,7 +229,7 @@ void LaunchStreamNorm(const OpContext& ctx,
   CheckCuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kNormRingBytes),
       "norm of many rows");
-  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.blocks)),
+  CheckCuda(LaunchPlaced("norm of many rows", kernel, dim3(static_cast<unsigned>(plan.blocks)),
                          dim3(static_cast<unsigned>(plan.threads)),
                          static_cast<size_t>(plan.shared_bytes), StreamOf(ctx), 0, params),
             "norm of many rows");

@@ -2,6 +2,7 @@
 
 // Parameters of the kernels of norms, and the form for many rows.
 
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/rows/norm_copies.h"
 
 namespace baltoro::cuda {

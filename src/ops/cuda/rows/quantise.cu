@@ -188,25 +188,29 @@ __global__ void __launch_bounds__(kThreads) Int8Kernel(QuantiseParams p) {
 template <typename... Given>
 void Launch(void (*kernel)(QuantiseParams, Given...),
             const LaunchShape& shape,
-            cudaStream_t stream,
+            const LaunchStream& stream,
+            const LaunchNote& note,
             const QuantiseParams& p,
             Given... given) {
   const dim3 grid(static_cast<unsigned>(shape.x), static_cast<unsigned>(shape.y));
-  const Status launched = LaunchOverlapped("quantisation of rows", kernel, grid, dim3(kThreads), 0,
-                                           stream, 1, p, given...);
-  CheckLaunch("quantisation of rows");
+  const Status launched =
+      LaunchOverlapped(note, kernel, grid, dim3(kThreads), 0, stream, 1, p, given...);
+  CheckLaunch(note.kernel);
   BT_CHECK(launched.ok());
 }
 
 template <class Row>
-void LaunchRows(const QuantisePlan& plan, const QuantiseParams& p, cudaStream_t stream) {
+void LaunchRows(const QuantisePlan& plan,
+                const LaunchNote& note,
+                const QuantiseParams& p,
+                const LaunchStream& stream) {
   switch (plan.kernel) {
     case QuantiseKernel::kFp8Rows:
-      return Launch(Fp8Kernel<Row>, plan.launch, stream, p);
+      return Launch(Fp8Kernel<Row>, plan.launch, stream, note, p);
     case QuantiseKernel::kInt8Rows:
-      return Launch(Int8Kernel<Row>, plan.launch, stream, p);
+      return Launch(Int8Kernel<Row>, plan.launch, stream, note, p);
     default:
-      return Launch(PadKernel<Row>, plan.launch, stream, p);
+      return Launch(PadKernel<Row>, plan.launch, stream, note, p);
   }
 }
 
@@ -275,16 +279,22 @@ QuantisedRows QuantiseRows(const OpContext& ctx,
   p.fixed = w.form == WeightForm::kInt8Static;
   p.input_scale = w.input_scale;
   p.input_offset = w.input_offset;
+  LaunchNote note = "quantisation of rows";
+  const int64_t size = source.f32 || source.gated ? 4 : 2;
+  const int64_t width = source.k * (source.gated ? 2 : 1);  // gated: both halves
+  note.reads = RowsRegion(source.x, source.rows, source.stride * size, width * size);
+  note.writes = {Region{p.out, source.rows * steps * 128 * (bytes ? 1 : 2)},
+                 RegionOf(p.scales, p.scales == nullptr ? 0 : source.rows * (fp8 ? steps : 1))};
   if (plan.kernel == QuantiseKernel::kFp8Units) {
-    Launch(plan.units == 1 ? Fp8PlainKernel<1> : Fp8PlainKernel<4>, plan.launch, StreamOf(ctx), p,
-           static_cast<int>(source.rows));
+    Launch(plan.units == 1 ? Fp8PlainKernel<1> : Fp8PlainKernel<4>, plan.launch, StreamOf(ctx),
+           note, p, static_cast<int>(source.rows));
   } else if (source.f32) {
     BT_CHECK(plan.kernel == QuantiseKernel::kFp8Rows);
-    Launch(Fp8Kernel<F32Row>, plan.launch, StreamOf(ctx), p);
+    Launch(Fp8Kernel<F32Row>, plan.launch, StreamOf(ctx), note, p);
   } else if (source.gated) {
-    LaunchRows<GatedRow>(plan, p, StreamOf(ctx));
+    LaunchRows<GatedRow>(plan, note, p, StreamOf(ctx));
   } else {
-    LaunchRows<PlainRow>(plan, p, StreamOf(ctx));
+    LaunchRows<PlainRow>(plan, note, p, StreamOf(ctx));
   }
   return {p.out, steps * 128, p.scales, fp8 ? steps : 1};
 }

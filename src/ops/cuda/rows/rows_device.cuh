@@ -5,12 +5,12 @@
 // (hopper.cuh) in all blocks before it touches what another kernel wrote or reads.
 
 #include <cuda_bf16.h>
-#include <cuda_runtime_api.h>
 
 #include <cstdint>
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/launch/placed_launch.h"
 #include "ops/cuda/ptx/hopper.cuh"
 #include "ops/cuda/rows/row_sizes.h"
@@ -118,15 +118,15 @@ __device__ inline float BlockSum(float value, float* partial) {
 
 // Queues `kernel` so that it may start while the kernel before it in the stream ends.
 template <typename... Params, typename... Given>
-void LaunchAhead(const char* name,
-                 cudaStream_t stream,
+void LaunchAhead(const LaunchNote& note,
+                 const LaunchStream& stream,
                  void (*kernel)(Params...),
                  dim3 grid,
                  int threads,
                  Given&&... given) {
-  CheckCuda(
-      LaunchPlaced(kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, 0, given...),
-      name);
+  CheckCuda(LaunchPlaced(note, kernel, grid, dim3(static_cast<unsigned>(threads)), 0, stream, 0,
+                         given...),
+            note.kernel);
 }
 
 }  // namespace baltoro::cuda

@@ -33,18 +33,18 @@ T Must(Result<T> result) {
 
 class Device {
  public:
-  Device() : stream_(Must(Stream::Create())), scratch_(CudaMemory()), staging_(PinnedMemory()) {}
-  OpContext ctx() { return {.scratch = &scratch_, .staging = &staging_, .stream = stream_.get()}; }
+  Device() : rank_(Must(RankState::Create())), scratch_(CudaMemory()), staging_(PinnedMemory()) {}
+  OpContext ctx() { return {.scratch = &scratch_, .staging = &staging_, .rank = rank_.get()}; }
   Arena& scratch() { return scratch_; }
   Arena& staging() { return staging_; }
-  const Stream& stream() const { return stream_; }
+  const Stream& stream() const { return rank_->stream(); }
   void Wait() {
-    Must(stream_.Synchronize());
+    Must(stream().Synchronize());
     ::baltoro::testing::StepDone();
   }
 
  private:
-  Stream stream_;
+  std::unique_ptr<RankState> rank_;
   Arena scratch_, staging_;
 };
 

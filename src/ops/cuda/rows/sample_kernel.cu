@@ -339,9 +339,9 @@ void LaunchSample(const OpContext& ctx, const SampleLaunch& launch) {
                     .top_max = shape.top_max,
                     .vectors = InVectors(logits)};
   const auto blocks = static_cast<unsigned>(shape.rows * kCluster);
-  CheckCuda(
-      LaunchPlaced(SampleKernel, dim3(blocks), dim3(kThreads), shared_bytes, StreamOf(ctx), 0, p),
-      "sampling");
+  CheckCuda(LaunchPlaced("sampling", SampleKernel, dim3(blocks), dim3(kThreads), shared_bytes,
+                         StreamOf(ctx), 0, p),
+            "sampling");
 }
 
 }  // namespace baltoro::cuda

@@ -103,7 +103,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
                                       const MlaDecodeLimits& limits,
                                       const MlaDecodeArgs& args,
                                       void* workspace,
-                                      cudaStream_t stream) {
+                                      const LaunchStream& stream) {
   BT_RETURN_IF_ERROR(Check(limits));
   BT_RETURN_IF_ERROR(Check(args, limits.cache_type));
   if (workspace == nullptr || !Aligned(workspace, 256)) {
@@ -115,7 +115,8 @@ Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
   kernel.num_sequences = limits.sequences;
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
-  kernel.keys_are_old = args.keys_are_old;
+  // Keys are read before the wait where nothing that may still run writes them.
+  kernel.keys_are_old = stream.order->IsComplete(CacheOf(args, limits.cache_type));
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);

@@ -15,13 +15,12 @@
 // + rows * heads * (1152 + 1024); or FLOPs / matrix rate, with FLOPs = 2 * heads * 1088 * (keys
 // seen), whichever is longer.
 
-#include <cuda_runtime_api.h>
-
 #include <cstddef>
 #include <cstdint>
 
 #include "base/status.h"
 #include "ops/cuda/attention/decode/mla_decode_limits.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -48,9 +47,6 @@ struct MlaDecodeArgs {
   int64_t num_blocks = 0;
   float scale = 0;  // of the scores, above 0
   MlaDecodeSequences sequences;
-  // The kernel ahead lets this one start only after it has waited for those before it, and keys are
-  // older than it: they may be read before it ends.
-  bool keys_are_old = false;
 };
 
 // Bytes of device memory that one plan and the partial results of one layer at a time need

@@ -378,8 +378,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 Status LaunchMlaHeads8Bf16(const MlaKernelArgs& args,
                            const MlaDecodeArgs& from,
-                           cudaStream_t stream) {
+                           const LaunchStream& stream) {
   static_assert(kSharedBytes <= 232448);
+  LaunchNote note = "MLA decode, heads8 bf16";
+  if (args.keys_are_old) note.early_reads = CacheOf(from, args.cache_type);
   CUtensorMap map = {};
   const int64_t cached = from.num_blocks * kTokens;
   const TensorMapShape shape = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
@@ -391,7 +393,7 @@ Status LaunchMlaHeads8Bf16(const MlaKernelArgs& args,
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaHeads8Bf16Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(
-      MlaHeads8Bf16Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
+      note, MlaHeads8Bf16Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
       kSharedBytes, stream, 0, args, static_cast<const __nv_bfloat16*>(from.q), map));
   return Status();
 }

@@ -306,14 +306,16 @@ Status MakeFp8KeyMaps(const void* data,
 
 Status LaunchMlaHeads8Fp8(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
-                          cudaStream_t stream) {
+                          const LaunchStream& stream) {
   static_assert(kSharedBytes <= 232448);
+  LaunchNote note = "MLA decode, heads8 fp8";
+  if (args.keys_are_old) note.early_reads = CacheOf(from, args.cache_type);
   RawMaps maps = {};
   BT_RETURN_IF_ERROR(MakeFp8KeyMaps(from.cache, from.num_blocks, maps.latent, maps.rope));
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(
       MlaHeads8Fp8Kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(
-      MlaHeads8Fp8Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
+      note, MlaHeads8Fp8Kernel, dim3(static_cast<unsigned>(args.plan.num_parts)), dim3(kThreads),
       kSharedBytes, stream, 0, args, static_cast<const __nv_bfloat16*>(from.q), maps));
   return Status();
 }

@@ -9,13 +9,13 @@
 // an entry of the merge list says which.
 
 #include <cuda.h>
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
 
 #include "ops/cuda/attention/decode/mla_decode.h"
 #include "ops/cuda/choose/attention.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -56,6 +56,12 @@ struct MlaPlan {
   size_t bytes;
 };
 
+// The cache as memory that a launch touches (launch/order.h).
+inline Region CacheOf(const MlaDecodeArgs& args, MlaCacheType type) {
+  const int64_t token_bytes = type == MlaCacheType::kBf16 ? kMlaWidth * 2 : kMlaWidth;
+  return {args.cache, args.num_blocks * kMlaBlockTokens * token_bytes};
+}
+
 // Cuts up a workspace (null: only the sizes).
 MlaPlan CutMlaWorkspace(const DecodePlan& plan, void* workspace);
 
@@ -79,11 +85,11 @@ struct MlaKernelArgs {
 Status LaunchMlaAttention(const DecodePlan& plan,
                           const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
-                          cudaStream_t stream);
+                          const LaunchStream& stream);
 // DecodeWay::kFp8Rows8.
 Status LaunchMlaHeads8Fp8(const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
-                          cudaStream_t stream);
+                          const LaunchStream& stream);
 // How its keys are copied (mla_decode_heads8_fp8_device.cuh): blocks of latents, and of rotated
 // columns.
 Status MakeFp8KeyMaps(const void* data,
@@ -93,9 +99,9 @@ Status MakeFp8KeyMaps(const void* data,
 // DecodeWay::kBf16Rows8.
 Status LaunchMlaHeads8Bf16(const MlaKernelArgs& args,
                            const MlaDecodeArgs& from,
-                           cudaStream_t stream);
+                           const LaunchStream& stream);
 // MergeWay::kQuarters and kRows.
-Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, cudaStream_t stream);
+Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, const LaunchStream& stream);
 
 // The attention of one layer to pieces of its keys, with the plan that `workspace` holds for the
 // same limits and lengths; returns what LaunchMlaMerge, or another that merges, is to be given.
@@ -104,6 +110,6 @@ Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
                                       const MlaDecodeLimits& limits,
                                       const MlaDecodeArgs& args,
                                       void* workspace,
-                                      cudaStream_t stream);
+                                      const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -137,7 +137,7 @@ template <MlaCacheType kType>
 Status Launch(const DecodePlan& plan,
               const MlaKernelArgs& args,
               const MlaDecodeArgs& from,
-              cudaStream_t stream) {
+              const LaunchStream& stream) {
   Maps maps = {};
   const TensorMapShape q = TiledBf16(from.rows * args.heads, args.plan.tile_rows, kMlaWidth / 64);
   BT_RETURN_IF_ERROR(MakeTensorMap(q, from.q, maps.q));
@@ -145,9 +145,9 @@ Status Launch(const DecodePlan& plan,
   auto* const kernel = MlaKernel<kType>;
   BT_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
-  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.parts)),
-                                       dim3(kThreads), static_cast<size_t>(plan.shared_bytes),
-                                       stream, 0, args, maps));
+  BT_CUDA_RETURN_IF_ERROR(
+      LaunchPlaced("MLA decode", kernel, dim3(static_cast<unsigned>(plan.parts)), dim3(kThreads),
+                   static_cast<size_t>(plan.shared_bytes), stream, 0, args, maps));
   return Status();
 }
 
@@ -156,7 +156,7 @@ Status Launch(const DecodePlan& plan,
 Status LaunchMlaAttention(const DecodePlan& plan,
                           const MlaKernelArgs& args,
                           const MlaDecodeArgs& from,
-                          cudaStream_t stream) {
+                          const LaunchStream& stream) {
   switch (plan.kernel) {
     case DecodeWay::kBf16Rows8:
       return LaunchMlaHeads8Bf16(args, from, stream);

@@ -223,10 +223,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 }  // namespace
 
-Status LaunchMlaMerge(const MergePlan& plan, const MlaKernelArgs& args, cudaStream_t stream) {
+Status LaunchMlaMerge(const MergePlan& plan,
+                      const MlaKernelArgs& args,
+                      const LaunchStream& stream) {
   auto* const kernel = plan.kernel == MergeWay::kQuarters ? MergeKernel<true> : MergeKernel<false>;
-  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, dim3(static_cast<unsigned>(plan.blocks)),
-                                       dim3(kThreads), 0, stream, 0, args));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced("merge of pieces", kernel,
+                                       dim3(static_cast<unsigned>(plan.blocks)), dim3(kThreads), 0,
+                                       stream, 0, args));
   return Status();
 }
 

@@ -254,7 +254,9 @@ GPU_TEST(MlaDecodeTest, SaysWhichArgumentIsWrong) {
   step.sequences = OneToken({64});
   const Rig rig(step);
   const auto message = [&](const MlaDecodeLimits& limits, const MlaDecodeArgs& args) {
-    return MlaDecodePieces(ChooseDecode(rig.limits()), limits, args, rig.args().out, nullptr)
+    LaunchOrder order;
+    return MlaDecodePieces(ChooseDecode(rig.limits()), limits, args, rig.args().out,
+                           {nullptr, &order})
         .status()
         .message();
   };

@@ -16,6 +16,7 @@
 #include "device/cuda/device_buffer.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/attention/decode/mla_decode_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "support/gpu_test.h"
 
 namespace baltoro::cuda::mla_test {
@@ -217,10 +218,11 @@ class Rig {
 
   // By the plan that the workspace holds.
   Status Queue(const Stream& stream) const {
+    const LaunchStream launches{stream.get(), &order_};
     const DecodePlan plan = ChooseDecode(limits_);
     BT_ASSIGN_OR_RETURN(const MlaKernelArgs pieces,
-                        MlaDecodePieces(plan, limits_, args(), workspace_.data(), stream.get()));
-    return LaunchMlaMerge(ChooseMergeAlone(limits_, plan), pieces, stream.get());
+                        MlaDecodePieces(plan, limits_, args(), workspace_.data(), launches));
+    return LaunchMlaMerge(ChooseMergeAlone(limits_, plan), pieces, launches);
   }
 
   Result<Answer> Run() const {
@@ -312,6 +314,7 @@ class Rig {
   MlaDecodeLimits limits_;
   DeviceBuffer device_cache_, device_q_, device_begin_, device_counts_, device_firsts_,
       device_table_, device_positions_, device_out_, device_lse_, workspace_;
+  mutable LaunchOrder order_;
 };
 
 // Each row's error over its norm; the exponentials and the output are rounded to bf16.

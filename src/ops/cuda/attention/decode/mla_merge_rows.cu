@@ -365,14 +365,15 @@ __global__ void __launch_bounds__(kThreads, kRows == 4 ? 4 : 3)
 }
 
 template <int kRows>
-Status Launch(const MergePlan& plan, const Params& p, cudaStream_t stream) {
+Status Launch(const MergePlan& plan, const Params& p, const LaunchStream& stream) {
   auto* const kernel = MergeRowsKernel<kRows>;
   const dim3 grid(kCluster, static_cast<unsigned>(p.values.heads),
                   static_cast<unsigned>(plan.blocks));
   constexpr int kBytes = sizeof(Shared<kRows>);
   BT_CUDA_RETURN_IF_ERROR(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced(kernel, grid, dim3(kThreads), kBytes, stream, kCluster, p));
+  BT_CUDA_RETURN_IF_ERROR(
+      LaunchPlaced("merge and values", kernel, grid, dim3(kThreads), kBytes, stream, kCluster, p));
   return Status();
 }
 
@@ -381,7 +382,7 @@ Status Launch(const MergePlan& plan, const Params& p, cudaStream_t stream) {
 Status LaunchMergeRows(const MergePlan& plan,
                        const MlaKernelArgs& mla,
                        const HeadProductArgs& values,
-                       cudaStream_t stream) {
+                       const LaunchStream& stream) {
   const Params p = {mla, values};
   switch (plan.kernel) {
     case MergeWay::kWithValuesRows2:

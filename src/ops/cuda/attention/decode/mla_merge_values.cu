@@ -176,11 +176,11 @@ __global__ void __launch_bounds__(kThreads) MergeValuesKernel(const __grid_const
 Status LaunchMergeValues(const MergePlan& plan,
                          const MlaKernelArgs& mla,
                          const HeadProductArgs& values,
-                         cudaStream_t stream) {
+                         const LaunchStream& stream) {
   const dim3 grid(kAttentionValue / kColumns, static_cast<unsigned>(values.heads),
                   static_cast<unsigned>(plan.blocks));
-  BT_CUDA_RETURN_IF_ERROR(
-      LaunchPlaced(MergeValuesKernel, grid, dim3(kThreads), 0, stream, 0, Params{mla, values}));
+  BT_CUDA_RETURN_IF_ERROR(LaunchPlaced("merge and values", MergeValuesKernel, grid, dim3(kThreads),
+                                       0, stream, 0, Params{mla, values}));
   return Status();
 }
 

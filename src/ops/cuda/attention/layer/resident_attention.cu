@@ -16,8 +16,6 @@
 // the same blocks, rows and meetings, of one token: resident_fp8_layout.cuh,
 // resident_fp8_halves.cuh.
 
-#include <atomic>
-
 #include "ops/cuda/attention/attention_plan.h"
 #include "ops/cuda/attention/decode/mla_decode_internal.h"
 #include "ops/cuda/attention/layer/resident_attention.h"
@@ -42,10 +40,8 @@ using namespace resident;  // NOLINT: the parts of this kernel
 constexpr int kThreads = kComputers + 128;
 constexpr int kCopyRegisters = 56, kComputeRegisters = 224;
 
-__device__ Board board;  // zeros at first: the tag of no launch
-
 // Waits for the kernels ahead; the tag of this launch.
-__device__ __forceinline__ uint32_t BeginLaunch() {
+__device__ __forceinline__ uint32_t BeginLaunch(const Board& board) {
   hopper::WaitForPredecessors();
   hopper::LetDependentsLaunch();  // only now: see docs/kernels/decode-step.md
   const uint32_t tag = __ldcg(&board.launches[blockIdx.x]) + 1;
@@ -86,12 +82,13 @@ __device__ __forceinline__ void Compute(const Params& p, char* raw) {
   using Attention = typename Parts::Attention;
   const uint32_t memory = SharedAddress(raw);
   const KeyStage stage{memory, memory + Place::kKeysFull, memory + Place::kKeysEmpty};
+  Board& board = *p.board;
   typename Parts::Front front(p, board, raw);
   typename Parts::Back back(p, board, raw);
   Attention decoder(p.mla, p.row_of, p.input.slots, p.rows, p.conduct, board, stage,
                     *reinterpret_cast<typename Attention::Shared*>(raw + Place::kDecode),
                     memory + Place::kQueriesAt, static_cast<int>(blockIdx.x));
-  const uint32_t tag = BeginLaunch();
+  const uint32_t tag = BeginLaunch(board);
   front.Run(tag);
   decoder.Run(tag);
   back.Run(tag);
@@ -145,7 +142,7 @@ template <class Parts>
 void Launch(const AttentionHalfPlan& plan,
             const Params& p,
             const MapsOf<Parts>& maps,
-            cudaStream_t stream) {
+            const LaunchStream& stream) {
   constexpr int kBytes = Parts::Place::kBytes;
   const auto kernel = ResidentKernel<Parts>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
@@ -179,8 +176,8 @@ AttentionHalfQuestion QuestionOf(const OpContext& ctx, const AttentionLayerArgs&
           .out = FactsOf(args.out),
           .norm_ahead = args.before != nullptr,
           .norm_behind = args.behind != nullptr,
-          .norms_join = (args.before == nullptr || NormCanBegin(*args.before)) &&
-                        (args.behind == nullptr || NormCanBegin(*args.behind)),
+          .norms_join = (args.before == nullptr || NormIsInVectors(*args.before)) &&
+                        (args.behind == nullptr || NormIsInVectors(*args.behind)),
           .x_coded = CodesOf(ctx, x).x != nullptr,
           .qkv_a = FactsOf(args.qkv_a),
           .q = FactsOf(inputs.q_weight),
@@ -199,10 +196,8 @@ AttentionHalfQuestion QuestionOf(const OpContext& ctx, const AttentionLayerArgs&
           .sums = static_cast<bool>(attention.lse),
           .absorbed = plan.pass_count == 0 && plan.absorbed_rows == x.dim(0),
           .limits = plan.limits,
-          .card = ThisCard()};
+          .card = RankOf(ctx).card};
 }
-
-std::atomic<bool> watched = false;
 
 const char* ScalesOf(const PackedMatrix& w) {
   return static_cast<const char*>(w.data) + LayoutOf(w.form, w.n, w.k).scales;
@@ -213,7 +208,10 @@ Params ParamsOf(const OpContext& ctx, const AttentionLayerArgs& args) {
   const auto& plan = *static_cast<const AttentionPlan*>(attention.plan);
   const TensorView& x = RowsOf(args);
   Params p = {};
-  if (watched) p.conduct = {.tries_max = ~0u, .givers = 32};
+  RankState& rank = RankOf(ctx);
+  p.board = rank.board<Board>(BoardOf::kAttentionHalf);
+  static_assert(sizeof(Board) <= BoardBytes(BoardOf::kAttentionHalf));
+  if (rank.watched) p.conduct = {.tries_max = ~0u, .givers = 32};
   p.w_inputs = static_cast<const char*>(args.qkv_a.data);
   p.w_q = static_cast<const char*>(args.inputs.q_weight.data);
   p.w_key = static_cast<const char*>(attention.uk_t.data);
@@ -273,17 +271,13 @@ Fp8Keys::Maps Fp8MapsOf(const KvLayerView& cache) {
 
 }  // namespace
 
-void WatchAttentionLayer() {
-  watched = true;
-}
-
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
   const AttentionHalfPlan plan = ChooseAttentionHalf(QuestionOf(ctx, args));
   Explained(ctx, "attention half", plan);
   if (plan.kernel == AttentionHalfWay::kApart) return false;
   const Params p = ParamsOf(ctx, args);
   const KvLayerView& cache = args.attention.cache;
-  const cudaStream_t stream = StreamOf(ctx);
+  const LaunchStream stream = StreamOf(ctx);
   switch (plan.kernel) {
     case AttentionHalfWay::kBf16Rows1:
       Launch<Plain<896>>(plan, p, MapOf(cache), stream);

@@ -21,9 +21,4 @@ namespace baltoro::cuda {
 // False: not taken, and nothing was queued.
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args);
 
-// For tests under racecheck, from here on: blocks wait for each other without a bound, as it makes
-// the kernel a hundred times slower, and every lane gives back itself what it read, as it knows no
-// order within a warp (docs/measured/cuda-races.md).
-void WatchAttentionLayer();
-
 }  // namespace baltoro::cuda

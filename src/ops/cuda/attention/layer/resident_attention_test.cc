@@ -378,6 +378,5 @@ GPU_TEST(ResidentAttentionTest, LeavesWhatItDoesNotTake) {
 }  // namespace baltoro::cuda
 
 int main(int argc, char** argv) {
-  if (baltoro::testing::TimeIsShort()) baltoro::cuda::WatchAttentionLayer();
   return baltoro::testing::RunGpuCases(argc, argv, baltoro::UsableDeviceCount());
 }

@@ -10,7 +10,10 @@
 
 namespace baltoro::cuda::resident {
 
+struct Board;
+
 struct Params {
+  Board* board;
   // Rows one after the other: w_key and w_value bf16, the others bf16 or e4m3 in blocks of 128 x
   // 128, then with scales.
   const char *w_inputs, *w_q, *w_key, *w_value, *w_out;

@@ -92,7 +92,7 @@ void LaunchGatherLatents(void* out,
                          const int32_t* sources,
                          const int32_t* valid,
                          int64_t blocks,
-                         cudaStream_t stream) {
+                         const LaunchStream& stream) {
   auto* const kernel = cache.form == KvForm::kBf16  ? GatherKernel<KvForm::kBf16>
                        : cache.form == KvForm::kFp8 ? GatherKernel<KvForm::kFp8>
                                                     : GatherKernel<KvForm::kFp8Groups>;
@@ -102,8 +102,11 @@ void LaunchGatherLatents(void* out,
               sources, valid);
 }
 
-void LaunchFillPositions(
-    int32_t* positions, int64_t sequences, int64_t width, int64_t stride, cudaStream_t stream) {
+void LaunchFillPositions(int32_t* positions,
+                         int64_t sequences,
+                         int64_t width,
+                         int64_t stride,
+                         const LaunchStream& stream) {
   FillPositionsKernel<<<static_cast<unsigned>(sequences), kThreads, 0, stream>>>(
       positions, static_cast<int>(width), stride);
   CheckLaunch("attention positions");

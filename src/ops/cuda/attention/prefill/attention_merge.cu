@@ -65,7 +65,9 @@ __global__ void __launch_bounds__(kWarps * 32)
 
 }  // namespace
 
-void LaunchPrefillMerge(const PrefillPlan& plan, const PrefillArgs& args, cudaStream_t stream) {
+void LaunchPrefillMerge(const PrefillPlan& plan,
+                        const PrefillArgs& args,
+                        const LaunchStream& stream) {
   const dim3 grid(static_cast<unsigned>(plan.merges), static_cast<unsigned>(args.heads),
                   kBlocksOfTile);
   LaunchAhead("attention merge", stream, PrefillMergeKernel, grid, kWarps * 32, args);

@@ -435,7 +435,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& from, cudaStream_t stream) {
+void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& from, const LaunchStream& stream) {
   constexpr double kLog2OfE = 1.4426950408889634;
   PrefillArgs args = from;
   args.scale = static_cast<float>(double{from.scale} * kLog2OfE);
@@ -459,9 +459,10 @@ void LaunchPrefill(const PrefillPlan& plan, const PrefillArgs& from, cudaStream_
   CheckCuda(cudaFuncSetAttribute(PrefillKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes),
             "attention prefill");
-  CheckCuda(LaunchPlaced(PrefillKernel, dim3(static_cast<unsigned>(plan.blocks)), dim3(kThreads),
-                         kSharedBytes, stream, 0, args, maps),
-            "attention prefill");
+  CheckCuda(
+      LaunchPlaced("attention prefill", PrefillKernel, dim3(static_cast<unsigned>(plan.blocks)),
+                   dim3(kThreads), kSharedBytes, stream, 0, args, maps),
+      "attention prefill");
 }
 
 }  // namespace baltoro::cuda

@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <int kDepth, int kRows, int kColumns, bool kAbsorb, int kBlockThreads = kThreads>
-void Launch(const HeadProductPlan& plan, const HeadProductArgs& args, cudaStream_t stream) {
+void Launch(const HeadProductPlan& plan, const HeadProductArgs& args, const LaunchStream& stream) {
   auto* const kernel = HeadProductKernel<kDepth, kRows, kColumns, kAbsorb, kBlockThreads>;
   const dim3 grid(static_cast<unsigned>(plan.strips), static_cast<unsigned>(args.heads),
                   static_cast<unsigned>(plan.row_blocks));
@@ -239,7 +239,13 @@ void Launch(const HeadProductPlan& plan, const HeadProductArgs& args, cudaStream
   BT_CHECK(plan.shared_bytes == kBytes);
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
             "attention head product");
-  CheckCuda(LaunchPlaced(kernel, grid, dim3(kBlockThreads), kBytes, stream, 0, args),
+  LaunchNote note = kAbsorb ? "queries to latents" : "value heads";
+  if (kAbsorb) {
+    note.next = NextStarts::kAfterWait;
+    note.writes = RowsRegion(args.out, args.count, args.out_row_stride * 2,
+                             args.heads * args.out_head_stride * 2);
+  }
+  CheckCuda(LaunchPlaced(note, kernel, grid, dim3(kBlockThreads), kBytes, stream, 0, args),
             "attention head product");
 }
 
@@ -247,7 +253,7 @@ void Launch(const HeadProductPlan& plan, const HeadProductArgs& args, cudaStream
 
 void LaunchAbsorbQueries(const HeadProductPlan& plan,
                          const HeadProductArgs& args,
-                         cudaStream_t stream) {
+                         const LaunchStream& stream) {
   switch (plan.kernel) {
     case HeadProductWay::kRows16Columns32:
       return Launch<kAttentionNope, 16, 32, true>(plan, args, stream);
@@ -262,7 +268,7 @@ void LaunchAbsorbQueries(const HeadProductPlan& plan,
 
 void LaunchValueHeads(const HeadProductPlan& plan,
                       const HeadProductArgs& args,
-                      cudaStream_t stream) {
+                      const LaunchStream& stream) {
   if (plan.kernel == HeadProductWay::kRows16Columns32) {
     return Launch<kMlaLatent, 16, 32, false>(plan, args, stream);
   }

@@ -9,6 +9,7 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda {
@@ -37,7 +38,7 @@ struct Params {
   BegunNormArgs norm;  // instead of `out`
   // Whether all but the shares is older than what ran ahead of the kernel just ahead
   // (docs/kernels/decode-step.md, the rule).
-  bool old_inputs;
+  bool old_inputs;  // all but the shares is read before the wait
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -220,14 +221,22 @@ static_assert(kColumns == kFinishColumns && 32 * kGroups == kFinishWidthMax);
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoeWorkspace& space,
-                       bool old_inputs,
-                       cudaStream_t stream) {
+                       const LaunchStream& stream) {
   if (args.tokens > kTokens || shape.top_k > kTopK || shape.hidden % kColumns != 0 ||
       args.shared_intermediate > 32 * kGroups || args.shared_intermediate % 32 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared_down) % 16 != 0 ||
       reinterpret_cast<uintptr_t>(args.shared) % 16 != 0 || args.shared_stride % 8 != 0) {
     return InvalidArgument("MoE: the shared experts are not for the end of few tokens");
   }
+  const Int4BankRegions of{shape, args, space};
+  Regions old = {of.ids(), of.shared()};
+  if (args.norm.residual != nullptr) {
+    old.Add(RowsRegion(args.norm.residual, args.tokens, args.norm.residual_stride * 4,
+                       int64_t{shape.hidden} * 4));
+  }
+  LaunchNote note = "MoE end";
+  const bool old_inputs = stream.order->IsComplete(old);
+  if (old_inputs) note.early_reads = old;
   const Params p = {.ids = args.ids,
                     .slot_of = args.slot_of,
                     .experts = args.experts,
@@ -244,9 +253,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .out_stride = args.out_stride,
                     .norm = args.norm,
                     .old_inputs = old_inputs};
-  return LaunchOverlapped("MoE end", FinishKernel,
-                          dim3(static_cast<unsigned>(shape.hidden / kColumns)), dim3(kThreads), 0,
-                          stream, 1, p);
+  return LaunchOverlapped(note, FinishKernel, dim3(static_cast<unsigned>(shape.hidden / kColumns)),
+                          dim3(kThreads), 0, stream, 1, p);
 }
 
 }  // namespace baltoro::cuda

@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/down_reduce/fp8_down_multiply.cuh"
 #include "ops/cuda/experts/down_reduce/fp8_grouped_sum.h"
 #include "ops/cuda/launch/tensor_map.h"
@@ -194,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void LaunchFp8GroupedSum(const Fp8GroupedSum& args, cudaStream_t stream) {
+void LaunchFp8GroupedSum(const Fp8GroupedSum& args, const LaunchStream& stream) {
   const MoeRows& rows = args.rows;
   const ExpertsSum& sum = args.sum;
   const PackedMatrix& w = args.down;
@@ -246,14 +247,19 @@ void LaunchFp8GroupedSum(const Fp8GroupedSum& args, cudaStream_t stream) {
           .box = {128, kItemRows, 2, 1}},
       w.data, map);
   BT_CHECK(mapped.ok());
+  LaunchNote note = "FP8 down with sum";
+  note.next = NextStarts::kAfterWait;
+  note.early_reads = SortedOf(rows);
+  note.early_reads.Add(RegionOf(rows.ids, entries));
+  note.early_reads.Add(RegionOf(args.route_weights, entries));
   const auto kernel =
       args.out.dtype == DType::kBf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
   CheckCuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sum.shared_bytes),
-      "joined FP8 product");
-  CheckCuda(LaunchPlaced(kernel, dim3(static_cast<unsigned>(sum.blocks)), dim3(kThreads),
+      "fp8_grouped_sum");
+  CheckCuda(LaunchPlaced(note, kernel, dim3(static_cast<unsigned>(sum.blocks)), dim3(kThreads),
                          static_cast<size_t>(sum.shared_bytes), stream, 0, p, map),
-            "joined FP8 product");
+            "fp8_grouped_sum");
 }
 
 }  // namespace baltoro::cuda

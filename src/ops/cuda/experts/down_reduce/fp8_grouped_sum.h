@@ -5,6 +5,7 @@
 
 #include "ops/cuda/choose/experts_down_sum.h"
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/ops.h"
 
 namespace baltoro::cuda {
@@ -21,6 +22,6 @@ struct Fp8GroupedSum {
 };
 // Reads the routing's tables before it waits for the kernel ahead: behind a kernel alone that lets
 // others start only once it has waited for the routing (docs/kernels/decode-step.md, point 4).
-void LaunchFp8GroupedSum(const Fp8GroupedSum& args, cudaStream_t stream);
+void LaunchFp8GroupedSum(const Fp8GroupedSum& args, const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -21,6 +21,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/down_reduce/int4_down_add.cuh"
 #include "ops/cuda/experts/down_reduce/int4_down_multiply.cuh"
 
@@ -185,7 +186,7 @@ Status LaunchMoeDownSum(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoeWorkspace& space,
                         const ExpertsSum& part,
-                        cudaStream_t stream) {
+                        const LaunchStream& stream) {
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
@@ -221,11 +222,15 @@ Status LaunchMoeDownSum(const MoeShape& shape,
       args.tokens > kMaxTokens * part.blocks) {
     return Status(Code::kInternal, "MoE down with sum: too many tokens");
   }
+  const Int4BankRegions of{shape, args, space};
+  LaunchNote note = "MoE down with sum";
+  note.writes = {of.shares(), of.counters(), of.out()};
+  note.early_reads = {of.sorted(), of.ids()};
   const auto kernel = bf16 ? DownSumKernel<__nv_bfloat16> : DownSumKernel<float>;
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, part.shared_bytes);
   if (error == cudaSuccess) {
-    error = LaunchPlaced(kernel, dim3(static_cast<unsigned>(part.blocks)), dim3(kThreads),
+    error = LaunchPlaced(note, kernel, dim3(static_cast<unsigned>(part.blocks)), dim3(kThreads),
                          static_cast<size_t>(part.shared_bytes), stream, 0, p);
   }
   if (error == cudaSuccess) return Status();

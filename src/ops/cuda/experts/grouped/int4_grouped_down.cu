@@ -314,7 +314,7 @@ Status LaunchMoeGroupedDown(const MoeShape& shape,
                             const MoeInt4Args& args,
                             const MoeWorkspace& space,
                             const ExpertsPlan& plan,
-                            cudaStream_t stream) {
+                            const LaunchStream& stream) {
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
@@ -333,7 +333,7 @@ Status LaunchMoeGroupedDown(const MoeShape& shape,
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE down: ") + cudaGetErrorString(error));
   }
-  return LaunchOverlapped("MoE down, wide", GroupedDownKernel, dim3(plan.blocks * kTeam),
+  return LaunchOverlapped("MoE down, grouped", GroupedDownKernel, dim3(plan.blocks * kTeam),
                           dim3(kThreads), kSharedBytes, stream, 1, p);
 }
 

@@ -16,6 +16,7 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/grouped/int4_grouped_gate_up_device.cuh"
 #include "ops/cuda/experts/grouped/int4_grouped_gate_up_multiply.cuh"
 #include "ops/cuda/layout/matrix_order.cuh"
@@ -93,15 +94,17 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
 }
 
 template <typename Form>
-Status Launch(const GateUpParams& p, int32_t teams, cudaStream_t stream) {
+Status Launch(const LaunchNote& note,
+              const GateUpParams& p,
+              int32_t teams,
+              const LaunchStream& stream) {
   const cudaError_t error = cudaFuncSetAttribute(
       GateUpKernel<Form>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<Form>);
   if (error != cudaSuccess) {
     return Status(Code::kInternal, std::string("MoE gate/up: ") + cudaGetErrorString(error));
   }
-  return LaunchOverlapped("MoE gate/up, wide", GateUpKernel<Form>,
-                          dim3(teams * kGroupedTeam * Form::kBlocks), dim3(kThreads),
-                          kSharedBytes<Form>, stream, 1, p);
+  return LaunchOverlapped(note, GateUpKernel<Form>, dim3(teams * kGroupedTeam * Form::kBlocks),
+                          dim3(kThreads), kSharedBytes<Form>, stream, 1, p);
 }
 
 }  // namespace
@@ -111,16 +114,21 @@ Status LaunchMoeGroupedGateUp(const MoeShape& shape,
                               const MoeWorkspace& space,
                               const ExpertsPlan& plan,
                               int32_t tile_rows,
-                              cudaStream_t stream) {
+                              const LaunchStream& stream) {
   if (plan.makes_ordered != (args.ordered == nullptr)) {
     return InvalidArgument("MoE: x in matrix order is not given as planned");
   }
+  const Int4BankRegions of{shape, args, space};
   if (plan.makes_ordered) {
     const int columns = kOrderThreads * kOrderEights * 8;
-    BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations in matrix order", MatrixOrderKernel,
-                                        dim3((shape.hidden + columns - 1) / columns, args.tokens),
-                                        dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride,
-                                        space.ordered, shape.hidden));
+    LaunchNote note = "MoE activations in matrix order";
+    note.early_reads = of.x();
+    note.early_writes = of.ordered();
+    note.reads = note.early_reads;
+    note.writes = note.early_writes;
+    BT_RETURN_IF_ERROR(LaunchOverlapped(
+        note, MatrixOrderKernel, dim3((shape.hidden + columns - 1) / columns, args.tokens),
+        dim3(kOrderThreads), 0, stream, 1, args.x, args.x_stride, space.ordered, shape.hidden));
   }
   GateUpParams p = {};
   BT_RETURN_IF_ERROR(MakeWeightMap(shape, args.gate_up, p.map));
@@ -136,8 +144,10 @@ Status LaunchMoeGroupedGateUp(const MoeShape& shape,
   p.out = space.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return tile_rows == kMiddlingTileRows ? Launch<Middling>(p, plan.blocks, stream)
-                                        : Launch<Many>(p, plan.blocks, stream);
+  const LaunchNote note =
+      WaitsFirst("MoE gate/up, grouped", of.middle(), {of.sorted(), of.ordered()});
+  return tile_rows == kMiddlingTileRows ? Launch<Middling>(note, p, plan.blocks, stream)
+                                        : Launch<Many>(note, p, plan.blocks, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -420,17 +420,20 @@ void Fp8Single(const OpContext& ctx,
       .shared_down = args.shared ? Down(args.shared_down) : DownMatrix{},
       .shared = static_cast<const __nv_bfloat16*>(args.shared.data),
       .out = static_cast<float*>(args.out.data),
-      .choice = choice};
+      .choice = choice,
+      .board = RankOf(ctx).board<void>(BoardOf::kFp8OneLaunch1)};
   if (plan.kernel == ExpertsKernel::kFp8OneLaunch1) return LaunchOneToken(one_token, StreamOf(ctx));
   BT_CHECK(plan.kernel == ExpertsKernel::kFp8Entries4 && plan.end_strips > 0);
   const int gate_up_bytes = GateUpBytes(gate_up.steps);
   const auto first = chooses ? GateUpKernel<true> : GateUpKernel<false>;
   CheckCuda(cudaFuncSetAttribute(first, cudaFuncAttributeMaxDynamicSharedMemorySize, gate_up_bytes),
             "FP8 gate/up of few entries");
+  const LaunchNote gate_up_note =
+      WaitsFirst("FP8 gate/up of few entries",
+                 RegionOf(gate_up.middle, int64_t{tokens} * top_k * middle), Regions::Anything());
   const Status first_launched = LaunchOverlapped(
-      "FP8 gate/up of few entries", first,
-      dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k), dim3(kGateThreads),
-      static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
+      gate_up_note, first, dim3(static_cast<unsigned>(middle / kGateRows), tokens * top_k),
+      dim3(kGateThreads), static_cast<size_t>(gate_up_bytes), StreamOf(ctx), 1, gate_up);
   CheckLaunch("FP8 gate/up of few entries");
   BT_CHECK(first_launched.ok());
 
@@ -454,10 +457,18 @@ void Fp8Single(const OpContext& ctx,
   const auto last = chooses ? EndKernel<true> : EndKernel<false>;
   CheckCuda(cudaFuncSetAttribute(last, cudaFuncAttributeMaxDynamicSharedMemorySize, end_bytes),
             "FP8 end of few entries");
-  const Status launched =
-      LaunchOverlapped("FP8 end of few entries", last,
-                       dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
-                       dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
+  // Gate/up has waited: what says which experts a token has is complete.
+  LaunchNote end_note = "FP8 end of few entries";
+  const int64_t entries = int64_t{tokens} * top_k;
+  if (chooses) {
+    end_note.early_reads =
+        RowsRegion(choice.logits, tokens, choice.logits_stride * 4, int64_t{choice.experts} * 4);
+  } else {
+    end_note.early_reads = {RegionOf(experts.ids, entries), RegionOf(end.route_weights, entries)};
+  }
+  const Status launched = LaunchOverlapped(
+      end_note, last, dim3(static_cast<unsigned>(hidden / (end.strips * 8)), tokens),
+      dim3(kEndThreads), static_cast<size_t>(end_bytes), StreamOf(ctx), 1, end);
   CheckLaunch("FP8 end of few entries");
   BT_CHECK(launched.ok());
 }

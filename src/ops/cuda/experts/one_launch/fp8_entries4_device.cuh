@@ -6,6 +6,7 @@
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/route/choice_device.cuh"
 #include "ops/cuda/fused_args.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/e4m3_f16_device.cuh"
 #include "ops/cuda/rows/fp8_round_device.cuh"
@@ -66,10 +67,11 @@ struct SingleParams {
   const __nv_bfloat16* shared;  // [2 * 256]
   float* out;                   // [7168]
   MoeChoice choice;
+  void* board = nullptr;  // of fp8_one_launch1.cu
 };
 
 // Both products and the sum of one token in one kernel (fp8_one_launch1.cu), where its shape is
 // that of K2's rank of eight; the choice is in it.
-void LaunchOneToken(const SingleParams& p, cudaStream_t stream);
+void LaunchOneToken(const SingleParams& p, const LaunchStream& stream);
 
 }  // namespace baltoro::cuda::fp8_one_launch

@@ -51,7 +51,6 @@ struct alignas(256) Board {
   uint64_t middle[kExpertsMax][kMiddle];
   uint32_t launches[kBlocks];  // so far, counted by each block for itself
 };
-__device__ Board board;  // zeros at first: the tag of no launch
 
 struct Shared {
   alignas(16) float weights[kStrips][kSteps];
@@ -96,7 +95,7 @@ __device__ __forceinline__ void AskForPart(
 
 // By the warps but the last: the block's rows of the middle, told to all blocks.
 __device__ __forceinline__ void MultiplyFirst(
-    uint32_t memory, Shared& shared, int own, int first, uint32_t tag) {
+    uint32_t memory, Shared& shared, Board& board, int own, int first, uint32_t tag) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t full = SharedAddress(shared.full), empty = SharedAddress(shared.empty);
   float sums[kStrips][2] = {};
@@ -255,6 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForEarlierKernels();
   if (last) Choose(p.choice, bias, shared.choice);
   AllowNextKernel();
+  Board& board = *static_cast<Board*>(p.board);
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   if (threadIdx.x == 0) {
     const uint32_t known = SharedAddress(&shared.known);
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("bar.arrive 2, %0;" ::"r"(kSummers) : "memory");
   } else {
     BarrierWait(SharedAddress(&shared.known), 0);
-    if (slot >= 0) MultiplyFirst(memory, shared, own, first, tag);
+    if (slot >= 0) MultiplyFirst(memory, shared, board, own, first, tag);
     __syncwarp();
     hopper::NamedSync(2, kSummers);  // the last warp has the weights of the experts
     factor = shared.route_weights[warp];
@@ -335,8 +335,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-void fp8_one_launch::LaunchOneToken(const SingleParams& p, cudaStream_t stream) {
-  BT_CHECK(p.codes != nullptr && p.choice.logits != nullptr);
+void fp8_one_launch::LaunchOneToken(const SingleParams& p, const LaunchStream& stream) {
+  static_assert(sizeof(Board) <= BoardBytes(BoardOf::kFp8OneLaunch1));
+  BT_CHECK(p.codes != nullptr && p.choice.logits != nullptr && p.board != nullptr);
   CheckCuda(
       cudaFuncSetAttribute(JoinedSingleKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
       "FP8 bank of one token");

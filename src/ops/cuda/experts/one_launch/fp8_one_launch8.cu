@@ -46,9 +46,9 @@ struct alignas(256) Board {
   uint64_t middle[kTokensMax][kExpertsMax][kMiddle];
   uint32_t launches[kBlocks];  // so far, counted by each block for itself
 };
-__device__ Board board;  // zeros at first: the tag of no launch
 
 struct OneLaunchParams {
+  Board* board;
   SingleParams of;  // codes and so on of the first token
   int32_t tokens;
   int64_t shared_stride, out_stride;
@@ -148,7 +148,7 @@ __device__ __forceinline__ void GiveBack(uint64_t& empty) {
 // By all warps but the last: the block's rows of a token's middle, told to all blocks.
 template <int kTokens>
 __device__ __forceinline__ void MultiplyFirst(
-    Shared<kTokens>& shared, int token, int own, int first, uint32_t tag) {
+    Shared<kTokens>& shared, Board& board, int token, int own, int first, uint32_t tag) {
   constexpr int kSlots = Shared<kTokens>::kSlots;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool held = shared.slots[token][own] >= 0;
@@ -344,6 +344,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   WaitForEarlierKernels();
   AllowNextKernel();
+  Board& board = *p.board;
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   if (warp == kWarps && lane == 0) {
     CopyPlain(SharedAddress(shared.x), p.of.codes, p.tokens * kHidden, known);
@@ -376,7 +377,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     BarrierWait(known, 0);
 #pragma unroll 1
-    for (int token = 0; token < p.tokens; ++token) MultiplyFirst(shared, token, own, first, tag);
+    for (int token = 0; token < p.tokens; ++token)
+      MultiplyFirst(shared, board, token, own, first, tag);
     __syncwarp();
 #pragma unroll 1
     for (int n = p.tokens * kParts; n < p.tokens * (kParts + kDownParts); ++n) {
@@ -414,7 +416,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kTokens>
-void Launch(const OneLaunchParams& p, cudaStream_t stream) {
+void Launch(const OneLaunchParams& p, const LaunchStream& stream) {
   constexpr int kBytes = static_cast<int>(sizeof(Shared<kTokens>));
   static_assert(kBytes <= 227 * 1024);
   const auto kernel = OneLaunchKernel<kTokens>;
@@ -437,7 +439,9 @@ void Fp8OneLaunch8(const OpContext& ctx,
   const QuantisedRows x = Fp8BankInput(ctx, args);
   BT_CHECK(reinterpret_cast<uintptr_t>(x.x) % 16 == 0 && x.x_stride == kHidden &&
            reinterpret_cast<uintptr_t>(x.x_scales) % 16 == 0);
+  static_assert(sizeof(Board) <= BoardBytes(BoardOf::kFp8OneLaunch8));
   const OneLaunchParams p = {
+      .board = RankOf(ctx).board<Board>(BoardOf::kFp8OneLaunch8),
       .of = {.experts = {.ids = nullptr,
                          .slot_of = slot_of,
                          .experts = static_cast<int32_t>(args.slot_of.size()),

@@ -29,7 +29,13 @@ static_assert(kBlocks * kOfBlock == kExperts * kIntermediate / 8 && kEnds <= kBl
 constexpr int kX = kOfBlock * kStripBytes, kDown = kX + kHidden * 2;
 constexpr int kBytes = kDown + kExperts * kExpertBytes;
 
+struct alignas(256) Board {
+  uint64_t middle[kExperts][kIntermediate / 2];  // pairs of bf16
+  uint32_t launches[kBlocks];                    // so far, counted by each block for itself
+};
+
 struct Params {
+  Board* board;
   const int32_t* slot_of;
   int32_t experts, slots;
   const char *gate_up, *down;
@@ -40,12 +46,6 @@ struct Params {
   float* out;
   MoeChoice choice;
 };
-
-struct alignas(256) Board {
-  uint64_t middle[kExperts][kIntermediate / 2];  // pairs of bf16
-  uint32_t launches[kBlocks];                    // so far, counted by each block for itself
-};
-__device__ Board board;  // zeros at first: the tag of no launch
 
 struct Shared {
   float first[kOfBlock * kWarps][16];      // by row of a strip
@@ -137,7 +137,8 @@ __device__ __forceinline__ void MultiplyFirst(const Params& p, Shared& shared, u
 }
 
 // By the first 16 lanes of a warp: the block's columns of the middle, told to all blocks.
-__device__ __forceinline__ void TellMiddle(const Shared& shared, int own, int strip, uint32_t tag) {
+__device__ __forceinline__ void TellMiddle(
+    const Shared& shared, Board& board, int own, int strip, uint32_t tag) {
   const int lane = threadIdx.x % 16, s = lane / 8, row = lane % 8;
   float gate = 0, up = 0;
 #pragma unroll
@@ -152,7 +153,10 @@ __device__ __forceinline__ void TellMiddle(const Shared& shared, int own, int st
 }
 
 // An expert's columns of the result: shared.sums.
-__device__ __forceinline__ void MultiplySecond(Shared& shared, uint32_t memory, uint32_t tag) {
+__device__ __forceinline__ void MultiplySecond(Shared& shared,
+                                               const Board& board,
+                                               uint32_t memory,
+                                               uint32_t tag) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   resident::Mail<2> mail;
   mail.Await(resident::Patience(resident::Conduct{}), tag, true,
@@ -225,6 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
   WaitForEarlierKernels();
   if (warp == 0) Choose(p.choice, bias, shared.choice);
   AllowNextKernel();
+  Board& board = *p.board;
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   if (threadIdx.x == 32) {
     const uint32_t x = SharedAddress(&shared.x);
@@ -253,10 +258,10 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
     BarrierWait(SharedAddress(&shared.x), 0);
   }
   __syncthreads();
-  if (mine && threadIdx.x < 16) TellMiddle(shared, own, strip, tag);
+  if (mine && threadIdx.x < 16) TellMiddle(shared, board, own, strip, tag);
   if (threadIdx.x == 0) board.launches[blockIdx.x] = tag;
   if (!ends) return;
-  if (!of_shared && shared.slots[warp] >= 0) MultiplySecond(shared, memory, tag);
+  if (!of_shared && shared.slots[warp] >= 0) MultiplySecond(shared, board, memory, tag);
   __syncthreads();
   if (!of_shared || lane >= 4) return;
   const int in_block = warp % kStrips * 16 + (warp % kWarps < kStrips ? 0 : 8) + 2 * lane;
@@ -273,8 +278,10 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
 
 }  // namespace
 
-Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
-  const Params p = {.slot_of = args.slot_of,
+Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, const LaunchStream& stream) {
+  static_assert(sizeof(Board) <= BoardBytes(BoardOf::kInt4OneLaunch1));
+  const Params p = {.board = static_cast<Board*>(args.board),
+                    .slot_of = args.slot_of,
                     .experts = args.experts,
                     .slots = shape.slots,
                     .gate_up = static_cast<const char*>(args.gate_up),

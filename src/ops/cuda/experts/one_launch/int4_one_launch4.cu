@@ -30,7 +30,13 @@ constexpr int kXBytes = kHalf * 256, kSlots = 7, kSlotBytes = 2 * kPartBytes + k
 static_assert(kBlocks * kOfBlock == kExperts * kIntermediate / 8 && kEnds <= kBlocks);
 static_assert(2 * kExpertBytes <= kSlotBytes && kStrips % 2 == 0);
 
+struct alignas(256) Board {
+  uint64_t middle[kTokensMax][kExperts][kIntermediate / 2];  // pairs of bf16
+  uint32_t launches[kBlocks];  // so far, counted by each block for itself
+};
+
 struct Params {
+  Board* board;
   const int32_t* slot_of;
   int32_t experts, slots, tokens;
   const char *gate_up, *down;
@@ -44,12 +50,6 @@ struct Params {
   int64_t out_stride;
   MoeChoice choice;
 };
-
-struct alignas(256) Board {
-  uint64_t middle[kTokensMax][kExperts][kIntermediate / 2];  // pairs of bf16
-  uint32_t launches[kBlocks];  // so far, counted by each block for itself
-};
-__device__ Board board;  // zeros at first: the tag of no launch
 
 struct Shared {
   alignas(128) char ring[kSlots][kSlotBytes];
@@ -123,7 +123,7 @@ __device__ __forceinline__ void GiveBack(uint64_t& empty) {
 
 // By all warps but the last: the block's columns of a token's middle, told to all blocks.
 __device__ __forceinline__ void MultiplyFirst(
-    Shared& shared, int token, int own, int strip, uint32_t tag) {
+    Shared& shared, Board& board, int token, int own, int strip, uint32_t tag) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool held = shared.slots[token][own] >= 0;
   float acc[1][1][4] = {};
@@ -172,10 +172,8 @@ __device__ __forceinline__ void MultiplyFirst(
 }
 
 // Two of an expert's four strips of the result's columns for a token: shared.sums.
-__device__ __forceinline__ void MultiplySecond(const Place& at,
-                                               Shared& shared,
-                                               int token,
-                                               uint32_t tag) {
+__device__ __forceinline__ void MultiplySecond(
+    const Place& at, Shared& shared, const Board& board, int token, uint32_t tag) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, expert = warp % kHalf;
   resident::Mail<2> mail;
   mail.Await(resident::Patience(resident::Conduct{}), tag, true,
@@ -286,6 +284,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneLaunchKernel(const __grid_cons
   __syncthreads();
   WaitForEarlierKernels();
   AllowNextKernel();
+  Board& board = *p.board;
   const uint32_t before = __ldcg(&board.launches[blockIdx.x]);
   float sums[2][4] = {};
   if (of_shared) {
@@ -309,7 +308,8 @@ __global__ void __launch_bounds__(kThreads, 1) OneLaunchKernel(const __grid_cons
   } else {
     if (warp < p.tokens) WeighOf(p, shared);
 #pragma unroll 1
-    for (int token = 0; token < p.tokens; ++token) MultiplyFirst(shared, token, own, strip, tag);
+    for (int token = 0; token < p.tokens; ++token)
+      MultiplyFirst(shared, board, token, own, strip, tag);
 #pragma unroll 1
     for (int n = p.tokens * kParts; ends && n < p.tokens * (kParts + kDownParts); ++n) {
       const Place at(n);
@@ -317,7 +317,7 @@ __global__ void __launch_bounds__(kThreads, 1) OneLaunchKernel(const __grid_cons
       if ((n - p.tokens * kParts) % kDownParts != expert / 2 || shared.slots[token][expert] < 0) {
         BarrierWait(SharedAddress(&shared.full[at.slot]), at.parity);
       } else {
-        MultiplySecond(at, shared, token, tag);
+        MultiplySecond(at, shared, board, token, tag);
       }
       GiveBack(shared.empty[at.slot]);
     }
@@ -340,8 +340,12 @@ __global__ void __launch_bounds__(kThreads, 1) OneLaunchKernel(const __grid_cons
 
 }  // namespace
 
-Status LaunchMoeOneLaunch4(const MoeShape& shape, const MoeInt4Args& args, cudaStream_t stream) {
-  const Params p = {.slot_of = args.slot_of,
+Status LaunchMoeOneLaunch4(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const LaunchStream& stream) {
+  static_assert(sizeof(Board) <= BoardBytes(BoardOf::kInt4OneLaunch4));
+  const Params p = {.board = static_cast<Board*>(args.board),
+                    .slot_of = args.slot_of,
                     .experts = args.experts,
                     .slots = shape.slots,
                     .tokens = args.tokens,

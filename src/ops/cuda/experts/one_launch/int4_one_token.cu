@@ -10,6 +10,7 @@
 // the routing was done. Floor: the bytes of the matrices.
 
 #include "ops/cuda/experts/one_launch/int4_one_token_device.cuh"
+#include "ops/cuda/launch/regions.h"
 #include "ops/cuda/rows/norm_begun_device.cuh"
 
 namespace baltoro::cuda {
@@ -297,12 +298,18 @@ __global__ void __launch_bounds__(kThreads* kOf, 1)
       __float2bfloat16_rn(SiluTimes(gate * kWidenUndo, up * kWidenUndo));
 }
 
+// What says which experts the token has.
+Regions RoutingOf(const MoeShape& shape, const MoeInt4Args& args) {
+  if (args.choice.logits != nullptr) return RegionOf(args.choice.logits, args.choice.experts);
+  return {RegionOf(args.ids, shape.top_k), RegionOf(args.weights, shape.top_k)};
+}
+
 }  // namespace
 
 Status LaunchMoeSingleGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
-                             cudaStream_t stream) {
+                             const LaunchStream& stream) {
   const GateUpParams p = {.ids = args.ids,
                           .slot_of = args.slot_of,
                           .experts = args.experts,
@@ -325,8 +332,13 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
                                  cudaSharedmemCarveoutMaxShared);
   }
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
+  Regions reads = RegionOf(args.x, shape.hidden);
+  reads.Add(RoutingOf(shape, args));
+  const LaunchNote note =
+      WaitsFirst("MoE gate/up of one token",
+                 RegionOf(space.middle, int64_t{shape.top_k} * shape.intermediate), reads);
   return LaunchOverlapped(
-      "MoE gate/up of one token", kernel,
+      note, kernel,
       dim3(static_cast<unsigned>(shape.intermediate / 8 / kOf), static_cast<unsigned>(shape.top_k)),
       dim3(kThreads * kOf), static_cast<size_t>(bytes), stream, 1, p);
 }
@@ -334,7 +346,7 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
 Status LaunchMoeSingleEnd(const MoeShape& shape,
                           const MoeInt4Args& args,
                           const MoeWorkspace& space,
-                          cudaStream_t stream) {
+                          const LaunchStream& stream) {
   const Params p = {.ids = args.ids,
                     .weights = args.weights,
                     .slot_of = args.slot_of,
@@ -357,8 +369,9 @@ Status LaunchMoeSingleEnd(const MoeShape& shape,
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
-  return LaunchOverlapped("MoE end of one token", kernel,
-                          dim3(static_cast<unsigned>(shape.hidden / (16 * kStrips))),
+  LaunchNote note = "MoE end of one token";
+  note.early_reads = RoutingOf(shape, args);
+  return LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(shape.hidden / (16 * kStrips))),
                           dim3(kThreads), kBytes, stream, 1, p);
 }
 

@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/route/bank_route_device.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
@@ -204,14 +205,22 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 template <int kWarps, bool kSums>
-Status Launch(const PrepareParams& p, cudaStream_t stream) {
+Status Launch(const PrepareParams& p, const LaunchStream& stream) {
   const bool rows = p.digits.x != nullptr || p.gated.x != nullptr;
   // Whole clusters.
   constexpr int kRows = kRanks * kRowsOfBlock<kWarps, kSums>;
   const int blocks = kRanks + (rows ? (p.tokens + kRows - 1) / kRows * kRanks : 0);
-  return LaunchOverlapped("MoE preparation", PrepareKernel<kWarps, kSums>,
-                          dim3(static_cast<unsigned>(blocks)), dim3(32 * kWarps), 0, stream, kRanks,
-                          p);
+  Regions writes = SortWrites(p.route);
+  writes.Add(RegionOf(p.choice.ids, p.route.entries));
+  writes.Add(RegionOf(p.choice.weights, p.route.entries));
+  writes.Add(MadeBy(p.gated, p.tokens));
+  writes.Add(MadeBy(p.digits, p.tokens));
+  const Region logits = RowsRegion(p.choice.logits, p.tokens, p.choice.logits_stride * 4,
+                                   int64_t{p.choice.experts} * 4);
+  const LaunchNote note = WaitsFirst(
+      "MoE preparation", writes, {logits, InputOf(p.gated, p.tokens), InputOf(p.digits, p.tokens)});
+  return LaunchOverlapped(note, PrepareKernel<kWarps, kSums>, dim3(static_cast<unsigned>(blocks)),
+                          dim3(32 * kWarps), 0, stream, kRanks, p);
 }
 
 }  // namespace
@@ -222,7 +231,7 @@ Status LaunchMoePrepare(const moe_route::Params& route,
                         const DigitRows& digits,
                         const MoeGated& gated,
                         int32_t tokens,
-                        cudaStream_t stream) {
+                        const LaunchStream& stream) {
   const PrepareParams p = {.route = route,
                            .choice = choice,
                            .router = {.experts = choice.experts,

@@ -6,6 +6,7 @@
 // place of LaunchMoeRoute or LaunchRowsByExpert.
 
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -37,12 +38,12 @@ Status LaunchMoePrepare(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const ExpertsPlan& plan,
                         const MoeGated& gated,
-                        cudaStream_t stream);
+                        const LaunchStream& stream);
 // Of a bank of other forms.
 Status LaunchMoePrepare(const MoeRows& rows,
                         const ExpertsPlan& plan,
                         const MoeChoice& choice,
                         const MoeGated& gated,
-                        cudaStream_t stream);
+                        const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

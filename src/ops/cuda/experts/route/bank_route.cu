@@ -21,9 +21,7 @@ struct CombineParams {
   void* out;
   int64_t out_stride;
   int32_t hidden, top_k;
-  // Whether all but the shares is older than what ran ahead of the kernel just ahead
-  // (docs/kernels/decode-step.md, the rule).
-  bool old_inputs;
+  bool old_inputs;  // all but the shares is read before the wait
 };
 
 // Shares that a thread asks for together: one after the other, each would be a way to memory.
@@ -139,11 +137,17 @@ RouteParams Route(const MoeShape& shape,
   return params;
 }
 
-Status LaunchCombine(const CombineParams& params, bool bf16, int32_t tokens, cudaStream_t stream) {
+Status LaunchCombine(CombineParams params, bool bf16, int32_t tokens, const LaunchStream& stream) {
   const int columns = kCombineThreads * 8;
   const dim3 grid((params.hidden + columns - 1) / columns, tokens);
-  return LaunchOverlapped("MoE combination",
-                          bf16 ? CombineKernel<__nv_bfloat16> : CombineKernel<float>, grid,
+  const int64_t size = bf16 ? 2 : 4;
+  LaunchNote note = "MoE combination";
+  const Regions old = {
+      RegionOf(params.route.ids, params.route.entries),
+      RowsRegion(params.out, tokens, params.out_stride * size, params.hidden * size)};
+  params.old_inputs = stream.order->IsComplete(old);
+  if (params.old_inputs) note.early_reads = old;
+  return LaunchOverlapped(note, bf16 ? CombineKernel<__nv_bfloat16> : CombineKernel<float>, grid,
                           dim3(kCombineThreads), 0, stream, 1, params);
 }
 
@@ -177,7 +181,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeInt4Args& args,
                       const MoeWorkspace& space,
                       const ExpertsPlan& plan,
-                      cudaStream_t stream) {
+                      const LaunchStream& stream) {
   if (plan.blocks < 1 || plan.blocks > kMaxBlocks) {
     return InvalidArgument("MoE: blocks outside 1..512");
   }
@@ -189,7 +193,7 @@ Status LaunchMoeRoute(const MoeShape& shape,
                       const MoeWorkspace& space,
                       const ExpertsPlan& plan,
                       const ExpertsSum& part,
-                      cudaStream_t stream) {
+                      const LaunchStream& stream) {
   if (part.blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
   RouteParams params = Route(shape, args, space, plan);
   params.units = space.units;
@@ -203,7 +207,7 @@ Status LaunchMoePrepare(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const ExpertsPlan& plan,
                         const MoeGated& gated,
-                        cudaStream_t stream) {
+                        const LaunchStream& stream) {
   const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   DigitRows digits;
   if (plan.kernel == ExpertsKernel::kInt4Digits && plan.shared != SharedExperts::kBeside) {
@@ -217,15 +221,14 @@ Status LaunchMoePrepare(const MoeRows& rows,
                         const ExpertsPlan& plan,
                         const MoeChoice& choice,
                         const MoeGated& gated,
-                        cudaStream_t stream) {
+                        const LaunchStream& stream) {
   return LaunchMoePrepare(Route(rows), plan.prepare_warps, choice, {}, gated, rows.tokens, stream);
 }
 
 Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeInt4Args& args,
                         const MoeWorkspace& space,
-                        bool old_inputs,
-                        cudaStream_t stream) {
+                        const LaunchStream& stream) {
   const bool bf16 = args.rounded_out != nullptr;
   const CombineParams params = {Entries(shape, args),
                                 space.shares,
@@ -233,18 +236,18 @@ Status LaunchMoeCombine(const MoeShape& shape,
                                 args.out_stride,
                                 shape.hidden,
                                 shape.top_k,
-                                old_inputs};
+                                false};
   return LaunchCombine(params, bf16, args.tokens, stream);
 }
 
-Status LaunchRowsByExpert(const MoeRows& rows, cudaStream_t stream) {
+Status LaunchRowsByExpert(const MoeRows& rows, const LaunchStream& stream) {
   return LaunchMoeSort(Route(rows), rows.sort, stream);
 }
 
 Status LaunchSumOverExperts(const MoeRows& rows,
                             const __nv_bfloat16* shares,
                             const TensorView& out,
-                            cudaStream_t stream) {
+                            const LaunchStream& stream) {
   const auto hidden = static_cast<int32_t>(out.dim(1));
   return LaunchCombine({Route(rows), shares, out.data, out.stride[0], hidden, rows.top_k, false},
                        out.dtype == DType::kBf16, rows.tokens, stream);

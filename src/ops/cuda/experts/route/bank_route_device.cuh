@@ -9,6 +9,8 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/route/bank_prepare.h"
+#include "ops/cuda/launch/launch_stream.h"
+#include "ops/cuda/launch/regions.h"
 
 namespace baltoro::cuda::moe_route {
 
@@ -34,6 +36,22 @@ struct Params {
   uint32_t* counters = nullptr;           // and where work is dealt out
   int32_t sum_blocks = 0, max_units = 0;  // blocks of the down product, units that one has room for
 };
+
+// What the launch that sorts writes. Where it says no rows of a tile, no more tiles come of the
+// fewest that any form has.
+inline Regions SortWrites(const Params& p) {
+  const int64_t entries = p.entries, slots = p.slots;
+  const int64_t tiles = slots + entries / (p.tile_rows > 0 ? p.tile_rows : kDigitTileRows);
+  return {RegionOf(p.num_tiles, 1),
+          RegionOf(p.tiles, tiles),
+          RegionOf(p.starts, p.blocks + 1),
+          RegionOf(p.order, entries),
+          RegionOf(p.ranks, entries),
+          RegionOf(p.units, slots + 1),
+          RegionOf(p.row_begin, slots + 1),
+          RegionOf(p.block_of, slots + 1),
+          RegionOf(p.counters, p.units != nullptr ? 2 * kMaxSumChunks : 2)};
+}
 
 // Of shared memory, kSlots at most.
 template <int kSlots>
@@ -291,7 +309,9 @@ __device__ inline void SendToBlock(int32_t* word, uint32_t rank, int32_t value, 
 
 namespace baltoro::cuda {
 
-Status LaunchMoeSort(const moe_route::Params& params, const ExpertsSort& sort, cudaStream_t stream);
+Status LaunchMoeSort(const moe_route::Params& params,
+                     const ExpertsSort& sort,
+                     const LaunchStream& stream);
 // By blocks of `warps` (ExpertsPlan::prepare_warps). Without `digits.x` no digits are made, without
 // `gated.x` nothing is gated.
 Status LaunchMoePrepare(const moe_route::Params& route,
@@ -300,6 +320,6 @@ Status LaunchMoePrepare(const moe_route::Params& route,
                         const DigitRows& digits,
                         const MoeGated& gated,
                         int32_t tokens,
-                        cudaStream_t stream);
+                        const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

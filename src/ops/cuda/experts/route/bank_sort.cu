@@ -112,14 +112,17 @@ __global__ void __launch_bounds__(kThreadsMax, 1) SortKernel(const __grid_consta
 
 Status LaunchMoeSort(const moe_route::Params& params,
                      const ExpertsSort& sort,
-                     cudaStream_t stream) {
+                     const LaunchStream& stream) {
   const auto blocks = static_cast<unsigned>(sort.blocks),
              threads = static_cast<unsigned>(sort.threads);
   if (sort.threads < params.slots || (sort.blocks != 1 && sort.blocks != kRanks)) {
     return InvalidArgument("MoE: entries are not sorted by so many threads");
   }
-  return LaunchOverlapped("MoE routing", SortKernel, dim3(blocks), dim3(threads), 0, stream, blocks,
-                          params);
+  LaunchNote note = "MoE routing";
+  if (params.grouped) note.next = NextStarts::kAfterWait;
+  note.writes = SortWrites(params);
+  note.reads = RegionOf(params.ids, params.entries);
+  return LaunchOverlapped(note, SortKernel, dim3(blocks), dim3(threads), 0, stream, blocks, params);
 }
 
 }  // namespace baltoro::cuda

@@ -14,6 +14,7 @@
 // for. A warpgroup has a row of x.
 // Floor: the bytes of the matrix and of the results.
 
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/route/shared_at_choice.h"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
@@ -194,13 +195,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kN>
-Status Launch(const SharedAtChoiceParams& p, const CUtensorMap& map, cudaStream_t stream) {
+Status Launch(const SharedAtChoiceParams& p, const CUtensorMap& map, const LaunchStream& stream) {
   static_assert(kSharedBytes<64> <= 172 * 1024);
   const cudaError_t error = cudaFuncSetAttribute(
       SharedAtChoiceKernel<kN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<kN>);
   if (error != cudaSuccess) return Status(Code::kInternal, cudaGetErrorString(error));
   const int tiles = (p.tokens + kTokens - 1) / kTokens;
-  return LaunchOverlapped("MoE beside the choice", SharedAtChoiceKernel<kN>,
+  const int64_t size = p.bf16 ? 2 : 4, width = int64_t{p.strips} * kGroups * kN;
+  LaunchNote note = "MoE beside the choice";
+  note.early_reads = {InputOf(p.gated, p.tokens), InputOf(p.digits, p.tokens)};
+  note.early_writes = RowsRegion(p.out, p.tokens, p.out_stride * size, width * size);
+  note.early_writes.Add(MadeBy(p.digits, p.tokens));
+  note.reads = note.early_reads;
+  note.writes = note.early_writes;
+  return LaunchOverlapped(note, SharedAtChoiceKernel<kN>,
                           dim3(static_cast<unsigned>(p.strips * tiles)), dim3(kThreads),
                           kSharedBytes<kN>, stream, 1, p, map);
 }
@@ -212,7 +220,7 @@ Status LaunchMoeSharedAtChoice(const MoeShape& shape,
                                const ExpertsPlan& plan,
                                const MoeGated& gated,
                                const void* shared_down,
-                               cudaStream_t stream) {
+                               const LaunchStream& stream) {
   const int rows = plan.beside_rows;
   const bool bf16 = args.rounded_out != nullptr;
   const SharedAtChoiceParams p = {

@@ -5,6 +5,7 @@
 // LaunchMoePrepare, which then makes neither digits nor SiLU, and ahead of LaunchMoeInt4.
 
 #include "ops/cuda/experts/route/bank_prepare.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -15,6 +16,6 @@ Status LaunchMoeSharedAtChoice(const MoeShape& shape,
                                const ExpertsPlan& plan,
                                const MoeGated& gated,
                                const void* shared_down,
-                               cudaStream_t stream);
+                               const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

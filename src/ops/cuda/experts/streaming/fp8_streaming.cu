@@ -77,21 +77,24 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
 }
 
 template <bool kGated>
-void Launch(const StreamParams& p, const CUtensorMap& map, int32_t blocks, cudaStream_t stream) {
+void Launch(const LaunchNote& note,
+            const StreamParams& p,
+            const CUtensorMap& map,
+            int32_t blocks,
+            const LaunchStream& stream) {
   const auto kernel = Fp8StreamKernel<kGated>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  kSharedBytes<kGated>),
             "shared memory of the streaming FP8 product");
-  const Status launched =
-      LaunchOverlapped("streaming FP8 product", kernel, dim3(static_cast<unsigned>(blocks)),
-                       dim3(kThreads), kSharedBytes<kGated>, stream, 1, p, map);
-  CheckLaunch("streaming FP8 product");
+  const Status launched = LaunchOverlapped(note, kernel, dim3(static_cast<unsigned>(blocks)),
+                                           dim3(kThreads), kSharedBytes<kGated>, stream, 1, p, map);
+  CheckLaunch(note.kernel);
   BT_CHECK(launched.ok());
 }
 
 }  // namespace
 
-void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t stream) {
+void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, const LaunchStream& stream) {
   const PackedMatrix& w = product.w;
   BT_CHECK(w.form == WeightForm::kFp8Block && w.k % 128 == 0 &&
            w.n % (product.gated ? 16 : 2) == 0 && product.out_stride % 2 == 0);
@@ -121,7 +124,6 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
   p.scatter = product.scatter;
   p.route_weights = product.route_weights;
   p.x_f32 = product.x_f32;
-  p.routed_before = product.routed_before;
   BT_CHECK(!p.x_f32 || (!product.gated && p.steps <= kFp8RoundedSteps));
   CUtensorMap map;
   const auto rows = static_cast<cuuint32_t>(product.gated ? 8 : 16 * kWarps);
@@ -137,11 +139,26 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, cudaStream_t str
                                    .box = {128, rows, columns, 1}},
                     w.data, map);
   BT_CHECK(mapped.ok());
-  if (product.gated) {
-    Launch<true>(p, map, blocks, stream);
-  } else {
-    Launch<false>(p, map, blocks, stream);
+  // Feeders take pieces of sorted entries and ask for their weights before the wait: of gate/up
+  // where that is complete, of down always.
+  const Regions sorted = SortedOf(product, blocks + 1);
+  const Region taken = RegionOf(product.taken, 1);
+  if (!product.gated) {
+    LaunchNote note = "FP8 down, streaming";
+    note.early_reads = sorted;
+    note.early_writes = taken;
+    return Launch<false>(note, p, map, blocks, stream);
   }
+  p.routed_before = stream.order->IsComplete(sorted) && stream.order->IsLeftAlone(taken);
+  const Region out = RegionOf(static_cast<const float*>(product.out), product.rows * p.half);
+  LaunchNote note = WaitsFirst("FP8 gate/up, streaming", {out, taken}, InputOf(product));
+  note.reads.Add(sorted);
+  note.reads.Add(taken);
+  if (p.routed_before) {
+    note.early_reads = sorted;
+    note.early_writes = taken;
+  }
+  Launch<true>(note, p, map, blocks, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -9,6 +9,7 @@
 // Four strips of one expert are in work together where there are so many, so that digits are loaded
 // once for all of them: of eight rows they are half as many bytes as four strips.
 
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/experts/streaming/int4_digits_work.cuh"
@@ -328,12 +329,16 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
                              const ExpertsPlan& plan,
-                             cudaStream_t stream) {
+                             const LaunchStream& stream) {
   const DigitRows digits = MoeDigitRows(shape, args, space);
   if (plan.chooser != ExpertsChooser::kPreparation) {
-    BT_RETURN_IF_ERROR(LaunchOverlapped("MoE activations as digits", DigitsKernel,
-                                        dim3(args.tokens), dim3(32 * kDigitWarps), 0, stream, 1,
-                                        digits));
+    LaunchNote note = "MoE activations as digits";
+    note.early_reads = InputOf(digits, args.tokens);
+    note.early_writes = MadeBy(digits, args.tokens);
+    note.reads = note.early_reads;
+    note.writes = note.early_writes;
+    BT_RETURN_IF_ERROR(LaunchOverlapped(note, DigitsKernel, dim3(args.tokens),
+                                        dim3(32 * kDigitWarps), 0, stream, 1, digits));
   }
   GateUpParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
@@ -353,8 +358,13 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
   p.out = space.middle;
   p.out_stride = shape.intermediate;
   p.top_k = shape.top_k;
-  return LaunchMoeStreaming("MoE gate/up by digits", DigitsGateUpKernel, plan.blocks, kThreads,
-                            kSharedBytes, stream, p);
+  const Int4BankRegions of{shape, args, space};
+  Regions reads = MadeBy(digits, args.tokens);
+  reads.Add(of.sorted());
+  const Region taken = CounterOf(space.counters, 0);
+  reads.Add(taken);
+  return LaunchMoeStreaming(WaitsFirst("MoE gate/up by digits", {of.middle(), taken}, reads),
+                            DigitsGateUpKernel, plan.blocks, kThreads, kSharedBytes, stream, p);
 }
 
 }  // namespace baltoro::cuda

@@ -4,6 +4,7 @@
 // have an expert, and I = 256.
 
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -17,11 +18,11 @@ Status LaunchMoeDigitsGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
                              const ExpertsPlan& plan,
-                             cudaStream_t stream);
+                             const LaunchStream& stream);
 Status LaunchMoeDigitsDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoeWorkspace& space,
                            const ExpertsPlan& plan,
-                           cudaStream_t stream);
+                           const LaunchStream& stream);
 
 }  // namespace baltoro::cuda

@@ -6,6 +6,7 @@
 // activations into digits (int4_digits.cuh), which stay in shared memory, while the run before
 // ends.
 
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/streaming/int4_digits.cuh"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/experts/streaming/int4_digits_work.cuh"
@@ -263,7 +264,7 @@ Status LaunchMoeDigitsDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoeWorkspace& space,
                            const ExpertsPlan& plan,
-                           cudaStream_t stream) {
+                           const LaunchStream& stream) {
   DownParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
@@ -280,8 +281,16 @@ Status LaunchMoeDigitsDown(const MoeShape& shape,
   p.middle = space.middle;
   p.out = space.shares;
   p.out_stride = shape.hidden;
-  return LaunchMoeStreaming("MoE down by digits", DigitsDownKernel, plan.blocks, kThreads,
-                            kSharedBytes, stream, p);
+  // Its feeders take pieces of the work at once; whether entries are sorted by then, the order of
+  // launches checks.
+  const Int4BankRegions of{shape, args, space};
+  const Region taken = CounterOf(space.counters, 1);
+  LaunchNote note = "MoE down by digits";
+  note.writes = {of.shares(), taken};
+  note.reads = {of.sorted(), of.middle(), of.weights(), taken};
+  note.early_reads = {of.sorted(), of.weights()};
+  note.early_writes = taken;
+  return LaunchMoeStreaming(note, DigitsDownKernel, plan.blocks, kThreads, kSharedBytes, stream, p);
 }
 
 }  // namespace baltoro::cuda

@@ -12,6 +12,7 @@
 // down).
 
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/experts/bank_regions.h"
 #include "ops/cuda/experts/streaming/int4_digits.h"
 #include "ops/cuda/experts/streaming/int4_streaming_device.cuh"
 #include "ops/cuda/experts/streaming/int4_streaming_multiply.cuh"
@@ -70,8 +71,11 @@ __global__ void __launch_bounds__(F::kThreads, kStreamingBlocks)
 }
 
 template <typename F>
-Status Launch(const char* what, int32_t blocks, const ProductParams& params, cudaStream_t stream) {
-  return LaunchMoeStreaming(what, StreamProductKernel<F>, blocks, F::kThreads, F::kSharedBytes,
+Status Launch(const LaunchNote& note,
+              int32_t blocks,
+              const ProductParams& params,
+              const LaunchStream& stream) {
+  return LaunchMoeStreaming(note, StreamProductKernel<F>, blocks, F::kThreads, F::kSharedBytes,
                             stream, params);
 }
 
@@ -93,13 +97,18 @@ void SetTiles(const MoeShape& shape,
   p.entries = args.tokens * shape.top_k;
 }
 
+// What says which rows an expert takes.
+Region EntriesOf(const Int4BankRegions& of, const ExpertsPlan& plan) {
+  return plan.kernel == ExpertsKernel::kInt4Entries ? of.ids() : of.sorted();
+}
+
 }  // namespace
 
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
                              const MoeWorkspace& space,
                              const ExpertsPlan& plan,
-                             cudaStream_t stream) {
+                             const LaunchStream& stream) {
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.gate_up);
   p.slot_bytes = Int4PackedBytes(2 * shape.intermediate, shape.hidden);
@@ -110,14 +119,16 @@ Status LaunchMoeStreamGateUp(const MoeShape& shape,
   p.in_stride = args.x_stride;
   p.out = space.middle;
   p.out_stride = shape.intermediate;
-  return Launch<GateUpForm>("MoE gate/up", plan.blocks, p, stream);
+  const Int4BankRegions of{shape, args, space};
+  const LaunchNote note = WaitsFirst("MoE gate/up", of.middle(), {EntriesOf(of, plan), of.x()});
+  return Launch<GateUpForm>(note, plan.blocks, p, stream);
 }
 
 Status LaunchMoeStreamDown(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const MoeWorkspace& space,
                            const ExpertsPlan& plan,
-                           cudaStream_t stream) {
+                           const LaunchStream& stream) {
   ProductParams p = {};
   p.weights = static_cast<const char*>(args.down);
   p.slot_bytes = Int4PackedBytes(shape.hidden, shape.intermediate);
@@ -129,7 +140,14 @@ Status LaunchMoeStreamDown(const MoeShape& shape,
   p.out = space.shares;
   p.out_stride = shape.hidden;
   p.route_weights = args.weights;
-  return Launch<DownForm>("MoE down", plan.blocks, p, stream);
+  // Its weights are asked for at once; whether entries are sorted, or chosen, by then, the order of
+  // launches checks.
+  const Int4BankRegions of{shape, args, space};
+  LaunchNote note = "MoE down";
+  note.writes = of.shares();
+  note.reads = {EntriesOf(of, plan), of.middle(), of.weights()};
+  note.early_reads = EntriesOf(of, plan);
+  return Launch<DownForm>(note, plan.blocks, p, stream);
 }
 
 }  // namespace baltoro::cuda

@@ -8,6 +8,7 @@
 
 #include "ops/cuda/experts/bank_device.cuh"
 #include "ops/cuda/experts/bank_internal.h"
+#include "ops/cuda/launch/launch_stream.h"
 
 namespace baltoro::cuda {
 
@@ -51,12 +52,12 @@ __device__ __forceinline__ void InitRing(uint32_t full, uint32_t empty, int read
 
 // Two blocks a multiprocessor; what shared memory they leave is L1, which holds the activations.
 template <typename Params>
-Status LaunchMoeStreaming(const char* what,
+Status LaunchMoeStreaming(const LaunchNote& note,
                           void (*kernel)(Params),
                           int32_t blocks,
                           int threads,
                           int shared_bytes,
-                          cudaStream_t stream,
+                          const LaunchStream& stream,
                           const Params& params) {
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
@@ -66,9 +67,9 @@ Status LaunchMoeStreaming(const char* what,
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, percent);
   }
   if (error != cudaSuccess) {
-    return Status(Code::kInternal, std::string(what) + ": " + cudaGetErrorString(error));
+    return Status(Code::kInternal, std::string(note.kernel) + ": " + cudaGetErrorString(error));
   }
-  return LaunchOverlapped(what, kernel, dim3(blocks), dim3(threads), shared_bytes, stream, 1,
+  return LaunchOverlapped(note, kernel, dim3(blocks), dim3(threads), shared_bytes, stream, 1,
                           params);
 }
 

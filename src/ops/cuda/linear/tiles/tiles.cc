@@ -16,12 +16,12 @@ TilesQuestion QuestionOf(const ProductArgs& args) {
           .wide = args.wide};
 }
 
-void LaunchProduct(const ProductArgs& args, cudaStream_t stream) {
+void LaunchProduct(const ProductArgs& args, const LaunchStream& stream) {
   if (args.rows == 0) return;
   LaunchProduct(args, ChooseTiles(QuestionOf(args), ThisCard()), stream);
 }
 
-void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, const LaunchStream& stream) {
   using product::Params;
   const PackedMatrix& w = args.w;
   BT_CHECK(TilesCan(FactsOf(w)) && w.k < 1 << 17);

@@ -12,11 +12,10 @@
 // Floor for few rows: the bytes of the matrix (of the chosen experts) over the card's read
 // bandwidth.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
 #include "ops/cuda/choose/tiles.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/linear/sorted_rows.h"
 #include "ops/cuda/rows/quantise.h"
 #include "ops/ops.h"
@@ -51,12 +50,15 @@ struct ProductArgs {
   const float* route_weights = nullptr;  // [entries], multiplies the result; or null
 };
 
-void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, cudaStream_t stream);
+void LaunchProduct(const ProductArgs& args, const TilesPlan& plan, const LaunchStream& stream);
 // The same, asking for the plan.
-void LaunchProduct(const ProductArgs& args, cudaStream_t stream);
+void LaunchProduct(const ProductArgs& args, const LaunchStream& stream);
 
 // y = x W^T for plain forms of any shape and alignment, slowly: for what the others refuse.
-void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream);
+void LaunchPlainProduct(TensorView out,
+                        TensorView x,
+                        const PackedMatrix& w,
+                        const LaunchStream& stream);
 
 // out = x W^T through cuBLASLt, bf16 and plain rows; false where it has no algorithm for these.
 bool BlasLinear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatrix& w);

@@ -367,14 +367,14 @@ __global__ void __launch_bounds__(kThreads, 1) WideKernel(const __grid_constant_
 }
 
 template <class Kind>
-void Launch(const Params& p, const LaunchShape& shape, cudaStream_t stream) {
+void Launch(const Params& p, const LaunchShape& shape, const LaunchStream& stream) {
   const auto kernel = WideKernel<Kind>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
             "shared memory of the wide product");
   const dim3 grid(static_cast<unsigned>(shape.x));
-  const Status launched =
-      LaunchOverlapped("wide product", kernel, grid, dim3(kThreads), kSharedBytes, stream, 1, p);
-  CheckLaunch("wide product");
+  const Status launched = LaunchOverlapped("tiles of 128 rows", kernel, grid, dim3(kThreads),
+                                           kSharedBytes, stream, 1, p);
+  CheckLaunch("tiles of 128 rows");
   BT_CHECK(launched.ok());
 }
 
@@ -383,7 +383,7 @@ void Launch(const Params& p, const LaunchShape& shape, cudaStream_t stream) {
 void product::LaunchWide(WeightForm form,
                          const Params& p,
                          const TilesPlan& plan,
-                         cudaStream_t stream) {
+                         const LaunchStream& stream) {
   switch (form) {
     case WeightForm::kBf16:
       return Launch<Bf16Kind>(p, plan.launch, stream);

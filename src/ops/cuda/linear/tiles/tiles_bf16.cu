@@ -3,7 +3,7 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchBf16(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchBf16(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   LaunchForm<Bf16Form>(p, plan, stream);
 }
 

@@ -3,7 +3,7 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchFp8(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchFp8(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   LaunchForm<Fp8Form>(p, plan, stream);
 }
 

@@ -3,7 +3,7 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchFp8Codes(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchFp8Codes(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   LaunchForm<Fp8CodesForm>(p, plan, stream);
 }
 

@@ -3,7 +3,7 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchInt4Group(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   LaunchForm<Int4GroupForm>(p, plan, stream);
 }
 

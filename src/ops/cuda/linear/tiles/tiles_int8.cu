@@ -3,7 +3,7 @@
 
 namespace baltoro::cuda::product {
 
-void LaunchInt8(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchInt8(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   LaunchForm<Int8Form>(p, plan, stream);
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/launch/overlapped_launch.h"
 #include "ops/cuda/linear/tiles/tiles_form_loads.cuh"
 #include "ops/cuda/linear/tiles/tiles_params.h"
@@ -276,7 +277,7 @@ __global__ void __launch_bounds__(kThreads, kN == 8 ? 1 : 2)
 }
 
 template <class F, int kN>
-void LaunchTiles(const Params& p, const LaunchShape& shape, cudaStream_t stream) {
+void LaunchTiles(const Params& p, const LaunchShape& shape, const LaunchStream& stream) {
   constexpr int kBytes = F::template kRing<kN> * kWarps * kRingStepBytes;
   BT_CHECK(shape.shared == kBytes);
   if constexpr (kBytes > 0) {
@@ -293,7 +294,7 @@ void LaunchTiles(const Params& p, const LaunchShape& shape, cudaStream_t stream)
 }
 
 template <class F>
-void LaunchForm(const Params& p, const TilesPlan& plan, cudaStream_t stream) {
+void LaunchForm(const Params& p, const TilesPlan& plan, const LaunchStream& stream) {
   switch (plan.eights) {
     case 1:
       return LaunchTiles<F, 1>(p, plan.launch, stream);

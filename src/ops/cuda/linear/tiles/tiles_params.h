@@ -2,10 +2,9 @@
 
 // Between the launcher of products and their kernels.
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 
+#include "ops/cuda/launch/launch_stream.h"
 #include "ops/cuda/layout/product_layout.h"
 #include "ops/cuda/linear/tiles/tiles.h"
 
@@ -36,14 +35,17 @@ struct Params {
 };
 
 // In tiles128.cu; p.steps counts 128 bytes of a row, p.strips kWideWeightRows rows.
-void LaunchWide(WeightForm form, const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchWide(WeightForm form,
+                const Params& p,
+                const TilesPlan& plan,
+                const LaunchStream& stream);
 
 // One translation unit each: they take long to compile.
-void LaunchBf16(const Params& p, const TilesPlan& plan, cudaStream_t stream);
-void LaunchFp8(const Params& p, const TilesPlan& plan, cudaStream_t stream);
-void LaunchFp8Codes(const Params& p, const TilesPlan& plan, cudaStream_t stream);
-void LaunchInt4Group(const Params& p, const TilesPlan& plan, cudaStream_t stream);
-void LaunchInt8(const Params& p, const TilesPlan& plan, cudaStream_t stream);
-void LaunchInt4(const Params& p, const TilesPlan& plan, cudaStream_t stream);
+void LaunchBf16(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
+void LaunchFp8(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
+void LaunchFp8Codes(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
+void LaunchInt4Group(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
+void LaunchInt8(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
+void LaunchInt4(const Params& p, const TilesPlan& plan, const LaunchStream& stream);
 
 }  // namespace baltoro::cuda::product

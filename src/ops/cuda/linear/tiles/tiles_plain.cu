@@ -48,7 +48,10 @@ __global__ void __launch_bounds__(32 * kWarps) PlainKernel(PlainParams p) {
 
 }  // namespace
 
-void LaunchPlainProduct(TensorView out, TensorView x, const PackedMatrix& w, cudaStream_t stream) {
+void LaunchPlainProduct(TensorView out,
+                        TensorView x,
+                        const PackedMatrix& w,
+                        const LaunchStream& stream) {
   constexpr int64_t kRows = 65535;  // of a launch
   for (int64_t begin = 0; begin < x.dim(0); begin += kRows) {
     const int64_t rows = std::min(kRows, x.dim(0) - begin);
