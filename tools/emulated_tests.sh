@@ -51,6 +51,8 @@ tests=(
   "ops_cuda_linear_test Parts"
   "ops_cuda_linear_test Odd"
   "ops_cuda_bank_sort_test"
+  "ops_cuda_early_launch_test"
+  "ops_cuda_rank_state_test"
 )
 for file in tools/gpu_emulator/tests/*_test.cu; do
   tests+=("instructions_cuda_$(basename "$file" .cu)")

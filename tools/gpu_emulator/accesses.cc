@@ -5,6 +5,7 @@
 
 #include "access.h"
 #include "lanes.h"
+#include "notes.h"
 #include "numbers.h"
 
 namespace emu {
@@ -32,7 +33,7 @@ inline void Read(const Warp& w, const Inst& i, Addresses& a) {
 }
 
 // Checks the addresses of the lanes of `m` and makes them pointers.
-template <Space kSpace>
+template <Space kSpace, bool kWrites>
 inline void Translate(const Warp& w, const Inst& i, uint32_t m, uint64_t bytes, Addresses& a) {
   uint64_t low = ~uint64_t{0}, high = 0, bits = 0;
   if (m == kAll) {
@@ -70,6 +71,11 @@ inline void Translate(const Warp& w, const Inst& i, uint32_t m, uint64_t bytes, 
         CheckHost(w, i, a.at[l], bytes, bytes, l);
       }
     }
+    if constexpr (kWrites) {
+      if (TheOptions().notes) HoldStores(w, i, m, bytes, a.at, low, high + bytes);
+    } else if ((m & ~w.loads_freely) != 0) {
+      HoldLoads(w, i, m, bytes, a.at, low, high + bytes);
+    }
   }
 }
 
@@ -78,7 +84,7 @@ template <Space kSpace, class M, class D, int kN>
 bool Load(Warp& w, const Inst& i, uint32_t m) {
   Addresses a;
   Read(w, i, a);
-  Translate<kSpace>(w, i, m, sizeof(M) * kN, a);
+  Translate<kSpace, false>(w, i, m, sizeof(M) * kN, a);
   if (m == kAll) {
     alignas(64) M values[kLanes][kN];
     for (int l = 0; l < kLanes; ++l)
@@ -104,7 +110,7 @@ template <Space kSpace, class M, class D, int kN>
 bool Store(Warp& w, const Inst& i, uint32_t m) {
   Addresses a;
   Read(w, i, a);
-  Translate<kSpace>(w, i, m, sizeof(M) * kN, a);
+  Translate<kSpace, true>(w, i, m, sizeof(M) * kN, a);
   ++w.block->launch->effects;
   const D* sources[kN];
   for (int n = 0; n < kN; ++n) sources[n] = w.At<D>(i.list[n]);
@@ -251,7 +257,7 @@ template <Space kSpace, class T>
 bool DoAtomic(Warp& w, const Inst& i, uint32_t m) {
   Addresses a;
   Read(w, i, a);
-  Translate<kSpace>(w, i, m, sizeof(T), a);
+  Translate<kSpace, true>(w, i, m, sizeof(T), a);
   const T *x = w.At<T>(i.v[2]), *y = w.At<T>(i.v[3]);
   bool changed = false;
   for (uint32_t rest = m; rest != 0; rest &= rest - 1) {

@@ -7,6 +7,7 @@
 
 #include "access.h"
 #include "lanes.h"
+#include "notes.h"
 #include "tensor_map.h"
 
 namespace emu {
@@ -20,16 +21,25 @@ using Kind = Operand::Kind;
 
 struct Mbarrier {
   uint64_t bits;
-  // phase 1, magic 3, expected 16, pending 16, bytes outstanding 28 (signed).
+  // phase 1, magic 3, expected 16, pending 16, somebody behind a griddepcontrol.wait has arrived,
+  // and a phase has ended since, bytes outstanding 26 (signed).
   static constexpr uint64_t kMagic = 5;
   uint32_t phase() const { return bits & 1; }
   bool valid() const { return (bits >> 1 & 7) == kMagic; }
   uint32_t expected() const { return bits >> 4 & 0xFFFF; }
   int32_t pending() const { return static_cast<int16_t>(bits >> 20 & 0xFFFF); }
-  int64_t bytes() const { return static_cast<int64_t>(bits) >> 36; }
-  static Mbarrier Make(uint32_t phase, uint32_t expected, int32_t pending, int64_t bytes) {
+  bool waited_arrived() const { return (bits >> 36 & 1) != 0; }
+  bool waited() const { return (bits >> 37 & 1) != 0; }
+  int64_t bytes() const { return static_cast<int64_t>(bits) >> 38; }
+  static Mbarrier Make(uint32_t phase,
+                       uint32_t expected,
+                       int32_t pending,
+                       int64_t bytes,
+                       bool waited_arrived,
+                       bool waited) {
     return {phase | kMagic << 1 | uint64_t{expected} << 4 |
-            (static_cast<uint64_t>(pending) & 0xFFFF) << 20 | static_cast<uint64_t>(bytes) << 36};
+            (static_cast<uint64_t>(pending) & 0xFFFF) << 20 | uint64_t{waited_arrived} << 36 |
+            uint64_t{waited} << 37 | static_cast<uint64_t>(bytes) << 38};
   }
 };
 
@@ -43,9 +53,15 @@ Mbarrier ReadBarrier(const Warp& w, const Inst& i, Block& block, uint32_t offset
   return b;
 }
 
-// Arrivals and bytes; a phase that has none left to wait for ends.
-void Change(
-    const Warp& w, const Inst& i, Block& block, uint32_t offset, int32_t arrivals, int64_t bytes) {
+// Arrivals and bytes; a phase that has none left to wait for ends. `waited`: whoever arrives is
+// behind a griddepcontrol.wait, and so are those who find this phase, or a later one, ended.
+void Change(const Warp& w,
+            const Inst& i,
+            Block& block,
+            uint32_t offset,
+            int32_t arrivals,
+            int64_t bytes,
+            bool waited) {
   const Mbarrier b = ReadBarrier(w, i, block, offset);
   uint32_t phase = b.phase();
   int32_t pending = b.pending() - arrivals;
@@ -56,11 +72,15 @@ void Change(
               ": more arrivals than the " + std::to_string(b.expected()) + " of a phase");
   if (outstanding > (1 << 20) || outstanding < -(1 << 20))
     Fault(w, i, "mbarrier: too many bytes outstanding");
+  const bool waited_arrived = b.waited_arrived() || waited;
+  bool has_waited = b.waited();
   if (pending == 0 && outstanding == 0) {
     phase ^= 1;
     pending = static_cast<int32_t>(b.expected());
+    has_waited = waited_arrived;
   }
-  const Mbarrier now = Mbarrier::Make(phase, b.expected(), pending, outstanding);
+  const Mbarrier now =
+      Mbarrier::Make(phase, b.expected(), pending, outstanding, waited_arrived, has_waited);
   std::memcpy(block.shared + offset, &now, 8);
   ++w.block->launch->effects;
 }
@@ -93,7 +113,7 @@ bool InitBarrier(Warp& w, const Inst& i, uint32_t m) {
     const uint32_t count = w.At<uint32_t>(i.v[1])[l];
     if (count == 0 || count > 0x7FFF)
       Fault(w, i, "mbarrier of " + std::to_string(count) + " arrivals");
-    const Mbarrier b = Mbarrier::Make(0, count, static_cast<int32_t>(count), 0);
+    const Mbarrier b = Mbarrier::Make(0, count, static_cast<int32_t>(count), 0, false, false);
     std::memcpy(SharedPointer(w, i, *p.block, p.offset, 8, 8), &b, 8);
   }
   ++w.block->launch->effects;
@@ -117,18 +137,19 @@ bool ArriveBarrier(Warp& w, const Inst& i, uint32_t m) {
     const Place p = SharedPlace(w, i, i.v[0], l, i.imm);
     if (i.v[1] != kAll) w.At<uint64_t>(i.v[1])[l] = ReadBarrier(w, i, *p.block, p.offset).phase();
     const uint32_t value = i.v[2] == kAll ? 1 : w.At<uint32_t>(i.v[2])[l];
+    const bool waited = HasWaited(w, l);
     switch (i.aux[1]) {
       case 0:
-        Change(w, i, *p.block, p.offset, static_cast<int32_t>(value), 0);
+        Change(w, i, *p.block, p.offset, static_cast<int32_t>(value), 0, waited);
         break;
       case 1:
-        Change(w, i, *p.block, p.offset, 1, value);
+        Change(w, i, *p.block, p.offset, 1, value, waited);
         break;
       case 2:
-        Change(w, i, *p.block, p.offset, 0, value);
+        Change(w, i, *p.block, p.offset, 0, value, false);
         break;
       default:
-        Change(w, i, *p.block, p.offset, 0, -static_cast<int64_t>(value));
+        Change(w, i, *p.block, p.offset, 0, -static_cast<int64_t>(value), waited);
         break;
     }
   }
@@ -152,7 +173,7 @@ void RunBulk(Launch& launch, Block& block, uint32_t barrier) {
 // v[0] address, v[1] predicate, v[2] state or parity; aux[1]: 1 parity; aux[2] the bytes of the
 // state.
 bool TestBarrier(Warp& w, const Inst& i, uint32_t m) {
-  uint32_t done = 0;
+  uint32_t done = 0, behind = 0;
   for (uint32_t rest = m; rest != 0; rest &= rest - 1) {
     const int l = __builtin_ctz(rest);
     const Place p = SharedPlace(w, i, i.v[0], l, i.imm);
@@ -161,8 +182,12 @@ bool TestBarrier(Warp& w, const Inst& i, uint32_t m) {
                             1;
     if (ReadBarrier(w, i, *p.block, p.offset).phase() == parity && !p.block->bulk.empty())
       RunBulk(*w.block->launch, *p.block, p.offset);
-    if (ReadBarrier(w, i, *p.block, p.offset).phase() != parity) done |= 1u << l;
+    const Mbarrier now = ReadBarrier(w, i, *p.block, p.offset);
+    if (now.phase() == parity) continue;
+    done |= 1u << l;
+    if (now.waited()) behind |= 1u << l;
   }
+  if ((behind & ~w.waited) != 0) MarkWaited(w, behind);
   w.predicates[i.v[1]] = (w.predicates[i.v[1]] & ~m) | done;
   return done != m && Spin(w);
 }
@@ -194,6 +219,7 @@ bool CopyAsync(Warp& w, const Inst& i, uint32_t m) {
     if (i.v[2] != kAll) source = std::min(source, w.At<uint32_t>(i.v[2])[l]);
     if (from % i.aux[1] != 0) Fault(w, i, "cp.async: the source is not aligned");
     if (source != 0) CheckHost(w, i, from, source, 1, l);
+    HoldLoad(w, i, l, from, source);
     AsyncCopy copy{static_cast<uint32_t>(l),
                    w.copy_group[l],
                    i.aux[1],
@@ -232,8 +258,10 @@ bool WaitCopies(Warp& w, const Inst& i, uint32_t m) {
 bool ArriveAfterCopies(Warp& w, const Inst& i, uint32_t m) {
   FinishCopies(w, m, 0, true);
   for (uint32_t rest = m; rest != 0; rest &= rest - 1) {
-    const Place p = SharedPlace(w, i, i.v[0], __builtin_ctz(rest), i.imm);
-    if (i.aux[1] != 0) Change(w, i, *p.block, p.offset, 1, 0);  // .noinc: counted by init
+    const int l = __builtin_ctz(rest);
+    const Place p = SharedPlace(w, i, i.v[0], l, i.imm);
+    if (i.aux[1] != 0)  // .noinc: counted by init
+      Change(w, i, *p.block, p.offset, 1, 0, HasWaited(w, l));
   }
   return false;
 }
@@ -242,6 +270,7 @@ bool ArriveAfterCopies(Warp& w, const Inst& i, uint32_t m) {
 
 void StartBulk(const Warp& w,
                const Inst& i,
+               int lane,
                Block& block,
                uint32_t barrier,
                uint32_t bytes,
@@ -251,9 +280,9 @@ void StartBulk(const Warp& w,
   const Warp* warp = &w;
   const Inst* inst = &i;
   Block* to = &block;
-  auto run = [warp, inst, to, barrier, bytes, move = std::move(move)] {
+  auto run = [warp, inst, to, barrier, bytes, waited = HasWaited(w, lane), move = std::move(move)] {
     move();
-    Change(*warp, *inst, *to, barrier, 0, -static_cast<int64_t>(bytes));
+    Change(*warp, *inst, *to, barrier, 0, -static_cast<int64_t>(bytes), waited);
   };
   ++launch.effects;
   if (Late(launch))
@@ -275,12 +304,13 @@ bool BulkLoad(Warp& w, const Inst& i, uint32_t m) {
     if (bytes % 16 != 0) Fault(w, i, "a bulk copy of " + std::to_string(bytes) + " bytes");
     if (bytes == 0) continue;
     CheckHost(w, i, from, bytes, 16, l);
+    HoldLoad(w, i, l, from, bytes);
     const uint32_t mask = i.list[3] == kAll ? 1u << to.block->rank : w.At<uint16_t>(i.list[3])[l];
     for (Block* block : w.block->cluster->blocks) {
       if ((mask >> block->rank & 1) == 0) continue;
       char* pointer = SharedPointer(w, i, *block, to.offset, bytes, 16);
       Block& signalled = i.list[3] == kAll ? *barrier.block : *block;
-      StartBulk(w, i, signalled, barrier.offset, bytes, [pointer, from, bytes] {
+      StartBulk(w, i, l, signalled, barrier.offset, bytes, [pointer, from, bytes] {
         std::memcpy(pointer, reinterpret_cast<const char*>(from), bytes);
       });
     }
@@ -300,6 +330,7 @@ bool BulkStore(Warp& w, const Inst& i, uint32_t m) {
     if (bytes % 16 != 0) Fault(w, i, "a bulk copy of " + std::to_string(bytes) + " bytes");
     if (bytes == 0) continue;
     CheckHost(w, i, to, bytes, 16, l);
+    HoldStore(w, i, l, to, bytes);
     std::memcpy(reinterpret_cast<char*>(to),
                 SharedPointer(w, i, *from.block, from.offset, bytes, 16), bytes);
   }
@@ -319,7 +350,7 @@ bool BulkBetween(Warp& w, const Inst& i, uint32_t m) {
     if (bytes % 16 != 0) Fault(w, i, "a bulk copy of " + std::to_string(bytes) + " bytes");
     char* pointer = SharedPointer(w, i, *to.block, to.offset, bytes, 16);
     const char* source = SharedPointer(w, i, *from.block, from.offset, bytes, 16);
-    StartBulk(w, i, *barrier.block, barrier.offset, bytes,
+    StartBulk(w, i, l, *barrier.block, barrier.offset, bytes,
               [pointer, source, bytes] { std::memcpy(pointer, source, bytes); });
   }
   return false;
@@ -336,7 +367,7 @@ bool StoreAsync(Warp& w, const Inst& i, uint32_t m) {
     for (uint32_t n = 0; n < i.aux[1]; ++n) values[n] = w.At<uint32_t>(i.list[2 + n])[l];
     const uint32_t bytes = 4 * i.aux[1];
     char* pointer = SharedPointer(w, i, *to.block, to.offset, bytes, static_cast<int>(bytes));
-    StartBulk(w, i, *barrier.block, barrier.offset, bytes,
+    StartBulk(w, i, l, *barrier.block, barrier.offset, bytes,
               [pointer, values, bytes] { std::memcpy(pointer, values.data(), bytes); });
   }
   return false;
@@ -387,6 +418,31 @@ void MoveBox(const TensorMap& map, const int32_t* at, char* shared, uint32_t off
         }
 }
 
+// The parts of the box's rows that are of the tensor: each(address, bytes).
+template <class F>
+void ForRows(const TensorMap& map, const int32_t* at, F each) {
+  const int64_t first = std::max(int64_t{at[0]}, int64_t{0}),
+                last = std::min(int64_t{at[0]} + map.box[0], int64_t{map.sizes[0]});
+  uint32_t counts[5] = {1, 1, 1, 1, 1}, n[5] = {};
+  for (int d = 1; d < map.rank; ++d) counts[d] = map.box[d];
+  if (first >= last) return;
+  for (n[4] = 0; n[4] < counts[4]; ++n[4])
+    for (n[3] = 0; n[3] < counts[3]; ++n[3])
+      for (n[2] = 0; n[2] < counts[2]; ++n[2])
+        for (n[1] = 0; n[1] < counts[1]; ++n[1]) {
+          bool inside = true;
+          uint64_t row = map.base;
+          for (int d = 1; d < map.rank; ++d) {
+            const int64_t x = int64_t{at[d]} + int64_t{n[d]} * map.steps[d];
+            inside &= x >= 0 && x < int64_t{map.sizes[d]};
+            row += static_cast<uint64_t>(x) * map.strides[d - 1];
+          }
+          if (inside)
+            each(row + static_cast<uint64_t>(first) * map.element_bytes,
+                 static_cast<uint64_t>(last - first) * map.element_bytes);
+        }
+}
+
 const TensorMap& MapAt(const Warp& w, const Inst& i, uint64_t address, int lane) {
   CheckHost(w, i, address, 128, 64, lane);
   const auto& map = *reinterpret_cast<const TensorMap*>(address);
@@ -420,12 +476,15 @@ bool BulkTensor(Warp& w, const Inst& i, uint32_t m) {
     if (int64_t{at.x[0]} * map.element_bytes % 16 != 0)
       Fault(w, i, "a box that does not begin at 16 bytes of a row: an illegal instruction");
     if (i.aux[2] != 0) {
+      ForRows(map, at.x, [&](uint64_t to, uint64_t count) { HoldStore(w, i, l, to, count); });
       MoveBox(map, at.x,
               SharedPointer(w, i, *shared.block, shared.offset, bytes, 128) - shared.offset,
               shared.offset, false);
       ++w.block->launch->effects;
       continue;
     }
+    if (!(w.loads_freely >> l & 1))
+      ForRows(map, at.x, [&](uint64_t from, uint64_t count) { HoldLoad(w, i, l, from, count); });
     const Place barrier = SharedPlace(w, i, i.v[3], l, static_cast<int32_t>(i.list[rank + 1]));
     const uint32_t mask_place = i.list[rank + 2];
     const uint32_t mask =
@@ -437,7 +496,7 @@ bool BulkTensor(Warp& w, const Inst& i, uint32_t m) {
       char* base = block->shared;
       const uint32_t offset = shared.offset;
       const TensorMap copy = map;
-      StartBulk(w, i, signalled, barrier.offset, bytes,
+      StartBulk(w, i, l, signalled, barrier.offset, bytes,
                 [copy, at, base, offset] { MoveBox(copy, at.x, base, offset, true); });
     }
   }

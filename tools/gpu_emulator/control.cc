@@ -8,6 +8,7 @@
 
 #include "access.h"
 #include "lanes.h"
+#include "notes.h"
 #include "scheduler.h"
 
 namespace emu {
@@ -58,6 +59,17 @@ bool Nothing(Warp&, const Inst&, uint32_t) {
   return false;
 }
 
+// Launches run one after the other: what the wait is about is complete.
+bool WaitForLaunchesAhead(Warp& w, const Inst&, uint32_t m) {
+  MarkWaited(w, m);
+  return false;
+}
+
+bool LetNextStart(Warp& w, const Inst& i, uint32_t m) {
+  HoldStart(w, i, m);
+  return false;
+}
+
 bool Trap(Warp& w, const Inst& i, uint32_t) {
   Fault(w, i, "trap");
 }
@@ -98,6 +110,7 @@ bool ClusterWait(Warp& w, const Inst& i, uint32_t) {
     return Spin(w);
   }
   w.cluster_arrived = false;
+  if (w.block->cluster->waited) MarkWaited(w, kAll);
   return false;
 }
 
@@ -525,10 +538,13 @@ bool LowerControl(Lowering& l, const Instruction& s, Inst& inst) {
     inst.run = Sleep;
     return true;
   }
-  if (op == "fence" || op == "membar" || op == "griddepcontrol" || op == "setmaxnreg" ||
-      op == "prefetch" || op == "prefetchu" || op == "discard" || op == "applypriority" ||
-      op == "pmevent") {
+  if (op == "fence" || op == "membar" || op == "setmaxnreg" || op == "prefetch" ||
+      op == "prefetchu" || op == "discard" || op == "applypriority" || op == "pmevent") {
     inst.run = Nothing;
+    return true;
+  }
+  if (op == "griddepcontrol") {
+    inst.run = s.words[1] == "wait" ? WaitForLaunchesAhead : LetNextStart;
     return true;
   }
   if (op == "createpolicy") {

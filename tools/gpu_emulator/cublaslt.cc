@@ -191,6 +191,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t,
                         .keep = *static_cast<const float*>(beta)};
   const cudaError_t error = emu::Do(stream, {.run = [product] {
                                       product.Run();
+                                      emu::HostWaits();  // it does not overlap
                                       return cudaSuccess;
                                     }});
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

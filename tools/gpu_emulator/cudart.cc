@@ -25,6 +25,8 @@ const Options& TheOptions() {
     };
     Options o;
     o.check_memory = number("EMU_CHECK", 1) != 0;
+    o.notes = o.check_memory && number("EMU_NOTES", 1) != 0;
+    o.only_warn = number("EMU_NOTES", 1) == 2;
     o.check_a = number("EMU_CHECK_A", 0) != 0;
     o.strict = number("EMU_STRICT", 0) != 0;
     o.run = number("EMU_RUN", 1) != 0;
@@ -210,6 +212,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize(void) {
+  HostWaits();
   return cudaSuccess;
 }
 cudaError_t cudaDeviceReset(void) {

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <map>
@@ -66,6 +67,7 @@ struct StreamData {
 };
 struct EventData {
   std::chrono::steady_clock::time_point at;
+  uint64_t launches = 0;  // until then
   Capture capture;
 };
 StreamData& DefaultStream();
@@ -73,6 +75,11 @@ StreamData& Of(cudaStream_t stream);
 
 extern thread_local cudaError_t last_error;
 extern thread_local int current_device;
+extern std::atomic<uint64_t> launches;  // of kernels, that have run
+
+// The host writes memory, and has waited for the thread's device.
+void HostWrites(const void* to, size_t bytes);
+void HostWaits();
 
 // The error, kept for cudaGetLastError.
 cudaError_t Give(cudaError_t error);

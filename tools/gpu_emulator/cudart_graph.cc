@@ -76,9 +76,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  HostWaits();
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t) {
+  HostWaits();
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
@@ -220,17 +222,20 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   auto* e = reinterpret_cast<EventData*>(event);
   e->at = std::chrono::steady_clock::now();
+  e->launches = launches;
   e->capture = Of(stream).capture;
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
   return cudaEventRecord(event, stream);
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+// With launches behind the event, some of what kernels wrote may still be under way.
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (reinterpret_cast<EventData*>(event)->launches == launches) HostWaits();
   return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t) {
-  return cudaSuccess;
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return cudaEventSynchronize(event);
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
   const auto took =

@@ -18,8 +18,12 @@
 #include "cudart.h"
 #include "machine.h"
 #include "memory.h"
+#include "notes.h"
 
 namespace emu {
+
+std::atomic<uint64_t> launches = 0;
+
 namespace {
 
 constexpr uint64_t kSharedMost = 232448;  // of a block, static and dynamic
@@ -82,8 +86,11 @@ cudaError_t Check(const Function& f, const ptx::Kernel& head, const LaunchShape&
 cudaError_t Run(Function& f,
                 const LaunchShape& s,
                 const std::vector<char>& parameters,
-                int device) {
+                int device,
+                bool overlaps,
+                const Note* note) {
   if (!TheOptions().run) return cudaSuccess;
+  ++launches;
   std::unique_lock lock(Machine());
   const Program& program = ProgramOf(f);
   const uint64_t own = program.kernel->shared_bytes;
@@ -93,12 +100,15 @@ cudaError_t Run(Function& f,
   auto* copy = static_cast<char*>(std::aligned_alloc(128, (parameters.size() + 127) / 128 * 128));
   std::memcpy(copy, parameters.data(), parameters.size());
   const auto begin = std::chrono::steady_clock::now();
-  Execute(program, s, copy, device, [&lock] {
+  // A launch that does not overlap starts when all ahead of it have ended.
+  if (!overlaps) HostWaited(device);
+  const bool let_next_start = Execute(program, s, copy, device, note, [&lock] {
     if (TheOptions().devices < 2) return;
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   });
+  if (!overlaps && !let_next_start) HostWaited(device);
   lock.unlock();
   std::free(copy);
   if (TheOptions().verbose > 0) {
@@ -113,6 +123,7 @@ cudaError_t Run(Function& f,
 cudaError_t LaunchKernel(Function& f, Task task, void** args, cudaStream_t stream) {
   LaunchShape& s = task.shape;
   std::vector<char> parameters;
+  std::shared_ptr<const Note> note = TakeNote();
   {
     const std::lock_guard lock(Machine());
     const ptx::Kernel& head = HeadOf(f);
@@ -126,8 +137,9 @@ cudaError_t LaunchKernel(Function& f, Task task, void** args, cudaStream_t strea
       std::memcpy(parameters.data() + head.parameters[n].offset, args[n], head.parameters[n].size);
   }
   task.function = &f;
-  task.run = [&f, s, parameters = std::move(parameters), device = current_device] {
-    return Run(f, s, parameters, device);
+  task.run = [&f, s, parameters = std::move(parameters), device = current_device,
+              overlaps = task.overlaps, note = std::move(note)] {
+    return Run(f, s, parameters, device, overlaps, note.get());
   };
   return Do(stream, std::move(task));
 }

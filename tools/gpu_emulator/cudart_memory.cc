@@ -78,6 +78,19 @@ void Set(void* to, int value, size_t bytes) {
 }
 
 }  // namespace
+
+void HostWrites(const void* to, size_t bytes) {
+  if (!TheOptions().notes) return;
+  const std::lock_guard lock(Machine());
+  HostWrote(to, bytes);
+}
+
+void HostWaits() {
+  if (!TheOptions().notes) return;
+  const std::lock_guard lock(Machine());
+  HostWaited(current_device);
+}
+
 }  // namespace emu
 
 using namespace emu;
@@ -146,6 +159,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
   std::memmove(to, from, bytes);
+  HostWrites(to, bytes);
   return cudaSuccess;
 }
 // What a capture copies from the host is read when the graph runs, as on a device.
@@ -153,6 +167,7 @@ cudaError_t cudaMemcpyAsync(
     void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return Do(stream, {.type = cudaGraphNodeTypeMemcpy, .run = [=] {
                        std::memmove(to, from, bytes);
+                       HostWrites(to, bytes);
                        return cudaSuccess;
                      }});
 }
@@ -165,9 +180,12 @@ cudaError_t cudaMemcpy2DAsync(void* to,
                               cudaMemcpyKind,
                               cudaStream_t stream) {
   return Do(stream, {.type = cudaGraphNodeTypeMemcpy, .run = [=] {
-                       for (size_t row = 0; row < height; ++row)
-                         std::memmove(static_cast<char*>(to) + row * to_pitch,
-                                      static_cast<const char*>(from) + row * from_pitch, width);
+                       for (size_t row = 0; row < height; ++row) {
+                         char* const begin = static_cast<char*>(to) + row * to_pitch;
+                         std::memmove(begin, static_cast<const char*>(from) + row * from_pitch,
+                                      width);
+                         HostWrites(begin, width);
+                       }
                        return cudaSuccess;
                      }});
 }
@@ -186,11 +204,13 @@ cudaError_t cudaMemcpyPeerAsync(
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
   Set(to, value, bytes);
+  HostWrites(to, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return Do(stream, {.type = cudaGraphNodeTypeMemset, .run = [=] {
                        Set(to, value, bytes);
+                       HostWrites(to, bytes);
                        return cudaSuccess;
                      }});
 }
@@ -199,6 +219,7 @@ cudaError_t cudaMemcpyToSymbol(
   const auto it = TheRegistry().variables.find(symbol);
   if (it == TheRegistry().variables.end()) return Give(cudaErrorInvalidSymbol);
   std::memcpy(static_cast<char*>(it->second.first) + offset, from, bytes);
+  HostWrites(static_cast<char*>(it->second.first) + offset, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyFromSymbol(

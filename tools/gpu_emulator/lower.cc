@@ -7,6 +7,7 @@
 #include <set>
 
 #include "machine.h"
+#include "notes.h"
 
 namespace emu {
 namespace {
@@ -212,7 +213,7 @@ bool NextGroup(Warp& w) {
 
 bool Converge(Warp& w, const Inst& i, uint32_t members) {
   const uint32_t need = members & w.live;
-  if ((need & ~w.active) == 0) return true;
+  if ((need & ~w.active) == 0) return Together(w, need);
   const uint32_t here = w.pc - 1;
   for (size_t n = 0; n < w.groups.size();) {
     if (w.groups[n].pc == here) {
@@ -224,7 +225,7 @@ bool Converge(Warp& w, const Inst& i, uint32_t members) {
   }
   if ((need & ~w.active) == 0) {
     w.rotate = false;
-    return true;
+    return Together(w, need);
   }
   w.groups.push_back({here, w.active, true});
   if (!NextGroup(w)) {

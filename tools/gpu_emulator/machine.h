@@ -27,6 +27,7 @@ struct Warp;
 struct Block;
 struct Launch;
 struct Inst;
+struct Note;
 
 // Executes one instruction for the lanes of the mask. True: the warp gives the processor back
 // (w.stop says why).
@@ -100,6 +101,9 @@ struct Warp {
   std::vector<ProductOperand> products;
   uint32_t product_group = 0;
   uint64_t bulk_group = 0;
+  // Lanes that are behind a griddepcontrol.wait, their own or that of threads who have met them at
+  // a barrier since, and those whose loads need not be looked at (notes.h).
+  uint32_t waited = kAll, loads_freely = kAll;
   std::vector<char> storage;
 
   template <class T>
@@ -113,6 +117,7 @@ struct Barrier {
   uint32_t arrived = 0;   // threads
   uint32_t expected = 0;  // 0: all of the block
   bool open = false;      // some have arrived
+  bool waited = false;    // one of these was behind a griddepcontrol.wait
 };
 
 struct BulkCopy {
@@ -127,6 +132,8 @@ struct Cluster {
   uint32_t arrived = 0;
   uint64_t phase = 0;
   uint32_t live_threads = 0;
+  // Whether somebody behind a griddepcontrol.wait has arrived, and a phase has ended since.
+  bool waited_arrived = false, waited = false;
 };
 
 struct Block {
@@ -140,6 +147,7 @@ struct Block {
   Barrier barriers[16];
   std::vector<BulkCopy> bulk;
   int done_warps = 0;
+  bool waited = false;  // a thread of it is behind a griddepcontrol.wait
   bool done() const { return done_warps == static_cast<int>(warps.size()); }
   ~Block();
 };
@@ -154,7 +162,10 @@ struct Launch {
   LaunchShape shape;
   char* parameters = nullptr;
   int device = 0;
-  uint64_t effects = 0;  // grows with every visible change: a pass without one is idle
+  const Note* note = nullptr;   // what the launch says of itself
+  bool waited = false;          // a block of it has
+  bool let_next_start = false;  // griddepcontrol.launch_dependents
+  uint64_t effects = 0;         // grows with every visible change: a pass without one is idle
   uint64_t executed = 0;
   uint64_t random = 0;
   bool Random() {  // a coin
@@ -166,6 +177,8 @@ struct Launch {
 
 struct Options {
   bool check_memory = true;
+  bool notes = true;       // kernels are held to their notes
+  bool only_warn = false;  // of breaches of these
   bool check_a =
       false;  // operand A of wgmma too: its rows that do not exist may lie over other data
   bool strict = false;
@@ -180,11 +193,13 @@ struct Options {
 const Options& TheOptions();
 
 // Executes the launch to its end. `idle` is called when no warp got further (other threads'
-// launches may be waited for).
-void Execute(const Program& program,
+// launches may be waited for). False: on a device the next launch would begin behind that end, as
+// nobody let it start before.
+bool Execute(const Program& program,
              const LaunchShape& shape,
              char* parameters,
              int device,
+             const Note* note,
              const std::function<void()>& idle);
 
 // Blocks of this kernel that a multiprocessor holds.

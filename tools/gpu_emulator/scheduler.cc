@@ -11,6 +11,8 @@
 #include <map>
 #include <set>
 
+#include "notes.h"
+
 namespace emu {
 namespace {
 
@@ -30,10 +32,18 @@ void OpenBarrier(Block& block, uint32_t id) {
   Barrier& barrier = block.barriers[id];
   Reductions(block, id);
   for (const auto& warp : block.warps)
-    if (warp->stop == Stop::kBarrier && warp->barrier == static_cast<int>(id))
+    if (warp->stop == Stop::kBarrier && warp->barrier == static_cast<int>(id)) {
       warp->stop = Stop::kNone;
+      if (barrier.waited) MarkWaited(*warp, kAll);
+    }
   barrier = {};
   ++block.launch->effects;
+}
+
+void EndPhase(Cluster& cluster) {
+  cluster.arrived = 0;
+  cluster.waited |= cluster.waited_arrived;
+  ++cluster.phase;
 }
 
 // A warp that waits at a barrier has it before its next instruction.
@@ -131,6 +141,7 @@ std::unique_ptr<Block> NewBlock(Launch& launch, uint32_t x, uint32_t y, uint32_t
     w.local = at + program.register_bytes + predicates;
     const uint32_t count = std::min<uint32_t>(kLanes, threads - first);
     w.live = w.active = count == kLanes ? kAll : (1u << count) - 1;
+    BeginHolding(w);
     block->warps.push_back(std::move(warp));
   }
   return block;
@@ -177,6 +188,7 @@ bool RunBlock(Block& block) {
     }
     any |= further;
   }
+  if (block.done()) HoldEnd(block);
   return any;
 }
 
@@ -218,6 +230,7 @@ bool ArriveAtBarrier(Warp& w, const Inst& i, uint32_t id, uint32_t count, bool o
   barrier.open = true;
   barrier.expected = count;
   barrier.arrived += kLanes;
+  barrier.waited |= (w.waited & w.live) != 0;
   ++block.launch->effects;
   if (!only_arrives) {
     w.stop = Stop::kBarrier;
@@ -231,22 +244,17 @@ void ArriveAtCluster(Warp& w) {
   Cluster& cluster = *w.block->cluster;
   w.cluster_arrived = true;
   w.cluster_phase = cluster.phase;
+  cluster.waited_arrived |= (w.waited & w.live) != 0;
   cluster.arrived += static_cast<uint32_t>(__builtin_popcount(w.live));
   ++w.block->launch->effects;
-  if (cluster.arrived >= cluster.live_threads) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-  }
+  if (cluster.arrived >= cluster.live_threads) EndPhase(cluster);
 }
 
 void ThreadsLeft(Warp& w, uint32_t count) {
   Block& block = *w.block;
   Cluster& cluster = *block.cluster;
   cluster.live_threads -= count;
-  if (cluster.arrived > 0 && cluster.arrived >= cluster.live_threads) {
-    cluster.arrived = 0;
-    ++cluster.phase;
-  }
+  if (cluster.arrived > 0 && cluster.arrived >= cluster.live_threads) EndPhase(cluster);
   ++block.launch->effects;
   if (w.live != 0) return;
   for (uint32_t id = 0; id < 16; ++id) {
@@ -268,16 +276,18 @@ int BlocksPerMultiprocessor(const ptx::Kernel& kernel, int threads, uint64_t dyn
   return std::max(0, std::min(blocks, by_registers));
 }
 
-void Execute(const Program& program,
+bool Execute(const Program& program,
              const LaunchShape& shape,
              char* parameters,
              int device,
+             const Note* note,
              const std::function<void()>& idle) {
   Launch launch;
   launch.program = &program;
   launch.shape = shape;
   launch.parameters = parameters;
   launch.device = device;
+  launch.note = note;
   launch.random = TheOptions().seed * 0x9E3779B97F4A7C15u;
   const uint64_t cluster_blocks = uint64_t{shape.cluster[0]} * shape.cluster[1] * shape.cluster[2];
   const uint64_t clusters =
@@ -324,6 +334,8 @@ void Execute(const Program& program,
   if (TheOptions().verbose > 1)
     std::fprintf(stderr, "EMULATOR:   %.3f million warp instructions\n",
                  static_cast<double>(launch.executed) * 1e-6);
+  HoldEnd(launch);
+  return launch.let_next_start;
 }
 
 std::string Demangled(const std::string& name) {
