@@ -559,12 +559,13 @@ class Bench {
         cuda::CutMoeWorkspace(shape, Context().scratch->Allocate(static_cast<size_t>(bytes)));
     const cuda::ExpertsPlan plan = cuda::ChooseExperts(BankQuestion(layer, norm != nullptr));
     if (plan.sort.blocks > 0)
-      Must(cuda::LaunchMoeRoute(shape, args, space, plan, rank_->launches()));
+      Must(cuda::LaunchMoeSort(shape, args, space, plan, rank_->launches()));
     if (plan.kernel == cuda::ExpertsKernel::kInt4OneToken) {
       if (parts >> kGateUp & 1) {
-        Must(cuda::LaunchMoeSingleGateUp(shape, args, space, rank_->launches()));
+        Must(cuda::LaunchMoeOneTokenGateUp(shape, args, space, rank_->launches()));
       }
-      if (parts >> kEnd & 1) Must(cuda::LaunchMoeSingleEnd(shape, args, space, rank_->launches()));
+      if (parts >> kEnd & 1)
+        Must(cuda::LaunchMoeOneTokenEnd(shape, args, space, rank_->launches()));
       return;
     }
     const bool digits = plan.kernel == cuda::ExpertsKernel::kInt4Digits;

@@ -226,7 +226,7 @@ class Bench {
       const ExpertsSum& part = i + 1 < plan.parts ? plan.part : plan.last_part;
       args.tokens = part.tokens;
       if (parts & kRoute) {
-        BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, part, stream));
+        BT_RETURN_IF_ERROR(LaunchMoeSort(shape, args, space, plan, part, stream));
       }
       if (parts & kGateUp) {
         BT_RETURN_IF_ERROR(
@@ -242,7 +242,7 @@ class Bench {
     const bool grouped = plan.kernel == ExpertsKernel::kInt4Grouped;
     const bool digits = plan.kernel == ExpertsKernel::kInt4Digits;
     if (parts & kRoute && plan.sort.blocks > 0) {
-      BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
+      BT_RETURN_IF_ERROR(LaunchMoeSort(shape, args, space, plan, stream));
     }
     if (parts & kGateUp && grouped) {
       BT_RETURN_IF_ERROR(LaunchMoeGroupedGateUp(shape, args, space, plan, plan.tile_rows, stream));

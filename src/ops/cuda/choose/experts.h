@@ -47,7 +47,7 @@ struct ExpertsQuestion {
 };
 
 // The way of a bank, and its kernels' files in experts/. A number is the tokens it is for at most,
-// where that is in the kernel.
+// of kFp8Grouped128 the rows of a tile.
 enum class ExpertsKernel : uint8_t {
   kNone,            // no tokens, or no experts
   kInt4OneLaunch1,  // one_launch/int4_one_launch1.cu: all of it, with the choice

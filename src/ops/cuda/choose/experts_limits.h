@@ -45,8 +45,8 @@ inline constexpr int32_t kSingleExperts = 8, kSingleIntermediate = 256;
 inline constexpr int32_t kSingleEndColumns = 64;      // of a block of the end
 inline constexpr int32_t kSingleColumnTiles = 8 * 8;  // of 128 columns of x, at most
 
-// A bank in one launch: the shape of K2's rank of eight. A block on each multiprocessor; all wait
-// for each other.
+// A bank in one launch: the shape of K2's rank of eight. A block a multiprocessor, on 128 of them;
+// all wait for each other.
 inline constexpr int32_t kOneLaunchHidden = 7168, kOneLaunchIntermediate = 256;
 inline constexpr int32_t kOneLaunchExperts = 8, kOneLaunchBlocks = 128;
 inline constexpr int32_t kInt4OneLaunchTokens = 4;  // more are faster by digits

@@ -32,7 +32,7 @@ LinearPlan ChooseReady(const LinearQuestion& q, const Card& card) {
   if (wide_fp8) {
     return {.kernel = LinearKernel::kFp8Tiles,
             .form = tiles,
-            .why = tiles.pairs ? "hundreds of rows: bound by the matrix units"
+            .why = tiles.pairs ? "by pairs: fp8_rows256 would need more than one round"
                                : "too many blocks for one round, or too few rows for pairs"};
   }
   return {.kernel = LinearKernel::kTiles,

@@ -29,18 +29,18 @@ struct MoeWorkspace {
 MoeWorkspace CutMoeWorkspace(const MoeShape& shape, void* workspace);
 
 // Entries sorted as the plan has it; `starts` shares the tiles out equally among its blocks.
-Status LaunchMoeRoute(const MoeShape& shape,
-                      const MoeInt4Args& args,
-                      const MoeWorkspace& space,
-                      const ExpertsPlan& plan,
-                      const LaunchStream& stream);
+Status LaunchMoeSort(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const MoeWorkspace& space,
+                     const ExpertsPlan& plan,
+                     const LaunchStream& stream);
 // Likewise of one part with the sum: `args` are its tokens.
-Status LaunchMoeRoute(const MoeShape& shape,
-                      const MoeInt4Args& args,
-                      const MoeWorkspace& space,
-                      const ExpertsPlan& plan,
-                      const ExpertsSum& part,
-                      const LaunchStream& stream);
+Status LaunchMoeSort(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const MoeWorkspace& space,
+                     const ExpertsPlan& plan,
+                     const ExpertsSum& part,
+                     const LaunchStream& stream);
 // In bf16, of sorted entries or of each by itself (int4_streaming.cu).
 Status LaunchMoeStreamGateUp(const MoeShape& shape,
                              const MoeInt4Args& args,
@@ -85,21 +85,23 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        const LaunchStream& stream);
 
 // The bank of one token in one kernel (int4_one_launch1.cu), with the choice in it.
-Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, const LaunchStream& stream);
+Status LaunchMoeOneLaunch1(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const LaunchStream& stream);
 // Of two to four tokens likewise (int4_one_launch4.cu).
 Status LaunchMoeOneLaunch4(const MoeShape& shape,
                            const MoeInt4Args& args,
                            const LaunchStream& stream);
 // The bank of one token in two (int4_one_token.cu): gate/up, then all that follows; with the choice
 // in both where it is asked of the bank.
-Status LaunchMoeSingleGateUp(const MoeShape& shape,
-                             const MoeInt4Args& args,
-                             const MoeWorkspace& space,
-                             const LaunchStream& stream);
-Status LaunchMoeSingleEnd(const MoeShape& shape,
-                          const MoeInt4Args& args,
-                          const MoeWorkspace& space,
-                          const LaunchStream& stream);
+Status LaunchMoeOneTokenGateUp(const MoeShape& shape,
+                               const MoeInt4Args& args,
+                               const MoeWorkspace& space,
+                               const LaunchStream& stream);
+Status LaunchMoeOneTokenEnd(const MoeShape& shape,
+                            const MoeInt4Args& args,
+                            const MoeWorkspace& space,
+                            const LaunchStream& stream);
 
 // The routing of a bank of other forms: rows sorted by expert and cut into tiles of `tile_rows`.
 struct MoeRows {

@@ -106,19 +106,19 @@ GPU_TEST(EarlyLaunchTest, TheChainsAsTheyAre) {
 GPU_TEST(EarlyLaunchTest, DownWithoutGateUpAheadOfIt) {
   Bank bank(ExpertsKernel::kInt4Streaming);
   ExpectSaid(bank.Record([&](const OpContext&, const LaunchStream& stream) {
-    Must(LaunchMoeRoute(bank.shape, bank.args, bank.space, bank.plan, stream));
+    Must(LaunchMoeSort(bank.shape, bank.args, bank.space, bank.plan, stream));
     Must(LaunchMoeStreamDown(bank.shape, bank.args, bank.space, bank.plan, stream));
   }),
-             "MoE down reads before its wait what MoE routing");
+             "MoE down reads before its wait what MoE sort");
 }
 
 GPU_TEST(EarlyLaunchTest, DownByDigitsWithoutGateUpAheadOfIt) {
   Bank bank(ExpertsKernel::kInt4Digits);
   const auto said = bank.Record([&](const OpContext&, const LaunchStream& stream) {
-    Must(LaunchMoeRoute(bank.shape, bank.args, bank.space, bank.plan, stream));
+    Must(LaunchMoeSort(bank.shape, bank.args, bank.space, bank.plan, stream));
     Must(LaunchMoeDigitsDown(bank.shape, bank.args, bank.space, bank.plan, stream));
   });
-  ExpectSaid(said, "MoE down by digits reads before its wait what MoE routing");
+  ExpectSaid(said, "MoE down by digits reads before its wait what MoE sort");
 }
 
 GPU_TEST(EarlyLaunchTest, DigitsOfRowsThatTheKernelAheadWrites) {
@@ -213,7 +213,7 @@ GPU_TEST(EarlyLaunchTest, Fp8DownWithoutGateUpAheadOfIt) {
     Must(LaunchRowsByExpert(rows, stream));
     LaunchFp8Stream(product, kBlocks, stream);
   });
-  ExpectSaid(said, "FP8 down, streaming reads before its wait what MoE routing");
+  ExpectSaid(said, "FP8 down, streaming reads before its wait what MoE sort");
 }
 
 }  // namespace

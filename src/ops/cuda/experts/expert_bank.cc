@@ -225,7 +225,7 @@ void ExpertBankBy(const OpContext& ctx, const ExpertBankArgs& args, const Expert
       return Int4Bank(ctx, args, plan, slot_of);
     case ExpertsKernel::kFp8OneLaunch1:
     case ExpertsKernel::kFp8Entries4:
-      return Fp8Single(ctx, args, plan, slot_of, ChoiceOf(args));
+      return Fp8FewEntries(ctx, args, plan, slot_of, ChoiceOf(args));
     case ExpertsKernel::kFp8OneLaunch4:
     case ExpertsKernel::kFp8OneLaunch8:
       return Fp8OneLaunch8(ctx, args, plan, slot_of, ChoiceOf(args));

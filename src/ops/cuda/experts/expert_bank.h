@@ -9,7 +9,7 @@
 
 namespace baltoro::cuda {
 
-// `ctx`: null before a step, where nothing is known of x but its shape.
+// `knows_rows` false: while a step is put together, where nothing is known of x but its shape.
 ExpertsQuestion ExpertsQuestionOf(const OpContext& ctx,
                                   const ExpertBankArgs& args,
                                   bool knows_rows = true);

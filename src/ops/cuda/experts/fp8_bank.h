@@ -101,11 +101,11 @@ QuantisedRows Fp8WholeCodes(const OpContext& ctx, const ExpertBankArgs& args);
 // The bank of a few tokens, each entry (token and expert) by itself (fp8_entries4.cu), or of one in
 // one launch; with args.shared, whose matrix is of the same form, the shared experts too. With
 // choice.logits the experts of one token are chosen too.
-void Fp8Single(const OpContext& ctx,
-               const ExpertBankArgs& args,
-               const ExpertsPlan& plan,
-               const int32_t* slot_of,
-               const MoeChoice& choice);
+void Fp8FewEntries(const OpContext& ctx,
+                   const ExpertBankArgs& args,
+                   const ExpertsPlan& plan,
+                   const int32_t* slot_of,
+                   const MoeChoice& choice);
 
 // Of two to eight tokens in one launch, with the choice in it (fp8_one_launch8.cu).
 void Fp8OneLaunch8(const OpContext& ctx,

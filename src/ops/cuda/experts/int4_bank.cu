@@ -87,7 +87,7 @@ Status LaunchWithSum(const MoeShape& shape,
   for (int32_t i = 0; i < plan.parts; ++i) {
     const ExpertsSum& part = i + 1 < plan.parts ? plan.part : plan.last_part;
     args.tokens = part.tokens;
-    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, part, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeSort(shape, args, space, plan, part, stream));
     BT_RETURN_IF_ERROR(LaunchMoeGroupedGateUp(shape, args, space, plan, part.tile_rows, stream));
     BT_RETURN_IF_ERROR(LaunchMoeDownSum(shape, args, space, part, stream));
     args.x += args.tokens * args.x_stride;
@@ -110,7 +110,7 @@ Status LaunchProducts(const MoeShape& shape,
                       const LaunchStream& stream) {
   const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   if (plan.sort.blocks > 0) {
-    BT_RETURN_IF_ERROR(LaunchMoeRoute(shape, args, space, plan, stream));
+    BT_RETURN_IF_ERROR(LaunchMoeSort(shape, args, space, plan, stream));
   }
   const bool grouped = plan.kernel == ExpertsKernel::kInt4Grouped;
   if (grouped) {
@@ -179,12 +179,12 @@ Status LaunchMoeInt4(const MoeShape& shape,
   const MoeWorkspace space = CutMoeWorkspace(shape, args.workspace);
   switch (plan.kernel) {
     case ExpertsKernel::kInt4OneLaunch1:
-      return LaunchMoeSingle(shape, args, stream);
+      return LaunchMoeOneLaunch1(shape, args, stream);
     case ExpertsKernel::kInt4OneLaunch4:
       return LaunchMoeOneLaunch4(shape, args, stream);
     case ExpertsKernel::kInt4OneToken:
-      BT_RETURN_IF_ERROR(LaunchMoeSingleGateUp(shape, args, space, stream));
-      return LaunchMoeSingleEnd(shape, args, space, stream);
+      BT_RETURN_IF_ERROR(LaunchMoeOneTokenGateUp(shape, args, space, stream));
+      return LaunchMoeOneTokenEnd(shape, args, space, stream);
     case ExpertsKernel::kInt4Entries:
     case ExpertsKernel::kInt4Digits:
     case ExpertsKernel::kInt4Streaming:

@@ -5,10 +5,10 @@
 //   out[t] += sum_j weights[t, j] * Down(SiLU(Gate(x[t])) * Up(x[t])) of expert ids[t, j], j in
 //   order
 //
-// Kernels: routing preparation (route/bank_route.cu), gate/up product with SiLU * mul, down product
-// times the routing weight, sum over j; the grouped form first reorders x, the streaming one by
-// digits makes them. They are chained by programmatic dependent launch and are capturable in a
-// graph: nothing is allocated, no host work depends on device data.
+// Kernels: entries sorted (route/bank_sort.cu, bank_prepare.cu), gate/up product with SiLU * mul,
+// down product times the routing weight, sum over j; the grouped form first reorders x, the
+// streaming one by digits first makes digits of x. They are chained by programmatic dependent
+// launch and are capturable in a graph: nothing is allocated, no host work depends on device data.
 //
 // Products take bf16 operands and sum in f32, but for those by digits (int4_digits.cuh); the middle
 // activation [T k, I] and each expert's weighted share [T k, H] are rounded to bf16, the sum over j

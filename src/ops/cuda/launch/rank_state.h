@@ -61,7 +61,7 @@ class RankState {
   LaunchStream launches() { return {stream_.get(), &order_}; }
   LaunchOrder& order() { return order_; }
 
-  // The card as this rank may use it: `owned` can be taken back by who puts several ranks on it.
+  // The card as this rank may use it: who puts several ranks on it sets `owned` to false.
   Card card;
 
   template <typename Board>

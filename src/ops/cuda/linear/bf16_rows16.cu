@@ -354,7 +354,7 @@ Region OutOf(const Matrix& m, int64_t rows) {
   return RowsRegion(m.out, rows, m.out_stride * size, m.strips * kStripRows * size);
 }
 
-// With norms around it, it touches more than is told here.
+// With norms around it, it touches more than is listed: it may touch anything.
 LaunchNote NoteOf(const Params& p) {
   LaunchNote note = "bf16_rows16";
   note.next = NextStarts::kAfterWait;

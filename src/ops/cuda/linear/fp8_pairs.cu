@@ -126,7 +126,7 @@ __device__ __forceinline__ void Consume(const TileParams& p, Order order, PieceR
       MultiplyPiece<S>(group, steps, place, band_there, look_ahead);
     }
     // Before the results are stored, so that they are not waited for: nothing more is given back.
-    if (p.early && order.Done()) ArriveCluster();
+    if (p.early_weights && order.Done()) ArriveCluster();
     if constexpr (S::kSplit) {
       if (group.number != part) {
         SendSums<S>(ring, group.number * 2 + rank, scaled);
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8PairsKernel(const __grid_const
     WaitForEarlierKernels();
     AllowNextKernel();
   };
-  if (!p.early) wait();
+  if (!p.early_weights) wait();
   const Order order(p, per_strips, S::kSplit);
   // Registers move from the producer to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
@@ -189,12 +189,12 @@ __global__ void __launch_bounds__(kThreads, 1) Fp8PairsKernel(const __grid_const
     if (threadIdx.x == kConsumers) Feed<S>(p, maps, order, ring, wait);
   } else {
     hopper::RaiseRegisters<224>();
-    if (p.early) wait();
+    if (p.early_weights) wait();
     Consume<S>(p, order, ring);
   }
   __syncwarp();
   // Until the other blocks send no more.
-  if (!p.early || threadIdx.x >= kConsumers) ArriveCluster();
+  if (!p.early_weights || threadIdx.x >= kConsumers) ArriveCluster();
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
@@ -249,7 +249,7 @@ void Launch(const Fp8Product& product,
   const auto kernel = Fp8PairsKernel<S>;
   CheckCuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared),
             "shared memory of fp8_pairs");
-  p.early = product.tiles == nullptr;
+  p.early_weights = product.tiles == nullptr;
   const int64_t size = product.out_f32 ? 4 : 2;
   const Region out = RowsRegion(product.out, product.rows, product.out_stride * size, w.n * size);
   LaunchNote note = "fp8_pairs";

@@ -217,7 +217,7 @@ __device__ __forceinline__ void Feed(
     const TileParams& p, const Maps& maps, Order order, PieceRing<S> ring, const Wait& wait) {
   const int rank = order.pieces.rank;
   int asked = 0;
-  if (p.early) {
+  if (p.early_weights) {
     asked = min(S::kStages, order.steps);
     const int2 rows = HalfRows<S>(p, order.strip);
     PieceRing<S> stage = ring;

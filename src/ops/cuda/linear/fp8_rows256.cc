@@ -99,8 +99,8 @@ void Fp8Rows256Product(const OpContext& ctx,
   const Regions rows = RowsOf(in, out.dim(0));
   LaunchNote note = WaitsFirst("fp8_rows256", RegionOf(out), rows);
   // Rows are read before the wait where they are complete.
-  p.rows_before = StreamOf(ctx).order->IsComplete(rows);
-  if (p.rows_before) note.early_reads = rows;
+  p.early_inputs = StreamOf(ctx).order->IsComplete(rows);
+  if (p.early_inputs) note.early_reads = rows;
   Launch(ctx, Fp8Rows256Form::kPlain, plan, p, maps, note);
 }
 

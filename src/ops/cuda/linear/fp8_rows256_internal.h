@@ -30,10 +30,10 @@ struct Fp8Rows256Params {
   const float* x_scales;           // [rows, first.steps]
   QueryRotation rotation;
   int32_t rows, parts;
-  int32_t tiles;     // of kFp8Rows256TileRows rows
-  int32_t slice;     // rows of a tile that a block adds up
-  int32_t box_rows;  // rows of x that are fetched for a tile
-  bool rows_before;  // x is read before the wait
+  int32_t tiles;      // of kFp8Rows256TileRows rows
+  int32_t slice;      // rows of a tile that a block adds up
+  int32_t box_rows;   // rows of x that are fetched for a tile
+  bool early_inputs;  // x is read before the wait
 };
 
 // Boxes of 128 bytes: of weights by a block's strip of rows, of x by box_rows.

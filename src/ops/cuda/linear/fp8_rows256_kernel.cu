@@ -116,7 +116,7 @@ __device__ __forceinline__ void Feed(const Fp8Rows256Params& p,
   };
   const int ahead = min(kStages, work.count);
   for (int i = 0; i < ahead; ++i) ask(i, i);
-  if (!p.rows_before) WaitForEarlierKernels();
+  if (!p.early_inputs) WaitForEarlierKernels();
   for (int i = 0; i < ahead; ++i) ask_rows(i, i);
   Stage stage;
   for (int i = ahead; i < work.count; ++i, stage.Next()) {
@@ -334,7 +334,7 @@ __global__ void __launch_bounds__(kThreads)
     WaitForEarlierKernels();
     AllowNextKernel();
   };
-  if (!p.rows_before) wait();
+  if (!p.early_inputs) wait();
   if (!of_second) {
     const float* const x_scales = p.x_scales + static_cast<int64_t>(first_row) * m.steps + first;
     const int rows = min(p.rows - first_row, kRowsMax);
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     MultiplySteps<kN, false>(scaled, shared, ring, count);
   }
-  if (p.rows_before) wait();  // all that is left writes
+  if (p.early_inputs) wait();  // all that is left writes
   const int row = warp * 16 + lane / 4;
 #pragma unroll
   for (int i = 0; i < kN / 2; i += 2) {

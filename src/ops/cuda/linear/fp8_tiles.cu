@@ -262,14 +262,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     AllowNextKernel();
   };
   // Where the routing is older than the kernel ahead, those that write are all that waits.
-  if (!p.early) wait();
+  if (!p.early_inputs) wait();
   // Registers move from the producers to the others; together they stay at 168 a thread.
   if (threadIdx.x >= kConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     Produce<kGated>(p, &map, Pieces(p), shared.dealt, ring);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
-    if (p.early) wait();
+    if (p.early_inputs) wait();
     Pieces pieces(p);
     MoeTile tile = {};
     int index = -1, buffer = 0, number = 0;
@@ -449,12 +449,12 @@ void LaunchFp8Tiles(const Fp8Product& product,
     Regions old = InputOf(product);
     old.Add(SortedOf(product, 0));
     const Region dealt = RegionOf(p.dealt, 1);
-    p.early = product.tiles != nullptr && stream.order->IsComplete(old) &&
-              stream.order->IsLeftAlone(dealt);
+    p.early_inputs = product.tiles != nullptr && stream.order->IsComplete(old) &&
+                     stream.order->IsLeftAlone(dealt);
     note = GatedNote(product);
     note.writes.Add(dealt);
     note.reads.Add(dealt);
-    if (p.early) {
+    if (p.early_inputs) {
       note.early_reads = old;
       note.early_writes = dealt;
     }

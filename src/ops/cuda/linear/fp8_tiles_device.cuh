@@ -27,9 +27,9 @@ struct TileParams {
   const int32_t* order;
   int32_t top_k;
   bool gather, scatter, pair, out_f32;
-  bool once;  // weights are read by one block or pair alone
-  // Asked for before the wait: of pairs of blocks one matrix, of single blocks all that is read.
-  bool early;
+  bool once;                // weights are read by one block or pair alone
+  bool early_inputs;        // of single blocks: entries and rows are read before the wait
+  bool early_weights;       // of pairs: weights are asked for before it
   int32_t rows, tile_rows;  // of a product without tiles
   int32_t parts;            // that share the columns; 1, or `out` holds as many results
   // Pieces taken behind each block's first; null, and where `pair`: every grid-th is a block's.

@@ -8,8 +8,8 @@
 //
 // Each launch has another tag, counted in device memory by the kernel itself, as a graph replays
 // it. No word is written twice in a launch, and none before `griddepcontrol.wait`, after which
-// nobody reads words of the launch before: one board of words serves all launches of a device's
-// only stream.
+// nobody reads words of the launch before: one board of words serves all launches of a rank's
+// stream.
 
 #include <cstdint>
 

@@ -116,7 +116,7 @@ Result<MlaKernelArgs> MlaDecodePieces(const DecodePlan& plan,
   kernel.heads = limits.heads;
   kernel.chunk_blocks = limits.chunk_blocks;
   // Keys are read before the wait where nothing that may still run writes them.
-  kernel.keys_are_old = stream.order->IsComplete(CacheOf(args, limits.cache_type));
+  kernel.early_keys = stream.order->IsComplete(CacheOf(args, limits.cache_type));
   kernel.cache_type = limits.cache_type;
   const float cache_scale = limits.cache_type == MlaCacheType::kFp8E4m3 ? args.cache_scale : 1.0f;
   kernel.scale_log2 = static_cast<float>(double{args.scale} * cache_scale * kLog2OfE);

@@ -66,7 +66,7 @@ __device__ void Produce(
     BlockTable table(args, piece);
     const int count = piece.end_block - piece.begin_block;
     int row = count > 0 ? table.Row(0) : 0;
-    if (!waited && !args.keys_are_old) {
+    if (!waited && !args.early_keys) {
       // The cache may still be written to, but that does not harm what is fetched into the L2.
       constexpr int kBlockBytes = kTokens * kMlaWidth * 2;
       if (first_lane && count > 0) {
@@ -381,7 +381,7 @@ Status LaunchMlaHeads8Bf16(const MlaKernelArgs& args,
                            const LaunchStream& stream) {
   static_assert(kSharedBytes <= 232448);
   LaunchNote note = "MLA decode, heads8 bf16";
-  if (args.keys_are_old) note.early_reads = CacheOf(from, args.cache_type);
+  if (args.early_keys) note.early_reads = CacheOf(from, args.cache_type);
   CUtensorMap map = {};
   const int64_t cached = from.num_blocks * kTokens;
   const TensorMapShape shape = {CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,

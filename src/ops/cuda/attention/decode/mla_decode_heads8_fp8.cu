@@ -47,7 +47,7 @@ __device__ void Produce(
     const MlaKernelArgs& args, const RawMaps& maps, uint32_t stages, Shared& shared, int part) {
   const bool first_lane = threadIdx.x % 32 == 0;
   uint32_t block = 0;  // of this part
-  bool waited = args.keys_are_old;
+  bool waited = args.early_keys;
   MlaWalker walker(args, part);
   for (MlaPiece piece; walker.Next(piece);) {
     BlockTable table(args, piece);
@@ -309,7 +309,7 @@ Status LaunchMlaHeads8Fp8(const MlaKernelArgs& args,
                           const LaunchStream& stream) {
   static_assert(kSharedBytes <= 232448);
   LaunchNote note = "MLA decode, heads8 fp8";
-  if (args.keys_are_old) note.early_reads = CacheOf(from, args.cache_type);
+  if (args.early_keys) note.early_reads = CacheOf(from, args.cache_type);
   RawMaps maps = {};
   BT_RETURN_IF_ERROR(MakeFp8KeyMaps(from.cache, from.num_blocks, maps.latent, maps.rope));
   BT_CUDA_RETURN_IF_ERROR(cudaFuncSetAttribute(

@@ -72,7 +72,7 @@ struct MlaKernelArgs {
   int num_sequences;
   int heads;
   int chunk_blocks;
-  bool keys_are_old;
+  bool early_keys;
   MlaCacheType cache_type;
   float scale_log2;  // softmax scale times log2(e), cache scale included
   float out_scale;   // cache scale

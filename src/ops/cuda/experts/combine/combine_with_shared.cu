@@ -36,9 +36,7 @@ struct Params {
   float* out;
   int64_t out_stride;
   BegunNormArgs norm;  // instead of `out`
-  // Whether all but the shares is older than what ran ahead of the kernel just ahead
-  // (docs/kernels/decode-step.md, the rule).
-  bool old_inputs;  // all but the shares is read before the wait
+  bool early_inputs;   // all but the shares is read before the wait
 };
 
 __device__ __forceinline__ uint4 LoadOnce(const void* from) {
@@ -139,7 +137,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   for (int i = 0; i < kGroups; ++i) {
     weights[i] = i * 32 < p.intermediate ? LoadOnce(w + i * 32) : make_uint4(0, 0, 0, 0);
   }
-  if (!p.old_inputs) WaitForEarlierKernels();
+  if (!p.early_inputs) WaitForEarlierKernels();
   const int token = static_cast<int>(threadIdx.x) / kRowThreads;
   const int in_block = lane % kRowThreads * 4, column = block_column + in_block;
   const bool adds = p.norm.residual != nullptr;
@@ -235,8 +233,8 @@ Status LaunchMoeFinish(const MoeShape& shape,
                        int64_t{shape.hidden} * 4));
   }
   LaunchNote note = "MoE end";
-  const bool old_inputs = stream.order->IsComplete(old);
-  if (old_inputs) note.early_reads = old;
+  const bool early_inputs = stream.order->IsComplete(old);
+  if (early_inputs) note.early_reads = old;
   const Params p = {.ids = args.ids,
                     .slot_of = args.slot_of,
                     .experts = args.experts,
@@ -252,7 +250,7 @@ Status LaunchMoeFinish(const MoeShape& shape,
                     .out = args.out,
                     .out_stride = args.out_stride,
                     .norm = args.norm,
-                    .old_inputs = old_inputs};
+                    .early_inputs = early_inputs};
   return LaunchOverlapped(note, FinishKernel, dim3(static_cast<unsigned>(shape.hidden / kColumns)),
                           dim3(kThreads), 0, stream, 1, p);
 }

@@ -380,11 +380,11 @@ __global__ void __launch_bounds__(kEndThreads, 1) EndKernel(const __grid_constan
 
 }  // namespace
 
-void Fp8Single(const OpContext& ctx,
-               const ExpertBankArgs& args,
-               const ExpertsPlan& plan,
-               const int32_t* slot_of,
-               const MoeChoice& choice) {
+void Fp8FewEntries(const OpContext& ctx,
+                   const ExpertBankArgs& args,
+                   const ExpertsPlan& plan,
+                   const int32_t* slot_of,
+                   const MoeChoice& choice) {
   const auto tokens = static_cast<unsigned>(args.x.dim(0));
   const auto top_k = static_cast<unsigned>(args.ids.dim(1));
   const int64_t middle = args.down.k, hidden = args.down.n;

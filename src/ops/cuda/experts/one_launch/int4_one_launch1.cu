@@ -278,7 +278,9 @@ __global__ void __launch_bounds__(kThreads, 1) SingleKernel(const __grid_constan
 
 }  // namespace
 
-Status LaunchMoeSingle(const MoeShape& shape, const MoeInt4Args& args, const LaunchStream& stream) {
+Status LaunchMoeOneLaunch1(const MoeShape& shape,
+                           const MoeInt4Args& args,
+                           const LaunchStream& stream) {
   static_assert(sizeof(Board) <= BoardBytes(BoardOf::kInt4OneLaunch1));
   const Params p = {.board = static_cast<Board*>(args.board),
                     .slot_of = args.slot_of,

@@ -306,10 +306,10 @@ Regions RoutingOf(const MoeShape& shape, const MoeInt4Args& args) {
 
 }  // namespace
 
-Status LaunchMoeSingleGateUp(const MoeShape& shape,
-                             const MoeInt4Args& args,
-                             const MoeWorkspace& space,
-                             const LaunchStream& stream) {
+Status LaunchMoeOneTokenGateUp(const MoeShape& shape,
+                               const MoeInt4Args& args,
+                               const MoeWorkspace& space,
+                               const LaunchStream& stream) {
   const GateUpParams p = {.ids = args.ids,
                           .slot_of = args.slot_of,
                           .experts = args.experts,
@@ -343,10 +343,10 @@ Status LaunchMoeSingleGateUp(const MoeShape& shape,
       dim3(kThreads * kOf), static_cast<size_t>(bytes), stream, 1, p);
 }
 
-Status LaunchMoeSingleEnd(const MoeShape& shape,
-                          const MoeInt4Args& args,
-                          const MoeWorkspace& space,
-                          const LaunchStream& stream) {
+Status LaunchMoeOneTokenEnd(const MoeShape& shape,
+                            const MoeInt4Args& args,
+                            const MoeWorkspace& space,
+                            const LaunchStream& stream) {
   const Params p = {.ids = args.ids,
                     .weights = args.weights,
                     .slot_of = args.slot_of,

@@ -3,7 +3,7 @@
 // The expert bank's preparation of up to 256 tokens in one launch (bank_prepare.cu): the choice of
 // experts, the entries sorted by expert, and, where no launch beside it makes them
 // (shared_at_choice.h), rows as digits and the input of the shared experts' second product. In
-// place of LaunchMoeRoute or LaunchRowsByExpert.
+// place of LaunchMoeSort or LaunchRowsByExpert.
 
 #include "ops/cuda/experts/bank_internal.h"
 #include "ops/cuda/launch/launch_stream.h"

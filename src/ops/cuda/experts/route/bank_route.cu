@@ -21,7 +21,7 @@ struct CombineParams {
   void* out;
   int64_t out_stride;
   int32_t hidden, top_k;
-  bool old_inputs;  // all but the shares is read before the wait
+  bool early_inputs;  // all but the shares is read before the wait
 };
 
 // Shares that a thread asks for together: one after the other, each would be a way to memory.
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
   const int token = blockIdx.y;
   const int column = (blockIdx.x * kCombineThreads + threadIdx.x) * 8;
   AllowNextKernel();
-  if (!p.old_inputs) WaitForEarlierKernels();
+  if (!p.early_inputs) WaitForEarlierKernels();
   if (column >= p.hidden) return;  // other threads of the block wait
   Out* const out = static_cast<Out*>(p.out) + token * p.out_stride + column;
   constexpr int kWords = static_cast<int>(sizeof(Out)) / 2;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kCombineThreads, 8) CombineKernel(CombineParam
   const auto* shares = reinterpret_cast<const uint4*>(p.shares + first_share * p.hidden + column);
   bool exists[kSharesAtOnce];
   FindShares(p.route, ids, p.top_k, exists);
-  if (p.old_inputs) WaitForEarlierKernels();
+  if (p.early_inputs) WaitForEarlierKernels();
   AddShares(p, exists, shares, sum);
   for (int left = p.top_k - kSharesAtOnce; left > 0; left -= kSharesAtOnce) {
     ids += kSharesAtOnce;
@@ -145,8 +145,8 @@ Status LaunchCombine(CombineParams params, bool bf16, int32_t tokens, const Laun
   const Regions old = {
       RegionOf(params.route.ids, params.route.entries),
       RowsRegion(params.out, tokens, params.out_stride * size, params.hidden * size)};
-  params.old_inputs = stream.order->IsComplete(old);
-  if (params.old_inputs) note.early_reads = old;
+  params.early_inputs = stream.order->IsComplete(old);
+  if (params.early_inputs) note.early_reads = old;
   return LaunchOverlapped(note, bf16 ? CombineKernel<__nv_bfloat16> : CombineKernel<float>, grid,
                           dim3(kCombineThreads), 0, stream, 1, params);
 }
@@ -177,23 +177,23 @@ RouteParams Route(const MoeRows& rows) {
 
 }  // namespace
 
-Status LaunchMoeRoute(const MoeShape& shape,
-                      const MoeInt4Args& args,
-                      const MoeWorkspace& space,
-                      const ExpertsPlan& plan,
-                      const LaunchStream& stream) {
+Status LaunchMoeSort(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const MoeWorkspace& space,
+                     const ExpertsPlan& plan,
+                     const LaunchStream& stream) {
   if (plan.blocks < 1 || plan.blocks > kMaxBlocks) {
     return InvalidArgument("MoE: blocks outside 1..512");
   }
   return LaunchMoeSort(Route(shape, args, space, plan), plan.sort, stream);
 }
 
-Status LaunchMoeRoute(const MoeShape& shape,
-                      const MoeInt4Args& args,
-                      const MoeWorkspace& space,
-                      const ExpertsPlan& plan,
-                      const ExpertsSum& part,
-                      const LaunchStream& stream) {
+Status LaunchMoeSort(const MoeShape& shape,
+                     const MoeInt4Args& args,
+                     const MoeWorkspace& space,
+                     const ExpertsPlan& plan,
+                     const ExpertsSum& part,
+                     const LaunchStream& stream) {
   if (part.blocks > kMaxBlocks) return InvalidArgument("MoE: more than 512 blocks");
   RouteParams params = Route(shape, args, space, plan);
   params.units = space.units;

@@ -20,7 +20,9 @@ struct Params {
   const int32_t* ids = nullptr;
   const int32_t* slot_of = nullptr;
   int32_t experts = 0, slots = 0, entries = 0, blocks = 0;
-  bool grouped = false;    // tiles of the grouped forms; else of the streaming one in bf16
+  // Not of the streaming form in bf16: the next launch starts once this one has waited, and tiles
+  // have kGroupedTileRows rows where `tile_rows` is not given.
+  bool grouped = false;
   bool digits = false;     // of the streaming form by digits
   bool dealt = false;      // work is dealt out while it is done (int4_digits_work.cuh)
   int32_t own_parts = 16;  // then sixteenths of the cost in the blocks' own shares

@@ -118,7 +118,7 @@ Status LaunchMoeSort(const moe_route::Params& params,
   if (sort.threads < params.slots || (sort.blocks != 1 && sort.blocks != kRanks)) {
     return InvalidArgument("MoE: entries are not sorted by so many threads");
   }
-  LaunchNote note = "MoE routing";
+  LaunchNote note = "MoE sort";
   if (params.grouped) note.next = NextStarts::kAfterWait;
   note.writes = SortWrites(params);
   note.reads = RegionOf(params.ids, params.entries);

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, kStreamingBlocks)
   // Weights depend on the routing alone. The kernels before down, and before gate/up where that is
   // said, let it start only once that was done: its ring is filled while they end.
   const bool feeder = threadIdx.x >= kWarps * 32;
-  const bool waits = !feeder || (kGated && !p.routed_before);
+  const bool waits = !feeder || (kGated && !p.early_inputs);
   if (waits) WaitForEarlierKernels();
   if (waits || !kGated) AllowNextKernel();
   if (feeder) {
@@ -149,12 +149,12 @@ void LaunchFp8Stream(const Fp8Product& product, int32_t blocks, const LaunchStre
     note.early_writes = taken;
     return Launch<false>(note, p, map, blocks, stream);
   }
-  p.routed_before = stream.order->IsComplete(sorted) && stream.order->IsLeftAlone(taken);
+  p.early_inputs = stream.order->IsComplete(sorted) && stream.order->IsLeftAlone(taken);
   const Region out = RegionOf(static_cast<const float*>(product.out), product.rows * p.half);
   LaunchNote note = WaitsFirst("FP8 gate/up, streaming", {out, taken}, InputOf(product));
   note.reads.Add(sorted);
   note.reads.Add(taken);
-  if (p.routed_before) {
+  if (p.early_inputs) {
     note.early_reads = sorted;
     note.early_writes = taken;
   }

@@ -48,7 +48,7 @@ struct StreamParams {
   int64_t out_stride;
   int32_t top_k;
   bool gather, scatter, x_f32;
-  bool routed_before;  // sorted entries are read before the wait
+  bool early_inputs;  // sorted entries are read before the wait
   const float* route_weights;
 };
 
