@@ -83,7 +83,7 @@ struct Matrices {
 };
 
 struct Bench {
-  std::unique_ptr<RankState> rank = std::move(RankState::Create()).value();
+  std::unique_ptr<cuda::RankState> rank = std::move(cuda::RankState::Create()).value();
   const Stream& stream = rank->stream();
   Arena scratch{CudaMemory()};
   double bandwidth = 0;
