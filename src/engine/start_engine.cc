@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
@@ -319,6 +321,11 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   } else {
     BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
            threads);
+    for (const char* const name : {"BALTORO_KERNEL_TABLE", "BALTORO_NO_OVERLAP"}) {
+      const char* const value = std::getenv(name);
+      if (value == nullptr || *value == '\0' || std::string_view(value) == "0") continue;
+      BT_LOG(Warning, "{}={} changes nothing: it is for kernels on a GPU", name, value);
+    }
   }
   load.positions_max = budget.max_model_len;
   load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&
