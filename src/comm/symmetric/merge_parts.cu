@@ -32,9 +32,10 @@ __global__ void MergePartsKernel(const __grid_constant__ MergePartsArgs args) {
 
 }  // namespace
 
-void LaunchMergeParts(cudaStream_t stream, const MergePartsArgs& args) {
+void LaunchMergeParts(const LaunchStream& stream, const MergePartsArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.rows), static_cast<unsigned>(args.heads));
   MergePartsKernel<<<grid, 128, 0, stream>>>(args);
+  stream.order->AddPlain("merge of heads");
   CheckLaunch("merge of heads");
 }
 

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/launch/launch_stream.h"
+
 namespace baltoro::cuda {
 
 struct MergePartsArgs {
@@ -16,6 +18,6 @@ struct MergePartsArgs {
   int64_t message_bytes = 0, sums_at = 0;
   int ranks = 0, rows = 0, heads = 0, value = 0;
 };
-void LaunchMergeParts(cudaStream_t stream, const MergePartsArgs& args);
+void LaunchMergeParts(const LaunchStream& stream, const MergePartsArgs& args);
 
 }  // namespace baltoro::cuda

@@ -40,6 +40,7 @@ void NcclRanks::Sum(const OpContext& ctx, TensorView x) {
   BT_CHECK(x.dtype == DType::kF32 && x.contiguous());
   if (x.num_elements() == 0) return;
   group_->Sum(x.data, static_cast<size_t>(x.num_elements()), NcclType::kF32, StreamOf(ctx));
+  StreamOf(ctx).order->AddPlain("sum of ranks");
 }
 
 void NcclRanks::GatherColumns(const OpContext& ctx,
@@ -83,6 +84,7 @@ void NcclRanks::Gather(const OpContext& ctx,
       at += count * width * element;
     }
     group_->End();
+    StreamOf(ctx).order->AddPlain("exchange of ranks");
     at = staging_.as<char>();
     int64_t column = 0;
     for (int rank = 0; rank < group_->ranks(); ++rank) {
@@ -133,6 +135,7 @@ void NcclRanks::MergeHeads(const OpContext& ctx,
       group_->Receive(received + rank * message, static_cast<size_t>(message), rank, StreamOf(ctx));
     }
     group_->End();
+    StreamOf(ctx).order->AddPlain("exchange of ranks");
     LaunchMergeParts(StreamOf(ctx), {.own = own.rows(row, count).as<uint16_t>(),
                                      .own_stride = own.stride[0],
                                      .parts = received,

@@ -1,6 +1,6 @@
 #pragma once
 
-// Operations of the table joined into fewer launches, for steps of few tokens, where a launch is
+// Operations of OpsTable joined into fewer launches, for steps of few tokens, where a launch is
 // most of what an operation costs. Each gives what the operations it joins would give, bit for bit
 // where nothing else is said. All only queue launches and can be captured. Tensors are device
 // memory, T rows; rows may be strided.

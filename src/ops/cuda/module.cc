@@ -91,11 +91,12 @@ Result<double> ReadRate() {
 
 Result<const OpsTable*> Open(int device) {
   static std::mutex mutex;
-  static std::array<std::unique_ptr<Opened>, kCudaDevicesMax> opened;
+  // Not given back at the end of the process: kernels may still run.
+  static auto* const all = new std::array<std::unique_ptr<Opened>, kCudaDevicesMax>;
   const std::lock_guard lock(mutex);
   BT_ASSIGN_OR_RETURN(const GpuInfo info, Describe(device));
   if (device >= kCudaDevicesMax) return NoGpu(device, "no more than 16 are used");
-  std::unique_ptr<Opened>& one = opened[static_cast<size_t>(device)];
+  std::unique_ptr<Opened>& one = (*all)[static_cast<size_t>(device)];
   const cudaError_t error = cudaSetDevice(device);
   if (error != cudaSuccess) return NoGpu(device, CudaStatus(error, info.name).message());
   if (one != nullptr) return &one->table;

@@ -1,6 +1,7 @@
 #include "ops/cuda/choose/attention_half.h"
 
 #include "ops/cuda/attention/attention_half_sizes.h"
+#include "ops/cuda/choose/linear_ways.h"
 #include "ops/cuda/choose/overrides.h"
 
 namespace baltoro::cuda {
@@ -56,8 +57,15 @@ const char* Against(const AttentionHalfQuestion& q) {
   return nullptr;
 }
 
-// Why the card's table wants it apart: it says so, or asks for a kernel for one of the products.
-// Null: it does not.
+// Rows without gaps, as the operations of the half hand them to each other.
+RowsFacts WholeRows(int64_t rows, int64_t width) {
+  return {.rows = rows,
+          .width = width,
+          .row_bytes = rows > 1 ? width * static_cast<int64_t>(SizeOf(DType::kBf16)) : 0};
+}
+
+// Why the card's table wants it apart: it says so, or asks for a kernel, which takes it, for one of
+// the products. Null: it does not.
 const char* Overridden(const AttentionHalfQuestion& q) {
   if (q.card.overrides == nullptr) return nullptr;
   OverrideQuestion half = {.operation = OverriddenOperation::kAttentionHalf,
@@ -66,11 +74,9 @@ const char* Overridden(const AttentionHalfQuestion& q) {
   half[OverrideFact::kTokens] = q.x.rows;
   if (const Override* const entry = q.card.overrides->Find(half)) return entry->why.c_str();
   for (const MatrixFacts& w : {q.qkv_a, q.q, q.o}) {
-    OverrideQuestion product = {.form = w.form, .quantise_input = w.quantise_input};
-    product[OverrideFact::kRows] = q.x.rows;
-    product[OverrideFact::kN] = w.n;
-    product[OverrideFact::kK] = w.k;
-    if (const Override* const entry = q.card.overrides->Find(product)) return entry->why.c_str();
+    const auto plan = linear_ways::Overridden(
+        {.x = WholeRows(q.x.rows, w.k), .w = w, .out = WholeRows(q.x.rows, w.n)}, q.card);
+    if (plan) return plan->why;
   }
   return nullptr;
 }

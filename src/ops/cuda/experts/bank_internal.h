@@ -78,7 +78,8 @@ Status LaunchMoeCombine(const MoeShape& shape,
                         const MoeWorkspace& space,
                         const LaunchStream& stream);
 
-// Instead of the combination, with `shared`: writes out. Up to kFinishTokens. Likewise.
+// Instead of the combination, with `shared`: writes out. Up to kFinishTokens. It too
+// reads all but the shares before its wait where that is complete.
 Status LaunchMoeFinish(const MoeShape& shape,
                        const MoeInt4Args& args,
                        const MoeWorkspace& space,

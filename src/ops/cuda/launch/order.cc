@@ -52,7 +52,8 @@ bool LaunchOrder::IsComplete(const Regions& regions) const {
 
 bool LaunchOrder::IsLeftAlone(const Regions& regions) const {
   for (int i = 0; i < running_; ++i) {
-    if (notes_[static_cast<size_t>(i)].reads.Meets(regions)) return false;
+    const LaunchNote& running = notes_[static_cast<size_t>(i)];
+    if (running.reads.Meets(regions) || running.early_reads.Meets(regions)) return false;
   }
   return IsComplete(regions);
 }
@@ -61,17 +62,24 @@ void LaunchOrder::Add(const LaunchNote& note) {
   for (int i = 0; i < running_; ++i) {
     const LaunchNote& running = notes_[static_cast<size_t>(i)];
     if (running.writes.Meets(note.early_reads)) too_early(Early(note, "reads", running));
-    if (running.writes.Meets(note.early_writes) || running.reads.Meets(note.early_writes)) {
+    if (running.writes.Meets(note.early_writes) || running.reads.Meets(note.early_writes) ||
+        running.early_reads.Meets(note.early_writes)) {
       too_early(Early(note, "writes", running));
     }
   }
   if (note.next == NextStarts::kAfterWait) running_ = 0;
   if (running_ == kRunningMax) {
-    // More than anybody needs: the oldest and this one are taken together.
+    // More than anybody needs: the oldest and the newest become one that may touch anything.
     notes_[0] = "launches that do not wait for each other";
     --running_;
   }
   notes_[static_cast<size_t>(running_++)] = note;
+}
+
+void LaunchOrder::AddPlain(const char* name) {
+  LaunchNote note = name;
+  note.next = NextStarts::kAfterWait;
+  Add(note);
 }
 
 void LaunchOrder::EndsProcess(const std::string& what) {

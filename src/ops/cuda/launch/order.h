@@ -40,7 +40,7 @@ inline Region RowsRegion(const void* data, int64_t rows, int64_t stride, int64_t
 // A list of pieces of memory, or all of it.
 class Regions {
  public:
-  static constexpr int kMax = 16;
+  static constexpr int kMax = 24;
 
   static Regions Anything() {
     Regions all;
@@ -78,7 +78,7 @@ enum class NextStarts : uint8_t {
 
 // What a launch says of itself. Who says nothing but a name may touch anything, and lets the next
 // one start at once. Weights, and what a step uploads before its first kernel, need not be named:
-// no kernel writes them.
+// no kernel of a step writes them.
 struct LaunchNote {
   LaunchNote(const char* name) : kernel(name) {}  // NOLINT: a name is a note
 
@@ -94,7 +94,7 @@ struct LaunchNote {
 class LaunchOrder {
  public:
   // Whether no launch that may still run when the next one starts writes this memory, so that the
-  // next one may read them before its wait.
+  // next one may read it before its wait.
   bool IsComplete(const Regions& regions) const;
   // Whether none of them reads or writes these, so that the next one may write there as early.
   bool IsLeftAlone(const Regions& regions) const;
@@ -104,6 +104,11 @@ class LaunchOrder {
   void Add(const LaunchNote& note);
   // Ends the process; tests listen instead.
   void (*too_early)(const std::string& what) = EndsProcess;
+
+  // Likewise a launch without a note that starts when all ahead have ended: a library's, or a plain
+  // one. What it writes is seen behind a wait alone, so nothing is complete until the next one that
+  // lets others start after its wait.
+  void AddPlain(const char* name);
 
   // From here on nothing of before is known: at the start, and where a recording begins.
   void Forget();

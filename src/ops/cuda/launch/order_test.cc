@@ -88,6 +88,25 @@ TEST(LaunchOrderTest, WhatIsReadIsCompleteButNotLeftAlone) {
   EXPECT_TRUE(order.IsLeftAlone(At(40, 8)));
 }
 
+TEST(LaunchOrderTest, WhatIsReadEarlyIsNotLeftAloneEither) {
+  LaunchOrder order = Begun();
+  LaunchNote reader = Note("reader", At(0, 8), NextStarts::kAtOnce);
+  reader.early_reads = At(32, 8);
+  order.Add(reader);
+  EXPECT_TRUE(order.IsComplete(At(32, 8)));
+  EXPECT_FALSE(order.IsLeftAlone(At(32, 8)));
+}
+
+TEST(LaunchOrderTest, APlainLaunchMayHaveWrittenAnythingUntilAnotherHasWaited) {
+  LaunchOrder order = Begun();
+  order.AddPlain("a library");
+  EXPECT_FALSE(order.IsComplete(At(0, 8)));
+  order.Add(Note("at once", At(16, 8), NextStarts::kAtOnce));
+  EXPECT_FALSE(order.IsComplete(At(0, 8)));
+  order.Add(Note("waits", At(32, 8), NextStarts::kAfterWait));
+  EXPECT_TRUE(order.IsComplete(At(0, 8)));
+}
+
 TEST(LaunchOrderTest, WhatHasEndedIsComplete) {
   LaunchOrder order = Begun();
   order.Complete();

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include "base/check.h"
 #include "ops/cuda/launch/launch_stream.h"
 
 // An emulated card holds the kernel that is launched next to its note (tools/gpu_emulator); where
@@ -57,6 +58,7 @@ cudaError_t LaunchPlaced(const LaunchNote& note,
                          const LaunchStream& stream,
                          unsigned cluster,
                          Given&&... given) {
+  BT_CHECK(stream.order != nullptr);
   stream.order->Add(note);
   if (!LaunchesOverlap()) stream.order->Complete();
   if (BaltoroHoldToNote != nullptr) BaltoroHoldToNote(&note);

@@ -59,9 +59,10 @@ const int32_t* RankState::SlotsOnDevice(std::span<const int32_t> slot_of) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   CheckCuda(cudaStreamIsCapturing(stream_.get(), &capturing), "cudaStreamIsCapturing");
   BT_CHECK(capturing == cudaStreamCaptureStatusNone);  // the first step of a model is no graph
-  CheckCuda(
-      cudaMemcpy(device, slot_of.data(), slot_of.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-      "copy of a table of expert slots");
+  CheckCuda(cudaMemcpyAsync(device, slot_of.data(), slot_of.size() * sizeof(int32_t),
+                            cudaMemcpyHostToDevice, stream_.get()),
+            "copy of a table of expert slots");
+  CheckOk(stream_.Synchronize());
   slot_tables_.emplace_back(slot_of.begin(), slot_of.end());
   return device;
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "device/cuda/device_buffer.h"
 #include "device/cuda/stream.h"
@@ -18,7 +19,7 @@
 namespace baltoro::cuda {
 
 // The kernels whose blocks hand each other results through words in device memory, on a board of
-// the rank's own for each (attention/layer/resident_board.cuh).
+// the rank's own for each (ptx/mail.cuh).
 enum class BoardOf : uint8_t {
   kAttentionHalf,
   kInt4OneLaunch1,
@@ -61,7 +62,9 @@ class RankState {
   LaunchStream launches() { return {stream_.get(), &order_}; }
   LaunchOrder& order() { return order_; }
 
-  // The card as this rank may use it: who puts several ranks on it sets `owned` to false.
+  // The card as this rank may use it: who puts several ranks on it sets `owned` to false. Banks and
+  // the attention half ask here, the only ones with kernels whose blocks wait for each other; other
+  // choices ask ThisCard().
   Card card;
 
   template <typename Board>
@@ -92,7 +95,9 @@ class RankState {
   std::vector<std::vector<int32_t>> slot_tables_;  // as they lie in slots_, one after the other
 };
 
+// A failed check where the context has none: OpsTable::rank was not handed on.
 inline RankState& RankOf(const OpContext& ctx) {
+  BT_CHECK(ctx.rank != nullptr);
   return *static_cast<RankState*>(ctx.rank);
 }
 inline LaunchStream StreamOf(const OpContext& ctx) {

@@ -2,6 +2,7 @@
 
 // What tensors, and the tables of sorted entries, are as memory that launches touch (order.h).
 
+#include "base/check.h"
 #include "ops/cuda/launch/order.h"
 #include "tensor/tensor_view.h"
 
@@ -9,6 +10,7 @@ namespace baltoro::cuda {
 
 // From the first row to the last, with what may lie between rows. Of rank 1 or 2.
 inline Region RegionOf(const TensorView& x) {
+  BT_CHECK(x.rank <= 2);
   if (x.data == nullptr || x.rank == 0) return {};
   const auto size = static_cast<int64_t>(SizeOf(x.dtype));
   if (x.rank == 1) return {x.data, x.dim(0) * size};

@@ -105,6 +105,7 @@ class Product {
     const cublasStatus_t status =
         cublasLtMatmul(handle, operation_, &one, w.data, w_, x.data, x_, &zero, out.data, out_,
                        out.data, out_, &*algorithm_, workspace, kWorkspaceBytes, StreamOf(ctx));
+    StreamOf(ctx).order->AddPlain("cuBLASLt");
     const bool refused =
         status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
     if (must || !refused) Check(status, "product");

@@ -109,6 +109,7 @@ void LaunchFillPositions(int32_t* positions,
                          const LaunchStream& stream) {
   FillPositionsKernel<<<static_cast<unsigned>(sequences), kThreads, 0, stream>>>(
       positions, static_cast<int>(width), stride);
+  stream.order->AddPlain("attention positions");
   CheckLaunch("attention positions");
 }
 

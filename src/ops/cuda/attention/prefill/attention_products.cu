@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
   __syncthreads();
   // The kernel behind value heads may be placed before what is ahead has ended; of queries it may
-  // not: MlaDecodeArgs::early_keys.
+  // not: MlaKernelArgs::early_keys.
   if (!kAbsorb) hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   if (kAbsorb && !kLate) hopper::LetDependentsLaunch();

@@ -160,8 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::PrefetchMap(&map);
   }
   __syncthreads();
-  // The routing's tables are read ahead of this kernel's own wait: the one ahead, the first
-  // product, lets this one start in no block before it has itself waited for the routing.
+  // Sorted entries are read ahead of this kernel's own wait, as its note says.
   FindOwn(p, block);
   FindShares(p, block);
   __syncthreads();

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kOrderThreads) MatrixOrderKernel(const __nv_bf
   const __nv_bfloat16* from = x + blockIdx.y * x_stride + first;
   __nv_bfloat16* to = out + static_cast<int64_t>(blockIdx.y) * hidden + first;
   AllowNextKernel();
-  // The routing let this kernel start only when all before it had ended, and does not touch x.
+  // All of it ahead of the wait, as the note of the launch says.
   uint4 eights[kOrderEights];
 #pragma unroll
   for (int i = 0; i < kOrderEights; ++i) {

@@ -43,7 +43,8 @@ struct Params {
 // fewest that any form has.
 inline Regions SortWrites(const Params& p) {
   const int64_t entries = p.entries, slots = p.slots;
-  const int64_t tiles = slots + entries / (p.tile_rows > 0 ? p.tile_rows : kDigitTileRows);
+  const int64_t tiles = (slots < entries ? slots : entries) +
+                        entries / (p.tile_rows > 0 ? p.tile_rows : kDigitTileRows);
   return {RegionOf(p.num_tiles, 1),
           RegionOf(p.tiles, tiles),
           RegionOf(p.starts, p.blocks + 1),
