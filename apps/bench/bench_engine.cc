@@ -139,6 +139,7 @@ Status WriteJson(const std::string& path, const Json& json) {
 Status RunLatency(const BenchEngineCommand& command, Bench& bench) {
   std::mt19937_64 random(static_cast<uint64_t>(command.serve.seed));
   std::vector<std::vector<TokenId>> prompts;
+  prompts.reserve(static_cast<size_t>(command.batch));
   for (int32_t i = 0; i < command.batch; ++i) {
     prompts.push_back(RandomPrompt(random, bench.vocab(), command.input_len));
   }

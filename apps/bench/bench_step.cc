@@ -74,10 +74,12 @@ Status Bench(const BenchStepCommand& command) {
   if (command.ranks == 1) return BenchRank(command, {});
   ThreadWorld world(command.ranks);
   std::vector<std::unique_ptr<Link>> links;
+  links.reserve(static_cast<size_t>(command.ranks));
   for (int32_t rank = 0; rank < command.ranks; ++rank) links.push_back(world.Join(rank));
   std::mutex mutex;
   Status first;
   std::vector<std::jthread> threads;
+  threads.reserve(links.size());
   for (const std::unique_ptr<Link>& link : links) {
     threads.emplace_back([&] {
       const Status status = BenchRank(command, {link.get()});

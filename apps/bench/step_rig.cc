@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -109,7 +110,7 @@ Result<double> HostReadRate(ThreadPool& pool) {
 double Percentile(std::vector<double> seconds, double share) {
   std::ranges::sort(seconds);
   const auto last = static_cast<double>(seconds.size() - 1);
-  return seconds[static_cast<size_t>(share * last + 0.5)];
+  return seconds[static_cast<size_t>(std::lround(share * last))];
 }
 
 }  // namespace
@@ -123,6 +124,32 @@ Result<std::unique_ptr<StepRig>> StepRig::Create(const BenchStepCommand& command
   // Nobody allocates while another waits for it in a step.
   BT_RETURN_IF_ERROR(LeastOfAll(seat, 0).status());
   return rig;
+}
+
+// The router's choices, which the step is given instead of what dummy weights would choose.
+Status StepRig::DrawRouting(const BenchStepCommand& command,
+                            const OpsTable& ops,
+                            int64_t tokens_max) {
+  const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
+  // On a GPU banks of few tokens choose the experts themselves, by the logits.
+  const bool banks_choose = ops.memory->kind() != DeviceKind::kCpu;
+  routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
+                                           command.routing == "zipf", banks_choose, command.seed);
+  const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
+  BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
+                                               "expert choices", *ops.memory));
+  const int64_t logits_rows =
+      !banks_choose
+          ? 0
+          : int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
+  BT_ASSIGN_OR_RETURN(
+      router_logits_,
+      Buffer::Create(static_cast<size_t>(logits_rows * config_.experts) * sizeof(float),
+                     "drawn logits of the router", *ops.memory));
+  ops_ = StepRouting::Traced(ops, static_cast<const int32_t*>(choices_.data()),
+                             static_cast<const float*>(router_logits_.data()),
+                             std::max(moe_layers, 1));
+  return {};
 }
 
 Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
@@ -163,26 +190,7 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   const int64_t tokens_max =
       std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills),
                std::ranges::max(command.batches));
-  const int32_t moe_layers = config_.layers - std::min(config_.layers, config_.dense_layers);
-  // On a GPU banks of few tokens choose the experts themselves, by the logits.
-  const bool banks_choose = ops->memory->kind() != DeviceKind::kCpu;
-  routing_ = std::make_unique<StepRouting>(moe_layers, config_.experts, config_.router.top_k,
-                                           command.routing == "zipf", banks_choose, command.seed);
-  const int64_t choices = int64_t{std::max(moe_layers, 1)} * tokens_max * config_.router.top_k;
-  BT_ASSIGN_OR_RETURN(choices_, Buffer::Create(static_cast<size_t>(choices) * sizeof(int32_t),
-                                               "expert choices", *ops->memory));
-  const int64_t logits_rows =
-      !banks_choose
-          ? 0
-          : int64_t{std::max(moe_layers, 1)} * std::min(tokens_max, StepRouting::kChosenMax) + 1;
-  BT_ASSIGN_OR_RETURN(
-      router_logits_,
-      Buffer::Create(static_cast<size_t>(logits_rows * config_.experts) * sizeof(float),
-                     "drawn logits of the router", *ops->memory));
-  ops_ = StepRouting::Traced(*ops, static_cast<const int32_t*>(choices_.data()),
-                             static_cast<const float*>(router_logits_.data()),
-                             std::max(moe_layers, 1));
-
+  BT_RETURN_IF_ERROR(DrawRouting(command, *ops, tokens_max));
   BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;
   load.ranks = ranks_.get();

@@ -52,6 +52,7 @@ class StepRig {
  private:
   StepRig() = default;
   Status Load(const BenchStepCommand& command, const StepSeat& seat);
+  Status DrawRouting(const BenchStepCommand& command, const OpsTable& ops, int64_t tokens_max);
   Status MakeCache(const BenchStepCommand& command, const StepSeat& seat);
   // Times `command.repeats` steps of a batch.
   Result<StepTiming> Time(const ForwardBatch& batch);

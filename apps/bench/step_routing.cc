@@ -35,7 +35,10 @@ class DrawnExperts : public ExpertsTap {
   int32_t next_ = 0;
 };
 // A rank is a thread.
-thread_local DrawnExperts drawn;
+DrawnExperts& Drawn() {
+  thread_local DrawnExperts drawn;
+  return drawn;
+}
 
 }  // namespace
 
@@ -48,6 +51,7 @@ StepRouting::StepRouting(
       random_(seed) {
   for (int32_t layer = 0; layer < layers && zipf; ++layer) {
     std::vector<double> weights;
+    weights.reserve(static_cast<size_t>(experts));
     for (int32_t i = 0; i < experts; ++i) weights.push_back(1.0 / (i + 1));
     std::ranges::shuffle(weights, random_);
     weights_.push_back(std::move(weights));
@@ -103,14 +107,14 @@ OpsTable StepRouting::Traced(const OpsTable& ops,
                              const int32_t* ids,
                              const float* logits,
                              int32_t layers) {
-  drawn.Set(ids, logits, layers);
+  Drawn().Set(ids, logits, layers);
   OpsTable traced = ops;
-  traced.tap = &drawn;
+  traced.tap = &Drawn();
   return traced;
 }
 
 void StepRouting::Rewind() {
-  drawn.Rewind();
+  Drawn().Rewind();
 }
 
 }  // namespace baltoro
