@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folders=("$@")
-if [ $# -eq 0 ]; then folders=(src/base src/request src/disk src/tensor src/device); fi
+if [ $# -eq 0 ]; then folders=(src/base src/request src/disk src/tensor src/device src/cache src/comm src/engine); fi
 tidy=$(command -v clang-tidy-14 || command -v clang-tidy)
 [ -f build/release/compile_commands.json ] || cmake --preset release -DBT_TESTS=ON -DBT_BENCH=ON -DBT_CUDA=OFF >/dev/null
 # (Tests are written in macros of others. g++ knows warnings that clang does not.)

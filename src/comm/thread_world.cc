@@ -49,7 +49,9 @@ struct ThreadWorld::State {
         lanes(static_cast<size_t>(count) * static_cast<size_t>(count)),
         sleepers(count) {}
 
-  Lane& LaneOf(int32_t from, int32_t to) { return lanes[static_cast<size_t>(from * ranks + to)]; }
+  Lane& LaneOf(int32_t from, int32_t to) {
+    return lanes[static_cast<size_t>(from) * static_cast<size_t>(ranks) + static_cast<size_t>(to)];
+  }
 
   // The lock is held. The first failure stays.
   Status Fail(Status why) {

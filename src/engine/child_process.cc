@@ -16,7 +16,8 @@
 
 #include "base/last_words.h"
 
-extern char** environ;
+// The system's own.
+extern char** environ;  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
 
 namespace baltoro {
 
@@ -63,6 +64,7 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 
   std::vector<char*> argv;
+  argv.reserve(args.size() + 1);
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
   argv.push_back(nullptr);
   ChildProcess child{.pid = -1, .fd = ends[0], .last_words = words[0]};

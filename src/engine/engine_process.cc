@@ -66,7 +66,8 @@ class EngineSide {
 
   int Run() {
     std::jthread stats([this](const std::stop_token& stop) { SendStats(stop); });
-    const Status status = connection_.ReadFrames([this](Frame frame) { return Handle(frame); });
+    const Status status =
+        connection_.ReadFrames([this](const Frame& frame) { return Handle(frame); });
     if (!status.ok()) BT_LOG(Error, "The connection to the server ends: {}", status.message());
     // Nothing here outlives the door, and nothing needs to be saved.
     ExitAtOnce(status.ok() ? 0 : 1);

@@ -40,7 +40,7 @@ LocalEngine::LocalEngine(const EngineConfig& config,
                          const EngineInfo& info,
                          std::unique_ptr<Executor> executor,
                          EventSink sink,
-                         std::shared_ptr<ConstraintFactory> factory,
+                         const std::shared_ptr<ConstraintFactory>& factory,
                          std::shared_ptr<ConstraintTable> table)
     : info_(info),
       executor_(std::move(executor)),

@@ -27,7 +27,7 @@ class LocalEngine final : public Engine {
               const EngineInfo& info,
               std::unique_ptr<Executor> executor,
               EventSink sink,
-              std::shared_ptr<ConstraintFactory> factory = nullptr,
+              const std::shared_ptr<ConstraintFactory>& factory = nullptr,
               std::shared_ptr<ConstraintTable> table = nullptr);
   // Ends every open request with kAbort.
   ~LocalEngine() override;

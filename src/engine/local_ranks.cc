@@ -152,7 +152,7 @@ void LocalRanks::AbortGpus() {
   }
 }
 
-Status LocalRanks::Send(std::shared_ptr<const PlanMessage> message) {
+Status LocalRanks::Send(const std::shared_ptr<const PlanMessage>& message) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
   for (Rank& rank : ranks_) {

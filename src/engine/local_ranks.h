@@ -65,7 +65,7 @@ class LocalRanks {
   ~LocalRanks();
 
   // One thread at a time. kInternal if the ranks are too far behind.
-  Status Send(std::shared_ptr<const PlanMessage> message);
+  Status Send(const std::shared_ptr<const PlanMessage>& message);
   // Of the rank that samples, in order; nothing if there is none within `patience`. A failure comes
   // after the results before it.
   std::optional<Result<StepResult>> TakeResult(Seconds patience);

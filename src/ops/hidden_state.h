@@ -140,7 +140,8 @@ class HiddenState {
 
   // From now on `tell` hears, a line an operation, which kernel computes it and why; of a backend
   // that chooses none it hears nothing.
-  virtual void Explain(std::function<void(const std::string&)> /*tell*/) {}
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it.
+  virtual void Explain(std::function<void(const std::string&)> tell) { static_cast<void>(tell); }
 
   // Row t becomes table[ids[t]], zeros where ids[t] is negative: another rank's.  table
   // [vocab, H] bf16 or f32; ids [T] i32.
