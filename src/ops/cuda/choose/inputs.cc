@@ -79,7 +79,7 @@ const char* OverriddenOf(const ExpertInputsQuestion& q, const Card& card) {
 }  // namespace
 
 LinearPlan ChooseRouter(const RouterQuestion& q, const Card& card) {
-  const LinearQuestion product = {.x = q.x, .w = q.w, .out = q.logits, .library = q.library};
+  const LinearQuestion product = {.x = q.x, .w = q.w, .out = q.logits, .has_blas = q.has_blas};
   if (const auto plan = Overridden(product, card)) return *plan;
   if (const auto plan = PlanRouterRows16(q.x, q.w)) {
     return Taken(LinearKernel::kRouterRows16, *plan, "few rows: weights ahead of the wait");

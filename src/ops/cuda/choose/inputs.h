@@ -12,7 +12,7 @@ struct RouterQuestion {
   RowsFacts x = {};
   MatrixFacts w = {};
   RowsFacts logits = {};
-  bool library = true;
+  bool has_blas = true;
 
   bool operator==(const RouterQuestion&) const = default;
 };

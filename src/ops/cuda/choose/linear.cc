@@ -42,8 +42,8 @@ LinearPlan ChooseReady(const LinearQuestion& q, const Card& card) {
 
 LinearPlan ChoosePlain(const LinearQuestion& q, const Card& card) {
   const bool takes = TakesTiles(q);
-  const bool library = q.library && q.w.form == WeightForm::kBf16;
-  if (library && (!takes || q.x.rows > kBf16Rows16)) {
+  const bool has_blas = q.has_blas && q.w.form == WeightForm::kBf16;
+  if (has_blas && (!takes || q.x.rows > kBf16Rows16)) {
     return {.kernel = LinearKernel::kBlas, .why = "bf16 that no kernel of ours is faster for"};
   }
   if (!takes) return {.kernel = LinearKernel::kPlain, .why = "f32, or odd shapes"};

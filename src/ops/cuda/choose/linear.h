@@ -41,7 +41,7 @@ struct LinearQuestion {
   bool codes_aligned = true;  // these codes, and their scales, to 16 bytes
   MatrixFacts w = {};
   RowsFacts out = {};
-  bool library = true;  // false: it has no algorithm for these
+  bool has_blas = true;  // false: cuBLASLt has no algorithm for these
 
   bool operator==(const LinearQuestion&) const = default;
 };

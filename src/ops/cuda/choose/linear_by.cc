@@ -108,7 +108,7 @@ LinearPlan LinearBy(const LinearQuestion& q, LinearKernel kernel, const Card& ca
       }
       return Refused("it takes up to 8 rows by fp8_w8a8 matrices that its blocks hold whole");
     case LinearKernel::kBlas:
-      if (q.w.form == WeightForm::kBf16 && q.library) return {.kernel = kernel, .why = kAsked};
+      if (q.w.form == WeightForm::kBf16 && q.has_blas) return {.kernel = kernel, .why = kAsked};
       return Refused("it takes bf16 that the library has an algorithm for");
     case LinearKernel::kPlain:
       if (IsPlain(q.w.form)) return {.kernel = kernel, .why = kAsked};

@@ -231,7 +231,7 @@ TEST(LinearChoicesTest, OddPlacesGoOtherWays) {
   EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kBf16Rows16);
   question.x.alignment = 2;
   EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kBlas);
-  question.library = false;
+  question.has_blas = false;
   EXPECT_EQ(ChooseLinear(question, kRecordedCard).kernel, LinearKernel::kPlain);
 
   question.w = Matrix({"", WeightForm::kFp8Block, true}, 2112, 7168);

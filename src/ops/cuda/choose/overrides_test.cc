@@ -202,7 +202,7 @@ TEST(OverridesTest, ALibraryWithoutAnAlgorithmIsNotAskedAgain) {
   LinearQuestion q = Linear(WeightForm::kBf16, 4, 2112, 7168);
 
   EXPECT_EQ(ChooseLinear(q, tabled.card()).kernel, LinearKernel::kBlas);
-  q.library = false;
+  q.has_blas = false;
   EXPECT_EQ(ChooseLinear(q, tabled.card()).kernel, LinearKernel::kBf16Rows16);
   EXPECT_EQ(tabled.told().size(), 1u);
 }

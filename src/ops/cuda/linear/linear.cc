@@ -91,7 +91,7 @@ void RunLinear(const OpContext& ctx,
     case LinearKernel::kBlas: {
       if (BlasLinear(ctx, out, x, w)) return;
       LinearQuestion question = QuestionOf(ctx, out, x, w);
-      question.library = false;
+      question.has_blas = false;
       return RunLinear(ctx, ChooseLinear(question, ThisCard()), out, x, w);
     }
     case LinearKernel::kPlain:
