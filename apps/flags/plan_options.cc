@@ -1,10 +1,14 @@
 #include "flags/plan_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "flags/availability.h"
 #include "flags/flag_reader.h"
+#include "flags/flag_report.h"
 #include "flags/help.h"
 #include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
@@ -29,6 +33,10 @@ constexpr FlagSpec kPlanFlags[] = {
      .kind = kSwitch,
      .initial = "false",
      .help = "Prints the plan as one JSON object."},
+    {.name = "flags",
+     .kind = kSwitch,
+     .initial = "false",
+     .help = "Tells of every flag whether it is in force, has no effect, or is refused, and why."},
 };
 
 FlagGroup OwnGroup() {
@@ -40,12 +48,40 @@ FlagTable PlanTable(std::vector<FlagGroup> groups) {
   return FlagTable("baltoro plan", "[MODEL] [options]", std::move(groups));
 }
 
-// Whether the words ask for JSON, also those that make no command line.
-bool AsksForJson(const FlagTable& table, std::span<const std::string> args) {
+// Whether the words have a switch, also those that make no command line.
+bool AsksFor(std::string_view name, const FlagTable& table, std::span<const std::string> args) {
   return std::ranges::any_of(args, [&](const std::string& word) {
     const Result<FlagMatch> match = table.Find(word.substr(0, word.find('=')));
-    return match.ok() && match.value().spec->name == "json";
+    return match.ok() && match.value().spec->name == name;
   });
+}
+
+// How the ranks are laid out, as far as flags alone say so.
+RunFacts FactsOfFlags(const FlagReader& flags, bool gpu) {
+  return {.gpu = gpu,
+          .tensor = static_cast<int>(flags.Number("tensor-parallel-size", 1)),
+          .pipeline = static_cast<int>(flags.Number("pipeline-parallel-size", 1)),
+          .nodes = static_cast<int>(flags.Number("nnodes", 1)),
+          .node = static_cast<int>(flags.Number("node-rank", 0)),
+          .in_process = flags.Is("engine-in-process"),
+          .whole_experts = flags.Is("enable-expert-parallel"),
+          .kv_bytes = flags.Has("kv-cache-memory-bytes"),
+          .scaled_cache = true};  // of the form of the cache nothing is known
+}
+
+// What becomes of the flags of a command line of which some are refused. Where it would have run is
+// not known: with a GPU, unless the flags want none.
+std::string RefusedReport(const FlagTable& table, std::span<const std::string> args) {
+  const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
+  if (!parsed.ok()) return "";
+  const FlagReader flags(parsed.value());
+  std::string device;
+  flags.Get("device", device);
+  Availability judged = Judge(table, parsed.value());
+  const Availability run = JudgeRun(judged.open, FactsOfFlags(flags, device != "cpu"));
+  judged.notices.insert(judged.notices.end(), run.notices.begin(), run.notices.end());
+  judged.refusals.insert(judged.refusals.end(), run.refusals.begin(), run.refusals.end());
+  return FlagReportText(ReportFlags(judged.given, judged.notices, judged.refusals));
 }
 
 // What `serve` takes of the command line, and what is the plan's own.
@@ -59,6 +95,7 @@ Outcome<PlanCommand> Parse(const FlagTable& table,
   const FlagReader flags(parsed.value());
   PlanCommand out{.serve = std::get<ServeOptions>(std::move(serve))};
   out.json = flags.Is("json");
+  out.flags = flags.Is("flags");
   flags.Get("gpu", out.gpu);
   flags.Get("lengths", out.lengths);
   if (!out.gpu.empty() && out.serve.device == "cpu") {
@@ -82,8 +119,12 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args, const Environm
   const FlagTable table = PlanTable(WithServeFlags(OwnGroup()));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   Outcome<PlanCommand> out = Parse(table, args, environment);
-  if (auto* ending = std::get_if<Ending>(&out); ending != nullptr && AsksForJson(table, args)) {
-    ending->out = RefusalJson(SentencesOf(table, *ending));
+  if (auto* ending = std::get_if<Ending>(&out)) {
+    if (AsksFor("json", table, args)) {
+      ending->out = RefusalJson(SentencesOf(table, *ending));
+    } else if (AsksFor("flags", table, args)) {
+      ending->out = RefusedReport(table, args);
+    }
   }
   return out;
 }

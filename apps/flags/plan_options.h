@@ -18,6 +18,7 @@ struct PlanCommand {
   std::string gpu = {};  // of each rank; empty: of this machine, as `serve` would run here
   std::vector<int64_t> lengths = {4096, 32768, 131072};  // for which concurrency is told
   bool json = false;
+  bool flags = false;  // tells what becomes of each flag
 };
 
 // Only the rows that `serve` does not have.
