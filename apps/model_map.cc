@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/file.h"
 
@@ -46,7 +47,13 @@ Result<ModelMap> ReadModelMap(const std::string& value) {
   const bool is_list = value.find('=') != value.npos;
   std::string text = value;
   if (!is_list) {
-    BT_ASSIGN_OR_RETURN(text, ReadFile(value, kMapBytesMax, kModelMapVariable));
+    Result<std::string> file = ReadFile(value, kMapBytesMax, kModelMapVariable);
+    if (!file.ok()) {
+      return Status(file.status().code(), file.status().message() +
+                                              "; without a `=` it is the path of a file with "
+                                              "NAME=MODEL on each line");
+    }
+    text = std::move(file).value();
   } else if (value.size() > kMapBytesMax) {
     return InvalidArgument(fmt::format("{}: more than 64 KiB; give a file", kModelMapVariable));
   }

@@ -142,11 +142,36 @@ def test_requests_whose_servers_wait_are_answered_by_one_of_that_name():
     waiting = [request for request in KINDS["request"] if request.get("waits")]
     server = Server("--served-model-name", "kimi_k25", program=VLLM)
     try:
+        lines = [line for line in server.text().splitlines() if "Route: " not in line and "vllm: this is" not in line]
+        assert len(lines) <= 20, server.text()
         for request in waiting:
             send(request, server.url)
     finally:
         server.stop()
     assert len(waiting) == 4
+
+
+def test_an_installation_has_the_name_and_leaves_that_of_another(tmp_path):
+    build = pathlib.Path(PROGRAM).parents[1]
+    install = ["cmake", "--install", str(build), "--prefix", str(tmp_path)]
+    subprocess.run(install, check=True, capture_output=True)
+    ran = subprocess.run([tmp_path / "bin/vllm", "plan", "--seed", "1", "--flags"], capture_output=True, text=True, timeout=60,
+                         check=True, cwd=tmp_path)
+    assert "in force   --seed 1" in ran.stdout and str(tmp_path / "share/baltoro/pocket/model") in ran.stdout
+    assert ran.stderr.count("vllm: this is Baltoro") == 1
+    (tmp_path / "bin/vllm").unlink()
+    (tmp_path / "bin/vllm").write_text("of another")
+    told = subprocess.run(install, check=True, capture_output=True, text=True).stderr
+    assert "another program" in told and (tmp_path / "bin/vllm").read_text() == "of another"
+
+
+def test_a_plan_that_is_refused_tells_of_the_flags_nevertheless():
+    plan = [VLLM, "plan", "--device", "cpu", "--flags", "--trust-remote-code", "--enforce-eager", "--seed", "1"]
+    ran = subprocess.run([*plan, "/nowhere/model"], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "/nowhere/model: no such directory" in ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 4 and "  in force   --seed 1" in lines
+    assert sum(line.startswith("  no effect  --") for line in lines) == 2
 
 
 def run_example(name, *words, cwd=EXAMPLES, **options):
