@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "flags/flag_report.h"
 #include "model_location.h"
 #include "serve.h"
 
@@ -76,28 +75,11 @@ std::string AsText(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// Of flags where it is not known where and how they would run: with a GPU, unless they want none.
-std::vector<FlagEntry> FlagsOfRefused(const ServeOptions& options) {
-  const RunFacts facts = {.gpu = options.device != "cpu",
-                          .tensor = options.tensor_parallel_size,
-                          .pipeline = options.pipeline_parallel_size,
-                          .nodes = options.nodes.nodes,
-                          .node = options.nodes.node,
-                          .in_process = options.engine_in_process,
-                          .whole_experts = options.enable_expert_parallel,
-                          .kv_bytes = options.kv_cache_memory_bytes > 0,
-                          .scaled_cache = options.kv_cache_dtype.starts_with("fp8")};
-  const Availability run = JudgeRun(options.open_flags, facts);
-  std::vector<std::string> notices = options.notices;
-  notices.insert(notices.end(), run.notices.begin(), run.notices.end());
-  return ReportFlags(options.given_flags, notices, run.refusals);
-}
-
 int Refuse(const PlanCommand& command, const Status& status) {
   if (command.json) {
     std::fputs(RefusalJson(status.message()).c_str(), stdout);
   } else if (command.flags) {
-    std::fputs(FlagReportText(FlagsOfRefused(command.serve)).c_str(), stdout);
+    std::fputs(FlagReportText(ReportUnplaced(command.serve)).c_str(), stdout);
   }
   fmt::print(stderr, "baltoro plan: error: {}\n", status.message());
   return 1;

@@ -65,10 +65,12 @@ Availability Judge(const FlagTable& table, const ParsedFlags& flags) {
       const FlagUse& use = found->second;
       const std::string name = "--" + std::string(spec.name);
       // Rows of the command itself are not of what is started; a model without --model is no flag.
-      if (!group.first && !use.spelling.empty()) result.given.push_back(AsGiven(spec, use));
+      const bool is_given = !group.first && !use.spelling.empty();
+      if (is_given) result.given.push_back(AsGiven(spec, use));
       if (use.spelling.starts_with("--") && use.spelling != name &&
           use.spelling != "--no-" + std::string(spec.name)) {
         result.notices.push_back(fmt::format("{} is taken as {}", use.spelling, name));
+        if (is_given) result.given.back() += fmt::format(" ({})", use.spelling);
       }
       if (spec.idle != nullptr) {
         result.open.push_back({&spec, AsGiven(spec, use), !AsksForNothing(spec, use.value)});

@@ -19,7 +19,7 @@ struct OpenFlag {
 };
 
 struct Availability {
-  std::vector<std::string> given = {};    // "--max-num-seqs 8", whatever becomes of it; not MODEL
+  std::vector<std::string> given = {};  // "--max-num-seqs 8", and in brackets how else it was named
   std::vector<std::string> notices = {};  // "--trust-remote-code has no effect here: ..."
   std::vector<std::string> refusals =
       {};  // "--speculative-config is not available yet ..."; stop the start

@@ -24,7 +24,8 @@ std::string_view NameOf(FlagFate fate) {
 // What `line` says of `flag`; empty where it is about another.
 std::string_view About(std::string_view line, std::string_view flag) {
   // A line names the flag as it was given, or without its value.
-  for (const std::string_view name : {flag, flag.substr(0, flag.find(' '))}) {
+  for (const std::string_view name :
+       {flag.substr(0, flag.find(" (--")), flag.substr(0, flag.find(' '))}) {
     if (!line.starts_with(name)) continue;
     const std::string_view rest = line.substr(name.size());
     if (rest.starts_with(' ')) return rest.substr(1);

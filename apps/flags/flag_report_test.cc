@@ -13,15 +13,15 @@ namespace {
 using Args = std::vector<std::string>;
 
 TEST(FlagReportTest, AFlagOfWhichNothingIsSaidIsInForce) {
-  const std::vector<FlagEntry> entries =
-      ReportFlags({"--seed 1", "--seeds 1", "--block-size 16", "--swap-space 4", "--enable-eplb"},
-                  {"--seeds 1 has no effect here: x", "--block-size 16 is taken as 64: y",
-                   "--swap-space 4 is ignored, as it was removed from vLLM: z"},
-                  {"--enable-eplb is not available yet in this version: w; leave it out"});
+  const std::vector<FlagEntry> entries = ReportFlags(
+      {"--seed 1", "--seeds 1 (--old-seeds)", "--block-size 16", "--swap-space 4", "--enable-eplb"},
+      {"--seeds 1 has no effect here: x", "--block-size 16 is taken as 64: y",
+       "--swap-space 4 is ignored, as it was removed from vLLM: z"},
+      {"--enable-eplb is not available yet in this version: w; leave it out"});
 
   EXPECT_EQ(FlagReportText(entries),
             "  in force   --seed 1\n"
-            "  no effect  --seeds 1 has no effect here: x\n"
+            "  no effect  --seeds 1 (--old-seeds) has no effect here: x\n"
             "  changed    --block-size 16 is taken as 64: y\n"
             "  no effect  --swap-space 4 is ignored, as it was removed from vLLM: z\n"
             "  refused    --enable-eplb is not available yet in this version: w; leave it out\n");
@@ -60,10 +60,10 @@ TEST(FlagReportTest, WhatIsGivenIsToldOnceAndWithoutSecrets) {
 
 // A plan of what is refused tells of all flags nevertheless.
 TEST(FlagReportTest, ARefusedPlanTellsOfEveryFlag) {
-  const Command command =
-      ParseCommandLine(Args{"plan", "m", "--flags", "-tp", "2", "-ep", "--enable-eplb", "--seed",
-                            "1", "--enforce-eager", "--device", "cpu"},
-                       {});
+  const Command command = ParseCommandLine(
+      Args{"plan", "m", "--flags", "-tp", "2", "-ep", "--enable-eplb", "--seed", "1",
+           "--enforce-eager", "--skip-non-local-expert-weights", "--device", "cpu"},
+      {});
   ASSERT_TRUE(std::holds_alternative<Ending>(command));
   const auto& ending = std::get<Ending>(command);
   EXPECT_EQ(ending.exit_code, 1);
@@ -72,6 +72,8 @@ TEST(FlagReportTest, ARefusedPlanTellsOfEveryFlag) {
        {"  in force   --seed 1\n", "  in force   --tensor-parallel-size 2\n",
         "  refused    --enable-eplb is not available yet",
         "  in force   --enable-expert-parallel\n",
+        "  no effect  --enable-ep-weight-filter (--skip-non-local-expert-weights) has no effect "
+        "here",
         "  no effect  --enforce-eager has no effect here: a CPU has no graphs\n"}) {
     EXPECT_NE(ending.out.find(line), std::string::npos) << line << ending.out;
   }

@@ -1,14 +1,11 @@
 #include "flags/plan_options.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "flags/availability.h"
 #include "flags/flag_reader.h"
-#include "flags/flag_report.h"
 #include "flags/help.h"
 #include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
@@ -56,32 +53,26 @@ bool AsksFor(std::string_view name, const FlagTable& table, std::span<const std:
   });
 }
 
-// How the ranks are laid out, as far as flags alone say so.
-RunFacts FactsOfFlags(const FlagReader& flags, bool gpu) {
-  return {.gpu = gpu,
-          .tensor = static_cast<int>(flags.Number("tensor-parallel-size", 1)),
-          .pipeline = static_cast<int>(flags.Number("pipeline-parallel-size", 1)),
-          .nodes = static_cast<int>(flags.Number("nnodes", 1)),
-          .node = static_cast<int>(flags.Number("node-rank", 0)),
-          .in_process = flags.Is("engine-in-process"),
-          .whole_experts = flags.Is("enable-expert-parallel"),
-          .kv_bytes = flags.Has("kv-cache-memory-bytes"),
-          .scaled_cache = true};  // of the form of the cache nothing is known
-}
-
-// What becomes of the flags of a command line of which some are refused. Where it would have run is
-// not known: with a GPU, unless the flags want none.
-std::string RefusedReport(const FlagTable& table, std::span<const std::string> args) {
-  const Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
+// What becomes of the flags of a command line of which some are refused: of the others, what would
+// without these.
+std::string RefusedReport(const FlagTable& table,
+                          std::span<const std::string> args,
+                          const Environment& environment) {
+  Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
   if (!parsed.ok()) return "";
-  const FlagReader flags(parsed.value());
-  std::string device;
-  flags.Get("device", device);
-  Availability judged = Judge(table, parsed.value());
-  const Availability run = JudgeRun(judged.open, FactsOfFlags(flags, device != "cpu"));
-  judged.notices.insert(judged.notices.end(), run.notices.begin(), run.notices.end());
-  judged.refusals.insert(judged.refusals.end(), run.refusals.begin(), run.refusals.end());
-  return FlagReportText(ReportFlags(judged.given, judged.notices, judged.refusals));
+  ParsedFlags& flags = parsed.value();
+  const Availability judged = Judge(table, flags);
+  std::erase_if(flags.uses, [&](const auto& use) {
+    return std::ranges::any_of(judged.refusals, [&](const std::string& line) {
+      return line.starts_with("--" + use.first + " ") ||
+             line.starts_with("--no-" + use.first + " ");
+    });
+  });
+  Outcome<ServeOptions> rest = ReadServe(table, flags, environment);
+  auto* const options = std::get_if<ServeOptions>(&rest);
+  if (options == nullptr) return "";
+  options->given_flags = judged.given;
+  return FlagReportText(ReportUnplaced(*options, judged.refusals));
 }
 
 // What `serve` takes of the command line, and what is the plan's own.
@@ -106,6 +97,24 @@ Outcome<PlanCommand> Parse(const FlagTable& table,
 
 }  // namespace
 
+std::vector<FlagEntry> ReportUnplaced(const ServeOptions& options,
+                                      std::vector<std::string> refusals) {
+  const RunFacts facts = {.gpu = options.device != "cpu",
+                          .tensor = options.tensor_parallel_size,
+                          .pipeline = options.pipeline_parallel_size,
+                          .nodes = options.nodes.nodes,
+                          .node = options.nodes.node,
+                          .in_process = options.engine_in_process,
+                          .whole_experts = options.enable_expert_parallel,
+                          .kv_bytes = options.kv_cache_memory_bytes > 0,
+                          .scaled_cache = options.kv_cache_dtype.starts_with("fp8")};
+  const Availability run = JudgeRun(options.open_flags, facts);
+  std::vector<std::string> notices = options.notices;
+  notices.insert(notices.end(), run.notices.begin(), run.notices.end());
+  refusals.insert(refusals.end(), run.refusals.begin(), run.refusals.end());
+  return ReportFlags(options.given_flags, notices, refusals);
+}
+
 std::string RefusalJson(const std::string& reason) {
   const Json out = {{"verdict", "refused"}, {"reason", reason}};
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -123,7 +132,7 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args, const Environm
     if (AsksFor("json", table, args)) {
       ending->out = RefusalJson(SentencesOf(table, *ending));
     } else if (AsksFor("flags", table, args)) {
-      ending->out = RefusedReport(table, args);
+      ending->out = RefusedReport(table, args, environment);
     }
   }
   return out;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "flags/ending.h"
+#include "flags/flag_report.h"
 #include "flags/flag_table.h"
 #include "flags/serve_options.h"
 
@@ -23,6 +24,11 @@ struct PlanCommand {
 
 // Only the rows that `serve` does not have.
 FlagTable PlanOwnFlags();
+
+// What becomes of the flags where it is not known on which machine they would run: with a GPU,
+// unless they want none.
+std::vector<FlagEntry> ReportUnplaced(const ServeOptions& options,
+                                      std::vector<std::string> refusals = {});
 
 // What --json prints where there is no plan.
 std::string RefusalJson(const std::string& reason);
