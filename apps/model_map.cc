@@ -74,7 +74,7 @@ Result<ModelMap> ReadModelMap(const std::string& value) {
   return map;
 }
 
-const std::string* FindMapped(const ModelMap& map, std::string model) {
+const std::string* FindMapped(const ModelMap& map, const std::string& model) {
   const auto found = map.find(WithoutSlashes(model));
   return found == map.end() ? nullptr : &found->second;
 }

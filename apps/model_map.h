@@ -21,6 +21,6 @@ using ModelMap = std::map<std::string, std::string>;  // the name on the command
 Result<ModelMap> ReadModelMap(const std::string& value);
 
 // The target for `model`; nullptr where it has none.
-const std::string* FindMapped(const ModelMap& map, std::string model);
+const std::string* FindMapped(const ModelMap& map, const std::string& model);
 
 }  // namespace baltoro
