@@ -24,6 +24,7 @@ for guide in GUIDES:
     for entry in guide["cases"]:
         entry["guide"] = guide["file"]
         KINDS.setdefault(entry["kind"], []).append(entry)
+WAITS = {name for guide in GUIDES for entry in guide["cases"] for name in entry.get("waits", [])}
 RUNNING = [entry for entry in KINDS["serve"] if not entry.get("waits")]
 
 
@@ -231,6 +232,8 @@ def test_the_jobs_around_a_server(tmp_path):
     assert ran.returncode == 0 and ran.stdout.startswith("bench serve --base-url http://n:8000 --backend openai-chat ")
     for job, command, variables in (("download.sbatch", "pull", {"MODEL_DIR": "m"}),
                                     ("tune.sbatch", "tune", {"MODEL": "m", "TUNING_DIR": "t", "EXAMPLES": str(ROOT / "examples")})):
+        if command not in WAITS:
+            continue
         ran = run_job(job, tmp_path, **variables)
         assert ran.returncode == 1 and f"baltoro {command} is not available yet in this version" in ran.stderr
 
