@@ -23,6 +23,7 @@ rm -rf "$stage"
 mkdir -p "$stage/bin" "$stage/lib" dist
 cp build/release/apps/baltoro "$stage/bin/"
 strip "$stage/bin/baltoro"
+ln -s baltoro "$stage/bin/vllm"
 cp LICENSE README.md "$stage/"
 # The CUDA operations, where there is a CUDA compiler: they load the driver and cuBLASLt of the machine they run on.
 if ninja -C build/release -t query baltoro_cuda_module >/dev/null 2>&1; then

@@ -66,7 +66,7 @@ echo "> $question"
 
 cat <<END
 
-It works. Next:
+It works, also by the name $(dirname "$program")/vllm, which takes vLLM's command lines. Next:
   $program serve                      serves the pocket model on port 8000
   $program chat                       a conversation in the terminal
   $program serve /path/to/model       a Kimi K2 or DeepSeek V3 style directory

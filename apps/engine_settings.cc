@@ -13,6 +13,7 @@
 #include "engine/graph_sizes.h"
 #include "flags/idle.h"
 #include "flags/serve_checks.h"
+#include "net/interfaces.h"
 #include "net/loopback.h"
 #include "ops/gpu_limits.h"
 #include "tensor/kv_form.h"
@@ -24,7 +25,7 @@ constexpr double kFirstJoinSeconds = 300;  // as in vLLM
 // Of nodes that are all on this machine, where whoever reaches the port may also read memory.
 constexpr std::string_view kLoopbackKey = "baltoro: nodes of one machine, no secret";
 
-Result<std::string> FindClusterKey(const ServeOptions& options) {
+Result<std::string> FindClusterKey(const ServeOptions& options, const std::string& own_host) {
   constexpr std::string_view kHow =
       "make one with `(umask 077; openssl rand -hex 32 > cluster.key)`, copy it to all nodes, and "
       "give --cluster-key-file cluster.key (or BALTORO_CLUSTER_KEY_FILE) on each";
@@ -42,13 +43,39 @@ Result<std::string> FindClusterKey(const ServeOptions& options) {
     return InvalidArgument(options.cluster_key_file + " is empty: " + std::string(kHow));
   }
   // Known to all: good for nobody but those on this machine.
-  if (IsLoopback(options.nodes.master_addr) &&
-      (options.host_ip.empty() || IsLoopback(options.host_ip))) {
+  if (IsLoopback(options.nodes.master_addr) && (own_host.empty() || IsLoopback(own_host))) {
     BT_LOG(Warning, "No cluster key: whoever has an account on this machine can join its nodes.");
     return std::string(kLoopbackKey);
   }
   return InvalidArgument("several nodes prove a secret to each other, and there is none: " +
                          std::string(kHow));
+}
+
+// Of this node, for the others; empty: that from which the head is reached.
+Result<std::string> OwnHost(const ServeOptions& options) {
+  const NodeAddress& asked = options.own_address;
+  // A name, or an address that only others know, is for VLLM_HOST_IP to give.
+  if (asked.variable.empty() || asked.variable == "VLLM_HOST_IP") return asked.value;
+  const auto named = [&](const Status& status) {
+    return InvalidArgument(fmt::format("environment variable {}={}: {}", asked.variable,
+                                       asked.value, status.message()));
+  };
+  const std::vector<InterfaceAddress> there = InterfaceAddresses();
+  if (asked.kind == NodeAddress::Kind::kAddress) {
+    const Status own = CheckOwnAddress(asked.value, there);
+    if (!own.ok()) return named(own);
+    return asked.value;
+  }
+  const bool six = options.nodes.master_addr.find(':') != std::string::npos;
+  const Result<InterfaceAddress> found =
+      ChooseInterface(asked.value,
+                      asked.kind == NodeAddress::Kind::kNcclInterface ? InterfaceNames::kPrefix
+                                                                      : InterfaceNames::kWhole,
+                      six, there);
+  if (!found.ok()) return named(found.status());
+  BT_LOG(Info, "The other nodes come to {}, of {} ({})", found.value().address, found.value().name,
+         asked.variable);
+  return found.value().address;
 }
 
 Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
@@ -60,11 +87,11 @@ Status PlaceInReplica(const ServeOptions& options, EngineConfig& config) {
   config.node_rank = nodes.node;
   config.master_addr = nodes.master_addr;
   config.master_port = nodes.master_port;
-  config.host_ip = options.host_ip;
+  BT_ASSIGN_OR_RETURN(config.host_ip, OwnHost(options));
   config.join_timeout = kFirstJoinSeconds;
   // The head waits for its nodes as long as they need; a node without a head is of no use.
   config.rejoin_timeout = nodes.node == 0 ? 0 : options.head_timeout;
-  BT_ASSIGN_OR_RETURN(config.cluster_key, FindClusterKey(options));
+  BT_ASSIGN_OR_RETURN(config.cluster_key, FindClusterKey(options, config.host_ip));
   return {};
 }
 

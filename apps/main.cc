@@ -8,6 +8,7 @@
 #include <exception>
 #include <filesystem>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "engine_main.h"
 #include "eval.h"
 #include "flags/command_line.h"
+#include "flags/environment.h"
 #include "inspect.h"
 #include "plan.h"
 #include "quantize.h"
@@ -36,14 +38,9 @@ std::string ProgramPath(const char* argv0) {
   return error ? std::string(argv0) : self.string();
 }
 
-baltoro::Environment ReadEnvironment() {
-  baltoro::Environment out;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals != std::string::npos) out[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return out;
+// By the link that an installation has beside the program.
+bool CalledVllm(const char* argv0) {
+  return argv0 != nullptr && std::filesystem::path(argv0).filename() == "vllm";
 }
 
 // Nothing of ours throws. What the library throws and nobody catches is a want of memory or of
@@ -89,7 +86,18 @@ int main(int argc, char** argv) {
     return RunEngineMain(args);
   }
 
-  const Command command = ParseCommandLine(args, ReadEnvironment());
+  const Environment environment = ReadEnvironment(environ);
+  // Before anything asks which GPUs there are; the engine's process inherits it.
+  if (const std::optional<std::string> devices = VisibleDevices(environment)) {
+    setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), /*overwrite=*/0);
+  }
+  if (CalledVllm(argv[0])) {
+    std::fputs(
+        "vllm: this is Baltoro " BALTORO_VERSION
+        ", which takes vLLM's commands; `vllm plan --flags` tells what becomes of each flag\n",
+        stderr);
+  }
+  const Command command = ParseCommandLine(args, environment);
   if (const auto* serve = std::get_if<ServeOptions>(&command)) {
     IgnoreStraySignals();
     return RunServe(*serve, program);

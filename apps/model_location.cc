@@ -8,6 +8,8 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "model_map.h"
 #include "plan/model_description.h"
 
 namespace baltoro {
@@ -80,7 +82,10 @@ Result<std::string> PocketDir(const std::string& program) {
                 "to the pocket folder of a checkout");
 }
 
-Result<std::string> LocateModel(const std::string& model, const std::string& program) {
+namespace {
+
+// A directory, a name in the cache, or, when empty, the pocket model.
+Result<std::string> LocateNamed(const std::string& model, const std::string& program) {
   if (model.empty()) {
     BT_ASSIGN_OR_RETURN(const std::string pocket, PocketDir(program));
     return pocket + "/model";
@@ -111,6 +116,21 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
   }
   return Status(Code::kNotFound,
                 model + ": no such directory" + DownloadHint(model, /*is_hub_name=*/false));
+}
+
+}  // namespace
+
+Result<std::string> LocateModel(const std::string& model, const std::string& program) {
+  BT_ASSIGN_OR_RETURN(const ModelMap map, ReadModelMap(Env(kModelMapVariable)));
+  const std::string* const mapped = FindMapped(map, model);
+  if (mapped == nullptr) return LocateNamed(model, program);
+  Result<std::string> dir = LocateNamed(*mapped == kPocketName ? "" : *mapped, program);
+  if (!dir.ok()) {
+    return Status(dir.status().code(), fmt::format("{}; {} leads {} to it", dir.status().message(),
+                                                   kModelMapVariable, model));
+  }
+  BT_LOG(Warning, "{} is {} here ({})", model, dir.value(), kModelMapVariable);
+  return dir;
 }
 
 }  // namespace baltoro

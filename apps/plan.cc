@@ -65,12 +65,22 @@ Json NoticesJson(const PlanCommand& command, const std::vector<std::string>& of_
   return notices;
 }
 
+std::vector<FlagEntry> FlagsOf(const PlanCommand& command, const HostPlan& run) {
+  std::vector<std::string> notices = command.serve.notices;
+  notices.insert(notices.end(), run.notices.begin(), run.notices.end());
+  return ReportFlags(command.serve.given_flags, notices, {});
+}
+
 std::string AsText(const Json& json) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 int Refuse(const PlanCommand& command, const Status& status) {
-  if (command.json) std::fputs(RefusalJson(status.message()).c_str(), stdout);
+  if (command.json) {
+    std::fputs(RefusalJson(status.message()).c_str(), stdout);
+  } else if (command.flags) {
+    std::fputs(FlagReportText(ReportUnplaced(command.serve)).c_str(), stdout);
+  }
   fmt::print(stderr, "baltoro plan: error: {}\n", status.message());
   return 1;
 }
@@ -91,6 +101,7 @@ int RunPlan(const PlanCommand& command, const std::string& program) {
                 {"weights_are_here", !planned.value().described}};
     if (run.memory) out.update(PlanJson(*run.memory, command.lengths));
     out["notices"] = NoticesJson(command, run.notices);
+    out["flags"] = FlagReportJson(FlagsOf(command, run));
     std::fputs(AsText(out).c_str(), stdout);
     return fits ? 0 : 1;
   }
@@ -100,6 +111,7 @@ int RunPlan(const PlanCommand& command, const std::string& program) {
   if (planned.value().described) {
     text += "  The weights are not here: planned of what is known of the model.\n";
   }
+  if (command.flags) text += "Flags:\n" + FlagReportText(FlagsOf(command, run));
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   for (const std::string& notice : command.serve.notices) fmt::print(stderr, "{}\n", notice);

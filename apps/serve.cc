@@ -14,6 +14,7 @@
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
+#include "flags/flag_report.h"
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
@@ -125,17 +126,35 @@ LoadProgress ProgressLog() {
   };
 }
 
-void LogAddress(const ServeOptions& options, const Server& server) {
+// Where it listens: 0.0.0.0 for every address of this machine.
+std::string AddressOf(const ServeOptions& options, const Server& server) {
+  if (!options.uds.empty()) return "unix socket " + options.uds;
+  const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
+  return fmt::format("http://{}:{}", host.find(':') != host.npos ? "[" + host + "]" : host,
+                     server.port());
+}
+
+void LogReady(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) {
-    BT_LOG(Info, "Ready: unix socket {}", options.uds);
+    BT_LOG(Info, "Application startup complete. Ready: unix socket {}", options.uds);
     return;
   }
   const bool any = options.host.empty() || options.host == "0.0.0.0" || options.host == "::";
-  const std::string host = any ? "127.0.0.1" : options.host;
-  const std::string url = fmt::format(
-      "http://{}:{}", host.find(':') != std::string::npos ? "[" + host + "]" : host, server.port());
-  BT_LOG(Info, "Ready: {} {}try: baltoro chat --url {}", url,
+  ServeOptions reached = options;
+  if (any) reached.host = "127.0.0.1";
+  const std::string url = AddressOf(reached, server);
+  BT_LOG(Info, "Application startup complete. Ready: {} {}try: baltoro chat --url {}", url,
          any ? "(and every other address of this machine) " : "", url);
+}
+
+// What was given, and what of it is in force: of the others there is a line each.
+void LogFlags(const ServeOptions& options, const HostPlan& plan) {
+  if (options.given_values.empty()) return;
+  std::vector<std::string> notices = options.notices;
+  notices.insert(notices.end(), plan.notices.begin(), plan.notices.end());
+  BT_LOG(Info, "non-default args: {}; in force: {}",
+         options.given_values.dump(-1, ' ', false, Json::error_handler_t::replace),
+         FlagsInForce(ReportFlags(options.given_flags, notices, {})));
 }
 
 Status Serve(const ServeOptions& options, const std::string& program) {
@@ -149,6 +168,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
+  LogFlags(options, launch.plan);
   const bool open = config.api_keys.empty() && options.uds.empty();
 
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
@@ -168,7 +188,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   if (open && !server->on_loopback()) {
     BT_LOG(Warning, "No --api-key: whoever reaches this machine can use the server.");
   }
-  BT_LOG(Info, "Listening on port {}; loading {}", server->port(), dir);
+  // (Words that operators of vLLM look for, here and in "Application startup complete".)
+  BT_LOG(Info, "Starting vLLM server on {}, which is Baltoro and answers 503 while it loads {}",
+         AddressOf(options, *server), dir);
   BT_LOG(Info, "Available routes are:");
   std::istringstream routes(server->RouteList());
   for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
@@ -184,7 +206,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
          clock.Now() - start, engine->info().model_type, engine->info().max_model_len,
          engine->info().kv_cache_tokens, engine->info().kv_cache_dtype);
   stop.Accept();
-  LogAddress(options, *server);
+  LogReady(options, *server);
 
   do {
     // It will not be back: whoever started this server should start another.
@@ -213,6 +235,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
   BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
   EngineConfig& config = launch.engine;
+  LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                       StartEngineProcess(

@@ -19,11 +19,15 @@ struct OpenFlag {
 };
 
 struct Availability {
-  std::vector<std::string> notices;  // "--trust-remote-code has no effect here: ..."
-  std::vector<std::string>
-      refusals;  // "--speculative-config is not available yet ..."; stop the start
+  std::vector<std::string> given = {};  // "--max-num-seqs 8", and in brackets how else it was named
+  std::vector<std::string> notices = {};  // "--trust-remote-code has no effect here: ..."
+  std::vector<std::string> refusals =
+      {};  // "--speculative-config is not available yet ..."; stop the start
   std::vector<OpenFlag> open = {};
 };
+
+// Of a flag whose feature is not there: values that ask for what is so anyway, with commas.
+std::string TakenValues(const FlagSpec& spec);
 
 // In the order of the table.
 Availability Judge(const FlagTable& table, const ParsedFlags& flags);

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace baltoro {
@@ -14,7 +17,8 @@ namespace {
 
 struct Variable {
   std::string_view name;
-  std::string_view help;  // empty: changes nothing here
+  std::string_view help = {};    // empty: changes nothing here
+  std::string_view reason = {};  // why it does not
 };
 
 constexpr Variable kVariables[] = {
@@ -22,33 +26,47 @@ constexpr Variable kVariables[] = {
     {"BALTORO_CLUSTER_KEY_FILE", "As --cluster-key-file, where that is not given."},
     {"BALTORO_KERNEL_TABLE",
      "File that says which kernels compute which shapes on a GPU, to try others than are chosen."},
+    {"BALTORO_MODEL_MAP",
+     "Which model is served under whose name: NAME=MODEL,NAME=MODEL, or a file with such a pair on "
+     "each line. MODEL is a directory, a name, or `pocket`."},
     {"BALTORO_NO_OVERLAP",
      "1: kernels on a GPU start one after the other, with the same results, to look for a fault."},
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
+    {"ASCEND_RT_VISIBLE_DEVICES", "Taken as CUDA_VISIBLE_DEVICES, where that is not set."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
     {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},
     {"VLLM_LOG_STATS_INTERVAL", "Seconds between two lines of statistics (10)."},
     {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
-    {"VLLM_CONFIGURE_LOGGING", ""},
-    {"VLLM_ENABLE_RESPONSES_API_STORE", ""},
-    {"VLLM_ENGINE_READY_TIMEOUT_S", ""},
-    {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", ""},
+    {"VLLM_CONFIGURE_LOGGING", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
+    {"VLLM_ENABLE_RESPONSES_API_STORE", "", "/v1/responses always keeps a bounded store"},
+    {"VLLM_ENGINE_READY_TIMEOUT_S"},
+    {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "",
+     "how long a step may take follows from the steps before it"},
     {"VLLM_HOST_IP", "Address of this node for the others, where several are of one replica."},
-    {"VLLM_IMAGE_FETCH_TIMEOUT", ""},
-    {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", ""},
-    {"VLLM_LOGGING_CONFIG_PATH", ""},
-    {"VLLM_MAX_N_SEQUENCES", ""},
-    {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", ""},
-    {"VLLM_MOONCAKE_BOOTSTRAP_PORT", ""},
-    {"VLLM_NIXL_SIDE_CHANNEL_HOST", ""},
-    {"VLLM_NIXL_SIDE_CHANNEL_PORT", ""},
-    {"VLLM_PORT", ""},
-    {"VLLM_RPC_TIMEOUT", ""},
-    {"VLLM_SERVER_DEV_MODE", ""},
-    {"VLLM_TUNED_CONFIG_FOLDER", ""},
-    {"VLLM_USE_MODELSCOPE", ""},
-    {"VLLM_WORKER_MULTIPROC_METHOD", ""},
+    {"HCCL_IF_IP", "The same, where VLLM_HOST_IP is not set."},
+    {"GLOO_SOCKET_IFNAME", "Interface with that address, where neither is set: its name."},
+    {"TP_SOCKET_IFNAME", "The same, where GLOO_SOCKET_IFNAME is not set."},
+    {"NCCL_SOCKET_IFNAME",
+     "The same after that, with NCCL's spellings: beginnings, =name, ^exception. NCCL reads it "
+     "too."},
+    {"HCCL_SOCKET_IFNAME", "The same after that: its name."},
+    {"VLLM_IMAGE_FETCH_TIMEOUT"},
+    {"VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "",
+     "the door always outlives its engine, and starts it again"},
+    {"VLLM_LOGGING_CONFIG_PATH", "", "logging is set by VLLM_LOGGING_LEVEL alone"},
+    {"VLLM_MAX_N_SEQUENCES"},
+    {"VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"},
+    {"VLLM_MOONCAKE_BOOTSTRAP_PORT"},
+    {"VLLM_NIXL_SIDE_CHANNEL_HOST"},
+    {"VLLM_NIXL_SIDE_CHANNEL_PORT"},
+    {"VLLM_PORT"},
+    {"VLLM_RPC_TIMEOUT", "", "nothing waits by it, as in vLLM's present engine"},
+    {"VLLM_SERVER_DEV_MODE"},
+    {"VLLM_TUNED_CONFIG_FOLDER", "", "its tables are of Triton kernels, which are not used here"},
+    {"VLLM_USE_MODELSCOPE", "",
+     "nothing is downloaded; give a directory, or a name in the Hugging Face cache"},
+    {"VLLM_WORKER_MULTIPROC_METHOD", "", "ranks of a node are threads of its engine"},
 };
 
 const Variable* FindVariable(std::string_view name) {
@@ -59,6 +77,7 @@ const Variable* FindVariable(std::string_view name) {
 }
 
 bool IsForOtherDevices(std::string_view name) {
+  if (FindVariable(name) != nullptr) return false;
   for (const std::string_view prefix : {"VLLM_ASCEND_", "ASCEND_", "HCCL_", "PYTORCH_NPU_"}) {
     if (name.starts_with(prefix)) return true;
   }
@@ -98,6 +117,71 @@ Status ApplyLevel(const std::string& value, ServeOptions& options) {
   return Status();
 }
 
+// "0,1": numbers with commas between, each once; nothing at all is none.
+bool IsDeviceList(std::string_view text) {
+  std::set<std::string_view> seen;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(','), text.size());
+    const std::string_view part = text.substr(0, end);
+    constexpr size_t kDigitsMax = 4;
+    if (part.empty() || part.size() > kDigitsMax ||
+        part.find_first_not_of("0123456789") != part.npos || !seen.insert(part).second) {
+      return false;
+    }
+    if (end + 1 == text.size()) return false;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return true;
+}
+
+constexpr const char* kAscendDevices = "ASCEND_RT_VISIBLE_DEVICES";
+constexpr const char* kCudaDevices = "CUDA_VISIBLE_DEVICES";
+
+Status ApplyDevices(const Environment& environment, ServeOptions& options) {
+  const auto given = environment.find(kAscendDevices);
+  if (given == environment.end()) return {};
+  if (!IsDeviceList(given->second)) {
+    return Wrong(given->first, given->second, "numbers with commas between, each once: 0,1");
+  }
+  const auto own = environment.find(kCudaDevices);
+  if (own == environment.end()) {
+    options.notices.push_back(fmt::format("environment: {}={} is taken as {}", kAscendDevices,
+                                          given->second, kCudaDevices));
+  } else if (own->second != given->second) {
+    options.notices.push_back(fmt::format("environment: {}={}: no effect beside {}={}",
+                                          kAscendDevices, given->second, kCudaDevices,
+                                          own->second));
+  }
+  return {};
+}
+
+// The first of these that is set says which address of this node the others come to.
+constexpr std::pair<const char*, NodeAddress::Kind> kAddressVariables[] = {
+    {"VLLM_HOST_IP", NodeAddress::Kind::kAddress},
+    {"HCCL_IF_IP", NodeAddress::Kind::kAddress},
+    {"GLOO_SOCKET_IFNAME", NodeAddress::Kind::kInterface},
+    {"TP_SOCKET_IFNAME", NodeAddress::Kind::kInterface},
+    {"NCCL_SOCKET_IFNAME", NodeAddress::Kind::kNcclInterface},
+    {"HCCL_SOCKET_IFNAME", NodeAddress::Kind::kInterface}};
+
+void ApplyAddress(const Environment& environment, ServeOptions& options) {
+  std::vector<std::string_view> idle;
+  for (const auto& [name, kind] : kAddressVariables) {
+    const auto given = environment.find(name);
+    if (given == environment.end() || given->second.empty()) continue;
+    if (options.nodes.nodes > 1 && options.own_address.variable.empty()) {
+      options.own_address = {name, given->second, kind};
+    } else {
+      idle.push_back(name);
+    }
+  }
+  if (idle.empty()) return;
+  const std::string& chosen = options.own_address.variable;
+  options.notices.push_back(fmt::format(
+      "environment: {}: no effect: {}", fmt::join(idle, ", "),
+      chosen.empty() ? "there is no other node" : chosen + " says which address this node has"));
+}
+
 Status ApplyOne(const std::string& name, const std::string& value, ServeOptions& options) {
   if (value.empty()) return Status();  // as if it were not set
   if (name == "VLLM_API_KEY") {
@@ -108,8 +192,6 @@ Status ApplyOne(const std::string& name, const std::string& value, ServeOptions&
     if (options.kv_cache_memory_bytes == 0) {
       options.kv_cache_memory_bytes = static_cast<int64_t>(*gib * (int64_t{1} << 30));
     }
-  } else if (name == "VLLM_HOST_IP") {
-    options.host_ip = value;
   } else if (name == "VLLM_LOGGING_LEVEL") {
     return ApplyLevel(value, options);
   } else if (name == "VLLM_LOG_STATS_INTERVAL") {
@@ -144,6 +226,8 @@ Environment ReadEnvironment(const char* const* variables) {
 
 Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
   std::vector<std::string> other_devices, no_effect, unknown;
+  BT_RETURN_IF_ERROR(ApplyDevices(environment, options));
+  ApplyAddress(environment, options);
   for (const auto& [name, value] : environment) {
     if (IsForOtherDevices(name)) {
       other_devices.push_back(name);
@@ -160,8 +244,10 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
     const Variable* found = FindVariable(name);
     if (found == nullptr) {
       unknown.push_back(name);
-    } else if (found->help.empty()) {
+    } else if (found->help.empty() && found->reason.empty()) {
       no_effect.push_back(name);
+    } else if (found->help.empty()) {
+      options.notices.push_back(fmt::format("environment: {}: no effect: {}", name, found->reason));
     } else {
       BT_RETURN_IF_ERROR(ApplyOne(name, value, options));
     }
@@ -170,6 +256,13 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
   Note(no_effect, "no effect in this version", options);
   Note(unknown, "not known, no effect", options);
   return Status();
+}
+
+std::optional<std::string> VisibleDevices(const Environment& environment) {
+  const auto given = environment.find(kAscendDevices);
+  if (given == environment.end() || environment.contains(kCudaDevices)) return std::nullopt;
+  if (!IsDeviceList(given->second)) return std::nullopt;  // `serve` says so
+  return given->second;
 }
 
 std::string EnvironmentMarkdown() {

@@ -60,8 +60,9 @@ struct FlagSpec {
   double min = -std::numeric_limits<double>::infinity();  // of a number, inclusive
   double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
   FlagState state = FlagState::kWorks;
-  std::string_view reason = {};  // why no effect, what is missing, what replaces it
-  const Idle* idle = nullptr;    // goes before the state: no effect where it holds
+  std::string_view reason = {};   // why no effect, what is missing, what replaces it
+  std::string_view instead = {};  // what to do where it is refused; empty: leave it out
+  const Idle* idle = nullptr;     // goes before the state: no effect where it holds
   std::string_view idle_reason = {};
   std::string_view help = {};  // one sentence
 };

@@ -1,6 +1,6 @@
 // Every command of the five deployment guides (tests/guides/), split into words by the C library as
-// a shell would, and what this version makes of it. A feature that arrives moves lines here from
-// "stops" to "accepted".
+// a shell would, and what this version makes of it: what tests/guides/cases.json says. A feature
+// that arrives takes its name out of that list.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "flags/command_line.h"
 
 namespace baltoro {
@@ -37,6 +38,8 @@ std::string Fill(std::string command) {
 Args SplitAsAShell(const std::string& command) {
   setenv("MODEL_PATH", "/models/kimi-k2.5", 1);
   setenv("EAGLE3_PATH", "/models/kimi-k2.5-eagle3-mla", 1);
+  setenv("MODEL_DIR", "/models/kimi-k2.5", 1);
+  setenv("TUNING_DIR", "/models/tuning", 1);
   setenv("SERVER_URL", "http://node1:8000", 1);
   setenv("MASTER_IP", "10.0.0.1", 1);
   setenv("PORT", "13345", 1);
@@ -56,6 +59,7 @@ Args SplitAsAShell(const std::string& command) {
 std::map<std::string, std::string> ReadGuides() {
   std::map<std::string, std::string> commands;
   for (const auto& entry : std::filesystem::directory_iterator("tests/guides")) {
+    if (entry.path().extension() != ".txt") continue;
     const Result<std::string> text = ReadFile(entry.path().string());
     EXPECT_TRUE(text.ok());
     size_t at = text.value().find("\n## ");
@@ -71,77 +75,56 @@ std::map<std::string, std::string> ReadGuides() {
   return commands;
 }
 
-struct Expectation {
-  const char* command;
-  int exit_code;  // -1: accepted
-  Args lines;     // beginnings of the notices, or of the refusals, in order
+// An entry of tests/guides/cases.json.
+struct Case {
+  std::string name, kind, server, ours;
+  std::set<std::string> waits;
+  Args says;
 };
 
-const Args kAscendSplit = {"--data-parallel-size 2 is not", "--data-parallel-rank 1 is not",
-                           "--speculative-config is not", "--kv-transfer-config is not"};
-const Args kTp8Pp2 = {"--tokenizer-mode auto has no effect here",
-                      "--trust-remote-code has no effect here",
-                      "--disable-log-requests is ignored"};
-const Args kDp16Node0 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not"};
-const Args kDp16Node1 = {"--data-parallel-size 16 is not", "--data-parallel-size-local 8 is not",
-                         "--data-parallel-start-rank 8 is not"};
-const Args kBench = {"usage: baltoro bench latency [MODEL] [options]",
-                     "       baltoro bench throughput [MODEL] [options]",
-                     "       baltoro bench step MODEL [options]",
-                     "bench: error: there is no benchmark `serve`"};
+std::string TextOf(const Json& entry, const char* key) {
+  return entry.value(key, "");
+}
 
-const Expectation kExpectations[] = {
-    {"k25_h200/baseline",
-     -1,
-     {"--trust-remote-code has no effect here", "--mm-encoder-tp-mode data has no effect here"}},
-    {"k25_h200/optimised", 1, {"--enable-eplb is not", "--speculative-config is not"}},
-    {"k25_h200/bench", 2, kBench},
-    {"k25_ascend/single_node",
-     1,
-     {"--data-parallel-size 4 is not", "--speculative-config is not",
-      "--allowed-local-media-path / is not"}},
-    {"k25_ascend/data_parallel_node_0",
-     1,
-     {"--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
-      "--speculative-config is not", "--allowed-local-media-path / is not"}},
-    {"k25_ascend/data_parallel_node_1",
-     1,
-     {"--data-parallel-size 4 is not", "--data-parallel-size-local 2 is not",
-      "--data-parallel-start-rank 2 is not", "--speculative-config is not",
-      "--allowed-local-media-path / is not"}},
-    {"k25_ascend/prefill_node_0", 1, kAscendSplit},
-    {"k25_ascend/prefill_node_1", 1, kAscendSplit},
-    {"k25_ascend/decode_node_0", 1, kAscendSplit},
-    {"k25_ascend/decode_node_1", 1, kAscendSplit},
-    {"k25_ascend/bench", 2, kBench},
-    {"k2_fp8/tp8_pp2", -1, kTp8Pp2},
-    {"k2_fp8/dp16_node_0", 1, kDp16Node0},
-    {"k2_fp8/dp16_node_1", 1, kDp16Node1},
-    {"k2_fp8/bench_h800", 2, kBench},
-    {"k2_fp8/bench_h200", 2, kBench},
-    {"k2_fp8_zh/tp8_pp2", -1, kTp8Pp2},
-    {"k2_fp8_zh/dp16_node_0", 1, kDp16Node0},
-    {"k2_fp8_zh/dp16_node_1", 1, kDp16Node1},
-    {"k2_fp8_zh/bench_h800", 2, kBench},
-    {"k2_fp8_zh/bench_h200", 2, kBench},
-    {"k2_thinking_h100/launch_script",
-     -1,
-     {"--gpu-memory-utilization 0.95 has no effect here",
-      "--load-format compressed-tensors is taken as auto"}},
-    {"k2_thinking_h100/working_configuration",
-     -1,
-     {"--enforce-eager has no effect here", "--gpu-memory-utilization 0.95 has no effect here"}},
+struct CaseList {
+  std::vector<Case> cases;
+  std::map<std::string, std::set<std::string>> flags;  // of a name in "missing", without dashes
 };
 
-// Lines of an error output, without the program's name in front.
+CaseList ReadCases() {
+  CaseList list;
+  const Result<std::string> text = ReadFile("tests/guides/cases.json");
+  EXPECT_TRUE(text.ok());
+  const Result<Json> json = ParseJson(text.value());
+  EXPECT_TRUE(json.ok()) << json.status().message();
+  if (!json.ok()) return list;
+  for (const auto& [name, entry] : json.value()["missing"].items()) {
+    list.flags[name] = entry["flags"].get<std::set<std::string>>();
+  }
+  for (const Json& guide : json.value()["guides"]) {
+    const std::string folder = TextOf(guide, "file") + "/";
+    for (const Json& entry : guide["cases"]) {
+      Case read{.name = folder + TextOf(entry, "id"),
+                .kind = TextOf(entry, "kind"),
+                .server = TextOf(entry, "server"),
+                .ours = TextOf(entry, "ours"),
+                .waits = entry.value("waits", std::set<std::string>()),
+                .says = entry.value("says", Args())};
+      if (!read.server.empty()) read.server = folder + read.server;
+      list.cases.push_back(std::move(read));
+    }
+  }
+  return list;
+}
+
+// Lines of an error output, without who says them.
 Args ErrorLines(const Ending& ending) {
   Args lines;
   size_t begin = 0;
   for (size_t end; (end = ending.err.find('\n', begin)) != std::string::npos; begin = end + 1) {
     std::string line = ending.err.substr(begin, end - begin);
-    for (const std::string_view prefix : {"baltoro serve: ", "baltoro "}) {
-      if (line.starts_with(prefix)) line = line.substr(prefix.size());
-    }
+    constexpr std::string_view kWho = "baltoro serve: ";
+    if (line.starts_with(kWho)) line = line.substr(kWho.size());
     lines.push_back(line);
   }
   return lines;
@@ -154,32 +137,84 @@ void ExpectLines(const Args& got, const Args& want) {
   }
 }
 
-TEST(GuidesTest, EveryCommandDoesWhatTheTableSays) {
+// Without the program's name: `vllm` in the guides.
+Args ArgsOf(const std::string& command) {
+  Args args = SplitAsAShell(command);
+  EXPECT_FALSE(args.empty());
+  if (args.empty()) return args;
+  EXPECT_TRUE(args.front() == "vllm" || args.front() == "baltoro") << args.front();
+  args.erase(args.begin());
+  return args;
+}
+
+// The names in "missing" that the refused flags belong to. A flag in none of them is itself named.
+std::set<std::string> WaitsOf(const Args& refusals, const CaseList& list) {
+  std::set<std::string> waits;
+  for (const std::string& line : refusals) {
+    const std::string flag = line.substr(2, line.find(' ') - 2);
+    std::string found = "--" + flag;
+    for (const auto& [name, flags] : list.flags) {
+      if (flags.contains(flag)) found = name;
+    }
+    waits.insert(found);
+  }
+  return waits;
+}
+
+void ExpectServe(const Case& each, const std::string& text, const CaseList& list) {
+  const Command command = ParseCommandLine(ArgsOf(text), {});
+  if (const Ending* ending = std::get_if<Ending>(&command)) {
+    EXPECT_EQ(ending->exit_code, 1) << ending->err;
+    const Args lines = ErrorLines(*ending);
+    EXPECT_EQ(WaitsOf(lines, list), each.waits);
+    // What is refused says what to do instead.
+    for (const std::string& line : lines) EXPECT_NE(line.find("; "), line.npos) << line;
+    return;
+  }
+  EXPECT_EQ(each.waits, std::set<std::string>()) << "nothing is refused any more";
+  const auto& options = std::get<ServeOptions>(command);
+  Args lines = JudgeRun(options.open_flags, {.tensor = options.tensor_parallel_size,
+                                             .pipeline = options.pipeline_parallel_size})
+                   .notices;
+  lines.insert(lines.end(), options.notices.begin(), options.notices.end());
+  ExpectLines(lines, each.says);
+}
+
+// The list is that of the printed commands, each once.
+TEST(GuidesTest, EveryCommandIsACase) {
+  std::set<std::string> printed, listed;
+  for (const auto& [name, text] : ReadGuides()) printed.insert(name);
+  const CaseList list = ReadCases();
+  for (const Case& each : list.cases) EXPECT_TRUE(listed.insert(each.name).second) << each.name;
+  EXPECT_EQ(listed, printed);
+  EXPECT_GE(listed.size(), 38u);
+}
+
+// What waits is refused today, and for what it is said to wait for: the list can only shrink.
+TEST(GuidesTest, EveryCaseIsWhatItSays) {
   const std::map<std::string, std::string> commands = ReadGuides();
-  std::set<std::string> seen;
-  for (const Expectation& expected : kExpectations) {
-    SCOPED_TRACE(expected.command);
-    ASSERT_TRUE(commands.contains(expected.command));
-    seen.insert(expected.command);
-    Args args = SplitAsAShell(commands.at(expected.command));
-    ASSERT_FALSE(args.empty());
-    ASSERT_EQ(args.front(), "baltoro");
-    args.erase(args.begin());
-    const Command command = ParseCommandLine(args, {});
-    if (const Ending* ending = std::get_if<Ending>(&command)) {
-      EXPECT_EQ(ending->exit_code, expected.exit_code) << ending->err;
-      ExpectLines(ErrorLines(*ending), expected.lines);
+  const CaseList list = ReadCases();
+  std::map<std::string, std::set<std::string>> waits;
+  for (const Case& each : list.cases) waits[each.name] = each.waits;
+  for (const Case& each : list.cases) {
+    SCOPED_TRACE(each.name);
+    ASSERT_TRUE(commands.contains(each.name));
+    for (const std::string& name : each.waits) EXPECT_TRUE(list.flags.contains(name)) << name;
+    if (each.kind == "serve") {
+      ExpectServe(each, commands.at(each.name), list);
+    } else if (!each.server.empty()) {
+      // Sent to a server, or starting one: as far as that is.
+      ASSERT_TRUE(waits.contains(each.server));
+      EXPECT_EQ(each.waits, waits.at(each.server));
     } else {
-      EXPECT_EQ(expected.exit_code, -1);
-      const auto& options = std::get<ServeOptions>(command);
-      Args lines = JudgeRun(options.open_flags, {.tensor = options.tensor_parallel_size,
-                                                 .pipeline = options.pipeline_parallel_size})
-                       .notices;
-      lines.insert(lines.end(), options.notices.begin(), options.notices.end());
-      ExpectLines(lines, expected.lines);
+      const bool is_ours = each.kind == "bench";
+      ASSERT_NE(is_ours, !each.ours.empty());
+      const Command command =
+          ParseCommandLine(ArgsOf(is_ours ? commands.at(each.name) : each.ours), {});
+      const Ending* ending = std::get_if<Ending>(&command);
+      EXPECT_EQ(ending != nullptr && ending->exit_code != 0, !each.waits.empty());
     }
   }
-  for (const auto& [name, text] : commands) EXPECT_TRUE(seen.contains(name)) << name;
 }
 
 // The optimised job of the K2.5 guide without what is not there yet: the rest reaches the options.
@@ -188,8 +223,8 @@ TEST(GuidesTest, WhatIsThereReachesTheOptions) {
   Replace(text, "--tensor-parallel-size 8", "");
   Replace(text, "--enable-eplb", "");
   text.erase(text.find("--speculative-config"), text.rfind("--trust") - text.find("--speculative"));
-  Args args = SplitAsAShell(text);
-  args.erase(args.begin(), args.begin() + 2);
+  Args args = ArgsOf(text);
+  args.erase(args.begin());
   const Outcome<ServeOptions> outcome = ParseServe(args, {});
   const Ending* ending = std::get_if<Ending>(&outcome);
   ASSERT_EQ(ending, nullptr) << ending->err;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "flags/availability.h"
 #include "flags/value.h"
 
 namespace baltoro {
@@ -24,28 +25,15 @@ std::string Spellings(const FlagSpec& spec) {
   return text;
 }
 
-std::string Spaced(std::string_view bars) {
-  return fmt::format("{}", fmt::join(SplitText(bars, '|'), ", "));
-}
-
-// Of a flag whose feature is not there: values that ask for what is so anyway.
-std::string TakenValues(const FlagSpec& spec) {
-  const bool number = spec.kind == ValueKind::kInt && !spec.initial.empty();
-  const bool none = spec.initial.empty() || spec.initial == "false" || spec.initial == "{}" ||
-                    (number && spec.initial.find_first_not_of("0123456789") != spec.initial.npos);
-  std::string text = none ? "" : std::string(spec.initial);
-  if (!spec.available.empty()) text += (text.empty() ? "" : ", ") + Spaced(spec.available);
-  return text;
-}
-
 std::string NotYet(const FlagSpec& spec) {
   if (spec.initial == "true") {
     return fmt::format("Always on; --no-{} is not available yet: {}.", spec.name, spec.reason);
   }
+  const std::string instead = spec.instead.empty() ? "" : "; " + std::string(spec.instead);
   if (const std::string taken = TakenValues(spec); !taken.empty()) {
-    return fmt::format("Taken: {}; not available yet: {}.", taken, spec.reason);
+    return fmt::format("Taken: {}; not available yet: {}{}.", taken, spec.reason, instead);
   }
-  return fmt::format("Not available yet: {}.", spec.reason);
+  return fmt::format("Not available yet: {}{}.", spec.reason, instead);
 }
 
 // What the flag does today, in a few words; empty where it simply works.

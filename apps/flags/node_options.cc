@@ -179,7 +179,8 @@ std::string NodeCommands(std::span<const std::string> args, int nodes) {
     while (i + 1 < args.size() && !args[i + 1].starts_with("-")) ++i;
   }
   std::string text =
-      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node:\n";
+      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node, without "
+      "Ray:\n";
   for (int node = 0; node < nodes; ++node) {
     text += fmt::format(
         "{} --nnodes {} --node-rank {} --master-addr ADDRESS_OF_NODE_0 --cluster-key-file "

@@ -20,6 +20,13 @@ struct NodeOptions {
   std::string source = {};  // "the command line", "torchrun", "SLURM"; empty: one node
 };
 
+// Which address of this node the others come to, as a variable says.
+struct NodeAddress {
+  std::string variable = {};  // "GLOO_SOCKET_IFNAME"; empty: none does
+  std::string value = {};     // an address, or interfaces
+  enum class Kind { kAddress, kInterface, kNcclInterface } kind = Kind::kAddress;
+};
+
 // What flags said; -1 and empty: nothing.
 struct NodeFlags {
   int nodes = -1, node = -1, master_port = -1;

@@ -97,7 +97,7 @@ TEST(NodeOptionsTest, CommandsForNodesAreThoseOfThisOne) {
                                          "b",     "--port", "1",   "--x", "{\"a\": 1}"};
   EXPECT_EQ(
       NodeCommands(args, 2),
-      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node:\n"
+      "(umask 077; openssl rand -hex 32 > cluster.key)   # once; then on every node, without Ray:\n"
       "baltoro serve /m -tp 16 --api-key ... --port 1 --x '{\"a\": 1}' --nnodes 2 --node-rank 0 "
       "--master-addr ADDRESS_OF_NODE_0 --cluster-key-file cluster.key\n"
       "baltoro serve /m -tp 16 --api-key ... --port 1 --x '{\"a\": 1}' --nnodes 2 --node-rank 1 "

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "flags/availability.h"
 #include "flags/flag_reader.h"
 #include "flags/help.h"
 #include "flags/serve_command_line.h"
@@ -29,6 +30,10 @@ constexpr FlagSpec kPlanFlags[] = {
      .kind = kSwitch,
      .initial = "false",
      .help = "Prints the plan as one JSON object."},
+    {.name = "flags",
+     .kind = kSwitch,
+     .initial = "false",
+     .help = "Tells of every flag whether it is in force, has no effect, or is refused, and why."},
 };
 
 FlagGroup OwnGroup() {
@@ -40,12 +45,34 @@ FlagTable PlanTable(std::vector<FlagGroup> groups) {
   return FlagTable("baltoro plan", "[MODEL] [options]", std::move(groups));
 }
 
-// Whether the words ask for JSON, also those that make no command line.
-bool AsksForJson(const FlagTable& table, std::span<const std::string> args) {
+// Whether the words have a switch, also those that make no command line.
+bool AsksFor(std::string_view name, const FlagTable& table, std::span<const std::string> args) {
   return std::ranges::any_of(args, [&](const std::string& word) {
     const Result<FlagMatch> match = table.Find(word.substr(0, word.find('=')));
-    return match.ok() && match.value().spec->name == "json";
+    return match.ok() && match.value().spec->name == name;
   });
+}
+
+// What becomes of the flags of a command line of which some are refused: of the others, what would
+// without these.
+std::string RefusedReport(const FlagTable& table,
+                          std::span<const std::string> args,
+                          const Environment& environment) {
+  Result<ParsedFlags> parsed = ParseServeCommandLine(table, args);
+  if (!parsed.ok()) return "";
+  ParsedFlags& flags = parsed.value();
+  const Availability judged = Judge(table, flags);
+  std::erase_if(flags.uses, [&](const auto& use) {
+    return std::ranges::any_of(judged.refusals, [&](const std::string& line) {
+      return line.starts_with("--" + use.first + " ") ||
+             line.starts_with("--no-" + use.first + " ");
+    });
+  });
+  Outcome<ServeOptions> rest = ReadServe(table, flags, environment);
+  auto* const options = std::get_if<ServeOptions>(&rest);
+  if (options == nullptr) return "";
+  options->given_flags = judged.given;
+  return FlagReportText(ReportUnplaced(*options, judged.refusals));
 }
 
 // What `serve` takes of the command line, and what is the plan's own.
@@ -59,6 +86,7 @@ Outcome<PlanCommand> Parse(const FlagTable& table,
   const FlagReader flags(parsed.value());
   PlanCommand out{.serve = std::get<ServeOptions>(std::move(serve))};
   out.json = flags.Is("json");
+  out.flags = flags.Is("flags");
   flags.Get("gpu", out.gpu);
   flags.Get("lengths", out.lengths);
   if (!out.gpu.empty() && out.serve.device == "cpu") {
@@ -68,6 +96,24 @@ Outcome<PlanCommand> Parse(const FlagTable& table,
 }
 
 }  // namespace
+
+std::vector<FlagEntry> ReportUnplaced(const ServeOptions& options,
+                                      std::vector<std::string> refusals) {
+  const RunFacts facts = {.gpu = options.device != "cpu",
+                          .tensor = options.tensor_parallel_size,
+                          .pipeline = options.pipeline_parallel_size,
+                          .nodes = options.nodes.nodes,
+                          .node = options.nodes.node,
+                          .in_process = options.engine_in_process,
+                          .whole_experts = options.enable_expert_parallel,
+                          .kv_bytes = options.kv_cache_memory_bytes > 0,
+                          .scaled_cache = options.kv_cache_dtype.starts_with("fp8")};
+  const Availability run = JudgeRun(options.open_flags, facts);
+  std::vector<std::string> notices = options.notices;
+  notices.insert(notices.end(), run.notices.begin(), run.notices.end());
+  refusals.insert(refusals.end(), run.refusals.begin(), run.refusals.end());
+  return ReportFlags(options.given_flags, notices, refusals);
+}
 
 std::string RefusalJson(const std::string& reason) {
   const Json out = {{"verdict", "refused"}, {"reason", reason}};
@@ -82,8 +128,12 @@ Outcome<PlanCommand> ParsePlan(std::span<const std::string> args, const Environm
   const FlagTable table = PlanTable(WithServeFlags(OwnGroup()));
   if (std::optional<Ending> help = FindHelp(table, args)) return *std::move(help);
   Outcome<PlanCommand> out = Parse(table, args, environment);
-  if (auto* ending = std::get_if<Ending>(&out); ending != nullptr && AsksForJson(table, args)) {
-    ending->out = RefusalJson(SentencesOf(table, *ending));
+  if (auto* ending = std::get_if<Ending>(&out)) {
+    if (AsksFor("json", table, args)) {
+      ending->out = RefusalJson(SentencesOf(table, *ending));
+    } else if (AsksFor("flags", table, args)) {
+      ending->out = RefusedReport(table, args, environment);
+    }
   }
   return out;
 }

@@ -22,6 +22,7 @@ constexpr FlagSpec kFrontendFlags[] = {
              "metrics carry."},
     {.name = "api-key",
      .kind = kStrings,
+     .secret = true,
      .help = "Keys of which a request must show one; goes before VLLM_API_KEY."},
     {.name = "allowed-origins",
      .kind = kJsonStrings,

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "flags/environment.h"
@@ -47,8 +48,9 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("host", options.host);
   flags.Get("port", options.port);
   flags.Get("uds", options.uds);
-  if (!options.uds.empty() && (flags.Has("host") || flags.Has("port"))) {
-    options.notices.push_back("--host and --port have no effect beside --uds");
+  for (const std::string_view name : {"host", "port"}) {
+    if (options.uds.empty() || !flags.Has(name)) continue;
+    options.notices.push_back(fmt::format("--{} has no effect here: --uds is given", name));
   }
   flags.Get("root-path", options.root_path);
   flags.Get("api-key", options.api_keys);
@@ -152,6 +154,17 @@ Status FillGraphs(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
+// By the names that a file of --config has, with underscores as vLLM's log does.
+Json GivenValues(const ParsedFlags& flags) {
+  Json values = Json::object();
+  for (const auto& [name, use] : flags.uses) {
+    std::string key = name;
+    std::ranges::replace(key, '-', '_');
+    values[key] = use.spec != nullptr && use.spec->secret ? Json("...") : use.value;
+  }
+  return values;
+}
+
 Ending Refusal(const FlagTable& table, const Availability& availability) {
   Ending ending{.exit_code = 1};
   for (const std::string& line : availability.refusals) {
@@ -185,6 +198,8 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   options.notices = flags.notices;
   options.notices.insert(options.notices.end(), availability.notices.begin(),
                          availability.notices.end());
+  options.given_flags = availability.given;
+  options.given_values = GivenValues(flags);
   options.open_flags = availability.open;
   FillModel(reader, options);
   FillDoor(reader, options);

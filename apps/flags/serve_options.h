@@ -81,7 +81,7 @@ struct ServeOptions {
   bool headless = false;         // of every node but the head
   std::string cluster_key_file;  // of the command line or the environment
   std::string cluster_key;       // of the environment
-  std::string host_ip;      // of this node, for the others; empty: from which the head is reached
+  NodeAddress own_address;  // of this node, for the others; empty: from which the head is reached
   double head_timeout = 7;  // seconds
   bool enable_expert_parallel = false;
   std::string expert_placement_strategy = "linear";  // or round_robin
@@ -100,7 +100,9 @@ struct ServeOptions {
 
   // One line each, for the log at start.
   std::vector<std::string> notices;
-  std::vector<OpenFlag> open_flags;  // what is said of them depends on how the engine runs
+  std::vector<std::string> given_flags;  // as they were given, without what is secret
+  Json given_values = Json::object();    // the same by name: {"max_num_seqs": 8}
+  std::vector<OpenFlag> open_flags;      // what is said of them depends on how the engine runs
 };
 
 // `args` are what follows "serve". Usage errors end with code 2; a flag whose feature is not there,

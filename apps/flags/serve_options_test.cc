@@ -5,6 +5,7 @@
 #include <fstream>
 #include <tuple>
 
+#include "flags/environment.h"
 #include "flags/plan_options.h"
 #include "flags/serve_checks.h"
 #include "flags/serve_flags.h"
@@ -183,9 +184,10 @@ TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
   EXPECT_EQ(ending.exit_code, 1);
   EXPECT_EQ(ending.err,
             "baltoro serve: --data-parallel-size 8 is not available yet in this version: data "
-            "parallelism\n"
+            "parallelism; give one replica all GPUs instead: --tensor-parallel-size 8, with "
+            "--pipeline-parallel-size and -dcp 8 for more (docs/layouts.md)\n"
             "baltoro serve: --speculative-config is not available yet in this version: Eagle3 "
-            "drafts\n");
+            "drafts; leave it out: answers are the same without a draft model\n");
 }
 
 TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {
@@ -448,6 +450,39 @@ TEST(ServeOptionsTest, AWrongVariableIsAUsageErrorThatNamesIt) {
   }
 }
 
+TEST(ServeOptionsTest, ALauncherForAscendDealsOutGpus) {
+  const Environment dealt = {{"ASCEND_RT_VISIBLE_DEVICES", "4,5"}};
+  EXPECT_EQ(VisibleDevices(dealt), "4,5");
+  EXPECT_EQ(Accept({}, dealt).notices,
+            Args({"environment: ASCEND_RT_VISIBLE_DEVICES=4,5 is taken as CUDA_VISIBLE_DEVICES"}));
+  EXPECT_EQ(VisibleDevices({{"ASCEND_RT_VISIBLE_DEVICES", ""}}), "");
+  const Environment both = {{"ASCEND_RT_VISIBLE_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "0"}};
+  EXPECT_EQ(VisibleDevices(both), std::nullopt);
+  EXPECT_TRUE(HasLine(Accept({}, both).notices, "no effect beside CUDA_VISIBLE_DEVICES=0"));
+  for (const char* wrong : {"0,", ",0", "0,0", "zero", "0 1", "-1", "99999"}) {
+    const Environment odd = {{"ASCEND_RT_VISIBLE_DEVICES", wrong}};
+    EXPECT_EQ(VisibleDevices(odd), std::nullopt);
+    EXPECT_NE(End({}, odd).err.find("ASCEND_RT_VISIBLE_DEVICES"), std::string::npos) << wrong;
+  }
+}
+
+TEST(ServeOptionsTest, TheFirstVariableThatNamesAnInterfaceCounts) {
+  const Environment environment = {{"NCCL_SOCKET_IFNAME", "eth"}, {"GLOO_SOCKET_IFNAME", "ib0"}};
+  const ServeOptions alone = Accept({}, environment);
+  EXPECT_TRUE(alone.own_address.variable.empty());
+  EXPECT_EQ(alone.notices,
+            Args({"environment: GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME: no effect: there is no "
+                  "other node"}));
+  const Args two = {"-tp", "2", "--nnodes", "2", "--master-addr", "10.0.0.1"};
+  const ServeOptions many = Accept(two, environment);
+  EXPECT_EQ(many.own_address.variable, "GLOO_SOCKET_IFNAME");
+  EXPECT_EQ(many.own_address.value, "ib0");
+  EXPECT_TRUE(HasLine(many.notices, "NCCL_SOCKET_IFNAME: no effect: GLOO_SOCKET_IFNAME says"));
+  const ServeOptions address = Accept(two, {{"HCCL_IF_IP", "10.0.0.7"}});
+  EXPECT_EQ(address.own_address.variable, "HCCL_IF_IP");
+  EXPECT_TRUE(address.own_address.kind == NodeAddress::Kind::kAddress);
+}
+
 TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
   const ServeOptions options = Accept({}, {{"HCCL_BUFFSIZE", "800"},
                                            {"VLLM_ASCEND_ENABLE_MLAPO", "1"},
@@ -457,9 +492,10 @@ TEST(ServeOptionsTest, OtherVariablesAreNamedOnceForEachKind) {
                                            {"OMP_NUM_THREADS", "1"}});
   EXPECT_EQ(
       options.notices,
-      Args({"environment: HCCL_BUFFSIZE, TASK_QUEUE_ENABLE, VLLM_ASCEND_ENABLE_MLAPO: settings "
+      Args({"environment: VLLM_RPC_TIMEOUT: no effect: nothing waits by it, as in vLLM's present "
+            "engine",
+            "environment: HCCL_BUFFSIZE, TASK_QUEUE_ENABLE, VLLM_ASCEND_ENABLE_MLAPO: settings "
             "of other devices, not used here",
-            "environment: VLLM_RPC_TIMEOUT: no effect in this version",
             "environment: VLLM_SOMETHING_NEW: not known, no effect"}));
 }
 

@@ -53,10 +53,11 @@ Result<KvChoice> ChooseKv(const EngineConfig& config, const K2Config& model, DTy
   return choice;
 }
 
-// The scales of an fp8 cache, and a line that says where they are from.
+// The scales of an fp8 cache, and, unless `quiet`, a line that says where they are from.
 Result<std::vector<float>> FindScales(const EngineConfig& config,
                                       const KvChoice& kv,
                                       const std::function<Status()>& meet,
+                                      bool quiet,
                                       K2Model& model) {
   if (kv.form != KvForm::kFp8) return std::vector<float>();
   std::vector<float> scales = model.kv_scales();
@@ -69,6 +70,7 @@ Result<std::vector<float>> FindScales(const EngineConfig& config,
     BT_ASSIGN_OR_RETURN(scales, MeasureKvScales(model, meet));
     from = "a trial of the model";
   }
+  if (quiet) return scales;
   if (scales.empty()) {
     BT_LOG(Info, "The checkpoint has no scales of an fp8 KV cache: all are 1.0");
     return scales;
@@ -129,7 +131,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
            .rope = static_cast<int32_t>(recipe.model.rope_dim),
            .form = recipe.kv.form},
           *recipe.ops->memory));
-  BT_ASSIGN_OR_RETURN(std::vector<float> scales, FindScales(config, recipe.kv, part.meet, *model));
+  BT_ASSIGN_OR_RETURN(std::vector<float> scales,
+                      FindScales(config, recipe.kv, part.meet, recipe.load.quiet, *model));
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
@@ -195,6 +198,7 @@ MakeRank RankMaker(const ParallelLayout& layout,
                         OpenWeights(recipe.config.model_dir, quiet));
     Recipe of_rank = recipe;
     if (!tells) of_rank.load.progress = nullptr;
+    of_rank.load.quiet = !tells;
     RankParts parts;
     if (recipe.backend.gpu) {
       const auto at = std::ranges::find(recipe.held, link->rank());
@@ -248,8 +252,8 @@ void LogCache(const EngineConfig& config, const KvBudget& budget, KvForm form, b
          KvFormName(form));
   BT_LOG(Info, "Maximum concurrency for {} tokens per request: {:.2f}x", budget.max_model_len,
          static_cast<double>(tokens) / static_cast<double>(budget.max_model_len));
-  BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}.",
-         config.max_num_batched_tokens);
+  BT_LOG(Info, "Chunked prefill is enabled with max_num_batched_tokens={}. Prefix caching is {}.",
+         config.max_num_batched_tokens, config.enable_prefix_caching ? "enabled" : "disabled");
   if (!config.async_scheduling) return;
   const ParallelLayout layout = LayoutOf(config);
   if (layout.ranks() == 1 || RankTeam::CanPlanAhead(layout, config.nodes)) {

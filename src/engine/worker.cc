@@ -156,7 +156,7 @@ void Worker::RecordSteps() {
     }
   }
   model_->SetStepMode(K2Model::StepMode::kRun);
-  BT_LOG(Info, "Graph capturing finished in {:.2f} seconds: decode steps of {} sizes, 1 to {}",
+  BT_LOG(Info, "Graph capturing finished in {:.2f} secs: decode steps of {} sizes, 1 to {}",
          clock.Now() - start, graph_sizes_.size(), graph_sizes_.back());
 }
 

@@ -74,7 +74,7 @@ Result<TriePtr> LoadTrie(const std::string& model_dir,
   }
   const auto tokenizer = std::move(loaded).value();
   TriePtr trie = TokenTrie::Make(*tokenizer, vocab_size);
-  BT_LOG(Info, "output constraints: tries of {} tokens, {} MiB", vocab_size,
+  BT_LOG(Debug, "output constraints: tries of {} tokens, {} MiB", vocab_size,
          trie->num_bytes() >> 20);
   WarmMaskStore(trie, store);
   return trie;

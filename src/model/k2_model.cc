@@ -74,7 +74,8 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
     if (!scales.empty()) scales = {scales.begin() + held.begin, scales.begin() + held.end};
     model->kv_scales_ = std::move(scales);
   }
-  BT_ASSIGN_OR_RETURN(model->weights_, LoadWeights(plan, source, ops, threads, options.progress));
+  BT_ASSIGN_OR_RETURN(model->weights_,
+                      LoadWeights(plan, source, ops, threads, options.progress, options.quiet));
   LogUnused(source, config);
   const int64_t positions =
       options.positions_max > 0 ? options.positions_max : config.positions_max;

@@ -34,6 +34,7 @@ struct K2LoadOptions {
   int64_t positions_max = 0;    // that the rotary table covers; 0: the configuration's
   bool read_kv_scales = false;  // those of the source, for a cache in KvForm::kFp8
   LoadProgress progress;        // may be empty; called on the loading thread
+  bool quiet = false;           // of a rank among others: only warnings go to the log
   // Of which this model is one, over the same memory. Null: the model is whole. Must outlive it.
   ModelRanks* ranks = nullptr;
   // A rank's share that is measured alone: parts are rounded as where ranks add them,

@@ -182,13 +182,15 @@ std::vector<size_t> Sources(const WeightPlan& plan, const std::vector<int64_t>& 
 
 void LogPlan(const WeightPlan& plan,
              const std::string& source,
-             const std::map<WeightForm, int64_t>& by_form) {
+             const std::map<WeightForm, int64_t>& by_form,
+             bool quiet) {
   if (plan.missing_biases > 0) {
     BT_LOG(Warning,
            "{}: e_score_correction_bias is missing in {} layers; experts are chosen without it",
            source, plan.missing_biases);
   }
   for (const std::string& note : plan.notes) BT_LOG(Warning, "{}: {}", source, note);
+  if (quiet) return;
   std::string forms;
   for (const auto& [form, bytes] : by_form) {
     forms += fmt::format("{}{} {:.3f} GiB", forms.empty() ? "" : ", ", WeightFormName(form),
@@ -209,7 +211,8 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
                                  const WeightSource& source,
                                  const OpsTable& ops,
                                  int threads,
-                                 const LoadProgress& progress) {
+                                 const LoadProgress& progress,
+                                 bool quiet) {
   ModelWeights weights;
   const Memory& memory = *ops.memory;
   const std::vector<int64_t> parts = PartBytes(plan, ops);
@@ -231,8 +234,8 @@ Result<ModelWeights> LoadWeights(const WeightPlan& plan,
     place(i + 1,
           [&](Placer& placer) { weights.layers.push_back(PlaceLayer(plan.layers[i], placer)); });
   }
-  LogPlan(plan, source.description(), by_form);
-  BT_RETURN_IF_ERROR(RunFills(fills, source, ops, threads, progress));
+  LogPlan(plan, source.description(), by_form, quiet);
+  BT_RETURN_IF_ERROR(RunFills(fills, source, ops, threads, progress, quiet));
   for (size_t i = 0; i < parts.size(); ++i) {
     if (sources[i] == i) continue;
     BT_RETURN_IF_ERROR(memory.Copy(weights.memory[i].data(), weights.memory[sources[i]].data(),

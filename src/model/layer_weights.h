@@ -53,11 +53,12 @@ struct ModelWeights {
 int64_t WeightBytes(const WeightPlan& plan, const OpsTable& ops);
 
 // Loads every weight of the plan, which was made for this source and these operations. Several
-// threads read and pack; `progress` is called on this one.
+// threads read and pack; `progress` is called on this one. Only warnings are logged where `quiet`.
 Result<ModelWeights> LoadWeights(const WeightPlan& plan,
                                  const WeightSource& source,
                                  const OpsTable& ops,
                                  int threads,
-                                 const LoadProgress& progress);
+                                 const LoadProgress& progress,
+                                 bool quiet = false);
 
 }  // namespace baltoro

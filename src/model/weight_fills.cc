@@ -113,7 +113,11 @@ std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const Weight
 // Deals out batches of pieces: as they come from the disk, or one piece after the other.
 class Dealer {
  public:
-  Dealer(const std::vector<Piece>& pieces, const WeightSource& source, int64_t bytes, int threads) {
+  Dealer(const std::vector<Piece>& pieces,
+         const WeightSource& source,
+         int64_t bytes,
+         int threads,
+         bool quiet) {
     if (source.files() == nullptr) {
       for (size_t i = 0; i < pieces.size(); ++i) batches_.push_back({i});
       return;
@@ -128,6 +132,7 @@ class Dealer {
     options.batches_ahead =
         std::clamp(threads + kBatchesToCome, options.batches_ahead, kBatchesMax);
     ahead_.emplace(*source.files(), std::move(ranges), options);
+    if (quiet) return;
     BT_LOG(Info, "Reading {:.2f} GB of weights: {}", static_cast<double>(bytes) / 1e9,
            ahead_->Way());
   }
@@ -194,7 +199,8 @@ Status RunFills(const std::vector<WeightFill>& fills,
                 const WeightSource& source,
                 const OpsTable& ops,
                 int threads,
-                const LoadProgress& progress) {
+                const LoadProgress& progress,
+                bool quiet) {
   BT_CHECK(threads >= 1);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<Piece> pieces = CutIntoPieces(fills);
@@ -202,7 +208,7 @@ Status RunFills(const std::vector<WeightFill>& fills,
   for (const Piece& piece : pieces) total += BytesOf(piece);
 
   if (progress) progress(0, total);
-  Dealer dealer(pieces, source, total, threads);
+  Dealer dealer(pieces, source, total, threads, quiet);
   FillStaging staging(ops, PlacesOf(fills, pieces, ops));
   Progress shared;
   shared.running = static_cast<size_t>(threads);
@@ -220,7 +226,7 @@ Status RunFills(const std::vector<WeightFill>& fills,
   }
   if (!shared.error.ok()) return shared.error;
   if (progress) progress(total, total);
-  if (source.files() == nullptr) return {};
+  if (source.files() == nullptr || quiet) return {};
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   const auto share = [&](double seconds) { return seconds / threads; };
   const std::string copying =

@@ -56,6 +56,7 @@ Status RunFills(const std::vector<WeightFill>& fills,
                 const WeightSource& source,
                 const OpsTable& ops,
                 int threads,
-                const LoadProgress& progress);
+                const LoadProgress& progress,
+                bool quiet = false);
 
 }  // namespace baltoro

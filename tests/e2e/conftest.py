@@ -17,11 +17,11 @@ PROGRAM = os.environ.get("BALTORO", str(ROOT / "build/release/apps/baltoro"))
 class Server:
     """One `baltoro serve` and what the tests ask of it."""
 
-    def __init__(self, *flags, host="127.0.0.1", env=None, wait=True):
+    def __init__(self, *flags, host="127.0.0.1", env=None, wait=True, program=PROGRAM):
         self.log = tempfile.NamedTemporaryFile(prefix="baltoro-e2e-", suffix=".log")
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", "--host", host, "--port", "0", *flags],
+            [program, "serve", "--host", host, "--port", "0", *flags],
             stderr=self.log, stdout=subprocess.DEVNULL, env={**os.environ, **(env or {})})
         self.url = None
         if wait:
