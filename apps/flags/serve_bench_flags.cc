@@ -11,9 +11,9 @@ constexpr FlagSpec kServerFlags[] = {
      .aliases = "--endpoint-type",
      .initial = "openai",
      .choices = "openai|vllm|openai-chat|openai-audio|openai-embeddings|openai-embeddings-chat|"
-                "vllm-pooling|vllm-rerank|tgi|tensorrt-llm|deepspeed-mii|sglang",
-     .available = "vllm|openai-chat|sglang",
-     .reason = "what is sent are completions (openai) and chat (openai-chat)",
+                "infinity-embeddings|vllm-pooling|vllm-rerank",
+     .available = "vllm|openai-chat",
+     .reason = "audio, embeddings and rankings",
      .help = "What is sent: completions, or chat."},
     {.name = "base-url", .help = "The server's address, in place of host and port."},
     {.name = "host", .initial = "127.0.0.1", .help = "The server's name or address."},

@@ -27,6 +27,7 @@ namespace {
 constexpr size_t kFailuresShown = 10;
 
 void Say(std::string_view line) {
+  std::fflush(stdout);  // what was said before stays before it
   fmt::print(stderr, "baltoro bench serve: {}\n", line);
 }
 
@@ -218,7 +219,7 @@ class Bench {
     if (!command_.sweep_concurrency.empty() || !command_.sweep_rates.empty()) {
       const bool over_rate = !command_.sweep_rates.empty();
       fmt::print("{}", SweepTable(points, over_rate));
-      BT_RETURN_IF_ERROR(WriteSvg(points, over_rate));
+      BT_RETURN_IF_ERROR(WriteSvg(points));
     }
     for (const SweepPoint& point : points) {
       if (point.result.completed == 0) return Status(Code::kUnavailable, "no request succeeded");
@@ -297,12 +298,10 @@ class Bench {
     }
   }
 
-  Status WriteSvg(const std::vector<SweepPoint>& points, bool over_rate) const {
+  Status WriteSvg(const std::vector<SweepPoint>& points) const {
     if (command_.sweep_svg.empty()) return {};
     std::ofstream file(command_.sweep_svg);
-    file << SweepSvg(fmt::format("{}, {}, {} requests a run", command_.model, command_.data.name,
-                                 command_.data.prompts),
-                     points, over_rate);
+    file << SweepSvg(command_, points);
     file.close();
     if (!file) return InvalidArgument("--sweep-svg: cannot write " + command_.sweep_svg);
     Say("the plots are in " + command_.sweep_svg);

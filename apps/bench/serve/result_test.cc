@@ -214,6 +214,7 @@ TEST(ResultTest, SpeculationIsWhatCameBetween) {
 TEST(SweepTest, HasARunAStepAndPlotsOfAll) {
   BenchServeCommand command;
   command.sweep_concurrency = {1, 4};
+  command.model = "a <model>";
   const std::vector<BenchServeCommand> runs = RunsOf(command);
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[1].load.max_concurrency, 4);
@@ -224,7 +225,7 @@ TEST(SweepTest, HasARunAStepAndPlotsOfAll) {
   }
   EXPECT_DOUBLE_EQ(points[0].per_user(), 2);
   EXPECT_NE(SweepTable(points, false).find("\n           4 "), std::string::npos);
-  const std::string svg = SweepSvg("a <model>", points, false);
+  const std::string svg = SweepSvg(command, points);
   size_t lines = 0;
   for (size_t at = 0; (at = svg.find("<polyline", at)) != svg.npos; ++at) ++lines;
   EXPECT_EQ(lines, 7U);  // median and percentile of three metrics, and one of throughput

@@ -56,33 +56,33 @@ std::string SweepTable(const std::vector<SweepPoint>& points, bool over_rate) {
   return out + "(TTFT, TPOT and ITL are medians; tok/s/user is 1 / TPOT)\n";
 }
 
-std::string SweepSvg(const std::string& title,
-                     const std::vector<SweepPoint>& points,
-                     bool over_rate) {
+std::string SweepSvg(const BenchServeCommand& command, const std::vector<SweepPoint>& points) {
+  const bool over_rate = !command.sweep_rates.empty();
   const char* axis = over_rate ? "requests a second" : "concurrency";
   std::vector<PlotPanel> panels;
   for (const auto& [name, shown] :
        {std::pair{"ttft", "TTFT, ms"}, {"tpot", "TPOT, ms"}, {"itl", "ITL, ms"}}) {
     PlotPanel panel{.title = shown, .x_name = axis, .doubling = !over_rate};
     PlotLine median{.name = "median", .points = {}},
-        last{.name = "highest percentile", .points = {}};
+        last{.name = fmt::format("P{:g}", command.percentiles.back()), .points = {}};
     for (const SweepPoint& point : points) {
       const Spread& spread = point.result.metrics.at(name);
       median.points.emplace_back(PlaceOf(point, over_rate), spread.median);
-      if (spread.percentiles.empty()) continue;
       last.points.emplace_back(PlaceOf(point, over_rate), spread.percentiles.back());
     }
     panel.lines = {median, last};
     panels.push_back(std::move(panel));
   }
-  PlotLine line{.name = over_rate ? "a point a rate" : "a point a concurrency", .points = {}};
+  PlotLine line{.name = over_rate ? "by rate" : "by concurrency", .points = {}};
   for (const SweepPoint& point : points) {
     line.points.emplace_back(point.result.Rate(point.result.output_tokens), point.per_user());
   }
   panels.push_back({.title = "output tokens a second for one user, over those for all",
                     .x_name = "tokens a second for all",
                     .lines = {line}});
-  return PlotSvg(title, panels);
+  return PlotSvg(fmt::format("{}, {}, {} requests a run", command.model, command.data.name,
+                             command.data.prompts),
+                 panels);
 }
 
 }  // namespace baltoro

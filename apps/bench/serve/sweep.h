@@ -23,8 +23,6 @@ struct SweepPoint {
 
 std::string SweepTable(const std::vector<SweepPoint>& points, bool over_rate);
 // TTFT, TPOT and ITL over the concurrency or rate, and throughput a user against all.
-std::string SweepSvg(const std::string& title,
-                     const std::vector<SweepPoint>& points,
-                     bool over_rate);
+std::string SweepSvg(const BenchServeCommand& command, const std::vector<SweepPoint>& points);
 
 }  // namespace baltoro
