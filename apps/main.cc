@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
+#include "bench/serve/bench_serve.h"
 #include "chat.h"
 #include "engine_main.h"
 #include "eval.h"
@@ -105,6 +106,9 @@ int main(int argc, char** argv) {
   if (const auto* chat = std::get_if<ChatOptions>(&command)) return RunChat(*chat);
   if (const auto* plan = std::get_if<PlanCommand>(&command)) return RunPlan(*plan, program);
   if (const auto* bench = std::get_if<BenchStepCommand>(&command)) return RunBenchStep(*bench);
+  if (const auto* bench = std::get_if<BenchServeCommand>(&command)) {
+    return RunBenchServe(*bench, program);
+  }
   if (const auto* bench = std::get_if<BenchEngineCommand>(&command)) {
     return RunBenchEngine(*bench, program);
   }

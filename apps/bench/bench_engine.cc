@@ -8,7 +8,6 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "bench/statistics.h"
 #include "engine/engine.h"
 #include "engine_settings.h"
 #include "host_plan.h"
@@ -118,15 +118,6 @@ std::vector<TokenId> RandomPrompt(std::mt19937_64& random, int32_t vocab, int64_
   return prompt;
 }
 
-// Between the two nearest, as numpy does it.
-double Percentile(std::vector<double> values, double percent) {
-  std::ranges::sort(values);
-  const double at = percent / 100 * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(at);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
-}
-
 Status WriteJson(const std::string& path, const Json& json) {
   if (path.empty()) return {};
   std::ofstream file(path);
@@ -153,12 +144,13 @@ Status RunLatency(const BenchEngineCommand& command, Bench& bench) {
     BT_RETURN_IF_ERROR(bench.Finish());
     if (round >= 0) latencies.push_back(clock.Now() - start);
   }
-  const double mean = std::accumulate(latencies.begin(), latencies.end(), 0.0) /
-                      static_cast<double>(latencies.size());
+  const double mean = Mean(latencies);
+  std::vector<double> sorted = latencies;
+  std::ranges::sort(sorted);
   Json percentiles = Json::object();
   fmt::print("Avg latency: {} seconds\n", mean);
   for (const int percent : kPercentiles) {
-    const double value = Percentile(latencies, percent);
+    const double value = PercentileOfSorted(sorted, percent);
     percentiles[std::to_string(percent)] = value;
     fmt::print("{}% percentile latency: {} seconds\n", percent, value);
   }

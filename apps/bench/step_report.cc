@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cmath>
 #include <map>
+#include <utility>
 
 #include "base/json.h"
+#include "bench/plot.h"
 
 namespace baltoro {
 namespace {
@@ -120,58 +120,20 @@ std::string StepJson(const BenchStepCommand& command,
 std::string StepSvg(const BenchStepCommand& command,
                     const StepRig& rig,
                     const std::vector<StepCase>& cases) {
-  constexpr double kWidth = 640, kHeight = 360, kLeft = 60, kTop = 40, kPlotWidth = 460,
-                   kPlotHeight = 260;
-  constexpr const char* kColours[] = {"#1b6ca8", "#c0392b", "#2e8b57", "#8e5ea2", "#c98a1b"};
-  std::map<int64_t, std::vector<const StepCase*>> lines;
-  int64_t most = 2;
+  PlotPanel panel{.title = "fraction of the floor",
+                  .x_name = "sequences",
+                  .doubling = true,
+                  .percent = true,
+                  .lines = {}};
+  std::map<int64_t, PlotLine> lines;
   for (const StepCase& one : cases) {
     if (one.prefill || !one.fits) continue;
-    lines[one.context].push_back(&one);
-    most = std::max(most, one.tokens);
+    PlotLine& line = lines[one.context];
+    line.name = fmt::format("{} keys", one.context);
+    line.points.emplace_back(static_cast<double>(one.tokens), one.fraction());
   }
-  const auto x = [&](int64_t tokens) {
-    return kLeft + kPlotWidth * std::log2(static_cast<double>(tokens)) /
-                       std::log2(static_cast<double>(most));
-  };
-  const auto y = [&](double fraction) {
-    return kTop + kPlotHeight * (1 - std::min(fraction, 1.0));
-  };
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" "
-      "font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-      "<text x=\"{}\" y=\"20\" font-size=\"13\">{}, {}, {}: fraction of the floor</text>\n",
-      kWidth, kHeight, kLeft, command.model, Share(command), rig.machine());
-  for (int tenth = 0; tenth <= 10; tenth += 2) {
-    out += fmt::format(
-        "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#ddd\"/>"
-        "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{} %</text>\n",
-        kLeft, kLeft + kPlotWidth, y(tenth / 10.0), y(tenth / 10.0), kLeft - 6, y(tenth / 10.0) + 4,
-        tenth * 10);
-  }
-  for (int64_t tokens = 1; tokens <= most; tokens *= 2) {
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", x(tokens),
-                       kTop + kPlotHeight + 18, tokens);
-  }
-  out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">sequences</text>\n",
-                     kLeft + kPlotWidth / 2, kTop + kPlotHeight + 38);
-  size_t number = 0;
-  for (const auto& [context, line] : lines) {
-    const char* colour = kColours[number % std::size(kColours)];
-    std::string points;
-    for (const StepCase* one : line) {
-      points += fmt::format("{:.1f},{:.1f} ", x(one->tokens), y(one->fraction()));
-      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"/>\n",
-                         x(one->tokens), y(one->fraction()), colour);
-    }
-    out += fmt::format(
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n"
-        "<text x=\"{}\" y=\"{}\" fill=\"{}\">{} keys</text>\n",
-        points, colour, kLeft + kPlotWidth + 12, kTop + 20 + 18 * static_cast<double>(number),
-        colour, context);
-    ++number;
-  }
-  return out + "</svg>\n";
+  for (auto& [context, line] : lines) panel.lines.push_back(std::move(line));
+  return PlotSvg(fmt::format("{}, {}, {}", command.model, Share(command), rig.machine()), {panel});
 }
 
 }  // namespace baltoro

@@ -5,19 +5,16 @@
 #include <charconv>
 
 namespace baltoro {
-namespace {
-
-std::string MessageOf(const HttpResponse& response) {
+std::string ErrorMessageOf(const HttpResponse& response) {
   const Result<Json> body = ParseJson(response.body);
   if (body.ok() && body.value().is_object() && body.value().contains("error")) {
     const Json& error = body.value()["error"];
-    if (error.is_object() && error.contains("message")) return error["message"].get<std::string>();
+    if (error.is_object() && error.contains("message") && error["message"].is_string())
+      return error["message"].get<std::string>();
     if (error.is_string()) return error.get<std::string>();
   }
   return response.body.substr(0, 200);
 }
-
-}  // namespace
 
 Result<ApiClient> ApiClient::Connect(const std::string& url, const std::string& api_key) {
   std::string_view rest = url;
@@ -59,7 +56,7 @@ Result<Json> ApiClient::Read(Result<HttpResponse> response) {
   if (answer.status != 200) {
     const Code code =
         answer.status == 503 || answer.status == 429 ? Code::kUnavailable : Code::kInvalidArgument;
-    return Status(code, fmt::format("{}: {}", answer.status, MessageOf(answer)));
+    return Status(code, fmt::format("{}: {}", answer.status, ErrorMessageOf(answer)));
   }
   return ParseJson(answer.body);
 }
@@ -96,7 +93,7 @@ Status ApiClient::Stream(const std::string& path,
   if (!response.ok()) return response.status();
   if (response.value().status != 200) {
     return InvalidArgument(
-        fmt::format("{}: {}", response.value().status, MessageOf(response.value())));
+        fmt::format("{}: {}", response.value().status, ErrorMessageOf(response.value())));
   }
   return {};
 }

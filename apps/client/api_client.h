@@ -11,6 +11,9 @@
 
 namespace baltoro {
 
+// What an answer of another status than 200 says.
+std::string ErrorMessageOf(const HttpResponse& response);
+
 class ApiClient {
  public:
   // `url` like http://127.0.0.1:8000; https is refused with what to do instead.

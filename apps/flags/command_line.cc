@@ -22,7 +22,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
-    {"bench", true, "latency, throughput, and the time of a step beside its floor"},
+    {"bench", true, "load on a running server; latency, throughput, a step beside its floor"},
     {"plan", true, "whether it fits: memory and lengths, before any weight is read"},
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
@@ -48,13 +48,15 @@ Command AsCommand(Outcome<Options> outcome) {
 }
 
 constexpr std::string_view kBenchHelp =
-    "usage: baltoro bench latency [MODEL] [options]      a batch of requests, first to last token\n"
+    "usage: baltoro bench serve [options]                load on a running server\n"
+    "       baltoro bench latency [MODEL] [options]      a batch of requests, first to last token\n"
     "       baltoro bench throughput [MODEL] [options]   many requests at once\n"
     "       baltoro bench step MODEL [options]           one step, or a rank's share of it, beside "
     "its floor\n";
 
 Command ParseBench(std::span<const std::string> args, const Environment& environment) {
   const std::string name = args.empty() ? "" : args.front();
+  if (name == "serve") return AsCommand(ParseBenchServe(args.subspan(1), environment));
   if (name == "step") return AsCommand(ParseBenchStep(args.subspan(1)));
   if (name == "latency" || name == "throughput") {
     return AsCommand(ParseBenchEngine(name == "latency", args.subspan(1), environment));
@@ -62,10 +64,10 @@ Command ParseBench(std::span<const std::string> args, const Environment& environ
   if (name == "-h" || name == "--help") return Ending{.out = std::string(kBenchHelp)};
   std::string error(kBenchHelp);
   if (!name.empty()) {
-    const std::string meant = NearWord(name, {"latency", "throughput", "step"});
+    const std::string meant = NearWord(name, {"serve", "latency", "throughput", "step"});
     error += fmt::format(
-        "baltoro bench: error: there is no benchmark `{}`; there are latency, throughput and "
-        "step{}\n",
+        "baltoro bench: error: there is no benchmark `{}`; there are serve, latency, "
+        "throughput and step{}\n",
         name, meant.empty() ? "" : fmt::format("; did you mean {}?", meant));
   }
   return Ending{.exit_code = 2, .err = std::move(error)};
@@ -141,6 +143,7 @@ std::string FlagsMarkdown() {
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
   text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
+  text += "## baltoro bench serve\n\n" + MarkdownTables(BenchServeFlags());
   text += "## baltoro bench latency\n\nAll flags of `serve`, and:\n\n" +
           MarkdownTables(BenchLatencyOwnFlags());
   text += "## baltoro bench throughput\n\nAll flags of `serve`, and:\n\n" +

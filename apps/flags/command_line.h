@@ -12,6 +12,7 @@
 #include "flags/ending.h"
 #include "flags/engine_bench_options.h"
 #include "flags/plan_options.h"
+#include "flags/serve_bench_options.h"
 #include "flags/serve_options.h"
 
 namespace baltoro {
@@ -22,6 +23,7 @@ using Command = std::variant<ServeOptions,
                              PlanCommand,
                              BenchStepCommand,
                              BenchEngineCommand,
+                             BenchServeCommand,
                              QuantizeCommand,
                              InspectCommand,
                              Ending>;

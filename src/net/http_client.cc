@@ -12,7 +12,23 @@
 namespace baltoro {
 namespace {
 
-std::string Serialize(const HttpClientRequest& request, const HttpClientOptions& options) {
+bool HasLineBreak(const HttpClientRequest& request) {
+  const auto breaks = [](std::string_view text) {
+    return text.find_first_of(std::string_view("\r\n\0", 3)) != std::string_view::npos;
+  };
+  for (const auto& [name, value] : request.headers) {
+    if (breaks(name) || breaks(value)) return true;
+  }
+  return breaks(request.method) || breaks(request.target);
+}
+
+}  // namespace
+
+Result<std::string> SerializeRequest(const HttpClientRequest& request,
+                                     const HttpClientOptions& options) {
+  if (HasLineBreak(request)) {
+    return InvalidArgument("a request's line or header holds a line break");
+  }
   std::string out = fmt::format("{} {} HTTP/1.1\r\n", request.method, request.target);
   const bool ipv6 = options.host.find(':') != std::string::npos;
   if (!FindHeader(request.headers, "host").empty()) {
@@ -38,18 +54,6 @@ std::string Serialize(const HttpClientRequest& request, const HttpClientOptions&
   return out;
 }
 
-bool HasLineBreak(const HttpClientRequest& request) {
-  const auto breaks = [](std::string_view text) {
-    return text.find_first_of(std::string_view("\r\n\0", 3)) != std::string_view::npos;
-  };
-  for (const auto& [name, value] : request.headers) {
-    if (breaks(name) || breaks(value)) return true;
-  }
-  return breaks(request.method) || breaks(request.target);
-}
-
-}  // namespace
-
 Result<HttpResponse> HttpClient::Send(const HttpClientRequest& request) {
   return Exchange(request, [](HttpParser&) { return true; });
 }
@@ -67,14 +71,12 @@ Result<HttpResponse> HttpClient::Stream(const HttpClientRequest& request,
 }
 
 Result<HttpResponse> HttpClient::Exchange(const HttpClientRequest& request, const OnBody& on_body) {
-  if (HasLineBreak(request)) {
-    return InvalidArgument("a request's line or header holds a line break");
-  }
+  BT_ASSIGN_OR_RETURN(const std::string bytes, SerializeRequest(request, options_));
   for (;;) {
     const bool reused = fd_.valid();
     if (!reused) BT_RETURN_IF_ERROR(Connect());
     bool any = false;
-    Status status = SendAll(Serialize(request, options_));
+    Status status = SendAll(bytes);
     // Also after a failed send: a server that refuses a long body answers before it has read it.
     Result<HttpResponse> response = Receive(request, on_body, &any);
     if (response.ok()) return response;

@@ -32,6 +32,11 @@ struct HttpClientRequest {
   std::string body = {};     // with content-type application/json unless the headers name another
 };
 
+// The bytes of a request, its body included. kInvalidArgument where its line or a header holds a
+// line break.
+Result<std::string> SerializeRequest(const HttpClientRequest& request,
+                                     const HttpClientOptions& options);
+
 class HttpClient {
  public:
   explicit HttpClient(HttpClientOptions options) : options_(std::move(options)) {}

@@ -3,6 +3,16 @@
 #include "base/check.h"
 
 namespace baltoro {
+namespace {
+
+// Of the first LF or CR, or the size. (find_first_of searches the set anew for each byte.)
+size_t LineEnd(std::string_view bytes) {
+  size_t at = 0;
+  while (at < bytes.size() && bytes[at] != '\n' && bytes[at] != '\r') ++at;
+  return at;
+}
+
+}  // namespace
 
 void AppendSseData(std::string& out, std::string_view data) {
   for (;;) {
@@ -34,8 +44,8 @@ bool SseParser::Feed(std::string_view bytes, const OnEvent& on_event) {
         continue;
       }
     }
-    const size_t end = bytes.find_first_of("\r\n");
-    if (end == std::string_view::npos) {
+    const size_t end = LineEnd(bytes);
+    if (end == bytes.size()) {
       line_ += bytes;
       return true;
     }

@@ -1,6 +1,7 @@
 #include <memory>
 #include <utility>
 
+#include "bench/serve/answer.h"
 #include "server/chat_shape.h"
 #include "server/choice_text.h"
 #include "server/completion_shape.h"
@@ -134,6 +135,17 @@ WorkCase WholeCase(std::string name,
           [write, make, logprobs](size_t n) { return Whole(Ids(write(n)), make, logprobs); }};
 }
 
+// The other side: what `bench serve` makes of a stream.
+Work ReadStream(size_t n) {
+  constexpr char kEvent[] = "data: {\"choices\":[{\"delta\":{\"content\":\"word \"}}]}\n\n";
+  return [text = Times(n, kEvent)] {
+    Answer answer;
+    AnswerReader reader(&answer, /*chat=*/true);
+    reader.Feed(text, 1);
+    BT_CHECK(answer.error.empty() && !answer.text.empty());
+  };
+}
+
 }  // namespace
 
 std::vector<WorkCase> AnswerCases() {
@@ -152,6 +164,7 @@ std::vector<WorkCase> AnswerCases() {
       StreamCase("stream_responses_content", 100, Content, Responses),
       StreamCase("stream_responses_calls", 20, Calls, Responses),
       StreamCase("stream_responses_arguments", 50, Arguments, Responses),
+      {"stream_read", 500, ReadStream},
       WholeCase("whole_chat", 200, Content, Chat),
       WholeCase("whole_chat_calls", 100, Calls, Chat),
       WholeCase("whole_completion_logprobs", 50, Content, Completion, /*logprobs=*/true),

@@ -1,0 +1,133 @@
+#include "bench/serve/answer.h"
+
+#include "base/json_scanner.h"
+
+namespace baltoro {
+namespace {
+
+// One chunk, read from left to right without a tree: there may be a hundred thousand a second.
+struct Chunk {
+  JsonScanner scan;
+  Answer& answer;
+  std::string &key, &piece;
+  bool choices = false, usage = false;
+
+  bool Text(std::string& to) {
+    if (scan.Peek() != '"') return scan.Skip();
+    if (!scan.String(piece)) return false;
+    to += piece;
+    return true;
+  }
+  bool Natural(int64_t& to) { return scan.Natural(to) || scan.Skip(); }
+
+  bool Delta() {
+    if (scan.Peek() != '{') return scan.Skip();
+    scan.BeginObject();
+    while (scan.NextKey(key)) {
+      if (key == "content") {
+        Text(answer.text);
+      } else if (key == "reasoning" || key == "reasoning_content") {
+        Text(answer.thinking);
+      } else {
+        scan.Skip();
+      }
+    }
+    return scan.ok();
+  }
+  bool Choices() {
+    if (scan.Peek() != '[') return scan.Skip();
+    scan.BeginArray();
+    while (scan.NextElement()) {
+      if (choices || scan.Peek() != '{') {  // the first alone
+        scan.Skip();
+        continue;
+      }
+      choices = true;
+      scan.BeginObject();
+      while (scan.NextKey(key))
+        key == "delta" ? Delta() : key == "text" ? Text(answer.text) : scan.Skip();
+    }
+    return scan.ok();
+  }
+  bool Usage() {
+    if (scan.Peek() != '{') return scan.Skip();
+    usage = true;
+    scan.BeginObject();
+    while (scan.NextKey(key)) {
+      if (key == "prompt_tokens") {
+        Natural(answer.prompt_tokens);
+      } else if (key == "completion_tokens") {
+        Natural(answer.output_tokens);
+      } else {
+        scan.Skip();
+      }
+    }
+    return scan.ok();
+  }
+  bool Error() {
+    if (scan.Peek() == 'n') return scan.Skip();
+    answer.error = "the server sent an error";
+    if (scan.Peek() != '{') return scan.Skip();
+    scan.BeginObject();
+    while (scan.NextKey(key)) {
+      if (key == "message" && scan.Peek() == '"') {
+        scan.String(answer.error);
+      } else {
+        scan.Skip();
+      }
+    }
+    return scan.ok();
+  }
+  bool Read() {
+    scan.BeginObject();
+    while (scan.NextKey(key)) {
+      if (key == "choices") {
+        Choices();
+      } else if (key == "usage") {
+        Usage();
+      } else if (key == "error") {
+        Error();
+      } else {
+        scan.Skip();
+      }
+    }
+    return scan.End();
+  }
+};
+
+}  // namespace
+
+void AnswerReader::Feed(std::string_view bytes, Seconds at) {
+  events_.Feed(bytes, [&](const SseEvent& event) {
+    if (event.data != "[DONE]") ReadChunk(event.data, at);
+    return true;
+  });
+}
+
+void AnswerReader::ReadChunk(std::string_view text, Seconds at) {
+  Chunk chunk{.scan = JsonScanner(text), .answer = *answer_, .key = key_, .piece = piece_};
+  if (!chunk.Read()) {
+    answer_->error = "a chunk is not JSON: " + std::string(text.substr(0, 100));
+    return;
+  }
+  if (chunk.choices) {
+    if (last_ == 0) {
+      answer_->ttft = at - answer_->start;
+    } else {
+      answer_->itls.push_back(at - last_);
+    }
+    last_ = at;
+  }
+  if (chunk.choices || (chat_ && chunk.usage)) answer_->latency = at - answer_->start;
+}
+
+void AnswerReader::End(std::string error) {
+  if (!error.empty()) {
+    answer_->error = std::move(error);
+  } else if (answer_->error.empty() && last_ == 0) {
+    answer_->error = "the answer has no chunk with choices";
+  }
+  answer_->success = answer_->error.empty();
+}
+
+}  // namespace baltoro

@@ -1,0 +1,48 @@
+#pragma once
+
+// What one request of a benchmark came to, and how its stream is read.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "net/sse.h"
+
+namespace baltoro {
+
+struct Answer {
+  Seconds start = 0;              // when it was sent
+  Seconds ttft = 0, latency = 0;  // from there to the first and to the last chunk
+  std::vector<double> itls = {};  // seconds between chunks
+  int64_t prompt_tokens = 0;      // the data set's count, then the server's
+  int64_t output_tokens = 0;      // the server's count; 0: it gave none
+  std::string text = {};          // without thinking
+  std::string thinking = {};
+  bool success = false;
+  std::string error = {};  // where it is not
+};
+
+// Reads the stream of one answer. A chunk counts for times if it has choices, whatever is in them.
+// Of a chat the last chunk, with the usage, counts for the latency as well.
+class AnswerReader {
+ public:
+  AnswerReader(Answer* answer, bool chat) : answer_(answer), chat_(chat) {}
+
+  // `at` is when the bytes were read.
+  void Feed(std::string_view bytes, Seconds at);
+  // The connection's end: `error` is empty if the answer was whole.
+  void End(std::string error);
+
+ private:
+  void ReadChunk(std::string_view chunk, Seconds at);
+
+  Answer* answer_;
+  bool chat_;
+  SseParser events_;
+  Seconds last_ = 0;  // the chunk before
+  std::string key_, piece_;
+};
+
+}  // namespace baltoro

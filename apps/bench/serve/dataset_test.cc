@@ -1,0 +1,210 @@
+#include "bench/serve/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "support/support.h"
+
+namespace baltoro {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DatasetTest : public ::testing::Test {
+ protected:
+  DatasetTest()
+      : tokenizer_(Tokenizer::Load("pocket/model").value()),
+        template_(ChatTemplate::LoadFromDir("pocket/model").value()),
+        dir_(testing::TempDir() + "baltoro-dataset-" +
+             testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    std::filesystem::create_directories(dir_);
+    options_.prompts = 20;
+  }
+  ~DatasetTest() override { std::filesystem::remove_all(dir_); }
+
+  Result<Dataset> Build(bool chat = false) {
+    return BuildDataset(options_, chat,
+                        {.tokenizer = tokenizer_.get(), .chat_template = template_.get()});
+  }
+  Dataset Built(bool chat = false) {
+    Result<Dataset> out = Build(chat);
+    EXPECT_TRUE(out.ok()) << out.status().message();
+    return out.ok() ? std::move(out).value() : Dataset();
+  }
+  void Write(const std::string& name, const std::string& text) {
+    options_.path = dir_ + "/" + name;
+    std::ofstream(options_.path) << text;
+  }
+  // A completion's prompt.
+  static std::string Prompt(const BenchSession& session) {
+    return ParseJson(session.text).value().get<std::string>();
+  }
+  int64_t Tokens(const BenchSession& session) {
+    return std::ssize(tokenizer_->Encode(Prompt(session)));
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+  std::string dir_;
+  DatasetOptions options_;
+};
+
+TEST_F(DatasetTest, RandomPromptsHaveExactlyTheirLength) {
+  options_.random_input = 100;
+  options_.random_output = 10;
+  options_.random_prefix = 30;
+  options_.range_ratio = 0.3;
+  const Dataset data = Built();
+  ASSERT_EQ(data.sessions.size(), 20U);
+  std::set<int64_t> lengths;
+  const std::string first = Prompt(data.sessions[0]);
+  for (const BenchSession& session : data.sessions) {
+    const BenchTurn& turn = session.turns[0];
+    EXPECT_EQ(turn.text_bytes, session.text.size());
+    EXPECT_EQ(Tokens(session), turn.prompt_tokens);
+    EXPECT_GE(turn.prompt_tokens, 30 + 70);
+    EXPECT_LE(turn.prompt_tokens, 30 + 130);
+    EXPECT_GE(turn.output_tokens, 7);
+    EXPECT_LE(turn.output_tokens, 13);
+    EXPECT_EQ(Prompt(session).substr(0, 60), first.substr(0, 60));  // the prefix
+    lengths.insert(turn.prompt_tokens);
+  }
+  EXPECT_GT(lengths.size(), 5U);
+  EXPECT_NE(Prompt(data.sessions[1]), first);
+  EXPECT_EQ(Prompt(Built().sessions[0]), first);
+  options_.seed = 1;
+  EXPECT_NE(Prompt(Built().sessions[0]), first);
+}
+
+TEST_F(DatasetTest, LengthsAreExactWithTheRealVocabulary) {
+  const std::string dir = test::KimiTokenizerDir();
+  if (dir.empty()) GTEST_SKIP() << "the Kimi K2.5 tokenizer is absent";
+  tokenizer_ = Tokenizer::Load(dir).value();
+  options_.random_input = 1000;
+  for (const BenchSession& session : Built().sessions) EXPECT_EQ(Tokens(session), 1000);
+}
+
+TEST_F(DatasetTest, PrefixesAreShared) {
+  options_.name = "prefix_repetition";
+  options_.prefixes = 3;
+  const Dataset data = Built();
+  EXPECT_EQ(data.sessions.size(), 18U);
+  EXPECT_THAT(data.notices.at(0), HasSubstr("6 for each of 3"));
+  std::map<std::string, int> prefixes;
+  for (const BenchSession& session : data.sessions) {
+    EXPECT_EQ(Tokens(session), 512);
+    ++prefixes[Prompt(session).substr(0, 400)];
+  }
+  EXPECT_EQ(prefixes.size(), 3U);
+  options_.prefixes = 21;
+  EXPECT_THAT(Build().status().message(), HasSubstr("--prefix-repetition-num-prefixes"));
+}
+
+TEST_F(DatasetTest, ShareGptTakesFittingPairs) {
+  options_.name = "sharegpt";
+  const std::string long_enough = "one two three four five six";
+  Write("s.json", R"([{"id":"1","conversations":[{"from":"human","value":")" + long_enough +
+                      R"("},{"from":"gpt","value":"an answer of some words, at least four"}]},
+  {"conversations":[{"from":"human","value":"alone: no answer to this"}]},
+  {"conversations":[{"from":"human","value":"x"},{"from":"gpt","value":"too short a prompt, is it not"}]}])");
+  const Dataset data = Built();
+  ASSERT_EQ(data.sessions.size(), 20U);  // the same one again
+  EXPECT_EQ(Prompt(data.sessions[7]), long_enough);
+  EXPECT_EQ(data.sessions[0].turns[0].output_tokens,
+            std::ssize(tokenizer_->Encode("an answer of some words, at least four")));
+  options_.oversample = false;
+  options_.sharegpt_output = 5;
+  EXPECT_EQ(Built().sessions.size(), 1U);
+  EXPECT_EQ(Built().sessions[0].turns[0].output_tokens, 5);
+  Write("s.json", R"({"conversations":[]})");
+  EXPECT_THAT(Build().status().message(), HasSubstr("as ShareGPT's"));
+}
+
+TEST_F(DatasetTest, CustomLinesGoThroughTheTemplateForCompletions) {
+  options_.name = "custom";
+  options_.shuffle = options_.oversample = false;
+  Write("c.jsonl",
+        "{\"prompt\":\"Say \\\"hi\\\".\",\"output_tokens\":9}\n\n{\"prompt\":\"two\"}\n");
+  const Dataset data = Built();
+  ASSERT_EQ(data.sessions.size(), 2U);
+  EXPECT_THAT(Prompt(data.sessions[0]), HasSubstr("Say \"hi\".<|im_end|>"));
+  EXPECT_EQ(data.sessions[0].turns[0].output_tokens, 256);
+  EXPECT_EQ(Built(true).sessions[0].text, R"({"role":"user","content":"Say \"hi\"."})");
+  options_.chat_template = false;
+  EXPECT_EQ(Prompt(Built().sessions[1]), "two");
+  options_.custom_output = -1;
+  EXPECT_THAT(Build().status().message(), HasSubstr("c.jsonl:3: --custom-output-len -1 needs"));
+  options_.prompts = 1;
+  EXPECT_EQ(Built().sessions[0].turns[0].output_tokens, 9);
+  Write("c.jsonl", "{\"text\":1}");
+  EXPECT_THAT(Build().status().message(), HasSubstr("c.jsonl:1: there is no text \"prompt\""));
+}
+
+TEST_F(DatasetTest, HfRowsOfSeveralShapesAndWhatIsNotRead) {
+  options_.name = "hf";
+  options_.shuffle = options_.oversample = false;
+  Write(
+      "rows.jsonl",
+      R"({"images":["x"],"conversation":[[{"role":"user","content":"arena"}],[{"role":"assistant","content":"no"}]]}
+{"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"image"},{"type":"text","text":"parts"}]}]}
+{"conversations":[{"from":"human","value":"gpt"}]}
+{"turns":["turn","second"]}
+{"question":"asked"}
+)");
+  std::vector<std::string> prompts;
+  options_.path = dir_;
+  const Dataset data = Built();
+  for (const BenchSession& session : data.sessions) prompts.push_back(Prompt(session));
+  EXPECT_EQ(prompts, (std::vector<std::string>{"arena", "parts", "gpt", "turn", "asked"}));
+  EXPECT_THAT(data.notices.at(0), HasSubstr("1 prompts have pictures, which are left out"));
+  EXPECT_EQ(data.sessions[0].turns[0].output_tokens, 128);
+  options_.hf_split = "train";
+  EXPECT_THAT(Build().status().message(), HasSubstr("--hf-split"));
+  Write("p.parquet", "PAR1");
+  EXPECT_THAT(Build().status().message(), HasSubstr("read_parquet('"));
+  options_.path = "lmarena-ai/VisionArena-Chat";
+  EXPECT_THAT(Build().status().message(),
+              HasSubstr("`hf download --repo-type dataset lmarena-ai/VisionArena-Chat"));
+}
+
+TEST_F(DatasetTest, AgentSessionsGrowAndShareTheirBeginning) {
+  options_.name = "agent";
+  options_.prompts = 25;
+  options_.agent_turns = 10;
+  options_.agent_shared = 500;
+  options_.agent_context_min = 2000;
+  options_.agent_context_max = 8000;
+  const Dataset data = Built(true);
+  ASSERT_EQ(data.sessions.size(), 3U);
+  EXPECT_EQ(data.sessions[2].turns.size(), 5U);
+  const Json tools = ParseJson(data.tools).value();
+  ASSERT_TRUE(tools.is_array());
+  for (const BenchSession& session : data.sessions) {
+    EXPECT_EQ(session.text.substr(0, 1500), data.sessions[0].text.substr(0, 1500));
+    for (const BenchTurn& turn : session.turns) {
+      const Result<Json> messages = ParseJson("[" + session.text.substr(0, turn.text_bytes) + "]");
+      ASSERT_TRUE(messages.ok()) << messages.status().message();
+      EXPECT_EQ(messages.value()[0]["role"], "system");
+      const std::string last = messages.value().back()["role"];
+      EXPECT_TRUE(last == "user" || last == "tool") << last;
+      const Result<std::vector<TextSegment>> prompt =
+          template_->Render({.messages = &messages.value(), .tools = &tools});
+      ASSERT_TRUE(prompt.ok()) << prompt.status().message();
+      const auto tokens = static_cast<double>(tokenizer_->EncodeSegments(prompt.value()).size());
+      EXPECT_NEAR(tokens, static_cast<double>(turn.prompt_tokens), 0.15 * tokens);
+    }
+  }
+  EXPECT_GT(data.sessions[0].turns.back().prompt_tokens, 1500);
+  EXPECT_EQ(data.sessions[0].turns[0].think, 0);
+  EXPECT_GT(data.sessions[0].turns[1].think, 0);
+}
+
+TEST_F(DatasetTest, WithoutATokenizerTheReasonIsGiven) {
+  EXPECT_THAT(BuildDataset(options_, false, {}).status().message(), HasSubstr("--tokenizer DIR"));
+}
+
+}  // namespace
+}  // namespace baltoro

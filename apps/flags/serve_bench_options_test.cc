@@ -1,0 +1,116 @@
+#include "flags/serve_bench_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace baltoro {
+namespace {
+
+using Args = std::vector<std::string>;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+BenchServeCommand Accept(const Args& args, const Environment& environment = {}) {
+  Outcome<BenchServeCommand> out = ParseBenchServe(args, environment);
+  if (const auto* ending = std::get_if<Ending>(&out)) ADD_FAILURE() << ending->err;
+  return std::holds_alternative<Ending>(out) ? BenchServeCommand()
+                                             : std::get<BenchServeCommand>(out);
+}
+
+std::string Refuse(const Args& args, int code = 2) {
+  Outcome<BenchServeCommand> out = ParseBenchServe(args, {});
+  const auto* ending = std::get_if<Ending>(&out);
+  EXPECT_NE(ending, nullptr) << "accepted";
+  if (ending == nullptr) return "";
+  EXPECT_EQ(ending->exit_code, code);
+  return ending->err;
+}
+
+TEST(BenchServeOptionsTest, UniqueBeginningsAndGeneralLengths) {
+  const BenchServeCommand command = Accept({"--random-input", "5", "--random-output=6",
+                                            "--num-prompt", "7", "--random_prefix_len", "8"});
+  EXPECT_EQ(command.data.random_input, 5);
+  EXPECT_EQ(command.data.random_output, 6);
+  EXPECT_EQ(command.data.prompts, 7);
+  EXPECT_EQ(command.data.random_prefix, 8);
+  EXPECT_THAT(Refuse({"--random", "5"}), HasSubstr("ambiguous option"));
+  const BenchServeCommand general = Accept({"--input-len", "9", "--output-len", "10"});
+  EXPECT_EQ(general.data.random_input, 9);
+  EXPECT_EQ(general.data.random_output, 10);
+  EXPECT_EQ(general.data.hf_output, 10);
+}
+
+TEST(BenchServeOptionsTest, WhereRequestsGo) {
+  EXPECT_EQ(Accept({}).endpoint, "/v1/completions");
+  const BenchServeCommand chat =
+      Accept({"--backend", "openai-chat", "--base-url", "http://h:81/root/"});
+  EXPECT_EQ(chat.endpoint, "/root/v1/chat/completions");
+  EXPECT_EQ(chat.host, "h");
+  EXPECT_EQ(chat.port, 81);
+  EXPECT_EQ(Accept({"--base-url", "[::1]:5"}).host, "::1");
+  EXPECT_THAT(Refuse({"--base-url", "https://h"}), HasSubstr("https is not spoken"));
+  EXPECT_THAT(Refuse({"--base-url", "http://h:x"}), HasSubstr("'x' is not a number"));
+  EXPECT_THAT(Refuse({"--backend", "openai-chat", "--endpoint", "/v1/completions"}),
+              HasSubstr("ends in chat/completions"));
+  EXPECT_THAT(Refuse({"--backend", "openai-audio"}, 1), HasSubstr("--backend openai-audio"));
+  const Environment keys = {{"OPENAI_API_KEY", "a"}, {"VLLM_API_KEY", "b"}};
+  EXPECT_THAT(Accept({}, keys).headers, ElementsAre(Pair("authorization", "Bearer a")));
+  EXPECT_THAT(Accept({"--header", "Authorization=x", "k=v=w"}, keys).headers,
+              ElementsAre(Pair("authorization", "x"), Pair("k", "v=w")));
+  EXPECT_THAT(Refuse({"--header", "k"}), HasSubstr("'k' is not of the form KEY=VALUE"));
+}
+
+TEST(BenchServeOptionsTest, LoadAndSweeps) {
+  EXPECT_EQ(Accept({}).load.rate, kAllAtOnce);
+  EXPECT_EQ(Accept({"--request-rate", "2.5"}).load.rate, 2.5);
+  EXPECT_THAT(Refuse({"--request-rate", "0"}), HasSubstr("0 is no rate above 0"));
+  EXPECT_THAT(Refuse({"--request-rate", "fast"}), HasSubstr("'fast' is not a number"));
+  EXPECT_EQ(Accept({"--ramp-up-strategy=linear", "--ramp-up-start-rps=1", "--ramp-up-end-rps=2"})
+                .load.ramp_end,
+            2);
+  EXPECT_THAT(Refuse({"--ramp-up-strategy=linear"}), HasSubstr("needs --ramp-up-start-rps"));
+  EXPECT_THAT(Refuse({"--ramp-up-strategy=linear", "--request-rate=1"}),
+              HasSubstr("--request-rate"));
+  EXPECT_THAT(Accept({"--sweep-rate", "1", "inf"}).sweep_rates, ElementsAre(1, kAllAtOnce));
+  EXPECT_THAT(Refuse({"--sweep-rate", "1", "--sweep-concurrency", "1"}),
+              HasSubstr("one of the two"));
+  EXPECT_THAT(Refuse({"--sweep-svg", "f"}), HasSubstr("needs --sweep-concurrency"));
+  EXPECT_THAT(Refuse({"--sweep-rate", "1", "--save-result", "--result-filename", "f"}),
+              HasSubstr("needs --append-result"));
+}
+
+TEST(BenchServeOptionsTest, BodiesAndReports) {
+  const BenchServeCommand command =
+      Accept({"--temperature", "0", "--top-k", "3", "--extra-body", R"({"top_k":4,"seed":1})",
+              "--logprobs", "2", "--dataset-name", "custom", "--dataset-path", "f"});
+  EXPECT_EQ(command.body, (Json{{"repetition_penalty", 1.0},
+                                {"top_k", 4},
+                                {"temperature", 0.0},
+                                {"logprobs", 2},
+                                {"seed", 1}}));
+  EXPECT_TRUE(command.notices.empty());
+  EXPECT_EQ(Accept({}).body["ignore_eos"], Json(true));
+  EXPECT_THAT(Accept({"--goodput", "ttft:100", "e2el:5.5"}).goodput,
+              ElementsAre(Pair("e2el", 5.5), Pair("ttft", 100)));
+  EXPECT_THAT(Refuse({"--goodput", "itl:1"}), HasSubstr("'itl:1' is not ttft, tpot or e2el"));
+  EXPECT_THAT(Refuse({"--percentile-metrics", "ttft,x"}), HasSubstr("'x' is none of"));
+  EXPECT_THAT(Accept({"--metric-percentiles", "25,99.9"}).percentiles, ElementsAre(25, 99.9));
+  EXPECT_THAT(Refuse({"--metric-percentiles", "101"}), HasSubstr("not within 0 and 100"));
+  EXPECT_THAT(Accept({"--save-detailed"}).notices.back(), HasSubstr("without --save-result"));
+}
+
+TEST(BenchServeOptionsTest, DataSetsSayWhatTheyNeed) {
+  EXPECT_THAT(Refuse({"--dataset-name", "hf"}), HasSubstr("needs --dataset-path"));
+  EXPECT_THAT(Refuse({"--dataset-path", "f"}), HasSubstr("--dataset-name random is drawn"));
+  EXPECT_THAT(Refuse({"--dataset-name", "agent"}), HasSubstr("needs --backend openai-chat"));
+  EXPECT_THAT(Refuse({"--dataset-name", "burstgpt"}, 1), HasSubstr("--dataset-name burstgpt"));
+  EXPECT_THAT(Refuse({"--plot-timeline"}, 1), HasSubstr("--save-detailed"));
+  EXPECT_EQ(
+      Accept({"--backend", "openai-chat", "--dataset-name", "agent", "--agent-context-max", "200k"})
+          .data.agent_context_max,
+      200'000);
+}
+
+}  // namespace
+}  // namespace baltoro
