@@ -67,8 +67,8 @@ echo "> $question"
 cat <<END
 
 It works. Next:
-  $([ $keep = 1 ] && echo "open $url in a browser" || echo "./quickstart.sh --serve       the same, and stays up")
-                               a page with a chat, the memory plan, live metrics and code to copy
+  $([ $keep = 1 ] && echo "$url in a browser" || echo "./quickstart.sh --serve           stays up, with a page for browsers")
+                                    a chat, the memory plan, live metrics, code to copy
   $program serve                      serves the pocket model on port 8000
   $program chat                       a conversation in the terminal
   $program serve /path/to/model       a Kimi K2 or DeepSeek V3 style directory

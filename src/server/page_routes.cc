@@ -76,18 +76,25 @@ void Server::PageAsset(HttpRequest request, Reply reply) {
 }
 
 void Server::Docs(HttpRequest request, Reply reply) {
-  std::vector<DocsRoute> routes;
-  for (const Route& route : Routes()) {
-    routes.push_back({.method = route.method, .path = route.path, .needs_key = route.needs_key});
-  }
-  const auto generates = [](const DocsRoute& route) { return route.path.starts_with("/v1/"); };
-  std::ranges::stable_partition(routes, generates);  // what most people look for
-  const std::string address = "http://" + AddressOf(request, port()) + config_.root_path;
-  SendPage(reply, "text/html; charset=utf-8",
-           DocsPage({.version = config_.version,
-                     .address = address,
-                     .keys = keys_.count() > 0,
-                     .routes = routes}));
+  constexpr std::string_view kAddressMark = "@ADDRESS@";
+  std::call_once(docs_made_, [&] {
+    const std::string address = std::string(kAddressMark) + config_.root_path;
+    std::vector<DocsRoute> routes;
+    for (const Route& route : Routes()) {
+      routes.push_back({.method = route.method, .path = route.path, .needs_key = route.needs_key});
+    }
+    const auto generates = [](const DocsRoute& route) { return route.path.starts_with("/v1/"); };
+    std::ranges::stable_partition(routes, generates);  // what most people look for
+    docs_ = DocsPage({.version = config_.version,
+                      .address = address,
+                      .keys = keys_.count() > 0,
+                      .routes = routes});
+  });
+  std::string page = docs_;
+  const size_t at = page.find(kAddressMark);
+  BT_CHECK(at != std::string::npos);
+  page.replace(at, kAddressMark.size(), "http://" + AddressOf(request, port()));
+  SendPage(reply, "text/html; charset=utf-8", std::move(page));
 }
 
 }  // namespace baltoro

@@ -157,6 +157,8 @@ TEST_F(PageTest, DocsListTheServersRoutes) {
   Start(Says("x"));
   const std::string page = Get("/docs", {{"host", "localhost:8123"}}).body;
   EXPECT_THAT(page, HasSubstr("URL=http://localhost:8123<"));
+  EXPECT_THAT(Get("/docs", {{"host", "localhost:8124"}}).body, HasSubstr("localhost:8124"));
+  EXPECT_THAT(Get("/docs", {{"host", "localhost\"<script>"}}).body, Not(HasSubstr("<script")));
   EXPECT_THAT(page, HasSubstr("<b>POST</b> <code>/v1/chat/completions</code>"));
   EXPECT_THAT(page, HasSubstr("&quot;$URL/v1/models/$MODEL&quot;"));
   EXPECT_THAT(page, HasSubstr("<code>max_completion_tokens</code>"));

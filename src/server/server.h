@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -222,6 +223,8 @@ class Server {
   std::atomic<uint64_t> next_seed_{0};
   ResponseStore responses_{clock_};
   RecentErrors errors_;
+  std::once_flag docs_made_;
+  std::string docs_;  // the page about the API, all but the address
   const uint64_t name_salt_;
   const int64_t started_unix_;
   Dispatcher dispatcher_;

@@ -324,6 +324,19 @@ def test_what_is_copied_runs(page, locked):
     assert said and not said.startswith("failed"), said
 
 
+def test_behind_a_path_of_a_proxy(page):
+    mounted = Server("--load-format", "stand-in", "--root-path", "/behind/it/")
+    try:
+        page.open(mounted, "/behind/it/").ask("Hello", think=False, max_tokens=5)
+        assert page.answered()
+        page.one("nav a[href='#code']").click()
+        assert f"{mounted.url}/behind/it/v1/chat/completions" in page.text("#code")
+        page.one("nav a[href='docs']").click()
+        assert f"URL={mounted.url}/behind/it" in page.wait(lambda: page.text("pre"), "the commands")
+    finally:
+        mounted.stop()
+
+
 def test_docs_commands_run(page, locked):
     page.open(locked, "/docs")
     blocks = [e.text for e in page.all("pre")]
