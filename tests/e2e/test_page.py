@@ -164,6 +164,18 @@ def test_tool_calls_show_their_arguments_and_take_results(page, server):
     assert "not JSON" in page.one("#tools-error").text and len(page.all("article.user")) == 1
 
 
+def test_a_refusal_is_shown_and_the_chat_goes_on(page, server):
+    page.open(server).ask("Hello!", temperature=1000)
+    page.expected_errors = 1
+    page.answered()
+    alert = page.one("article [role=alert]")
+    assert alert.text.startswith("400: temperature") and "error" in page.text("#said")
+    page.one("button[type=reset]").click()
+    page.all(".meta button")[-1].click()
+    page.wait(lambda: page.text("article .text"), "an answer in its place")
+    assert page.answered() and not page.all("[role=alert]:not(:empty)")
+
+
 def test_an_answer_is_markdown_and_never_markup(page, server):
     text = ("# Title\nSome **bold** and `code`, <img src=x onerror=alert(1)> & [a](javascript:1)\nsecond line\n\n- one\n- two\n"
             "1. first\n```py\nif a < b:\n    **no**\n```\nlast <b>line</b> " + "long " * 2000)
