@@ -3,7 +3,7 @@
 # pocket model on a free port of this machine, asks it something, and shows how to go on.
 #
 #   ./quickstart.sh            build, serve, ask one question, stop
-#   ./quickstart.sh --serve    the same, but keep serving (Ctrl-C ends it)
+#   ./quickstart.sh --serve    the same, but keep serving (Ctrl-C ends it): a page for browsers, and the API
 set -euo pipefail
 cd "$(dirname "$0")"
 keep=0
@@ -67,6 +67,8 @@ echo "> $question"
 cat <<END
 
 It works, also by the name $(dirname "$program")/vllm, which takes vLLM's command lines. Next:
+  $([ $keep = 1 ] && echo "$url in a browser" || echo "./quickstart.sh --serve           stays up, with a page for browsers")
+                                    a chat, the memory plan, live metrics, code to copy
   $program serve                      serves the pocket model on port 8000
   $program chat                       a conversation in the terminal
   $program serve /path/to/model       a Kimi K2 or DeepSeek V3 style directory
@@ -75,6 +77,6 @@ It works, also by the name $(dirname "$program")/vllm, which takes vLLM's comman
 END
 if [ $keep = 1 ]; then
   echo
-  echo "still serving at $url; Ctrl-C ends it"
+  echo "still serving; the page is at $url/ and Ctrl-C ends it"
   wait "$server"
 fi

@@ -29,6 +29,7 @@ std::string DoorOf(const ServeOptions& o) {
                      o.port,
                      o.uds,
                      o.root_path,
+                     o.page ? *o.page ? "on" : "off" : "",
                      o.served_model_names,
                      o.model,
                      o.tokenizer,

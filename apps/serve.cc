@@ -70,6 +70,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.log_requests = options.enable_log_requests;
   config.share_prefix_cache = options.share_prefix_cache;
   config.content_as_string = options.chat_template_content_format == "string";
+  config.page = options.page;
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;
@@ -143,8 +144,16 @@ void LogReady(const ServeOptions& options, const Server& server) {
   ServeOptions reached = options;
   if (any) reached.host = "127.0.0.1";
   const std::string url = AddressOf(reached, server);
-  BT_LOG(Info, "Application startup complete. Ready: {} {}try: baltoro chat --url {}", url,
-         any ? "(and every other address of this machine) " : "", url);
+  BT_LOG(Info, "Application startup complete. Ready: {} {}try: baltoro chat --url {}{}", url,
+         any ? "(and every other address of this machine) " : "", url,
+         server.page_on() ? ", or open that address in a browser" : "");
+}
+
+// Where the model lies is nobody's business.
+Json PlanForClients(const MemoryPlan& plan, const std::vector<std::string>& names) {
+  Json out = PlanJson(plan, {});
+  out["model"] = ModelNames(names).first();
+  return out;
 }
 
 // What was given, and what of it is in force: of the others there is a line each.
@@ -172,6 +181,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   const bool open = config.api_keys.empty() && options.uds.empty();
 
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
+  if (launch.plan.memory) config.plan = PlanForClients(*launch.plan.memory, config.model_names);
   Result<std::unique_ptr<Server>> listening =
       Server::Listen(std::move(config), std::move(launch.door.text.tokenizer),
                      std::move(launch.door.text.chat_template));

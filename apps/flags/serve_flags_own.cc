@@ -76,6 +76,11 @@ constexpr FlagSpec kOwnFlags[] = {
     {.name = "api-key-file",
      .kind = kString,
      .help = "File with one key on each line, beside --api-key."},
+    {.name = "page",
+     .kind = kBool,
+     .initial = "on a loopback address",
+     .help = "Serves a page at /, for browsers: a chat, the memory plan, live metrics. It shows "
+             "nothing of the server without an API key where these are asked for."},
     {.name = "share-prefix-cache",
      .kind = kSwitch,
      .initial = "false",

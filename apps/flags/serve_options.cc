@@ -53,6 +53,7 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
     options.notices.push_back(fmt::format("--{} has no effect here: --uds is given", name));
   }
   flags.Get("root-path", options.root_path);
+  if (flags.Has("page")) options.page = flags.Is("page");
   flags.Get("api-key", options.api_keys);
   flags.Get("api-key-file", options.api_key_file);
   flags.Get("normalise-tool-call-ids", options.normalise_tool_call_ids);

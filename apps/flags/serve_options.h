@@ -3,6 +3,7 @@
 // `baltoro serve`: what its command line, file and environment come to.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ struct ServeOptions {
   int port = 8000;   // 0: a free one
   std::string uds;   // path; not empty: instead of host and port
   std::string root_path;
+  std::optional<bool> page;           // not given: on a loopback address
   std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
   std::string api_key_file;           // path; its keys are accepted too
   Json allowed_origins;               // null: not given

@@ -274,6 +274,7 @@ void Generation::Fail(const ApiError& error) {
     out_.clear();
     return reply_.Refuse(error);
   }
+  reply_.NoteStreamError(error);
   shape_->FailStream(error, out_);
   if (reply_.Write(out_)) reply_.End();
   out_.clear();

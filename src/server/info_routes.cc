@@ -48,6 +48,47 @@ void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
               .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
 
+// What was settled at the start, and whether it serves.
+void Server::ServerInfo(HttpRequest /*request*/, Reply reply) {
+  Json engine;
+  if (const auto info = engine_.info()) {
+    engine = {{"model_type", info->model_type},
+              {"max_model_len", info->max_model_len},
+              {"vocab_size", info->vocab_size},
+              {"kv_cache",
+               {{"dtype", info->kv_cache_dtype},
+                {"bytes", info->kv_cache_bytes},
+                {"tokens", info->kv_cache_tokens},
+                {"blocks", info->num_blocks}}},
+              {"load_seconds", info->load_seconds},
+              {"longest_step_seconds", info->longest_step_seconds}};
+  }
+  reply.SendJson(Json{
+      {"version", config_.version},
+      {"models", names_.told()},
+      {"status", Serving() ? "serving" : NotServing().message},
+      {"started", started_unix_},
+      {"prefix_caching", config_.enable_prefix_caching},
+      {"engine", engine},
+      {"plan",
+       config_.plan}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Server::ListErrors(HttpRequest request, Reply reply) {
+  Json list = Json::array();
+  for (const RecentError& one : errors_.Of(JobOwner(request))) {
+    list.push_back({{"time", one.unix_seconds},
+                    {"method", one.method},
+                    {"route", one.route},
+                    {"status", one.error.status},
+                    {"streamed", one.streamed},
+                    {"type", one.error.type},
+                    {"message", one.error.message},
+                    {"param", one.error.param ? Json(*one.error.param) : Json()}});
+  }
+  reply.SendJson(Json{{"errors", list}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 Json Server::ModelCard(const std::string& name) const {
   const auto info = engine_.info();
   const Json permission = {{"id", "modelperm-" + name},

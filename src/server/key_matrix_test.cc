@@ -22,6 +22,7 @@ enum class Shows {
   kSame,         // the same for every key
   kOwnPrefixes,  // makes an answer, with prompts that the same key has sent before
   kOwnAnswers,   // finds what the same key has stored
+  kOwnErrors,    // finds what the same key was refused: recent_errors_test.cc
 };
 
 struct MatrixRow {
@@ -42,6 +43,10 @@ const std::map<std::string, MatrixRow>& Matrix() {
       {"GET /version", {Shows::kOpen, {}}},
       {"GET /metrics", {Shows::kOpen, {}}},
       {"GET /docs", {Shows::kOpen, {}}},
+      {"GET /", {Shows::kOpen, {}}},
+      {"GET /page/{file}", {Shows::kOpen, {}}},
+      {"GET /server_info", {Shows::kSame, {}}},
+      {"GET /recent_errors", {Shows::kOwnErrors, {}}},
       {"GET /openapi.json", {Shows::kOpen, {}}},
       {"GET /load", {Shows::kSum, {}}},
       {"GET /v1/models", {Shows::kSame, {}}},

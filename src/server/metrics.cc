@@ -138,6 +138,8 @@ struct Metrics::State {
       AddGauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
+  prometheus::Gauge& step_seconds =
+      AddGauge("baltoro:last_step_seconds", "How long the newest step took.");
   prometheus::Gauge& held_bodies =
       AddGauge("baltoro:held_body_bytes", "Bytes of requests that are not complete yet.");
   prometheus::Gauge& held_answers =
@@ -270,6 +272,7 @@ void Metrics::Update(const EngineStats& stats) {
   state_->running.Set(stats.running);
   state_->waiting.Set(stats.waiting);
   state_->kv_usage.Set(stats.kv_usage);
+  state_->step_seconds.Set(stats.step_seconds_last);
   state_->preemptions.Follow(stats.preemptions);
   state_->prefix_queries.Follow(stats.prefix_queries);
   state_->prefix_hits.Follow(stats.prefix_hits);

@@ -1,5 +1,6 @@
 #include "server/reply.h"
 
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -18,6 +19,8 @@ Reply::Reply(Reply&& other) noexcept
       headers_(std::move(other.headers_)),
       count_(std::exchange(other.count_, std::nullopt)),
       error_form_(other.error_form_),
+      errors_(other.errors_),
+      client_(std::move(other.client_)),
       status_(other.status_),
       response_bytes_(other.response_bytes_) {}
 
@@ -67,11 +70,23 @@ void Reply::Refuse(const ApiError& error) {
 }
 
 void Reply::Refuse(const ApiError& error, std::string body) {
+  Note(error, /*streamed=*/false);
   HttpResponse response{.status = error.status, .headers = {}, .body = std::move(body)};
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("retry-after", "1");
   // What cannot serve now should not be the one to be asked again.
   response.close = error.status == 503;
   Send(std::move(response));
+}
+
+void Reply::Note(const ApiError& error, bool streamed) {
+  if (errors_ == nullptr || !count_ || error.status == kClientClosedRequest) return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  errors_->Add({.client = client_,
+                .unix_seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                .method = count_->method,
+                .route = count_->route,
+                .streamed = streamed,
+                .error = error});
 }
 
 void Reply::Count() {

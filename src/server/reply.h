@@ -14,6 +14,7 @@
 #include "net/http_server.h"
 #include "server/api_error.h"
 #include "server/metrics.h"
+#include "server/recent_errors.h"
 
 namespace baltoro {
 
@@ -41,6 +42,11 @@ class Reply {
   // How refusals are printed; ErrorBody unless an API has a form of its own.
   using ErrorForm = std::string (*)(const ApiError&);
   void SetErrorForm(ErrorForm form) { error_form_ = form; }
+  // From here on an error of this answer is remembered for `client`, if the answer is counted.
+  void RememberErrors(RecentErrors* errors, std::string client) {
+    errors_ = errors;
+    client_ = std::move(client);
+  }
 
   // As Responder's.
   void Send(HttpResponse response);
@@ -55,14 +61,19 @@ class Reply {
   void SendJson(std::string body);
   void Refuse(const ApiError& error);
   void Refuse(const ApiError& error, std::string body);
+  // An error that the caller tells inside a stream.
+  void NoteStreamError(const ApiError& error) { Note(error, /*streamed=*/true); }
 
  private:
   void Count();
+  void Note(const ApiError& error, bool streamed);
 
   Responder responder_;
   HttpHeaders headers_;
   std::optional<ReplyCount> count_;
   ErrorForm error_form_ = &ErrorBody;
+  RecentErrors* errors_ = nullptr;
+  std::string client_;
   int status_ = 0;  // 0: nothing was answered
   size_t response_bytes_ = 0;
 };

@@ -15,11 +15,12 @@
 // errors look different sets its Reply's error form first.
 //
 // Of the sources, server.cc is the life of the server, server_door.cc what every request passes
-// through, chat_pipeline.cc the chat pipeline; the routes are in info_routes.cc, text_routes.cc and
-// generate_routes.cc.
+// through, chat_pipeline.cc the chat pipeline; the routes are in info_routes.cc, page_routes.cc,
+// text_routes.cc and generate_routes.cc.
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@
 #include "server/metrics.h"
 #include "server/model_names.h"
 #include "server/origin_policy.h"
+#include "server/recent_errors.h"
 #include "server/reply.h"
 #include "server/response_store.h"
 #include "text/chat_template.h"
@@ -62,7 +64,10 @@ struct ServerConfig {
   bool log_requests = false;
   bool content_as_string =
       false;  // the template sees a list of text parts as one string, joined by line breaks
-  std::string root_path;     // taken off the front of each path: where a proxy mounts the server
+  std::optional<bool>
+      page;               // the page at "/"; not given: where only this machine reaches the server
+  Json plan;              // of the memory, as `baltoro plan --json` prints it; null: there is none
+  std::string root_path;  // taken off the front of each path: where a proxy mounts the server
   Seconds stats_every = 10;  // between lines of statistics
   bool force_include_usage = false;
   int stream_interval = 1;
@@ -87,6 +92,7 @@ class Server {
 
   int port() const { return http_->port(); }
   bool on_loopback() const { return http_->on_loopback(); }
+  bool page_on() const { return config_.page.value_or(on_loopback()); }
   // For StartEngine: where events go.
   EventSink sink();
   // From here on requests are served. Before it ends, an engine must be replaced by null; when that
@@ -118,7 +124,7 @@ class Server {
   Reply MakeReply(const HttpRequest& request, Responder responder, const Route* route);
   // The API's own, from the path as the client sent it.
   Reply::ErrorForm ErrorFormOf(std::string_view path) const;
-  HttpHeaders CommonHeaders(const HttpRequest& request);
+  HttpHeaders CommonHeaders(const HttpRequest& request, const Route* route);
   void Reject(Reply& reply, Rejection reason, const ApiError& error);
   bool Serving() const;
   ApiError NotServing() const;
@@ -126,6 +132,8 @@ class Server {
   // Whose job it is to prepare a request: the key that it shows or, where there are none, the
   // client's address.
   std::string JobOwner(const HttpRequest& request) const;
+  // The same where it is known which key was shown.
+  std::string NameOf(const std::optional<std::string>& key, const HttpRequest& request) const;
   // Nobody will read an answer, or nobody will make it: what to say instead of going on.
   std::optional<ApiError> Unwanted(const Reply& reply) const;
   // Runs `work` here or, for a large body, on a worker.
@@ -152,6 +160,10 @@ class Server {
   void ListInputItems(HttpRequest request, Reply reply);
   void OpenApi(HttpRequest request, Reply reply);
   void Docs(HttpRequest request, Reply reply);
+  void Root(HttpRequest request, Reply reply);
+  void PageAsset(HttpRequest request, Reply reply);
+  void ServerInfo(HttpRequest request, Reply reply);
+  void ListErrors(HttpRequest request, Reply reply);
 
   // Prepares, and then launches on the reply's I/O thread or refuses.
   using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
@@ -210,6 +222,9 @@ class Server {
   std::atomic<uint64_t> next_name_{1};
   std::atomic<uint64_t> next_seed_{0};
   ResponseStore responses_{clock_};
+  RecentErrors errors_;
+  std::once_flag docs_made_;
+  std::string docs_;  // the page about the API, all but the address
   const uint64_t name_salt_;
   const int64_t started_unix_;
   Dispatcher dispatcher_;

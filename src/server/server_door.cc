@@ -26,14 +26,18 @@ std::string_view MethodLabel(std::string_view method) {
 
 const std::vector<Server::Route>& Server::Routes() {
   static const std::vector<Route> routes = {
+      {"GET", "/", &Server::Root, false, false, true},
+      {"GET", "/page/{file}", &Server::PageAsset, false, false, true},
       {"GET", "/health", &Server::Health, false, false},
       {"GET", "/ping", &Server::Health, false, false},
       {"POST", "/ping", &Server::Health, false, false},
       {"GET", "/version", &Server::Version, false, false},
       {"GET", "/metrics", &Server::MetricsText, false, false},
       {"GET", "/load", &Server::Load, true, false},
-      {"GET", "/docs", &Server::Docs, false, false},
+      {"GET", "/docs", &Server::Docs, false, false, true},
       {"GET", "/openapi.json", &Server::OpenApi, false, false},
+      {"GET", "/server_info", &Server::ServerInfo, true, false},
+      {"GET", "/recent_errors", &Server::ListErrors, true, false},
       {"GET", "/v1/models", &Server::Models, true, true},
       {"GET", "/v1/models/{model}", &Server::Model, true, true},
       {"POST", "/tokenize", &Server::Tokenize, true, true},
@@ -65,8 +69,9 @@ uint64_t Server::OwnerOf(const HttpRequest& request) const {
   return owner;
 }
 
-HttpHeaders Server::CommonHeaders(const HttpRequest& request) {
-  HttpHeaders headers = origins_->Headers(request);
+HttpHeaders Server::CommonHeaders(const HttpRequest& request, const Route* route) {
+  HttpHeaders headers;
+  if (route == nullptr || !route->of_page) headers = origins_->Headers(request);
   if (config_.request_id_headers) {
     const std::string_view given = request.Header("x-request-id");
     const bool usable = !given.empty() && given.size() <= 64 && IsPrintable(given);
@@ -85,7 +90,7 @@ Reply Server::MakeReply(const HttpRequest& request, Responder responder, const R
              .start = clock_.Now(),
              .request_bytes = request.body.size()};
   }
-  return Reply(std::move(responder), CommonHeaders(request), count);
+  return Reply(std::move(responder), CommonHeaders(request, route), count);
 }
 
 void Server::Reject(Reply& reply, Rejection reason, const ApiError& error) {
@@ -119,7 +124,9 @@ void Server::Handle(HttpRequest request, Responder responder) {
 
   // A caller without a key learns nothing, not even which paths exist.
   const bool open = found != nullptr && !found->needs_key;
-  if (!open && !keys_.ClientOf(request)) {
+  std::optional<std::string> client;
+  if (!open) client = keys_.ClientOf(request);
+  if (!open && !client) {
     metrics_->CountRejected(Rejection::kUnauthorized);
     const ApiError error{.status = 401, .type = "", .message = "Unauthorized", .param = {}};
     return reply.Send(
@@ -127,16 +134,13 @@ void Server::Handle(HttpRequest request, Responder responder) {
          .headers = {{"www-authenticate", "Bearer"}},
          .body = messages ? MessagesErrorBody(error) : R"({"error":"Unauthorized"})"});
   }
+  if (!open) reply.RememberErrors(&errors_, NameOf(client, request));
   if (found == nullptr) {
-    metrics_->CountRejected(Rejection::kNotFound);
     ApiError error;
     error.status = allowed.empty() ? 404 : 405;
     error.type = error.message = HttpReason(error.status);
-    HttpResponse response{.status = error.status,
-                          .headers = {},
-                          .body = messages ? MessagesErrorBody(error) : ErrorBody(error)};
-    if (!allowed.empty()) response.headers.emplace_back("allow", allowed);
-    return reply.Send(std::move(response));
+    if (!allowed.empty()) reply.AddHeader("allow", allowed);
+    return Reject(reply, Rejection::kNotFound, error);
   }
   // From here on a route may take its argument without looking.
   if (!PathArgument(found->path, request.path)) {
@@ -170,8 +174,12 @@ void Server::RunPreparing(HttpRequest request, Reply reply, Work work) {
 }
 
 std::string Server::JobOwner(const HttpRequest& request) const {
-  if (keys_.count() == 0) return ClientOfPeer(request.peer);
-  return keys_.ClientOf(request).value_or("");
+  return NameOf(keys_.ClientOf(request), request);
+}
+
+std::string Server::NameOf(const std::optional<std::string>& key,
+                           const HttpRequest& request) const {
+  return keys_.count() == 0 ? ClientOfPeer(request.peer) : key.value_or("");
 }
 
 std::optional<ApiError> Server::Unwanted(const Reply& reply) const {

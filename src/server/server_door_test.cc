@@ -132,7 +132,7 @@ TEST_F(ServerDoorTest, AKeyIsNeededWhereSomethingIsToBeHad) {
       {"GET", "/v1/models"},       {"POST", "/v1/chat/completions"},
       {"POST", "/v1/completions"}, {"POST", "/tokenize"},
       {"POST", "/detokenize"},     {"GET", "/load"},
-      {"GET", "/v1/nothing"},      {"GET", "/"},
+      {"GET", "/v1/nothing"},      {"POST", "/"},
       {"GET", "//health"},         {"GET", "/health/"},
       {"GET", "/v1/../health"},    {"GET", "/V1/models"},
       {"GET", "/%76ersion"},       {"GET", "/health/../v1/models"},

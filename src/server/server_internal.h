@@ -19,7 +19,8 @@ struct Server::Route {
   std::string_view path;
   void (Server::*handler)(HttpRequest, Reply);
   bool needs_key;
-  bool counted;  // in the HTTP metrics
+  bool counted;          // in the HTTP metrics, and its errors are remembered
+  bool of_page = false;  // for browsers at this address: no page of another origin may read it
 };
 
 // The assistant's text at the end of a conversation, which an echo repeats and a continued message
