@@ -22,6 +22,7 @@
 #include "flags/command_line.h"
 #include "inspect.h"
 #include "plan.h"
+#include "pull.h"
 #include "quantize.h"
 #include "serve.h"
 #include "stop_signal.h"
@@ -107,6 +108,7 @@ int main(int argc, char** argv) {
   if (const auto* inspect = std::get_if<InspectCommand>(&command)) {
     return RunInspect(*inspect, program);
   }
+  if (const auto* pull = std::get_if<PullCommand>(&command)) return RunPull(*pull);
   const auto& ending = std::get<Ending>(command);
   std::fputs(ending.out.c_str(), stdout);
   std::fputs(ending.err.c_str(), stderr);

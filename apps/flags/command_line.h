@@ -12,6 +12,7 @@
 #include "flags/ending.h"
 #include "flags/engine_bench_options.h"
 #include "flags/plan_options.h"
+#include "flags/pull_options.h"
 #include "flags/serve_options.h"
 
 namespace baltoro {
@@ -24,6 +25,7 @@ using Command = std::variant<ServeOptions,
                              BenchEngineCommand,
                              QuantizeCommand,
                              InspectCommand,
+                             PullCommand,
                              Ending>;
 
 // `args` without the program's name. `help`, `version` and all errors are an Ending.

@@ -27,6 +27,8 @@ constexpr Variable kVariables[] = {
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
+    {"VLLM_USE_MODELSCOPE",
+     "true: names of models and `baltoro pull` mean ModelScope before Hugging Face."},
     {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},
     {"VLLM_LOG_STATS_INTERVAL", "Seconds between two lines of statistics (10)."},
     {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
@@ -47,7 +49,6 @@ constexpr Variable kVariables[] = {
     {"VLLM_RPC_TIMEOUT", ""},
     {"VLLM_SERVER_DEV_MODE", ""},
     {"VLLM_TUNED_CONFIG_FOLDER", ""},
-    {"VLLM_USE_MODELSCOPE", ""},
     {"VLLM_WORKER_MULTIPROC_METHOD", ""},
 };
 
