@@ -79,7 +79,9 @@ std::string DownloadHint(const std::string& model, bool is_hub_name) {
   const std::string known = KnownModel(model);
   if (known.empty() && !is_hub_name) return "";
   const std::string& hub = is_hub_name ? model : known;
-  return fmt::format("; download it: `baltoro pull {}`, then serve {}{}", hub, hub,
+  const bool is_path = !is_hub_name && model.find('/') != std::string::npos;
+  return fmt::format("; download it: `baltoro pull {}{}`, then serve {}{}", hub,
+                     is_path ? " --local-dir " + model : "", is_path ? model : hub,
                      known.empty() ? "" : "; `baltoro plan` needs no more than the name");
 }
 

@@ -345,7 +345,8 @@ Status Downloader::BeginAnew(const Claim& claim, const std::string& why, bool ra
     return InvalidArgument(fmt::format("{}: {}; given up after {} beginnings", active.file.path,
                                        why, active.generation));
   }
-  // The others leave as soon as the next bytes come to them.
+  // The others leave as soon as the next bytes come to them, or at once where they only wait.
+  changed_.notify_all();
   changed_.wait(lock, [&] { return active.workers == 1 || stopping(); });
   if (active.workers > 1) return {};
   for (const FilePart& part : active.parts) state_.bytes -= part.done;
