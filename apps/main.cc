@@ -17,6 +17,7 @@
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "chat.h"
+#include "doctor.h"
 #include "engine_main.h"
 #include "eval.h"
 #include "flags/command_line.h"
@@ -107,6 +108,9 @@ int main(int argc, char** argv) {
   }
   if (const auto* inspect = std::get_if<InspectCommand>(&command)) {
     return RunInspect(*inspect, program);
+  }
+  if (const auto* doctor = std::get_if<DoctorCommand>(&command)) {
+    return RunDoctor(*doctor, program);
   }
   if (const auto* pull = std::get_if<PullCommand>(&command)) return RunPull(*pull);
   const auto& ending = std::get<Ending>(command);
