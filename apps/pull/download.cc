@@ -139,7 +139,7 @@ std::optional<Downloader::Claim> Downloader::Take() {
 
 std::optional<Downloader::Claim> Downloader::TakePart() {
   for (auto file = active_.begin(); file != active_.end(); ++file) {
-    if (file->closing) continue;
+    if (file->closing || file->waiting) continue;
     for (size_t i = 0; i < file->parts.size(); ++i) {
       const FilePart& part = file->parts[i];
       const bool empty_file = file->file.bytes == 0 && file->workers == 0;
@@ -346,8 +346,10 @@ Status Downloader::BeginAnew(const Claim& claim, const std::string& why, bool ra
                                        why, active.generation));
   }
   // The others leave as soon as the next bytes come to them, or at once where they only wait.
+  active.waiting = true;
   changed_.notify_all();
   changed_.wait(lock, [&] { return active.workers == 1 || stopping(); });
+  active.waiting = false;
   if (active.workers > 1) return {};
   for (const FilePart& part : active.parts) state_.bytes -= part.done;
   active.ranged = active.ranged && ranged;

@@ -61,6 +61,7 @@ class Downloader {
     int generation = 0;  // counts new beginnings
     int workers = 0;
     bool closing = false;
+    bool waiting = false;  // to begin anew, until its other workers have left: nobody else comes
     double saved_at = 0;
   };
   struct Claim {

@@ -34,7 +34,7 @@ class Hub:
         self.ignore_range = False
         self.chunk_pause = 0       # seconds between pieces of 64 KiB
         self.stall = False         # nothing comes after the first piece
-        self.length_lie = 0        # added to Content-Length
+        self.length_lie = 0        # added to Content-Length of LFS files
         self.etags = {}            # path -> what is said instead of the sum
         self.listing = None        # bytes instead of the true one
         self.requests = []         # (method, path, headers)
@@ -148,7 +148,8 @@ class Hub:
             status = 206
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(data)}"
         request.send_response(status)
-        for key, value in ({"Content-Length": str(end - begin + self.length_lie)} | headers).items():
+        length = end - begin + (self.length_lie if name in self.lfs else 0)
+        for key, value in ({"Content-Length": str(length)} | headers).items():
             request.send_header(key, value)
         request.end_headers()
         if request.command == "HEAD":

@@ -30,7 +30,7 @@ def environment(home, **more):
 
 def start(hub, home, *flags, repo=REPO, env=None, **options):
     return subprocess.Popen([PROGRAM, "pull", repo, *QUICK, *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=environment(home, HF_ENDPOINT=hub.url, **(env or {})), **options)
+                            env=environment(home, **({"HF_ENDPOINT": hub.url} | (env or {}))), **options)
 
 
 def pull(hub, home, *flags, expect=0, **options):
@@ -148,6 +148,8 @@ def test_another_process_goes_on_where_one_ended(hub, tmp_path, signum):
 def test_ranges_are_not_needed(hub, tmp_path):
     hub.ignore_range = True
     assert texts(pull(hub, tmp_path)) == FILES
+    # Workers that are free look for parts while one waits for the others to leave the file.
+    assert texts(pull(hub, tmp_path, "--part-size", "64K", "--max-workers", "16", "--local-dir", str(tmp_path / "y"))) == FILES
     hub.drop_after, hub.drops = 500_000, 1
     assert texts(pull(hub, tmp_path, "--local-dir", str(tmp_path / "x"))) == FILES
 
