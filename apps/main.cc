@@ -19,12 +19,14 @@
 #include "bench/bench_step.h"
 #include "bench/serve/bench_serve.h"
 #include "chat.h"
+#include "doctor.h"
 #include "engine_main.h"
 #include "eval.h"
 #include "flags/command_line.h"
 #include "flags/environment.h"
 #include "inspect.h"
 #include "plan.h"
+#include "pull.h"
 #include "quantize.h"
 #include "serve.h"
 #include "stop_signal.h"
@@ -119,6 +121,10 @@ int main(int argc, char** argv) {
   if (const auto* inspect = std::get_if<InspectCommand>(&command)) {
     return RunInspect(*inspect, program);
   }
+  if (const auto* doctor = std::get_if<DoctorCommand>(&command)) {
+    return RunDoctor(*doctor, program);
+  }
+  if (const auto* pull = std::get_if<PullCommand>(&command)) return RunPull(*pull);
   const auto& ending = std::get<Ending>(command);
   std::fputs(ending.out.c_str(), stdout);
   std::fputs(ending.err.c_str(), stderr);

@@ -9,36 +9,55 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "flags/environment.h"
+#include "flags/hub_places.h"
 #include "model_map.h"
 #include "plan/model_description.h"
+
+extern char** environ;
 
 namespace baltoro {
 namespace fs = std::filesystem;
 
 namespace {
 
+constexpr size_t kRefBytesMax = 256;
+
 std::string Env(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-// The newest snapshot of a repository in the cache, or empty.
-fs::path CachedSnapshot(const std::string& name) {
-  const std::string home = Env("HF_HOME");
-  const fs::path hub =
-      (home.empty() ? fs::path(Env("HOME")) / ".cache/huggingface" : fs::path(home)) / "hub";
-  std::string folder = "models--" + name;
-  for (size_t at = folder.find('/'); at != std::string::npos; at = folder.find('/'))
-    folder.replace(at, 1, "--");
-  fs::path best;
+// The snapshot of a repository that its main branch was last seen at, else the newest; or empty.
+fs::path CachedSnapshot(const HubPlaces& places, const std::string& name) {
+  const fs::path folder = fs::path(places.hf_cache) / CacheFolderOf(name);
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(hub / folder / "snapshots", ignored)) {
+  const Result<std::string> main = ReadFile(folder / "refs/main", kRefBytesMax);
+  if (main.ok() && main.value().find('/') == std::string::npos) {
+    const fs::path snapshot = folder / "snapshots" / main.value();
+    if (fs::exists(snapshot / "config.json", ignored)) return snapshot;
+  }
+  fs::path best;
+  for (const auto& entry : fs::directory_iterator(folder / "snapshots", ignored)) {
     if (!fs::exists(entry.path() / "config.json", ignored)) continue;
     if (best.empty() ||
         fs::last_write_time(entry.path(), ignored) > fs::last_write_time(best, ignored))
       best = entry.path();
   }
   return best;
+}
+
+// The folder that ModelScope's tools download to, or empty.
+fs::path ModelScopeFolder(const HubPlaces& places, const std::string& name) {
+  const fs::path folder = fs::path(places.modelscope_cache) / ModelScopeFolderOf(name);
+  std::error_code ignored;
+  return fs::exists(folder / "config.json", ignored) ? folder : fs::path();
+}
+
+fs::path Downloaded(const HubPlaces& places, const std::string& name) {
+  const fs::path cached = CachedSnapshot(places, name), other = ModelScopeFolder(places, name);
+  const bool is_other = cached.empty() || (places.use_modelscope && !other.empty());
+  return is_other ? other : cached;
 }
 
 std::string Lower(std::string text) {
@@ -62,8 +81,9 @@ std::string DownloadHint(const std::string& model, bool is_hub_name) {
   const std::string known = KnownModel(model);
   if (known.empty() && !is_hub_name) return "";
   const std::string& hub = is_hub_name ? model : known;
-  return fmt::format("; download it (hf download {} --local-dir {}) and give that directory{}", hub,
-                     hub.substr(hub.rfind('/') + 1),
+  const bool is_path = !is_hub_name && model.find('/') != std::string::npos;
+  return fmt::format("; download it: `baltoro pull {}{}`, then serve {}{}", hub,
+                     is_path ? " --local-dir " + model : "", is_path ? model : hub,
                      known.empty() ? "" : "; `baltoro plan` needs no more than the name");
 }
 
@@ -107,12 +127,12 @@ Result<std::string> LocateNamed(const std::string& model, const std::string& pro
   const bool is_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                        model.front() != '.';
   if (is_name) {
-    const fs::path cached = CachedSnapshot(model);
+    const fs::path cached = Downloaded(HubPlacesOf(ReadEnvironment(environ)), model);
     if (!cached.empty()) return cached.string();
-    return Status(Code::kNotFound,
-                  model +
-                      ": no directory of this name, and not in the Hugging Face cache (HF_HOME)" +
-                      DownloadHint(model, /*is_hub_name=*/true));
+    return Status(Code::kNotFound, model +
+                                       ": no directory of this name, and not in the cache of "
+                                       "Hugging Face (HF_HOME) or of ModelScope" +
+                                       DownloadHint(model, /*is_hub_name=*/true));
   }
   return Status(Code::kNotFound,
                 model + ": no such directory" + DownloadHint(model, /*is_hub_name=*/false));

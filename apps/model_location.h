@@ -6,9 +6,10 @@
 
 namespace baltoro {
 
-// The folder of a model given on the command line: a directory, a name in the Hugging Face cache
-// ("org/name" under $HF_HOME, else ~/.cache/huggingface), or, when empty, the pocket model that
-// comes with the program. BALTORO_MODEL_MAP (model_map.h) goes before all of these.
+// The folder of a model given on the command line: a directory, a name that `baltoro pull` or
+// the hubs' own tools downloaded ("org/name" in the cache of Hugging Face or ModelScope), or, when
+// empty, the pocket model that comes with the program. BALTORO_MODEL_MAP (model_map.h) goes before
+// all of these.
 Result<std::string> LocateModel(const std::string& model, const std::string& program);
 
 // The folder of the pocket model: $BALTORO_POCKET, else beside the program (share/baltoro/pocket in

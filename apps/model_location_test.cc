@@ -19,7 +19,7 @@ TEST(ModelLocationTest, ABareNameThatIsNotHereSaysWhoHasIt) {
     const Result<std::string> found = LocateModel(name, "/nowhere/baltoro");
     ASSERT_FALSE(found.ok());
     EXPECT_THAT(found.status().message(),
-                ::testing::HasSubstr("(hf download " + std::string(hub) + " --local-dir "));
+                ::testing::HasSubstr("`baltoro pull " + std::string(hub)));
   }
 }
 

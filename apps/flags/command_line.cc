@@ -27,8 +27,9 @@ constexpr Subcommand kSubcommands[] = {
     {"route", false, "send requests to several servers"},
     {"tune", false, "tables of kernels"},
     {"quantize", true, "writes a bf16 checkpoint in another weight format"},
-    {"pull", false, "downloads"},
+    {"pull", true, "downloads a model from Hugging Face or ModelScope"},
     {"inspect", true, "what a checkpoint holds, and what is wrong with it"},
+    {"doctor", true, "what this machine and a model have, and what is wrong with them"},
     {"help", true, "this text; help SUBCOMMAND; help --markdown for all flags"},
     {"version", true, "the version"},
 };
@@ -92,6 +93,8 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "bench") return ParseBench(rest, environment);
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
   if (name == "inspect") return AsCommand(ParseInspect(rest));
+  if (name == "doctor") return AsCommand(ParseDoctor(rest));
+  if (name == "pull") return AsCommand(ParsePull(rest, environment));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
   if (name == "help") {
     if (!rest.empty() && (rest.front() == "help" || rest.front().starts_with("-h"))) {
@@ -151,6 +154,8 @@ std::string FlagsMarkdown() {
   text += "## baltoro bench step\n\n" + MarkdownTables(BenchStepFlags());
   text += "## baltoro quantize\n\n" + MarkdownTables(QuantizeFlags());
   text += "## baltoro inspect\n\n" + MarkdownTables(InspectFlags());
+  text += "## baltoro pull\n\n" + MarkdownTables(PullFlags());
+  text += "## baltoro doctor\n\n" + MarkdownTables(DoctorFlags());
   while (text.ends_with("\n\n")) text.pop_back();
   return text;
 }

@@ -9,9 +9,11 @@
 #include "flags/bench_options.h"
 #include "flags/checkpoint_options.h"
 #include "flags/client_options.h"
+#include "flags/doctor_options.h"
 #include "flags/ending.h"
 #include "flags/engine_bench_options.h"
 #include "flags/plan_options.h"
+#include "flags/pull_options.h"
 #include "flags/serve_bench_options.h"
 #include "flags/serve_options.h"
 
@@ -26,6 +28,8 @@ using Command = std::variant<ServeOptions,
                              BenchServeCommand,
                              QuantizeCommand,
                              InspectCommand,
+                             PullCommand,
+                             DoctorCommand,
                              Ending>;
 
 // `args` without the program's name. `help`, `version` and all errors are an Ending.

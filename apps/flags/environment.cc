@@ -35,6 +35,8 @@ constexpr Variable kVariables[] = {
     {"ASCEND_RT_VISIBLE_DEVICES", "Taken as CUDA_VISIBLE_DEVICES, where that is not set."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
+    {"VLLM_USE_MODELSCOPE",
+     "true: names of models and `baltoro pull` mean ModelScope before Hugging Face."},
     {"VLLM_LOGGING_LEVEL", "DEBUG, INFO, WARNING or ERROR."},
     {"VLLM_LOG_STATS_INTERVAL", "Seconds between two lines of statistics (10)."},
     {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1 lets --max-model-len exceed what the model was made for."},
@@ -64,8 +66,6 @@ constexpr Variable kVariables[] = {
     {"VLLM_RPC_TIMEOUT", "", "nothing waits by it, as in vLLM's present engine"},
     {"VLLM_SERVER_DEV_MODE"},
     {"VLLM_TUNED_CONFIG_FOLDER", "", "its tables are of Triton kernels, which are not used here"},
-    {"VLLM_USE_MODELSCOPE", "",
-     "nothing is downloaded; give a directory, or a name in the Hugging Face cache"},
     {"VLLM_WORKER_MULTIPROC_METHOD", "", "ranks of a node are threads of its engine"},
 };
 

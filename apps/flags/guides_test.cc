@@ -212,7 +212,8 @@ TEST(GuidesTest, EveryCaseIsWhatItSays) {
       const Command command =
           ParseCommandLine(ArgsOf(is_ours ? commands.at(each.name) : each.ours), {});
       const Ending* ending = std::get_if<Ending>(&command);
-      // A load of questions about pictures runs without them and says so (tests/e2e/test_bench_serve.py).
+      // A load of questions about pictures runs without them and says so
+      // (tests/e2e/test_bench_serve.py).
       std::set<std::string> waits = each.waits;
       if (is_ours && waits.erase("images") > 0) {
         EXPECT_NE(commands.at(each.name).find("VisionArena"), std::string::npos);

@@ -21,9 +21,27 @@ Result<size_t> FileSet::Open(const std::string& path) {
   return files_.size() - 1;
 }
 
+Result<size_t> FileSet::OpenBeginning(const std::string& path, const std::string& beginning) {
+  BT_ASSIGN_OR_RETURN(InputFile file, InputFile::Open(beginning, kWeightFileBytesMax));
+  files_.push_back({.path = path, .file = std::move(file), .whole = false});
+  all_whole_ = false;
+  return files_.size() - 1;
+}
+
+Status FileSet::CheckWhole(size_t file) const {
+  BT_CHECK(file < files_.size());
+  if (files_[file].whole) return {};
+  return Status(Code::kNotFound,
+                fmt::format("{}: only its header is here, as of a download for another node or "
+                            "layout: run `baltoro pull` with the layout of this server, or without "
+                            "one for all files",
+                            files_[file].path));
+}
+
 Status FileSet::Read(const FileRange& range, void* out) const {
   BT_CHECK(range.file < files_.size());
   if (range.bytes == 0) return {};
+  BT_RETURN_IF_ERROR(CheckWhole(range.file));
   ReadAhead* ahead = ahead_.load(std::memory_order_acquire);
   if (ahead != nullptr && ahead->Copy(range, out)) return {};
   bytes_read_.fetch_add(static_cast<int64_t>(range.bytes), std::memory_order_relaxed);

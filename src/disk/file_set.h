@@ -37,11 +37,17 @@ class FileSet {
 
   // Opens a regular file and returns its number. One thread, as long as nothing is read.
   Result<size_t> Open(const std::string& path);
+  // In the place of `path`, of which only the beginning is here, in the file `beginning`: reads of
+  // it are refused.
+  Result<size_t> OpenBeginning(const std::string& path, const std::string& beginning);
 
   size_t size() const { return files_.size(); }
   const std::string& path(size_t file) const { return files_[file].path; }
   uint64_t bytes(size_t file) const { return files_[file].file.bytes(); }
   int fd(size_t file) const { return files_[file].file.fd(); }
+  // kNotFound for a file of which only the beginning is here; says what to do.
+  Status CheckWhole(size_t file) const;
+  bool all_whole() const { return all_whole_; }
   // For reads past the page cache, -1 where there are none; the caller closes it.
   int OpenDirect(size_t file) const { return files_[file].file.OpenDirect(); }
 
@@ -59,9 +65,11 @@ class FileSet {
   struct File {
     std::string path;
     InputFile file;
+    bool whole = true;
   };
 
   std::vector<File> files_;
+  bool all_whole_ = true;
   std::atomic<ReadAhead*> ahead_{nullptr};
   mutable std::atomic<int64_t> bytes_read_{0};
   std::atomic<int64_t> bytes_shared_{0};

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "comm/cluster_key.h"
+#include "weights/safetensors.h"
 
 namespace baltoro {
 namespace {
@@ -42,6 +43,12 @@ std::string Own(const KvBudget& budget) {
                      budget.num_blocks);
 }
 
+// Of a file whose header alone is here, since another node reads it: its name.
+std::string WithoutHeaderSuffix(const std::string& name) {
+  const std::string_view suffix = kHeaderSuffix;
+  return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name;
+}
+
 }  // namespace
 
 Result<std::string> HashModel(const std::string& model_dir) {
@@ -49,8 +56,14 @@ Result<std::string> HashModel(const std::string& model_dir) {
   std::map<std::string, uintmax_t> sizes;  // in the order of their names
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(model_dir, error)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    sizes[entry.path().filename().string()] = std::filesystem::file_size(entry.path(), error);
+    const std::string name = entry.path().filename().string();
+    const std::string whole = WithoutHeaderSuffix(name);
+    if (!whole.ends_with(".safetensors")) continue;
+    if (whole == name) {
+      sizes[name] = std::filesystem::file_size(entry.path(), error);
+    } else if (!FileExists(model_dir + "/" + whole)) {
+      BT_ASSIGN_OR_RETURN(sizes[whole], SizeByHeader(model_dir + "/" + whole));
+    }
     if (error) break;
   }
   if (error) return Status(Code::kNotFound, model_dir + ": " + error.message());

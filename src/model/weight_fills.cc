@@ -110,6 +110,16 @@ std::vector<PieceRanges> RangesOf(const std::vector<Piece>& pieces, const Weight
   return out;
 }
 
+// Before the first byte is read: what a download for another node left out.
+Status CheckFilesAreHere(const std::vector<Piece>& pieces, const WeightSource& source) {
+  const FileSet* files = source.files();
+  if (files == nullptr || files->all_whole()) return {};
+  for (const PieceRanges& ranges : RangesOf(pieces, source)) {
+    for (const FileRange& range : ranges) BT_RETURN_IF_ERROR(files->CheckWhole(range.file));
+  }
+  return {};
+}
+
 // Deals out batches of pieces: as they come from the disk, or one piece after the other.
 class Dealer {
  public:
@@ -208,6 +218,7 @@ Status RunFills(const std::vector<WeightFill>& fills,
   for (const Piece& piece : pieces) total += BytesOf(piece);
 
   if (progress) progress(0, total);
+  BT_RETURN_IF_ERROR(CheckFilesAreHere(pieces, source));
   Dealer dealer(pieces, source, total, threads, quiet);
   FillStaging staging(ops, PlacesOf(fills, pieces, ops));
   Progress shared;

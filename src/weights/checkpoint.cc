@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "weights/shard_index.h"
 #include "weights/tensor_names.h"
@@ -74,8 +75,13 @@ Status Checkpoint::AddIndexedFiles(const std::string& index_path) {
 
 Status Checkpoint::AddFile(const std::string& path,
                            const std::function<bool(const std::string& name)>& wanted) {
-  BT_ASSIGN_OR_RETURN(const size_t file, files_->Open(path));
-  auto header = ReadSafetensorsHeader(files_->fd(file), files_->bytes(file));
+  const std::string beside = path + kHeaderSuffix;
+  const bool alone = !FileExists(path) && FileExists(beside);
+  BT_ASSIGN_OR_RETURN(const size_t file,
+                      alone ? files_->OpenBeginning(path, beside) : files_->Open(path));
+  const int fd = files_->fd(file);
+  auto header = alone ? ReadHeaderAlone(fd, files_->bytes(file))
+                      : ReadSafetensorsHeader(fd, files_->bytes(file));
   if (!header.ok()) return InFile(path, header.status());
 
   for (SafetensorsEntry& entry : header.value().entries) {

@@ -30,7 +30,8 @@ struct CheckpointTensor {
 class Checkpoint final : public WeightSource {
  public:
   // Opens every file of <dir>/model.safetensors.index.json, or <dir>/model.safetensors; of an
-  // "ascend" checkpoint, quant_model_weights.safetensors in the same ways.
+  // "ascend" checkpoint, quant_model_weights.safetensors in the same ways. Of a file that only has
+  // its header here (kHeaderSuffix) tensors are found, and every read of them fails.
   static Result<Checkpoint> Open(const std::string& dir);
 
   std::optional<SourceTensor> Find(std::string_view name,

@@ -14,8 +14,16 @@
 namespace baltoro {
 namespace {
 
-// The header of a file and its size.
-Result<SafetensorsHeader> ReadHeader(const std::string& path, int64_t& file_bytes) {
+// The header of a file and its size. `alone`: of a file that is not here but for it.
+Result<SafetensorsHeader> ReadHeader(const std::string& path, int64_t& file_bytes, bool& alone) {
+  const std::string beside = path + kHeaderSuffix;
+  alone = !FileExists(path) && FileExists(beside);
+  if (alone) {
+    BT_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(beside, kWeightFileBytesMax));
+    BT_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeaderAlone(file.fd(), file.bytes()));
+    file_bytes = static_cast<int64_t>(WholeFileBytes(header));
+    return header;
+  }
   BT_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path, kWeightFileBytesMax));
   file_bytes = static_cast<int64_t>(file.bytes());
   return ReadSafetensorsHeader(file.fd(), file.bytes());
@@ -62,8 +70,10 @@ class Lister {
   // `indexed` is what the index says is in it; null: no index.
   void AddFile(const std::string& name, const std::vector<std::string>* indexed) {
     out_.files.push_back({.name = name});
-    auto header = ReadHeader(dir_ + "/" + name, out_.files.back().bytes);
+    bool alone = false;
+    auto header = ReadHeader(dir_ + "/" + name, out_.files.back().bytes, alone);
     if (!header.ok()) return Unreadable(name, header.status().message());
+    if (alone) Problem(name, std::string(kHeaderAloneProblem));
     std::unordered_set<std::string> missing;
     if (indexed != nullptr) missing.insert(indexed->begin(), indexed->end());
     for (SafetensorsEntry& entry : header.value().entries) {

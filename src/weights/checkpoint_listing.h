@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -30,6 +31,10 @@ struct FileProblem {
   std::string where;  // file, or tensor
   std::string what;
 };
+
+// What is told of a file of which a download for another node left the header (kHeaderSuffix).
+inline constexpr std::string_view kHeaderAloneProblem =
+    "only its header is here, as of a download for one node of several";
 
 struct CheckpointListing {
   std::vector<ListedFile> files;

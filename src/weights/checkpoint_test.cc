@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "support/support.h"
@@ -58,6 +59,29 @@ TEST_F(CheckpointTest, AFileCutShortIsRefusedByName) {
     Write("model.safetensors", whole.substr(0, length));
     EXPECT_THAT(Refusal(), HasSubstr("/model.safetensors: ")) << length;
   }
+}
+
+TEST_F(CheckpointTest, OfAHeaderAloneTensorsAreKnownAndNumbersAreNot) {
+  const std::string index = R"({"weight_map":{"x":"one.safetensors"}})";
+  Write("model.safetensors.index.json", index);
+  Write("one.safetensors.header", File(kOne, ""));
+  auto checkpoint = Checkpoint::Open(dir_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
+  const auto tensor = checkpoint.value().Find("x", {});
+  ASSERT_TRUE(tensor.has_value());
+  EXPECT_EQ(SizeByHeader(dir_.path() + "/one.safetensors").value(), File(kOne, "abcdef").size());
+
+  std::string rows(6, '\0');
+  const Status read =
+      checkpoint.value().Read(*tensor, 0, TensorView(rows.data(), DType::kU8, {3, 2}));
+  EXPECT_THAT(read.message(), HasSubstr("only its header is here"));
+
+  // The whole file goes before its header, and a header with more behind it is none.
+  Write("one.safetensors", File(kOne, "abcdef"));
+  EXPECT_EQ(Refusal(), "opened");
+  std::filesystem::remove(dir_.path() + "/one.safetensors");
+  Write("one.safetensors.header", File(kOne, "abc"));
+  EXPECT_THAT(Refusal(), HasSubstr("one.safetensors: header of"));
 }
 
 TEST_F(CheckpointTest, AFileThatShrinksLaterIsAnErrorThatNamesTheTensor) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <unordered_set>
 
+#include "base/file.h"
 #include "base/json_scanner.h"
 #include "disk/file_set.h"
 
@@ -155,11 +156,8 @@ Result<std::vector<SafetensorsEntry>> ReadEntries(std::string_view text) {
   return entries;
 }
 
-}  // namespace
-
-Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json,
-                                                             uint64_t data_bytes) {
-  BT_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ReadEntries(json));
+// Sorts them by place, and refuses what does not tile the data.
+Status CheckPlaces(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
   BT_RETURN_IF_ERROR(CheckNames(entries));
   const auto by_place = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
@@ -184,10 +182,11 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
     return InvalidArgument(
         fmt::format("{} bytes at the end belong to no tensor", data_bytes - end));
   }
-  return entries;
+  return {};
 }
 
-Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes) {
+// The JSON text behind its length.
+Result<std::string> ReadText(int fd, uint64_t file_bytes) {
   uint64_t length = 0;
   if (file_bytes < sizeof(length)) return InvalidArgument("shorter than 8 bytes");
   BT_RETURN_IF_ERROR(ReadAt(fd, 0, &length, sizeof(length)));
@@ -198,10 +197,55 @@ Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes) {
   }
   std::string json(length, '\0');
   BT_RETURN_IF_ERROR(ReadAt(fd, sizeof(length), json.data(), json.size()));
+  return json;
+}
+
+}  // namespace
+
+Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json,
+                                                             uint64_t data_bytes) {
+  BT_ASSIGN_OR_RETURN(std::vector<SafetensorsEntry> entries, ReadEntries(json));
+  BT_RETURN_IF_ERROR(CheckPlaces(entries, data_bytes));
+  return entries;
+}
+
+Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes) {
+  BT_ASSIGN_OR_RETURN(const std::string json, ReadText(fd, file_bytes));
   SafetensorsHeader header;
-  header.data_begin = sizeof(length) + length;
+  header.data_begin = sizeof(uint64_t) + json.size();
   BT_ASSIGN_OR_RETURN(header.entries, ParseSafetensorsHeader(json, file_bytes - header.data_begin));
   return header;
+}
+
+Result<SafetensorsHeader> ReadHeaderAlone(int fd, uint64_t file_bytes) {
+  BT_ASSIGN_OR_RETURN(const std::string json, ReadText(fd, file_bytes));
+  SafetensorsHeader header;
+  header.data_begin = sizeof(uint64_t) + json.size();
+  if (header.data_begin != file_bytes) {
+    return InvalidArgument(fmt::format("header of {} bytes in a file of {}, which holds no more",
+                                       json.size(), file_bytes));
+  }
+  BT_ASSIGN_OR_RETURN(header.entries, ReadEntries(json));
+  uint64_t data_bytes = 0;
+  for (const SafetensorsEntry& entry : header.entries) {
+    data_bytes = std::max(data_bytes, entry.begin + entry.bytes);  // both below 2^63
+  }
+  BT_RETURN_IF_ERROR(CheckPlaces(header.entries, data_bytes));
+  return header;
+}
+
+uint64_t WholeFileBytes(const SafetensorsHeader& header) {
+  if (header.entries.empty()) return header.data_begin;
+  return header.data_begin + header.entries.back().begin + header.entries.back().bytes;
+}
+
+Result<uint64_t> SizeByHeader(const std::string& path) {
+  const std::string beside = path + kHeaderSuffix;
+  BT_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(beside, kWeightFileBytesMax));
+  const auto header = ReadHeaderAlone(file.fd(), file.bytes());
+  if (!header.ok())
+    return Status(header.status().code(), beside + ": " + header.status().message());
+  return WholeFileBytes(header.value());
 }
 
 }  // namespace baltoro

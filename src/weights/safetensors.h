@@ -34,4 +34,17 @@ Result<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view js
 // Reads the header of an open file of `file_bytes`. Errors do not name the file.
 Result<SafetensorsHeader> ReadSafetensorsHeader(int fd, uint64_t file_bytes);
 
+// Beside a missing "x.safetensors", "x.safetensors.header" holds its first bytes up to the data: of
+// a file that another node reads. Tensors and sizes are known from it, numbers are not.
+inline constexpr const char* kHeaderSuffix = ".header";
+
+// Reads such a file of `file_bytes`.
+Result<SafetensorsHeader> ReadHeaderAlone(int fd, uint64_t file_bytes);
+
+// The size of the whole file that a header is of.
+uint64_t WholeFileBytes(const SafetensorsHeader& header);
+
+// The bytes of the whole file "x.safetensors" that only its header is here of; errors name it.
+Result<uint64_t> SizeByHeader(const std::string& path);
+
 }  // namespace baltoro

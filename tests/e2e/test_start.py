@@ -175,11 +175,11 @@ def test_a_port_in_use_names_the_flag():
 
 def test_models_that_are_not_here_say_how_to_get_them(tmp_path):
     (tmp_path / "Kimi-K2.5").mkdir()
-    for model, said in (("moonshotai/Kimi-K2.5", "hf download moonshotai/Kimi-K2.5 --local-dir Kimi-K2.5"),
-                        ("kimi-k2.5", "hf download moonshotai/Kimi-K2.5"),
-                        ("someone/else", "hf download someone/else"),
+    for model, said in (("moonshotai/Kimi-K2.5", "`baltoro pull moonshotai/Kimi-K2.5`, then serve moonshotai/Kimi-K2.5"),
+                        ("kimi-k2.5", "`baltoro pull moonshotai/Kimi-K2.5`"),
+                        ("someone/else", "`baltoro pull someone/else`"),
                         (str(tmp_path / "Kimi-K2.5"), "no config.json"),
-                        (str(tmp_path / "Kimi-K2.5"), "hf download moonshotai/Kimi-K2.5")):
+                        (str(tmp_path / "Kimi-K2.5"), f"`baltoro pull moonshotai/Kimi-K2.5 --local-dir {tmp_path}/Kimi-K2.5`")):
         code, text = serve(model)
         assert code == 1 and said in text, text
 

@@ -32,6 +32,7 @@ std::vector<WorkCase> TemplateCases();
 std::vector<WorkCase> AnswerCases();
 std::vector<WorkCase> GrammarCases();
 std::vector<WorkCase> RequestCases();
+std::vector<WorkCase> PullCases();
 // What grows faster than its input, so that it is known that this would be found.
 std::vector<WorkCase> PlantedCases();
 

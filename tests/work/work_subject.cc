@@ -27,8 +27,9 @@ namespace {
 
 std::vector<WorkCase> AllCases() {
   std::vector<WorkCase> all;
-  for (const auto& some : {JsonCases(), NetCases(), TokenizerCases(), TemplateCases(),
-                           AnswerCases(), GrammarCases(), RequestCases(), PlantedCases()}) {
+  for (const auto& some :
+       {JsonCases(), NetCases(), TokenizerCases(), TemplateCases(), AnswerCases(), GrammarCases(),
+        RequestCases(), PullCases(), PlantedCases()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -1,0 +1,13 @@
+#include "doctor/gather.h"
+
+namespace baltoro {
+
+NodeFacts GatherFacts(const DoctorAsk& ask) {
+  // One after the other: what is measured shall have the machine for itself.
+  return {.card = GatherCards(),
+          .host = GatherHost(),
+          .net = GatherNet(ask.port, ask.master_port),
+          .model = GatherModel(ask)};
+}
+
+}  // namespace baltoro

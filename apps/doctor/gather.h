@@ -1,0 +1,29 @@
+#pragma once
+
+// Looks at this machine. Nothing here judges, and nothing takes a GPU's memory.
+
+#include <string>
+
+#include "doctor/facts.h"
+
+namespace baltoro {
+
+struct DoctorAsk {
+  std::string model;  // empty: none
+  bool sums = false;
+  int port = 8000, master_port = 29501;
+  std::string program;  // for the pocket model
+};
+
+NodeFacts GatherFacts(const DoctorAsk& ask);
+
+CardFactsOfNode GatherCards();
+HostFacts GatherHost();
+NetFacts GatherNet(int port, int master_port);
+ModelFacts GatherModel(const DoctorAsk& ask);
+
+// GB/s at which `threads` threads together read memory, for about half a second; -1 where there is
+// no memory for it.
+double MeasureReadRate(int threads);
+
+}  // namespace baltoro

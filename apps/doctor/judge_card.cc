@@ -1,0 +1,203 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+#include "doctor/judge.h"
+
+namespace baltoro {
+namespace {
+
+constexpr int kDriverWanted = 580, kCudaWanted = 13000;
+constexpr double kGib = 1024.0 * 1024 * 1024;
+constexpr int64_t kHeldBytesMax = int64_t{1} << 30;
+
+int MajorOf(const std::string& version) {
+  int major = -1;
+  std::from_chars(version.data(), version.data() + version.size(), major);
+  return major;
+}
+
+std::string CudaText(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
+  DoctorLine line{.name = "driver"};
+  const bool has_card = !facts.device_file.empty() || !facts.pci.empty() || !facts.cards.empty();
+  if (facts.kernel_driver.empty()) {
+    line.text = "no NVIDIA driver; the CPU will compute";
+    if (!has_card || facts.unwanted) return line;
+    line.verdict = Verdict::kBroken;
+    line.text = fmt::format("there is an NVIDIA card ({}), but its driver does not answer{}",
+                            facts.device_file.empty() ? "PCI " + facts.pci : facts.device_file,
+                            facts.driver_problem.empty() ? "" : ": " + facts.driver_problem);
+    line.remedy =
+        "load the driver (nvidia-smi shows the same), start the container with the card (docker "
+        "run "
+        "--gpus all), or give serve --device cpu";
+    return line;
+  }
+  line.text = fmt::format("NVIDIA {}, CUDA {}", facts.kernel_driver,
+                          facts.cuda_version < 0 ? "unknown" : CudaText(facts.cuda_version));
+  const bool old_kernel = MajorOf(facts.kernel_driver) < kDriverWanted;
+  if (facts.cuda_version < kCudaWanted) {
+    line.verdict = Verdict::kBroken;
+    line.text +=
+        fmt::format("; {} or later is needed, for CUDA {}", kDriverWanted, CudaText(kCudaWanted));
+    line.remedy =
+        "install driver 580 or later; on data-centre cards NVIDIA's forward-compatibility package "
+        "does as well: cuda-compat-13-0, with its folder (/usr/local/cuda-13.0/compat) first in "
+        "LD_LIBRARY_PATH";
+    if (facts.cuda_version < 0) line.text += " (libcuda.so.1 does not say which it has)";
+  } else if (old_kernel) {
+    line.text += ", by the forward-compatibility package";
+  }
+  return line;
+}
+
+DoctorLine JudgeLibrary(const char* name,
+                        const LibraryReport& library,
+                        Verdict without,
+                        const std::string& what,
+                        const std::string& remedy) {
+  DoctorLine line{.name = name, .text = fmt::format("{} {}", library.name, library.version)};
+  if (!library.version.empty()) return line;
+  line.verdict = without;
+  line.text = fmt::format("{} is not found ({}); {}", library.name, library.reason, what);
+  line.remedy = remedy;
+  return line;
+}
+
+std::string Held(const CardReport& card) {
+  std::vector<std::string> who;
+  for (const CardProcess& process : card.processes) {
+    who.push_back(fmt::format(
+        "{} (pid {}){}", process.name.empty() ? "a process" : process.name, process.pid,
+        process.bytes < 0 ? ""
+                          : fmt::format(" {:.1f} GiB", static_cast<double>(process.bytes) / kGib)));
+  }
+  if (who.empty()) return "somebody who cannot be seen from here";
+  return fmt::format("{}", fmt::join(who, ", "));
+}
+
+DoctorLine JudgeCard(size_t index, const CardReport& card, bool alone) {
+  DoctorLine line{.name = fmt::format("GPU {}", index)};
+  line.text = fmt::format("{}, {:.1f} GiB, {:.1f} GiB in use", card.name,
+                          static_cast<double>(card.memory_bytes) / kGib,
+                          static_cast<double>(card.used_bytes) / kGib);
+  const auto say = [&](Verdict verdict, std::string_view what, std::string_view remedy) {
+    line.text += fmt::format("; {}", what);
+    line.remedy += fmt::format("{}{}", line.remedy.empty() ? "" : "; ", remedy);
+    line.verdict = std::max(line.verdict, verdict);
+  };
+  if (card.major != 9 || card.minor != 0) {
+    say(Verdict::kBroken,
+        fmt::format("its compute capability is {}.{}, the kernels are for 9.0", card.major,
+                    card.minor),
+        "take an H100, H200, H800 or H20, or serve --device cpu");
+  }
+  if (card.prohibited) {
+    say(Verdict::kBroken, "its compute mode is prohibited", "nvidia-smi -c DEFAULT");
+  }
+  if (card.mig) {
+    say(Verdict::kWarning, "it is divided (MIG), and an engine gets one instance",
+        "nvidia-smi -mig 0 gives the whole card");
+  }
+  if (card.uncorrected_errors > 0) {
+    say(Verdict::kWarning,
+        fmt::format("{} uncorrected errors of its memory", card.uncorrected_errors),
+        "reset or replace the card");
+  }
+  const bool held = card.used_bytes > kHeldBytesMax || !card.processes.empty();
+  if (held) {
+    say(Verdict::kWarning, "held by " + Held(card),
+        "end them, choose another card by CUDA_VISIBLE_DEVICES, or lower --gpu-memory-utilization");
+  }
+  if (card.fabric == 1 || card.fabric == 2) {
+    // A card that was given to a virtual machine alone may say so for ever, and compute.
+    say(alone ? Verdict::kWarning : Verdict::kBroken, "its NVLink fabric is not ready",
+        "start nvidia-fabricmanager, of the driver's version");
+  }
+  if (card.links > 0 && card.links_up < card.links) {
+    say(Verdict::kWarning, fmt::format("{} of {} NVLinks are up", card.links_up, card.links),
+        "nvidia-smi nvlink -s names them; the driver's log (dmesg) says why");
+  }
+  return line;
+}
+
+DoctorLine JudgePeers(const CardFactsOfNode& facts) {
+  DoctorLine line{.name = "peer access"};
+  std::vector<std::string> apart;
+  size_t pair = 0, linked = 0;
+  for (size_t i = 0; i < facts.cards.size(); ++i) {
+    linked += facts.cards[i].links_up > 0 ? 1 : 0;
+    for (size_t j = i + 1; j < facts.cards.size(); ++j, ++pair) {
+      if (pair >= facts.peers.size() || !facts.peers[pair])
+        apart.push_back(fmt::format("{}-{}", i, j));
+    }
+  }
+  if (apart.empty() && linked == facts.cards.size()) {
+    line.text =
+        fmt::format("all {} GPUs read each other's memory, with NVLink", facts.cards.size());
+    return line;
+  }
+  line.verdict = Verdict::kWarning;
+  if (apart.empty()) {
+    line.text = "all GPUs read each other's memory, over PCIe alone";
+    line.remedy = "tensor ranks exchange twice a layer: cards with NVLink, or -pp instead of -tp";
+    return line;
+  }
+  constexpr size_t kShown = 8;
+  const size_t all = apart.size();
+  if (all > kShown) apart.resize(kShown);
+  line.text = fmt::format("{} pairs of GPUs do not read each other's memory ({}{}): NCCL is needed",
+                          all, fmt::join(apart, ", "), all > kShown ? ", ..." : "");
+  line.remedy =
+      "in a virtual machine or container, give all cards of a node together; switch ACS off in the "
+      "firmware; or -pp instead of -tp";
+  return line;
+}
+
+}  // namespace
+
+std::vector<DoctorLine> JudgeCards(const CardFactsOfNode& facts) {
+  std::vector<DoctorLine> lines = {JudgeDriver(facts)};
+  if (facts.kernel_driver.empty()) return lines;
+  if (facts.cards.empty() || facts.unwanted) {
+    lines.push_back(
+        {.name = "GPU",
+         .verdict = facts.unwanted ? Verdict::kOk : Verdict::kBroken,
+         .text = facts.unwanted ? "CUDA_VISIBLE_DEVICES names none; the CPU will compute"
+                                : "the driver shows no card" + (facts.driver_problem.empty()
+                                                                    ? std::string()
+                                                                    : ": " + facts.driver_problem),
+         .remedy = facts.unwanted ? "" : "nvidia-smi -L; start the container with the card"});
+    return lines;
+  }
+  for (size_t i = 0; i < facts.cards.size(); ++i) {
+    lines.push_back(JudgeCard(i, facts.cards[i], facts.cards.size() == 1));
+  }
+  if (facts.cards.size() > 1) lines.push_back(JudgePeers(facts));
+  DoctorLine module{.name = "CUDA module", .text = "of this version"};
+  if (!facts.module_problem.empty()) {
+    module.verdict = Verdict::kBroken;
+    module.text = facts.module_problem;
+    module.remedy =
+        "build it where nvcc is (ninja baltoro_cuda_module), or name it in BALTORO_CUDA_MODULE";
+  }
+  lines.push_back(module);
+  lines.push_back(JudgeLibrary("cuBLASLt", facts.cublas, Verdict::kBroken,
+                               "the CUDA module needs it",
+                               "install the CUDA 13.0 runtime libraries (libcublas-13-0), or put "
+                               "their folder into LD_LIBRARY_PATH"));
+  bool apart = false;
+  for (const bool peer : facts.peers) apart = apart || !peer;
+  lines.push_back(JudgeLibrary(
+      "NCCL", facts.nccl, apart ? Verdict::kBroken : Verdict::kOk,
+      apart ? "GPUs that do not reach each other need it" : "it is needed over nodes alone",
+      apart ? "install libnccl2, or name the file in BALTORO_NCCL" : ""));
+  return lines;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,317 @@
+#include "pull/pull_job.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "pull/download.h"
+#include "pull/progress.h"
+#include "pull/selection.h"
+#include "pull/small_fetch.h"
+#include "weights/safetensors.h"
+
+namespace baltoro {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kConfigBytesMax = 16 << 20;
+
+// Where the certificates of the world are, beside where libcurl of Debian looks.
+std::string CertificateFile(const HubPlaces& places) {
+  if (!places.ca_file.empty()) return places.ca_file;
+  for (const char* path : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                           "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
+    if (FileExists(path)) return path;
+  }
+  return "";
+}
+
+// Bytes free for this user where `path` is, or will be.
+int64_t FreeBytes(fs::path path) {
+  std::error_code error;
+  path = fs::absolute(path, error);
+  while (!fs::exists(path, error) && path.has_parent_path() && path != path.parent_path()) {
+    path = path.parent_path();
+  }
+  struct statvfs status = {};
+  if (statvfs(path.c_str(), &status) != 0) return INT64_MAX;
+  return static_cast<int64_t>(status.f_bavail) * static_cast<int64_t>(status.f_frsize);
+}
+
+// Bytes of a file that lie on the disk already.
+int64_t TakenBytes(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 ? int64_t{status.st_blocks} * 512 : 0;
+}
+
+int64_t BytesOf(const std::vector<RepoFile>& files) {
+  int64_t bytes = 0;
+  for (const RepoFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string Count(size_t files) {
+  return fmt::format("{} file{}", files, files == 1 ? "" : "s");
+}
+
+struct Work {
+  std::vector<RepoFile> fetch, here, left_out;
+  int64_t room = 0;  // bytes that the disk must still take
+};
+
+class Job {
+ public:
+  Job(const PullCommand& command, std::string user_agent, const std::atomic<bool>& stop)
+      : command_(command),
+        user_agent_(std::move(user_agent)),
+        stop_(stop),
+        printer_(command.quiet) {}
+
+  Result<std::string> Run() {
+    BT_ASSIGN_OR_RETURN(hub_, HubOf(command_));
+    if (!hub_.token.empty() && hub_.endpoint.starts_with("http://")) {
+      printer_.Tell(fmt::format("the token goes to {} unencrypted", hub_.endpoint));
+    }
+    BT_RETURN_IF_ERROR(StartHttp());
+    BT_ASSIGN_OR_RETURN(HttpSession session, HttpSession::Create(SessionOptions()));
+    BT_ASSIGN_OR_RETURN(const RepoListing listing, FetchListing(session));
+    commit_ = listing.commit;
+    BT_ASSIGN_OR_RETURN(std::vector<RepoFile> chosen, ChooseFiles(listing.files, command_));
+    Work work;
+    if (command_.layout.given) {
+      BT_RETURN_IF_ERROR(LeaveOut(session, listing.files, chosen, work.left_out));
+    }
+    store_ = MakeStore();
+    // Begun before anything is looked at: what another process writes is not counted as here.
+    std::optional<FolderLock> lock;
+    if (!command_.dry_run) {
+      BT_ASSIGN_OR_RETURN(lock, FolderLock::Take(store_->lock_path()));
+    }
+    BT_RETURN_IF_ERROR(Sort(std::move(chosen), work));
+    Tell(work);
+    BT_RETURN_IF_ERROR(CheckRoom(work));
+    if (command_.dry_run) return store_->model_dir();
+    BT_RETURN_IF_ERROR(Download(work));
+    BT_RETURN_IF_ERROR(FetchHeaders(session, work.left_out));
+    BT_RETURN_IF_ERROR(store_->Finish());
+    std::error_code error;
+    return fs::absolute(store_->model_dir(), error).string();
+  }
+
+ private:
+  HttpOptions SessionOptions() const {
+    return {.endpoint = hub_.endpoint,
+            .token = hub_.token,
+            .token_as_cookie = hub_.modelscope,
+            .ca_file = CertificateFile(command_.places),
+            .user_agent = user_agent_,
+            .stall_s = command_.stall_s,
+            .stop = &stop_};
+  }
+
+  RetryRules Rules() {
+    return {.retries = command_.retries,
+            .wait_s = command_.retry_wait_s,
+            .stop = &stop_,
+            .tell = [this](const std::string& line) { printer_.Tell(line); }};
+  }
+
+  Result<RepoListing> FetchListing(HttpSession& session) {
+    const std::string what = fmt::format("list of the files of {}", hub_.repo);
+    BT_ASSIGN_OR_RETURN(
+        const std::string text,
+        FetchSmall(session, hub_,
+                   {.url = hub_.ListingUrl(), .what = what, .bytes_max = kListingBytesMax},
+                   Rules()));
+    auto listing = hub_.modelscope ? ParseModelScopeListing(text) : ParseHuggingFaceListing(text);
+    if (listing.ok()) return listing;
+    return Status(listing.status().code(), fmt::format("{} at {}: {}", hub_.repo, hub_.endpoint,
+                                                       listing.status().message()));
+  }
+
+  Result<Json> FetchJson(HttpSession& session, const RepoFile& file, size_t bytes_max) {
+    BT_ASSIGN_OR_RETURN(const std::string text, FetchSmall(session, hub_,
+                                                           {.url = hub_.FileUrl(file.path, commit_),
+                                                            .what = file.path,
+                                                            .bytes_max = bytes_max},
+                                                           Rules()));
+    auto json = ParseJson(text);
+    if (json.ok()) return json;
+    return InvalidArgument(file.path + ": " + json.status().message());
+  }
+
+  // Moves weight files that this node's ranks do not read from `chosen` to `left_out`.
+  Status LeaveOut(HttpSession& session,
+                  const std::vector<RepoFile>& all,
+                  std::vector<RepoFile>& chosen,
+                  std::vector<RepoFile>& left_out) {
+    const auto find = [&](const char* name) {
+      return std::ranges::find_if(all, [&](const RepoFile& file) { return file.path == name; });
+    };
+    const auto config = find("config.json");
+    auto index = find("model.safetensors.index.json");
+    if (index == all.end()) index = find("quant_model_weights.safetensors.index.json");
+    if (config == all.end() || index == all.end()) {
+      printer_.Tell("the weights have no index: every node reads all of them");
+      return {};
+    }
+    BT_ASSIGN_OR_RETURN(const Json config_json, FetchJson(session, *config, kConfigBytesMax));
+    BT_ASSIGN_OR_RETURN(const Json index_json, FetchJson(session, *index, kTextBytesMax));
+    const auto model = K2Config::Parse(config_json);
+    if (!model.ok()) return InvalidArgument("config.json: " + model.status().message());
+    const auto shards = ParseShardIndex(index_json);
+    if (!shards.ok()) return InvalidArgument(index->path + ": " + shards.status().message());
+    BT_ASSIGN_OR_RETURN(const std::vector<std::string> others,
+                        FilesOfOtherNodes(shards.value(), model.value(), command_.layout));
+    const std::set<std::string> names(others.begin(), others.end());
+    std::vector<RepoFile> kept;
+    for (RepoFile& file : chosen) {
+      (names.contains(file.path) ? left_out : kept).push_back(std::move(file));
+    }
+    chosen = std::move(kept);
+    return {};
+  }
+
+  std::unique_ptr<FileStore> MakeStore() const {
+    if (!command_.local_dir.empty()) return MakeFolderStore(command_.local_dir, commit_);
+    const bool given = !command_.cache_dir.empty();
+    if (hub_.modelscope) {
+      const std::string cache = given ? command_.cache_dir : command_.places.modelscope_cache;
+      return MakeFolderStore(cache + "/" + ModelScopeFolderOf(hub_.repo), commit_);
+    }
+    return MakeCacheStore(given ? command_.cache_dir : command_.places.hf_cache, hub_.repo,
+                          hub_.revision, commit_);
+  }
+
+  Status Sort(std::vector<RepoFile> chosen, Work& work) {
+    for (RepoFile& file : chosen) {
+      if (stop_.load()) return Status(Code::kUnavailable, "stopped");
+      bool here = false;
+      if (!command_.force) {
+        BT_ASSIGN_OR_RETURN(here, store_->Has(file));
+      }
+      if (!here)
+        work.room += std::max<int64_t>(0, file.bytes - TakenBytes(store_->PartialPath(file)));
+      (here ? work.here : work.fetch).push_back(std::move(file));
+    }
+    return {};
+  }
+
+  void Tell(const Work& work) {
+    printer_.Tell(fmt::format(
+        "{} ({}{}) from {}", hub_.repo, hub_.revision,
+        commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_, hub_.endpoint));
+    if (command_.dry_run) {
+      const auto list = [&](const char* what, const std::vector<RepoFile>& files) {
+        for (const RepoFile& file : files) {
+          printer_.Tell(fmt::format("  {:<9} {:>10}  {}", what, BytesText(file.bytes), file.path));
+        }
+      };
+      list("here", work.here);
+      list("fetch", work.fetch);
+      list("left out", work.left_out);
+    }
+    if (!work.here.empty()) {
+      printer_.Tell(fmt::format("here already: {}, {}", Count(work.here.size()),
+                                BytesText(BytesOf(work.here))));
+    }
+    if (command_.layout.given) {
+      printer_.Tell(fmt::format(
+          "left out: {}, {}, that no rank of node {} of {} reads (of each its header is fetched)",
+          Count(work.left_out.size()), BytesText(BytesOf(work.left_out)), command_.layout.node,
+          command_.layout.nodes));
+    }
+    printer_.Tell(fmt::format("to fetch: {}, {}; free at {}: {}", Count(work.fetch.size()),
+                              BytesText(BytesOf(work.fetch)), store_->model_dir(),
+                              BytesText(FreeBytes(store_->model_dir()))));
+  }
+
+  Status CheckRoom(const Work& work) const {
+    const int64_t free = FreeBytes(store_->model_dir());
+    if (work.room <= free) return {};
+    return Status(Code::kResourceExhausted,
+                  fmt::format("{} need {}, and {} has {} free: make room, or name another disk by "
+                              "--local-dir{}",
+                              Count(work.fetch.size()), BytesText(work.room), store_->model_dir(),
+                              BytesText(free), hub_.modelscope ? "" : " or HF_HOME"));
+  }
+
+  Status Download(const Work& work) {
+    if (!work.fetch.empty()) {
+      Downloader downloader(hub_, commit_, *store_, work.fetch,
+                            {.workers = command_.max_workers,
+                             .part_bytes = command_.part_bytes,
+                             .retries = command_.retries,
+                             .retry_wait_s = command_.retry_wait_s,
+                             .http = SessionOptions()},
+                            stop_);
+      const double start = MonotonicClock().Now();
+      DownloadState last;
+      const auto tell = [&] {
+        for (const std::string& remark : downloader.TakeRemarks()) printer_.Tell(remark);
+      };
+      const Status done = downloader.Run([&](const DownloadState& state) {
+        last = state;
+        tell();
+        printer_.Show(state);
+      });
+      tell();
+      printer_.End();
+      BT_RETURN_IF_ERROR(done);
+      const double seconds = std::max(1e-3, MonotonicClock().Now() - start);
+      const int64_t came = last.bytes_all - last.bytes_before;
+      printer_.Tell(fmt::format(
+          "fetched {} in {}, {}/s{}; all sums are right", BytesText(came), DurationText(seconds),
+          BytesText(static_cast<int64_t>(static_cast<double>(came) / seconds)),
+          last.bytes_before > 0
+              ? fmt::format(" ({} were there of an earlier attempt)", BytesText(last.bytes_before))
+              : ""));
+    }
+    for (const RepoFile& file : work.here) BT_RETURN_IF_ERROR(store_->Place(file, nullptr));
+    return {};
+  }
+
+  Status FetchHeaders(HttpSession& session, const std::vector<RepoFile>& files) {
+    for (const RepoFile& file : files) {
+      const std::string path = store_->model_dir() + "/" + file.path;
+      if (FileExists(path)) continue;
+      const Result<uint64_t> known = SizeByHeader(path);
+      if (known.ok() && known.value() == static_cast<uint64_t>(file.bytes)) continue;
+      BT_ASSIGN_OR_RETURN(const std::string header,
+                          FetchHeader(session, hub_, commit_, file, Rules()));
+      BT_RETURN_IF_ERROR(store_->PlaceHeader(file.path, header));
+    }
+    return {};
+  }
+
+  const PullCommand& command_;
+  const std::string user_agent_;
+  const std::atomic<bool>& stop_;
+  ProgressPrinter printer_;
+  Hub hub_;
+  std::string commit_;
+  std::unique_ptr<FileStore> store_;
+};
+
+}  // namespace
+
+Result<std::string> PullRepo(const PullCommand& command,
+                             const std::string& user_agent,
+                             const std::atomic<bool>& stop) {
+  if (command.places.offline && !command.modelscope) {
+    return InvalidArgument("HF_HUB_OFFLINE is set, so nothing is downloaded: unset it");
+  }
+  return Job(command, user_agent, stop).Run();
+}
+
+}  // namespace baltoro

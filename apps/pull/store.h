@@ -1,0 +1,54 @@
+#pragma once
+
+// Where the files of a repository go: the cache of huggingface_hub, in its layout, or a folder,
+// with the record that huggingface_hub keeps in one. Each tool finds what the other one fetched.
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "pull/listing.h"
+#include "pull/partial_file.h"
+
+namespace baltoro {
+
+class FileStore {
+ public:
+  virtual ~FileStore() = default;
+
+  // The folder that `serve` takes.
+  virtual std::string model_dir() const = 0;
+  // Held by whoever writes.
+  virtual std::string lock_path() const = 0;
+  // Whether this very content is there. May read the file.
+  virtual Result<bool> Has(const RepoFile& file) = 0;
+  // Where it is gathered. The name has the sum in it, so what was begun of another content is never
+  // continued.
+  virtual std::string PartialPath(const RepoFile& file) const = 0;
+  // Puts a file whose sum was checked into its place; in the cache also the link to one that Has
+  // found. Any thread, of different files.
+  virtual Status Place(const RepoFile& file, PartialFile* partial) = 0;
+  // The header alone of a weight file that is left out, for `serve`; removed by Place of the whole.
+  Status PlaceHeader(const std::string& path, std::string_view header) const;
+  // When all are there.
+  virtual Status Finish() { return {}; }
+
+ protected:
+  void RemoveHeader(const std::string& path) const;
+};
+
+// models--org--name below `cache`. `revision` is recorded for `commit` unless it is that.
+std::unique_ptr<FileStore> MakeCacheStore(const std::string& cache,
+                                          const std::string& repo,
+                                          const std::string& revision,
+                                          const std::string& commit);
+
+// `commit` may be empty.
+std::unique_ptr<FileStore> MakeFolderStore(const std::string& dir, const std::string& commit);
+
+// The sum of a file of a model folder as a download left it: from the cache's link, or from the
+// record of the folder. With an empty path if there is none.
+RepoFile RecordedFile(const std::string& model_dir, const std::string& name);
+
+}  // namespace baltoro
