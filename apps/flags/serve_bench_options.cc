@@ -110,7 +110,8 @@ Status FillServer(const FlagReader& flags, const Environment& environment, Bench
     out.headers.emplace_back("authorization", "Bearer " + key->second);
   }
   BT_ASSIGN_OR_RETURN(const Pairs given, ReadPairs(flags, "header", '='));
-  for (auto [name, value] : given) {
+  for (const auto& [key, value] : given) {
+    std::string name = key;
     for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     std::erase_if(out.headers, [&](const auto& other) { return other.first == name; });
     out.headers.emplace_back(name, value);
@@ -289,14 +290,6 @@ Status FillResults(const FlagReader& flags, BenchServeCommand& out) {
   flags.Get("label", out.label);
   out.progress = !flags.Is("disable-tqdm");
   BT_ASSIGN_OR_RETURN(out.metadata, ReadPairs(flags, "metadata", '='));
-  if (!out.save && !out.append) {
-    for (const char* flag :
-         {"save-detailed", "result-dir", "result-filename", "metadata", "label"}) {
-      if (flags.Has(flag)) {
-        out.notices.push_back(fmt::format("--{} has no effect without --save-result", flag));
-      }
-    }
-  }
   const bool sweep = !out.sweep_rates.empty() || !out.sweep_concurrency.empty();
   if (sweep && !out.append && !out.result_file.empty()) {
     return InvalidArgument("a sweep has several results: --result-filename needs --append-result");
@@ -310,6 +303,41 @@ Status Fill(const FlagReader& flags, const Environment& environment, BenchServeC
   BT_RETURN_IF_ERROR(FillData(flags, out));
   FillBody(flags, out);
   return FillResults(flags, out);
+}
+
+// Flags that change nothing beside the others.
+void TellIdle(const ParsedFlags& flags, BenchServeCommand& out) {
+  const DatasetOptions& data = out.data;
+  const std::string own = data.name == "prefix_repetition" ? "prefix-repetition" : data.name;
+  const auto tell = [&](std::string_view name, bool idle, std::string_view where) {
+    if (idle && flags.uses.contains(name)) {
+      out.notices.push_back(fmt::format("--{} has no effect {}", name, where));
+    }
+  };
+  const std::string here = "with --dataset-name " + data.name;
+  for (const auto& [name, use] : flags.uses) {
+    for (const std::string of :
+         {"random", "sharegpt", "custom", "hf", "prefix-repetition", "agent"}) {
+      tell(name, of != own && name.starts_with(of + "-"), here);
+    }
+  }
+  const bool drawn = data.path.empty();
+  tell("input-len", data.name != "random", here);
+  tell("no-oversample", drawn, here);
+  tell("disable-shuffle", drawn && own != "prefix-repetition", here);
+  tell("skip-chat-template", out.chat || data.name != "custom", "but with openai and custom");
+  tell("burstiness",
+       out.load.rate == kAllAtOnce && out.load.ramp.empty() && out.sweep_rates.empty(),
+       "without --request-rate");
+  tell("request-rate", !out.sweep_rates.empty(), "beside --sweep-rate");
+  tell("max-concurrency", !out.sweep_concurrency.empty(), "beside --sweep-concurrency");
+  tell("lora-assignment", out.loras.empty(), "without --lora-modules");
+  tell("served-model-name", !out.loras.empty(), "beside --lora-modules");
+  for (const char* name : {"host", "port"})
+    tell(name, flags.uses.contains("base-url"), "beside --base-url");
+  for (const char* name : {"save-detailed", "result-dir", "result-filename", "metadata", "label"}) {
+    tell(name, !out.save && !out.append, "without --save-result");
+  }
 }
 
 }  // namespace
@@ -336,6 +364,7 @@ Outcome<BenchServeCommand> ParseBenchServe(std::span<const std::string> args,
   out.notices.insert(out.notices.end(), availability.notices.begin(), availability.notices.end());
   const Status filled = Fill(FlagReader(parsed.value()), environment, out);
   if (!filled.ok()) return UsageError(table, filled.message());
+  TellIdle(parsed.value(), out);
   return out;
 }
 

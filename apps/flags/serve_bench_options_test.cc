@@ -100,6 +100,25 @@ TEST(BenchServeOptionsTest, BodiesAndReports) {
   EXPECT_THAT(Accept({"--save-detailed"}).notices.back(), HasSubstr("without --save-result"));
 }
 
+TEST(BenchServeOptionsTest, WhatChangesNothingIsTold) {
+  const auto last = [](Args args) {
+    args.insert(args.end(), {"--temperature", "0", "--ignore-eos"});
+    const std::vector<std::string> notices = Accept(args).notices;
+    EXPECT_LE(notices.size(), 1U);
+    return notices.empty() ? "" : notices.back();
+  };
+  EXPECT_EQ(last({"--random-input-len", "5", "--max-concurrency", "2"}), "");
+  EXPECT_EQ(last({"--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", "2"}),
+            "");
+  EXPECT_EQ(last({"--dataset-name", "prefix_repetition", "--random-input-len", "2"}),
+            "--random-input-len has no effect with --dataset-name prefix_repetition");
+  EXPECT_EQ(last({"--burstiness", "2"}), "--burstiness has no effect without --request-rate");
+  EXPECT_EQ(last({"--burstiness", "2", "--sweep-rate", "1"}), "");
+  EXPECT_EQ(last({"--request-rate", "2", "--sweep-rate", "1"}),
+            "--request-rate has no effect beside --sweep-rate");
+  EXPECT_EQ(last({"--no-oversample"}), "--no-oversample has no effect with --dataset-name random");
+}
+
 TEST(BenchServeOptionsTest, DataSetsSayWhatTheyNeed) {
   EXPECT_THAT(Refuse({"--dataset-name", "hf"}), HasSubstr("needs --dataset-path"));
   EXPECT_THAT(Refuse({"--dataset-path", "f"}), HasSubstr("--dataset-name random is drawn"));

@@ -204,10 +204,11 @@ class LoadRun {
     constexpr size_t kWidth = 30;
     const size_t all = out_.answers.size(), full = kWidth * ended_ / std::max<size_t>(all, 1);
     const double seconds = std::max(loop_->Now() - begun_, 1e-9);
-    fmt::print(
-        stderr, "\r[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s ",
-        std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_, failed_,
-        static_cast<double>(ended_) / seconds, static_cast<double>(tokens_) / seconds);
+    fmt::print(stderr,
+               "\r[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s\033[K",
+               std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_,
+               failed_, static_cast<double>(ended_) / seconds,
+               static_cast<double>(tokens_) / seconds);
     std::fflush(stderr);
   }
 
