@@ -17,6 +17,7 @@ const std::set<std::string> kNames = {
     "baltoro:engine_restarts_total counter",
     "baltoro:held_answer_bytes gauge",
     "baltoro:held_body_bytes gauge",
+    "baltoro:last_step_seconds gauge",
     "baltoro:log_lines_dropped_total counter",
     "baltoro:requests_rejected_total counter",
     "http_request_duration_seconds histogram",
@@ -137,6 +138,14 @@ TEST(MetricsUpdateTest, CountersFollowAnEngineThatStartsAgain) {
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
   metrics.Update({.generation_tokens = 30});
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
+}
+
+TEST(MetricsUpdateTest, TheNewestStepIsTold) {
+  Metrics metrics("m", 1000);
+  const std::string series = "baltoro:last_step_seconds{engine=\"0\",model_name=\"m\"}";
+  metrics.Update({.step_seconds_last = 0.5});
+  metrics.Update({.step_seconds_last = 0.25});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 0.25);
 }
 
 TEST(MetricsUpdateTest, LinesThatTheLogDroppedAreCountedByProcessAndReason) {
