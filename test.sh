@@ -35,7 +35,7 @@ step "unit and golden tests"
 ctest --test-dir build/release --output-on-failure -j2 -LE 'gpu|e2e'
 
 step "against libraries of others, from outside, and work counted in instructions"
-ctest --test-dir build/release --output-on-failure -L e2e
+BALTORO_TEST_BROWSER=must ctest --test-dir build/release --output-on-failure -L e2e
 
 step "address and undefined-behaviour sanitizers, host rooms"
 cmake --preset asan -DBT_BENCH=OFF >/dev/null

@@ -31,6 +31,8 @@ class LoopTimer final : public EventLoop::Watcher {
   // Calls once, at `at` of the loop's clock, or at once where that is past; in place of what was
   // asked for before.
   void Set(Seconds at) {
+    constexpr Seconds kNever = 1e15;  // longer than any machine runs; beyond it time_t may end
+    at = std::min(at, kNever);
     const double whole = std::floor(at);
     itimerspec when{};
     when.it_value.tv_sec = static_cast<time_t>(whole);

@@ -2,6 +2,7 @@
 import json
 import re
 import shlex
+import socket
 import subprocess
 import time
 import urllib.request
@@ -98,6 +99,17 @@ def test_the_k25_guides_command_on_a_local_data_set(small):
     done = bench(small, *words, "--hf-output-len", "6")
     assert row(done.stdout, "Successful requests:") == 4
     assert "pictures, which are left out" in done.stderr and "3 fitting prompts" in done.stderr
+
+
+def test_a_server_that_never_answers_is_told_in_time(small):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        begun = time.monotonic()
+        ran = subprocess.run([PROGRAM, "bench", "serve", "--port", str(silent.getsockname()[1]), "--model", "m", "--tokenizer", str(ROOT / "pocket/model"),
+                              "--num-prompts", "1", "--ready-check-timeout-sec", "1"], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 1 and "no good answer within --ready-check-timeout-sec 1" in ran.stderr
+    assert time.monotonic() - begun < 30
+    nowhere = bench(small, "--num-prompts", "1", "--save-result", "--result-dir", "/proc/nowhere", code=1)
+    assert "--result-dir /proc/nowhere: " in nowhere.stderr and "Serving Benchmark Result" not in nowhere.stdout
 
 
 def test_a_python_client_sees_the_same_text(small):

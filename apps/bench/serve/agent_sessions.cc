@@ -123,7 +123,7 @@ Result<Dataset> BuildAgent(const DatasetOptions& options, const BenchText& text)
     }
     left -= turns;
     bytes += session.text.size();
-    BT_RETURN_IF_ERROR(CheckBytes(bytes));
+    BT_RETURN_IF_ERROR(CheckBytes(static_cast<double>(bytes)));
     out.sessions.push_back(std::move(session));
   }
   return out;

@@ -114,7 +114,7 @@ void AnswerReader::ReadChunk(std::string_view text, Seconds at) {
     if (last_ == 0) {
       answer_->ttft = at - answer_->start;
     } else {
-      answer_->itls.push_back(at - last_);
+      answer_->itls.push_back(std::max(at - last_, 0.0));  // stamps may go back with the clock
     }
     last_ = at;
   }

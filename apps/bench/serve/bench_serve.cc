@@ -28,7 +28,8 @@ constexpr size_t kFailuresShown = 10;
 
 void Say(std::string_view line) {
   std::fflush(stdout);  // what was said before stays before it
-  fmt::print(stderr, "baltoro bench serve: {}\n", line);
+  // Nobody need listen: a closed pipe is no reason to lose a measurement.
+  std::fputs(fmt::format("baltoro bench serve: {}\n", line).c_str(), stderr);
 }
 
 // What is asked of the server beside the load.
@@ -138,7 +139,9 @@ Status AwaitServer(const BenchServeCommand& command, const Dataset& data) {
   const MonotonicClock clock;
   const Seconds end = clock.Now() + static_cast<double>(command.ready_seconds);
   for (;;) {
-    const Result<LoadOutcome> out = RunLoad(command, one, {0}, false);
+    // One try has the time that is left, or a second.
+    const Result<LoadOutcome> out =
+        RunLoad(command, one, {0}, false, std::max(end - clock.Now(), 1.0));
     const bool answered = out.ok() && out.value().answers[0].success;
     if (answered) return {};
     const std::string why = out.ok() ? out.value().answers[0].error : out.status().message();
@@ -169,13 +172,27 @@ std::string DateNow() {
   return std::string(text, std::strftime(text, sizeof(text), "%Y%m%d-%H%M%S", &parts));
 }
 
+Status CannotWrite(const std::string& path) {
+  return InvalidArgument(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+}
+
+// Before a load that may take an hour: whether files can be written where its result shall go.
+Status CheckResultFolder(const BenchServeCommand& command) {
+  if (!command.save && !command.append) return {};
+  const std::string folder = command.result_dir.empty() ? "." : command.result_dir;
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) return InvalidArgument("--result-dir " + folder + ": " + error.message());
+  if (access(folder.c_str(), W_OK | X_OK) != 0) return CannotWrite("--result-dir " + folder);
+  return {};
+}
+
 Status Save(const BenchServeCommand& command,
             const BenchResult& result,
             const std::vector<Answer>& answers) {
   if (!command.save && !command.append) return {};
   const std::string date = DateNow(), path = ResultPath(command, date);
   std::error_code error;
-  if (!command.result_dir.empty()) std::filesystem::create_directories(command.result_dir, error);
   const bool more = command.append && std::filesystem::exists(path, error) &&
                     std::filesystem::file_size(path, error) > 0;
   std::ofstream file(path, command.append ? std::ios::app : std::ios::trunc);
@@ -183,7 +200,7 @@ Status Save(const BenchServeCommand& command,
        << ResultJson(result, answers, command, date)
               .dump(-1, ' ', false, Json::error_handler_t::replace);
   file.close();
-  if (!file) return InvalidArgument("cannot write " + path);
+  if (!file) return CannotWrite(path);
   Say("the result is in " + path);
   return {};
 }
@@ -246,6 +263,7 @@ class Bench {
                                       .chat_template = texts_.chat_template.get()}));
     if (first) {
       for (const std::string& notice : data.notices) Say(notice);
+      BT_RETURN_IF_ERROR(CheckResultFolder(run));
       if (run.ready_seconds > 0) BT_RETURN_IF_ERROR(AwaitServer(run, data));
     }
     if (run.warm_ups > 0) BT_RETURN_IF_ERROR(WarmUp(run, data, progress_));
@@ -303,7 +321,7 @@ class Bench {
     std::ofstream file(command_.sweep_svg);
     file << SweepSvg(command_, points);
     file.close();
-    if (!file) return InvalidArgument("--sweep-svg: cannot write " + command_.sweep_svg);
+    if (!file) return CannotWrite("--sweep-svg " + command_.sweep_svg);
     Say("the plots are in " + command_.sweep_svg);
     return {};
   }

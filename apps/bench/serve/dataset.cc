@@ -29,7 +29,7 @@ class LengthRange {
 };
 
 // About so many bytes has a word, with room.
-constexpr uint64_t kWordBytes = 12;
+constexpr double kWordBytes = 12;
 
 Result<Dataset> BuildRandom(const DatasetOptions& options, bool chat, const RandomText& words) {
   const LengthRange input(options.random_input, options.range_ratio, 0);
@@ -37,8 +37,8 @@ Result<Dataset> BuildRandom(const DatasetOptions& options, bool chat, const Rand
   if (options.random_prefix + input.low() < 1) {
     return InvalidArgument("--random-input-len and --random-prefix-len: a prompt would be empty");
   }
-  BT_RETURN_IF_ERROR(CheckBytes(static_cast<uint64_t>(options.prompts) * kWordBytes *
-                                static_cast<uint64_t>(options.random_prefix + input.high())));
+  BT_RETURN_IF_ERROR(CheckBytes(kWordBytes * static_cast<double>(options.prompts) *
+                                static_cast<double>(options.random_prefix + input.high())));
   std::mt19937_64 random(options.seed);
   std::string text;
   words.Append(text, options.random_prefix, random);
@@ -65,8 +65,8 @@ Result<Dataset> BuildPrefixRepetition(const DatasetOptions& options,
     return InvalidArgument(
         "--prefix-repetition-prefix-len and --prefix-repetition-suffix-len are both 0");
   }
-  BT_RETURN_IF_ERROR(CheckBytes(static_cast<uint64_t>(options.prompts) * kWordBytes *
-                                static_cast<uint64_t>(length)));
+  BT_RETURN_IF_ERROR(
+      CheckBytes(kWordBytes * static_cast<double>(options.prompts) * static_cast<double>(length)));
   std::mt19937_64 random(options.seed);
   Dataset out;
   for (int64_t prefix = 0; prefix < options.prefixes; ++prefix) {
@@ -89,11 +89,12 @@ Result<Dataset> BuildPrefixRepetition(const DatasetOptions& options,
 
 }  // namespace
 
-Status CheckBytes(uint64_t bytes) {
-  if (bytes <= kPromptBytesMax) return {};
-  return Status(Code::kResourceExhausted,
-                fmt::format("the prompts would take {} GiB of memory; fewer --num-prompts, please",
-                            bytes >> 30));
+Status CheckBytes(double bytes) {
+  if (bytes <= static_cast<double>(kPromptBytesMax)) return {};
+  return Status(
+      Code::kResourceExhausted,
+      fmt::format("the prompts would take {:.0f} GiB of memory; fewer --num-prompts, please",
+                  bytes / 0x1p30));
 }
 
 void AppendMessage(std::string& out, std::string_view role, std::string_view content) {

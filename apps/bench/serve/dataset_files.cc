@@ -186,6 +186,15 @@ std::optional<std::string> ContentText(const Json& content) {
   return std::nullopt;
 }
 
+// Whether a turn is a user's, as far as it says whose it is.
+bool IsUsers(const Json& turn) {
+  for (const char* field : {"role", "from"}) {
+    const auto role = turn.find(field);
+    if (role != turn.end() && role->is_string()) return *role == "user" || *role == "human";
+  }
+  return true;
+}
+
 // The first thing that a user says in a row, under the names that data sets have for it.
 std::optional<std::string> FirstPrompt(const Json& row) {
   for (const char* name : {"conversation", "conversations", "messages", "turns"}) {
@@ -195,8 +204,7 @@ std::optional<std::string> FirstPrompt(const Json& row) {
     for (const Json& turn : *turns) {
       if (turn.is_string()) return turn.get<std::string>();
       if (!turn.is_object()) continue;
-      const std::string role = turn.value("role", turn.value("from", std::string("user")));
-      if (role != "user" && role != "human") continue;
+      if (!IsUsers(turn)) continue;
       for (const char* field : {"content", "value"}) {
         if (turn.contains(field)) return ContentText(turn[field]);
       }
@@ -247,14 +255,20 @@ Result<std::vector<std::string>> FilesOf(const DatasetOptions& options) {
     return std::vector<std::string>{path};
   }
   std::vector<std::string> files, parquets;
-  for (const auto& entry : fs::recursive_directory_iterator(path, ignored)) {
-    const std::string file = entry.path().string();
+  std::error_code failed;
+  fs::recursive_directory_iterator entries(path, failed);
+  for (; !failed && entries != fs::recursive_directory_iterator(); entries.increment(failed)) {
+    const std::string file = entries->path().string();
     const std::string inside = file.substr(path.size());
     if (inside.find(options.hf_subset) == file.npos || inside.find(options.hf_split) == file.npos) {
       continue;
     }
     if (file.ends_with(".jsonl")) files.push_back(file);
     if (file.ends_with(".parquet")) parquets.push_back(file);
+  }
+  if (failed) {
+    return InvalidArgument(
+        fmt::format("--dataset-path {}: cannot list all of it: {}", path, failed.message()));
   }
   std::ranges::sort(files);
   if (!files.empty()) return files;

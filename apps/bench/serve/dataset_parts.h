@@ -15,7 +15,7 @@ inline constexpr uint64_t kPromptBytesMax = uint64_t{4} << 30;  // of all prompt
 void AddPrompt(Dataset& out, std::string_view prompt, int64_t tokens, int64_t output, bool chat);
 // {"role":"user","content":"..."}
 void AppendMessage(std::string& out, std::string_view role, std::string_view content);
-Status CheckBytes(uint64_t bytes);
+Status CheckBytes(double bytes);
 
 Result<Dataset> BuildFromFile(const DatasetOptions& options, bool chat, const BenchText& text);
 Result<Dataset> BuildAgent(const DatasetOptions& options, const BenchText& text);

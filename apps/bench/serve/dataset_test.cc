@@ -153,12 +153,14 @@ TEST_F(DatasetTest, HfRowsOfSeveralShapesAndWhatIsNotRead) {
 {"conversations":[{"from":"human","value":"gpt"}]}
 {"turns":["turn","second"]}
 {"question":"asked"}
+{"messages":[{"role":null,"content":"of nobody"}]}
 )");
   std::vector<std::string> prompts;
   options_.path = dir_;
   const Dataset data = Built();
   for (const BenchSession& session : data.sessions) prompts.push_back(Prompt(session));
-  EXPECT_EQ(prompts, (std::vector<std::string>{"arena", "parts", "gpt", "turn", "asked"}));
+  EXPECT_EQ(prompts,
+            (std::vector<std::string>{"arena", "parts", "gpt", "turn", "asked", "of nobody"}));
   EXPECT_THAT(data.notices.at(0), HasSubstr("1 prompts have pictures, which are left out"));
   EXPECT_EQ(data.sessions[0].turns[0].output_tokens, 128);
   options_.hf_split = "train";

@@ -16,7 +16,6 @@
 namespace baltoro {
 namespace {
 
-constexpr Seconds kRequestLimit = 6 * 3600;  // as upstream's client
 constexpr Seconds kTick = 0.1;
 
 // The body of a request, of which only model, prompt and length are its own.
@@ -78,12 +77,12 @@ class LoadRun {
     under_way_.resize(data.sessions.size());
   }
 
-  Result<LoadOutcome> Run(const std::vector<double>& arrivals) {
+  Result<LoadOutcome> Run(const std::vector<double>& arrivals, Seconds request_limit) {
     BT_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
     BT_ASSIGN_OR_RETURN(client_,
                         StreamClient::Create(loop_.get(), {.host = command_.host,
                                                            .port = command_.port,
-                                                           .idle_timeout = kRequestLimit}));
+                                                           .idle_timeout = request_limit}));
     BT_RETURN_IF_ERROR(timer_.Join(loop_.get()));
     begun_ = loop_->Now();
     for (size_t i = 0; i < arrivals.size(); ++i) due_.push({begun_ + arrivals[i], i});
@@ -94,6 +93,7 @@ class LoadRun {
     });
     timer_.Set(begun_);
     loop_->Run();
+    out_.begun = begun_;
     out_.seconds = loop_->Now() - begun_;
     Draw();
     if (progress_) std::fputc('\n', stderr);
@@ -204,11 +204,11 @@ class LoadRun {
     constexpr size_t kWidth = 30;
     const size_t all = out_.answers.size(), full = kWidth * ended_ / std::max<size_t>(all, 1);
     const double seconds = std::max(loop_->Now() - begun_, 1e-9);
-    fmt::print(stderr,
-               "\r[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s\033[K",
-               std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_,
-               failed_, static_cast<double>(ended_) / seconds,
-               static_cast<double>(tokens_) / seconds);
+    const std::string bar = fmt::format(
+        "\r[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s\033[K",
+        std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_, failed_,
+        static_cast<double>(ended_) / seconds, static_cast<double>(tokens_) / seconds);
+    std::fputs(bar.c_str(), stderr);  // which may be a terminal that is gone
     std::fflush(stderr);
   }
 
@@ -237,8 +237,9 @@ class LoadRun {
 Result<LoadOutcome> RunLoad(const BenchServeCommand& command,
                             const Dataset& data,
                             const std::vector<double>& arrivals,
-                            bool progress) {
-  return LoadRun(command, data, progress).Run(arrivals);
+                            bool progress,
+                            Seconds request_limit) {
+  return LoadRun(command, data, progress).Run(arrivals, request_limit);
 }
 
 void RaiseFileLimit() {

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "base/clock.h"
 #include "bench/serve/answer.h"
 #include "bench/serve/dataset.h"
 #include "flags/serve_bench_options.h"
@@ -13,8 +14,12 @@ namespace baltoro {
 
 struct LoadOutcome {
   std::vector<Answer> answers;  // in the order of the data set's requests
-  double seconds = 0;           // from the start to the last end
+  Seconds begun = 0;            // by the clock of the answers' times
+  double seconds = 0;           // from there to the last end
 };
+
+// A request from which nothing comes for so long has failed: six hours, as upstream's client.
+inline constexpr Seconds kRequestLimit = 6 * 3600;
 
 // A session begins at its time of `arrivals`, in seconds, or when fewer than the command's
 // max_concurrency are under way. `progress` draws a bar on standard error. An error: the server
@@ -22,7 +27,8 @@ struct LoadOutcome {
 Result<LoadOutcome> RunLoad(const BenchServeCommand& command,
                             const Dataset& data,
                             const std::vector<double>& arrivals,
-                            bool progress);
+                            bool progress,
+                            Seconds request_limit = kRequestLimit);
 
 // As many files as the system allows this process, so that each request can have a connection.
 void RaiseFileLimit();

@@ -136,6 +136,7 @@ std::optional<Speculation> ReadSpeculation(std::string_view metrics) {
     double value = 0;
     if (std::from_chars(number.data(), number.data() + number.size(), value).ec != std::errc())
       continue;
+    if (!(value >= 0 && value < 0x1p62)) continue;  // no count: NaN, or below zero
     const auto count = static_cast<int64_t>(value);
     any = true;
     if (name == "drafts_total") out.drafts += count;
