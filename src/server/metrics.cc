@@ -107,8 +107,8 @@ struct Metrics::State {
 
   prometheus::Gauge& running =
       AddGauge("vllm:num_requests_running", "Requests that are being computed.");
-  prometheus::Gauge& waiting =
-      AddGauge("vllm:num_requests_waiting", "Requests that wait for their first step.");
+  prometheus::Gauge& waiting = AddGauge(
+      "vllm:num_requests_waiting", "Requests that wait to be computed, those set back among them.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
   prometheus::Gauge& ready =
