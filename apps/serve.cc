@@ -66,6 +66,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
   config.share_prefix_cache = options.share_prefix_cache;

@@ -21,17 +21,32 @@ for group in $groups; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
   done
 done
-[ -z "$missing" ] && exit 0
+promtool=""
+case " $groups " in *" long "*) command -v promtool >/dev/null || promtool=promtool ;; esac
+[ -z "$missing$promtool" ] && exit 0
 
 as_root=""
 if [ "$(id -u)" != 0 ]; then
-  command -v sudo >/dev/null || { echo "these packages are missing and neither root nor sudo is at hand:$missing" >&2; exit 1; }
+  command -v sudo >/dev/null || { echo "these packages are missing and neither root nor sudo is at hand:$missing $promtool" >&2; exit 1; }
   as_root=sudo
 fi
-command -v apt-get >/dev/null || { echo "not a Debian or Ubuntu system; install the equivalents of:$missing" >&2; exit 1; }
-echo "installing:$missing"
+command -v apt-get >/dev/null || { echo "not a Debian or Ubuntu system; install the equivalents of:$missing $promtool" >&2; exit 1; }
+echo "installing:$missing $promtool"
+
+# The one program out of the package of Prometheus: the whole would bring a dozen packages for its pages, and start a server.
+install_promtool() {
+  local here
+  here=$(mktemp -d)
+  (cd "$here" && apt-get download -qq prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool) &&
+    $as_root install "$here/usr/bin/promtool" /usr/local/bin/promtool
+  local result=$?
+  rm -rf "$here"
+  return $result
+}
+
 log=$(mktemp)
-if ! { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } >"$log" 2>&1; then
+if ! { $as_root apt-get update -qq && { [ -z "$missing" ] || $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing; } &&
+       { [ -z "$promtool" ] || install_promtool; }; } >"$log" 2>&1; then
   tail -n 20 "$log" >&2
   echo "the packages could not be installed; the whole log is in $log" >&2
   exit 1

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/process_use.h"
 #include "base/status.h"
 #include "engine/engine_health.h"
 #include "engine/fixed_steps.h"
@@ -92,13 +93,15 @@ struct EngineStats {
   uint64_t preemptions = 0;
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
   uint64_t step_tokens_last = 0;
-  double step_seconds_last = 0;
-  double turn_seconds = 0;  // that the present turn of its loop has lasted
+  double step_seconds_last = 0, step_seconds = 0;  // of the last step; of all together
+  double turn_seconds = 0;                         // that the present turn of its loop has lasted
   // What the steps that it waits for should take by those before them; below 0: nobody knows.
   double turn_expected_seconds = -1;
   double long_turn_seconds = 0;  // the most that each of two turns in a row took: turn_history.h
   uint64_t restarts = 0;         // of the engine's process
-  LogDrops log_drops = {};       // of an engine process; one within the server's shares its log
+  // Of an engine process; one within the server's shares its log and its memory.
+  LogDrops log_drops = {};
+  ProcessUse process = {};
 };
 
 // end() of a node whose head was stopped, not lost.

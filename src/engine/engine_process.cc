@@ -14,6 +14,7 @@
 
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/process_use.h"
 #include "engine/engine_wire.h"
 #include "engine/frame_connection.h"
 
@@ -174,6 +175,7 @@ class EngineSide {
       }
       EngineStats stats = engine != nullptr ? engine->stats() : EngineStats{};
       stats.log_drops = LogDropsOfProcess();
+      stats.process = UseOfProcess();
       TellLeftOut();
       SendMessage(connection_, Message::kStats, stats);
     }

@@ -33,8 +33,10 @@ template <typename Fields>
 void VisitStats(EngineStats& s, const Fields& fields) {
   fields(s.step, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits, s.preemptions,
          s.prompt_tokens_computed, s.generation_tokens, s.step_tokens_last, s.step_seconds_last,
-         s.turn_seconds, s.turn_expected_seconds, s.long_turn_seconds, s.restarts,
-         s.log_drops.unread, s.log_drops.limited);
+         s.turn_seconds, s.turn_expected_seconds, s.long_turn_seconds, s.restarts, s.step_seconds,
+         s.log_drops.unread, s.log_drops.limited, s.process.start_unix, s.process.cpu_seconds,
+         s.process.resident_bytes, s.process.virtual_bytes, s.process.open_files,
+         s.process.open_files_max);
 }
 
 struct PutField {

@@ -132,6 +132,7 @@ EngineStats RemoteEngine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
   stats.step += stats_past_.step;
+  stats.step_seconds += stats_past_.step_seconds;
   stats.prefix_queries += stats_past_.prefix_queries;
   stats.prefix_hits += stats_past_.prefix_hits;
   stats.preemptions += stats_past_.preemptions;
@@ -278,6 +279,7 @@ bool RemoteEngine::RunOnce() {
   pid_ = -1;
   connection_ = nullptr;
   stats_past_.step += stats_.step;
+  stats_past_.step_seconds += stats_.step_seconds;
   stats_past_.prefix_queries += stats_.prefix_queries;
   stats_past_.prefix_hits += stats_.prefix_hits;
   stats_past_.preemptions += stats_.preemptions;

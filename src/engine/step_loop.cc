@@ -235,6 +235,7 @@ Status StepLoop::Step() {
   stats_.step = result.value().step;
   if (tokens > 0) stats_.step_tokens_last = static_cast<uint64_t>(tokens);
   stats_.step_seconds_last = clock_.Now() - start;
+  stats_.step_seconds += stats_.step_seconds_last;
   return {};
 }
 

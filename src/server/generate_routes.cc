@@ -10,6 +10,7 @@
 #include "server/completion_request.h"
 #include "server/completion_shape.h"
 #include "server/server_internal.h"
+#include "server/trace_context.h"
 
 namespace baltoro {
 namespace {
@@ -52,6 +53,7 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
   const auto prepared = std::make_shared<Prepared>();
   prepared->ticket = ActiveTicket(active_);
   prepared->owner = JobOwner(request);
+  prepared->trace_id = TraceIdOf(request.Header("traceparent"));
   RunPreparing(std::move(request), std::move(reply),
                [this, prepare, prepared, here = std::this_thread::get_id()](HttpRequest& asked,
                                                                             Reply& answer) {
@@ -136,9 +138,10 @@ void Server::Launch(Reply reply, Prepared prepared) {
     BT_LOG_LIMITED(
         Info,
         "Received request {}: prompts: {}, tokens of the first: {}, n: {}, max_tokens: {}, "
-        "temperature: {}, top_p: {}",
+        "temperature: {}, top_p: {}{}{}",
         prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
-        first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p);
+        first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p,
+        prepared.trace_id.empty() ? "" : ", trace: ", prepared.trace_id);
   }
   const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/process_use.h"
 #include "server/route_path.h"
 #include "server/server_internal.h"
 
@@ -40,8 +41,11 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
-  metrics_->SetHeldBytes(http_->held_body_bytes(), http_->held_answer_bytes());
-  metrics_->UpdateLog(LogDropsOfProcess());
+  metrics_->UpdateDoor({.serving = Serving(),
+                        .held_bodies = http_->held_body_bytes(),
+                        .held_answers = http_->held_answer_bytes(),
+                        .log_drops = LogDropsOfProcess(),
+                        .process = UseOfProcess()});
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),

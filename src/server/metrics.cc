@@ -1,5 +1,6 @@
 #include "server/metrics.h"
 
+#include <fmt/format.h>
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
@@ -8,38 +9,20 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "base/check.h"
+#include "server/metric_buckets.h"
+#include "server/process_metrics.h"
 
 namespace baltoro {
 namespace {
 
 using Labels = std::map<std::string, std::string>;
-using Buckets = prometheus::Histogram::BucketBoundaries;
-
-const Buckets& FirstTokenBuckets() {
-  static const Buckets buckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
-                                  1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-  return buckets;
-}
-const Buckets& TokenBuckets() {
-  static const Buckets buckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
-                                  .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
-  return buckets;
-}
-const Buckets& RequestBuckets() {
-  static const Buckets buckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-  return buckets;
-}
-
-const Buckets& IterationBuckets() {
-  static const Buckets buckets = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-  return buckets;
-}
+using Buckets = MetricBuckets;
 
 constexpr std::pair<Rejection, const char*> kRejections[] = {
     {Rejection::kInvalid, "invalid"},
@@ -55,30 +38,20 @@ constexpr std::pair<Rejection, const char*> kRejections[] = {
     {Rejection::kEngine, "engine"},
 };
 
-// 1, 2, 5, 10, 20 ... up to `max`.
-Buckets Decades(int64_t max) {
-  Buckets buckets;
-  for (int64_t decade = 1; decade <= max; decade *= 10) {
-    for (const int64_t step : {1, 2, 5}) {
-      if (decade * step <= max) buckets.push_back(static_cast<double>(decade * step));
-    }
-  }
-  return buckets;
-}
-
 // A counter that follows an engine's own count, which starts again at zero when the engine does.
 class Follower {
  public:
   explicit Follower(prometheus::Counter& counter) : counter_(&counter) {}
-  void Follow(uint64_t value) {
+  void Follow(uint64_t value) { Follow(static_cast<double>(value)); }
+  void Follow(double value) {
     if (value < last_) last_ = 0;
-    counter_->Increment(static_cast<double>(value - last_));
+    counter_->Increment(value - last_);
     last_ = value;
   }
 
  private:
   prometheus::Counter* counter_;
-  uint64_t last_ = 0;
+  double last_ = 0;
 };
 
 }  // namespace
@@ -105,7 +78,7 @@ struct Metrics::State {
     with_source["source"] = source;
     return prometheus::BuildCounter()
         .Name("vllm:prompt_tokens_by_source_total")
-        .Help("Prompt tokens by where their KV came from.")
+        .Help("Prompt tokens by where their keys and values came from.")
         .Register(registry)
         .Add(with_source);
   }
@@ -133,24 +106,35 @@ struct Metrics::State {
   std::mutex update_mutex;  // scrapes may come from several I/O threads
 
   prometheus::Gauge& running =
-      AddGauge("vllm:num_requests_running", "Requests in the current batch.");
-  prometheus::Gauge& waiting =
-      AddGauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.");
+      AddGauge("vllm:num_requests_running", "Requests that are being computed.");
+  prometheus::Gauge& waiting = AddGauge(
+      "vllm:num_requests_waiting", "Requests that wait to be computed, those set back among them.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
   prometheus::Gauge& step_seconds =
-      AddGauge("baltoro:last_step_seconds", "How long the newest step took.");
+      AddGauge("baltoro:last_step_seconds", "Seconds that the newest step took.");
+  prometheus::Gauge& ready =
+      AddGauge("baltoro:engine_ready", "1 while requests are served, as /health says; else 0.");
   prometheus::Gauge& held_bodies =
       AddGauge("baltoro:held_body_bytes", "Bytes of requests that are not complete yet.");
   prometheus::Gauge& held_answers =
       AddGauge("baltoro:held_answer_bytes", "Bytes of answers that clients have not taken yet.");
-  Follower preemptions{AddCounter("vllm:num_preemptions_total", "Preemptions by recomputation.")};
+  Follower preemptions{
+      AddCounter("vllm:num_preemptions_total",
+                 "Times that a request was set back for want of KV cache blocks.")};
   Follower prefix_queries{AddCounter("vllm:prefix_cache_queries_total",
                                      "Prompt tokens looked up in the prefix cache.")};
   Follower prefix_hits{
       AddCounter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.")};
   Follower generation_tokens{AddCounter("vllm:generation_tokens_total", "Tokens generated.")};
-  Follower restarts{AddCounter("baltoro:engine_restarts_total", "Restarts of a lost engine.")};
+  Follower computed_prompt_tokens{
+      AddCounter("baltoro:prompt_tokens_computed_total",
+                 "Tokens of prompts that went through the model, those computed again included.")};
+  Follower step_seconds{
+      AddCounter("baltoro:step_seconds_total",
+                 "Seconds that the engine spent in steps; the rest of the time it had no work.")};
+  Follower restarts{AddCounter("baltoro:engine_restarts_total",
+                               "Times that the engine's process was started again.")};
   LogFollower door_log = AddLog("APIServer"), engine_log = AddLog("EngineCore");
   prometheus::Counter& prompt_tokens =
       AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
@@ -159,24 +143,32 @@ struct Metrics::State {
   prometheus::Counter& computed_source = AddSource("local_compute");
   prometheus::Counter& cached_source = AddSource("local_cache_hit");
 
-  prometheus::Histogram& first_token = AddHistogram(
-      "vllm:time_to_first_token_seconds", "Arrival to first token.", FirstTokenBuckets());
-  prometheus::Histogram& inter_token = AddHistogram(
-      "vllm:inter_token_latency_seconds", "Between successive tokens.", TokenBuckets());
+  prometheus::Histogram& first_token = AddHistogram("vllm:time_to_first_token_seconds",
+                                                    "Seconds from arrival to the first token.",
+                                                    FirstTokenBuckets());
+  prometheus::Histogram& inter_token =
+      AddHistogram("vllm:inter_token_latency_seconds",
+                   "Seconds between successive tokens of a request.",
+                   TokenBuckets());
   prometheus::Histogram& per_token = AddHistogram("vllm:request_time_per_output_token_seconds",
-                                                  "Mean time per output token of a request.",
+                                                  "Mean seconds between the tokens of a request.",
                                                   TokenBuckets());
-  prometheus::Histogram& end_to_end =
-      AddHistogram("vllm:e2e_request_latency_seconds", "Arrival to end.", RequestBuckets());
-  prometheus::Histogram& queue_time = AddHistogram(
-      "vllm:request_queue_time_seconds", "Time waiting before the first step.", RequestBuckets());
+  prometheus::Histogram& end_to_end = AddHistogram(
+      "vllm:e2e_request_latency_seconds", "Seconds from arrival to the end.", RequestBuckets());
+  prometheus::Histogram& queue_time = AddHistogram("vllm:request_queue_time_seconds",
+                                                   "Seconds from arrival to the first step.",
+                                                   RequestBuckets());
   prometheus::Histogram& inference_time =
-      AddHistogram("vllm:request_inference_time_seconds", "Time in the batch.", RequestBuckets());
-  prometheus::Histogram& prefill_time = AddHistogram("vllm:request_prefill_time_seconds",
-                                                     "Time until the first token, without waiting.",
-                                                     RequestBuckets());
-  prometheus::Histogram& decode_time =
-      AddHistogram("vllm:request_decode_time_seconds", "First token to last.", RequestBuckets());
+      AddHistogram("vllm:request_inference_time_seconds",
+                   "Seconds from the first step to the last token.",
+                   RequestBuckets());
+  prometheus::Histogram& prefill_time =
+      AddHistogram("vllm:request_prefill_time_seconds",
+                   "Seconds from the first step to the first token.",
+                   RequestBuckets());
+  prometheus::Histogram& decode_time = AddHistogram("vllm:request_decode_time_seconds",
+                                                    "Seconds from the first token to the last.",
+                                                    RequestBuckets());
   prometheus::Histogram& request_prompt =
       AddHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", token_counts);
   prometheus::Histogram& request_generation = AddHistogram(
@@ -194,30 +186,42 @@ struct Metrics::State {
                    "Prompt tokens of a request that no cache held.",
                    token_counts);
   prometheus::Histogram& iteration_tokens =
-      AddHistogram("vllm:iteration_tokens_total", "Tokens computed in a step.", IterationBuckets());
+      AddHistogram("vllm:iteration_tokens_total",
+                   "Tokens computed in a step; a snapshot's steps count with their mean.",
+                   IterationBuckets());
   EngineStats last;  // under update_mutex
+  ProcessUse door;   // under update_mutex
+
+  prometheus::Family<prometheus::Gauge>& cache_config =
+      prometheus::BuildGauge()
+          .Name("vllm:cache_config_info")
+          .Help("Settings of the KV cache, as labels; the value is 1.")
+          .Register(registry);
+  prometheus::Gauge* cache = nullptr;  // under update_mutex; null before there is an engine
 
   // By finished_reason; every series exists from the start.
   std::map<std::string, prometheus::Counter*, std::less<>> success;
   std::map<Rejection, prometheus::Counter*> rejected;
 
-  prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter()
-                                                      .Name("http_requests_total")
-                                                      .Help("HTTP requests answered.")
-                                                      .Register(registry);
+  prometheus::Family<prometheus::Counter>& http =
+      prometheus::BuildCounter()
+          .Name("http_requests_total")
+          .Help("HTTP requests answered, without those of /metrics, /health and the like.")
+          .Register(registry);
   prometheus::Family<prometheus::Histogram>& http_duration =
       prometheus::BuildHistogram()
           .Name("http_request_duration_seconds")
-          .Help("From a request's last byte to the end of its answer.")
+          .Help("Seconds from a request's last byte to the end of its answer.")
           .Register(registry);
-  prometheus::Family<prometheus::Summary>& http_request_bytes = prometheus::BuildSummary()
-                                                                    .Name("http_request_size_bytes")
-                                                                    .Help("Bodies of requests.")
-                                                                    .Register(registry);
+  prometheus::Family<prometheus::Summary>& http_request_bytes =
+      prometheus::BuildSummary()
+          .Name("http_request_size_bytes")
+          .Help("Bytes of the bodies of requests.")
+          .Register(registry);
   prometheus::Family<prometheus::Summary>& http_response_bytes =
       prometheus::BuildSummary()
           .Name("http_response_size_bytes")
-          .Help("Bodies of answers.")
+          .Help("Bytes of the bodies of answers.")
           .Register(registry);
 };
 
@@ -225,7 +229,7 @@ Metrics::Metrics(const std::string& model_name, int64_t max_model_len)
     : state_(std::make_unique<State>(model_name, max_model_len)) {
   auto& sleep = prometheus::BuildGauge()
                     .Name("vllm:engine_sleep_state")
-                    .Help("One of the states is 1.")
+                    .Help("The state that is 1 is the engine's; here it is always awake.")
                     .Register(state_->registry);
   for (const char* name : {"awake", "weights_offloaded", "discard_all"}) {
     Labels labels = state_->labels;
@@ -234,7 +238,7 @@ Metrics::Metrics(const std::string& model_name, int64_t max_model_len)
   }
   auto& success = prometheus::BuildCounter()
                       .Name("vllm:request_success_total")
-                      .Help("Finished requests.")
+                      .Help("Requests that ended, by reason; each of n choices counts.")
                       .Register(state_->registry);
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     Labels labels = state_->labels;
@@ -258,13 +262,11 @@ void Metrics::SetCacheConfig(const CacheConfigInfo& info) {
                    {"block_size", std::to_string(info.block_tokens)},
                    {"cache_dtype", info.cache_dtype},
                    {"enable_prefix_caching", info.enable_prefix_caching ? "True" : "False"},
-                   {"gpu_memory_utilization", std::to_string(info.memory_utilization)}};
-  prometheus::BuildGauge()
-      .Name("vllm:cache_config_info")
-      .Help("Settings of the KV cache.")
-      .Register(state_->registry)
-      .Add(labels)
-      .Set(1);
+                   {"gpu_memory_utilization", fmt::format("{}", info.memory_utilization)}};
+  const std::lock_guard lock(state_->update_mutex);
+  if (state_->cache != nullptr) state_->cache_config.Remove(state_->cache);
+  state_->cache = &state_->cache_config.Add(labels);
+  state_->cache->Set(1);
 }
 
 void Metrics::Update(const EngineStats& stats) {
@@ -277,15 +279,21 @@ void Metrics::Update(const EngineStats& stats) {
   state_->prefix_queries.Follow(stats.prefix_queries);
   state_->prefix_hits.Follow(stats.prefix_hits);
   state_->generation_tokens.Follow(stats.generation_tokens);
+  state_->computed_prompt_tokens.Follow(stats.prompt_tokens_computed);
+  state_->step_seconds.Follow(stats.step_seconds);
   state_->restarts.Follow(stats.restarts);
   state_->engine_log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;
 }
 
-void Metrics::UpdateLog(const LogDrops& drops) {
+void Metrics::UpdateDoor(const DoorStats& stats) {
   const std::lock_guard lock(state_->update_mutex);
-  state_->door_log.Follow(drops);
+  state_->ready.Set(stats.serving ? 1 : 0);
+  state_->held_bodies.Set(static_cast<double>(stats.held_bodies));
+  state_->held_answers.Set(static_cast<double>(stats.held_answers));
+  state_->door_log.Follow(stats.log_drops);
+  state_->door = stats.process;
 }
 
 // There is a snapshot for many steps: count and sum are right, and each step since the last
@@ -362,13 +370,14 @@ void Metrics::CountRejected(Rejection reason) {
   state_->rejected.at(reason)->Increment();
 }
 
-void Metrics::SetHeldBytes(size_t bodies, size_t answers) {
-  state_->held_bodies.Set(static_cast<double>(bodies));
-  state_->held_answers.Set(static_cast<double>(answers));
-}
-
 std::string Metrics::Scrape() const {
-  return prometheus::TextSerializer().Serialize(state_->registry.Collect());
+  std::vector<prometheus::MetricFamily> families = state_->registry.Collect();
+  {
+    const std::lock_guard lock(state_->update_mutex);
+    std::ranges::move(ProcessFamilies(state_->door, state_->last.process),
+                      std::back_inserter(families));
+  }
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace baltoro

@@ -20,7 +20,16 @@ struct CacheConfigInfo {
   int64_t block_tokens = 64;
   std::string cache_dtype;
   bool enable_prefix_caching = true;
-  double memory_utilization = 0.9;
+  double memory_utilization = 0.9;  // --gpu-memory-utilization
+};
+
+// Of the server's own process, now.
+struct DoorStats {
+  bool serving = false;  // /health is 200
+  // Of unfinished requests, and of answers that clients have not read.
+  size_t held_bodies = 0, held_answers = 0;
+  LogDrops log_drops = {};
+  ProcessUse process = {};
 };
 
 // One finished choice.
@@ -61,11 +70,12 @@ class Metrics {
   Metrics(const std::string& model_name, int64_t max_model_len);
   ~Metrics();
 
+  // Of the engine that there is now; an earlier one's are forgotten.
   void SetCacheConfig(const CacheConfigInfo& info);
   // Gauges and counters that the engine counts; called before each scrape and each log line.
   void Update(const EngineStats& stats);
-  // Lines that the log of this process has dropped; called before each scrape.
-  void UpdateLog(const LogDrops& drops);
+  // Called before each scrape.
+  void UpdateDoor(const DoorStats& stats);
 
   // A choice's first token, `seconds` after the request came.
   void ObserveFirstToken(double seconds, int64_t prompt_tokens, int64_t cached_tokens);
@@ -75,9 +85,6 @@ class Metrics {
   void ObservePrompt(int32_t n, int64_t longest);
   void ObserveHttp(const HttpObservation& seen);
   void CountRejected(Rejection reason);
-
-  // Of unfinished requests, and of answers that clients have not read; called before each scrape.
-  void SetHeldBytes(size_t bodies, size_t answers);
 
   // Prometheus text, version 0.0.4.
   std::string Scrape() const;

@@ -11,19 +11,29 @@ namespace baltoro {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The names that dashboards know, with their types, as far as they apply.
 const std::set<std::string> kNames = {
+    "baltoro:engine_ready gauge",
     "baltoro:engine_restarts_total counter",
     "baltoro:held_answer_bytes gauge",
     "baltoro:held_body_bytes gauge",
     "baltoro:last_step_seconds gauge",
     "baltoro:log_lines_dropped_total counter",
+    "baltoro:prompt_tokens_computed_total counter",
     "baltoro:requests_rejected_total counter",
+    "baltoro:step_seconds_total counter",
     "http_request_duration_seconds histogram",
     "http_request_size_bytes summary",
     "http_requests_total counter",
     "http_response_size_bytes summary",
+    "process_cpu_seconds_total counter",
+    "process_max_fds gauge",
+    "process_open_fds gauge",
+    "process_resident_memory_bytes gauge",
+    "process_start_time_seconds gauge",
+    "process_virtual_memory_bytes gauge",
     "vllm:cache_config_info gauge",
     "vllm:e2e_request_latency_seconds histogram",
     "vllm:engine_sleep_state gauge",
@@ -148,13 +158,68 @@ TEST(MetricsUpdateTest, TheNewestStepIsTold) {
   EXPECT_EQ(Value(metrics.Scrape(), series), 0.25);
 }
 
+TEST_F(MetricsTest, ReadyIsWhatHealthSays) {
+  Start(Says("x"));
+  const auto ready = [&] {
+    return Value(Get("/metrics").body, "baltoro:engine_ready{engine=\"0\",model_name=\"pocket\"}");
+  };
+
+  EXPECT_EQ(Get("/health").status, 200);
+  EXPECT_EQ(ready(), 1);
+
+  server_->SetEngine(nullptr);
+
+  EXPECT_EQ(Get("/health").status, 503);
+  EXPECT_EQ(ready(), 0);
+}
+
+TEST(MetricsUpdateTest, TheCacheOfAnEngineThatStartsAgainReplacesTheOldOne) {
+  Metrics metrics("m", 1000);
+  metrics.SetCacheConfig(
+      {.num_blocks = 100, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
+
+  metrics.SetCacheConfig({.num_blocks = 90, .cache_dtype = "bfloat16", .memory_utilization = 0.75});
+
+  const std::string text = metrics.Scrape();
+  EXPECT_THAT(text, Not(HasSubstr("num_gpu_blocks=\"100\"")));
+  EXPECT_THAT(text, HasSubstr("num_gpu_blocks=\"90\""));
+  EXPECT_THAT(text, HasSubstr("gpu_memory_utilization=\"0.75\""));
+}
+
+TEST(MetricsUpdateTest, AProcessIsShownWhileItIsThere) {
+  Metrics metrics("m", 1000);
+  const std::string series = "process_open_fds{process=";
+  metrics.UpdateDoor({.process = {.start_unix = 1, .open_files = 7}});
+  EngineStats stats;
+  stats.process = {.start_unix = 2, .open_files = 5};
+
+  metrics.Update(stats);
+  EXPECT_EQ(Value(metrics.Scrape(), series + "\"APIServer\"}"), 7);
+  EXPECT_EQ(Value(metrics.Scrape(), series + "\"EngineCore\"}"), 5);
+
+  metrics.Update({});
+  EXPECT_EQ(Value(metrics.Scrape(), series + "\"APIServer\"}"), 7);
+  EXPECT_EQ(Value(metrics.Scrape(), series + "\"EngineCore\"}"), -1);
+}
+
+TEST(MetricsUpdateTest, TimeInStepsGoesOnAfterARestart) {
+  Metrics metrics("m", 1000);
+  const std::string series = "baltoro:step_seconds_total{engine=\"0\",model_name=\"m\"}";
+
+  metrics.Update({.step = 1, .step_seconds = 1.5});
+  metrics.Update({.step = 2, .step_seconds = 2.25});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 2.25);
+  metrics.Update({.step = 1, .step_seconds = 0.5});
+  EXPECT_EQ(Value(metrics.Scrape(), series), 2.75);
+}
+
 TEST(MetricsUpdateTest, LinesThatTheLogDroppedAreCountedByProcessAndReason) {
   Metrics metrics("m", 1000);
   EngineStats stats;
   stats.log_drops = {.unread = 3, .limited = 4};
 
   metrics.Update(stats);
-  metrics.UpdateLog({.unread = 5, .limited = 6});
+  metrics.UpdateDoor({.log_drops = {.unread = 5, .limited = 6}});
 
   const std::string text = metrics.Scrape(), name = "baltoro:log_lines_dropped_total";
   EXPECT_EQ(Value(text, name + "{process=\"EngineCore\",reason=\"unread\"}"), 3);

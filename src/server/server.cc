@@ -83,7 +83,8 @@ void Server::SetEngine(Engine* engine) {
   if (engine != nullptr) {
     metrics_->SetCacheConfig({.num_blocks = engine->info().num_blocks,
                               .cache_dtype = engine->info().kv_cache_dtype,
-                              .enable_prefix_caching = config_.enable_prefix_caching});
+                              .enable_prefix_caching = config_.enable_prefix_caching,
+                              .memory_utilization = config_.gpu_memory_utilization});
   }
   engine_.Set(engine);
 }

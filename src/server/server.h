@@ -60,6 +60,7 @@ struct ServerConfig {
   bool tool_parser = true;
   bool normalise_tool_call_ids = true;  // those of earlier turns, before the template sees them
   bool enable_prefix_caching = true;
+  double gpu_memory_utilization = 0.9;  // shown, as is the line above
   bool request_id_headers = false;
   bool log_requests = false;
   bool content_as_string =

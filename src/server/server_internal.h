@@ -32,6 +32,7 @@ struct Server::Prepared {
   std::unique_ptr<ResponseShape> shape;
   GenerationOptions options;
   std::string answer_id;
+  std::string trace_id;          // of the client's traceparent; "" where there is none
   OutputConstraint limits;       // all but its grammar
   std::optional<FormSpec> form;  // the grammar, while it is to be found or made
   std::shared_ptr<const CompiledForm> compiled;

@@ -12,6 +12,7 @@ import urllib.request
 from conftest import PROGRAM
 
 REQUESTS = 2500  # each causes a line of about 150 bytes; a pipe holds 64 KiB and the queue 1,024 lines
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
 def free_port():
@@ -20,9 +21,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def get(url, body=None):
+def get(url, body=None, headers=None):
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **(headers or {})})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
@@ -76,12 +77,16 @@ def test_a_log_that_is_read_tells_all_to_the_last_line():
     reader.start()
     try:
         until_healthy(url)
-        for _ in range(20):
-            get(url + "/v1/completions", {"prompt": [1, 2], "max_tokens": 1})
+        for i in range(20):
+            trace = {5: f"00-{TRACE}-b7ad6b7169203331-01", 6: f"00-{TRACE}-01"}.get(i)
+            get(url + "/v1/completions", {"prompt": [1, 2], "max_tokens": 1}, {"traceparent": trace} if trace else None)
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         reader.join()
         assert text[0].count("Received request") == 20 and "Shutting down" in text[0]
+        lines = [line for line in text[0].splitlines() if "Received request" in line]
+        assert [i for i, line in enumerate(lines) if line.endswith(f", trace: {TRACE}")] == [5]
+        assert text[0].count("trace: ") == 1
     finally:
         server.kill()
         server.wait()
