@@ -5,15 +5,33 @@
 #include <charconv>
 
 namespace baltoro {
+std::string ForTerminal(std::string_view text) {
+  constexpr size_t kMost = 300;
+  std::string out;
+  for (size_t i = 0; i < text.size() && out.size() < kMost; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // C1 controls are C2 80 to C2 9F in UTF-8.
+    const bool c1 =
+        byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+    if (c1) ++i;
+    out += c1 || byte < ' ' || byte == 0x7f ? ' ' : text[i];
+  }
+  if (text.size() <= kMost) return out;
+  // Not within a character.
+  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
+  if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xc0) out.pop_back();
+  return out + " ...";
+}
+
 std::string ErrorMessageOf(const HttpResponse& response) {
   const Result<Json> body = ParseJson(response.body);
   if (body.ok() && body.value().is_object() && body.value().contains("error")) {
     const Json& error = body.value()["error"];
     if (error.is_object() && error.contains("message") && error["message"].is_string())
-      return error["message"].get<std::string>();
-    if (error.is_string()) return error.get<std::string>();
+      return ForTerminal(error["message"].get<std::string>());
+    if (error.is_string()) return ForTerminal(error.get<std::string>());
   }
-  return response.body.substr(0, 200);
+  return ForTerminal(response.body);
 }
 
 Result<ApiClient> ApiClient::Connect(const std::string& url, const std::string& api_key) {

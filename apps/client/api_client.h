@@ -11,7 +11,9 @@
 
 namespace baltoro {
 
-// What an answer of another status than 200 says.
+// A text of others as one line for a terminal: at most 300 bytes, no control characters.
+std::string ForTerminal(std::string_view text);
+// What an answer of another status than 200 says, for a terminal.
 std::string ErrorMessageOf(const HttpResponse& response);
 
 class ApiClient {

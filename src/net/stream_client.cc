@@ -1,5 +1,6 @@
 #include "net/stream_client.h"
 
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -151,6 +152,11 @@ class StreamClient::Channel final : public EventLoop::Watcher {
     if (parser_.head_done() && parser_.status() == 200 && !parser_.body().empty()) {
       sink_->OnBody(parser_.body(), at);
       parser_.body().clear();
+    }
+    constexpr size_t kErrorBytesMax = size_t{1} << 20;
+    if (parser_.status() != 200 && parser_.body().size() > kErrorBytesMax) {
+      End(InvalidArgument(fmt::format("status {} with more than a MiB of text", parser_.status())));
+      return false;
     }
     if (parser_.failed()) {
       End(InvalidArgument("the server's answer: " + std::string(parser_.error_reason())));

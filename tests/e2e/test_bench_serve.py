@@ -2,6 +2,7 @@
 import json
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import time
@@ -110,6 +111,21 @@ def test_a_server_that_never_answers_is_told_in_time(small):
     assert time.monotonic() - begun < 30
     nowhere = bench(small, "--num-prompts", "1", "--save-result", "--result-dir", "/proc/nowhere", code=1)
     assert "--result-dir /proc/nowhere: " in nowhere.stderr and "Serving Benchmark Result" not in nowhere.stdout
+
+
+def test_an_interrupt_ends_the_run_and_its_result_is_told(small):
+    running = subprocess.Popen([PROGRAM, "bench", "serve", "--base-url", small.url, "--dataset-name", "random", "--random-input-len", "20",
+                                "--tokenizer", str(ROOT / "pocket/model"), "--random-output-len", "4", "--num-prompts", "1000", "--request-rate", "5", "--ignore-eos"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = counted(small)[1]
+    while counted(small)[1] < before + 8:
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    table, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "interrupted" in said
+    assert row(table, "Successful requests:") >= 1
+    assert row(table, "Successful requests:") + row(table, "Failed requests:") == 1000
 
 
 def test_a_python_client_sees_the_same_text(small):

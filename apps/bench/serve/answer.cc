@@ -1,5 +1,7 @@
 #include "bench/serve/answer.h"
 
+#include <algorithm>
+
 #include "base/json_scanner.h"
 
 namespace baltoro {
@@ -10,7 +12,7 @@ struct Chunk {
   JsonScanner scan;
   Answer& answer;
   std::string &key, &piece;
-  bool choices = false, usage = false;
+  bool choices = false, usage = false, finished = false;
 
   bool Text(std::string& to) {
     if (scan.Peek() != '"') return scan.Skip();
@@ -18,7 +20,13 @@ struct Chunk {
     to += piece;
     return true;
   }
-  bool Natural(int64_t& to) { return scan.Natural(to) || scan.Skip(); }
+  bool Natural(int64_t& to) {
+    constexpr int64_t kMost = int64_t{1} << 40;  // tokens; sums of as many stay numbers
+    int64_t value = 0;
+    if (!scan.Natural(value)) return scan.Skip();
+    to = std::min(value, kMost);
+    return true;
+  }
 
   bool Delta() {
     if (scan.Peek() != '{') return scan.Skip();
@@ -44,8 +52,10 @@ struct Chunk {
       }
       choices = true;
       scan.BeginObject();
-      while (scan.NextKey(key))
+      while (scan.NextKey(key)) {
+        if (key == "finish_reason") finished = scan.Peek() == '"';
         key == "delta" ? Delta() : key == "text" ? Text(answer.text) : scan.Skip();
+      }
     }
     return scan.ok();
   }
@@ -98,10 +108,22 @@ struct Chunk {
 }  // namespace
 
 void AnswerReader::Feed(std::string_view bytes, Seconds at) {
+  constexpr size_t kEventBytesMax = size_t{16} << 20;
+  if (unfinished_ > kEventBytesMax) return;
+  unfinished_ += bytes.size();
   events_.Feed(bytes, [&](const SseEvent& event) {
-    if (event.data != "[DONE]") ReadChunk(event.data, at);
+    unfinished_ = 0;
+    if (event.data == "[DONE]") {
+      finished_ = true;
+    } else {
+      ReadChunk(event.data, at);
+    }
     return true;
   });
+  if (unfinished_ > kEventBytesMax) {
+    answer_->error = "an event of the stream is longer than 16 MiB";
+    events_ = {};
+  }
 }
 
 void AnswerReader::ReadChunk(std::string_view text, Seconds at) {
@@ -110,6 +132,7 @@ void AnswerReader::ReadChunk(std::string_view text, Seconds at) {
     answer_->error = "a chunk is not JSON: " + std::string(text.substr(0, 100));
     return;
   }
+  finished_ = finished_ || chunk.finished;
   if (chunk.choices) {
     if (last_ == 0) {
       answer_->ttft = at - answer_->start;
@@ -126,6 +149,8 @@ void AnswerReader::End(std::string error) {
     answer_->error = std::move(error);
   } else if (answer_->error.empty() && last_ == 0) {
     answer_->error = "the answer has no chunk with choices";
+  } else if (answer_->error.empty() && !finished_) {
+    answer_->error = "the stream ended without a finish_reason and without [DONE]";
   }
   answer_->success = answer_->error.empty();
 }

@@ -42,6 +42,8 @@ class AnswerReader {
   bool chat_;
   SseParser events_;
   Seconds last_ = 0;  // the chunk before
+  bool finished_ = false;
+  size_t unfinished_ = 0;  // bytes since the last event
   std::string key_, piece_;
 };
 

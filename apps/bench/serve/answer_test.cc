@@ -57,6 +57,10 @@ TEST(AnswerTest, WhatIsNoWholeAnswerFails) {
     return answer.error;
   };
   EXPECT_EQ(error("", ""), "the answer has no chunk with choices");
+  EXPECT_EQ(error(Event(R"({"choices":[{"text":"cut","finish_reason":null}]})"), ""),
+            "the stream ended without a finish_reason and without [DONE]");
+  EXPECT_EQ(error("data: " + std::string(17 << 20, 'x'), ""),
+            "an event of the stream is longer than 16 MiB");
   EXPECT_EQ(error(Event(R"({"error":{"message":"no room","code":503}})"), ""), "no room");
   EXPECT_EQ(error(Event(R"({"choices":[{"text":"a"}]})"), "lost"), "lost");
   EXPECT_EQ(error(Event("{\"choices\":"), ""), "a chunk is not JSON: {\"choices\":");

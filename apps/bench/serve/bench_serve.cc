@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +30,15 @@ namespace {
 
 constexpr size_t kFailuresShown = 10;
 
+std::atomic<bool> stop_asked{false};  // NOLINT: a signal handler reaches nothing else
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// The first one ends the run, whose result is told; a second one ends the program.
+void OnSignal(int signal) {
+  stop_asked = true;
+  std::signal(signal, SIG_DFL);
+}
+
 void Say(std::string_view line) {
   std::fflush(stdout);  // what was said before stays before it
   // Nobody need listen: a closed pipe is no reason to lose a measurement.
@@ -36,7 +49,13 @@ void Say(std::string_view line) {
 class Server {
  public:
   explicit Server(const BenchServeCommand& command)
-      : command_(command), client_({.host = command.host, .port = command.port}) {}
+      : command_(command),
+        client_({.host = command.host,
+                 .port = command.port,
+                 // Answers of a moment, of a server that is asked whether it is there.
+                 .idle_timeout = command.ready_seconds > 0
+                                     ? static_cast<double>(command.ready_seconds)
+                                     : HttpClientOptions().idle_timeout}) {}
 
   Result<HttpResponse> Ask(const char* method, const std::string& path) {
     return client_.Send({.method = method,
@@ -84,13 +103,11 @@ class Server {
 };
 
 // The folder with the vocabulary.
-Result<std::string> LocateTokenizer(const BenchServeCommand& command,
-                                    bool model_given,
-                                    const std::string& program) {
+Result<std::string> LocateTokenizer(const BenchServeCommand& command, const std::string& program) {
   const std::string source = command.tokenizer.empty() ? command.model : command.tokenizer;
   if (FileExists(source + "/tiktoken.model")) return source;
   // The name that a server of the pocket model gives it.
-  if (!model_given && command.tokenizer.empty() && source == "pocket") {
+  if (command.tokenizer.empty() && source == "pocket" && !FileExists(source)) {
     BT_ASSIGN_OR_RETURN(const std::string pocket, PocketDir(program));
     return pocket + "/model";
   }
@@ -107,10 +124,10 @@ struct Texts {
   std::unique_ptr<ChatTemplate> chat_template;
 };
 
-Result<Texts> LoadTexts(BenchServeCommand& command, bool model_given, const std::string& program) {
+Result<Texts> LoadTexts(BenchServeCommand& command, const std::string& program) {
   Texts out;
   if (command.skip_tokenizer) return out;
-  Result<std::string> dir = LocateTokenizer(command, model_given, program);
+  Result<std::string> dir = LocateTokenizer(command, program);
   if (!dir.ok()) {
     const bool wanted =
         command.data.name != "hf" && (command.data.name != "custom" || !command.chat);
@@ -141,11 +158,12 @@ Status AwaitServer(const BenchServeCommand& command, const Dataset& data) {
   for (;;) {
     // One try has the time that is left, or a second.
     const Result<LoadOutcome> out =
-        RunLoad(command, one, {0}, false, std::max(end - clock.Now(), 1.0));
+        RunLoad(command, one, {0}, false,
+                {.request = std::max(end - clock.Now(), 1.0), .stop = &stop_asked});
     const bool answered = out.ok() && out.value().answers[0].success;
     if (answered) return {};
     const std::string why = out.ok() ? out.value().answers[0].error : out.status().message();
-    if (clock.Now() >= end) {
+    if (clock.Now() >= end || stop_asked) {
       return Status(Code::kUnavailable,
                     fmt::format("no good answer within --ready-check-timeout-sec {}: {}",
                                 command.ready_seconds, why));
@@ -157,7 +175,8 @@ Status AwaitServer(const BenchServeCommand& command, const Dataset& data) {
 Status WarmUp(const BenchServeCommand& command, const Dataset& data, bool progress) {
   const Dataset many = FirstOf(data, command.warm_ups);
   BT_ASSIGN_OR_RETURN(const LoadOutcome out,
-                      RunLoad(command, many, std::vector<double>(many.sessions.size()), progress));
+                      RunLoad(command, many, std::vector<double>(many.sessions.size()), progress,
+                              {.stop = &stop_asked}));
   for (const Answer& answer : out.answers) {
     if (!answer.success) return Status(Code::kUnavailable, "a warm-up failed: " + answer.error);
   }
@@ -176,15 +195,23 @@ Status CannotWrite(const std::string& path) {
   return InvalidArgument(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
 }
 
+Status CheckFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0 ? Status()
+                                                                         : CannotWrite(path);
+}
+
 // Before a load that may take an hour: whether files can be written where its result shall go.
 Status CheckResultFolder(const BenchServeCommand& command) {
   if (!command.save && !command.append) return {};
-  const std::string folder = command.result_dir.empty() ? "." : command.result_dir;
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) return InvalidArgument("--result-dir " + folder + ": " + error.message());
-  if (access(folder.c_str(), W_OK | X_OK) != 0) return CannotWrite("--result-dir " + folder);
-  return {};
+  if (!command.result_dir.empty()) {
+    std::filesystem::create_directories(command.result_dir, error);
+    if (error) {
+      return InvalidArgument("--result-dir " + command.result_dir + ": " + error.message());
+    }
+  }
+  return CheckFolderOf(ResultPath(command, DateNow()));
 }
 
 Status Save(const BenchServeCommand& command,
@@ -210,7 +237,7 @@ void TellFailures(const std::vector<Answer>& answers) {
   for (size_t i = 0; i < answers.size() && shown < kFailuresShown; ++i) {
     if (answers[i].success) continue;
     if (shown++ == 0) Say(fmt::format("failed requests, {} of them at most:", kFailuresShown));
-    Say(fmt::format("  request {}: {}", i, answers[i].error));
+    Say(fmt::format("  request {}: {}", i, ForTerminal(answers[i].error)));
   }
 }
 
@@ -220,18 +247,19 @@ class Bench {
       : command_(std::move(command)), program_(std::move(program)), server_(command_) {}
 
   Status Run() {
-    const bool model_given = !command_.model.empty();
-    if (!model_given) {
+    if (command_.model.empty()) {
       BT_ASSIGN_OR_RETURN(command_.model, FindModel());
     }
-    BT_ASSIGN_OR_RETURN(texts_, LoadTexts(command_, model_given, program_));
+    BT_ASSIGN_OR_RETURN(texts_, LoadTexts(command_, program_));
     progress_ = command_.progress && isatty(STDERR_FILENO) != 0;
     RaiseFileLimit();
     const std::vector<BenchServeCommand> runs = RunsOf(command_);
     std::vector<SweepPoint> points;
+    if (!command_.sweep_svg.empty()) BT_RETURN_IF_ERROR(CheckFolderOf(command_.sweep_svg));
     for (const BenchServeCommand& run : runs) {
       BT_ASSIGN_OR_RETURN(BenchResult result, RunOnce(run, points.empty()));
       points.push_back({.load = run.load, .result = std::move(result)});
+      if (stop_asked) break;
     }
     if (!command_.sweep_concurrency.empty() || !command_.sweep_rates.empty()) {
       const bool over_rate = !command_.sweep_rates.empty();
@@ -251,7 +279,7 @@ class Bench {
     const Seconds end = clock.Now() + static_cast<double>(command_.ready_seconds);
     for (;;) {
       Result<std::string> model = server_.FirstModel();
-      if (model.ok() || clock.Now() >= end) return model;
+      if (model.ok() || clock.Now() >= end || stop_asked) return model;
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
     }
   }
@@ -281,9 +309,9 @@ class Bench {
     std::fflush(stdout);
     const std::optional<Speculation> before = server_.Counters();
     if (run.profile) server_.Profile("/start_profile");
-    BT_ASSIGN_OR_RETURN(
-        LoadOutcome out,
-        RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed), progress_));
+    BT_ASSIGN_OR_RETURN(LoadOutcome out,
+                        RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed),
+                                progress_, {.stop = &stop_asked}));
     if (run.profile) server_.Profile("/stop_profile");
     const std::optional<Speculation> after = server_.Counters();
     CountTokens(out.answers);
@@ -336,8 +364,14 @@ class Bench {
 }  // namespace
 
 int RunBenchServe(const BenchServeCommand& command, const std::string& program) {
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
   for (const std::string& notice : command.notices) Say(notice);
   const Status status = Bench(command, program).Run();
+  if (stop_asked) {
+    Say("interrupted: what was not answered by then counts as failed");
+    return 130;
+  }
   if (status.ok()) return 0;
   Say("error: " + status.message());
   if (status.code() == Code::kUnavailable) {

@@ -1,7 +1,9 @@
 #include "bench/serve/load.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -77,17 +79,18 @@ class LoadRun {
     under_way_.resize(data.sessions.size());
   }
 
-  Result<LoadOutcome> Run(const std::vector<double>& arrivals, Seconds request_limit) {
+  Result<LoadOutcome> Run(const std::vector<double>& arrivals, const LoadLimits& limits) {
     BT_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
     BT_ASSIGN_OR_RETURN(client_,
                         StreamClient::Create(loop_.get(), {.host = command_.host,
                                                            .port = command_.port,
-                                                           .idle_timeout = request_limit}));
+                                                           .idle_timeout = limits.request}));
     BT_RETURN_IF_ERROR(timer_.Join(loop_.get()));
     begun_ = loop_->Now();
     for (size_t i = 0; i < arrivals.size(); ++i) due_.push({begun_ + arrivals[i], i});
     loop_->SetTick(kTick);
-    loop_->set_on_tick([this] {
+    loop_->set_on_tick([this, &limits] {
+      if (limits.stop != nullptr && *limits.stop) return loop_->Stop();
       client_->Expire(loop_->Now());
       Draw();
     });
@@ -98,6 +101,9 @@ class LoadRun {
     Draw();
     if (progress_) std::fputc('\n', stderr);
     client_ = nullptr;
+    for (Answer& answer : out_.answers) {
+      if (!answer.success && answer.error.empty()) answer.error = "interrupted";
+    }
     return std::move(out_);
   }
 
@@ -204,11 +210,14 @@ class LoadRun {
     constexpr size_t kWidth = 30;
     const size_t all = out_.answers.size(), full = kWidth * ended_ / std::max<size_t>(all, 1);
     const double seconds = std::max(loop_->Now() - begun_, 1e-9);
-    const std::string bar = fmt::format(
-        "\r[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s\033[K",
+    winsize size{};
+    const bool told = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    std::string line = fmt::format(
+        "[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s",
         std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_, failed_,
         static_cast<double>(ended_) / seconds, static_cast<double>(tokens_) / seconds);
-    std::fputs(bar.c_str(), stderr);  // which may be a terminal that is gone
+    line.resize(std::min<size_t>(line.size(), told ? size.ws_col - 1U : 79));  // it must not wrap
+    std::fputs(("\r" + line + "\033[K").c_str(), stderr);  // a terminal that may be gone
     std::fflush(stderr);
   }
 
@@ -238,8 +247,8 @@ Result<LoadOutcome> RunLoad(const BenchServeCommand& command,
                             const Dataset& data,
                             const std::vector<double>& arrivals,
                             bool progress,
-                            Seconds request_limit) {
-  return LoadRun(command, data, progress).Run(arrivals, request_limit);
+                            const LoadLimits& limits) {
+  return LoadRun(command, data, progress).Run(arrivals, limits);
 }
 
 void RaiseFileLimit() {

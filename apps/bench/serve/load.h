@@ -3,6 +3,7 @@
 // Sends the requests of a data set at their times, and collects what comes back: one thread, one
 // event loop.
 
+#include <atomic>
 #include <vector>
 
 #include "base/clock.h"
@@ -21,6 +22,12 @@ struct LoadOutcome {
 // A request from which nothing comes for so long has failed: six hours, as upstream's client.
 inline constexpr Seconds kRequestLimit = 6 * 3600;
 
+struct LoadLimits {
+  Seconds request = kRequestLimit;
+  // Asked ten times a second; true ends the run, and what is under way or not yet sent has failed.
+  const std::atomic<bool>* stop = nullptr;
+};
+
 // A session begins at its time of `arrivals`, in seconds, or when fewer than the command's
 // max_concurrency are under way. `progress` draws a bar on standard error. An error: the server
 // cannot be reached at all; what happens to single requests is in their answers.
@@ -28,7 +35,7 @@ Result<LoadOutcome> RunLoad(const BenchServeCommand& command,
                             const Dataset& data,
                             const std::vector<double>& arrivals,
                             bool progress,
-                            Seconds request_limit = kRequestLimit);
+                            const LoadLimits& limits = {});
 
 // As many files as the system allows this process, so that each request can have a connection.
 void RaiseFileLimit();
