@@ -230,7 +230,7 @@ Result<SafetensorsHeader> ReadHeaderAlone(int fd, uint64_t file_bytes) {
   for (const SafetensorsEntry& entry : header.entries) {
     data_bytes = std::max(data_bytes, entry.begin + entry.bytes);  // both below 2^63
   }
-  // So that WholeFileBytes is a sum without overflow.
+  // So that WholeFileBytes is an offset, which is signed.
   if (data_bytes > kWeightFileBytesMax) {
     return InvalidArgument(
         fmt::format("header of a file of more than {} bytes, which none has", kWeightFileBytesMax));
