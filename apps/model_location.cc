@@ -38,11 +38,13 @@ fs::path CachedSnapshot(const HubPlaces& places, const std::string& name) {
     if (fs::exists(snapshot / "config.json", ignored)) return snapshot;
   }
   fs::path best;
-  for (const auto& entry : fs::directory_iterator(folder / "snapshots", ignored)) {
-    if (!fs::exists(entry.path() / "config.json", ignored)) continue;
+  std::error_code error;
+  fs::directory_iterator at(folder / "snapshots", error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    if (!fs::exists(at->path() / "config.json", ignored)) continue;
     if (best.empty() ||
-        fs::last_write_time(entry.path(), ignored) > fs::last_write_time(best, ignored))
-      best = entry.path();
+        fs::last_write_time(at->path(), ignored) > fs::last_write_time(best, ignored))
+      best = at->path();
   }
   return best;
 }

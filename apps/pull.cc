@@ -1,12 +1,14 @@
 #include "pull.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 
+#include "pull/progress.h"
 #include "pull/pull_job.h"
 
 namespace baltoro {
@@ -26,18 +28,24 @@ void OnSignal(int signal) {
 int RunPull(const PullCommand& command) {
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
+  // A terminal that goes ends it in order; under `nohup` it goes on.
+  if (std::signal(SIGHUP, OnSignal) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, with a reason
-  for (const std::string& notice : command.notices) fmt::print(stderr, "{}\n", notice);
+  for (const std::string& notice : command.notices) Say(notice + "\n");
   const Result<std::string> dir = PullRepo(command, "baltoro/" BALTORO_VERSION, stop_asked);
   if (dir.ok()) {
-    if (!command.dry_run) fmt::print("{}\n", dir.value());
-    return 0;
+    if (command.dry_run) return 0;
+    const std::string line = dir.value() + "\n";
+    if (std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return 0;
+    Say(fmt::format("baltoro pull: error: standard output: {}; all files are in {}\n",
+                    std::strerror(errno), dir.value()));
+    return 1;
   }
   if (stop_asked) {
-    fmt::print(stderr, "baltoro pull: interrupted; the same command goes on where it was\n");
+    Say("baltoro pull: interrupted; the same command goes on where it was\n");
     return 130;
   }
-  fmt::print(stderr, "baltoro pull: error: {}\n", dir.status().message());
+  Say(fmt::format("baltoro pull: error: {}\n", dir.status().message()));
   return 1;
 }
 

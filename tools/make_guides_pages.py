@@ -53,13 +53,18 @@ def today_of(case):
     return "runs"
 
 
+def shortened(words):
+    return "`" + " ".join(words[:3]).replace("|", "\\|") + ("` ..." if len(words) > 3 else "`")
+
+
 def summary_of(guide, case):
     words = printed(guide, case["id"]).replace("\\\n", " ").split()
     if case["kind"] == "client":
         return "client of the OpenAI library"
     if case["kind"] == "request":
         return f"`curl .../{words[1].split('/', 3)[-1]}`"
-    return "`" + " ".join(words[:3]).replace("|", "\\|") + ("` ..." if len(words) > 3 else "`")
+    text = shortened(words)
+    return f"{shortened(case['ours'].split())}, for {text}" if "ours" in case else text
 
 
 def guide_tables():

@@ -94,6 +94,8 @@ struct ModelFacts {
   int64_t files = 0, bytes = 0;       // of weights
   int64_t elsewhere = 0;              // of those, only the header is here
   double disk_gb_per_s = -1;
+  std::string
+      disk_problem;        // why the disk could not be measured; empty: it was, or nothing to read
   int64_t disk_bytes = 0;  // that were read to measure it
   bool sums_asked = false;
   int64_t sums_right = 0, sums_unknown = 0;  // files

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -40,11 +42,19 @@ struct FreeDeleter {
 // Reads a file past the page cache from several places at once, for some seconds at most.
 void MeasureDisk(const std::string& path, ModelFacts& out) {
   const Result<InputFile> file = InputFile::Open(path, kWeightFileBytesMax);
-  if (!file.ok()) return;
+  if (!file.ok()) {
+    out.disk_problem = file.status().message();
+    return;
+  }
   const int direct = file.value().OpenDirect();
-  if (direct < 0) return;
+  if (direct < 0) {
+    out.disk_problem = fmt::format("{}: its file system lets nobody read past the page cache ({})",
+                                   path, std::strerror(errno));
+    return;
+  }
   const int64_t end = std::min<int64_t>(static_cast<int64_t>(file.value().bytes()), kDiskBytesMax);
   std::atomic<int64_t> next{0}, done{0};
+  std::atomic<int> problem{0};
   const auto start = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   {
@@ -56,6 +66,7 @@ void MeasureDisk(const std::string& path, ModelFacts& out) {
           const int64_t at = next.fetch_add(kReadBytes);
           if (at >= end) break;
           const ssize_t got = pread(direct, buffer.get(), kReadBytes, at);
+          if (got < 0) problem = errno;
           if (got <= 0) break;
           done += got;
         }
@@ -64,6 +75,11 @@ void MeasureDisk(const std::string& path, ModelFacts& out) {
   }
   close(direct);
   out.disk_bytes = done;
+  if (problem != 0) {
+    out.disk_problem =
+        fmt::format("{}: {}, as it is read past the page cache", path, std::strerror(problem));
+    return;
+  }
   if (done >= kDiskBytesLeast) out.disk_gb_per_s = static_cast<double>(done) / 1e9 / seconds();
 }
 
@@ -89,10 +105,10 @@ void CheckSums(const std::vector<std::string>& files, ModelFacts& out) {
 std::vector<std::string> FilesOf(const std::string& dir) {
   std::vector<std::string> out;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
+  for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
     std::error_code ignored;
-    const bool is_file = fs::is_regular_file(entry.path(), ignored);
+    const bool is_file = fs::is_regular_file(at->path(), ignored);
     if (is_file && !name.ends_with(kHeaderSuffix)) out.push_back(name);
   }
   std::ranges::sort(out);

@@ -1,12 +1,8 @@
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -15,6 +11,7 @@
 
 #include "base/file.h"
 #include "doctor/gather.h"
+#include "net/interfaces.h"
 
 namespace baltoro {
 namespace {
@@ -42,32 +39,16 @@ std::string PortProblem(int port) {
   return problem;
 }
 
-std::string AddressText(const sockaddr* address) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  const void* bytes = nullptr;
-  if (address->sa_family == AF_INET)
-    bytes = &reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
-  if (address->sa_family == AF_INET6) {
-    bytes = &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  }
-  if (bytes == nullptr) return "";
-  inet_ntop(address->sa_family, bytes, text.data(), text.size());
-  return text.data();
-}
-
+// Of those that are up and have an address.
 std::vector<InterfaceReport> Interfaces() {
   std::map<std::string, InterfaceReport> by_name;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
-    InterfaceReport& report = by_name[each->ifa_name];
-    report.name = each->ifa_name;
-    report.loopback = (each->ifa_flags & IFF_LOOPBACK) != 0;
-    report.up = (each->ifa_flags & IFF_UP) != 0 && (each->ifa_flags & IFF_RUNNING) != 0;
-    const std::string text = each->ifa_addr == nullptr ? "" : AddressText(each->ifa_addr);
-    if (!text.empty() && !text.starts_with("fe80")) report.addresses.push_back(text);
+  for (const InterfaceAddress& each : InterfaceAddresses()) {
+    InterfaceReport& report = by_name[each.name];
+    report.name = each.name;
+    report.loopback = each.loopback;
+    report.up = each.running;
+    report.addresses.push_back(each.address);
   }
-  freeifaddrs(list);
   std::vector<InterfaceReport> out;
   for (auto& [name, report] : by_name) {
     const std::string speed = LineOf("/sys/class/net/" + name + "/speed");
@@ -77,17 +58,25 @@ std::vector<InterfaceReport> Interfaces() {
   return out;
 }
 
+// What is in a folder that may not be there, or not be readable.
+std::vector<fs::path> EntriesOf(const fs::path& folder) {
+  std::vector<fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    out.push_back(at->path());
+  }
+  return out;
+}
+
 // "mlx5_0 ACTIVE 400 Gb/sec (4X NDR)" of each port.
 std::vector<std::string> Rdma() {
   std::vector<std::string> out;
-  std::error_code error;
-  for (const auto& device : fs::directory_iterator("/sys/class/infiniband", error)) {
-    std::error_code no_ports;
-    for (const auto& port : fs::directory_iterator(device.path() / "ports", no_ports)) {
-      const std::string state = LineOf(port.path() / "state");  // "4: ACTIVE"
-      out.push_back(fmt::format("{} {} {}", device.path().filename().string(),
+  for (const fs::path& device : EntriesOf("/sys/class/infiniband")) {
+    for (const fs::path& port : EntriesOf(device / "ports")) {
+      const std::string state = LineOf(port / "state");  // "4: ACTIVE"
+      out.push_back(fmt::format("{} {} {}", device.filename().string(),
                                 state.substr(std::min(state.find(' ') + 1, state.size())),
-                                LineOf(port.path() / "rate")));
+                                LineOf(port / "rate")));
     }
   }
   return out;

@@ -56,7 +56,8 @@ DoctorLine JudgeSums(const ModelFacts& facts) {
 DoctorLine JudgeDisk(const ModelFacts& facts) {
   DoctorLine line{.name = "disk"};
   if (facts.disk_gb_per_s < 0) {
-    line.text = "not measured: there is no large file here";
+    line.text = facts.disk_problem.empty() ? "not measured: there is no large file here"
+                                           : "not measured: " + facts.disk_problem;
     return line;
   }
   const double seconds = Gb(facts.bytes) / std::max(1e-3, facts.disk_gb_per_s);

@@ -265,6 +265,9 @@ TEST(DoctorTest, TheModelsFiles) {
   facts = Healthy();
   facts.model.disk_gb_per_s = 0.5;
   Expect(facts, "disk", Verdict::kWarning, "all weights in 1190 s", "NVMe");
+  facts.model.disk_gb_per_s = -1;
+  facts.model.disk_problem = "/m/a: it cannot be read";
+  Expect(facts, "disk", Verdict::kOk, "not measured: /m/a: it cannot be read", "");
   facts.model.asked.clear();
   EXPECT_EQ(LineOf(facts, "disk").name, "no such line");
 }

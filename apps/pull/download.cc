@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <thread>
 
 #include "base/clock.h"
 #include "pull/checksum.h"
+#include "pull/content_range.h"
 
 namespace baltoro {
 namespace {
@@ -21,24 +21,6 @@ constexpr auto kLook = std::chrono::milliseconds(200);
 
 double Now() {
   return MonotonicClock().Now();
-}
-
-// "bytes 0-99/1000" to begin and total; -1 where it does not say.
-struct ContentRange {
-  int64_t begin = -1, total = -1;
-};
-ContentRange ParseContentRange(std::string_view text) {
-  const auto number = [&](std::string_view digits) {
-    int64_t value = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size() ? value : -1;
-  };
-  constexpr std::string_view kUnit = "bytes ";
-  if (!text.starts_with(kUnit)) return {};
-  text.remove_prefix(kUnit.size());
-  const size_t dash = text.find('-'), slash = text.find('/');
-  if (dash == text.npos || slash == text.npos || dash > slash) return {};
-  return {number(text.substr(0, dash)), number(text.substr(slash + 1))};
 }
 
 }  // namespace
@@ -270,39 +252,6 @@ Downloader::Turn Downloader::FetchOnce(HttpSession& session,
   return Rest(claim, Now() + wait) ? Turn::kAgain : Turn::kDone;
 }
 
-// What an answer says about itself, before any of its bytes is written.
-Status Downloader::CheckHead(const Active& active,
-                             const Attempt& attempt,
-                             const HttpHead& head,
-                             bool& anew) const {
-  const std::string& etag = head.linked_etag.empty() ? head.etag : head.linked_etag;
-  const auto differs = [&](int64_t bytes) {
-    return Status(Code::kUnavailable,
-                  fmt::format("{}: {} has {} bytes of it, the listing says {}", active.file.path,
-                              head.host, bytes, active.file.bytes));
-  };
-  if (!active.etag.empty() && !etag.empty() && etag != active.etag) {
-    anew = true;
-    return InvalidArgument("it has changed on the server (ETag)");
-  }
-  if (!attempt.ranged) {
-    const bool wrong = head.content_length >= 0 && head.content_length != active.file.bytes;
-    return wrong ? differs(head.content_length) : Status();
-  }
-  if (head.status != 206) {
-    anew = true;
-    return InvalidArgument(fmt::format("{} sends files whole alone", head.host));
-  }
-  const ContentRange range = ParseContentRange(head.content_range);
-  if (range.begin != attempt.begin) {
-    return Status(Code::kUnavailable,
-                  fmt::format("{}: {} sent other bytes than were asked for (Content-Range: {})",
-                              active.file.path, head.host, head.content_range));
-  }
-  if (range.total >= 0 && range.total != active.file.bytes) return differs(range.total);
-  return {};
-}
-
 bool Downloader::Accept(const Claim& claim,
                         Attempt& attempt,
                         const HttpHead& head,
@@ -312,10 +261,16 @@ bool Downloader::Accept(const Claim& claim,
   if (claim.generation != active.generation) return false;
   if (!attempt.checked) {
     attempt.checked = true;
-    attempt.problem = CheckHead(active, attempt, head, attempt.anew);
+    const HeadCheck check = CheckHead(head, {.path = active.file.path,
+                                             .bytes = active.file.bytes,
+                                             .etag = active.etag,
+                                             .ranged = attempt.ranged,
+                                             .begin = attempt.begin});
+    attempt.problem = check.problem;
+    attempt.anew = check.anew;
     attempt.without_ranges = attempt.anew && attempt.ranged && head.status == 200;
     if (!attempt.problem.ok()) return false;
-    if (active.etag.empty()) active.etag = head.linked_etag.empty() ? head.etag : head.linked_etag;
+    if (active.etag.empty()) active.etag = EtagOf(head);
   }
   lock.unlock();
   // Of a server that sends more than was asked for, or than the listing says.

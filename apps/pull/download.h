@@ -79,10 +79,6 @@ class Downloader {
   Status Fetch(HttpSession& session, const Claim& claim);
   Turn FetchOnce(HttpSession& session, const Claim& claim, int& failures, Status& why);
   bool Accept(const Claim& claim, Attempt& attempt, const HttpHead& head, std::string_view bytes);
-  Status CheckHead(const Active& active,
-                   const Attempt& attempt,
-                   const HttpHead& head,
-                   bool& anew) const;
   Status BeginAnew(const Claim& claim, const std::string& why, bool ranged);
   Status Release(const Claim& claim);
   Status Close(Active& active);

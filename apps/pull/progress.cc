@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/clock.h"
 
@@ -52,6 +53,11 @@ std::string PullProgress::Line(const DownloadState& state, double now) {
   return text;
 }
 
+void Say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
 ProgressPrinter::ProgressPrinter(bool quiet)
     : quiet_(quiet), terminal_(isatty(STDERR_FILENO) == 1), shown_(MonotonicClock().Now()) {}
 
@@ -61,19 +67,18 @@ void ProgressPrinter::Show(const DownloadState& state) {
   const std::string line = progress_.Line(state, now);
   if (!terminal_ && now - shown_ < kSecondsBetweenLines) return;
   shown_ = now;
-  fmt::print(stderr, "{}{}{}", terminal_ ? "\r\x1b[K" : "", line, terminal_ ? "" : "\n");
-  std::fflush(stderr);
+  Say(terminal_ ? "\r\x1b[K" + line : line + "\n");
   open_ = terminal_;
 }
 
 void ProgressPrinter::Tell(const std::string& line) {
   if (quiet_) return;
   End();
-  fmt::print(stderr, "{}\n", line);
+  Say(line + "\n");
 }
 
 void ProgressPrinter::End() {
-  if (open_) fmt::print(stderr, "\n");
+  if (open_) Say("\n");
   open_ = false;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdio>
 #include <deque>
 #include <string>
 #include <utility>
@@ -19,6 +18,10 @@ class PullProgress {
  private:
   std::deque<std::pair<double, int64_t>> seen_;  // one a second
 };
+
+// Writes to standard error. That nobody reads it any more, because a terminal has gone, is no
+// reason to end a download: a failure is ignored.
+void Say(const std::string& text);
 
 // One line that is written over on a terminal, a line every ten seconds elsewhere; on standard
 // error. One thread.

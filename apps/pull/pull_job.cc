@@ -64,9 +64,10 @@ std::string Count(size_t files) {
   return fmt::format("{} file{}", files, files == 1 ? "" : "s");
 }
 
-struct Work {
+struct Plan {
   std::vector<RepoFile> fetch, here, left_out;
-  int64_t room = 0;  // bytes that the disk must still take
+  std::vector<RepoFile> twins;  // of the same content as one of `fetch`, where they share a copy
+  int64_t room = 0;             // bytes that the disk must still take
 };
 
 class Job {
@@ -87,9 +88,9 @@ class Job {
     BT_ASSIGN_OR_RETURN(const RepoListing listing, FetchListing(session));
     commit_ = listing.commit;
     BT_ASSIGN_OR_RETURN(std::vector<RepoFile> chosen, ChooseFiles(listing.files, command_));
-    Work work;
+    Plan plan;
     if (command_.layout.given) {
-      BT_RETURN_IF_ERROR(LeaveOut(session, listing.files, chosen, work.left_out));
+      BT_RETURN_IF_ERROR(LeaveOut(session, listing.files, chosen, plan.left_out));
     }
     store_ = MakeStore();
     // Begun before anything is looked at: what another process writes is not counted as here.
@@ -97,12 +98,13 @@ class Job {
     if (!command_.dry_run) {
       BT_ASSIGN_OR_RETURN(lock, FolderLock::Take(store_->lock_path()));
     }
-    BT_RETURN_IF_ERROR(Sort(std::move(chosen), work));
-    Tell(work);
-    BT_RETURN_IF_ERROR(CheckRoom(work));
+    BT_RETURN_IF_ERROR(CheckLeftOut(plan.left_out));
+    BT_RETURN_IF_ERROR(Sort(std::move(chosen), plan));
+    Tell(plan);
+    BT_RETURN_IF_ERROR(CheckRoom(plan));
     if (command_.dry_run) return store_->model_dir();
-    BT_RETURN_IF_ERROR(Download(work));
-    BT_RETURN_IF_ERROR(FetchHeaders(session, work.left_out));
+    BT_RETURN_IF_ERROR(Download(plan));
+    BT_RETURN_IF_ERROR(FetchHeaders(session, plan.left_out));
     BT_RETURN_IF_ERROR(store_->Finish());
     std::error_code error;
     return fs::absolute(store_->model_dir(), error).string();
@@ -193,21 +195,48 @@ class Job {
                           hub_.revision, commit_);
   }
 
-  Status Sort(std::vector<RepoFile> chosen, Work& work) {
-    for (RepoFile& file : chosen) {
-      if (stop_.load()) return Status(Code::kUnavailable, "stopped");
-      bool here = false;
-      if (!command_.force) {
-        BT_ASSIGN_OR_RETURN(here, store_->Has(file));
-      }
-      if (!here)
-        work.room += std::max<int64_t>(0, file.bytes - TakenBytes(store_->PartialPath(file)));
-      (here ? work.here : work.fetch).push_back(std::move(file));
+  // Files that no rank of this node reads may be here of another layout, but whole: what is there
+  // comes before a header.
+  Status CheckLeftOut(const std::vector<RepoFile>& files) const {
+    for (const RepoFile& file : files) {
+      const std::string path = store_->model_dir() + "/" + file.path;
+      std::error_code error;
+      if (!fs::exists(path, error)) continue;
+      const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
+      if (error) return Status(Code::kNotFound, fmt::format("{}: {}", path, error.message()));
+      if (bytes == file.bytes) continue;
+      return InvalidArgument(
+          fmt::format("{} has {} bytes, the listing says {}: remove it; no rank of this node reads "
+                      "it, so its header is enough",
+                      path, bytes, file.bytes));
     }
     return {};
   }
 
-  void Tell(const Work& work) {
+  Status Sort(std::vector<RepoFile> chosen, Plan& plan) {
+    const LookRules rules{.stop = &stop_, .may_write = !command_.dry_run};
+    std::set<std::string> gathered;
+    for (RepoFile& file : chosen) {
+      if (stop_.load()) return Status(Code::kUnavailable, "stopped");
+      if (!command_.force) {
+        BT_ASSIGN_OR_RETURN(const bool here, store_->Has(file, rules));
+        if (here) {
+          plan.here.push_back(std::move(file));
+          continue;
+        }
+      }
+      const std::string partial = store_->PartialPath(file);
+      if (!gathered.insert(partial).second) {
+        plan.twins.push_back(std::move(file));
+        continue;
+      }
+      plan.room += std::max<int64_t>(0, file.bytes - TakenBytes(partial));
+      plan.fetch.push_back(std::move(file));
+    }
+    return {};
+  }
+
+  void Tell(const Plan& plan) {
     printer_.Tell(fmt::format(
         "{} ({}{}) from {}", hub_.repo, hub_.revision,
         commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_, hub_.endpoint));
@@ -217,38 +246,41 @@ class Job {
           printer_.Tell(fmt::format("  {:<9} {:>10}  {}", what, BytesText(file.bytes), file.path));
         }
       };
-      list("here", work.here);
-      list("fetch", work.fetch);
-      list("left out", work.left_out);
+      list("here", plan.here);
+      list("fetch", plan.fetch);
+      list("link", plan.twins);
+      list("left out", plan.left_out);
     }
-    if (!work.here.empty()) {
-      printer_.Tell(fmt::format("here already: {}, {}", Count(work.here.size()),
-                                BytesText(BytesOf(work.here))));
+    if (!plan.here.empty()) {
+      printer_.Tell(fmt::format("here already: {}, {}", Count(plan.here.size()),
+                                BytesText(BytesOf(plan.here))));
     }
     if (command_.layout.given) {
       printer_.Tell(fmt::format(
           "left out: {}, {}, that no rank of node {} of {} reads (of each its header is fetched)",
-          Count(work.left_out.size()), BytesText(BytesOf(work.left_out)), command_.layout.node,
+          Count(plan.left_out.size()), BytesText(BytesOf(plan.left_out)), command_.layout.node,
           command_.layout.nodes));
     }
-    printer_.Tell(fmt::format("to fetch: {}, {}; free at {}: {}", Count(work.fetch.size()),
-                              BytesText(BytesOf(work.fetch)), store_->model_dir(),
-                              BytesText(FreeBytes(store_->model_dir()))));
+    printer_.Tell(fmt::format(
+        "to fetch: {}, {}{}; free at {}: {}", Count(plan.fetch.size()),
+        BytesText(BytesOf(plan.fetch)),
+        plan.twins.empty() ? "" : fmt::format(" (and {} equal to them)", Count(plan.twins.size())),
+        store_->model_dir(), BytesText(FreeBytes(store_->model_dir()))));
   }
 
-  Status CheckRoom(const Work& work) const {
+  Status CheckRoom(const Plan& plan) const {
     const int64_t free = FreeBytes(store_->model_dir());
-    if (work.room <= free) return {};
+    if (plan.room <= free) return {};
     return Status(Code::kResourceExhausted,
                   fmt::format("{} need {}, and {} has {} free: make room, or name another disk by "
                               "--local-dir{}",
-                              Count(work.fetch.size()), BytesText(work.room), store_->model_dir(),
+                              Count(plan.fetch.size()), BytesText(plan.room), store_->model_dir(),
                               BytesText(free), hub_.modelscope ? "" : " or HF_HOME"));
   }
 
-  Status Download(const Work& work) {
-    if (!work.fetch.empty()) {
-      Downloader downloader(hub_, commit_, *store_, work.fetch,
+  Status Download(const Plan& plan) {
+    if (!plan.fetch.empty()) {
+      Downloader downloader(hub_, commit_, *store_, plan.fetch,
                             {.workers = command_.max_workers,
                              .part_bytes = command_.part_bytes,
                              .retries = command_.retries,
@@ -277,7 +309,9 @@ class Job {
               ? fmt::format(" ({} were there of an earlier attempt)", BytesText(last.bytes_before))
               : ""));
     }
-    for (const RepoFile& file : work.here) BT_RETURN_IF_ERROR(store_->Place(file, nullptr));
+    for (const auto* files : {&plan.here, &plan.twins}) {
+      for (const RepoFile& file : *files) BT_RETURN_IF_ERROR(store_->Place(file, nullptr));
+    }
     return {};
   }
 

@@ -40,20 +40,23 @@ Status FetchOnce(HttpSession& session,
         const uint64_t begin = seen < skip ? std::min<uint64_t>(skip - seen, bytes.size()) : 0;
         seen += bytes.size();
         bytes.remove_prefix(begin);
-        if (wanted > 0) bytes = bytes.substr(0, wanted - out.size());
+        const bool excess = wanted > 0 && bytes.size() > wanted - out.size();
+        if (excess) bytes = bytes.substr(0, wanted - out.size());
         too_long = bytes.size() > fetch.bytes_max - out.size();
         if (too_long) return false;
         out.append(bytes);
-        return wanted == 0 || out.size() < wanted;
+        return !excess;  // a "no" to the last byte that was asked for would cost the connection
       });
   head_out = end.head;
   if (too_long) {
     return InvalidArgument(fmt::format("{}: the answer of {} is longer than {} bytes", fetch.what,
                                        end.head.host, fetch.bytes_max));
   }
+  const bool good = end.head.status >= 200 && end.head.status < 300;
+  if (good && wanted > 0 && out.size() == wanted) return {};  // whatever came after it
   if (!end.status.ok()) return Status(end.status.code(), fetch.what + ": " + end.status.message());
-  if (end.head.status < 200 || end.head.status >= 300) return Explain(hub, fetch.what, end);
-  if (wanted > 0 && out.size() < wanted) {
+  if (!good) return Explain(hub, fetch.what, end);
+  if (wanted > 0) {
     return Status(Code::kUnavailable, fmt::format("{}: {} ended {} bytes before the end",
                                                   fetch.what, end.head.host, wanted - out.size()));
   }

@@ -76,7 +76,7 @@ class CacheStore final : public FileStore {
   std::string model_dir() const override { return root_ + "/snapshots/" + commit_; }
   std::string lock_path() const override { return lock_; }
 
-  Result<bool> Has(const RepoFile& file) override {
+  Result<bool> Has(const RepoFile& file, const LookRules&) override {
     // Where links cannot be made, huggingface_hub puts files themselves into the snapshot.
     return IsFileOf(BlobPath(file), file.bytes) ||
            IsFileOf(model_dir() + "/" + file.path, file.bytes);
@@ -123,14 +123,14 @@ class FolderStore final : public FileStore {
     return fmt::format("{}/{}/baltoro.lock", dir_, kRecordFolder);
   }
 
-  Result<bool> Has(const RepoFile& file) override {
+  Result<bool> Has(const RepoFile& file, const LookRules& rules) override {
     const std::string path = dir_ + "/" + file.path;
     if (!IsFileOf(path, file.bytes)) return false;
     if (RecordHolds(path, file)) return true;
-    BT_ASSIGN_OR_RETURN(const std::string sum, SumOf(path, file));
+    BT_ASSIGN_OR_RETURN(const std::string sum, SumOf(path, file, rules.stop));
     if (sum != file.sum()) return false;
     // It saves the next one the reading, and is no loss where it cannot be written.
-    static_cast<void>(WriteRecord(file).ok());
+    if (rules.may_write) static_cast<void>(WriteRecord(file).ok());
     return true;
   }
 

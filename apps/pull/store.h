@@ -3,6 +3,7 @@
 // Where the files of a repository go: the cache of huggingface_hub, in its layout, or a folder,
 // with the record that huggingface_hub keeps in one. Each tool finds what the other one fetched.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,12 @@
 
 namespace baltoro {
 
+struct LookRules {
+  const std::atomic<bool>* stop = nullptr;  // ends the reading of a file, with kUnavailable
+  // What reading a file showed is recorded, so that the next look need not read it.
+  bool may_write = false;
+};
+
 class FileStore {
  public:
   virtual ~FileStore() = default;
@@ -22,9 +29,10 @@ class FileStore {
   // Held by whoever writes.
   virtual std::string lock_path() const = 0;
   // Whether this very content is there. May read the file.
-  virtual Result<bool> Has(const RepoFile& file) = 0;
+  virtual Result<bool> Has(const RepoFile& file, const LookRules& rules) = 0;
   // Where it is gathered. The name has the sum in it, so what was begun of another content is never
-  // continued.
+  // continued. Files of the same path here share one copy: one of them is gathered, and the others
+  // are placed as if Has had found them.
   virtual std::string PartialPath(const RepoFile& file) const = 0;
   // Puts a file whose sum was checked into its place; in the cache also the link to one that Has
   // found. Any thread, of different files.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 
 #include "base/file.h"
@@ -42,12 +43,12 @@ class StoreTest : public ::testing::Test {
 
 TEST_F(StoreTest, TheCacheHasBlobsLinksAndRefs) {
   const auto store = MakeCacheStore(dir_, "org/name", "main", kCommit);
-  EXPECT_FALSE(store->Has(kLfs).value());
+  EXPECT_FALSE(store->Has(kLfs, {}).value());
 
   Put(*store, kLfs);
   ASSERT_TRUE(store->Finish().ok());
 
-  EXPECT_TRUE(store->Has(kLfs).value());
+  EXPECT_TRUE(store->Has(kLfs, {}).value());
   const std::string root = dir_ + "/models--org--name";
   EXPECT_EQ(fs::read_symlink(root + "/snapshots/" + kCommit + "/sub/m.bin"),
             "../../../blobs/" + kLfs.sha256);
@@ -59,7 +60,7 @@ TEST_F(StoreTest, TheCacheHasBlobsLinksAndRefs) {
 TEST_F(StoreTest, ABlobOfAnotherRevisionIsLinkedOnly) {
   Put(*MakeCacheStore(dir_, "org/name", "main", kCommit), kPlain);
   const auto other = MakeCacheStore(dir_, "org/name", "v2", std::string(40, 'd'));
-  ASSERT_TRUE(other->Has(kPlain).value());
+  ASSERT_TRUE(other->Has(kPlain, {}).value());
 
   ASSERT_TRUE(other->Place(kPlain, nullptr).ok());
 
@@ -69,18 +70,40 @@ TEST_F(StoreTest, ABlobOfAnotherRevisionIsLinkedOnly) {
 TEST_F(StoreTest, AFolderKnowsItsFilesByRecordOrByReading) {
   const auto store = MakeFolderStore(dir_, kCommit);
   Put(*store, kPlain);
-  EXPECT_TRUE(store->Has(kPlain).value());
+  EXPECT_TRUE(store->Has(kPlain, {}).value());
   EXPECT_EQ(RecordedFile(dir_, "config.json").git_sha1, kPlain.git_sha1);
 
   // Without a record, as another tool leaves it.
   fs::remove_all(dir_ + "/.cache");
-  EXPECT_TRUE(store->Has(kPlain).value());
+  EXPECT_TRUE(store->Has(kPlain, {}).value());
+  EXPECT_FALSE(fs::exists(dir_ + "/.cache"));
+  EXPECT_TRUE(store->Has(kPlain, {.may_write = true}).value());
+  EXPECT_EQ(RecordedFile(dir_, "config.json").git_sha1, kPlain.git_sha1);
 
   // As long, but of other bytes, and written after the record.
   ASSERT_TRUE(WriteSmallFile(dir_ + "/config.json", "HELLO\n").ok());
   fs::last_write_time(dir_ + "/config.json",
                       fs::file_time_type::clock::now() + std::chrono::seconds(60));
-  EXPECT_FALSE(store->Has(kPlain).value());
+  EXPECT_FALSE(store->Has(kPlain, {}).value());
+}
+
+TEST_F(StoreTest, AStopEndsTheReading) {
+  ASSERT_TRUE(WriteSmallFile(dir_ + "/config.json", "hello\n").ok());
+  const std::atomic<bool> stop{true};
+  const auto found = MakeFolderStore(dir_, kCommit)->Has(kPlain, {.stop = &stop});
+  EXPECT_EQ(found.status().code(), Code::kUnavailable);
+}
+
+TEST_F(StoreTest, EqualFilesShareACopyInTheCacheAlone) {
+  RepoFile twin = kLfs;
+  twin.path = "twin.bin";
+  const auto cache = MakeCacheStore(dir_, "org/name", "main", kCommit);
+  EXPECT_EQ(cache->PartialPath(kLfs), cache->PartialPath(twin));
+  Put(*cache, kLfs);
+  ASSERT_TRUE(cache->Place(twin, nullptr).ok());
+  EXPECT_EQ(ReadFile(cache->model_dir() + "/twin.bin").value(), "hello\n");
+  const auto folder = MakeFolderStore(dir_, kCommit);
+  EXPECT_NE(folder->PartialPath(kLfs), folder->PartialPath(twin));
 }
 
 TEST_F(StoreTest, TheWholeFileReplacesItsHeader) {

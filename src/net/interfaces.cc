@@ -77,7 +77,11 @@ std::vector<InterfaceAddress> InterfaceAddresses() {
     if (address == nullptr || inet_ntop(family, address, text.data(), text.size()) == nullptr) {
       continue;
     }
-    out.push_back({each->ifa_name, text.data(), family == AF_INET6});
+    out.push_back({.name = each->ifa_name,
+                   .address = text.data(),
+                   .six = family == AF_INET6,
+                   .loopback = (each->ifa_flags & IFF_LOOPBACK) != 0,
+                   .running = (each->ifa_flags & IFF_RUNNING) != 0});
   }
   freeifaddrs(all);
   return out;

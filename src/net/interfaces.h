@@ -16,6 +16,8 @@ struct InterfaceAddress {
   std::string name;     // "eth0"
   std::string address;  // "10.0.0.2", "fd00::2"
   bool six = false;     // of IPv6; those of one link alone (fe80::) are left out
+  bool loopback = false;
+  bool running = false;  // a cable is in, as far as the driver can tell
 };
 
 // In the order of the system. Empty where it does not say.

@@ -43,7 +43,8 @@ TEST(InterfacesTest, AnAddressOfNobodyHereIsRefused) {
 
 TEST(InterfacesTest, ThisMachineHasALoopbackInterface) {
   const std::vector<InterfaceAddress> there = InterfaceAddresses();
-  EXPECT_TRUE(std::ranges::any_of(there, [](const auto& each) { return each.name == "lo"; }));
+  EXPECT_TRUE(std::ranges::any_of(
+      there, [](const auto& each) { return each.name == "lo" && each.loopback && each.running; }));
 }
 
 }  // namespace

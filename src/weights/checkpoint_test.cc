@@ -82,6 +82,13 @@ TEST_F(CheckpointTest, OfAHeaderAloneTensorsAreKnownAndNumbersAreNot) {
   std::filesystem::remove(dir_.path() + "/one.safetensors");
   Write("one.safetensors.header", File(kOne, "abc"));
   EXPECT_THAT(Refusal(), HasSubstr("one.safetensors: header of"));
+
+  // A size that no file has: with the header's it would be more than an offset holds.
+  Write("one.safetensors.header", File(R"({"x":{"dtype":"U8","shape":[9223372036854775807],)"
+                                       R"("data_offsets":[0,9223372036854775807]}})",
+                                       ""));
+  EXPECT_THAT(SizeByHeader(dir_.path() + "/one.safetensors").status().message(),
+              HasSubstr("which none has"));
 }
 
 TEST_F(CheckpointTest, AFileThatShrinksLaterIsAnErrorThatNamesTheTensor) {

@@ -230,6 +230,11 @@ Result<SafetensorsHeader> ReadHeaderAlone(int fd, uint64_t file_bytes) {
   for (const SafetensorsEntry& entry : header.entries) {
     data_bytes = std::max(data_bytes, entry.begin + entry.bytes);  // both below 2^63
   }
+  // So that WholeFileBytes is an offset, which is signed.
+  if (data_bytes > kWeightFileBytesMax) {
+    return InvalidArgument(
+        fmt::format("header of a file of more than {} bytes, which none has", kWeightFileBytesMax));
+  }
   BT_RETURN_IF_ERROR(CheckPlaces(header.entries, data_bytes));
   return header;
 }

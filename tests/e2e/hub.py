@@ -33,18 +33,24 @@ class Hub:
         self.drops = 0             # of so many answers
         self.ignore_range = False
         self.chunk_pause = 0       # seconds between pieces of 64 KiB
+        self.gate = None           # an Event that each answer of a file waits for after its first piece
         self.stall = False         # nothing comes after the first piece
         self.length_lie = 0        # added to Content-Length of LFS files
         self.etags = {}            # path -> what is said instead of the sum
         self.listing = None        # bytes instead of the true one
         self.requests = []         # (method, path, headers)
-        self.bytes_sent = 0
+        self.bytes_sent = self.connections = 0
         self.at_once = self.at_once_max = 0
         self.lock = threading.Lock()
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                super().setup()
+                with hub.lock:
+                    hub.connections += 1
 
             def do_GET(self):
                 hub.answer(self)
@@ -164,6 +170,8 @@ class Hub:
             request.wfile.write(piece)
             with self.lock:
                 self.bytes_sent += len(piece)
+            if self.gate is not None:
+                self.gate.wait(30)
             if self.stall:
                 time.sleep(30)
             if drop and at + len(piece) - begin >= self.drop_after:

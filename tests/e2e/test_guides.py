@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from conftest import PROGRAM, ROOT, Server
+from hub import Hub
 from nodes import SMALL, Cluster, free_port
 from wide_pocket import make_wide_pocket
 
@@ -24,7 +25,6 @@ for guide in GUIDES:
     for entry in guide["cases"]:
         entry["guide"] = guide["file"]
         KINDS.setdefault(entry["kind"], []).append(entry)
-WAITS = {name for guide in GUIDES for entry in guide["cases"] for name in entry.get("waits", [])}
 RUNNING = [entry for entry in KINDS["serve"] if not entry.get("waits")]
 
 
@@ -230,12 +230,42 @@ def test_the_jobs_around_a_server(tmp_path):
     assert "has a baltoro already" in run_job("environment.sbatch", tmp_path, **paths).stderr
     ran = run_job("benchmark.sbatch", tmp_path, BALTORO="/bin/echo", SERVER_URL="http://n:8000")
     assert ran.returncode == 0 and ran.stdout.startswith("bench serve --base-url http://n:8000 --backend openai-chat ")
-    for job, command, variables in (("download.sbatch", "pull", {"MODEL_DIR": "m"}),
-                                    ("tune.sbatch", "tune", {"MODEL": "m", "TUNING_DIR": "t", "EXAMPLES": str(ROOT / "examples")})):
-        if command not in WAITS:
-            continue
-        ran = run_job(job, tmp_path, **variables)
-        assert ran.returncode == 1 and f"baltoro {command} is not available yet in this version" in ran.stderr
+    ran = run_job("tune.sbatch", tmp_path, MODEL="m", TUNING_DIR="t", EXAMPLES=str(ROOT / "examples"))
+    assert ran.returncode == 1 and "baltoro tune is not available yet in this version" in ran.stderr
+
+
+K25 = "moonshotai/Kimi-K2.5"
+K25_FILES = {"config.json": b"{}", "model.safetensors": b"weights"}
+
+
+def hub_variables(hub, home):
+    """For a process whose cache and token are in `home`."""
+    return {"HF_ENDPOINT": hub.url, "HOME": str(home), "HF_HOME": str(home / "hf"), "HF_TOKEN": "", "no_proxy": "127.0.0.1"}
+
+
+def test_the_job_that_downloads(tmp_path):
+    with Hub(K25_FILES, {"model.safetensors"}, repo=K25) as hub:
+        ran = run_job("download.sbatch", tmp_path, MODEL_DIR="m", **hub_variables(hub, tmp_path))
+        assert ran.returncode == 0 and "Download complete. Weights at m." in ran.stdout, ran.stderr
+        assert {name: (tmp_path / "m" / name).read_bytes() for name in K25_FILES} == K25_FILES
+        hub.token = "hf_other"
+        ran = run_job("download.sbatch", tmp_path, MODEL_DIR="n", **hub_variables(hub, tmp_path))
+        assert ran.returncode == 1 and "gated" in ran.stderr and "complete" not in ran.stdout
+
+
+@pytest.mark.parametrize("entry", KINDS["download"], ids=name_of)
+def test_a_download_of_a_guide(entry, tmp_path):
+    """As `ours` has it, and with the flags that the guide gives to Hugging Face's program."""
+    words = shlex.split(printed(entry).replace("\\\n", " "))
+    assert words[:2] == ["huggingface-cli", "download"]
+    with Hub(K25_FILES, {"model.safetensors"}, repo=K25) as hub:
+        for command in (shlex.split(entry["ours"]), ["baltoro", "pull", *words[2:]]):
+            assert command[:2] == ["baltoro", "pull"]
+            folder = tmp_path / str(len(command))
+            ran = subprocess.run([PROGRAM, *(word.replace("${MODEL_DIR}", str(folder)) for word in command[1:])], text=True,
+                                 env=os.environ | hub_variables(hub, tmp_path), capture_output=True, timeout=60, check=False)
+            assert ran.returncode == 0 and ran.stdout == f"{folder}\n", ran.stderr
+            assert {name: (folder / name).read_bytes() for name in K25_FILES} == K25_FILES
 
 
 def engine_environment(server):

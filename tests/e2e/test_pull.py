@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -38,6 +39,14 @@ def pull(hub, home, *flags, expect=0, **options):
     out, err = process.communicate(timeout=60)
     assert process.returncode == expect, err
     return out.strip() if expect == 0 else err
+
+
+def wait_until(condition, process, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, "what the test waits for does not come"
+        time.sleep(0.02)
 
 
 def texts(folder):
@@ -113,6 +122,31 @@ def test_serve_finds_it_and_names_the_command_otherwise(tmp_path):
         assert found.returncode == 0 and found.stdout.startswith("Fits: ")
 
 
+def test_files_of_the_same_content_are_fetched_once_into_the_cache(tmp_path):
+    files = {"a/__init__.py": b"", "b/__init__.py": b"", "one.bin": BIG, "two.bin": BIG}
+    with Hub(files, {"one.bin", "two.bin"}) as hub:
+        for more in ((), ("--force-download",)):
+            before = hub.bytes_sent
+            process = start(hub, tmp_path, *more)
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 0 and texts(out.strip()) == files, err
+            assert "to fetch: 2 files, 3.0 MB (and 2 files equal to them)" in err
+            assert hub.bytes_sent - before == len(BIG) and not partials(tmp_path)
+        assert texts(pull(hub, tmp_path, "--local-dir", str(tmp_path / "x"))) == files
+
+
+def test_a_terminal_that_went_does_not_end_it(hub, tmp_path):
+    hub.refusals = [(503, {}), (503, {})]  # which would be told
+    read, write = os.pipe()
+    os.close(read)
+    words = [PROGRAM, "pull", REPO, *QUICK]
+    ran = subprocess.run(words, env=environment(tmp_path, HF_ENDPOINT=hub.url), stdout=subprocess.PIPE, stderr=write, timeout=60)
+    assert ran.returncode == 0 and texts(ran.stdout.decode().strip()) == FILES
+    ran = subprocess.run(words, env=environment(tmp_path, HF_ENDPOINT=hub.url), stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert ran.returncode == 1 and b"standard output: Broken pipe; all files are in " in ran.stderr
+
+
 def test_a_connection_that_drops_is_taken_up_again(hub, tmp_path):
     hub.drop_after, hub.drops = 200_000, 6
     snapshot = pull(hub, tmp_path)
@@ -128,16 +162,15 @@ def test_a_server_that_always_drops_is_given_up(hub, tmp_path):
     assert "given up after 3 attempts (--retries)" in err and "attempt 2 of 3" in err
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
 def test_another_process_goes_on_where_one_ended(hub, tmp_path, signum):
     hub.chunk_pause = 0.15
     process = start(hub, tmp_path, "--max-workers", "2")
-    while hub.bytes_sent < 1_200_000:
-        time.sleep(0.02)
+    wait_until(lambda: hub.bytes_sent >= 1_200_000, process)
     time.sleep(1)  # the record is made once a second
     process.send_signal(signum)
     _, err = process.communicate(timeout=10)
-    if signum == signal.SIGINT:
+    if signum != signal.SIGKILL:
         assert process.returncode == 130 and "the same command goes on" in err
     assert partials(tmp_path)
     hub.chunk_pause, before = 0, hub.bytes_sent
@@ -278,6 +311,10 @@ def test_choices_and_a_dry_run(hub, tmp_path):
     assert process.returncode == 0 and out == ""
     assert "fetch        9 bytes  config.json" in err and "to fetch: 2 files, 9 bytes; free at " in err
     assert not (tmp_path / ".cache").exists() and not hub.file_requests()
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y/config.json").write_bytes(FILES["config.json"])  # is read, and nothing is written about it
+    pull(hub, tmp_path, "--dry-run", "--local-dir", str(tmp_path / "y"))
+    assert [path.name for path in (tmp_path / "y").iterdir()] == ["config.json"]
     assert set(texts(pull(hub, tmp_path, "--include", "*.json", "sub/"))) == {"config.json", "sub/notes.txt"}
     assert "has no file nothing" in pull(hub, tmp_path, "nothing", expect=1)
     assert set(texts(pull(hub, tmp_path, "config.json", "--local-dir", str(tmp_path / "x")))) == {"config.json"}
@@ -287,11 +324,11 @@ def test_choices_and_a_dry_run(hub, tmp_path):
 
 
 def test_connections_are_bounded_and_one_process_writes(hub, tmp_path):
-    hub.chunk_pause = 0.05
+    hub.gate = threading.Event()
     process = start(hub, tmp_path, "--max-workers", "3")
-    while hub.bytes_sent < 500_000:
-        time.sleep(0.02)
+    wait_until(lambda: hub.at_once == 3, process)
     assert "another baltoro pull is at work there" in pull(hub, tmp_path, expect=1)
+    hub.gate.set()
     assert process.wait(60) == 0
     assert hub.at_once_max in (3, 4)  # and the list of the second one
 
@@ -342,6 +379,22 @@ def halves(tmp_path_factory):
             said.append(process.communicate(timeout=60)[1])
             assert process.returncode == 0, said
         yield home, said, weights
+
+
+def test_headers_over_one_connection_and_files_of_other_nodes_as_the_listing_says(tmp_path):
+    files, weights = file_per_layer(ROOT / "pocket/model")
+    folder, flags = tmp_path / "x", (*LAYOUT, "--node-rank", "0", "--local-dir", str(tmp_path / "x"))
+    with Hub(files, weights) as hub:
+        folder.mkdir()
+        (folder / "model-embed.safetensors").write_bytes(b"cut")
+        err = pull(hub, tmp_path, *flags, expect=1)
+        size = len(files["model-embed.safetensors"])
+        assert f"model-embed.safetensors has 3 bytes, the listing says {size}: remove it" in err and "interrupted" not in err
+        (folder / "model-embed.safetensors").unlink()
+        before = hub.connections
+        pull(hub, tmp_path, *flags)
+        assert len(list(folder.glob("*.header"))) >= 2
+        assert hub.connections - before <= 1 + 4  # of QUICK's workers, and the one of listing and headers
 
 
 def test_a_node_fetches_what_its_ranks_read(halves):
