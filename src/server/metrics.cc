@@ -111,7 +111,7 @@ struct Metrics::State {
       "vllm:num_requests_waiting", "Requests that wait to be computed, those set back among them.");
   prometheus::Gauge& kv_usage =
       AddGauge("vllm:kv_cache_usage_perc", "Share of KV cache blocks in use, 0 to 1.");
-  prometheus::Gauge& step_seconds =
+  prometheus::Gauge& last_step =
       AddGauge("baltoro:last_step_seconds", "Seconds that the newest step took.");
   prometheus::Gauge& ready =
       AddGauge("baltoro:engine_ready", "1 while requests are served, as /health says; else 0.");
@@ -274,7 +274,7 @@ void Metrics::Update(const EngineStats& stats) {
   state_->running.Set(stats.running);
   state_->waiting.Set(stats.waiting);
   state_->kv_usage.Set(stats.kv_usage);
-  state_->step_seconds.Set(stats.step_seconds_last);
+  state_->last_step.Set(stats.step_seconds_last);
   state_->preemptions.Follow(stats.preemptions);
   state_->prefix_queries.Follow(stats.prefix_queries);
   state_->prefix_hits.Follow(stats.prefix_hits);
