@@ -140,7 +140,7 @@ TEST(LoadTest, RefusalsAndModelsAreToldPerRequest) {
     if (++count > 1)
       return responder.Send({.status = 429, .body = R"({"error":{"message":"full"}})"});
     responder.StartStream(200);
-    responder.Write("data: {\"choices\":[{\"text\":\"a\"}]}\n\n");
+    responder.Write("data: {\"choices\":[{\"text\":\"a\",\"finish_reason\":\"stop\"}]}\n\n");
     responder.End();
   });
   BenchServeCommand command = To(server->port());
