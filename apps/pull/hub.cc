@@ -29,6 +29,14 @@ Result<std::string> TokenOf(const PullCommand& command) {
   return InvalidArgument("the token (--token, HF_TOKEN or its file) has characters that none has");
 }
 
+// A URL without the user and password that may stand before its host.
+std::string WithoutUser(const std::string& url) {
+  const size_t scheme = url.find("://");
+  const size_t host = scheme == url.npos ? 0 : scheme + 3;
+  const size_t at = url.substr(0, url.find('/', host)).rfind('@');
+  return at == url.npos ? url : url.substr(0, host) + url.substr(at + 1);
+}
+
 // The sentence of the hub, where its answer has one.
 std::string SaidBy(const HttpEnd& end) {
   std::string said = end.head.error_message;
@@ -67,15 +75,17 @@ Result<Hub> HubOf(const PullCommand& command) {
               command.modelscope ? command.places.modelscope_endpoint : command.places.hf_endpoint,
           .repo = command.repo,
           .revision = command.revision,
+          .shown = {},
           .token = {},
           .page = {}};
+  hub.shown = WithoutUser(hub.endpoint);
   const bool is_url = hub.endpoint.starts_with("https://") || hub.endpoint.starts_with("http://");
   if (!is_url || !IsSameOrigin(hub.endpoint, hub.endpoint)) {
     return InvalidArgument(fmt::format("{}={}: expected a URL like https://huggingface.co",
                                        command.modelscope ? "MODELSCOPE_DOMAIN" : "HF_ENDPOINT",
-                                       hub.endpoint));
+                                       hub.shown));
   }
-  hub.page = fmt::format("{}/{}{}", hub.endpoint, hub.modelscope ? "models/" : "", hub.repo);
+  hub.page = fmt::format("{}/{}{}", hub.shown, hub.modelscope ? "models/" : "", hub.repo);
   BT_ASSIGN_OR_RETURN(hub.token, TokenOf(command));
   return hub;
 }

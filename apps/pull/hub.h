@@ -14,6 +14,7 @@ namespace baltoro {
 struct Hub {
   bool modelscope = false;
   std::string endpoint, repo, revision;
+  std::string shown;  // the endpoint as it is told, without a user and password that may be in it
   std::string token;  // empty: none
   std::string page;   // where a person looks at the repository
 

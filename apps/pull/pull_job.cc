@@ -81,7 +81,7 @@ class Job {
   Result<std::string> Run() {
     BT_ASSIGN_OR_RETURN(hub_, HubOf(command_));
     if (!hub_.token.empty() && hub_.endpoint.starts_with("http://")) {
-      printer_.Tell(fmt::format("the token goes to {} unencrypted", hub_.endpoint));
+      printer_.Tell(fmt::format("the token goes to {} unencrypted", hub_.shown));
     }
     BT_RETURN_IF_ERROR(StartHttp());
     BT_ASSIGN_OR_RETURN(HttpSession session, HttpSession::Create(SessionOptions()));
@@ -137,8 +137,8 @@ class Job {
                    Rules()));
     auto listing = hub_.modelscope ? ParseModelScopeListing(text) : ParseHuggingFaceListing(text);
     if (listing.ok()) return listing;
-    return Status(listing.status().code(), fmt::format("{} at {}: {}", hub_.repo, hub_.endpoint,
-                                                       listing.status().message()));
+    return Status(listing.status().code(),
+                  fmt::format("{} at {}: {}", hub_.repo, hub_.shown, listing.status().message()));
   }
 
   Result<Json> FetchJson(HttpSession& session, const RepoFile& file, size_t bytes_max) {
@@ -239,7 +239,7 @@ class Job {
   void Tell(const Plan& plan) {
     printer_.Tell(fmt::format(
         "{} ({}{}) from {}", hub_.repo, hub_.revision,
-        commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_, hub_.endpoint));
+        commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_, hub_.shown));
     if (command_.dry_run) {
       const auto list = [&](const char* what, const std::vector<RepoFile>& files) {
         for (const RepoFile& file : files) {
