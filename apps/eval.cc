@@ -306,7 +306,7 @@ int RunEval(const EvalOptions& given, const std::string& program) {
     }
     options.cases = pocket.value() + "/eval/cases.jsonl.gz";
     if (options.loglik.empty() && options.task.empty())
-      options.loglik = pocket.value() + "/eval/loglik.jsonl";
+      options.loglik = pocket.value() + "/eval/loglik.jsonl.gz";
   }
   const Status status = Run(options);
   if (status.ok()) return 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the held-out questions: pocket/eval/cases.jsonl.gz and pocket/eval/loglik.jsonl (seeded, reproducible)."""
+"""Writes the held-out questions: pocket/eval/cases.jsonl.gz and pocket/eval/loglik.jsonl.gz (seeded, reproducible)."""
 import gzip
 import json
 import pathlib
@@ -79,9 +79,9 @@ def loglik(count=100, seed=11):
 def main():
     out = pathlib.Path(__file__).resolve().parent / "eval"
     out.mkdir(exist_ok=True)
-    for name, lines in (("cases.jsonl.gz", cases()), ("loglik.jsonl", loglik())):
+    for name, lines in (("cases.jsonl.gz", cases()), ("loglik.jsonl.gz", loglik())):
         text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
-        written = (out / name).write_bytes(gzip.compress(text, 9, mtime=0) if name.endswith(".gz") else text)
+        written = (out / name).write_bytes(gzip.compress(text, 9, mtime=0))
         print(name, written, "bytes")
 
 

@@ -10,6 +10,7 @@ The learning rate follows the clock, so the run ends well when the time is over.
 """
 import argparse
 import datetime
+import gzip
 import json
 import math
 import multiprocessing
@@ -274,7 +275,8 @@ def write(model, out, log):
     for file in pathlib.Path(__file__).resolve().parent.joinpath("model").glob("*"):
         if file.suffix != ".safetensors" and "index" not in file.name:
             shutil.copy(file, fresh)
-    (fresh / "training_log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    lines = "".join(json.dumps(line) + "\n" for line in log)
+    (fresh / "training_log.jsonl.gz").write_bytes(gzip.compress(lines.encode(), 9, mtime=0))
     shutil.rmtree(out, ignore_errors=True)
     fresh.rename(out)
 

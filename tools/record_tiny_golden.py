@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records tests/golden/tiny_models.json: what `transformers` computes for tiny models of every branch of the family.
+"""Records tests/golden/tiny_models.json.gz: what `transformers` computes for tiny models of every branch of the family.
 
 Run it in an environment that has torch and transformers (the versions used are written into the file). Weights are not
 stored: both sides draw them from the same integer hash (src/weights/dummy_source.h, tests/support/tiny_model.h), rounded
@@ -8,6 +8,7 @@ model, run by transformers in bf16, lies from its own float32 logits with the sa
 the choice of an expert would hide all others.
 """
 import copy
+import gzip
 import json
 import pathlib
 import re
@@ -305,7 +306,7 @@ def main():
             "transformers": transformers.__version__, "seed": SEED}
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
     text = json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n"
-    (ROOT / "tests/golden/tiny_models.json").write_text(text)
+    (ROOT / "tests/golden/tiny_models.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 if __name__ == "__main__":

@@ -6,12 +6,15 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/gzip.h"
+
 namespace baltoro::test {
 namespace {
 
 const Json& Golden() {
   static const Json golden = [] {
-    Result<Json> read = ReadJsonFile("tests/golden/tiny_models.json");
+    const Result<std::string> text = ReadPlainOrGzip("tests/golden/tiny_models.json.gz");
+    Result<Json> read = text.ok() ? ParseJson(text.value(), {.nodes = 20'000'000}) : text.status();
     if (!read.ok()) {  // tests are listed by it, before main
       std::fprintf(stderr, "%s: run this from the folder of the sources\n",
                    read.status().message().c_str());

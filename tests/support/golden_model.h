@@ -1,6 +1,6 @@
 #pragma once
 
-// The recorded tiny models of every branch of the family (tests/golden/tiny_models.json, made by
+// The recorded tiny models of every branch of the family (tests/golden/tiny_models.json.gz, made by
 // tools/record_tiny_golden.py), run on any backend.
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include "counted/work_case.h"
 #include "pull/listing.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

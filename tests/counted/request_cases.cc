@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "counted/work_case.h"
 #include "request/wire.h"
 #include "server/chat_request.h"
 #include "server/completion_request.h"
 #include "server/messages_request.h"
 #include "server/responses_request.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

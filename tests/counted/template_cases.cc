@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "base/json.h"
+#include "counted/work_case.h"
 #include "text/chat_template.h"
 #include "text/tool_call_ids.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

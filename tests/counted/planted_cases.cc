@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "work/work_case.h"
+#include "counted/work_case.h"
 
 namespace baltoro::work {
 

@@ -2,12 +2,12 @@
 #include <utility>
 
 #include "bench/serve/answer.h"
+#include "counted/work_case.h"
 #include "server/chat_shape.h"
 #include "server/choice_text.h"
 #include "server/completion_shape.h"
 #include "server/messages_shape.h"
 #include "server/responses_shape.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

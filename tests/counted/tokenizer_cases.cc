@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
+#include "counted/work_case.h"
 #include "text/detokenizer.h"
 #include "text/stop_matcher.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

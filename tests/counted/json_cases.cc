@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/json_scanner.h"
-#include "work/work_case.h"
+#include "counted/work_case.h"
 
 namespace baltoro::work {
 namespace {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
+#include "counted/work_case.h"
 #include "net/http_parser.h"
 #include "net/sse.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {

@@ -1,4 +1,4 @@
-// What tests/work/work.py runs under callgrind: the named cases, each at three sizes, with the
+// What tests/counted/work.py runs under callgrind: the named cases, each at three sizes, with the
 // counts of each size dumped under "NAME SIZE". NAME=SIZE begins at another size. Without names it
 // prints those of all cases.
 //
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "work/work_case.h"
+#include "counted/work_case.h"
 
 namespace baltoro::work {
 

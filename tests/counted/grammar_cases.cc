@@ -3,11 +3,11 @@
 #include <chrono>
 #include <memory>
 
+#include "counted/work_case.h"
 #include "grammar/constraint_factory.h"
 #include "grammar/output_constraint.h"
 #include "grammar/token_trie.h"
 #include "server/form_compiler.h"
-#include "work/work_case.h"
 
 namespace baltoro::work {
 namespace {
