@@ -41,37 +41,10 @@ class FakeEngine final : public Engine {
  public:
   using Script = std::function<std::vector<TokenEvent>(const Request&)>;
 
-  FakeEngine(EventSink sink, Script script) : sink_(std::move(sink)), script_(std::move(script)) {
-    info_.model_type = "fake";
-    info_.max_model_len = kTestModelLength;
-    info_.vocab_size = kTestVocabulary;
-    info_.num_blocks = 64;
-    info_.kv_cache_tokens = 4096;
-    thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
-  }
+  FakeEngine(EventSink sink, Script script);
 
-  Status Submit(Request request) override {
-    const std::lock_guard lock(mutex_);
-    if (!refusal_.ok() && submitted_.size() >= refuse_after_) return refusal_;
-    std::vector<TokenEvent> events = script_(request);
-    for (TokenEvent& event : events) event.request = request.id;
-    running_.emplace_back(request.id, std::move(events));
-    submitted_.push_back(std::move(request));
-    wake_.notify_all();
-    return {};
-  }
-  void Abort(RequestId id) override {
-    const std::lock_guard lock(mutex_);
-    ++aborts_;
-    for (auto& [running, events] : running_) {
-      if (running != id) continue;
-      TokenEvent last;
-      last.request = id;
-      last.finish = FinishReason::kAbort;
-      events = {last};
-    }
-    wake_.notify_all();
-  }
+  Status Submit(Request request) override;
+  void Abort(RequestId id) override;
   EngineStats stats() const override {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -122,30 +95,8 @@ class FakeEngine final : public Engine {
  private:
   using Running = std::pair<RequestId, std::vector<TokenEvent>>;
 
-  void Run(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      wake_.wait(lock, stop, [this] { return !hold_ && AnyEvent(); });
-      if (stop.stop_requested()) return;
-      std::vector<TokenEvent> step;
-      for (auto& [id, events] : running_) {
-        if (events.empty()) continue;
-        step.push_back(std::move(events.front()));
-        events.erase(events.begin());
-        if (step.back().finish != FinishReason::kNone) id = RequestId{0};
-      }
-      std::erase_if(running_, [](const Running& one) { return one.first == RequestId{0}; });
-      lock.unlock();
-      sink_(std::move(step));
-      lock.lock();
-    }
-  }
-  bool AnyEvent() const {
-    for (const auto& [id, events] : running_) {
-      if (!events.empty()) return true;
-    }
-    return false;
-  }
+  void Run(const std::stop_token& stop);
+  bool AnyEvent() const;
 
   const EventSink sink_;
   const Script script_;
@@ -164,26 +115,10 @@ class FakeEngine final : public Engine {
 };
 
 // One event for each group of tokens; the last one carries the end.
-inline std::vector<TokenEvent> Play(const std::vector<std::vector<TokenId>>& steps,
-                                    FinishReason finish) {
-  std::vector<TokenEvent> events;
-  for (const auto& tokens : steps) {
-    TokenEvent event;
-    event.tokens = tokens;
-    events.push_back(std::move(event));
-  }
-  if (events.empty()) events.emplace_back();
-  events.back().finish = finish;
-  return events;
-}
+std::vector<TokenEvent> Play(const std::vector<std::vector<TokenId>>& steps, FinishReason finish);
 
 // Each token alone.
-inline std::vector<TokenEvent> PlayOneByOne(const std::vector<TokenId>& tokens,
-                                            FinishReason finish) {
-  std::vector<std::vector<TokenId>> steps;
-  for (const TokenId token : tokens) steps.push_back({token});
-  return Play(steps, finish);
-}
+std::vector<TokenEvent> PlayOneByOne(const std::vector<TokenId>& tokens, FinishReason finish);
 
 // The answer to one request, streamed or not.
 struct Answer {
@@ -193,114 +128,32 @@ struct Answer {
   std::vector<std::string> events;  // the data of each server-sent event
 
   std::string_view Header(std::string_view name) const { return FindHeader(headers, name); }
-  Json json() const {
-    Result<Json> parsed = ParseJson(body);
-    EXPECT_TRUE(parsed.ok()) << parsed.status().message() << ": " << body;
-    return parsed.ok() ? std::move(parsed).value() : Json();
-  }
-  Json error() const { return json().value("error", Json::object()); }
+  Json json() const;
+  Json error() const;
   // All events but [DONE], which must come last.
-  std::vector<Json> chunks() const {
-    std::vector<Json> out;
-    for (const std::string& event : events) {
-      if (event == "[DONE]") continue;
-      Result<Json> parsed = ParseJson(event);
-      EXPECT_TRUE(parsed.ok()) << parsed.status().message() << ": " << event;
-      if (parsed.ok()) out.push_back(std::move(parsed).value());
-    }
-    EXPECT_EQ(events.empty() ? "no event" : events.back(), "[DONE]");
-    return out;
-  }
+  std::vector<Json> chunks() const;
 };
 
 class ServerFixture : public ::testing::Test {
  protected:
-  static ServerConfig DefaultConfig() {
-    ServerConfig config;
-    config.http.port = 0;
-    config.model_names = {"pocket", "also-pocket"};
-    config.version = "1.2.3";
-    config.eos_ids = {2050};  // <|im_end|>
-    return config;
-  }
+  static ServerConfig DefaultConfig();
 
-  void StartServer(ServerConfig config = DefaultConfig(), bool with_text = true) {
-    std::unique_ptr<Tokenizer> tokenizer;
-    std::unique_ptr<ChatTemplate> chat_template;
-    if (with_text) {
-      auto loaded = Tokenizer::Load(kPocketDir);
-      ASSERT_TRUE(loaded.ok()) << loaded.status().message();
-      tokenizer = std::move(loaded).value();
-      auto parsed = template_source_.empty() ? ChatTemplate::LoadFromDir(kPocketDir)
-                                             : ChatTemplate::Parse(template_source_, "template");
-      ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-      chat_template = std::move(parsed).value();
-    }
-    auto server = Server::Listen(std::move(config), std::move(tokenizer), std::move(chat_template));
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(server).value();
-    auto own = Tokenizer::Load(kPocketDir);
-    ASSERT_TRUE(own.ok());
-    tokenizer_ = std::move(own).value();
-  }
-
+  void StartServer(ServerConfig config = DefaultConfig(), bool with_text = true);
   void Start(FakeEngine::Script script,
              ServerConfig config = DefaultConfig(),
-             bool with_text = true) {
-    ASSERT_NO_FATAL_FAILURE(StartServer(std::move(config), with_text));
-    engine_ = std::make_unique<FakeEngine>(server_->sink(), std::move(script));
-    server_->SetEngine(engine_.get());
-  }
+             bool with_text = true);
+  ~ServerFixture() override;
 
-  ~ServerFixture() override {
-    if (server_ != nullptr) server_->SetEngine(nullptr);
-    engine_.reset();
-  }
+  HttpClient Client() const;
+  Answer Send(const HttpClientRequest& request) const;
+  Answer Get(const std::string& target, HttpHeaders headers = {}) const;
+  Answer Post(const std::string& target, const Json& body, HttpHeaders headers = {}) const;
+  Answer Chat(Json extra = Json::object()) const;
+  Answer Complete(Json extra = Json::object()) const;
 
-  HttpClient Client() const { return HttpClient({.port = server_->port(), .idle_timeout = 20}); }
-
-  Answer Send(const HttpClientRequest& request) const {
-    HttpClient client = Client();
-    Answer answer;
-    Result<HttpResponse> response = client.Stream(request, [&](const SseEvent& event) {
-      answer.events.push_back(event.data);
-      return true;
-    });
-    EXPECT_TRUE(response.ok()) << response.status().message();
-    if (!response.ok()) return answer;
-    answer.status = response.value().status;
-    answer.headers = response.value().headers;
-    answer.body = response.value().body;
-    return answer;
-  }
-  Answer Get(const std::string& target, HttpHeaders headers = {}) const {
-    return Send({.method = "GET", .target = target, .headers = std::move(headers)});
-  }
-  Answer Post(const std::string& target, const Json& body, HttpHeaders headers = {}) const {
-    return Send(
-        {.method = "POST", .target = target, .headers = std::move(headers), .body = body.dump()});
-  }
-  Answer Chat(Json extra = Json::object()) const {
-    if (!extra.contains("messages")) {
-      extra["messages"] = {{{"role", "user"}, {"content", "Hello!"}}};
-    }
-    return Post("/v1/chat/completions", extra);
-  }
-  Answer Complete(Json extra = Json::object()) const {
-    if (!extra.contains("prompt")) extra["prompt"] = "Hello";
-    return Post("/v1/completions", extra);
-  }
-
-  std::vector<TokenId> Ids(const std::string& text) const {
-    return tokenizer_->EncodeWithSpecials(text);
-  }
+  std::vector<TokenId> Ids(const std::string& text) const;
   // A model that says `text`, token by token, and ends.
-  FakeEngine::Script Says(const std::string& text) const {
-    return [this, text](const Request&) {
-      std::vector<TokenId> ids = Ids(text + "<|im_end|>");
-      return PlayOneByOne(ids, FinishReason::kStop);
-    };
-  }
+  FakeEngine::Script Says(const std::string& text) const;
 
   std::string template_source_;  // empty: the pocket model's
   std::unique_ptr<Server> server_;
