@@ -35,7 +35,7 @@ step "unit and golden tests"
 ctest --test-dir build/release --output-on-failure -j2 -LE 'gpu|e2e'
 
 step "against libraries of others, from outside, and work counted in instructions"
-BALTORO_TEST_BROWSER=must ctest --test-dir build/release --output-on-failure -L e2e
+BALTORO_TEST_BROWSER=must ctest --test-dir build/release --output-on-failure -j2 -L e2e
 
 step "address and undefined-behaviour sanitizers, host rooms"
 # (The checks left out double the time that a file takes to compile; --long makes them.)

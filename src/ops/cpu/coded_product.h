@@ -31,14 +31,16 @@ using MultiplyCodes = void(const Kernels& kernels, const CodedProduct& p);
 MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form);
 
 // On any instruction set; the sums of the groups of kInt4Group and kFp8Block by `kernels`.
-MultiplyCodes MultiplyGroups, MultiplyIntegers;
-// In a file compiled for AVX-512 VNNI.
-MultiplyCodes MultiplyIntegersVnni;
+MultiplyCodes MultiplyGroups;
+// In files compiled for AVX2 and for AVX-512 VNNI.
+MultiplyCodes MultiplyIntegersAvx2, MultiplyIntegersVnni;
 // In files compiled for tiles; the first wants tiles of bf16.
 MultiplyCodes MultiplyGroupsAmx, MultiplyIntegersAmx;
 
 // The codes of one half of a block as a half of a plain block in bf16, which holds them exactly. In
-// a file compiled for AVX-512.
+// files compiled for AVX2 and for AVX-512.
+void ExpandInt4Avx2(const char* registers, Bf16* half);
+void ExpandFp8Avx2(const char* registers, Bf16* half);
 void ExpandInt4Avx512(const char* registers, Bf16* half);
 void ExpandFp8Avx512(const char* registers, Bf16* half);
 

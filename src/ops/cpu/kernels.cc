@@ -31,7 +31,7 @@ MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form) {
   const bool tiles = ActiveIsa() == Isa::kAmx;
   if (HasIntegerProducts(form)) {
     if (tiles) return MultiplyIntegersAmx;
-    return HasVnni() ? MultiplyIntegersVnni : MultiplyIntegers;
+    return HasVnni() ? MultiplyIntegersVnni : MultiplyIntegersAvx2;
   }
   return tiles && kernels.tile == DType::kBf16 ? MultiplyGroupsAmx : MultiplyGroups;
 }

@@ -3,11 +3,9 @@
 // scaled.
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "ops/cpu/coded_product.h"
-#include "tensor/float8.h"
 
 namespace baltoro::cpu {
 namespace {
@@ -17,55 +15,12 @@ constexpr int64_t kHalfElements = kBlockElements / 2;
 constexpr int64_t kSumStride = ResultStride(kPanelColumns);
 constexpr int64_t kGroupBlocksMax = 4;
 
-struct Bf16Codes {
-  Bf16 of[256] = {};
-};
-
-constexpr Bf16Codes MakeFp8Codes() {
-  Bf16Codes codes;
-  for (int code = 0; code < 256; ++code) {
-    codes.of[code] = ToBf16(FromE4M3(static_cast<uint8_t>(code)));
-  }
-  return codes;
-}
-constexpr Bf16Codes MakeInt4Codes() {
-  Bf16Codes codes;
-  for (int code = 0; code < 16; ++code) codes.of[code] = ToBf16(static_cast<float>(code - 8));
-  return codes;
-}
-constexpr Bf16Codes kFp8Codes = MakeFp8Codes();
-constexpr Bf16Codes kInt4Codes = MakeInt4Codes();
-
-uint16_t Lane(const char* at, int64_t lane) {
-  uint16_t value = 0;
-  std::memcpy(&value, at + lane * 2, sizeof(value));
-  return value;
-}
-
-// One half of a block: 16 pairs of k x 16 columns.
-void ExpandInt4(const char* registers, Bf16* half) {
-  for (int64_t pair = 0; pair < kHalfColumns; ++pair) {
-    for (int64_t lane = 0; lane < 2 * kHalfColumns; ++lane) {
-      const uint16_t four = Lane(registers + pair / 4 * kRegisterBytes, lane);
-      half[pair * 2 * kHalfColumns + lane] = kInt4Codes.of[four >> (pair % 4 * 4) & 15];
-    }
-  }
-}
-void ExpandFp8(const char* registers, Bf16* half) {
-  for (int64_t pair = 0; pair < kHalfColumns; ++pair) {
-    for (int64_t lane = 0; lane < 2 * kHalfColumns; ++lane) {
-      const uint16_t two = Lane(registers + pair / 2 * kRegisterBytes, lane);
-      half[pair * 2 * kHalfColumns + lane] = kFp8Codes.of[two >> (pair % 2 * 8) & 255];
-    }
-  }
-}
-
 using Expand = void(const char* registers, Bf16* half);
 
 Expand* ExpandFor(WeightForm form) {
   const bool wide = ActiveIsa() >= Isa::kAvx512;
-  if (form == WeightForm::kInt4Group) return wide ? ExpandInt4Avx512 : ExpandInt4;
-  return wide ? ExpandFp8Avx512 : ExpandFp8;
+  if (form == WeightForm::kInt4Group) return wide ? ExpandInt4Avx512 : ExpandInt4Avx2;
+  return wide ? ExpandFp8Avx512 : ExpandFp8Avx2;
 }
 
 float ColumnScale(WeightForm form, const char* tail, int64_t column) {
