@@ -17,7 +17,7 @@ import pytest
 from conftest import ROOT, Server
 
 LONG = os.environ.get("BALTORO_LONG") == "1"
-CALLS = 10_000 if LONG else 150
+CALLS = 10_000 if LONG else 60
 MAX_TOKENS = 4000
 DIALECTS = {"draft4": jsonschema.Draft4Validator, "draft7": jsonschema.Draft7Validator}
 
