@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes what is given to machines that run the program, on Debian 12. It runs there without root and wants nothing but glibc 2.31
-# or later (Debian 11, Ubuntu 20.04, Red Hat 9).
+# or later, as Debian 11 and Ubuntu 20.04 have.
 #
 #   ./package.sh              dist/baltoro-VERSION-linux-x86_64.tar.gz: unpack it anywhere
 #   ./package.sh --deb        dist/baltoro_VERSION_amd64.deb: with a systemd service, manual page and completion

@@ -17,11 +17,13 @@ gzip -n9 $root/usr/share/man/man1/baltoro.1
 ln -s baltoro.1.gz $root/usr/share/man/man1/vllm.1.gz
 ln -s baltoro $root/usr/share/bash-completion/completions/vllm
 cat >$root/usr/share/doc/baltoro/copyright <<END
+Copyright: the authors of Baltoro
+
 Baltoro is under the Apache License, Version 2.0 (/usr/share/common-licenses/Apache-2.0). It has parts of other libraries in it,
 whose licences are in /usr/share/baltoro/licences.
 END
 install -m 0644 README.md $root/usr/share/doc/baltoro/
-gzip -n9c CHANGELOG.md >$root/usr/share/doc/baltoro/changelog.gz
+gzip -n9c CHANGELOG.md >$root/usr/share/doc/baltoro/CHANGELOG.md.gz
 
 install -m 0755 $parts/{postinst,prerm,postrm} $root/DEBIAN/
 echo /etc/default/baltoro >$root/DEBIAN/conffiles

@@ -2,7 +2,8 @@
 # Fetches from Debian, without root, what the packed program is linked with and this machine does not have installed:
 #   build/package/glibc    libc6 and libc6-dev of Debian 11 (glibc 2.31), unpacked
 #   build/package/source   sources of the libraries that Debian 12 has no static archives of
-# apt checks the signatures. What is already there is not fetched again.
+# apt checks the signatures. What is already there is neither fetched nor built again: `rm -r build/package` brings newer ones.
+# DEBIAN_MIRROR and, once Debian 11 lies in its archive alone, DEBIAN_11_MIRROR=http://archive.debian.org name other servers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/build/package
@@ -13,7 +14,7 @@ mkdir -p "$work"/apt/{lists,cache/archives}/partial "$work/glibc" "$work/source"
 key=/usr/share/keyrings/debian-archive-keyring.gpg
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org}
 cat >"$work/apt/sources.list" <<END
-deb [signed-by=$key arch=amd64] $mirror/debian bullseye main
+deb [signed-by=$key arch=amd64] ${DEBIAN_11_MIRROR:-$mirror}/debian bullseye main
 deb-src [signed-by=$key] $mirror/debian bookworm main
 deb-src [signed-by=$key] $mirror/debian-security bookworm-security main
 END
