@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Installs what a task needs from the distribution's packages: install.sh build|test|long. Root or sudo. Installs nothing
+# Installs what a task needs from the distribution's packages: install.sh build|package|test|long. Root or sudo. Installs nothing
 # that is already there, so a second call is quick and needs no network.
 set -euo pipefail
 case "${1:-build}" in
   build) groups="build" ;;
+  package) groups="build package" ;;
   test) groups="build test" ;;
   long) groups="build test long" ;;
-  *) echo "usage: install.sh build|test|long" >&2; exit 2 ;;
+  *) echo "usage: install.sh build|package|test|long" >&2; exit 2 ;;
 esac
 
 build="g++ cmake ninja-build ccache mold pkg-config libssl-dev libcurl4-openssl-dev nlohmann-json3-dev libfmt-dev libspdlog-dev
   libyaml-cpp-dev prometheus-cpp-dev liburing-dev zlib1g-dev ca-certificates"
+package="dpkg-dev debian-archive-keyring python3"
 test="libgtest-dev libgmock-dev libbenchmark-dev libicu-dev python3 python3-venv curl iproute2 procps clang-format-14 slurm-wlm munge valgrind
   chromium chromium-driver"  # these two with what they need: 127 MiB to load, 420 MiB installed
 long="clang-19 clang-tidy-14 libclang-rt-19-dev slowhttptest wrk hey faketime haproxy nginx"

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "doctor/gather.h"
 #include "engine/nvidia_card.h"
+#include "engine/nvidia_driver.h"
 #include "ops/cuda_module.h"
 
 namespace baltoro {
@@ -190,10 +191,7 @@ CardFactsOfNode GatherCards() {
   out.unwanted = card.unwanted;
   ReadNvml(out);
   if (out.kernel_driver.empty()) return out;
-  if (const Library cuda(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)); cuda != nullptr) {
-    int version = 0;
-    if (Call(cuda, "cuDriverGetVersion", &version) == 0) out.cuda_version = version;
-  }
+  out.cuda_version = DriverCudaVersion();
   if (out.cards.empty()) return out;
   out.cublas = FindLibrary("libcublasLt.so.13", "cublasLtGetVersion", true);
   const char* nccl = std::getenv("BALTORO_NCCL");

@@ -4,11 +4,11 @@
 #include <charconv>
 
 #include "doctor/judge.h"
+#include "engine/nvidia_driver.h"
 
 namespace baltoro {
 namespace {
 
-constexpr int kDriverWanted = 580, kCudaWanted = 13000;
 constexpr double kGib = 1024.0 * 1024 * 1024;
 constexpr int64_t kHeldBytesMax = int64_t{1} << 30;
 
@@ -16,10 +16,6 @@ int MajorOf(const std::string& version) {
   int major = -1;
   std::from_chars(version.data(), version.data() + version.size(), major);
   return major;
-}
-
-std::string CudaText(int version) {
-  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
 DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
@@ -38,19 +34,15 @@ DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
         "--gpus all), or give serve --device cpu";
     return line;
   }
-  line.text = fmt::format("NVIDIA {}, CUDA {}", facts.kernel_driver,
-                          facts.cuda_version < 0 ? "unknown" : CudaText(facts.cuda_version));
-  const bool old_kernel = MajorOf(facts.kernel_driver) < kDriverWanted;
-  if (facts.cuda_version < kCudaWanted) {
+  if (const std::optional<DriverFault> fault = JudgeCudaVersion(facts.cuda_version)) {
     line.verdict = Verdict::kBroken;
-    line.text +=
-        fmt::format("; {} or later is needed, for CUDA {}", kDriverWanted, CudaText(kCudaWanted));
-    line.remedy =
-        "install driver 580 or later; on data-centre cards NVIDIA's forward-compatibility package "
-        "does as well: cuda-compat-13-0, with its folder (/usr/local/cuda-13.0/compat) first in "
-        "LD_LIBRARY_PATH";
-    if (facts.cuda_version < 0) line.text += " (libcuda.so.1 does not say which it has)";
-  } else if (old_kernel) {
+    line.text = fmt::format("NVIDIA {}: {}", facts.kernel_driver, fault->what);
+    line.remedy = fault->remedy;
+    return line;
+  }
+  line.text =
+      fmt::format("NVIDIA {}, CUDA {}", facts.kernel_driver, CudaVersionText(facts.cuda_version));
+  if (MajorOf(facts.kernel_driver) < kDriverWanted) {
     line.text += ", by the forward-compatibility package";
   }
   return line;

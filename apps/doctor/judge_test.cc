@@ -117,7 +117,8 @@ TEST(DoctorTest, AnOldDriverIsNamedWithTheForwardCompatibilityPackage) {
   NodeFacts facts = Healthy();
   facts.card.kernel_driver = "550.54.15";
   facts.card.cuda_version = 12040;
-  Expect(facts, "driver", Verdict::kBroken, "NVIDIA 550.54.15, CUDA 12.4; 580 or later",
+  Expect(facts, "driver", Verdict::kBroken,
+         "NVIDIA 550.54.15: the NVIDIA driver has CUDA 12.4, and CUDA 13.0 is needed",
          "cuda-compat-13-0");
   facts.card.cuda_version = 13000;
   Expect(facts, "driver", Verdict::kOk, "by the forward-compatibility package", "");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <filesystem>
 
 #include "base/file.h"
 
@@ -82,6 +83,19 @@ int64_t RetryAfter(const std::string& text) {
   if (const int64_t seconds = Natural(text); seconds >= 0) return seconds;
   const time_t when = curl_getdate(text.c_str(), nullptr);
   return when == -1 ? -1 : std::max<int64_t>(0, when - std::time(nullptr));
+}
+
+// Where systems keep the certificates of authorities: libcurl knows the place of the system that it
+// was built for. Empty: in none of these.
+std::string SystemCaFile() {
+  for (const char* place : {"/etc/ssl/certs/ca-certificates.crt",  // Debian, Ubuntu
+                            "/etc/pki/tls/certs/ca-bundle.crt",    // Red Hat
+                            "/etc/ssl/ca-bundle.pem",              // SUSE
+                            "/etc/ssl/cert.pem"}) {                // Alpine
+    std::error_code ignored;
+    if (std::filesystem::exists(place, ignored)) return place;
+  }
+  return "";
 }
 
 // Another attempt will not mend it.
@@ -182,6 +196,7 @@ struct HttpSession::State {
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, &BodyCallback);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, this);
+    if (options.ca_file.empty()) options.ca_file = SystemCaFile();
     if (!options.ca_file.empty()) {
       curl_easy_setopt(curl, CURLOPT_CAINFO, options.ca_file.c_str());
     }
@@ -218,9 +233,15 @@ struct HttpSession::State {
     const bool told = status >= 300 && code == CURLE_WRITE_ERROR;  // a long error page, cut here
     if (code == CURLE_OK || told) return target == nullptr ? "" : target;
     if (!end->refused) {
-      end->status = Status(IsFinal(code) ? Code::kInvalidArgument : Code::kUnavailable,
-                           fmt::format("{}: {}", end->head.host,
-                                       reason[0] != '\0' ? reason : curl_easy_strerror(code)));
+      end->status =
+          Status(IsFinal(code) ? Code::kInvalidArgument : Code::kUnavailable,
+                 fmt::format("{}: {}{}", end->head.host,
+                             reason[0] != '\0' ? reason : curl_easy_strerror(code),
+                             code == CURLE_PEER_FAILED_VERIFICATION && options.ca_file.empty()
+                                 ? "; this system has no certificates of authorities: "
+                                   "install ca-certificates, or name a file in "
+                                   "SSL_CERT_FILE"
+                                 : ""));
     }
     return "";
   }

@@ -6,6 +6,7 @@
 
 #include "engine/load_choice.h"
 #include "engine/nvidia_card.h"
+#include "engine/nvidia_driver.h"
 #include "ops/cpu/isa.h"
 #include "ops/gpu_limits.h"
 
@@ -20,6 +21,7 @@ Status CheckGpuType(DType act) {
 }
 
 Result<BackendChoice> ChooseGpu(DType act) {
+  BT_RETURN_IF_ERROR(CheckDriver());
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   BT_ASSIGN_OR_RETURN(GpuInfo gpu, module->describe(kGpu));
   BT_RETURN_IF_ERROR(CheckGpuType(act));

@@ -52,7 +52,6 @@ Result<ChildProcess> StartChild(const std::vector<std::string>& args) {
   const int safe = fcntl(words[1], F_DUPFD_CLOEXEC, kChildLastWords + 1);
   posix_spawn_file_actions_adddup2(&actions, ends[1], kChildFd);
   posix_spawn_file_actions_adddup2(&actions, safe, kChildLastWords);
-  posix_spawn_file_actions_addclosefrom_np(&actions, kChildLastWords + 1);
   // The child starts with the default actions and no signal blocked, whatever this thread has.
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

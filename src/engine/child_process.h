@@ -18,8 +18,9 @@ struct ChildProcess {
 };
 
 // Runs `args[0]` with these arguments; the child's end of the socket is its descriptor 3, that of
-// the pipe its descriptor 4, and it has no other of ours but the standard ones. The child dies with
-// the thread that called this.
+// the pipe its descriptor 4; of the others it has the standard ones and those that were opened
+// without O_CLOEXEC, which an engine closes at its start. The child dies with the thread that
+// called this.
 Result<ChildProcess> StartChild(const std::vector<std::string>& args);
 
 // The first line that the child, which has ended, left in the pipe; mostly there is none.

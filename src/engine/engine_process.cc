@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -23,6 +25,19 @@ namespace baltoro {
 namespace {
 
 constexpr std::chrono::milliseconds kStatsInterval(100);
+
+// What some library of the door has opened without O_CLOEXEC.
+void CloseDescriptorsFrom(int first) {
+  std::vector<int> open;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator at("/proc/self/fd", ignored), end; at != end;
+       at.increment(ignored)) {
+    open.push_back(std::atoi(at->path().filename().c_str()));
+  }
+  for (const int fd : open) {
+    if (fd >= first) close(fd);
+  }
+}
 
 template <typename T>
 bool SendMessage(FrameConnection& connection, Message type, const T& value) {
@@ -200,6 +215,7 @@ int RunEngineProcess(int fd, const ConstraintFactoryMaker& constraints) {
   signal(SIGPIPE, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   SetLastWordsPipe(fd + 1);
+  CloseDescriptorsFrom(fd + 2);
   EngineSide side(fd, constraints);
   return side.Run();
 }

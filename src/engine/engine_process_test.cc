@@ -2,6 +2,7 @@
 
 #include "engine/engine_process.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
@@ -111,6 +113,24 @@ TEST(EngineProcessTest, ServesAcrossTheBorder) {
   }
   EXPECT_TRUE(Eventually([&] { return engine->stats().generation_tokens == 1000; }, 2));
   EXPECT_TRUE(engine->healthy());
+}
+
+TEST(EngineProcessTest, TheEngineKeepsNoFileOfTheDoor) {
+  const int left_open = open("/etc/passwd", O_RDONLY);  // without O_CLOEXEC
+  ASSERT_GE(left_open, 0);
+  EventLog log;
+  const auto engine = Start(StandIn(0), log);
+  close(left_open);
+  ASSERT_NE(engine, nullptr);
+
+  std::vector<std::string> files;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(PidOf(*engine)) + "/fd")) {
+    files.push_back(std::filesystem::read_symlink(entry.path()).string());
+  }
+
+  EXPECT_GE(files.size(), 5u);
+  EXPECT_THAT(files, testing::Not(testing::Contains("/etc/passwd")));
 }
 
 TEST(EngineProcessTest, AbortsCross) {

@@ -110,6 +110,11 @@ def test_what_a_driver_says_of_its_cards(cards):
 def test_an_old_driver_and_one_that_fails(cards):
     check = doctor(env=cards | {"FAKE_DRIVER": "535.104.05", "FAKE_CUDA": "12020"})["driver"]
     assert check["verdict"] == "broken" and "cuda-compat-13-0" in check["remedy"]
+    # The start of a server says the same, before it looks for the module that the driver would run.
+    start = subprocess.run([PROGRAM, "serve", str(POCKET), "--device", "cuda", "--port", "0"], timeout=60, capture_output=True, text=True,
+                           env=os.environ | cards | {"FAKE_CUDA": "12040"})
+    assert start.returncode != 0
+    assert "--device cuda: the NVIDIA driver has CUDA 12.4, and CUDA 13.0 is needed: " + check["remedy"] in start.stderr
     assert "forward-compatibility" in doctor(env=cards | {"FAKE_DRIVER": "550.54.15"})["driver"]["text"]
     checks = doctor(env=cards | {"FAKE_CARDS": "0"})
     assert checks["GPU"]["verdict"] == "broken" and "shows no card" in checks["GPU"]["text"]
