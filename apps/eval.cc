@@ -18,12 +18,12 @@
 #include "client/api_client.h"
 #include "client/eval_case.h"
 #include "model_location.h"
+#include "terminal/progress_line.h"
 
 namespace baltoro {
 namespace {
 
 constexpr int kAttempts = 30;
-constexpr Seconds kSecondsBetweenLines = 10;
 
 struct Tally {
   int64_t cases = 0, right = 0, failed = 0;
@@ -56,8 +56,8 @@ class Runner {
   Runner(const EvalOptions& options, std::string model)
       : options_(options), model_(std::move(model)) {}
 
-  // Calls `work(client, i)` for each i, from `concurrency` threads with a connection each. How many
-  // of `what` are done is told now and then.
+  // Calls `work(client, i)` for each i, from `concurrency` threads with a connection each, and
+  // shows how many of `what` are done.
   Status ForEach(const char* what,
                  size_t count,
                  const std::function<Status(ApiClient&, size_t)>& work) {
@@ -65,8 +65,7 @@ class Runner {
     std::mutex mutex;
     Status first;
     size_t done = 0;
-    const MonotonicClock clock;
-    Seconds shown = clock.Now();
+    ProgressLine line;
     std::vector<std::jthread> threads;
     for (int t = 0; t < std::max(1, options_.concurrency); ++t) {
       threads.emplace_back([&] {
@@ -76,9 +75,7 @@ class Runner {
           const std::lock_guard lock(mutex);
           if (!status.ok() && first.ok()) first = status;
           ++done;
-          if (clock.Now() - shown < kSecondsBetweenLines) continue;
-          shown = clock.Now();
-          fmt::print(stderr, "{} of {} {} are done\n", done, count, what);
+          line.Show(fmt::format("{} of {} {} are done", done, count, what));
         }
       });
     }

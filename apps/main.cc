@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -18,7 +20,7 @@
 #include "bench/bench_engine.h"
 #include "bench/bench_step.h"
 #include "bench/serve/bench_serve.h"
-#include "chat.h"
+#include "chat/chat.h"
 #include "doctor.h"
 #include "engine_main.h"
 #include "eval.h"
@@ -60,6 +62,13 @@ bool CalledVllm(const char* argv0) {
   } catch (const std::bad_alloc&) {
     std::snprintf(line, sizeof line, "baltoro: error: out of memory: %s\n", kWay);
   } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0 || std::ferror(stderr) != 0) {
+      // By fmt::print.
+      std::snprintf(line, sizeof line, "baltoro: error: the output cannot be written (%s)\n",
+                    error.what());
+      baltoro::WriteLastLine(line);
+      std::_Exit(1);
+    }
     std::snprintf(line, sizeof line,
                   "baltoro: error: no memory or no right for another thread (%s): %s\n",
                   error.what(), kWay);
@@ -74,33 +83,18 @@ bool CalledVllm(const char* argv0) {
   std::abort();
 }
 
-}  // namespace
+// What a full disk or a closed pipe did not take is a failure, however well all else went.
+int Ended(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  const int error = errno;
+  std::fprintf(stderr, "baltoro: error: standard output: %s\n",
+               error != 0 ? std::strerror(error) : "not all was written");
+  return code == 0 ? 1 : code;
+}
 
-int main(int argc, char** argv) {
+int Run(const baltoro::Command& command, const std::string& program) {
   using namespace baltoro;  // NOLINT: the program's own entry
-  HoldStandardFiles();
-  std::signal(SIGPIPE, SIG_IGN);
-  std::set_terminate(EndOfUncaught);
-  const std::string program = ProgramPath(argv[0]);
-  const std::vector<std::string> args(argv + 1, argv + argc);
-  // The engine's side of `serve`; started by the door, never by a person.
-  if (!args.empty() && args[0] == kEngineSubcommand) {
-    IgnoreStraySignals();
-    return RunEngineMain(args);
-  }
-
-  const Environment environment = ReadEnvironment(environ);
-  // Before anything asks which GPUs there are; the engine's process inherits it.
-  if (const std::optional<std::string> devices = VisibleDevices(environment)) {
-    setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), /*overwrite=*/0);
-  }
-  if (CalledVllm(argv[0])) {
-    std::fputs(
-        "vllm: this is Baltoro " BALTORO_VERSION
-        ", which takes vLLM's commands; `vllm plan --flags` tells what becomes of each flag\n",
-        stderr);
-  }
-  const Command command = ParseCommandLine(args, environment);
   if (const auto* serve = std::get_if<ServeOptions>(&command)) {
     IgnoreStraySignals();
     return RunServe(*serve, program);
@@ -129,4 +123,33 @@ int main(int argc, char** argv) {
   std::fputs(ending.out.c_str(), stdout);
   std::fputs(ending.err.c_str(), stderr);
   return ending.exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace baltoro;  // NOLINT: the program's own entry
+  HoldStandardFiles();
+  std::signal(SIGPIPE, SIG_IGN);
+  std::set_terminate(EndOfUncaught);
+  const std::string program = ProgramPath(argv[0]);
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  // The engine's side of `serve`; started by the door, never by a person.
+  if (!args.empty() && args[0] == kEngineSubcommand) {
+    IgnoreStraySignals();
+    return RunEngineMain(args);
+  }
+
+  const Environment environment = ReadEnvironment(environ);
+  // Before anything asks which GPUs there are; the engine's process inherits it.
+  if (const std::optional<std::string> devices = VisibleDevices(environment)) {
+    setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), /*overwrite=*/0);
+  }
+  if (CalledVllm(argv[0])) {
+    std::fputs(
+        "vllm: this is Baltoro " BALTORO_VERSION
+        ", which takes vLLM's commands; `vllm plan --flags` tells what becomes of each flag\n",
+        stderr);
+  }
+  return Ended(Run(ParseCommandLine(args, environment), program));
 }

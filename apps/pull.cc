@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "pull/progress.h"
 #include "pull/pull_job.h"
 
 namespace baltoro {
@@ -16,6 +15,11 @@ namespace {
 
 std::atomic<bool> stop_asked{false};  // NOLINT: a signal handler reaches nothing else
 static_assert(std::atomic<bool>::is_always_lock_free);
+
+void Say(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
 
 // The first one lets the download record how far it is; a second one ends it at once.
 void OnSignal(int signal) {
@@ -39,6 +43,7 @@ int RunPull(const PullCommand& command) {
     if (std::fputs(line.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return 0;
     Say(fmt::format("baltoro pull: error: standard output: {}; all files are in {}\n",
                     std::strerror(errno), dir.value()));
+    std::clearerr(stdout);  // told
     return 1;
   }
   if (stop_asked) {

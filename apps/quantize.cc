@@ -1,46 +1,18 @@
 #include "quantize.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <thread>
 
+#include "base/clock.h"
 #include "model_location.h"
+#include "terminal/progress_line.h"
 #include "weights/quantize.h"
 
 namespace baltoro {
 namespace {
-
-// One line that is written over on a terminal, and a line every ten seconds elsewhere.
-class ProgressLine {
- public:
-  void Show(int64_t done, int64_t total) {
-    const double seconds = SecondsSince(start_);
-    const bool last = done == total;
-    if (!terminal_ && !last && SecondsSince(shown_) < kSecondsBetweenLines) return;
-    shown_ = Clock::now();
-    const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
-    const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
-    fmt::print(stderr, "{}{:.2f} of {:.2f} GB read, {:.2f} GB/s, {:.0f} s left{}",
-               terminal_ ? "\r\x1b[K" : "", static_cast<double>(done) / 1e9,
-               static_cast<double>(total) / 1e9, rate / 1e9, left, terminal_ && !last ? "" : "\n");
-    std::fflush(stderr);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  static constexpr double kSecondsBetweenLines = 10;
-  static double SecondsSince(Clock::time_point then) {
-    return std::chrono::duration<double>(Clock::now() - then).count();
-  }
-
-  const bool terminal_ = isatty(STDERR_FILENO) == 1;
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point shown_ = start_;
-};
 
 void PrintSummary(const QuantizeCommand& command, const QuantizeSummary& summary) {
   fmt::print("{:<18} {:<36} {:>8} {:>12} {:>12} {:>14}\n", "part", "form", "matrices", "MB before",
@@ -61,7 +33,10 @@ Result<QuantizeSummary> Run(const QuantizeCommand& command,
                             QuantizeOptions options) {
   BT_ASSIGN_OR_RETURN(const std::string source, LocateModel(command.source, program));
   ProgressLine line;
-  options.progress = [&line](int64_t done, int64_t total) { line.Show(done, total); };
+  ByteProgress rate;
+  options.progress = [&](int64_t done, int64_t total) {
+    if (line.due()) line.Show(rate.Text(done, total, MonotonicClock().Now()) + " read");
+  };
   return QuantizeCheckpoint(source, command.target, options);
 }
 

@@ -1,6 +1,7 @@
 #include "serve.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -103,13 +104,15 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   return door;
 }
 
-// A line every second while weights are loaded, and one at the end.
+// A line every second while weights are loaded, every ten where no person watches, and one at the
+// end.
 LoadProgress ProgressLog() {
   struct State {
     Seconds start = 0, last = 0;
     int64_t done = INT64_MAX;  // so that the first call, and that of a second load, begins anew
   };
-  return [clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
+  const Seconds between = isatty(STDERR_FILENO) == 1 ? 1 : 10;
+  return [between, clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
     constexpr double kGb = 1e9;
     const Seconds now = clock.Now();
     if (done < state.done) state = {.start = now, .last = now};
@@ -120,7 +123,7 @@ LoadProgress ProgressLog() {
     if (again) return;
     if (done == total) {
       BT_LOG(Info, "Loaded weights: {:.2f} GB, {:.2f} GB/s", all / kGb, rate / kGb);
-    } else if (now - state.last >= 1 && done > 0) {
+    } else if (now - state.last >= between && done > 0) {
       state.last = now;
       BT_LOG(Info, "Loading weights: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s left", bytes / kGb,
              all / kGb, rate / kGb, (all - bytes) / rate);

@@ -57,9 +57,9 @@ AGAINST_THE_ORDER = {
     ("experts/fp8_bank.h", "linear/linear.cc"),
 }
 
-# Ways to open a file for reading; base/file is the one that knows FIFOs, devices and bounds. The writer and the download make files.
+# Ways to open a file for reading; base/file is the one that knows FIFOs, devices and bounds. The writer, the download and the chat make files.
 OPENS = re.compile(r"\b(O_RDONLY|O_RDWR|O_WRONLY|ifstream|fstream|filebuf|fopen|freopen|popen)\b")
-MAY_OPEN = {"src/base/file.cc", "src/weights/checkpoint_writer.cc", "apps/pull/partial_file.cc"}
+MAY_OPEN = {"src/base/file.cc", "src/weights/checkpoint_writer.cc", "apps/pull/partial_file.cc", "apps/chat/private_file.cc"}
 
 
 def opened_elsewhere():

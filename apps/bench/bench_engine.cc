@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
@@ -20,12 +21,14 @@
 #include "engine_settings.h"
 #include "host_plan.h"
 #include "model_location.h"
+#include "terminal/progress_line.h"
 
 namespace baltoro {
 namespace {
 
 // As in vLLM: ids below it are ordinary tokens of every vocabulary.
 constexpr int32_t kPromptVocab = 10000;
+constexpr std::chrono::milliseconds kBetweenLooks(100);  // at how far it is
 constexpr int kPercentiles[] = {10, 25, 50, 75, 90, 99};
 
 // An engine, and what comes out of it.
@@ -47,7 +50,9 @@ class Bench {
     BT_ASSIGN_OR_RETURN(
         bench->engine_,
         StartEngine(
-            config, [&to = *bench](const auto& events) { to.Take(events); }, nullptr));
+            config, [&to = *bench](const auto& events) { to.Take(events); },
+            [&to = *bench](int64_t done, int64_t all) { to.ShowLoading(done, all); }));
+    bench->line_.End();
     return bench;
   }
 
@@ -79,10 +84,15 @@ class Bench {
     return status;
   }
 
-  // Until all that was sent has its last token; the error is that of the first that failed.
-  Status Finish() {
+  // Until all that was sent has its last token; the error is that of the first that failed. `what`
+  // begins the line of progress.
+  Status Finish(const std::string& what) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return open_ == 0; });
+    while (!changed_.wait_for(lock, kBetweenLooks, [this] { return open_ == 0; })) {
+      line_.Show(
+          fmt::format("{}{} requests under way, {} tokens came", what, open_, output_tokens_));
+    }
+    line_.End();
     return failure_;
   }
   int64_t output_tokens() const { return output_tokens_; }
@@ -102,6 +112,13 @@ class Bench {
     }
   }
 
+  // By the thread that starts the engine.
+  void ShowLoading(int64_t done, int64_t all) {
+    if (line_.due()) line_.Show("weights: " + loaded_.Text(done, all, MonotonicClock().Now()));
+  }
+
+  ProgressLine line_;
+  ByteProgress loaded_;
   uint64_t last_id_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -141,7 +158,8 @@ Status RunLatency(const BenchEngineCommand& command, Bench& bench) {
     for (const std::vector<TokenId>& prompt : prompts) {
       BT_RETURN_IF_ERROR(bench.Submit(prompt, command.output_len));
     }
-    BT_RETURN_IF_ERROR(bench.Finish());
+    BT_RETURN_IF_ERROR(bench.Finish(fmt::format("round {} of {}: ", round + command.warm_ups + 1,
+                                                command.warm_ups + command.repeats)));
     if (round >= 0) latencies.push_back(clock.Now() - start);
   }
   const double mean = Mean(latencies);
@@ -180,7 +198,7 @@ Status RunThroughput(const BenchEngineCommand& command, Bench& bench) {
   for (auto& [prompt, output_len] : requests) {
     BT_RETURN_IF_ERROR(bench.Submit(std::move(prompt), output_len));
   }
-  BT_RETURN_IF_ERROR(bench.Finish());
+  BT_RETURN_IF_ERROR(bench.Finish(""));
   const double elapsed = clock.Now() - start;
   const int64_t tokens = prompt_tokens + bench.output_tokens();
   const auto rate = [elapsed](int64_t count) { return static_cast<double>(count) / elapsed; };

@@ -4,37 +4,30 @@
 
 #include <charconv>
 
-namespace baltoro {
-std::string ForTerminal(std::string_view text) {
-  constexpr size_t kMost = 300;
-  std::string out;
-  for (size_t i = 0; i < text.size() && out.size() < kMost; ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // C1 controls are C2 80 to C2 9F in UTF-8.
-    const bool c1 =
-        byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    if (c1) ++i;
-    out += c1 || byte < ' ' || byte == 0x7f ? ' ' : text[i];
-  }
-  if (text.size() <= kMost) return out;
-  // Not within a character.
-  while (!out.empty() && (static_cast<unsigned char>(out.back()) & 0xc0) == 0x80) out.pop_back();
-  if (!out.empty() && static_cast<unsigned char>(out.back()) >= 0xc0) out.pop_back();
-  return out + " ...";
-}
+#include "terminal/safe_text.h"
 
-std::string ErrorMessageOf(const HttpResponse& response) {
+namespace baltoro {
+namespace {
+
+// An answer may name every wrong field of a long request.
+constexpr size_t kErrorBytesMax = 8192;
+
+}  // namespace
+
+std::string ErrorMessageOf(const HttpResponse& response, size_t bytes_max) {
   const Result<Json> body = ParseJson(response.body);
   if (body.ok() && body.value().is_object() && body.value().contains("error")) {
     const Json& error = body.value()["error"];
     if (error.is_object() && error.contains("message") && error["message"].is_string())
-      return ForTerminal(error["message"].get<std::string>());
-    if (error.is_string()) return ForTerminal(error.get<std::string>());
+      return ForTerminal(error["message"].get<std::string>(), bytes_max);
+    if (error.is_string()) return ForTerminal(error.get<std::string>(), bytes_max);
   }
-  return ForTerminal(response.body);
+  return ForTerminal(response.body, bytes_max);
 }
 
-Result<ApiClient> ApiClient::Connect(const std::string& url, const std::string& api_key) {
+Result<ApiClient> ApiClient::Connect(const std::string& url,
+                                     const std::string& api_key,
+                                     int stop_fd) {
   std::string_view rest = url;
   if (rest.starts_with("https://")) {
     return InvalidArgument(url +
@@ -42,7 +35,7 @@ Result<ApiClient> ApiClient::Connect(const std::string& url, const std::string& 
   }
   if (rest.starts_with("http://")) rest.remove_prefix(7);
   rest = rest.substr(0, rest.find('/'));
-  HttpClientOptions options;
+  HttpClientOptions options = {.stop_fd = stop_fd};
   const size_t colon = rest.rfind(':');
   const bool has_port =
       colon != std::string_view::npos && rest.find(']', colon) == std::string_view::npos;
@@ -68,15 +61,19 @@ HttpHeaders ApiClient::Headers() const {
   return {{"authorization", "Bearer " + api_key_}};
 }
 
-Result<Json> ApiClient::Read(Result<HttpResponse> response) {
+Status ApiClient::Check(const Result<HttpResponse>& response) {
+  http_status_ = response.ok() ? response.value().status : 0;
   if (!response.ok()) return response.status();
-  const HttpResponse& answer = response.value();
-  if (answer.status != 200) {
-    const Code code =
-        answer.status == 503 || answer.status == 429 ? Code::kUnavailable : Code::kInvalidArgument;
-    return Status(code, fmt::format("{}: {}", answer.status, ErrorMessageOf(answer)));
-  }
-  return ParseJson(answer.body);
+  if (http_status_ == 200) return {};
+  const Code code =
+      http_status_ == 503 || http_status_ == 429 ? Code::kUnavailable : Code::kInvalidArgument;
+  return Status(
+      code, fmt::format("{}: {}", http_status_, ErrorMessageOf(response.value(), kErrorBytesMax)));
+}
+
+Result<Json> ApiClient::Read(Result<HttpResponse> response) {
+  BT_RETURN_IF_ERROR(Check(response));
+  return ParseJson(response.value().body);
 }
 
 Result<Json> ApiClient::Get(const std::string& path) {
@@ -102,18 +99,15 @@ Status ApiClient::Stream(const std::string& path,
           return false;
         }
         if (chunk.value().contains("error")) {
-          problem = Status(Code::kInternal, chunk.value()["error"].value("message", "error"));
+          const Json& error = chunk.value()["error"];
+          const bool told = error.is_object() && error.contains("message");
+          problem = Status(Code::kInternal, told ? error.value("message", "") : error.dump());
           return false;
         }
         return on_chunk(chunk.value());
       });
-  if (!problem.ok()) return problem;
-  if (!response.ok()) return response.status();
-  if (response.value().status != 200) {
-    return InvalidArgument(
-        fmt::format("{}: {}", response.value().status, ErrorMessageOf(response.value())));
-  }
-  return {};
+  const Status status = Check(response);
+  return problem.ok() ? status : problem;
 }
 
 Result<std::string> ApiClient::ModelName(const std::string& model) {

@@ -19,6 +19,8 @@
 #include "model_location.h"
 #include "pull/checksum.h"
 #include "pull/store.h"
+#include "terminal/progress_line.h"
+#include "terminal/safe_text.h"
 #include "weights/checkpoint_listing.h"
 #include "weights/safetensors.h"
 
@@ -84,7 +86,11 @@ void MeasureDisk(const std::string& path, ModelFacts& out) {
 }
 
 void CheckSums(const std::vector<std::string>& files, ModelFacts& out) {
+  ProgressLine line;
+  size_t done = 0;
   for (const std::string& name : files) {
+    line.Show(
+        fmt::format("checking sums: {} of {} files, {}", done++, files.size(), ForTerminal(name)));
     const RepoFile recorded = RecordedFile(out.dir, name);
     if (recorded.path.empty()) {
       ++out.sums_unknown;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/utf8.h"
 #include "flags/help.h"
 #include "flags/parse.h"
 
@@ -21,7 +22,23 @@ constexpr FlagSpec kChatFlags[] = {
     {.name = "thinking",
      .kind = kBool,
      .initial = "true",
-     .help = "Lets the model think before it answers."},
+     .help = "Lets the model think before it answers. Thinking is shown on a terminal alone."},
+    {.name = "system", .kind = kString, .help = "The system prompt."},
+    {.name = "temperature",
+     .kind = kFloat,
+     .initial = "the model's",
+     .min = 0,
+     .help = "How freely tokens are drawn; 0 always takes the likeliest."},
+    {.name = "max-tokens",
+     .kind = kInt,
+     .initial = "what the context leaves",
+     .min = 1,
+     .help = "Longest answer, thinking included."},
+    {.name = "history",
+     .kind = kBool,
+     .initial = "true",
+     .help = "Keeps the last 1,000 lines typed on a terminal, in "
+             "$XDG_STATE_HOME/baltoro/chat_history (~/.local/state where that is not set)."},
 };
 
 constexpr FlagSpec kEvalFlags[] = {
@@ -60,11 +77,30 @@ void GetKey(const ParsedFlags& flags, const Environment& environment, std::strin
   Get(flags, "api-key", target);
 }
 
+std::string Variable(const Environment& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+// By the XDG base directories, which ignore a path that is not absolute. Empty: there is no place.
+std::string HistoryPath(const Environment& environment) {
+  std::string folder = Variable(environment, "XDG_STATE_HOME");
+  if (!folder.starts_with('/')) {
+    folder = Variable(environment, "HOME");
+    if (!folder.starts_with('/')) return "";
+    folder += "/.local/state";
+  }
+  return folder + "/baltoro/chat_history";
+}
+
 }  // namespace
 
 FlagTable ChatFlags() {
   return FlagTable("baltoro chat", "[options] [PROMPT ...]",
-                   {{"Options", "Talks to a running server.", kChatFlags}});
+                   {{"Options",
+                     "Talks to a running server: on a terminal until Ctrl-D; with words, or "
+                     "standard input as the question, it prints the answer alone and ends.",
+                     kChatFlags}});
 }
 
 FlagTable EvalFlags() {
@@ -81,8 +117,20 @@ Outcome<ChatOptions> ParseChat(std::span<const std::string> args, const Environm
   Get(flags.value(), "url", options.url);
   Get(flags.value(), "model", options.model);
   Get(flags.value(), "thinking", options.thinking);
+  Get(flags.value(), "system", options.system);
+  const auto given = [&](const char* name) { return flags.value().uses.contains(name); };
+  if (given("temperature")) Get(flags.value(), "temperature", options.temperature.emplace());
+  if (given("max-tokens")) Get(flags.value(), "max-tokens", options.max_tokens.emplace());
+  bool history = true;
+  Get(flags.value(), "history", history);
+  if (history) options.history = HistoryPath(environment);
+  options.plain =
+      !Variable(environment, "NO_COLOR").empty() || Variable(environment, "TERM") == "dumb";
   GetKey(flags.value(), environment, options.api_key);
   options.prompt = fmt::format("{}", fmt::join(flags.value().positionals, " "));
+  for (const std::string& text : {options.system, options.prompt, options.model}) {
+    if (!IsValidUtf8(text)) return UsageError(table, "an argument is no UTF-8 text");
+  }
   return options;
 }
 

@@ -3,6 +3,7 @@
 // `baltoro chat` and `baltoro eval`: clients of a running server.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,7 +18,12 @@ struct ChatOptions {
   std::string model;  // empty: the first that the server names
   std::string api_key;
   bool thinking = true;
-  std::string prompt;  // the words of the command line; empty: a conversation
+  std::string system;  // empty: none
+  std::optional<double> temperature;
+  std::optional<int64_t> max_tokens;
+  std::string history;  // path of the file; empty: none
+  bool plain = false;   // no escape codes, even on a terminal
+  std::string prompt;   // the words of the command line; empty: a conversation, or standard input
 };
 
 struct EvalOptions {
@@ -37,7 +43,7 @@ FlagTable ChatFlags();
 FlagTable EvalFlags();
 
 // `args` are what follows the subcommand. An API key comes from VLLM_API_KEY where the flag is
-// absent.
+// absent; where the history is, from XDG_STATE_HOME and HOME; NO_COLOR and TERM=dumb are obeyed.
 Outcome<ChatOptions> ParseChat(std::span<const std::string> args, const Environment& environment);
 Outcome<EvalOptions> ParseEval(std::span<const std::string> args, const Environment& environment);
 

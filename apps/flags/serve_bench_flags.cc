@@ -48,8 +48,15 @@ constexpr FlagSpec kServerFlags[] = {
      .help = "How these are dealt out."},
 };
 
+constexpr double kRequestsMax = 1e6;  // what is known of each stays in memory until the end
+
 constexpr FlagSpec kLoadFlags[] = {
-    {.name = "num-prompts", .kind = kInt, .initial = "1000", .min = 1, .help = "Requests."},
+    {.name = "num-prompts",
+     .kind = kInt,
+     .initial = "1000",
+     .min = 1,
+     .max = kRequestsMax,
+     .help = "Requests."},
     {.name = "request-rate",
      .initial = "inf",
      .help = "Requests a second, on average; inf sends all at once."},
@@ -74,8 +81,8 @@ constexpr FlagSpec kLoadFlags[] = {
      .kind = kInt,
      .initial = "0",
      .min = 0,
-     .help = "Requests before the "
-             "run, not counted."},
+     .max = kRequestsMax,
+     .help = "Requests before the run, not counted."},
     {.name = "ready-check-timeout-sec",
      .kind = kInt,
      .initial = "0",
@@ -244,7 +251,7 @@ constexpr FlagSpec kResultFlags[] = {
      .state = kNotYet,
      .reason = "plots of single requests; --save-detailed writes their lengths",
      .help = "A plot of lengths."},
-    {.name = "disable-tqdm", .kind = kSwitch, .help = "No bar of progress on a terminal."},
+    {.name = "disable-tqdm", .kind = kSwitch, .help = "Does not show how far it is."},
 };
 
 constexpr FlagSpec kOwnFlags[] = {

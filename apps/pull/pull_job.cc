@@ -5,6 +5,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -14,9 +15,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "pull/download.h"
-#include "pull/progress.h"
 #include "pull/selection.h"
 #include "pull/small_fetch.h"
+#include "terminal/progress_line.h"
 #include "weights/safetensors.h"
 
 namespace baltoro {
@@ -73,15 +74,12 @@ struct Plan {
 class Job {
  public:
   Job(const PullCommand& command, std::string user_agent, const std::atomic<bool>& stop)
-      : command_(command),
-        user_agent_(std::move(user_agent)),
-        stop_(stop),
-        printer_(command.quiet) {}
+      : command_(command), user_agent_(std::move(user_agent)), stop_(stop), line_(command.quiet) {}
 
   Result<std::string> Run() {
     BT_ASSIGN_OR_RETURN(hub_, HubOf(command_));
     if (!hub_.token.empty() && hub_.endpoint.starts_with("http://")) {
-      printer_.Tell(fmt::format("the token goes to {} unencrypted", hub_.shown));
+      Tell(fmt::format("the token goes to {} unencrypted", hub_.shown));
     }
     BT_RETURN_IF_ERROR(StartHttp());
     BT_ASSIGN_OR_RETURN(HttpSession session, HttpSession::Create(SessionOptions()));
@@ -125,7 +123,7 @@ class Job {
     return {.retries = command_.retries,
             .wait_s = command_.retry_wait_s,
             .stop = &stop_,
-            .tell = [this](const std::string& line) { printer_.Tell(line); }};
+            .tell = [this](const std::string& line) { Tell(line); }};
   }
 
   Result<RepoListing> FetchListing(HttpSession& session) {
@@ -164,7 +162,7 @@ class Job {
     auto index = find("model.safetensors.index.json");
     if (index == all.end()) index = find("quant_model_weights.safetensors.index.json");
     if (config == all.end() || index == all.end()) {
-      printer_.Tell("the weights have no index: every node reads all of them");
+      Tell("the weights have no index: every node reads all of them");
       return {};
     }
     BT_ASSIGN_OR_RETURN(const Json config_json, FetchJson(session, *config, kConfigBytesMax));
@@ -236,14 +234,23 @@ class Job {
     return {};
   }
 
+  // Above the progress. That nobody reads it any more, because a terminal has gone, is no reason to
+  // end a download.
+  void Tell(const std::string& line) {
+    if (command_.quiet) return;
+    line_.End();
+    std::fputs((line + "\n").c_str(), stderr);
+    std::fflush(stderr);
+  }
+
   void Tell(const Plan& plan) {
-    printer_.Tell(fmt::format(
-        "{} ({}{}) from {}", hub_.repo, hub_.revision,
-        commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_, hub_.shown));
+    Tell(fmt::format("{} ({}{}) from {}", hub_.repo, hub_.revision,
+                     commit_.empty() || commit_ == hub_.revision ? "" : ", commit " + commit_,
+                     hub_.shown));
     if (command_.dry_run) {
       const auto list = [&](const char* what, const std::vector<RepoFile>& files) {
         for (const RepoFile& file : files) {
-          printer_.Tell(fmt::format("  {:<9} {:>10}  {}", what, BytesText(file.bytes), file.path));
+          Tell(fmt::format("  {:<9} {:>10}  {}", what, BytesText(file.bytes), file.path));
         }
       };
       list("here", plan.here);
@@ -252,16 +259,16 @@ class Job {
       list("left out", plan.left_out);
     }
     if (!plan.here.empty()) {
-      printer_.Tell(fmt::format("here already: {}, {}", Count(plan.here.size()),
-                                BytesText(BytesOf(plan.here))));
+      Tell(fmt::format("here already: {}, {}", Count(plan.here.size()),
+                       BytesText(BytesOf(plan.here))));
     }
     if (command_.layout.given) {
-      printer_.Tell(fmt::format(
+      Tell(fmt::format(
           "left out: {}, {}, that no rank of node {} of {} reads (of each its header is fetched)",
           Count(plan.left_out.size()), BytesText(BytesOf(plan.left_out)), command_.layout.node,
           command_.layout.nodes));
     }
-    printer_.Tell(fmt::format(
+    Tell(fmt::format(
         "to fetch: {}, {}{}; free at {}: {}", Count(plan.fetch.size()),
         BytesText(BytesOf(plan.fetch)),
         plan.twins.empty() ? "" : fmt::format(" (and {} equal to them)", Count(plan.twins.size())),
@@ -278,6 +285,13 @@ class Job {
                               BytesText(free), hub_.modelscope ? "" : " or HF_HOME"));
   }
 
+  std::string ProgressText(const DownloadState& state) {
+    std::string text = rate_.Text(state.bytes, state.bytes_all, MonotonicClock().Now());
+    text += fmt::format(", {} of {} files", state.files, state.files_all);
+    if (state.checking > 0) text += fmt::format(", checking {}", state.checking);
+    return text;
+  }
+
   Status Download(const Plan& plan) {
     if (!plan.fetch.empty()) {
       Downloader downloader(hub_, commit_, *store_, plan.fetch,
@@ -290,19 +304,19 @@ class Job {
       const double start = MonotonicClock().Now();
       DownloadState last;
       const auto tell = [&] {
-        for (const std::string& remark : downloader.TakeRemarks()) printer_.Tell(remark);
+        for (const std::string& remark : downloader.TakeRemarks()) Tell(remark);
       };
       const Status done = downloader.Run([&](const DownloadState& state) {
         last = state;
         tell();
-        printer_.Show(state);
+        if (line_.due()) line_.Show(ProgressText(state));
       });
       tell();
-      printer_.End();
+      line_.End();
       BT_RETURN_IF_ERROR(done);
       const double seconds = std::max(1e-3, MonotonicClock().Now() - start);
       const int64_t came = last.bytes_all - last.bytes_before;
-      printer_.Tell(fmt::format(
+      Tell(fmt::format(
           "fetched {} in {}, {}/s{}; all sums are right", BytesText(came), DurationText(seconds),
           BytesText(static_cast<int64_t>(static_cast<double>(came) / seconds)),
           last.bytes_before > 0
@@ -331,7 +345,8 @@ class Job {
   const PullCommand& command_;
   const std::string user_agent_;
   const std::atomic<bool>& stop_;
-  ProgressPrinter printer_;
+  ProgressLine line_;
+  ByteProgress rate_;
   Hub hub_;
   std::string commit_;
   std::unique_ptr<FileStore> store_;

@@ -137,9 +137,13 @@ Status HttpClient::Connect() {
 }
 
 Status HttpClient::WaitFor(short poll_events) {
-  pollfd wait{.fd = fd_.get(), .events = poll_events, .revents = 0};
+  std::array<pollfd, 2> wait = {{{.fd = fd_.get(), .events = poll_events, .revents = 0},
+                                 {.fd = options_.stop_fd, .events = POLLIN, .revents = 0}}};
   for (;;) {
-    const int ready = poll(&wait, 1, static_cast<int>(options_.idle_timeout * 1000));
+    const int ready =
+        poll(wait.data(), wait.size(), static_cast<int>(options_.idle_timeout * 1000));
+    // Not kUnavailable, after which a kept connection is made anew.
+    if (ready > 0 && wait[1].revents != 0) return Status(Code::kInternal, "stopped");
     if (ready > 0) return {};
     if (ready < 0 && errno == EINTR) continue;
     return Status(Code::kUnavailable, fmt::format("no byte went to or from the server for {} s",

@@ -22,6 +22,7 @@ struct HttpClientOptions {
   std::string uds = {};  // path of a Unix socket; if set, host and port name no connection
   Seconds connect_timeout = 5;
   Seconds idle_timeout = 300;  // no byte for so long, in either direction
+  int stop_fd = -1;            // when it can be read, what waits ends with kInternal; -1: none
   HttpLimits limits = {.body_bytes = size_t{1} << 30};
 };
 

@@ -3,7 +3,8 @@
 #   build/package/glibc    libc6 and libc6-dev of Debian 11 (glibc 2.31), unpacked
 #   build/package/source   sources of the libraries that Debian 12 has no static archives of
 # apt checks the signatures. What is already there is neither fetched nor built again: `rm -r build/package` brings newer ones.
-# DEBIAN_MIRROR and, once Debian 11 lies in its archive alone, DEBIAN_11_MIRROR=http://archive.debian.org name other servers.
+# The server is the one that apt has its own packages from; DEBIAN_MIRROR and, for Debian 11, DEBIAN_11_MIRROR name others (the
+# part of the address before /debian).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/build/package
@@ -12,7 +13,7 @@ rm -rf "$work/apt" "$work/glibc" "$work/source"
 mkdir -p "$work"/apt/{lists,cache/archives}/partial "$work/glibc" "$work/source"
 
 key=/usr/share/keyrings/debian-archive-keyring.gpg
-mirror=${DEBIAN_MIRROR:-http://deb.debian.org}
+mirror=${DEBIAN_MIRROR:-$(tools/package/mirror.sh)}
 cat >"$work/apt/sources.list" <<END
 deb [signed-by=$key arch=amd64] ${DEBIAN_11_MIRROR:-$mirror}/debian bullseye main
 deb-src [signed-by=$key] $mirror/debian bookworm main

@@ -2,7 +2,7 @@
 # Tries what ./package.sh has put into dist in bare systems, which it makes by debootstrap under /var/tmp/baltoro-try and keeps.
 # Needs root, debootstrap and python3; all that is asked is on this machine.
 #
-#   try.sh archive SYSTEM    bullseye (Debian 11), jammy (Ubuntu 22.04) or bookworm: as a user without rights
+#   try.sh archive SYSTEM    bullseye (Debian 11), jammy (Ubuntu 22.04, UBUNTU_MIRROR is where from) or bookworm: without rights
 #   try.sh deb               installed by apt in Debian 12, served by its flags, and purged
 #   try.sh wheel             installed by pip in a fresh environment of this machine
 set -euo pipefail
@@ -17,8 +17,8 @@ bare() {
     mkdir -p "$root"
     case $1 in
       # Debian does not have the keys of Ubuntu; what is unpacked here is thrown away.
-      jammy) debootstrap --variant=minbase --no-check-gpg jammy "$root" "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}" ;;
-      *) debootstrap --variant=minbase "$1" "$root" "${DEBIAN_MIRROR:-http://deb.debian.org}/debian" ;;
+      jammy) debootstrap --variant=minbase --no-check-gpg jammy "$root" "$UBUNTU_MIRROR" ;;
+      *) debootstrap --variant=minbase "$1" "$root" "${DEBIAN_MIRROR:-$(tools/package/mirror.sh)}/debian" ;;
     esac >"$trials/$1.log"
     touch "$root/.ready"
   fi

@@ -1,7 +1,6 @@
 #include "bench/serve/bench_serve.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -23,6 +22,7 @@
 #include "client/api_client.h"
 #include "model_location.h"
 #include "net/http_client.h"
+#include "terminal/safe_text.h"
 #include "text/python_text.h"
 
 namespace baltoro {
@@ -251,7 +251,6 @@ class Bench {
       BT_ASSIGN_OR_RETURN(command_.model, FindModel());
     }
     BT_ASSIGN_OR_RETURN(texts_, LoadTexts(command_, program_));
-    progress_ = command_.progress && isatty(STDERR_FILENO) != 0;
     RaiseFileLimit();
     const std::vector<BenchServeCommand> runs = RunsOf(command_);
     std::vector<SweepPoint> points;
@@ -294,7 +293,7 @@ class Bench {
       BT_RETURN_IF_ERROR(CheckResultFolder(run));
       if (run.ready_seconds > 0) BT_RETURN_IF_ERROR(AwaitServer(run, data));
     }
-    if (run.warm_ups > 0) BT_RETURN_IF_ERROR(WarmUp(run, data, progress_));
+    if (run.warm_ups > 0) BT_RETURN_IF_ERROR(WarmUp(run, data, command_.progress));
     const LoadOptions& load = run.load;
     if (load.ramp.empty()) {
       fmt::print("Traffic request rate: {}\n", PythonFloat(load.rate));
@@ -311,7 +310,7 @@ class Bench {
     if (run.profile) server_.Profile("/start_profile");
     BT_ASSIGN_OR_RETURN(LoadOutcome out,
                         RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed),
-                                progress_, {.stop = &stop_asked}));
+                                command_.progress, {.stop = &stop_asked}));
     if (run.profile) server_.Profile("/stop_profile");
     const std::optional<Speculation> after = server_.Counters();
     CountTokens(out.answers);
@@ -358,7 +357,6 @@ class Bench {
   std::string program_;
   Server server_;
   Texts texts_;
-  bool progress_ = false;
 };
 
 }  // namespace

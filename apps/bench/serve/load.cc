@@ -1,12 +1,9 @@
 #include "bench/serve/load.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <deque>
 #include <queue>
 #include <random>
@@ -14,6 +11,7 @@
 #include "client/api_client.h"
 #include "net/loop_timer.h"
 #include "net/stream_client.h"
+#include "terminal/progress_line.h"
 
 namespace baltoro {
 namespace {
@@ -67,7 +65,7 @@ class LoadRun {
       : command_(command),
         data_(data),
         body_(command, data),
-        progress_(progress),
+        line_(/*quiet=*/!progress),
         random_(command.data.seed),
         timer_([this] { OnTime(); }) {
     size_t requests = 0;
@@ -99,7 +97,7 @@ class LoadRun {
     out_.begun = begun_;
     out_.seconds = loop_->Now() - begun_;
     Draw();
-    if (progress_) std::fputc('\n', stderr);
+    line_.End();
     client_ = nullptr;
     for (Answer& answer : out_.answers) {
       if (!answer.success && answer.error.empty()) answer.error = "interrupted";
@@ -206,25 +204,20 @@ class LoadRun {
   }
 
   void Draw() {
-    if (!progress_) return;
+    if (!line_.due()) return;
     constexpr size_t kWidth = 30;
     const size_t all = out_.answers.size(), full = kWidth * ended_ / std::max<size_t>(all, 1);
     const double seconds = std::max(loop_->Now() - begun_, 1e-9);
-    winsize size{};
-    const bool told = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    std::string line = fmt::format(
+    line_.Show(fmt::format(
         "[{}{}] {}/{} requests, {} under way, {} failed, {:.1f} req/s, {:.0f} tok/s",
         std::string(full, '#'), std::string(kWidth - full, '.'), ended_, all, active_, failed_,
-        static_cast<double>(ended_) / seconds, static_cast<double>(tokens_) / seconds);
-    line.resize(std::min<size_t>(line.size(), told ? size.ws_col - 1U : 79));  // it must not wrap
-    std::fputs(("\r" + line + "\033[K").c_str(), stderr);  // a terminal that may be gone
-    std::fflush(stderr);
+        static_cast<double>(ended_) / seconds, static_cast<double>(tokens_) / seconds));
   }
 
   const BenchServeCommand& command_;
   const Dataset& data_;
   BodyWriter body_;
-  bool progress_;
+  ProgressLine line_;
   std::mt19937_64 random_;
   std::vector<size_t> first_;  // request of each session
   LoadOutcome out_;

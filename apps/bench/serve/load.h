@@ -29,8 +29,8 @@ struct LoadLimits {
 };
 
 // A session begins at its time of `arrivals`, in seconds, or when fewer than the command's
-// max_concurrency are under way. `progress` draws a bar on standard error. An error: the server
-// cannot be reached at all; what happens to single requests is in their answers.
+// max_concurrency are under way. `progress` is shown on standard error (ProgressLine). An error:
+// the server cannot be reached at all; what happens to single requests is in their answers.
 Result<LoadOutcome> RunLoad(const BenchServeCommand& command,
                             const Dataset& data,
                             const std::vector<double>& arrivals,
