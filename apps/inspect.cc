@@ -6,6 +6,8 @@
 
 #include "inspect/checkpoint_report.h"
 #include "model_location.h"
+#include "terminal/progress_line.h"
+#include "terminal/safe_text.h"
 
 namespace baltoro {
 
@@ -15,7 +17,12 @@ int RunInspect(const InspectCommand& command, const std::string& program) {
     fmt::print(stderr, "baltoro inspect: error: {}\n", dir.status().message());
     return 2;
   }
-  const CheckpointReport report = InspectCheckpoint(dir.value());
+  ProgressLine line;
+  int64_t files = 0;
+  const CheckpointReport report = InspectCheckpoint(dir.value(), [&](const std::string& name) {
+    line.Show(fmt::format("reading headers: file {}, {}", ++files, ForTerminal(name)));
+  });
+  line.End();
   const std::string text =
       command.json ? ReportJson(report).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                    : ReportText(report);

@@ -12,6 +12,7 @@ namespace baltoro {
 namespace {
 
 constexpr uint64_t kMapBytesMax = 64 << 10;
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors begin a file with it
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r";
@@ -54,6 +55,7 @@ Result<ModelMap> ReadModelMap(const std::string& value) {
                                               "NAME=MODEL on each line");
     }
     text = std::move(file).value();
+    if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   } else if (value.size() > kMapBytesMax) {
     return InvalidArgument(fmt::format("{}: more than 64 KiB; give a file", kModelMapVariable));
   }

@@ -34,6 +34,14 @@ TEST(ModelMapTest, AFileHasAPairOnEachLine) {
   EXPECT_THAT(ReadModelMap(path).status().message(), HasSubstr("models.map:2: `c/d` is no NAME"));
 }
 
+TEST(ModelMapTest, AByteOrderMarkIsNoPartOfAName) {
+  const test::TempDir dir;
+  const std::string path = dir.path() + "/models.map";
+  std::ofstream(path) << "\xef\xbb\xbf"
+                         "a/b=pocket\n";
+  EXPECT_EQ(ReadModelMap(path).value(), (ModelMap{{"a/b", "pocket"}}));
+}
+
 TEST(ModelMapTest, ErrorsNameTheVariable) {
   EXPECT_THAT(ReadModelMap("/nowhere").status().message(), HasSubstr("BALTORO_MODEL_MAP /nowhere"));
   EXPECT_THAT(ReadModelMap("a=,b=c").status().message(), HasSubstr("BALTORO_MODEL_MAP: `a=`"));

@@ -1,4 +1,3 @@
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/timex.h>
@@ -7,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "base/cpu_set.h"
 #include "base/file.h"
 #include "device/buffer.h"
 #include "doctor/gather.h"
@@ -16,7 +16,6 @@ namespace baltoro {
 namespace {
 
 constexpr size_t kTextMax = 1 << 20;
-constexpr int kCpusMax = 1 << 16;
 
 std::string TextOf(const char* path) {
   const Result<std::string> text = ReadFile(path, kTextMax);
@@ -97,22 +96,6 @@ std::string Vectors() {
   return "";
 }
 
-// The kernel refuses a mask that is too small for its CPUs, and does not say how large it should
-// be.
-int AllowedCpus() {
-  for (int room = CPU_SETSIZE; room <= kCpusMax; room *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(room);
-    if (set == nullptr) return -1;
-    const size_t bytes = CPU_ALLOC_SIZE(room);
-    CPU_ZERO_S(bytes, set);
-    const bool told = sched_getaffinity(0, bytes, set) == 0;
-    const int cpus = told ? CPU_COUNT_S(bytes, set) : -1;
-    CPU_FREE(set);
-    if (told) return cpus;
-  }
-  return -1;
-}
-
 }  // namespace
 
 HostFacts GatherHost() {
@@ -120,7 +103,8 @@ HostFacts GatherHost() {
   const std::string cpu = TextOf("/proc/cpuinfo");
   out.cpu = std::string(ValueOf(cpu, "model name\t: "));
   out.vectors = Vectors();
-  out.cpus = AllowedCpus();
+  const int allowed = CpuSet::Allowed().count();
+  out.cpus = allowed > 0 ? allowed : -1;
   out.cpu_quota = GroupQuota();
   const std::string memory = TextOf("/proc/meminfo");
   const int64_t kilobytes = NumberOf(ValueOf(memory, "MemTotal:"));

@@ -41,6 +41,12 @@ TEST(BenchServeOptionsTest, UniqueBeginningsAndGeneralLengths) {
   EXPECT_EQ(general.data.hf_output, 10);
 }
 
+TEST(BenchServeOptionsTest, RequestsHaveABound) {
+  EXPECT_THAT(Refuse({"--num-prompts", "2000000000"}), HasSubstr("--num-prompts"));
+  EXPECT_THAT(Refuse({"--num-warmups", "2000000000"}), HasSubstr("--num-warmups"));
+  EXPECT_EQ(Accept({"--num-prompts", "1000000"}).data.prompts, 1'000'000);
+}
+
 TEST(BenchServeOptionsTest, WhereRequestsGo) {
   EXPECT_EQ(Accept({}).endpoint, "/v1/completions");
   const BenchServeCommand chat =

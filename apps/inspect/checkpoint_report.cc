@@ -20,10 +20,12 @@ namespace {
 
 class Inspector {
  public:
-  explicit Inspector(const std::string& dir) : dir_(dir) { report_.dir = dir; }
+  Inspector(const std::string& dir, const OnListedFile& on_file) : dir_(dir), on_file_(on_file) {
+    report_.dir = dir;
+  }
 
   CheckpointReport Run() {
-    listing_ = ListCheckpoint(dir_);
+    listing_ = ListCheckpoint(dir_, on_file_);
     for (const FileProblem& each : listing_.problems) Problem(each.where, each.what);
     for (const ListedTensor& tensor : listing_.tensors) by_name_[tensor.canonical] = &tensor;
     CountKinds();
@@ -243,6 +245,7 @@ class Inspector {
   }
 
   const std::string& dir_;
+  const OnListedFile& on_file_;
   CheckpointReport report_;
   CheckpointListing listing_;
   std::unordered_map<std::string, const ListedTensor*> by_name_;
@@ -256,8 +259,8 @@ class Inspector {
 
 }  // namespace
 
-CheckpointReport InspectCheckpoint(const std::string& dir) {
-  return Inspector(dir).Run();
+CheckpointReport InspectCheckpoint(const std::string& dir, const OnListedFile& on_file) {
+  return Inspector(dir, on_file).Run();
 }
 
 }  // namespace baltoro

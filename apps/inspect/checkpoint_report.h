@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "tensor/weight_form.h"
+#include "weights/checkpoint_listing.h"
 #include "weights/tensor_names.h"
 
 namespace baltoro {
@@ -48,7 +49,8 @@ struct CheckpointReport {
   std::vector<ReportProblem> problems;
 };
 
-CheckpointReport InspectCheckpoint(const std::string& dir);
+// `on_file` as for ListCheckpoint.
+CheckpointReport InspectCheckpoint(const std::string& dir, const OnListedFile& on_file = {});
 
 std::string ReportText(const CheckpointReport& report);
 Json ReportJson(const CheckpointReport& report);

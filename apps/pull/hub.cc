@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "terminal/safe_text.h"
 
 namespace baltoro {
 namespace {
@@ -48,8 +49,7 @@ std::string SaidBy(const HttpEnd& end) {
       if (found != body.value().end() && found->is_string()) said = found->get<std::string>();
     }
   }
-  std::erase_if(said, [](char c) { return static_cast<unsigned char>(c) < ' '; });
-  return said.empty() ? "" : fmt::format(" ({})", said.substr(0, 300));
+  return said.empty() ? "" : fmt::format(" ({})", ForTerminal(said));
 }
 
 }  // namespace

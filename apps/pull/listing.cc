@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <set>
 
+#include "base/utf8.h"
+#include "terminal/safe_text.h"
+
 namespace baltoro {
 namespace {
 
@@ -23,6 +26,13 @@ std::string Shown(std::string_view text) {
     }
   }
   return out;
+}
+
+bool IsDotGit(std::string_view part) {
+  constexpr std::string_view kName = ".git";
+  return std::ranges::equal(part, kName, [](char a, char b) {
+    return (a >= 'A' && a <= 'Z' ? static_cast<char>(a - 'A' + 'a') : a) == b;
+  });
 }
 
 std::string StringOf(const Json& object, const char* key) {
@@ -109,15 +119,21 @@ Status CheckRepoPath(std::string_view path) {
   if (path.size() > kPathBytesMax) return refuse("is longer than any name of a file");
   if (path.front() == '/') return refuse("is an absolute path");
   if (path.find('\\') != path.npos) return refuse("has a backslash");
-  if (std::ranges::any_of(path,
-                          [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; })) {
-    return refuse("has a control character");
+  for (size_t at = 0; at < path.size();) {
+    char32_t code = 0;
+    const size_t length = Utf8Decode(path.substr(at), code);
+    if (length == 0) return refuse("is no UTF-8 text");
+    if (IsControl(code)) return refuse("has a control character");
+    if (IsBidiControl(code)) return refuse("has a character that turns the direction of writing");
+    at += length;
   }
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('/', begin), path.size());
     const std::string_view part = path.substr(begin, end - begin);
     if (part.empty()) return refuse("has an empty part");
     if (part == "." || part == "..") return refuse("leads out of its folder");
+    // Git would run what a repository puts there; some file systems know no capitals.
+    if (IsDotGit(part)) return refuse("is Git's own");
     if (part.size() > kNameBytesMax) return refuse("is longer than any name of a file");
     begin = end + 1;
   }

@@ -39,11 +39,18 @@ TEST(ListingTest, FilesHaveTheSumOfLfsOrOfGit) {
 }
 
 TEST(ListingTest, NamesThatLeadOutOfTheFolderAreRefused) {
-  for (const char* name : {"../x", "a/../../x", "/etc/passwd", "a//b", ".", "a/.", "", "a\\b",
-                           "a\nb", ".cache/huggingface/download/x.metadata"}) {
+  for (const char* name :
+       {"../x", "a/../../x", "/etc/passwd", "a//b", ".", "a/.", "", "a\\b", "a\nb", "a\x7f",
+        "a\xc2\x9b"
+        "b",
+        "a\xe2\x80\xae"
+        "b",
+        ".git/config", "sub/.GIT/hooks/x", ".cache/huggingface/download/x.metadata"}) {
     EXPECT_THAT(ErrorOf(Listing(PlainFile(name))), HasSubstr("nothing is downloaded")) << name;
   }
   EXPECT_EQ(ErrorOf(Listing(PlainFile("..x/a..b"))), "accepted");
+  EXPECT_EQ(ErrorOf(Listing(PlainFile(".gitattributes") + "," + PlainFile("\xc3\xa9"))),
+            "accepted");
   EXPECT_THAT(ErrorOf(Listing(PlainFile(std::string(200, 'n')))), HasSubstr("longer than"));
 }
 

@@ -91,6 +91,9 @@ class Job {
       BT_RETURN_IF_ERROR(LeaveOut(session, listing.files, chosen, plan.left_out));
     }
     store_ = MakeStore();
+    std::set<std::string> names;
+    for (const RepoFile& file : listing.files) names.insert(file.path);
+    store_->SetNames(std::move(names));
     // Begun before anything is looked at: what another process writes is not counted as here.
     std::optional<FolderLock> lock;
     if (!command_.dry_run) {

@@ -89,7 +89,7 @@ class CacheStore final : public FileStore {
   Status Place(const RepoFile& file, PartialFile* partial) override {
     if (partial != nullptr) BT_RETURN_IF_ERROR(partial->MoveTo(BlobPath(file)));
     const fs::path link = model_dir() + "/" + file.path;
-    RemoveHeader(link.string());
+    RemoveHeader(file.path);
     std::error_code error;
     if (partial == nullptr && IsFileOf(link.string(), file.bytes)) return {};
     BT_RETURN_IF_ERROR(MakeFolders(link.parent_path().string()));
@@ -140,7 +140,7 @@ class FolderStore final : public FileStore {
 
   Status Place(const RepoFile& file, PartialFile* partial) override {
     const std::string path = dir_ + "/" + file.path;
-    RemoveHeader(path);
+    RemoveHeader(file.path);
     if (partial == nullptr) return {};
     BT_RETURN_IF_ERROR(partial->MoveTo(path));
     return WriteRecord(file);
@@ -178,11 +178,20 @@ class FolderStore final : public FileStore {
 }  // namespace
 
 Status FileStore::PlaceHeader(const std::string& path, std::string_view header) const {
-  return WriteSmallFile(model_dir() + "/" + path + kHeaderSuffix, header);
+  const std::string name = path + kHeaderSuffix;
+  if (names_.contains(name)) {
+    return InvalidArgument(
+        fmt::format("the header of {} would lie where the repository has a file of its own, {}: "
+                    "pull all of it, "
+                    "without a layout",
+                    path, name));
+  }
+  return WriteSmallFile(model_dir() + "/" + name, header);
 }
 
 void FileStore::RemoveHeader(const std::string& path) const {
-  unlink((path + kHeaderSuffix).c_str());
+  const std::string name = path + kHeaderSuffix;
+  if (!names_.contains(name)) unlink((model_dir() + "/" + name).c_str());
 }
 
 std::unique_ptr<FileStore> MakeCacheStore(const std::string& cache,

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "pull/listing.h"
@@ -38,12 +40,18 @@ class FileStore {
   // found. Any thread, of different files.
   virtual Status Place(const RepoFile& file, PartialFile* partial) = 0;
   // The header alone of a weight file that is left out, for `serve`; removed by Place of the whole.
+  // kInvalidArgument where the repository has a file in its place.
   Status PlaceHeader(const std::string& path, std::string_view header) const;
+  // What the repository has: a file of its own is never taken for a header that was left.
+  void SetNames(std::set<std::string> names) { names_ = std::move(names); }
   // When all are there.
   virtual Status Finish() { return {}; }
 
  protected:
   void RemoveHeader(const std::string& path) const;
+
+ private:
+  std::set<std::string> names_;
 };
 
 // models--org--name below `cache`. `revision` is recorded for `commit` unless it is that.

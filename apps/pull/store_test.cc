@@ -57,6 +57,19 @@ TEST_F(StoreTest, TheCacheHasBlobsLinksAndRefs) {
   EXPECT_EQ(RecordedFile(store->model_dir(), "sub/m.bin").sha256, kLfs.sha256);
 }
 
+TEST_F(StoreTest, AFileOfTheRepositoryIsNoHeaderThatWasLeft) {
+  const RepoFile own = {.path = kPlain.path + ".header", .bytes = 6, .git_sha1 = kPlain.git_sha1};
+  const auto store = MakeFolderStore(dir_, kCommit);
+  store->SetNames({kPlain.path, own.path});
+  Put(*store, own);
+  Put(*store, kPlain);
+  ASSERT_TRUE(store->Place(kPlain, nullptr).ok());
+
+  EXPECT_TRUE(store->Has(own, {}).value());
+  EXPECT_FALSE(store->PlaceHeader(kPlain.path, "header").ok());
+  EXPECT_EQ(ReadFile(dir_ + "/" + own.path).value(), "hello\n");
+}
+
 TEST_F(StoreTest, ABlobOfAnotherRevisionIsLinkedOnly) {
   Put(*MakeCacheStore(dir_, "org/name", "main", kCommit), kPlain);
   const auto other = MakeCacheStore(dir_, "org/name", "v2", std::string(40, 'd'));

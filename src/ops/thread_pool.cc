@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cpu_set.h"
 #include "base/file.h"
 
 namespace baltoro {
@@ -34,14 +35,8 @@ void Pause() {
 
 // CPUs of the affinity mask, and no more than the control group's quota pays for.
 int UsableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = 1;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    cpus = CPU_COUNT(&set);
-  } else {
-    cpus = static_cast<int>(std::thread::hardware_concurrency());
-  }
+  int cpus = CpuSet::Allowed().count();
+  if (cpus == 0) cpus = static_cast<int>(std::thread::hardware_concurrency());
   const Result<std::string> text = ReadFile("/sys/fs/cgroup/cpu.max");
   std::istringstream file(text.ok() ? text.value() : "");
   double quota = 0;
@@ -73,10 +68,7 @@ struct ThreadPool::State {
   };
 
   explicit State(int count)
-      : ranges(static_cast<size_t>(count)), cpu_of(static_cast<size_t>(count)) {
-    CPU_ZERO(&allowed);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cpus = CPU_COUNT(&allowed);
-  }
+      : ranges(static_cast<size_t>(count)), cpu_of(static_cast<size_t>(count)) {}
 
   // A busy machine's scheduler is content to leave two of our threads on one processor, where each
   // loop then takes as long as on one thread, or longer. A worker that finds itself beside the
@@ -86,18 +78,19 @@ struct ThreadPool::State {
   // slower if the thread stays tied.
   void FindOwnCpu(int thread) {
     int cpu = sched_getcpu();
-    if (cpu < 0 || cpu >= CPU_SETSIZE) return;
-    cpu_set_t free = allowed;
+    if (cpu < 0) return;
+    const auto cpu_of_thread = [this](int i) {
+      return cpu_of[static_cast<size_t>(i)].load(std::memory_order_relaxed);
+    };
     bool shared = false;
-    for (int i = 0; i < thread; ++i) {
-      const int taken = cpu_of[static_cast<size_t>(i)].load(std::memory_order_relaxed);
-      shared |= taken == cpu;
-      CPU_CLR(static_cast<size_t>(taken), &free);
-    }
-    if (shared && thread < cpus && CPU_COUNT(&free) > 0 &&
-        sched_setaffinity(0, sizeof(free), &free) == 0) {
-      cpu = sched_getcpu();
-      sched_setaffinity(0, sizeof(allowed), &allowed);
+    for (int i = 0; i < thread; ++i) shared |= cpu_of_thread(i) == cpu;
+    if (shared && thread < cpus) {
+      CpuSet free = allowed;
+      for (int i = 0; i < thread; ++i) free.Remove(cpu_of_thread(i));
+      if (free.Apply()) {
+        cpu = sched_getcpu();
+        allowed.Apply();
+      }
     }
     cpu_of[static_cast<size_t>(thread)].store(cpu, std::memory_order_relaxed);
   }
@@ -172,8 +165,8 @@ struct ThreadPool::State {
 
   std::vector<Range> ranges;
   std::vector<std::atomic<int>> cpu_of;  // that each thread was last seen on
-  cpu_set_t allowed;
-  int cpus = 0;  // in `allowed`; 0: unknown, so nobody moves
+  const CpuSet allowed = CpuSet::Allowed();
+  const int cpus = allowed.count();  // 0: unknown, so nobody moves
   const std::function<void(int64_t, int)>* body = nullptr;
   std::atomic<uint64_t> gate{0};
   std::atomic<int> sleepers{0};

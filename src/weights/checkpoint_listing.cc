@@ -31,7 +31,7 @@ Result<SafetensorsHeader> ReadHeader(const std::string& path, int64_t& file_byte
 
 class Lister {
  public:
-  explicit Lister(const std::string& dir) : dir_(dir) {}
+  Lister(const std::string& dir, const OnListedFile& on_file) : dir_(dir), on_file_(on_file) {}
 
   CheckpointListing Run() {
     const auto files = FindWeightFiles(dir_);
@@ -69,6 +69,7 @@ class Lister {
 
   // `indexed` is what the index says is in it; null: no index.
   void AddFile(const std::string& name, const std::vector<std::string>* indexed) {
+    if (on_file_) on_file_(name);
     out_.files.push_back({.name = name});
     bool alone = false;
     auto header = ReadHeader(dir_ + "/" + name, out_.files.back().bytes, alone);
@@ -99,14 +100,15 @@ class Lister {
   }
 
   const std::string& dir_;
+  const OnListedFile& on_file_;
   CheckpointListing out_;
   std::unordered_set<std::string> seen_;
 };
 
 }  // namespace
 
-CheckpointListing ListCheckpoint(const std::string& dir) {
-  return Lister(dir).Run();
+CheckpointListing ListCheckpoint(const std::string& dir, const OnListedFile& on_file) {
+  return Lister(dir, on_file).Run();
 }
 
 }  // namespace baltoro

@@ -4,6 +4,7 @@
 // files: where Checkpoint::Open stops at the first thing amiss, this goes on.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,8 @@ struct CheckpointListing {
   std::vector<FileProblem> problems;
 };
 
-CheckpointListing ListCheckpoint(const std::string& dir);
+// `on_file` is told each file before it is read; there may be none.
+using OnListedFile = std::function<void(const std::string& name)>;
+CheckpointListing ListCheckpoint(const std::string& dir, const OnListedFile& on_file = {});
 
 }  // namespace baltoro

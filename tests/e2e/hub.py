@@ -27,6 +27,7 @@ class Hub:
     def __init__(self, files=None, lfs=(), repo="org/name"):
         self.files, self.lfs, self.repo = dict(files or {}), set(lfs), repo
         self.token = None          # who lacks it is answered 401
+        self.denial = "Access to model is restricted"
         self.cdn = None            # another Hub, to which LFS files are redirected
         self.refusals = []         # (status, headers) for the next requests of files
         self.drop_after = 0        # bytes of an answer, then the connection is cut
@@ -99,7 +100,7 @@ class Hub:
 
     def route(self, request, path):
         if self.token and request.headers.get("Authorization") != "Bearer " + self.token:
-            return self.send(request, 401, json.dumps({"error": "Access to model is restricted"}).encode(),
+            return self.send(request, 401, json.dumps({"error": self.denial}).encode(),
                              {"X-Error-Code": "GatedRepo"})
         if path.startswith(f"/api/models/{self.repo}"):
             rest = path[len(f"/api/models/{self.repo}"):]

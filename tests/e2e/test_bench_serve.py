@@ -165,6 +165,7 @@ def test_a_sweep_prints_plots_and_appends(small):
 def test_failures_are_told_and_counted(small):
     done = bench(small, "--model", "no-such-model", "--tokenizer", str(ROOT / "pocket/model"), "--num-prompts", "3", "--output-len", "2", code=1)
     assert row(done.stdout, "Failed requests:") == 3 and "404" in done.stderr and "no request succeeded" in done.stderr
+    assert "is a server running" not in done.stderr  # one answers
     nobody = subprocess.run([PROGRAM, "bench", "serve", "--port", "1"], capture_output=True, text=True)
     assert nobody.returncode == 1 and "is a server running at http://127.0.0.1:1?" in nobody.stderr
 

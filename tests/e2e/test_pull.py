@@ -257,7 +257,8 @@ def test_lengths_that_lie(hub, tmp_path, lie):
     assert texts(pull(hub, tmp_path)) == FILES
 
 
-@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a\\..\\evil", ".cache/huggingface/x"])
+@pytest.mark.parametrize("name", ["../evil", "/tmp/evil", "a/../../evil", "a\\..\\evil", ".cache/huggingface/x", ".git/hooks/evil", "sub/.Git/evil",
+                                  "\u202elive", "a\x9b2Jevil"])
 def test_names_that_lead_elsewhere_are_refused(hub, tmp_path, name):
     hub.files[name] = b"evil"
     err = pull(hub, tmp_path, "--local-dir", str(tmp_path / "sub/model"), expect=1)
@@ -275,6 +276,19 @@ def test_listings_that_are_none(hub, tmp_path, listing, sentence):
     hub.listing = listing
     err = pull(hub, tmp_path, expect=1)
     assert sentence in err and not hub.file_requests()
+
+
+def test_what_a_hub_says_does_not_drive_the_terminal(hub, tmp_path):
+    hub.token, hub.denial = "secret", "no\x7f\x9b31m\x1b[2J\u202e way"
+    err = pull(hub, tmp_path, expect=1)
+    assert "(no  31m [2J  way)" in err
+
+
+def test_a_header_that_is_a_file_of_the_repository_stays(hub, tmp_path):
+    hub.files = {**FILES, "model.safetensors.header": b"its own"}
+    for _ in range(2):
+        folder = pull(hub, tmp_path, "--local-dir", str(tmp_path / "model"))
+        assert texts(folder) == hub.files
 
 
 def test_a_file_that_changed_between_two_attempts_begins_anew(hub, tmp_path):

@@ -172,7 +172,17 @@ Status AwaitServer(const BenchServeCommand& command, const Dataset& data) {
   }
 }
 
+constexpr double kWarmUpBytesMax = 0x1p32;
+
 Status WarmUp(const BenchServeCommand& command, const Dataset& data, bool progress) {
+  const double bytes = static_cast<double>(command.warm_ups) *
+                       static_cast<double>(data.sessions.front().text.size());
+  if (bytes > kWarmUpBytesMax) {
+    return InvalidArgument(
+        fmt::format("--num-warmups {}: their prompts would take {:.0f} GiB of "
+                    "memory; fewer, please",
+                    command.warm_ups, bytes / 0x1p30));
+  }
   const Dataset many = FirstOf(data, command.warm_ups);
   BT_ASSIGN_OR_RETURN(const LoadOutcome out,
                       RunLoad(command, many, std::vector<double>(many.sessions.size()), progress,
@@ -359,6 +369,12 @@ class Bench {
   Texts texts_;
 };
 
+// Whatever it says.
+bool AnythingAnswers(const BenchServeCommand& command) {
+  HttpClient client({.host = command.host, .port = command.port, .idle_timeout = 2});
+  return client.Send({.method = "GET", .target = "/health", .body = ""}).ok();
+}
+
 }  // namespace
 
 int RunBenchServe(const BenchServeCommand& command, const std::string& program) {
@@ -372,7 +388,7 @@ int RunBenchServe(const BenchServeCommand& command, const std::string& program) 
   }
   if (status.ok()) return 0;
   Say("error: " + status.message());
-  if (status.code() == Code::kUnavailable) {
+  if (status.code() == Code::kUnavailable && !AnythingAnswers(command)) {
     Say(fmt::format("is a server running at http://{}:{}?", command.host, command.port));
   }
   return status.code() == Code::kInvalidArgument ? 2 : 1;

@@ -26,16 +26,21 @@ int64_t CountTokens(const BenchText& text, std::string_view prompt) {
 }
 
 // Repeats sessions until there are enough, each drawn from those that came from the file.
-void Oversample(const DatasetOptions& options, Dataset& out, std::mt19937_64& random) {
+Status Oversample(const DatasetOptions& options, Dataset& out, std::mt19937_64& random) {
   const size_t own = out.sessions.size(), wanted = static_cast<size_t>(options.prompts);
-  if (own >= wanted || own == 0) return;
+  if (own >= wanted || own == 0) return {};
   out.notices.push_back(fmt::format("{} has {} fitting prompts{}", options.path, own,
                                     options.oversample ? "; some are sent again" : ""));
   std::uniform_int_distribution<size_t> which(0, own - 1);
+  size_t bytes = 0;
+  for (const BenchSession& session : out.sessions) bytes += session.text.size();
+  BT_RETURN_IF_ERROR(CheckBytes(static_cast<double>(bytes) / static_cast<double>(own) *
+                                static_cast<double>(options.oversample ? wanted : own)));
   while (options.oversample && out.sessions.size() < wanted) {
     const BenchSession again = out.sessions[which(random)];
     out.sessions.push_back(again);
   }
+  return {};
 }
 
 // --- sharegpt -------------------------------------------------------------------------------
@@ -98,7 +103,7 @@ Result<Dataset> BuildShareGpt(const DatasetOptions& options, bool chat, const Be
     if (!LengthsFit(prompt, output, options.sharegpt_output.has_value())) continue;
     AddPrompt(out, each.prompt, prompt, output, chat);
   }
-  Oversample(options, out, random);
+  BT_RETURN_IF_ERROR(Oversample(options, out, random));
   return out;
 }
 
@@ -169,7 +174,7 @@ Result<Dataset> BuildCustom(const DatasetOptions& options, bool chat, const Benc
     }
     AddPrompt(out, sent, CountTokens(text, sent), output, chat);
   }
-  Oversample(options, out, random);
+  BT_RETURN_IF_ERROR(Oversample(options, out, random));
   return out;
 }
 
@@ -309,7 +314,7 @@ Result<Dataset> BuildHf(const DatasetOptions& options, bool chat, const BenchTex
     out.notices.push_back(fmt::format(
         "{} prompts have pictures, which are left out: only text is sent yet", pictures));
   }
-  Oversample(options, out, random);
+  BT_RETURN_IF_ERROR(Oversample(options, out, random));
   return out;
 }
 

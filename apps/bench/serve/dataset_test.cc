@@ -143,6 +143,14 @@ TEST_F(DatasetTest, CustomLinesGoThroughTheTemplateForCompletions) {
   EXPECT_THAT(Build().status().message(), HasSubstr("c.jsonl:1: there is no text \"prompt\""));
 }
 
+TEST_F(DatasetTest, RepeatedPromptsHaveABound) {
+  options_.name = "custom";
+  options_.chat_template = false;
+  options_.prompts = 1'000'000;
+  Write("c.jsonl", "{\"prompt\":\"" + std::string(5000, 'x') + "\"}");
+  EXPECT_THAT(Build().status().message(), HasSubstr("GiB of memory; fewer --num-prompts"));
+}
+
 TEST_F(DatasetTest, HfRowsOfSeveralShapesAndWhatIsNotRead) {
   options_.name = "hf";
   options_.shuffle = options_.oversample = false;
