@@ -116,11 +116,13 @@ TEST(EngineProcessTest, ServesAcrossTheBorder) {
 }
 
 TEST(EngineProcessTest, TheEngineKeepsNoFileOfTheDoor) {
-  const int left_open = open("/etc/passwd", O_RDONLY);  // without O_CLOEXEC
-  ASSERT_GE(left_open, 0);
+  const int file = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
+  const int left_open = fcntl(file, F_DUPFD, 20);  // beyond the child's own, without O_CLOEXEC
+  ASSERT_GE(left_open, 20);
   EventLog log;
   const auto engine = Start(StandIn(0), log);
   close(left_open);
+  close(file);
   ASSERT_NE(engine, nullptr);
 
   std::vector<std::string> files;
