@@ -30,6 +30,7 @@
 #include "quantize.h"
 #include "serve.h"
 #include "stop_signal.h"
+#include "verify.h"
 
 extern char** environ;
 
@@ -115,6 +116,7 @@ int main(int argc, char** argv) {
     return RunBenchEngine(*bench, program);
   }
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
+  if (const auto* verify = std::get_if<VerifyOptions>(&command)) return RunVerify(*verify);
   if (const auto* quantize = std::get_if<QuantizeCommand>(&command)) {
     return RunQuantize(*quantize, program);
   }
