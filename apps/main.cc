@@ -32,6 +32,7 @@
 #include "quantize.h"
 #include "serve.h"
 #include "stop_signal.h"
+#include "verify.h"
 
 extern char** environ;
 
@@ -109,6 +110,7 @@ int Run(const baltoro::Command& command, const std::string& program) {
     return RunBenchEngine(*bench, program);
   }
   if (const auto* eval = std::get_if<EvalOptions>(&command)) return RunEval(*eval, program);
+  if (const auto* verify = std::get_if<VerifyOptions>(&command)) return RunVerify(*verify);
   if (const auto* quantize = std::get_if<QuantizeCommand>(&command)) {
     return RunQuantize(*quantize, program);
   }

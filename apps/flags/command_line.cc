@@ -22,6 +22,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", true, "the server: baltoro serve [MODEL] [options]; no MODEL is the pocket model"},
     {"chat", true, "talk to a running server"},
     {"eval", true, "measure the accuracy of a running server"},
+    {"verify", true, "compare a running server with another one of the same weights"},
     {"bench", true, "load on a running server; latency, throughput, a step beside its floor"},
     {"plan", true, "whether it fits: memory and lengths, before any weight is read"},
     {"route", false, "send requests to several servers"},
@@ -89,6 +90,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "serve") return AsCommand(ParseServe(rest, environment));
   if (name == "chat") return AsCommand(ParseChat(rest, environment));
   if (name == "eval") return AsCommand(ParseEval(rest, environment));
+  if (name == "verify") return AsCommand(ParseVerify(rest, environment));
   if (name == "plan") return AsCommand(ParsePlan(rest, environment));
   if (name == "bench") return ParseBench(rest, environment);
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
@@ -145,6 +147,7 @@ std::string FlagsMarkdown() {
   text += "### Environment\n\n" + EnvironmentMarkdown() + "\n";
   text += "## baltoro chat\n\n" + MarkdownTables(ChatFlags());
   text += "## baltoro eval\n\n" + MarkdownTables(EvalFlags());
+  text += "## baltoro verify\n\n" + MarkdownTables(VerifyFlags());
   text += "## baltoro plan\n\nAll flags of `serve`, and:\n\n" + MarkdownTables(PlanOwnFlags());
   text += "## baltoro bench serve\n\n" + MarkdownTables(BenchServeFlags());
   text += "## baltoro bench latency\n\nAll flags of `serve`, and:\n\n" +

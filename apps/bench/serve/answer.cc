@@ -28,6 +28,41 @@ struct Chunk {
     return true;
   }
 
+  bool Function(StreamedCall& call) {
+    if (scan.Peek() != '{') return scan.Skip();
+    scan.BeginObject();
+    while (scan.NextKey(key)) {
+      key == "name" ? Text(call.name) : key == "arguments" ? Text(call.arguments) : scan.Skip();
+    }
+    return scan.ok();
+  }
+  bool Calls() {
+    constexpr int64_t kMost = 128;
+    if (scan.Peek() != '[') return scan.Skip();
+    scan.BeginArray();
+    while (scan.NextElement()) {
+      if (scan.Peek() != '{') {
+        scan.Skip();
+        continue;
+      }
+      StreamedCall part;
+      int64_t index = 0;
+      scan.BeginObject();
+      while (scan.NextKey(key)) {
+        key == "index" ? Natural(index) : key == "function" ? Function(part) : scan.Skip();
+      }
+      if (index >= kMost) continue;
+      const auto at = static_cast<size_t>(index);
+      if (at >= answer.calls.size()) answer.calls.resize(at + 1);
+      answer.calls[at].name += part.name;
+      answer.calls[at].arguments += part.arguments;
+    }
+    return scan.ok();
+  }
+  bool Finish() {
+    finished = scan.Peek() == '"';
+    return finished ? scan.String(answer.finish_reason) : scan.Skip();
+  }
   bool Delta() {
     if (scan.Peek() != '{') return scan.Skip();
     scan.BeginObject();
@@ -36,6 +71,8 @@ struct Chunk {
         Text(answer.text);
       } else if (key == "reasoning" || key == "reasoning_content") {
         Text(answer.thinking);
+      } else if (key == "tool_calls") {
+        Calls();
       } else {
         scan.Skip();
       }
@@ -53,8 +90,11 @@ struct Chunk {
       choices = true;
       scan.BeginObject();
       while (scan.NextKey(key)) {
-        if (key == "finish_reason") finished = scan.Peek() == '"';
-        key == "delta" ? Delta() : key == "text" ? Text(answer.text) : scan.Skip();
+        if (key == "finish_reason") {
+          Finish();
+        } else {
+          key == "delta" ? Delta() : key == "text" ? Text(answer.text) : scan.Skip();
+        }
       }
     }
     return scan.ok();

@@ -12,6 +12,11 @@
 
 namespace baltoro {
 
+// A tool call as its pieces made it.
+struct StreamedCall {
+  std::string name = {}, arguments = {};
+};
+
 struct Answer {
   Seconds start = 0;              // when it was sent
   Seconds ttft = 0, latency = 0;  // from there to the first and to the last chunk
@@ -20,6 +25,8 @@ struct Answer {
   int64_t output_tokens = 0;      // the server's count; 0: it gave none
   std::string text = {};          // without thinking
   std::string thinking = {};
+  std::vector<StreamedCall> calls = {};  // by their index; at most 128
+  std::string finish_reason = {};
   bool success = false;
   std::string error = {};  // where it is not
 };

@@ -47,6 +47,26 @@ TEST(AnswerTest, OfAChatTheFirstChunkMayBeEmptyAndTheUsageEndsIt) {
   EXPECT_DOUBLE_EQ(answer.latency, 2);
 }
 
+TEST(AnswerTest, ToolCallsArePutTogetherByTheirIndex) {
+  Answer answer{.start = 1};
+  AnswerReader reader(&answer, /*chat=*/true);
+  for (const char* calls :
+       {R"([{"index":0,"id":"a","function":{"name":"add","arguments":""}}])",
+        R"([{"index":0,"function":{"arguments":"{\"a\":"}}])",
+        R"([{"index":1,"function":{"name":"stop","arguments":"{}"}}])",
+        R"([{"index":0,"function":{"name":null,"arguments":"1}"}},{"index":4000}])"}) {
+    reader.Feed(Event(R"({"choices":[{"delta":{"tool_calls":)" + std::string(calls) + "}}]}"), 2);
+  }
+  reader.Feed(Event(R"({"choices":[{"delta":{},"finish_reason":"tool_calls"}]})"), 3);
+  reader.End("");
+  EXPECT_TRUE(answer.success) << answer.error;
+  ASSERT_EQ(answer.calls.size(), 2U);
+  EXPECT_EQ(answer.calls[0].name, "add");
+  EXPECT_EQ(answer.calls[0].arguments, R"({"a":1})");
+  EXPECT_EQ(answer.calls[1].name, "stop");
+  EXPECT_EQ(answer.finish_reason, "tool_calls");
+}
+
 TEST(AnswerTest, WhatIsNoWholeAnswerFails) {
   const auto error = [](const std::string& bytes, const std::string& end) {
     Answer answer;
