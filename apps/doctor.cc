@@ -17,7 +17,7 @@ int RunDoctor(const DoctorCommand& command, const std::string& program) {
       command.json ? DoctorJson(lines).dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                    : DoctorText(lines);
   std::fputs(text.c_str(), stdout);
-  return WorstOf(lines) == Verdict::kBroken ? 1 : 0;
+  return WorstOf(lines) == DoctorVerdict::kBroken ? 1 : 0;
 }
 
 }  // namespace baltoro

@@ -10,11 +10,11 @@
 
 namespace baltoro {
 
-enum class Verdict { kOk, kWarning, kBroken };
+enum class DoctorVerdict { kOk, kWarning, kBroken };
 
 struct DoctorLine {
   std::string name;  // "driver"
-  Verdict verdict = Verdict::kOk;
+  DoctorVerdict verdict = DoctorVerdict::kOk;
   std::string text = {};
   std::string remedy = {};  // empty for kOk
 };
@@ -25,8 +25,8 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts);
 std::vector<DoctorLine> JudgeModel(const ModelFacts& facts);
 std::vector<DoctorLine> Judge(const NodeFacts& facts);
 
-Verdict WorstOf(const std::vector<DoctorLine>& lines);
-const char* NameOf(Verdict verdict);  // "ok", "warning", "broken"
+DoctorVerdict WorstOf(const std::vector<DoctorLine>& lines);
+const char* NameOf(DoctorVerdict verdict);  // "ok", "warning", "broken"
 
 // A line each, its remedy under it, and a last line that counts.
 std::string DoctorText(const std::vector<DoctorLine>& lines);

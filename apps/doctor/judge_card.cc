@@ -24,7 +24,7 @@ DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
   if (facts.kernel_driver.empty()) {
     line.text = "no NVIDIA driver; the CPU will compute";
     if (!has_card || facts.unwanted) return line;
-    line.verdict = Verdict::kBroken;
+    line.verdict = DoctorVerdict::kBroken;
     line.text = fmt::format("there is an NVIDIA card ({}), but its driver does not answer{}",
                             facts.device_file.empty() ? "PCI " + facts.pci : facts.device_file,
                             facts.driver_problem.empty() ? "" : ": " + facts.driver_problem);
@@ -35,7 +35,7 @@ DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
     return line;
   }
   if (const std::optional<DriverFault> fault = JudgeCudaVersion(facts.cuda_version)) {
-    line.verdict = Verdict::kBroken;
+    line.verdict = DoctorVerdict::kBroken;
     line.text = fmt::format("NVIDIA {}: {}", facts.kernel_driver, fault->what);
     line.remedy = fault->remedy;
     return line;
@@ -50,7 +50,7 @@ DoctorLine JudgeDriver(const CardFactsOfNode& facts) {
 
 DoctorLine JudgeLibrary(const char* name,
                         const LibraryReport& library,
-                        Verdict without,
+                        DoctorVerdict without,
                         const std::string& what,
                         const std::string& remedy) {
   DoctorLine line{.name = name, .text = fmt::format("{} {}", library.name, library.version)};
@@ -78,41 +78,41 @@ DoctorLine JudgeCard(size_t index, const CardReport& card, bool alone) {
   line.text = fmt::format("{}, {:.1f} GiB, {:.1f} GiB in use", card.name,
                           static_cast<double>(card.memory_bytes) / kGib,
                           static_cast<double>(card.used_bytes) / kGib);
-  const auto say = [&](Verdict verdict, std::string_view what, std::string_view remedy) {
+  const auto say = [&](DoctorVerdict verdict, std::string_view what, std::string_view remedy) {
     line.text += fmt::format("; {}", what);
     line.remedy += fmt::format("{}{}", line.remedy.empty() ? "" : "; ", remedy);
     line.verdict = std::max(line.verdict, verdict);
   };
   if (card.major != 9 || card.minor != 0) {
-    say(Verdict::kBroken,
+    say(DoctorVerdict::kBroken,
         fmt::format("its compute capability is {}.{}, the kernels are for 9.0", card.major,
                     card.minor),
         "take an H100, H200, H800 or H20, or serve --device cpu");
   }
   if (card.prohibited) {
-    say(Verdict::kBroken, "its compute mode is prohibited", "nvidia-smi -c DEFAULT");
+    say(DoctorVerdict::kBroken, "its compute mode is prohibited", "nvidia-smi -c DEFAULT");
   }
   if (card.mig) {
-    say(Verdict::kWarning, "it is divided (MIG), and an engine gets one instance",
+    say(DoctorVerdict::kWarning, "it is divided (MIG), and an engine gets one instance",
         "nvidia-smi -mig 0 gives the whole card");
   }
   if (card.uncorrected_errors > 0) {
-    say(Verdict::kWarning,
+    say(DoctorVerdict::kWarning,
         fmt::format("{} uncorrected errors of its memory", card.uncorrected_errors),
         "reset or replace the card");
   }
   const bool held = card.used_bytes > kHeldBytesMax || !card.processes.empty();
   if (held) {
-    say(Verdict::kWarning, "held by " + Held(card),
+    say(DoctorVerdict::kWarning, "held by " + Held(card),
         "end them, choose another card by CUDA_VISIBLE_DEVICES, or lower --gpu-memory-utilization");
   }
   if (card.fabric == 1 || card.fabric == 2) {
     // A card that was given to a virtual machine alone may say so for ever, and compute.
-    say(alone ? Verdict::kWarning : Verdict::kBroken, "its NVLink fabric is not ready",
+    say(alone ? DoctorVerdict::kWarning : DoctorVerdict::kBroken, "its NVLink fabric is not ready",
         "start nvidia-fabricmanager, of the driver's version");
   }
   if (card.links > 0 && card.links_up < card.links) {
-    say(Verdict::kWarning, fmt::format("{} of {} NVLinks are up", card.links_up, card.links),
+    say(DoctorVerdict::kWarning, fmt::format("{} of {} NVLinks are up", card.links_up, card.links),
         "nvidia-smi nvlink -s names them; the driver's log (dmesg) says why");
   }
   return line;
@@ -134,7 +134,7 @@ DoctorLine JudgePeers(const CardFactsOfNode& facts) {
         fmt::format("all {} GPUs read each other's memory, with NVLink", facts.cards.size());
     return line;
   }
-  line.verdict = Verdict::kWarning;
+  line.verdict = DoctorVerdict::kWarning;
   if (apart.empty()) {
     line.text = "all GPUs read each other's memory, over PCIe alone";
     line.remedy = "tensor ranks exchange twice a layer: cards with NVLink, or -pp instead of -tp";
@@ -159,7 +159,7 @@ std::vector<DoctorLine> JudgeCards(const CardFactsOfNode& facts) {
   if (facts.cards.empty() || facts.unwanted) {
     lines.push_back(
         {.name = "GPU",
-         .verdict = facts.unwanted ? Verdict::kOk : Verdict::kBroken,
+         .verdict = facts.unwanted ? DoctorVerdict::kOk : DoctorVerdict::kBroken,
          .text = facts.unwanted ? "CUDA_VISIBLE_DEVICES names none; the CPU will compute"
                                 : "the driver shows no card" + (facts.driver_problem.empty()
                                                                     ? std::string()
@@ -173,20 +173,20 @@ std::vector<DoctorLine> JudgeCards(const CardFactsOfNode& facts) {
   if (facts.cards.size() > 1) lines.push_back(JudgePeers(facts));
   DoctorLine module{.name = "CUDA module", .text = "of this version"};
   if (!facts.module_problem.empty()) {
-    module.verdict = Verdict::kBroken;
+    module.verdict = DoctorVerdict::kBroken;
     module.text = facts.module_problem;
     module.remedy =
         "build it where nvcc is (ninja baltoro_cuda_module), or name it in BALTORO_CUDA_MODULE";
   }
   lines.push_back(module);
-  lines.push_back(JudgeLibrary("cuBLASLt", facts.cublas, Verdict::kBroken,
+  lines.push_back(JudgeLibrary("cuBLASLt", facts.cublas, DoctorVerdict::kBroken,
                                "the CUDA module needs it",
                                "install the CUDA 13.0 runtime libraries (libcublas-13-0), or put "
                                "their folder into LD_LIBRARY_PATH"));
   bool apart = false;
   for (const bool peer : facts.peers) apart = apart || !peer;
   lines.push_back(JudgeLibrary(
-      "NCCL", facts.nccl, apart ? Verdict::kBroken : Verdict::kOk,
+      "NCCL", facts.nccl, apart ? DoctorVerdict::kBroken : DoctorVerdict::kOk,
       apart ? "GPUs that do not reach each other need it" : "it is needed over nodes alone",
       apart ? "install libnccl2, or name the file in BALTORO_NCCL" : ""));
   return lines;

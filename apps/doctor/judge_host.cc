@@ -26,13 +26,13 @@ DoctorLine JudgeCpu(const HostFacts& facts) {
   line.text = fmt::format("{}, {} CPUs, {}", facts.cpu.empty() ? "unknown" : facts.cpu, facts.cpus,
                           facts.vectors.empty() ? "without AVX2" : facts.vectors);
   if (facts.vectors.empty()) {
-    line.verdict = Verdict::kBroken;
+    line.verdict = DoctorVerdict::kBroken;
     line.remedy =
         "the CPU operations need AVX2 and FMA: another machine, or the CPU type of the "
         "virtual machine (host-passthrough)";
   }
   if (facts.cpu_quota > 0 && facts.cpu_quota < facts.cpus) {
-    line.verdict = std::max(line.verdict, Verdict::kWarning);
+    line.verdict = std::max(line.verdict, DoctorVerdict::kWarning);
     line.text += fmt::format("; the control group pays for {:.1f} of them", facts.cpu_quota);
     line.remedy += line.remedy.empty() ? "" : "; ";
     line.remedy +=
@@ -51,7 +51,7 @@ DoctorLine JudgeMemory(const HostFacts& facts) {
     line.text += fmt::format("; the control group allows {}", Gib(facts.group_limit_bytes));
   }
   if (facts.available_bytes >= 0 && facts.available_bytes < kMemoryLeast) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy = "a server needs more: end other programs, or raise the limit of the container";
   }
   return line;
@@ -65,7 +65,7 @@ DoctorLine JudgeReadRate(const HostFacts& facts) {
   }
   line.text = fmt::format("{:.1f} GB/s read by all CPUs", facts.read_gb_per_s);
   if (facts.read_gb_per_s < kReadRateLeast) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy =
         "other programs use it at present, or the machine lends little of it: decoding on "
         "the CPU is as slow";
@@ -78,7 +78,7 @@ DoctorLine JudgeMemlock(const HostFacts& facts, size_t cards) {
   const bool unlimited = facts.memlock_bytes == INT64_MAX;
   line.text = unlimited ? "unlimited" : fmt::format("{} KiB", facts.memlock_bytes / 1024);
   if (!unlimited && cards > 0 && facts.memlock_bytes < kMemlockWanted) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy =
         "ulimit -l unlimited (docker --ulimit memlock=-1, LimitMEMLOCK=infinity): RDMA "
         "between nodes needs locked memory";
@@ -90,7 +90,7 @@ DoctorLine JudgeSharedMemory(const HostFacts& facts, size_t cards) {
   DoctorLine line{.name = "shared memory"};
   if (facts.shm_bytes < 0) {
     return {.name = "shared memory",
-            .verdict = Verdict::kWarning,
+            .verdict = DoctorVerdict::kWarning,
             .text = "there is no /dev/shm",
             .remedy = "mount a tmpfs there: ranks in processes of one host exchange through it"};
   }
@@ -99,7 +99,7 @@ DoctorLine JudgeSharedMemory(const HostFacts& facts, size_t cards) {
                           static_cast<double>(facts.shm_free_bytes) / 1048576);
   const int64_t wanted = cards > 1 ? kShmWanted : kShmLeast;
   if (facts.shm_free_bytes < wanted) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy = fmt::format("docker run --shm-size 16g or --ipc host; {} MiB are wanted free",
                               wanted >> 20);
   }
@@ -110,7 +110,7 @@ DoctorLine JudgeFiles(const HostFacts& facts) {
   DoctorLine line{.name = "open files"};
   line.text = fmt::format("{} (could be raised to {})", facts.files_soft, facts.files_hard);
   if (facts.files_soft >= 0 && facts.files_soft < kFilesWanted) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy = fmt::format("ulimit -n {} (LimitNOFILE of systemd): each client is one",
                               std::max(kFilesWanted, std::min<int64_t>(facts.files_hard, 65536)));
   }
@@ -121,7 +121,7 @@ DoctorLine JudgeHugePages(const HostFacts& facts) {
   DoctorLine line{.name = "huge pages"};
   line.text = facts.huge_pages.empty() ? "unknown" : "transparent: " + facts.huge_pages;
   if (facts.huge_pages == "never") {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy =
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: weights in small "
         "pages are read more slowly";
@@ -139,7 +139,7 @@ DoctorLine JudgeClock(const HostFacts& facts) {
                   ? fmt::format("synchronised, to within {:.3f} s", facts.clock_error_s)
                   : "not synchronised";
   if (!facts.clock_synced || facts.clock_error_s > kClockErrorMax) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy =
         "start chrony or systemd-timesyncd: logs of several nodes do not fit together, and "
         "certificates may seem to have run out";
@@ -172,7 +172,7 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {
     DoctorLine line{.name = fmt::format("port {}", port.port),
                     .text = fmt::format("free, for {}", port.use)};
     if (!port.problem.empty()) {
-      line.verdict = Verdict::kWarning;
+      line.verdict = DoctorVerdict::kWarning;
       line.text = fmt::format("wanted for {}: {}", port.use, port.problem);
       line.remedy = fmt::format("`ss -ltnp` says who has it; {} takes another",
                                 port.use == "clients" ? "--port" : "--master-port");
@@ -185,7 +185,7 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {
                    ? "unknown"
                    : fmt::format("{} to {}", facts.first_free_port, facts.last_free_port);
   if (facts.first_free_port >= 0 && count < kPortsLeast) {
-    ranks.verdict = Verdict::kWarning;
+    ranks.verdict = DoctorVerdict::kWarning;
     ranks.remedy = "widen net.ipv4.ip_local_port_range";
   }
   lines.push_back(std::move(ranks));
@@ -196,7 +196,7 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {
   }
   if (up.empty()) {
     lines.push_back({.name = "network",
-                     .verdict = Verdict::kWarning,
+                     .verdict = DoctorVerdict::kWarning,
                      .text = "no interface but loopback has an address",
                      .remedy = "only this machine can reach the server, and no other node can"});
   } else {
@@ -206,7 +206,7 @@ std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {
     const bool active = std::ranges::any_of(
         facts.rdma, [](const std::string& each) { return each.find("ACTIVE") != each.npos; });
     lines.push_back({.name = "RDMA",
-                     .verdict = active ? Verdict::kOk : Verdict::kWarning,
+                     .verdict = active ? DoctorVerdict::kOk : DoctorVerdict::kWarning,
                      .text = fmt::format("{}", fmt::join(facts.rdma, ", ")),
                      .remedy = active ? "" : "no port is active: cables, and the subnet manager"});
   }

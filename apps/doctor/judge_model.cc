@@ -22,7 +22,7 @@ DoctorLine JudgeFiles(const ModelFacts& facts) {
     line.text += fmt::format("; of {} of them the header alone, for other nodes", facts.elsewhere);
   }
   if (facts.problems.empty()) return line;
-  line.verdict = Verdict::kBroken;
+  line.verdict = DoctorVerdict::kBroken;
   line.text.clear();
   for (size_t i = 0; i < std::min(facts.problems.size(), kProblemsShown); ++i) {
     line.text += (i > 0 ? "; " : "") + facts.problems[i];
@@ -38,12 +38,12 @@ DoctorLine JudgeSums(const ModelFacts& facts) {
   DoctorLine line{.name = "sums",
                   .text = fmt::format("{} files are as they were downloaded", facts.sums_right)};
   if (facts.sums_unknown > 0) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.text += fmt::format("; of {} no download left a sum", facts.sums_unknown);
     line.remedy = "`baltoro pull REPO --local-dir` of this folder compares them with the hub's";
   }
   if (facts.sums_wrong.empty()) return line;
-  line.verdict = Verdict::kBroken;
+  line.verdict = DoctorVerdict::kBroken;
   const SumReport& first = facts.sums_wrong.front();
   line.text = fmt::format("{} of {} files differ: {} has the sum {}, {} was downloaded",
                           facts.sums_wrong.size(),
@@ -65,7 +65,7 @@ DoctorLine JudgeDisk(const ModelFacts& facts) {
       fmt::format("{:.2f} GB/s read (of {:.2f} GB, past the page cache): all weights in {:.0f} s",
                   facts.disk_gb_per_s, Gb(facts.disk_bytes), seconds);
   if (seconds > kLoadSecondsMax) {
-    line.verdict = Verdict::kWarning;
+    line.verdict = DoctorVerdict::kWarning;
     line.remedy = "each start takes as long: a local NVMe disk, or a faster mount";
   }
   return line;
@@ -77,7 +77,7 @@ std::vector<DoctorLine> JudgeModel(const ModelFacts& facts) {
   if (facts.asked.empty()) return {};
   if (!facts.missing.empty()) {
     return {{.name = "model",
-             .verdict = Verdict::kBroken,
+             .verdict = DoctorVerdict::kBroken,
              .text = facts.missing,
              .remedy = "`baltoro pull ORG/NAME` downloads one"}};
   }
@@ -85,7 +85,7 @@ std::vector<DoctorLine> JudgeModel(const ModelFacts& facts) {
   for (const std::string* problem : {&facts.config_problem, &facts.vocabulary_problem}) {
     if (problem->empty()) continue;
     lines.push_back({.name = problem == &facts.config_problem ? "config.json" : "vocabulary",
-                     .verdict = Verdict::kBroken,
+                     .verdict = DoctorVerdict::kBroken,
                      .text = *problem,
                      .remedy = "`baltoro pull` fetches what is missing"});
   }
@@ -104,19 +104,19 @@ std::vector<DoctorLine> Judge(const NodeFacts& facts) {
   return lines;
 }
 
-Verdict WorstOf(const std::vector<DoctorLine>& lines) {
-  Verdict worst = Verdict::kOk;
+DoctorVerdict WorstOf(const std::vector<DoctorLine>& lines) {
+  DoctorVerdict worst = DoctorVerdict::kOk;
   for (const DoctorLine& line : lines) worst = std::max(worst, line.verdict);
   return worst;
 }
 
-const char* NameOf(Verdict verdict) {
+const char* NameOf(DoctorVerdict verdict) {
   switch (verdict) {
-    case Verdict::kOk:
+    case DoctorVerdict::kOk:
       return "ok";
-    case Verdict::kWarning:
+    case DoctorVerdict::kWarning:
       return "warning";
-    case Verdict::kBroken:
+    case DoctorVerdict::kBroken:
       return "broken";
   }
   return "";
@@ -126,8 +126,8 @@ std::string DoctorText(const std::vector<DoctorLine>& lines) {
   std::string text;
   int64_t warnings = 0, broken = 0;
   for (const DoctorLine& line : lines) {
-    warnings += line.verdict == Verdict::kWarning ? 1 : 0;
-    broken += line.verdict == Verdict::kBroken ? 1 : 0;
+    warnings += line.verdict == DoctorVerdict::kWarning ? 1 : 0;
+    broken += line.verdict == DoctorVerdict::kBroken ? 1 : 0;
     text += fmt::format("{:<8} {:<15} {}\n", NameOf(line.verdict), line.name, line.text);
     if (!line.remedy.empty()) text += fmt::format("{:<24} -> {}\n", "", line.remedy);
   }

@@ -79,7 +79,7 @@ DoctorLine LineOf(const NodeFacts& facts, const std::string& name) {
 // The line of this name has this verdict, text and remedy; all others are as on a healthy node.
 void Expect(const NodeFacts& facts,
             const std::string& name,
-            Verdict verdict,
+            DoctorVerdict verdict,
             const std::string& text,
             const std::string& remedy) {
   const DoctorLine line = LineOf(facts, name);
@@ -88,15 +88,15 @@ void Expect(const NodeFacts& facts,
   EXPECT_THAT(line.remedy, HasSubstr(remedy));
   for (const DoctorLine& other : Judge(facts)) {
     if (other.name != name) {
-      EXPECT_EQ(other.verdict, Verdict::kOk) << other.name << ": " << other.text;
+      EXPECT_EQ(other.verdict, DoctorVerdict::kOk) << other.name << ": " << other.text;
     }
-    EXPECT_EQ(other.verdict == Verdict::kOk, other.remedy.empty()) << other.name;
+    EXPECT_EQ(other.verdict == DoctorVerdict::kOk, other.remedy.empty()) << other.name;
   }
 }
 
 TEST(DoctorTest, AHealthyNodeHasNothingToMend) {
   const std::vector<DoctorLine> lines = Judge(Healthy());
-  EXPECT_EQ(WorstOf(lines), Verdict::kOk);
+  EXPECT_EQ(WorstOf(lines), DoctorVerdict::kOk);
   EXPECT_THAT(DoctorText(lines), HasSubstr("Nothing is wrong."));
   for (const DoctorLine& line : lines) EXPECT_EQ(line.remedy, "") << line.name;
 }
@@ -104,171 +104,173 @@ TEST(DoctorTest, AHealthyNodeHasNothingToMend) {
 TEST(DoctorTest, WithoutADriverTheCpuComputes) {
   NodeFacts facts = Healthy();
   facts.card = {};
-  Expect(facts, "driver", Verdict::kOk, "no NVIDIA driver; the CPU will compute", "");
+  Expect(facts, "driver", DoctorVerdict::kOk, "no NVIDIA driver; the CPU will compute", "");
   facts.card.pci = "0000:1b:00.0";
   facts.card.driver_problem = "Driver/library version mismatch";
-  Expect(facts, "driver", Verdict::kBroken, "PCI 0000:1b:00.0", "docker run --gpus all");
-  Expect(facts, "driver", Verdict::kBroken, "version mismatch", "--device cpu");
+  Expect(facts, "driver", DoctorVerdict::kBroken, "PCI 0000:1b:00.0", "docker run --gpus all");
+  Expect(facts, "driver", DoctorVerdict::kBroken, "version mismatch", "--device cpu");
   facts.card.unwanted = true;
-  Expect(facts, "driver", Verdict::kOk, "the CPU will compute", "");
+  Expect(facts, "driver", DoctorVerdict::kOk, "the CPU will compute", "");
 }
 
 TEST(DoctorTest, AnOldDriverIsNamedWithTheForwardCompatibilityPackage) {
   NodeFacts facts = Healthy();
   facts.card.kernel_driver = "550.54.15";
   facts.card.cuda_version = 12040;
-  Expect(facts, "driver", Verdict::kBroken,
+  Expect(facts, "driver", DoctorVerdict::kBroken,
          "NVIDIA 550.54.15: the NVIDIA driver has CUDA 12.4, and CUDA 13.0 is needed",
          "cuda-compat-13-0");
   facts.card.cuda_version = 13000;
-  Expect(facts, "driver", Verdict::kOk, "by the forward-compatibility package", "");
+  Expect(facts, "driver", DoctorVerdict::kOk, "by the forward-compatibility package", "");
 }
 
 TEST(DoctorTest, CardsThatCannotBeUsedAreBroken) {
   NodeFacts facts = Healthy();
   facts.card.cards[1].major = 8;
-  Expect(facts, "GPU 1", Verdict::kBroken, "compute capability is 8.0", "H100");
+  Expect(facts, "GPU 1", DoctorVerdict::kBroken, "compute capability is 8.0", "H100");
   facts = Healthy();
   facts.card.cards[0].prohibited = true;
-  Expect(facts, "GPU 0", Verdict::kBroken, "prohibited", "nvidia-smi -c DEFAULT");
+  Expect(facts, "GPU 0", DoctorVerdict::kBroken, "prohibited", "nvidia-smi -c DEFAULT");
   facts = Healthy();
   facts.card.cards[0].fabric = 2;
-  Expect(facts, "GPU 0", Verdict::kBroken, "fabric", "nvidia-fabricmanager");
+  Expect(facts, "GPU 0", DoctorVerdict::kBroken, "fabric", "nvidia-fabricmanager");
   facts.card.cards.pop_back();
   facts.card.peers.clear();
-  Expect(facts, "GPU 0", Verdict::kWarning, "fabric", "nvidia-fabricmanager");
+  Expect(facts, "GPU 0", DoctorVerdict::kWarning, "fabric", "nvidia-fabricmanager");
   facts = Healthy();
   facts.card.cards.clear();
   facts.card.driver_problem = "Unknown Error";
-  EXPECT_EQ(LineOf(facts, "GPU").verdict, Verdict::kBroken);
+  EXPECT_EQ(LineOf(facts, "GPU").verdict, DoctorVerdict::kBroken);
   EXPECT_THAT(LineOf(facts, "GPU").text, HasSubstr("no card: Unknown Error"));
   facts = Healthy();
   facts.card.unwanted = true;
   facts.card.module_problem = "not there";
-  Expect(facts, "GPU", Verdict::kOk, "CUDA_VISIBLE_DEVICES names none", "");
+  Expect(facts, "GPU", DoctorVerdict::kOk, "CUDA_VISIBLE_DEVICES names none", "");
 }
 
 TEST(DoctorTest, WhoHoldsACardIsNamed) {
   NodeFacts facts = Healthy();
   facts.card.cards[0].used_bytes = 80 * kGib;
   facts.card.cards[0].processes = {{.pid = 4711, .name = "python3", .bytes = 79 * kGib}};
-  Expect(facts, "GPU 0", Verdict::kWarning, "held by python3 (pid 4711) 79.0 GiB",
+  Expect(facts, "GPU 0", DoctorVerdict::kWarning, "held by python3 (pid 4711) 79.0 GiB",
          "CUDA_VISIBLE_DEVICES");
   facts.card.cards[0].processes.clear();
-  Expect(facts, "GPU 0", Verdict::kWarning, "who cannot be seen from here", "end them");
+  Expect(facts, "GPU 0", DoctorVerdict::kWarning, "who cannot be seen from here", "end them");
   facts = Healthy();
   facts.card.cards[0].mig = true;
-  Expect(facts, "GPU 0", Verdict::kWarning, "MIG", "nvidia-smi -mig 0");
+  Expect(facts, "GPU 0", DoctorVerdict::kWarning, "MIG", "nvidia-smi -mig 0");
   facts = Healthy();
   facts.card.cards[0].uncorrected_errors = 3;
-  Expect(facts, "GPU 0", Verdict::kWarning, "3 uncorrected errors", "replace");
+  Expect(facts, "GPU 0", DoctorVerdict::kWarning, "3 uncorrected errors", "replace");
   facts = Healthy();
   facts.card.cards[1].links_up = 12;
-  Expect(facts, "GPU 1", Verdict::kWarning, "12 of 18 NVLinks", "nvlink -s");
+  Expect(facts, "GPU 1", DoctorVerdict::kWarning, "12 of 18 NVLinks", "nvlink -s");
 }
 
 TEST(DoctorTest, CardsThatDoNotReachEachOtherNeedNccl) {
   NodeFacts facts = Healthy();
   facts.card.peers = {false};
-  Expect(facts, "peer access", Verdict::kWarning,
+  Expect(facts, "peer access", DoctorVerdict::kWarning,
          "1 pairs of GPUs do not read each other's memory (0-1)", "-pp");
   facts.card.nccl = {.name = "libnccl.so.2", .version = "", .reason = "not there"};
-  EXPECT_EQ(LineOf(facts, "NCCL").verdict, Verdict::kBroken);
+  EXPECT_EQ(LineOf(facts, "NCCL").verdict, DoctorVerdict::kBroken);
   facts.card.peers = {true};
-  Expect(facts, "NCCL", Verdict::kOk, "over nodes alone", "");
+  Expect(facts, "NCCL", DoctorVerdict::kOk, "over nodes alone", "");
   for (CardReport& card : facts.card.cards) card.links = card.links_up = -1;
-  Expect(facts, "peer access", Verdict::kWarning, "over PCIe alone", "-pp instead of -tp");
+  Expect(facts, "peer access", DoctorVerdict::kWarning, "over PCIe alone", "-pp instead of -tp");
 }
 
 TEST(DoctorTest, WhatTheModuleNeedsIsNamed) {
   NodeFacts facts = Healthy();
   facts.card.module_problem = "there is no libbaltoro_cuda.so";
-  Expect(facts, "CUDA module", Verdict::kBroken, "there is no libbaltoro_cuda.so", "nvcc");
+  Expect(facts, "CUDA module", DoctorVerdict::kBroken, "there is no libbaltoro_cuda.so", "nvcc");
   facts = Healthy();
   facts.card.cublas.version.clear();
   facts.card.cublas.reason = "cannot open shared object file";
-  Expect(facts, "cuBLASLt", Verdict::kBroken, "cannot open shared object file", "LD_LIBRARY_PATH");
+  Expect(facts, "cuBLASLt", DoctorVerdict::kBroken, "cannot open shared object file",
+         "LD_LIBRARY_PATH");
 }
 
 TEST(DoctorTest, LimitsOfTheHost) {
   NodeFacts facts = Healthy();
   facts.host.vectors.clear();
-  Expect(facts, "CPU", Verdict::kBroken, "without AVX2", "host-passthrough");
+  Expect(facts, "CPU", DoctorVerdict::kBroken, "without AVX2", "host-passthrough");
   facts = Healthy();
   facts.host.cpu_quota = 4;
-  Expect(facts, "CPU", Verdict::kWarning, "pays for 4.0 of them", "limits.cpu");
+  Expect(facts, "CPU", DoctorVerdict::kWarning, "pays for 4.0 of them", "limits.cpu");
   facts = Healthy();
   facts.host.available_bytes = kGib;
   facts.host.group_limit_bytes = kGib;
-  Expect(facts, "memory", Verdict::kWarning, "the control group allows 1.0 GiB", "raise the limit");
+  Expect(facts, "memory", DoctorVerdict::kWarning, "the control group allows 1.0 GiB",
+         "raise the limit");
   facts = Healthy();
   facts.host.read_gb_per_s = 1.5;
-  Expect(facts, "memory rate", Verdict::kWarning, "1.5 GB/s", "other programs");
+  Expect(facts, "memory rate", DoctorVerdict::kWarning, "1.5 GB/s", "other programs");
   facts = Healthy();
   facts.host.memlock_bytes = 65536;
-  Expect(facts, "memlock", Verdict::kWarning, "64 KiB", "ulimit -l unlimited");
+  Expect(facts, "memlock", DoctorVerdict::kWarning, "64 KiB", "ulimit -l unlimited");
   facts = Healthy();
   facts.host.shm_bytes = facts.host.shm_free_bytes = int64_t{64} << 20;
-  Expect(facts, "shared memory", Verdict::kWarning, "64 MiB", "--shm-size");
+  Expect(facts, "shared memory", DoctorVerdict::kWarning, "64 MiB", "--shm-size");
   facts.host.shm_bytes = -1;
-  Expect(facts, "shared memory", Verdict::kWarning, "no /dev/shm", "tmpfs");
+  Expect(facts, "shared memory", DoctorVerdict::kWarning, "no /dev/shm", "tmpfs");
   facts = Healthy();
   facts.host.files_soft = 1024;
-  Expect(facts, "open files", Verdict::kWarning, "1024", "ulimit -n 65536");
+  Expect(facts, "open files", DoctorVerdict::kWarning, "1024", "ulimit -n 65536");
   facts = Healthy();
   facts.host.huge_pages = "never";
-  Expect(facts, "huge pages", Verdict::kWarning, "never", "madvise");
+  Expect(facts, "huge pages", DoctorVerdict::kWarning, "never", "madvise");
   facts = Healthy();
   facts.host.clock_synced = false;
-  Expect(facts, "clock", Verdict::kWarning, "not synchronised", "chrony");
+  Expect(facts, "clock", DoctorVerdict::kWarning, "not synchronised", "chrony");
   facts.host.clock_known = false;
-  Expect(facts, "clock", Verdict::kOk, "cannot be seen", "");
+  Expect(facts, "clock", DoctorVerdict::kOk, "cannot be seen", "");
 }
 
 TEST(DoctorTest, PortsAndInterfaces) {
   NodeFacts facts = Healthy();
   facts.net.ports[0].problem = "Address already in use";
-  Expect(facts, "port 8000", Verdict::kWarning, "Address already in use", "--port");
+  Expect(facts, "port 8000", DoctorVerdict::kWarning, "Address already in use", "--port");
   facts = Healthy();
   facts.net.ports[1].problem = "Address already in use";
-  Expect(facts, "port 29501", Verdict::kWarning, "nodes that meet", "--master-port");
+  Expect(facts, "port 29501", DoctorVerdict::kWarning, "nodes that meet", "--master-port");
   facts = Healthy();
   facts.net.last_free_port = facts.net.first_free_port + 9;
-  Expect(facts, "ports of ranks", Verdict::kWarning, "32768 to 32777", "ip_local_port_range");
+  Expect(facts, "ports of ranks", DoctorVerdict::kWarning, "32768 to 32777", "ip_local_port_range");
   facts = Healthy();
   facts.net.interfaces[0].up = false;
-  Expect(facts, "network", Verdict::kWarning, "no interface but loopback", "this machine");
+  Expect(facts, "network", DoctorVerdict::kWarning, "no interface but loopback", "this machine");
   facts = Healthy();
   facts.net.rdma = {"mlx5_0 DOWN 40 Gb/sec"};
-  Expect(facts, "RDMA", Verdict::kWarning, "DOWN", "cables");
+  Expect(facts, "RDMA", DoctorVerdict::kWarning, "DOWN", "cables");
 }
 
 TEST(DoctorTest, TheModelsFiles) {
   NodeFacts facts = Healthy();
   facts.model.missing = "org/name: no directory of this name";
-  Expect(facts, "model", Verdict::kBroken, "no directory of this name", "baltoro pull");
+  Expect(facts, "model", DoctorVerdict::kBroken, "no directory of this name", "baltoro pull");
   facts = Healthy();
   facts.model.problems.assign(10, "model-1.safetensors: cut short");
-  Expect(facts, "weights", Verdict::kBroken, "and 2 more", "baltoro pull");
+  Expect(facts, "weights", DoctorVerdict::kBroken, "and 2 more", "baltoro pull");
   facts = Healthy();
   facts.model.elsewhere = 31;
-  Expect(facts, "weights", Verdict::kOk, "of 31 of them the header alone", "");
+  Expect(facts, "weights", DoctorVerdict::kOk, "of 31 of them the header alone", "");
   facts = Healthy();
   facts.model.config_problem = "config.json: no such file";
-  Expect(facts, "config.json", Verdict::kBroken, "no such file", "baltoro pull");
+  Expect(facts, "config.json", DoctorVerdict::kBroken, "no such file", "baltoro pull");
   facts = Healthy();
   facts.model.sums_wrong = {{.file = "a.safetensors", .wanted = "aa", .found = "bb"}};
-  Expect(facts, "sums", Verdict::kBroken, "1 of 71 files differ: a.safetensors has the sum bb",
-         "remove them");
+  Expect(facts, "sums", DoctorVerdict::kBroken,
+         "1 of 71 files differ: a.safetensors has the sum bb", "remove them");
   facts = Healthy();
   facts.model.sums_unknown = 3;
-  Expect(facts, "sums", Verdict::kWarning, "of 3 no download left a sum", "--local-dir");
+  Expect(facts, "sums", DoctorVerdict::kWarning, "of 3 no download left a sum", "--local-dir");
   facts = Healthy();
   facts.model.disk_gb_per_s = 0.5;
-  Expect(facts, "disk", Verdict::kWarning, "all weights in 1190 s", "NVMe");
+  Expect(facts, "disk", DoctorVerdict::kWarning, "all weights in 1190 s", "NVMe");
   facts.model.disk_gb_per_s = -1;
   facts.model.disk_problem = "/m/a: it cannot be read";
-  Expect(facts, "disk", Verdict::kOk, "not measured: /m/a: it cannot be read", "");
+  Expect(facts, "disk", DoctorVerdict::kOk, "not measured: /m/a: it cannot be read", "");
   facts.model.asked.clear();
   EXPECT_EQ(LineOf(facts, "disk").name, "no such line");
 }
