@@ -2,7 +2,7 @@
 # Evaluation and load tools of others against the release build's `baltoro` with the pocket model; each must finish with the answer
 # that it should have. docs/evaluating.md has the commands for a server of your own.
 #
-#   tools/other_clients.sh               makes their environment (0.9 GB; versions: tests/other_clients.txt), then takes five minutes
+#   tools/other_clients.sh               makes their environment (0.9 GB; versions: tests/other_clients.txt), then takes some minutes
 #   tools/other_clients.sh --data DIR    only writes the questions that docs/evaluating.md asks, in each tool's form
 set -euo pipefail
 cd "$(dirname "$0")/.."
