@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_format.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
@@ -103,7 +103,7 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   return door;
 }
 
-// A line every second while weights are loaded, and one at the end.
+// A line for each tenth of the weights, or a minute, but no two in a second; and one at the end.
 LoadProgress ProgressLog() {
   struct State {
     Seconds start = 0, last = 0;
@@ -112,15 +112,16 @@ LoadProgress ProgressLog() {
   return [clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
     constexpr double kGb = 1e9;
     const Seconds now = clock.Now();
-    if (done < state.done) state = {.start = now, .last = now};
+    if (done < state.done) state = {.start = now, .last = now, .told = 0};
     const bool again = done == state.done && done == total;
     state.done = done;
     const auto bytes = static_cast<double>(done), all = static_cast<double>(total);
+    int64_t told = 0;          // of `done`, by the line before
     const double seconds = std::max(now - state.start, 1e-3), rate = bytes / seconds;
     if (again) return;
     if (done == total) {
       BT_LOG(Info, "Loaded weights: {:.2f} GB, {:.2f} GB/s", all / kGb, rate / kGb);
-    } else if (now - state.last >= 1 && done > 0) {
+    } else if (now - state.last >= (done - state.told >= total / 10 ? 1 : 60) && done > 0) {
       state.last = now;
       BT_LOG(Info, "Loading weights: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s left", bytes / kGb,
              all / kGb, rate / kGb, (all - bytes) / rate);
@@ -131,6 +132,7 @@ LoadProgress ProgressLog() {
 // Where it listens: 0.0.0.0 for every address of this machine.
 std::string AddressOf(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) return "unix socket " + options.uds;
+      state.told = done;
   const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
   return fmt::format("http://{}:{}", host.find(':') != host.npos ? "[" + host + "]" : host,
                      server.port());
@@ -159,6 +161,13 @@ Json PlanForClients(const MemoryPlan& plan, const std::vector<std::string>& name
 
 // What was given, and what of it is in force: of the others there is a line each.
 void LogFlags(const ServeOptions& options, const HostPlan& plan) {
+void LogRoutes(const Server& server) {
+  if (CurrentLogLevel() > LogLevel::kDebug) return;
+  BT_LOG(Debug, "Available routes are:");
+  std::istringstream routes(server.RouteList());
+  for (std::string route; std::getline(routes, route);) BT_LOG(Debug, "{}", route);
+}
+
   if (options.given_values.empty()) return;
   std::vector<std::string> notices = options.notices;
   notices.insert(notices.end(), plan.notices.begin(), plan.notices.end());
@@ -202,9 +211,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   // (Words that operators of vLLM look for, here and in "Application startup complete".)
   BT_LOG(Info, "Starting vLLM server on {}, which is Baltoro and answers 503 while it loads {}",
          AddressOf(options, *server), dir);
-  BT_LOG(Info, "Available routes are:");
-  std::istringstream routes(server->RouteList());
-  for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
+  LogRoutes(*server);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
@@ -290,3 +297,4 @@ int RunServe(const ServeOptions& options, const std::string& program) {
 }
 
 }  // namespace baltoro
+  SetLogFormat(options.log_format);

@@ -78,6 +78,9 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
 }
 
 void FillEngine(const FlagReader& flags, ServeOptions& options) {
+  std::string log_format;
+  flags.Get("log-format", log_format);
+  if (log_format == "json") options.log_format = LogFormat::kJson;
   flags.Get("device", options.device);
   flags.Get("cpu-threads", options.cpu_threads);
   flags.Get("gpu-memory-utilization", options.gpu_memory_utilization);

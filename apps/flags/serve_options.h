@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/log.h"
+#include "base/log_format.h"
 #include "flags/availability.h"
 #include "flags/ending.h"
 #include "flags/graph_options.h"
@@ -60,6 +60,7 @@ struct ServeOptions {
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
 
   // The chat format.
+  LogFormat log_format = LogFormat::kText;
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
   std::string chat_template_content_format = "auto";
   Json default_chat_template_kwargs = Json::object();
