@@ -18,6 +18,7 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "net/tls.h"
 #include "server/server.h"
 #include "stop_signal.h"
 
@@ -50,6 +51,9 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.http.host = options.host;
   config.http.port = options.port;
   config.http.uds = options.uds;
+  if (!options.tls.certfile.empty()) {
+    BT_ASSIGN_OR_RETURN(config.http.tls, TlsContext::Load(options.tls));
+  }
   config.model_names = options.served_model_names;
   if (config.model_names.empty())
     config.model_names = {options.model.empty() ? "pocket" : options.model};
@@ -134,8 +138,8 @@ std::string AddressOf(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) return "unix socket " + options.uds;
       state.told = done;
   const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
-  return fmt::format("http://{}:{}", host.find(':') != host.npos ? "[" + host + "]" : host,
-                     server.port());
+  return fmt::format("{}://{}:{}", options.tls.certfile.empty() ? "http" : "https",
+                     host.find(':') != host.npos ? "[" + host + "]" : host, server.port());
 }
 
 void LogReady(const ServeOptions& options, const Server& server) {

@@ -18,7 +18,7 @@ std::string ErrorMessageOf(const HttpResponse& response);
 
 class ApiClient {
  public:
-  // `url` like http://127.0.0.1:8000; https is refused with what to do instead.
+  // `url` like http://127.0.0.1:8000, or https, of which the port is 443 where it names none.
   static Result<ApiClient> Connect(const std::string& url, const std::string& api_key);
 
   // A GET or POST whose answer is JSON; an error status becomes a Status with the server's message.

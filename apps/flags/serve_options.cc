@@ -53,6 +53,16 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
     options.notices.push_back(fmt::format("--{} has no effect here: --uds is given", name));
   }
   flags.Get("root-path", options.root_path);
+  flags.Get("ssl-certfile", options.tls.certfile);
+  flags.Get("ssl-keyfile", options.tls.keyfile);
+  flags.Get("ssl-ca-certs", options.tls.ca_certs);
+  flags.Get("ssl-ciphers", options.tls.ciphers);
+  options.tls.client = static_cast<ClientCertificate>(flags.Number("ssl-cert-reqs", 0));
+  if (flags.Has("ssl-ca-certs") && options.tls.client == ClientCertificate::kIgnored) {
+    options.notices.push_back(
+        "--ssl-ca-certs has no effect here: clients are asked for a certificate by --ssl-cert-reqs "
+        "1 or 2");
+  }
   if (flags.Has("page")) options.page = flags.Is("page");
   flags.Get("api-key", options.api_keys);
   flags.Get("api-key-file", options.api_key_file);

@@ -15,6 +15,7 @@
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
+#include "net/tls.h"
 
 namespace baltoro {
 
@@ -41,6 +42,7 @@ struct ServeOptions {
   int port = 8000;   // 0: a free one
   std::string uds;   // path; not empty: instead of host and port
   std::string root_path;
+  TlsOptions tls;                     // without a certfile: none
   std::optional<bool> page;           // not given: on a loopback address
   std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
   std::string api_key_file;           // path; its keys are accepted too

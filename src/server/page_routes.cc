@@ -93,7 +93,8 @@ void Server::Docs(HttpRequest request, Reply reply) {
   std::string page = docs_;
   const size_t at = page.find(kAddressMark);
   BT_CHECK(at != std::string::npos);
-  page.replace(at, kAddressMark.size(), "http://" + AddressOf(request, port()));
+  page.replace(at, kAddressMark.size(),
+               (http_->speaks_tls() ? "https://" : "http://") + AddressOf(request, port()));
   SendPage(reply, "text/html; charset=utf-8", std::move(page));
 }
 
