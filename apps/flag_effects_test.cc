@@ -50,6 +50,8 @@ std::string DoorOf(const ServeOptions& o) {
                      o.allowed_headers,
                      o.allow_credentials,
                      o.enable_request_id_headers,
+                     o.enable_tokenizer_info_endpoint,
+                     o.log_format == LogFormat::kJson,
                      o.enable_force_include_usage,
                      o.enable_log_requests,
                      o.disable_log_stats,

@@ -103,6 +103,11 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
   BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
+  door.config.dev_mode = options.dev_mode;
+  if (options.enable_tokenizer_info_endpoint) {
+    BT_ASSIGN_OR_RETURN(door.config.tokenizer_info,
+                        ReadTokenizerInfo(options, dir, door.text.chat_template.get()));
+  }
   door.config.eos_ids = EndTokens(model_config, door.text.tokenizer.get());
   return door;
 }
@@ -111,6 +116,7 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
 LoadProgress ProgressLog() {
   struct State {
     Seconds start = 0, last = 0;
+    int64_t told = 0;          // of `done`, by the line before
     int64_t done = INT64_MAX;  // so that the first call, and that of a second load, begins anew
   };
   return [clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
@@ -120,13 +126,13 @@ LoadProgress ProgressLog() {
     const bool again = done == state.done && done == total;
     state.done = done;
     const auto bytes = static_cast<double>(done), all = static_cast<double>(total);
-    int64_t told = 0;          // of `done`, by the line before
     const double seconds = std::max(now - state.start, 1e-3), rate = bytes / seconds;
     if (again) return;
     if (done == total) {
       BT_LOG(Info, "Loaded weights: {:.2f} GB, {:.2f} GB/s", all / kGb, rate / kGb);
     } else if (now - state.last >= (done - state.told >= total / 10 ? 1 : 60) && done > 0) {
       state.last = now;
+      state.told = done;
       BT_LOG(Info, "Loading weights: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s left", bytes / kGb,
              all / kGb, rate / kGb, (all - bytes) / rate);
     }
@@ -136,7 +142,6 @@ LoadProgress ProgressLog() {
 // Where it listens: 0.0.0.0 for every address of this machine.
 std::string AddressOf(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) return "unix socket " + options.uds;
-      state.told = done;
   const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
   return fmt::format("{}://{}:{}", options.tls.certfile.empty() ? "http" : "https",
                      host.find(':') != host.npos ? "[" + host + "]" : host, server.port());
@@ -156,6 +161,13 @@ void LogReady(const ServeOptions& options, const Server& server) {
          server.page_on() ? ", or open that address in a browser" : "");
 }
 
+void LogRoutes(const Server& server) {
+  if (CurrentLogLevel() > LogLevel::kDebug) return;
+  BT_LOG(Debug, "Available routes are:");
+  std::istringstream routes(server.RouteList());
+  for (std::string route; std::getline(routes, route);) BT_LOG(Debug, "{}", route);
+}
+
 // Where the model lies is nobody's business.
 Json PlanForClients(const MemoryPlan& plan, const std::vector<std::string>& names) {
   Json out = PlanJson(plan, {});
@@ -165,13 +177,6 @@ Json PlanForClients(const MemoryPlan& plan, const std::vector<std::string>& name
 
 // What was given, and what of it is in force: of the others there is a line each.
 void LogFlags(const ServeOptions& options, const HostPlan& plan) {
-void LogRoutes(const Server& server) {
-  if (CurrentLogLevel() > LogLevel::kDebug) return;
-  BT_LOG(Debug, "Available routes are:");
-  std::istringstream routes(server.RouteList());
-  for (std::string route; std::getline(routes, route);) BT_LOG(Debug, "{}", route);
-}
-
   if (options.given_values.empty()) return;
   std::vector<std::string> notices = options.notices;
   notices.insert(notices.end(), plan.notices.begin(), plan.notices.end());
@@ -293,6 +298,7 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
 int RunServe(const ServeOptions& options, const std::string& program) {
   InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",
           options.log_level);
+  SetLogFormat(options.log_format);
   const Status status =
       options.headless ? ServeHeadless(options, program) : Serve(options, program);
   if (status.ok()) return 0;
@@ -301,4 +307,3 @@ int RunServe(const ServeOptions& options, const std::string& program) {
 }
 
 }  // namespace baltoro
-  SetLogFormat(options.log_format);

@@ -72,11 +72,15 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("allowed-headers", options.allowed_headers);
   flags.Get("allow-credentials", options.allow_credentials);
   flags.Get("enable-request-id-headers", options.enable_request_id_headers);
+  flags.Get("enable-tokenizer-info-endpoint", options.enable_tokenizer_info_endpoint);
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
   flags.Get("share-prefix-cache", options.share_prefix_cache);
   flags.Get("engine-restart-timeout", options.engine_restart_timeout);
   flags.Get("disable-log-stats", options.disable_log_stats);
+  std::string log_format;
+  flags.Get("log-format", log_format);
+  if (log_format == "json") options.log_format = LogFormat::kJson;
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);
   flags.Get("chat-template", options.chat_template);
@@ -88,9 +92,6 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
 }
 
 void FillEngine(const FlagReader& flags, ServeOptions& options) {
-  std::string log_format;
-  flags.Get("log-format", log_format);
-  if (log_format == "json") options.log_format = LogFormat::kJson;
   flags.Get("device", options.device);
   flags.Get("cpu-threads", options.cpu_threads);
   flags.Get("gpu-memory-utilization", options.gpu_memory_utilization);

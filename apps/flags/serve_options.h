@@ -51,6 +51,8 @@ struct ServeOptions {
   Json allowed_headers = Json::array({"*"});
   bool allow_credentials = false;
   bool enable_request_id_headers = false;
+  bool enable_tokenizer_info_endpoint = false;
+  bool dev_mode = false;  // VLLM_SERVER_DEV_MODE=1
   bool enable_force_include_usage = false;
   bool enable_log_requests = false;
   bool share_prefix_cache = false;       // among API keys
@@ -58,11 +60,11 @@ struct ServeOptions {
   bool disable_log_stats = false;
   double log_stats_interval_s = 10;
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
   int stream_interval = 1;   // tokens in a streamed piece
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
 
   // The chat format.
-  LogFormat log_format = LogFormat::kText;
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
   std::string chat_template_content_format = "auto";
   Json default_chat_template_kwargs = Json::object();

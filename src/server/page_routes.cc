@@ -81,6 +81,7 @@ void Server::Docs(HttpRequest request, Reply reply) {
     const std::string address = std::string(kAddressMark) + config_.root_path;
     std::vector<DocsRoute> routes;
     for (const Route& route : Routes()) {
+      if (!Shows(route)) continue;
       routes.push_back({.method = route.method, .path = route.path, .needs_key = route.needs_key});
     }
     const auto generates = [](const DocsRoute& route) { return route.path.starts_with("/v1/"); };
