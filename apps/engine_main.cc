@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/log.h"
+#include "base/log_format.h"
 #include "engine/engine_process.h"
 #include "grammar/constraint_factory.h"
 #include "ops/cpu/isa.h"
@@ -33,16 +33,21 @@ std::shared_ptr<ConstraintFactory> MakeConstraints(const std::string& tokenizer_
 
 int RunEngineMain(const std::vector<std::string>& args) {
   int fd = -1;
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kText;
   for (size_t i = 1; i + 1 < args.size(); ++i) {
-    if (args[i] == "--fd")
-      std::from_chars(args[i + 1].data(), args[i + 1].data() + args[i + 1].size(), fd);
+    const std::string& value = args[i + 1];
+    if (args[i] == "--fd") std::from_chars(value.data(), value.data() + value.size(), fd);
+    if (args[i] == "--log-level") ParseLogLevel(value, level);
+    if (args[i] == "--log-format" && value == "json") format = LogFormat::kJson;
   }
   if (fd < 0) {
     std::fputs("baltoro engine is started by baltoro serve and needs its socket (--fd N)\n",
                stderr);
     return 2;
   }
-  InitLog("EngineCore", LogLevel::kInfo);
+  InitLog("EngineCore", level);
+  SetLogFormat(format);
   if (const Status chosen = ChooseInstructions(); !chosen.ok()) {
     BT_LOG(Error, "{}", chosen.message());
     return 2;

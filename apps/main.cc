@@ -147,11 +147,14 @@ int main(int argc, char** argv) {
   if (const std::optional<std::string> devices = VisibleDevices(environment)) {
     setenv("CUDA_VISIBLE_DEVICES", devices->c_str(), /*overwrite=*/0);
   }
-  if (CalledVllm(argv[0])) {
+  const Command command = ParseCommandLine(args, environment);
+  const auto* const serve = std::get_if<ServeOptions>(&command);
+  const bool json = serve != nullptr && serve->log_format == LogFormat::kJson;
+  if (CalledVllm(argv[0]) && !json) {
     std::fputs(
         "vllm: this is Baltoro " BALTORO_VERSION
         ", which takes vLLM's commands; `vllm plan --flags` tells what becomes of each flag\n",
         stderr);
   }
-  return Ended(Run(ParseCommandLine(args, environment), program));
+  return Ended(Run(command, program));
 }

@@ -63,6 +63,18 @@ Result<std::unique_ptr<ChatTemplate>> ReadTemplateFlag(const std::string& given)
   return ChatTemplate::Parse(source, fmt::format("{} {}", kFlag, given));
 }
 
+// A special token, which a configuration writes with its properties, as its text: everywhere in
+// `value`, whose depth ParseJson has limited.
+void AsTexts(Json& value) {
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
+    value = std::string(value["content"].get_ref<const std::string&>());
+    return;
+  }
+  if (value.is_structured()) {
+    for (Json& member : value) AsTexts(member);
+  }
+}
+
 // A file, empty: there is none.
 Result<std::string> GenerationConfigFile(const ServeOptions& options, const std::string& dir) {
   if (options.generation_config == "vllm") return std::string();
@@ -107,6 +119,22 @@ Result<ModelText> LoadModelText(const ServeOptions& options,
          "it one",
          own.status().message());
   return out;
+}
+
+Result<Json> ReadTokenizerInfo(const ServeOptions& options,
+                               const std::string& dir,
+                               const ChatTemplate* chat_template) {
+  const std::string path =
+      (options.tokenizer.empty() ? dir : options.tokenizer) + "/tokenizer_config.json";
+  Json info = Json::object();
+  if (FileExists(path)) {
+    BT_ASSIGN_OR_RETURN(info, ReadJsonFile(path));
+    if (!info.is_object()) return InvalidArgument(path + ": not a JSON object");
+  }
+  for (const char* file : {"vocab_file", "merges_file", "name_or_path"}) info.erase(file);
+  AsTexts(info);
+  if (chat_template != nullptr) info["chat_template"] = chat_template->source();
+  return info;
 }
 
 Status ReadGenerationDefaults(const ServeOptions& options,

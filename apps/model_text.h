@@ -21,6 +21,12 @@ struct ModelText {
 // Of the model in `dir`, which has `vocab` tokens.
 Result<ModelText> LoadModelText(const ServeOptions& options, const std::string& dir, int64_t vocab);
 
+// What /tokenizer_info tells: tokenizer_config.json as far as it is here, with special tokens as
+// their texts and no paths of files, and the chat template that is in force.
+Result<Json> ReadTokenizerInfo(const ServeOptions& options,
+                               const std::string& dir,
+                               const ChatTemplate* chat_template);
+
 // Defaults of sampling from generation_config.json and --override-generation-config.
 Status ReadGenerationDefaults(const ServeOptions& options,
                               const std::string& dir,

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/log.h"
+#include "base/log_format.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
@@ -19,6 +19,7 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
+#include "net/tls.h"
 #include "server/server.h"
 #include "stop_signal.h"
 
@@ -51,6 +52,9 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.http.host = options.host;
   config.http.port = options.port;
   config.http.uds = options.uds;
+  if (!options.tls.certfile.empty()) {
+    BT_ASSIGN_OR_RETURN(config.http.tls, TlsContext::Load(options.tls));
+  }
   config.model_names = options.served_model_names;
   if (config.model_names.empty())
     config.model_names = {options.model.empty() ? "pocket" : options.model};
@@ -100,22 +104,26 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
   BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
+  door.config.dev_mode = options.dev_mode;
+  if (options.enable_tokenizer_info_endpoint) {
+    BT_ASSIGN_OR_RETURN(door.config.tokenizer_info,
+                        ReadTokenizerInfo(options, dir, door.text.chat_template.get()));
+  }
   door.config.eos_ids = EndTokens(model_config, door.text.tokenizer.get());
   return door;
 }
 
-// A line every second while weights are loaded, every ten where no person watches, and one at the
-// end.
+// A line for each tenth of the weights, or a minute, but no two in a second; and one at the end.
 LoadProgress ProgressLog() {
   struct State {
     Seconds start = 0, last = 0;
+    int64_t told = 0;          // of `done`, by the line before
     int64_t done = INT64_MAX;  // so that the first call, and that of a second load, begins anew
   };
-  const Seconds between = isatty(STDERR_FILENO) == 1 ? 1 : 10;
-  return [between, clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
+  return [clock = MonotonicClock(), state = State()](int64_t done, int64_t total) mutable {
     constexpr double kGb = 1e9;
     const Seconds now = clock.Now();
-    if (done < state.done) state = {.start = now, .last = now};
+    if (done < state.done) state = {.start = now, .last = now, .told = 0};
     const bool again = done == state.done && done == total;
     state.done = done;
     const auto bytes = static_cast<double>(done), all = static_cast<double>(total);
@@ -123,8 +131,9 @@ LoadProgress ProgressLog() {
     if (again) return;
     if (done == total) {
       BT_LOG(Info, "Loaded weights: {:.2f} GB, {:.2f} GB/s", all / kGb, rate / kGb);
-    } else if (now - state.last >= between && done > 0) {
+    } else if (now - state.last >= (done - state.told >= total / 10 ? 1 : 60) && done > 0) {
       state.last = now;
+      state.told = done;
       BT_LOG(Info, "Loading weights: {:.2f} of {:.2f} GB, {:.2f} GB/s, {:.0f} s left", bytes / kGb,
              all / kGb, rate / kGb, (all - bytes) / rate);
     }
@@ -135,8 +144,8 @@ LoadProgress ProgressLog() {
 std::string AddressOf(const ServeOptions& options, const Server& server) {
   if (!options.uds.empty()) return "unix socket " + options.uds;
   const std::string host = options.host.empty() ? "0.0.0.0" : options.host;
-  return fmt::format("http://{}:{}", host.find(':') != host.npos ? "[" + host + "]" : host,
-                     server.port());
+  return fmt::format("{}://{}:{}", options.tls.certfile.empty() ? "http" : "https",
+                     host.find(':') != host.npos ? "[" + host + "]" : host, server.port());
 }
 
 void LogReady(const ServeOptions& options, const Server& server) {
@@ -151,6 +160,13 @@ void LogReady(const ServeOptions& options, const Server& server) {
   BT_LOG(Info, "Application startup complete. Ready: {} {}try: baltoro chat --url {}{}", url,
          any ? "(and every other address of this machine) " : "", url,
          server.page_on() ? ", or open that address in a browser" : "");
+}
+
+void LogRoutes(const Server& server) {
+  if (CurrentLogLevel() > LogLevel::kDebug) return;
+  BT_LOG(Debug, "Available routes are:");
+  std::istringstream routes(server.RouteList());
+  for (std::string route; std::getline(routes, route);) BT_LOG(Debug, "{}", route);
 }
 
 // Where the model lies is nobody's business.
@@ -205,9 +221,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   // (Words that operators of vLLM look for, here and in "Application startup complete".)
   BT_LOG(Info, "Starting vLLM server on {}, which is Baltoro and answers 503 while it loads {}",
          AddressOf(options, *server), dir);
-  BT_LOG(Info, "Available routes are:");
-  std::istringstream routes(server->RouteList());
-  for (std::string route; std::getline(routes, route);) BT_LOG(Info, "{}", route);
+  LogRoutes(*server);
   Result<std::unique_ptr<Engine>> started =
       options.engine_in_process
           ? StartEngine(engine_config, server->sink(), ProgressLog(), MakeConstraints)
@@ -285,6 +299,7 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
 int RunServe(const ServeOptions& options, const std::string& program) {
   InitLog(options.headless ? fmt::format("Node{}", options.nodes.node) : "APIServer",
           options.log_level);
+  SetLogFormat(options.log_format);
   const Status status =
       options.headless ? ServeHeadless(options, program) : Serve(options, program);
   if (status.ok()) return 0;

@@ -29,13 +29,15 @@ Result<ApiClient> ApiClient::Connect(const std::string& url,
                                      const std::string& api_key,
                                      int stop_fd) {
   std::string_view rest = url;
-  if (rest.starts_with("https://")) {
-    return InvalidArgument(url +
-                           ": https is not supported; put a local proxy in front, or use http://");
-  }
-  if (rest.starts_with("http://")) rest.remove_prefix(7);
-  rest = rest.substr(0, rest.find('/'));
   HttpClientOptions options = {.stop_fd = stop_fd};
+  if (rest.starts_with("https://")) {
+    rest.remove_prefix(8);
+    options.port = 443;
+    BT_ASSIGN_OR_RETURN(options.tls, TlsContext::ForClient());
+  } else if (rest.starts_with("http://")) {
+    rest.remove_prefix(7);
+  }
+  rest = rest.substr(0, rest.find('/'));
   const size_t colon = rest.rfind(':');
   const bool has_port =
       colon != std::string_view::npos && rest.find(']', colon) == std::string_view::npos;

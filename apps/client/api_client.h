@@ -16,8 +16,8 @@ std::string ErrorMessageOf(const HttpResponse& response, size_t bytes_max = 300)
 
 class ApiClient {
  public:
-  // `url` like http://127.0.0.1:8000; https is refused with what to do instead. When there is
-  // something to read from `stop_fd`, a request that waits ends with kInternal.
+  // `url` like http://127.0.0.1:8000, or https, of which the port is 443 where it names none. When
+  // there is something to read from `stop_fd`, a request that waits ends with kInternal.
   static Result<ApiClient> Connect(const std::string& url,
                                    const std::string& api_key,
                                    int stop_fd = -1);

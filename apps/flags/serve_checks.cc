@@ -23,6 +23,21 @@ Status CheckFrontend(const FlagReader& flags) {
   return Status();
 }
 
+Status CheckTls(const FlagReader& flags) {
+  const bool asks = flags.Number("ssl-cert-reqs", 0) != 0;
+  for (const std::string_view name : {"ssl-keyfile", "ssl-ca-certs", "ssl-ciphers"}) {
+    if (!flags.Has(name) || flags.Has("ssl-certfile")) continue;
+    return InvalidArgument(
+        fmt::format("--{} needs --ssl-certfile: there is no TLS without a certificate", name));
+  }
+  if (asks && !flags.Has("ssl-ca-certs")) {
+    return InvalidArgument(fmt::format(
+        "--ssl-cert-reqs {} needs --ssl-ca-certs: no certificate of a client could be checked",
+        flags.Number("ssl-cert-reqs", 0)));
+  }
+  return Status();
+}
+
 constexpr int64_t kBatchedTokensMax = 1 << 20;
 
 Status CheckScheduler(const FlagReader& flags) {
@@ -88,6 +103,7 @@ Status CheckRanks(const FlagReader& flags) {
 Status CheckServeFlags(const ParsedFlags& flags) {
   const FlagReader reader(flags);
   BT_RETURN_IF_ERROR(CheckFrontend(reader));
+  BT_RETURN_IF_ERROR(CheckTls(reader));
   BT_RETURN_IF_ERROR(CheckScheduler(reader));
   BT_RETURN_IF_ERROR(CheckStandIn(reader));
   return CheckRanks(reader);

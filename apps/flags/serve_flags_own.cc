@@ -38,6 +38,12 @@ constexpr FlagSpec kOwnFlags[] = {
          "Milliseconds that a step may take while it computes prompts and others wait for their "
          "next token; without a value 250 on a CPU, 60 on a GPU. While nobody waits it may take "
          "four times as long. 0 is no limit. Not with --deterministic."},
+    {.name = "log-format",
+     .kind = kString,
+     .initial = "text",
+     .choices = "text|json",
+     .help = "Form of the log's lines, of all processes; json is an object a line: time, level, "
+             "process, pid, source, message."},
     {.name = "max-queued-requests",
      .kind = kInt,
      .initial = "1024",

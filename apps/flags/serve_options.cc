@@ -53,6 +53,16 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
     options.notices.push_back(fmt::format("--{} has no effect here: --uds is given", name));
   }
   flags.Get("root-path", options.root_path);
+  flags.Get("ssl-certfile", options.tls.certfile);
+  flags.Get("ssl-keyfile", options.tls.keyfile);
+  flags.Get("ssl-ca-certs", options.tls.ca_certs);
+  flags.Get("ssl-ciphers", options.tls.ciphers);
+  options.tls.client = static_cast<ClientCertificate>(flags.Number("ssl-cert-reqs", 0));
+  if (flags.Has("ssl-ca-certs") && options.tls.client == ClientCertificate::kIgnored) {
+    options.notices.push_back(
+        "--ssl-ca-certs has no effect here: clients are asked for a certificate by --ssl-cert-reqs "
+        "1 or 2");
+  }
   if (flags.Has("page")) options.page = flags.Is("page");
   flags.Get("api-key", options.api_keys);
   flags.Get("api-key-file", options.api_key_file);
@@ -62,11 +72,15 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("allowed-headers", options.allowed_headers);
   flags.Get("allow-credentials", options.allow_credentials);
   flags.Get("enable-request-id-headers", options.enable_request_id_headers);
+  flags.Get("enable-tokenizer-info-endpoint", options.enable_tokenizer_info_endpoint);
   flags.Get("enable-force-include-usage", options.enable_force_include_usage);
   flags.Get("enable-log-requests", options.enable_log_requests);
   flags.Get("share-prefix-cache", options.share_prefix_cache);
   flags.Get("engine-restart-timeout", options.engine_restart_timeout);
   flags.Get("disable-log-stats", options.disable_log_stats);
+  std::string log_format;
+  flags.Get("log-format", log_format);
+  if (log_format == "json") options.log_format = LogFormat::kJson;
   flags.Get("stream-interval", options.stream_interval);
   flags.Get("shutdown-timeout", options.shutdown_timeout);
   flags.Get("chat-template", options.chat_template);

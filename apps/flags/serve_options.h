@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/log.h"
+#include "base/log_format.h"
 #include "flags/availability.h"
 #include "flags/ending.h"
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
+#include "net/tls.h"
 
 namespace baltoro {
 
@@ -41,6 +42,7 @@ struct ServeOptions {
   int port = 8000;   // 0: a free one
   std::string uds;   // path; not empty: instead of host and port
   std::string root_path;
+  TlsOptions tls;                     // without a certfile: none
   std::optional<bool> page;           // not given: on a loopback address
   std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
   std::string api_key_file;           // path; its keys are accepted too
@@ -49,6 +51,8 @@ struct ServeOptions {
   Json allowed_headers = Json::array({"*"});
   bool allow_credentials = false;
   bool enable_request_id_headers = false;
+  bool enable_tokenizer_info_endpoint = false;
+  bool dev_mode = false;  // VLLM_SERVER_DEV_MODE=1
   bool enable_force_include_usage = false;
   bool enable_log_requests = false;
   bool share_prefix_cache = false;       // among API keys
@@ -56,6 +60,7 @@ struct ServeOptions {
   bool disable_log_stats = false;
   double log_stats_interval_s = 10;
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
   int stream_interval = 1;   // tokens in a streamed piece
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
 

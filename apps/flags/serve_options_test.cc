@@ -68,6 +68,13 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
                                        "--enable-auto-tool-choice",
                                        "--enable-force-include-usage",
                                        "--enable-request-id-headers",
+                                       "--enable-tokenizer-info-endpoint",
+                                       "--ssl-certfile=/cert",
+                                       "--ssl-keyfile=/key",
+                                       "--ssl-ca-certs=/ca",
+                                       "--ssl-cert-reqs=2",
+                                       "--ssl-ciphers=HIGH",
+                                       "--log-format=json",
                                        "--enable-log-requests",
                                        "--dtype=float",
                                        "--max-model-len=4k",
@@ -115,6 +122,13 @@ TEST(ServeOptionsTest, EveryWorkingFlagReachesItsField) {
   EXPECT_TRUE(options.enable_auto_tool_choice);
   EXPECT_TRUE(options.enable_force_include_usage);
   EXPECT_TRUE(options.enable_request_id_headers);
+  EXPECT_TRUE(options.enable_tokenizer_info_endpoint);
+  EXPECT_EQ(options.tls.certfile, "/cert");
+  EXPECT_EQ(options.tls.keyfile, "/key");
+  EXPECT_EQ(options.tls.ca_certs, "/ca");
+  EXPECT_EQ(options.tls.client, ClientCertificate::kRequired);
+  EXPECT_EQ(options.tls.ciphers, "HIGH");
+  EXPECT_EQ(options.log_format, LogFormat::kJson);
   EXPECT_TRUE(options.enable_log_requests);
   EXPECT_EQ(options.dtype, "float32");
   EXPECT_EQ(options.max_model_len, 4000);
@@ -403,6 +417,23 @@ TEST(ServeOptionsTest, TheCommandLineGoesBeforeTheFileAndTheFileBeforeDefaults) 
   EXPECT_EQ(Accept({"--model", "/line", "--config=" + path}).model, "/line");
 }
 
+TEST(ServeOptionsTest, TlsWantsACertificateAndAuthoritiesForWhomItAsks) {
+  for (const char* flag : {"--ssl-keyfile=/k", "--ssl-ca-certs=/a", "--ssl-ciphers=HIGH"}) {
+    const std::string name(flag, std::string(flag).find('='));
+    EXPECT_NE(End({flag}).err.find(name + " needs --ssl-certfile"), std::string::npos);
+  }
+  EXPECT_NE(End({"--ssl-certfile=/c", "--ssl-cert-reqs=1"}).err.find("needs --ssl-ca-certs"),
+            std::string::npos);
+  EXPECT_NE(End({"--ssl-certfile=/c", "--ssl-cert-reqs=3"}).err.find("--ssl-cert-reqs"),
+            std::string::npos);
+  EXPECT_NE(End({"--ssl-certfile=/c", "--enable-ssl-refresh"}).err.find("start the server again"),
+            std::string::npos);
+  EXPECT_EQ(Accept({"--ssl-cert-reqs=0"}).tls.certfile, "");
+  const ServeOptions idle = Accept({"--ssl-certfile=/c", "--ssl-ca-certs=/a"});
+  ASSERT_EQ(idle.notices.size(), 1u);
+  EXPECT_NE(idle.notices[0].find("--ssl-ca-certs has no effect here"), std::string::npos);
+}
+
 TEST(ServeOptionsTest, AWrongFileIsAUsageErrorThatNamesIt) {
   const test::TempDir dir;
   const std::string good = WriteFile(dir, "good.yaml", "port: 1\n");
@@ -425,12 +456,14 @@ TEST(ServeOptionsTest, TheEnvironmentFillsWhatTheLineLeavesOpen) {
                                    {"VLLM_LOGGING_LEVEL", "debug"},
                                    {"VLLM_LOG_STATS_INTERVAL", "2.5"},
                                    {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1"},
+                                   {"VLLM_SERVER_DEV_MODE", "1"},
                                    {"HOME", "/root"}};
   const ServeOptions options = Accept({}, environment);
   EXPECT_EQ(options.api_keys, Args({"env"}));
   EXPECT_EQ(options.kv_cache_memory_bytes, int64_t{2} << 30);
   EXPECT_EQ(options.log_level, LogLevel::kDebug);
   EXPECT_EQ(options.log_stats_interval_s, 2.5);
+  EXPECT_TRUE(options.dev_mode);
   EXPECT_TRUE(options.allow_long_max_model_len);
   EXPECT_TRUE(options.notices.empty());
   const ServeOptions line =

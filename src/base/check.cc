@@ -19,6 +19,7 @@ namespace {
 std::atomic<void (*)()> flush_at_end = nullptr;
 std::atomic<int> last_words_pipe = -1;
 std::atomic<void (*)(const char*)> last_line_writer = nullptr;
+std::atomic<size_t (*)(const char*, char*)> last_line_format = nullptr;
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 bool HasRoom(int fd, int milliseconds) {
@@ -40,6 +41,10 @@ void SetLastLineWriter(void (*write)(const char* line)) {
   last_line_writer = write;
 }
 
+void SetLastLineFormat(size_t (*print)(const char* line, char* out)) {
+  last_line_format = print;
+}
+
 void WriteLastLine(const char* line) {
   if (const auto writer = last_line_writer.load()) return writer(line);
   const size_t bytes = std::strlen(line);
@@ -50,7 +55,13 @@ void WriteLastLine(const char* line) {
   }
   if (const auto flush = flush_at_end.load()) flush();
   constexpr int kWaitMilliseconds = 500;
-  if (HasRoom(STDERR_FILENO, kWaitMilliseconds)) written = write(STDERR_FILENO, line, bytes);
+  if (!HasRoom(STDERR_FILENO, kWaitMilliseconds)) return;
+  if (const auto print = last_line_format.load()) {
+    char out[kLastWordsMax];
+    written = write(STDERR_FILENO, out, print(line, out));
+  } else {
+    written = write(STDERR_FILENO, line, bytes);
+  }
 }
 
 void CheckFailed(const char* file, int line, const char* what) {

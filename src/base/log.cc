@@ -19,27 +19,29 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/last_words.h"
+#include "base/log_format.h"
 
 namespace baltoro {
 namespace {
 
-// PIPE_BUF: a line comes whole where several processes write to one pipe.
-constexpr size_t kLineBytesMax = 4096;
 constexpr size_t kQueueLines = 1024;
 constexpr std::chrono::milliseconds kFlushMax(500);
 
-const char* NameOf(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug:
-      return "DEBUG";
-    case LogLevel::kInfo:
-      return "INFO";
-    case LogLevel::kWarning:
-      return "WARNING";
-    case LogLevel::kError:
-      return "ERROR";
-  }
-  return "";
+// For a terminal alone, and not where NO_COLOR (no-color.org) says no.
+bool WantsColour() {
+  const char* const no = std::getenv("NO_COLOR");
+  const char* const terminal = std::getenv("TERM");
+  return isatty(STDERR_FILENO) == 1 && (no == nullptr || *no == 0) && terminal != nullptr &&
+         std::string_view(terminal) != "dumb";
+}
+
+// The name of a level, and its colour before and behind it: information has none.
+std::string Marked(LogLevel level, bool colour) {
+  const char* const name = LogLevelName(level);
+  if (!colour || level == LogLevel::kInfo) return name;
+  const int number = level == LogLevel::kError ? 31 : level == LogLevel::kWarning ? 33 : 2;
+  return fmt::format("\033[{}m{}\033[0m", number, name);
 }
 
 // `message` without control characters, in at most `bytes_max` bytes.
@@ -105,8 +107,14 @@ class Log {
 
   void Init(std::string_view process, LogLevel level) {
     level_ = level;
+    process_ = process;
     prefix_ = process.empty() ? "" : fmt::format("({} pid={}) ", process, getpid());
+    colour_ = WantsColour();
   }
+
+  void SetFormat(LogFormat format) { format_ = format; }
+  LogFormat format() const { return format_; }
+  const std::string& process() const { return process_; }
 
   LogLevel level() const { return level_.load(std::memory_order_relaxed); }
 
@@ -181,20 +189,30 @@ class Log {
   std::string Line(LogLevel level, const char* file, int line, std::string_view message) const {
     std::string_view name(file);
     name.remove_prefix(name.rfind('/') + 1);
+    if (format_ == LogFormat::kJson) {
+      char out[kLogLineMax];
+      const size_t size = PrintJsonLine(
+          {.level = level, .process = process_, .file = name, .line = line, .message = message},
+          out);
+      return std::string(out, size);
+    }
     const std::time_t now = std::time(nullptr);
     std::tm parts{};
     localtime_r(&now, &parts);
     char stamp[32];
     std::strftime(stamp, sizeof stamp, "%m-%d %H:%M:%S", &parts);
-    std::string out = fmt::format("{}{} {} [{}:{}] ", prefix_, NameOf(level), stamp, name, line);
-    AppendEscaped(out, message, kLineBytesMax - 1 - out.size());
+    std::string out =
+        fmt::format("{}{} {} [{}:{}] ", prefix_, Marked(level, colour_), stamp, name, line);
+    AppendEscaped(out, message, kLogLineMax - 1 - out.size());
     out.push_back('\n');
     return out;
   }
 
   const pid_t owner_ = getpid();
   std::atomic<LogLevel> level_{LogLevel::kInfo};
-  std::string prefix_;
+  LogFormat format_ = LogFormat::kText;
+  std::string process_, prefix_;
+  bool colour_ = false;
   std::shared_ptr<spdlog::details::thread_pool> pool_;
   std::shared_ptr<spdlog::async_logger> logger_;
   std::atomic<uint64_t> posted_{0}, handled_{0}, unwritten_{0}, limited_{0};
@@ -233,6 +251,20 @@ uint64_t LogLimit::TakeLeftOut(int64_t second) {
 
 void InitLog(std::string_view process, LogLevel level) {
   TheLog().Init(process, level);
+}
+
+void SetLogFormat(LogFormat format) {
+  TheLog().SetFormat(format);
+  SetLastLineFormat(format != LogFormat::kJson ? nullptr : +[](const char* line, char* out) {
+    std::string_view message(line);
+    if (message.ends_with('\n')) message.remove_suffix(1);
+    return PrintJsonLine(
+        {.level = LogLevel::kError, .process = TheLog().process(), .message = message}, out);
+  });
+}
+
+LogFormat CurrentLogFormat() {
+  return TheLog().format();
 }
 
 LogLevel CurrentLogLevel() {

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-#include "base/log.h"
+#include "base/log_format.h"
 #include "engine/child_process.h"
 #include "engine/engine_process.h"
 #include "engine/request_check.h"
@@ -437,7 +437,10 @@ Result<std::unique_ptr<Engine>> StartEngineProcess(const EngineConfig& config,
   // One node's end is every node's, and a start waits for the others some seconds: the pauses
   // between have to be shorter, or they would miss each other.
   if (config.nodes > 1) options.backoff_max = 1;
-  options.command = {program, "engine", "--fd", "3"};
+  options.command = {program, "engine",      "--fd",
+                     "3",     "--log-level", LogLevelName(CurrentLogLevel())};
+  if (CurrentLogFormat() == LogFormat::kJson)
+    options.command.insert(options.command.end(), {"--log-format", "json"});
   return RemoteEngine::Start(config, options, std::move(sink), progress);
 }
 

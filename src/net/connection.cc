@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "net/io_thread.h"
 
 namespace baltoro {
@@ -29,15 +30,20 @@ Connection::Connection(IoThread* io, uint64_t id, UniqueFd fd, std::string peer)
       fd_(std::move(fd)),
       peer_(std::move(peer)),
       client_(io->answers().Of(ClientOfPeer(peer_))),
+      state_(io->options().tls == nullptr ? State::kIdle : State::kHandshake),
       since_(io->loop().Now()),
       parser_(HttpParser::Kind::kRequest, io->options().limits) {}
 
 bool Connection::idle() const {
   if (state_ == State::kLingering) return io_->loop().Now() - heard_at_ > kQuiet;
-  return state_ == State::kIdle;
+  return state_ == State::kIdle || state_ == State::kHandshake;
 }
 
 Status Connection::Open() {
+  if (state_ == State::kHandshake) {
+    tls_ = TlsSession::Accept(*io_->options().tls, fd_.get());
+    if (tls_ == nullptr) return Status(Code::kResourceExhausted, "no memory for its TLS");
+  }
   return io_->loop().Add(fd_.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, this);
 }
 
@@ -47,6 +53,7 @@ void Connection::OnEvents(uint32_t epoll_events) {
   if (epoll_events & EPOLLRDHUP) peer_ended_ = true;
   if (epoll_events & (EPOLLIN | EPOLLRDHUP)) readable_ = true;
   if (epoll_events & EPOLLOUT) writable_ = true;
+  if (tls_ != nullptr) readable_ = writable_ = true;  // either may have waited for the other
   Pump();
 }
 
@@ -54,6 +61,9 @@ void Connection::Pump() {
   for (;;) {
     if (state_ == State::kClosed || !Flush()) return;
     switch (state_) {
+      case State::kHandshake:
+        if (!Handshake()) return;
+        break;
       case State::kBusy:
         if (exchange_->finished()) {
           FinishExchange();
@@ -63,6 +73,7 @@ void Connection::Pump() {
         if (peer_ended_ && !exchange_->ended()) Close();
         return;
       case State::kClosing:
+        if (!FinishTls()) return;
         StartLinger();
         break;
       case State::kLingering:
@@ -76,6 +87,49 @@ void Connection::Pump() {
         return;
     }
   }
+}
+
+// True when Pump should look again.
+bool Connection::Handshake() {
+  switch (tls_->GoOn()) {
+    case TlsSession::Handshake::kUnfinished:
+      return false;
+    case TlsSession::Handshake::kDone:
+      Enter(State::kIdle);
+      return true;
+    case TlsSession::Handshake::kPlainHttp:
+      tls_.reset();
+      SendError(400, "this port speaks TLS: ask it with https://");
+      return true;
+    case TlsSession::Handshake::kFailed:
+      break;
+  }
+  if (!tls_->problem().empty()) {
+    BT_LOG_LIMITED(Info, "TLS with {} failed: {}", peer_, tls_->problem());
+  }
+  StartLinger();  // it may still be sending, and should read why
+  return true;
+}
+
+// False: there is no room for the last bytes of TLS, which count as an answer that waits.
+bool Connection::FinishTls() {
+  if (tls_ == nullptr || tls_->Finish()) return true;
+  if (stalled_since_ == 0) {
+    stalled_since_ = io_->loop().Now();
+    stalled_at_ = sent_total_;
+    stalled_bytes_ = 0;
+  }
+  return false;
+}
+
+ssize_t Connection::Send(std::string_view bytes) {
+  if (tls_ != nullptr) return tls_->Send(bytes);
+  return send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+}
+
+ssize_t Connection::Receive() {
+  if (tls_ != nullptr) return tls_->Receive(io_->read_buffer(), io_->read_buffer_bytes());
+  return recv(fd_.get(), io_->read_buffer(), io_->read_buffer_bytes(), 0);
 }
 
 // True when everything there was has gone to the kernel.
@@ -101,7 +155,7 @@ bool Connection::SendSome() {
       io_->PumpLater(id_);
       return false;
     }
-    const ssize_t count = send(fd_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+    const ssize_t count = Send(std::string_view(out_).substr(sent_));
     if (count < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN) {
@@ -154,12 +208,12 @@ bool Connection::FillInput(std::string_view* input) {
     return true;
   }
   if (!readable_) return false;
-  const size_t room = io_->read_buffer_bytes();
-  const ssize_t count = recv(fd_.get(), io_->read_buffer(), room, 0);
+  const ssize_t count = Receive();
   if (count > 0) {
     // A short read has emptied the socket, and later bytes bring a new edge; only an end of which
-    // we were told already would not.
-    if (static_cast<size_t>(count) < room && !peer_ended_) readable_ = false;
+    // we were told already would not. TLS gives a record at a time.
+    const bool emptied = static_cast<size_t>(count) < io_->read_buffer_bytes() && tls_ == nullptr;
+    if (emptied && !peer_ended_) readable_ = false;
     *input = std::string_view(io_->read_buffer(), static_cast<size_t>(count));
     return true;
   }
@@ -267,6 +321,7 @@ void Connection::StartLinger() {
   ReleaseBody();
   leftover_ = std::string();
   leftover_used_ = 0;
+  tls_.reset();
   shutdown(fd_.get(), SHUT_WR);
   heard_at_ = io_->loop().Now();
   Enter(State::kLingering);
@@ -301,6 +356,7 @@ void Connection::Reset() {
 
 void Connection::Close() {
   if (state_ == State::kClosed) return;
+  if (state_ == State::kIdle) FinishTls();  // any other state is a cut, and should look like one
   state_ = State::kClosed;
   io_->loop().Remove(fd_.get());
   fd_.Close();
@@ -317,6 +373,8 @@ void Connection::Enter(State state) {
 Seconds Connection::DeadlineOf(State state) const {
   const HttpServerOptions& options = io_->options();
   switch (state) {
+    case State::kHandshake:
+      return options.handshake_deadline;
     case State::kIdle:
       return requests_ == 0 ? options.header_deadline : options.keep_alive_idle;
     case State::kHead:

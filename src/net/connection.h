@@ -16,6 +16,7 @@
 #include "net/exchange.h"
 #include "net/http_parser.h"
 #include "net/socket.h"
+#include "net/tls.h"
 
 namespace baltoro {
 
@@ -41,6 +42,7 @@ class Connection : public EventLoop::Watcher {
 
  private:
   enum class State {
+    kHandshake,  // of TLS, where the server speaks it
     kIdle,       // no byte of a request yet
     kHead,       // inside a request's head
     kBody,       // inside its body
@@ -50,6 +52,10 @@ class Connection : public EventLoop::Watcher {
     kClosed
   };
 
+  bool Handshake();
+  bool FinishTls();
+  ssize_t Send(std::string_view bytes);
+  ssize_t Receive();
   bool Flush();
   bool SendSome();
   bool Read();
@@ -71,9 +77,10 @@ class Connection : public EventLoop::Watcher {
   IoThread* const io_;
   const uint64_t id_;
   UniqueFd fd_;
+  std::unique_ptr<TlsSession> tls_;  // null: plain HTTP, or TLS is over
   const std::string peer_;
   const std::shared_ptr<ByteShares::Share> client_;
-  State state_ = State::kIdle;
+  State state_;
   Seconds since_;  // when the state's deadline began
   HttpParser parser_;
   std::shared_ptr<Exchange> exchange_;  // shared with the Responder

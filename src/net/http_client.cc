@@ -133,7 +133,28 @@ Status HttpClient::Connect() {
   } else {
     BT_ASSIGN_OR_RETURN(fd_, ConnectTcp(options_.host, options_.port, options_.connect_timeout));
   }
-  return {};
+  if (options_.tls == nullptr) return {};
+  Status status = ShakeHands();
+  if (!status.ok()) Close();
+  return status;
+}
+
+Status HttpClient::ShakeHands() {
+  tls_ = TlsSession::Connect(*options_.tls, fd_.get(), options_.host);
+  if (tls_ == nullptr) return Status(Code::kResourceExhausted, "no memory for TLS");
+  for (;;) {
+    const TlsSession::Handshake done = tls_->GoOn();
+    if (done == TlsSession::Handshake::kDone) return {};
+    if (done != TlsSession::Handshake::kUnfinished) break;
+    BT_RETURN_IF_ERROR(WaitFor(tls_->wanted()));
+  }
+  const std::string& problem = tls_->problem();
+  return Status(
+      Code::kUnavailable,
+      "TLS with the server failed: " + (problem.empty() ? "it closed the connection" : problem) +
+          (problem.find("certificate") == std::string::npos
+               ? ""
+               : " (SSL_CERT_FILE=FILE names the authority to trust)"));
 }
 
 Status HttpClient::WaitFor(short poll_events) {
@@ -153,11 +174,13 @@ Status HttpClient::WaitFor(short poll_events) {
 
 Status HttpClient::SendAll(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t count = tls_ != nullptr
+                              ? tls_->Send(bytes)
+                              : send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count >= 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {
-      BT_RETURN_IF_ERROR(WaitFor(POLLOUT));
+      BT_RETURN_IF_ERROR(WaitFor(tls_ != nullptr ? tls_->wanted() : POLLOUT));
     } else if (errno != EINTR) {
       return Status(Code::kUnavailable, fmt::format("send: {}", std::strerror(errno)));
     }
@@ -167,10 +190,11 @@ Status HttpClient::SendAll(std::string_view bytes) {
 
 Result<size_t> HttpClient::ReceiveSome(char* buffer, size_t size) {
   for (;;) {
-    const ssize_t count = recv(fd_.get(), buffer, size, 0);
+    const ssize_t count =
+        tls_ != nullptr ? tls_->Receive(buffer, size) : recv(fd_.get(), buffer, size, 0);
     if (count >= 0) return static_cast<size_t>(count);
     if (errno == EAGAIN) {
-      BT_RETURN_IF_ERROR(WaitFor(POLLIN));
+      BT_RETURN_IF_ERROR(WaitFor(tls_ != nullptr ? tls_->wanted() : POLLIN));
     } else if (errno != EINTR) {
       return Status(Code::kUnavailable, fmt::format("receive: {}", std::strerror(errno)));
     }

@@ -1,7 +1,7 @@
 #pragma once
 
-// A blocking HTTP/1.1 client for tools: keep-alive, time limits, streamed answers. Plain http only.
-// One connection, one request at a time; a client belongs to one thread.
+// A blocking HTTP/1.1 client for tools: keep-alive, time limits, streamed answers, TLS. One
+// connection, one request at a time; a client belongs to one thread.
 
 #include <functional>
 #include <string>
@@ -13,6 +13,7 @@
 #include "net/http_parser.h"
 #include "net/socket.h"
 #include "net/sse.h"
+#include "net/tls.h"
 
 namespace baltoro {
 
@@ -20,6 +21,7 @@ struct HttpClientOptions {
   std::string host = "127.0.0.1";  // name or address
   int port = 8000;
   std::string uds = {};  // path of a Unix socket; if set, host and port name no connection
+  std::shared_ptr<const TlsContext> tls = {};  // null: plain HTTP
   Seconds connect_timeout = 5;
   Seconds idle_timeout = 300;  // no byte for so long, in either direction
   int stop_fd = -1;            // when it can be read, what waits ends with kInternal; -1: none
@@ -50,7 +52,10 @@ class HttpClient {
   // comes back whole. A stream that ends before its last chunk is an error.
   Result<HttpResponse> Stream(const HttpClientRequest& request, const SseParser::OnEvent& on_event);
   // The next request makes a new connection.
-  void Close() { fd_.Close(); }
+  void Close() {
+    tls_.reset();
+    fd_.Close();
+  }
 
  private:
   // Takes what has arrived of the body; false stops.
@@ -58,12 +63,14 @@ class HttpClient {
   Result<HttpResponse> Exchange(const HttpClientRequest& request, const OnBody& on_body);
   Result<HttpResponse> Receive(const HttpClientRequest& request, const OnBody& on_body, bool* any);
   Status Connect();
+  Status ShakeHands();
   Status SendAll(std::string_view bytes);
   Result<size_t> ReceiveSome(char* buffer, size_t size);
   Status WaitFor(short poll_events);
 
   HttpClientOptions options_;
   UniqueFd fd_;
+  std::unique_ptr<TlsSession> tls_;
 };
 
 }  // namespace baltoro

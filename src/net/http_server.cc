@@ -32,6 +32,7 @@ Result<UniqueFd> OpenListener(const HttpServerOptions& options) {
 Status HttpServerOptions::Validate() const {
   BT_RETURN_IF_ERROR(RequirePositive("threads", static_cast<double>(threads)));
   BT_RETURN_IF_ERROR(RequirePositive("connections", static_cast<double>(connections)));
+  BT_RETURN_IF_ERROR(RequirePositive("handshake_deadline", handshake_deadline));
   BT_RETURN_IF_ERROR(RequirePositive("header_deadline", header_deadline));
   BT_RETURN_IF_ERROR(RequirePositive("body_deadline", body_deadline));
   BT_RETURN_IF_ERROR(RequirePositive("body_rate_grace", body_rate_grace));

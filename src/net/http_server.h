@@ -20,6 +20,7 @@
 #include "net/http_message.h"
 #include "net/http_parser.h"
 #include "net/socket.h"
+#include "net/tls.h"
 
 namespace baltoro {
 
@@ -31,9 +32,11 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // name or address; empty: every interface
   int port = 8000;                 // 0: any free one, see HttpServer::port()
   std::string uds = {};            // path of a Unix socket; if set, host and port are not used
+  std::shared_ptr<const TlsContext> tls = {};  // null: plain HTTP
   size_t threads = 1;
   HttpLimits limits = {};
 
+  Seconds handshake_deadline = 5;           // of TLS, from connect; then the connection is closed
   Seconds header_deadline = 10;             // from connect or the request's first byte; then 408
   Seconds body_deadline = 120;              // from the end of the headers; then 408
   double body_bytes_per_second_min = 1024;  // after the grace; then 408
@@ -129,6 +132,7 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const { return port_; }  // 0 for a Unix socket
+  bool speaks_tls() const { return options_.tls != nullptr; }
   // Whether nobody but this machine itself reaches the address that it is bound to, whatever name
   // led to that. Not for a Unix socket.
   bool on_loopback() const { return on_loopback_; }

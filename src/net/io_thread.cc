@@ -18,9 +18,9 @@ constexpr size_t kDirtyBatch = 64;
 constexpr size_t kReadBufferBytes = 64 << 10;
 
 Seconds TickPeriod(const HttpServerOptions& options) {
-  const Seconds shortest =
-      std::min({options.header_deadline, options.body_deadline, options.body_rate_grace,
-                options.keep_alive_idle, options.write_stall, options.linger});
+  const Seconds shortest = std::min({options.handshake_deadline, options.header_deadline,
+                                     options.body_deadline, options.body_rate_grace,
+                                     options.keep_alive_idle, options.write_stall, options.linger});
   return std::clamp(shortest / 8, 0.005, 1.0);
 }
 

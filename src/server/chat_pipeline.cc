@@ -170,6 +170,7 @@ std::optional<ApiError> Server::ConstrainConversation(const ChatRequest& chat,
   if (!can_call || (!chat.constrain_tools && !must_call)) return std::nullopt;
   ToolUse use{.tools = &chat.tools,
               .named = chat.named_tool,
+              .allowed = chat.allowed_tools,
               .must_call = must_call,
               .parallel = chat.parallel_tool_calls};
   // Where the parser numbers the calls, the grammar need not, and is the same in every turn.

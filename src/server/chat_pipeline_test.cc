@@ -250,6 +250,32 @@ TEST_F(ChatPipelineTest, ANamedFunctionIsCalledExactlyOnce) {
   }
 }
 
+TEST_F(ChatPipelineTest, AllowedToolsAreCalledAndTheOthersStayInThePrompt) {
+  const std::string allowed = Section(Written("functions.other:0", "{\"city\": \"Oslo\"}"));
+  const std::string not_allowed =
+      Section(Written("functions.get_weather:0", "{\"city\": \"Oslo\"}"));
+  for (const bool required : {false, true}) {
+    const char* const mode = required ? "required" : "auto";
+    const Json chat = {
+        {"type", "allowed_tools"},
+        {"allowed_tools",
+         {{"mode", mode}, {"tools", {{{"type", "function"}, {"function", {{"name", "other"}}}}}}}}};
+    const Json responses = {{"type", "allowed_tools"},
+                            {"mode", mode},
+                            {"tools", {{{"type", "function"}, {"name", "other"}}}}};
+    std::vector<ChoiceOfApi> both =
+        ChoicesOfAllApis({{"tool_choice", chat}}, {{"tool_choice", responses}}, Json::object());
+    both.pop_back();  // Anthropic has no such choice
+    for (const ChoiceOfApi& asked : both) {
+      ASSERT_EQ(Post(asked.route, asked.body).status, 200) << asked.body;
+      EXPECT_TRUE(MayWrite(allowed)) << asked.body;
+      EXPECT_FALSE(MayWrite(not_allowed)) << asked.body;
+      EXPECT_EQ(MayWrite("hello"), !required) << asked.body;
+      EXPECT_NE(Prompt().find("get_weather"), std::string::npos) << asked.body;
+    }
+  }
+}
+
 TEST_F(ChatPipelineTest, WithoutParallelCallsThereIsOneAtMost) {
   const std::string one = Written("functions.get_weather:0", "{\"city\": \"Oslo\"}");
   const std::string two = one + Written("functions.other:1", "{\"city\": \"Rome\"}");

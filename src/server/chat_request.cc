@@ -246,10 +246,41 @@ void ReadNamedChoice(FieldReader& reader, const Json& field, ChatRequest& out) {
   }
 }
 
+// Tools that are not allowed stay in the prompt, so that what is cached of it stays true.
+void ReadAllowedTools(FieldReader& reader, const Json& field, ChatRequest& out) {
+  const auto refuse = [&reader](const std::string& what) {
+    reader.FailAt("tool_choice", "tool_choice.allowed_tools", what);
+  };
+  const Json inner = field.value("allowed_tools", Json());
+  const Json mode = inner.is_object() ? inner.value("mode", Json()) : Json();
+  const Json tools = inner.is_object() ? inner.value("tools", Json()) : Json();
+  if ((mode != "auto" && mode != "required") || !tools.is_array()) {
+    return refuse("must be {\"mode\": \"auto\" or \"required\", \"tools\": [...]}");
+  }
+  if (tools.size() > kToolsMax) return refuse(fmt::format("more than {} tools", kToolsMax));
+  for (const Json& one : tools) {
+    const Json function = one.is_object() ? one.value("function", Json()) : Json();
+    const Json name = function.is_object() ? function.value("name", Json()) : Json();
+    if (!name.is_string() || one.value("type", Json()) != "function") {
+      return refuse("each tool must be {\"type\": \"function\", \"function\": {\"name\": ...}}");
+    }
+    if (out.tools.is_null() || !IsDeclared(out.tools, name.get<std::string>())) {
+      return refuse(fmt::format("the function \"{}\" is not among tools",
+                                name.get<std::string>().substr(0, 64)));
+    }
+    out.allowed_tools.push_back(name.get<std::string>());
+  }
+  if (out.allowed_tools.empty()) return refuse("tools must name at least one");
+  out.tool_choice = mode == "required" ? ToolChoice::kRequired : ToolChoice::kAuto;
+}
+
 void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
   out.tool_choice = out.tools.is_null() ? ToolChoice::kNone : ToolChoice::kAuto;
   const Json* field = reader.Find("tool_choice");
   if (field == nullptr) return;
+  if (field->is_object() && field->value("type", Json()) == "allowed_tools") {
+    return ReadAllowedTools(reader, *field, out);
+  }
   if (field->is_object()) return ReadNamedChoice(reader, *field, out);
   const std::string name = field->is_string() ? field->get<std::string>() : "";
   if (name == "none") {
@@ -265,7 +296,8 @@ void ReadToolChoice(FieldReader& reader, ChatRequest& out) {
                    "tool_choice \"required\" with an empty list of tools is taken as \"none\"");
     out.tool_choice = ToolChoice::kNone;
   } else if (name != "auto") {
-    reader.Fail("tool_choice", "must be \"none\", \"auto\", \"required\" or a function");
+    reader.Fail("tool_choice",
+                "must be \"none\", \"auto\", \"required\", a function or allowed_tools");
   }
 }
 

@@ -19,7 +19,8 @@ struct ChatRequest {
   Json tools;            // null or a non-empty list
   Json template_kwargs;  // an object
   ToolChoice tool_choice = ToolChoice::kNone;
-  std::string named_tool;  // with kNamed: one of `tools`
+  std::string named_tool;                  // with kNamed: one of `tools`
+  std::vector<std::string> allowed_tools;  // with kAuto and kRequired: of `tools`; empty: all
   bool parallel_tool_calls = true;
   int64_t earlier_calls = 0;  // in `messages`; known once the prompt is rendered
   bool add_generation_prompt = true;

@@ -16,7 +16,7 @@ struct DocsRoute {
 
 struct DocsOptions {
   std::string_view version;
-  std::string_view address;  // "http://host:port"
+  std::string_view address;  // "http://host:port", or https
   bool keys = false;         // the server asks for them
   std::vector<DocsRoute> routes = {};
 };

@@ -160,6 +160,9 @@ FormSpec FormSpec::Of(OutputForm form, const ToolUse& use) {
     Tool tool;
     tool.name = function["name"].get<std::string>();
     if (!use.named.empty() && tool.name != use.named) continue;
+    if (!use.allowed.empty() && std::ranges::find(use.allowed, tool.name) == use.allowed.end()) {
+      continue;
+    }
     // Tools of one name are equal, or the door refused them: a second branch would add nothing.
     const auto same = [&](const Tool& other) { return other.name == tool.name; };
     if (std::any_of(spec.tools.begin(), spec.tools.end(), same)) continue;

@@ -26,8 +26,9 @@ namespace baltoro {
 
 // The tools of a request as far as the answer's form depends on them.
 struct ToolUse {
-  const Json* tools = nullptr;  // the request's list, checked
-  std::string named = {};       // the only one that may be called, and once; empty: any
+  const Json* tools = nullptr;            // the request's list, checked
+  std::string named = {};                 // the only one that may be called, and once; empty: any
+  std::vector<std::string> allowed = {};  // those that may be called; empty: all
   bool must_call = false;
   bool parallel = true;
   std::optional<int64_t> first_index = std::nullopt;  // ToolFormat::first_index

@@ -78,6 +78,13 @@ void Server::ServerInfo(HttpRequest /*request*/, Reply reply) {
        config_.plan}}.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// What was computed before it is left to be overwritten, and no prompt from here on finds it.
+void Server::ResetPrefixCache(HttpRequest /*request*/, Reply reply) {
+  prefix_epoch_ += 1;
+  BT_LOG_LIMITED(Info, "The prefix cache was reset: prompts of before are not found in it");
+  reply.Send({.status = 200, .headers = {}, .body = ""});
+}
+
 void Server::ListErrors(HttpRequest request, Reply reply) {
   Json list = Json::array();
   for (const RecentError& one : errors_.Of(JobOwner(request))) {

@@ -53,6 +53,11 @@ const std::map<std::string, MatrixRow>& Matrix() {
       {"GET /v1/models/{model}", {Shows::kSame, {}}},
       {"POST /tokenize", {Shows::kSame, {{"prompt", "Hello"}}}},
       {"POST /detokenize", {Shows::kSame, {{"tokens", {300, 301}}}}},
+      {"GET /tokenizer_info", {Shows::kSame, {}}},
+      {"POST /reset_prefix_cache", {Shows::kSame, {}}},
+      {"POST /v1/chat/completions/render",
+       {Shows::kSame, {{"messages", messages}, {"request_id", "r"}}}},
+      {"POST /v1/completions/render", {Shows::kSame, {{"prompt", text}, {"request_id", "r"}}}},
       {"POST /v1/messages/count_tokens", {Shows::kSame, {{"messages", messages}}}},
       {"POST /v1/chat/completions",
        {Shows::kOwnPrefixes, {{"messages", messages}, {"max_tokens", 2}}, openai}},
@@ -91,7 +96,7 @@ class KeyMatrixTest : public test::ServerFixture {
   void Start(std::vector<std::string> keys, bool share = false, double step_ms = 0) {
     if (server_ != nullptr) server_->SetEngine(nullptr);
     real_engine_.reset();  // before the server that it tells
-    ServerConfig config = DefaultConfig();
+    ServerConfig config = WithAllRoutes();
     config.api_keys = std::move(keys);
     config.share_prefix_cache = share;
     ASSERT_NO_FATAL_FAILURE(StartServer(std::move(config)));
@@ -141,7 +146,7 @@ std::vector<std::string> RoutesThatShow(Shows shows) {
 }
 
 TEST_F(KeyMatrixTest, EveryRouteHasItsPlace) {
-  StartServer();
+  StartServer(WithAllRoutes());
   std::set<std::string> listed, placed;
   for (const auto& [route, row] : Matrix()) placed.insert(route);
 

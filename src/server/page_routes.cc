@@ -81,6 +81,7 @@ void Server::Docs(HttpRequest request, Reply reply) {
     const std::string address = std::string(kAddressMark) + config_.root_path;
     std::vector<DocsRoute> routes;
     for (const Route& route : Routes()) {
+      if (!Shows(route)) continue;
       routes.push_back({.method = route.method, .path = route.path, .needs_key = route.needs_key});
     }
     const auto generates = [](const DocsRoute& route) { return route.path.starts_with("/v1/"); };
@@ -93,7 +94,8 @@ void Server::Docs(HttpRequest request, Reply reply) {
   std::string page = docs_;
   const size_t at = page.find(kAddressMark);
   BT_CHECK(at != std::string::npos);
-  page.replace(at, kAddressMark.size(), "http://" + AddressOf(request, port()));
+  page.replace(at, kAddressMark.size(),
+               (http_->speaks_tls() ? "https://" : "http://") + AddressOf(request, port()));
   SendPage(reply, "text/html; charset=utf-8", std::move(page));
 }
 

@@ -365,6 +365,24 @@ TEST(RequestFieldsTest, ToolsAreChecked) {
   EXPECT_EQ(chosen.tool_choice, ToolChoice::kNamed);
   EXPECT_EQ(chosen.named_tool, "f");
 
+  const auto allowed = [&](const Json& inner) {
+    return named({{"type", "allowed_tools"}, {"allowed_tools", inner}});
+  };
+  EXPECT_EQ(allowed({{"mode", "auto"}, {"tools", {one}}}), "");
+  EXPECT_EQ(allowed({{"mode", "required"}, {"tools", {one}}}), "");
+  EXPECT_EQ(allowed({{"mode", "none"}, {"tools", {one}}}), "tool_choice");
+  EXPECT_EQ(allowed({{"mode", "auto"}, {"tools", Json::array()}}), "tool_choice");
+  EXPECT_EQ(allowed({{"mode", "auto"}, {"tools", {1}}}), "tool_choice");
+  EXPECT_EQ(allowed({{"mode", "auto"}, {"tools", {{{"function", {{"name", "f"}}}}}}}),
+            "tool_choice");
+  EXPECT_EQ(allowed({{"mode", "auto"}, {"tools", std::vector<Json>(129, one)}}), "tool_choice");
+  EXPECT_EQ(allowed(1), "tool_choice");
+  EXPECT_EQ(named({{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", {one}}}), "tool_choice");
+  EXPECT_EQ(ChatRefusal({{"tool_choice",
+                          {{"type", "allowed_tools"},
+                           {"allowed_tools", {{"mode", "auto"}, {"tools", {one}}}}}}}),
+            "tool_choice");
+
   const auto declared = [&](const char* key, const Json& value) {
     Json wrong = tool;
     wrong["function"][key] = value;

@@ -180,25 +180,22 @@ Error ReadTools(FieldReader& reader, Json& chat) {
   return std::nullopt;
 }
 
+// Chat completions have the same, written otherwise.
 Error ReadAllowedTools(const Json& choice, Json& chat) {
-  const auto listed = choice.find("tools");
-  if (listed == choice.end() || !listed->is_array()) {
-    return BadPlace("tool_choice.tools", "must be a list");
+  const Json listed = choice.value("tools", Json());
+  if (!listed.is_array()) return BadPlace("tool_choice.tools", "must be a list");
+  Json tools = Json::array();
+  for (const Json& one : listed) {
+    const std::string* name = one.is_object() ? StringMember(one, "name") : nullptr;
+    if (name == nullptr || one.value("type", Json()) != "function") {
+      return BadPlace("tool_choice.tools",
+                      "each tool must be {\"type\": \"function\", \"name\": ...}");
+    }
+    tools.push_back({{"type", "function"}, {"function", {{"name", *name}}}});
   }
-  Json kept = Json::array();
-  for (const Json& tool : chat.value("tools", Json::array())) {
-    const auto& name = tool["function"]["name"];
-    const bool allowed = std::any_of(listed->begin(), listed->end(), [&](const Json& one) {
-      return one.is_object() && one.value("name", Json()) == name;
-    });
-    if (allowed) kept.push_back(tool);
-  }
-  if (kept.size() != listed->size()) {
-    return BadPlace("tool_choice.tools", "must name functions of tools, each once");
-  }
-  const bool required = choice.value("mode", Json("auto")) == "required";
-  chat["tool_choice"] = kept.empty() ? "none" : required ? "required" : "auto";
-  chat["tools"] = std::move(kept);
+  chat["tool_choice"] = {
+      {"type", "allowed_tools"},
+      {"allowed_tools", {{"mode", choice.value("mode", Json("auto"))}, {"tools", tools}}}};
   return std::nullopt;
 }
 

@@ -140,8 +140,9 @@ void Server::Drain(Seconds seconds) {
 
 std::string Server::RouteList() const {
   std::string out;
-  for (const Route& route : Routes())
-    out += fmt::format("Route: {}, Methods: {}\n", route.path, route.method);
+  for (const Route& route : Routes()) {
+    if (Shows(route)) out += fmt::format("Route: {}, Methods: {}\n", route.path, route.method);
+  }
   return out;
 }
 

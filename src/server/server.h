@@ -77,8 +77,11 @@ struct ServerConfig {
   SamplingParams default_sampling;
   std::optional<int32_t> max_tokens_cap;
   std::vector<TokenId> eos_ids;
-  JobLimits preparing;  // of large bodies
-  JobLimits compiling;  // of grammars
+  // What GET /tokenizer_info answers; null: there is no such route.
+  Json tokenizer_info;
+  bool dev_mode = false;  // routes that change what the engine remembers
+  JobLimits preparing;    // of large bodies
+  JobLimits compiling;    // of grammars
 };
 
 class Server {
@@ -116,6 +119,7 @@ class Server {
          std::unique_ptr<Tokenizer> tokenizer,
          std::unique_ptr<ChatTemplate> chat_template);
   static const std::vector<Route>& Routes();
+  bool Shows(const Route& route) const;
 
   void Handle(HttpRequest request, Responder responder);
   // What goes before the cache_salt of a request, of one length for all.
@@ -150,6 +154,10 @@ class Server {
   void Load(HttpRequest request, Reply reply);
   void Tokenize(HttpRequest request, Reply reply);
   void Detokenize(HttpRequest request, Reply reply);
+  void TokenizerInfo(HttpRequest request, Reply reply);
+  void ResetPrefixCache(HttpRequest request, Reply reply);
+  void RenderChatCompletion(HttpRequest request, Reply reply);
+  void RenderCompletion(HttpRequest request, Reply reply);
   void ChatCompletions(HttpRequest request, Reply reply);
   void Completions(HttpRequest request, Reply reply);
   void Messages(HttpRequest request, Reply reply);
@@ -169,6 +177,9 @@ class Server {
   // Prepares, and then launches on the reply's I/O thread or refuses.
   using Prepare = std::optional<ApiError> (Server::*)(const HttpRequest&, Prepared&);
   void Generate(HttpRequest request, Reply reply, Prepare prepare);
+  // Only prepares, and answers with the prompts: each an object, in a list where `as_list`.
+  void Render(HttpRequest request, Reply reply, Prepare prepare, bool as_list);
+  void AppendRendered(std::string& out, const Prepared& prepared, const Request& prompt) const;
   void Constrain(Reply reply, Prepared prepared);
   void LaunchThere(Reply reply, Prepared prepared);
   void Launch(Reply reply, Prepared prepared);
@@ -221,6 +232,7 @@ class Server {
   std::atomic<int64_t> active_{0};     // generating exchanges, from their preparation on
   std::atomic<int64_t> preparing_{0};  // long bodies, of any route, until they are prepared
   std::atomic<uint64_t> next_name_{1};
+  std::atomic<uint32_t> prefix_epoch_{0};  // prompts of another one are not found again
   std::atomic<uint64_t> next_seed_{0};
   ResponseStore responses_{clock_};
   RecentErrors errors_;

@@ -1,6 +1,8 @@
 // What every request passes through: routing, keys, the headers of every answer, and the choice of
 // the thread that prepares it.
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "net/socket.h"
@@ -42,6 +44,12 @@ const std::vector<Server::Route>& Server::Routes() {
       {"GET", "/v1/models/{model}", &Server::Model, true, true},
       {"POST", "/tokenize", &Server::Tokenize, true, true},
       {"POST", "/detokenize", &Server::Detokenize, true, true},
+      {"GET", "/tokenizer_info", &Server::TokenizerInfo, true, true, false,
+       RouteGate::kTokenizerInfo},
+      {"POST", "/reset_prefix_cache", &Server::ResetPrefixCache, true, true, false,
+       RouteGate::kDevMode},
+      {"POST", "/v1/chat/completions/render", &Server::RenderChatCompletion, true, true},
+      {"POST", "/v1/completions/render", &Server::RenderCompletion, true, true},
       {"POST", "/v1/chat/completions", &Server::ChatCompletions, true, true},
       {"POST", "/v1/completions", &Server::Completions, true, true},
       {"POST", "/v1/messages", &Server::Messages, true, true},
@@ -55,10 +63,24 @@ const std::vector<Server::Route>& Server::Routes() {
   return routes;
 }
 
+bool Server::Shows(const Route& route) const {
+  switch (route.gate) {
+    case RouteGate::kTokenizerInfo:
+      return !config_.tokenizer_info.is_null();
+    case RouteGate::kDevMode:
+      return config_.dev_mode;
+    case RouteGate::kNone:
+      break;
+  }
+  return true;
+}
+
 // Whose keys are not told apart shares what the engine remembers of prompts.
 std::string Server::CacheSaltOf(const HttpRequest& request) const {
-  if (keys_.count() < 2 || config_.share_prefix_cache) return "";
-  return keys_.ClientOf(request).value_or("");
+  std::string salt;
+  if (config_.dev_mode) salt = fmt::format("{:08x}", prefix_epoch_.load());
+  if (keys_.count() < 2 || config_.share_prefix_cache) return salt;
+  return salt + keys_.ClientOf(request).value_or("");
 }
 
 uint64_t Server::OwnerOf(const HttpRequest& request) const {
@@ -109,7 +131,7 @@ void Server::Handle(HttpRequest request, Responder responder) {
   const Route* found = nullptr;
   std::string allowed;  // methods of the path
   for (const Route& route : Routes()) {
-    if (!PathMatches(route.path, request.path)) continue;
+    if (!Shows(route) || !PathMatches(route.path, request.path)) continue;
     allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
     const bool head = request.method == "HEAD" && route.method == "GET";
     if (route.method == request.method || head) found = &route;

@@ -486,7 +486,7 @@ TEST_F(ServerDoorTest, RoutesAreListedForTheLog) {
 }
 
 TEST_F(ServerDoorTest, EveryRouteIsOnThePageAndNoOther) {
-  Start(Says("x"));
+  Start(Says("x"), WithAllRoutes());
   std::set<std::string> routes, page;
   std::istringstream lines(server_->RouteList());
   std::string word, path, method;

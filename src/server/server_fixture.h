@@ -137,6 +137,13 @@ struct Answer {
 class ServerFixture : public ::testing::Test {
  protected:
   static ServerConfig DefaultConfig();
+  // And those that are there only on demand.
+  static ServerConfig WithAllRoutes() {
+    ServerConfig config = DefaultConfig();
+    config.tokenizer_info = {{"tokenizer_class", "T"}};
+    config.dev_mode = true;
+    return config;
+  }
 
   void StartServer(ServerConfig config = DefaultConfig(), bool with_text = true);
   void Start(FakeEngine::Script script,

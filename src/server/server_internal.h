@@ -14,6 +14,9 @@
 
 namespace baltoro {
 
+// Of routes that are there only where the server was started with them.
+enum class RouteGate { kNone, kTokenizerInfo, kDevMode };
+
 struct Server::Route {
   std::string_view method;
   std::string_view path;
@@ -21,6 +24,7 @@ struct Server::Route {
   bool needs_key;
   bool counted;          // in the HTTP metrics, and its errors are remembered
   bool of_page = false;  // for browsers at this address: no page of another origin may read it
+  RouteGate gate = RouteGate::kNone;
 };
 
 // The assistant's text at the end of a conversation, which an echo repeats and a continued message

@@ -1,4 +1,5 @@
-// /tokenize and /detokenize.
+// What becomes of text: /tokenize, /detokenize, /tokenizer_info, and prompts that are only
+// rendered.
 
 #include "server/refused_fields.h"
 #include "server/server_internal.h"
@@ -33,6 +34,66 @@ void Server::Detokenize(HttpRequest request, Reply reply) {
     }
     answer.SendJson(std::move(body));
   });
+}
+
+void Server::TokenizerInfo(HttpRequest /*request*/, Reply reply) {
+  reply.SendJson(config_.tokenizer_info.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+void Server::RenderChatCompletion(HttpRequest request, Reply reply) {
+  Render(std::move(request), std::move(reply), &Server::PrepareChat, /*as_list=*/false);
+}
+
+void Server::RenderCompletion(HttpRequest request, Reply reply) {
+  Render(std::move(request), std::move(reply), &Server::PrepareCompletion, /*as_list=*/true);
+}
+
+void Server::Render(HttpRequest request, Reply reply, Prepare prepare, bool as_list) {
+  if (!Serving()) {
+    return Reject(reply, draining_ ? Rejection::kDraining : Rejection::kNotReady, NotServing());
+  }
+  RunPreparing(std::move(request), std::move(reply),
+               [this, prepare, as_list](HttpRequest& asked, Reply& answer) {
+                 Prepared prepared;
+                 prepared.unwanted = [this, &answer] { return Unwanted(answer).has_value(); };
+                 const auto error = (this->*prepare)(asked, prepared);
+                 if (const auto unwanted = Unwanted(answer)) {
+                   return Reject(answer, Rejection::kDraining, *unwanted);
+                 }
+                 if (error) return Reject(answer, Rejection::kInvalid, *error);
+                 std::string body;
+                 for (const Request& prompt : prepared.prompts) {
+                   body += body.empty() ? "" : ",";
+                   AppendRendered(body, prepared, prompt);
+                 }
+                 answer.SendJson(as_list ? "[" + body + "]" : body);
+               });
+}
+
+// As upstream, and the prompt as text.
+void Server::AppendRendered(std::string& out,
+                            const Prepared& prepared,
+                            const Request& prompt) const {
+  const SamplingParams& sampling = prompt.sampling;
+  const Json params = {{"n", prepared.options.n},
+                       {"temperature", sampling.temperature},
+                       {"top_p", sampling.top_p},
+                       {"top_k", sampling.top_k},
+                       {"min_p", sampling.min_p},
+                       {"presence_penalty", sampling.presence_penalty},
+                       {"frequency_penalty", sampling.frequency_penalty},
+                       {"repetition_penalty", sampling.repetition_penalty},
+                       {"max_tokens", prompt.stop.max_tokens},
+                       {"min_tokens", prompt.stop.min_tokens}};
+  out += R"({"request_id":)";
+  AppendJsonString(out, prepared.answer_id);
+  out += R"(,"model":)";
+  AppendJsonString(out, names_.first());
+  out += R"(,"token_ids":)";
+  AppendTokenIds(out, prompt.prompt);
+  out += R"(,"prompt":)";
+  AppendJsonString(out, tokenizer_->Decode(prompt.prompt, /*skip_special=*/false));
+  out += R"(,"sampling_params":)" + params.dump() + "}";
 }
 
 std::optional<ApiError> Server::TokenizeBody(const HttpRequest& request,

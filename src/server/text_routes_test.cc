@@ -1,4 +1,5 @@
-// /tokenize and /detokenize.
+// /tokenize, /detokenize, /tokenizer_info, prompts that are only rendered, and the reset of what is
+// remembered of them.
 
 #include <gmock/gmock.h>
 
@@ -44,6 +45,68 @@ TEST_F(TextRoutesTest, LongTextsAreServedToo) {
 
   ASSERT_EQ(answer.status, 200);
   EXPECT_EQ(Post("/detokenize", {{"tokens", answer.json()["tokens"]}}).json()["prompt"], text);
+}
+
+TEST_F(TextRoutesTest, APromptIsRenderedAsItWouldBeAsked) {
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", "Hello <|im_end|>!"}}}},
+                     {"temperature", 0.5},
+                     {"max_tokens", 7},
+                     {"request_id", "r"}};
+  const Json completion = {{"prompt", {"one", "two"}}, {"max_tokens", 7}};
+
+  const Json rendered = Post("/v1/chat/completions/render", chat).json();
+  const Json list = Post("/v1/completions/render", completion).json();
+  EXPECT_EQ(engine_->submitted().size(), 0u) << "nothing is generated";
+  Post("/v1/chat/completions", chat);
+  Post("/v1/completions", completion);
+
+  const auto asked = engine_->submitted();
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(rendered["token_ids"], Json(asked[0].prompt));
+  EXPECT_EQ(rendered["prompt"], tokenizer_->Decode(asked[0].prompt, false));
+  EXPECT_EQ(rendered["request_id"], "chatcmpl-r");
+  EXPECT_EQ(rendered["sampling_params"]["temperature"], 0.5);
+  EXPECT_EQ(rendered["sampling_params"]["max_tokens"], 7);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0]["token_ids"], Json(asked[1].prompt));
+  EXPECT_EQ(list[1]["prompt"], "two");
+  EXPECT_EQ(Post("/v1/chat/completions/render", {{"messages", 1}}).status, 400);
+  EXPECT_EQ(Post("/v1/completions/render", {{"prompt", "a"}, {"model", "other"}}).status, 404);
+}
+
+TEST_F(TextRoutesTest, RoutesOnDemandAreNotThereWithoutIt) {
+  EXPECT_EQ(Get("/tokenizer_info").status, 404);
+  EXPECT_EQ(Post("/reset_prefix_cache", {}).status, 404);
+  EXPECT_EQ(server_->RouteList().find("/reset_prefix_cache"), std::string::npos);
+  EXPECT_EQ(Get("/docs").body.find("/reset_prefix_cache"), std::string::npos);
+}
+
+class RoutesOnDemandTest : public test::ServerFixture {
+ protected:
+  void SetUp() override { Start(Says("x"), WithAllRoutes()); }
+};
+
+TEST_F(RoutesOnDemandTest, TheTokenizerIsTold) {
+  EXPECT_EQ(Get("/tokenizer_info").json(), (Json{{"tokenizer_class", "T"}}));
+  EXPECT_EQ(Get("/reset_prefix_cache").status, 405);
+}
+
+// The engine finds prompts under equal salts alone.
+TEST_F(RoutesOnDemandTest, AResetSeparatesPromptsFromThoseBeforeIt) {
+  const Json ask = {{"prompt", "a"}, {"max_tokens", 1}, {"cache_salt", "mine"}};
+  Post("/v1/completions", ask);
+  Post("/v1/completions", ask);
+
+  const Answer answer = Post("/reset_prefix_cache", {});
+  Post("/v1/completions", ask);
+
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.body, "");
+  const auto asked = engine_->submitted();
+  ASSERT_EQ(asked.size(), 3u);
+  EXPECT_EQ(asked[0].cache_salt, asked[1].cache_salt);
+  EXPECT_NE(asked[1].cache_salt, asked[2].cache_salt);
+  EXPECT_EQ(asked[1].cache_salt.size(), asked[2].cache_salt.size());
 }
 
 TEST_F(TextRoutesTest, BadFieldsAreNamed) {

@@ -40,8 +40,10 @@ Result<std::string> TemplateOfConfig(const std::string& path) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::unique_ptr<jinja::Template> parsed)
-    : parsed_(std::move(parsed)), wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {
+ChatTemplate::ChatTemplate(std::string source, std::unique_ptr<jinja::Template> parsed)
+    : source_(std::move(source)),
+      parsed_(std::move(parsed)),
+      wants_typescript_(parsed_->FindSymbol(kTypescriptName) >= 0) {
   const Json messages = Json::array({{{"role", "user"}, {"content", "1"}},
                                      {{"role", "assistant"}, {"content", "2"}},
                                      {{"role", "user"}, {"content", "3"}}});
@@ -60,7 +62,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(const std::string& sou
   auto parsed = jinja::ParseTemplate(source);
   if (!parsed.ok()) return InvalidArgument(name + ": " + parsed.status().message());
   return std::unique_ptr<ChatTemplate>(
-      new ChatTemplate(std::make_unique<jinja::Template>(std::move(parsed).value())));
+      new ChatTemplate(source, std::make_unique<jinja::Template>(std::move(parsed).value())));
 }
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::LoadFromDir(const std::string& model_dir) {

@@ -37,6 +37,7 @@ class ChatTemplate {
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
+  const std::string& source() const { return source_; }
   // It writes <think> in front of earlier answers: the model's answers begin with thinking, also
   // where the template leaves it to the model to open it. That its text names the mark, to take it
   // out of the history for example, does not count.
@@ -47,8 +48,9 @@ class ChatTemplate {
   Result<std::vector<TextSegment>> Render(const ChatTemplateInput& input) const;
 
  private:
-  explicit ChatTemplate(std::unique_ptr<jinja::Template> parsed);
+  ChatTemplate(std::string source, std::unique_ptr<jinja::Template> parsed);
 
+  std::string source_;
   std::unique_ptr<jinja::Template> parsed_;
   bool renders_thinking_ = false;
   bool wants_typescript_;  // it mentions tools_ts_str, so it expects the vendor's preparation

@@ -184,7 +184,7 @@ def test_sigterm_ends_at_once_without_a_drain_time():
 def test_sigterm_ends_a_server_that_is_not_ready():
     # The other node never comes.
     server = Server("--nnodes", "2", "-tp", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), wait=False)
-    wait_for(lambda: "Available routes are" in server.text() and server.engine_pid(), 20)
+    wait_for(lambda: "Starting vLLM server on" in server.text() and server.engine_pid(), 20)
     engine = server.engine_pid()
     begun = time.monotonic()
     assert server.stop() == 0

@@ -1,6 +1,8 @@
-"""A log that nobody reads: the server goes on, tells what it dropped, and ends."""
+"""The log: its form, how much of it a start takes, and what becomes of the server where nobody reads it."""
+import datetime
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -9,7 +11,7 @@ import threading
 import time
 import urllib.request
 
-from conftest import PROGRAM
+from conftest import PROGRAM, Server
 
 REQUESTS = 2500  # each causes a line of about 150 bytes; a pipe holds 64 KiB and the queue 1,024 lines
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -90,3 +92,66 @@ def test_a_log_that_is_read_tells_all_to_the_last_line():
     finally:
         server.kill()
         server.wait()
+
+
+def lines_of(*flags, env=None, ready="Ready: "):
+    """Starts and stops a server; its lines, and which of them was the one that said it is ready."""
+    server = Server("--load-format", "stand-in", *flags, env=env)
+    assert server.stop() == 0
+    lines = server.text().splitlines()
+    return lines, next(i for i, line in enumerate(lines) if ready in line)
+
+
+def test_every_line_is_an_object_on_demand():
+    server = Server("--log-format", "json", "--enable-log-requests", "--served-model-name", 'a "b"', env={"TERM": "xterm"})
+    try:
+        get(server.url + "/v1/completions", {"prompt": "Hello", "max_tokens": 2})
+        engine = server.engine_pid()
+        os.kill(engine, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while server.engine_pid() in (engine, None):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        server.stop()
+    lines = [json.loads(line) for line in server.text().splitlines()]
+    assert {line["process"] for line in lines} == {"APIServer", "EngineCore"}
+    assert {line["level"] for line in lines} > {"INFO"}
+    for line in lines:
+        assert set(line) == {"time", "level", "process", "pid", "source", "message"}
+        assert datetime.datetime.fromisoformat(line["time"].replace("Z", "+00:00")).tzinfo is not None
+    said = [line["message"] for line in lines]
+    assert any("Received request" in one for one in said) and any('"a \\"b\\""' in one for one in said)
+
+
+def test_the_start_takes_a_screen():
+    lines, ready = lines_of()
+    assert ready < 20, "\n".join(lines)
+    assert not any("Route: " in line for line in lines)
+    assert all(re.match(r"\((APIServer|EngineCore) pid=\d+\) (INFO|WARNING) ", line) for line in lines)
+    lines, _ = lines_of(env={"VLLM_LOGGING_LEVEL": "DEBUG"})
+    assert sum("Route: /v1/chat/completions, Methods: POST" in line for line in lines) == 1
+
+
+def on_terminal(env):
+    """What a start that fails writes to a terminal."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen([PROGRAM, "serve", "/no/such/model"], stderr=child, stdout=subprocess.DEVNULL,
+                               env={**os.environ, "TERM": "xterm", **env})
+    os.close(child)
+    text = b""
+    try:
+        while more := os.read(parent, 4096):
+            text += more
+    except OSError:  # the other end is closed
+        pass
+    os.close(parent)
+    assert process.wait(30) == 1
+    return text.decode()
+
+
+def test_levels_are_coloured_on_a_terminal_that_wants_it():
+    assert "\x1b[31mERROR\x1b[0m" in on_terminal({"NO_COLOR": ""})
+    assert "\x1b" not in on_terminal({"NO_COLOR": "1"}) and "\x1b" not in on_terminal({"TERM": "dumb"})
+    run = subprocess.run([PROGRAM, "serve", "/no/such/model"], stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"})
+    assert b"ERROR" in run.stderr and b"\x1b" not in run.stderr

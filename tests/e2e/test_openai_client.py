@@ -79,6 +79,15 @@ TOOLS = [{"type": "function", "function": {
                    "required": ["city"]}}}]
 
 
+def test_allowed_tools_are_the_only_ones_called(client, model):
+    clock = {"type": "function", "function": {**TOOLS[0]["function"], "name": "get_time"}}
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "What is the weather in Paris?"}], tools=[*TOOLS, clock],
+        tool_choice={"type": "allowed_tools", "allowed_tools": allowed}, temperature=0, max_tokens=300)
+    assert {call.function.name for call in answer.choices[0].message.tool_calls} == {"get_time"}
+
+
 def test_tool_call_and_result(client, model):
     messages = [{"role": "user", "content": "What is the weather in Paris?"}]
     for stream in (False, True):
