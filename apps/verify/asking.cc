@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "client/api_client.h"
+#include "terminal/safe_text.h"
 
 namespace baltoro {
 namespace {

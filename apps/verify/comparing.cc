@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "client/api_client.h"
+#include "terminal/safe_text.h"
 #include "verify/parting.h"
 #include "verify/validity.h"
 

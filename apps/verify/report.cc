@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/api_client.h"
+#include "terminal/safe_text.h"
 
 namespace baltoro {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "client/api_client.h"
 #include "grammar/json_schema_validate.h"
+#include "terminal/safe_text.h"
 
 namespace baltoro {
 namespace {
