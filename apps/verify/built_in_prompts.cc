@@ -187,8 +187,8 @@ VerifyPrompt LongContext(const char* id, int lines, int wanted) {
 std::vector<VerifyPrompt> BuiltInPrompts() {
   std::vector<VerifyPrompt> out;
   for (const Written& written : kWritten) out.push_back(Read(written));
-  out.push_back(LongContext("long-context", 120, 77));
-  out.push_back(LongContext("longer-context", 240, 9));
+  out.push_back(LongContext("long-context", 60, 41));
+  out.push_back(LongContext("longer-context", 160, 9));
   return out;
 }
 

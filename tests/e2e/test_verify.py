@@ -21,7 +21,7 @@ SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {
 
 
 def verify(*flags, code, env=None):
-    done = subprocess.run([PROGRAM, "verify", *flags], capture_output=True, text=True, timeout=120, env={**os.environ, **(env or {})})
+    done = subprocess.run([PROGRAM, "verify", *flags], capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -176,10 +176,13 @@ def test_other_weights_are_found(server, tmp_path):
     made = tmp_path / "int4"
     subprocess.run([PROGRAM, "quantize", str(ROOT / "pocket/model"), str(made), "--format", "int4", "--parts", "attention,dense,shared,experts"],
                    check=True, stdout=subprocess.DEVNULL)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"What is {a} * {a + 19}? And a word for it?"}]}) + "\n"
+                               for a in range(123, 183, 5)))
     other = Server(str(made))
     try:
         done = subprocess.run([PROGRAM, "verify", "--url", other.url, "--against", server.url, "--max-tokens", "48", "--concurrency", "8",
-                               "--json"], capture_output=True, text=True, timeout=120)
+                               "--prompts", str(prompts), "--json"], capture_output=True, text=True, timeout=300)
     finally:
         other.stop()
     report = json.loads(done.stdout)

@@ -65,11 +65,13 @@ struct Chunk {
   }
   bool Delta() {
     if (scan.Peek() != '{') return scan.Skip();
+    bool thought = false;  // servers write the same under both names
     scan.BeginObject();
     while (scan.NextKey(key)) {
       if (key == "content") {
         Text(answer.text);
-      } else if (key == "reasoning" || key == "reasoning_content") {
+      } else if (!thought && (key == "reasoning" || key == "reasoning_content")) {
+        thought = scan.Peek() == '"';
         Text(answer.thinking);
       } else if (key == "tool_calls") {
         Calls();

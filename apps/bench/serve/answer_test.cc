@@ -35,7 +35,7 @@ TEST(AnswerTest, OfAChatTheFirstChunkMayBeEmptyAndTheUsageEndsIt) {
   Answer answer{.start = 1};
   AnswerReader reader(&answer, /*chat=*/true);
   reader.Feed(Event(R"({"choices":[{"delta":{"role":"assistant","content":""}}]})"), 1.25);
-  reader.Feed(Event(R"({"choices":[{"delta":{"reasoning":"hm"}}]})"), 1.5);
+  reader.Feed(Event(R"({"choices":[{"delta":{"reasoning":"hm","reasoning_content":"hm"}}]})"), 1.5);
   reader.Feed(Event(R"({"choices":[{"delta":{"content":"ok"},"finish_reason":"stop"}]})"), 2);
   reader.Feed(Event(R"({"choices":[],"usage":{"completion_tokens":2}})"), 3);
   reader.End("");
