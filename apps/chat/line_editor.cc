@@ -117,6 +117,8 @@ LineEditor::Got LineEditor::Read(const char* prompt, std::string& line) {
   if (parts_->line == nullptr) return Got::kEnd;
   parts_->state.prompt = prompt;
   parts_->state.forgotten = false;
+  // libedit shows the prompt first: a Ctrl-D that is typed at it then would get lost in the change.
+  el_set(parts_->line, EL_PREP_TERM, 1);
   int count = 0;
   const char* typed = el_gets(parts_->line, &count);
   if (parts_->state.forgotten) return Got::kForgotten;
