@@ -35,16 +35,18 @@ else()
   set(bt_test_optimisation -O1)
 endif()
 
-# Every test is built by default. With BT_NUMERIC_TESTS_ONLY (./test.sh, whose sanitizer build runs all of them) only those of
-# these rooms are: whether their numbers are right depends on how the compiler optimises.
-set(bt_numeric_rooms tensor ops weights model engine forms)
+# Every test is built by default. ./test.sh, which compiles everything on a machine that has nothing yet, builds most of them
+# once: with BT_TESTS_OF=release those of the first two lines, with BT_TESTS_OF=sanitized all but those of the first.
+set(bt_release_rooms model forms cli launch inspect doctor)  # numbers of whole models, and what reads its own operator alone
+set(bt_both_rooms tensor ops weights engine)  # whether their numbers are right depends on how the compiler optimises
 
 add_custom_target(unit_tests)  # all that run without a GPU, and not the program
 
 # bt_test(ROOM FILE_test.cc [LINK targets] [LABELS labels]): one executable, one ctest entry "ROOM/FILE_test".
 function(bt_test room file)
   cmake_parse_arguments(T "" "" "LINK;LABELS" ${ARGN})
-  if(BT_NUMERIC_TESTS_ONLY AND NOT room IN_LIST bt_numeric_rooms)
+  if((BT_TESTS_OF STREQUAL "release" AND NOT room IN_LIST bt_release_rooms AND NOT room IN_LIST bt_both_rooms)
+      OR (BT_TESTS_OF STREQUAL "sanitized" AND room IN_LIST bt_release_rooms))
     return()
   endif()
   get_filename_component(stem ${file} NAME_WE)
