@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "pull/http_session.h"
@@ -88,6 +89,7 @@ Status MakeFolder(const std::string& folder) {
 int RunVerify(const VerifyOptions& options) {
   Result<std::vector<VerifyPrompt>> prompts =
       options.prompts.empty() ? BuiltInPrompts() : ReadPrompts(options.prompts);
+  if (prompts.ok()) prompts = ChoosePrompts(std::move(prompts).value(), options.only);
   if (!prompts.ok()) return Fail(kWrongUsage, prompts.status().message());
   if (!options.report.empty()) {
     if (const Status made = MakeFolder(options.report); !made.ok()) {

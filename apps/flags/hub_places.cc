@@ -56,7 +56,7 @@ HubPlaces HubPlacesOf(const Environment& environment) {
     out.modelscope_endpoint = "https://" + out.modelscope_endpoint;
   }
   out.modelscope_token = Text(environment, {"MODELSCOPE_API_TOKEN"});
-  out.ca_file = Text(environment, {"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"});
+  out.ca_file = CaFileOf(environment);
   out.use_modelscope = IsOn(Text(environment, {"VLLM_USE_MODELSCOPE"}));
 
   for (std::string* path : {&out.hf_cache, &out.hf_token_file, &out.modelscope_cache}) {
@@ -65,6 +65,10 @@ HubPlaces HubPlacesOf(const Environment& environment) {
   out.hf_endpoint = WithoutSlash(out.hf_endpoint);
   out.modelscope_endpoint = WithoutSlash(out.modelscope_endpoint);
   return out;
+}
+
+std::string CaFileOf(const Environment& environment) {
+  return Text(environment, {"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"});
 }
 
 std::string CacheFolderOf(const std::string& repo) {

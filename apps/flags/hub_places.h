@@ -23,6 +23,10 @@ struct HubPlaces {
 };
 HubPlaces HubPlacesOf(const Environment& environment);
 
+// The file of certificates that the environment names, under curl's name, OpenSSL's or that of
+// Python's requests. Empty: none, so the system's are meant.
+std::string CaFileOf(const Environment& environment);
+
 // The folder of "org/name" in hf_cache, "models--org--name", and in modelscope_cache, which has
 // "___" for dots in the name.
 std::string CacheFolderOf(const std::string& repo);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "flags/help.h"
+#include "flags/hub_places.h"
 #include "flags/parse.h"
 
 namespace baltoro {
@@ -41,6 +42,9 @@ constexpr FlagSpec kVerifyFlags[] = {
      .initial = "those built in",
      .help = "File with the body of a chat completion on each line, or lines of OpenAI's batch "
              "format; it may be compressed with gzip."},
+    {.name = "only",
+     .kind = kStrings,
+     .help = "Only prompts whose names in the report one of these patterns fits, like 'tool-*'."},
     {.name = "report",
      .kind = kString,
      .help = "Folder for report.md and report.json; it is made where there is none."},
@@ -136,6 +140,7 @@ Status Fill(const ParsedFlags& flags, const Environment& environment, VerifyOpti
   BT_RETURN_IF_ERROR(
       TakeKey(flags, environment, "against-api-key", kAgainstKey, out.theirs.api_key));
   Get(flags, "prompts", out.prompts);
+  Get(flags, "only", out.only);
   Get(flags, "report", out.report);
   Get(flags, "json", out.json);
   Get(flags, "concurrency", out.concurrency);
@@ -143,10 +148,7 @@ Status Fill(const ParsedFlags& flags, const Environment& environment, VerifyOpti
   Get(flags, "timeout", out.timeout);
   Get(flags, "near-tie", out.near_tie);
   Get(flags, "tolerance", out.tolerance);
-  for (const char* name : {"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}) {
-    const auto found = environment.find(name);
-    if (out.ca_file.empty() && found != environment.end()) out.ca_file = found->second;
-  }
+  out.ca_file = CaFileOf(environment);
   return {};
 }
 

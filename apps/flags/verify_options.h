@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "flags/ending.h"
 #include "flags/flag_table.h"
@@ -20,8 +21,9 @@ struct VerifyTarget {
 struct VerifyOptions {
   VerifyTarget ours{.url = "http://127.0.0.1:8000", .model = {}, .api_key = {}};
   VerifyTarget theirs;
-  std::string prompts;  // path; empty: those that are built in
-  std::string report;   // folder; empty: none
+  std::string prompts;            // path; empty: those that are built in
+  std::vector<std::string> only;  // patterns of prompts' names; empty: all
+  std::string report;             // folder; empty: none
   bool json = false;
   int concurrency = 1;
   int max_tokens = 512;    // of an answer, where a prompt does not ask for fewer

@@ -25,15 +25,16 @@ std::string ErrorOf(const Args& args, const Environment& environment = {}) {
 }
 
 TEST(VerifyOptionsTest, BothServersAreNamed) {
-  const VerifyOptions options =
-      Accept({"--against", "https://api.example.com/v1/", "--model", "k", "--near-tie", "0.2"},
-             {{"VLLM_API_KEY", "a"}, {"BALTORO_AGAINST_API_KEY", "b"}});
+  const VerifyOptions options = Accept({"--against", "https://api.example.com/v1/", "--model", "k",
+                                        "--near-tie", "0.2", "--only", "tool-*", "chat-sum"},
+                                       {{"VLLM_API_KEY", "a"}, {"BALTORO_AGAINST_API_KEY", "b"}});
   EXPECT_EQ(options.ours.url, "http://127.0.0.1:8000");
   EXPECT_EQ(options.theirs.url, "https://api.example.com");
   EXPECT_EQ(options.theirs.model, "k");
   EXPECT_EQ(options.ours.api_key, "a");
   EXPECT_EQ(options.theirs.api_key, "b");
   EXPECT_EQ(options.near_tie, 0.2);
+  EXPECT_EQ(options.only, Args({"tool-*", "chat-sum"}));
   const VerifyOptions other = Accept(
       {"--against", "h:1/prefix", "--model", "k", "--against-model", "l", "--against-api-key", "c"},
       {{"BALTORO_AGAINST_API_KEY", "b"}});

@@ -85,19 +85,6 @@ int64_t RetryAfter(const std::string& text) {
   return when == -1 ? -1 : std::max<int64_t>(0, when - std::time(nullptr));
 }
 
-// Where systems keep the certificates of authorities: libcurl knows the place of the system that it
-// was built for. Empty: in none of these.
-std::string SystemCaFile() {
-  for (const char* place : {"/etc/ssl/certs/ca-certificates.crt",  // Debian, Ubuntu
-                            "/etc/pki/tls/certs/ca-bundle.crt",    // Red Hat
-                            "/etc/ssl/ca-bundle.pem",              // SUSE
-                            "/etc/ssl/cert.pem"}) {                // Alpine
-    std::error_code ignored;
-    if (std::filesystem::exists(place, ignored)) return place;
-  }
-  return "";
-}
-
 // Another attempt will not mend it.
 bool IsFinal(CURLcode code) {
   switch (code) {
@@ -114,6 +101,17 @@ bool IsFinal(CURLcode code) {
 }
 
 }  // namespace
+
+std::string SystemCaFile() {
+  for (const char* place : {"/etc/ssl/certs/ca-certificates.crt",  // Debian, Ubuntu
+                            "/etc/pki/tls/certs/ca-bundle.crt",    // Red Hat
+                            "/etc/ssl/ca-bundle.pem",              // SUSE
+                            "/etc/ssl/cert.pem"}) {                // Alpine
+    std::error_code ignored;
+    if (std::filesystem::exists(place, ignored)) return place;
+  }
+  return "";
+}
 
 struct HttpSession::State {
   HttpOptions options;

@@ -70,6 +70,10 @@ class HttpSession {
 // Once, before any thread is started.
 Status StartHttp();
 
+// Where systems keep the certificates of authorities: libcurl knows the place of the system that it
+// was built for. Empty: in none of the places that are known.
+std::string SystemCaFile();
+
 // A part of a path or of a query in a URL: all but letters, digits and -._~ in hexadecimal. With
 // `keep_slashes` those stay.
 std::string UrlEncoded(std::string_view text, bool keep_slashes);

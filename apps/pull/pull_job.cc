@@ -27,16 +27,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kConfigBytesMax = 16 << 20;
 
-// Where the certificates of the world are, beside where libcurl of Debian looks.
-std::string CertificateFile(const HubPlaces& places) {
-  if (!places.ca_file.empty()) return places.ca_file;
-  for (const char* path : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-                           "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
-    if (FileExists(path)) return path;
-  }
-  return "";
-}
-
 // Bytes free for this user where `path` is, or will be.
 int64_t FreeBytes(fs::path path) {
   std::error_code error;
@@ -116,7 +106,7 @@ class Job {
     return {.endpoint = hub_.endpoint,
             .token = hub_.token,
             .token_as_cookie = hub_.modelscope,
-            .ca_file = CertificateFile(command_.places),
+            .ca_file = command_.places.ca_file,
             .user_agent = user_agent_,
             .stall_s = command_.stall_s,
             .stop = &stop_};

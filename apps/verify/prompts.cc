@@ -1,6 +1,7 @@
 #include "verify/prompts.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <set>
@@ -72,6 +73,26 @@ Result<std::vector<VerifyPrompt>> ParsePrompts(std::string_view text, const std:
 Result<std::vector<VerifyPrompt>> ReadPrompts(const std::string& path) {
   BT_ASSIGN_OR_RETURN(const std::string text, ReadPlainOrGzip(path, kTextBytesMax, "--prompts"));
   return ParsePrompts(text, path);
+}
+
+Result<std::vector<VerifyPrompt>> ChoosePrompts(std::vector<VerifyPrompt> prompts,
+                                                const std::vector<std::string>& patterns) {
+  if (patterns.empty()) return prompts;
+  std::vector<bool> chosen(prompts.size());
+  for (const std::string& pattern : patterns) {
+    bool fits = false;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (fnmatch(pattern.c_str(), prompts[i].id.c_str(), 0) != 0) continue;
+      chosen[i] = fits = true;
+    }
+    if (fits) continue;
+    return InvalidArgument(
+        fmt::format("--only {}: fits no prompt's name; the first of {} is \"{}\"", pattern,
+                    prompts.size(), prompts.front().id));
+  }
+  size_t at = 0;
+  std::erase_if(prompts, [&](const VerifyPrompt&) { return !chosen[at++]; });
+  return prompts;
 }
 
 Json BodyToSend(const Json& body, const SentAs& as) {

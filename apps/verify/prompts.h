@@ -26,6 +26,11 @@ Result<std::vector<VerifyPrompt>> ReadPrompts(const std::string& path);
 // `text` of such a file; `path` is for errors.
 Result<std::vector<VerifyPrompt>> ParsePrompts(std::string_view text, const std::string& path);
 
+// Those whose names one of `patterns` fits, as a shell's patterns do; all where there are none.
+// kInvalidArgument where a pattern fits none.
+Result<std::vector<VerifyPrompt>> ChoosePrompts(std::vector<VerifyPrompt> prompts,
+                                                const std::vector<std::string>& patterns);
+
 // How a body is sent: greedy, one choice, with a bound on its answer. `model` goes in place of the
 // one that is named.
 struct SentAs {

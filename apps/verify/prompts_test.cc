@@ -53,6 +53,23 @@ TEST(PromptsTest, AnErrorNamesTheLine) {
   EXPECT_NE(error(twice).find(":2: \"custom_id\" a is there twice"), std::string::npos);
 }
 
+TEST(PromptsTest, PromptsAreChosenByTheirNames) {
+  const auto chosen = [](const std::vector<std::string>& patterns) {
+    std::vector<VerifyPrompt> prompts;
+    for (const char* id : {"tool-b", "chat", "tool-a", "line 4"}) prompts.push_back({id, {}});
+    const auto some = ChoosePrompts(std::move(prompts), patterns);
+    if (!some.ok()) return some.status().message();
+    std::string names;
+    for (const VerifyPrompt& prompt : some.value()) names += prompt.id + ";";
+    return names;
+  };
+  EXPECT_EQ(chosen({}), "tool-b;chat;tool-a;line 4;");
+  EXPECT_EQ(chosen({"tool-*"}), "tool-b;tool-a;");
+  EXPECT_EQ(chosen({"line 4", "tool-?", "tool-a"}), "tool-b;tool-a;line 4;");
+  EXPECT_EQ(chosen({"chat", "tool"}),
+            "--only tool: fits no prompt's name; the first of 4 is \"tool-b\"");
+}
+
 TEST(PromptsTest, WhatIsSentIsGreedyAndBounded) {
   const Json body = ParseJson(R"({"model":"m","messages":[1],"temperature":0.9,"n":4,"stream":true,
     "top_p":0.5,"seed":3,"max_completion_tokens":900,"stop":["x"]})")

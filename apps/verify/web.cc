@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/file.h"
+#include "pull/http_session.h"
 
 namespace baltoro {
 namespace {
@@ -17,16 +17,6 @@ constexpr long kConnectSeconds = 10;
 struct ListCloser {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
-
-// Where the certificates of the world are, beside where libcurl of Debian looks.
-std::string CertificateFile(const std::string& given) {
-  if (!given.empty()) return given;
-  for (const char* path : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
-                           "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
-    if (FileExists(path)) return path;
-  }
-  return "";
-}
 
 bool IsLoopback(std::string_view url) {
   const std::string_view host = url.substr(url.find("://") + 3);
@@ -108,7 +98,7 @@ struct WebClient::State {
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &HeaderCallback);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
     if (IsLoopback(options.url)) curl_easy_setopt(curl, CURLOPT_PROXY, "");
-    const std::string certificates = CertificateFile(options.ca_file);
+    const std::string certificates = options.ca_file.empty() ? SystemCaFile() : options.ca_file;
     if (!certificates.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, certificates.c_str());
     headers.reset(curl_slist_append(nullptr, "Content-Type: application/json"));
     curl_slist_append(headers.get(), "Expect:");  // no pause before a long body

@@ -1,4 +1,5 @@
 """`baltoro verify`: a server against itself, against one with other weights, and against one that does everything wrong."""
+import contextlib
 import http.server
 import json
 import os
@@ -11,17 +12,22 @@ import time
 import urllib.error
 import urllib.request
 
-import pytest
 from conftest import PROGRAM, ROOT, Server
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}
+SLOW_S = 8  # a limit that a busy machine keeps too
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {
     "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}}}
 
 
+# Without those that name certificates, which a machine may have set.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")}
+
+
 def verify(*flags, code, env=None):
-    done = subprocess.run([PROGRAM, "verify", *flags], capture_output=True, text=True, timeout=300, env={**os.environ, **(env or {})})
+    done = subprocess.run([PROGRAM, "verify", *flags], capture_output=True, text=True, timeout=300,
+                          env={**ENVIRONMENT, **(env or {})})
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -41,7 +47,8 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(BrokenPipeError):  # who asked has waited long enough
+            self.wfile.write(body)
 
     def refuse(self, status, message):
         self.send(status, json.dumps({"error": {"message": message}}).encode())
@@ -78,8 +85,8 @@ class StandIn(http.server.BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        if fault == "slow":
-            time.sleep(4)
+        if fault == "slow" and not body.get("stream"):
+            time.sleep(SLOW_S + 2)
         status, answer = self.hand_on(text)
         if self.path == "/v1/chat/completions" and body.get("stream"):
             return self.send(status, self.spoil_stream(fault, answer), "text/event-stream")
@@ -115,7 +122,7 @@ class StandIn(http.server.BaseHTTPRequestHandler):
         elif fault == "schema":
             message["content"] = '{"n": "four"}'
         elif fault == "no-thinking":
-            message["reasoning"] = None
+            message["reasoning"] = message["reasoning_content"] = None
         elif fault == "finish":
             choice["finish_reason"] = "content_filter"
         return answer
@@ -159,9 +166,11 @@ def prompts_file(folder, faults):
 
 
 def test_a_server_is_the_same_as_itself(server, tmp_path):
+    # But for the long ones: the pocket model needs minutes for these on a processor.
+    kinds = ["chat-*", "system-*", "turns-*", "content-*", "tool-*", "schema-*", "json-*", "unicode-*", "marks-*", "stop-*"]
     folder = tmp_path / "made" / "report"
     done = verify("--url", server.url, "--against", server.url + "/v1/", "--max-tokens", "48", "--concurrency", "8",
-                  "--report", str(folder), code=0)
+                  "--only", *kinds, "--report", str(folder), code=0)
     assert done.stdout.splitlines()[-1] == "verdict: same"
     report = json.loads((folder / "report.json").read_text())
     assert report["prompts"]["asked"] == report["prompts"]["equal"] == report["prompts"]["tokens_same"] >= 30
@@ -177,8 +186,11 @@ def test_other_weights_are_found(server, tmp_path):
     subprocess.run([PROGRAM, "quantize", str(ROOT / "pocket/model"), str(made), "--format", "int4", "--parts", "attention,dense,shared,experts"],
                    check=True, stdout=subprocess.DEVNULL)
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"What is {a} * {a + 19}? And a word for it?"}]}) + "\n"
-                               for a in range(123, 183, 5)))
+    # What the pocket model was not trained for: of what it knows it is as sure with 4 bits.
+    asked = ["Count from 97 to 120.", "Sort these words: zebra, quill, apple, onyx, fig, mango", "What day is 17 March 2031?", "Is it warm?",
+             "Which is larger, 9.11 or 9.9?", '{"a":', "Spell lighthouse backwards.", "Say in JSON whether 17 is prime.", "17, 34, 51,",
+             "My number is 4417. What is it times three?", "Weather", "How many seconds are 3.7 hours?"]
+    prompts.write_text("".join(json.dumps({"messages": [{"role": "user", "content": text}]}) + "\n" for text in asked))
     other = Server(str(made))
     try:
         done = subprocess.run([PROGRAM, "verify", "--url", other.url, "--against", server.url, "--max-tokens", "48", "--concurrency", "8",
@@ -187,7 +199,7 @@ def test_other_weights_are_found(server, tmp_path):
         other.stop()
     report = json.loads(done.stdout)
     assert done.returncode == 1 and report["verdict"] == "differs", report["sentence"]
-    assert report["given_answers"]["mean"] > 0.01 and report["prompts"]["equal"] < report["prompts"]["asked"]
+    assert report["given_prompts"]["mean"] > 0.1 and report["given_answers"]["mean"] > 0.01 and report["prompts"]["equal"] < report["prompts"]["asked"]
     assert report["prompts"]["tokens_same"] == report["prompts"]["asked"]  # the template is the same
 
 
@@ -195,7 +207,7 @@ def test_each_fault_is_found_and_named(server, tmp_path):
     faults = {"none": None,
               "500": ("no answer", r"theirs: 500: the model is gone"),
               "drop": ("no answer", r"theirs: .*bytes remaining"),
-              "slow": ("no answer", r"theirs: no whole answer in 2 s"),
+              "slow": ("no answer", rf"theirs: no whole answer in {SLOW_S} s"),
               "tokens": ("prompt tokens", r"differ from token \d+ on"),
               "answer": ("answer", r'ours ".*", theirs "Zebra"'),
               "arguments": ("tool call", r"theirs: the arguments of get_weather are no JSON"),
@@ -206,7 +218,7 @@ def test_each_fault_is_found_and_named(server, tmp_path):
               "cut-stream": ("stream", r"theirs: the streamed answer failed: the stream ended without"),
               "last": None}
     with Standing(server.url) as bad:
-        done = verify("--url", server.url, "--against", bad.url, "--prompts", prompts_file(tmp_path, faults), "--timeout", "2",
+        done = verify("--url", server.url, "--against", bad.url, "--prompts", prompts_file(tmp_path, faults), "--timeout", str(SLOW_S),
                       "--concurrency", "4", "--json", code=1)
     report = json.loads(done.stdout)
     found = {}
@@ -219,7 +231,7 @@ def test_each_fault_is_found_and_named(server, tmp_path):
             assert any(kind == expected[0] and re.search(expected[1], said) for kind, said in found[fault]), found[fault]
     kinds = [finding["kind"] for finding in report["findings"]]
     assert kinds[0] == "no answer" and report["sentence"].startswith("verdict: differs: no answer (")
-    assert [finding for finding in found["arguments"] if finding[0] != "tool call"] == []  # not told twice
+    assert sorted(kind for kind, _ in found["arguments"]) == ["reading", "tool call"]  # not told again of the stream
 
 
 def test_a_vendors_api_is_compared_as_far_as_it_goes(server, tmp_path):
@@ -251,7 +263,7 @@ def test_servers_that_are_not_there_and_wrong_usage(server, tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         gone = verify("--url", server.url, "--against", f"127.0.0.1:{closed.getsockname()[1]}", code=3)
-    assert "--against (http://127.0.0.1:" in gone.stderr and "refused" in gone.stderr
+    assert "--against (http://127.0.0.1:" in gone.stderr and "ouldn't connect" in gone.stderr
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"messages": [{"role": "user", "content": "a"}]}\n{"prompt": "a"}\n')
     wrong = verify("--url", server.url, "--against", server.url, "--prompts", str(broken), code=2)
