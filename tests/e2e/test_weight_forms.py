@@ -1,5 +1,5 @@
 """The pocket model in every weight form that `baltoro quantize` makes, served and asked: it must be as often right as in
-bf16. With BALTORO_LONG=1 all cases, each task for itself; otherwise the first few of each task, all together."""
+bf16. With BALTORO_LONG=1 all cases, each task for itself; otherwise the first of each task, all together."""
 import json
 import os
 import subprocess
@@ -10,7 +10,7 @@ from conftest import PROGRAM, ROOT, Server
 
 MODEL = ROOT / "pocket/model"
 LONG = os.environ.get("BALTORO_LONG") == "1"
-LIMIT = 0 if LONG else 3  # cases of a task; 0: all
+LIMIT = 0 if LONG else 1  # cases of a task; 0: all
 # Beside one point: a case more or less is noise, and so is what the bf16 model answers wrongly half of the time.
 CASES_EACH = 1
 QUANTIZATION = {"fp8": "fp8", "int4": "compressed-tensors", "w4a8": "ascend"}
@@ -53,7 +53,7 @@ def check(got, bf16):
         assert not worse
     else:
         cases = sum(cases for _, cases in got.values())
-        assert sum(lost.values()) <= 0.06 * cases, lost
+        assert sum(lost.values()) <= max(2, 0.06 * cases), lost
 
 
 def test_a_contradiction_stops_the_start(tmp_path):
