@@ -1,0 +1,11 @@
+# The pocket model's weights travel as one archive, two thirds of their size, and lie unpacked beside its other files.
+set(archive ${PROJECT_SOURCE_DIR}/pocket/weights.tar.xz)
+set(folder ${PROJECT_SOURCE_DIR}/pocket/model)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${archive})
+foreach(shard model-00001-of-00002 model-00002-of-00002)
+  # (True where the shard is not there, too.)
+  if(${archive} IS_NEWER_THAN ${folder}/${shard}.safetensors)
+    file(ARCHIVE_EXTRACT INPUT ${archive} DESTINATION ${folder} TOUCH)
+    break()
+  endif()
+endforeach()
