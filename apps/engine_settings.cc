@@ -152,6 +152,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
   if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
   if (kSlicedExperts.holds(facts)) config.expert_placement = usual.expert_placement;
+  if (kRanksExchange.holds(facts)) config.modelled_exchange = usual.modelled_exchange;
   if (kFollows.holds(facts)) config.target_step_ms = usual.target_step_ms;
   if (kNoScales.holds(facts)) {
     config.kv_scale_file = usual.kv_scale_file;
@@ -172,6 +173,8 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.model_dir = dir;
   config.tokenizer_dir = options.tokenizer;
   config.load_format = options.load_format;
+  config.alike_layers = options.alike_layers;
+  config.modelled_exchange = options.modelled_exchange;
   config.stand_in_step_ms = options.stand_in_step_ms;
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;

@@ -20,6 +20,8 @@ inline constexpr Idle kOneTensorRank = {"with one tensor rank",
 inline constexpr Idle kSlicedExperts = {
     "without --enable-expert-parallel on several tensor ranks",
     [](const RunFacts& facts) { return facts.tensor == 1 || !facts.whole_experts; }};
+inline constexpr Idle kRanksExchange = {
+    "with several ranks", [](const RunFacts& facts) { return facts.tensor * facts.pipeline > 1; }};
 inline constexpr Idle kOneNode = {"on one node",
                                   [](const RunFacts& facts) { return facts.nodes == 1; }};
 inline constexpr Idle kIsHead = {"on one node, and on the head of several",

@@ -260,6 +260,12 @@ constexpr FlagSpec kOwnFlags[] = {
      .min = 1,
      .max = 100000,
      .help = "One run for each --max-concurrency of these."},
+    {.name = "sweep-prompts",
+     .kind = kInt,
+     .min = 1,
+     .max = 100000,
+     .help = "Requests of a run of --sweep-concurrency, for each one under way at once; "
+             "--num-prompts is the same for all runs."},
     {.name = "sweep-rate", .kind = kStrings, .help = "One run for each --request-rate of these."},
     {.name = "sweep-svg", .help = "File for plots of a sweep."},
     {.name = "agent-context-min",

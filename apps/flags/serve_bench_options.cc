@@ -133,6 +133,10 @@ Status FillLoad(const FlagReader& flags, BenchServeCommand& out) {
   flags.Get("ready-check-timeout-sec", out.ready_seconds);
   flags.Get("profile", out.profile);
   flags.Get("sweep-concurrency", out.sweep_concurrency);
+  flags.Get("sweep-prompts", out.sweep_prompts);
+  if (out.sweep_prompts > 0 && out.sweep_concurrency.empty()) {
+    return InvalidArgument("--sweep-prompts needs --sweep-concurrency");
+  }
   flags.Get("sweep-svg", out.sweep_svg);
   std::vector<std::string> rates;
   flags.Get("sweep-rate", rates);
@@ -330,6 +334,7 @@ void TellIdle(const ParsedFlags& flags, BenchServeCommand& out) {
        out.load.rate == kAllAtOnce && out.load.ramp.empty() && out.sweep_rates.empty(),
        "without --request-rate");
   tell("request-rate", !out.sweep_rates.empty(), "beside --sweep-rate");
+  tell("num-prompts", out.sweep_prompts > 0, "beside --sweep-prompts");
   tell("max-concurrency", !out.sweep_concurrency.empty(), "beside --sweep-concurrency");
   tell("lora-assignment", out.loras.empty(), "without --lora-modules");
   tell("served-model-name", !out.loras.empty(), "beside --lora-modules");

@@ -73,6 +73,7 @@ struct BenchServeCommand {
   std::string result_dir, result_file, label;
   std::vector<std::pair<std::string, std::string>> metadata;
   std::vector<int64_t> sweep_concurrency;
+  int64_t sweep_prompts = 0;  // requests for each one under way at once; 0: data.prompts a run
   std::vector<double> sweep_rates;
   std::string sweep_svg;  // file; empty: none
   std::vector<std::string> notices;

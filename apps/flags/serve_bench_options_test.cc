@@ -81,6 +81,7 @@ TEST(BenchServeOptionsTest, LoadAndSweeps) {
   EXPECT_THAT(Accept({"--sweep-rate", "1", "inf"}).sweep_rates, ElementsAre(1, kAllAtOnce));
   EXPECT_THAT(Refuse({"--sweep-rate", "1", "--sweep-concurrency", "1"}),
               HasSubstr("one of the two"));
+  EXPECT_THAT(Refuse({"--sweep-prompts", "2"}), HasSubstr("needs --sweep-concurrency"));
   EXPECT_THAT(Refuse({"--sweep-svg", "f"}), HasSubstr("needs --sweep-concurrency"));
   EXPECT_THAT(Refuse({"--sweep-rate", "1", "--save-result", "--result-filename", "f"}),
               HasSubstr("needs --append-result"));

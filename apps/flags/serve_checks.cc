@@ -64,6 +64,26 @@ Status CheckStandIn(const FlagReader& flags) {
   return InvalidArgument("--stand-in-step-ms needs --load-format stand-in");
 }
 
+Status CheckLoader(const FlagReader& flags) {
+  const Json* const loader = flags.Find("model-loader-extra-config");
+  if (loader == nullptr || loader->empty()) return Status();
+  std::string format;
+  flags.Get("load-format", format);
+  for (const auto& [key, value] : loader->items()) {
+    if (format != "dummy") {
+      return InvalidArgument(
+          fmt::format("--model-loader-extra-config: {} is not a setting of this loader, which has "
+                      "none; --load-format dummy has alike_layers",
+                      key));
+    }
+    if (key != "alike_layers" || !value.is_boolean()) {
+      return InvalidArgument(
+          "--model-loader-extra-config: --load-format dummy knows alike_layers, true or false");
+    }
+  }
+  return Status();
+}
+
 Status CheckRanks(const FlagReader& flags) {
   const int64_t tp = flags.Number("tensor-parallel-size", 1);
   const int64_t dp = flags.Number("data-parallel-size", 1);
@@ -106,6 +126,7 @@ Status CheckServeFlags(const ParsedFlags& flags) {
   BT_RETURN_IF_ERROR(CheckTls(reader));
   BT_RETURN_IF_ERROR(CheckScheduler(reader));
   BT_RETURN_IF_ERROR(CheckStandIn(reader));
+  BT_RETURN_IF_ERROR(CheckLoader(reader));
   return CheckRanks(reader);
 }
 

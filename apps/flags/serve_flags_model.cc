@@ -235,9 +235,9 @@ constexpr FlagSpec kLoadFlags[] = {
     {.name = "model-loader-extra-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNotYet,
-     .reason = "special loaders",
-     .help = "Settings of special loaders."},
+     .help = "Settings of the loader. Of --load-format dummy: {\"alike_layers\": true} draws the "
+             "weights of one layer of each kind and copies them to the others, which starts a "
+             "large model in seconds. Other loaders have none."},
     {.name = "ignore-patterns",
      .kind = kStrings,
      .initial = "original/**/*",

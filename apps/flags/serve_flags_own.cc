@@ -55,6 +55,13 @@ constexpr FlagSpec kOwnFlags[] = {
      .min = 0,
      .max = 60000,
      .help = "Milliseconds that a step takes with --load-format stand-in."},
+    {.name = "modelled-exchange",
+     .kind = kString,
+     .idle = &kRanksExchange,
+     .idle_reason = "the ranks exchange in earnest",
+     .help = "ROWS:MICROSECONDS,...: each step waits for two sums a layer over tensor ranks that "
+             "are not there, by the rows of the step. For measuring one rank's slice of a model: "
+             "docs/benchmarking.md."},
     {.name = "engine-in-process",
      .kind = kSwitch,
      .initial = "false",

@@ -36,6 +36,10 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.load_format = "auto";
   }
   if (options.load_format == "hf") options.load_format = "auto";
+  if (const Json* const loader = flags.Find("model-loader-extra-config")) {
+    options.alike_layers = loader->value("alike_layers", false);
+  }
+  flags.Get("modelled-exchange", options.modelled_exchange);
   flags.Get("stand-in-step-ms", options.stand_in_step_ms);
   flags.Get("max-model-len", options.max_model_len);
   flags.Get("seed", options.seed);

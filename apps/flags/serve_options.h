@@ -29,6 +29,8 @@ struct ServeOptions {
   std::string quantization;                     // empty: what the checkpoint says
   std::string online_quantization = "none";     // none or fp8
   std::string load_format = "auto";             // auto, safetensors, dummy or stand-in
+  bool alike_layers = false;                    // of dummy weights
+  std::string modelled_exchange;
   double stand_in_step_ms = 0;
   int64_t max_model_len = 0;              // tokens; 0: the model's, -1: the most that fits
   bool allow_long_max_model_len = false;  // above what the model was made for

@@ -59,10 +59,12 @@ struct EngineConfig {
   // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;
   // below: 250 on a CPU, 60 on a GPU, and 0 for a stand-in.
   double target_step_ms = -1;
-  bool deterministic = false;   // what a request gets depends on nothing else that is computed
-  int32_t threads = 0;          // 0: all
-  uint64_t seed = 0;            // of dummy weights
-  double stand_in_step_ms = 0;  // how long a step of a stand-in takes
+  bool deterministic = false;     // what a request gets depends on nothing else that is computed
+  int32_t threads = 0;            // 0: all
+  uint64_t seed = 0;              // of dummy weights
+  bool alike_layers = false;      // dummy weights are drawn once for all layers of a kind
+  std::string modelled_exchange;  // added to each step of one rank: modelled_exchange.h
+  double stand_in_step_ms = 0;    // how long a step of a stand-in takes
 };
 
 inline const std::string& TokenizerDir(const EngineConfig& config) {

@@ -19,7 +19,8 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
-         c.target_step_ms, c.deterministic, c.threads, c.seed, c.stand_in_step_ms);
+         c.target_step_ms, c.deterministic, c.threads, c.seed, c.alike_layers, c.modelled_exchange,
+         c.stand_in_step_ms);
 }
 
 template <typename Fields>

@@ -16,6 +16,7 @@
 #include "engine/load_choice.h"
 #include "engine/local_engine.h"
 #include "engine/local_executor.h"
+#include "engine/modelled_exchange.h"
 #include "engine/node_agreement.h"
 #include "engine/node_follower.h"
 #include "engine/rank_team.h"
@@ -269,6 +270,19 @@ std::string OperationsName(const OpsTable& ops, const BackendChoice& backend) {
                      backend.gpu ? backend.gpu->name : std::string(cpu::NameOf(cpu::ActiveIsa())));
 }
 
+// Nothing where none is asked for.
+Result<ModelledExchange> ChooseExchange(const EngineConfig& config, int64_t sums) {
+  Result<ModelledExchange> exchange = ModelledExchange::Parse(config.modelled_exchange);
+  if (!exchange.ok()) return InvalidArgument("--modelled-exchange " + exchange.status().message());
+  if (exchange.value().empty()) return exchange;
+  const auto step = static_cast<double>(sums) * 1e6;
+  BT_LOG(Warning,
+         "MODELLED: each step waits for {} sums over tensor ranks that are not there: {:.0f} us "
+         "for one row, {:.0f} us for 64",
+         sums, step * exchange.value().SumOf(1), step * exchange.value().SumOf(64));
+  return exchange;
+}
+
 // With the other nodes of the replica, if there are any; after an error they are not needed.
 Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                                            const BackendChoice& backend,
@@ -285,8 +299,11 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   const std::vector<int32_t> held = RanksOfNode(layout, config.nodes, config.node_rank);
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpus(static_cast<int32_t>(held.size())));
   BT_ASSIGN_OR_RETURN(const KvChoice kv, ChooseKv(config, model_config, ops.act));
+  const int64_t sums = 2 * model_config.layers;  // behind attention and behind the experts
+  BT_ASSIGN_OR_RETURN(ModelledExchange exchange, ChooseExchange(config, sums));
   K2LoadOptions load;
   load.weights.quantise_fp8_inputs = backend.gpu.has_value();
+  load.weights.alike_layers = config.alike_layers;
   // Before weights are read: what cannot work should not take minutes to say so.
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
@@ -358,7 +375,9 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(recipe, *source, {}, table, &loaded));
     step_seconds = worker->largest_step_seconds();
-    executor = std::make_unique<LocalExecutor>(std::move(worker), config.async_scheduling ? 2 : 1);
+    executor =
+        std::make_unique<LocalExecutor>(WithExchanges(std::move(worker), std::move(exchange), sums),
+                                        config.async_scheduling ? 2 : 1);
   } else {
     BT_LOG(Info, "{} of {} ranks in this process: tensor {}, pipeline {}, decode context {}",
            held.size(), layout.ranks(), layout.tensor, layout.pipeline, layout.decode_context);

@@ -214,10 +214,12 @@ TEST(ResultTest, SpeculationIsWhatCameBetween) {
 TEST(SweepTest, HasARunAStepAndPlotsOfAll) {
   BenchServeCommand command;
   command.sweep_concurrency = {1, 4};
+  command.sweep_prompts = 3;
   command.model = "a <model>";
   const std::vector<BenchServeCommand> runs = RunsOf(command);
   ASSERT_EQ(runs.size(), 2U);
   EXPECT_EQ(runs[1].load.max_concurrency, 4);
+  EXPECT_EQ(runs[1].data.prompts, 12);
   EXPECT_NE(runs[0].data.seed, runs[1].data.seed);
   std::vector<SweepPoint> points;
   for (const BenchServeCommand& run : runs) {

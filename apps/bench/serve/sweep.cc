@@ -26,6 +26,7 @@ std::vector<BenchServeCommand> RunsOf(const BenchServeCommand& command) {
   for (const int64_t most : command.sweep_concurrency) {
     runs.push_back(command);
     runs.back().load.max_concurrency = most;
+    if (command.sweep_prompts > 0) runs.back().data.prompts = most * command.sweep_prompts;
   }
   for (const double rate : command.sweep_rates) {
     runs.push_back(command);
