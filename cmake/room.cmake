@@ -36,8 +36,9 @@ else()
 endif()
 
 # Every test is built by default. ./test.sh, which compiles everything on a machine that has nothing yet, builds most of them
-# once: with BT_TESTS_OF=release those of the first two lines, with BT_TESTS_OF=sanitized all but those of the first.
-set(bt_release_rooms model forms cli launch inspect doctor)  # numbers of whole models, and what reads its own operator alone
+# once: with BT_TESTS_OF=release those of the first two lists, with BT_TESTS_OF=sanitized all but those of the first, which are
+# numbers of whole models and the folders of the program itself: these are then not compiled a second time.
+set(bt_release_rooms model forms bench_serve chat cli doctor inspect launch pull terminal verify)
 set(bt_both_rooms tensor ops weights engine schedule)  # numbers that depend on how the compiler optimises, or long runs
 
 add_custom_target(unit_tests)  # all that run without a GPU, and not the program

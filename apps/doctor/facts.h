@@ -3,11 +3,15 @@
 // What `baltoro doctor` finds out about one node: plain data, gathered in gather*.cc, judged in
 // judge*.cc. A number that could not be had is -1, a text that could not is empty.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace baltoro {
+
+// What a card that nobody uses has in use, at most: the driver's own.
+inline constexpr int64_t kCardBytesOfNobody = int64_t{1} << 30;
 
 struct CardProcess {
   int64_t pid = 0;
@@ -33,6 +37,15 @@ struct LibraryReport {
   std::string reason;   // of that
 };
 
+// Measured on all GPUs at the same time.
+struct CardRates {
+  static constexpr std::array<int64_t, 2> kRows = {1, 64};
+
+  std::vector<double> read_gb_per_s;        // of each GPU's own memory; empty: not measured
+  std::array<double, 2> sum_us = {-1, -1};  // of kRows rows of 7168 over the GPUs; -1: one GPU
+  std::string problem;                      // why something was not measured
+};
+
 struct CardFactsOfNode {
   std::string device_file, pci;  // a card shows itself by these, whatever the driver says
   bool unwanted = false;         // CUDA_VISIBLE_DEVICES names none
@@ -44,6 +57,7 @@ struct CardFactsOfNode {
   std::vector<bool> peers;
   std::string module_problem;  // why libbaltoro_cuda.so cannot be used; empty: it can
   LibraryReport cublas, nccl;
+  CardRates rates;
 };
 
 struct HostFacts {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Looks at this machine. Nothing here judges, and nothing takes a GPU's memory.
+// Looks at this machine. Nothing here judges. Of GPUs that nobody holds some memory is taken for a
+// second, to measure them.
 
 #include <string>
 
@@ -18,6 +19,8 @@ struct DoctorAsk {
 NodeFacts GatherFacts(const DoctorAsk& ask);
 
 CardFactsOfNode GatherCards();
+// Nothing is measured on GPUs of which one is held.
+CardRates MeasureCards(const CardFactsOfNode& facts);
 HostFacts GatherHost();
 NetFacts GatherNet(int port, int master_port);
 ModelFacts GatherModel(const DoctorAsk& ask);

@@ -198,6 +198,7 @@ CardFactsOfNode GatherCards() {
   out.nccl = FindLibrary(nccl == nullptr ? "libnccl.so.2" : nccl, "ncclGetVersion", false);
   const auto module = FindCudaModule();
   if (!module.ok()) out.module_problem = module.status().message();
+  out.rates = MeasureCards(out);
   return out;
 }
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "doctor/judge.h"
@@ -10,7 +12,20 @@ namespace baltoro {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024 * 1024;
-constexpr int64_t kHeldBytesMax = int64_t{1} << 30;
+// What cards read from their own memory with our kernels, GB/s (docs/measured/cuda-step.md); others
+// are not known.
+struct KnownRate {
+  std::string_view name;  // a part of the card's
+  double read_gb_per_s;
+};
+constexpr KnownRate kKnownRates[] = {{"H200", 4600}, {"H100 80GB HBM3", 3100}};
+// Sums of 1 and 64 rows over so many GPUs with NVLink, us (docs/measured/cuda-collectives.md).
+struct KnownSum {
+  int gpus;
+  std::array<double, 2> us;
+};
+constexpr KnownSum kKnownSums[] = {{2, {2.3, 7.5}}, {4, {2.9, 7.5}}};
+constexpr double kSlowRead = 0.9, kSlowSum = 1.5;  // against what is known
 
 int MajorOf(const std::string& version) {
   int major = -1;
@@ -101,7 +116,7 @@ DoctorLine JudgeCard(size_t index, const CardReport& card, bool alone) {
         fmt::format("{} uncorrected errors of its memory", card.uncorrected_errors),
         "reset or replace the card");
   }
-  const bool held = card.used_bytes > kHeldBytesMax || !card.processes.empty();
+  const bool held = card.used_bytes > kCardBytesOfNobody || !card.processes.empty();
   if (held) {
     say(DoctorVerdict::kWarning, "held by " + Held(card),
         "end them, choose another card by CUDA_VISIBLE_DEVICES, or lower --gpu-memory-utilization");
@@ -151,6 +166,53 @@ DoctorLine JudgePeers(const CardFactsOfNode& facts) {
   return line;
 }
 
+DoctorLine JudgeReads(const CardFactsOfNode& facts) {
+  DoctorLine line{.name = "GPU memory"};
+  const std::vector<double>& rates = facts.rates.read_gb_per_s;
+  if (rates.empty()) {
+    line.text = facts.rates.problem;
+    return line;
+  }
+  const auto [least, most] = std::ranges::minmax(rates);
+  line.text = rates.size() == 1
+                  ? fmt::format("reads {:.0f} GB/s", least)
+                  : fmt::format("{} GPUs read {:.0f} to {:.0f} GB/s", rates.size(), least, most);
+  for (const KnownRate& known : kKnownRates) {
+    if (facts.cards.front().name.find(known.name) == std::string::npos) continue;
+    line.text += fmt::format(", such a card {:.0f}", known.read_gb_per_s);
+    if (least >= kSlowRead * known.read_gb_per_s) break;
+    line.verdict = DoctorVerdict::kWarning;
+    line.remedy =
+        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER says what holds it back (heat, a power cap, "
+        "locked clocks); nvidia-smi -rmc unlocks the memory's clock";
+  }
+  return line;
+}
+
+DoctorLine JudgeSums(const CardFactsOfNode& facts) {
+  const size_t gpus = facts.rates.read_gb_per_s.size();
+  const std::array<double, 2>& us = facts.rates.sum_us;
+  DoctorLine line{.name = "sums of GPUs"};
+  if (us[0] < 0 || us[1] < 0) {
+    line.verdict = DoctorVerdict::kBroken;
+    line.text = fmt::format("{} GPUs cannot add up what they have: {}", gpus, facts.rates.problem);
+    line.remedy = "what peer access, NCCL and the cards' lines above say; dmesg names a bad link";
+    return line;
+  }
+  line.text = fmt::format("{} GPUs add up 1 row of 7168 in {:.1f} us, {} rows in {:.1f} us", gpus,
+                          us[0], CardRates::kRows[1], us[1]);
+  for (const KnownSum& known : kKnownSums) {
+    if (known.gpus != static_cast<int>(gpus)) continue;
+    line.text += fmt::format("; with NVLink {:.1f} and {:.1f}", known.us[0], known.us[1]);
+    if (us[0] <= kSlowSum * known.us[0] && us[1] <= kSlowSum * known.us[1]) break;
+    line.verdict = DoctorVerdict::kWarning;
+    line.remedy =
+        "a step has two sums a layer: nvidia-smi nvlink -s for the links, nvidia-smi topo -m for "
+        "the way between cards; or -pp instead of -tp";
+  }
+  return line;
+}
+
 }  // namespace
 
 std::vector<DoctorLine> JudgeCards(const CardFactsOfNode& facts) {
@@ -189,6 +251,10 @@ std::vector<DoctorLine> JudgeCards(const CardFactsOfNode& facts) {
       "NCCL", facts.nccl, apart ? DoctorVerdict::kBroken : DoctorVerdict::kOk,
       apart ? "GPUs that do not reach each other need it" : "it is needed over nodes alone",
       apart ? "install libnccl2, or name the file in BALTORO_NCCL" : ""));
+  if (!facts.rates.read_gb_per_s.empty() || !facts.rates.problem.empty()) {
+    lines.push_back(JudgeReads(facts));
+  }
+  if (facts.rates.read_gb_per_s.size() > 1) lines.push_back(JudgeSums(facts));
   return lines;
 }
 

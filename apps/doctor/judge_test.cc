@@ -32,6 +32,7 @@ NodeFacts Healthy() {
   }
   facts.card.peers = {true};
   facts.card.cublas = {.name = "libcublasLt.so.13", .version = "13.1.0", .reason = ""};
+  facts.card.rates = {.read_gb_per_s = {4610, 4590}, .sum_us = {2.4, 7.4}, .problem = ""};
   facts.card.nccl = {.name = "libnccl.so.2", .version = "2.27.3", .reason = ""};
   facts.host = {.cpu = "Xeon",
                 .vectors = "AMX",
@@ -178,6 +179,26 @@ TEST(DoctorTest, CardsThatDoNotReachEachOtherNeedNccl) {
   Expect(facts, "NCCL", DoctorVerdict::kOk, "over nodes alone", "");
   for (CardReport& card : facts.card.cards) card.links = card.links_up = -1;
   Expect(facts, "peer access", DoctorVerdict::kWarning, "over PCIe alone", "-pp instead of -tp");
+}
+
+TEST(DoctorTest, SlowCardsAndSlowSumsAreTold) {
+  NodeFacts facts = Healthy();
+  facts.card.rates.read_gb_per_s[1] = 3900;
+  Expect(facts, "GPU memory", DoctorVerdict::kWarning,
+         "2 GPUs read 3900 to 4610 GB/s, such a card 4600", "-q -d CLOCK");
+  facts = Healthy();
+  facts.card.rates.sum_us = {2.4, 40};
+  Expect(facts, "sums of GPUs", DoctorVerdict::kWarning,
+         "1 row of 7168 in 2.4 us, 64 rows in 40.0 us; with NVLink 2.3 and 7.5", "topo -m");
+  facts.card.rates.sum_us = {-1, -1};
+  facts.card.rates.problem = "GPU 1: no way";
+  Expect(facts, "sums of GPUs", DoctorVerdict::kBroken, "cannot add up what they have: GPU 1",
+         "peer access");
+  facts = Healthy();
+  facts.card.rates = {};
+  EXPECT_EQ(LineOf(facts, "GPU memory").name, "no such line");
+  facts.card.rates.problem = "not measured: a GPU is held";
+  Expect(facts, "GPU memory", DoctorVerdict::kOk, "a GPU is held", "");
 }
 
 TEST(DoctorTest, WhatTheModuleNeedsIsNamed) {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <ctime>
-#include <iterator>
 #include <utility>
 
+#include "base/append.h"
 #include "base/check.h"
 #include "net/connection.h"
 #include "net/io_thread.h"
@@ -28,7 +28,7 @@ void AppendHeader(std::string& out, std::string_view name, std::string_view valu
 std::string StartHead(int status, const HttpHeaders& headers, bool keep_alive, bool http10) {
   std::string out;
   out.reserve(256);
-  fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\n", status, HttpReason(status));
+  AppendFormatted(out, "HTTP/1.1 {} {}\r\n", status, HttpReason(status));
   AppendHeader(out, "date", HttpDate(std::time(nullptr)));
   for (const auto& [name, value] : headers) AppendHeader(out, name, value);
   if (!keep_alive) {
@@ -53,7 +53,7 @@ std::string SerializeResponse(const HttpResponse& response, const AnswerFraming&
       response.status >= 200 && response.status != 204 && response.status != 304;
   if (may_have_body) {
     if (!response.content_type.empty()) AppendHeader(out, "content-type", response.content_type);
-    fmt::format_to(std::back_inserter(out), "content-length: {}\r\n", response.body.size());
+    AppendFormatted(out, "content-length: {}\r\n", response.body.size());
   }
   out += "\r\n";
   if (may_have_body && !framing.head) out += response.body;
@@ -185,9 +185,7 @@ void Exchange::AppendChunk(std::string_view bytes) {
     inbox_ += bytes;
     return;
   }
-  char size[16];
-  const auto end = fmt::format_to(size, "{:x}\r\n", bytes.size());
-  inbox_.append(size, static_cast<size_t>(end - size));
+  AppendFormatted(inbox_, "{:x}\r\n", bytes.size());
   inbox_ += bytes;
   inbox_ += "\r\n";
 }

@@ -7,7 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <iterator>
+
+#include "base/append.h"
 
 namespace baltoro {
 namespace {
@@ -36,18 +37,18 @@ Result<std::string> SerializeRequest(const HttpClientRequest& request,
   } else if (!options.uds.empty()) {
     out += "host: localhost\r\n";
   } else if (ipv6) {
-    fmt::format_to(std::back_inserter(out), "host: [{}]:{}\r\n", options.host, options.port);
+    AppendFormatted(out, "host: [{}]:{}\r\n", options.host, options.port);
   } else {
-    fmt::format_to(std::back_inserter(out), "host: {}:{}\r\n", options.host, options.port);
+    AppendFormatted(out, "host: {}:{}\r\n", options.host, options.port);
   }
   for (const auto& [name, value] : request.headers) {
-    fmt::format_to(std::back_inserter(out), "{}: {}\r\n", name, value);
+    AppendFormatted(out, "{}: {}\r\n", name, value);
   }
   if (!request.body.empty() || request.method == "POST" || request.method == "PUT") {
     if (FindHeader(request.headers, "content-type").empty()) {
       out += "content-type: application/json\r\n";
     }
-    fmt::format_to(std::back_inserter(out), "content-length: {}\r\n", request.body.size());
+    AppendFormatted(out, "content-length: {}\r\n", request.body.size());
   }
   out += "\r\n";
   out += request.body;

@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
 
+#include "base/append.h"
 #include "base/json.h"
 
 namespace baltoro {
@@ -172,16 +172,15 @@ class ChatShape final : public ResponseShape {
         out += R"("content":)";
         return AppendJsonString(out, event.text);
       case OutputEventKind::kToolCallBegin:
-        fmt::format_to(std::back_inserter(out), R"("tool_calls":[{{"index":{},"id":)",
-                       event.call_index);
+        AppendFormatted(out, R"("tool_calls":[{{"index":{},"id":)", event.call_index);
         AppendJsonString(out, event.text);
         out += R"(,"type":"function","function":{"name":)";
         AppendJsonString(out, event.name);
         out += R"(,"arguments":""}}])";
         return;
       case OutputEventKind::kToolCallArguments:
-        fmt::format_to(std::back_inserter(out),
-                       R"("tool_calls":[{{"index":{},"function":{{"arguments":)", event.call_index);
+        AppendFormatted(out, R"("tool_calls":[{{"index":{},"function":{{"arguments":)",
+                        event.call_index);
         AppendJsonString(out, event.text);
         out += "}}]";
         return;
@@ -248,8 +247,7 @@ class ChatShape final : public ResponseShape {
           break;
       }
     }
-    fmt::format_to(std::back_inserter(out),
-                   R"({{"index":{},"message":{{"role":"assistant","content":)", choice.index);
+    AppendFormatted(out, R"({{"index":{},"message":{{"role":"assistant","content":)", choice.index);
     if (content.empty() && (!calls.empty() || !reasoning.empty())) {
       out += "null";
     } else {

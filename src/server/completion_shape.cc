@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <unordered_set>
 #include <utility>
 
+#include "base/append.h"
 #include "base/json.h"
 
 namespace baltoro {
@@ -64,8 +64,8 @@ class CompletionShape final : public ResponseShape {
   void End(const ChoiceState& choice, const Usage* usage, std::string& out) override {
     out += "data: ";
     out += identity_;
-    fmt::format_to(std::back_inserter(out),
-                   R"({{"index":{},"text":"","logprobs":null,"finish_reason":)", choice.index);
+    AppendFormatted(out, R"({{"index":{},"text":"","logprobs":null,"finish_reason":)",
+                    choice.index);
     AppendJsonString(out, choice.end.finish_reason);
     out += R"(,"stop_reason":)";
     AppendStopReason(out, choice.end);
@@ -106,7 +106,7 @@ class CompletionShape final : public ResponseShape {
   void Open(const ChoiceState& choice, std::string_view text, std::string& out) const {
     out += "data: ";
     out += identity_;
-    fmt::format_to(std::back_inserter(out), R"({{"index":{},"text":)", choice.index);
+    AppendFormatted(out, R"({{"index":{},"text":)", choice.index);
     AppendJsonString(out, text);
     out += R"(,"logprobs":)";
   }
@@ -171,9 +171,8 @@ class CompletionShape final : public ResponseShape {
     for (const TokenLogprobs& row : rows) {
       if (!row.empty()) add(row.front().id, &row);
     }
-    fmt::format_to(
-        std::back_inserter(out),
-        R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})",
+    AppendFormatted(
+        out, R"({{"text_offset":[{}],"token_logprobs":[{}],"tokens":[{}],"top_logprobs":[{}]}})",
         offsets, values, tokens, tops);
   }
 
@@ -203,7 +202,7 @@ class CompletionShape final : public ResponseShape {
   void AppendChoice(const ChoiceState& choice, std::string& out) const {
     std::string text = options_.echo ? PromptText(choice) : "";
     for (const OutputEvent& event : choice.events) text += event.text;
-    fmt::format_to(std::back_inserter(out), R"({{"index":{},"text":)", choice.index);
+    AppendFormatted(out, R"({{"index":{},"text":)", choice.index);
     AppendJsonString(out, text);
     out += R"(,"logprobs":)";
     if (options_.logprobs) {

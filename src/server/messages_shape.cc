@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <optional>
 #include <utility>
 
+#include "base/append.h"
 #include "base/json.h"
 #include "server/messages_request.h"
 #include "server/sha256.h"
@@ -17,22 +17,21 @@ namespace {
 // text is always the same, so that streamed and whole answers are.
 std::string SignatureOf(std::string_view text) {
   std::string out;
-  for (const unsigned char byte : Sha256(text))
-    fmt::format_to(std::back_inserter(out), "{:02x}", byte);
+  for (const unsigned char byte : Sha256(text)) AppendFormatted(out, "{:02x}", byte);
   return out;
 }
 
 void OpenEvent(std::string_view name, std::string& out) {
-  fmt::format_to(std::back_inserter(out), "event: {}\ndata: {{\"type\":\"{}\"", name, name);
+  AppendFormatted(out, "event: {}\ndata: {{\"type\":\"{}\"", name, name);
 }
 
 void AppendMessagesUsage(const Usage& usage, std::string& out) {
   // What came out of the cache is not counted as input a second time.
-  fmt::format_to(std::back_inserter(out),
-                 R"({{"input_tokens":{},"cache_creation_input_tokens":0,)"
-                 R"("cache_read_input_tokens":{},"output_tokens":{}}})",
-                 usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens,
-                 usage.completion_tokens);
+  AppendFormatted(out,
+                  R"({{"input_tokens":{},"cache_creation_input_tokens":0,)"
+                  R"("cache_read_input_tokens":{},"output_tokens":{}}})",
+                  usage.prompt_tokens - usage.cached_tokens, usage.cached_tokens,
+                  usage.completion_tokens);
 }
 
 // The arguments of a call as the object that `input` must be. A call that was cut short has no
@@ -162,7 +161,7 @@ class MessagesShape final : public ResponseShape {
       called_ = true;
     }
     OpenEvent("content_block_start", out);
-    fmt::format_to(std::back_inserter(out), R"(,"index":{},"content_block":)", index_);
+    AppendFormatted(out, R"(,"index":{},"content_block":)", index_);
     AppendBlock(*block_, out, /*begun=*/true);
     out += "}\n\n";
   }
@@ -170,7 +169,7 @@ class MessagesShape final : public ResponseShape {
   void AppendDelta(const OutputEvent& event, std::string& out) {
     if (block_->kind == OutputEventKind::kReasoning) block_->text += event.text;  // to sign it
     OpenEvent("content_block_delta", out);
-    fmt::format_to(std::back_inserter(out), R"(,"index":{},"delta":{{"type":)", index_);
+    AppendFormatted(out, R"(,"index":{},"delta":{{"type":)", index_);
     switch (block_->kind) {
       case OutputEventKind::kReasoning:
         out += R"("thinking_delta","thinking":)";
@@ -192,13 +191,12 @@ class MessagesShape final : public ResponseShape {
     if (!block_) return;
     if (block_->kind == OutputEventKind::kReasoning) {
       OpenEvent("content_block_delta", out);
-      fmt::format_to(std::back_inserter(out),
-                     R"(,"index":{},"delta":{{"type":"signature_delta","signature":"{}"}}}})",
-                     index_, SignatureOf(block_->text));
+      AppendFormatted(out, R"(,"index":{},"delta":{{"type":"signature_delta","signature":"{}"}}}})",
+                      index_, SignatureOf(block_->text));
       out += "\n\n";
     }
     OpenEvent("content_block_stop", out);
-    fmt::format_to(std::back_inserter(out), R"(,"index":{}}})", index_);
+    AppendFormatted(out, R"(,"index":{}}})", index_);
     out += "\n\n";
     block_.reset();
     ++index_;

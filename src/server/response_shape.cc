@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <iterator>
 
+#include "base/append.h"
 #include "base/json.h"
 #include "base/utf8.h"
 
@@ -15,11 +15,11 @@ void ResponseShape::FailStream(const ApiError& error, std::string& out) {
 }
 
 void AppendUsage(std::string& out, const Usage& usage) {
-  fmt::format_to(std::back_inserter(out),
-                 R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
-                 R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
-                 usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
-                 usage.completion_tokens, usage.cached_tokens);
+  AppendFormatted(out,
+                  R"({{"prompt_tokens":{},"total_tokens":{},"completion_tokens":{},)"
+                  R"("prompt_tokens_details":{{"cached_tokens":{}}}}})",
+                  usage.prompt_tokens, usage.prompt_tokens + usage.completion_tokens,
+                  usage.completion_tokens, usage.cached_tokens);
 }
 
 void AppendStopReason(std::string& out, const ChoiceEnd& end) {
@@ -59,7 +59,7 @@ void AppendLogprob(std::string& out, float logprob) {
     out += "-9999.0";
     return;
   }
-  fmt::format_to(std::back_inserter(out), "{}", logprob);
+  AppendFormatted(out, "{}", logprob);
 }
 
 std::string TokenText(const Tokenizer& tokenizer, TokenId id) {
@@ -86,9 +86,9 @@ void AppendPromptLogprobs(std::string& out,
       const TokenLogprob& one = rows[i][j];
       // The token itself comes first and may come again among the top ones.
       if (j > 0 && one.id == rows[i][0].id) continue;
-      fmt::format_to(std::back_inserter(out), R"({}"{}":{{"logprob":)", j > 0 ? "," : "", one.id);
+      AppendFormatted(out, R"({}"{}":{{"logprob":)", j > 0 ? "," : "", one.id);
       AppendLogprob(out, one.logprob);
-      fmt::format_to(std::back_inserter(out), R"(,"rank":{},"decoded_token":)", one.rank);
+      AppendFormatted(out, R"(,"rank":{},"decoded_token":)", one.rank);
       AppendJsonString(out, TokenText(tokenizer, one.id));
       out.push_back('}');
     }

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <iterator>
 #include <random>
 
+#include "base/append.h"
 #include "server/input_items.h"
 #include "server/responses_request.h"
 #include "server/responses_shape.h"
@@ -27,7 +27,7 @@ int64_t UnixNow() {
 std::string RandomName() {
   std::random_device random;
   std::string out;
-  for (int i = 0; i < 4; ++i) fmt::format_to(std::back_inserter(out), "{:08x}", random());
+  for (int i = 0; i < 4; ++i) AppendFormatted(out, "{:08x}", random());
   return out;
 }
 

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <iterator>
 #include <utility>
+
+#include "base/append.h"
 
 namespace baltoro {
 namespace {
@@ -143,7 +144,7 @@ class ResponsesShape final : public ResponseShape {
     item.id = fmt::format("{}_{}_{}", prefix, options_.name, items_.size() - 1);
     if (out == nullptr) return;
     OpenEvent("response.output_item.added", *out);
-    fmt::format_to(std::back_inserter(*out), R"(,"output_index":{},"item":)", items_.size() - 1);
+    AppendFormatted(*out, R"(,"output_index":{},"item":)", items_.size() - 1);
     AppendItem(item, "in_progress", *out);
     CloseEvent(*out);
     if (IsCall(item.kind)) return;
@@ -181,7 +182,7 @@ class ResponsesShape final : public ResponseShape {
       CloseEvent(*out);
     }
     OpenEvent("response.output_item.done", *out);
-    fmt::format_to(std::back_inserter(*out), R"(,"output_index":{},"item":)", items_.size() - 1);
+    AppendFormatted(*out, R"(,"output_index":{},"item":)", items_.size() - 1);
     AppendItem(item, StatusOf(item), *out);
     CloseEvent(*out);
   }
@@ -195,15 +196,14 @@ class ResponsesShape final : public ResponseShape {
   }
 
   void OpenEvent(std::string_view name, std::string& out) {
-    fmt::format_to(std::back_inserter(out),
-                   "event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{}", name, name,
-                   sequence_++);
+    AppendFormatted(out, "event: {}\ndata: {{\"type\":\"{}\",\"sequence_number\":{}", name, name,
+                    sequence_++);
   }
   static void CloseEvent(std::string& out) { out += "}\n\n"; }
 
   void AppendPlace(std::string& out) const {
-    fmt::format_to(std::back_inserter(out), R"(,"item_id":"{}","output_index":{})",
-                   items_.back().id, items_.size() - 1);
+    AppendFormatted(out, R"(,"item_id":"{}","output_index":{})", items_.back().id,
+                    items_.size() - 1);
     if (!IsCall(items_.back().kind)) out += R"(,"content_index":0)";
   }
 
@@ -215,7 +215,7 @@ class ResponsesShape final : public ResponseShape {
   }
 
   static void AppendItem(const Item& item, std::string_view status, std::string& out) {
-    fmt::format_to(std::back_inserter(out), R"({{"id":"{}","status":"{}")", item.id, status);
+    AppendFormatted(out, R"({{"id":"{}","status":"{}")", item.id, status);
     // An item that has just begun has no part yet.
     const bool begun = status == "in_progress";
     if (IsCall(item.kind)) {
@@ -249,9 +249,8 @@ class ResponsesShape final : public ResponseShape {
                       const Usage* usage,
                       std::string& out) const {
     out += fixed_;
-    fmt::format_to(std::back_inserter(out), R"(,"status":"{}","error":{},"incomplete_details":{})",
-                   status, error,
-                   status == "incomplete" ? R"({"reason":"max_output_tokens"})" : "null");
+    AppendFormatted(out, R"(,"status":"{}","error":{},"incomplete_details":{})", status, error,
+                    status == "incomplete" ? R"({"reason":"max_output_tokens"})" : "null");
     out += R"(,"output":)";
     AppendOutput(out);
     out += R"(,"usage":)";
@@ -259,12 +258,12 @@ class ResponsesShape final : public ResponseShape {
       out += "null}";
       return;
     }
-    fmt::format_to(std::back_inserter(out),
-                   R"({{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},)"
-                   R"("cache_write_tokens":0}},"output_tokens":{},)"
-                   R"("output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}}})",
-                   usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens,
-                   usage->reasoning_tokens, usage->prompt_tokens + usage->completion_tokens);
+    AppendFormatted(out,
+                    R"({{"input_tokens":{},"input_tokens_details":{{"cached_tokens":{},)"
+                    R"("cache_write_tokens":0}},"output_tokens":{},)"
+                    R"("output_tokens_details":{{"reasoning_tokens":{}}},"total_tokens":{}}}}})",
+                    usage->prompt_tokens, usage->cached_tokens, usage->completion_tokens,
+                    usage->reasoning_tokens, usage->prompt_tokens + usage->completion_tokens);
   }
 
   std::string Finished(const Usage& usage) const {
