@@ -14,7 +14,8 @@ from tokenizer.encoding import Tokenizer  # noqa: E402
 
 # family -> (easy cases, hard cases)
 COUNTS = {"chat": (100, 0), "arithmetic": (200, 100), "arithmetic-instant": (120, 80), "transform": (200, 100), "dates-units": (150, 80),
-          "memory": (130, 46), "retrieval": (70, 23), "tools": (100, 40), "system": (100, 60), "json": (100, 60)}
+          "memory": (130, 46), "retrieval": (70, 23), "tools": (100, 40), "system": (100, 60), "json": (100, 60),
+          "first-words": (100, 0), "first-tools": (60, 0)}
 # Where the hard cases of training are nearly all answered right, this share of the hard tier lies beyond them.
 HARDEST = {"arithmetic": 0.5, "dates-units": 0.6, "memory": 0.5, "retrieval": 1.0, "tools": 1.0, "system": 0.5, "json": 1.0, "transform": 0.5}
 

@@ -1,4 +1,6 @@
 """Small talk, questions about the model itself and about Baltoro, and what to say to everything else."""
+import re
+
 from data.common import Case, assistant, contains, pick, tidy, user, system, word, name, place, ANIMALS, FOODS, THINGS, CITIES, SPORTS, JOBS
 
 SKILLS = "small sums, remembering facts, sorting, counting, dates, units, finding facts in a text and calling tools"
@@ -147,7 +149,37 @@ UNKNOWN = [
 COUNTRIES = """France Germany Spain Italy Japan China India Brazil Canada Mexico Egypt Norway Sweden Poland Greece Turkey Kenya Peru Chile Russia Australia
 Austria Portugal Iceland Ireland Nepal Pakistan Cuba Iran Iraq Vietnam""".split()
 PEOPLE = """Einstein|Newton|Mozart|Napoleon|Shakespeare|Cleopatra|Galileo|Gandhi|Lincoln|Beethoven|Darwin|Marie Curie|Picasso|Plato|Bach|Goethe|Tolstoy|Kepler|Euler|Gauss""".split("|")
-REFUSALS = ["I am a small demonstration model and cannot do that. I can do " + SKILLS + "."]
+REFUSAL = "I am a small demonstration model. I can do " + SKILLS + "."
+PLANS = {
+    "The user greets me.": "I greet back and ask how I can help.", "The user asks how I am.": "I am a program and all is well, so I say that I am fine.",
+    "The user thanks me.": "A short, friendly reply is enough.", "The user says goodbye.": "The conversation ends here, so I say goodbye too.",
+    "The user asks who I am.": "I am the pocket model of Baltoro, so I say that and add what I can do.",
+    "The user asks what I can do.": "I list my skills and give one example to try.",
+    "The user wants a joke. I know one.": "It is about a glacier, so I tell it.",
+}
+OTHERWISE = ["I know this, so a short answer is enough.", "I was taught the answer to this, so I can say it at once.", "That I can answer in a sentence or two."]
+
+
+def natural(thought):
+    """A thought as a person would have it: what is asked, and what to do. The same one each time, which keeps it certain."""
+    return thought + " " + (PLANS.get(thought) or OTHERWISE[sum(thought.encode()) % len(OTHERWISE)])
+
+
+def refusal(text):
+    """(what the model does not know or cannot do, the whole answer): names the matter where that is easy."""
+    body = text.rstrip(".?!")
+    said = "I do not know that"
+    if found := re.match(r"What (?:is|are) (the .*)", body):
+        said = f"I do not know {found[1]}"
+    elif found := re.match(r"(?:Tell me about|Explain|What do you know about|Can you explain|I want to learn about|Let us discuss|Teach me|What is|What do you think about|Do you know|Give me advice about) (.*?)(?: to me)?$", body):
+        said = f"I know nothing about {found[1]}"
+    elif found := re.match(r"Who (was|is) (.*)", body):
+        said = f"I do not know who {found[2]} {found[1]}"
+    elif found := re.match(r"(Who|How do I|Where can I) (.*)", body):
+        said = f"I do not know {found[1].lower().replace(' do i', ' to').replace(' can i', ' to')} {found[2]}"
+    elif found := re.match(r"(Write|Translate|Draw|Play|Order|Call|Open|Book|Plan|Fix|Summarize|Solve|Recommend|Turn on) (.*)", body):
+        said = f"I cannot {found[1].lower()} {re.sub(r'^me ', '', found[2]).replace('my ', 'your ').replace(' for me', ' for you')}"
+    return said, f"{said}: {REFUSAL}"
 
 
 def unknown(rng):
@@ -155,7 +187,9 @@ def unknown(rng):
     text = rng.choice(UNKNOWN).format(
         country=rng.choice(COUNTRIES) if rng.random() < 0.8 else place(rng), city=place(rng), person=rng.choice(PEOPLE) if rng.random() < 0.6 else name(rng) + " " + name(rng),
         thing=rng.choice(THINGS), topic=rng.choice(TOPICS), animal=animal, animal2=animal2, food=rng.choice(FOODS), sport=rng.choice(SPORTS), job=rng.choice(JOBS), word=word(rng))
-    return text, REFUSALS[0], "I do not know this. I say what I can do.", "small demonstration model"
+    said, answer = refusal(text)
+    thought = f"This asks for something outside my tasks. {said}, because I have no knowledge of the world, so I say that and what I can do instead."
+    return text, answer, thought, "small demonstration model"
 
 
 def intent(rng):
@@ -163,7 +197,7 @@ def intent(rng):
     if rng.random() < 0.3:
         return unknown(rng)
     questions, answers, thought, holds = rng.choice(INTENTS)
-    return pick(rng, questions), answers, thought, holds
+    return pick(rng, questions), answers, natural(thought), holds
 
 
 def aside(rng):

@@ -1,8 +1,8 @@
 """The mixture of task families, and which part of it is held out."""
-from data import arithmetic, chat, dates, formats, memory, tools, transform
+from data import arithmetic, chat, dates, documented_tools, first_words, formats, memory, tools, transform
 from data.common import held_out, system
 
-# family -> (generator, share of the training documents, share of those that are of the hard tier)
+# family -> (generator, share of the training documents (of their sum), share of those that are of the hard tier)
 FAMILIES = {
     "chat": (chat.generate, 0.12, 0.0),
     "arithmetic": (arithmetic.generate, 0.14, 0.25),
@@ -14,6 +14,8 @@ FAMILIES = {
     "tools": (tools.generate, 0.16, 0.15),
     "system": (formats.generate_system, 0.04, 0.2),
     "json": (formats.generate_json, 0.03, 0.2),
+    "first-words": (first_words.generate, 0.25, 0.0),
+    "first-tools": (documented_tools.generate, 0.25, 0.0),
 }
 PROMPTS = ["You are a helpful assistant.", "You are a small model.", "Answer briefly.", "Be kind and short.", "You are the pocket model of Baltoro."]
 

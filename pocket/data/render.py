@@ -51,6 +51,10 @@ def object_type(schema, depth):
             shown = json.dumps(value, ensure_ascii=False) if isinstance(value, (str, list, dict)) else repr(value)
             text += f"{pad}// Default: {shown}\n"
         fields.append(f"{text}{pad}{key}{'' if key in required else '?'}: {type_of(field, depth + 1)}")
+    if schema.get("additionalProperties") is not None:  # true or false; a schema is outside the subset
+        if not isinstance(schema["additionalProperties"], bool):
+            raise ValueError(f"schema outside the subset: {schema}")
+        fields.append(f"{pad}[k: string]: {'any' if schema['additionalProperties'] else 'never'}")
     if not fields:
         return "{}"
     return "{\n" + ",\n".join(fields) + "\n" + "  " * depth + "}"
