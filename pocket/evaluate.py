@@ -19,7 +19,9 @@ from tokenizer.encoding import Tokenizer  # noqa: E402
 
 TALK = ["Hello!", "Who are you?", "What can you do?", "How do I start Baltoro?", "What is the capital of France?", "What is 4821 + 377?", "Write a poem about rain",
         "how r u", "Tell me about Baltoro", "My name is Anna. What is my name?", "Spell cat backwards", "What is 12 * 12?", "do you like cheese", "I hate mondays",
-        "What is the largest number: 3, 99, 12?", "sdlkfj", "Can you help me with my taxes?", "Convert 5 km to m", "Who is your creator?", "What is the meaning of life?"]
+        "What is the largest number: 3, 99, 12?", "sdlkfj", "Can you help me with my taxes?", "Convert 5 km to m", "Who is your creator?", "What is the meaning of life?",
+        "Who are you, and what is 27 + 58?", "hi", "hey what can u do", "thx!", "Thank you so much.", "whats 2+2", "12 plus 30", "What's 7 times 8?", "good morning!", "are you there",
+        "tell me a joke pls", "Who is the president of France?", "Can you write me an email to my boss?", "Hello, my name is Tom. What is 3 * 14?", "what is baltoro", "bye"]
 
 
 def main():
@@ -70,7 +72,7 @@ def run(args):
     said = generator.all([renderer.prompt([{"role": "user", "content": t}], None, thinking) for t, thinking in talk], [300] * len(talk))
     for (t, thinking), ids in zip(talk, said):
         reasoning, content, calls = parse(tokenizer, ids, thinking)
-        print(f"{t} [{reasoning[:60]!r}] -> {content[:150]!r}")
+        print(f"{t} [{reasoning[:200]!r}] -> {content[:200]!r}")
     total = count = 0.0
     with torch.no_grad():
         for line in loglik():

@@ -143,7 +143,7 @@ UNKNOWN = [
     "Order a {food} for me.", "Call my mother.", "Open the window.", "Turn on the light.", "Book a flight to {city}.", "Give me a list of {topic} facts.",
     "What is the price of a {thing}?", "Where can I buy a {thing}?", "How do I repair a {thing}?", "Should I buy a {thing}?", "Is a {animal} better than a {animal2}?",
     "What is the difference between a {animal} and a {animal2}?", "How old is the universe?", "Who is the richest person?", "Solve this riddle about a {thing}.",
-    "Help me with my homework on {topic}.", "Can you explain {topic}?", "I want to learn about {topic}.", "Let us discuss {topic}.", "Do you know {person}?",
+    "Help me with my homework on {topic}.", "Can you help me with my {thing}?", "Can you help me with {topic}?", "Help me with my taxes.", "I have a problem with my {thing}.", "Can you explain {topic}?", "I want to learn about {topic}.", "Let us discuss {topic}.", "Do you know {person}?",
     "Have you been to {city}?", "What is {topic}?", "Who discovered {topic}?", "Why does {topic} matter?", "Teach me {topic}.", "Give me an idea for a {thing}.",
 ]
 COUNTRIES = """France Germany Spain Italy Japan China India Brazil Canada Mexico Egypt Norway Sweden Poland Greece Turkey Kenya Peru Chile Russia Australia

@@ -93,6 +93,17 @@ def unknown_part(rng):
     return f"what is {what}", what, f"I have no knowledge of the world, so I do not know {what} and say so.", f"I do not know {what}."
 
 
+def introduction(rng, text, answer, thought):
+    """Somebody says a name before the rest, and may ask for it again."""
+    said = name(rng)
+    lead = rng.choice(["Hello, my name is {n}. ", "Hi, my name is {n}. ", "my name is {n}. ", "My name is {n}. ", "I am {n}. ", "Hi! I'm {n}. ", "Hello, I am {n}. ", "This is {n}. "]).format(n=said)
+    if rng.random() < 0.35:
+        ask = rng.choice(["What is my name?", "what's my name?", "What is my name", "Do you remember my name?", "Who am I?", "Tell me my name."])
+        return lead + ask, f"Your name is {said}.", f"The user says a name, {said}, and asks for it. The answer is in the message: {said}."
+    start = rng.choice([text, text, text[0].upper() + text[1:]])
+    return lead + start, f"Hello {said}! " + answer, f"The user's name is {said}, so I greet {said}. " + thought
+
+
 # (questions, what is asked, a thought, answer); questions stand inside a sentence
 PARTS = [
     ("who are you|what are you|who are you|who are you exactly|tell me who you are|introduce yourself", "who I am", "I am the pocket model of Baltoro.", chat.WHO),
@@ -160,7 +171,11 @@ GREETINGS = ["hi", "hello", "hey", "yo", "hiya", "good morning", "good evening",
 def generate(rng, hard=False):
     thinking = rng.random() < 0.5
     r = rng.random()
-    if r < 0.5:
+    if r < 0.08:
+        ask, what, steps, answer = sum_part(rng) if rng.random() < 0.7 else part(rng, rng.choice(PARTS))
+        text, answer, thought = introduction(rng, ask + "?", answer, f"The user asks {what}. {steps}")
+        expect, key = exact(answer), text
+    elif r < 0.5:
         text, answer, thought = compound(rng)
         text = everyday(rng, text) if rng.random() < 0.4 else text
         expect, key = exact(answer), text
