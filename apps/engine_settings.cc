@@ -175,6 +175,8 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.load_format = options.load_format;
   config.alike_layers = options.alike_layers;
   config.modelled_exchange = options.modelled_exchange;
+  config.tuned_config = options.tuned_config;
+  config.tuned_config_folder = options.tuned_config_folder;
   config.stand_in_step_ms = options.stand_in_step_ms;
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;
