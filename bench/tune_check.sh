@@ -33,7 +33,7 @@ for model in $models; do
   python3 - "$here" <<'PYTHON'
 import json, sys
 table = json.load(open(f"{sys.argv[1]}/tuned.json"))
-table["entries"] = ["linear form=bf16 kernel=plain", "experts form=int4_group kernel=int4_entries",
+table["entries"] = ["linear form=bf16 rows=1..256 kernel=plain", "experts form=int4_group kernel=int4_entries",
                     "experts form=fp8_w8a8 kernel=grouped_products", "linear form=fp8_w8a8 kernel=tiles"]
 json.dump(table, open(f"{sys.argv[1]}/bad.json", "w"), indent=2)
 PYTHON
