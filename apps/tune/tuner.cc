@@ -28,6 +28,11 @@ BenchStepCommand RigOf(const TuneCommand& command) {
 
 Result<std::unique_ptr<Tuner>> Tuner::Create(const TuneCommand& command) {
   ChooseKernelLoading(1);
+  EngineConfig engine;
+  engine.device = "cuda";
+  if (const Status status = ChooseBackend(engine).status(); !status.ok()) {
+    return Status(status.code(), "it measures kernels of a GPU: " + status.message());
+  }
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   // Entries that an engineer has put in would be measured against.
   BT_RETURN_IF_ERROR(module->set_kernel_table("", kTableName));
