@@ -148,6 +148,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kWithoutGpu.holds(facts)) {
     config.enforce_eager = usual.enforce_eager;
     config.graph_sizes = usual.graph_sizes;
+    config.tuned_config = usual.tuned_config;
   }
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
   if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
