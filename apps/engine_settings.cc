@@ -148,6 +148,7 @@ void SettleForRun(const RunFacts& facts, EngineConfig& config) {
   if (kWithoutGpu.holds(facts)) {
     config.enforce_eager = usual.enforce_eager;
     config.graph_sizes = usual.graph_sizes;
+    config.tuned_config = usual.tuned_config;
   }
   if (kStepsCannotOverlap.holds(facts)) config.async_scheduling = false;
   if (kOneTensorRank.holds(facts)) config.enable_expert_parallel = usual.enable_expert_parallel;
@@ -175,6 +176,8 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.load_format = options.load_format;
   config.alike_layers = options.alike_layers;
   config.modelled_exchange = options.modelled_exchange;
+  config.tuned_config = options.tuned_config;
+  config.tuned_config_folder = options.tuned_config_folder;
   config.stand_in_step_ms = options.stand_in_step_ms;
   config.quantization = options.quantization;
   config.online_quantization = options.online_quantization;

@@ -32,6 +32,7 @@
 #include "quantize.h"
 #include "serve.h"
 #include "stop_signal.h"
+#include "tune/tune.h"
 #include "verify.h"
 
 extern char** environ;
@@ -121,6 +122,7 @@ int Run(const baltoro::Command& command, const std::string& program) {
     return RunDoctor(*doctor, program);
   }
   if (const auto* pull = std::get_if<PullCommand>(&command)) return RunPull(*pull);
+  if (const auto* tune = std::get_if<TuneCommand>(&command)) return RunTune(*tune);
   const auto& ending = std::get<Ending>(command);
   std::fputs(ending.out.c_str(), stdout);
   std::fputs(ending.err.c_str(), stderr);

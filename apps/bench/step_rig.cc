@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/backend_choice.h"
+#include "engine/tuned_table.h"
 #include "model/weight_plan.h"
 #include "ops/compose/small_ops.h"
 #include "plan/model_description.h"
@@ -164,6 +165,11 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
       std::min<int64_t>(std::ranges::max(command.batches), std::numeric_limits<int32_t>::max()));
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(engine));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(engine, config_));
+  if (seat.rank() == 0) {
+    BT_RETURN_IF_ERROR(
+        UseTunedTables(command.tuned_config, "", description.config, command.tensor, backend));
+  }
+  BT_RETURN_IF_ERROR(LeastOfAll(seat, 0).status());  // one table for all, before any is asked
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, seat.rank()));
   BT_ASSIGN_OR_RETURN(kv_form_, ParseKvForm(command.kv_cache_dtype, ops->act));
   const int threads = command.threads > 0 ? command.threads : ThreadPool(0).threads();

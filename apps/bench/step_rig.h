@@ -39,6 +39,10 @@ class StepRig {
   // kResourceExhausted: the keys do not fit beside the weights.
   Result<StepTiming> Decode(int64_t batch, int64_t context);
   Result<StepTiming> Prefill(int64_t tokens);
+  // After another table of kernels: steps are recorded anew.
+  void ForgetRecorded() {
+    if (!command_.enforce_eager) model_->UseGraphs();
+  }
 
   const K2Config& config() const { return config_; }
   const RankShare& share() const { return share_; }

@@ -77,6 +77,9 @@ constexpr FlagSpec kStepFlags[] = {
      .kind = kBool,
      .initial = "false",
      .help = "Prints for each operation of a step on a GPU which kernel computes it, and why."},
+    {.name = "tuned-config",
+     .kind = kString,
+     .help = "Takes the kernels of this table, which `baltoro tune` writes."},
     {.name = "cpu-threads",
      .kind = kInt,
      .initial = "0",
@@ -134,6 +137,7 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   Get(flags, "repeats", out.repeats);
   Get(flags, "enforce-eager", out.enforce_eager);
   Get(flags, "explain", out.explain);
+  Get(flags, "tuned-config", out.tuned_config);
   Get(flags, "cpu-threads", out.threads);
   Get(flags, "seed", out.seed);
   Get(flags, "json", out.json);

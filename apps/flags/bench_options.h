@@ -25,6 +25,7 @@ struct BenchStepCommand {
   int32_t repeats = 30;
   bool enforce_eager = false;
   bool explain = false;
+  std::string tuned_config;  // a file of `baltoro tune`; empty: none
   int32_t threads = 0;
   uint64_t seed = 0;
   std::string json, svg;  // files to write; empty: none

@@ -26,7 +26,7 @@ constexpr Subcommand kSubcommands[] = {
     {"bench", true, "load on a running server; latency, throughput, a step beside its floor"},
     {"plan", true, "whether it fits: memory and lengths, before any weight is read"},
     {"route", false, "send requests to several servers"},
-    {"tune", false, "tables of kernels"},
+    {"tune", true, "which kernels are the fastest on this card for a model: a table for serve"},
     {"quantize", true, "writes a bf16 checkpoint in another weight format"},
     {"pull", true, "downloads a model from Hugging Face or ModelScope"},
     {"inspect", true, "what a checkpoint holds, and what is wrong with it"},
@@ -96,6 +96,7 @@ Command ParseCommandLine(std::span<const std::string> args, const Environment& e
   if (name == "quantize") return AsCommand(ParseQuantize(rest));
   if (name == "inspect") return AsCommand(ParseInspect(rest));
   if (name == "doctor") return AsCommand(ParseDoctor(rest));
+  if (name == "tune") return AsCommand(ParseTune(rest));
   if (name == "pull") return AsCommand(ParsePull(rest, environment));
   if (name == "-h" || name == "--help") return Ending{.out = Overview()};
   if (name == "help") {
@@ -154,6 +155,7 @@ std::string FlagsMarkdown() {
           MarkdownTables(BenchLatencyOwnFlags());
   text += "## baltoro bench throughput\n\nAll flags of `serve`, and:\n\n" +
           MarkdownTables(BenchThroughputOwnFlags());
+  text += "## baltoro tune\n\n" + MarkdownTables(TuneFlags());
   text += "## baltoro bench step\n\n" + MarkdownTables(BenchStepFlags());
   text += "## baltoro quantize\n\n" + MarkdownTables(QuantizeFlags());
   text += "## baltoro inspect\n\n" + MarkdownTables(InspectFlags());

@@ -16,6 +16,7 @@
 #include "flags/pull_options.h"
 #include "flags/serve_bench_options.h"
 #include "flags/serve_options.h"
+#include "flags/tune_options.h"
 #include "flags/verify_options.h"
 
 namespace baltoro {
@@ -32,6 +33,7 @@ using Command = std::variant<ServeOptions,
                              PullCommand,
                              DoctorCommand,
                              VerifyOptions,
+                             TuneCommand,
                              Ending>;
 
 // `args` without the program's name. `help`, `version` and all errors are an Ending.

@@ -34,8 +34,16 @@ bool Contains(const std::string& text, std::string_view part) {
 
 TEST(CommandLineTest, SubcommandsAreTold) {
   EXPECT_EQ(Accept<ServeOptions>({"serve", "/m"}).model, "/m");
-  EXPECT_EQ(End({"tune"}).err, "baltoro tune is not available yet in this version\n");
-  EXPECT_EQ(End({"tune"}).exit_code, 1);
+  EXPECT_EQ(End({"route"}).err, "baltoro route is not available yet in this version\n");
+  EXPECT_EQ(End({"route"}).exit_code, 1);
+  const auto tune = Accept<TuneCommand>({"tune", "--model", "m", "--tp-size", "8", "--dtype",
+                                         "bfloat16", "--tune", "--save-dir", "d"});
+  EXPECT_EQ(tune.model, "m");
+  EXPECT_EQ(tune.tensor, 8);
+  EXPECT_TRUE(Contains(tune.notice, "--dtype has no effect: "));
+  EXPECT_TRUE(Contains(tune.notice, "--tune has no effect: "));
+  EXPECT_TRUE(Contains(End({"tune", "m"}).err, "give --save-dir FOLDER or --tuned-config FILE"));
+  EXPECT_EQ(End({"tune", "m", "--save-dir", "d", "--enable-expert-parallel"}).exit_code, 2);
   EXPECT_EQ(Accept<BenchStepCommand>({"bench", "step", "m", "--batch", "2", "3"}).batches,
             (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(End({"bench"}).exit_code, 2);

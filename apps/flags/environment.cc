@@ -65,7 +65,9 @@ constexpr Variable kVariables[] = {
     {"VLLM_PORT"},
     {"VLLM_RPC_TIMEOUT", "", "nothing waits by it, as in vLLM's present engine"},
     {"VLLM_SERVER_DEV_MODE", "1 adds POST /reset_prefix_cache: earlier prompts are found no more."},
-    {"VLLM_TUNED_CONFIG_FOLDER", "", "its tables are of Triton kernels, which are not used here"},
+    {"VLLM_TUNED_CONFIG_FOLDER",
+     "Folder with tables of `baltoro tune`, where --tuned-config names none; those for this model, "
+     "ranks and card are used. Tables of Triton kernels are not."},
     {"VLLM_WORKER_MULTIPROC_METHOD", "", "ranks of a node are threads of its engine"},
 };
 
@@ -200,6 +202,8 @@ Status ApplyOne(const std::string& name, const std::string& value, ServeOptions&
       return Wrong(name, value, "a number of seconds above 0");
     }
     options.log_stats_interval_s = *seconds;
+  } else if (name == "VLLM_TUNED_CONFIG_FOLDER") {
+    options.tuned_config_folder = value;
   } else if (name == "VLLM_SERVER_DEV_MODE") {
     if (value != "0" && value != "1") return Wrong(name, value, "0 or 1");
     options.dev_mode = value == "1";

@@ -55,6 +55,12 @@ constexpr FlagSpec kOwnFlags[] = {
      .min = 0,
      .max = 60000,
      .help = "Milliseconds that a step takes with --load-format stand-in."},
+    {.name = "tuned-config",
+     .kind = kString,
+     .idle = &kWithoutGpu,
+     .idle_reason = "a CPU has one kernel for each operation",
+     .help = "Table of `baltoro tune`, for this model, these ranks and this card: kernels that are "
+             "used instead of the built-in choices. Without it, VLLM_TUNED_CONFIG_FOLDER."},
     {.name = "modelled-exchange",
      .kind = kString,
      .idle = &kRanksExchange,

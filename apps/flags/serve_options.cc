@@ -40,6 +40,7 @@ void FillModel(const FlagReader& flags, ServeOptions& options) {
     options.alike_layers = loader->value("alike_layers", false);
   }
   flags.Get("modelled-exchange", options.modelled_exchange);
+  flags.Get("tuned-config", options.tuned_config);
   flags.Get("stand-in-step-ms", options.stand_in_step_ms);
   flags.Get("max-model-len", options.max_model_len);
   flags.Get("seed", options.seed);

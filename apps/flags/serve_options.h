@@ -31,6 +31,8 @@ struct ServeOptions {
   std::string load_format = "auto";             // auto, safetensors, dummy or stand-in
   bool alike_layers = false;                    // of dummy weights
   std::string modelled_exchange;
+  std::string tuned_config;         // a file of `baltoro tune`; empty: none
+  std::string tuned_config_folder;  // where one may be: VLLM_TUNED_CONFIG_FOLDER
   double stand_in_step_ms = 0;
   int64_t max_model_len = 0;              // tokens; 0: the model's, -1: the most that fits
   bool allow_long_max_model_len = false;  // above what the model was made for

@@ -64,7 +64,9 @@ struct EngineConfig {
   uint64_t seed = 0;              // of dummy weights
   bool alike_layers = false;      // dummy weights are drawn once for all layers of a kind
   std::string modelled_exchange;  // added to each step of one rank: modelled_exchange.h
-  double stand_in_step_ms = 0;    // how long a step of a stand-in takes
+  // A table of kernels for a GPU, and a folder where one may be (tuned_table.h); empty: none.
+  std::string tuned_config, tuned_config_folder;
+  double stand_in_step_ms = 0;  // how long a step of a stand-in takes
 };
 
 inline const std::string& TokenizerDir(const EngineConfig& config) {

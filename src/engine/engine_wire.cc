@@ -20,7 +20,7 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
          c.target_step_ms, c.deterministic, c.threads, c.seed, c.alike_layers, c.modelled_exchange,
-         c.stand_in_step_ms);
+         c.tuned_config, c.tuned_config_folder, c.stand_in_step_ms);
 }
 
 template <typename Fields>

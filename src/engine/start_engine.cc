@@ -21,6 +21,7 @@
 #include "engine/node_follower.h"
 #include "engine/rank_team.h"
 #include "engine/stand_in.h"
+#include "engine/tuned_table.h"
 #include "engine/worker.h"
 #include "model/kv_scales.h"
 #include "model/weight_count.h"
@@ -444,13 +445,15 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));
   ChooseKernelLoading(LayoutOf(config).ranks());
   BT_ASSIGN_OR_RETURN(const BackendChoice backend, ChooseBackend(config));
-  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   const ParallelLayout layout = LayoutOf(config);
   if (std::max(layout.tensor, layout.pipeline) > kRanksMax) {
     return InvalidArgument(fmt::format(
         "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
   }
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
+  BT_RETURN_IF_ERROR(UseTunedTables(config.tuned_config, config.tuned_config_folder, model_config,
+                                    layout.tensor, backend));
+  BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));
   BT_RETURN_IF_ERROR(CheckNodes(layout, config.nodes));

@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "ops/ops.h"
@@ -36,6 +38,15 @@ struct CudaModule {
   Result<double> (*read_rate)() = nullptr;
   // Makes the operations for a GPU, once per process and device; they stay to its end.
   Result<const OpsTable*> (*open)(int device) = nullptr;
+  // Entries of a table of overrides (ops/cuda/choose/overrides.h) in the place of those before;
+  // `file` names them in errors. While nothing is computed.
+  Status (*set_kernel_table)(const std::string& text, const std::string& file) = nullptr;
+  // From now on `listener` is told each question of a choice as an entry would begin, what is
+  // chosen for it by itself, and which other kernels take it; empty: nobody. Likewise.
+  Status (*listen_to_choices)(
+      std::function<void(const std::string& question,
+                         const std::string& built_in,
+                         const std::vector<std::string>& others)> listener) = nullptr;
   // The ranks of the world find each other; all call it at the same time, each from the thread that
   // will use what it gets. An error of one is an error of all, with its name.
   Result<std::unique_ptr<RankOps>> (*join_ranks)(const GpuRankArgs&) = nullptr;

@@ -74,7 +74,7 @@ Result<GpuInfo> Describe(int device) {
   return GpuInfo{.name = info.name,
                  .memory_bytes = static_cast<int64_t>(info.memory_bytes),
                  .launches_overlap = LaunchesOverlap(),
-                 .kernel_overrides = table == nullptr ? 0 : static_cast<int64_t>(table->size())};
+                 .kernel_overrides = static_cast<int64_t>(table->size())};
 }
 
 const OpsTable* Table() {
@@ -120,6 +120,8 @@ extern "C" __attribute__((visibility("default"))) const baltoro::CudaModule* Bal
                                           .table = baltoro::cuda::Table,
                                           .read_rate = baltoro::cuda::ReadRate,
                                           .open = baltoro::cuda::Open,
+                                          .set_kernel_table = baltoro::cuda::SetKernelTable,
+                                          .listen_to_choices = baltoro::cuda::ListenToChoices,
                                           .join_ranks = baltoro::cuda::JoinRanks,
                                           .set_last_line_writer = baltoro::SetLastLineWriter};
   return &module;

@@ -72,6 +72,12 @@ const char* Overridden(const AttentionHalfQuestion& q) {
                            .form = q.qkv_a.form,
                            .quantise_input = q.qkv_a.quantise_input};
   half[OverrideFact::kTokens] = q.x.rows;
+  if (q.card.overrides->listener() && Against(q) == nullptr) {
+    AttentionHalfQuestion plain = q;
+    plain.card.overrides = nullptr;
+    q.card.overrides->listener()(Text(half), Text(ChooseAttentionHalf(plain)),
+                                 {Text(AttentionHalfPlan{.kernel = AttentionHalfWay::kApart})});
+  }
   if (const Override* const entry = q.card.overrides->Find(half)) return entry->why.c_str();
   for (const MatrixFacts& w : {q.qkv_a, q.q, q.o}) {
     const auto plan = linear_ways::Overridden(

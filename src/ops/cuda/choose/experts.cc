@@ -23,6 +23,19 @@ Way WayOf(const ExpertsQuestion& q) {
   return {ExpertsKernel::kGroupedProducts, "no kernels of its own for this form and shape"};
 }
 
+// Tells who measures which ways could compute `q`.
+void TellListener(const ExpertsQuestion& q, const OverrideQuestion& asked) {
+  const ExpertsKernel chosen = WayOf(q).kernel;
+  std::vector<std::string> others;
+  for (auto at = static_cast<uint8_t>(ExpertsKernel::kInt4OneLaunch1);
+       at <= static_cast<uint8_t>(ExpertsKernel::kGroupedProducts); ++at) {
+    const auto kernel = static_cast<ExpertsKernel>(at);
+    if (kernel == chosen || ExpertsAgainst(q, kernel) != nullptr) continue;
+    others.emplace_back(NameOf(kernel));
+  }
+  q.card.overrides->listener()(Text(asked), NameOf(chosen), others);
+}
+
 // The way that an entry of the card's table asks for; none without one, or where it does not take
 // the question, which is told.
 std::optional<Way> Overridden(const ExpertsQuestion& q) {
@@ -35,6 +48,7 @@ std::optional<Way> Overridden(const ExpertsQuestion& q) {
   asked[OverrideFact::kHidden] = q.hidden();
   asked[OverrideFact::kIntermediate] = q.intermediate();
   asked[OverrideFact::kTopK] = q.top_k;
+  if (q.card.overrides->listener() && !q.ahead) TellListener(q, asked);
   const Override* const entry = q.card.overrides->Find(asked);
   if (entry == nullptr) return std::nullopt;
   const auto kernel = static_cast<ExpertsKernel>(entry->kernel);

@@ -52,7 +52,7 @@ TEST(KernelTableTest, ErrorsNameTheVariableAndTheFile) {
 TEST(KernelTableTest, TheTableOfTheProcessIsReadOnce) {
   const TableFile file(kEntry);
   ASSERT_EQ(setenv("BALTORO_KERNEL_TABLE", file.path().c_str(), 1), 0);
-  const Result<const Overrides*> table = KernelTable();
+  const Result<Overrides*> table = KernelTable();
   ASSERT_TRUE(table.ok()) << table.status().message();
   ASSERT_NE(table.value(), nullptr);
   EXPECT_EQ(table.value()->size(), 1u);

@@ -86,6 +86,20 @@ OverrideQuestion AskedOf(const LinearQuestion& q) {
   return asked;
 }
 
+// Tells who measures what could compute `q`. kPlain is there for what no other takes.
+void TellListener(const LinearQuestion& q, const OverrideQuestion& asked, const Card& card) {
+  Card plain = card;
+  plain.overrides = nullptr;
+  const LinearKernel chosen = ChooseLinear(q, plain).kernel;
+  std::vector<std::string> others;
+  for (auto at = static_cast<uint8_t>(LinearKernel::kBf16Rows16);
+       at < static_cast<uint8_t>(LinearKernel::kPlain); ++at) {
+    const auto kernel = static_cast<LinearKernel>(at);
+    if (kernel != chosen && LinearBy(q, kernel, plain).taken()) others.emplace_back(NameOf(kernel));
+  }
+  card.overrides->listener()(Text(asked), NameOf(chosen), others);
+}
+
 }  // namespace
 
 LinearPlan LinearBy(const LinearQuestion& q, LinearKernel kernel, const Card& card) {
@@ -124,6 +138,7 @@ LinearPlan LinearBy(const LinearQuestion& q, LinearKernel kernel, const Card& ca
 std::optional<LinearPlan> linear_ways::Overridden(const LinearQuestion& q, const Card& card) {
   if (card.overrides == nullptr || q.x.rows == 0) return std::nullopt;
   const OverrideQuestion asked = AskedOf(q);
+  if (card.overrides->listener()) TellListener(q, asked, card);
   const Override* const entry = card.overrides->Find(asked);
   if (entry == nullptr) return std::nullopt;
   LinearPlan plan = LinearBy(q, static_cast<LinearKernel>(entry->kernel), card);

@@ -37,6 +37,12 @@ Overrides::Overrides(std::vector<Override> entries, Tell tell)
     : entries_(std::move(entries)), tell_(std::move(tell)), told_(std::make_unique<Told>()) {}
 Overrides::~Overrides() = default;
 
+void Overrides::Replace(Overrides&& other) {
+  replaced_.push_back(std::move(entries_));
+  entries_ = std::move(other.entries_);
+  tell_ = std::move(other.tell_);
+}
+
 bool Override::Fits(const OverrideQuestion& question) const {
   if (question.operation != operation) return false;
   if (form && (form->form != question.form || form->quantise_input != question.quantise_input)) {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -72,19 +73,31 @@ struct Override {
   bool Fits(const OverrideQuestion& question) const;
 };
 
+// Who is told what a table could say: a question as an entry would begin, what is chosen for it by
+// itself, and the other kernels that take it.
+using ChoiceListener = std::function<void(const std::string& question,
+                                          const std::string& built_in,
+                                          const std::vector<std::string>& others)>;
+
 // Any thread may ask. Plans that follow an entry point into the table, which must live as long.
 class Overrides {
  public:
   // `file` names the text in errors and reasons. `tell` is given a line for each entry and reason
   // for which a kernel does not take a question that the entry fits.
   using Tell = std::function<void(const std::string& line)>;
-  static Result<std::unique_ptr<const Overrides>> Parse(std::string_view text,
-                                                        const std::string& file,
-                                                        Tell tell);
+  static Result<std::unique_ptr<Overrides>> Parse(std::string_view text,
+                                                  const std::string& file,
+                                                  Tell tell);
 
   size_t size() const { return entries_.size(); }
   // Null: none fits.
   const Override* Find(const OverrideQuestion& question) const;
+  // Takes the entries of `other` and who is told. Entries until then stay for the plans that point
+  // to them. Nobody asks meanwhile, of this as of Listen.
+  void Replace(Overrides&& other);
+  // Who measures; empty: nobody any more.
+  void Listen(ChoiceListener listener) { listener_ = std::move(listener); }
+  const ChoiceListener& listener() const { return listener_; }
   // `entry`, of this table, is not followed: told once for each reason, which is a literal.
   void Refuse(const Override& entry, const OverrideQuestion& question, const char* reason) const;
 
@@ -97,6 +110,8 @@ class Overrides {
 
  private:
   std::vector<Override> entries_;
+  std::vector<std::vector<Override>> replaced_;
+  ChoiceListener listener_;
   Tell tell_;
   std::unique_ptr<Told> told_;
 };

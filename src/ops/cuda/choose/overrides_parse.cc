@@ -183,9 +183,9 @@ Result<Override> ReadEntry(std::string_view line) {
 
 }  // namespace
 
-Result<std::unique_ptr<const Overrides>> Overrides::Parse(std::string_view text,
-                                                          const std::string& file,
-                                                          Tell tell) {
+Result<std::unique_ptr<Overrides>> Overrides::Parse(std::string_view text,
+                                                    const std::string& file,
+                                                    Tell tell) {
   std::vector<Override> entries;
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -205,8 +205,7 @@ Result<std::unique_ptr<const Overrides>> Overrides::Parse(std::string_view text,
     entries.back().place = place;
     entries.back().why = "by the table of overrides, " + place;
   }
-  return std::unique_ptr<const Overrides>(
-      std::make_unique<const Overrides>(std::move(entries), std::move(tell)));
+  return std::make_unique<Overrides>(std::move(entries), std::move(tell));
 }
 
 }  // namespace baltoro::cuda

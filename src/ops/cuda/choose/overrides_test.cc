@@ -30,11 +30,12 @@ class Tabled {
   }
   const Card& card() const { return card_; }
   const Overrides& table() const { return *table_; }
+  Overrides& table() { return *table_; }
   const std::vector<std::string>& told() const { return told_; }
 
  private:
   std::vector<std::string> told_;
-  std::unique_ptr<const Overrides> table_;
+  std::unique_ptr<Overrides> table_;
   Card card_;
 };
 
@@ -325,6 +326,67 @@ TEST(OverridesTest, ABankThatItsEntryDoesNotFitIsChosenAsUsual) {
   q.ahead = false;
   ChooseExperts(q);
   EXPECT_THAT(one.told(), ElementsAre(HasSubstr("it takes one token")));
+}
+
+// What a listener is told of a question.
+struct Heard {
+  std::string question, built_in;
+  std::vector<std::string> others;
+};
+
+// Each kernel that is named to a listener is followed, and is not the one that would be chosen.
+TEST(OverridesTest, ListenersAreToldWhatElseTakesAQuestion) {
+  Tabled tabled("");
+  std::vector<Heard> heard;
+  tabled.table().Listen([&](const std::string& question, const std::string& built_in,
+                            const std::vector<std::string>& others) {
+    heard.push_back({question, built_in, others});
+  });
+  const LinearQuestion linear = Linear(WeightForm::kBf16, 64, 2112, 7168);
+  const std::string chosen = NameOf(ChooseLinear(linear, tabled.card()).kernel);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_EQ(heard[0].question, "linear form=bf16 rows=64 n=2112 k=7168");
+  EXPECT_EQ(heard[0].built_in, chosen);
+  EXPECT_GE(heard[0].others.size(), 2u);
+  for (const std::string& other : heard[0].others) {
+    const Tabled with(heard[0].question + " kernel=" + other);
+    EXPECT_EQ(NameOf(ChooseLinear(linear, with.card()).kernel), other);
+    EXPECT_NE(other, chosen);
+    EXPECT_THAT(with.told(), IsEmpty());
+  }
+
+  for (const WeightForm form : {WeightForm::kInt4Group, WeightForm::kFp8Block}) {
+    heard.clear();
+    const std::string way = NameOf(ChooseExperts(Bank(form, 16, tabled.card())).kernel);
+    ASSERT_EQ(heard.size(), 1u);
+    EXPECT_EQ(heard[0].built_in, way);
+    EXPECT_GE(heard[0].others.size(), 2u);
+    for (const std::string& other : heard[0].others) {
+      const Tabled with(heard[0].question + " kernel=" + other);
+      EXPECT_EQ(NameOf(ChooseExperts(Bank(form, 16, with.card())).kernel), other);
+      EXPECT_NE(other, way);
+      EXPECT_THAT(with.told(), IsEmpty());
+    }
+  }
+
+  ExpertsQuestion ahead = Bank(WeightForm::kInt4Group, 16, tabled.card());
+  ahead.ahead = true;
+  heard.clear();
+  ChooseExperts(ahead);
+  EXPECT_TRUE(heard.empty());  // its own turn comes
+}
+
+TEST(OverridesTest, EntriesAreReplacedAndPlansKeepTheirReasons) {
+  Tabled tabled("linear kernel=tiles");
+  const LinearQuestion linear = Linear(WeightForm::kBf16, 64, 2112, 7168);
+  const LinearPlan before = ChooseLinear(linear, tabled.card());
+  auto other = Overrides::Parse("linear kernel=blas", "u.txt", nullptr);
+  ASSERT_TRUE(other.ok());
+  tabled.table().Replace(std::move(*other.value()));
+  const LinearPlan after = ChooseLinear(linear, tabled.card());
+  EXPECT_STREQ(before.why, "by the table of overrides, t.txt:1");
+  EXPECT_EQ(after.kernel, LinearKernel::kBlas);
+  EXPECT_STREQ(after.why, "by the table of overrides, u.txt:1");
 }
 
 }  // namespace

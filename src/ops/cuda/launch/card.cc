@@ -58,7 +58,7 @@ const Card& ThisCard() {
         cudaDeviceGetAttribute(&one.card.multiprocessors, cudaDevAttrMultiProcessorCount, device),
         "number of multiprocessors");
     one.card.clusters = AskClusters();
-    const Result<const Overrides*> table = KernelTable();
+    const Result<Overrides*> table = KernelTable();
     CheckOk(table.status());
     one.card.overrides = table.value();
   });

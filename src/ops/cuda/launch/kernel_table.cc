@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 
@@ -15,26 +17,42 @@ void Tell(const std::string& line) {
   std::fputs((std::string(kVariable) + " " + line + "\n").c_str(), stderr);
 }
 
-Result<std::unique_ptr<const Overrides>> Named() {
+Result<std::unique_ptr<Overrides>> Named() {
   const char* const path = std::getenv(kVariable);
-  if (path == nullptr || *path == '\0') return std::unique_ptr<const Overrides>();
+  if (path == nullptr || *path == '\0') {
+    return std::make_unique<Overrides>(std::vector<Override>(), nullptr);
+  }
   return ReadKernelTable(path);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<const Overrides>> ReadKernelTable(const std::string& path) {
+Result<std::unique_ptr<Overrides>> ReadKernelTable(const std::string& path) {
   BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kOverridesBytesMax, kVariable));
   auto table = Overrides::Parse(text, path, Tell);
   if (table.ok()) return table;
   return InvalidArgument(std::string(kVariable) + " " + table.status().message());
 }
 
-Result<const Overrides*> KernelTable() {
+Result<Overrides*> KernelTable() {
   // Plans point into it for as long as there are threads.
-  static const auto* const held = new Result<std::unique_ptr<const Overrides>>(Named());
+  static const auto* const held = new Result<std::unique_ptr<Overrides>>(Named());
   if (!held->ok()) return held->status();
   return held->value().get();
+}
+
+Status SetKernelTable(const std::string& text, const std::string& file) {
+  BT_ASSIGN_OR_RETURN(Overrides* const table, KernelTable());
+  const auto tell = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Overrides> read, Overrides::Parse(text, file, tell));
+  table->Replace(std::move(*read));
+  return {};
+}
+
+Status ListenToChoices(ChoiceListener listener) {
+  BT_ASSIGN_OR_RETURN(Overrides* const table, KernelTable());
+  table->Listen(std::move(listener));
+  return {};
 }
 
 }  // namespace baltoro::cuda

@@ -10,11 +10,18 @@
 
 namespace baltoro::cuda {
 
-// Of the file that BALTORO_KERNEL_TABLE names; null where it names none. Read once, whichever
-// thread comes first, and kept to the end. What kernels do not take is told on standard error.
-Result<const Overrides*> KernelTable();
+// Of the file that BALTORO_KERNEL_TABLE names; without entries where it names none. Read once,
+// whichever thread comes first, and kept to the end; only SetKernelTable puts others in their
+// place. What kernels do not take is told on standard error.
+Result<Overrides*> KernelTable();
+
+// Entries in the place of those that the process has; `file` names them in errors and reasons.
+// Nobody may choose meanwhile.
+Status SetKernelTable(const std::string& text, const std::string& file);
+// Who is told of every question from now on (Overrides::Listen); likewise.
+Status ListenToChoices(ChoiceListener listener);
 
 // Of a file; errors begin with the variable's name.
-Result<std::unique_ptr<const Overrides>> ReadKernelTable(const std::string& path);
+Result<std::unique_ptr<Overrides>> ReadKernelTable(const std::string& path);
 
 }  // namespace baltoro::cuda

@@ -1,0 +1,184 @@
+#include "tune/tune.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "engine/nvidia_driver.h"
+#include "engine/tuned_table.h"
+#include "plan/model_description.h"
+#include "tune/tuner.h"
+
+namespace baltoro {
+namespace {
+
+constexpr size_t kEntriesMax =
+    32;  // two tables of one shape, in other forms, fit beside each other
+
+std::string Name(const TuneStep& step) {
+  return fmt::format("{} {}", step.prefill ? "prefill" : "decode", step.tokens);
+}
+
+// The best of the others, where one is faster than what is chosen by itself.
+Result<std::vector<Found>> TuneOne(Tuner& tuner, const TuneStep& step, double least) {
+  BT_ASSIGN_OR_RETURN(const std::vector<TuneQuestion> questions, tuner.Questions(step));
+  std::vector<Found> found;
+  int32_t stand = 0;
+  for (const TuneQuestion& one : questions) {
+    Found best{.question = one.question, .kernel = "", .gain = 0};
+    Comparison of_best, nearest;
+    std::string nearest_kernel;
+    for (const std::string& kernel : one.others) {
+      const std::string entry = one.question + " kernel=" + kernel + "\n";
+      BT_ASSIGN_OR_RETURN(const Comparison timed, tuner.Time(step, entry, false));
+      if (nearest_kernel.empty() || timed.gain() > nearest.gain()) {
+        nearest = timed;
+        nearest_kernel = kernel;
+      }
+      if (!timed.faster(least) || timed.gain() <= best.gain) continue;
+      best.kernel = kernel;
+      best.gain = timed.gain();
+      of_best = timed;
+    }
+    if (best.kernel.empty()) {
+      ++stand;
+      const std::string why =
+          one.others.empty()
+              ? "no other kernel takes it"
+              : fmt::format("{} of {} others is the nearest: {:+.2f}% of the step", nearest_kernel,
+                            one.others.size(), -100 * nearest.gain() / nearest.built_in);
+      fmt::print("  {}: {} is best ({})\n", one.question, one.built_in, why);
+    } else {
+      fmt::print(
+          "  {}: {} is faster than {}: step {:.1f} us, not {:.1f} ({:.1f}%, spread {:.1f})\n",
+          one.question, best.kernel, one.built_in, of_best.other * 1e6, of_best.built_in * 1e6,
+          100 * of_best.gain() / of_best.built_in, of_best.spread * 1e6);
+      found.push_back(std::move(best));
+    }
+    std::fflush(stdout);
+  }
+  if (found.empty()) fmt::print("  the built-in choice is the best for all {} questions\n", stand);
+  return found;
+}
+
+std::string Joined(const std::vector<std::string>& entries) {
+  std::string text;
+  for (const std::string& entry : entries) text += entry + "\n";
+  return text;
+}
+
+// All entries together, step by step. Those of a step that they make slower, or not faster, go:
+// what is better alone may be worse beside another.
+Result<std::vector<std::string>> Confirm(Tuner& tuner,
+                                         const std::vector<TuneStep>& steps,
+                                         std::vector<std::vector<Found>> found,
+                                         std::span<const int64_t> sizes,
+                                         double least) {
+  const auto entries_of = [&] {
+    std::vector<Found> all;
+    for (const std::vector<Found>& one : found) all.insert(all.end(), one.begin(), one.end());
+    return Entries(std::move(all), sizes, kEntriesMax);
+  };
+  std::vector<std::string> entries = entries_of();
+  if (entries.empty()) return entries;
+  fmt::print("\nall entries together:\n");
+  bool dropped = false;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    BT_ASSIGN_OR_RETURN(const Comparison timed, tuner.Time(steps[i], Joined(entries), true));
+    const bool keeps = found[i].empty() ? !timed.slower(least) : timed.faster(least);
+    fmt::print("  {}: step {:.1f} us, built-in {:.1f} us, spread {:.1f} us{}\n", Name(steps[i]),
+               timed.other * 1e6, timed.built_in * 1e6, timed.spread * 1e6,
+               keeps              ? ""
+               : found[i].empty() ? "; slower by entries of other steps"
+                                  : "; not faster beyond the spread: its entries are left out");
+    std::fflush(stdout);
+    if (keeps) continue;
+    dropped = true;
+    // An entry of another step that fits this one as well is slower here.
+    if (found[i].empty()) {
+      for (std::vector<Found>& one : found) one.clear();
+      break;
+    }
+    found[i].clear();
+  }
+  return dropped ? entries_of() : entries;
+}
+
+Status Write(const TuneCommand& command, const TunedTable& table, std::string& path) {
+  path = command.file;
+  if (path.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(command.folder, error);
+    if (error) {
+      return InvalidArgument(fmt::format("--save-dir {}: {}", command.folder, error.message()));
+    }
+    path = (std::filesystem::path(command.folder) / TunedFileName(table)).string();
+  }
+  std::ofstream file(path);
+  file << TunedText(table);
+  file.close();
+  if (!file) return InvalidArgument("cannot write " + path);
+  return {};
+}
+
+Status Tune(const TuneCommand& command) {
+  BT_ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(command.model));
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner, Tuner::Create(command));
+  std::vector<TuneStep> steps;
+  std::vector<int64_t> sizes;
+  for (const int64_t batch : command.batches) steps.push_back({.tokens = batch});
+  for (const int64_t tokens : command.prefills) {
+    steps.push_back({.prefill = true, .tokens = tokens});
+  }
+  for (const TuneStep& step : steps) sizes.push_back(step.tokens);
+  fmt::print("{}, one of {} tensor ranks, {} layers, on {}\n", command.model, command.tensor,
+             tuner->rig().config().layers, tuner->rig().machine());
+  std::vector<std::vector<Found>> found;
+  for (const TuneStep& step : steps) {
+    fmt::print("{}\n", Name(step));
+    BT_ASSIGN_OR_RETURN(std::vector<Found> one, TuneOne(*tuner, step, command.least_gain / 100));
+    found.push_back(std::move(one));
+  }
+  TunedTable table{
+      .made_for = TunedForOf(description.config, command.tensor, tuner->rig().machine()),
+      .model = command.model,
+      .form = std::string(WeightFormName(description.experts)),
+      .driver = "CUDA " + CudaVersionText(DriverCudaVersion()),
+      .date = fmt::format("{:%F}", fmt::gmtime(std::time(nullptr))),
+      .entries = {}};
+  BT_ASSIGN_OR_RETURN(table.entries,
+                      Confirm(*tuner, steps, std::move(found), sizes, command.least_gain / 100));
+  std::string path;
+  BT_RETURN_IF_ERROR(Write(command, table, path));
+  fmt::print("\n");
+  for (const std::string& entry : table.entries) fmt::print("{}\n", entry);
+  if (table.entries.empty()) {
+    fmt::print("The built-in choices are the best in all that was measured; {} has no entries.\n",
+               path);
+  } else {
+    fmt::print(
+        "{}: {} choices differ from the built-in ones; serve takes it by --tuned-config, or "
+        "by VLLM_TUNED_CONFIG_FOLDER.\n",
+        path, table.entries.size());
+  }
+  return {};
+}
+
+}  // namespace
+
+int RunTune(const TuneCommand& command) {
+  std::fputs(command.notice.c_str(), stderr);
+  const Status status = Tune(command);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "baltoro tune: error: {}\n", status.message());
+  return status.code() == Code::kInvalidArgument ? 2 : 1;
+}
+
+}  // namespace baltoro

@@ -1,0 +1,85 @@
+#include "tune/tuner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/backend_choice.h"
+
+namespace baltoro {
+namespace {
+
+constexpr char kTableName[] = "tune";
+
+BenchStepCommand RigOf(const TuneCommand& command) {
+  BenchStepCommand rig;
+  rig.model = command.model;
+  rig.device = "cuda";
+  rig.tensor = command.tensor;
+  rig.layers = command.layers;
+  rig.batches = command.batches;
+  rig.contexts = {command.context};
+  rig.prefills = command.prefills;
+  rig.kv_cache_dtype = command.kv_cache_dtype;
+  rig.repeats = command.repeats;
+  return rig;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tuner>> Tuner::Create(const TuneCommand& command) {
+  ChooseKernelLoading(1);
+  EngineConfig engine;
+  engine.device = "cuda";
+  if (const Status status = ChooseBackend(engine).status(); !status.ok()) {
+    return Status(status.code(), "it measures kernels of a GPU: " + status.message());
+  }
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  // Entries that an engineer has put in would be measured against.
+  BT_RETURN_IF_ERROR(module->set_kernel_table("", kTableName));
+  std::unique_ptr<Tuner> tuner(new Tuner(command, module));
+  BT_ASSIGN_OR_RETURN(tuner->rig_, StepRig::Create(RigOf(command), {}));
+  return tuner;
+}
+
+Result<StepTiming> Tuner::Step(const TuneStep& step) {
+  return step.prefill ? rig_->Prefill(step.tokens) : rig_->Decode(step.tokens, command_.context);
+}
+
+Result<std::vector<TuneQuestion>> Tuner::Questions(const TuneStep& step) {
+  std::vector<TuneQuestion> questions;
+  BT_RETURN_IF_ERROR(module_->set_kernel_table("", kTableName));
+  rig_->ForgetRecorded();
+  BT_RETURN_IF_ERROR(
+      module_->listen_to_choices([&](const std::string& question, const std::string& built_in,
+                                     const std::vector<std::string>& others) {
+        if (std::ranges::find(questions, question, &TuneQuestion::question) != questions.end()) {
+          return;
+        }
+        questions.push_back({.question = question, .built_in = built_in, .others = others});
+      }));
+  const Status status = Step(step).status();
+  BT_RETURN_IF_ERROR(module_->listen_to_choices(nullptr));
+  BT_RETURN_IF_ERROR(status);
+  return questions;
+}
+
+Result<double> Tuner::Round(const TuneStep& step, const std::string& entries) {
+  BT_RETURN_IF_ERROR(module_->set_kernel_table(entries, kTableName));
+  rig_->ForgetRecorded();
+  BT_ASSIGN_OR_RETURN(const StepTiming timing, Step(step));
+  return timing.median;
+}
+
+Result<Comparison> Tuner::Time(const TuneStep& step, const std::string& entries, bool all_rounds) {
+  Rounds rounds;
+  for (int32_t round = 0; round < command_.rounds; ++round) {
+    BT_ASSIGN_OR_RETURN(const double built_in, Round(step, ""));
+    BT_ASSIGN_OR_RETURN(const double other, Round(step, entries));
+    rounds.built_in.push_back(built_in);
+    rounds.other.push_back(other);
+    if (!all_rounds && other >= built_in) break;
+  }
+  return Compare(rounds);
+}
+
+}  // namespace baltoro
