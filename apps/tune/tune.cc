@@ -96,7 +96,7 @@ Result<std::vector<std::string>> Confirm(Tuner& tuner,
     fmt::print("  {}: step {:.1f} us, built-in {:.1f} us, spread {:.1f} us{}\n", Name(steps[i]),
                timed.other * 1e6, timed.built_in * 1e6, timed.spread * 1e6,
                keeps              ? ""
-               : found[i].empty() ? "; slower by entries of other steps"
+               : found[i].empty() ? "; slower by entries of other steps: none is kept"
                                   : "; not faster beyond the spread: its entries are left out");
     std::fflush(stdout);
     if (keeps) continue;

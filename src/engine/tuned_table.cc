@@ -45,8 +45,8 @@ void Add(const TunedTable& table, const std::string& path, Used& used) {
     BT_LOG(Info, "Using the tuned table {}: the built-in choices are the best in all it measured",
            path);
   } else {
-    BT_LOG(Info, "Using the tuned table {}: {} choices differ from the built-in ones", path,
-           table.entries.size());
+    BT_LOG(Info, "Using the tuned table {}: {} {} from the built-in ones", path,
+           table.entries.size(), table.entries.size() == 1 ? "choice differs" : "choices differ");
   }
   for (const std::string& entry : table.entries) used.text += entry + "\n";
   used.entries += table.entries.size();
@@ -84,10 +84,12 @@ Status AddFolder(const std::string& folder, const TunedFor& wanted, Used& used) 
   bool any = false;
   for (const std::string& path : paths) {
     const Result<TunedTable> table = ReadTunedTable(path);
-    const std::string why =
-        table.ok() ? WhyNotFor(table.value(), wanted) : table.status().message();
-    if (!why.empty()) {
-      BT_LOG(Warning, "VLLM_TUNED_CONFIG_FOLDER: {} is not used: {}", path, why);
+    if (!table.ok()) {
+      BT_LOG(Warning, "VLLM_TUNED_CONFIG_FOLDER: not used: {}", table.status().message());
+      continue;
+    }
+    if (const std::string why = WhyNotFor(table.value(), wanted); !why.empty()) {
+      BT_LOG(Warning, "VLLM_TUNED_CONFIG_FOLDER: not used: {}: {}", path, why);
       continue;
     }
     Add(table.value(), path, used);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "support/support.h"
@@ -73,6 +74,39 @@ TEST(TunedTableTest, OtherFilesAreNamed) {
   EXPECT_THAT(ReadTunedTable(torn).status().message(),
               HasSubstr("torn.json: hidden_size is not a whole number"));
   EXPECT_FALSE(ReadTunedTable(folder.path() + "/none.json").ok());
+}
+
+K2Config AModel() {
+  K2Config model;
+  model.hidden = 7168;
+  model.moe_intermediate = 2048;
+  model.experts = 384;
+  model.router.top_k = 8;
+  model.heads = 64;
+  return model;
+}
+
+// Without a CUDA module: what has no entries asks for none.
+TEST(TunedTableTest, OnlyTablesForThisAreUsed) {
+  const test::TempDir folder;
+  const BackendChoice backend{.gpu = GpuInfo{.name = "NVIDIA H200"}};
+  TunedTable table = ATable();
+  table.made_for.card = "NVIDIA H100";
+  const std::string other = Put(folder.path() + "/other.json", TunedText(table));
+  Put(folder.path() + "/triton.json", "{}");
+
+  const Status refused = UseTunedTables(other, "", AModel(), 8, backend);
+  EXPECT_EQ(refused.code(), Code::kInvalidArgument);
+  EXPECT_THAT(refused.message(), HasSubstr("--tuned-config " + other + ": it was measured on"));
+  EXPECT_TRUE(UseTunedTables("", folder.path(), AModel(), 8, backend).ok());
+  EXPECT_TRUE(UseTunedTables("", folder.path() + "/none", AModel(), 8, backend).ok());
+  EXPECT_TRUE(UseTunedTables(other, "", AModel(), 8, BackendChoice()).ok());  // a CPU
+
+  // One that fits is handed to the module, which is not here.
+  setenv("BALTORO_CUDA_MODULE", (folder.path() + "/none.so").c_str(), 1);
+  Put(folder.path() + "/this.json", TunedText(ATable()));
+  EXPECT_EQ(UseTunedTables("", folder.path(), AModel(), 8, backend).code(), Code::kUnavailable);
+  EXPECT_TRUE(UseTunedTables("", folder.path(), AModel(), 4, backend).ok());
 }
 
 }  // namespace
