@@ -20,8 +20,10 @@
 #include "model_location.h"
 #include "model_text.h"
 #include "net/tls.h"
+#include "pull/http_session.h"
 #include "server/server.h"
 #include "stop_signal.h"
+#include "traces/exporter.h"
 
 namespace baltoro {
 namespace {
@@ -190,7 +192,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   // Half a second of the two that a stop may take after its time is for the operating system.
-  StopSignal stop(options.shutdown_timeout + 1.5, "Shutting down; the engine was not ready yet");
+  const bool traces = !options.traces.endpoint.empty();
+  StopSignal stop(options.shutdown_timeout + 1.5 + (traces ? TraceExporter::kStopSeconds : 0),
+                  "Shutting down; the engine was not ready yet");
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
@@ -200,6 +204,13 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   LogFlags(options, launch.plan);
   const bool open = config.api_keys.empty() && options.uds.empty();
 
+  std::unique_ptr<TraceExporter> exporter;  // outlives the server
+  if (traces) {
+    BT_RETURN_IF_ERROR(StartHttp());
+    BT_ASSIGN_OR_RETURN(exporter, TraceExporter::Start(options.traces));
+    config.spans = exporter.get();
+    BT_LOG(Info, "Traces: spans of requests go to {}", options.traces.endpoint);
+  }
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
   if (launch.plan.memory) config.plan = PlanForClients(*launch.plan.memory, config.model_names);
   Result<std::unique_ptr<Server>> listening =

@@ -188,6 +188,18 @@ Ending Refusal(const FlagTable& table, const Availability& availability) {
   return ending;
 }
 
+Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
+  std::string endpoint;
+  flags.Get("otlp-traces-endpoint", endpoint);
+  BT_ASSIGN_OR_RETURN(TraceOptions traces,
+                      FindTraceOptions(endpoint, environment, options.notices));
+  if (flags.Has("collect-detailed-traces") && traces.endpoint.empty()) {
+    return InvalidArgument("--collect-detailed-traces needs --otlp-traces-endpoint");
+  }
+  if (!options.headless) options.traces = std::move(traces);  // spans are of requests, at the door
+  return {};
+}
+
 }  // namespace
 
 Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
@@ -224,6 +236,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   }
   if (const Status graphs = FillGraphs(reader, options); !graphs.ok()) {
     return UsageError(table, graphs.message());
+  }
+  if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
+    return UsageError(table, traces.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());

@@ -15,6 +15,7 @@
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
+#include "flags/trace_options.h"
 #include "net/tls.h"
 
 namespace baltoro {
@@ -63,6 +64,8 @@ struct ServeOptions {
   LogFormat log_format = LogFormat::kText;
   int stream_interval = 1;   // tokens in a streamed piece
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
+
+  TraceOptions traces;
 
   // The chat format.
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's

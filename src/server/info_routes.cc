@@ -41,11 +41,13 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
-  metrics_->UpdateDoor({.serving = Serving(),
-                        .held_bodies = http_->held_body_bytes(),
-                        .held_answers = http_->held_answer_bytes(),
-                        .log_drops = LogDropsOfProcess(),
-                        .process = UseOfProcess()});
+  metrics_->UpdateDoor(
+      {.serving = Serving(),
+       .held_bodies = http_->held_body_bytes(),
+       .held_answers = http_->held_answer_bytes(),
+       .log_drops = LogDropsOfProcess(),
+       .process = UseOfProcess(),
+       .spans = config_.spans != nullptr ? config_.spans->counts() : SpanCounts{}});
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "grammar/output_constraint.h"
+#include "server/request_span.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -36,9 +37,10 @@ struct Server::Prepared {
   std::unique_ptr<ResponseShape> shape;
   GenerationOptions options;
   std::string answer_id;
-  std::string trace_id;          // of the client's traceparent; "" where there is none
-  OutputConstraint limits;       // all but its grammar
-  std::optional<FormSpec> form;  // the grammar, while it is to be found or made
+  TraceContext trace;                 // of the client's headers
+  std::unique_ptr<RequestSpan> span;  // null: none is asked for
+  OutputConstraint limits;            // all but its grammar
+  std::optional<FormSpec> form;       // the grammar, while it is to be found or made
   std::shared_ptr<const CompiledForm> compiled;
   std::thread::id io_thread;
   std::string owner;                    // see JobOwner
