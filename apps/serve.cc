@@ -78,6 +78,10 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.log_requests = options.enable_log_requests;
   config.share_prefix_cache = options.share_prefix_cache;
   config.content_as_string = options.chat_template_content_format == "string";
+  config.given_flags = options.given_values;
+  config.environment = options.environment;
+  config.profile_dir = options.profiler.dir;
+  config.profile_gzip = options.profiler.gzip;
   config.page = options.page;
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();

@@ -79,7 +79,9 @@ constexpr Variable kVariables[] = {
     {"VLLM_NIXL_SIDE_CHANNEL_PORT"},
     {"VLLM_PORT"},
     {"VLLM_RPC_TIMEOUT", "", "nothing waits by it, as in vLLM's present engine"},
-    {"VLLM_SERVER_DEV_MODE", "1 adds POST /reset_prefix_cache: earlier prompts are found no more."},
+    {"VLLM_SERVER_DEV_MODE",
+     "1 adds POST /reset_prefix_cache, with which earlier prompts are found no more, and "
+     "GET /server_info?config_format=text or json."},
     {"VLLM_TUNED_CONFIG_FOLDER", "", "its tables are of Triton kernels, which are not used here"},
     {"VLLM_WORKER_MULTIPROC_METHOD", "", "ranks of a node are threads of its engine"},
 };
@@ -259,6 +261,8 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
       return Wrong(name, value, "0 or 1");
     }
     if (!name.starts_with("VLLM_")) continue;
+    const bool secret = name.find("KEY") != name.npos || name.find("TOKEN") != name.npos;
+    if (!secret) options.environment[name] = value;
     const Variable* found = FindVariable(name);
     if (found == nullptr) {
       unknown.push_back(name);

@@ -118,9 +118,8 @@ constexpr FlagSpec kEngineFlags[] = {
     {.name = "profiler-config",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNotYet,
-     .reason = "the profiler",
-     .help = "Settings of the profiler."},
+     .help = "Opens POST /start_profile and /stop_profile: {\"profiler\": \"torch\", "
+             "\"torch_profiler_dir\": \"/DIR\"}."},
     {.name = "additional-config",
      .kind = kJsonObject,
      .initial = "{}",

@@ -189,6 +189,13 @@ Ending Refusal(const FlagTable& table, const Availability& availability) {
 }
 
 Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
+Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
+  Json config = Json::object();
+  flags.Get("profiler-config", config);
+  BT_ASSIGN_OR_RETURN(options.profiler, ReadProfilerOptions(config, options.notices));
+  return {};
+}
+
   std::string endpoint;
   flags.Get("otlp-traces-endpoint", endpoint);
   BT_ASSIGN_OR_RETURN(TraceOptions traces,
@@ -241,6 +248,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
     return UsageError(table, traces.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
+  if (const Status profiler = FillProfiler(reader, options); !profiler.ok()) {
+    return UsageError(table, profiler.message());
+  }
   if (!applied.ok()) return UsageError(table, applied.message());
   return options;
 }

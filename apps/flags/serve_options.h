@@ -15,6 +15,7 @@
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
+#include "flags/profiler_options.h"
 #include "flags/trace_options.h"
 #include "net/tls.h"
 
@@ -67,6 +68,7 @@ struct ServeOptions {
 
   TraceOptions traces;
 
+  ProfilerOptions profiler;
   // The chat format.
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
   std::string chat_template_content_format = "auto";
@@ -112,6 +114,7 @@ struct ServeOptions {
   std::vector<std::string> notices;
   std::vector<std::string> given_flags;  // as they were given, without what is secret
   Json given_values = Json::object();    // the same by name: {"max_num_seqs": 8}
+  Json environment = Json::object();     // variables of vLLM's that are set, without secrets
   std::vector<OpenFlag> open_flags;      // what is said of them depends on how the engine runs
 };
 

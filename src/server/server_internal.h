@@ -16,7 +16,7 @@
 namespace baltoro {
 
 // Of routes that are there only where the server was started with them.
-enum class RouteGate { kNone, kTokenizerInfo, kDevMode };
+enum class RouteGate { kNone, kTokenizerInfo, kDevMode, kProfiler };
 
 struct Server::Route {
   std::string_view method;
