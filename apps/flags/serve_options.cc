@@ -57,6 +57,7 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("ssl-keyfile", options.tls.keyfile);
   flags.Get("ssl-ca-certs", options.tls.ca_certs);
   flags.Get("ssl-ciphers", options.tls.ciphers);
+  flags.Get("enable-ssl-refresh", options.ssl_refresh);
   options.tls.client = static_cast<ClientCertificate>(flags.Number("ssl-cert-reqs", 0));
   if (flags.Has("ssl-ca-certs") && options.tls.client == ClientCertificate::kIgnored) {
     options.notices.push_back(
@@ -188,7 +189,6 @@ Ending Refusal(const FlagTable& table, const Availability& availability) {
   return ending;
 }
 
-Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
 Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("profiler-config", config);
@@ -196,6 +196,7 @@ Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   return {};
 }
 
+Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
   std::string endpoint;
   flags.Get("otlp-traces-endpoint", endpoint);
   BT_ASSIGN_OR_RETURN(TraceOptions traces,
@@ -247,10 +248,10 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());
   }
-  const Status applied = ApplyEnvironment(environment, options);
   if (const Status profiler = FillProfiler(reader, options); !profiler.ok()) {
     return UsageError(table, profiler.message());
   }
+  const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());
   return options;
 }
