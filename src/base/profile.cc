@@ -57,7 +57,7 @@ int64_t ThreadRow() {
 void Add(const Event& event) {
   Recording& recording = TheRecording();
   const std::lock_guard lock(recording.mutex);
-  if (!recording.on) return;
+  if (!recording.on || event.at_ns < recording.begin_ns) return;  // it began in another one
   if (recording.events.size() == kProfileEventsMax) {
     if (recording.left_out++ == 0) {
       BT_LOG(Warning, "The profile is full: of {} events on, nothing more is recorded",
