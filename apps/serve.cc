@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -20,8 +21,11 @@
 #include "model_location.h"
 #include "model_text.h"
 #include "net/tls.h"
+#include "net/tls_refresh.h"
+#include "pull/http_session.h"
 #include "server/server.h"
 #include "stop_signal.h"
+#include "traces/exporter.h"
 
 namespace baltoro {
 namespace {
@@ -52,9 +56,6 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.http.host = options.host;
   config.http.port = options.port;
   config.http.uds = options.uds;
-  if (!options.tls.certfile.empty()) {
-    BT_ASSIGN_OR_RETURN(config.http.tls, TlsContext::Load(options.tls));
-  }
   config.model_names = options.served_model_names;
   if (config.model_names.empty())
     config.model_names = {options.model.empty() ? "pocket" : options.model};
@@ -77,6 +78,10 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.share_prefix_cache = options.share_prefix_cache;
   config.content_as_string = options.chat_template_content_format == "string";
   config.page = options.page;
+  config.given_flags = options.given_values;
+  config.environment = options.environment;
+  config.profile_dir = options.profiler.dir;
+  config.profile_gzip = options.profiler.gzip;
   config.root_path = options.root_path;
   while (config.root_path.ends_with('/')) config.root_path.pop_back();
   config.stats_every = options.log_stats_interval_s;
@@ -103,6 +108,10 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   DoorParts door;
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
+  if (!options.tls.certfile.empty()) {
+    BT_ASSIGN_OR_RETURN(door.tls, TlsContext::Load(options.tls));
+    door.config.http.tls = door.tls;
+  }
   BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
   door.config.dev_mode = options.dev_mode;
   if (options.enable_tokenizer_info_endpoint) {
@@ -186,11 +195,24 @@ void LogFlags(const ServeOptions& options, const HostPlan& plan) {
          FlagsInForce(ReportFlags(options.given_flags, notices, {})));
 }
 
+void LookAtTls(TlsRefresh& refresh, const ServeOptions& options) {
+  const std::optional<Status> changed = refresh.Look();
+  if (!changed) return;
+  if (changed->ok()) {
+    BT_LOG(Info, "TLS: new connections use what is in {} now", options.tls.certfile);
+  } else {
+    BT_LOG(Error, "TLS: the files have changed, and the former ones stay in use: {}",
+           changed->message());
+  }
+}
+
 Status Serve(const ServeOptions& options, const std::string& program) {
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   // Half a second of the two that a stop may take after its time is for the operating system.
-  StopSignal stop(options.shutdown_timeout + 1.5, "Shutting down; the engine was not ready yet");
+  const bool traces = !options.traces.endpoint.empty();
+  StopSignal stop(options.shutdown_timeout + 1.5 + (traces ? TraceExporter::kStopSeconds : 0),
+                  "Shutting down; the engine was not ready yet");
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
@@ -199,7 +221,16 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   EngineConfig& engine_config = launch.engine;
   LogFlags(options, launch.plan);
   const bool open = config.api_keys.empty() && options.uds.empty();
+  std::optional<TlsRefresh> refresh;
+  if (options.ssl_refresh) refresh.emplace(launch.door.tls, options.tls);
 
+  std::unique_ptr<TraceExporter> exporter;  // outlives the server
+  if (traces) {
+    BT_RETURN_IF_ERROR(StartHttp());
+    BT_ASSIGN_OR_RETURN(exporter, TraceExporter::Start(options.traces));
+    config.spans = exporter.get();
+    BT_LOG(Info, "Traces: spans of requests go to {}", options.traces.endpoint);
+  }
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, engine_config));
   if (launch.plan.memory) config.plan = PlanForClients(*launch.plan.memory, config.model_names);
   Result<std::unique_ptr<Server>> listening =
@@ -236,7 +267,12 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   stop.Accept();
   LogReady(options, *server);
 
+  Seconds looked_at = clock.Now();
   do {
+    if (refresh && clock.Now() - looked_at >= 1) {
+      looked_at = clock.Now();
+      LookAtTls(*refresh, options);
+    }
     // It will not be back: whoever started this server should start another.
     if (!engine->end().ok()) {
       server->Drain(0);  // tells whoever still waits

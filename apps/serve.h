@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,7 @@ namespace baltoro {
 // What the door is made of.
 struct DoorParts {
   ServerConfig config;
+  std::shared_ptr<TlsContext> tls;  // null: plain HTTP
   ModelText text;
 };
 

@@ -33,6 +33,21 @@ constexpr Variable kVariables[] = {
      "1: kernels on a GPU start one after the other, with the same results, to look for a fault."},
     {"BALTORO_POCKET", "The folder of the pocket model, where it does not lie beside the program."},
     {"ASCEND_RT_VISIBLE_DEVICES", "Taken as CUDA_VISIBLE_DEVICES, where that is not set."},
+    {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "As --otlp-traces-endpoint, where that is not given."},
+    {"OTEL_EXPORTER_OTLP_ENDPOINT",
+     "The same without its path, where neither is given: /v1/traces is added."},
+    {"OTEL_EXPORTER_OTLP_HEADERS",
+     "Headers for the collector of traces: name=value,name=value; those of "
+     "OTEL_EXPORTER_OTLP_TRACES_HEADERS go before."},
+    {"OTEL_EXPORTER_OTLP_CERTIFICATE",
+     "File of authorities for a collector at https; OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE goes "
+     "before."},
+    {"OTEL_EXPORTER_OTLP_PROTOCOL",
+     "grpc is refused, http/json and http/protobuf are sent as JSON; "
+     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL goes before."},
+    {"OTEL_SERVICE_NAME", "Name of this server in traces (baltoro)."},
+    {"OTEL_RESOURCE_ATTRIBUTES", "More about this server in traces: key=value,key=value."},
+    {"OTEL_SDK_DISABLED", "true: no traces. So does none in OTEL_TRACES_EXPORTER."},
     {"VLLM_API_KEY", "The key that requests must show, where --api-key gives none."},
     {"VLLM_CPU_KVCACHE_SPACE", "GiB of KV cache, where --kv-cache-memory-bytes is not given."},
     {"VLLM_USE_MODELSCOPE",
@@ -64,7 +79,9 @@ constexpr Variable kVariables[] = {
     {"VLLM_NIXL_SIDE_CHANNEL_PORT"},
     {"VLLM_PORT"},
     {"VLLM_RPC_TIMEOUT", "", "nothing waits by it, as in vLLM's present engine"},
-    {"VLLM_SERVER_DEV_MODE", "1 adds POST /reset_prefix_cache: earlier prompts are found no more."},
+    {"VLLM_SERVER_DEV_MODE",
+     "1 adds POST /reset_prefix_cache, with which earlier prompts are found no more, and "
+     "GET /server_info?config_format=text or json."},
     {"VLLM_TUNED_CONFIG_FOLDER",
      "Folder with tables of `baltoro tune`, where --tuned-config names none; those for this model, "
      "ranks and card are used. Tables of Triton kernels are not."},
@@ -248,6 +265,8 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
       return Wrong(name, value, "0 or 1");
     }
     if (!name.starts_with("VLLM_")) continue;
+    const bool secret = name.find("KEY") != name.npos || name.find("TOKEN") != name.npos;
+    if (!secret) options.environment[name] = value;
     const Variable* found = FindVariable(name);
     if (found == nullptr) {
       unknown.push_back(name);

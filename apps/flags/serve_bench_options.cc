@@ -48,15 +48,15 @@ Result<Pairs> ReadPairs(const FlagReader& flags, std::string_view name, char mar
   return out;
 }
 
-// [http://]HOST[:PORT][/PATH]
+// [http[s]://]HOST[:PORT][/PATH]
 Status ReadBaseUrl(const std::string& url, BenchServeCommand& out) {
   std::string_view rest = url;
-  if (rest.starts_with("https://")) {
-    return InvalidArgument(
-        "argument --base-url: https is not spoken here; give the http:// "
-        "address of the server, or of a local proxy in front of it");
+  out.https = rest.starts_with("https://");
+  if (out.https) {
+    rest.remove_prefix(8);
+  } else if (rest.starts_with("http://")) {
+    rest.remove_prefix(7);
   }
-  if (rest.starts_with("http://")) rest.remove_prefix(7);
   const size_t slash = std::min(rest.find('/'), rest.size());
   out.root = rest.substr(slash);
   while (out.root.ends_with('/')) out.root.pop_back();
@@ -64,7 +64,7 @@ Status ReadBaseUrl(const std::string& url, BenchServeCommand& out) {
   const size_t colon = rest.rfind(':');
   const bool has_port = colon != rest.npos && rest.find(']', colon) == rest.npos;
   out.host = rest.substr(0, has_port ? colon : rest.size());
-  out.port = 80;
+  out.port = out.https ? 443 : 80;
   if (out.host.starts_with('[') && out.host.ends_with(']')) {
     out.host = out.host.substr(1, out.host.size() - 2);
   }
@@ -86,6 +86,10 @@ Status FillServer(const FlagReader& flags, const Environment& environment, Bench
   std::string url;
   flags.Get("base-url", url);
   if (flags.Has("base-url")) BT_RETURN_IF_ERROR(ReadBaseUrl(url, out));
+  flags.Get("insecure", out.insecure);
+  if (out.insecure && !out.https) {
+    out.notices.push_back("--insecure has no effect: plain http has no certificates");
+  }
   const std::string_view tail = out.chat ? "chat/completions" : "completions";
   out.endpoint = fmt::format("/v1/{}", tail);
   flags.Get("endpoint", out.endpoint);

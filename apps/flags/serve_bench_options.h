@@ -52,10 +52,11 @@ struct BenchServeCommand {
   std::string backend;  // as given
   std::string host;     // name or address
   int port = 8000;
-  std::string endpoint;     // with what --base-url has behind the port
-  std::string root;         // that alone
-  std::string model;        // empty: the first that the server names
-  std::string served_name;  // in requests; empty: the model
+  bool https = false, insecure = false;  // insecure: any certificate does
+  std::string endpoint;                  // with what --base-url has behind the port
+  std::string root;                      // that alone
+  std::string model;                     // empty: the first that the server names
+  std::string served_name;               // in requests; empty: the model
   std::vector<std::string> loras;
   bool loras_in_turn = false;
   std::string tokenizer;  // empty: the model's

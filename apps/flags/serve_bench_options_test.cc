@@ -55,7 +55,9 @@ TEST(BenchServeOptionsTest, WhereRequestsGo) {
   EXPECT_EQ(chat.host, "h");
   EXPECT_EQ(chat.port, 81);
   EXPECT_EQ(Accept({"--base-url", "[::1]:5"}).host, "::1");
-  EXPECT_THAT(Refuse({"--base-url", "https://h"}), HasSubstr("https is not spoken"));
+  EXPECT_TRUE(Accept({"--base-url", "https://h"}).https);
+  EXPECT_EQ(Accept({"--base-url", "https://h"}).port, 443);
+  EXPECT_TRUE(Accept({"--base-url", "https://h:8", "--insecure"}).insecure);
   EXPECT_THAT(Refuse({"--base-url", "http://h:x"}), HasSubstr("'x' is not a number"));
   EXPECT_THAT(Refuse({"--backend", "openai-chat", "--endpoint", "/v1/completions"}),
               HasSubstr("ends in chat/completions"));

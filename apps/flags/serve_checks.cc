@@ -25,7 +25,8 @@ Status CheckFrontend(const FlagReader& flags) {
 
 Status CheckTls(const FlagReader& flags) {
   const bool asks = flags.Number("ssl-cert-reqs", 0) != 0;
-  for (const std::string_view name : {"ssl-keyfile", "ssl-ca-certs", "ssl-ciphers"}) {
+  for (const std::string_view name :
+       {"ssl-keyfile", "ssl-ca-certs", "ssl-ciphers", "enable-ssl-refresh"}) {
     if (!flags.Has(name) || flags.Has("ssl-certfile")) continue;
     return InvalidArgument(
         fmt::format("--{} needs --ssl-certfile: there is no TLS without a certificate", name));

@@ -62,6 +62,7 @@ void FillDoor(const FlagReader& flags, ServeOptions& options) {
   flags.Get("ssl-keyfile", options.tls.keyfile);
   flags.Get("ssl-ca-certs", options.tls.ca_certs);
   flags.Get("ssl-ciphers", options.tls.ciphers);
+  flags.Get("enable-ssl-refresh", options.ssl_refresh);
   options.tls.client = static_cast<ClientCertificate>(flags.Number("ssl-cert-reqs", 0));
   if (flags.Has("ssl-ca-certs") && options.tls.client == ClientCertificate::kIgnored) {
     options.notices.push_back(
@@ -193,6 +194,25 @@ Ending Refusal(const FlagTable& table, const Availability& availability) {
   return ending;
 }
 
+Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
+  Json config = Json::object();
+  flags.Get("profiler-config", config);
+  BT_ASSIGN_OR_RETURN(options.profiler, ReadProfilerOptions(config, options.notices));
+  return {};
+}
+
+Status FillTraces(const FlagReader& flags, const Environment& environment, ServeOptions& options) {
+  std::string endpoint;
+  flags.Get("otlp-traces-endpoint", endpoint);
+  BT_ASSIGN_OR_RETURN(TraceOptions traces,
+                      FindTraceOptions(endpoint, environment, options.notices));
+  if (flags.Has("collect-detailed-traces") && traces.endpoint.empty()) {
+    return InvalidArgument("--collect-detailed-traces needs --otlp-traces-endpoint");
+  }
+  if (!options.headless) options.traces = std::move(traces);  // spans are of requests, at the door
+  return {};
+}
+
 }  // namespace
 
 Outcome<ServeOptions> ParseServe(std::span<const std::string> args,
@@ -229,6 +249,12 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   }
   if (const Status graphs = FillGraphs(reader, options); !graphs.ok()) {
     return UsageError(table, graphs.message());
+  }
+  if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
+    return UsageError(table, traces.message());
+  }
+  if (const Status profiler = FillProfiler(reader, options); !profiler.ok()) {
+    return UsageError(table, profiler.message());
   }
   const Status applied = ApplyEnvironment(environment, options);
   if (!applied.ok()) return UsageError(table, applied.message());

@@ -15,6 +15,8 @@
 #include "flags/graph_options.h"
 #include "flags/node_options.h"
 #include "flags/parse.h"
+#include "flags/profiler_options.h"
+#include "flags/trace_options.h"
 #include "net/tls.h"
 
 namespace baltoro {
@@ -47,6 +49,7 @@ struct ServeOptions {
   std::string uds;   // path; not empty: instead of host and port
   std::string root_path;
   TlsOptions tls;                     // without a certfile: none
+  bool ssl_refresh = false;           // reads its files again when they change
   std::optional<bool> page;           // not given: on a loopback address
   std::vector<std::string> api_keys;  // of the command line, else of VLLM_API_KEY
   std::string api_key_file;           // path; its keys are accepted too
@@ -67,6 +70,9 @@ struct ServeOptions {
   LogFormat log_format = LogFormat::kText;
   int stream_interval = 1;   // tokens in a streamed piece
   int shutdown_timeout = 0;  // seconds of drain; 0: end running requests at once
+
+  TraceOptions traces;
+  ProfilerOptions profiler;
 
   // The chat format.
   std::string chat_template;  // a file, or the template itself (model_text.cc); empty: the model's
@@ -112,6 +118,7 @@ struct ServeOptions {
   // One line each, for the log at start.
   std::vector<std::string> notices;
   std::vector<std::string> given_flags;  // as they were given, without what is secret
+  Json environment = Json::object();     // variables of vLLM's that are set, without secrets
   Json given_values = Json::object();    // the same by name: {"max_num_seqs": 8}
   std::vector<OpenFlag> open_flags;      // what is said of them depends on how the engine runs
 };

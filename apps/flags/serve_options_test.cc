@@ -426,7 +426,8 @@ TEST(ServeOptionsTest, TlsWantsACertificateAndAuthoritiesForWhomItAsks) {
             std::string::npos);
   EXPECT_NE(End({"--ssl-certfile=/c", "--ssl-cert-reqs=3"}).err.find("--ssl-cert-reqs"),
             std::string::npos);
-  EXPECT_NE(End({"--ssl-certfile=/c", "--enable-ssl-refresh"}).err.find("start the server again"),
+  EXPECT_TRUE(Accept({"--ssl-certfile=/c", "--enable-ssl-refresh"}).ssl_refresh);
+  EXPECT_NE(End({"--enable-ssl-refresh"}).err.find("--enable-ssl-refresh needs --ssl-certfile"),
             std::string::npos);
   EXPECT_EQ(Accept({"--ssl-cert-reqs=0"}).tls.certfile, "");
   const ServeOptions idle = Accept({"--ssl-certfile=/c", "--ssl-ca-certs=/a"});

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "client/web.h"
 #include "flags/verify_options.h"
 #include "verify/prompts.h"
 #include "verify/reply.h"
-#include "verify/web.h"
 
 namespace baltoro {
 

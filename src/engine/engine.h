@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/process_use.h"
 #include "base/status.h"
@@ -120,6 +121,15 @@ inline constexpr const char* kEngineLost = "the engine stopped; the request can 
 // Events, in order. Called on the engine's thread; must not block.
 using EventSink = std::function<void(std::vector<TokenEvent> events)>;
 
+// What POST /start_profile and /stop_profile ask for: base/profile.h.
+struct ProfileAsk {
+  bool start = false;
+  std::string dir;  // where a recording that ends is written
+  bool gzip = true;
+};
+// `said`: the path of the file, its events, and how many were left out; null after a start.
+using ProfileDone = std::function<void(const Status& status, const Json& said)>;
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -136,6 +146,11 @@ class Engine {
   bool healthy() const { return health().ok(); }
   // OK while it works or may work again; else why it never will.
   virtual Status end() const { return {}; }
+  // Any thread. `done` is called once, on any thread, before the engine is gone.
+  virtual void Profile(const ProfileAsk& ask, const ProfileDone& done) {
+    static_cast<void>(ask);
+    done(Status(Code::kUnavailable, "this engine records no profile"), {});
+  }
   // The server stops: other nodes hear it and do not wait for this one to come back.
   virtual void Leave() {}
 };

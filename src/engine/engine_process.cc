@@ -127,6 +127,12 @@ class EngineSide {
         constraints_carried_.erase(name);
         return {};
       }
+      case Message::kProfile: {
+        const ProfileAsk ask = DecodeProfileAsk(reader);
+        BT_RETURN_IF_ERROR(reader.Finish("profile"));
+        Profile(ask);
+        return {};
+      }
       case Message::kStop:
         if (Engine* engine = engine_) engine->Leave();
         return {};
@@ -159,6 +165,17 @@ class EngineSide {
     owned_ = std::move(engine).value();
     engine_ = owned_.get();
     SendMessage(connection_, Message::kReady, owned_->info());
+  }
+
+  void Profile(const ProfileAsk& ask) {
+    const auto tell = [this](const Status& status, const Json& said) {
+      WireWriter writer;
+      Encode(writer, status);
+      writer.PutBytes(said.dump(-1, ' ', false, Json::error_handler_t::replace));
+      connection_.Send(static_cast<uint16_t>(Message::kProfiled), writer.Take());
+    };
+    if (Engine* engine = engine_) return engine->Profile(ask, tell);
+    tell(Status(Code::kUnavailable, "the engine is still loading"), {});
   }
 
   void Submit(Request request) {

@@ -98,6 +98,12 @@ void Encode(WireWriter& writer, const Status& status) {
   writer.PutBytes(status.message());
 }
 
+void Encode(WireWriter& writer, const ProfileAsk& ask) {
+  writer.Put(ask.start);
+  writer.PutBytes(ask.dir);
+  writer.Put(ask.gzip);
+}
+
 EngineConfig DecodeEngineConfig(WireReader& reader) {
   EngineConfig config;
   VisitConfig(config, GetField{reader});
@@ -122,6 +128,14 @@ std::vector<TokenEvent> DecodeEvents(WireReader& reader) {
   events.reserve(count);
   for (size_t i = 0; i < count && reader.ok(); ++i) events.push_back(DecodeTokenEvent(reader));
   return events;
+}
+
+ProfileAsk DecodeProfileAsk(WireReader& reader) {
+  ProfileAsk ask;
+  ask.start = reader.GetBool();
+  ask.dir = reader.GetBytes();
+  ask.gzip = reader.GetBool();
+  return ask;
 }
 
 Status DecodeStatus(WireReader& reader) {

@@ -3,9 +3,9 @@
 // What door and engine say to each other, one frame (request/wire.h) a message:
 //
 //   door -> engine   kConfig, once and first; kSubmit, kAbort; kConstraint before the first kSubmit
-//   that names it, kDropConstraint after the last
+//   that names it, kDropConstraint after the last; kProfile
 //   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
-//   second
+//   second; kProfiled for each kProfile, in their order
 
 #include <cstdint>
 #include <vector>
@@ -27,6 +27,8 @@ enum class Message : uint16_t {
   kStats,           // EngineStats; also while loading, when it says only that the process lives
   kConstraint,      // a name, u64, and the bytes that requests mean by it
   kDropConstraint,  // the name stands for nothing any more
+  kProfile,         // ProfileAsk
+  kProfiled,        // code u8, message; what is said, as JSON
   kStop,            // the server stops, of its own will; the connection ends next
 };
 
@@ -35,10 +37,12 @@ void Encode(WireWriter& writer, const EngineInfo& info);
 void Encode(WireWriter& writer, const EngineStats& stats);
 void Encode(WireWriter& writer, const std::vector<TokenEvent>& events);
 void Encode(WireWriter& writer, const Status& status);
+void Encode(WireWriter& writer, const ProfileAsk& ask);
 EngineConfig DecodeEngineConfig(WireReader& reader);
 EngineInfo DecodeEngineInfo(WireReader& reader);
 EngineStats DecodeEngineStats(WireReader& reader);
 std::vector<TokenEvent> DecodeEvents(WireReader& reader);
 Status DecodeStatus(WireReader& reader);
+ProfileAsk DecodeProfileAsk(WireReader& reader);
 
 }  // namespace baltoro

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/profile.h"
 #include "engine/request_check.h"
 
 namespace baltoro {
@@ -57,6 +59,23 @@ LocalEngine::LocalEngine(const EngineConfig& config,
 LocalEngine::~LocalEngine() {
   loop_.Stop();
   thread_.join();
+  if (profile_writer_.joinable()) profile_writer_.join();
+}
+
+// A recording is written on a thread of its own: it may be long.
+void LocalEngine::Profile(const ProfileAsk& ask, const ProfileDone& done) {
+  if (ask.start) return done(StartProfile(), {});
+  if (!Profiling()) return done(InvalidArgument(kNoProfile), {});
+  const std::lock_guard lock(profile_mutex_);
+  if (profile_writer_.joinable()) profile_writer_.join();
+  profile_writer_ = std::thread([ask, done] {
+    const Result<ProfileSummary> written = StopProfile(ask.dir, ask.gzip);
+    if (!written.ok()) return done(written.status(), {});
+    BT_LOG(Info, "Profile: {}, {} events", written.value().path, written.value().events);
+    done({}, {{"file", written.value().path},
+              {"events", written.value().events},
+              {"events_left_out", written.value().left_out}});
+  });
 }
 
 EngineHealth LocalEngine::health() const {

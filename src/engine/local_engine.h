@@ -3,6 +3,7 @@
 // An engine inside this process: an executor, a step loop and their thread.
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -38,6 +39,7 @@ class LocalEngine final : public Engine {
   const EngineInfo& info() const override { return info_; }
   EngineHealth health() const override;
   Status end() const override;
+  void Profile(const ProfileAsk& ask, const ProfileDone& done) override;
   void Leave() override { executor_->Leave(); }
 
  private:
@@ -45,6 +47,8 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Executor> executor_;
   StepLoop loop_;
   std::thread thread_;
+  std::mutex profile_mutex_;
+  std::thread profile_writer_;  // under the mutex
 };
 
 }  // namespace baltoro

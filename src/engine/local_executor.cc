@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/profile.h"
 
 namespace baltoro {
 
@@ -35,6 +36,7 @@ Result<StepResult> LocalExecutor::Finish() {
 }
 
 void LocalExecutor::Work(const std::stop_token& stop) {
+  NameProfileThread("rank");
   for (;;) {
     StepPlan plan;
     {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/profile.h"
 #include "engine/engine.h"
 
 namespace baltoro {
@@ -50,6 +51,7 @@ LocalRanks::~LocalRanks() {
 }
 
 void LocalRanks::Live(Rank& rank, const JoinRank& join, const MakeRank& make) {
+  NameProfileThread("rank");
   Result<std::unique_ptr<Link>> link = join(rank.rank);
   if (!link.ok()) {
     Fail(rank, link.status());

@@ -128,6 +128,29 @@ void RemoteEngine::Abort(RequestId id) {
   connection_->Send(static_cast<uint16_t>(Message::kAbort), writer.Take());
 }
 
+void RemoteEngine::Profile(const ProfileAsk& ask, const ProfileDone& done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kReady) {
+      profile_asks_.push_back(done);
+      connection_->Send(static_cast<uint16_t>(Message::kProfile), EncodeOne(ask));
+      return;
+    }
+  }
+  done(Status(Code::kUnavailable, "the engine is not running; it is being started again"), {});
+}
+
+void RemoteEngine::OnProfiled(const Status& status, const Json& said) {
+  ProfileDone done;
+  {
+    const std::lock_guard lock(mutex_);
+    if (profile_asks_.empty()) return;
+    done = std::move(profile_asks_.front());
+    profile_asks_.pop_front();
+  }
+  done(status, said);
+}
+
 EngineStats RemoteEngine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
@@ -334,6 +357,14 @@ Status RemoteEngine::Handle(const Frame& frame) {
       OnStep(std::move(events));
       return {};
     }
+    case Message::kProfiled: {
+      const Status status = DecodeStatus(reader);
+      const Result<Json> said = ParseJson(reader.GetBytes());
+      BT_RETURN_IF_ERROR(reader.Finish("profile"));
+      if (!said.ok()) return said.status();
+      OnProfiled(status, said.value());
+      return {};
+    }
     case Message::kStats: {
       const EngineStats stats = DecodeEngineStats(reader);
       BT_RETURN_IF_ERROR(reader.Finish("statistics"));
@@ -392,8 +423,10 @@ void RemoteEngine::OnStats(const EngineStats& stats) {
 
 void RemoteEngine::FailOpenRequests(const std::string& why) {
   std::vector<TokenEvent> events;
+  std::deque<ProfileDone> profile_asks;
   {
     const std::lock_guard lock(mutex_);
+    profile_asks.swap(profile_asks_);
     for (const auto& [id, open] : open_) {
       TokenEvent& event = events.emplace_back();
       event.request = id;
@@ -403,6 +436,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     carried_.Clear();
     queued_requests_ = queued_tokens_ = 0;
   }
+  for (const ProfileDone& done : profile_asks) done(Status(Code::kUnavailable, why), {});
   if (!events.empty()) sink_(std::move(events));
 }
 

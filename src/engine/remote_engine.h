@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,6 +48,7 @@ class RemoteEngine final : public Engine {
   const EngineInfo& info() const override { return *info_; }
   EngineHealth health() const override;
   Status end() const override;
+  void Profile(const ProfileAsk& ask, const ProfileDone& done) override;
 
   // Of the process now running; -1 when there is none.
   pid_t pid() const;
@@ -71,6 +73,7 @@ class RemoteEngine final : public Engine {
   void OnReady(const EngineInfo& info);
   void OnStep(std::vector<TokenEvent> events);
   void OnStats(const EngineStats& stats);
+  void OnProfiled(const Status& status, const Json& said);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
   bool WaitBeforeRestart();
@@ -107,9 +110,10 @@ class RemoteEngine final : public Engine {
   pid_t pid_ = -1;
   std::unordered_map<RequestId, OpenRequest> open_;
   int64_t queued_requests_ = 0, queued_tokens_ = 0;
-  CarriedConstraints carried_;  // of this process
-  EngineStats stats_;           // of this process
-  EngineStats stats_past_;      // counters of the processes before it
+  std::deque<ProfileDone> profile_asks_;  // of this process, which answers in order
+  CarriedConstraints carried_;            // of this process
+  EngineStats stats_;                     // of this process
+  EngineStats stats_past_;                // counters of the processes before it
   Seconds heard_at_ = 0, ready_at_ = 0;
   Seconds trial_step_ = 0;  // of the process now running
   uint64_t restarts_ = 0;

@@ -148,6 +148,7 @@ void StepLoop::Stop() {
 }
 
 void StepLoop::Run() {
+  NameProfileThread("engine");
   while (TakeArrivals(/*wait=*/scheduler_.idle() || stuck_)) {
     const Status status = Step();
     if (!status.ok()) {
@@ -182,6 +183,7 @@ bool StepLoop::TakeArrivals(bool wait) {
     queued_requests_ = scheduler_.queued_requests() + std::exchange(inbox_requests_, 0);
     queued_tokens_ = scheduler_.queued_tokens() + std::exchange(inbox_tokens_, 0);
   }
+  profiled_.BeginTurn();
   for (Arrival& arrival : arrivals_) Take(std::move(arrival));
   return true;
 }
@@ -189,6 +191,7 @@ bool StepLoop::TakeArrivals(bool wait) {
 void StepLoop::Take(Arrival arrival) {
   if (arrival.finish != FinishReason::kNone) return Emit(arrival.id, arrival.finish, arrival.error);
   if (arrival.request == nullptr) return scheduler_.Abort(arrival.id);
+  profiled_.OnArrival(*arrival.request);
   const Status status = scheduler_.Submit(std::move(*arrival.request));
   if (status.ok()) {
     if (arrival.constraint != nullptr) table_->Add(arrival.id, std::move(arrival.constraint));
@@ -204,6 +207,7 @@ void StepLoop::Emit(RequestId id, FinishReason finish, const Status& error) {
   events[0].request = id;
   events[0].finish = finish;
   if (!error.ok()) events[0].Fail(error);
+  profiled_.OnEvents(events);
   sink_(std::move(events));
 }
 
@@ -212,12 +216,16 @@ Status StepLoop::Step() {
   const Seconds start = clock_.Now();
   StepPlan plan;
   if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
-    plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts());
+    {
+      const ProfileSpan span("schedule");
+      plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts());
+    }
     DeliverStarted();
   }
   const int32_t tokens = plan.num_tokens();
   if (!plan.empty()) {
     if (budget_) started_.push_back({.work = WorkOf(plan), .at = clock_.Now()});
+    profiled_.OnPlan(plan);
     BT_RETURN_IF_ERROR(executor_.Start(std::move(plan)));
     // There may be room for another.
     if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) return {};
@@ -226,10 +234,17 @@ Status StepLoop::Step() {
   if (stuck_) return executor_.status();
 
   if (budget_) Expect();
-  Result<StepResult> result = executor_.Finish();
+  Result<StepResult> result = [this] {
+    const ProfileSpan span("execute");
+    return executor_.Finish();
+  }();
   if (!result.ok()) return result.status();
+  profiled_.OnResult(result.value().step);
   if (budget_) Measure();
-  scheduler_.Commit(result.value());
+  {
+    const ProfileSpan span("commit");
+    scheduler_.Commit(result.value());
+  }
 
   const std::lock_guard lock(mutex_);
   stats_.step = result.value().step;
@@ -262,6 +277,7 @@ void StepLoop::DeliverStarted() {
     TokenEvent& event = events.emplace_back();
     event.request = id;
     event.started = true;
+    profiled_.OnStarted(id);
   }
   if (events.empty()) return;
   {
@@ -277,7 +293,9 @@ void StepLoop::DeliverStarted() {
 }
 
 void StepLoop::Deliver() {
+  const ProfileSpan span("deliver");
   std::vector<TokenEvent> events = scheduler_.TakeEvents();
+  profiled_.OnEvents(events);
   for (const TokenEvent& event : events) {
     if (table_ != nullptr && event.finish != FinishReason::kNone) table_->Remove(event.request);
   }

@@ -30,6 +30,7 @@
 #include "engine/constraint_table.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
+#include "engine/profiled_steps.h"
 #include "engine/step_budget.h"
 #include "engine/turn_history.h"
 #include "schedule/scheduler.h"
@@ -101,6 +102,7 @@ class StepLoop {
   std::vector<Arrival> arrivals_;
   bool stuck_ = false;  // the last turn did nothing: wait for an arrival
 
+  ProfiledSteps profiled_;
   TurnHistory turns_;
   std::atomic<Seconds> turn_at_{0};  // when the present turn began; 0: none has
   // Likewise in EngineStats, with `_seconds`.

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/profile.h"
 #include "engine/graph_sizes.h"
 #include "engine/worker_batch.h"
 
@@ -312,18 +313,22 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   const MaskWaiter waiter{masks_.get()};
   if (masks_ != nullptr) masks_->Begin(plan, begin, end);
   arena_.Reset();
-  model_->Forward({.tokens = batch.tokens,
-                   .positions = batch.positions,
-                   .slots = batch.cache_slots,
-                   .sequences = batch.sequences,
-                   .logits_rows = batch.logits_rows,
-                   .override_rows = {},
-                   .embedding_overrides = {}},
-                  layers_, batch.logits, arena_);
+  {
+    const ProfileSpan span("forward", {{{"tokens", static_cast<int64_t>(batch.tokens.size())}}});
+    model_->Forward({.tokens = batch.tokens,
+                     .positions = batch.positions,
+                     .slots = batch.cache_slots,
+                     .sequences = batch.sequences,
+                     .logits_rows = batch.logits_rows,
+                     .override_rows = {},
+                     .embedding_overrides = {}},
+                    layers_, batch.logits, arena_);
+  }
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
   if (!config_.samples || !computed) return;
   std::erase_if(batch.entries,
                 [&](const Batch::Entry& entry) { return result.sequences[entry.index].failed; });
+  const ProfileSpan span("sample");
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);

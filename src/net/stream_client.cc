@@ -57,7 +57,7 @@ class StreamClient::Channel final : public EventLoop::Watcher {
     begun_ = client_->loop_->Now();
     received_ = false;
     parser_.Reset();
-    if (!connecting) Write();
+    if (!connecting && !shaking_) Write();
   }
 
   void OnEvents(uint32_t events) override {
@@ -69,7 +69,13 @@ class StreamClient::Channel final : public EventLoop::Watcher {
       if (error != 0) return End(Lost("connect", error));
       if ((events & EPOLLOUT) == 0) return;
       connecting = false;
+      if (const auto& context = client_->options_.tls; context != nullptr) {
+        tls_ = TlsSession::Connect(*context, fd.get(), client_->options_.host);
+        if (tls_ == nullptr) return End(Status(Code::kResourceExhausted, "no memory for TLS"));
+        shaking_ = true;
+      }
     }
+    if (tls_ != nullptr) return GoOn();
     if ((events & EPOLLOUT) != 0 && sent_ < out_.size()) Write();
     if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) {
       Read((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0);
@@ -98,9 +104,33 @@ class StreamClient::Channel final : public EventLoop::Watcher {
   }
 
  private:
+  // Whatever happened at the socket: either direction may have waited for the other.
+  void GoOn() {
+    if (shaking_) {
+      switch (tls_->GoOn()) {
+        case TlsSession::Handshake::kUnfinished:
+          return;
+        case TlsSession::Handshake::kDone:
+          shaking_ = false;
+          break;
+        case TlsSession::Handshake::kPlainHttp:
+        case TlsSession::Handshake::kFailed:
+          return End(Status(Code::kUnavailable,
+                            tls_->problem().empty()
+                                ? "the server closed the connection inside the TLS handshake"
+                                : "TLS: " + tls_->problem()));
+      }
+    }
+    if (sent_ < out_.size()) Write();
+    Read(true);
+  }
+
   void Write() {
     while (sent_ < out_.size()) {
-      const ssize_t count = send(fd.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+      const std::string_view rest = std::string_view(out_).substr(sent_);
+      const ssize_t count = tls_ != nullptr
+                                ? tls_->Send(rest)
+                                : send(fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
       if (count >= 0) {
         sent_ += static_cast<size_t>(count);
       } else if (errno != EINTR) {
@@ -122,11 +152,13 @@ class StreamClient::Channel final : public EventLoop::Watcher {
       message.msg_iovlen = 1;
       message.msg_control = control;
       message.msg_controllen = sizeof(control);
-      const ssize_t count = recvmsg(fd.get(), &message, 0);
+      const ssize_t count = tls_ != nullptr ? tls_->Receive(buffer.data(), buffer.size())
+                                            : recvmsg(fd.get(), &message, 0);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EAGAIN) return;
       if (count < 0) return End(Lost("the connection was lost", errno));
-      const Seconds at = std::max(begun_, client_->loop_->Now() - AgeOf(message));
+      const Seconds age = tls_ != nullptr ? 0 : AgeOf(message);
+      const Seconds at = std::max(begun_, client_->loop_->Now() - age);
       if (sink_ == nullptr) return End(Status(Code::kUnavailable, "closed"));
       if (count == 0) {
         parser_.FeedEnd();
@@ -176,6 +208,8 @@ class StreamClient::Channel final : public EventLoop::Watcher {
   }
 
   StreamClient* client_;
+  std::unique_ptr<TlsSession> tls_;  // null: plain HTTP, or no connection yet
+  bool shaking_ = false;
   Sink* sink_ = nullptr;
   HttpParser parser_;
   std::string out_;

@@ -3,8 +3,8 @@
 // An HTTP/1.1 client for many answers at once, on the thread of an EventLoop: connections are kept
 // and used again, streamed bodies are handed out as they come, with the time of their arrival. That
 // is the kernel's (SO_TIMESTAMPNS), so that a thousand streams which have something at once do not
-// wait for each other in it; where the kernel gives none, that of the read. Plain http only. All
-// calls belong to the loop's thread.
+// wait for each other in it; where the kernel gives none, and over TLS, that of the read. All calls
+// belong to the loop's thread.
 
 #include <sys/socket.h>
 

@@ -3,13 +3,14 @@
 // TLS by OpenSSL, for the HTTP server and the blocking client: 1.2 and later, HTTP/1.1 by ALPN, no
 // renegotiation.
 //
-// TlsContext is what all connections share; any thread may read it. TlsSession is one connection,
+// TlsContext is what all connections share; any thread may use it. TlsSession is one connection,
 // over a non-blocking socket that somebody else watches: its calls return as those of the socket
 // would, and belong to one thread.
 
 #include <sys/types.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -38,9 +39,13 @@ class TlsContext {
  public:
   // Reads the files; there must be a certfile. An error names the flag, the file and what is wrong
   // with it.
-  static Result<std::shared_ptr<const TlsContext>> Load(const TlsOptions& options);
-  // Trusts the authorities of this machine, or those of SSL_CERT_FILE and SSL_CERT_DIR.
-  static Result<std::shared_ptr<const TlsContext>> ForClient();
+  static Result<std::shared_ptr<TlsContext>> Load(const TlsOptions& options);
+  // Trusts the authorities of this machine, or those of SSL_CERT_FILE and SSL_CERT_DIR; with
+  // `insecure` any certificate does.
+  static Result<std::shared_ptr<const TlsContext>> ForClient(bool insecure = false);
+  // Reads the files again: connections from here on use what is in them. On an error, which is
+  // Load's, all stays as it was.
+  Status Refresh(const TlsOptions& options);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
@@ -48,7 +53,11 @@ class TlsContext {
  private:
   friend class TlsSession;
   explicit TlsContext(ssl_ctx_st* context) : context_(context) {}
-  ssl_ctx_st* const context_;
+  // A session over the socket, without a side; null: no memory.
+  ssl_st* NewSession(int fd) const;
+
+  mutable std::mutex mutex_;
+  ssl_ctx_st* context_;  // under the mutex; sessions keep theirs alive by themselves
 };
 
 class TlsSession {

@@ -6,6 +6,7 @@
 #include <openssl/ssl.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -192,9 +193,7 @@ Result<Context> NewContext(const SSL_METHOD* side) {
   return context;
 }
 
-}  // namespace
-
-Result<std::shared_ptr<const TlsContext>> TlsContext::Load(const TlsOptions& options) {
+Result<Context> ServerContext(const TlsOptions& options) {
   BT_ASSIGN_OR_RETURN(Context context, NewContext(TLS_server_method()));
   // Sessions are kept by clients (tickets), none here; those of checked clients need a name.
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
@@ -211,15 +210,29 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::Load(const TlsOptions& opt
   BT_RETURN_IF_ERROR(UseCertificates(context.get(), options.certfile));
   BT_RETURN_IF_ERROR(UseKey(context.get(), options));
   BT_RETURN_IF_ERROR(AskClients(context.get(), options));
-  return std::shared_ptr<const TlsContext>(new TlsContext(context.release()));
+  return context;
 }
 
-Result<std::shared_ptr<const TlsContext>> TlsContext::ForClient() {
+}  // namespace
+
+Result<std::shared_ptr<TlsContext>> TlsContext::Load(const TlsOptions& options) {
+  BT_ASSIGN_OR_RETURN(Context context, ServerContext(options));
+  return std::shared_ptr<TlsContext>(new TlsContext(context.release()));
+}
+
+Status TlsContext::Refresh(const TlsOptions& options) {
+  BT_ASSIGN_OR_RETURN(Context context, ServerContext(options));
+  const std::lock_guard lock(mutex_);
+  SSL_CTX_free(std::exchange(context_, context.release()));
+  return {};
+}
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::ForClient(bool insecure) {
   BT_ASSIGN_OR_RETURN(Context context, NewContext(TLS_client_method()));
   if (SSL_CTX_set_default_verify_paths(context.get()) != 1) {
     return Status(Code::kUnavailable, "the authorities of this machine: " + Reason());
   }
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_verify(context.get(), insecure ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
   return std::shared_ptr<const TlsContext>(new TlsContext(context.release()));
 }
 

@@ -47,10 +47,15 @@ const BIO_METHOD* SocketMethod() {
   return method;
 }
 
-// Over the socket. Null: no memory.
-SSL* NewSession(SSL_CTX* context, int fd) {
+}  // namespace
+
+SSL* TlsContext::NewSession(int fd) const {
   ERR_clear_error();
-  SSL* const session = SSL_new(context);
+  SSL* session = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    session = SSL_new(context_);
+  }
   BIO* const bio = BIO_new(SocketMethod());
   if (session == nullptr || bio == nullptr) {
     SSL_free(session);
@@ -64,10 +69,8 @@ SSL* NewSession(SSL_CTX* context, int fd) {
   return session;
 }
 
-}  // namespace
-
 std::unique_ptr<TlsSession> TlsSession::Accept(const TlsContext& context, int fd) {
-  SSL* const session = NewSession(context.context_, fd);
+  SSL* const session = context.NewSession(fd);
   if (session == nullptr) return nullptr;
   SSL_set_accept_state(session);
   return std::unique_ptr<TlsSession>(new TlsSession(session));
@@ -76,7 +79,7 @@ std::unique_ptr<TlsSession> TlsSession::Accept(const TlsContext& context, int fd
 std::unique_ptr<TlsSession> TlsSession::Connect(const TlsContext& context,
                                                 int fd,
                                                 const std::string& host) {
-  SSL* const session = NewSession(context.context_, fd);
+  SSL* const session = context.NewSession(fd);
   if (session == nullptr) return nullptr;
   std::unique_ptr<TlsSession> out(new TlsSession(session));
   SSL_set_connect_state(session);

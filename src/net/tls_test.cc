@@ -13,6 +13,7 @@
 #include "net/http_client.h"
 #include "net/raw_client.h"
 #include "net/test_certificate.h"
+#include "net/tls_refresh.h"
 
 namespace baltoro {
 namespace {
@@ -38,12 +39,12 @@ class TlsTest : public ::testing::Test {
   static void TearDownTestSuite() { std::filesystem::remove_all(folder_); }
 
   static std::shared_ptr<const TlsContext> Load(const TlsOptions& options) {
-    Result<std::shared_ptr<const TlsContext>> context = TlsContext::Load(options);
+    Result<std::shared_ptr<TlsContext>> context = TlsContext::Load(options);
     EXPECT_TRUE(context.ok()) << context.status().message();
     return context.ok() ? context.value() : nullptr;
   }
   static std::string Refusal(const TlsOptions& options) {
-    const Result<std::shared_ptr<const TlsContext>> context = TlsContext::Load(options);
+    const Result<std::shared_ptr<TlsContext>> context = TlsContext::Load(options);
     return context.ok() ? "" : context.status().message();
   }
   static std::unique_ptr<HttpServer> Start(HttpServer::Handler handler, Seconds deadline = 5) {
@@ -267,6 +268,29 @@ TEST_F(TlsTest, ARefusedFileIsNamedWithItsFlagAndTheReason) {
     for (const std::string& said : row.said) EXPECT_THAT(refusal, HasSubstr(said));
     EXPECT_THAT(refusal, ::testing::Not(IsEmpty()));
   }
+}
+
+// What the tests of the whole program do not: a file that goes, and one that is put back.
+TEST_F(TlsTest, FilesThatChangeAreUsedOnceTheyHaveSettled) {
+  const TlsOptions options{.certfile = Write("r.pem", TextOf(files_.cert)),
+                           .keyfile = Write("r.key", TextOf(files_.key))};
+  TlsRefresh refresh(TlsContext::Load(options).value(), options);
+  EXPECT_FALSE(refresh.Look());
+
+  std::filesystem::remove(options.certfile);
+  EXPECT_FALSE(refresh.Look());  // it may still change
+  const auto gone = refresh.Look();
+  ASSERT_TRUE(gone);
+  EXPECT_THAT(gone->message(), HasSubstr("r.pem: No such file"));
+  EXPECT_FALSE(refresh.Look());  // told once
+
+  Write("r.pem", TextOf(other_.cert));
+  Write("r.key", TextOf(other_.key));
+  EXPECT_FALSE(refresh.Look());
+  const auto back = refresh.Look();
+  ASSERT_TRUE(back);
+  EXPECT_TRUE(back->ok()) << back->message();
+  EXPECT_FALSE(refresh.Look());
 }
 
 }  // namespace

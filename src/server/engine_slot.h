@@ -30,6 +30,11 @@ class EngineSlot {
     const std::shared_lock lock(mutex_);
     if (engine_ != nullptr) engine_->Abort(id);
   }
+  void Profile(const ProfileAsk& ask, const ProfileDone& done) {
+    const std::shared_lock lock(mutex_);
+    if (engine_ != nullptr) return engine_->Profile(ask, done);
+    done(Status(Code::kUnavailable, "The engine is not ready."), {});
+  }
   bool present() const {
     const std::shared_lock lock(mutex_);
     return engine_ != nullptr;

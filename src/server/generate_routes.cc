@@ -35,6 +35,17 @@ std::string UncheckedHeader(const std::vector<std::string>& unchecked) {
   return out;
 }
 
+// The header may come several times; its members are one list.
+std::string TraceStateOf(const HttpRequest& request) {
+  std::string out;
+  for (const auto& [name, value] : request.headers) {
+    if (name != "tracestate") continue;
+    if (!out.empty()) out += ",";
+    out += value;
+  }
+  return out;
+}
+
 }  // namespace
 
 void Server::ChatCompletions(HttpRequest request, Reply reply) {
@@ -53,7 +64,8 @@ void Server::Generate(HttpRequest request, Reply reply, Prepare prepare) {
   const auto prepared = std::make_shared<Prepared>();
   prepared->ticket = ActiveTicket(active_);
   prepared->owner = JobOwner(request);
-  prepared->trace_id = TraceIdOf(request.Header("traceparent"));
+  prepared->trace = ReadTraceContext(request.Header("traceparent"), TraceStateOf(request));
+  prepared->span = NewSpan(prepared->trace);
   RunPreparing(std::move(request), std::move(reply),
                [this, prepare, prepared, here = std::this_thread::get_id()](HttpRequest& asked,
                                                                             Reply& answer) {
@@ -131,6 +143,28 @@ void Server::LaunchThere(Reply reply, Prepared prepared) {
   http_->Post(thread, [this, held] { Launch(std::move(held->first), std::move(held->second)); });
 }
 
+// As upstream's sampler: what the caller does not record is not recorded here.
+std::unique_ptr<RequestSpan> Server::NewSpan(const TraceContext& context) const {
+  if (config_.spans == nullptr || !context.sampled) return nullptr;
+  auto span = std::make_unique<RequestSpan>();
+  span->context = context;
+  span->start = clock_.Now();
+  span->start_unix_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+  return span;
+}
+
+void Server::DescribeSpan(const Prepared& prepared, const std::string& model, RequestSpan& span) {
+  const Request& first = prepared.prompts.front();
+  span.request_id = prepared.answer_id;
+  span.model = model;
+  span.n = prepared.options.n;
+  span.max_tokens = first.stop.max_tokens;
+  span.temperature = first.sampling.temperature;
+  span.top_p = first.sampling.top_p;
+}
+
 void Server::Launch(Reply reply, Prepared prepared) {
   if (stopping_) return Reject(reply, Rejection::kDraining, ShuttingDownError());
   if (config_.log_requests) {
@@ -141,14 +175,17 @@ void Server::Launch(Reply reply, Prepared prepared) {
         "temperature: {}, top_p: {}{}{}",
         prepared.answer_id, prepared.prompts.size(), first.prompt.size(), prepared.options.n,
         first.stop.max_tokens, first.sampling.temperature, first.sampling.top_p,
-        prepared.trace_id.empty() ? "" : ", trace: ", prepared.trace_id);
+        prepared.trace.trace_id.empty() ? "" : ", trace: ", prepared.trace.trace_id);
   }
   const GenerationContext context{.engine = &engine_,
                                   .dispatcher = &dispatcher_,
                                   .metrics = metrics_.get(),
                                   .clock = &clock_,
                                   .tokenizer = tokenizer_.get(),
+                                  .spans = config_.spans,
                                   .stream_interval = config_.stream_interval};
+  if (prepared.span != nullptr) DescribeSpan(prepared, names_.first(), *prepared.span);
+  prepared.options.span = std::move(prepared.span);
   std::make_shared<Generation>(context, std::move(reply), std::move(prepared.ticket),
                                std::move(prepared.shape), std::move(prepared.options))
       ->Start(prepared.prompts);

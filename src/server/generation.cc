@@ -269,6 +269,12 @@ void Generation::OnServerStop() {
 }
 
 void Generation::Fail(const ApiError& error) {
+  if (options_.span != nullptr) {
+    options_.span->http_status = streaming_ ? 200 : error.status;
+    options_.span->server_failed = error.status >= 500;
+    options_.span->error_type = error.type;
+    options_.span->error_message = error.message;
+  }
   Cancel();
   if (!streaming_) {
     out_.clear();
@@ -297,6 +303,7 @@ void Generation::Cancel() {
 void Generation::Over() {
   over_ = true;
   ticket_ = {};
+  if (options_.span != nullptr) EndSpan();
   const auto n = static_cast<size_t>(options_.n);
   for (size_t i = 0; i < choices_.size(); i += n) {
     int64_t longest = 0;
@@ -305,6 +312,28 @@ void Generation::Over() {
     }
     if (choices_[i].submitted) context_.metrics->ObservePrompt(options_.n, longest);
   }
+}
+
+void Generation::EndSpan() {
+  RequestSpan& span = *options_.span;
+  const bool failed = !span.error_type.empty();
+  const auto earlier = [](Seconds& of_all, Seconds one) {
+    if (one > 0 && (of_all == 0 || one < of_all)) of_all = one;
+  };
+  for (const Choice& choice : choices_) {
+    earlier(span.scheduled, choice.scheduled);
+    earlier(span.first_token, choice.first_token);
+    span.last_token = std::max(span.last_token, choice.last_token);
+    const std::string& reason = choice.state.end.finish_reason;
+    span.finish_reasons.push_back(!reason.empty() ? reason : failed ? "error" : "abort");
+  }
+  const Usage usage = TotalUsage();
+  span.prompt_tokens = usage.prompt_tokens;
+  span.completion_tokens = usage.completion_tokens;
+  span.submitted = arrival_;
+  span.end = context_.clock->Now();
+  context_.spans->Add(std::move(span));
+  options_.span = nullptr;
 }
 
 Usage Generation::TotalUsage() const {

@@ -14,6 +14,7 @@
 #include "server/engine_slot.h"
 #include "server/metrics.h"
 #include "server/reply.h"
+#include "server/request_span.h"
 #include "server/response_shape.h"
 
 namespace baltoro {
@@ -25,7 +26,8 @@ struct GenerationContext {
   Metrics* metrics = nullptr;
   const Clock* clock = nullptr;
   const Tokenizer* tokenizer = nullptr;
-  int stream_interval = 1;  // tokens gathered for one streamed chunk, but for the first
+  SpanSink* spans = nullptr;  // null: options have no span
+  int stream_interval = 1;    // tokens gathered for one streamed chunk, but for the first
 };
 
 // Counts an exchange as under way for as long as it lives.
@@ -53,6 +55,7 @@ struct GenerationOptions {
   bool echo_only = false;  // the one token that the engine makes is not a part of the answer
   EventParserOptions parser;
   StopMatcher stops{{}, false};
+  std::unique_ptr<RequestSpan> span;  // begun; its end goes to the context's sink
 };
 
 class Generation final : public EventReceiver, public std::enable_shared_from_this<Generation> {
@@ -102,6 +105,7 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
   void Cancel();
   void FinishIfAllDone();
   void Over();
+  void EndSpan();
   Usage TotalUsage() const;
   const Usage* ContinuousUsage(const Choice& choice);
 

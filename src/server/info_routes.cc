@@ -1,6 +1,9 @@
 // The routes that tell about the server itself.
 
+#include <sys/utsname.h>
+
 #include <cmath>
+#include <thread>
 
 #include "base/log.h"
 #include "base/process_use.h"
@@ -41,11 +44,13 @@ void Server::Load(HttpRequest /*request*/, Reply reply) {
 
 void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
   if (const auto stats = engine_.stats()) metrics_->Update(*stats);
-  metrics_->UpdateDoor({.serving = Serving(),
-                        .held_bodies = http_->held_body_bytes(),
-                        .held_answers = http_->held_answer_bytes(),
-                        .log_drops = LogDropsOfProcess(),
-                        .process = UseOfProcess()});
+  metrics_->UpdateDoor(
+      {.serving = Serving(),
+       .held_bodies = http_->held_body_bytes(),
+       .held_answers = http_->held_answer_bytes(),
+       .log_drops = LogDropsOfProcess(),
+       .process = UseOfProcess(),
+       .spans = config_.spans != nullptr ? config_.spans->counts() : SpanCounts{}});
   reply.Send({.status = 200,
               .headers = {},
               .body = metrics_->Scrape(),
@@ -53,7 +58,7 @@ void Server::MetricsText(HttpRequest /*request*/, Reply reply) {
 }
 
 // What was settled at the start, and whether it serves.
-void Server::ServerInfo(HttpRequest /*request*/, Reply reply) {
+Json Server::Info() const {
   Json engine;
   if (const auto info = engine_.info()) {
     engine = {{"model_type", info->model_type},
@@ -67,15 +72,38 @@ void Server::ServerInfo(HttpRequest /*request*/, Reply reply) {
               {"load_seconds", info->load_seconds},
               {"longest_step_seconds", info->longest_step_seconds}};
   }
-  reply.SendJson(Json{
-      {"version", config_.version},
-      {"models", names_.told()},
-      {"status", Serving() ? "serving" : NotServing().message},
-      {"started", started_unix_},
-      {"prefix_caching", config_.enable_prefix_caching},
-      {"engine", engine},
-      {"plan",
-       config_.plan}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return {{"version", config_.version},
+          {"models", names_.told()},
+          {"status", Serving() ? "serving" : NotServing().message},
+          {"started", started_unix_},
+          {"prefix_caching", config_.enable_prefix_caching},
+          {"engine", engine},
+          {"plan", config_.plan}};
+}
+
+// With the dev mode and ?config_format=text or json, upstream's form: the same, and what the server
+// was started with.
+void Server::ServerInfo(HttpRequest request, Reply reply) {
+  const auto dump = [](const Json& json, int indent = -1) {
+    return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+  };
+  constexpr std::string_view kFormat = "config_format=";
+  if (!config_.dev_mode || !request.query.starts_with(kFormat)) return reply.SendJson(dump(Info()));
+  const std::string_view format = std::string_view(request.query).substr(kFormat.size());
+  if (format != "text" && format != "json") {
+    return Reject(reply, Rejection::kInvalid,
+                  BadRequest("config_format", "config_format: expected text or json"));
+  }
+  Json config = Info();
+  config["flags"] = config_.given_flags;
+  utsname system = {};
+  uname(&system);
+  reply.SendJson(dump({{"vllm_config", format == "json" ? config : Json(dump(config, 1))},
+                       {"vllm_env", config_.environment},
+                       {"system_env",
+                        {{"os", std::string(system.sysname) + " " + system.release},
+                         {"machine", system.machine},
+                         {"processors", std::thread::hardware_concurrency()}}}}));
 }
 
 // What was computed before it is left to be overwritten, and no prompt from here on finds it.
@@ -83,6 +111,29 @@ void Server::ResetPrefixCache(HttpRequest /*request*/, Reply reply) {
   prefix_epoch_ += 1;
   BT_LOG_LIMITED(Info, "The prefix cache was reset: prompts of before are not found in it");
   reply.Send({.status = 200, .headers = {}, .body = ""});
+}
+
+void Server::StartProfile(HttpRequest /*request*/, Reply reply) {
+  Profile(true, std::move(reply));
+}
+
+void Server::StopProfile(HttpRequest /*request*/, Reply reply) {
+  Profile(false, std::move(reply));
+}
+
+// The engine answers when it has written what it recorded.
+void Server::Profile(bool start, Reply reply) {
+  const size_t thread = reply.io_thread();
+  const auto held = std::make_shared<Reply>(std::move(reply));
+  const auto answer = [this, held, thread](const Status& status, const Json& said) {
+    http_->Post(thread, [this, held, status, said] {
+      if (!status.ok()) return Reject(*held, Rejection::kEngine, FromStatus(status));
+      if (said.is_null()) return held->Send({.status = 200, .headers = {}, .body = ""});
+      held->SendJson(said.dump(-1, ' ', false, Json::error_handler_t::replace));
+    });
+  };
+  engine_.Profile({.start = start, .dir = config_.profile_dir, .gzip = config_.profile_gzip},
+                  answer);
 }
 
 void Server::ListErrors(HttpRequest request, Reply reply) {

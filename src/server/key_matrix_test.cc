@@ -18,7 +18,7 @@ using test::Answer;
 // What an answer of a route may depend on.
 enum class Shows {
   kOpen,         // needs no key; what it tells is the server's, or a sum over all
-  kSum,          // needs a key; a sum over all requests
+  kSum,          // needs a key; a sum over all requests, or of the whole engine
   kSame,         // the same for every key
   kOwnPrefixes,  // makes an answer, with prompts that the same key has sent before
   kOwnAnswers,   // finds what the same key has stored
@@ -55,9 +55,12 @@ const std::map<std::string, MatrixRow>& Matrix() {
       {"POST /detokenize", {Shows::kSame, {{"tokens", {300, 301}}}}},
       {"GET /tokenizer_info", {Shows::kSame, {}}},
       {"POST /reset_prefix_cache", {Shows::kSame, {}}},
+      {"POST /start_profile", {Shows::kSum, {}}},
+      {"POST /stop_profile", {Shows::kSum, {}}},
       {"POST /v1/chat/completions/render",
        {Shows::kSame, {{"messages", messages}, {"request_id", "r"}}}},
       {"POST /v1/completions/render", {Shows::kSame, {{"prompt", text}, {"request_id", "r"}}}},
+      {"POST /v1/responses/render", {Shows::kSame, {{"input", text}}}},
       {"POST /v1/messages/count_tokens", {Shows::kSame, {{"messages", messages}}}},
       {"POST /v1/chat/completions",
        {Shows::kOwnPrefixes, {{"messages", messages}, {"max_tokens", 2}}, openai}},
@@ -181,6 +184,10 @@ TEST_F(KeyMatrixTest, SomeAnswersAreTheSameForAll) {
   for (const std::string& route : RoutesThatShow(Shows::kSame)) {
     const Answer one = Ask(route, kOne, "pocket"), two = Ask(route, kTwo, "pocket");
     EXPECT_EQ(one.status, 200) << route << one.body;
+    if (route == "POST /v1/responses/render") {  // each has an id of its own
+      EXPECT_EQ(one.json()["token_ids"], two.json()["token_ids"]) << route;
+      continue;
+    }
     EXPECT_EQ(one.body, two.body) << route;
   }
   EXPECT_EQ(Get("/load", kTwo).body, R"({"server_load":0})");

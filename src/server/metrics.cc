@@ -135,6 +135,17 @@ struct Metrics::State {
                  "Seconds that the engine spent in steps; the rest of the time it had no work.")};
   Follower restarts{AddCounter("baltoro:engine_restarts_total",
                                "Times that the engine's process was started again.")};
+  Follower spans_exported{AddCounter("baltoro:trace_spans_exported_total",
+                                     "Spans of requests that the collector of traces took.")};
+  Follower AddDroppedSpans(const char* reason) {
+    return Follower(prometheus::BuildCounter()
+                        .Name("baltoro:trace_spans_dropped_total")
+                        .Help("Spans of requests that no collector of traces has.")
+                        .Register(registry)
+                        .Add({{"reason", reason}}));
+  }
+  Follower spans_queue_full = AddDroppedSpans("queue_full");
+  Follower spans_undelivered = AddDroppedSpans("undelivered");
   LogFollower door_log = AddLog("APIServer"), engine_log = AddLog("EngineCore");
   prometheus::Counter& prompt_tokens =
       AddCounter("vllm:prompt_tokens_total", "Prompt tokens of requests with a first token.");
@@ -294,6 +305,9 @@ void Metrics::UpdateDoor(const DoorStats& stats) {
   state_->held_answers.Set(static_cast<double>(stats.held_answers));
   state_->door_log.Follow(stats.log_drops);
   state_->door = stats.process;
+  state_->spans_exported.Follow(stats.spans.exported);
+  state_->spans_queue_full.Follow(stats.spans.queue_full);
+  state_->spans_undelivered.Follow(stats.spans.undelivered);
 }
 
 // There is a snapshot for many steps: count and sum are right, and each step since the last

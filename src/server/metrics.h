@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "request/request.h"
+#include "server/request_span.h"
 
 namespace baltoro {
 
@@ -30,6 +31,7 @@ struct DoorStats {
   size_t held_bodies = 0, held_answers = 0;
   LogDrops log_drops = {};
   ProcessUse process = {};
+  SpanCounts spans = {};
 };
 
 // One finished choice.

@@ -24,6 +24,8 @@ const std::set<std::string> kNames = {
     "baltoro:prompt_tokens_computed_total counter",
     "baltoro:requests_rejected_total counter",
     "baltoro:step_seconds_total counter",
+    "baltoro:trace_spans_dropped_total counter",
+    "baltoro:trace_spans_exported_total counter",
     "http_request_duration_seconds histogram",
     "http_request_size_bytes summary",
     "http_requests_total counter",

@@ -42,6 +42,7 @@
 #include "server/origin_policy.h"
 #include "server/recent_errors.h"
 #include "server/reply.h"
+#include "server/request_span.h"
 #include "server/response_store.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -79,9 +80,14 @@ struct ServerConfig {
   std::vector<TokenId> eos_ids;
   // What GET /tokenizer_info answers; null: there is no such route.
   Json tokenizer_info;
-  bool dev_mode = false;  // routes that change what the engine remembers
-  JobLimits preparing;    // of large bodies
-  JobLimits compiling;    // of grammars
+  bool dev_mode = false;    // routes that change what the engine remembers
+  Json given_flags;         // with their values, as the log tells them: of the dev mode
+  Json environment;         // likewise: variables that were read
+  std::string profile_dir;  // where recordings of the engine go; empty: no routes to them
+  bool profile_gzip = true;
+  JobLimits preparing;        // of large bodies
+  JobLimits compiling;        // of grammars
+  SpanSink* spans = nullptr;  // of requests; outlives the server; null: none are made
 };
 
 class Server {
@@ -156,8 +162,12 @@ class Server {
   void Detokenize(HttpRequest request, Reply reply);
   void TokenizerInfo(HttpRequest request, Reply reply);
   void ResetPrefixCache(HttpRequest request, Reply reply);
+  void StartProfile(HttpRequest request, Reply reply);
+  void StopProfile(HttpRequest request, Reply reply);
+  void Profile(bool start, Reply reply);
   void RenderChatCompletion(HttpRequest request, Reply reply);
   void RenderCompletion(HttpRequest request, Reply reply);
+  void RenderResponse(HttpRequest request, Reply reply);
   void ChatCompletions(HttpRequest request, Reply reply);
   void Completions(HttpRequest request, Reply reply);
   void Messages(HttpRequest request, Reply reply);
@@ -172,6 +182,7 @@ class Server {
   void Root(HttpRequest request, Reply reply);
   void PageAsset(HttpRequest request, Reply reply);
   void ServerInfo(HttpRequest request, Reply reply);
+  Json Info() const;
   void ListErrors(HttpRequest request, Reply reply);
 
   // Prepares, and then launches on the reply's I/O thread or refuses.
@@ -183,6 +194,9 @@ class Server {
   void Constrain(Reply reply, Prepared prepared);
   void LaunchThere(Reply reply, Prepared prepared);
   void Launch(Reply reply, Prepared prepared);
+  // Of a request that came just now; null where nobody wants it.
+  std::unique_ptr<RequestSpan> NewSpan(const TraceContext& context) const;
+  static void DescribeSpan(const Prepared& prepared, const std::string& model, RequestSpan& span);
   // The chat pipeline: fills all of `out` but shape and answer_id, which are the API's own.
   std::optional<ApiError> PrepareConversation(ChatRequest chat, Prepared& out);
   std::optional<ApiError> PrepareChat(const HttpRequest& request, Prepared& out);

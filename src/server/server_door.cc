@@ -48,8 +48,11 @@ const std::vector<Server::Route>& Server::Routes() {
        RouteGate::kTokenizerInfo},
       {"POST", "/reset_prefix_cache", &Server::ResetPrefixCache, true, true, false,
        RouteGate::kDevMode},
+      {"POST", "/start_profile", &Server::StartProfile, true, true, false, RouteGate::kProfiler},
+      {"POST", "/stop_profile", &Server::StopProfile, true, true, false, RouteGate::kProfiler},
       {"POST", "/v1/chat/completions/render", &Server::RenderChatCompletion, true, true},
       {"POST", "/v1/completions/render", &Server::RenderCompletion, true, true},
+      {"POST", "/v1/responses/render", &Server::RenderResponse, true, true},
       {"POST", "/v1/chat/completions", &Server::ChatCompletions, true, true},
       {"POST", "/v1/completions", &Server::Completions, true, true},
       {"POST", "/v1/messages", &Server::Messages, true, true},
@@ -69,6 +72,8 @@ bool Server::Shows(const Route& route) const {
       return !config_.tokenizer_info.is_null();
     case RouteGate::kDevMode:
       return config_.dev_mode;
+    case RouteGate::kProfiler:
+      return !config_.profile_dir.empty();
     case RouteGate::kNone:
       break;
   }

@@ -55,6 +55,10 @@ class FakeEngine final : public Engine {
     return health_;
   }
 
+  void Profile(const ProfileAsk& ask, const ProfileDone& done) override {
+    done({}, ask.start ? Json() : Json{{"file", ask.dir + "/f"}});
+  }
+
   // From the `after`th request on, Submit answers with `status`.
   void Refuse(Status status, size_t after = 0) {
     const std::lock_guard lock(mutex_);
@@ -142,6 +146,9 @@ class ServerFixture : public ::testing::Test {
     ServerConfig config = DefaultConfig();
     config.tokenizer_info = {{"tokenizer_class", "T"}};
     config.dev_mode = true;
+    config.profile_dir = "/nowhere";
+    config.given_flags = {{"seed", 3}};
+    config.environment = {{"VLLM_LOGGING_LEVEL", "INFO"}};
     return config;
   }
 

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "grammar/output_constraint.h"
+#include "server/request_span.h"
 #include "server/server.h"
 
 namespace baltoro {
 
 // Of routes that are there only where the server was started with them.
-enum class RouteGate { kNone, kTokenizerInfo, kDevMode };
+enum class RouteGate { kNone, kTokenizerInfo, kDevMode, kProfiler };
 
 struct Server::Route {
   std::string_view method;
@@ -36,9 +37,10 @@ struct Server::Prepared {
   std::unique_ptr<ResponseShape> shape;
   GenerationOptions options;
   std::string answer_id;
-  std::string trace_id;          // of the client's traceparent; "" where there is none
-  OutputConstraint limits;       // all but its grammar
-  std::optional<FormSpec> form;  // the grammar, while it is to be found or made
+  TraceContext trace;                 // of the client's headers
+  std::unique_ptr<RequestSpan> span;  // null: none is asked for
+  OutputConstraint limits;            // all but its grammar
+  std::optional<FormSpec> form;       // the grammar, while it is to be found or made
   std::shared_ptr<const CompiledForm> compiled;
   std::thread::id io_thread;
   std::string owner;                    // see JobOwner

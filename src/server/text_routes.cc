@@ -48,6 +48,10 @@ void Server::RenderCompletion(HttpRequest request, Reply reply) {
   Render(std::move(request), std::move(reply), &Server::PrepareCompletion, /*as_list=*/true);
 }
 
+void Server::RenderResponse(HttpRequest request, Reply reply) {
+  Render(std::move(request), std::move(reply), &Server::PrepareResponse, /*as_list=*/false);
+}
+
 void Server::Render(HttpRequest request, Reply reply, Prepare prepare, bool as_list) {
   if (!Serving()) {
     return Reject(reply, draining_ ? Rejection::kDraining : Rejection::kNotReady, NotServing());

@@ -72,11 +72,17 @@ TEST_F(TextRoutesTest, APromptIsRenderedAsItWouldBeAsked) {
   EXPECT_EQ(list[1]["prompt"], "two");
   EXPECT_EQ(Post("/v1/chat/completions/render", {{"messages", 1}}).status, 400);
   EXPECT_EQ(Post("/v1/completions/render", {{"prompt", "a"}, {"model", "other"}}).status, 404);
+  const Json response = Post("/v1/responses/render", {{"input", "two"}}).json();
+  Post("/v1/responses", {{"input", "two"}});
+  EXPECT_EQ(response["token_ids"], Json(engine_->submitted().back().prompt));
+  EXPECT_EQ(Get("/v1/responses/" + response["request_id"].get<std::string>()).status, 404);
 }
 
 TEST_F(TextRoutesTest, RoutesOnDemandAreNotThereWithoutIt) {
   EXPECT_EQ(Get("/tokenizer_info").status, 404);
   EXPECT_EQ(Post("/reset_prefix_cache", {}).status, 404);
+  EXPECT_EQ(Post("/start_profile", {}).status, 404);
+  EXPECT_FALSE(Get("/server_info?config_format=json").json().contains("vllm_config"));
   EXPECT_EQ(server_->RouteList().find("/reset_prefix_cache"), std::string::npos);
   EXPECT_EQ(Get("/docs").body.find("/reset_prefix_cache"), std::string::npos);
 }
@@ -85,6 +91,26 @@ class RoutesOnDemandTest : public test::ServerFixture {
  protected:
   void SetUp() override { Start(Says("x"), WithAllRoutes()); }
 };
+
+TEST_F(RoutesOnDemandTest, ARecordingBeginsAndIsTold) {
+  const Answer begun = Post("/start_profile", {});
+
+  EXPECT_EQ(begun.status, 200);
+  EXPECT_EQ(begun.body, "");
+  EXPECT_EQ(Post("/stop_profile", {}).json(), (Json{{"file", "/nowhere/f"}}));
+}
+
+TEST_F(RoutesOnDemandTest, UpstreamsFormOfTheInfoHasItAsTextOrAsAnObject) {
+  const Json own = Get("/server_info").json(), json = Get("/server_info?config_format=json").json(),
+             text = Get("/server_info?config_format=text").json();
+
+  EXPECT_EQ(json["vllm_config"]["version"], own["version"]);
+  EXPECT_EQ(json["vllm_config"]["flags"], (Json{{"seed", 3}}));
+  EXPECT_EQ(json["vllm_env"], (Json{{"VLLM_LOGGING_LEVEL", "INFO"}}));
+  EXPECT_GT(json["system_env"]["processors"], 0);
+  EXPECT_EQ(ParseJson(text["vllm_config"].get<std::string>()).value(), json["vllm_config"]);
+  EXPECT_EQ(Get("/server_info?config_format=yaml").status, 400);
+}
 
 TEST_F(RoutesOnDemandTest, TheTokenizerIsTold) {
   EXPECT_EQ(Get("/tokenizer_info").json(), (Json{{"tokenizer_class", "T"}}));

@@ -117,7 +117,8 @@ def test_every_reference_leads_somewhere(document):
 
 
 def test_the_routes_are_those_of_the_server(document):
-    all_routes = Server("--enable-tokenizer-info-endpoint", "--load-format", "stand-in",
+    all_routes = Server("--enable-tokenizer-info-endpoint", "--load-format", "stand-in", "--profiler-config",
+                        '{"profiler": "torch", "torch_profiler_dir": "/tmp/no-profile"}',
                         env={"VLLM_LOGGING_LEVEL": "DEBUG", "VLLM_SERVER_DEV_MODE": "1"})
     all_routes.stop()
     served = {(path, method.lower()) for path, method in re.findall(r"Route: (\S+), Methods: (\S+)", all_routes.text())}

@@ -2,9 +2,11 @@
 import http.client
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 
@@ -124,6 +126,22 @@ def test_own_clients(tls, files):
     assert stranger.returncode == 1 and "certificate verify failed" in stranger.stderr and "SSL_CERT_FILE" in stranger.stderr
 
 
+def test_bench_serve(tls, files, tmp_path):
+    def bench(*flags, **env):
+        return subprocess.run([PROGRAM, "bench", "serve", "--base-url", tls.url, "--num-prompts", "12", "--max-concurrency", "4",
+                               "--random-input-len", "600", "--random-output-len", "12", "--save-result", "--save-detailed", "--result-dir",
+                               str(tmp_path), "--result-filename", "out.json", *flags], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, **env})
+    for run in (bench(SSL_CERT_FILE=str(files / "ca.pem")), bench("--insecure")):
+        assert run.returncode == 0, run.stderr
+        result = json.loads((tmp_path / "out.json").read_text())
+        assert result["completed"] == 12 and result["total_output_tokens"] == 12 * 12
+        for latency, ttft, itls in zip(result["latencies"], result["ttfts"], result["itls"], strict=True):
+            assert 0 < ttft <= latency and abs(latency - ttft - sum(itls)) < 1e-6
+    stranger = bench()
+    assert stranger.returncode == 1 and "certificate verify failed" in stranger.stderr, stranger
+
+
 def test_clients_that_must_show_a_certificate(files):
     own = ["--ssl-certfile", str(files / "server.pem"), "--ssl-keyfile", str(files / "server.key")]
     server = Server(*own, "--ssl-ca-certs", str(files / "ca.pem"), "--ssl-cert-reqs", "2")
@@ -136,6 +154,48 @@ def test_clients_that_must_show_a_certificate(files):
         assert "peer did not return a certificate" in server.text()
     finally:
         server.stop()
+
+
+def test_files_that_change_are_read_again(files, tmp_path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(files / "server.pem", cert)
+    shutil.copy(files / "server.key", key)
+    server = Server("--ssl-certfile", str(cert), "--ssl-keyfile", str(key), "--enable-ssl-refresh")
+
+    def connect():
+        plain = socket.create_connection(("127.0.0.1", port_of(server)), 10)
+        return context(files).wrap_socket(plain, server_hostname="127.0.0.1")
+
+    def said(what):
+        end = time.monotonic() + 10
+        while what not in server.text():
+            assert time.monotonic() < end, server.text()
+            time.sleep(0.05)
+
+    def answers(connection):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+    def name_of(connection):
+        return dict(part[0] for part in connection.getpeercert()["subject"])["commonName"]
+
+    try:
+        kept = connect()
+        assert name_of(kept) == "127.0.0.1" and answers(kept)
+        shutil.copy(files / "client.pem", cert)  # its key is another: the pair is broken
+        said("the former ones stay in use: --ssl-keyfile")
+        with connect() as still:
+            assert name_of(still) == "127.0.0.1" and answers(still)
+        new = tmp_path / "new"
+        shutil.copy(files / "client.key", new)
+        os.rename(new, key)
+        said("new connections use what is in")
+        with connect() as changed:
+            assert name_of(changed) == "someone" and answers(changed)
+        assert answers(kept)
+        kept.close()
+    finally:
+        assert server.stop() == 0
 
 
 def test_what_cannot_be_started_says_why(files):

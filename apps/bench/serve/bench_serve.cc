@@ -50,14 +50,17 @@ class Server {
  public:
   explicit Server(const BenchServeCommand& command)
       : command_(command),
+        tls_(command.https ? TlsContext::ForClient(command.insecure) : Tls()),
         client_({.host = command.host,
                  .port = command.port,
+                 .tls = tls_.ok() ? tls_.value() : nullptr,
                  // Answers of a moment, of a server that is asked whether it is there.
                  .idle_timeout = command.ready_seconds > 0
                                      ? static_cast<double>(command.ready_seconds)
                                      : HttpClientOptions().idle_timeout}) {}
 
   Result<HttpResponse> Ask(const char* method, const std::string& path) {
+    BT_RETURN_IF_ERROR(tls_.status());
     return client_.Send({.method = method,
                          .target = command_.root + path,
                          .headers = command_.headers,
@@ -98,7 +101,10 @@ class Server {
   }
 
  private:
+  using Tls = std::shared_ptr<const TlsContext>;
+
   const BenchServeCommand& command_;
+  const Result<Tls> tls_;  // null: plain HTTP
   HttpClient client_;
 };
 

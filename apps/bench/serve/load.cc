@@ -79,9 +79,14 @@ class LoadRun {
 
   Result<LoadOutcome> Run(const std::vector<double>& arrivals, const LoadLimits& limits) {
     BT_ASSIGN_OR_RETURN(loop_, EventLoop::Create());
+    std::shared_ptr<const TlsContext> tls;
+    if (command_.https) {
+      BT_ASSIGN_OR_RETURN(tls, TlsContext::ForClient(command_.insecure));
+    }
     BT_ASSIGN_OR_RETURN(client_,
                         StreamClient::Create(loop_.get(), {.host = command_.host,
                                                            .port = command_.port,
+                                                           .tls = tls,
                                                            .idle_timeout = limits.request}));
     BT_RETURN_IF_ERROR(timer_.Join(loop_.get()));
     begun_ = loop_->Now();

@@ -251,6 +251,7 @@ Json ResultJson(const BenchResult& result,
     list("start_times", [](const Answer& one) { return one.start; });
     list("ttfts", [](const Answer& one) { return one.ttft; });
     list("itls", [](const Answer& one) { return one.itls; });
+    list("latencies", [](const Answer& one) { return one.latency; });
     list("generated_texts", [](const Answer& one) { return one.text; });
     list("errors", [](const Answer& one) { return one.error; });
   }

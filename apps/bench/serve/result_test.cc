@@ -174,6 +174,7 @@ TEST(ResultTest, TheFileHasUpstreamsNameAndKeys) {
   command.detailed = true;
   json = ResultJson(result, answers, command, "x");
   EXPECT_EQ(json["itls"], Json({{0.5}}));
+  EXPECT_EQ(json["latencies"], Json(std::vector<double>{answers[0].latency}));
   EXPECT_EQ(json["output_lens"], Json(std::vector<int>{2}));
   EXPECT_EQ(ResultPath(command, "D"), "openai-infqps-name-D.json");
   command.load = {.rate = 2, .max_concurrency = 4, .ramp = {}};

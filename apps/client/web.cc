@@ -1,4 +1,4 @@
-#include "verify/web.h"
+#include "client/web.h"
 
 #include <curl/curl.h>
 #include <fmt/format.h>
@@ -11,7 +11,6 @@
 namespace baltoro {
 namespace {
 
-constexpr size_t kBodyBytesMax = size_t{256} << 20;
 constexpr long kConnectSeconds = 10;
 
 struct ListCloser {
@@ -50,7 +49,7 @@ struct WebClient::State {
       (*on_body)(bytes, clock.Now());
       return true;
     }
-    too_long = answer.body.size() + bytes.size() > kBodyBytesMax;
+    too_long = answer.body.size() + bytes.size() > options.body_bytes_max;
     if (!too_long) answer.body.append(bytes);
     return !too_long;
   }
@@ -87,7 +86,7 @@ struct WebClient::State {
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    curl_easy_setopt(curl, CURLOPT_USERAGENT, "baltoro-verify");
+    curl_easy_setopt(curl, CURLOPT_USERAGENT, options.user_agent.c_str());
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, static_cast<long>(options.timeout * 1000));
     curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
@@ -104,6 +103,9 @@ struct WebClient::State {
     curl_slist_append(headers.get(), "Expect:");  // no pause before a long body
     if (!options.api_key.empty()) {
       curl_slist_append(headers.get(), ("Authorization: Bearer " + options.api_key).c_str());
+    }
+    for (const std::string& header : options.headers) {
+      curl_slist_append(headers.get(), header.c_str());
     }
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
   }
@@ -140,7 +142,10 @@ Result<WebAnswer> WebClient::Send(const std::string& path,
     curl_easy_setopt(state.curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
   }
   const CURLcode code = curl_easy_perform(state.curl);
-  if (state.too_long) return InvalidArgument("the answer is longer than 256 MiB");
+  if (state.too_long) {
+    return InvalidArgument(
+        fmt::format("the answer is longer than {} bytes", state.options.body_bytes_max));
+  }
   if (code == CURLE_ABORTED_BY_CALLBACK) return Status(Code::kUnavailable, "interrupted");
   if (code == CURLE_OPERATION_TIMEDOUT && state.options.timeout > 0) {
     return Status(Code::kUnavailable, fmt::format("no whole answer in {:g} s ({})",

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -15,16 +16,19 @@
 namespace baltoro {
 
 struct WebOptions {
-  std::string url;                          // what stands before every path
-  std::string api_key;                      // empty: none
-  std::string ca_file;                      // empty: the system's
-  Seconds timeout = 600;                    // of a whole request
-  const std::atomic<bool>* stop = nullptr;  // ends whatever runs
+  std::string url;           // what stands before every path
+  std::string api_key = {};  // empty: none
+  std::string ca_file = {};  // empty: the system's
+  Seconds timeout = 600;     // of a whole request
+  std::string user_agent = "baltoro";
+  std::vector<std::string> headers = {};      // "Name: value", of every request
+  size_t body_bytes_max = size_t{256} << 20;  // of an answer that is not streamed
+  const std::atomic<bool>* stop = nullptr;    // ends whatever runs
 };
 
 struct WebAnswer {
   int status = 0;
-  std::string body;         // at most 256 MiB; of a streamed answer of status 200 empty
+  std::string body;         // of a streamed answer of status 200 empty
   double retry_after = -1;  // seconds; -1: not told
 };
 
