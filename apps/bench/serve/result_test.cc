@@ -233,6 +233,7 @@ TEST(SweepTest, HasARunAStepAndPlotsOfAll) {
   for (size_t at = 0; (at = svg.find("<polyline", at)) != svg.npos; ++at) ++lines;
   EXPECT_EQ(lines, 7U);  // median and percentile of three metrics, and one of throughput
   EXPECT_NE(svg.find("a &lt;model>"), svg.npos);
+  EXPECT_NE(svg.find("3 requests for each under way"), svg.npos);
 }
 
 }  // namespace

@@ -81,9 +81,11 @@ std::string SweepSvg(const BenchServeCommand& command, const std::vector<SweepPo
   panels.push_back({.title = "output tokens a second for one user, over those for all",
                     .x_name = "tokens a second for all",
                     .lines = {line}});
-  return PlotSvg(fmt::format("{}, {}, {} requests a run", command.model, command.data.name,
-                             command.data.prompts),
-                 panels);
+  const std::string requests =
+      command.sweep_prompts > 0
+          ? fmt::format("{} requests for each under way", command.sweep_prompts)
+          : fmt::format("{} requests a run", command.data.prompts);
+  return PlotSvg(fmt::format("{}, {}, {}", command.model, command.data.name, requests), panels);
 }
 
 }  // namespace baltoro
