@@ -11,6 +11,7 @@
 #include "comm/cluster_key.h"
 #include "engine/backend_choice.h"
 #include "engine/graph_sizes.h"
+#include "engine/modelled_exchange.h"
 #include "flags/idle.h"
 #include "flags/serve_checks.h"
 #include "net/interfaces.h"
@@ -176,6 +177,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
   config.load_format = options.load_format;
   config.alike_layers = options.alike_layers;
   config.modelled_exchange = options.modelled_exchange;
+  BT_RETURN_IF_ERROR(ModelledExchange::Parse(config.modelled_exchange).status());
   config.tuned_config = options.tuned_config;
   config.tuned_config_folder = options.tuned_config_folder;
   config.stand_in_step_ms = options.stand_in_step_ms;

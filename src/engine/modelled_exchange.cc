@@ -58,11 +58,12 @@ Result<ModelledExchange> ModelledExchange::Parse(std::string_view text) {
     }
     if (!exchange.points_.empty() && (rows <= exchange.points_.back().first ||
                                       microseconds * 1e-6 < exchange.points_.back().second)) {
-      return InvalidArgument(
-          fmt::format("'{}': rows must grow from point to point, and times must not fall", point));
+      return InvalidArgument(fmt::format(
+          "--modelled-exchange: '{}': rows must grow from point to point, and times must not fall",
+          point));
     }
     if (exchange.points_.size() == kPointsMax) {
-      return InvalidArgument(fmt::format("more than {} points", kPointsMax));
+      return InvalidArgument(fmt::format("--modelled-exchange: more than {} points", kPointsMax));
     }
     exchange.points_.emplace_back(rows, microseconds * 1e-6);
   }

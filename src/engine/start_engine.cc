@@ -273,14 +273,13 @@ std::string OperationsName(const OpsTable& ops, const BackendChoice& backend) {
 
 // Nothing where none is asked for.
 Result<ModelledExchange> ChooseExchange(const EngineConfig& config, int64_t sums) {
-  Result<ModelledExchange> exchange = ModelledExchange::Parse(config.modelled_exchange);
-  if (!exchange.ok()) return InvalidArgument("--modelled-exchange " + exchange.status().message());
-  if (exchange.value().empty()) return exchange;
+  BT_ASSIGN_OR_RETURN(ModelledExchange exchange, ModelledExchange::Parse(config.modelled_exchange));
+  if (exchange.empty()) return exchange;
   const auto step = static_cast<double>(sums) * 1e6;
   BT_LOG(Warning,
          "MODELLED: each step waits for {} sums over tensor ranks that are not there: {:.0f} us "
          "for one row, {:.0f} us for 64",
-         sums, step * exchange.value().SumOf(1), step * exchange.value().SumOf(64));
+         sums, step * exchange.SumOf(1), step * exchange.SumOf(64));
   return exchange;
 }
 
