@@ -7,6 +7,7 @@ import argparse
 import json
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -39,8 +40,13 @@ with tempfile.TemporaryDirectory() as folder:
         server.kill()
     result = json.loads(pathlib.Path(folder, "r.json").read_text())
 added = []
+if result["completed"] != args.streams:
+    sys.exit(f"{args.streams - result['completed']} of {args.streams} streams failed")
 for text, gaps in zip(result["generated_texts"], result["itls"]):
     written = [int(word) / 1e6 for word in text.split()]
+    gaps = gaps[:len(written) - 1]  # the last gap is to the usage
+    if len(gaps) != len(written) - 1:
+        sys.exit(f"a stream of {len(written)} chunks has {len(gaps)} gaps: chunks were read together")
     added += [1e3 * gap - (after - before) for gap, before, after in zip(gaps, written, written[1:])]
 added.sort()
 count = len(added)

@@ -50,6 +50,8 @@ def main():
     parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"], help="fewer, to try it on a small machine")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
+    if args.ranks < 1 or args.layers < 1:
+        parser.error("--ranks and --layers begin at 1")
     quantization, positions = MODELS[args.model]
     config = json.loads((POCKET / "config.json").read_text())["text_config"] | SHAPE
     config |= {"architectures": ["DeepseekV3ForCausalLM"], "quantization_config": quantization, "max_position_embeddings": positions,

@@ -4,7 +4,8 @@
     bench/slice_serving.py --program build/release/apps/baltoro --out DIR [--model Kimi-K2-Thinking] [--exchange 1:7.5,36:11,73:14]
 
 First `bench step` times the slice's steps; then a server with the same slice answers drawn prompts at several concurrencies. The
-prediction of a run: in each wave all prompts are computed, then every token of the answers in a step of all sequences, at the mean
+prediction of a run: in each wave all prompts are computed, each in a step of its own (a server packs short ones into one, which
+is faster), then every token of the answers in a step of all sequences, at the mean
 length of their contexts. With --exchange the server is run again, and waits at each exchange of the ranks that are not there:
 times of that run are MODELLED. Writes DIR/slice_serving.json and the plots, and prints the tables. docs/measured/serving.md has them.
 """
@@ -83,7 +84,7 @@ def main():
     parser.add_argument("--layers", type=int, help="fewer, to try this on a small machine")
     parser.add_argument("--concurrency-max", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=2, help="requests of a run, for each one under way at once")
-    parser.add_argument("--scale", type=float, default=1, help="of the lengths of prompts and answers, to try this on a small machine")
+    parser.add_argument("--scale", type=float, default=1, help="of the lengths of prompts and answers, to try this on a small machine; the model stays, and --layers 2 of it are 1.9 GB")
     parser.add_argument("--exchange", help="as --modelled-exchange of serve; without it nothing is modelled")
     parser.add_argument("--serve-flags", default="")
     parser.add_argument("--step-flags", default="")
@@ -123,7 +124,8 @@ def print_prediction(report, shapes):
     for shape, (prompt, answer, concurrency) in shapes.items():
         rows = report["steps"][prompt]["steps"]
         prefill = next(row["median_ms"] for row in rows if row["kind"] == "prefill") / 1e3
-        for c, one in zip(concurrency, report["runs"][shape]):
+        for one in report["runs"][shape]:
+            c = one["max_concurrency"]
             step = next(row["median_ms"] for row in rows if row["kind"] == "decode" and row["tokens"] == c) / 1e3
             waves = one["num_prompts"] / c
             predicted = waves * (c * prefill + (answer - 1) * step)

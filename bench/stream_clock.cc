@@ -21,6 +21,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -129,9 +130,9 @@ int main(int argc, char** argv) {
   Watch(poll, listener);
   Watch(poll, timer);
   std::map<int, Stream> streams;
+  std::vector<int> ended;  // closed after the batch: a number may come again in it
   const auto end = [&](int fd) {
-    streams.erase(fd);
-    close(fd);
+    if (streams.erase(fd) > 0) ended.push_back(fd);
   };
   std::array<epoll_event, 256> events{};
   for (;;) {
@@ -153,9 +154,12 @@ int main(int argc, char** argv) {
           Stream& stream = (at++)->second;
           if (stream.left > 0 && !SendNext(client, stream, chunks)) end(client);
         }
-      } else if (!TakeRequest(fd, streams[fd], chunks)) {
+      } else if (const auto at = streams.find(fd);
+                 at != streams.end() && !TakeRequest(fd, at->second, chunks)) {
         end(fd);
       }
     }
+    for (const int fd : ended) close(fd);
+    ended.clear();
   }
 }

@@ -2,6 +2,7 @@
 // two rates that steps of a model rest on.
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <mutex>
 #include <thread>
@@ -22,11 +23,15 @@ constexpr int kSums = 64, kRuns = 8;
 
 // What the threads of the GPUs have in common.
 struct Meeting {
-  explicit Meeting(int count) : all(count), world(count) {}
-  std::barrier<> all;
+  explicit Meeting(int count) : all(count), ended(count), world(count) {
+    for (auto& of_rows : runs_us) of_rows.fill(-1);
+  }
+  std::barrier<> all;    // of those that have not failed
+  std::barrier<> ended;  // of all
   ThreadWorld world;
   std::mutex mutex;
   CardRates rates;
+  std::array<std::array<double, kRuns>, CardRates::kRows.size()> runs_us;
   bool failed = false;
 
   void Fail(int gpu, const Status& status) {
@@ -45,37 +50,30 @@ struct Meeting {
   }
 };
 
-// Seconds of one sum of so many rows over the ranks, recorded in a graph; the best of some runs.
-Result<double> SumSeconds(const OpsTable& ops, RankOps& ranks, TensorView x, Meeting& meeting) {
+// Microseconds of one sum of so many rows over the ranks, recorded in a graph: of each run what the
+// slowest rank took, of those the least.
+Status TimeSums(const OpsTable& ops, RankOps& ranks, TensorView x, size_t which, Meeting& meeting) {
   const OpContext context{.rank = ops.rank};
   const std::unique_ptr<OpGraph> graph = ops.capture(context, [&] {
     for (int i = 0; i < kSums; ++i) ranks.Sum(context, x);
   });
   const MonotonicClock clock;
-  double best = -1;
   for (int run = 0; run < kRuns; ++run) {
     meeting.all.arrive_and_wait();
     const Seconds start = clock.Now();
     graph->Launch(context);
     BT_RETURN_IF_ERROR(ops.wait(context));
     BT_RETURN_IF_ERROR(ranks.status());
-    const double each = (clock.Now() - start) / kSums;
-    best = best < 0 ? each : std::min(best, each);
+    const double us = (clock.Now() - start) / kSums * 1e6;
+    const std::lock_guard lock(meeting.mutex);
+    double& slowest = meeting.runs_us[which][static_cast<size_t>(run)];
+    slowest = std::max(slowest, us);
   }
-  return best;
+  return {};
 }
 
-Status AddUp(const OpsTable& ops, int gpu, int gpus, Meeting& meeting) {
-  K2Config config;
-  config.heads = gpus;
-  config.hidden = kHidden;
-  config.vocab = gpus;
-  const std::unique_ptr<Link> link = meeting.world.Join(gpu);
-  BT_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ModelRanks> ranks,
-      JoinGpuRanks(link.get(), {.tensor = gpus}, config,
-                   {.ops = &ops, .device = gpu, .tokens_max = CardRates::kRows.back()}));
-  if (!ranks->ops().recordable() || ops.capture == nullptr) {
+Status TimeAll(const OpsTable& ops, RankOps& ranks, Meeting& meeting) {
+  if (!ranks.recordable() || ops.capture == nullptr) {
     return Status(Code::kUnavailable, "its sums cannot be recorded");
   }
   BT_ASSIGN_OR_RETURN(
@@ -83,12 +81,29 @@ Status AddUp(const OpsTable& ops, int gpu, int gpus, Meeting& meeting) {
       Buffer::Create(CardRates::kRows.back() * kHidden * sizeof(float), "a sum", *ops.memory));
   for (size_t i = 0; i < CardRates::kRows.size(); ++i) {
     const TensorView rows(x.data(), DType::kF32, {CardRates::kRows[i], kHidden});
-    BT_ASSIGN_OR_RETURN(const double seconds, SumSeconds(ops, ranks->ops(), rows, meeting));
-    const std::lock_guard lock(meeting.mutex);
-    // The slowest of all: a sum is there when the last rank has it.
-    meeting.rates.sum_us[i] = std::max(meeting.rates.sum_us[i], seconds * 1e6);
+    BT_RETURN_IF_ERROR(TimeSums(ops, ranks, rows, i, meeting));
   }
   return {};
+}
+
+// Each GPU's thread, all at the same time.
+void AddUp(const OpsTable& ops, int gpu, int gpus, Meeting& meeting) {
+  K2Config config;
+  config.heads = gpus;
+  config.hidden = kHidden;
+  config.vocab = gpus;
+  const std::unique_ptr<Link> link = meeting.world.Join(gpu);
+  const Result<std::unique_ptr<ModelRanks>> ranks =
+      JoinGpuRanks(link.get(), {.tensor = gpus}, config,
+                   {.ops = &ops, .device = gpu, .tokens_max = CardRates::kRows.back()});
+  const Status status = ranks.ok() ? TimeAll(ops, ranks.value()->ops(), meeting) : ranks.status();
+  if (!status.ok()) {
+    meeting.Fail(gpu, status);
+    if (ranks.ok()) ranks.value()->ops().Abort();  // who waits for this one's parts need not
+  }
+  // Memory that the others read is theirs until all have ended.
+  if (!status.ok()) meeting.all.arrive_and_drop();
+  meeting.ended.arrive_and_wait();
 }
 
 void Measure(const BackendChoice& backend, int gpu, int gpus, Meeting& meeting) {
@@ -104,11 +119,7 @@ void Measure(const BackendChoice& backend, int gpu, int gpus, Meeting& meeting) 
     meeting.Fail(gpu, rate.status());
   }
   if (!meeting.Go() || gpus == 1) return;
-  const Status status = AddUp(*ops.value(), gpu, gpus, meeting);
-  if (!status.ok()) {
-    meeting.Fail(gpu, status);
-    meeting.all.arrive_and_drop();
-  }
+  AddUp(*ops.value(), gpu, gpus, meeting);
 }
 
 }  // namespace
@@ -139,6 +150,9 @@ CardRates MeasureCards(const CardFactsOfNode& facts) {
     for (int gpu = 0; gpu < gpus; ++gpu) {
       threads.emplace_back(Measure, std::cref(backend.value()), gpu, gpus, std::ref(meeting));
     }
+  }
+  for (size_t i = 0; i < meeting.runs_us.size() && !meeting.failed; ++i) {
+    meeting.rates.sum_us[i] = std::ranges::min(meeting.runs_us[i]);
   }
   return meeting.rates;
 }

@@ -65,6 +65,15 @@ Status CheckStandIn(const FlagReader& flags) {
   return InvalidArgument("--stand-in-step-ms needs --load-format stand-in");
 }
 
+Status CheckExchange(const FlagReader& flags) {
+  std::string format;
+  flags.Get("load-format", format);
+  if (!flags.Has("modelled-exchange") || format != "stand-in") return Status();
+  return InvalidArgument(
+      "--modelled-exchange has no steps to lengthen with --load-format stand-in: give "
+      "--stand-in-step-ms");
+}
+
 Status CheckLoader(const FlagReader& flags) {
   const Json* const loader = flags.Find("model-loader-extra-config");
   if (loader == nullptr || loader->empty()) return Status();
@@ -127,6 +136,7 @@ Status CheckServeFlags(const ParsedFlags& flags) {
   BT_RETURN_IF_ERROR(CheckTls(reader));
   BT_RETURN_IF_ERROR(CheckScheduler(reader));
   BT_RETURN_IF_ERROR(CheckStandIn(reader));
+  BT_RETURN_IF_ERROR(CheckExchange(reader));
   BT_RETURN_IF_ERROR(CheckLoader(reader));
   return CheckRanks(reader);
 }

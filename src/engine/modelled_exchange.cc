@@ -54,7 +54,11 @@ Result<ModelledExchange> ModelledExchange::Parse(std::string_view text) {
     if (colon == std::string_view::npos || !ReadNumber(point.substr(0, colon), rows) ||
         !ReadNumber(point.substr(colon + 1), microseconds) || rows < 1 || !(microseconds >= 0) ||
         microseconds > 1e6) {
-      return InvalidArgument(fmt::format("'{}' is no ROWS:MICROSECONDS, as in 1:7.5,64:13", point));
+      return InvalidArgument(
+          fmt::format("--modelled-exchange: '{}' is no ROWS:MICROSECONDS, as in 1:7.5,64:13, with "
+                      "rows from 1 and "
+                      "microseconds from 0 to 1000000",
+                      point));
     }
     if (!exchange.points_.empty() && (rows <= exchange.points_.back().first ||
                                       microseconds * 1e-6 < exchange.points_.back().second)) {
