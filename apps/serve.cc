@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log_format.h"
+#include "base/profile.h"
 #include "engine/engine_process.h"
 #include "engine_main.h"
 #include "engine_settings.h"
@@ -220,6 +221,12 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
   LogFlags(options, launch.plan);
+  if (!options.profiler.dir.empty()) {
+    const Status usable = ProbeProfileFolder(options.profiler.dir);
+    if (!usable.ok()) {
+      return InvalidArgument("--profiler-config torch_profiler_dir: " + usable.message());
+    }
+  }
   const bool open = config.api_keys.empty() && options.uds.empty();
   std::optional<TlsRefresh> refresh;
   if (options.ssl_refresh) refresh.emplace(launch.door.tls, options.tls);

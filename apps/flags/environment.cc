@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -265,7 +266,9 @@ Status ApplyEnvironment(const Environment& environment, ServeOptions& options) {
       return Wrong(name, value, "0 or 1");
     }
     if (!name.starts_with("VLLM_")) continue;
-    const bool secret = name.find("KEY") != name.npos || name.find("TOKEN") != name.npos;
+    const bool secret =
+        std::ranges::any_of(std::array{"KEY", "TOKEN", "SECRET", "PASSWORD"},
+                            [&](const char* part) { return name.find(part) != name.npos; });
     if (!secret) options.environment[name] = value;
     const Variable* found = FindVariable(name);
     if (found == nullptr) {

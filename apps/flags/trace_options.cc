@@ -107,7 +107,10 @@ std::string Trouble(const std::string& url, const std::string& protocol) {
     return fmt::format("expected a whole URL, as {}", kExample);
   }
   if (authority.find('@') != authority.npos) {
-    return "a password does not belong in the URL; OTEL_EXPORTER_OTLP_HEADERS carries one";
+    return "a user does not belong in the URL; OTEL_EXPORTER_OTLP_HEADERS carries a password";
+  }
+  if (rest.find_first_of("?#") != rest.npos) {
+    return "a query does not belong in the URL; OTEL_EXPORTER_OTLP_HEADERS carries a token";
   }
   if (authority.size() == rest.size()) {
     return fmt::format("expected the whole URL with its path, as {}", kExample);
@@ -163,7 +166,9 @@ Result<TraceOptions> FindTraceOptions(const std::string& given,
     return TraceOptions{};
   }
   if (!trouble.empty() && !given.empty()) {
-    return InvalidArgument(fmt::format("{} {}: {}", kFlag, given, trouble));
+    // Without what may be secret.
+    const bool secret = given.find_first_of("@?#") != given.npos;
+    return InvalidArgument(fmt::format("{} {}: {}", kFlag, secret ? "URL" : given, trouble));
   }
   if (!trouble.empty()) {
     notices.push_back(fmt::format("environment: {}: no traces: {}", source, trouble));
@@ -174,9 +179,9 @@ Result<TraceOptions> FindTraceOptions(const std::string& given,
   }
   NoteUnread(environment, notices);
 
-  const std::string headers =
-      Text(environment, {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"});
-  BT_ASSIGN_OR_RETURN(const auto pairs, ReadPairs("OTEL_EXPORTER_OTLP_HEADERS", headers));
+  const char* variable = "OTEL_EXPORTER_OTLP_TRACES_HEADERS";
+  if (Text(environment, {variable}).empty()) variable = "OTEL_EXPORTER_OTLP_HEADERS";
+  BT_ASSIGN_OR_RETURN(const auto pairs, ReadPairs(variable, Text(environment, {variable})));
   for (const auto& [name, value] : pairs) out.headers.push_back(name + ": " + value);
   out.ca_file = Text(environment,
                      {"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"});

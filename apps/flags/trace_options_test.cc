@@ -9,6 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 
 constexpr const char* kUrl = "http://collector:4318/v1/traces";
@@ -52,7 +53,11 @@ TEST(TraceOptionsTest, GrpcAndHalfUrlsAreRefusedWithWhatToGive) {
   EXPECT_THAT(Find("http://c:4318", {}).error, HasSubstr("with its path"));
   EXPECT_THAT(Find("c:4318/v1/traces", {}).error, HasSubstr("a whole URL"));
   EXPECT_THAT(Find("ftp://c/v1/traces", {}).error, HasSubstr("a whole URL"));
-  EXPECT_THAT(Find("http://me:word@c/v1/traces", {}).error, HasSubstr("OTLP_HEADERS"));
+  for (const char* const url : {"http://me:word@c/v1/traces", "http://c/v1/traces?key=word"}) {
+    EXPECT_THAT(Find(url, {}).error, HasSubstr("OTLP_HEADERS"));
+    EXPECT_THAT(Find(url, {}).error, Not(HasSubstr("word@")));
+    EXPECT_THAT(Find(url, {}).error, Not(HasSubstr("key=word")));
+  }
   EXPECT_EQ(Find("http://c/", {}).error, "");
 }
 

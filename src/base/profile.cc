@@ -1,5 +1,6 @@
 #include "base/profile.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -8,16 +9,18 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/append.h"
 #include "base/log.h"
 
 namespace baltoro {
@@ -34,14 +37,24 @@ struct Event {
   ProfileArgs args;
 };
 
+// A recording that was stopped.
+struct Ended {
+  std::deque<Event> events;  // a deque grows without moving what it has
+  std::map<int64_t, const char*> rows;
+  uint64_t left_out = 0;
+  int64_t begin_ns = 0;
+};
+
 struct Recording {
   std::mutex mutex;
-  std::atomic<bool> on = false;
-  // Below: under the mutex. A deque, which grows without moving what it has.
+  std::atomic<uint64_t> number = 0;  // 0: none is on
+  // Below: under the mutex.
+  uint64_t last = 0;  // number
   std::deque<Event> events;
   uint64_t left_out = 0;
   int64_t begin_ns = 0;
   std::map<int64_t, const char*> rows;  // also of threads that are gone
+  std::optional<Ended> unwritten;       // its file could not be written
 };
 
 Recording& TheRecording() {
@@ -57,7 +70,7 @@ int64_t ThreadRow() {
 void Add(const Event& event) {
   Recording& recording = TheRecording();
   const std::lock_guard lock(recording.mutex);
-  if (!recording.on || event.at_ns < recording.begin_ns) return;  // it began in another one
+  if (recording.number == 0 || event.at_ns < recording.begin_ns) return;  // it began in another one
   if (recording.events.size() == kProfileEventsMax) {
     if (recording.left_out++ == 0) {
       BT_LOG(Warning, "The profile is full: of {} events on, nothing more is recorded",
@@ -74,30 +87,38 @@ class TraceFile {
   TraceFile(std::string path, bool gzip)
       : path_(std::move(path)),
         part_(path_ + ".part"),
-        file_(gzopen(part_.c_str(), gzip ? "wbe6" : "wbeT")) {}
+        file_(gzopen(part_.c_str(), gzip ? "wbxe6" : "wbxeT")) {}
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
   ~TraceFile() {
     if (file_ != nullptr) gzclose(file_);
-    if (!done_) unlink(part_.c_str());
+    if (opened_ && !done_) unlink(part_.c_str());
   }
 
   void Write(const std::string& text) {
     const auto size = static_cast<unsigned>(text.size());
-    if (!text.empty() && ok_) ok_ = gzwrite(file_, text.data(), size) > 0;
+    if (text.empty() || error_ != 0) return;
+    errno = 0;
+    if (gzwrite(file_, text.data(), size) <= 0) Failed();
   }
   bool open() const { return file_ != nullptr; }
   Status Close() {
-    ok_ = gzclose(std::exchange(file_, nullptr)) == Z_OK && ok_;
-    done_ = ok_ && rename(part_.c_str(), path_.c_str()) == 0;
+    errno = 0;
+    if (gzclose(std::exchange(file_, nullptr)) != Z_OK && error_ == 0) Failed();
+    if (error_ == 0 && rename(part_.c_str(), path_.c_str()) != 0) Failed();
+    done_ = error_ == 0;
     if (done_) return {};
-    return Status(Code::kUnavailable, fmt::format("{}: {}", path_, std::strerror(errno)));
+    return Status(Code::kUnavailable, fmt::format("{}: {}", path_, std::strerror(error_)));
   }
 
  private:
   const std::string path_, part_;
   gzFile file_;
-  bool ok_ = true, done_ = false;
+  int error_ = 0;  // the first
+  const bool opened_ = file_ != nullptr;
+  bool done_ = false;
+
+  void Failed() { error_ = errno != 0 ? errno : EIO; }
 };
 
 double Microseconds(int64_t ns) {
@@ -108,8 +129,7 @@ void AppendArgs(const ProfileArgs& args, std::string& out) {
   if (args[0].key == nullptr) return;
   out += R"(,"args":{)";
   for (size_t i = 0; i < args.size() && args[i].key != nullptr; ++i) {
-    fmt::format_to(std::back_inserter(out), R"({}"{}":{})", i == 0 ? "" : ",", args[i].key,
-                   args[i].value);
+    AppendFormatted(out, R"({}"{}":{})", i == 0 ? "" : ",", args[i].key, args[i].value);
   }
   out += "}";
 }
@@ -117,15 +137,13 @@ void AppendArgs(const ProfileArgs& args, std::string& out) {
 void Append(const Event& event, int64_t begin_ns, std::string& out) {
   const double at = Microseconds(event.at_ns - begin_ns);
   if (event.phase == 'X') {
-    fmt::format_to(std::back_inserter(out),
-                   R"(,
+    AppendFormatted(out, R"(,
 {{"ph":"X","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"cat":"engine","name":"{}")",
-                   getpid(), event.row, at, Microseconds(event.duration_ns), event.name);
+                    getpid(), event.row, at, Microseconds(event.duration_ns), event.name);
   } else {
-    fmt::format_to(std::back_inserter(out),
-                   R"(,
+    AppendFormatted(out, R"(,
 {{"ph":"{}","pid":{},"tid":{},"ts":{:.3f},"cat":"request","id":"{:#x}","name":"{}")",
-                   event.phase, getpid(), event.row, at, event.id, event.name);
+                    event.phase, getpid(), event.row, at, event.id, event.name);
   }
   AppendArgs(event.args, out);
   out += "}";
@@ -153,10 +171,9 @@ std::vector<Event> Ends(const std::deque<Event>& events, int64_t end_ns) {
 }
 
 void AppendName(const char* what, int64_t row, const std::string& name, std::string& out) {
-  fmt::format_to(std::back_inserter(out),
-                 R"(,
+  AppendFormatted(out, R"(,
 {{"ph":"M","pid":{},"tid":{},"name":"{}","args":{{"name":"{}"}}}})",
-                 getpid(), row, what, name);
+                  getpid(), row, what, name);
 }
 
 }  // namespace
@@ -167,48 +184,58 @@ int64_t ProfileNow() {
       .count();
 }
 
-bool Profiling() {
-  return TheRecording().on.load(std::memory_order_relaxed);
+uint64_t ProfileNumber() {
+  return TheRecording().number.load(std::memory_order_relaxed);
 }
 
 Status StartProfile() {
   Recording& recording = TheRecording();
   const std::lock_guard lock(recording.mutex);
-  if (recording.on) {
+  if (recording.number != 0) {
     return InvalidArgument("a profile is being recorded; POST /stop_profile ends it");
   }
+  if (recording.unwritten) {
+    BT_LOG(Warning, "The profile that could not be written is given up for a new one");
+  }
+  recording.unwritten.reset();
   recording.events.clear();
   recording.left_out = 0;
   recording.begin_ns = ProfileNow();
-  recording.on = true;
+  recording.number = ++recording.last;
   return {};
 }
 
-Result<ProfileSummary> StopProfile(const std::string& dir, bool gzip) {
-  Recording& recording = TheRecording();
-  std::deque<Event> events;
-  std::map<int64_t, const char*> rows;
-  ProfileSummary summary;
-  int64_t begin_ns = 0;
-  {
-    const std::lock_guard lock(recording.mutex);
-    if (!recording.on) return InvalidArgument(kNoProfile);
-    recording.on = false;
-    events.swap(recording.events);
-    rows = recording.rows;
-    summary.left_out = recording.left_out;
-    begin_ns = recording.begin_ns;
-  }
-  for (Event& end : Ends(events, ProfileNow())) events.push_back(end);
-  summary.events = events.size();
-
+Status ProbeProfileFolder(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
+  if (error) return Status(Code::kUnavailable, fmt::format("{}: {}", dir, error.message()));
+  std::string probe = dir + "/.baltoro-probe-XXXXXX";
+  const int fd = mkostemp(probe.data(), O_CLOEXEC);
+  if (fd < 0) {
+    return Status(Code::kUnavailable,
+                  fmt::format("no file can be made in {}: {}", dir, std::strerror(errno)));
+  }
+  close(fd);
+  unlink(probe.c_str());
+  return {};
+}
+
+namespace {
+
+Result<ProfileSummary> WriteRecording(const Ended& ended, const std::string& dir, bool gzip) {
+  static std::atomic<uint64_t> files{0};
+  ProfileSummary summary;
+  summary.left_out = ended.left_out;
+  summary.events = ended.events.size();
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return Status(Code::kUnavailable, fmt::format("{}: {}", dir, error.message()));
   const auto unix_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
-  summary.path =
-      fmt::format("{}/baltoro-{}-{}.trace.json{}", dir, getpid(), unix_ms, gzip ? ".gz" : "");
+  // Two of one millisecond have different numbers.
+  summary.path = fmt::format("{}/baltoro-{}-{}-{}.trace.json{}", dir, getpid(), unix_ms, ++files,
+                             gzip ? ".gz" : "");
   TraceFile file(summary.path, gzip);
   if (!file.open()) {
     return Status(Code::kUnavailable, fmt::format("{}: {}", summary.path, std::strerror(errno)));
@@ -218,17 +245,47 @@ Result<ProfileSummary> StopProfile(const std::string& dir, bool gzip) {
       R"({{"displayTimeUnit":"ms","otherData":{{"events_left_out":{}}},"traceEvents":[
 {{"ph":"M","pid":{},"name":"process_name","args":{{"name":"baltoro engine"}}}})",
       summary.left_out, getpid());
-  for (const auto& [row, name] : rows) {
+  for (const auto& [row, name] : ended.rows) {
     AppendName("thread_name", row, name, out);
   }
-  for (const Event& event : events) {
-    Append(event, begin_ns, out);
+  for (const Event& event : ended.events) {
+    Append(event, ended.begin_ns, out);
     if (out.size() < kPieceBytes) continue;
     file.Write(out);
     out.clear();
   }
   file.Write(out + "\n]}\n");
   BT_RETURN_IF_ERROR(file.Close());
+  return summary;
+}
+
+}  // namespace
+
+Result<ProfileSummary> StopProfile(const std::string& dir, bool gzip) {
+  Recording& recording = TheRecording();
+  Ended ended;
+  {
+    const std::lock_guard lock(recording.mutex);
+    if (recording.number != 0) {
+      recording.number = 0;
+      ended.events.swap(recording.events);
+      ended.rows = recording.rows;
+      ended.left_out = recording.left_out;
+      ended.begin_ns = recording.begin_ns;
+      for (Event& end : Ends(ended.events, ProfileNow())) ended.events.push_back(end);
+    } else if (recording.unwritten) {
+      ended = *std::exchange(recording.unwritten, std::nullopt);
+    } else {
+      return InvalidArgument(kNoProfile);
+    }
+  }
+  Result<ProfileSummary> summary = WriteRecording(ended, dir, gzip);
+  if (!summary.ok()) {
+    BT_LOG(Error, "The profile could not be written, POST /stop_profile tries again: {}",
+           summary.status().message());
+    const std::lock_guard lock(recording.mutex);
+    recording.unwritten = std::move(ended);
+  }
   return summary;
 }
 

@@ -27,21 +27,30 @@ using ProfileArgs = std::array<ProfileArg, 4>;
 
 // Nanoseconds of the steady clock.
 int64_t ProfileNow();
-bool Profiling();
+// Of the recording that is on, which no other of the process has; 0: none is.
+uint64_t ProfileNumber();
+inline bool Profiling() {
+  return ProfileNumber() != 0;
+}
 
-// kInvalidArgument where one is on. Its events begin now.
+// kInvalidArgument where one is on. Its events begin now. One that could not be written is given
+// up.
 Status StartProfile();
 
 // What StopProfile says where none is on.
 inline constexpr const char* kNoProfile =
     "no profile is being recorded; POST /start_profile begins one";
 
+// Makes the folder, and sees that files can be made in it.
+Status ProbeProfileFolder(const std::string& dir);
+
 struct ProfileSummary {
   std::string path;
   uint64_t events = 0, left_out = 0;
 };
 // Ends the recording and writes it to a new file in `dir`, which is made; takes as long as writing
-// takes. kInvalidArgument where none is on. What is under way ends with the recording.
+// takes. kInvalidArgument where none is on. What is under way ends with the recording. One that
+// cannot be written stays for another call.
 Result<ProfileSummary> StopProfile(const std::string& dir, bool gzip);
 
 // How the calling thread is called in recordings.
@@ -56,9 +65,12 @@ class ProfileSpan {
   ProfileSpan& operator=(const ProfileSpan&) = delete;
   ~ProfileSpan();
 
+  // It is not told: there was nothing to do.
+  void Forget() { begin_ = 0; }
+
  private:
   const char* const name_;
-  const int64_t begin_;  // 0: nothing was recorded then
+  int64_t begin_;  // 0: nothing was recorded then
   ProfileArgs args_;
 };
 

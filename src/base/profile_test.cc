@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "base/file.h"
@@ -69,6 +70,40 @@ TEST_F(ProfileTest, SpansStandInTheRowOfTheirThreadAndLivesEnd) {
   EXPECT_EQ(events["e"][1]["name"], "request");
   EXPECT_EQ(events["e"][1]["id"], "0x9");
   EXPECT_FALSE(IsGzip(ReadFile(summary_.path).value()));
+}
+
+TEST_F(ProfileTest, WhatCannotBeWrittenStaysForAnotherStop) {
+  ASSERT_TRUE(StartProfile().ok());
+  { const ProfileSpan span("kept"); }
+  EXPECT_EQ(StopProfile("/proc/nowhere", true).status().code(), Code::kUnavailable);
+  EXPECT_FALSE(Profiling());
+  EXPECT_EQ(StopProfile("/dev/full", true).status().message(), "/dev/full: Not a directory");
+
+  const Json events = Written();
+
+  ASSERT_EQ(events["X"].size(), 1U);
+  EXPECT_EQ(StopProfile(dir_, true).status().message(), kNoProfile);
+  EXPECT_FALSE(ProbeProfileFolder("/proc/nowhere").ok());
+  EXPECT_TRUE(ProbeProfileFolder(dir_).ok());
+}
+
+TEST_F(ProfileTest, RecordingsHaveTheirOwnNumbersAndFiles) {
+  std::set<std::string> paths;
+  std::set<uint64_t> numbers;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(StartProfile().ok());
+    numbers.insert(ProfileNumber());
+    {
+      ProfileSpan span("idle");
+      span.Forget();
+    }
+    EXPECT_TRUE(Written()["X"].empty());
+    paths.insert(summary_.path);
+  }
+
+  EXPECT_EQ(paths.size(), 5U);
+  EXPECT_EQ(numbers.size(), 5U);
+  EXPECT_EQ(ProfileNumber(), 0U);
 }
 
 TEST_F(ProfileTest, WhatHasNoRoomIsCounted) {

@@ -126,6 +126,7 @@ struct ProfileAsk {
   bool start = false;
   std::string dir;  // where a recording that ends is written
   bool gzip = true;
+  int64_t until_ns = 0;  // ProfileNow(), from which on a start is not wanted any more; 0: always is
 };
 // `said`: the path of the file, its events, and how many were left out; null after a start.
 using ProfileDone = std::function<void(const Status& status, const Json& said)>;

@@ -128,9 +128,10 @@ class EngineSide {
         return {};
       }
       case Message::kProfile: {
+        const auto number = reader.Get<uint64_t>();
         const ProfileAsk ask = DecodeProfileAsk(reader);
         BT_RETURN_IF_ERROR(reader.Finish("profile"));
-        Profile(ask);
+        Profile(number, ask);
         return {};
       }
       case Message::kStop:
@@ -167,9 +168,10 @@ class EngineSide {
     SendMessage(connection_, Message::kReady, owned_->info());
   }
 
-  void Profile(const ProfileAsk& ask) {
-    const auto tell = [this](const Status& status, const Json& said) {
+  void Profile(uint64_t number, const ProfileAsk& ask) {
+    const auto tell = [this, number](const Status& status, const Json& said) {
       WireWriter writer;
+      writer.Put(number);
       Encode(writer, status);
       writer.PutBytes(said.dump(-1, ' ', false, Json::error_handler_t::replace));
       connection_.Send(static_cast<uint16_t>(Message::kProfiled), writer.Take());

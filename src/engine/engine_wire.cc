@@ -102,6 +102,7 @@ void Encode(WireWriter& writer, const ProfileAsk& ask) {
   writer.Put(ask.start);
   writer.PutBytes(ask.dir);
   writer.Put(ask.gzip);
+  writer.Put(ask.until_ns);
 }
 
 EngineConfig DecodeEngineConfig(WireReader& reader) {
@@ -135,6 +136,7 @@ ProfileAsk DecodeProfileAsk(WireReader& reader) {
   ask.start = reader.GetBool();
   ask.dir = reader.GetBytes();
   ask.gzip = reader.GetBool();
+  ask.until_ns = reader.Get<int64_t>();
   return ask;
 }
 

@@ -5,7 +5,7 @@
 //   door -> engine   kConfig, once and first; kSubmit, kAbort; kConstraint before the first kSubmit
 //   that names it, kDropConstraint after the last; kProfile
 //   engine -> door   kProgress*, then kReady or kFailed; kStep, one or two a step; kStats, ten a
-//   second; kProfiled for each kProfile, in their order
+//   second; kProfiled for each kProfile, with its number
 
 #include <cstdint>
 #include <vector>
@@ -27,8 +27,8 @@ enum class Message : uint16_t {
   kStats,           // EngineStats; also while loading, when it says only that the process lives
   kConstraint,      // a name, u64, and the bytes that requests mean by it
   kDropConstraint,  // the name stands for nothing any more
-  kProfile,         // ProfileAsk
-  kProfiled,        // code u8, message; what is said, as JSON
+  kProfile,         // a number, u64; ProfileAsk
+  kProfiled,        // the number; code u8, message; what is said, as JSON
   kStop,            // the server stops, of its own will; the connection ends next
 };
 

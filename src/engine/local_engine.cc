@@ -62,20 +62,43 @@ LocalEngine::~LocalEngine() {
   if (profile_writer_.joinable()) profile_writer_.join();
 }
 
-// A recording is written on a thread of its own: it may be long.
+// A recording is written on a thread of its own: it may be long, and nobody waits for it here.
 void LocalEngine::Profile(const ProfileAsk& ask, const ProfileDone& done) {
-  if (ask.start) return done(StartProfile(), {});
-  if (!Profiling()) return done(InvalidArgument(kNoProfile), {});
-  const std::lock_guard lock(profile_mutex_);
-  if (profile_writer_.joinable()) profile_writer_.join();
-  profile_writer_ = std::thread([ask, done] {
-    const Result<ProfileSummary> written = StopProfile(ask.dir, ask.gzip);
-    if (!written.ok()) return done(written.status(), {});
-    BT_LOG(Info, "Profile: {}, {} events", written.value().path, written.value().events);
-    done({}, {{"file", written.value().path},
-              {"events", written.value().events},
-              {"events_left_out", written.value().left_out}});
-  });
+  Status answer;
+  {
+    const std::lock_guard lock(profile_mutex_);
+    if (profile_writing_) {
+      answer = InvalidArgument("a profile is being written; its /stop_profile answers when it is");
+    } else if (ask.start && ask.until_ns != 0 && ProfileNow() > ask.until_ns) {
+      answer = Status(Code::kUnavailable, "nobody waits for this start any more");
+    } else if (ask.start) {
+      answer = StartProfile();
+    } else {
+      // The one before has written its file; its thread ends.
+      if (profile_writer_.joinable()) profile_writer_.join();
+      profile_writing_ = true;
+      profile_writer_ = std::thread([this, ask, done] { WriteProfile(ask, done); });
+      return;
+    }
+  }
+  done(answer, {});
+}
+
+void LocalEngine::WriteProfile(const ProfileAsk& ask, const ProfileDone& done) {
+  const Result<ProfileSummary> written = StopProfile(ask.dir, ask.gzip);
+  {
+    const std::lock_guard lock(profile_mutex_);
+    profile_writing_ = false;  // before the answer, after which another may be asked for
+  }
+  if (!written.ok()) {
+    return done(Status(written.status().code(),
+                       "--profiler-config torch_profiler_dir: " + written.status().message()),
+                {});
+  }
+  BT_LOG(Info, "Profile: {}, {} events", written.value().path, written.value().events);
+  done({}, {{"file", written.value().path},
+            {"events", written.value().events},
+            {"events_left_out", written.value().left_out}});
 }
 
 EngineHealth LocalEngine::health() const {

@@ -43,12 +43,15 @@ class LocalEngine final : public Engine {
   void Leave() override { executor_->Leave(); }
 
  private:
+  void WriteProfile(const ProfileAsk& ask, const ProfileDone& done);
+
   const EngineInfo info_;
   std::unique_ptr<Executor> executor_;
   StepLoop loop_;
   std::thread thread_;
   std::mutex profile_mutex_;
-  std::thread profile_writer_;  // under the mutex
+  std::thread profile_writer_;    // under the mutex
+  bool profile_writing_ = false;  // likewise
 };
 
 }  // namespace baltoro

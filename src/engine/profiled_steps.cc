@@ -19,14 +19,14 @@ uint64_t Number(RequestId id) {
 }  // namespace
 
 void ProfiledSteps::BeginTurn() {
-  if (Profiling() == on_) return;
-  on_ = !on_;
+  if (ProfileNumber() == recording_) return;
+  recording_ = ProfileNumber();
   phases_.clear();
   steps_.clear();
 }
 
 void ProfiledSteps::OnArrival(const Request& request) {
-  if (!on_) return;
+  if (!on()) return;
   BeginProfileLife(kRequest, Number(request.id),
                    {{{"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
                      {"max_tokens", request.stop.max_tokens}}});
@@ -43,11 +43,11 @@ void ProfiledSteps::Enter(RequestId id, const char* phase) {
 }
 
 void ProfiledSteps::OnStarted(RequestId id) {
-  if (on_) Enter(id, kPrefill);
+  if (on()) Enter(id, kPrefill);
 }
 
 void ProfiledSteps::OnEvents(const std::vector<TokenEvent>& events) {
-  if (!on_) return;
+  if (!on()) return;
   for (const TokenEvent& event : events) {
     if (!event.tokens.empty()) Enter(event.request, kDecode);
     const auto found = phases_.find(event.request);
@@ -59,7 +59,7 @@ void ProfiledSteps::OnEvents(const std::vector<TokenEvent>& events) {
 }
 
 void ProfiledSteps::OnPlan(const StepPlan& plan) {
-  if (!on_) return;
+  if (!on()) return;
   const StepWork work = WorkOf(plan);
   steps_.push_back({.number = plan.step,
                     .begin_ns = ProfileNow(),
@@ -71,7 +71,7 @@ void ProfiledSteps::OnPlan(const StepPlan& plan) {
 }
 
 void ProfiledSteps::OnResult(uint64_t step) {
-  if (!on_) return;
+  if (!on()) return;
   const int64_t now = ProfileNow();
   while (!steps_.empty() && steps_.front().number <= step) {
     const Step& first = steps_.front();

@@ -36,7 +36,10 @@ class ProfiledSteps {
   };
   void Enter(RequestId id, const char* phase);
 
-  bool on_ = false;
+  // Not where another recording has begun in this turn.
+  bool on() const { return recording_ != 0 && recording_ == ProfileNumber(); }
+
+  uint64_t recording_ = 0;                             // its number; 0: none
   std::unordered_map<RequestId, const char*> phases_;  // of the requests that it has seen come
   std::deque<Step> steps_;                             // in flight
   int64_t finished_ns_ = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log_format.h"
+#include "base/profile.h"
 #include "engine/child_process.h"
 #include "engine/engine_process.h"
 #include "engine/request_check.h"
@@ -17,6 +18,8 @@ namespace baltoro {
 namespace {
 
 constexpr double kLeaveSeconds = 2;
+constexpr int64_t kProfileStartNs =
+    3'000'000'000;  // for which the start of a profile is waited for
 // What one start meets may be an accident, and what one that takes long met is long ago.
 constexpr int kStartsInVainMin = 3;
 constexpr int64_t kQueuedCapacities = 8;  // waiting tokens, in contents of the cache
@@ -132,23 +135,46 @@ void RemoteEngine::Profile(const ProfileAsk& ask, const ProfileDone& done) {
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kReady) {
-      profile_asks_.push_back(done);
-      connection_->Send(static_cast<uint16_t>(Message::kProfile), EncodeOne(ask));
+      ProfileAsk sent = ask;
+      if (ask.start) sent.until_ns = ProfileNow() + kProfileStartNs;
+      const uint64_t number = ++profile_asks_made_;
+      profile_asks_[number] = {.done = done, .until_ns = sent.until_ns};
+      WireWriter writer;
+      writer.Put(number);
+      Encode(writer, sent);
+      connection_->Send(static_cast<uint16_t>(Message::kProfile), writer.Take());
       return;
     }
   }
   done(Status(Code::kUnavailable, "the engine is not running; it is being started again"), {});
 }
 
-void RemoteEngine::OnProfiled(const Status& status, const Json& said) {
+void RemoteEngine::OnProfiled(uint64_t number, const Status& status, const Json& said) {
   ProfileDone done;
   {
     const std::lock_guard lock(mutex_);
-    if (profile_asks_.empty()) return;
-    done = std::move(profile_asks_.front());
-    profile_asks_.pop_front();
+    const auto found = profile_asks_.find(number);
+    if (found == profile_asks_.end()) return;  // given up
+    done = std::move(found->second.done);
+    profile_asks_.erase(found);
   }
   done(status, said);
+}
+
+// The engine does not begin them later either.
+void RemoteEngine::GiveUpLateStarts() {
+  std::vector<ProfileDone> late;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(profile_asks_, [&, now = ProfileNow()](auto& ask) {
+      if (ask.second.until_ns == 0 || now <= ask.second.until_ns) return false;
+      late.push_back(std::move(ask.second.done));
+      return true;
+    });
+  }
+  for (const ProfileDone& done : late) {
+    done(Status(Code::kUnavailable, "The engine is not answering."), {});
+  }
 }
 
 EngineStats RemoteEngine::stats() const {
@@ -188,6 +214,11 @@ void RemoteEngine::Watch() {
   int lost_looks = 0;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kLook, [this] { return state_ == State::kStopping; })) {
+    if (!profile_asks_.empty()) {
+      lock.unlock();
+      GiveUpLateStarts();
+      lock.lock();
+    }
     const EngineVerdict verdict = state_ == State::kReady ? Judge() : EngineVerdict{};
     lost_looks = verdict.lost ? lost_looks + 1 : 0;
     if (lost_looks < kLostLooks) continue;
@@ -358,11 +389,12 @@ Status RemoteEngine::Handle(const Frame& frame) {
       return {};
     }
     case Message::kProfiled: {
+      const auto number = reader.Get<uint64_t>();
       const Status status = DecodeStatus(reader);
       const Result<Json> said = ParseJson(reader.GetBytes());
       BT_RETURN_IF_ERROR(reader.Finish("profile"));
       if (!said.ok()) return said.status();
-      OnProfiled(status, said.value());
+      OnProfiled(number, status, said.value());
       return {};
     }
     case Message::kStats: {
@@ -423,7 +455,7 @@ void RemoteEngine::OnStats(const EngineStats& stats) {
 
 void RemoteEngine::FailOpenRequests(const std::string& why) {
   std::vector<TokenEvent> events;
-  std::deque<ProfileDone> profile_asks;
+  std::unordered_map<uint64_t, OpenProfile> profile_asks;
   {
     const std::lock_guard lock(mutex_);
     profile_asks.swap(profile_asks_);
@@ -436,7 +468,7 @@ void RemoteEngine::FailOpenRequests(const std::string& why) {
     carried_.Clear();
     queued_requests_ = queued_tokens_ = 0;
   }
-  for (const ProfileDone& done : profile_asks) done(Status(Code::kUnavailable, why), {});
+  for (const auto& [number, ask] : profile_asks) ask.done(Status(Code::kUnavailable, why), {});
   if (!events.empty()) sink_(std::move(events));
 }
 

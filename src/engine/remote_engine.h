@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -54,6 +53,10 @@ class RemoteEngine final : public Engine {
   pid_t pid() const;
 
  private:
+  struct OpenProfile {
+    ProfileDone done;
+    int64_t until_ns = 0;  // as ProfileAsk has it
+  };
   struct OpenRequest {
     int64_t prompt_tokens = 0;
     uint64_t constraint = 0;  // its name; 0: none
@@ -71,9 +74,10 @@ class RemoteEngine final : public Engine {
   Status Handle(const Frame& frame);
   Status SendConstraint(const SharedBytes& constraint, uint64_t& name);
   void OnReady(const EngineInfo& info);
+  void GiveUpLateStarts();
   void OnStep(std::vector<TokenEvent> events);
   void OnStats(const EngineStats& stats);
-  void OnProfiled(const Status& status, const Json& said);
+  void OnProfiled(uint64_t number, const Status& status, const Json& said);
   void FailOpenRequests(const std::string& why);
   void CloseRequest(std::unordered_map<RequestId, OpenRequest>::iterator open);
   bool WaitBeforeRestart();
@@ -110,10 +114,11 @@ class RemoteEngine final : public Engine {
   pid_t pid_ = -1;
   std::unordered_map<RequestId, OpenRequest> open_;
   int64_t queued_requests_ = 0, queued_tokens_ = 0;
-  std::deque<ProfileDone> profile_asks_;  // of this process, which answers in order
-  CarriedConstraints carried_;            // of this process
-  EngineStats stats_;                     // of this process
-  EngineStats stats_past_;                // counters of the processes before it
+  std::unordered_map<uint64_t, OpenProfile> profile_asks_;  // of this process, by their numbers
+  uint64_t profile_asks_made_ = 0;
+  CarriedConstraints carried_;  // of this process
+  EngineStats stats_;           // of this process
+  EngineStats stats_past_;      // counters of the processes before it
   Seconds heard_at_ = 0, ready_at_ = 0;
   Seconds trial_step_ = 0;  // of the process now running
   uint64_t restarts_ = 0;

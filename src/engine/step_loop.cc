@@ -217,8 +217,9 @@ Status StepLoop::Step() {
   StepPlan plan;
   if (scheduler_.plans_in_flight() < executor_.plans_in_flight()) {
     {
-      const ProfileSpan span("schedule");
+      ProfileSpan span("schedule");
       plan = scheduler_.Plan(budget_ ? budget_->costs() : StepCosts());
+      if (plan.empty()) span.Forget();
     }
     DeliverStarted();
   }
@@ -293,8 +294,9 @@ void StepLoop::DeliverStarted() {
 }
 
 void StepLoop::Deliver() {
-  const ProfileSpan span("deliver");
+  ProfileSpan span("deliver");
   std::vector<TokenEvent> events = scheduler_.TakeEvents();
+  if (events.empty()) span.Forget();
   profiled_.OnEvents(events);
   for (const TokenEvent& event : events) {
     if (table_ != nullptr && event.finish != FinishReason::kNone) table_->Remove(event.request);

@@ -123,6 +123,7 @@ void Server::StopProfile(HttpRequest /*request*/, Reply reply) {
 
 // The engine answers when it has written what it recorded.
 void Server::Profile(bool start, Reply reply) {
+  if (start && !Serving()) return Reject(reply, Rejection::kEngine, NotServing());
   const size_t thread = reply.io_thread();
   const auto held = std::make_shared<Reply>(std::move(reply));
   const auto answer = [this, held, thread](const Status& status, const Json& said) {

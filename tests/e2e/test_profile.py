@@ -2,8 +2,12 @@
 import collections
 import gzip
 import json
+import os
 import pathlib
+import signal
 import subprocess
+import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -139,11 +143,59 @@ def test_without_the_config_there_are_no_such_routes(server):
         assert (status, said.replace(path, "/nothing")) == post(server, "/nothing") and status == 404
 
 
-def test_a_folder_that_cannot_be_made_is_told():
-    server = Server(*config("/proc/nowhere"), "--load-format", "stand-in")
+def test_a_folder_that_cannot_be_made_is_told_at_the_start():
+    run = subprocess.run([PROGRAM, "serve", "--port", "0", "--load-format", "stand-in", *config("/proc/nowhere")], capture_output=True,
+                         text=True, timeout=60)
+    assert run.returncode == 1 and "--profiler-config torch_profiler_dir: /proc/nowhere" in run.stdout + run.stderr
+
+
+def test_a_recording_that_cannot_be_written_stays_for_another_stop(tmp_path):
+    folder = tmp_path / "made"
+    server = Server(*config(folder), "--load-format", "stand-in")
     try:
         assert post(server, "/start_profile")[0] == 200
+        time.sleep(0.3)  # of idle turns, which leave nothing
+        folder.rmdir()
+        folder.write_text("in the way")
         status, why = post(server, "/stop_profile")
-        assert status == 503 and "/proc/nowhere" in why
+        assert status == 503 and f"--profiler-config torch_profiler_dir: {folder}" in why
+        assert "ERROR" in next(line for line in server.text().splitlines() if "could not be written" in line)
+        folder.unlink()
+        status, said = post(server, "/stop_profile")
+        assert status == 200 and pathlib.Path(json.loads(said)["file"]).exists() and json.loads(said)["events"] < 5
+    finally:
+        server.stop()
+
+
+def test_an_engine_that_stands_still_is_not_waited_for_and_begins_nothing_later(tmp_path):
+    server = Server(*config(tmp_path), "--load-format", "stand-in")
+    try:
+        os.kill(server.engine_pid(), signal.SIGSTOP)
+        start = time.monotonic()
+        status, why = post(server, "/start_profile")
+        assert status == 503 and "not answering" in why and time.monotonic() - start < 5
+        os.kill(server.engine_pid(), signal.SIGCONT)
+        status, why = post(server, "/stop_profile")
+        assert status == 400 and "POST /start_profile begins one" in why
+    finally:
+        server.stop()
+
+
+def test_answers_go_to_those_who_asked(tmp_path):
+    server = Server(*config(tmp_path), "--load-format", "stand-in")
+    try:
+        said = []
+        for _ in range(10):
+            assert post(server, "/start_profile") == (200, "")
+            asked = [threading.Thread(target=lambda path: said.append((path, *post(server, path))), args=(path,))
+                     for path in ("/stop_profile", "/start_profile", "/stop_profile", "/start_profile")]
+            for thread in asked:
+                thread.start()
+            for thread in asked:
+                thread.join(30)
+            post(server, "/stop_profile")
+        assert any(status == 400 for _, status, _ in said)
+        for path, status, text in said:  # a file for a stop alone
+            assert (status == 200 and (text == "") == (path == "/start_profile")) or status == 400, (path, status, text)
     finally:
         server.stop()
