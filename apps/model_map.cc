@@ -7,18 +7,13 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/trim.h"
 
 namespace baltoro {
 namespace {
 
 constexpr uint64_t kMapBytesMax = 64 << 10;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors begin a file with it
-
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlank) + 1);
-}
 
 std::string WithoutSlashes(std::string_view name) {
   while (name.size() > 1 && name.ends_with('/')) name.remove_suffix(1);

@@ -21,8 +21,6 @@
 #include "model/k2_config.h"
 #include "model_location.h"
 #include "model_text.h"
-#include "net/tls.h"
-#include "net/tls_refresh.h"
 #include "pull/http_session.h"
 #include "server/server.h"
 #include "stop_signal.h"
@@ -110,8 +108,8 @@ Result<DoorParts> OpenDoor(const ServeOptions& options, const std::string& dir) 
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(dir));
   BT_ASSIGN_OR_RETURN(door.config, MakeServerConfig(options, dir));
   if (!options.tls.certfile.empty()) {
-    BT_ASSIGN_OR_RETURN(door.tls, TlsContext::Load(options.tls));
-    door.config.http.tls = door.tls;
+    BT_ASSIGN_OR_RETURN(door.tls, TlsRefresh::Load(options.tls));
+    door.config.http.tls = door.tls->context();
   }
   BT_ASSIGN_OR_RETURN(door.text, LoadModelText(options, dir, model_config.vocab));
   door.config.dev_mode = options.dev_mode;
@@ -228,8 +226,6 @@ Status Serve(const ServeOptions& options, const std::string& program) {
     }
   }
   const bool open = config.api_keys.empty() && options.uds.empty();
-  std::optional<TlsRefresh> refresh;
-  if (options.ssl_refresh) refresh.emplace(launch.door.tls, options.tls);
 
   std::unique_ptr<TraceExporter> exporter;  // outlives the server
   if (traces) {
@@ -276,9 +272,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
 
   Seconds looked_at = clock.Now();
   do {
-    if (refresh && clock.Now() - looked_at >= 1) {
+    if (options.ssl_refresh && clock.Now() - looked_at >= 1) {
       looked_at = clock.Now();
-      LookAtTls(*refresh, options);
+      LookAtTls(*launch.door.tls, options);
     }
     // It will not be back: whoever started this server should start another.
     if (!engine->end().ok()) {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "flags/serve_options.h"
 #include "host_plan.h"
 #include "model_text.h"
+#include "net/tls_refresh.h"
 #include "server/server.h"
 
 namespace baltoro {
@@ -14,7 +14,7 @@ namespace baltoro {
 // What the door is made of.
 struct DoorParts {
   ServerConfig config;
-  std::shared_ptr<TlsContext> tls;  // null: plain HTTP
+  std::optional<TlsRefresh> tls;  // null: plain HTTP
   ModelText text;
 };
 

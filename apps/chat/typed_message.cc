@@ -4,16 +4,12 @@
 
 #include <utility>
 
+#include "base/trim.h"
+
 namespace baltoro {
 namespace {
 
 constexpr std::string_view kMark = "\"\"\"";
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
 
 enum class Takes { kNothing, kAny, kSome };
 
@@ -50,17 +46,17 @@ Status TypedMessage::Add(std::string_view line) {
     return InvalidArgument(
         fmt::format("a message has at most {} MiB; this one is forgotten", kBytesMax >> 20));
   }
-  if (!begun_ && Trimmed(line).starts_with(kMark)) {
+  if (!begun_ && Trim(line).starts_with(kMark)) {
     line.remove_prefix(line.find(kMark) + kMark.size());
     block_ = in_block_ = true;
-    if (Trimmed(line).empty()) line = {};
+    if (Trim(line).empty()) line = {};
   } else if (begun_ && !text_.empty()) {
     text_ += '\n';
   }
   begun_ = true;
   if (block_) {
     const size_t end = line.rfind(kMark);
-    if (end != std::string_view::npos && Trimmed(line.substr(end + kMark.size())).empty()) {
+    if (end != std::string_view::npos && Trim(line.substr(end + kMark.size())).empty()) {
       in_block_ = false;
       line = line.substr(0, end);
       if (line.empty() && !text_.empty() && text_.back() == '\n') text_.pop_back();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "net/loopback.h"
 #include "pull/http_session.h"
 
 namespace baltoro {
@@ -17,9 +18,9 @@ struct ListCloser {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
 
-bool IsLoopback(std::string_view url) {
-  const std::string_view host = url.substr(url.find("://") + 3);
-  return host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]");
+bool OnThisMachine(std::string_view url) {
+  const std::string_view rest = url.substr(url.find("://") + 3);
+  return IsLoopback(HostOfAuthority(rest.substr(0, rest.find_first_of("/?#"))));
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ struct WebClient::State {
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, this);
     curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, &HeaderCallback);
     curl_easy_setopt(curl, CURLOPT_HEADERDATA, this);
-    if (IsLoopback(options.url)) curl_easy_setopt(curl, CURLOPT_PROXY, "");
+    if (OnThisMachine(options.url)) curl_easy_setopt(curl, CURLOPT_PROXY, "");
     const std::string certificates = options.ca_file.empty() ? SystemCaFile() : options.ca_file;
     if (!certificates.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, certificates.c_str());
     headers.reset(curl_slist_append(nullptr, "Content-Type: application/json"));

@@ -7,6 +7,9 @@
 #include <optional>
 #include <string_view>
 
+#include "base/percent.h"
+#include "base/trim.h"
+
 namespace baltoro {
 namespace {
 
@@ -39,33 +42,6 @@ std::string Text(const Environment& environment, std::initializer_list<const cha
   return "";
 }
 
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t");
-  if (begin == text.npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-int Hex(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
-std::string Decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool coded =
-        text[i] == '%' && i + 2 < text.size() && Hex(text[i + 1]) >= 0 && Hex(text[i + 2]) >= 0;
-    if (coded) {
-      out += static_cast<char>(Hex(text[i + 1]) * 16 + Hex(text[i + 2]));
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 // "a=1,b=2", the values percent-encoded. What the values are is not told: they may be secret.
 Result<std::vector<std::pair<std::string, std::string>>> ReadPairs(std::string_view name,
                                                                    std::string_view text) {
@@ -77,7 +53,8 @@ Result<std::vector<std::pair<std::string, std::string>>> ReadPairs(std::string_v
     if (pair.empty()) continue;
     const size_t equals = pair.find('=');
     const std::string key(Trim(pair.substr(0, equals)));
-    const std::string value = equals == pair.npos ? "" : Decoded(Trim(pair.substr(equals + 1)));
+    const std::string written(equals == pair.npos ? "" : Trim(pair.substr(equals + 1)));
+    const std::string value = PercentDecode(written).value_or(written);
     const auto control = [](char c) { return static_cast<unsigned char>(c) < ' '; };
     if (equals == pair.npos || key.empty() || std::ranges::any_of(key + value, control)) {
       return InvalidArgument(
@@ -161,14 +138,16 @@ Result<TraceOptions> FindTraceOptions(const std::string& given,
   const std::string protocol =
       Text(environment, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"});
   const std::string trouble = Trouble(out.endpoint, protocol);
+  // Such a URL may hold a secret, and flags are printed at the start: it is refused even where no
+  // traces are sent, and without its words.
+  const bool secret = given.find_first_of("@?#") != given.npos;
+  if (secret && !trouble.empty()) return InvalidArgument(fmt::format("{} URL: {}", kFlag, trouble));
   if (!off.empty()) {
     notices.push_back(fmt::format("{}: no traces: {}", source, off));
     return TraceOptions{};
   }
   if (!trouble.empty() && !given.empty()) {
-    // Without what may be secret.
-    const bool secret = given.find_first_of("@?#") != given.npos;
-    return InvalidArgument(fmt::format("{} {}: {}", kFlag, secret ? "URL" : given, trouble));
+    return InvalidArgument(fmt::format("{} {}: {}", kFlag, given, trouble));
   }
   if (!trouble.empty()) {
     notices.push_back(fmt::format("environment: {}: no traces: {}", source, trouble));

@@ -57,6 +57,11 @@ TEST(TraceOptionsTest, GrpcAndHalfUrlsAreRefusedWithWhatToGive) {
     EXPECT_THAT(Find(url, {}).error, HasSubstr("OTLP_HEADERS"));
     EXPECT_THAT(Find(url, {}).error, Not(HasSubstr("word@")));
     EXPECT_THAT(Find(url, {}).error, Not(HasSubstr("key=word")));
+    // Switched off too, as the command line is printed.
+    const std::string off = Find(url, {{"OTEL_SDK_DISABLED", "true"}}).error;
+    EXPECT_THAT(off, HasSubstr("OTLP_HEADERS"));
+    EXPECT_THAT(off, Not(HasSubstr("word@")));
+    EXPECT_THAT(off, Not(HasSubstr("=word")));
   }
   EXPECT_EQ(Find("http://c/", {}).error, "");
 }

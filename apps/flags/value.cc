@@ -8,21 +8,15 @@
 #include <cmath>
 #include <limits>
 
+#include "base/trim.h"
 #include "flags/flag_table.h"
 #include "flags/near_word.h"
 
 namespace baltoro {
 namespace {
 
-constexpr std::string_view kBlank = " \t\r\n";
 constexpr std::string_view kDecimalSuffixes = "kmgt";
 constexpr std::string_view kBinarySuffixes = "KMGT";
-
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kBlank);
-  if (begin == std::string_view::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
-}
 
 Status Invalid(std::string_view what, std::string_view text) {
   return InvalidArgument(fmt::format("invalid {} value: '{}'", what, text));

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/trim.h"
 
 namespace baltoro {
 namespace {
@@ -56,12 +57,6 @@ Origin OriginOf(const std::string& text) {
   }
   return {Lower(PartOf(url.get(), CURLUPART_SCHEME)), Lower(PartOf(url.get(), CURLUPART_HOST)),
           PartOf(url.get(), CURLUPART_PORT)};
-}
-
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == text.npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
 std::string Unquoted(std::string_view etag) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/percent.h"
 
 namespace baltoro {
 namespace {
@@ -66,22 +67,6 @@ std::string RemoveDots(std::string_view path) {
   for (size_t i = 0; i < parts.size(); ++i) {
     if (i > 0) out += '/';
     out += parts[i];
-  }
-  return out;
-}
-
-std::string PercentDecoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    int value = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, value, 16).ptr ==
-            text.data() + i + 3) {
-      out += static_cast<char>(value);
-      i += 2;
-    } else {
-      out += text[i];
-    }
   }
   return out;
 }
@@ -233,8 +218,8 @@ Result<const Json*> SchemaIndex::Resolve(const Json* from, const std::string& re
   const std::string base = place == places_.end() ? std::string() : place->second.base;
   const std::string uri = JoinUri(base, ref);
   const size_t hash = ref.find('#');
-  const std::string fragment =
-      hash == std::string::npos ? std::string() : PercentDecoded(ref.substr(hash + 1));
+  const std::string written = hash == std::string::npos ? std::string() : ref.substr(hash + 1);
+  const std::string fragment = PercentDecode(written).value_or(written);
   const auto resource = resources_.find(uri);
   if (resource == resources_.end()) return fail("is not part of the schema");
   if (!fragment.empty() && fragment[0] != '/') {

@@ -6,8 +6,15 @@
 
 namespace baltoro {
 
-TlsRefresh::TlsRefresh(std::shared_ptr<TlsContext> context, TlsOptions options)
-    : context_(std::move(context)), options_(std::move(options)), used_(Read()), seen_(used_) {}
+TlsRefresh::TlsRefresh(TlsOptions options)
+    : options_(std::move(options)), used_(Read()), seen_(used_) {}
+
+Result<TlsRefresh> TlsRefresh::Load(TlsOptions options) {
+  // Stamped first: a file that changes while it is loaded counts as changed.
+  TlsRefresh refresh(std::move(options));
+  BT_ASSIGN_OR_RETURN(refresh.context_, TlsContext::Load(refresh.options_));
+  return refresh;
+}
 
 TlsRefresh::Stamps TlsRefresh::Read() const {
   Stamps stamps;

@@ -16,8 +16,10 @@ namespace baltoro {
 
 class TlsRefresh {
  public:
-  // `context` was loaded from the files of `options` just now.
-  TlsRefresh(std::shared_ptr<TlsContext> context, TlsOptions options);
+  // Loads a context from the files of `options`; what changes from here on is seen.
+  static Result<TlsRefresh> Load(TlsOptions options);
+
+  std::shared_ptr<TlsContext> context() const { return context_; }
 
   // Now and then, of one thread. A change is acted on when the files have not changed since the
   // look before, so that both of a pair are there. Nothing: no change. An error: what there is now
@@ -32,11 +34,12 @@ class TlsRefresh {
     bool operator==(const Stamp&) const = default;
   };
   using Stamps = std::array<Stamp, 3>;
+  explicit TlsRefresh(TlsOptions options);
   Stamps Read() const;
 
-  const std::shared_ptr<TlsContext> context_;
-  const TlsOptions options_;
+  TlsOptions options_;
   Stamps used_, seen_;
+  std::shared_ptr<TlsContext> context_;
 };
 
 }  // namespace baltoro

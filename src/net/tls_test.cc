@@ -274,7 +274,7 @@ TEST_F(TlsTest, ARefusedFileIsNamedWithItsFlagAndTheReason) {
 TEST_F(TlsTest, FilesThatChangeAreUsedOnceTheyHaveSettled) {
   const TlsOptions options{.certfile = Write("r.pem", TextOf(files_.cert)),
                            .keyfile = Write("r.key", TextOf(files_.key))};
-  TlsRefresh refresh(TlsContext::Load(options).value(), options);
+  TlsRefresh refresh = TlsRefresh::Load(options).value();
   EXPECT_FALSE(refresh.Look());
 
   std::filesystem::remove(options.certfile);

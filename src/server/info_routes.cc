@@ -2,11 +2,13 @@
 
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <cmath>
 #include <thread>
 
 #include "base/log.h"
 #include "base/process_use.h"
+#include "server/query.h"
 #include "server/route_path.h"
 #include "server/server_internal.h"
 
@@ -87,9 +89,12 @@ void Server::ServerInfo(HttpRequest request, Reply reply) {
   const auto dump = [](const Json& json, int indent = -1) {
     return json.dump(indent, ' ', false, Json::error_handler_t::replace);
   };
-  constexpr std::string_view kFormat = "config_format=";
-  if (!config_.dev_mode || !request.query.starts_with(kFormat)) return reply.SendJson(dump(Info()));
-  const std::string_view format = std::string_view(request.query).substr(kFormat.size());
+  if (!config_.dev_mode) return reply.SendJson(dump(Info()));
+  const auto fields = ReadQuery(request.query);
+  if (!fields) return Reject(reply, Rejection::kInvalid, BadRequest("query", kBadQuery));
+  const auto asked = std::ranges::find(*fields, "config_format", &QueryFields::value_type::first);
+  if (asked == fields->end()) return reply.SendJson(dump(Info()));
+  const std::string& format = asked->second;
   if (format != "text" && format != "json") {
     return Reject(reply, Rejection::kInvalid,
                   BadRequest("config_format", "config_format: expected text or json"));

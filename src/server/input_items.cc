@@ -9,7 +9,7 @@
 
 #include "base/json.h"
 #include "base/keyed_hash.h"
-#include "server/route_path.h"
+#include "server/query.h"
 
 namespace baltoro {
 namespace {
@@ -23,24 +23,10 @@ struct Page {
   std::string after;
 };
 
-// A name or a value of a query, in which a space may be written as '+'.
-std::optional<std::string> DecodeField(std::string_view written) {
-  std::string spaced(written);
-  std::replace(spaced.begin(), spaced.end(), '+', ' ');
-  return PercentDecode(spaced);
-}
-
 std::optional<ApiError> ReadPage(std::string_view query, Page& out) {
-  while (!query.empty()) {
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(std::min(query.size(), pair.size() + 1));
-    const size_t equals = std::min(pair.find('='), pair.size());
-    const auto decoded_name = DecodeField(pair.substr(0, equals));
-    const auto decoded_value = DecodeField(pair.substr(std::min(pair.size(), equals + 1)));
-    if (!decoded_name || !decoded_value) {
-      return BadRequest("query", "query: a % is not followed by two hexadecimal digits");
-    }
-    const std::string &name = *decoded_name, &value = *decoded_value;
+  const auto fields = ReadQuery(query);
+  if (!fields) return BadRequest("query", kBadQuery);
+  for (const auto& [name, value] : *fields) {
     if (name == "limit") {
       const auto [end, error] =
           std::from_chars(value.data(), value.data() + value.size(), out.limit);

@@ -14,7 +14,4 @@ bool PathMatches(std::string_view pattern, std::string_view path);
 // written.
 std::optional<std::string> PathArgument(std::string_view pattern, std::string_view path);
 
-// "a%20b" -> "a b"; nothing where a '%' is not followed by two hexadecimal digits.
-std::optional<std::string> PercentDecode(std::string_view written);
-
 }  // namespace baltoro

@@ -92,16 +92,35 @@ class Server {
     return ReadSpeculation(answer.value().body);
   }
 
-  void Profile(const char* path) {
-    const Result<HttpResponse> answer = Ask("POST", path);
-    if (answer.ok() && answer.value().status == 200) return;
-    Say(fmt::format(
-        "--profile: {}: {}", path,
-        answer.ok() ? std::to_string(answer.value().status) : answer.status().message()));
+  // Whether the server records from here on.
+  bool StartProfile() { return Profile("/start_profile").has_value(); }
+
+  void StopProfile() {
+    const auto said = Profile("/stop_profile");
+    const Result<Json> body = ParseJson(said.value_or(""));
+    // Of ours; others say nothing.
+    if (body.ok() && body.value().is_object() && body.value().contains("file") &&
+        body.value()["file"].is_string()) {
+      Say("Profile written by the server: " +
+          ForTerminal(body.value()["file"].get<std::string>(), 1000));
+    }
   }
 
  private:
   using Tls = std::shared_ptr<const TlsContext>;
+
+  std::optional<std::string> Profile(const char* path) {
+    const Result<HttpResponse> answer = Ask("POST", path);
+    if (answer.ok() && answer.value().status == 200) return answer.value().body;
+    std::string why =
+        answer.ok() ? fmt::format("{}: {}", answer.value().status, ErrorMessageOf(answer.value()))
+                    : answer.status().message();
+    if (answer.ok() && answer.value().status == 404) {
+      why += "; a server records only when it was started with --profiler-config";
+    }
+    Say(fmt::format("--profile: {}: {}", path, why));
+    return std::nullopt;
+  }
 
   const BenchServeCommand& command_;
   const Result<Tls> tls_;  // null: plain HTTP
@@ -323,11 +342,11 @@ class Bench {
                load.max_concurrency > 0 ? std::to_string(load.max_concurrency) : "None");
     std::fflush(stdout);
     const std::optional<Speculation> before = server_.Counters();
-    if (run.profile) server_.Profile("/start_profile");
+    const bool recording = run.profile && server_.StartProfile();
     BT_ASSIGN_OR_RETURN(LoadOutcome out,
                         RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed),
                                 command_.progress, {.stop = &stop_asked}));
-    if (run.profile) server_.Profile("/stop_profile");
+    if (recording) server_.StopProfile();
     const std::optional<Speculation> after = server_.Counters();
     CountTokens(out.answers);
     BenchResult result = Summarise(out.answers, out.seconds, run);

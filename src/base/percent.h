@@ -1,0 +1,14 @@
+#pragma once
+
+// Percent-encoding, as in URLs (RFC 3986, section 2.1).
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace baltoro {
+
+// "a%20b" -> "a b"; nothing where a '%' is not followed by two hexadecimal digits.
+std::optional<std::string> PercentDecode(std::string_view written);
+
+}  // namespace baltoro
