@@ -14,7 +14,7 @@ import pathlib
 import shutil
 
 POCKET = pathlib.Path(__file__).resolve().parents[1] / "pocket/model"
-# Of the family: docs/architecture.md names the releases.
+# Of the family, as FamilyShape of src/plan/model_description.cc has it.
 SHAPE = {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 64, "q_lora_rank": 1536, "kv_lora_rank": 512,
          "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048,
          "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1, "vocab_size": 163840,

@@ -3,11 +3,11 @@
 
     bench/slice_serving.py --program build/release/apps/baltoro --out DIR [--model Kimi-K2-Thinking] [--exchange 1:7.5,36:11,73:14]
 
-First `bench step` times the slice's steps; then a server with the same slice answers drawn prompts at several concurrencies. The
-prediction of a run: in each wave all prompts are computed, each in a step of its own (a server packs short ones into one, which
-is faster), then every token of the answers in a step of all sequences, at the mean
-length of their contexts. With --exchange the server is run again, and waits at each exchange of the ranks that are not there:
-times of that run are MODELLED. Writes DIR/slice_serving.json and the plots, and prints the tables. docs/measured/serving.md has them.
+First `bench step` times steps of the folder that is then served (as one of eight ranks it is computed by other kernels, since a
+sum over ranks stands between its halves); then a server answers drawn prompts at several concurrencies. The prediction of a run: in
+each wave all prompts are computed, as many in a step as its tokens allow (a step of so many tokens of one prompt is timed for it) and
+the rest one by one, then every token of the answers in a step of all sequences, at the mean length of their contexts. With --exchange the
+server is run again, and waits at each exchange of the ranks that are not there: times of that run are MODELLED. Writes DIR/slice_serving.json and the plots, and prints the tables. docs/measured/serving.md has them.
 """
 import argparse
 import json
@@ -22,6 +22,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHAPES = {"1k/1k": (1000, 1000, (1, 4, 16, 64, 256)), "8k/1k": (8000, 1000, (1, 4, 16, 64))}
+STEP_TOKENS = 8192  # of the server: as many prompts as fit share a step
 MODELLED = {"8k/1k": (8000, 1000, (4, 8, 16, 32, 64))}
 
 
@@ -34,7 +35,7 @@ class Server:
     def __init__(self, args, folder, flags):
         self.log = args.out / f"server{len(flags)}.log"
         command = [args.program, "serve", folder, "--load-format", "dummy", "--model-loader-extra-config", '{"alike_layers": true}', "--host", "127.0.0.1",
-                   "--port", "0", "--max-model-len", "9216", "--max-num-seqs", "256", "--max-num-batched-tokens", "8192", "--served-model-name", "slice",
+                   "--port", "0", "--max-model-len", "9216", "--max-num-seqs", "256", "--max-num-batched-tokens", STEP_TOKENS, "--served-model-name", "slice",
                    "--no-enable-prefix-caching", *args.serve_flags.split(), *flags]
         with self.log.open("w") as log:
             self.process = subprocess.Popen([str(word) for word in command], stderr=log)
@@ -64,13 +65,18 @@ def sweep(args, server, folder, shape, prompt, answer, concurrency, rounds, name
     return [json.loads(line) for line in results.read_text().splitlines()]
 
 
-def steps_of(args, shapes):
-    """{(kind, batch or tokens, context): seconds} of the slice's steps, by `bench step`."""
+def together(prompt):
+    """How many prompts of this length share a step."""
+    return max(STEP_TOKENS // prompt, 1)
+
+
+def steps_of(args, folder, shapes):
+    """{length of prompts: steps of the slice in `folder`, as `bench step --json` writes them}."""
     out = {}
     for number, (prompt, answer, concurrency) in enumerate(shapes.values()):
         file = args.out / f"steps{number}.json"
-        run([args.program, "bench", "step", args.model, "-tp", args.ranks, "--batch", *concurrency, "--context", prompt + answer // 2, "--prefill", prompt,
-             "--repeats", 20, "--json", file, *args.step_flags.split()], stdout=(args.out / f"steps{number}.txt").open("w"))
+        run([args.program, "bench", "step", folder, "--batch", *concurrency, "--context", prompt + answer // 2, "--prefill",
+             *sorted({prompt, prompt * together(prompt)}), "--repeats", 20, "--json", file, *args.step_flags.split()], stdout=(args.out / f"steps{number}.txt").open("w"))
         print((args.out / f"steps{number}.txt").read_text(), flush=True)
         out[prompt] = json.loads(file.read_text())
     return out
@@ -96,12 +102,10 @@ def main():
         return {shape: (int(p * args.scale), int(a * args.scale), [c for c in cs if c <= args.concurrency_max]) for shape, (p, a, cs) in shapes.items()}
 
     layers = ["--layers", args.layers] if args.layers else []
-    if layers:
-        args.step_flags += f" --layers {args.layers}"
     plain, modelled = scaled(SHAPES), scaled(MODELLED)
-    report = {"steps": steps_of(args, plain), "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
         run([sys.executable, HERE / "slice_model.py", args.model, "--ranks", args.ranks, *layers, "--out", folder])
+        report = {"steps": steps_of(args, folder, plain), "runs": {}}
         with Server(args, folder, []) as server:
             for shape, (prompt, answer, concurrency) in plain.items():
                 name = shape.replace("/", "-")
@@ -123,12 +127,14 @@ def print_prediction(report, shapes):
     print("\nseconds of a run: measured, predicted from step times (waves of prompts, then of steps)")
     for shape, (prompt, answer, concurrency) in shapes.items():
         rows = report["steps"][prompt]["steps"]
-        prefill = next(row["median_ms"] for row in rows if row["kind"] == "prefill") / 1e3
+        prefill = {row["tokens"] // prompt: row["median_ms"] / 1e3 for row in rows if row["kind"] == "prefill"}
+        packed = together(prompt)
         for one in report["runs"][shape]:
             c = one["max_concurrency"]
             step = next(row["median_ms"] for row in rows if row["kind"] == "decode" and row["tokens"] == c) / 1e3
             waves = one["num_prompts"] / c
-            predicted = waves * (c * prefill + (answer - 1) * step)
+            prompts = c // packed * prefill[packed] + c % packed * prefill[1]
+            predicted = waves * (prompts + (answer - 1) * step)
             print(f"{shape} concurrency {c}: {one['duration']:.2f} {predicted:.2f} ({100 * (one['duration'] / predicted - 1):+.1f} %); "
                   f"TPOT {one['median_tpot_ms']:.2f} ms, step {1e3 * step:.2f} ms ({100 * (one['median_tpot_ms'] / step / 1e3 - 1):+.1f} %)")
 
