@@ -19,8 +19,7 @@
 namespace baltoro {
 namespace {
 
-constexpr size_t kEntriesMax =
-    32;  // two tables of one shape, in other forms, fit beside each other
+constexpr size_t kEntriesMax = 32;  // so that a folder takes two tables of one model
 
 std::string Name(const TuneStep& step) {
   return fmt::format("{} {}", step.prefill ? "prefill" : "decode", step.tokens);
@@ -147,9 +146,8 @@ Status Tune(const TuneCommand& command) {
     found.push_back(std::move(one));
   }
   TunedTable table{
-      .made_for = TunedForOf(description.config, command.tensor, tuner->rig().machine()),
+      .made_for = TunedForOf(description, command.tensor, tuner->rig().machine()),
       .model = command.model,
-      .form = std::string(WeightFormName(description.experts)),
       .driver = "CUDA " + CudaVersionText(DriverCudaVersion()),
       .date = fmt::format("{:%F}", fmt::gmtime(std::time(nullptr))),
       .entries = {}};

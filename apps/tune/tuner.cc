@@ -8,8 +8,6 @@
 namespace baltoro {
 namespace {
 
-constexpr char kTableName[] = "tune";
-
 BenchStepCommand RigOf(const TuneCommand& command) {
   BenchStepCommand rig;
   rig.model = command.model;
@@ -35,7 +33,7 @@ Result<std::unique_ptr<Tuner>> Tuner::Create(const TuneCommand& command) {
   }
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   // Entries that an engineer has put in would be measured against.
-  BT_RETURN_IF_ERROR(module->set_kernel_table("", kTableName));
+  BT_RETURN_IF_ERROR(module->set_kernel_table({}));
   std::unique_ptr<Tuner> tuner(new Tuner(command, module));
   BT_ASSIGN_OR_RETURN(tuner->rig_, StepRig::Create(RigOf(command), {}));
   return tuner;
@@ -47,7 +45,7 @@ Result<StepTiming> Tuner::Step(const TuneStep& step) {
 
 Result<std::vector<TuneQuestion>> Tuner::Questions(const TuneStep& step) {
   std::vector<TuneQuestion> questions;
-  BT_RETURN_IF_ERROR(module_->set_kernel_table("", kTableName));
+  BT_RETURN_IF_ERROR(module_->set_kernel_table({}));
   rig_->ForgetRecorded();
   BT_RETURN_IF_ERROR(
       module_->listen_to_choices([&](const std::string& question, const std::string& built_in,
@@ -64,7 +62,8 @@ Result<std::vector<TuneQuestion>> Tuner::Questions(const TuneStep& step) {
 }
 
 Result<double> Tuner::Round(const TuneStep& step, const std::string& entries) {
-  BT_RETURN_IF_ERROR(module_->set_kernel_table(entries, kTableName));
+  BT_RETURN_IF_ERROR(
+      module_->set_kernel_table({{.text = entries, .before_number = "tune: entry "}}));
   rig_->ForgetRecorded();
   BT_ASSIGN_OR_RETURN(const StepTiming timing, Step(step));
   return timing.median;
