@@ -167,7 +167,7 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(engine, config_));
   if (seat.rank() == 0) {
     BT_RETURN_IF_ERROR(
-        UseTunedTables(command.tuned_config, "", description.config, command.tensor, backend));
+        UseTunedTables(command.tuned_config, "", command.model, command.tensor, backend));
   }
   BT_RETURN_IF_ERROR(LeastOfAll(seat, 0).status());  // one table for all, before any is asked
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, seat.rank()));

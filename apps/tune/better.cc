@@ -90,4 +90,25 @@ std::vector<std::string> Entries(std::vector<Found> found,
   return lines;
 }
 
+Result<std::vector<std::string>> Confirm(std::vector<std::vector<Found>> found,
+                                         std::span<const int64_t> sizes,
+                                         size_t most,
+                                         const StepStays& stays) {
+  for (;;) {  // each turn but the last empties a step
+    std::vector<Found> all;
+    for (const std::vector<Found>& one : found) all.insert(all.end(), one.begin(), one.end());
+    std::vector<std::string> entries = Entries(std::move(all), sizes, most);
+    if (entries.empty()) return entries;
+    size_t step = 0;
+    for (; step < found.size(); ++step) {
+      BT_ASSIGN_OR_RETURN(const bool stay, stays(step, !found[step].empty(), entries));
+      if (!stay) break;
+    }
+    if (step == found.size()) return entries;
+    // An entry of another step that fits this one as well is slower here.
+    if (found[step].empty()) return std::vector<std::string>();
+    found[step].clear();
+  }
+}
+
 }  // namespace baltoro

@@ -3,9 +3,12 @@
 // Which of two ways is faster, and how what was found becomes entries of a table. No device.
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/status.h"
 
 namespace baltoro {
 
@@ -38,5 +41,19 @@ struct Found {
 std::vector<std::string> Entries(std::vector<Found> found,
                                  std::span<const int64_t> sizes,
                                  size_t most);
+
+// Times a step with all `entries` and says whether it is faster, if some of them came of it
+// (`own`), or else not slower.
+using StepStays =
+    std::function<Result<bool>(size_t step, bool own, const std::vector<std::string>& entries)>;
+
+// The entries of `found`, of each step, as long as all steps stay: what is better alone may be
+// worse beside another. Those of a step that does not stay are left out, and all steps are timed
+// again, so what is returned was timed as it is. None, where a step without entries is slower by
+// those of others.
+Result<std::vector<std::string>> Confirm(std::vector<std::vector<Found>> found,
+                                         std::span<const int64_t> sizes,
+                                         size_t most,
+                                         const StepStays& stays);
 
 }  // namespace baltoro

@@ -43,5 +43,54 @@ TEST(BetterTest, NeighbouringSizesWithOneKernelAreARange) {
   EXPECT_THAT(Entries({}, sizes, 8), ElementsAre());
 }
 
+constexpr int64_t kSizes[] = {8, 16, 99};
+
+std::vector<std::vector<Found>> ThreeSteps() {
+  return {{},
+          {{.question = "linear form=bf16 rows=16 n=64 k=8", .kernel = "blas", .gain = 2}},
+          {{.question = "linear form=bf16 rows=99 n=64 k=8", .kernel = "tiles", .gain = 1}}};
+}
+
+TEST(BetterTest, WhatIsLeftIsTimedAsItIs) {
+  std::vector<std::string> timed;
+  // The entry of step 1 gains nothing, and makes step 2 slower.
+  const auto stays = [&](size_t step, bool own, const std::vector<std::string>& entries) {
+    timed.push_back(std::to_string(step) + (own ? " own " : " ") + std::to_string(entries.size()));
+    return Result<bool>(step == 0 || entries.size() == 1);
+  };
+  const auto left = Confirm(ThreeSteps(), kSizes, 8, stays);
+  ASSERT_TRUE(left.ok());
+  EXPECT_THAT(left.value(), ElementsAre("linear form=bf16 rows=99 n=64 k=8 kernel=tiles"));
+  EXPECT_THAT(timed, ElementsAre("0 2", "1 own 2", "0 1", "1 1", "2 own 1"));
+}
+
+TEST(BetterTest, WhereAllStayTheyAreTimedOnce) {
+  size_t calls = 0;
+  const auto left = Confirm(ThreeSteps(), kSizes, 8,
+                            [&](size_t, bool, const std::vector<std::string>&) -> Result<bool> {
+                              ++calls;
+                              return true;
+                            });
+  ASSERT_TRUE(left.ok());
+  EXPECT_EQ(left.value().size(), 2u);
+  EXPECT_EQ(calls, 3u);
+}
+
+TEST(BetterTest, AStepWithoutOwnEntriesThatIsSlowerEndsAll) {
+  const auto left = Confirm(
+      ThreeSteps(), kSizes, 8,
+      [](size_t step, bool, const std::vector<std::string>&) { return Result<bool>(step != 0); });
+  ASSERT_TRUE(left.ok());
+  EXPECT_THAT(left.value(), ElementsAre());
+}
+
+TEST(BetterTest, AnErrorOfTimingEndsIt) {
+  const auto left = Confirm(ThreeSteps(), kSizes, 8,
+                            [](size_t, bool, const std::vector<std::string>&) -> Result<bool> {
+                              return InvalidArgument("lost");
+                            });
+  EXPECT_EQ(left.status().message(), "lost");
+}
+
 }  // namespace
 }  // namespace baltoro

@@ -5,22 +5,21 @@
 
 #include <cstdio>
 #include <ctime>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/nvidia_driver.h"
 #include "engine/tuned_table.h"
 #include "plan/model_description.h"
+#include "tune/table_file.h"
 #include "tune/tuner.h"
 
 namespace baltoro {
 namespace {
 
-constexpr size_t kEntriesMax =
-    32;  // two tables of one shape, in other forms, fit beside each other
+constexpr size_t kEntriesMax = 32;  // so that a folder takes two tables of one model
 
 std::string Name(const TuneStep& step) {
   return fmt::format("{} {}", step.prefill ? "prefill" : "decode", step.tokens);
@@ -74,99 +73,68 @@ std::string Joined(const std::vector<std::string>& entries) {
   return text;
 }
 
-// All entries together, step by step. Those of a step that they make slower, or not faster, go:
-// what is better alone may be worse beside another.
-Result<std::vector<std::string>> Confirm(Tuner& tuner,
-                                         const std::vector<TuneStep>& steps,
-                                         std::vector<std::vector<Found>> found,
-                                         std::span<const int64_t> sizes,
-                                         double least) {
-  const auto entries_of = [&] {
-    std::vector<Found> all;
-    for (const std::vector<Found>& one : found) all.insert(all.end(), one.begin(), one.end());
-    return Entries(std::move(all), sizes, kEntriesMax);
-  };
-  std::vector<std::string> entries = entries_of();
-  if (entries.empty()) return entries;
-  fmt::print("\nall entries together:\n");
-  bool dropped = false;
-  for (size_t i = 0; i < steps.size(); ++i) {
+Result<std::vector<std::string>> ConfirmByTime(Tuner& tuner,
+                                               const std::vector<TuneStep>& steps,
+                                               std::vector<std::vector<Found>> found,
+                                               double least) {
+  std::vector<int64_t> sizes;
+  for (const TuneStep& step : steps) sizes.push_back(step.tokens);
+  const auto stays = [&](size_t i, bool own,
+                         const std::vector<std::string>& entries) -> Result<bool> {
+    if (i == 0) fmt::print("\nall {} entries together:\n", entries.size());
     BT_ASSIGN_OR_RETURN(const Comparison timed, tuner.Time(steps[i], Joined(entries), true));
-    const bool keeps = found[i].empty() ? !timed.slower(least) : timed.faster(least);
+    const bool stay = own ? timed.faster(least) : !timed.slower(least);
     fmt::print("  {}: step {:.1f} us, built-in {:.1f} us, spread {:.1f} us{}\n", Name(steps[i]),
                timed.other * 1e6, timed.built_in * 1e6, timed.spread * 1e6,
-               keeps              ? ""
-               : found[i].empty() ? "; slower by entries of other steps: none is kept"
-                                  : "; not faster beyond the spread: its entries are left out");
+               stay  ? ""
+               : own ? "; not faster beyond the spread: its entries are left out"
+                     : "; slower by entries of other steps: none is kept");
     std::fflush(stdout);
-    if (keeps) continue;
-    dropped = true;
-    // An entry of another step that fits this one as well is slower here.
-    if (found[i].empty()) {
-      for (std::vector<Found>& one : found) one.clear();
-      break;
-    }
-    found[i].clear();
-  }
-  return dropped ? entries_of() : entries;
+    return stay;
+  };
+  return Confirm(std::move(found), sizes, kEntriesMax, stays);
 }
 
-Status Write(const TuneCommand& command, const TunedTable& table, std::string& path) {
-  path = command.file;
-  if (path.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(command.folder, error);
-    if (error) {
-      return InvalidArgument(fmt::format("--save-dir {}: {}", command.folder, error.message()));
-    }
-    path = (std::filesystem::path(command.folder) / TunedFileName(table)).string();
+Result<std::vector<std::string>> Measure(Tuner& tuner, const TuneCommand& command) {
+  std::vector<TuneStep> steps;
+  for (const int64_t batch : command.batches) steps.push_back({.tokens = batch});
+  for (const int64_t tokens : command.prefills) {
+    steps.push_back({.prefill = true, .tokens = tokens});
   }
-  std::ofstream file(path);
-  file << TunedText(table);
-  file.close();
-  if (!file) return InvalidArgument("cannot write " + path);
-  return {};
+  const double least = command.least_gain / 100;
+  std::vector<std::vector<Found>> found;
+  for (const TuneStep& step : steps) {
+    fmt::print("{}\n", Name(step));
+    BT_ASSIGN_OR_RETURN(std::vector<Found> one, TuneOne(tuner, step, least));
+    found.push_back(std::move(one));
+  }
+  return ConfirmByTime(tuner, steps, std::move(found), least);
 }
 
 Status Tune(const TuneCommand& command) {
   BT_ASSIGN_OR_RETURN(const ModelDescription description, DescribeModel(command.model));
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<Tuner> tuner, Tuner::Create(command));
-  std::vector<TuneStep> steps;
-  std::vector<int64_t> sizes;
-  for (const int64_t batch : command.batches) steps.push_back({.tokens = batch});
-  for (const int64_t tokens : command.prefills) {
-    steps.push_back({.prefill = true, .tokens = tokens});
-  }
-  for (const TuneStep& step : steps) sizes.push_back(step.tokens);
+  TunedTable table{.made_for = TunedForOf(description, command.tensor, tuner->rig().machine()),
+                   .model = command.model,
+                   .driver = "CUDA " + CudaVersionText(DriverCudaVersion()),
+                   .date = fmt::format("{:%F}", fmt::gmtime(std::time(nullptr))),
+                   .entries = {}};
+  BT_ASSIGN_OR_RETURN(const TableFile file,
+                      TableFile::Try(command.folder, command.file, TunedFileName(table)));
   fmt::print("{}, one of {} tensor ranks, {} layers, on {}\n", command.model, command.tensor,
              tuner->rig().config().layers, tuner->rig().machine());
-  std::vector<std::vector<Found>> found;
-  for (const TuneStep& step : steps) {
-    fmt::print("{}\n", Name(step));
-    BT_ASSIGN_OR_RETURN(std::vector<Found> one, TuneOne(*tuner, step, command.least_gain / 100));
-    found.push_back(std::move(one));
-  }
-  TunedTable table{
-      .made_for = TunedForOf(description.config, command.tensor, tuner->rig().machine()),
-      .model = command.model,
-      .form = std::string(WeightFormName(description.experts)),
-      .driver = "CUDA " + CudaVersionText(DriverCudaVersion()),
-      .date = fmt::format("{:%F}", fmt::gmtime(std::time(nullptr))),
-      .entries = {}};
-  BT_ASSIGN_OR_RETURN(table.entries,
-                      Confirm(*tuner, steps, std::move(found), sizes, command.least_gain / 100));
-  std::string path;
-  BT_RETURN_IF_ERROR(Write(command, table, path));
+  BT_ASSIGN_OR_RETURN(table.entries, Measure(*tuner, command));
+  BT_RETURN_IF_ERROR(file.Write(TunedText(table)));
   fmt::print("\n");
   for (const std::string& entry : table.entries) fmt::print("{}\n", entry);
   if (table.entries.empty()) {
     fmt::print("The built-in choices are the best in all that was measured; {} has no entries.\n",
-               path);
+               file.path());
   } else {
     fmt::print(
         "{}: {} choices differ from the built-in ones; serve takes it by --tuned-config, or "
         "by VLLM_TUNED_CONFIG_FOLDER.\n",
-        path, table.entries.size());
+        file.path(), table.entries.size());
   }
   return {};
 }

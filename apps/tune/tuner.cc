@@ -1,14 +1,14 @@
 #include "tune/tuner.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "engine/backend_choice.h"
+#include "engine/nvidia_card.h"
 
 namespace baltoro {
 namespace {
-
-constexpr char kTableName[] = "tune";
 
 BenchStepCommand RigOf(const TuneCommand& command) {
   BenchStepCommand rig;
@@ -24,18 +24,28 @@ BenchStepCommand RigOf(const TuneCommand& command) {
   return rig;
 }
 
+// No --device would measure without a GPU, so the advice is another than that of ChooseBackend.
+Status CheckGpuIsHere() {
+  const Status status = FindGpu().status();
+  if (status.ok()) return {};
+  const CardFacts card = LookForCard("/", std::getenv("CUDA_VISIBLE_DEVICES"));
+  std::string why = status.message();
+  if (card.unwanted) {
+    why = "CUDA_VISIBLE_DEVICES names none; unset it or name one";
+  } else if (card.device_file.empty() && card.pci.empty()) {
+    why = "this machine has none; run tune on one that will serve the model";
+  }
+  return Status(status.code(), "it measures kernels of a GPU: " + why);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tuner>> Tuner::Create(const TuneCommand& command) {
   ChooseKernelLoading(1);
-  EngineConfig engine;
-  engine.device = "cuda";
-  if (const Status status = ChooseBackend(engine).status(); !status.ok()) {
-    return Status(status.code(), "it measures kernels of a GPU: " + status.message());
-  }
+  BT_RETURN_IF_ERROR(CheckGpuIsHere());
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
   // Entries that an engineer has put in would be measured against.
-  BT_RETURN_IF_ERROR(module->set_kernel_table("", kTableName));
+  BT_RETURN_IF_ERROR(module->set_kernel_table({}));
   std::unique_ptr<Tuner> tuner(new Tuner(command, module));
   BT_ASSIGN_OR_RETURN(tuner->rig_, StepRig::Create(RigOf(command), {}));
   return tuner;
@@ -47,7 +57,7 @@ Result<StepTiming> Tuner::Step(const TuneStep& step) {
 
 Result<std::vector<TuneQuestion>> Tuner::Questions(const TuneStep& step) {
   std::vector<TuneQuestion> questions;
-  BT_RETURN_IF_ERROR(module_->set_kernel_table("", kTableName));
+  BT_RETURN_IF_ERROR(module_->set_kernel_table({}));
   rig_->ForgetRecorded();
   BT_RETURN_IF_ERROR(
       module_->listen_to_choices([&](const std::string& question, const std::string& built_in,
@@ -64,7 +74,8 @@ Result<std::vector<TuneQuestion>> Tuner::Questions(const TuneStep& step) {
 }
 
 Result<double> Tuner::Round(const TuneStep& step, const std::string& entries) {
-  BT_RETURN_IF_ERROR(module_->set_kernel_table(entries, kTableName));
+  BT_RETURN_IF_ERROR(
+      module_->set_kernel_table({{.text = entries, .before_number = "tune: entry "}}));
   rig_->ForgetRecorded();
   BT_ASSIGN_OR_RETURN(const StepTiming timing, Step(step));
   return timing.median;

@@ -21,9 +21,8 @@ Status CheckGpuType(DType act) {
 }
 
 Result<BackendChoice> ChooseGpu(DType act) {
-  BT_RETURN_IF_ERROR(CheckDriver());
+  BT_ASSIGN_OR_RETURN(GpuInfo gpu, FindGpu());
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
-  BT_ASSIGN_OR_RETURN(GpuInfo gpu, module->describe(kGpu));
   BT_RETURN_IF_ERROR(CheckGpuType(act));
   return BackendChoice{.ops = module->table(), .gpu = std::move(gpu)};
 }
@@ -33,6 +32,12 @@ Result<BackendChoice> ChooseGpu(DType act) {
 void ChooseKernelLoading(int32_t ranks) {
   // Otherwise the module has them loaded at once. cuBLASLt's, of which few are used, take seconds.
   if (ranks == 1) setenv("CUDA_MODULE_LOADING", "LAZY", 0);
+}
+
+Result<GpuInfo> FindGpu() {
+  BT_RETURN_IF_ERROR(CheckDriver());
+  BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
+  return module->describe(kGpu);
 }
 
 Result<BackendChoice> ChooseBackend(const EngineConfig& config) {

@@ -22,6 +22,9 @@ struct BackendChoice {
 // for it. What CUDA_MODULE_LOADING says already stays.
 void ChooseKernelLoading(int32_t ranks);
 
+// GPU 0, or why it cannot be used; errors name no flag. Takes nothing of it.
+Result<GpuInfo> FindGpu();
+
 // Of --device and --dtype. "auto" takes GPU 0 where the machine has a card, and else the CPU; a
 // card that cannot be used is an error (nvidia_card.h), as any reason is for "cuda". Takes nothing
 // of the GPU.

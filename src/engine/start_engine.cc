@@ -450,8 +450,8 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
         "--tensor-parallel-size and --pipeline-parallel-size are at most {}", kRanksMax));
   }
   BT_ASSIGN_OR_RETURN(const K2Config model_config, K2Config::Read(config.model_dir));
-  BT_RETURN_IF_ERROR(UseTunedTables(config.tuned_config, config.tuned_config_folder, model_config,
-                                    layout.tensor, backend));
+  BT_RETURN_IF_ERROR(UseTunedTables(config.tuned_config, config.tuned_config_folder,
+                                    config.model_dir, layout.tensor, backend));
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend));
   if (backend.gpu) BT_RETURN_IF_ERROR(CheckGpuTakes(config, model_config));
   BT_RETURN_IF_ERROR(CheckLayout(layout, ShapeOf(model_config)));

@@ -6,11 +6,13 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <system_error>
 #include <utility>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "ops/cuda/choose/overrides.h"
 
 namespace baltoro {
 namespace {
@@ -35,44 +37,75 @@ std::string TextOf(const Json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-struct Used {
-  std::string text;  // of the entries, a line each
-  size_t entries = 0;
+// A table that fits, and its entries.
+struct Fitting {
+  std::string path;
+  KernelEntries entries;
+  std::unique_ptr<cuda::Overrides> parsed;
 };
 
-void Add(const TunedTable& table, const std::string& path, Used& used) {
-  if (table.entries.empty()) {
+// Errors begin with `path`.
+Result<Fitting> ReadFitting(const std::string& path, const TunedFor& wanted) {
+  BT_ASSIGN_OR_RETURN(const TunedTable table, ReadTunedTable(path));
+  if (const std::string why = WhyNotFor(table, wanted); !why.empty()) {
+    return InvalidArgument(path + ": " + why);
+  }
+  KernelEntries entries{.text = "", .before_number = path + ": entry "};
+  for (const std::string& entry : table.entries) entries.text += entry + "\n";
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Overrides> parsed,
+                      cuda::Overrides::Parse(entries.text, entries.before_number, nullptr));
+  return Fitting{path, std::move(entries), std::move(parsed)};
+}
+
+void SayUsed(const Fitting& table) {
+  if (table.parsed->size() == 0) {
     BT_LOG(Info, "Using the tuned table {}: the built-in choices are the best in all it measured",
-           path);
+           table.path);
   } else {
-    BT_LOG(Info, "Using the tuned table {}: {} {} from the built-in ones", path,
-           table.entries.size(), table.entries.size() == 1 ? "choice differs" : "choices differ");
+    BT_LOG(Info, "Using the tuned table {}: {} {} from the built-in ones", table.path,
+           table.parsed->size(), table.parsed->size() == 1 ? "choice differs" : "choices differ");
   }
-  for (const std::string& entry : table.entries) used.text += entry + "\n";
-  used.entries += table.entries.size();
 }
 
-Status AddFile(const std::string& path, const TunedFor& wanted, Used& used) {
-  const Result<TunedTable> table = ReadTunedTable(path);
-  if (!table.ok()) return InvalidArgument("--tuned-config " + table.status().message());
-  if (const std::string why = WhyNotFor(table.value(), wanted); !why.empty()) {
-    return InvalidArgument(
-        fmt::format("--tuned-config {}: {}; run `baltoro tune` again", path, why));
+// Of a table of the folder with those `before` it; the first such entry is told of.
+void WarnOfOverlap(const std::vector<Fitting>& before, const Fitting& table) {
+  for (const Fitting& earlier : before) {
+    for (const cuda::Override& first : earlier.parsed->entries()) {
+      for (const cuda::Override& second : table.parsed->entries()) {
+        if (!first.Overlaps(second)) continue;
+        BT_LOG(Warning,
+               "VLLM_TUNED_CONFIG_FOLDER: {} and {} say what computes the same question: the first "
+               "is used",
+               first.place, second.place);
+        return;
+      }
+    }
   }
-  Add(table.value(), path, used);
-  return {};
 }
 
-Status AddFolder(const std::string& folder, const TunedFor& wanted, Used& used) {
+Result<Fitting> OfFile(const std::string& path, const TunedFor& wanted) {
+  Result<Fitting> table = ReadFitting(path, wanted);
+  if (!table.ok()) {
+    return InvalidArgument("--tuned-config " + table.status().message() +
+                           "; `baltoro tune` writes one that fits");
+  }
+  SayUsed(table.value());
+  return table;
+}
+
+std::vector<Fitting> OfFolder(const std::string& folder, const TunedFor& wanted) {
   std::vector<std::string> paths;
   std::error_code error;
   for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
        at.increment(error)) {
     if (at->path().extension() == kEnding) paths.push_back(at->path().string());
     if (paths.size() > kFilesMax) {
-      return InvalidArgument(fmt::format(
-          "VLLM_TUNED_CONFIG_FOLDER {}: more than {} tables; name one by --tuned-config", folder,
-          kFilesMax));
+      BT_LOG(
+          Warning,
+          "VLLM_TUNED_CONFIG_FOLDER {}: more than {} tables, of which none is used: the built-in "
+          "choices stand; name one by --tuned-config",
+          folder, kFilesMax);
+      return {};
     }
   }
   if (error) {
@@ -81,34 +114,43 @@ Status AddFolder(const std::string& folder, const TunedFor& wanted, Used& used) 
     return {};
   }
   std::ranges::sort(paths);
-  bool any = false;
+  std::vector<Fitting> tables;
+  size_t entries = 0;
   for (const std::string& path : paths) {
-    const Result<TunedTable> table = ReadTunedTable(path);
+    Result<Fitting> table = ReadFitting(path, wanted);
     if (!table.ok()) {
       BT_LOG(Warning, "VLLM_TUNED_CONFIG_FOLDER: not used: {}", table.status().message());
       continue;
     }
-    if (const std::string why = WhyNotFor(table.value(), wanted); !why.empty()) {
-      BT_LOG(Warning, "VLLM_TUNED_CONFIG_FOLDER: not used: {}: {}", path, why);
+    const size_t its = table.value().parsed->size();
+    if (entries + its > cuda::kOverridesMax) {
+      BT_LOG(Warning,
+             "VLLM_TUNED_CONFIG_FOLDER {}: not used: {}: its {} entries and the {} of the tables "
+             "before it are more than {}; keep fewer tables there, or name one by --tuned-config",
+             folder, path, its, entries, cuda::kOverridesMax);
       continue;
     }
-    Add(table.value(), path, used);
-    any = true;
+    entries += its;
+    WarnOfOverlap(tables, table.value());
+    SayUsed(table.value());
+    tables.push_back(std::move(table).value());
   }
-  if (!any) {
+  if (tables.empty()) {
     BT_LOG(Info,
            "VLLM_TUNED_CONFIG_FOLDER {}: no table for this model and card, so the built-in choices "
            "stand; `baltoro tune` writes one",
            folder);
   }
-  return {};
+  return tables;
 }
 
 }  // namespace
 
-TunedFor TunedForOf(const K2Config& model, int32_t tensor, const std::string& card) {
+TunedFor TunedForOf(const ModelDescription& described, int32_t tensor, const std::string& card) {
+  const K2Config& model = described.config;
   return {.card = card,
           .version = BALTORO_VERSION,
+          .form = cuda::FormName(described.experts, false),
           .hidden = model.hidden,
           .moe_intermediate = model.moe_intermediate,
           .experts = model.experts,
@@ -123,7 +165,7 @@ std::string TunedFileName(const TunedTable& table) {
       card, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
   return fmt::format("E={},N={},H={},tp={},form={},device_name={}.tuned.json",
                      table.made_for.experts, table.made_for.moe_intermediate, table.made_for.hidden,
-                     table.made_for.tensor, table.form, card);
+                     table.made_for.tensor, table.made_for.form, card);
 }
 
 std::string TunedText(const TunedTable& table) {
@@ -133,7 +175,7 @@ std::string TunedText(const TunedTable& table) {
               {"driver", table.driver},
               {"date", table.date},
               {"model", table.model},
-              {"form", table.form}};
+              {"form", table.made_for.form}};
   for (const Field& field : kFields) out[field.name] = table.made_for.*field.member;
   out["entries"] = table.entries;
   return out.dump(2) + "\n";
@@ -147,9 +189,10 @@ Result<TunedTable> ReadTunedTable(const std::string& path) {
                       ": not written by `baltoro tune` (a table of Triton kernels says nothing "
                       "of the kernels here)");
   }
-  TunedTable table{.made_for = {.card = TextOf(json, "card"), .version = TextOf(json, "version")},
+  TunedTable table{.made_for = {.card = TextOf(json, "card"),
+                                .version = TextOf(json, "version"),
+                                .form = TextOf(json, "form")},
                    .model = TextOf(json, "model"),
-                   .form = TextOf(json, "form"),
                    .driver = TextOf(json, "driver"),
                    .date = TextOf(json, "date"),
                    .entries = {}};
@@ -181,6 +224,10 @@ std::string WhyNotFor(const TunedTable& table, const TunedFor& wanted) {
     return fmt::format("it was measured with version {}, and this is {}", table.made_for.version,
                        wanted.version);
   }
+  if (table.made_for.form != wanted.form) {
+    return fmt::format("it was measured for experts in form '{}', and here it is '{}'",
+                       table.made_for.form, wanted.form);
+  }
   for (const Field& field : kFields) {
     if (table.made_for.*field.member != wanted.*field.member) {
       return fmt::format("it was measured for {} {}, and here it is {}", field.name,
@@ -192,7 +239,7 @@ std::string WhyNotFor(const TunedTable& table, const TunedFor& wanted) {
 
 Status UseTunedTables(const std::string& file,
                       const std::string& folder,
-                      const K2Config& model,
+                      const std::string& model,
                       int32_t tensor,
                       const BackendChoice& backend) {
   if (file.empty() && folder.empty()) return {};
@@ -206,12 +253,27 @@ Status UseTunedTables(const std::string& file,
     BT_LOG(Warning, "{} is not used: BALTORO_KERNEL_TABLE goes before it", named);
     return {};
   }
-  const TunedFor wanted = TunedForOf(model, tensor, backend.gpu->name);
-  Used used;
-  BT_RETURN_IF_ERROR(file.empty() ? AddFolder(folder, wanted, used) : AddFile(file, wanted, used));
-  if (used.entries == 0) return {};
+  const Result<ModelDescription> described = DescribeModel(model);
+  if (!described.ok()) {
+    if (!file.empty()) return InvalidArgument(named + ": " + described.status().message());
+    BT_LOG(Warning, "{} is not used: {}", named, described.status().message());
+    return {};
+  }
+  const TunedFor wanted = TunedForOf(described.value(), tensor, backend.gpu->name);
+  std::vector<Fitting> tables;
+  if (file.empty()) {
+    tables = OfFolder(folder, wanted);
+  } else {
+    BT_ASSIGN_OR_RETURN(Fitting table, OfFile(file, wanted));
+    tables.push_back(std::move(table));
+  }
+  std::vector<KernelEntries> entries;
+  for (Fitting& table : tables) {
+    if (table.parsed->size() > 0) entries.push_back(std::move(table.entries));
+  }
+  if (entries.empty()) return {};
   BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
-  return module->set_kernel_table(used.text, "tuned table");
+  return module->set_kernel_table(entries);
 }
 
 }  // namespace baltoro

@@ -10,13 +10,14 @@
 
 #include "base/status.h"
 #include "engine/backend_choice.h"
-#include "model/k2_config.h"
+#include "plan/model_description.h"
 
 namespace baltoro {
 
 // What a table is measured for. Kernels change with the version of the program.
 struct TunedFor {
   std::string card, version;
+  std::string form;  // of the experts' weights, as entries call it
   int64_t hidden = 0, moe_intermediate = 0, experts = 0, top_k = 0, heads = 0, tensor = 1;
 
   bool operator==(const TunedFor&) const = default;
@@ -24,11 +25,11 @@ struct TunedFor {
 
 struct TunedTable {
   TunedFor made_for;
-  std::string model, form, driver, date;  // to read; nothing depends on them
+  std::string model, driver, date;  // to read; nothing depends on them
   std::vector<std::string> entries;
 };
 
-TunedFor TunedForOf(const K2Config& model, int32_t tensor, const std::string& card);
+TunedFor TunedForOf(const ModelDescription& model, int32_t tensor, const std::string& card);
 
 // "E=384,N=2048,H=7168,tp=8,form=int4_group,device_name=NVIDIA_H200.tuned.json"
 std::string TunedFileName(const TunedTable& table);
@@ -40,11 +41,12 @@ std::string WhyNotFor(const TunedTable& table, const TunedFor& wanted);
 
 // Gives the CUDA module the entries of the file, or of those files of the folder that fit, and logs
 // a line for each that is used and each that is not. A file that does not fit is an error, as one
-// that cannot be read; of a folder it is left out. Neither named: nothing happens. Before
-// OpenBackend.
+// that cannot be read or has a wrong entry; of a folder it is left out, as are those that no longer
+// find room among kOverridesMax entries (ops/cuda/choose/overrides.h). Neither named: nothing
+// happens. `model` is a directory or a known name (DescribeModel). Before OpenBackend.
 Status UseTunedTables(const std::string& file,
                       const std::string& folder,
-                      const K2Config& model,
+                      const std::string& model,
                       int32_t tensor,
                       const BackendChoice& backend);
 

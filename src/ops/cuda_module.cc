@@ -51,7 +51,7 @@ Result<const CudaModule*> FindCudaModule() {
   }
   return Unavailable(
       fmt::format("there is no {}: it comes with a build where nvcc is found; BALTORO_CUDA_MODULE "
-                  "names one elsewhere; --device cpu needs none",
+                  "names one elsewhere",
                   places.front().string()));
 }
 

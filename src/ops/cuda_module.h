@@ -24,6 +24,12 @@ struct GpuInfo {
   int64_t kernel_overrides = 0;  // entries of the file that BALTORO_KERNEL_TABLE names
 };
 
+// A table of overrides (ops/cuda/choose/overrides.h), an entry a line.
+struct KernelEntries {
+  std::string text;
+  std::string before_number;  // of a line, in errors and reasons: "FILE:", "FILE: entry "
+};
+
 // What the module gives out. Program and module are built from one source: `layout` and `version`
 // say so.
 struct CudaModule {
@@ -38,9 +44,9 @@ struct CudaModule {
   Result<double> (*read_rate)() = nullptr;
   // Makes the operations for a GPU, once per process and device; they stay to its end.
   Result<const OpsTable*> (*open)(int device) = nullptr;
-  // Entries of a table of overrides (ops/cuda/choose/overrides.h) in the place of those before;
-  // `file` names them in errors. While nothing is computed.
-  Status (*set_kernel_table)(const std::string& text, const std::string& file) = nullptr;
+  // The entries of these tables, in their order, in the place of those before. While nothing is
+  // computed.
+  Status (*set_kernel_table)(const std::vector<KernelEntries>& tables) = nullptr;
   // From now on `listener` is told each question of a choice as an entry would begin, what is
   // chosen for it by itself, and which other kernels take it; empty: nobody. Likewise.
   Status (*listen_to_choices)(
@@ -57,9 +63,9 @@ struct CudaModule {
 // Changes whenever what crosses the border between program and module changes.
 inline constexpr int64_t kCudaModuleLayout = [] {
   int64_t layout = 0;
-  for (const size_t bytes :
-       {sizeof(OpsTable), sizeof(StepShape), sizeof(AttentionHalfArgs), sizeof(ExpertsHalfArgs),
-        sizeof(LogitsArgs), sizeof(SampleRow), sizeof(GpuRankArgs), sizeof(GpuInfo)}) {
+  for (const size_t bytes : {sizeof(OpsTable), sizeof(StepShape), sizeof(AttentionHalfArgs),
+                             sizeof(ExpertsHalfArgs), sizeof(LogitsArgs), sizeof(SampleRow),
+                             sizeof(GpuRankArgs), sizeof(GpuInfo), sizeof(KernelEntries)}) {
     layout = (layout * 4099 + static_cast<int64_t>(bytes)) % (int64_t{1} << 48);
   }
   return layout + static_cast<int64_t>(sizeof(CudaModule));

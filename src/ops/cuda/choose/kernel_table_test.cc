@@ -62,6 +62,20 @@ TEST(KernelTableTest, TheTableOfTheProcessIsReadOnce) {
   EXPECT_EQ(KernelTable().value(), table.value());
 }
 
+TEST(KernelTableTest, ErrorsOfSeveralTablesNameTheirOwn) {
+  const KernelEntries good = {.text = kEntry, .before_number = "a.json: entry "};
+  const KernelEntries bad = {.text = "linear kernel=blas\nlinear kernel=tails\n",
+                             .before_number = "b.json: entry "};
+  EXPECT_THAT(SetKernelTable({good, bad}).message(),
+              HasSubstr("b.json: entry 2: no kernel 'tails'"));
+  EXPECT_TRUE(SetKernelTable({good, good}).ok());
+  ASSERT_TRUE(KernelTable().ok());
+  EXPECT_EQ(KernelTable().value()->size(), 2u);
+  EXPECT_EQ(KernelTable().value()->entries()[1].place, "a.json: entry 1");
+  const std::vector<KernelEntries> many(kOverridesMax + 1, good);
+  EXPECT_THAT(SetKernelTable(many).message(), HasSubstr("65 entries together: 64 are the most"));
+}
+
 TEST(KernelTableTest, WhatIsNotTakenIsALineOnStandardError) {
   const TableFile file(kEntry);
   const auto table = ReadKernelTable(file.path());

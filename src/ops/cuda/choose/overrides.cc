@@ -1,6 +1,7 @@
 #include "ops/cuda/choose/overrides.h"
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -41,6 +42,25 @@ void Overrides::Replace(Overrides&& other) {
   replaced_.push_back(std::move(entries_));
   entries_ = std::move(other.entries_);
   tell_ = std::move(other.tell_);
+}
+
+void Overrides::Append(Overrides&& other) {
+  entries_.insert(entries_.end(), std::make_move_iterator(other.entries_.begin()),
+                  std::make_move_iterator(other.entries_.end()));
+}
+
+bool Override::Overlaps(const Override& other) const {
+  if (other.operation != operation) return false;
+  if (form && other.form &&
+      (form->form != other.form->form || form->quantise_input != other.form->quantise_input)) {
+    return false;
+  }
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    if (other.ranges[i].most < ranges[i].least || other.ranges[i].least > ranges[i].most) {
+      return false;
+    }
+  }
+  return true;
 }
 
 bool Override::Fits(const OverrideQuestion& question) const {

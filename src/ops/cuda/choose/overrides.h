@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,10 +68,12 @@ struct Override {
   std::array<Range, kOverrideFacts> ranges = {};
   uint8_t kernel = 0;  // a LinearKernel, ExpertsKernel or AttentionHalfWay
   std::string name;    // of that kernel
-  std::string place;   // "FILE:LINE"
+  std::string place;   // "FILE:LINE", or "FILE: entry NUMBER" of a tuned table
   std::string why;     // of a plan that follows it
 
   bool Fits(const OverrideQuestion& question) const;
+  // Whether a question fits both.
+  bool Overlaps(const Override& other) const;
 };
 
 // Who is told what a table could say: a question as an entry would begin, what is chosen for it by
@@ -82,19 +85,22 @@ using ChoiceListener = std::function<void(const std::string& question,
 // Any thread may ask. Plans that follow an entry point into the table, which must live as long.
 class Overrides {
  public:
-  // `file` names the text in errors and reasons. `tell` is given a line for each entry and reason
-  // for which a kernel does not take a question that the entry fits.
+  // `before_number` stands before a line's number in errors and reasons: "FILE:". `tell` is given a
+  // line for each entry and reason for which a kernel does not take a question that the entry fits.
   using Tell = std::function<void(const std::string& line)>;
   static Result<std::unique_ptr<Overrides>> Parse(std::string_view text,
-                                                  const std::string& file,
+                                                  const std::string& before_number,
                                                   Tell tell);
 
   size_t size() const { return entries_.size(); }
+  std::span<const Override> entries() const { return entries_; }
   // Null: none fits.
   const Override* Find(const OverrideQuestion& question) const;
   // Takes the entries of `other` and who is told. Entries until then stay for the plans that point
   // to them. Nobody asks meanwhile, of this as of Listen.
   void Replace(Overrides&& other);
+  // Adds the entries of `other` behind these, before any was asked for.
+  void Append(Overrides&& other);
   // Who measures; empty: nobody any more.
   void Listen(ChoiceListener listener) { listener_ = std::move(listener); }
   const ChoiceListener& listener() const { return listener_; }

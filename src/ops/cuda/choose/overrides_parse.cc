@@ -1,4 +1,5 @@
-// The text of a table of overrides. Errors name the file, the line and what would be right.
+// The text of a table of overrides. Errors name the file, the line or entry and what would be
+// right.
 
 #include <algorithm>
 #include <charconv>
@@ -184,7 +185,7 @@ Result<Override> ReadEntry(std::string_view line) {
 }  // namespace
 
 Result<std::unique_ptr<Overrides>> Overrides::Parse(std::string_view text,
-                                                    const std::string& file,
+                                                    const std::string& before_number,
                                                     Tell tell) {
   std::vector<Override> entries;
   for (int number = 1; !text.empty(); ++number) {
@@ -194,7 +195,7 @@ Result<std::unique_ptr<Overrides>> Overrides::Parse(std::string_view text,
     line = line.substr(0, line.find('#'));
     std::string_view words = line;
     if (NextWord(words).empty()) continue;
-    const std::string place = file + ":" + std::to_string(number);
+    const std::string place = before_number + std::to_string(number);
     if (entries.size() == kOverridesMax) {
       return InvalidArgument(place + ": more than " + std::to_string(kOverridesMax) +
                              " entries; join some by ranges");

@@ -21,8 +21,8 @@ using ::testing::IsEmpty;
 class Tabled {
  public:
   explicit Tabled(const std::string& text) {
-    auto table =
-        Overrides::Parse(text, "t.txt", [this](const std::string& line) { told_.push_back(line); });
+    auto table = Overrides::Parse(
+        text, "t.txt:", [this](const std::string& line) { told_.push_back(line); });
     EXPECT_TRUE(table.ok()) << table.status().message();
     if (table.ok()) table_ = std::move(table).value();
     card_ = kRecordedCard;
@@ -40,7 +40,7 @@ class Tabled {
 };
 
 std::string ErrorOf(const std::string& text) {
-  const auto table = Overrides::Parse(text, "t.txt", nullptr);
+  const auto table = Overrides::Parse(text, "t.txt:", nullptr);
   return table.status().message();
 }
 
@@ -376,11 +376,27 @@ TEST(OverridesTest, ListenersAreToldWhatElseTakesAQuestion) {
   EXPECT_TRUE(heard.empty());  // its own turn comes
 }
 
+TEST(OverridesTest, EntriesOverlapWhereAQuestionFitsBoth) {
+  const auto table = Overrides::Parse(
+      "linear rows=1..8 kernel=blas\n"
+      "linear form=bf16 rows=8..16 kernel=tiles\n"
+      "linear form=fp8 rows=16 kernel=tiles\n"
+      "experts kernel=int4_digits\n",
+      "t.txt:", nullptr);
+  ASSERT_TRUE(table.ok());
+  const auto entries = table.value()->entries();
+  EXPECT_TRUE(entries[0].Overlaps(entries[1]));
+  EXPECT_TRUE(entries[1].Overlaps(entries[0]));
+  EXPECT_FALSE(entries[0].Overlaps(entries[2]));  // rows
+  EXPECT_FALSE(entries[1].Overlaps(entries[2]));  // form
+  EXPECT_FALSE(entries[0].Overlaps(entries[3]));  // operation
+}
+
 TEST(OverridesTest, EntriesAreReplacedAndPlansKeepTheirReasons) {
   Tabled tabled("linear kernel=tiles");
   const LinearQuestion linear = Linear(WeightForm::kBf16, 64, 2112, 7168);
   const LinearPlan before = ChooseLinear(linear, tabled.card());
-  auto other = Overrides::Parse("linear kernel=blas", "u.txt", nullptr);
+  auto other = Overrides::Parse("linear kernel=blas", "u.txt:", nullptr);
   ASSERT_TRUE(other.ok());
   tabled.table().Replace(std::move(*other.value()));
   const LinearPlan after = ChooseLinear(linear, tabled.card());

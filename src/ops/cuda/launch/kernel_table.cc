@@ -29,7 +29,7 @@ Result<std::unique_ptr<Overrides>> Named() {
 
 Result<std::unique_ptr<Overrides>> ReadKernelTable(const std::string& path) {
   BT_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kOverridesBytesMax, kVariable));
-  auto table = Overrides::Parse(text, path, Tell);
+  auto table = Overrides::Parse(text, path + ":", Tell);
   if (table.ok()) return table;
   return InvalidArgument(std::string(kVariable) + " " + table.status().message());
 }
@@ -41,11 +41,20 @@ Result<Overrides*> KernelTable() {
   return held->value().get();
 }
 
-Status SetKernelTable(const std::string& text, const std::string& file) {
+Status SetKernelTable(const std::vector<KernelEntries>& tables) {
   BT_ASSIGN_OR_RETURN(Overrides* const table, KernelTable());
   const auto tell = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
-  BT_ASSIGN_OR_RETURN(const std::unique_ptr<Overrides> read, Overrides::Parse(text, file, tell));
-  table->Replace(std::move(*read));
+  Overrides all({}, tell);
+  for (const KernelEntries& one : tables) {
+    BT_ASSIGN_OR_RETURN(const std::unique_ptr<Overrides> read,
+                        Overrides::Parse(one.text, one.before_number, tell));
+    all.Append(std::move(*read));
+  }
+  if (all.size() > kOverridesMax) {
+    return InvalidArgument("tables of overrides have " + std::to_string(all.size()) +
+                           " entries together: " + std::to_string(kOverridesMax) + " are the most");
+  }
+  table->Replace(std::move(all));
   return {};
 }
 

@@ -4,9 +4,11 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "ops/cuda/choose/overrides.h"
+#include "ops/cuda_module.h"
 
 namespace baltoro::cuda {
 
@@ -15,9 +17,9 @@ namespace baltoro::cuda {
 // place. What kernels do not take is told on standard error.
 Result<Overrides*> KernelTable();
 
-// Entries in the place of those that the process has; `file` names them in errors and reasons.
-// Nobody may choose meanwhile.
-Status SetKernelTable(const std::string& text, const std::string& file);
+// Entries in the place of those that the process has, kOverridesMax together. Nobody may choose
+// meanwhile.
+Status SetKernelTable(const std::vector<KernelEntries>& tables);
 // Who is told of every question from now on (Overrides::Listen); likewise.
 Status ListenToChoices(ChoiceListener listener);
 
