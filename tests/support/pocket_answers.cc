@@ -41,6 +41,15 @@ std::vector<PocketAnswer> ReadPocketAnswers() {
     one.prompt_length = static_cast<int32_t>(one.tokens.size());
     one.answer = prompt["float32"]["tokens"].get<std::vector<int32_t>>();
     one.gaps = prompt["float32"]["gap"].get<std::vector<double>>();
+    const auto rounded = prompt["bfloat16"]["tokens"].get<std::vector<int32_t>>();
+    const auto rounded_gaps = prompt["bfloat16"]["gap"].get<std::vector<double>>();
+    bool alike = true;
+    for (size_t i = 0; i < one.answer.size(); ++i) {
+      const bool same = rounded[i] == one.answer[i];
+      const double gap = same ? rounded_gaps[i] : -rounded_gaps[i];
+      one.moved.push_back(alike ? std::abs(gap - one.gaps[i]) : 0);
+      alike = alike && same;
+    }
     one.tokens.insert(one.tokens.end(), one.answer.begin(), one.answer.end() - 1);
     answers.push_back(std::move(one));
   }
@@ -85,7 +94,8 @@ void ChoiceCounter::Add(const PocketAnswer& recorded,
     EXPECT_GE(chosen, 0) << recorded.id << " step " << i << ": a logit is no number";
     if (chosen == want || chosen < 0) continue;
 
-    const bool by_token = recorded.gaps[i] <= 3 * Bf16Spacing(row[want]);
+    const bool by_token =
+        recorded.gaps[i] <= std::max(3 * Bf16Spacing(row[want]), recorded.moved[i]);
     ++(by_token ? token_ties_ : expert_ties_);
     if (!by_token) {
       if (same_experts.empty()) same_experts = with_same_experts();

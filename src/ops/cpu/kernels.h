@@ -26,6 +26,7 @@ struct RightOperand {
   const void* panels = nullptr;
   int64_t k_blocks = 0;
   int64_t columns = 0;
+  bool cached = false;         // nothing need be fetched ahead
   const void* next = nullptr;  // the panel that the caller will need after these, if it knows
 };
 

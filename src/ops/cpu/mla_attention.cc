@@ -131,6 +131,7 @@ void AttendBlock(const Kernels& kernels,
   const RightOperand queries = {.panels = product.queries,
                                 .k_blocks = CeilDiv(product.k, kBlockK),
                                 .columns = product.rows,
+                                .cached = true,
                                 .next = product.next};
   kernels.multiply(product.keys, product.key_count, queries, scratch.scores, kGroupRows,
                    /*accumulate=*/false);
@@ -148,8 +149,10 @@ void AttendBlock(const Kernels& kernels,
     if (scratch.correction[row] == 1.0f) continue;
     kernels.scale(state.out + row * stride, scratch.correction[row], product.columns);
   }
-  const RightOperand values = {
-      .panels = product.values, .k_blocks = kKeys / kBlockK, .columns = product.columns};
+  const RightOperand values = {.panels = product.values,
+                               .k_blocks = kKeys / kBlockK,
+                               .columns = product.columns,
+                               .cached = true};
   kernels.multiply(TilesAt(scratch.probabilities, kernels.tile, kKeys), product.rows, values,
                    state.out, stride, /*accumulate=*/true);
 }

@@ -14,6 +14,7 @@ constexpr int64_t kRowsAtOnce = 64;
 constexpr int64_t kHalfElements = kBlockElements / 2;
 constexpr int64_t kSumStride = ResultStride(kPanelColumns);
 constexpr int64_t kGroupBlocksMax = 4;
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for before they are needed
 
 using Expand = void(const char* registers, Bf16* half);
 
@@ -50,11 +51,15 @@ void MultiplyPanel(
     const char* codes = panel + group * group_bytes;
     const int64_t first = group * group_blocks;
     const int64_t blocks = std::min(group_blocks, k_blocks - first);
+    for (int64_t at = row == 0 ? 0 : group_bytes; at < group_bytes; at += 64) {
+      __builtin_prefetch(codes + kAhead + at);
+    }
     for (int64_t half = 0; half < 2 * blocks; ++half) {
       expand(codes + half * (layout.block_bytes / 2), expanded + half * kHalfElements);
     }
     a.data = p.tiles + row / kTileRows * a.row_tile + first * a.block;
-    const RightOperand b = {.panels = expanded, .k_blocks = blocks, .columns = kPanelColumns};
+    const RightOperand b = {
+        .panels = expanded, .k_blocks = blocks, .columns = kPanelColumns, .cached = true};
     kernels.multiply(a, rows, b, sums, kSumStride, /*accumulate=*/false);
     const char* tail = codes + group_blocks * layout.block_bytes;
     float scales[kPanelColumns];
