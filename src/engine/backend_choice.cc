@@ -55,7 +55,11 @@ Result<BackendChoice> ChooseBackend(const EngineConfig& config) {
     BT_RETURN_IF_ERROR(
         CheckCpuIsMeant(LookForCard("/", std::getenv("CUDA_VISIBLE_DEVICES")), gpu.status()));
   }
-  BT_RETURN_IF_ERROR(cpu::CheckProcessor());
+  const Status chosen = cpu::ChooseIsa(std::getenv("BALTORO_CPU"));
+  if (!chosen.ok()) {
+    const bool named = chosen.code() == Code::kInvalidArgument;
+    return Status(chosen.code(), (named ? "BALTORO_CPU: " : "") + chosen.message());
+  }
   return BackendChoice{.ops = &CpuOps(act), .gpu = std::nullopt};
 }
 

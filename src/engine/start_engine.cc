@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -38,6 +39,15 @@ constexpr int kMaskThreadsMax = 8;
 constexpr double kCpuStepMs = 250, kGpuStepMs = 60;
 constexpr Seconds kStartTimeout = 3600;  // ranks read weights at different rates
 constexpr int32_t kRanksMax = 1024;      // in a row or beside one another
+
+// A line for each of these variables that is set, and not to 0.
+void NoteUnused(std::initializer_list<const char*> names, const char* why) {
+  for (const char* const name : names) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0' || std::string_view(value) == "0") continue;
+    BT_LOG(Warning, "{}={} changes nothing: {}", name, value, why);
+  }
+}
 
 // The form of the KV cache and, where a file gives them, its scales.
 struct KvChoice {
@@ -332,6 +342,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   const int threads = std::max(1, threads_all / static_cast<int>(held.size()));
   if (backend.gpu) {
     BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
+    NoteUnused({"BALTORO_CPU"}, "it is for operations on a CPU");
     if (!backend.gpu->launches_overlap) {
       BT_LOG(Warning, "BALTORO_NO_OVERLAP=1: kernels start one after the other, which takes time");
     }
@@ -342,11 +353,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   } else {
     BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
            threads);
-    for (const char* const name : {"BALTORO_KERNEL_TABLE", "BALTORO_NO_OVERLAP"}) {
-      const char* const value = std::getenv(name);
-      if (value == nullptr || *value == '\0' || std::string_view(value) == "0") continue;
-      BT_LOG(Warning, "{}={} changes nothing: it is for kernels on a GPU", name, value);
-    }
+    NoteUnused({"BALTORO_KERNEL_TABLE", "BALTORO_NO_OVERLAP"}, "it is for kernels on a GPU");
   }
   load.positions_max = budget.max_model_len;
   load.read_kv_scales = kv.form == KvForm::kFp8 && kv.scales.empty() && !kv.measure &&

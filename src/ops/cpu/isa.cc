@@ -107,11 +107,16 @@ Status ForceIsa(Isa isa) {
   return Status();
 }
 
-Status CheckProcessor() {
-  if (BestIsa().has_value()) return Status();
-  return Status(Code::kUnavailable,
-                "this processor has no AVX2 and FMA, which "
-                "the CPU backend needs at least");
+Status ChooseIsa(const char* wish) {
+  if (!BestIsa().has_value()) {
+    return Status(Code::kUnavailable,
+                  "this processor has no AVX2 and FMA, which "
+                  "the CPU backend needs at least");
+  }
+  if (wish == nullptr || *wish == '\0') return ForceIsa(*BestIsa());
+  const std::optional<Isa> isa = ParseIsa(wish);
+  if (isa) return ForceIsa(*isa);
+  return InvalidArgument("'" + std::string(wish) + "' is none of avx2, avx512, avx512bf16, amx");
 }
 
 }  // namespace baltoro::cpu

@@ -28,18 +28,19 @@ std::optional<Isa> ParseIsa(std::string_view name);  // "avx2", "avx512", "avx51
 std::optional<Isa> BestIsa();
 
 // The one in use: the forced one, else the best one. Ends the process when
-// there is none, so a program calls CheckProcessor() first.
+// there is none, so a program calls ChooseIsa() first.
 Isa ActiveIsa();
 
 // Whether the one in use comes with 512-bit dot products of bytes, as all processors since Ice Lake
 // have them. They are exact, so they are no instruction set of their own.
 bool HasVnni();
 
-// For tests and for the operator's override: from now on use `isa`. Not while
-// operations run.
+// From now on use `isa`. Not while operations run.
 Status ForceIsa(Isa isa);
 
-// Whether the CPU operations can run here, in words for the operator if not.
-Status CheckProcessor();
+// The operator's choice: from now on use the one that `wish` names, null or "" for the best. An
+// error says in words for the operator why the CPU operations cannot run here like that: the
+// processor has not even AVX2, or not what is named, or there is no such name (kInvalidArgument).
+Status ChooseIsa(const char* wish);
 
 }  // namespace baltoro::cpu
