@@ -14,7 +14,7 @@ namespace baltoro {
 // What the door is made of.
 struct DoorParts {
   ServerConfig config;
-  std::optional<TlsRefresh> tls;  // null: plain HTTP
+  std::optional<TlsRefresh> tls;  // empty: plain HTTP
   ModelText text;
 };
 

@@ -53,14 +53,14 @@ Result<std::vector<std::pair<std::string, std::string>>> ReadPairs(std::string_v
     if (pair.empty()) continue;
     const size_t equals = pair.find('=');
     const std::string key(Trim(pair.substr(0, equals)));
-    const std::string written(equals == pair.npos ? "" : Trim(pair.substr(equals + 1)));
-    const std::string value = PercentDecode(written).value_or(written);
+    const auto value = PercentDecode(equals == pair.npos ? "" : Trim(pair.substr(equals + 1)));
     const auto control = [](char c) { return static_cast<unsigned char>(c) < ' '; };
-    if (equals == pair.npos || key.empty() || std::ranges::any_of(key + value, control)) {
-      return InvalidArgument(
-          fmt::format("environment variable {}: expected key=value,key=value", name));
+    if (equals == pair.npos || key.empty() || !value ||
+        std::ranges::any_of(key + *value, control)) {
+      return InvalidArgument(fmt::format(
+          "environment variable {}: expected key=value,key=value, with %25 for a %", name));
     }
-    out.emplace_back(key, value);
+    out.emplace_back(key, *value);
   }
   return out;
 }

@@ -35,8 +35,10 @@ Status TableFile::Write(const std::string& text) const {
   BT_RETURN_IF_ERROR(WritePart(text));
   std::error_code error;
   fs::rename(part_, path_, error);
-  if (error) return InvalidArgument(flag_ + ": cannot write " + path_ + ": " + error.message());
-  return {};
+  if (!error) return {};
+  const Status failed = InvalidArgument(flag_ + ": cannot write " + path_ + ": " + error.message());
+  fs::remove(part_, error);
+  return failed;
 }
 
 Status TableFile::WritePart(const std::string& text) const {

@@ -74,7 +74,7 @@ void WarnOfOverlap(const std::vector<Fitting>& before, const Fitting& table) {
       for (const cuda::Override& second : table.parsed->entries()) {
         if (!first.Overlaps(second)) continue;
         BT_LOG(Warning,
-               "VLLM_TUNED_CONFIG_FOLDER: {} and {} say what computes the same question: the first "
+               "VLLM_TUNED_CONFIG_FOLDER: {} and {} both answer the same question: the first "
                "is used",
                first.place, second.place);
         return;

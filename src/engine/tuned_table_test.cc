@@ -151,7 +151,7 @@ TEST(TunedTableTest, TablesOfAFolderAreBoundedTogetherAndOverlapsTold) {
 
   const std::string told = LoggedOf(folder.path());
   EXPECT_THAT(told, HasSubstr("/a.json: entry 1 and " + folder.path() +
-                              "/b.json: entry 2 say what computes the same question"));
+                              "/b.json: entry 2 both answer the same question"));
   EXPECT_THAT(told, HasSubstr("VLLM_TUNED_CONFIG_FOLDER " + folder.path() + ": not used: " +
                               folder.path() + "/c.json: its 62 entries and the 3 of"));
 }

@@ -219,7 +219,9 @@ Result<const Json*> SchemaIndex::Resolve(const Json* from, const std::string& re
   const std::string uri = JoinUri(base, ref);
   const size_t hash = ref.find('#');
   const std::string written = hash == std::string::npos ? std::string() : ref.substr(hash + 1);
-  const std::string fragment = PercentDecode(written).value_or(written);
+  const auto decoded = PercentDecode(written);
+  if (!decoded) return fail("has a % without two hexadecimal digits");
+  const std::string& fragment = *decoded;
   const auto resource = resources_.find(uri);
   if (resource == resources_.end()) return fail("is not part of the schema");
   if (!fragment.empty() && fragment[0] != '/') {

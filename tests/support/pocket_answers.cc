@@ -94,13 +94,19 @@ void ChoiceCounter::Add(const PocketAnswer& recorded,
     EXPECT_GE(chosen, 0) << recorded.id << " step " << i << ": a logit is no number";
     if (chosen == want || chosen < 0) continue;
 
-    const bool by_token =
-        recorded.gaps[i] <= std::max(3 * Bf16Spacing(row[want]), recorded.moved[i]);
-    ++(by_token ? token_ties_ : expert_ties_);
+    bool by_token = recorded.gaps[i] <= 3 * Bf16Spacing(row[want]);
     if (!by_token) {
       if (same_experts.empty()) same_experts = with_same_experts();
-      EXPECT_EQ(Best(RowOf(same_experts, i, vocab_)), want) << recorded.id << " step " << i;
+      const int64_t with_them = Best(RowOf(same_experts, i, vocab_));
+      // Where experts do not explain it, neither the gap nor what the choice is ahead by may be
+      // more than the reference's own bf16 makes of that gap.
+      by_token = with_them != want && recorded.gaps[i] <= recorded.moved[i] &&
+                 row[chosen] - row[want] <= recorded.moved[i];
+      if (!by_token) {
+        EXPECT_EQ(with_them, want) << recorded.id << " step " << i;
+      }
     }
+    ++(by_token ? token_ties_ : expert_ties_);
     const auto here = recorded.answer.begin() + static_cast<int64_t>(i);
     const bool ended = std::find(recorded.answer.begin(), here, end_of_turn_) != here;
     fmt::print("{} step {}{}: {} instead of {}, a tie of {} (gap {:.4f})\n", recorded.id, i,

@@ -25,8 +25,7 @@ struct PocketAnswer {
   int32_t prompt_length = 0;
   std::vector<int32_t> answer;
   std::vector<double> gaps;
-  // How far the same gap is from it in transformers' own bf16, where both had answered alike so
-  // far; else 0.
+  // How far transformers' own bf16 moves each of these, as long as both had answered alike; else 0.
   std::vector<double> moved;
 };
 // Empty: the recording is not there.
@@ -47,9 +46,9 @@ std::span<const float> RowOf(std::span<const float> logits, size_t row, int64_t 
 
 // Greedy choices in bf16 beside the recorded ones, each given the recorded answer so far. A choice
 // may differ at a tie: where the two best of the reference lie within three spacings of bf16
-// numbers of that size, or nearer than its own bf16 moves them; or where a tie between two experts
-// was tipped, which is so if it is right with the experts of float32. Each is printed; anything
-// else is a failure.
+// numbers of that size; where a tie between two experts was tipped, which is so if it is right
+// with the experts of float32; or where the reference's own bf16 moves that gap by at least as
+// much. Each is printed; anything else is a failure.
 class ChoiceCounter {
  public:
   // `end_of_turn` is told of where a tie comes after it.

@@ -93,12 +93,16 @@ class Server {
   }
 
   // Whether the server records from here on.
-  bool StartProfile() { return Profile("/start_profile").has_value(); }
+  bool StartProfile() {
+    return Profile("/start_profile",
+                   "; a server records only when it was started with --profiler-config")
+        .has_value();
+  }
 
   void StopProfile() {
-    const auto said = Profile("/stop_profile");
+    const auto said = Profile("/stop_profile", "");
     const Result<Json> body = ParseJson(said.value_or(""));
-    // Of ours; others say nothing.
+    // (Baltoro names the file; vLLM's answer is empty.)
     if (body.ok() && body.value().is_object() && body.value().contains("file") &&
         body.value()["file"].is_string()) {
       Say("Profile written by the server: " +
@@ -109,15 +113,14 @@ class Server {
  private:
   using Tls = std::shared_ptr<const TlsContext>;
 
-  std::optional<std::string> Profile(const char* path) {
+  // Nothing, and a line that says why, where the server refuses; `if_missing` ends that of a 404.
+  std::optional<std::string> Profile(const char* path, const char* if_missing) {
     const Result<HttpResponse> answer = Ask("POST", path);
     if (answer.ok() && answer.value().status == 200) return answer.value().body;
     std::string why =
         answer.ok() ? fmt::format("{}: {}", answer.value().status, ErrorMessageOf(answer.value()))
                     : answer.status().message();
-    if (answer.ok() && answer.value().status == 404) {
-      why += "; a server records only when it was started with --profiler-config";
-    }
+    if (answer.ok() && answer.value().status == 404) why += if_missing;
     Say(fmt::format("--profile: {}: {}", path, why));
     return std::nullopt;
   }
@@ -343,10 +346,11 @@ class Bench {
     std::fflush(stdout);
     const std::optional<Speculation> before = server_.Counters();
     const bool recording = run.profile && server_.StartProfile();
-    BT_ASSIGN_OR_RETURN(LoadOutcome out,
-                        RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed),
-                                command_.progress, {.stop = &stop_asked}));
+    Result<LoadOutcome> loaded =
+        RunLoad(run, data, ArrivalTimes(load, data.sessions.size(), run.data.seed),
+                command_.progress, {.stop = &stop_asked});
     if (recording) server_.StopProfile();
+    BT_ASSIGN_OR_RETURN(LoadOutcome out, std::move(loaded));
     const std::optional<Speculation> after = server_.Counters();
     CountTokens(out.answers);
     BenchResult result = Summarise(out.answers, out.seconds, run);

@@ -51,8 +51,8 @@ void MultiplyPanel(
     const char* codes = panel + group * group_bytes;
     const int64_t first = group * group_blocks;
     const int64_t blocks = std::min(group_blocks, k_blocks - first);
-    for (int64_t at = row == 0 ? 0 : group_bytes; at < group_bytes; at += 64) {
-      __builtin_prefetch(codes + kAhead + at);
+    if (row == 0) {
+      for (int64_t at = 0; at < group_bytes; at += 64) __builtin_prefetch(codes + kAhead + at);
     }
     for (int64_t half = 0; half < 2 * blocks; ++half) {
       expand(codes + half * (layout.block_bytes / 2), expanded + half * kHalfElements);
