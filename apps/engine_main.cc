@@ -2,28 +2,12 @@
 
 #include <charconv>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/log_format.h"
 #include "engine/engine_process.h"
 #include "grammar/constraint_factory.h"
-#include "ops/cpu/isa.h"
 
 namespace baltoro {
-namespace {
-
-// BALTORO_CPU_ISA=amx|avx512bf16|avx512|avx2: other instructions than the best ones of this
-// machine.
-Status ChooseInstructions() {
-  const char* name = std::getenv("BALTORO_CPU_ISA");
-  if (name == nullptr || *name == 0) return {};
-  const auto isa = cpu::ParseIsa(name);
-  if (isa.has_value()) return cpu::ForceIsa(*isa);
-  return Status(Code::kInvalidArgument, std::string("BALTORO_CPU_ISA is '") + name +
-                                            "'; expected amx, avx512bf16, avx512 or avx2");
-}
-
-}  // namespace
 
 std::shared_ptr<ConstraintFactory> MakeConstraints(const std::string& tokenizer_dir,
                                                    int32_t vocab_size) {
@@ -48,10 +32,6 @@ int RunEngineMain(const std::vector<std::string>& args) {
   }
   InitLog("EngineCore", level);
   SetLogFormat(format);
-  if (const Status chosen = ChooseInstructions(); !chosen.ok()) {
-    BT_LOG(Error, "{}", chosen.message());
-    return 2;
-  }
   return RunEngineProcess(fd, MakeConstraints);
 }
 

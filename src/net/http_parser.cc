@@ -4,6 +4,8 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/percent.h"
+#include "base/trim.h"
 
 namespace baltoro {
 namespace {
@@ -24,16 +26,11 @@ constexpr std::array<uint8_t, 256> MakeClasses() {
   return classes;
 }
 constexpr std::array<uint8_t, 256> kClasses = MakeClasses();
+constexpr std::string_view kBlanks = " \t";
 
 bool AllOf(std::string_view text, CharClass what) {
   return std::all_of(text.begin(), text.end(),
                      [&](char c) { return kClasses[static_cast<uint8_t>(c)] & what; });
-}
-
-std::string_view TrimBlanks(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 std::string ToLower(std::string_view text) {
@@ -42,13 +39,6 @@ std::string ToLower(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   }
   return lower;
-}
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
 }
 
 }  // namespace
@@ -297,7 +287,7 @@ void HttpParser::OnHeaderLine(std::string_view line) {
   if (raw_name.empty() || !AllOf(raw_name, kToken)) {
     return Fail(400, "a header's name is malformed");
   }
-  const std::string_view value = TrimBlanks(line.substr(colon + 1));
+  const std::string_view value = Trim(line.substr(colon + 1), kBlanks);
   if (!AllOf(value, kValue)) return Fail(400, "a header's value holds a control character");
   std::string name = ToLower(raw_name);
   if (!OnFramingHeader(name, value)) return;
@@ -358,7 +348,7 @@ bool HttpParser::OnContentLength(std::string_view value) {
 void HttpParser::OnConnection(std::string_view value) {
   while (!value.empty()) {
     const size_t comma = value.find(',');
-    const std::string_view option = TrimBlanks(value.substr(0, comma));
+    const std::string_view option = Trim(value.substr(0, comma), kBlanks);
     if (EqualsIgnoreCase(option, "close")) connection_close_ = true;
     if (EqualsIgnoreCase(option, "keep-alive")) connection_keep_alive_ = true;
     value.remove_prefix(comma == std::string_view::npos ? value.size() : comma + 1);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/trim.h"
 #include "base/utf8.h"
 #include "text/tool_call_ids.h"
 
@@ -14,12 +15,6 @@ constexpr std::string_view kSpace = " \t\r\n";
 constexpr std::string_view kSpelledBegin = "<|tool_call_section_begin|>";
 constexpr std::string_view kSpelledEnd = "<|tool_call_section_end|>";
 constexpr size_t kSpaceBeforeCallMax = 32;  // behind a spelled beginning
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
 
 // The function's name in a call id; empty if the id does not end in a colon and digits.
 std::string_view NameOfCall(std::string_view id) {
@@ -123,7 +118,7 @@ bool EventParser::TakeMarker(TokenId id, std::vector<OutputEvent>& out) {
 
 void EventParser::BeginArguments(std::vector<OutputEvent>& out) {
   Enter(State::kSkippedCall, out);
-  std::string id = Utf8Sanitize(Trimmed(call_id_));
+  std::string id = Utf8Sanitize(Trim(call_id_));
   std::string name(NameOfCall(id));
   if (name.empty()) return;
   if (first_call_index_) id = ToolCallId(name, *first_call_index_ + calls_);
