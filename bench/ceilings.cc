@@ -2,7 +2,10 @@
 
 #include <immintrin.h>
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 
 #include "device/buffer.h"
@@ -29,7 +32,7 @@ __attribute__((target("avx2"))) int64_t ReadAll(const char* data, int64_t bytes)
   return _mm256_extract_epi64(sum[0], 0);
 }
 
-constexpr int64_t kLoops = 200000;
+constexpr int64_t kLoops = 2000000;  // long enough for every thread to wake and take its part
 
 // Four independent sums in tiles; returns the operations done.
 __attribute__((target("avx512f,amx-tile,amx-bf16"))) double TileLoop() {
@@ -58,9 +61,11 @@ __attribute__((target("avx512f,amx-tile,amx-bf16"))) double TileLoop() {
   return static_cast<double>(kLoops) * 4 * 2 * 16 * 16 * 32;
 }
 
-// `keep` stops the compiler from dropping the loop.
+// In the next three each sum begins with another number, or the compiler would keep one for all;
+// `keep` stops it from dropping the loop.
 __attribute__((target("avx512f,avx512bf16"))) double PairLoop(float* keep) {
-  __m512 sum[12] = {};
+  __m512 sum[12];
+  for (int i = 0; i < 12; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
   __m512bh x;
   std::memset(&x, 0, sizeof(x));
   for (int64_t i = 0; i < kLoops; ++i) {
@@ -71,7 +76,8 @@ __attribute__((target("avx512f,avx512bf16"))) double PairLoop(float* keep) {
 }
 
 __attribute__((target("avx512f"))) double WideLoop(float* keep) {
-  __m512 sum[12] = {};
+  __m512 sum[12];
+  for (int i = 0; i < 12; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
   const __m512 x = _mm512_set1_ps(*keep);
   for (int64_t i = 0; i < kLoops; ++i) {
     for (auto& s : sum) s = _mm512_fmadd_ps(x, x, s);
@@ -81,7 +87,8 @@ __attribute__((target("avx512f"))) double WideLoop(float* keep) {
 }
 
 __attribute__((target("avx2,fma"))) double NarrowLoop(float* keep) {
-  __m256 sum[12] = {};
+  __m256 sum[12];
+  for (int i = 0; i < 12; ++i) sum[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 x = _mm256_set1_ps(*keep);
   for (int64_t i = 0; i < kLoops; ++i) {
     for (auto& s : sum) s = _mm256_fmadd_ps(x, x, s);
@@ -105,6 +112,13 @@ double ProductLoop(cpu::Isa isa, float* keep) {
 }
 
 }  // namespace
+
+void UseIsaOfEnvironment() {
+  const Status chosen = cpu::ChooseIsa(std::getenv("BALTORO_CPU"));
+  if (chosen.ok()) return;
+  fmt::print(stderr, "BALTORO_CPU: {}\n", chosen.message());
+  std::exit(2);
+}
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -9,6 +9,10 @@
 
 namespace baltoro::bench {
 
+// Takes the instruction set that BALTORO_CPU names, or this processor's best; ends the program,
+// with the reason, where there is none.
+void UseIsaOfEnvironment();
+
 // Reads `bytes` bytes (a multiple of 256, aligned to 64) once, all threads together.
 void StreamRead(ThreadPool& pool, const void* data, int64_t bytes);
 

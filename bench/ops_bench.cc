@@ -2,7 +2,9 @@
 // bytes of weights and cache against the streaming-read ceiling where few rows share them,
 // operations against the peak of register-only products where many do.
 //
-//   ops_bench [--isa=NAME] [--threads=N] [--only=TEXT]
+//   ops_bench [--threads=N] [--only=TEXT]
+//
+// BALTORO_CPU chooses the instruction set, as it does for the server.
 //
 // Weights are cycled through copies that together exceed the caches, so that every pass reads them
 // from memory, as a model's layers do. Where bytes matter, plain reads of the same memory alternate
@@ -368,20 +370,15 @@ class OpsBench {
 int Main(int argc, char** argv) {
   int threads = 0;
   std::string only;
+  UseIsaOfEnvironment();
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
-    if (arg.starts_with("--isa=")) {
-      const auto isa = cpu::ParseIsa(arg.substr(6));
-      if (!isa.has_value() || !cpu::ForceIsa(*isa).ok()) {
-        fmt::print(stderr, "{}: not an instruction set of this machine\n", arg);
-        return 2;
-      }
-    } else if (arg.starts_with("--threads=")) {
+    if (arg.starts_with("--threads=")) {
       threads = std::atoi(argv[i] + 10);
     } else if (arg.starts_with("--only=")) {
       only = arg.substr(7);
     } else {
-      fmt::print(stderr, "usage: ops_bench [--isa=NAME] [--threads=N] [--only=TEXT]\n");
+      fmt::print(stderr, "usage: ops_bench [--threads=N] [--only=TEXT]\n");
       return 2;
     }
   }

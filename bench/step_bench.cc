@@ -8,6 +8,8 @@
 // The forms quantise what the public checkpoints of each do: fp8 every projection, int4 the routed
 // experts, w4a8 those to 4 bits and the rest to 8.
 //
+// BALTORO_CPU chooses the instruction set, as it does for the server.
+//
 // Without --serve it prints a table. With --serve it takes commands from standard input, so that
 // another program can alternate its own measurements with these: `decode BATCH STEPS`, `prefill
 // TOKENS ROUNDS`, `read`, `peak`; each answers one line of JSON.
@@ -303,6 +305,7 @@ void Serve(StepBench& bench) {
 
 int Main(int argc, char** argv) {
   Options options;
+  UseIsaOfEnvironment();
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     if (arg.starts_with("--layers=")) {
