@@ -11,7 +11,8 @@
 //   kFp8Block    group: 128 k, 4224 bytes: 4 blocks of 32 k, per half 8 registers; then 32 f32
 //                scales. Word i of a column holds k 4 i, 4 i + 2, 4 i + 1, 4 i + 3 from its lowest
 //                byte on, so that the low bytes of the 16-bit lanes are pair 2 i, the high ones
-//                pair 2 i + 1.
+//                pair 2 i + 1. Where a code of a column is a NaN, so is the scale of its group:
+//                products may take the code for 480.
 //   kInt8,       one group: blocks of 64 k, 2048 bytes: per half 16 registers. Word i of a column
 //   kInt8Static  holds k 4 i .. 4 i + 3. Then 32 f32 scales and, for kInt8Static, 32 i32 biases.
 //   kInt4        one group: blocks of 64 k, 1024 bytes: 16 registers. Word i holds k 4 i .. 4 i + 3

@@ -25,23 +25,15 @@ struct CodedProduct {
 
 // c = a * W^T. Each row's sums run in one order whatever the other rows are. The integer sums are
 // exact, and so the same on every instruction set.
-using MultiplyCodes = void(const Kernels& kernels, const CodedProduct& p);
+using MultiplyCodes = void(const CodedProduct& p);
 
 // The one for the tiles of `kernels` and a form, on the active instruction set.
 MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form);
 
-// On any instruction set; the sums of the groups of kInt4Group and kFp8Block by `kernels`.
-MultiplyCodes MultiplyGroups;
-// In files compiled for AVX2 and for AVX-512 VNNI.
-MultiplyCodes MultiplyIntegersAvx2, MultiplyIntegersVnni;
-// In files compiled for tiles; the first wants tiles of bf16.
-MultiplyCodes MultiplyGroupsAmx, MultiplyIntegersAmx;
-
-// The codes of one half of a block as a half of a plain block in bf16, which holds them exactly. In
-// files compiled for AVX2 and for AVX-512.
-void ExpandInt4Avx2(const char* registers, Bf16* half);
-void ExpandFp8Avx2(const char* registers, Bf16* half);
-void ExpandInt4Avx512(const char* registers, Bf16* half);
-void ExpandFp8Avx512(const char* registers, Bf16* half);
+// Of kInt4Group and kFp8Block: by tiles of f32, in files compiled for AVX2 and for AVX-512; by
+// tiles of bf16, in files compiled for AVX-512 BF16 and for AMX.
+MultiplyCodes MultiplyGroupsAvx2, MultiplyGroupsAvx512, MultiplyGroupsAvx512Bf16, MultiplyGroupsAmx;
+// Of the other forms, by tiles of i8.
+MultiplyCodes MultiplyIntegersAvx2, MultiplyIntegersVnni, MultiplyIntegersAmx;
 
 }  // namespace baltoro::cpu

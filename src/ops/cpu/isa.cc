@@ -80,12 +80,15 @@ std::optional<Isa> BestIsa() {
   return best;
 }
 
-Isa ActiveIsa() {
-  const int isa = forced.load(std::memory_order_relaxed);
-  if (isa != kNone) return static_cast<Isa>(isa);
+Isa FastestIsa() {
   const std::optional<Isa> best = BestIsa();
   BT_CHECK(best.has_value());
-  return *best;
+  return *best == Isa::kAvx512Bf16 && __builtin_cpu_is("intel") ? Isa::kAvx512 : *best;
+}
+
+Isa ActiveIsa() {
+  const int isa = forced.load(std::memory_order_relaxed);
+  return isa != kNone ? static_cast<Isa>(isa) : FastestIsa();
 }
 
 bool HasVnni() {
@@ -113,7 +116,7 @@ Status ChooseIsa(const char* wish) {
                   "this processor has no AVX2 and FMA, which "
                   "the CPU backend needs at least");
   }
-  if (wish == nullptr || *wish == '\0') return ForceIsa(*BestIsa());
+  if (wish == nullptr || *wish == '\0') return ForceIsa(FastestIsa());
   const std::optional<Isa> isa = ParseIsa(wish);
   if (isa) return ForceIsa(*isa);
   return InvalidArgument("'" + std::string(wish) + "' is none of avx2, avx512, avx512bf16, amx");

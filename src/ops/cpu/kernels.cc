@@ -28,12 +28,14 @@ const Kernels& KernelsFor(DType act, DType stored) {
 }
 
 MultiplyCodes* MultiplyCodesFor(const Kernels& kernels, WeightForm form) {
-  const bool tiles = ActiveIsa() == Isa::kAmx;
+  const Isa isa = ActiveIsa();
+  const bool tiles = isa == Isa::kAmx;
   if (HasIntegerProducts(form)) {
     if (tiles) return MultiplyIntegersAmx;
     return HasVnni() ? MultiplyIntegersVnni : MultiplyIntegersAvx2;
   }
-  return tiles && kernels.tile == DType::kBf16 ? MultiplyGroupsAmx : MultiplyGroups;
+  if (kernels.tile == DType::kBf16) return tiles ? MultiplyGroupsAmx : MultiplyGroupsAvx512Bf16;
+  return isa == Isa::kAvx2 ? MultiplyGroupsAvx2 : MultiplyGroupsAvx512;
 }
 
 }  // namespace baltoro::cpu

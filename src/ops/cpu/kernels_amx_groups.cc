@@ -314,7 +314,7 @@ class Product {
 
 }  // namespace
 
-void MultiplyGroupsAmx(const Kernels&, const CodedProduct& p) {
+void MultiplyGroupsAmx(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4Group) {
     Product<Int4Codes, false>(p).Run();
   } else if (p.row_scales == nullptr) {

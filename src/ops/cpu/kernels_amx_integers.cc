@@ -212,7 +212,7 @@ class Product {
 
 }  // namespace
 
-void MultiplyIntegersAmx(const Kernels&, const CodedProduct& p) {
+void MultiplyIntegersAmx(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4) {
     Product<true>(p).Run();
   } else {

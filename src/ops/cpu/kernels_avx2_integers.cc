@@ -1,4 +1,4 @@
-// Integer codes by integer rows in 16 bits, two k at a time, which no pair of them overflows.
+// Integer codes by integer rows, exactly, without instructions for sums of four products.
 
 #include <immintrin.h>
 
@@ -10,34 +10,93 @@ namespace baltoro::cpu {
 namespace {
 
 constexpr int64_t kWords = kIntBlockK / 4;  // registers of a half in one block
-constexpr int kQuads = 4;                   // groups of 4 columns in a half: 16 bytes of a register
-constexpr int kRowsAtOnce = 2;              // as many as have registers for their sums
+constexpr int kParts = 2;                   // vectors of 8 columns in a half
+constexpr int kRowsAtOnce = 4;              // as many as have registers for their sums, by one half
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for before they are needed
 
-struct Sums {
-  __m256i of[kQuads];  // each column's sum in two places beside each other
-};
-
-// The codes of four columns at a word; of kInt4 16 times their value.
-template <bool kNibbles>
-inline __attribute__((always_inline)) __m256i LoadCodes(const char* block,
-                                                        int64_t half,
-                                                        int64_t word,
-                                                        int quad) {
-  const char* at = block + (kNibbles ? word : half * kWords + word) * kRegisterBytes + quad * 16;
-  __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-  if constexpr (kNibbles) {
-    if (half == 0) codes = _mm_slli_epi16(codes, 4);
-    codes = _mm_and_si128(codes, _mm_set1_epi8(static_cast<char>(0xF0)));
-  }
-  return _mm256_cvtepi8_epi16(codes);
+inline __m256i LoadWords(const char* at) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+}
+inline __m256i Broadcast(const char* four) {
+  int32_t value = 0;
+  std::memcpy(&value, four, sizeof(value));
+  return _mm256_set1_epi32(value);
 }
 
-// A block of one row in 16 bits.
-inline void Widen(const char* row, int16_t* out) {
-  for (int64_t i = 0; i < kIntBlockK; i += 16) {
-    const __m128i some = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));
-    _mm256_store_si256(reinterpret_cast<__m256i*>(out + i), _mm256_cvtepi8_epi16(some));
+// What a row is multiplied by, four k at a time, and how sums are kept.
+//
+// Bytes: two k at a time in 16 bits, k 0 and 2 of a word beside k 1 and 3.
+struct Bytes {
+  static constexpr bool kNibbles = false;
+  static constexpr int64_t kWordsOfRun = kWords;
+
+  // A block of a row: each word's k 0 and 2, then each word's k 1 and 3, in 16 bits.
+  struct Row {
+    alignas(32) char even[kIntBlockK * 2];
+    alignas(32) char odd[kIntBlockK * 2];
+  };
+  static void Prepare(const char* x, Row& row) {
+    for (int64_t i = 0; i < kIntBlockK; i += 32) {
+      const __m256i some = LoadWords(x + i);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(row.even + i), Even(some));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(row.odd + i), Odd(some));
+    }
   }
+  struct Codes {
+    __m256i even, odd;
+  };
+  static __m256i Even(__m256i words) { return _mm256_srai_epi16(_mm256_slli_epi16(words, 8), 8); }
+  static __m256i Odd(__m256i words) { return _mm256_srai_epi16(words, 8); }
+  static Codes Load(const char* block, int64_t half, int64_t word, int part) {
+    const __m256i words = LoadWords(block + (half * kWords + word) * kRegisterBytes + part * 32);
+    return {Even(words), Odd(words)};
+  }
+  static __m256i Add(__m256i sum, const Row& row, int64_t word, const Codes& codes) {
+    const __m256i even = _mm256_madd_epi16(codes.even, Broadcast(row.even + word * 4));
+    const __m256i odd = _mm256_madd_epi16(codes.odd, Broadcast(row.odd + word * 4));
+    return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+  }
+  static __m256i Widen(__m256i sum) { return sum; }
+};
+
+// Nibbles, moved up by 8 to have no sign: sums of two products, and of 8 of these, fit 16 bits
+// (8 x 2 x 15 x 128 = 30,720). 8 times the sum of the row is taken off again.
+struct Nibbles {
+  static constexpr bool kNibbles = true;
+  static constexpr int64_t kWordsOfRun = 8;
+
+  struct Row {
+    const char* x = nullptr;
+  };
+  static void Prepare(const char* x, Row& row) { row.x = x; }
+  using Codes = __m256i;
+  static Codes Load(const char* block, int64_t half, int64_t word, int part) {
+    __m256i words = LoadWords(block + word * kRegisterBytes + part * 32);
+    words = _mm256_xor_si256(words, _mm256_set1_epi8(static_cast<char>(0x88)));
+    if (half == 1) words = _mm256_srli_epi16(words, 4);
+    return _mm256_and_si256(words, _mm256_set1_epi8(0x0F));
+  }
+  static __m256i Add(__m256i sum, const Row& row, int64_t word, Codes codes) {
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, Broadcast(row.x + word * 4)));
+  }
+  static __m256i Widen(__m256i sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
+};
+
+// 8 times the sum of a row.
+int32_t EightSums(const char* x, int64_t blocks) {
+  __m256i sum = _mm256_setzero_si256();
+  for (int64_t block = 0; block < blocks; ++block) {
+    for (int64_t i = 0; i < kIntBlockK; i += 32) {
+      const __m256i pairs =
+          _mm256_maddubs_epi16(_mm256_set1_epi8(8), LoadWords(x + block * kIntTileBytes + i));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+  }
+  alignas(32) int32_t lanes[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), sum);
+  int32_t total = 0;
+  for (const int32_t lane : lanes) total += lane;
+  return total;
 }
 
 // Eight columns' results.
@@ -64,8 +123,8 @@ void StoreColumns(const CodedProduct& p,
                    _mm256_mul_ps(_mm256_mul_ps(values, scales), _mm256_set1_ps(row_scale)));
 }
 
-template <int kRows, bool kNibbles>
-void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, float* c) {
+template <typename Form, int kRows>
+void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, bool fetch, float* c) {
   const int64_t block_bytes = LayoutOf(p.form).block_bytes;
   const int64_t blocks = CeilDiv(p.k, kIntBlockK);
   const char* x[kRows];
@@ -73,60 +132,76 @@ void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, float* 
     x[r] = p.tiles + (row + r) / kTileRows * blocks * kIntTileBytes +
            (row + r) % kTileRows * kIntBlockK;
   }
-  for (int64_t half = 0; half < 2; ++half) {
-    Sums sums[kRows] = {};
-    for (int64_t block = 0; block < blocks; ++block) {
-      alignas(32) int16_t wide[kRows][kIntBlockK];
-      for (int r = 0; r < kRows; ++r) Widen(x[r] + block * kIntTileBytes, wide[r]);
-      for (int64_t word = 0; word < kWords; ++word) {
-        __m256i four[kRows];
-        for (int r = 0; r < kRows; ++r) {
-          int64_t values = 0;
-          std::memcpy(&values, wide[r] + word * 4, sizeof(values));
-          four[r] = _mm256_set1_epi64x(values);
+  __m256i sums[2][kRows][kParts] = {};
+  for (int64_t block = 0; block < blocks; ++block) {
+    const char* codes = panel + block * block_bytes;
+    typename Form::Row rows[kRows];
+    for (int r = 0; r < kRows; ++r) Form::Prepare(x[r] + block * kIntTileBytes, rows[r]);
+    if (fetch) {
+      for (int64_t at = 0; at < block_bytes; at += 64) {
+        _mm_prefetch(codes + kAhead + at, _MM_HINT_T0);
+      }
+    }
+    for (int half = 0; half < 2; ++half) {
+      for (int64_t first = 0; first < kWords; first += Form::kWordsOfRun) {
+        __m256i run[kRows][kParts] = {};
+        for (int64_t word = first; word < first + Form::kWordsOfRun; ++word) {
+          for (int part = 0; part < kParts; ++part) {
+            const typename Form::Codes some = Form::Load(codes, half, word, part);
+            for (int r = 0; r < kRows; ++r) {
+              run[r][part] = Form::Add(run[r][part], rows[r], word, some);
+            }
+          }
         }
-        for (int quad = 0; quad < kQuads; ++quad) {
-          const __m256i codes = LoadCodes<kNibbles>(panel + block * block_bytes, half, word, quad);
-          for (int r = 0; r < kRows; ++r) {
-            sums[r].of[quad] =
-                _mm256_add_epi32(sums[r].of[quad], _mm256_madd_epi16(codes, four[r]));
+        for (int r = 0; r < kRows; ++r) {
+          for (int part = 0; part < kParts; ++part) {
+            sums[half][r][part] = _mm256_add_epi32(sums[half][r][part], Form::Widen(run[r][part]));
           }
         }
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      for (int quad = 0; quad < kQuads; quad += 2) {
-        __m256i both = _mm256_hadd_epi32(sums[r].of[quad], sums[r].of[quad + 1]);
-        both = _mm256_permute4x64_epi64(both, _MM_SHUFFLE(3, 1, 2, 0));
-        if (kNibbles) both = _mm256_srai_epi32(both, 4);
-        StoreColumns(p, panel + blocks * block_bytes, half * kHalfColumns + quad * 4, both,
-                     p.row_scales[row + r], c + (row + r) * p.ldc);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const __m256i moved = _mm256_set1_epi32(Form::kNibbles ? EightSums(x[r], blocks) : 0);
+    for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < kParts; ++part) {
+        StoreColumns(p, panel + blocks * block_bytes, half * kHalfColumns + part * 8,
+                     _mm256_sub_epi32(sums[half][r][part], moved), p.row_scales[row + r],
+                     c + (row + r) * p.ldc);
       }
     }
   }
 }
 
-template <bool kNibbles>
+template <typename Form, int kRows = kRowsAtOnce>
+void MultiplyRun(const CodedProduct& p, const char* panel, int64_t row, float* c) {
+  if constexpr (kRows > 1) {
+    if (p.rows - row < kRows) {
+      MultiplyRun<Form, kRows - 1>(p, panel, row, c);
+      return;
+    }
+  }
+  MultiplyRows<Form, kRows>(p, panel, row, /*fetch=*/row == 0, c);
+}
+
+template <typename Form>
 void Multiply(const CodedProduct& p) {
   const int64_t panel_bytes = PanelBytes(p.form, p.k);
   for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
     const char* panel = p.panels + column / kPanelColumns * panel_bytes;
-    float* c = p.c + column;
-    int64_t row = 0;
-    for (; row + kRowsAtOnce <= p.rows; row += kRowsAtOnce) {
-      MultiplyRows<kRowsAtOnce, kNibbles>(p, panel, row, c);
+    for (int64_t row = 0; row < p.rows; row += kRowsAtOnce) {
+      MultiplyRun<Form>(p, panel, row, p.c + column);
     }
-    for (; row < p.rows; ++row) MultiplyRows<1, kNibbles>(p, panel, row, c);
   }
 }
 
 }  // namespace
 
-void MultiplyIntegersAvx2(const Kernels&, const CodedProduct& p) {
+void MultiplyIntegersAvx2(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4) {
-    Multiply<true>(p);
+    Multiply<Nibbles>(p);
   } else {
-    Multiply<false>(p);
+    Multiply<Bytes>(p);
   }
 }
 

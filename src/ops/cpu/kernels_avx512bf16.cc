@@ -1,13 +1,25 @@
+// Pairs of k in bf16, as they lie in both operands, by an instruction that adds up two products.
+
 #include <immintrin.h>
 
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "ops/cpu/coded_product.h"
 #include "ops/cpu/kernels.h"
+
+#define BT_VECTOR_BYTES 64
 
 namespace baltoro::cpu {
 namespace {
 
+#include "ops/cpu/simd_vectors.inc"
+
 #include "ops/cpu/panel_walk.inc"
 
-// Pairs of k in bf16, as they lie in both operands, by an instruction that adds up two products.
+#include "ops/cpu/simd_groups.inc"
+
 struct PairProduct {
   static constexpr int64_t kTileSize = 2;
   static constexpr int64_t kPanelSize = 2;
@@ -62,7 +74,64 @@ struct PairProduct {
   }
 };
 
+struct PairCode {
+  static constexpr int kFewRows = 6;
+  static constexpr int kRowsAtOnce = 8;
+  static constexpr int kHalves = 2;
+  using OperandVec = __m512i;
+  BT_INLINE Vec MulAdd(Vec sum, const char* x, __m512i operand) {
+    int32_t two = 0;
+    std::memcpy(&two, x, sizeof(two));
+    return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_set1_epi32(two)),
+                            reinterpret_cast<__m512bh>(operand));
+  }
+};
+
+struct PairInt4 : PairCode {
+  static constexpr WeightForm kForm = WeightForm::kInt4Group;
+  static constexpr int kStepsOfWord = 4;
+  BT_INLINE __m512i Operand(UintVec words, int step) {
+    // bf16 of -8 .. 7, twice: the lookup takes the lowest 5 bits of a lane.
+    alignas(64) static constexpr uint16_t kCodes[32] = {
+        0xC100, 0xC0E0, 0xC0C0, 0xC0A0, 0xC080, 0xC040, 0xC000, 0xBF80, 0x0000, 0x3F80, 0x4000,
+        0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0, 0xC100, 0xC0E0, 0xC0C0, 0xC0A0, 0xC080, 0xC040,
+        0xC000, 0xBF80, 0x0000, 0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0, 0x40E0};
+    const __m512i code =
+        _mm512_srl_epi16(reinterpret_cast<__m512i>(words), _mm_cvtsi32_si128(4 * step));
+    return _mm512_permutexvar_epi16(code, _mm512_load_si512(kCodes));
+  }
+};
+
+struct PairFp8 : PairCode {
+  static constexpr WeightForm kForm = WeightForm::kFp8Block;
+  static constexpr int kStepsOfWord = 2;
+  BT_INLINE __m512i Operand(UintVec words, int step) {
+    // bf16 of 0 .. 7 times 2^-9, which have no exponent of their own.
+    alignas(64) static constexpr uint16_t kSubnormal[32] = {0,      0x3B00, 0x3B80, 0x3BC0,
+                                                            0x3C00, 0x3C20, 0x3C40, 0x3C60};
+    const auto two = reinterpret_cast<__m512i>(words);
+    const __m512i code = step == 0 ? two : _mm512_srli_epi16(two, 8);
+    const __m512i magnitude = _mm512_and_si512(code, _mm512_set1_epi16(0x7F));
+    __m512i value =
+        _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16((127 - 7) << 7));
+    value = _mm512_mask_permutexvar_epi16(value,
+                                          _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)),
+                                          magnitude, _mm512_load_si512(kSubnormal));
+    const __m512i sign = _mm512_and_si512(_mm512_slli_epi16(code, 8),
+                                          _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+    return _mm512_or_si512(value, sign);
+  }
+};
+
 }  // namespace
+
+void MultiplyGroupsAvx512Bf16(const CodedProduct& p) {
+  if (p.form == WeightForm::kInt4Group) {
+    GroupProduct<PairInt4>::Multiply(p);
+  } else {
+    GroupProduct<PairFp8>::Multiply(p);
+  }
+}
 
 void MultiplyAvx512Bf16(const LeftOperand& a,
                         int64_t rows,

@@ -11,7 +11,8 @@ namespace baltoro::cpu {
 namespace {
 
 constexpr int64_t kWords = kIntBlockK / 4;  // registers of a half in one block
-constexpr int kRowsAtOnce = 4;
+constexpr int kRowsAtOnce = 8;
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for before they are needed
 constexpr uint32_t kMoveUp = 0x80808080;
 
 struct Scales {
@@ -55,7 +56,7 @@ Scales LoadScales(const CodedProduct& p, const char* tail, int64_t half) {
 }
 
 template <int kRows, bool kNibbles>
-void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, float* c) {
+void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, bool fetch, float* c) {
   const int64_t block_bytes = LayoutOf(p.form).block_bytes;
   const int64_t blocks = CeilDiv(p.k, kIntBlockK);
   const __m512i ones = _mm512_set1_epi8(1);
@@ -68,6 +69,11 @@ void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, float* 
            (row + r) % kTileRows * kIntBlockK;
   }
   for (int64_t block = 0; block < blocks; ++block) {
+    if (fetch) {
+      for (int64_t at = 0; at < block_bytes; at += 64) {
+        _mm_prefetch(panel + block * block_bytes + kAhead + at, _MM_HINT_T0);
+      }
+    }
     for (int64_t word = 0; word < kWords; ++word) {
       __m512i codes[2];
       LoadCodes<kNibbles>(panel + block * block_bytes, word, codes);
@@ -97,23 +103,31 @@ void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, float* 
   }
 }
 
+template <bool kNibbles, int kRows = kRowsAtOnce>
+void MultiplyRun(const CodedProduct& p, const char* panel, int64_t row, float* c) {
+  if constexpr (kRows > 1) {
+    if (p.rows - row < kRows) {
+      MultiplyRun<kNibbles, kRows - 1>(p, panel, row, c);
+      return;
+    }
+  }
+  MultiplyRows<kRows, kNibbles>(p, panel, row, /*fetch=*/row == 0, c);
+}
+
 template <bool kNibbles>
 void Multiply(const CodedProduct& p) {
   const int64_t panel_bytes = PanelBytes(p.form, p.k);
   for (int64_t column = 0; column < p.columns; column += kPanelColumns) {
     const char* panel = p.panels + column / kPanelColumns * panel_bytes;
-    float* c = p.c + column;
-    int64_t row = 0;
-    for (; row + kRowsAtOnce <= p.rows; row += kRowsAtOnce) {
-      MultiplyRows<kRowsAtOnce, kNibbles>(p, panel, row, c);
+    for (int64_t row = 0; row < p.rows; row += kRowsAtOnce) {
+      MultiplyRun<kNibbles>(p, panel, row, p.c + column);
     }
-    for (; row < p.rows; ++row) MultiplyRows<1, kNibbles>(p, panel, row, c);
   }
 }
 
 }  // namespace
 
-void MultiplyIntegersVnni(const Kernels&, const CodedProduct& p) {
+void MultiplyIntegersVnni(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4) {
     Multiply<true>(p);
   } else {

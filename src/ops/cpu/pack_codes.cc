@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 #include "ops/cpu/coded_panel.h"
@@ -92,6 +93,13 @@ void PutWord(char* to, bool second_half, uint32_t word) {
   std::memcpy(to, &word, sizeof(word));
 }
 
+// Whether any code of e4m3 is no number.
+bool HasNan(const uint8_t* codes, int64_t count) {
+  bool has = false;
+  for (int64_t i = 0; i < count; ++i) has |= (codes[i] & 0x7F) == 0x7F;
+  return has;
+}
+
 template <WeightForm kForm>
 void PutTail(char* tail, int64_t column, const StoredRows& src, int64_t row, int64_t group) {
   const bool padding = row >= src.rows;
@@ -104,7 +112,16 @@ void PutTail(char* tail, int64_t column, const StoredRows& src, int64_t row, int
   const auto* scales = static_cast<const float*>(src.scales);
   int64_t at = row;
   if (kForm == WeightForm::kFp8Block) at = row / 128 * GroupCount(kForm, src.k) + group;
-  reinterpret_cast<float*>(tail)[column] = padding ? 0 : scales[at];
+  float scale = padding ? 0 : scales[at];
+  if constexpr (kForm == WeightForm::kFp8Block) {
+    // Said once here, so that no product need look for such codes.
+    constexpr int64_t kGroup = LayoutOf(kForm).group_k;
+    const auto* codes = static_cast<const uint8_t*>(src.values) + row * src.k + group * kGroup;
+    if (!padding && HasNan(codes, std::min(kGroup, src.k - group * kGroup))) {
+      scale = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  reinterpret_cast<float*>(tail)[column] = scale;
   if constexpr (kForm == WeightForm::kInt8Static) {
     reinterpret_cast<int32_t*>(tail)[kPanelColumns + column] =
         padding || src.bias == nullptr ? 0 : src.bias[row];

@@ -73,7 +73,7 @@ float* WeightProduct::Multiply(const ProductInput& in,
       .next = next,
       .c = buffer,
       .ldc = ProductStride(begin, end)};
-  multiply_(kernels_, product);
+  multiply_(product);
   return buffer + skipped;
 }
 
