@@ -23,7 +23,7 @@ void MultiplyGroupsAvx512(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4Group) {
     GroupProduct<WideInt4>::Multiply(p);
   } else {
-    GroupProduct<WideFp8>::Multiply(p);
+    GroupProduct<WideFp8<false>>::Multiply(p);
   }
 }
 
