@@ -4,11 +4,15 @@
     pip install llama-cpp-python gguf
     bench/step_vs_llama.py --step-bench build/release/bench/step_bench
 
-Writes random BF16 weights of the shapes that step_bench uses (architecture deepseek2) to a GGUF
-file, loads both programs, and then lets them take turns: decode at batch 1, 8 and 32, prefill of
-512 tokens. Both choose experts by their own random weights, so evenly; both use every CPU. The
-figures are medians over all turns. (llama.cpp takes a plain query projection only from models of
-certain depths, so both make queries through a low-rank one here.)
+Writes random weights of the shapes that step_bench uses (architecture deepseek2) to a GGUF file,
+loads both programs, and then lets them take turns: decode at batch 1, 8 and 32, prefill of 512
+tokens. Both choose experts by their own random weights, so evenly; both use every CPU. The figures
+are medians over all turns. (llama.cpp takes a plain query projection only from models of certain
+depths, so both make queries through a low-rank one here.)
+
+Beside the forms of step_bench stand llama.cpp's of nearly the same size: int4 (experts in groups of
+32 with a scale, the rest BF16) beside experts in Q4_0; w4a8 (experts in 4 bits, the rest in 8)
+beside Q4_0 and Q8_0. llama.cpp rounds activations to 8 bits for both of its forms.
 """
 
 import argparse
@@ -29,24 +33,36 @@ Q_RANK = 1536
 DENSE, EXPERT, EXPERTS, SHARED, TOP_K = 11264, 1408, 64, 2, 6
 CONTEXT = 256  # tokens that a sequence has when decoding starts, as in step_bench
 
+TYPE = gguf.GGMLQuantizationType
+TYPES = {  # of the experts, of the other matrices of layers
+    "bf16": (TYPE.BF16, TYPE.BF16),
+    "int4": (TYPE.Q4_0, TYPE.BF16),
+    "w4a8": (TYPE.Q4_0, TYPE.Q8_0),
+}
 
-def write_gguf(path, layers, vocab):
+
+def write_gguf(path, layers, vocab, form):
     rng = np.random.default_rng(1)
-    # One block of bf16 numbers serves all tensors, each from another place in it.
-    noise = rng.uniform(-1, 1, 1 << 24).astype(np.float32)
+    experts, others = TYPES[form]
+    # One block of numbers serves all tensors, each from another place in it.
+    noise = rng.uniform(-1, 1, 1 << 22).astype(np.float32)
+    coded = {}
     writer = gguf.GGUFWriter(path, "deepseek2")
 
     def norm(name, size):
         writer.add_tensor(name, np.ones(size, np.float32))
 
-    def weights(name, *shape):
-        scale = np.float32((3.0 / shape[-1]) ** 0.5)
-        bits = ((noise * scale).view(np.uint32) >> 16).astype(np.uint16)
-        count = int(np.prod(shape))
-        start = int(rng.integers(noise.size))
-        turned = np.roll(bits, start)
-        data = np.resize(turned, count).reshape(shape)
-        writer.add_tensor(name, data.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    def weights(name, *shape, kind=TYPE.BF16):
+        block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+        key = (kind, shape[-1])
+        if key not in coded:
+            scale = np.float32((3.0 / shape[-1]) ** 0.5)
+            coded[key] = gguf.quants.quantize(noise * scale, kind).view(np.uint8).reshape(-1, block_bytes)
+        count = int(np.prod(shape)) // block
+        turned = np.roll(coded[key], int(rng.integers(len(coded[key]))), axis=0)
+        data = np.resize(turned, (count, block_bytes))
+        data = data.reshape(*shape[:-1], shape[-1] // block * block_bytes)
+        writer.add_tensor(name, data, raw_dtype=kind)
 
     writer.add_context_length(8192)
     writer.add_embedding_length(HIDDEN)
@@ -80,29 +96,29 @@ def write_gguf(path, layers, vocab):
     for layer in range(layers):
         at = f"blk.{layer}."
         norm(at + "attn_norm.weight", HIDDEN)
-        weights(at + "attn_q_a.weight", Q_RANK, HIDDEN)
+        weights(at + "attn_q_a.weight", Q_RANK, HIDDEN, kind=others)
         norm(at + "attn_q_a_norm.weight", Q_RANK)
-        weights(at + "attn_q_b.weight", HEADS * (NOPE + ROPE), Q_RANK)
-        weights(at + "attn_kv_a_mqa.weight", LATENT + ROPE, HIDDEN)
+        weights(at + "attn_q_b.weight", HEADS * (NOPE + ROPE), Q_RANK, kind=others)
+        weights(at + "attn_kv_a_mqa.weight", LATENT + ROPE, HIDDEN, kind=others)
         norm(at + "attn_kv_a_norm.weight", LATENT)
         weights(at + "attn_k_b.weight", HEADS, LATENT, NOPE)
         weights(at + "attn_v_b.weight", HEADS, VALUE, LATENT)
-        weights(at + "attn_output.weight", HIDDEN, HEADS * VALUE)
+        weights(at + "attn_output.weight", HIDDEN, HEADS * VALUE, kind=others)
         norm(at + "ffn_norm.weight", HIDDEN)
         if layer == 0:
-            weights(at + "ffn_gate.weight", DENSE, HIDDEN)
-            weights(at + "ffn_up.weight", DENSE, HIDDEN)
-            weights(at + "ffn_down.weight", HIDDEN, DENSE)
+            weights(at + "ffn_gate.weight", DENSE, HIDDEN, kind=others)
+            weights(at + "ffn_up.weight", DENSE, HIDDEN, kind=others)
+            weights(at + "ffn_down.weight", HIDDEN, DENSE, kind=others)
             continue
         router = rng.normal(0, HIDDEN**-0.5, (EXPERTS, HIDDEN)).astype(np.float32)
         writer.add_tensor(at + "ffn_gate_inp.weight", router)
         writer.add_tensor(at + "exp_probs_b.bias", np.zeros(EXPERTS, np.float32))
-        weights(at + "ffn_gate_exps.weight", EXPERTS, EXPERT, HIDDEN)
-        weights(at + "ffn_up_exps.weight", EXPERTS, EXPERT, HIDDEN)
-        weights(at + "ffn_down_exps.weight", EXPERTS, HIDDEN, EXPERT)
-        weights(at + "ffn_gate_shexp.weight", SHARED * EXPERT, HIDDEN)
-        weights(at + "ffn_up_shexp.weight", SHARED * EXPERT, HIDDEN)
-        weights(at + "ffn_down_shexp.weight", HIDDEN, SHARED * EXPERT)
+        weights(at + "ffn_gate_exps.weight", EXPERTS, EXPERT, HIDDEN, kind=experts)
+        weights(at + "ffn_up_exps.weight", EXPERTS, EXPERT, HIDDEN, kind=experts)
+        weights(at + "ffn_down_exps.weight", EXPERTS, HIDDEN, EXPERT, kind=experts)
+        weights(at + "ffn_gate_shexp.weight", SHARED * EXPERT, HIDDEN, kind=others)
+        weights(at + "ffn_up_shexp.weight", SHARED * EXPERT, HIDDEN, kind=others)
+        weights(at + "ffn_down_shexp.weight", HIDDEN, SHARED * EXPERT, kind=others)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -175,10 +191,10 @@ class Llama:
 
 
 class StepBench:
-    def __init__(self, program, layers, vocab, threads):
+    def __init__(self, program, layers, vocab, threads, form):
         self.process = subprocess.Popen(
             [program, "--serve", f"--layers={layers}", f"--vocab={vocab}", f"--threads={threads}",
-             f"--q-lora={Q_RANK}"],
+             f"--q-lora={Q_RANK}", f"--form={form}"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, command):
@@ -197,15 +213,16 @@ def main():
     parser.add_argument("--vocab", type=int, default=163840)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--form", choices=TYPES, default="bf16")
     args = parser.parse_args()
 
-    wanted = f"{args.layers} {args.vocab} {Q_RANK}"
+    wanted = f"{args.layers} {args.vocab} {Q_RANK} {args.form}"
     stamp = args.gguf + ".shape"
     if not os.path.exists(args.gguf) or open(stamp).read() != wanted:
-        write_gguf(args.gguf, args.layers, args.vocab)
+        write_gguf(args.gguf, args.layers, args.vocab, args.form)
         with open(stamp, "w") as file:
             file.write(wanted)
-    ours = StepBench(args.step_bench, args.layers, args.vocab, args.threads)
+    ours = StepBench(args.step_bench, args.layers, args.vocab, args.threads, args.form)
     peak = ours.ask("peak")["gflops"]
     theirs = Llama(args.gguf, args.threads, args.vocab)
 
@@ -224,7 +241,7 @@ def main():
     read = statistics.median(reads)
 
     version = llama_cpp.__version__
-    print(f"{args.threads} threads; reads {read:.1f} GB/s, products {peak:.0f} GFLOP/s; "
+    print(f"{args.form}, {args.threads} threads; reads {read:.1f} GB/s, products {peak:.0f} GFLOP/s; "
           f"llama-cpp-python {version}")
     print(f"{'step':<14} {'ours ms':>9} {'llama ms':>9} {'ratio':>6}  of the ceiling")
     for case in cases:
