@@ -90,6 +90,8 @@ struct Kernels {
 
   void (*round_to_bf16)(Bf16* out, const float* in, int64_t n) = nullptr;
   void (*widen)(float* out, const Bf16* in, int64_t n) = nullptr;
+  // Runs of 32 elements, `stride` floats from one to the next in `out`.
+  void (*widen_blocks)(float* out, int64_t stride, const Bf16* in, int64_t blocks) = nullptr;
   // out[i] = silu(gate[i]) * up[i]; out may be gate.
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n) = nullptr;
   // y[i] += s * x[i]

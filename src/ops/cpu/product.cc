@@ -39,6 +39,7 @@ void FillTiles(const Kernels& kernels,
   const int64_t size = SizeOf(kernels.tile);
   const LeftOperand at = TilesAt(tiles, kernels.tile, k);
   const bool copied = source.dtype == DType::kBf16 && kernels.tile == DType::kBf16;
+  const bool widened = source.dtype == DType::kBf16 && kernels.tile == DType::kF32;
   constexpr int64_t kRun = 4 * kBlockK;  // of a row before the next row: both stay in the cache
   for (int64_t tile = begin; tile < end; tile = RoundUp(tile + 1, kTileRows)) {
     const int64_t tile_end = std::min(end, RoundUp(tile + 1, kTileRows));
@@ -47,7 +48,15 @@ void FillTiles(const Kernels& kernels,
         char* out = static_cast<char*>(tiles) + row / kTileRows * at.row_tile +
                     row % kTileRows * at.row + run / kBlockK * at.block;
         const char* in = static_cast<const char*>(source.row(row));
-        for (int64_t i = run; i < std::min(k, run + kRun); i += kBlockK, out += at.block) {
+        int64_t i = run;
+        if (widened) {
+          const int64_t blocks = (std::min(k, run + kRun) - run) / kBlockK;
+          kernels.widen_blocks(reinterpret_cast<float*>(out), at.block / size,
+                               reinterpret_cast<const Bf16*>(in) + run, blocks);
+          out += blocks * at.block;
+          i += blocks * kBlockK;
+        }
+        for (; i < std::min(k, run + kRun); i += kBlockK, out += at.block) {
           const int64_t count = std::min(kBlockK, k - i);
           if (copied && count == kBlockK) {
             std::memcpy(out, in + i * 2, kBlockK * 2);
