@@ -1,11 +1,12 @@
 // Tiny random models of every branch of the family against logits recorded from transformers
-// (tools/record_tiny_golden.py).
+// (tools/record_tiny_golden.py), on every instruction set of this machine.
 
 #include "support/golden_model.h"
 
 #include <gtest/gtest.h>
 
 #include "support/chosen_experts.h"
+#include "support/isas.h"
 #include "support/support.h"
 
 namespace baltoro {
@@ -13,6 +14,24 @@ namespace {
 
 class GoldenTest : public ::testing::TestWithParam<size_t> {
  protected:
+  // On the instruction set that is in use.
+  void ExpectAgreement(K2Model& exact, K2Model& rounded) {
+    golden_.ExpectAgreement(golden_.Logits(exact, golden_.tokens() / 2),
+                            "CPU in float32, expanded then absorbed");
+    test::ForgetExperts();
+    const std::vector<float> want = golden_.Logits(exact, INT32_MAX);
+    golden_.ExpectAgreement(want, "CPU in float32, expanded");
+
+    // In bf16 the CPU is held to the error that transformers makes in bf16, both with the experts
+    // of float32.
+    const test::Tolerance tolerance{.nmse = golden_.bf16_nmse(), .max_abs = 1};
+    for (const int32_t absorbed_from : {INT32_MAX, 0}) {
+      test::RewindExperts();
+      EXPECT_TRUE(test::Near(golden_.Logits(rounded, absorbed_from), want, tolerance))
+          << absorbed_from;
+    }
+  }
+
   test::GoldenModel golden_{GetParam()};
 };
 
@@ -26,20 +45,11 @@ TEST_P(GoldenTest, LogitsAgreeWithTransformers) {
   }
 #endif
   const auto exact = golden_.Load(test::NotingFloat32Ops());
-  golden_.ExpectAgreement(golden_.Logits(*exact, golden_.tokens() / 2),
-                          "CPU in float32, expanded then absorbed");
-  test::ForgetExperts();
-  const std::vector<float> want = golden_.Logits(*exact, INT32_MAX);
-  golden_.ExpectAgreement(want, "CPU in float32, expanded");
-
-  // In bf16 the CPU is held to the error that transformers makes in bf16, both with the experts of
-  // float32.
   const auto rounded = golden_.Load(test::FollowingBf16Ops());
-  const test::Tolerance tolerance{.nmse = golden_.bf16_nmse(), .max_abs = 1};
-  for (const int32_t absorbed_from : {INT32_MAX, 0}) {
-    test::RewindExperts();
-    EXPECT_TRUE(test::Near(golden_.Logits(*rounded, absorbed_from), want, tolerance))
-        << absorbed_from;
+  for (const cpu::Isa isa : test::SupportedIsas()) {
+    SCOPED_TRACE(cpu::NameOf(isa));
+    const test::ForcedIsa forced(isa);
+    ExpectAgreement(*exact, *rounded);
   }
 }
 

@@ -1,5 +1,6 @@
 // Tiny checkpoints in each weight format, as other libraries write them, against what transformers
-// says with the same numbers (tools/record_format_golden.py). Prints the table of errors.
+// says with the same numbers (tools/record_format_golden.py), on every instruction set of this
+// machine. Prints the table of errors.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "ops/thread_pool.h"
 #include "support/chosen_experts.h"
+#include "support/isas.h"
 #include "support/tiny_model.h"
 
 namespace baltoro {
@@ -29,6 +31,10 @@ struct Case {
   double float32_nmse;     // at most; with float32 activations
   double bf16_nmse;        // at most; the same experts chosen
   WeightForm expert_form;  // that must be in memory
+  // What float32_nmse may be instead, to 1 %, on a CPU: one input of layer 1 lies within two units
+  // in the last place of float32 from the border between two integers, and sums in another order
+  // may take it across.
+  double float32_nmse_across = 0;
 };
 
 // The root of the summed squared deviations over that of the summed squares.
@@ -79,31 +85,39 @@ TEST_P(FormatGoldenTest, LogitsAreThoseOfTransformers) {
   const Case& c = GetParam();
   const std::vector<float> want = Wanted(c.want), decoded = Wanted("decoded");
   const double reference = RelativeError(Logits(*Load(ReferenceOps()), INT32_MAX), want);
-  test::ForgetExperts();
-  const std::vector<float> exact = Logits(*Load(test::NotingFloat32Ops()), INT32_MAX);
-  const double float32 = RelativeError(exact, want);
-  const auto rounded = Load(test::FollowingBf16Ops());
-  test::RewindExperts();
-  const std::vector<float> bf16 = Logits(*rounded, INT32_MAX);
-  test::RewindExperts();
-  const std::vector<float> absorbed = Logits(*rounded, 0);
-
-  std::printf("| %s | %.1e | %.1e | %.2f %% | %.2f %% |\n", c.name, reference, float32,
-              100 * RelativeError(bf16, want), 100 * RelativeError(bf16, decoded));
   EXPECT_LT(reference * reference, c.float32_nmse);
-  EXPECT_LT(float32 * float32, c.float32_nmse);
-  EXPECT_LT(std::pow(RelativeError(bf16, want), 2), c.bf16_nmse);
-  EXPECT_LT(std::pow(RelativeError(absorbed, want), 2), c.bf16_nmse);
+  const auto exact = Load(test::NotingFloat32Ops());
+  const auto rounded = Load(test::FollowingBf16Ops());
+  for (const cpu::Isa isa : test::SupportedIsas()) {
+    SCOPED_TRACE(cpu::NameOf(isa));
+    const test::ForcedIsa forced(isa);
+    test::ForgetExperts();
+    const double float32 = RelativeError(Logits(*exact, INT32_MAX), want);
+    test::RewindExperts();
+    const std::vector<float> bf16 = Logits(*rounded, INT32_MAX);
+    test::RewindExperts();
+    const std::vector<float> absorbed = Logits(*rounded, 0);
+
+    std::printf("| %s | %s | %.1e | %.1e | %.2f %% | %.2f %% |\n", c.name,
+                std::string(cpu::NameOf(isa)).c_str(), reference, float32,
+                100 * RelativeError(bf16, want), 100 * RelativeError(bf16, decoded));
+    const double nmse = float32 * float32, across = c.float32_nmse_across;
+    EXPECT_TRUE(nmse < c.float32_nmse || std::abs(nmse - across) < across / 100) << nmse;
+    EXPECT_LT(std::pow(RelativeError(bf16, want), 2), c.bf16_nmse);
+    EXPECT_LT(std::pow(RelativeError(absorbed, want), 2), c.bf16_nmse);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats,
-    FormatGoldenTest,
-    ::testing::Values(
-        Case{"FP8, weights alone", "fp8", false, "decoded", 1e-10, 1e-3, WeightForm::kFp8Block},
-        Case{"FP8, inputs in e4m3 too", "fp8", true, "exact", 1e-10, 1e-2, WeightForm::kFp8Block},
-        Case{"INT4, groups of 32", "int4", false, "exact", 1e-10, 1e-3, WeightForm::kInt4Group},
-        Case{"W4A8 with static W8A8", "ascend", false, "exact", 1e-10, 2.5e-3, WeightForm::kInt4}));
+INSTANTIATE_TEST_SUITE_P(Formats,
+                         FormatGoldenTest,
+                         ::testing::Values(Case{"FP8, weights alone", "fp8", false, "decoded",
+                                                1e-10, 1e-3, WeightForm::kFp8Block},
+                                           Case{"FP8, inputs in e4m3 too", "fp8", true, "exact",
+                                                1e-10, 1e-2, WeightForm::kFp8Block},
+                                           Case{"INT4, groups of 32", "int4", false, "exact", 1e-10,
+                                                1e-3, WeightForm::kInt4Group},
+                                           Case{"W4A8 with static W8A8", "ascend", false, "exact",
+                                                1e-10, 2.5e-3, WeightForm::kInt4, 1.7536e-5}));
 
 // The forms are really kept: no matrix was decoded on the way.
 TEST_P(FormatGoldenTest, MatricesStayInTheirForm) {

@@ -343,19 +343,21 @@ TEST(CodedWeightsTest, ATokenOfABankDoesNotDependOnItsCompanyOrOnThreads) {
   Context one(1);
   Context four(4);
   for (const auto& [form, quantised] : Kinds()) {
-    const Bank bank(form, form, quantised, DType::kBf16, kTokens, kHidden, 96);
-    for (const Isa isa : SupportedIsas()) {
-      ASSERT_TRUE(ForceIsa(isa).ok());
-      Tensor all(DType::kF32, {kTokens, kHidden});
-      ExpertBank(four.get(), bank.Args(all.view, 0, true));
-      for (const int64_t count : {1, 2, 17, 40}) {
-        Tensor some(DType::kF32, {count, kHidden});
+    for (const DType act : {DType::kBf16, DType::kF32}) {
+      const Bank bank(form, form, quantised, act, kTokens, kHidden, 96);
+      for (const Isa isa : SupportedIsas()) {
+        const ForcedIsa forced(isa);
+        Tensor all(DType::kF32, {kTokens, kHidden});
+        ExpertBank(four.get(), bank.Args(all.view, 0, true));
+        for (const int64_t count : {1, 2, 17, 40}) {
+          Tensor some(DType::kF32, {count, kHidden});
 
-        ExpertBank(one.get(), bank.Args(some.view, 31, true));
+          ExpertBank(one.get(), bank.Args(some.view, 31, true));
 
-        ASSERT_EQ(0, std::memcmp(some.view.data, all.view.row<float>(31),
-                                 static_cast<size_t>(count * kHidden) * sizeof(float)))
-            << Name(form, isa, {count, kHidden, 96});
+          ASSERT_EQ(0, std::memcmp(some.view.data, all.view.row<float>(31),
+                                   static_cast<size_t>(count * kHidden) * sizeof(float)))
+              << Name(form, isa, {count, kHidden, 96}) << " " << NameOf(act);
+        }
       }
     }
   }

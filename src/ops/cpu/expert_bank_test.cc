@@ -25,16 +25,17 @@ constexpr Shape kShapes[] = {
 };
 
 struct Case {
-  Case(const Shape& shape, DType act)
+  Case(const Shape& shape, DType act) : Case(shape, act, act) {}
+  Case(const Shape& shape, DType act, DType stored)
       : s(shape),
         gate_up(1,
-                act,
+                stored,
                 s.experts - s.absent,
                 2 * s.inter,
                 s.hidden,
                 1 / std::sqrt(static_cast<float>(s.hidden))),
         down(2,
-             act,
+             stored,
              s.experts - s.absent,
              s.hidden,
              s.inter,
@@ -102,10 +103,10 @@ TEST(ExpertBankTest, ATokenDoesNotDependOnItsCompanyOrOnThreads) {
   const Shape shape = {90, 160, 96, 6, 3, 1};
   Context one(1);
   Context four(4);
-  for (const DType act : {DType::kBf16, DType::kF32}) {
-    const Case c(shape, act);
+  for (const auto& [act, stored] : kTypes) {
+    const Case c(shape, act, stored);
     for (const Isa isa : SupportedIsas()) {
-      ASSERT_TRUE(ForceIsa(isa).ok());
+      const ForcedIsa forced(isa);
       Tensor all(DType::kF32, {shape.tokens, shape.hidden});
       ExpertBank(four.get(), c.Args(all.view, 0, shape.tokens, true));
       for (const int64_t count : {1, 2, 17, 40}) {
@@ -115,7 +116,8 @@ TEST(ExpertBankTest, ATokenDoesNotDependOnItsCompanyOrOnThreads) {
 
         ASSERT_EQ(0, std::memcmp(some.view.data, all.view.row<float>(31),
                                  static_cast<size_t>(count * shape.hidden) * sizeof(float)))
-            << NameOf(isa) << " " << count << " tokens";
+            << NameOf(isa) << " " << NameOf(act) << " with " << NameOf(stored) << " weights, "
+            << count << " tokens";
       }
     }
   }

@@ -83,8 +83,8 @@ TEST(LinearTest, ARowDoesNotDependOnItsCompanyOrOnThreads) {
   constexpr int64_t kWidth = 96;
   Context one(1);
   Context four(4);
-  for (const DType act : {DType::kBf16, DType::kF32}) {
-    const Weights w(5, act, 1, kWidth, kDepth, 0.03f);
+  for (const auto& [act, stored] : kTypes) {
+    const Weights w(5, stored, 1, kWidth, kDepth, 0.03f);
     Tensor x = Random(6, act, {kRows, kDepth}, 1);
     for (const Isa isa : SupportedIsas()) {
       ASSERT_TRUE(ForceIsa(isa).ok());
@@ -98,7 +98,8 @@ TEST(LinearTest, ARowDoesNotDependOnItsCompanyOrOnThreads) {
 
           ASSERT_EQ(0, std::memcmp(some.view.data, all.view.row<float>(first),
                                    static_cast<size_t>(count * kWidth) * sizeof(float)))
-              << NameOf(isa) << " " << count << " rows from " << first;
+              << NameOf(isa) << " " << NameOf(act) << " with " << NameOf(stored) << " weights, "
+              << count << " rows from " << first;
         }
       }
     }

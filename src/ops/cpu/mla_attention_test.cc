@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "ops/cpu/test_tensors.h"
 #include "support/support.h"
@@ -30,10 +31,12 @@ struct Case {
   Case(const Dims& dims, DType act, int64_t key_total)
       : Case(dims, act, key_total, PlainKvForm(act)) {}
   Case(const Dims& dims, DType act, int64_t key_total, KvForm form)
+      : Case(dims, act, key_total, form, act) {}
+  Case(const Dims& dims, DType act, int64_t key_total, KvForm form, DType stored)
       : d(dims),
         keys(key_total),
-        kv_b(1, act, 1, d.heads * (d.nope + d.value), d.latent, Scale(d.latent)),
-        uk_t(2, act, d.heads, d.latent, d.nope, 1),
+        kv_b(1, stored, 1, d.heads * (d.nope + d.value), d.latent, Scale(d.latent)),
+        uk_t(2, stored, d.heads, d.latent, d.nope, 1),
         q(Random(3, act, {keys, d.heads, d.nope + d.rope}, 1)),
         cache{.data = nullptr,
               .form = form,
@@ -49,7 +52,7 @@ struct Case {
           uk_t.rows.set((head * d.latent + r) * d.nope + n, kv_b.rows.at(row * d.latent + r));
         }
       }
-      PackRows(PlainForm(act), const_cast<void*>(uk_t.packed.at(head).data), d.latent, d.nope, 0,
+      PackRows(PlainForm(stored), const_cast<void*>(uk_t.packed.at(head).data), d.latent, d.nope, 0,
                RowsOf(uk_t.rows.view.rows(head * d.latent, d.latent)));
     }
     const auto bytes = static_cast<size_t>(cache.num_blocks * kBlock * cache.token_bytes());
@@ -129,6 +132,18 @@ constexpr std::pair<DType, KvForm> kForms[] = {
     {DType::kF32, KvForm::kBf16},       {DType::kF32, KvForm::kFp8},
     {DType::kF32, KvForm::kFp8Groups}};
 
+// These with weights of the activations' type, and the other type of weights with a plain cache.
+constexpr std::tuple<DType, KvForm, DType> kFormsAndWeights[] = {
+    {DType::kBf16, KvForm::kBf16, DType::kBf16},
+    {DType::kBf16, KvForm::kFp8, DType::kBf16},
+    {DType::kBf16, KvForm::kFp8Groups, DType::kBf16},
+    {DType::kBf16, KvForm::kBf16, DType::kF32},
+    {DType::kF32, KvForm::kF32, DType::kF32},
+    {DType::kF32, KvForm::kBf16, DType::kF32},
+    {DType::kF32, KvForm::kFp8, DType::kF32},
+    {DType::kF32, KvForm::kFp8Groups, DType::kF32},
+    {DType::kF32, KvForm::kF32, DType::kBf16}};
+
 TEST(MlaAttentionTest, BothFormsAgreeWithTheReference) {
   Context context(3);
   for (const Dims& dims : {kTiny, kRank, kWide}) {
@@ -176,17 +191,14 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
   constexpr int64_t kKeys = 1100;  // several splits
   Context one(1);
   Context four(4);
-  for (const auto& [act, form] : {std::pair<DType, KvForm>{DType::kBf16, KvForm::kBf16},
-                                  {DType::kBf16, KvForm::kFp8},
-                                  {DType::kBf16, KvForm::kFp8Groups},
-                                  {DType::kF32, KvForm::kF32}}) {
-    const Case c(kSmall, act, kKeys, form);
-    const int64_t width = int64_t{kSmall.heads} * kSmall.value;
+  const int64_t width = int64_t{kSmall.heads} * kSmall.value;
+  for (const auto& [act, form, stored] : kFormsAndWeights) {
+    const Case c(kSmall, act, kKeys, form, stored);
+    const bool usual = form == PlainKvForm(act) && stored == act;
     for (const Isa isa : SupportedIsas()) {
-      if (isa < *BestIsa() && isa != Isa::kAvx2) continue;  // the extremes; they share the code
-      ASSERT_TRUE(ForceIsa(isa).ok());
+      const ForcedIsa forced(isa);
       for (const int64_t absorbed_from : {0, 700, 5000}) {
-        if (form != PlainKvForm(act) && absorbed_from != 700) continue;  // 700 is both ways at once
+        if (!usual && absorbed_from != 700) continue;  // 700 is both ways at once
         Tensor all(act, {kKeys, width});
         c.Run(four.get(), all, 0, kKeys, absorbed_from);
         for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1},
@@ -203,7 +215,8 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
           ASSERT_EQ(0, std::memcmp(some.view.data,
                                    static_cast<char*>(all.view.data) + first * width * SizeOf(act),
                                    static_cast<size_t>(count * width * SizeOf(act))))
-              << NameOf(isa) << " " << KvFormName(form) << " tokens " << first << " + " << count
+              << NameOf(isa) << " " << NameOf(act) << " with " << NameOf(stored)
+              << " weights, cache " << KvFormName(form) << ", tokens " << first << " + " << count
               << ", absorbed from " << absorbed_from;
         }
       }
@@ -214,26 +227,30 @@ TEST(MlaAttentionTest, CutsOfTheQueriesDoNotShow) {
 // Several sequences in one call, with both forms, against each alone.
 TEST(MlaAttentionTest, ASequenceDoesNotDependOnItsCompany) {
   Context context(3);
-  const Case c(kFamily, DType::kBf16, 101);
   const int64_t width = int64_t{kFamily.heads} * kFamily.value;
-  ASSERT_TRUE(ForceIsa(FastestIsa()).ok());
-  // Rows 40..42 decode, row 43 .. 99 prefill, row 100 decodes: all of the same keys.
-  std::vector<AttentionSequence> sequences = {c.Sequence(40, 3, 0), c.Sequence(43, 57, 1000),
-                                              c.Sequence(100, 1, 0)};
-  sequences[1].query_begin = 3;
-  sequences[2].query_begin = 60;
-  Tensor together(DType::kBf16, {61, width});
-  MlaAttention(context.get(), c.Args(together.view, {}, 40, 61, sequences, true));
-  int64_t row = 0;
-  for (const auto& [first, count, from] :
-       {std::tuple<int64_t, int64_t, int64_t>{40, 3, 0}, {43, 57, 1000}, {100, 1, 0}}) {
-    Tensor alone(DType::kBf16, {count, width});
+  for (const DType act : {DType::kBf16, DType::kF32}) {
+    const Case c(kFamily, act, 101);
+    // Rows 40..42 decode, row 43 .. 99 prefill, row 100 decodes: all of the same keys.
+    std::vector<AttentionSequence> sequences = {c.Sequence(40, 3, 0), c.Sequence(43, 57, 1000),
+                                                c.Sequence(100, 1, 0)};
+    sequences[1].query_begin = 3;
+    sequences[2].query_begin = 60;
+    for (const Isa isa : SupportedIsas()) {
+      const ForcedIsa forced(isa);
+      Tensor together(act, {61, width});
+      context.scratch.Reset();
+      MlaAttention(context.get(), c.Args(together.view, {}, 40, 61, sequences, true));
+      for (const auto& [first, count, from] :
+           {std::tuple<int64_t, int64_t, int64_t>{40, 3, 0}, {43, 57, 1000}, {100, 1, 0}}) {
+        Tensor alone(act, {count, width});
 
-    c.Run(context.get(), alone, first, count, from);
+        c.Run(context.get(), alone, first, count, from);
 
-    ASSERT_EQ(0, std::memcmp(alone.view.data, together.view.row<Bf16>(row),
-                             static_cast<size_t>(count * width) * sizeof(Bf16)));
-    row += count;
+        ASSERT_EQ(0, std::memcmp(alone.view.data, together.view.rows(first - 40, count).data,
+                                 static_cast<size_t>(count * width * SizeOf(act))))
+            << NameOf(isa) << " " << NameOf(act) << ", tokens " << first << " + " << count;
+      }
+    }
   }
 }
 
@@ -256,19 +273,24 @@ TEST(MlaAttentionTest, GivenPositionsDecideWhatIsSeen) {
       };
       // The reference counts keys through `blocks`, so it sees the same two.
       reference::MlaAttention({}, args(want, want_lse, false));
-      Tensor got(act, {200, kTiny.heads * kTiny.value});
-      Tensor lse(DType::kF32, {200, kTiny.heads});
+      for (const Isa isa : SupportedIsas()) {
+        SCOPED_TRACE(NameOf(isa));
+        const ForcedIsa forced(isa);
+        Tensor got(act, {200, kTiny.heads * kTiny.value});
+        Tensor lse(DType::kF32, {200, kTiny.heads});
+        context.scratch.Reset();
 
-      MlaAttention(context.get(), args(got, lse, true));
+        MlaAttention(context.get(), args(got, lse, true));
 
-      const auto tolerance = act == DType::kF32 ? baltoro::test::kF32 : baltoro::test::kBf16;
-      EXPECT_TRUE(Near(got.values(), want.values(), tolerance));
-      for (int64_t i = 0; i < 200 * kTiny.heads; ++i) {
-        if (i / kTiny.heads + 10 < 64) {
-          ASSERT_EQ(lse.at(i), -std::numeric_limits<float>::infinity());
-          ASSERT_EQ(got.at(i / kTiny.heads * kTiny.heads * kTiny.value), 0);
-        } else {
-          ASSERT_NEAR(lse.at(i), want_lse.at(i), 0.02);
+        const auto tolerance = act == DType::kF32 ? baltoro::test::kF32 : baltoro::test::kBf16;
+        EXPECT_TRUE(Near(got.values(), want.values(), tolerance));
+        for (int64_t i = 0; i < 200 * kTiny.heads; ++i) {
+          if (i / kTiny.heads + 10 < 64) {
+            ASSERT_EQ(lse.at(i), -std::numeric_limits<float>::infinity());
+            ASSERT_EQ(got.at(i / kTiny.heads * kTiny.heads * kTiny.value), 0);
+          } else {
+            ASSERT_NEAR(lse.at(i), want_lse.at(i), 0.02);
+          }
         }
       }
     }

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/buffer.h"
@@ -14,17 +15,19 @@
 #include "ops/cpu/isa.h"
 #include "ops/reference/reference_ops.h"
 #include "ops/thread_pool.h"
+#include "support/isas.h"
 #include "tensor/tensor_view.h"
 
 namespace baltoro::cpu::test {
 
-inline std::vector<Isa> SupportedIsas() {
-  std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx}) {
-    if (BestIsa().has_value() && isa <= *BestIsa()) isas.push_back(isa);
-  }
-  return isas;
-}
+using baltoro::test::ForcedIsa;
+using baltoro::test::SupportedIsas;
+
+// Activations, and plain weights: every pair that a product can be asked for.
+inline constexpr std::pair<DType, DType> kTypes[] = {{DType::kBf16, DType::kBf16},
+                                                     {DType::kBf16, DType::kF32},
+                                                     {DType::kF32, DType::kBf16},
+                                                     {DType::kF32, DType::kF32}};
 
 // A contiguous tensor that owns its elements.
 struct Tensor {
