@@ -37,7 +37,7 @@ DoctorLine JudgeCpu(const HostFacts& facts, size_t cards) {
     line.remedy += line.remedy.empty() ? "" : "; ";
     line.remedy += remedy;
   };
-  if (facts.cpu_use.quota > 0 && facts.cpu_use.quota < facts.cpu_use.cpus) {
+  if (facts.cpu_use.quota > 0 && facts.cpu_use.quota < facts.cpu_use.cores) {
     warn(
         "raise its quota (docker --cpus, a pod's limits.cpu): a step waits whenever it is used up");
   }
