@@ -15,6 +15,7 @@
 #include "engine/tuned_table.h"
 #include "model/weight_plan.h"
 #include "ops/compose/small_ops.h"
+#include "ops/cpu/cpu_use.h"
 #include "plan/model_description.h"
 #include "weights/dummy_source.h"
 #include "weights/tensor_names.h"
@@ -86,9 +87,9 @@ Result<double> MatrixRate(const OpsTable& ops, ThreadPool* pool) {
 }
 
 // Of plain reads by all threads.
-Result<double> HostReadRate(ThreadPool& pool) {
+Result<double> HostReadRate(const Memory& memory, ThreadPool& pool) {
   constexpr int64_t kBytes = int64_t{1} << 30, kParts = 256;
-  BT_ASSIGN_OR_RETURN(const Buffer data, Buffer::Create(kBytes, "a read"));
+  BT_ASSIGN_OR_RETURN(const Buffer data, Buffer::Create(kBytes, "a read", memory));
   std::vector<uint64_t> sums(kParts);
   const auto* words = static_cast<uint64_t*>(data.data());
   constexpr int64_t kWords = kBytes / int64_t{sizeof(uint64_t)} / kParts;
@@ -172,15 +173,15 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   BT_RETURN_IF_ERROR(LeastOfAll(seat, 0).status());  // one table for all, before any is asked
   BT_ASSIGN_OR_RETURN(const OpsTable* const ops, OpenBackend(backend, seat.rank()));
   BT_ASSIGN_OR_RETURN(kv_form_, ParseKvForm(command.kv_cache_dtype, ops->act));
-  const int threads = command.threads > 0 ? command.threads : ThreadPool(0).threads();
-  pool_ = std::make_unique<ThreadPool>(std::max(1, threads / command.ranks));
+  pool_ = std::make_unique<ThreadPool>(
+      cpu::FindCpuUse(command.threads, static_cast<int>(command.ranks)).threads);
   if (backend.gpu) {
     machine_ = backend.gpu->name;
     BT_ASSIGN_OR_RETURN(const CudaModule* const module, FindCudaModule());
     BT_ASSIGN_OR_RETURN(rates_.read_bytes, module->read_rate());
   } else {
     machine_ = fmt::format("{} threads", pool_->threads());
-    BT_ASSIGN_OR_RETURN(rates_.read_bytes, HostReadRate(*pool_));
+    BT_ASSIGN_OR_RETURN(rates_.read_bytes, HostReadRate(*ops->memory, *pool_));
   }
   BT_ASSIGN_OR_RETURN(rates_.flops, MatrixRate(*ops, pool_.get()));
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "ops/cpu/cpu_use.h"
+
 namespace baltoro {
 
 // What a card that nobody uses has in use, at most: the driver's own.
@@ -61,10 +63,9 @@ struct CardFactsOfNode {
 };
 
 struct HostFacts {
-  std::string cpu;        // "Intel(R) Xeon(R) ..."
-  std::string vectors;    // "AMX, AVX-512 BF16": the best that is there; empty: below AVX2
-  int cpus = -1;          // that this process may use
-  double cpu_quota = -1;  // of the control group, in CPUs
+  std::string cpu;      // "Intel(R) Xeon(R) ..."
+  std::string isa;      // cpu::NameOf what a server uses; empty: below AVX2
+  cpu::CpuUse cpu_use;  // of a server without flags
   int64_t memory_bytes = -1, available_bytes = -1;
   int64_t group_limit_bytes = -1;  // of the control group
   int64_t memlock_bytes = -1;      // INT64_MAX: unlimited

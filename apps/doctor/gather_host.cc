@@ -6,7 +6,6 @@
 #include <charconv>
 #include <string_view>
 
-#include "base/cpu_set.h"
 #include "base/file.h"
 #include "device/buffer.h"
 #include "doctor/gather.h"
@@ -51,21 +50,6 @@ int64_t GroupLimit() {
   return -1;
 }
 
-double GroupQuota() {
-  std::string text = TextOf("/sys/fs/cgroup/cpu.max");
-  if (text.empty()) {
-    text = TextOf("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") + " " +
-           TextOf("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    std::ranges::replace(text, '\n', ' ');
-  }
-  const int64_t quota = NumberOf(text);
-  const size_t digits = text.find_first_not_of(" 0123456789");
-  const size_t space = text.find(' ');
-  if (quota <= 0 || digits == 0 || space == text.npos) return -1;
-  const int64_t period = NumberOf(std::string_view(text).substr(space));
-  return period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : -1;
-}
-
 // "always" of "[always] madvise never".
 std::string Chosen(const std::string& text) {
   const size_t open = text.find('['), close = text.find(']');
@@ -80,32 +64,14 @@ void ReadClock(HostFacts& out) {
   out.clock_error_s = static_cast<double>(time.maxerror) / 1e6;
 }
 
-std::string Vectors() {
-  const auto isa = cpu::BestIsa();
-  if (!isa) return "";
-  switch (*isa) {
-    case cpu::Isa::kAvx2:
-      return "AVX2";
-    case cpu::Isa::kAvx512:
-      return "AVX-512";
-    case cpu::Isa::kAvx512Bf16:
-      return "AVX-512 with BF16";
-    case cpu::Isa::kAmx:
-      return "AMX";
-  }
-  return "";
-}
-
 }  // namespace
 
 HostFacts GatherHost() {
   HostFacts out;
   const std::string cpu = TextOf("/proc/cpuinfo");
   out.cpu = std::string(ValueOf(cpu, "model name\t: "));
-  out.vectors = Vectors();
-  const int allowed = CpuSet::Allowed().count();
-  out.cpus = allowed > 0 ? allowed : -1;
-  out.cpu_quota = GroupQuota();
+  if (cpu::BestIsa()) out.isa = cpu::NameOf(cpu::FastestIsa());
+  out.cpu_use = cpu::FindCpuUse(/*threads=*/0, /*ranks=*/1);
   const std::string memory = TextOf("/proc/meminfo");
   const int64_t kilobytes = NumberOf(ValueOf(memory, "MemTotal:"));
   out.memory_bytes = kilobytes < 0 ? -1 : kilobytes * 1024;
@@ -124,7 +90,7 @@ HostFacts GatherHost() {
   }
   out.huge_pages = Chosen(TextOf("/sys/kernel/mm/transparent_hugepage/enabled"));
   ReadClock(out);
-  out.read_gb_per_s = MeasureReadRate(std::max(1, out.cpus));
+  out.read_gb_per_s = MeasureReadRate(std::max(1, out.cpu_use.cpus));
   return out;
 }
 

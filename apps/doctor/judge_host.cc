@@ -21,23 +21,31 @@ std::string Gib(int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGib);
 }
 
-DoctorLine JudgeCpu(const HostFacts& facts) {
+DoctorLine JudgeCpu(const HostFacts& facts, size_t cards) {
   DoctorLine line{.name = "CPU"};
-  line.text = fmt::format("{}, {} CPUs, {}", facts.cpu.empty() ? "unknown" : facts.cpu, facts.cpus,
-                          facts.vectors.empty() ? "without AVX2" : facts.vectors);
-  if (facts.vectors.empty()) {
+  line.text =
+      fmt::format("{}: {}", facts.cpu.empty() ? "unknown" : facts.cpu,
+                  cpu::Describe(facts.cpu_use, facts.isa.empty() ? "without AVX2" : facts.isa));
+  if (facts.isa.empty()) {
     line.verdict = DoctorVerdict::kBroken;
     line.remedy =
         "the CPU operations need AVX2 and FMA: another machine, or the CPU type of the "
         "virtual machine (host-passthrough)";
   }
-  if (facts.cpu_quota > 0 && facts.cpu_quota < facts.cpus) {
+  const auto warn = [&line](std::string_view remedy) {
     line.verdict = std::max(line.verdict, DoctorVerdict::kWarning);
-    line.text += fmt::format("; the control group pays for {:.1f} of them", facts.cpu_quota);
     line.remedy += line.remedy.empty() ? "" : "; ";
-    line.remedy +=
-        "raise its quota (docker --cpus, a pod's limits.cpu): a step waits whenever it is "
-        "used up";
+    line.remedy += remedy;
+  };
+  if (facts.cpu_use.quota > 0 && facts.cpu_use.quota < facts.cpu_use.cores) {
+    warn(
+        "raise its quota (docker --cpus, a pod's limits.cpu): a step waits whenever it is used up");
+  }
+  if (cards == 0 && !facts.cpu_use.memory.problem.empty()) {
+    warn(
+        "let the container set the placement of its memory (docker --cap-add SYS_NICE), or keep "
+        "the server on the CPUs of one node: weights on one node are read through its channels "
+        "alone");
   }
   return line;
 }
@@ -161,9 +169,9 @@ std::string Addresses(const InterfaceReport& interface) {
 }  // namespace
 
 std::vector<DoctorLine> JudgeHost(const HostFacts& facts, size_t cards) {
-  return {JudgeCpu(facts),       JudgeMemory(facts),         JudgeReadRate(facts),
-          JudgeHugePages(facts), JudgeMemlock(facts, cards), JudgeSharedMemory(facts, cards),
-          JudgeFiles(facts),     JudgeClock(facts)};
+  return {JudgeCpu(facts, cards), JudgeMemory(facts),         JudgeReadRate(facts),
+          JudgeHugePages(facts),  JudgeMemlock(facts, cards), JudgeSharedMemory(facts, cards),
+          JudgeFiles(facts),      JudgeClock(facts)};
 }
 
 std::vector<DoctorLine> JudgeNet(const NetFacts& facts) {

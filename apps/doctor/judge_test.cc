@@ -35,9 +35,8 @@ NodeFacts Healthy() {
   facts.card.rates = {.read_gb_per_s = {4610, 4590}, .sum_us = {2.4, 7.4}, .problem = ""};
   facts.card.nccl = {.name = "libnccl.so.2", .version = "2.27.3", .reason = ""};
   facts.host = {.cpu = "Xeon",
-                .vectors = "AMX",
-                .cpus = 96,
-                .cpu_quota = -1,
+                .isa = "amx",
+                .cpu_use = {.threads = 96, .cores = 96, .cpus = 192},
                 .memory_bytes = 2048 * kGib,
                 .available_bytes = 2000 * kGib,
                 .memlock_bytes = INT64_MAX,
@@ -214,11 +213,18 @@ TEST(DoctorTest, WhatTheModuleNeedsIsNamed) {
 
 TEST(DoctorTest, LimitsOfTheHost) {
   NodeFacts facts = Healthy();
-  facts.host.vectors.clear();
+  facts.host.isa.clear();
   Expect(facts, "CPU", DoctorVerdict::kBroken, "without AVX2", "host-passthrough");
   facts = Healthy();
-  facts.host.cpu_quota = 4;
-  Expect(facts, "CPU", DoctorVerdict::kWarning, "pays for 4.0 of them", "limits.cpu");
+  Expect(facts, "CPU", DoctorVerdict::kOk, "Xeon: amx, 96 threads on 96 cores", "");
+  facts.host.cpu_use.quota = 4;
+  Expect(facts, "CPU", DoctorVerdict::kWarning, "pays for 4 of 192 CPUs", "limits.cpu");
+  facts = Healthy();
+  facts.host.cpu_use.memory = {.nodes = {0, 1}, .problem = "mbind: Operation not permitted"};
+  Expect(facts, "CPU", DoctorVerdict::kOk, "not interleaved", "");  // GPUs compute here
+  const DoctorLine line = JudgeHost(facts.host, /*cards=*/0).front();
+  EXPECT_EQ(line.verdict, DoctorVerdict::kWarning);
+  EXPECT_THAT(line.remedy, HasSubstr("SYS_NICE"));
   facts = Healthy();
   facts.host.available_bytes = kGib;
   facts.host.group_limit_bytes = kGib;

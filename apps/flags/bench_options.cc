@@ -85,7 +85,8 @@ constexpr FlagSpec kStepFlags[] = {
      .initial = "0",
      .min = 0,
      .max = 4096,
-     .help = "Threads that compute and load; 0 is one for each core."},
+     .help = "Threads that compute and load, shared by --ranks; 0 is one for each physical core on "
+             "which the process may run, and no more than its control group pays for."},
     {.name = "seed",
      .kind = kInt,
      .initial = "0",

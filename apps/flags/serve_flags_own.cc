@@ -20,7 +20,9 @@ constexpr FlagSpec kOwnFlags[] = {
      .initial = "0",
      .min = 0,
      .max = 4096,
-     .help = "Threads that compute; 0 is one for each core."},
+     .help =
+         "Threads that compute, shared by the ranks of this node; 0 is one for each physical core "
+         "on which the process may run, and no more than its control group pays for."},
     {.name = "deterministic",
      .kind = kSwitch,
      .initial = "false",

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <bit>
 #include <cerrno>
 
 namespace baltoro {
@@ -32,10 +33,25 @@ int CpuSet::count() const {
   return words_.empty() ? 0 : CPU_COUNT_S(words_.size() * sizeof(unsigned long), SetOf(words_));
 }
 
+int CpuSet::end() const {
+  for (size_t i = words_.size(); i > 0; --i) {
+    if (words_[i - 1] != 0)
+      return static_cast<int>(i * kWordBits) - std::countl_zero(words_[i - 1]);
+  }
+  return 0;
+}
+
 bool CpuSet::has(int cpu) const {
   const auto at = static_cast<size_t>(cpu);
   return cpu >= 0 && at / kWordBits < words_.size() &&
          (words_[at / kWordBits] >> (at % kWordBits) & 1) != 0;
+}
+
+void CpuSet::Add(int cpu) {
+  const auto at = static_cast<size_t>(cpu);
+  if (cpu < 0 || at >= kCpusMax) return;
+  if (at / kWordBits >= words_.size()) words_.resize(at / kWordBits + 1);
+  words_[at / kWordBits] |= 1UL << (at % kWordBits);
 }
 
 void CpuSet::Remove(int cpu) {

@@ -12,7 +12,9 @@ class CpuSet {
   static CpuSet Allowed();
 
   int count() const;
+  int end() const;  // one more than the highest number in it; 0 where it is empty
   bool has(int cpu) const;
+  void Add(int cpu);  // numbers that no system has are left out
   void Remove(int cpu);
   // Ties the calling thread to these; false: the system refuses, as it does with none.
   bool Apply() const;

@@ -23,6 +23,19 @@ TEST(CpuSetTest, TheAllowedOnesAreThoseOfTheSystem) {
   EXPECT_FALSE(allowed.has(1 << 30));
 }
 
+TEST(CpuSetTest, WhatIsAddedIsInIt) {
+  CpuSet set;
+  EXPECT_EQ(set.end(), 0);
+
+  for (const int cpu : {3, 64, 1500, -1, 1 << 30}) set.Add(cpu);
+
+  EXPECT_EQ(set.count(), 3);
+  EXPECT_EQ(set.end(), 1501);
+  EXPECT_TRUE(set.has(3) && set.has(64) && set.has(1500));
+  set.Remove(1500);
+  EXPECT_EQ(set.end(), 65);
+}
+
 TEST(CpuSetTest, AThreadIsTiedToWhatIsLeft) {
   std::thread([] {
     CpuSet set = CpuSet::Allowed();

@@ -26,6 +26,7 @@
 #include "engine/worker.h"
 #include "model/kv_scales.h"
 #include "model/weight_count.h"
+#include "ops/cpu/cpu_use.h"
 #include "ops/cpu/isa.h"
 #include "parallel/nodes.h"
 
@@ -338,8 +339,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
     factory = constraints(TokenizerDir(config), static_cast<int32_t>(model_config.vocab));
   if (factory != nullptr) table = std::make_shared<ConstraintTable>();
 
-  const int threads_all = config.threads > 0 ? config.threads : ThreadPool(0).threads();
-  const int threads = std::max(1, threads_all / static_cast<int>(held.size()));
+  const cpu::CpuUse use = cpu::FindCpuUse(config.threads, static_cast<int>(held.size()));
   if (backend.gpu) {
     BT_LOG(Info, "Operations: {} on {}", ops.name, backend.gpu->name);
     NoteUnused({"BALTORO_CPU"}, "it is for operations on a CPU");
@@ -351,8 +351,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
              backend.gpu->kernel_overrides);
     }
   } else {
-    BT_LOG(Info, "Operations: {} on {}, {} threads", ops.name, cpu::NameOf(cpu::ActiveIsa()),
-           threads);
+    BT_LOG(Info, "Operations: {} on {}", ops.name,
+           cpu::Describe(use, cpu::NameOf(cpu::ActiveIsa())));
     NoteUnused({"BALTORO_KERNEL_TABLE", "BALTORO_NO_OVERLAP"}, "it is for kernels on a GPU");
   }
   load.positions_max = budget.max_model_len;
@@ -372,7 +372,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .kv = kv,
                 .load = load,
                 .fixed = fixed,
-                .threads = threads,
+                .threads = use.threads,
                 .held = held};
   Seconds loaded = start;
   double step_seconds = 0;

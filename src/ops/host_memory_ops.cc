@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "device/spread_memory.h"
 
 namespace baltoro {
 namespace {
@@ -64,7 +65,7 @@ void Clear(const OpContext&, TensorView x) {
 }  // namespace
 
 void SetHostMemoryOps(OpsTable& table) {
-  table.memory = &HostMemory();
+  table.memory = &SpreadMemory();
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;

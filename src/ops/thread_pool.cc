@@ -2,21 +2,17 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <sstream>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/cpu_set.h"
-#include "base/file.h"
+#include "base/cpu_topology.h"
 
 namespace baltoro {
 namespace {
@@ -31,20 +27,6 @@ void Pause() {
 #else
   std::this_thread::yield();
 #endif
-}
-
-// CPUs of the affinity mask, and no more than the control group's quota pays for.
-int UsableCpus() {
-  int cpus = CpuSet::Allowed().count();
-  if (cpus == 0) cpus = static_cast<int>(std::thread::hardware_concurrency());
-  const Result<std::string> text = ReadFile("/sys/fs/cgroup/cpu.max");
-  std::istringstream file(text.ok() ? text.value() : "");
-  double quota = 0;
-  double period = 0;
-  if (file >> quota >> period && quota > 0 && period > 0) {
-    cpus = std::min(cpus, static_cast<int>(std::ceil(quota / period)));
-  }
-  return std::max(cpus, 1);
 }
 
 // The gate holds, in one word, which loop is running (upper half), whether workers may still join
@@ -67,8 +49,10 @@ struct ThreadPool::State {
     int64_t end = 0;
   };
 
-  explicit State(int count)
-      : ranges(static_cast<size_t>(count)), cpu_of(static_cast<size_t>(count)) {}
+  explicit State(int threads)
+      : ranges(static_cast<size_t>(threads > 0 ? threads
+                                               : ThreadsByDefault(topology, ControlGroupCpus()))),
+        cpu_of(ranges.size()) {}
 
   // A busy machine's scheduler is content to leave two of our threads on one processor, where each
   // loop then takes as long as on one thread, or longer. A worker that finds itself beside the
@@ -84,10 +68,10 @@ struct ThreadPool::State {
     };
     bool shared = false;
     for (int i = 0; i < thread; ++i) shared |= cpu_of_thread(i) == cpu;
-    if (shared && thread < cpus) {
-      CpuSet free = allowed;
-      for (int i = 0; i < thread; ++i) free.Remove(cpu_of_thread(i));
-      if (free.Apply()) {
+    if (shared && thread < topology.cpus) {
+      std::vector<int> taken;
+      for (int i = 0; i < thread; ++i) taken.push_back(cpu_of_thread(i));
+      if (FreeCpus(allowed, topology, taken).Apply()) {
         cpu = sched_getcpu();
         allowed.Apply();
       }
@@ -163,10 +147,10 @@ struct ThreadPool::State {
     wake_caller.notify_one();
   }
 
+  const CpuSet allowed = CpuSet::Allowed();
+  const CpuTopology topology = ReadCpuTopology(allowed);  // without CPUs: unknown, so nobody moves
   std::vector<Range> ranges;
   std::vector<std::atomic<int>> cpu_of;  // that each thread was last seen on
-  const CpuSet allowed = CpuSet::Allowed();
-  const int cpus = allowed.count();  // 0: unknown, so nobody moves
   const std::function<void(int64_t, int)>* body = nullptr;
   std::atomic<uint64_t> gate{0};
   std::atomic<int> sleepers{0};
@@ -179,8 +163,7 @@ struct ThreadPool::State {
   std::vector<std::thread> workers;
 };
 
-ThreadPool::ThreadPool(int threads)
-    : state_(std::make_unique<State>(threads > 0 ? threads : UsableCpus())) {
+ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {
   for (int i = 1; i < this->threads(); ++i) {
     state_->workers.emplace_back([state = state_.get(), i] { state->Worker(i); });
   }

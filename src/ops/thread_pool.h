@@ -12,7 +12,8 @@ namespace baltoro {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller: 1 means no extra thread. 0: every CPU this process may use.
+  // `threads` counts the caller: 1 means no extra thread. 0: as many as ThreadsByDefault says
+  // of this process (base/cpu_topology.h).
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

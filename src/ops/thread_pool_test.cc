@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/cpu_set.h"
+
 namespace baltoro {
 namespace {
 
@@ -29,6 +31,17 @@ TEST(ThreadPoolTest, EveryItemRunsOnceOnAThreadThatExists) {
       EXPECT_TRUE(thread_in_range);
     }
   }
+}
+
+TEST(ThreadPoolTest, WhereNobodySaysOneCpuGetsOneThread) {
+  std::thread([] {
+    CpuSet allowed = CpuSet::Allowed();
+    while (allowed.count() > 1) allowed.Remove(allowed.end() - 1);
+    ASSERT_TRUE(allowed.Apply());
+
+    EXPECT_EQ(ThreadPool(0).threads(), 1);
+    EXPECT_EQ(ThreadPool(3).threads(), 3);
+  }).join();
 }
 
 TEST(ThreadPoolTest, NoTwoItemsShareAThreadAtTheSameTime) {

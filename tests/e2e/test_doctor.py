@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -40,6 +41,16 @@ def test_the_pocket_model_is_whole():
     assert checks["model"]["text"] == str(POCKET)
     assert checks["weights"]["verdict"] == "ok" and "2 files, 0.03 GB" in checks["weights"]["text"]
     assert "GB/s" in checks["memory rate"]["text"]
+
+
+def test_the_server_says_of_the_cpu_what_the_doctor_says():
+    cpu = doctor("--port", "1025")["CPU"]["text"].split(": ", 1)[1]
+    assert re.match(r"(without AVX2|\w+), \d+ threads? on \d+ cores?", cpu), cpu
+    with subprocess.Popen([PROGRAM, "serve", str(POCKET), "--device", "cpu", "--port", "0"], stderr=subprocess.PIPE, text=True) as server:
+        said = next(line for line in server.stderr if "Operations: " in line)
+        server.terminate()
+        server.stderr.read()
+    assert said.rstrip().endswith(f" on {cpu}"), (said, cpu)
 
 
 def test_a_taken_port_is_told():
