@@ -116,7 +116,8 @@ double ProductLoop(cpu::Isa isa, float* keep) {
 void UseIsaOfEnvironment() {
   const Status chosen = cpu::ChooseIsa(std::getenv("BALTORO_CPU"));
   if (chosen.ok()) return;
-  fmt::print(stderr, "BALTORO_CPU: {}\n", chosen.message());
+  const bool named = chosen.code() == Code::kInvalidArgument;
+  fmt::print(stderr, "{}{}\n", named ? "BALTORO_CPU: " : "", chosen.message());
   std::exit(2);
 }
 

@@ -34,7 +34,7 @@ DENSE, EXPERT, EXPERTS, SHARED, TOP_K = 11264, 1408, 64, 2, 6
 CONTEXT = 256  # tokens that a sequence has when decoding starts, as in step_bench
 
 TYPE = gguf.GGMLQuantizationType
-TYPES = {  # of the experts, of the other matrices of layers
+TYPES = {  # of the experts, of the other matrices of layers (attn_k_b and attn_v_b stay BF16)
     "bf16": (TYPE.BF16, TYPE.BF16),
     "int4": (TYPE.Q4_0, TYPE.BF16),
     "w4a8": (TYPE.Q4_0, TYPE.Q8_0),

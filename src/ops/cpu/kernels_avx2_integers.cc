@@ -30,10 +30,10 @@ struct Bytes {
   static constexpr bool kNibbles = false;
   static constexpr int64_t kWordsOfRun = kWords;
 
-  // A block of a row: each word's k 0 and 2, then each word's k 1 and 3, in 16 bits.
+  // A block of a row in 16 bits: each word's k 0 and 2, and each word's k 1 and 3.
   struct Row {
-    alignas(32) char even[kIntBlockK * 2];
-    alignas(32) char odd[kIntBlockK * 2];
+    alignas(32) char even[kIntBlockK];
+    alignas(32) char odd[kIntBlockK];
   };
   static void Prepare(const char* x, Row& row) {
     for (int64_t i = 0; i < kIntBlockK; i += 32) {
@@ -59,8 +59,8 @@ struct Bytes {
   static __m256i Widen(__m256i sum) { return sum; }
 };
 
-// Nibbles, moved up by 8 to have no sign: sums of two products, and of 8 of these, fit 16 bits
-// (8 x 2 x 15 x 128 = 30,720). 8 times the sum of the row is taken off again.
+// Nibbles plus 8, which have no sign: sums of two products, and of 8 such sums, fit 16 bits
+// (8 x 2 x 15 x 128 = 30,720). 8 times the sum of the row is subtracted at the end.
 struct Nibbles {
   static constexpr bool kNibbles = true;
   static constexpr int64_t kWordsOfRun = 8;

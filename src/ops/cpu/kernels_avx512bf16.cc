@@ -29,7 +29,7 @@ struct PairProduct {
   static constexpr int64_t kCachedBlocks = 8;
 
   template <int kRows, int kHalves, bool kFetch>
-  static inline __attribute__((always_inline)) void Multiply(const LeftOperand& a,
+  BT_INLINE void Multiply(const LeftOperand& a,
                                                              const char* left,
                                                              const char* b,
                                                              const char* fetch,
@@ -60,7 +60,7 @@ struct PairProduct {
         }
         for (int r = 0; r < kRows; ++r) {
           int32_t two = 0;
-          __builtin_memcpy(&two, rows + r * a.row + pair * 4, sizeof(two));
+          std::memcpy(&two, rows + r * a.row + pair * 4, sizeof(two));
           const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(two));
           for (int h = 0; h < kHalves; ++h) sum[r][h] = _mm512_dpbf16_ps(sum[r][h], x, right[h]);
         }

@@ -93,7 +93,7 @@ void PutWord(char* to, bool second_half, uint32_t word) {
   std::memcpy(to, &word, sizeof(word));
 }
 
-// Whether any code of e4m3 is no number.
+// Whether any code of e4m3 is a NaN.
 bool HasNan(const uint8_t* codes, int64_t count) {
   bool has = false;
   for (int64_t i = 0; i < count; ++i) has |= (codes[i] & 0x7F) == 0x7F;
@@ -115,9 +115,10 @@ void PutTail(char* tail, int64_t column, const StoredRows& src, int64_t row, int
   float scale = padding ? 0 : scales[at];
   if constexpr (kForm == WeightForm::kFp8Block) {
     // Said once here, so that no product need look for such codes.
-    constexpr int64_t kGroup = LayoutOf(kForm).group_k;
-    const auto* codes = static_cast<const uint8_t*>(src.values) + row * src.k + group * kGroup;
-    if (!padding && HasNan(codes, std::min(kGroup, src.k - group * kGroup))) {
+    const int64_t k = group * LayoutOf(kForm).group_k;
+    const auto* codes = static_cast<const uint8_t*>(src.values);
+    if (!padding &&
+        HasNan(codes + row * src.k + k, std::min(LayoutOf(kForm).group_k, src.k - k))) {
       scale = std::numeric_limits<float>::quiet_NaN();
     }
   }
