@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "device/spread_memory.h"
 
 namespace baltoro {
 namespace {
@@ -65,7 +64,7 @@ void Clear(const OpContext&, TensorView x) {
 }  // namespace
 
 void SetHostMemoryOps(OpsTable& table) {
-  table.memory = &SpreadMemory();
+  table.memory = &HostMemory();
   table.upload = Upload;
   table.wait = Wait;
   table.capture = Capture;

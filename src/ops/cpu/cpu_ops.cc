@@ -1,6 +1,7 @@
 #include "ops/cpu/cpu_ops.h"
 
 #include "base/check.h"
+#include "device/spread_memory.h"
 #include "ops/compose/compose.h"
 #include "ops/host_memory_ops.h"
 
@@ -29,6 +30,7 @@ SmallOps MakeSmallOps(DType act) {
 OpsTable MakeTable(const char* name, DType act) {
   OpsTable table;
   SetHostMemoryOps(table);
+  table.memory = &SpreadMemory();
   ComposeOps(table, CpuSmallOps(act));
   table.name = name;
   table.packed_bytes = PackedBytes;
