@@ -26,8 +26,8 @@ constexpr Variable kVariables[] = {
     {"BALTORO_CLUSTER_KEY", "The secret of the nodes of a replica, where no file has it."},
     {"BALTORO_CLUSTER_KEY_FILE", "As --cluster-key-file, where that is not given."},
     {"BALTORO_CPU",
-     "avx2, avx512, avx512bf16 or amx: the instruction set of operations on a CPU, where the best "
-     "that the processor has is not wanted."},
+     "avx2, avx512, avx512bf16 or amx: the instruction set of operations on a CPU, where the "
+     "fastest that the processor has is not wanted."},
     {"BALTORO_KERNEL_TABLE",
      "File that says which kernels compute which shapes on a GPU, to try others than are chosen."},
     {"BALTORO_MODEL_MAP",

@@ -189,6 +189,44 @@ TEST(CodedWeightsTest, EveryFp8CodeIsExact) {
   }
 }
 
+// A NaN among the weights is in one output alone, whichever group it lies in and however many rows
+// there are.
+TEST(CodedWeightsTest, ANanOfAWeightStaysInItsColumn) {
+  constexpr int64_t kWidth = 40;
+  constexpr int64_t kDepth = 300;
+  Context context(2);
+  for (const int64_t at : {5, 130, 299}) {
+    std::vector<uint8_t> codes(kWidth * kDepth, 0x38);
+    codes[static_cast<size_t>(17 * kDepth + at)] = 0xFF;
+    const std::vector<float> scales(3, 1.0f);
+    const auto bytes = static_cast<size_t>(PackedBytes(WeightForm::kFp8Block, kWidth, kDepth));
+    const Buffer memory = Buffer::Create(bytes, "test").value();
+    PackRows(WeightForm::kFp8Block, memory.data(), kWidth, kDepth, 0,
+             {.form = WeightForm::kFp8Block,
+              .rows = kWidth,
+              .k = kDepth,
+              .values = codes.data(),
+              .scales = scales.data()});
+    const PackedMatrix w = {
+        .data = memory.data(), .form = WeightForm::kFp8Block, .n = kWidth, .k = kDepth};
+    for (const Isa isa : SupportedIsas()) {
+      ASSERT_TRUE(ForceIsa(isa).ok());
+      for (const int64_t rows : {1, 3, 20}) {
+        const Tensor x = Random(12, DType::kBf16, {rows, kDepth}, 1);
+        Tensor out(DType::kF32, {rows, kWidth});
+        context.scratch.Reset();
+
+        Linear(context.get(), out.view, x.view, w);
+
+        for (int64_t i = 0; i < rows * kWidth; ++i) {
+          ASSERT_EQ(std::isnan(out.at(i)), i % kWidth == 17)
+              << NameOf(isa) << " " << rows << " " << at;
+        }
+      }
+    }
+  }
+}
+
 // Over every exponent and all upper bits of the mantissa, so that ties and both ends are met.
 TEST(CodedWeightsTest, InputsAreRoundedToFp8AsTheCodecDoes) {
   std::vector<float> x;

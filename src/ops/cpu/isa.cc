@@ -103,7 +103,8 @@ Status ForceIsa(Isa isa) {
   const std::optional<Isa> best = BestIsa();
   if (!best.has_value() || isa > *best) {
     return Status(Code::kInvalidArgument,
-                  "this processor has no " + std::string(NameOf(isa)) + "; its best is " +
+                  "this processor has no " + std::string(NameOf(isa)) +
+                      "; the last that it has is " +
                       (best.has_value() ? std::string(NameOf(*best)) : "older than avx2"));
   }
   forced.store(static_cast<int>(isa), std::memory_order_relaxed);

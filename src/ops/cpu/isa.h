@@ -28,9 +28,9 @@ std::optional<Isa> ParseIsa(std::string_view name);  // "avx2", "avx512", "avx51
 // operating system for permission to use tiles the first time. Any thread.
 std::optional<Isa> BestIsa();
 
-// The fastest one of this machine, where BestIsa() says that there is one. On AMD's processors dot
-// products of bf16 pairs do twice as much as products of f32; on Intel's they do less (measured on
-// one core of a Xeon with AMX: 87 GFLOP/s, f32 in 512 bits 143), so that kAvx512 is faster there.
+// The fastest one of this machine, where BestIsa() says that there is one. Dot products of bf16
+// pairs do less than products of f32 on Intel's processors (docs/measured/cpu-step.md), so that
+// kAvx512 is faster there. On AMD's they should do twice as much, by the widths that AMD publishes.
 Isa FastestIsa();
 
 // The one in use: the forced one, else the fastest one. Ends the process when

@@ -23,6 +23,7 @@ void MultiplyGroupsAvx512(const CodedProduct& p) {
   if (p.form == WeightForm::kInt4Group) {
     GroupProduct<WideInt4>::Multiply(p);
   } else {
+    // Most processors that come here are Intel's: on AMD's, pairs of bf16 are multiplied.
     GroupProduct<WideFp8<false>>::Multiply(p);
   }
 }

@@ -30,13 +30,13 @@ struct PairProduct {
 
   template <int kRows, int kHalves, bool kFetch>
   BT_INLINE void Multiply(const LeftOperand& a,
-                                                             const char* left,
-                                                             const char* b,
-                                                             const char* fetch,
-                                                             int64_t k_blocks,
-                                                             float* c,
-                                                             int64_t ldc,
-                                                             bool accumulate) {
+                          const char* left,
+                          const char* b,
+                          const char* fetch,
+                          int64_t k_blocks,
+                          float* c,
+                          int64_t ldc,
+                          bool accumulate) {
     constexpr int64_t kBlockBytes = kBlockElements * kPanelSize;
     __m512 sum[kRows][kHalves];
     for (int r = 0; r < kRows; ++r) {

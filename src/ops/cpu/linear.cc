@@ -12,7 +12,7 @@
 namespace baltoro::cpu {
 namespace {
 
-constexpr int64_t kRowsMax = 256;        // of one item, if its numbers take 2 bytes each
+constexpr int64_t kRowsMax = 256;        // of one item; of rows of f32 half as many
 constexpr int64_t kPanelsMax = 8;        // of one item with many rows
 constexpr int64_t kItemsPerThread = 6;   // enough for the threads to end together
 constexpr int64_t kItemBytes = 1 << 16;  // of weights: less is not worth an item of its own
@@ -27,7 +27,7 @@ struct LinearPlan {
 LinearPlan PlanLinear(
     int64_t rows, int64_t row_number_bytes, int64_t panels, int64_t panel_bytes, int threads) {
   LinearPlan plan;
-  plan.rows = std::min(rows, kRowsMax * 2 / row_number_bytes);
+  plan.rows = std::min(rows, row_number_bytes > 2 ? kRowsMax / 2 : kRowsMax);
   const int64_t items = kItemsPerThread * threads;
   plan.row_chunks = CeilDiv(rows, plan.rows);
   plan.panels = std::clamp<int64_t>(panels * plan.row_chunks / items, 1, kPanelsMax);
@@ -67,8 +67,8 @@ void Linear(const OpContext& ctx, TensorView out, TensorView x, const PackedMatr
   });
 
   const int threads = ThreadCount(ctx);
-  const LinearPlan plan = PlanLinear(rows, SizeOf(product.kernels().tile),
-                                     CeilDiv(w.n, kPanelColumns), product.panel_bytes(), threads);
+  const LinearPlan plan = PlanLinear(rows, product.number_bytes(), CeilDiv(w.n, kPanelColumns),
+                                     product.panel_bytes(), threads);
   const int64_t buffer_floats = plan.rows * ResultStride(plan.panels * kPanelColumns);
   float* buffers = ctx.scratch->AllocateArray<float>(static_cast<size_t>(threads * buffer_floats));
   ParallelFor(ctx, plan.row_chunks * plan.panel_groups, [&](int64_t item, int thread) {

@@ -117,8 +117,7 @@ void PutTail(char* tail, int64_t column, const StoredRows& src, int64_t row, int
     // Said once here, so that no product need look for such codes.
     const int64_t k = group * LayoutOf(kForm).group_k;
     const auto* codes = static_cast<const uint8_t*>(src.values);
-    if (!padding &&
-        HasNan(codes + row * src.k + k, std::min(LayoutOf(kForm).group_k, src.k - k))) {
+    if (!padding && HasNan(codes + row * src.k + k, std::min(LayoutOf(kForm).group_k, src.k - k))) {
       scale = std::numeric_limits<float>::quiet_NaN();
     }
   }

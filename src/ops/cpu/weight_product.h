@@ -28,6 +28,8 @@ class WeightProduct {
   // Whether a row must be whole before any of it can be made ready.
   bool quantises() const { return scale_count_ > 0; }
   int64_t panel_bytes() const { return panel_bytes_; }
+  // Of one number of a row that is made ready.
+  int64_t number_bytes() const { return integers_ ? 1 : SizeOf(kernels_.tile); }
 
   ProductInput Allocate(Arena& scratch, int64_t rows) const;
   // Rows [begin, end) of `source`. Other rows may be filled by other threads.
