@@ -12,7 +12,6 @@ namespace {
 constexpr int64_t kWords = kIntBlockK / 4;  // registers of a half in one block
 constexpr int kParts = 2;                   // vectors of 8 columns in a half
 constexpr int kRowsAtOnce = 4;              // as many as have registers for their sums, by one half
-constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for before they are needed
 
 inline __m256i LoadWords(const char* at) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
@@ -139,7 +138,7 @@ void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, bool fe
     for (int r = 0; r < kRows; ++r) Form::Prepare(x[r] + block * kIntTileBytes, rows[r]);
     if (fetch) {
       for (int64_t at = 0; at < block_bytes; at += 64) {
-        _mm_prefetch(codes + kAhead + at, _MM_HINT_T0);
+        _mm_prefetch(codes + kFetchAhead + at, _MM_HINT_T0);
       }
     }
     for (int half = 0; half < 2; ++half) {

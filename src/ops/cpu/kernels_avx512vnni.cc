@@ -12,7 +12,6 @@ namespace {
 
 constexpr int64_t kWords = kIntBlockK / 4;  // registers of a half in one block
 constexpr int kRowsAtOnce = 8;
-constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for before they are needed
 constexpr uint32_t kMoveUp = 0x80808080;
 
 struct Scales {
@@ -71,7 +70,7 @@ void MultiplyRows(const CodedProduct& p, const char* panel, int64_t row, bool fe
   for (int64_t block = 0; block < blocks; ++block) {
     if (fetch) {
       for (int64_t at = 0; at < block_bytes; at += 64) {
-        _mm_prefetch(panel + block * block_bytes + kAhead + at, _MM_HINT_T0);
+        _mm_prefetch(panel + block * block_bytes + kFetchAhead + at, _MM_HINT_T0);
       }
     }
     for (int64_t word = 0; word < kWords; ++word) {

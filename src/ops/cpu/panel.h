@@ -25,6 +25,13 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileElements = kTileRows * kBlockK;
 constexpr int64_t kBlockElements = kBlockK * kPanelColumns;
 
+// Without tiles, bytes between the weights that are multiplied and those that are asked for: left
+// to itself, a processor waits for nearly half of the time (docs/measured/cpu-step.md).
+constexpr int64_t kFetchAhead = 4096;
+// Without tiles, bytes of rows that go through all panels before more of their k is taken: so many
+// stay in the second cache.
+constexpr int64_t kLeftBytes = int64_t{128} << 10;
+
 constexpr int64_t CeilDiv(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
