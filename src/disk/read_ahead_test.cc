@@ -183,6 +183,8 @@ TEST_F(ReadAheadTest, SharedRangesAreLeftToThePageCache) {
   ahead.Done(*batch);
 }
 
+// Asking the page cache makes it read ahead, and a quick disk can answer before the question does:
+// a file that was served from there is forgotten and read again.
 TEST_F(ReadAheadTest, FailedReadsAreCountedAndTheWayIsTold) {
   for (const bool io_uring : {true, false}) {
     const size_t cut = contents_.size(), whole = cut + 1;
@@ -192,21 +194,27 @@ TEST_F(ReadAheadTest, FailedReadsAreCountedAndTheWayIsTold) {
     std::vector<std::vector<FileRange>> batches = {{{cut, 0, 400'000}}};
     for (uint64_t i = 0; i < 4; ++i) batches.push_back({{cut, i << 16, 1 << 16}});
     batches.push_back({{whole, 0, 1 << 20}});
-    ReadAhead ahead(files_, batches, {.batches_ahead = 1, .io_uring = io_uring});
-    const std::string before = ahead.Way();
-    if (before == "through the page cache") GTEST_SKIP() << "no direct reads in " << dir_;
-    EXPECT_THAT(before, EndsWith("past the page cache"));
-    while (const auto batch = ahead.Next()) {
-      for (const FileRange& range : batches[*batch]) {
-        std::string got(range.bytes, '\0');
-        if (!files_.Read(range, got.data()).ok()) continue;
-        EXPECT_EQ(contents_[range.file].compare(range.offset, range.bytes, got), 0);
+    int64_t failed = 0;
+    for (int attempt = 0; attempt < 20 && failed == 0; ++attempt) {
+      Forget(cut);
+      ReadAhead ahead(files_, batches, {.batches_ahead = 1, .io_uring = io_uring});
+      const std::string before = ahead.Way();
+      if (before == "through the page cache") GTEST_SKIP() << "no direct reads in " << dir_;
+      EXPECT_THAT(before, EndsWith("past the page cache"));
+      while (const auto batch = ahead.Next()) {
+        for (const FileRange& range : batches[*batch]) {
+          std::string got(range.bytes, '\0');
+          if (!files_.Read(range, got.data()).ok()) continue;
+          EXPECT_EQ(contents_[range.file].compare(range.offset, range.bytes, got), 0);
+        }
+        ahead.Done(*batch);
       }
-      ahead.Done(*batch);
+      failed = ahead.failed_reads();
+      if (failed == 0) continue;
+      EXPECT_EQ(ahead.Way(),
+                before + fmt::format(" for {} of {} files", files_.size() - 1, files_.size()));
     }
-    EXPECT_EQ(ahead.failed_reads(), 1);  // no other is tried in that file
-    EXPECT_EQ(ahead.Way(),
-              before + fmt::format(" for {} of {} files", files_.size() - 1, files_.size()));
+    EXPECT_EQ(failed, 1);  // no other is tried in that file
   }
 }
 

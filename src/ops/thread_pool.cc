@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <exception>
@@ -30,13 +31,19 @@ void Pause() {
 }
 
 // The gate holds, in one word, which loop is running (upper half), whether workers may still join
-// it (bit 31), and how many are inside (the rest). A worker that wakes late finds the gate closed
-// and never touches a loop whose caller has left.
+// it (bit 31), how many threads it is for (15 bits), and how many workers are inside (16 bits). A
+// worker that wakes late finds the gate closed and never touches a loop whose caller has left; one
+// for which a loop has no item never touches the gate, which the others would have to wait for.
 constexpr uint64_t kOpen = uint64_t{1} << 31;
-constexpr uint64_t kInside = kOpen - 1;
+constexpr int kTeamAt = 16;
+constexpr int64_t kTeamMax = (1 << 15) - 1;
+constexpr uint64_t kInside = (uint64_t{1} << kTeamAt) - 1;
 
 uint64_t LoopOf(uint64_t gate) {
   return gate >> 32;
+}
+int TeamOf(uint64_t gate) {
+  return static_cast<int>(gate >> kTeamAt & kTeamMax);
 }
 
 }  // namespace
@@ -79,10 +86,9 @@ struct ThreadPool::State {
     cpu_of[static_cast<size_t>(thread)].store(cpu, std::memory_order_relaxed);
   }
 
-  void Work(int thread) {
-    const int count = static_cast<int>(ranges.size());
-    for (int i = 0; i < count; ++i) {
-      Range& range = ranges[static_cast<size_t>((thread + i) % count)];
+  void Work(int thread, int team) {
+    for (int i = 0; i < team; ++i) {
+      Range& range = ranges[static_cast<size_t>((thread + i) % team)];
       while (range.next.load(std::memory_order_relaxed) < range.end) {
         const int64_t item = range.next.fetch_add(1, std::memory_order_relaxed);
         if (item >= range.end) break;
@@ -92,9 +98,9 @@ struct ThreadPool::State {
   }
 
   // What a body throws is kept for the caller; the items that nobody took yet are left out.
-  void WorkOrKeep(int thread) {
+  void WorkOrKeep(int thread, int team) {
     try {
-      Work(thread);
+      Work(thread, team);
     } catch (...) {
       const std::scoped_lock lock(mutex);
       if (thrown == nullptr) thrown = std::current_exception();
@@ -107,16 +113,17 @@ struct ThreadPool::State {
     while (true) {
       const uint64_t now = WaitForNewLoop(seen);
       if (stop.load(std::memory_order_relaxed)) return;
+      seen = LoopOf(now);
+      if (thread >= TeamOf(now)) continue;
       FindOwnCpu(thread);
       uint64_t expected = now;
       while (LoopOf(expected) == LoopOf(now) && (expected & kOpen) != 0) {
         if (!gate.compare_exchange_weak(expected, expected + 1)) continue;
-        WorkOrKeep(thread);
+        WorkOrKeep(thread, TeamOf(now));
         const uint64_t before = gate.fetch_sub(1);
         if ((before & kOpen) == 0 && (before & kInside) == 1) WakeCaller();
         break;
       }
-      seen = LoopOf(now);
     }
   }
 
@@ -164,6 +171,7 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>(threads)) {
+  BT_CHECK(this->threads() <= kTeamMax);
   for (int i = 1; i < this->threads(); ++i) {
     state_->workers.emplace_back([state = state_.get(), i] { state->Worker(i); });
   }
@@ -195,17 +203,19 @@ void ThreadPool::ParallelFor(int64_t items,
   state.running = true;
   state.body = &body;
   state.FindOwnCpu(0);
-  for (int64_t i = 0; i < count; ++i) {
+  const int64_t team = std::min(items, count);
+  for (int64_t i = 0; i < team; ++i) {
     State::Range& range = state.ranges[static_cast<size_t>(i)];
-    range.next.store(items * i / count, std::memory_order_relaxed);
-    range.end = items * (i + 1) / count;
+    range.next.store(items * i / team, std::memory_order_relaxed);
+    range.end = items * (i + 1) / team;
   }
-  state.gate.store((LoopOf(state.gate.load()) + 1) << 32 | kOpen);
+  state.gate.store((LoopOf(state.gate.load()) + 1) << 32 | kOpen |
+                   static_cast<uint64_t>(team) << kTeamAt);
   if (state.sleepers.load() > 0) {
     const std::scoped_lock lock(state.mutex);
     state.wake_workers.notify_all();
   }
-  state.WorkOrKeep(0);
+  state.WorkOrKeep(0, static_cast<int>(team));
   state.gate.fetch_and(~kOpen);
   state.WaitUntilEmpty();
   state.running = false;

@@ -76,6 +76,8 @@ struct PairProduct {
 
 struct PairCode {
   static constexpr float kSumScale = 1;
+  static constexpr bool kHasRaw = false;
+  static constexpr float kRawSumScale = 1;
   static constexpr int kFewRows = 6;
   static constexpr int kRowsAtOnce = 8;
   static constexpr int kHalves = 2;
