@@ -41,29 +41,44 @@ Worker::Worker(const WorkerConfig& config,
                                          model_->config().vocab, config.mask_threads);
   }
   for (int32_t layer = 0; layer < kv_.layout().layers; ++layer) {
-    layers_.push_back({.data = kv_.layer(layer),
-                       .form = kv_.layout().form,
-                       .num_blocks = kv_.layout().num_blocks,
-                       .latent = kv_.layout().latent,
-                       .rope = kv_.layout().rope,
-                       .scale = config.kv_scales.empty() ? 1 : config.kv_scales[layer]});
+    layers_.push_back(
+        {.data = kv_.layer(layer),
+         .form = kv_.layout().form,
+         .num_blocks = kv_.layout().num_blocks,
+         .latent = kv_.layout().latent,
+         .rope = kv_.layout().rope,
+         // A draft's own layer is behind those that have one.
+         .scale = layer < std::ssize(config.kv_scales) ? config.kv_scales[layer] : 1});
   }
 }
 
 Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                std::unique_ptr<ThreadPool> pool,
                                                std::unique_ptr<K2Model> model,
-                                               KvStorage kv) {
-  BT_CHECK(kv.layout().layers == model->layers());
+                                               KvStorage kv,
+                                               WorkerDraft draft) {
+  BT_CHECK(kv.layout().layers == model->layers() + (draft.model != nullptr ? 1 : 0));
   BT_CHECK(kv.layout().latent == model->config().kv_lora);
   BT_CHECK(kv.layout().rope == model->config().rope_dim);
-  BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
+  BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == model->layers());
   std::unique_ptr<Worker> worker(
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
   BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits (lower --max-num-seqs)",
                                                       *worker->model_->ops().memory));
+  if (draft.model != nullptr) {
+    // A chunk of fixed steps is of one request, and of sampled tokens a row each.
+    BT_CHECK(config.samples && config.fixed.prompt_chunk == 0);
+    const KvLayerView own = worker->layers_.back();
+    worker->layers_.pop_back();
+    worker->drafts_ = draft.count;
+    BT_ASSIGN_OR_RETURN(
+        worker->drafter_,
+        DraftModel::Create(std::move(draft.model), std::move(draft.tokens), own,
+                           worker->pool_.get(), config.max_num_batched_tokens,
+                           std::min(config.max_num_seqs, config.max_num_batched_tokens)));
+  }
   const MonotonicClock clock;
   const Seconds start = clock.Now();
   const FixedSteps& fixed = config.fixed;
@@ -321,17 +336,24 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
                      .sequences = batch.sequences,
                      .logits_rows = batch.logits_rows,
                      .override_rows = {},
-                     .embedding_overrides = {}},
+                     .embedding_overrides = {},
+                     .tap_layers = drafter_ ? drafter_->tap_layers() : std::span<const int32_t>(),
+                     .taps = drafter_ ? drafter_->Taps(std::ssize(batch.tokens))
+                                      : std::span<const TensorView>()},
                     layers_, batch.logits, arena_);
   }
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
   if (!config_.samples || !computed) return;
+  const std::vector<Batch::Entry> packed = batch.entries;
   std::erase_if(batch.entries,
                 [&](const Batch::Entry& entry) { return result.sequences[entry.index].failed; });
   const ProfileSpan span("sample");
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
+  if (drafter_ == nullptr) return;
+  batch.entries = packed;
+  ProposeDrafts(plan, batch, result);
 }
 
 Status Worker::TakeResult(const StepResult& result) {

@@ -11,6 +11,7 @@
 #include "cache/kv_storage.h"
 #include "device/buffer.h"
 #include "engine/constraint_table.h"
+#include "engine/draft_model.h"
 #include "engine/fixed_steps.h"
 #include "engine/rank_worker.h"
 #include "engine/step_masks.h"
@@ -37,13 +38,21 @@ struct WorkerConfig {
   bool samples = true;  // else another rank does, which has the logits
 };
 
+// A draft model, of the rank that samples; its keys are a layer of the cache behind the model's.
+struct WorkerDraft {
+  std::unique_ptr<K2Model> model;  // null: none
+  std::vector<int32_t> tokens;     // ReadDraftTokens
+  int32_t count = 0;               // drafts of a sequence and step
+};
+
 class Worker final : public RankWorker {
  public:
   // Takes all memory that steps need, by a trial step of the largest size.
   static Result<std::unique_ptr<Worker>> Create(const WorkerConfig& config,
                                                 std::unique_ptr<ThreadPool> pool,
                                                 std::unique_ptr<K2Model> model,
-                                                KvStorage kv);
+                                                KvStorage kv,
+                                                WorkerDraft draft = {});
 
   // Running out of memory in a step fails the requests that cannot be computed alone either; one of
   // several ranks gives up. The cache holds this rank's layers and its share of the blocks.
@@ -100,6 +109,8 @@ class Worker final : public RankWorker {
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
+  // What the draft model makes of the batch that was sampled last, into the result.
+  void ProposeDrafts(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
   // False if nothing may be sampled, which the result then says.
@@ -121,7 +132,9 @@ class Worker final : public RankWorker {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<K2Model> model_;
   KvStorage kv_;
-  std::vector<KvLayerView> layers_;
+  std::vector<KvLayerView> layers_;      // of the model
+  std::unique_ptr<DraftModel> drafter_;  // null: none
+  int32_t drafts_ = 0;                   // that it makes of a sequence and step
   // Of the operations' memory.
   Buffer logits_;  // [logits_rows_max, vocab] f32
   Arena arena_;

@@ -20,6 +20,10 @@ struct ForwardBatch {
   // [M, H] f32.
   std::span<const int32_t> override_rows;
   TensorView embedding_overrides;
+  // Of a draft model: the residual streams that it reads, [N, H] f32 each, all or one (its own last
+  // one, which `fc` does not touch), and the row of theirs that each token goes with.
+  std::span<const TensorView> features = {};
+  std::span<const int32_t> feature_rows = {};  // [T]
   // Layers of this model, rising, behind which the residual stream is wanted, and where it goes:
   // [T, H] f32 each.
   std::span<const int32_t> tap_layers = {};

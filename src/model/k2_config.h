@@ -5,6 +5,7 @@
 // build one in code; Validate() is run by everything that takes one.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,15 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;
   double mscale = 1, mscale_all_dim = 0;
   int64_t original_positions = 4096;
+};
+
+// What makes a configuration that of an Eagle3 draft (model-family §9): one dense layer, whose
+// attention reads an embedding beside the features that the target's layers leave.
+struct DraftShape {
+  // Layers of the target behind which it reads the residual stream, in the order in which `fc`
+  // takes them.
+  std::vector<int32_t> tap_layers;
+  int64_t vocab = 0;  // that its head tells apart; less than the target's where it has a `d2t`
 };
 
 struct K2Config {
@@ -51,10 +61,12 @@ struct K2Config {
   int32_t media_placeholder = -1;    // token that stands for image content
   int32_t bos = -1, pad = -1;        // -1: not given
   std::vector<int32_t> stop_tokens;  // union of config.json's and generation_config.json's eos
+  std::optional<DraftShape> draft;   // of a draft model
   std::string quantization;          // quant_method of a quantised checkpoint; empty: none
 
   bool is_moe(int32_t layer) const { return experts > 0 && layer >= dense_layers; }
   int64_t head_dim() const { return nope + rope_dim; }
+  int64_t head_vocab() const { return draft ? draft->vocab : vocab; }  // columns of the logits
   // Values kept per token and layer: the latent and the rotated key.
   int64_t cache_width() const { return kv_lora + rope_dim; }
 

@@ -13,6 +13,7 @@ AttentionHalfArgs K2Model::AttentionOf(int32_t layer,
   const LayerWeights& w = weights_.layers[layer];
   return {.norm = w.attention_norm,
           .eps = static_cast<float>(config_.norm_eps),
+          .beside_norm = w.beside_norm,
           .qkv_a = w.qkv_a,
           .kv_a = w.kv_a,
           .q_norm = w.q_norm,
@@ -57,6 +58,13 @@ void K2Model::Compute(const Inputs& in,
   if (share_.first_stage()) {
     hidden.Embed(weights_.embedding, in.tokens);
     if (in.override_rows) hidden.Override(in.overrides, in.override_rows);
+    if (config_.draft) {
+      // What it says itself is in its own width already.
+      const bool projected = std::ssize(in.features) == std::ssize(config_.draft->tap_layers);
+      hidden.TakeFeatures({.parts = in.features,
+                           .rows = in.feature_rows,
+                           .fc = projected ? weights_.fc : PackedMatrix()});
+    }
   } else {
     others().ReceiveFromStageBefore(Scratch(), hidden.Residual());
   }
@@ -85,10 +93,11 @@ void K2Model::Compute(const Inputs& in,
   }
   if (tell_) tell_("behind the layers");
   if (!share_.last_stage()) return others().SendToNextStage(Scratch(), hidden.Residual());
-  BT_CHECK(logits.rank == 2 && logits.dim(1) == config_.vocab && logits.dtype == DType::kF32);
+  const int64_t vocab = config_.head_vocab();
+  BT_CHECK(logits.rank == 2 && logits.dim(1) == vocab && logits.dtype == DType::kF32);
   std::vector<int64_t> widths;
   for (int32_t rank = 0; rank < share_.layout.tensor; ++rank) {
-    widths.push_back(EvenShare(config_.vocab, share_.layout.tensor, rank).size());
+    widths.push_back(EvenShare(vocab, share_.layout.tensor, rank).size());
   }
   hidden.Logits({.logits = logits,
                  .rows = in.logits_rows,

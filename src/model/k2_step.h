@@ -14,6 +14,8 @@ struct K2Model::Inputs {
   TensorView tokens, positions, slots;  // [T]
   TensorView logits_rows;               // [rows]
   TensorView override_rows, overrides;  // [M], [M, H]
+  std::span<const TensorView> features;
+  TensorView feature_rows;  // [T]
   std::span<const AttentionSequence> sequences;
   const void* attention_plan = nullptr;
   std::span<const int32_t> tap_layers;

@@ -64,9 +64,9 @@ std::vector<WeightForm> FormsOf(const LayerWeights& layer) {
 
 struct K2Model::Trial {
   int64_t tokens_max, rows_max;
-  int64_t keys_max;             // of a sequence; 0: no more than the step's own
-  std::vector<int32_t> layers;  // one of each kind: layers of a kind need the same
-  Buffer keys, logits;
+  int64_t keys_max;              // of a sequence; 0: no more than the step's own
+  std::vector<int32_t> layers;   // one of each kind: layers of a kind need the same
+  Buffer keys, logits, feature;  // one row of a draft's input
   std::vector<KvLayerView> cache;
   std::vector<int32_t> table;
 };
@@ -101,10 +101,15 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
   trial.cache.assign(trial.layers.size(), view);
   const int64_t columns = std::max(blocks, trial.keys_max / kBlock) + blocks;
   for (int64_t i = 0; i < columns; ++i) trial.table.push_back(static_cast<int32_t>(i % blocks));
-  const auto logits = static_cast<size_t>(trial.rows_max * config_.vocab) * sizeof(float);
+  const auto logits = static_cast<size_t>(trial.rows_max * config_.head_vocab()) * sizeof(float);
   BT_ASSIGN_OR_RETURN(
       trial.logits,
       Buffer::Create(logits, "logits of a trial step (lower --max-num-seqs)", *ops_.memory));
+  if (config_.draft) {
+    const auto row = static_cast<size_t>(config_.hidden) * sizeof(float);
+    BT_ASSIGN_OR_RETURN(trial.feature,
+                        Buffer::Create(row, "features of a trial step", *ops_.memory));
+  }
   return trial;
 }
 
@@ -152,6 +157,11 @@ void K2Model::RunTrial(const Trial& trial,
   const std::vector<int32_t> ids(slots.size(), 0);
   const int64_t logits_rows = std::min(std::ssize(slots), trial.rows_max);
   for (int64_t i = 0; i < logits_rows; ++i) rows.push_back(static_cast<int32_t>(i));
+  std::vector<TensorView> features;
+  if (config_.draft) {
+    features.assign(config_.draft->tap_layers.size(),
+                    TensorView(trial.feature.data(), DType::kF32, {1, config_.hidden}));
+  }
   const StepMode mode = std::exchange(mode_, StepMode::kAlone);
   Run({.tokens = ids,
        .positions = positions,
@@ -159,9 +169,11 @@ void K2Model::RunTrial(const Trial& trial,
        .sequences = parts,
        .logits_rows = rows,
        .override_rows = {},
-       .embedding_overrides = {}},
+       .embedding_overrides = {},
+       .features = features,
+       .feature_rows = config_.draft ? std::span<const int32_t>(ids) : std::span<const int32_t>()},
       trial.layers, trial.cache,
-      TensorView(trial.logits.data(), DType::kF32, {logits_rows, config_.vocab}), arena);
+      TensorView(trial.logits.data(), DType::kF32, {logits_rows, config_.head_vocab()}), arena);
   mode_ = mode;
 }
 

@@ -96,6 +96,7 @@ class Placer {
 LayerWeights PlaceLayer(const PlannedLayer& plan, Placer& placer) {
   LayerWeights layer;
   layer.attention_norm = placer.Vector(plan.attention_norm);
+  layer.beside_norm = placer.Vector(plan.beside_norm);
   layer.mlp_norm = placer.Vector(plan.mlp_norm);
   layer.kv_norm = placer.Vector(plan.kv_norm);
   layer.qkv_a = placer.Place(plan.qkv_a);
@@ -118,6 +119,7 @@ void PlaceEnds(const WeightPlan& plan, Placer& placer, ModelWeights& weights) {
   weights.embedding = placer.Rows(plan.embedding);
   weights.final_norm = placer.Vector(plan.final_norm);
   weights.lm_head = placer.Place(plan.lm_head);
+  weights.fc = placer.Place(plan.fc);
 }
 
 // Bytes of the embedding and head, then of each layer.

@@ -22,6 +22,7 @@ struct MlpWeights {
 
 struct LayerWeights {
   TensorView attention_norm;  // [H] f32
+  TensorView beside_norm;     // [H] f32, of a draft's layer, whose qkv_a reads 2 H; else empty
   TensorView mlp_norm;        // [H] f32
   // [q_lora + R + P, H]: q_a rows, then kv_a rows; without a low-rank query path [R + P, H].
   PackedMatrix qkv_a;
@@ -44,6 +45,7 @@ struct ModelWeights {
   TensorView embedding;   // [vocab, H], row-major
   TensorView final_norm;  // [H] f32
   PackedMatrix lm_head;   // [vocab, H]
+  PackedMatrix fc;        // [H, taps H], of a draft
   std::vector<LayerWeights> layers;
   std::vector<Buffer> memory;  // of the embedding and head, then one a layer
   int64_t bytes = 0;

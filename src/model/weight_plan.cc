@@ -26,7 +26,11 @@ class Planner {
     plan_.embedding = Rows("model.embed_tokens.weight", ops_.act, config_.vocab, config_.hidden);
     plan_.final_norm = Vector("model.norm.weight", config_.hidden);
     const char* head = config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-    plan_.lm_head = Matrix(config_.vocab, config_.hidden, {{head, config_.vocab}});
+    plan_.lm_head = Matrix(config_.head_vocab(), config_.hidden, {{head, config_.head_vocab()}});
+    if (config_.draft) {
+      const int64_t width = std::ssize(config_.draft->tap_layers) * config_.hidden;
+      plan_.fc = Matrix(config_.hidden, width, {{"fc.weight", config_.hidden}});
+    }
     for (int32_t i = 0; i < config_.layers && status_.ok(); ++i) plan_.layers.push_back(Layer(i));
     if (!status_.ok()) return status_;
     return std::move(plan_);
@@ -47,7 +51,12 @@ class Planner {
   PlannedLayer Layer(int32_t index) {
     const std::string prefix = fmt::format("model.layers.{}.", index);
     PlannedLayer layer;
-    layer.attention_norm = Vector(prefix + "input_layernorm.weight", config_.hidden);
+    // The norm that a draft's layer has first is that of the embedding.
+    layer.attention_norm = Vector(
+        prefix + (config_.draft ? "hidden_norm.weight" : "input_layernorm.weight"), config_.hidden);
+    if (config_.draft) {
+      layer.beside_norm = Vector(prefix + "input_layernorm.weight", config_.hidden);
+    }
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden);
     AddAttention(prefix + "self_attn.", layer);
     const std::string mlp = prefix + "mlp.";
@@ -72,27 +81,29 @@ class Planner {
   }
 
   void AddAttention(const std::string& prefix, PlannedLayer& layer) {
-    const int64_t hidden = config_.hidden, q_rows = config_.heads * config_.head_dim();
+    const int64_t q_rows = config_.heads * config_.head_dim();
+    const int64_t width = config_.draft ? 2 * config_.hidden : config_.hidden;  // of what it reads
     const Named kv_a{prefix + "kv_a_proj_with_mqa.weight", config_.cache_width()};
     if (config_.q_lora > 0) {
       const Named q_a{prefix + "q_a_proj.weight", config_.q_lora};
       const int64_t rows = q_a.rows + kv_a.rows;
-      Found both = Find(hidden, {{q_a, kv_a}});
+      Found both = Find(width, {{q_a, kv_a}});
       if (CanBeOne(both)) {
-        layer.qkv_a = Pack(rows, hidden, std::move(both), prefix + "{q_a,kv_a}_proj");
+        layer.qkv_a = Pack(rows, width, std::move(both), prefix + "{q_a,kv_a}_proj");
       } else {
-        layer.qkv_a = Matrix(q_a.rows, hidden, {q_a});
-        layer.kv_a = Matrix(kv_a.rows, hidden, {kv_a});
+        layer.qkv_a = Matrix(q_a.rows, width, {q_a});
+        layer.kv_a = Matrix(kv_a.rows, width, {kv_a});
       }
       layer.q_norm = Vector(prefix + "q_a_layernorm.weight", config_.q_lora);
       layer.q = Matrix(q_rows, config_.q_lora, {{prefix + "q_b_proj.weight", q_rows}});
     } else {
-      layer.qkv_a = Matrix(kv_a.rows, hidden, {kv_a});
-      layer.q = Matrix(q_rows, hidden, {{prefix + "q_proj.weight", q_rows}});
+      layer.qkv_a = Matrix(kv_a.rows, width, {kv_a});
+      layer.q = Matrix(q_rows, width, {{prefix + "q_proj.weight", q_rows}});
     }
     layer.kv_norm = Vector(prefix + "kv_a_layernorm.weight", config_.kv_lora);
     AddKvB(prefix + "kv_b_proj.weight", layer);
-    layer.o = Matrix(hidden, config_.heads * config_.value, {{prefix + "o_proj.weight", hidden}});
+    layer.o = Matrix(config_.hidden, config_.heads * config_.value,
+                     {{prefix + "o_proj.weight", config_.hidden}});
   }
 
   void AddKvB(const std::string& name, PlannedLayer& layer) {

@@ -51,14 +51,14 @@ struct PlannedMlp {
 
 // As LayerWeights; what a layer lacks has no rows.
 struct PlannedLayer {
-  PlannedRows attention_norm, mlp_norm, q_norm, kv_norm, router_bias;
+  PlannedRows attention_norm, beside_norm, mlp_norm, q_norm, kv_norm, router_bias;
   PlannedMatrix qkv_a, kv_a, q, kv_b, uk_t, o, router;
   PlannedMlp mlp, experts;
 };
 
 struct WeightPlan {
   PlannedRows embedding, final_norm;
-  PlannedMatrix lm_head;
+  PlannedMatrix lm_head, fc;
   int32_t first_layer = 0;
   std::vector<PlannedLayer> layers;
   bool alike_layers = false;  // as in WeightOptions

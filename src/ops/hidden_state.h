@@ -41,6 +41,9 @@ struct StepShape {
   // Of one layer, which stands for all; null: no layer has experts. Read by `begin` alone.
   const ExpertsHalfArgs* experts = nullptr;
   int32_t num_experts = 0, top_k = 0;  // E, k
+  // Of a draft model, whose layer reads embeddings beside the residual stream: residual streams of
+  // another model that are projected to its own; 0: of any other model.
+  int32_t feature_parts = 0;
   // Whether a norm is read by products that round its rows (PackedMatrix::quantise_input).
   bool rounds_norms = false;
   // Of a model over ranks.
@@ -54,6 +57,10 @@ struct StepShape {
 struct AttentionHalfArgs {
   TensorView norm;  // [H] f32
   float eps = 0;
+  // [H] f32, of a draft model's layer (model-family §9.2): its projections read, 2 H wide, the norm
+  // of the embeddings that TakeFeatures put beside the stream, and behind it that of the stream.
+  // Empty: any other layer's, which reads the norm of the stream alone.
+  TensorView beside_norm;
   // [q_lora + R + P, H]: rows of the low-rank query, then of latent and key; where these could not
   // be packed as one, `qkv_a` has the first and `kv_a` the others.
   PackedMatrix qkv_a, kv_a;
@@ -69,6 +76,14 @@ struct AttentionHalfArgs {
   std::span<const AttentionSequence> sequences;
   const void* plan = nullptr;  // of OpsTable::plan_attention for these sequences
   float scale = 0;             // softmax scale with the squared yarn mscale
+};
+
+// What a draft model begins with. Row t of the residual stream becomes row rows[t] of the parts
+// side by side, times fc; or, without fc, that row of the only part.
+struct FeatureArgs {
+  std::span<const TensorView> parts;  // [N, H] f32 each: taps of the target, or its own last stream
+  TensorView rows;                    // [T] i32
+  PackedMatrix fc;                    // [H, parts H]; n 0: none
 };
 
 struct DenseHalfArgs {
@@ -148,6 +163,8 @@ class HiddenState {
   virtual void Embed(TensorView table, TensorView ids) = 0;
   // Row rows[i] becomes values[i].  values [N, H] f32; rows [N] i32, all different.
   virtual void Override(TensorView values, TensorView rows) = 0;
+  // Behind Embed, of a draft model: what was embedded moves beside the residual stream.
+  virtual void TakeFeatures(const FeatureArgs&) = 0;
   virtual void AttentionHalf(const AttentionHalfArgs&, const NextHalf& next) = 0;
   virtual void DenseHalf(const DenseHalfArgs&, const NextHalf& next) = 0;
   virtual void ExpertsHalf(const ExpertsHalfArgs&, const NextHalf& next) = 0;

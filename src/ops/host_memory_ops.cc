@@ -25,7 +25,7 @@ const void* PlanAttention(const OpContext&, Arena&, const AttentionPlanArgs&) {
 
 void CheckRows(const TensorView& all, const TensorView& some, const TensorView& rows) {
   BT_CHECK(all.rank == 2 && some.rank == 2 && rows.rank == 1);
-  BT_CHECK(all.dtype == DType::kF32 && some.dtype == DType::kF32 && rows.dtype == DType::kI32);
+  BT_CHECK(all.dtype == DType::kF32 && rows.dtype == DType::kI32);
   BT_CHECK(all.dim(1) == some.dim(1) && some.dim(0) == rows.dim(0));
 }
 
@@ -37,14 +37,21 @@ int64_t RowAt(const TensorView& rows, int64_t i, int64_t limit) {
 
 void GatherRows(const OpContext&, TensorView out, TensorView x, TensorView rows) {
   CheckRows(x, out, rows);
+  BT_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBf16);
   for (int64_t i = 0; i < rows.dim(0); ++i) {
-    std::memcpy(out.row<float>(i), x.row<const float>(RowAt(rows, i, x.dim(0))),
-                static_cast<size_t>(x.dim(1)) * sizeof(float));
+    const float* const from = x.row<const float>(RowAt(rows, i, x.dim(0)));
+    if (out.dtype == DType::kBf16) {
+      Bf16* const to = out.row<Bf16>(i);
+      for (int64_t d = 0; d < x.dim(1); ++d) to[d] = ToBf16(from[d]);
+    } else {
+      std::memcpy(out.row<float>(i), from, static_cast<size_t>(x.dim(1)) * sizeof(float));
+    }
   }
 }
 
 void ScatterRows(const OpContext&, TensorView out, TensorView x, TensorView rows) {
   CheckRows(out, x, rows);
+  BT_CHECK(x.dtype == DType::kF32);
   for (int64_t i = 0; i < rows.dim(0); ++i) {
     std::memcpy(out.row<float>(RowAt(rows, i, out.dim(0))), x.row<const float>(i),
                 static_cast<size_t>(x.dim(1)) * sizeof(float));

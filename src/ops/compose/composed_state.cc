@@ -36,6 +36,11 @@ ComposedState::ComposedState(
   router_ = take(DType::kF32, shape.num_experts);
   ids_ = take(DType::kI32, shape.top_k);
   weights_ = take(DType::kF32, shape.top_k);
+  if (shape.feature_parts > 0) {
+    beside_ = take(DType::kF32, shape.hidden);
+    features_ = take(ops.act, shape.feature_parts * shape.hidden);
+    pair_ = take(ops.act, 2 * shape.hidden);
+  }
   last_residual_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
   last_delta_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
 }
@@ -69,6 +74,34 @@ void ComposedState::Override(TensorView values, TensorView rows) {
   ops_.scatter_rows(Fresh(), residual_, values, rows);
 }
 
+void ComposedState::TakeFeatures(const FeatureArgs& args) {
+  BT_CHECK(added_ && beside_);  // before the first half
+  const auto parts = std::ssize(args.parts);
+  BT_CHECK(parts > 0 && parts <= shape_.feature_parts);
+  ops_.copy(Fresh(), beside_, residual_);
+  if (args.fc.n == 0) {
+    BT_CHECK(parts == 1);
+    return ops_.gather_rows(Fresh(), residual_, args.parts[0], args.rows);
+  }
+  for (int64_t i = 0; i < parts; ++i) {
+    ops_.gather_rows(Fresh(), features_.columns(i * shape_.hidden, shape_.hidden), args.parts[i],
+                     args.rows);
+  }
+  ops_.linear(Fresh(), residual_, features_.columns(0, parts * shape_.hidden), args.fc);
+}
+
+TensorView ComposedState::AttentionInput(const AttentionHalfArgs& args) {
+  if (!args.beside_norm) {
+    Normalise(args.norm, args.eps);
+    return normed_;
+  }
+  BT_CHECK(added_ && beside_);  // the first layer, of which a draft has no other
+  const int64_t hidden = shape_.hidden;
+  ops_.rms_norm(Fresh(), pair_.columns(0, hidden), beside_, args.beside_norm, args.eps);
+  ops_.rms_norm(Fresh(), pair_.columns(hidden, hidden), residual_, args.norm, args.eps);
+  return pair_;
+}
+
 void ComposedState::Normalise(TensorView weight, float eps) {
   norm_ = weight;
   eps_ = eps;
@@ -100,11 +133,11 @@ void ComposedState::Tap(TensorView out) {
 }
 
 void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
-  Normalise(args.norm, args.eps);
+  const TensorView input = AttentionInput(args);
   const int64_t q_lora = shape_.q_lora;
-  ops_.linear(Fresh(), qkv_a_.columns(0, args.qkv_a.n), normed_, args.qkv_a);
+  ops_.linear(Fresh(), qkv_a_.columns(0, args.qkv_a.n), input, args.qkv_a);
   if (args.kv_a.n > 0) {
-    ops_.linear(Fresh(), qkv_a_.columns(q_lora, args.kv_a.n), normed_, args.kv_a);
+    ops_.linear(Fresh(), qkv_a_.columns(q_lora, args.kv_a.n), input, args.kv_a);
   }
   const TensorView low = qkv_a_.columns(0, q_lora);
   const TensorView latent = qkv_a_.columns(q_lora, shape_.latent);
@@ -114,7 +147,7 @@ void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf&
   ops_.rms_norm(Fresh(), latent, latent, args.kv_norm, args.latent_eps);
   ops_.rope(Fresh(), Heads(key, 1), args.positions, args.rope);
   ops_.kv_write(Fresh(), args.cache, latent, key, args.slots);
-  ops_.linear(Fresh(), q_, q_lora > 0 ? low : normed_, args.q);
+  ops_.linear(Fresh(), q_, q_lora > 0 ? low : input, args.q);
   const TensorView rotated = Heads(q_, shape_.heads).columns(shape_.nope, shape_.rope);
   ops_.rope(Fresh(), rotated, args.positions, args.rope);
   Attend(args);

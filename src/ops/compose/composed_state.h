@@ -19,6 +19,7 @@ class ComposedState : public HiddenState {
 
   void Embed(TensorView table, TensorView ids) override;
   void Override(TensorView values, TensorView rows) override;
+  void TakeFeatures(const FeatureArgs& args) override;
   void AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) override;
   void DenseHalf(const DenseHalfArgs& args, const NextHalf& next) override;
   void ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) override;
@@ -40,6 +41,8 @@ class ComposedState : public HiddenState {
   void Normalise(TensorView weight, float eps);
   // residual += the sum over ranks of `delta`; normed = norm(residual).
   virtual void AddAndNorm(TensorView weight, float eps);
+  // What the projections of attention read.
+  TensorView AttentionInput(const AttentionHalfArgs& args);
   // From queries and cache to `attention`, with the other context ranks where there are any.
   void Attend(const AttentionHalfArgs& args);
   MlaAttentionArgs AttentionArgs(const AttentionHalfArgs& args) const;
@@ -77,6 +80,10 @@ class ComposedState : public HiddenState {
   void* gate_up_ = nullptr;                // [T, 2 I] act, of the widest MLP
   void* gated_ = nullptr;                  // [T, I] act
   TensorView last_residual_, last_delta_;  // [logits rows, H] f32
+  // Of a draft model.
+  TensorView beside_;    // [T, H] f32
+  TensorView features_;  // [T, parts H] act
+  TensorView pair_;      // [T, 2 H] act
   // Of ranks. g: heads of the decode-context group.
   TensorView group_q_;          // [T, g (N + P)] act
   TensorView group_attention_;  // [T, g V] act

@@ -119,6 +119,7 @@ std::optional<BegunNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
 }
 
 void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
+  BT_CHECK(!args.beside_norm);  // of a draft model, for which there are no kernels
   const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
   if (!before) Normalise(args.norm, args.eps);
   const std::optional<BegunNorm> behind = NormBehind(args, next);

@@ -1,0 +1,159 @@
+// Recorded drafts of every published form (tests/golden/eagle3), in rounds as behind a target.
+
+#include "engine/draft_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "cache/block_id.h"
+#include "support/golden_draft.h"
+#include "support/isas.h"
+
+namespace baltoro {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kBlocks = 4;
+constexpr int32_t kTokensMax = 80;
+
+// A draft behind a target that is a recording: one sequence whose blocks lie scattered.
+class Rounds {
+ public:
+  Rounds(test::GoldenDraft& golden, const OpsTable& ops) : golden_(golden) {
+    std::unique_ptr<K2Model> model = golden.Load(ops);
+    const KvForm form = PlainKvForm(ops.act);
+    const auto bytes =
+        static_cast<size_t>(kBlocks * kBlockTokens * KvBytesPerToken(model->config(), form, 1));
+    keys_ = Buffer::Create(bytes, "keys").value();
+    const KvLayerView cache{.data = keys_.data(),
+                            .form = form,
+                            .num_blocks = kBlocks,
+                            .latent = model->config().kv_lora,
+                            .rope = model->config().rope_dim};
+    draft_ =
+        DraftModel::Create(std::move(model), golden.Tokens(), cache, golden.pool(), kTokensMax, 3)
+            .value();
+  }
+
+  DraftModel& draft() { return *draft_; }
+  // Behind a step of `count` tokens at positions from `first` on, of which `valid` were right; with
+  // as many garbage rows behind them as are not.
+  std::vector<TokenId> Run(int32_t first,
+                           std::span<const TokenId> known,
+                           int32_t refused,
+                           int32_t wanted) {
+    const auto valid = static_cast<int32_t>(known.size());
+    const int32_t count = valid + refused;
+    const auto features = golden_.Taps(first + count);
+    const std::span<const TensorView> taps = draft_->Taps(count);
+    const auto hidden = static_cast<size_t>(golden_.target().hidden);
+    for (size_t i = 0; i < taps.size(); ++i) {
+      std::memcpy(taps[i].data, features[i].data() + static_cast<size_t>(first) * hidden,
+                  static_cast<size_t>(count) * hidden * sizeof(float));
+    }
+    // The step's own tokens: what `known` says, one position later.
+    std::vector<int32_t> tokens = {0}, positions;
+    tokens.insert(tokens.end(), known.begin(), known.end() - 1);
+    tokens.resize(static_cast<size_t>(count), 1);
+    std::vector<int64_t> slots;
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t position = first + i;
+      positions.push_back(position);
+      slots.push_back(int64_t{table_[static_cast<size_t>(position / kBlockTokens)]} * kBlockTokens +
+                      position % kBlockTokens);
+    }
+    const AttentionSequence attention{.query_begin = 0,
+                                      .query_count = count,
+                                      .first_position = first,
+                                      .absorbed_from = 70,
+                                      .blocks = table_,
+                                      .block_positions = {},
+                                      .key_count = first + count};
+    const DraftSequence sequence{
+        .attention = attention, .valid_rows = valid, .next = known.back(), .wanted = wanted};
+    return draft_->Propose({.tokens = tokens,
+                            .positions = positions,
+                            .slots = slots,
+                            .sequences = std::span(&attention, 1),
+                            .logits_rows = {},
+                            .override_rows = {},
+                            .embedding_overrides = {}},
+                           std::span(&sequence, 1))[0];
+  }
+  void LeaveBlocks(size_t count) { table_.resize(count); }
+
+ private:
+  test::GoldenDraft& golden_;
+  Buffer keys_;
+  std::vector<int32_t> table_ = {2, 0, 3};
+  std::unique_ptr<DraftModel> draft_;
+};
+
+class DraftModelTest : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(DraftModelTest, RoundsProposeWhatWasRecorded) {
+  test::GoldenDraft golden(GetParam());
+  if (golden.is_llama()) {
+    const auto config = golden.Config();
+    ASSERT_FALSE(config.ok());
+    EXPECT_THAT(config.status().message(), HasSubstr("Llama"));
+    return;
+  }
+  EXPECT_EQ(golden.Config().value().draft->tap_layers,
+            golden.golden()["taps_after"].get<std::vector<int32_t>>());
+  const auto check = [&](const OpsTable& ops) {
+    Rounds rounds(golden, ops);
+    for (const Json& round : golden.golden()["rounds"]) {
+      const auto known = round["tokens"].get<std::vector<TokenId>>();
+      const auto want = round["drafted"].get<std::vector<TokenId>>();
+      const auto first = round["first_slot"].get<int32_t>();
+      const int32_t refused = first > 0 ? 3 : 0;
+      EXPECT_EQ(rounds.Run(first, known, refused, static_cast<int32_t>(want.size())), want)
+          << "from " << first;
+    }
+  };
+  check(ReferenceOps());
+  for (const cpu::Isa isa : test::SupportedIsas()) {
+    SCOPED_TRACE(cpu::NameOf(isa));
+    const test::ForcedIsa forced(isa);
+    check(CpuOps(DType::kF32));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded,
+                         DraftModelTest,
+                         ::testing::Range(size_t{0}, test::GoldenDraft::Count()),
+                         [](const auto& instance) {
+                           return test::GoldenDraft::NameOf(instance.param);
+                         });
+
+// A prompt in chunks, keys alone before the last: the drafts are those of the whole.
+TEST(DraftModelChunksTest, ChunksAreAsTheWhole) {
+  test::GoldenDraft golden(0);
+  const Json& round = golden.golden()["rounds"][0];
+  const auto known = round["tokens"].get<std::vector<TokenId>>();
+  Rounds rounds(golden, CpuOps(DType::kF32));
+  const std::span<const TokenId> all = known;
+  EXPECT_TRUE(rounds.Run(0, all.subspan(0, 33), 0, 0).empty());
+  EXPECT_TRUE(rounds.Run(33, all.subspan(33, 31), 2, 0).empty());
+  EXPECT_EQ(rounds.Run(64, all.subspan(64), 0, 5), round["drafted"].get<std::vector<TokenId>>());
+}
+
+// Without another block there is no place for the keys of a longer chain.
+TEST(DraftModelChunksTest, DraftsEndWithTheBlocks) {
+  test::GoldenDraft golden(0);
+  const auto known = golden.golden()["rounds"][0]["tokens"].get<std::vector<TokenId>>();
+  Rounds rounds(golden, CpuOps(DType::kF32));
+  rounds.LeaveBlocks(1);
+  const std::span<const TokenId> all = known;
+  EXPECT_EQ(rounds.Run(0, all.subspan(0, 62), 0, 5).size(), 3);
+  EXPECT_EQ(rounds.Run(0, all.subspan(0, 64), 0, 5).size(), 1);
+}
+
+}  // namespace
+}  // namespace baltoro

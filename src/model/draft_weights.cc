@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "model/draft_config.h"
+#include "weights/checkpoint_source.h"
+
+// Weights of a draft by the names of the family: published drafts call their layer `midlayer` or
+// `layers.0`, with and without `model.` before it.
+
+namespace baltoro {
+namespace {
+
+constexpr std::string_view kLayer = "model.layers.0.";
+constexpr std::string_view kModel = "model.";
+
+// The names under which a draft's file may have a tensor of the family's name.
+std::vector<std::string> NamesInFile(std::string_view name) {
+  std::vector<std::string> names;
+  if (name.starts_with(kLayer)) {
+    const std::string rest(name.substr(kLayer.size()));
+    names = {"midlayer." + rest, "layers.0." + rest, "model.midlayer." + rest, std::string(name)};
+  } else {
+    const std::string rest(name.starts_with(kModel) ? name.substr(kModel.size()) : name);
+    names = {rest, std::string(kModel) + rest};
+  }
+  return names;
+}
+
+class DraftSource final : public WeightSource {
+ public:
+  DraftSource(std::unique_ptr<CheckpointSource> own, WeightSource& target)
+      : own_(std::move(own)), target_(target) {}
+
+  std::optional<SourceTensor> Find(std::string_view name,
+                                   const std::vector<int64_t>& wanted) override {
+    for (const std::string& in_file : NamesInFile(name)) {
+      if (auto found = own_->Find(in_file, wanted)) return Keep(*own_, std::move(*found));
+    }
+    if (name != "model.embed_tokens.weight") return std::nullopt;
+    auto found = target_.Find(name, wanted);
+    if (!found) return std::nullopt;
+    return Keep(target_, std::move(*found));
+  }
+  Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override {
+    const Kept& kept = kept_[tensor.handle];
+    return kept.source->Read(kept.tensor, row, out);
+  }
+  Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const override {
+    const Kept& kept = kept_[tensor.handle];
+    return kept.source->StoredAs(kept.tensor);
+  }
+  Status ReadStored(const SourceTensor& tensor,
+                    int64_t row,
+                    int64_t rows,
+                    StoredBytes& out) const override {
+    const Kept& kept = kept_[tensor.handle];
+    return kept.source->ReadStored(kept.tensor, row, rows, out);
+  }
+  std::map<std::string, int64_t> UnusedKinds(int64_t layers) const override {
+    std::map<std::string, int64_t> unused = own_->UnusedKinds(layers);
+    for (const char* name : {"d2t", "t2d", "model.d2t", "model.t2d"}) unused.erase(name);
+    return unused;
+  }
+  std::string description() const override { return own_->description(); }
+
+ private:
+  struct Kept {
+    WeightSource* source;
+    SourceTensor tensor;  // by its handle there
+  };
+  SourceTensor Keep(WeightSource& source, SourceTensor found) {
+    SourceTensor out = found;
+    out.handle = kept_.size();
+    kept_.push_back({&source, std::move(found)});
+    return out;
+  }
+
+  const std::unique_ptr<CheckpointSource> own_;
+  WeightSource& target_;
+  std::vector<Kept> kept_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WeightSource>> OpenDraftWeights(const std::string& dir,
+                                                       WeightSource& target) {
+  BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> own, CheckpointSource::Open(dir));
+  return std::unique_ptr<WeightSource>(std::make_unique<DraftSource>(std::move(own), target));
+}
+
+Result<std::vector<int32_t>> ReadDraftTokens(const std::string& dir, const K2Config& draft) {
+  const int64_t count = draft.head_vocab();
+  BT_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(dir));
+  std::optional<SourceTensor> found;
+  for (const char* name : {"d2t", "model.d2t"}) {
+    if (!found) found = checkpoint.Find(name, {count});
+  }
+  if (!found) {
+    if (count == draft.vocab) return std::vector<int32_t>();
+    return InvalidArgument(
+        fmt::format("{}: tensor d2t is missing; config.json has a draft_vocab_size of {} for a "
+                    "vocabulary of {}",
+                    dir, count, draft.vocab));
+  }
+  if (found->dtype != DType::kI64 || found->shape != std::vector<int64_t>{count}) {
+    return InvalidArgument(fmt::format("{}: tensor d2t is not {} numbers of type I64", dir, count));
+  }
+  std::vector<int64_t> offsets(static_cast<size_t>(count));
+  BT_RETURN_IF_ERROR(
+      checkpoint.ReadBytes(*found, 0, offsets.data(), offsets.size() * sizeof(int64_t)));
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t offset = offsets[static_cast<size_t>(i)];
+    if (offset < -i || offset >= draft.vocab - i) {
+      return InvalidArgument(
+          fmt::format("{}: d2t[{}] is {}, which leads out of the vocabulary of {} tokens", dir, i,
+                      offset, draft.vocab));
+    }
+    tokens.push_back(static_cast<int32_t>(i + offset));
+  }
+  return tokens;
+}
+
+}  // namespace baltoro
