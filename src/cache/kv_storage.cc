@@ -19,12 +19,21 @@ void* KvStorage::layer(int32_t layer) const {
   return static_cast<char*>(buffer_.data()) + layer * layout_.layer_bytes();
 }
 
+void* KvStorage::draft_layer() const {
+  BT_CHECK(layout_.draft_latent > 0);
+  return static_cast<char*>(buffer_.data()) + layout_.layers * layout_.layer_bytes();
+}
+
 Status KvStorage::Clear(BlockId block) {
   const auto at = static_cast<int32_t>(block);
   BT_CHECK(at >= 0 && at < layout_.num_blocks);
   for (int32_t i = 0; i < layout_.layers; ++i) {
     BT_RETURN_IF_ERROR(memory_->Clear(static_cast<char*>(layer(i)) + at * layout_.block_bytes(),
                                       static_cast<size_t>(layout_.block_bytes())));
+  }
+  if (const int64_t bytes = layout_.draft_block_bytes(); bytes > 0) {
+    return memory_->Clear(static_cast<char*>(draft_layer()) + at * bytes,
+                          static_cast<size_t>(bytes));
   }
   return {};
 }

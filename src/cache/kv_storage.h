@@ -1,7 +1,8 @@
 #pragma once
 
 // The memory behind the KV blocks of one rank: [layers, num_blocks, 64, bytes of a token], one
-// allocation, made once at start. Per token a normalised latent, then the rotated key.
+// allocation, made once at start. Per token a normalised latent, then the rotated key. A draft
+// model has one more layer of the same blocks, behind the others, with widths of its own.
 
 #include <cstdint>
 
@@ -17,10 +18,16 @@ struct KvLayout {
   int32_t num_blocks = 0;
   int32_t latent = 0, rope = 0;  // values of one token
   KvForm form = KvForm::kBf16;
+  int32_t draft_latent = 0, draft_rope = 0;  // of the draft's layer; 0: none
+  KvForm draft_form = KvForm::kBf16;
 
   int64_t block_bytes() const { return kBlockTokens * KvTokenBytes(form, latent, rope); }
   int64_t layer_bytes() const { return block_bytes() * num_blocks; }
-  int64_t bytes() const { return layer_bytes() * layers; }
+  int64_t draft_block_bytes() const {
+    return draft_latent == 0 ? 0
+                             : kBlockTokens * KvTokenBytes(draft_form, draft_latent, draft_rope);
+  }
+  int64_t bytes() const { return layer_bytes() * layers + draft_block_bytes() * num_blocks; }
 };
 
 class KvStorage {
@@ -31,6 +38,7 @@ class KvStorage {
   const KvLayout& layout() const { return layout_; }
   // layout().layer_bytes() of them.
   void* layer(int32_t layer) const;
+  void* draft_layer() const;  // of a layout that has one
   // Zeroes the block in every layer.
   Status Clear(BlockId block);
 

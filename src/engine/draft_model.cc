@@ -153,6 +153,7 @@ void DraftModel::GoOn(std::span<const DraftSequence> sequences, std::vector<Chai
            .override_rows = {},
            .embedding_overrides = {},
            .features = std::span(&said, 1),
+           .own_features = true,
            .feature_rows = feature_rows});
 }
 

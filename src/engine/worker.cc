@@ -41,14 +41,12 @@ Worker::Worker(const WorkerConfig& config,
                                          model_->config().vocab, config.mask_threads);
   }
   for (int32_t layer = 0; layer < kv_.layout().layers; ++layer) {
-    layers_.push_back(
-        {.data = kv_.layer(layer),
-         .form = kv_.layout().form,
-         .num_blocks = kv_.layout().num_blocks,
-         .latent = kv_.layout().latent,
-         .rope = kv_.layout().rope,
-         // A draft's own layer is behind those that have one.
-         .scale = layer < std::ssize(config.kv_scales) ? config.kv_scales[layer] : 1});
+    layers_.push_back({.data = kv_.layer(layer),
+                       .form = kv_.layout().form,
+                       .num_blocks = kv_.layout().num_blocks,
+                       .latent = kv_.layout().latent,
+                       .rope = kv_.layout().rope,
+                       .scale = config.kv_scales.empty() ? 1 : config.kv_scales[layer]});
   }
 }
 
@@ -57,10 +55,11 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                std::unique_ptr<K2Model> model,
                                                KvStorage kv,
                                                WorkerDraft draft) {
-  BT_CHECK(kv.layout().layers == model->layers() + (draft.model != nullptr ? 1 : 0));
+  BT_CHECK(kv.layout().layers == model->layers());
+  BT_CHECK((kv.layout().draft_latent > 0) == (draft.model != nullptr));
   BT_CHECK(kv.layout().latent == model->config().kv_lora);
   BT_CHECK(kv.layout().rope == model->config().rope_dim);
-  BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == model->layers());
+  BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
   std::unique_ptr<Worker> worker(
       new Worker(config, std::move(pool), std::move(model), std::move(kv)));
   const auto bytes = static_cast<size_t>(int64_t{config.logits_rows_max} *
@@ -70,8 +69,12 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   if (draft.model != nullptr) {
     // A chunk of fixed steps is of one request, and of sampled tokens a row each.
     BT_CHECK(config.samples && config.fixed.prompt_chunk == 0);
-    const KvLayerView own = worker->layers_.back();
-    worker->layers_.pop_back();
+    const KvLayout& layout = worker->kv_.layout();
+    const KvLayerView own{.data = worker->kv_.draft_layer(),
+                          .form = layout.draft_form,
+                          .num_blocks = layout.num_blocks,
+                          .latent = layout.draft_latent,
+                          .rope = layout.draft_rope};
     worker->drafts_ = draft.count;
     BT_ASSIGN_OR_RETURN(
         worker->drafter_,

@@ -84,6 +84,28 @@ Status RefuseOtherKinds(const Json& json) {
   return {};
 }
 
+// A configuration of Llama's type in the keys of the family, which say the same of everything but
+// attention; its heads are as wide in keys as in values.
+Result<Json> AsLatent(const Json& json) {
+  const ConfigReader read(json, "");
+  int64_t heads = 0, hidden = 0, width = 0;
+  BT_RETURN_IF_ERROR(read.Integer("num_attention_heads", 1, 65536, heads));
+  BT_RETURN_IF_ERROR(read.Integer("hidden_size", 1, 1 << 24, hidden));
+  BT_RETURN_IF_ERROR(read.IntegerOr("head_dim", 2, 65536, hidden / heads, width));
+  if (width % 2 != 0) {
+    return InvalidArgument(
+        fmt::format("config.json: head_dim is {}; expected an even number", width));
+  }
+  Json out = json;
+  out["model_type"] = "deepseek_v3";
+  out["num_key_value_heads"] = heads;
+  out["kv_lora_rank"] = width;
+  out["qk_nope_head_dim"] = width;
+  out["qk_rope_head_dim"] = width;
+  out["v_head_dim"] = width;
+  return out;
+}
+
 }  // namespace
 
 Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
@@ -93,25 +115,19 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
               !json["architectures"].empty() && json["architectures"][0].is_string()
           ? json["architectures"][0].get<std::string>()
           : "";
-  if (architecture.starts_with("Llama")) {
-    return InvalidArgument(fmt::format(
-        "config.json: architectures is {}: drafts with attention of Llama's type are not available "
-        "yet in this version; take one of MLA type (Eagle3DeepseekV2ForCausalLM)",
-        architecture));
-  }
-  if (!architecture.starts_with("Eagle3")) {
+  if (architecture.find("Eagle3") == std::string::npos) {
     return InvalidArgument(
-        fmt::format("config.json: architectures is {}; expected Eagle3DeepseekV2ForCausalLM: this "
-                    "is no Eagle3 draft",
+        fmt::format("config.json: architectures is {}; expected Eagle3DeepseekV2ForCausalLM or "
+                    "LlamaForCausalLMEagle3: this is no Eagle3 draft",
                     architecture.empty() ? "missing" : architecture));
   }
   BT_RETURN_IF_ERROR(RefuseOtherKinds(json));
-  BT_ASSIGN_OR_RETURN(K2Config config, K2Config::Parse(json));
+  const bool heads = architecture.starts_with("Llama");
+  BT_ASSIGN_OR_RETURN(const Json read_as, heads ? AsLatent(json) : Result<Json>(json));
+  BT_ASSIGN_OR_RETURN(K2Config config, K2Config::Parse(read_as));
   const std::pair<std::string_view, std::pair<int64_t, int64_t>> equal[] = {
       {"hidden_size", {config.hidden, target.hidden}},
       {"vocab_size", {config.vocab, target.vocab}},
-      {"kv_lora_rank", {config.kv_lora, target.kv_lora}},
-      {"qk_rope_head_dim", {config.rope_dim, target.rope_dim}},
   };
   for (const auto& [key, sizes] : equal) {
     if (sizes.first != sizes.second) return Mismatch(key, sizes.first, sizes.second);
@@ -128,6 +144,18 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
   config.latent_norm_eps = config.norm_eps;  // as engines serve drafts; of targets see K2Config
   DraftShape shape;
   const ConfigReader read(json, "");
+  if (heads) {
+    BT_RETURN_IF_ERROR(
+        read.IntegerOr("num_key_value_heads", 1, 65536, config.heads, shape.key_heads));
+    shape.head_width = config.value;
+    if (config.heads % shape.key_heads != 0) {
+      return InvalidArgument(fmt::format(
+          "config.json: num_key_value_heads is {}; expected a divisor of num_attention_heads, {}",
+          shape.key_heads, config.heads));
+    }
+    config.kv_lora = config.rope_dim = shape.key_heads * shape.head_width;
+    config.q_lora = 0;
+  }
   BT_RETURN_IF_ERROR(
       read.IntegerOr("draft_vocab_size", 1, config.vocab, config.vocab, shape.vocab));
   BT_RETURN_IF_ERROR(ReadTaps(json, target, shape.tap_layers));

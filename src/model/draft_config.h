@@ -14,8 +14,8 @@
 
 namespace baltoro {
 
-// From the draft's folder, for this target: what must be equal in both (the vocabulary, the hidden
-// size, what a token keeps in the cache) is compared, and the error names both and the key.
+// From the draft's folder, for this target: what must be equal in both, the vocabulary and the
+// hidden size, is compared, and the error names the key and both.
 // The layers to tap are those of `eagle_config.eagle_aux_hidden_state_layer_ids` ("behind layer
 // n"), or of a list of that name outside of eagle_config ("before layer n", as vLLM reads it), or
 // those behind layers 1, L / 2 - 1 and L - 4 of the target's L.
@@ -23,9 +23,11 @@ Result<K2Config> ReadDraftConfig(const std::string& dir, const K2Config& target)
 // As above; `json` is the draft's config.json.
 Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target);
 
-// The weights of a draft's folder. What a draft may leave to its target, the embedding, comes from
+// The weights of a draft's folder, the rows of heads of Llama's type in the order of
+// HeadsAttentionArgs. What a draft may leave to its target, the embedding, comes from
 // `target`, which must outlive the source.
 Result<std::unique_ptr<WeightSource>> OpenDraftWeights(const std::string& dir,
+                                                       const K2Config& draft,
                                                        WeightSource& target);
 
 // For each token that the draft's head tells apart, the target's token: row i is i + d2t[i]. Empty:

@@ -32,22 +32,32 @@ std::vector<std::string> NamesInFile(std::string_view name) {
 
 class DraftSource final : public WeightSource {
  public:
-  DraftSource(std::unique_ptr<CheckpointSource> own, WeightSource& target)
-      : own_(std::move(own)), target_(target) {}
+  // `head_width`: of heads of which queries and keys are stored with the halves of what is rotated
+  // together apart; 0: there are none.
+  DraftSource(std::unique_ptr<CheckpointSource> own, int64_t head_width, WeightSource& target)
+      : own_(std::move(own)), head_width_(head_width), target_(target) {}
 
   std::optional<SourceTensor> Find(std::string_view name,
                                    const std::vector<int64_t>& wanted) override {
+    const bool rotated = name.ends_with(".q_proj.weight") || name.ends_with(".k_proj.weight");
     for (const std::string& in_file : NamesInFile(name)) {
-      if (auto found = own_->Find(in_file, wanted)) return Keep(*own_, std::move(*found));
+      auto found = own_->Find(in_file, wanted);
+      if (found) return Keep(*own_, std::move(*found), rotated ? head_width_ : 0);
     }
     if (name != "model.embed_tokens.weight") return std::nullopt;
     auto found = target_.Find(name, wanted);
     if (!found) return std::nullopt;
-    return Keep(target_, std::move(*found));
+    return Keep(target_, std::move(*found), 0);
   }
   Status Read(const SourceTensor& tensor, int64_t row, TensorView out) const override {
     const Kept& kept = kept_[tensor.handle];
-    return kept.source->Read(kept.tensor, row, out);
+    if (kept.head_width == 0) return kept.source->Read(kept.tensor, row, out);
+    for (int64_t i = 0; i < out.dim(0); ++i) {
+      const int64_t in_head = (row + i) % kept.head_width, head = row + i - in_head;
+      const int64_t from = head + in_head / 2 + in_head % 2 * kept.head_width / 2;
+      BT_RETURN_IF_ERROR(kept.source->Read(kept.tensor, from, out.rows(i, 1)));
+    }
+    return {};
   }
   Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const override {
     const Kept& kept = kept_[tensor.handle];
@@ -71,15 +81,17 @@ class DraftSource final : public WeightSource {
   struct Kept {
     WeightSource* source;
     SourceTensor tensor;  // by its handle there
+    int64_t head_width;   // above 0: rows of each head are put in order
   };
-  SourceTensor Keep(WeightSource& source, SourceTensor found) {
+  SourceTensor Keep(WeightSource& source, SourceTensor found, int64_t head_width) {
     SourceTensor out = found;
     out.handle = kept_.size();
-    kept_.push_back({&source, std::move(found)});
+    kept_.push_back({&source, std::move(found), head_width});
     return out;
   }
 
   const std::unique_ptr<CheckpointSource> own_;
+  const int64_t head_width_;
   WeightSource& target_;
   std::vector<Kept> kept_;
 };
@@ -87,9 +99,11 @@ class DraftSource final : public WeightSource {
 }  // namespace
 
 Result<std::unique_ptr<WeightSource>> OpenDraftWeights(const std::string& dir,
+                                                       const K2Config& draft,
                                                        WeightSource& target) {
   BT_ASSIGN_OR_RETURN(std::unique_ptr<CheckpointSource> own, CheckpointSource::Open(dir));
-  return std::unique_ptr<WeightSource>(std::make_unique<DraftSource>(std::move(own), target));
+  return std::unique_ptr<WeightSource>(
+      std::make_unique<DraftSource>(std::move(own), draft.draft->head_width, target));
 }
 
 Result<std::vector<int32_t>> ReadDraftTokens(const std::string& dir, const K2Config& draft) {

@@ -20,9 +20,11 @@ struct ForwardBatch {
   // [M, H] f32.
   std::span<const int32_t> override_rows;
   TensorView embedding_overrides;
-  // Of a draft model: the residual streams that it reads, [N, H] f32 each, all or one (its own last
-  // one, which `fc` does not touch), and the row of theirs that each token goes with.
+  // Of a draft model: the residual streams that it reads, [N, H] f32 each, and the row of theirs
+  // that each token goes with. They are the target's, or its own from the step before, which is one
+  // and is not projected.
   std::span<const TensorView> features = {};
+  bool own_features = false;
   std::span<const int32_t> feature_rows = {};  // [T]
   // Layers of this model, rising, behind which the residual stream is wanted, and where it goes:
   // [T, H] f32 each.

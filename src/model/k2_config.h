@@ -32,6 +32,11 @@ struct DraftShape {
   // takes them.
   std::vector<int32_t> tap_layers;
   int64_t vocab = 0;  // that its head tells apart; less than the target's where it has a `d2t`
+  // Of Llama's type: heads of this width, keys of so many; 0: latent attention. Then the widths of
+  // latent attention above are those of what the cache keeps, keys and values: kv_lora = rope_dim =
+  // key_heads * head_width.
+  int64_t head_width = 0;
+  int32_t key_heads = 0;
 };
 
 struct K2Config {
@@ -66,6 +71,8 @@ struct K2Config {
 
   bool is_moe(int32_t layer) const { return experts > 0 && layer >= dense_layers; }
   int64_t head_dim() const { return nope + rope_dim; }
+  bool has_heads() const { return draft && draft->head_width > 0; }  // with keys of their own
+  int64_t rotated() const { return has_heads() ? draft->head_width : rope_dim; }  // of a head
   int64_t head_vocab() const { return draft ? draft->vocab : vocab; }  // columns of the logits
   // Values kept per token and layer: the latent and the rotated key.
   int64_t cache_width() const { return kv_lora + rope_dim; }

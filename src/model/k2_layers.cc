@@ -32,6 +32,23 @@ AttentionHalfArgs K2Model::AttentionOf(int32_t layer,
           .scale = softmax_scale_};
 }
 
+HeadsAttentionArgs K2Model::HeadsOf(int32_t layer,
+                                    const Inputs& in,
+                                    const KvLayerView& cache) const {
+  const LayerWeights& w = weights_.layers[layer];
+  return {.norm = w.attention_norm,
+          .beside_norm = w.beside_norm,
+          .eps = static_cast<float>(config_.norm_eps),
+          .qkv = w.qkv_a,
+          .o = w.o,
+          .positions = in.positions,
+          .slots = in.slots,
+          .rope = rope_table_,
+          .cache = cache,
+          .sequences = in.sequences,
+          .scale = softmax_scale_};
+}
+
 ExpertsHalfArgs K2Model::ExpertsOf(int32_t layer) const {
   const LayerWeights& w = weights_.layers[layer];
   RouterParams router = config_.router;
@@ -59,11 +76,9 @@ void K2Model::Compute(const Inputs& in,
     hidden.Embed(weights_.embedding, in.tokens);
     if (in.override_rows) hidden.Override(in.overrides, in.override_rows);
     if (config_.draft) {
-      // What it says itself is in its own width already.
-      const bool projected = std::ssize(in.features) == std::ssize(config_.draft->tap_layers);
       hidden.TakeFeatures({.parts = in.features,
                            .rows = in.feature_rows,
-                           .fc = projected ? weights_.fc : PackedMatrix()});
+                           .fc = in.own_features ? PackedMatrix() : weights_.fc});
     }
   } else {
     others().ReceiveFromStageBefore(Scratch(), hidden.Residual());
@@ -85,7 +100,11 @@ void K2Model::Compute(const Inputs& in,
       const LayerWeights& w = weights_.layers[layers[i]];
       const DenseHalfArgs dense{
           .norm = w.mlp_norm, .eps = eps, .gate_up = w.mlp.gate_up, .down = w.mlp.down};
-      hidden.AttentionHalf(attention, NextHalf::Of(dense));
+      if (config_.has_heads()) {
+        hidden.HeadsAttentionHalf(HeadsOf(layers[i], in, cache[i]), NextHalf::Of(dense));
+      } else {
+        hidden.AttentionHalf(attention, NextHalf::Of(dense));
+      }
       hidden.DenseHalf(dense, next);
     }
     if (tap < in.tap_layers.size() && in.tap_layers[tap] == layers[i]) hidden.Tap(in.taps[tap++]);

@@ -84,7 +84,7 @@ Result<std::unique_ptr<K2Model>> K2Model::Load(const K2Config& config,
 }
 
 Status K2Model::BuildRopeTable(int64_t positions) {
-  const std::vector<double> inverse = InverseFrequencies(config_.rope, config_.rope_dim);
+  const std::vector<double> inverse = InverseFrequencies(config_.rope, config_.rotated());
   const auto pairs = static_cast<int64_t>(inverse.size());
   const double factor = RopeCosFactor(config_.rope);
   const int64_t entries = positions * pairs;
@@ -119,7 +119,7 @@ Status K2Model::BuildRopeTable(int64_t positions) {
   BT_ASSIGN_OR_RETURN(rope_memory_, MoveTo(*ops_.memory, std::move(made), "the rotary table"));
   const auto* table = static_cast<const float*>(rope_memory_.data());
   rope_table_ = {
-      .cos = table, .sin = table + entries, .positions = positions, .dim = config_.rope_dim};
+      .cos = table, .sin = table + entries, .positions = positions, .dim = config_.rotated()};
   return {};
 }
 

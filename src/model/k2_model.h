@@ -155,6 +155,7 @@ class K2Model {
   // Of a decode-context rank: where its part of the batch's keys is.
   void FindOwnKeys(const ForwardBatch& batch);
   AttentionHalfArgs AttentionOf(int32_t layer, const Inputs& in, const KvLayerView& cache) const;
+  HeadsAttentionArgs HeadsOf(int32_t layer, const Inputs& in, const KvLayerView& cache) const;
   ExpertsHalfArgs ExpertsOf(int32_t layer) const;
   // The step itself: operations alone, and between them what stages tell each other.
   void Compute(const Inputs& in,

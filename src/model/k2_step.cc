@@ -31,26 +31,30 @@ OpContext K2Model::Scratch() {
 }
 
 StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
-  StepShape shape{
-      .tokens = tokens,
-      .logits_rows = logits_rows,
-      .hidden = config_.hidden,
-      .q_lora = config_.q_lora,
-      .heads = heads_,
-      .group_heads = group_heads_,
-      .nope = static_cast<int32_t>(config_.nope),
-      .rope = static_cast<int32_t>(config_.rope_dim),
-      .value = static_cast<int32_t>(config_.value),
-      .latent = static_cast<int32_t>(config_.kv_lora),
-      .vocab = config_.draft ? config_.head_vocab() : share_.vocab(config_).size(),
-      .num_experts = config_.experts,
-      .top_k = config_.router.top_k,
-      .feature_parts = config_.draft ? static_cast<int32_t>(config_.draft->tap_layers.size()) : 0,
-      .ranks = &others(),
-      .tensor_ranks = share_.layout.tensor,
-      .context_ranks = share_.layout.decode_context,
-      .rounds_parts = (share_.layout.tensor > 1 || parts_as_of_ranks_) &&
-                      (ranks_ == nullptr || ranks_->ops().takes_rounded_parts())};
+  StepShape shape{.tokens = tokens,
+                  .logits_rows = logits_rows,
+                  .hidden = config_.hidden,
+                  .q_lora = config_.q_lora,
+                  .heads = heads_,
+                  .group_heads = group_heads_,
+                  .nope = static_cast<int32_t>(config_.nope),
+                  .rope = static_cast<int32_t>(config_.rope_dim),
+                  .value = static_cast<int32_t>(config_.value),
+                  .latent = static_cast<int32_t>(config_.kv_lora),
+                  .vocab = share_.vocab(config_).size(),
+                  .num_experts = config_.experts,
+                  .top_k = config_.router.top_k,
+                  .ranks = &others(),
+                  .tensor_ranks = share_.layout.tensor,
+                  .context_ranks = share_.layout.decode_context,
+                  .rounds_parts = (share_.layout.tensor > 1 || parts_as_of_ranks_) &&
+                                  (ranks_ == nullptr || ranks_->ops().takes_rounded_parts())};
+  if (config_.draft) {
+    shape.vocab = config_.head_vocab();
+    shape.feature_parts = static_cast<int32_t>(config_.draft->tap_layers.size());
+    shape.head_width = static_cast<int32_t>(config_.draft->head_width);
+    shape.key_heads = config_.draft->key_heads;
+  }
   for (const LayerWeights& layer : weights_.layers) {
     shape.intermediate = std::max(shape.intermediate, layer.mlp.down.k);
     shape.rounds_norms = shape.rounds_norms ||
@@ -145,6 +149,7 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   if (config_.draft) {
     BT_CHECK(std::ssize(batch.feature_rows) == tokens);
     in.features = batch.features;
+    in.own_features = batch.own_features;
     in.feature_rows = bring(batch.feature_rows, DType::kI32);
   }
   std::span<const int64_t> slots = batch.slots;

@@ -15,6 +15,7 @@ struct K2Model::Inputs {
   TensorView logits_rows;               // [rows]
   TensorView override_rows, overrides;  // [M], [M, H]
   std::span<const TensorView> features;
+  bool own_features = false;
   TensorView feature_rows;  // [T]
   std::span<const AttentionSequence> sequences;
   const void* attention_plan = nullptr;

@@ -20,6 +20,8 @@ double YarnMscale(double factor, double mscale) {
 }
 
 double SoftmaxScale(const K2Config& config) {
+  // A draft's heads were trained without the factor of yarn (model-family §9.2).
+  if (config.has_heads()) return 1 / std::sqrt(static_cast<double>(config.draft->head_width));
   const double plain = 1 / std::sqrt(static_cast<double>(config.head_dim()));
   if (!config.rope.yarn) return plain;
   const double mscale = YarnMscale(config.rope.factor, config.rope.mscale_all_dim);

@@ -58,7 +58,11 @@ class Planner {
       layer.beside_norm = Vector(prefix + "input_layernorm.weight", config_.hidden);
     }
     layer.mlp_norm = Vector(prefix + "post_attention_layernorm.weight", config_.hidden);
-    AddAttention(prefix + "self_attn.", layer);
+    if (config_.has_heads()) {
+      AddHeads(prefix + "self_attn.", layer);
+    } else {
+      AddAttention(prefix + "self_attn.", layer);
+    }
     const std::string mlp = prefix + "mlp.";
     if (!config_.is_moe(index)) {
       layer.mlp = Mlp({mlp}, config_.intermediate, mlp);
@@ -104,6 +108,16 @@ class Planner {
     AddKvB(prefix + "kv_b_proj.weight", layer);
     layer.o = Matrix(config_.hidden, config_.heads * config_.value,
                      {{prefix + "o_proj.weight", config_.hidden}});
+  }
+
+  void AddHeads(const std::string& prefix, PlannedLayer& layer) {
+    const int64_t queries = config_.heads * config_.draft->head_width;
+    const int64_t keys = config_.draft->key_heads * config_.draft->head_width;
+    layer.qkv_a = Matrix(queries + 2 * keys, 2 * config_.hidden,
+                         {{prefix + "q_proj.weight", queries},
+                          {prefix + "k_proj.weight", keys},
+                          {prefix + "v_proj.weight", keys}});
+    layer.o = Matrix(config_.hidden, queries, {{prefix + "o_proj.weight", config_.hidden}});
   }
 
   void AddKvB(const std::string& name, PlannedLayer& layer) {

@@ -44,6 +44,9 @@ struct StepShape {
   // Of a draft model, whose layer reads embeddings beside the residual stream: residual streams of
   // another model that are projected to its own; 0: of any other model.
   int32_t feature_parts = 0;
+  // Of a draft model whose heads have keys of their own (HeadsAttentionArgs): their width, and how
+  // many heads keys have. 0: latent attention.
+  int32_t head_width = 0, key_heads = 0;
   // Whether a norm is read by products that round its rows (PackedMatrix::quantise_input).
   bool rounds_norms = false;
   // Of a model over ranks.
@@ -76,6 +79,21 @@ struct AttentionHalfArgs {
   std::span<const AttentionSequence> sequences;
   const void* plan = nullptr;  // of OpsTable::plan_attention for these sequences
   float scale = 0;             // softmax scale with the squared yarn mscale
+};
+
+// Attention of a draft model of Llama's type: heads of width d with keys and values of their own,
+// or g of these for several heads each.
+struct HeadsAttentionArgs {
+  TensorView norm, beside_norm;  // as of AttentionHalfArgs; both are there
+  float eps = 0;
+  PackedMatrix qkv;             // [(h + 2 g) d, 2 H]: rows of queries, keys, values; of queries and
+                                // keys the pairs that are rotated together lie side by side
+  PackedMatrix o;               // [H, h d]
+  TensorView positions, slots;  // [T] i32, [T] i64
+  RopeTable rope;               // of d
+  KvLayerView cache;            // `latent`: g d values of keys, rotated; `rope`: g d of values
+  std::span<const AttentionSequence> sequences;
+  float scale = 0;
 };
 
 // What a draft model begins with. Row t of the residual stream becomes row rows[t] of the parts
@@ -166,6 +184,7 @@ class HiddenState {
   // Behind Embed, of a draft model: what was embedded moves beside the residual stream.
   virtual void TakeFeatures(const FeatureArgs&) = 0;
   virtual void AttentionHalf(const AttentionHalfArgs&, const NextHalf& next) = 0;
+  virtual void HeadsAttentionHalf(const HeadsAttentionArgs&, const NextHalf& next) = 0;
   virtual void DenseHalf(const DenseHalfArgs&, const NextHalf& next) = 0;
   virtual void ExpertsHalf(const ExpertsHalfArgs&, const NextHalf& next) = 0;
   // The residual stream [T, H] f32, contiguous, complete: to be sent to another stage, or written

@@ -46,7 +46,14 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorsOf(const Json& 
       {mlp + "down_proj.weight", {hidden, inter}},
       {"norm.weight", {hidden}},
       {"lm_head.weight", {config.value("draft_vocab_size", vocab), hidden}}};
-  if (!config.contains("kv_lora_rank")) return out;
+  if (!config.contains("kv_lora_rank")) {
+    const int64_t width = size("head_dim"), key_heads = size("num_key_value_heads");
+    out.push_back({attention + "q_proj.weight", {heads * width, 2 * hidden}});
+    out.push_back({attention + "k_proj.weight", {key_heads * width, 2 * hidden}});
+    out.push_back({attention + "v_proj.weight", {key_heads * width, 2 * hidden}});
+    out.push_back({attention + "o_proj.weight", {hidden, heads * width}});
+    return out;
+  }
   const int64_t nope = size("qk_nope_head_dim"), rope = size("qk_rope_head_dim");
   const int64_t value = size("v_head_dim"), latent = size("kv_lora_rank");
   const int64_t q_lora = size("q_lora_rank");
@@ -108,7 +115,7 @@ GoldenDraft::GoldenDraft(size_t index)
 }
 
 std::unique_ptr<K2Model> GoldenDraft::Load(const OpsTable& ops) {
-  auto source = OpenDraftWeights(dir(), target_weights_);
+  auto source = OpenDraftWeights(dir(), Config().value(), target_weights_);
   EXPECT_TRUE(source.ok()) << source.status().message();
   auto model = K2Model::Load(Config().value(), *source.value(), ops, &pool_, {});
   EXPECT_TRUE(model.ok()) << model.status().message();

@@ -25,7 +25,6 @@ class GoldenDraft {
   // Writes its folder.
   explicit GoldenDraft(size_t index);
 
-  bool is_llama() const { return golden_["config"]["model_type"] == "llama"; }
   const Json& golden() const { return golden_; }
   const std::string& dir() const { return dir_.path(); }
   const K2Config& target() const { return target_; }

@@ -22,8 +22,10 @@ ComposedState::ComposedState(
   delta_ = take(DType::kF32, shape.hidden);
   delta_ = TensorView(delta_.data, part, {shape.tokens, shape.hidden});
   normed_ = take(ops.act, shape.hidden);
-  qkv_a_ = take(ops.act, shape.q_lora + shape.latent + shape.rope);
-  q_ = take(ops.act, shape.heads * head);
+  if (shape.head_width == 0) {
+    qkv_a_ = take(ops.act, shape.q_lora + shape.latent + shape.rope);
+    q_ = take(ops.act, shape.heads * head);
+  }
   attention_ = take(ops.act, shape.heads * shape.value);
   if (shape.context_ranks > 1) {
     group_q_ = take(ops.act, shape.group_heads * head);
@@ -40,6 +42,7 @@ ComposedState::ComposedState(
     beside_ = take(DType::kF32, shape.hidden);
     features_ = take(ops.act, shape.feature_parts * shape.hidden);
     pair_ = take(ops.act, 2 * shape.hidden);
+    qkv_ = take(ops.act, (shape.heads + 2 * shape.key_heads) * shape.head_width);
   }
   last_residual_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
   last_delta_ = take_rows(DType::kF32, shape.logits_rows, shape.hidden);
@@ -90,16 +93,33 @@ void ComposedState::TakeFeatures(const FeatureArgs& args) {
   ops_.linear(Fresh(), residual_, features_.columns(0, parts * shape_.hidden), args.fc);
 }
 
-TensorView ComposedState::AttentionInput(const AttentionHalfArgs& args) {
-  if (!args.beside_norm) {
-    Normalise(args.norm, args.eps);
-    return normed_;
-  }
+TensorView ComposedState::DraftInput(TensorView beside_norm, TensorView norm, float eps) {
   BT_CHECK(added_ && beside_);  // the first layer, of which a draft has no other
   const int64_t hidden = shape_.hidden;
-  ops_.rms_norm(Fresh(), pair_.columns(0, hidden), beside_, args.beside_norm, args.eps);
-  ops_.rms_norm(Fresh(), pair_.columns(hidden, hidden), residual_, args.norm, args.eps);
+  ops_.rms_norm(Fresh(), pair_.columns(0, hidden), beside_, beside_norm, eps);
+  ops_.rms_norm(Fresh(), pair_.columns(hidden, hidden), residual_, norm, eps);
   return pair_;
+}
+
+void ComposedState::HeadsAttentionHalf(const HeadsAttentionArgs& args, const NextHalf& next) {
+  const TensorView input = DraftInput(args.beside_norm, args.norm, args.eps);
+  const int64_t d = shape_.head_width, heads = shape_.heads, key_heads = shape_.key_heads;
+  BT_CHECK(ops_.head_attention != nullptr && d > 0);
+  ops_.linear(Fresh(), qkv_, input, args.qkv);
+  const TensorView q = Heads(qkv_.columns(0, heads * d), heads);
+  const TensorView keys = qkv_.columns(heads * d, key_heads * d);
+  const TensorView values = qkv_.columns((heads + key_heads) * d, key_heads * d);
+  ops_.rope(Fresh(), q, args.positions, args.rope);
+  ops_.rope(Fresh(), Heads(keys, key_heads), args.positions, args.rope);
+  ops_.kv_write(Fresh(), args.cache, keys, values, args.slots);
+  ops_.head_attention(Fresh(), {.out = attention_,
+                                .q = q,
+                                .cache = args.cache,
+                                .sequences = args.sequences,
+                                .scale = args.scale,
+                                .key_heads = shape_.key_heads});
+  ops_.linear(Fresh(), delta_, attention_, args.o);
+  Leave(next);
 }
 
 void ComposedState::Normalise(TensorView weight, float eps) {
@@ -133,7 +153,12 @@ void ComposedState::Tap(TensorView out) {
 }
 
 void ComposedState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
-  const TensorView input = AttentionInput(args);
+  TensorView input = normed_;
+  if (args.beside_norm) {
+    input = DraftInput(args.beside_norm, args.norm, args.eps);
+  } else {
+    Normalise(args.norm, args.eps);
+  }
   const int64_t q_lora = shape_.q_lora;
   ops_.linear(Fresh(), qkv_a_.columns(0, args.qkv_a.n), input, args.qkv_a);
   if (args.kv_a.n > 0) {

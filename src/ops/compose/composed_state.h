@@ -21,6 +21,7 @@ class ComposedState : public HiddenState {
   void Override(TensorView values, TensorView rows) override;
   void TakeFeatures(const FeatureArgs& args) override;
   void AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) override;
+  void HeadsAttentionHalf(const HeadsAttentionArgs& args, const NextHalf& next) override;
   void DenseHalf(const DenseHalfArgs& args, const NextHalf& next) override;
   void ExpertsHalf(const ExpertsHalfArgs& args, const NextHalf& next) override;
   TensorView Residual() override;
@@ -41,8 +42,8 @@ class ComposedState : public HiddenState {
   void Normalise(TensorView weight, float eps);
   // residual += the sum over ranks of `delta`; normed = norm(residual).
   virtual void AddAndNorm(TensorView weight, float eps);
-  // What the projections of attention read.
-  TensorView AttentionInput(const AttentionHalfArgs& args);
+  // What the projections of a draft's layer read.
+  TensorView DraftInput(TensorView beside_norm, TensorView norm, float eps);
   // From queries and cache to `attention`, with the other context ranks where there are any.
   void Attend(const AttentionHalfArgs& args);
   MlaAttentionArgs AttentionArgs(const AttentionHalfArgs& args) const;
@@ -84,6 +85,7 @@ class ComposedState : public HiddenState {
   TensorView beside_;    // [T, H] f32
   TensorView features_;  // [T, parts H] act
   TensorView pair_;      // [T, 2 H] act
+  TensorView qkv_;       // [T, (h + 2 g) d] act
   // Of ranks. g: heads of the decode-context group.
   TensorView group_q_;          // [T, g (N + P)] act
   TensorView group_attention_;  // [T, g V] act

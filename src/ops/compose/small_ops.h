@@ -31,6 +31,16 @@ struct MlaAttentionArgs {
                    // row if no key is seen
 };
 
+// As HeadsAttentionArgs of hidden_state.h has it, behind the projections.
+struct HeadAttentionArgs {
+  TensorView out;     // [T, h d] act
+  TensorView q;       // [T, h, d] act, rotated; the two outer strides are free
+  KvLayerView cache;  // in the form of the activation type; this step's keys are already written
+  std::span<const AttentionSequence> sequences;
+  float scale = 0;
+  int32_t key_heads = 0;  // g, a divisor of h: heads [i h / g, (i + 1) h / g) read those of i
+};
+
 struct ExpertBankArgs {
   TensorView out;        // [T, H] part: out[t] += sum_j weights[t, j] * Expert(ids[t, j])(x[t]),
                          // j in order
@@ -86,6 +96,8 @@ struct SmallOps {
                    TensorView rope,
                    TensorView slots) = nullptr;
   void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
+  // On a CPU.
+  void (*head_attention)(const OpContext&, const HeadAttentionArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;
   // ids [T, k] i32 and weights [T, k] f32 from logits [T, E] f32 and an optional selection bias [E]

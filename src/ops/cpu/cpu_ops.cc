@@ -21,6 +21,7 @@ SmallOps MakeSmallOps(DType act) {
   small.rope = Rope;
   small.kv_write = KvWrite;
   small.mla_attention = MlaAttention;
+  small.head_attention = HeadAttention;
   small.swiglu = Swiglu;
   small.route = Route;
   small.expert_bank = ExpertBank;

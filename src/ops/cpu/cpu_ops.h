@@ -33,6 +33,7 @@ void KvWrite(const OpContext& ctx,
              TensorView rope,
              TensorView slots);
 void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args);
+void HeadAttention(const OpContext& ctx, const HeadAttentionArgs& args);
 void Swiglu(const OpContext& ctx, TensorView out, TensorView x);
 void Route(const OpContext& ctx,
            TensorView ids,

@@ -28,6 +28,7 @@ void KvWrite(const OpContext&,
              TensorView rope,
              TensorView slots);
 void MlaAttention(const OpContext&, const MlaAttentionArgs&);
+void HeadAttention(const OpContext&, const HeadAttentionArgs&);
 void Swiglu(const OpContext&, TensorView out, TensorView x);
 void Route(const OpContext&,
            TensorView ids,

@@ -16,6 +16,7 @@ const SmallOps& ReferenceSmallOps() {
     small.rope = reference::Rope;
     small.kv_write = reference::KvWrite;
     small.mla_attention = reference::MlaAttention;
+    small.head_attention = reference::HeadAttention;
     small.swiglu = reference::Swiglu;
     small.route = reference::Route;
     small.expert_bank = reference::ExpertBank;
