@@ -13,6 +13,7 @@
 #include "cache/block_id.h"
 #include "device/buffer.h"
 #include "engine/backend_choice.h"
+#include "engine/draft_choice.h"
 #include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
@@ -83,6 +84,22 @@ Status CountWeightsOf(const PlannedModel& planned,
   return {};
 }
 
+// A draft model, which must lie here.
+Status CountDraft(const EngineConfig& config,
+                  const K2Config& model,
+                  const OpsTable& ops,
+                  PlanOptions& options) {
+  BT_ASSIGN_OR_RETURN(options.draft, ChooseDraft(config, model));
+  if (!options.draft) return {};
+  BT_ASSIGN_OR_RETURN(WeightChoice choice, ChooseWeights(config));
+  choice.quiet = true;
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                      OpenWeights(config.model_dir, choice));
+  BT_ASSIGN_OR_RETURN(options.draft_bytes, CountDraftWeights(config, *options.draft, *source, ops));
+  options.draft_token_bytes = DraftBytesPerToken(*options.draft, ops.act);
+  return {};
+}
+
 Result<MemoryPlan> PlanHost(const PlannedModel& planned,
                             const EngineConfig& config,
                             const BackendChoice& backend,
@@ -104,6 +121,9 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   // Read where the cache is made; here what is wrong with them is told.
   BT_RETURN_IF_ERROR(ReadGivenKvScales(config, model.config).status());
   BT_RETURN_IF_ERROR(CountWeightsOf(planned, config, backend, here, model, options));
+  if (!planned.described) {
+    BT_RETURN_IF_ERROR(CountDraft(config, model.config, *backend.ops, options));
+  }
   model.plain = PlainForm(act);
   // The ranks of this node share its memory, where it is a CPU.
   const auto host_bytes = static_cast<int64_t>(AvailableHostMemory());

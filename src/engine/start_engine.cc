@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "comm/link_communicator.h"
 #include "engine/backend_choice.h"
+#include "engine/draft_choice.h"
 #include "engine/gpu_ranks.h"
 #include "engine/kv_budget.h"
 #include "engine/layout_choice.h"
@@ -101,6 +102,7 @@ struct Recipe {
   const OpsTable* ops = nullptr;
   const KvBudget& budget;
   const KvChoice& kv;
+  const std::optional<K2Config>& draft;
   K2LoadOptions load;
   FixedSteps fixed = {};
   int threads = 0;
@@ -113,6 +115,24 @@ struct Part {
   bool samples = true;
   std::function<Status()> meet = {};  // returns when all ranks are there; empty: there is one
 };
+
+// Whole, on the rank that samples.
+Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, ThreadPool* pool) {
+  const std::string& dir = recipe.config.speculation.model;
+  WorkerDraft draft;
+  draft.count = recipe.config.speculation.drafts;
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                      OpenDraftWeights(dir, *recipe.draft, target));
+  K2LoadOptions options;
+  options.positions_max = recipe.load.positions_max;
+  options.quiet = true;
+  BT_ASSIGN_OR_RETURN(draft.model,
+                      K2Model::Load(*recipe.draft, *source, *recipe.ops, pool, options));
+  BT_ASSIGN_OR_RETURN(draft.tokens, ReadDraftTokens(dir, *recipe.draft));
+  BT_LOG(Info, "Draft model {}: {:.3f} GiB, up to {} drafts a step", dir,
+         static_cast<double>(draft.model->weight_bytes()) / kGiB, draft.count);
+  return draft;
+}
 
 Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
                                            WeightSource& source,
@@ -134,16 +154,22 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
     BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
            static_cast<double>(model->weight_bytes()) / kGiB, *loaded - start);
   }
+  WorkerDraft draft;
+  if (recipe.draft && part.samples) {
+    BT_ASSIGN_OR_RETURN(draft, LoadDraft(recipe, source, pool.get()));
+  }
   const int64_t ways = model->share().layout.decode_context;
-  BT_ASSIGN_OR_RETURN(
-      KvStorage storage,
-      KvStorage::Create(
-          {.layers = model->layers(),
-           .num_blocks = static_cast<int32_t>((recipe.budget.num_blocks + ways - 1) / ways),
-           .latent = static_cast<int32_t>(recipe.model.kv_lora),
-           .rope = static_cast<int32_t>(recipe.model.rope_dim),
-           .form = recipe.kv.form},
-          *recipe.ops->memory));
+  KvLayout cache{.layers = model->layers(),
+                 .num_blocks = static_cast<int32_t>((recipe.budget.num_blocks + ways - 1) / ways),
+                 .latent = static_cast<int32_t>(recipe.model.kv_lora),
+                 .rope = static_cast<int32_t>(recipe.model.rope_dim),
+                 .form = recipe.kv.form};
+  if (draft.model != nullptr) {
+    cache.draft_latent = static_cast<int32_t>(recipe.draft->kv_lora);
+    cache.draft_rope = static_cast<int32_t>(recipe.draft->rope_dim);
+    cache.draft_form = PlainKvForm(recipe.ops->act);
+  }
+  BT_ASSIGN_OR_RETURN(KvStorage storage, KvStorage::Create(cache, *recipe.ops->memory));
   BT_ASSIGN_OR_RETURN(std::vector<float> scales,
                       FindScales(config, recipe.kv, part.meet, recipe.load.quiet, *model));
   const WorkerConfig worker{
@@ -158,7 +184,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .graph_sizes = config.graph_sizes,
       .fixed = recipe.fixed,
       .samples = part.samples};
-  return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage));
+  return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage),
+                        std::move(draft));
 }
 
 // Of the stage that has most.
@@ -318,12 +345,18 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   // Before weights are read: what cannot work should not take minutes to say so.
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
-  BT_ASSIGN_OR_RETURN(const int64_t available, CacheRoom(config, backend, ops, *source,
-                                                         model_config, load.weights, layout, held));
+  BT_ASSIGN_OR_RETURN(int64_t available, CacheRoom(config, backend, ops, *source, model_config,
+                                                   load.weights, layout, held));
+  int64_t token_bytes = KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config));
+  BT_ASSIGN_OR_RETURN(const std::optional<K2Config> draft, ChooseDraft(config, model_config));
+  if (draft) {
+    BT_ASSIGN_OR_RETURN(const int64_t bytes, CountDraftWeights(config, *draft, *source, ops));
+    available = std::max<int64_t>(available - bytes, 0);
+    token_bytes += DraftBytesPerToken(*draft, ops.act);
+  }
   const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
                             .bytes_available = available,
-                            .bytes_per_token = KvBytesPerToken(model_config, kv.form,
-                                                               LayersOfStage(layout, model_config)),
+                            .bytes_per_token = token_bytes,
                             .ways = layout.decode_context,
                             .model_len = model_config.positions_max,
                             .max_model_len = config.max_model_len,
@@ -370,6 +403,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
                 .ops = &ops,
                 .budget = budget,
                 .kv = kv,
+                .draft = draft,
                 .load = load,
                 .fixed = fixed,
                 .threads = use.threads,

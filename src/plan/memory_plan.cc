@@ -92,6 +92,22 @@ void AddGpu(const K2Config& c,
   AddExchange(c, o, out);
 }
 
+// What a draft model reads, and computes with.
+PlanItem DraftSteps(const K2Config& d, const PlanOptions& o, int64_t act) {
+  const auto taps = static_cast<int64_t>(d.draft->tap_layers.size());
+  // The target's streams and its own; then as any model, with an input twice as wide.
+  const int64_t streams = 4 * (taps + 1) * d.hidden;
+  const int64_t attention = d.has_heads()
+                                ? (2 * d.heads + 2 * d.draft->key_heads) * d.draft->head_width
+                                : d.q_lora + d.cache_width() + d.heads * (d.head_dim() + d.value);
+  const int64_t own = (12 + act * (taps + 3)) * d.hidden + act * (attention + 3 * d.intermediate);
+  const int64_t rows = std::min<int64_t>(o.max_num_seqs, o.max_num_batched_tokens);
+  return {"steps of the draft model",
+          o.max_num_batched_tokens * (streams + own) + rows * (8 * d.hidden + 4 * d.head_vocab()) +
+              o.max_model_len * d.rotated() * 4,
+          fmt::format("{} tokens", o.max_num_batched_tokens)};
+}
+
 std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o) {
   const K2Config& c = model.config;
   const int64_t tp = o.layout.tensor, heads = c.heads / tp;
@@ -140,6 +156,7 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   out.push_back({"logits", logits_rows * 4 * c.vocab + rows * 4 * up(c.vocab, tp),
                  fmt::format("{} rows", logits_rows)});
   out.push_back({"rotary table", o.max_model_len * c.rope_dim * 4, ""});
+  if (o.draft) out.push_back(DraftSteps(*o.draft, o, act));
   return out;
 }
 
@@ -232,10 +249,13 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
   for (int32_t stage = 0; stage < options.layout.pipeline; ++stage) {
     RankPlan rank = FullestRank(model, plan.options, stage);
     rank.arenas = arenas;
+    const bool drafts = options.draft && stage + 1 == options.layout.pipeline;
+    if (drafts) rank.weights.push_back({"draft model", options.draft_bytes, ""});
     const int64_t left = budget - TotalBytes(rank.weights) - TotalBytes(rank.arenas);
     rank.kv_bytes = CacheBytes(options, left);
     rank.kv_token_bytes = KvBytesPerToken(
         model.config, options.kv, StageLayers(options.layout, model.config.layers, stage).size());
+    if (drafts) rank.kv_token_bytes += options.draft_token_bytes;
     rank.kv_blocks = std::max<int64_t>(rank.kv_bytes, 0) / (rank.kv_token_bytes * kBlockTokens);
     blocks = std::min(blocks, rank.kv_blocks);
     plan.stages.push_back(std::move(rank));

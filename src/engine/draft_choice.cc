@@ -1,0 +1,45 @@
+#include "engine/draft_choice.h"
+
+#include <fmt/format.h>
+
+#include "engine/layout_choice.h"
+#include "model/k2_model.h"
+#include "model/weight_count.h"
+
+namespace baltoro {
+
+Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target) {
+  if (config.speculation.method != DraftMethod::kEagle3) return std::optional<K2Config>();
+  const ParallelLayout layout = LayoutOf(config);
+  if (layout.pipeline > 1) {
+    return InvalidArgument(
+        "--speculative-config: a draft model reads layers of all stages, and there is no way for "
+        "them yet: give --pipeline-parallel-size 1, or the method ngram");
+  }
+  if (layout.decode_context > 1) {
+    return InvalidArgument(
+        "--speculative-config: the keys of a draft model are not spread over context ranks yet: "
+        "give --decode-context-parallel-size 1, or the method ngram");
+  }
+  const auto draft = ReadDraftConfig(config.speculation.model, target);
+  if (!draft.ok()) {
+    return Status(draft.status().code(), "--speculative-config: " + draft.status().message());
+  }
+  return std::optional(draft.value());
+}
+
+Result<int64_t> CountDraftWeights(const EngineConfig& config,
+                                  const K2Config& draft,
+                                  WeightSource& target,
+                                  const OpsTable& ops) {
+  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                      OpenDraftWeights(config.speculation.model, draft, target));
+  BT_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, CountWeights(draft, *source, ops, {}, {}));
+  return bytes[0];
+}
+
+int64_t DraftBytesPerToken(const K2Config& draft, DType act) {
+  return KvBytesPerToken(draft, PlainKvForm(act), 1);
+}
+
+}  // namespace baltoro
