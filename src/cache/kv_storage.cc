@@ -20,7 +20,7 @@ void* KvStorage::layer(int32_t layer) const {
 }
 
 void* KvStorage::draft_layer() const {
-  BT_CHECK(layout_.draft_latent > 0);
+  BT_CHECK(layout_.draft_blocks > 0);
   return static_cast<char*>(buffer_.data()) + layout_.layers * layout_.layer_bytes();
 }
 
@@ -31,11 +31,14 @@ Status KvStorage::Clear(BlockId block) {
     BT_RETURN_IF_ERROR(memory_->Clear(static_cast<char*>(layer(i)) + at * layout_.block_bytes(),
                                       static_cast<size_t>(layout_.block_bytes())));
   }
-  if (const int64_t bytes = layout_.draft_block_bytes(); bytes > 0) {
-    return memory_->Clear(static_cast<char*>(draft_layer()) + at * bytes,
-                          static_cast<size_t>(bytes));
-  }
   return {};
+}
+
+Status KvStorage::ClearDraft(BlockId block) {
+  const auto at = static_cast<int32_t>(block);
+  BT_CHECK(at >= 0 && at < layout_.draft_blocks);
+  const int64_t bytes = layout_.draft_block_bytes();
+  return memory_->Clear(static_cast<char*>(draft_layer()) + at * bytes, static_cast<size_t>(bytes));
 }
 
 }  // namespace baltoro

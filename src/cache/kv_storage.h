@@ -18,16 +18,18 @@ struct KvLayout {
   int32_t num_blocks = 0;
   int32_t latent = 0, rope = 0;  // values of one token
   KvForm form = KvForm::kBf16;
-  int32_t draft_latent = 0, draft_rope = 0;  // of the draft's layer; 0: none
+  // Of the draft's layer, which is whole on its rank though ranks may share the blocks of others:
+  // as many blocks as there are. 0: there is none.
+  int32_t draft_blocks = 0, draft_latent = 0, draft_rope = 0;
   KvForm draft_form = KvForm::kBf16;
 
   int64_t block_bytes() const { return kBlockTokens * KvTokenBytes(form, latent, rope); }
   int64_t layer_bytes() const { return block_bytes() * num_blocks; }
   int64_t draft_block_bytes() const {
-    return draft_latent == 0 ? 0
+    return draft_blocks == 0 ? 0
                              : kBlockTokens * KvTokenBytes(draft_form, draft_latent, draft_rope);
   }
-  int64_t bytes() const { return layer_bytes() * layers + draft_block_bytes() * num_blocks; }
+  int64_t bytes() const { return layer_bytes() * layers + draft_block_bytes() * draft_blocks; }
 };
 
 class KvStorage {
@@ -39,8 +41,9 @@ class KvStorage {
   // layout().layer_bytes() of them.
   void* layer(int32_t layer) const;
   void* draft_layer() const;  // of a layout that has one
-  // Zeroes the block in every layer.
+  // Zeroes the block in every layer but the draft's.
   Status Clear(BlockId block);
+  Status ClearDraft(BlockId block);  // in the draft's
 
  private:
   KvStorage(const KvLayout& layout, Buffer buffer, const Memory& memory)

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "engine/layout_choice.h"
 #include "model/k2_model.h"
 #include "model/weight_count.h"
 
@@ -10,17 +9,6 @@ namespace baltoro {
 
 Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target) {
   if (config.speculation.method != DraftMethod::kEagle3) return std::optional<K2Config>();
-  const ParallelLayout layout = LayoutOf(config);
-  if (layout.pipeline > 1) {
-    return InvalidArgument(
-        "--speculative-config: a draft model reads layers of all stages, and there is no way for "
-        "them yet: give --pipeline-parallel-size 1, or the method ngram");
-  }
-  if (layout.decode_context > 1) {
-    return InvalidArgument(
-        "--speculative-config: the keys of a draft model are not spread over context ranks yet: "
-        "give --decode-context-parallel-size 1, or the method ngram");
-  }
   const auto draft = ReadDraftConfig(config.speculation.model, target);
   if (!draft.ok()) {
     return Status(draft.status().code(), "--speculative-config: " + draft.status().message());

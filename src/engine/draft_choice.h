@@ -14,7 +14,7 @@
 namespace baltoro {
 
 // The draft model of an engine, if it has one. What cannot be is refused, with the key or flag and
-// what to do: a folder that is no draft of this model, a layout over which drafts do not go.
+// what to do: a folder that is no draft of this model.
 Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target);
 
 // Bytes of its weights in memory. `target` is the source of the model that it drafts for.

@@ -39,11 +39,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Create(std::unique_ptr<K2Model> 
   BT_CHECK(memory.kind() == DeviceKind::kCpu);  // chains are made row by row, from host memory
   const K2Config& config = own.config();
   const auto rows = static_cast<size_t>(tokens_max * config.hidden) * sizeof(float);
-  const char* const what = "what a draft model reads (lower --max-num-batched-tokens)";
-  for (size_t i = 0; i < config.draft->tap_layers.size(); ++i) {
-    BT_ASSIGN_OR_RETURN(Buffer taps, Buffer::Create(rows, what, memory));
-    draft->tap_memory_.push_back(std::move(taps));
-  }
+  const char* const what = "the stream of a draft model (lower --max-num-batched-tokens)";
   BT_ASSIGN_OR_RETURN(draft->stream_, Buffer::Create(rows, what, memory));
   const auto logits = static_cast<size_t>(sequences_max * config.head_vocab()) * sizeof(float);
   BT_ASSIGN_OR_RETURN(
@@ -58,12 +54,6 @@ TensorView DraftModel::Rows(Buffer& buffer, int64_t rows) const {
   const int64_t hidden = model_->config().hidden;
   BT_CHECK(static_cast<size_t>(rows * hidden) * sizeof(float) <= buffer.bytes());
   return TensorView(buffer.data(), DType::kF32, {rows, hidden});
-}
-
-std::span<const TensorView> DraftModel::Taps(int64_t tokens) {
-  taps_.clear();
-  for (Buffer& memory : tap_memory_) taps_.push_back(Rows(memory, tokens));
-  return taps_;
 }
 
 std::vector<std::vector<TokenId>> DraftModel::Propose(const ForwardBatch& step,
@@ -116,7 +106,7 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
            .logits_rows = logits_rows,
            .override_rows = {},
            .embedding_overrides = {},
-           .features = taps_,
+           .features = step.taps,
            .feature_rows = rows});
   return chains;
 }

@@ -41,12 +41,9 @@ class DraftModel {
                                                     int32_t tokens_max,
                                                     int32_t sequences_max);
 
-  // Layers of the target, and where its next step of so many tokens leaves its residual streams.
-  std::span<const int32_t> tap_layers() const { return model_->config().draft->tap_layers; }
-  std::span<const TensorView> Taps(int64_t tokens);
-
-  // Once the target has computed and sampled `step`, whose taps went to Taps(): drafts for each
-  // sequence, no more than wanted; fewer where its blocks end, or where logits are not finite.
+  // Once the target has computed and sampled `step`, with what its layers left in step.taps: drafts
+  // for each sequence, no more than wanted; fewer where its blocks end, or where logits are not
+  // finite.
   std::vector<std::vector<TokenId>> Propose(const ForwardBatch& step,
                                             std::span<const DraftSequence> sequences);
 
@@ -77,8 +74,6 @@ class DraftModel {
   const KvLayerView cache_;
   ThreadPool* const pool_;
   Arena arena_, sample_arena_;
-  std::vector<Buffer> tap_memory_;  // [tokens_max, H] f32 each
-  std::vector<TensorView> taps_;
   Buffer stream_;  // [tokens_max, H] f32: its own residual stream behind its layer
   Buffer logits_;  // [sequences_max, its vocabulary] f32
 };

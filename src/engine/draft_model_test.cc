@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "cache/block_id.h"
@@ -47,11 +46,11 @@ class Rounds {
     const auto valid = static_cast<int32_t>(known.size());
     const int32_t count = valid + refused;
     const auto features = golden_.Taps(first + count);
-    const std::span<const TensorView> taps = draft_->Taps(count);
-    const auto hidden = static_cast<size_t>(golden_.target().hidden);
-    for (size_t i = 0; i < taps.size(); ++i) {
-      std::memcpy(taps[i].data, features[i].data() + static_cast<size_t>(first) * hidden,
-                  static_cast<size_t>(count) * hidden * sizeof(float));
+    const int64_t hidden = golden_.target().hidden;
+    std::vector<TensorView> taps;
+    for (const std::vector<float>& tap : features) {
+      taps.emplace_back(const_cast<float*>(tap.data() + first * hidden), DType::kF32,
+                        std::initializer_list<int64_t>{count, hidden});
     }
     // The step's own tokens: what `known` says, one position later.
     std::vector<int32_t> tokens = {0}, positions;
@@ -79,7 +78,8 @@ class Rounds {
                             .sequences = std::span(&attention, 1),
                             .logits_rows = {},
                             .override_rows = {},
-                            .embedding_overrides = {}},
+                            .embedding_overrides = {},
+                            .taps = taps},
                            std::span(&sequence, 1))[0];
   }
   void LeaveBlocks(size_t count) { table_.resize(count); }

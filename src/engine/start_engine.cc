@@ -165,6 +165,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
                  .rope = static_cast<int32_t>(recipe.model.rope_dim),
                  .form = recipe.kv.form};
   if (draft.model != nullptr) {
+    cache.draft_blocks = static_cast<int32_t>(recipe.budget.num_blocks);
     cache.draft_latent = static_cast<int32_t>(recipe.draft->kv_lora);
     cache.draft_rope = static_cast<int32_t>(recipe.draft->rope_dim);
     cache.draft_form = PlainKvForm(recipe.ops->act);
@@ -183,6 +184,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .kv_scales = std::move(scales),
       .graph_sizes = config.graph_sizes,
       .fixed = recipe.fixed,
+      .tap_layers = recipe.draft ? recipe.draft->draft->tap_layers : std::vector<int32_t>(),
       .samples = part.samples};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage),
                         std::move(draft));
@@ -352,7 +354,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   if (draft) {
     BT_ASSIGN_OR_RETURN(const int64_t bytes, CountDraftWeights(config, *draft, *source, ops));
     available = std::max<int64_t>(available - bytes, 0);
-    token_bytes += DraftBytesPerToken(*draft, ops.act);
+    token_bytes += DraftBytesPerToken(*draft, ops.act) * layout.decode_context;
   }
   const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
                             .bytes_available = available,

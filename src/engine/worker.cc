@@ -56,7 +56,7 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                                KvStorage kv,
                                                WorkerDraft draft) {
   BT_CHECK(kv.layout().layers == model->layers());
-  BT_CHECK((kv.layout().draft_latent > 0) == (draft.model != nullptr));
+  BT_CHECK((kv.layout().draft_blocks > 0) == (draft.model != nullptr));
   BT_CHECK(kv.layout().latent == model->config().kv_lora);
   BT_CHECK(kv.layout().rope == model->config().rope_dim);
   BT_CHECK(config.kv_scales.empty() || std::ssize(config.kv_scales) == kv.layout().layers);
@@ -66,13 +66,21 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                                          worker->model_->config().vocab * SizeOf(DType::kF32));
   BT_ASSIGN_OR_RETURN(worker->logits_, Buffer::Create(bytes, "logits (lower --max-num-seqs)",
                                                       *worker->model_->ops().memory));
+  for (size_t i = 0; i < config.tap_layers.size(); ++i) {
+    const int64_t rows = config.max_num_batched_tokens * worker->model_->config().hidden;
+    BT_ASSIGN_OR_RETURN(Buffer taps,
+                        Buffer::Create(static_cast<size_t>(rows) * sizeof(float),
+                                       "what a draft model reads (lower --max-num-batched-tokens)",
+                                       *worker->model_->ops().memory));
+    worker->taps_.push_back(std::move(taps));
+  }
   if (draft.model != nullptr) {
     // A chunk of fixed steps is of one request, and of sampled tokens a row each.
     BT_CHECK(config.samples && config.fixed.prompt_chunk == 0);
     const KvLayout& layout = worker->kv_.layout();
     const KvLayerView own{.data = worker->kv_.draft_layer(),
                           .form = layout.draft_form,
-                          .num_blocks = layout.num_blocks,
+                          .num_blocks = layout.draft_blocks,
                           .latent = layout.draft_latent,
                           .rope = layout.draft_rope};
     worker->drafts_ = draft.count;
@@ -184,6 +192,15 @@ TensorView Worker::LogitsOf(int64_t rows) const {
   return TensorView(logits_.data(), DType::kF32, {rows, model_->config().vocab});
 }
 
+std::vector<TensorView> Worker::TapsOf(int64_t tokens) const {
+  std::vector<TensorView> taps;
+  for (const Buffer& memory : taps_) {
+    taps.emplace_back(const_cast<void*>(memory.data()), DType::kF32,
+                      std::initializer_list<int64_t>{tokens, model_->config().hidden});
+  }
+  return taps;
+}
+
 Result<StepResult> Worker::Run(const StepPlan& plan) {
   BT_RETURN_IF_ERROR(Apply(plan));
   StepResult result;
@@ -270,6 +287,7 @@ Status Worker::Apply(const StepPlan& plan) {
   if (masks_ != nullptr) masks_->Apply(plan);
   const RankShare& share = model_->share();
   for (const BlockId block : plan.cleared) {
+    if (drafter_ != nullptr) BT_RETURN_IF_ERROR(kv_.ClearDraft(block));
     const BlockPlace place = PlaceOfBlock(share.layout, static_cast<int64_t>(block));
     if (place.context != share.place.context(share.layout)) continue;
     BT_RETURN_IF_ERROR(kv_.Clear(static_cast<BlockId>(place.block)));
@@ -331,19 +349,19 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   const MaskWaiter waiter{masks_.get()};
   if (masks_ != nullptr) masks_->Begin(plan, begin, end);
   arena_.Reset();
+  const std::vector<TensorView> taps = TapsOf(std::ssize(batch.tokens));
+  const ForwardBatch step{.tokens = batch.tokens,
+                          .positions = batch.positions,
+                          .slots = batch.cache_slots,
+                          .sequences = batch.sequences,
+                          .logits_rows = batch.logits_rows,
+                          .override_rows = {},
+                          .embedding_overrides = {},
+                          .tap_layers = config_.tap_layers,
+                          .taps = taps};
   {
     const ProfileSpan span("forward", {{{"tokens", static_cast<int64_t>(batch.tokens.size())}}});
-    model_->Forward({.tokens = batch.tokens,
-                     .positions = batch.positions,
-                     .slots = batch.cache_slots,
-                     .sequences = batch.sequences,
-                     .logits_rows = batch.logits_rows,
-                     .override_rows = {},
-                     .embedding_overrides = {},
-                     .tap_layers = drafter_ ? drafter_->tap_layers() : std::span<const int32_t>(),
-                     .taps = drafter_ ? drafter_->Taps(std::ssize(batch.tokens))
-                                      : std::span<const TensorView>()},
-                    layers_, batch.logits, arena_);
+    model_->Forward(step, layers_, batch.logits, arena_);
   }
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
   if (!config_.samples || !computed) return;
@@ -356,7 +374,7 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   SampleTokens(plan, batch, result);
   if (drafter_ == nullptr) return;
   batch.entries = packed;
-  ProposeDrafts(plan, batch, result);
+  ProposeDrafts(plan, batch, step, result);
 }
 
 Status Worker::TakeResult(const StepResult& result) {

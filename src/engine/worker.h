@@ -35,6 +35,9 @@ struct WorkerConfig {
   // With prompt_chunk above 0 a chunk of a prompt is computed alone, and sampled tokens in steps of
   // decode_rows rows.
   FixedSteps fixed = {};
+  // Of the whole model, behind which a draft model reads; of all ranks the same. Empty: there is
+  // none.
+  std::vector<int32_t> tap_layers = {};
   bool samples = true;  // else another rank does, which has the logits
 };
 
@@ -104,13 +107,17 @@ class Worker final : public RankWorker {
   // Of fixed steps: whether the sequence computes sampled tokens.
   bool Decodes(const PlannedSequence& planned) const;
   TensorView LogitsOf(int64_t rows) const;
+  std::vector<TensorView> TapsOf(int64_t tokens) const;
   // Computes sequences [begin, end) of the plan.
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
   // What the draft model makes of the batch that was sampled last, into the result.
-  void ProposeDrafts(const StepPlan& plan, const Batch& batch, StepResult& result);
+  void ProposeDrafts(const StepPlan& plan,
+                     const Batch& batch,
+                     const ForwardBatch& step,
+                     StepResult& result);
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
   // False if nothing may be sampled, which the result then says.
@@ -133,6 +140,7 @@ class Worker final : public RankWorker {
   std::unique_ptr<K2Model> model_;
   KvStorage kv_;
   std::vector<KvLayerView> layers_;      // of the model
+  std::vector<Buffer> taps_;             // [max_num_batched_tokens, H] f32, one a tapped layer
   std::unique_ptr<DraftModel> drafter_;  // null: none
   int32_t drafts_ = 0;                   // that it makes of a sequence and step
   // Of the operations' memory.

@@ -6,7 +6,10 @@
 
 namespace baltoro {
 
-void Worker::ProposeDrafts(const StepPlan& plan, const Batch& batch, StepResult& result) {
+void Worker::ProposeDrafts(const StepPlan& plan,
+                           const Batch& batch,
+                           const ForwardBatch& step,
+                           StepResult& result) {
   const ProfileSpan span("draft");
   BT_CHECK(batch.sequences.size() == batch.entries.size());  // rows of fixed steps are not drafted
   std::vector<DraftSequence> sequences;
@@ -30,13 +33,6 @@ void Worker::ProposeDrafts(const StepPlan& plan, const Batch& batch, StepResult&
     }
     sequences.push_back(sequence);
   }
-  const ForwardBatch step{.tokens = batch.tokens,
-                          .positions = batch.positions,
-                          .slots = batch.cache_slots,
-                          .sequences = batch.sequences,
-                          .logits_rows = {},
-                          .override_rows = {},
-                          .embedding_overrides = {}};
   std::vector<std::vector<TokenId>> drafts = drafter_->Propose(step, sequences);
   for (size_t i = 0; i < drafts.size(); ++i) {
     result.sequences[batch.entries[i].index].drafts = std::move(drafts[i]);

@@ -26,8 +26,9 @@ struct ForwardBatch {
   std::span<const TensorView> features = {};
   bool own_features = false;
   std::span<const int32_t> feature_rows = {};  // [T]
-  // Layers of this model, rising, behind which the residual stream is wanted, and where it goes:
-  // [T, H] f32 each.
+  // Layers of the whole model, rising, behind which the residual stream is wanted, and where it
+  // goes: [T, H] f32 each. Of a model over stages the last one has all of them: each passes on what
+  // it and the stages before it found. All ranks are asked for the same.
   std::span<const int32_t> tap_layers = {};
   std::span<const TensorView> taps = {};
 };

@@ -86,6 +86,9 @@ void K2Model::Compute(const Inputs& in,
   const auto first = static_cast<int32_t>(share_.layers(config_).begin);
   AttentionHalfArgs attention = AttentionOf(layers[0], in, cache[0]);
   size_t tap = 0;
+  for (; tap < in.tap_layers.size() && in.tap_layers[tap] < first; ++tap) {
+    others().ReceiveFromStageBefore(Scratch(), in.taps[tap]);
+  }
   for (size_t i = 0; i < layers.size(); ++i) {
     const bool is_last = i + 1 == layers.size();
     if (tell_) tell_("layer " + std::to_string(first + layers[i]));
@@ -107,11 +110,17 @@ void K2Model::Compute(const Inputs& in,
       }
       hidden.DenseHalf(dense, next);
     }
-    if (tap < in.tap_layers.size() && in.tap_layers[tap] == layers[i]) hidden.Tap(in.taps[tap++]);
+    if (tap < in.tap_layers.size() && in.tap_layers[tap] == first + layers[i]) {
+      hidden.Tap(in.taps[tap++]);
+    }
     attention = ahead;
   }
   if (tell_) tell_("behind the layers");
-  if (!share_.last_stage()) return others().SendToNextStage(Scratch(), hidden.Residual());
+  if (!share_.last_stage()) {
+    others().SendToNextStage(Scratch(), hidden.Residual());
+    for (size_t i = 0; i < tap; ++i) others().SendToNextStage(Scratch(), in.taps[i]);
+    return;
+  }
   const int64_t vocab = config_.head_vocab();
   BT_CHECK(logits.rank == 2 && logits.dim(1) == vocab && logits.dtype == DType::kF32);
   std::vector<int64_t> widths;

@@ -255,7 +255,8 @@ Result<MemoryPlan> PlanMemory(const ModelDescription& model, const PlanOptions& 
     rank.kv_bytes = CacheBytes(options, left);
     rank.kv_token_bytes = KvBytesPerToken(
         model.config, options.kv, StageLayers(options.layout, model.config.layers, stage).size());
-    if (drafts) rank.kv_token_bytes += options.draft_token_bytes;
+    // Those of all context ranks.
+    if (drafts) rank.kv_token_bytes += options.draft_token_bytes * options.layout.decode_context;
     rank.kv_blocks = std::max<int64_t>(rank.kv_bytes, 0) / (rank.kv_token_bytes * kBlockTokens);
     blocks = std::min(blocks, rank.kv_blocks);
     plan.stages.push_back(std::move(rank));
