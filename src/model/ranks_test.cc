@@ -40,16 +40,21 @@ std::vector<int32_t> Tokens(const K2Config& config) {
   return tokens;
 }
 
-// Logits of the last token of the prompt and of those after it, and of some inside.
+// Logits of the last token of the prompt and of those after it, and of some inside; with each, what
+// the first and the third layer left of that token.
 std::vector<float> LogitsOf(K2Model& model, KvForm kv) {
   const std::vector<int32_t> tokens = Tokens(model.config());
   test::TinyRunner runner(model, std::ssize(tokens), kv);
+  runner.TapBehind({0, 2});
   std::vector<float> out;
   size_t at = 0;
   for (const int32_t piece : kPieces) {
     const auto next = std::span(tokens).subspan(at, static_cast<size_t>(piece));
     const std::vector<float> logits = runner.Run(next, kPrompt);
     out.insert(out.end(), logits.end() - model.config().vocab, logits.end());
+    for (const std::vector<float>& tap : runner.taps()) {
+      out.insert(out.end(), tap.end() - model.config().hidden, tap.end());
+    }
     at += static_cast<size_t>(piece);
   }
   return out;

@@ -237,13 +237,22 @@ std::vector<float> TinyRunner::RunAmong(std::span<const int32_t> tokens,
   const size_t bytes = logits.size() * sizeof(float);
   BT_CHECK(bytes <= logits_.bytes());
   arena_.Reset();
+  const int64_t hidden = model_.config().hidden;
+  taps_.assign(tap_layers_.size(), std::vector<float>(ids.size() * static_cast<size_t>(hidden)));
+  std::vector<TensorView> taps;
+  for (std::vector<float>& tap : taps_) {
+    taps.emplace_back(tap.data(), DType::kF32,
+                      std::initializer_list<int64_t>{std::ssize(ids), hidden});
+  }
   model_.Forward({.tokens = ids,
                   .positions = positions,
                   .slots = slots,
                   .sequences = sequences,
                   .logits_rows = rows,
                   .override_rows = {},
-                  .embedding_overrides = {}},
+                  .embedding_overrides = {},
+                  .tap_layers = tap_layers_,
+                  .taps = taps},
                  cache_, TensorView(logits_.data(), DType::kF32, {count, vocab}), arena_);
   BT_CHECK(model_.ops().memory->CopyOut(logits.data(), logits_.data(), bytes).ok());
   return logits;

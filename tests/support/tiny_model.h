@@ -83,6 +83,10 @@ class TinyRunner {
   // Runs the next tokens and returns the logits of all of them, [tokens, vocab]. Tokens at
   // positions from `absorbed_from` on use the absorbed form.
   std::vector<float> Run(std::span<const int32_t> tokens, int32_t absorbed_from);
+  // On a CPU: from now on steps leave the residual streams behind these layers in taps(), [rows, H]
+  // each.
+  void TapBehind(std::vector<int32_t> layers) { tap_layers_ = std::move(layers); }
+  const std::vector<std::vector<float>>& taps() const { return taps_; }
   // As above with `padding` more sequences in the same step, whose logits are dropped.
   std::vector<float> RunAmong(std::span<const int32_t> tokens, int32_t absorbed_from, int padding);
 
@@ -95,6 +99,8 @@ class TinyRunner {
   int32_t position_ = 0;
   Arena arena_;
   Buffer logits_;  // of the step with the most rows so far
+  std::vector<int32_t> tap_layers_;
+  std::vector<std::vector<float>> taps_;
 };
 
 }  // namespace baltoro::test
