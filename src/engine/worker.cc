@@ -235,6 +235,7 @@ size_t Worker::PassEnd(const StepPlan& plan, size_t begin) const {
 void Worker::Undo(const PlannedSequence& planned, SequenceResult& one) {
   Slot& slot = slot_of(planned);
   slot.output.resize(slot.output_before);
+  slot.ngrams.reset();  // it may have more
   one = {};
   one.slot = planned.slot;
   if (masks_ != nullptr && !masks_->Undo(planned.slot)) {
@@ -332,6 +333,7 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
+  if (config_.speculation.enabled()) ProposeDrafts(plan, batch, result);
 }
 
 Status Worker::TakeResult(const StepResult& result) {

@@ -3,7 +3,9 @@
 // One rank at work: owns the model, the KV cache and what is kept for each slot; turns a plan into
 // a batch, runs it, samples.
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,9 @@
 #include "device/buffer.h"
 #include "engine/constraint_table.h"
 #include "engine/fixed_steps.h"
+#include "engine/ngram_index.h"
 #include "engine/rank_worker.h"
+#include "engine/speculation.h"
 #include "engine/step_masks.h"
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
@@ -34,7 +38,8 @@ struct WorkerConfig {
   // With prompt_chunk above 0 a chunk of a prompt is computed alone, and sampled tokens in steps of
   // decode_rows rows.
   FixedSteps fixed = {};
-  bool samples = true;  // else another rank does, which has the logits
+  bool samples = true;                 // else another rank does, which has the logits
+  SpeculationConfig speculation = {};  // of the rank that samples
 };
 
 class Worker final : public RankWorker {
@@ -63,7 +68,8 @@ class Worker final : public RankWorker {
     std::vector<TokenId> output;
     size_t output_before = 0;  // size of `output` when the step began
     std::vector<int32_t> blocks;
-    std::vector<uint32_t> mask;  // of allowed_token_ids; empty: all
+    std::vector<uint32_t> mask;        // of allowed_token_ids; empty: all
+    std::optional<NgramIndex> ngrams;  // of prompt and output, once drafts were looked for
   };
   struct Batch;
 
@@ -88,7 +94,10 @@ class Worker final : public RankWorker {
     return chunk > 0 ? chunk : config_.max_num_batched_tokens;
   }
   int32_t pass_sequences_max() const {
-    return config_.fixed.prompt_chunk > 0 ? config_.fixed.decode_rows : config_.max_num_seqs;
+    if (config_.fixed.prompt_chunk > 0) return config_.fixed.decode_rows;
+    // A draft takes what a sequence of one token takes.
+    const int32_t rows = config_.max_num_seqs * (1 + config_.speculation.drafts);
+    return std::max(config_.max_num_seqs, std::min(rows, config_.max_num_batched_tokens));
   }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;
@@ -102,6 +111,17 @@ class Worker final : public RankWorker {
   void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
+  // worker_draft.cc: what may come after the tokens that were sampled, for the next step to verify.
+  void ProposeDrafts(const StepPlan& plan, const Batch& batch, StepResult& result);
+  void ProposeNgrams(Slot& slot, SequenceResult& one) const;
+  // The draft that follows the sampled row `row`; -1: there is none.
+  static TokenId DraftAfter(const StepPlan& plan, const PlannedSequence& planned, int32_t row);
+  // Whether the slot's drafts are accepted by chance; not where a constraint has a say.
+  bool SyntheticFor(const Slot& slot) const {
+    return !config_.speculation.synthetic_rates.empty() && !slot.admitted.constrained;
+  }
+  // Of those: whether the draft that follows sampled row `row` is taken.
+  bool DrawsDraft(const Slot& slot, int32_t row) const;
   // False if nothing may be sampled, which the result then says.
   bool Limit(const PlannedSequence& planned, int32_t row, SampleRow& sample, SequenceResult& one);
   void TakeToken(const PlannedSequence& planned, const SampleResult& sampled, SequenceResult& one);
