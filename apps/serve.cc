@@ -71,6 +71,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.drafts_max = options.speculation.drafts;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
@@ -282,8 +283,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
       server->SetEngine(nullptr);
       return engine->end();
     }
-    const std::string line = server->Tick();
-    if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
+    for (const std::string& line : server->Tick()) {
+      if (!options.disable_log_stats) BT_LOG(Info, "{}", line);
+    }
   } while (!stop.AskedWithin(0.1));
   BT_LOG(Info, "Shutting down{}",
          options.shutdown_timeout > 0

@@ -78,6 +78,12 @@ Availability Judge(const FlagTable& table, const ParsedFlags& flags) {
       }
       switch (spec.state) {
         case FlagState::kWorks:
+          if (spec.missing != nullptr) {
+            if (const std::string what = spec.missing(use.value); !what.empty()) {
+              result.refusals.push_back(NotYet(AsGiven(spec, use) + " " + what, spec));
+            }
+            break;
+          }
           if (spec.available.empty() || AsksForNothing(spec, use.value)) break;
           [[fallthrough]];
         case FlagState::kNotYet:

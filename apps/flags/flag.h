@@ -5,7 +5,10 @@
 
 #include <limits>
 #include <span>
+#include <string>
 #include <string_view>
+
+#include "base/json.h"
 
 namespace baltoro {
 
@@ -60,7 +63,10 @@ struct FlagSpec {
   double min = -std::numeric_limits<double>::infinity();  // of a number, inclusive
   double max = std::numeric_limits<double>::infinity();   // of a number, inclusive
   FlagState state = FlagState::kWorks;
-  std::string_view reason = {};   // why no effect, what is missing, what replaces it
+  std::string_view reason = {};  // why no effect, what is missing, what replaces it
+  // With kWorks: names what of a value is not there yet, empty: all is; then `reason` and `instead`
+  // are of that.
+  std::string (*missing)(const Json& value) = nullptr;
   std::string_view instead = {};  // what to do where it is refused; empty: leave it out
   const Idle* idle = nullptr;     // goes before the state: no effect where it holds
   std::string_view idle_reason = {};

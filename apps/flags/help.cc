@@ -46,6 +46,9 @@ std::string Today(const FlagSpec& spec) {
   }
   switch (spec.state) {
     case FlagState::kWorks:
+      if (spec.missing != nullptr) {
+        return fmt::format("Works; not available yet: {} ({}).", spec.reason, spec.instead);
+      }
       if (spec.available.empty()) return "";
       return fmt::format("Works for {}; not available yet: {}.", TakenValues(spec), spec.reason);
     case FlagState::kNoEffectHere:

@@ -69,15 +69,22 @@ constexpr FlagSpec kKernelFlags[] = {
      .help = "Tunes GPU kernels at start."},
 };
 
+// What of a --speculative-config is not there yet.
+std::string MissingDrafter(const Json& config) {
+  const bool eagle3 = config.is_object() && config.value("method", Json()) == "eagle3";
+  return eagle3 ? "method eagle3" : "";
+}
+
 constexpr FlagSpec kEngineFlags[] = {
     {.name = "speculative-config",
      .aliases = "-sc",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNotYet,
      .reason = "Eagle3 drafts",
+     .missing = &MissingDrafter,
      .instead = "leave it out: answers are the same without a draft model",
-     .help = "A draft model that proposes tokens."},
+     .help = "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
+             "\"num_speculative_tokens\": 4}."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",
