@@ -213,6 +213,7 @@ Result<EngineConfig> MakeEngineConfig(const ServeOptions& options, const std::st
     }
   }
   config.async_scheduling = options.async_scheduling;
+  config.speculation = options.speculation;
   config.target_step_ms = options.target_step_ms;
   config.deterministic = options.deterministic;
   config.threads = options.cpu_threads;

@@ -170,6 +170,7 @@ class Values {
       {"port", {"1"}},
       {"quantization", {"none"}},
       {"reasoning-parser", {"none"}},
+      {"speculative-config", {R"({"method":"ngram","num_speculative_tokens":4})"}},
       {"tool-call-parser", {"none"}},
   };
 };

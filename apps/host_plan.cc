@@ -17,6 +17,7 @@
 #include "engine/fixed_steps.h"
 #include "engine/layout_choice.h"
 #include "engine/load_choice.h"
+#include "engine/stand_in.h"
 #include "engine_settings.h"
 #include "model/weight_count.h"
 #include "model/weight_slice.h"
@@ -139,6 +140,7 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   options.max_model_len = config.max_model_len;
   options.allow_longer = config.allow_long_max_model_len;
   options.max_num_seqs = config.max_num_seqs;
+  options.drafts = config.speculation.drafts;
   options.max_num_batched_tokens = config.max_num_batched_tokens;
   BT_ASSIGN_OR_RETURN(options.kv, ParseKvForm(config.kv_cache_dtype, act));
   CountSteps(model.config, config.deterministic, options);
@@ -160,7 +162,7 @@ Result<HostPlan> PlanRun(const ServeOptions& options,
                          const std::optional<DeviceSpec>& gpu,
                          EngineConfig& config) {
   if (config.load_format == "stand-in") {
-    if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+    BT_RETURN_IF_ERROR(CheckStandIn(config));
     return HostPlan{
         .notices = JudgeRun(options.open_flags, FactsOf(options, config, DType::kBf16)).notices};
   }

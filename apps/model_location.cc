@@ -155,4 +155,19 @@ Result<std::string> LocateModel(const std::string& model, const std::string& pro
   return dir;
 }
 
+Result<std::string> LocateDraft(const std::string& draft,
+                                const std::string& model_dir,
+                                const std::string& program) {
+  BT_ASSIGN_OR_RETURN(const ModelMap map, ReadModelMap(Env(kModelMapVariable)));
+  const std::string* const mapped = FindMapped(map, draft);
+  const std::string& named = mapped == nullptr ? draft : *mapped;
+  if (!named.empty() && named != kPocketName) return LocateModel(draft, program);
+  const Result<std::string> pocket = PocketDir(program);
+  std::error_code ignored;
+  if (pocket.ok() && fs::equivalent(model_dir, pocket.value() + "/model", ignored)) {
+    return pocket.value() + "/draft-mla";
+  }
+  return InvalidArgument("it is not given: the folder of a draft model, or its name on a hub");
+}
+
 }  // namespace baltoro

@@ -12,6 +12,12 @@ namespace baltoro {
 // all of these.
 Result<std::string> LocateModel(const std::string& model, const std::string& program);
 
+// The folder of a draft model, of --speculative-config's `model`: found as a model is. Where none
+// is given, that of the pocket model, if the model in `model_dir` is that one.
+Result<std::string> LocateDraft(const std::string& draft,
+                                const std::string& model_dir,
+                                const std::string& program);
+
 // The folder of the pocket model: $BALTORO_POCKET, else beside the program (share/baltoro/pocket in
 // an unpacked archive, pocket/ in a checkout).
 Result<std::string> PocketDir(const std::string& program);

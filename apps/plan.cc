@@ -55,7 +55,7 @@ Result<Planned> MakePlan(const PlanCommand& command, const std::string& program)
   if (!gpu.empty()) {
     BT_ASSIGN_OR_RETURN(device, FindDevice(gpu));
   }
-  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(command.serve, model, device));
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(command.serve, program, model, device));
   return Planned{.run = std::move(launch.plan), .described = model.described.has_value()};
 }
 

@@ -71,6 +71,7 @@ Result<ServerConfig> MakeServerConfig(const ServeOptions& options, const std::st
   config.tool_parser = options.tool_call_parser != "none";
   config.normalise_tool_call_ids = options.normalise_tool_call_ids;
   config.enable_prefix_caching = options.enable_prefix_caching;
+  config.drafts_max = options.speculation.drafts;
   config.gpu_memory_utilization = options.gpu_memory_utilization;
   config.request_id_headers = options.enable_request_id_headers;
   config.log_requests = options.enable_log_requests;
@@ -215,7 +216,7 @@ Status Serve(const ServeOptions& options, const std::string& program) {
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
 
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, program, {.dir = dir}, std::nullopt));
   ServerConfig& config = launch.door.config;
   EngineConfig& engine_config = launch.engine;
   LogFlags(options, launch.plan);
@@ -282,8 +283,9 @@ Status Serve(const ServeOptions& options, const std::string& program) {
       server->SetEngine(nullptr);
       return engine->end();
     }
-    const std::string line = server->Tick();
-    if (!line.empty() && !options.disable_log_stats) BT_LOG(Info, "{}", line);
+    for (const std::string& line : server->Tick()) {
+      if (!options.disable_log_stats) BT_LOG(Info, "{}", line);
+    }
   } while (!stop.AskedWithin(0.1));
   BT_LOG(Info, "Shutting down{}",
          options.shutdown_timeout > 0
@@ -300,7 +302,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
   const StopSignal stop(0, "Asked to stop: this node leaves");
   for (const std::string& notice : options.notices) BT_LOG(Warning, "{}", notice);
   BT_ASSIGN_OR_RETURN(const std::string dir, LocateModel(options.model, program));
-  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, {.dir = dir}, std::nullopt));
+  BT_ASSIGN_OR_RETURN(Launch launch, PrepareLaunch(options, program, {.dir = dir}, std::nullopt));
   EngineConfig& config = launch.engine;
   LogFlags(options, launch.plan);
   BT_RETURN_IF_ERROR(KeepTo(launch.plan, config));
@@ -319,6 +321,7 @@ Status ServeHeadless(const ServeOptions& options, const std::string& program) {
 }  // namespace
 
 Result<Launch> PrepareLaunch(const ServeOptions& options,
+                             const std::string& program,
                              const PlannedModel& model,
                              const std::optional<DeviceSpec>& gpu) {
   Launch launch;
@@ -327,6 +330,15 @@ Result<Launch> PrepareLaunch(const ServeOptions& options,
     BT_ASSIGN_OR_RETURN(launch.door, OpenDoor(options, model.dir));
   }
   BT_ASSIGN_OR_RETURN(launch.engine, MakeEngineConfig(options, model.dir));
+  SpeculationConfig& speculation = launch.engine.speculation;
+  if (speculation.method == DraftMethod::kEagle3) {
+    const auto draft = LocateDraft(speculation.model, model.dir, program);
+    if (!draft.ok()) {
+      return Status(draft.status().code(),
+                    "--speculative-config: model: " + draft.status().message());
+    }
+    speculation.model = draft.value();
+  }
   BT_ASSIGN_OR_RETURN(launch.plan, PlanRun(options, model, gpu, launch.engine));
   if (has_door && launch.engine.device == "cuda") {
     const std::string notice = LimitLogprobs(launch.door.config.max_logprobs);

@@ -28,6 +28,7 @@ struct Launch {
 // From checked flags to what would be started. Whatever is refused is refused here, for `serve` and
 // `plan` alike; only a plan names a description, or GPUs that need not be here.
 Result<Launch> PrepareLaunch(const ServeOptions& options,
+                             const std::string& program,
                              const PlannedModel& model,
                              const std::optional<DeviceSpec>& gpu);
 

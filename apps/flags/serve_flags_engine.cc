@@ -74,10 +74,10 @@ constexpr FlagSpec kEngineFlags[] = {
      .aliases = "-sc",
      .kind = kJsonObject,
      .initial = "{}",
-     .state = kNotYet,
-     .reason = "Eagle3 drafts",
-     .instead = "leave it out: answers are the same without a draft model",
-     .help = "A draft model that proposes tokens."},
+     .help =
+         "Tokens that are proposed, and verified several a step: {\"method\": \"ngram\", "
+         "\"num_speculative_tokens\": 4}, or {\"method\": \"eagle3\", \"model\": DIR}. On a CPU; "
+         "not available yet on a GPU."},
     {.name = "kv-transfer-config",
      .kind = kJsonObject,
      .initial = "{}",

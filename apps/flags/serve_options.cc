@@ -12,6 +12,7 @@
 #include "flags/serve_checks.h"
 #include "flags/serve_command_line.h"
 #include "flags/serve_flags.h"
+#include "flags/speculative_config.h"
 
 namespace baltoro {
 namespace {
@@ -194,6 +195,14 @@ Ending Refusal(const FlagTable& table, const Availability& availability) {
   return ending;
 }
 
+Status FillSpeculation(const FlagReader& flags, ServeOptions& options) {
+  Json config = Json::object();
+  flags.Get("speculative-config", config);
+  BT_ASSIGN_OR_RETURN(options.speculation,
+                      ReadSpeculativeConfig(config, options.tensor_parallel_size, options.notices));
+  return {};
+}
+
 Status FillProfiler(const FlagReader& flags, ServeOptions& options) {
   Json config = Json::object();
   flags.Get("profiler-config", config);
@@ -249,6 +258,9 @@ Outcome<ServeOptions> ReadServe(const FlagTable& table,
   }
   if (const Status graphs = FillGraphs(reader, options); !graphs.ok()) {
     return UsageError(table, graphs.message());
+  }
+  if (const Status speculation = FillSpeculation(reader, options); !speculation.ok()) {
+    return UsageError(table, speculation.message());
   }
   if (const Status traces = FillTraces(reader, environment, options); !traces.ok()) {
     return UsageError(table, traces.message());

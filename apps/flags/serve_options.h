@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/log_format.h"
+#include "engine/speculation.h"
 #include "flags/availability.h"
 #include "flags/ending.h"
 #include "flags/graph_options.h"
@@ -91,6 +92,7 @@ struct ServeOptions {
   double target_step_ms = -1;  // below 0: by the device; 0: none
   int cpu_threads = 0;         // 0: one for each core
   bool engine_in_process = false;
+  SpeculationConfig speculation;
   GraphOptions graphs;           // on a GPU
   bool async_scheduling = true;  // on a GPU
   int tensor_parallel_size = 1, pipeline_parallel_size = 1, decode_context_parallel_size = 1;

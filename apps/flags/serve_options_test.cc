@@ -194,14 +194,29 @@ TEST(ServeOptionsTest, UsageErrorsPrintTheUsageAndEndWithTwo) {
 }
 
 TEST(ServeOptionsTest, WhatIsNotThereStopsTheStartWithASentenceForEach) {
-  const Ending ending = End({"/m", "-dp", "8", "--speculative-config", R"({"method":"eagle3"})"});
+  const Ending ending = End({"/m", "-dp", "8", "--kv-transfer-config", R"({"kv_role":"both"})"});
   EXPECT_EQ(ending.exit_code, 1);
   EXPECT_EQ(ending.err,
             "baltoro serve: --data-parallel-size 8 is not available yet in this version: data "
             "parallelism; give one replica all GPUs instead: --tensor-parallel-size 8, with "
             "--pipeline-parallel-size and -dcp 8 for more (docs/layouts.md)\n"
-            "baltoro serve: --speculative-config is not available yet in this version: Eagle3 "
-            "drafts; leave it out: answers are the same without a draft model\n");
+            "baltoro serve: --kv-transfer-config is not available yet in this version: prefill and "
+            "decode on different servers; leave it out: every server computes prompts and "
+            "answers\n");
+}
+
+TEST(ServeOptionsTest, SpeculationIsReadAndAWrongKeyStopsTheStart) {
+  const ServeOptions options = Accept(
+      {"/m", "-sc", R"({"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4})"});
+  EXPECT_EQ(options.speculation.method, DraftMethod::kNgram);
+  EXPECT_EQ(options.speculation.drafts, 3);
+  EXPECT_EQ(options.speculation.lookup_max, 4);
+  const ServeOptions eagle = Accept({"/m", "--speculative-config", R"({"method":"eagle3"})"});
+  EXPECT_EQ(eagle.speculation.method, DraftMethod::kEagle3);
+  EXPECT_EQ(eagle.speculation.drafts, 3);
+  const Ending wrong = End({"/m", "--speculative-config", R"({"method":"ngram","k":4})"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("--speculative-config: k: no such key"), std::string::npos);
 }
 
 TEST(ServeOptionsTest, ValuesThatAskForNothingPass) {

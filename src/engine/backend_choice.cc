@@ -70,6 +70,11 @@ Result<BackendChoice> ChooseDescribedGpu(const EngineConfig& config, const GpuIn
 }
 
 Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
+  if (config.speculation.enabled()) {
+    return InvalidArgument(
+        "--speculative-config: steps on a GPU verify no drafts yet in this version; leave it out: "
+        "answers are the same without, or give --device cpu");
+  }
   if (config.max_num_seqs > kGpuSequencesMax) {
     return InvalidArgument(
         fmt::format("--max-num-seqs {}: a step on a GPU has at most {} sequences",

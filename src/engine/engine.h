@@ -58,7 +58,7 @@ struct EngineConfig {
   bool enable_prefix_caching = true;
   bool priority_scheduling = false;
   bool async_scheduling = false;
-  SpeculationConfig speculation;
+  SpeculationConfig speculation = {};
   // How long a step with prompts may take while others wait for tokens; 0: as long as it takes;
   // below: 250 on a CPU, 60 on a GPU, and 0 for a stand-in.
   double target_step_ms = -1;
@@ -99,7 +99,7 @@ struct EngineStats {
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
-  DraftStats drafts;
+  DraftStats drafts = {};
   uint64_t step_tokens_last = 0;
   double step_seconds_last = 0, step_seconds = 0;  // of the last step; of all together
   double turn_seconds = 0;                         // that the present turn of its loop has lasted

@@ -1,5 +1,6 @@
 #include "engine/engine_wire.h"
 
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
@@ -19,6 +20,8 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.allow_long_max_model_len, c.max_num_seqs, c.max_num_batched_tokens,
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
+         c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
+         c.speculation.lookup_max, c.speculation.model, c.speculation.synthetic_rates,
          c.target_step_ms, c.deterministic, c.threads, c.seed, c.alike_layers, c.modelled_exchange,
          c.tuned_config, c.tuned_config_folder, c.stand_in_step_ms);
 }
@@ -33,7 +36,8 @@ void VisitInfo(EngineInfo& i, const Fields& fields) {
 template <typename Fields>
 void VisitStats(EngineStats& s, const Fields& fields) {
   fields(s.step, s.running, s.waiting, s.kv_usage, s.prefix_queries, s.prefix_hits, s.preemptions,
-         s.prompt_tokens_computed, s.generation_tokens, s.step_tokens_last, s.step_seconds_last,
+         s.prompt_tokens_computed, s.generation_tokens, s.drafts.drafts, s.drafts.draft_tokens,
+         s.drafts.accepted_tokens, s.drafts.accepted_at, s.step_tokens_last, s.step_seconds_last,
          s.turn_seconds, s.turn_expected_seconds, s.long_turn_seconds, s.restarts, s.step_seconds,
          s.log_drops.unread, s.log_drops.limited, s.process.start_unix, s.process.cpu_seconds,
          s.process.resident_bytes, s.process.virtual_bytes, s.process.open_files,
@@ -43,7 +47,14 @@ void VisitStats(EngineStats& s, const Fields& fields) {
 struct PutField {
   WireWriter& writer;
   void One(const std::string& value) const { writer.PutBytes(value); }
-  void One(const std::vector<int32_t>& values) const { writer.PutArray(std::span(values)); }
+  template <typename T>
+  void One(const std::vector<T>& values) const {
+    writer.PutArray(std::span(values));
+  }
+  template <typename T, size_t N>
+  void One(const std::array<T, N>& values) const {
+    for (const T value : values) writer.Put(value);
+  }
   template <typename T>
   void One(T value) const {
     writer.Put(value);
@@ -57,7 +68,14 @@ struct PutField {
 struct GetField {
   WireReader& reader;
   void One(std::string& value) const { value = reader.GetBytes(); }
-  void One(std::vector<int32_t>& values) const { values = reader.GetArray<int32_t>(); }
+  template <typename T>
+  void One(std::vector<T>& values) const {
+    values = reader.GetArray<T>();
+  }
+  template <typename T, size_t N>
+  void One(std::array<T, N>& values) const {
+    for (T& value : values) value = reader.Get<T>();
+  }
   void One(bool& value) const { value = reader.GetBool(); }
   template <typename T>
   void One(T& value) const {

@@ -22,6 +22,7 @@ SchedulerConfig MakeSchedulerConfig(const EngineConfig& config,
   scheduler.enable_prefix_caching = config.enable_prefix_caching;
   scheduler.priority_policy = config.priority_scheduling;
   scheduler.stages = stages;
+  scheduler.drafts_max = config.speculation.drafts;
   scheduler.share_prompts_only = config.deterministic;
   scheduler.prompt_chunk = info.fixed.prompt_chunk;
   if (info.fixed.decode_rows > 0) scheduler.decode_rows = info.fixed.decode_rows;

@@ -318,6 +318,9 @@ TEST(StartEngineTest, WhatAGpuDoesNotTakeIsRefusedByName) {
   config.max_num_seqs = 4097;
   EXPECT_THAT(CheckGpuTakes(config, model).message(), ::testing::HasSubstr("--max-num-seqs 4097"));
   config.max_num_seqs = 4096;
+  config.speculation.method = DraftMethod::kNgram;
+  EXPECT_THAT(CheckGpuTakes(config, model).message(), ::testing::HasSubstr("--speculative-config"));
+  config.speculation.method = DraftMethod::kNone;
   K2Config narrow = model;
   narrow.value = 64;
   EXPECT_THAT(CheckGpuTakes(config, narrow).message(), ::testing::HasSubstr("v_head_dim 64"));

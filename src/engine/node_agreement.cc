@@ -31,6 +31,19 @@ std::string Text(const std::vector<int32_t>& sizes) {
   return sizes.empty() ? std::string("the engine's own") : fmt::format("{}", fmt::join(sizes, " "));
 }
 
+// As far as ranks that do not sample have to do with it.
+std::string Text(const SpeculationConfig& speculation) {
+  switch (speculation.method) {
+    case DraftMethod::kNone:
+      break;
+    case DraftMethod::kNgram:
+      return fmt::format("ngram, {} tokens", speculation.drafts);
+    case DraftMethod::kEagle3:
+      return fmt::format("eagle3, {} tokens", speculation.drafts);
+  }
+  return "none";
+}
+
 std::string HashOf(const std::string& text) {
   const Digest digest = Sign(BytesOf("model"), {{BytesOf(text)}});
   std::string out;
@@ -92,6 +105,7 @@ std::vector<FingerprintEntry> FingerprintOf(const EngineConfig& config,
       Entry("--max-num-batched-tokens", int64_t{config.max_num_batched_tokens}),
       Entry("--enforce-eager", config.enforce_eager),
       Entry("--deterministic", config.deterministic),
+      Entry("--speculative-config", Text(config.speculation)),
       Entry("sizes of recorded steps (--compilation-config)", Text(config.graph_sizes)),
       Entry("--seed", std::to_string(config.seed)),
   };

@@ -33,12 +33,22 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kBlocks = 64, kSeqs = 8, kTokens = 96;
 
+// 0: none.
+SpeculationConfig Ngram(int32_t drafts) {
+  SpeculationConfig speculation;
+  if (drafts > 0) speculation.method = DraftMethod::kNgram;
+  speculation.drafts = drafts;
+  speculation.lookup_min = 1;
+  return speculation;
+}
+
 // Makes a worker of the tiny model; in float32, so that ranks choose what one rank chooses.
 Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                                            bool samples,
                                            std::shared_ptr<ConstraintTable> table,
                                            const FixedSteps& fixed = {},
-                                           const OpsTable& ops = CpuOps(DType::kF32)) {
+                                           const OpsTable& ops = CpuOps(DType::kF32),
+                                           int32_t drafts = 0) {
   test::TinySource source(true);
   K2LoadOptions options;
   options.ranks = ranks;
@@ -54,22 +64,25 @@ Result<std::unique_ptr<Worker>> MakeWorker(ModelRanks* ranks,
                                        .form = KvForm::kF32}));
   return Worker::Create({.max_num_seqs = kSeqs,
                          .max_num_batched_tokens = kTokens,
-                         .logits_rows_max = kSeqs + 64,
+                         .logits_rows_max = kSeqs * (1 + drafts) + 64,
                          .constraints = samples ? table : nullptr,
                          .mask_threads = 1,
                          .fixed = fixed,
-                         .samples = samples},
+                         .samples = samples,
+                         .speculation = Ngram(drafts)},
                         std::move(pool), std::move(model), std::move(kv));
 }
 
 MakeRank RanksOf(const ParallelLayout& layout,
                  const std::shared_ptr<ConstraintTable>& table = {},
                  const FixedSteps& fixed = {},
-                 const OpsTable& ops = CpuOps(DType::kF32)) {
-  return [layout, table, fixed, &ops](Link* link, bool samples) -> Result<RankParts> {
+                 const OpsTable& ops = CpuOps(DType::kF32),
+                 int32_t drafts = 0) {
+  return [layout, table, fixed, &ops, drafts](Link* link, bool samples) -> Result<RankParts> {
     RankParts parts;
     BT_ASSIGN_OR_RETURN(parts.ranks, ModelRanks::Join(link, layout));
-    BT_ASSIGN_OR_RETURN(parts.worker, MakeWorker(parts.ranks.get(), samples, table, fixed, ops));
+    BT_ASSIGN_OR_RETURN(parts.worker,
+                        MakeWorker(parts.ranks.get(), samples, table, fixed, ops, drafts));
     return parts;
   };
 }
@@ -79,20 +92,23 @@ class TeamEngine {
   explicit TeamEngine(const ParallelLayout& layout,
                       const FixedSteps& fixed = {},
                       const OpsTable& ops = CpuOps(DType::kF32),
-                      bool ahead = false) {
+                      bool ahead = false,
+                      int32_t drafts = 0) {
     const auto table = std::make_shared<ConstraintTable>();
     std::unique_ptr<Executor> executor;
     if (layout.ranks() == 1) {
-      executor =
-          std::make_unique<LocalExecutor>(MakeWorker(nullptr, true, table, fixed, ops).value(), 1);
+      executor = std::make_unique<LocalExecutor>(
+          MakeWorker(nullptr, true, table, fixed, ops, drafts).value(), 1);
     } else {
-      auto team = RankTeam::Start(layout, RanksOf(layout, table, fixed, ops), nullptr, ahead);
+      auto team =
+          RankTeam::Start(layout, RanksOf(layout, table, fixed, ops, drafts), nullptr, ahead);
       EXPECT_TRUE(team.ok()) << team.status().message();
       executor = std::move(team).value();
     }
     EngineConfig config;
     config.max_num_seqs = kSeqs;
     config.max_num_batched_tokens = kTokens;
+    config.speculation = Ngram(drafts);
     EngineInfo info;
     info.max_model_len = 512;
     info.vocab_size = kVocab;
@@ -172,6 +188,20 @@ TEST(RankTeamTest, RanksAnswerAsOneDoes) {
     TeamEngine engine(layout);
     EXPECT_EQ(engine.Answers(), one);
     EXPECT_GT(engine.stats().prefix_hits, 0u);
+  }
+}
+
+// The rank that samples proposes drafts; the others hear what was accepted.
+TEST(RankTeamTest, RanksVerifyDraftsAsOneDoes) {
+  const std::vector<std::vector<TokenId>> one = TeamEngine({}).Answers();
+  for (const ParallelLayout& layout :
+       {ParallelLayout{.tensor = 2}, ParallelLayout{.pipeline = 2},
+        ParallelLayout{.tensor = 4, .decode_context = 4},
+        ParallelLayout{.tensor = 2, .pipeline = 2, .decode_context = 2}}) {
+    SCOPED_TRACE(layout.tensor * 100 + layout.pipeline * 10 + layout.decode_context);
+    TeamEngine engine(layout, {}, CpuOps(DType::kF32), /*ahead=*/true, /*drafts=*/3);
+    EXPECT_EQ(engine.Answers(), one);
+    EXPECT_GT(engine.stats().drafts.accepted_tokens, 0u);
   }
 }
 

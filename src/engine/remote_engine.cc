@@ -187,6 +187,7 @@ EngineStats RemoteEngine::stats() const {
   stats.preemptions += stats_past_.preemptions;
   stats.prompt_tokens_computed += stats_past_.prompt_tokens_computed;
   stats.generation_tokens += stats_past_.generation_tokens;
+  stats.drafts += stats_past_.drafts;
   stats.restarts = restarts_;
   return stats;
 }
@@ -339,6 +340,7 @@ bool RemoteEngine::RunOnce() {
   stats_past_.preemptions += stats_.preemptions;
   stats_past_.prompt_tokens_computed += stats_.prompt_tokens_computed;
   stats_past_.generation_tokens += stats_.generation_tokens;
+  stats_past_.drafts += stats_.drafts;
   stats_ = {};
   if (!last_words.empty() && !said_why_) last_reason_ = last_words;
   const bool again = Follows() && status.code() == Code::kUnavailable;  // as it said itself

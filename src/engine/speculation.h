@@ -18,19 +18,17 @@ enum class DraftMethod : uint8_t {
 };
 
 // A draft model was trained for a few.
-inline constexpr int32_t kEagle3DraftsMax = 5;
+inline constexpr int32_t kEagle3DraftsMax = 5, kEagle3DraftsUsual = 3;
 
 struct SpeculationConfig {
   DraftMethod method = DraftMethod::kNone;
   int32_t drafts = 0;  // proposed for a step at most, up to kDraftsMax: num_speculative_tokens
   // kNgram: how many of the last tokens must have stood before, and how many are compared.
   int32_t lookup_min = 5, lookup_max = 5;
-  // kEagle3.
-  std::string model;                  // a directory
-  int32_t draft_tensor_parallel = 0;  // 0: as the model's
+  std::string model = {};  // kEagle3: the draft model's directory
   // Not empty: draft i is accepted, and with it all before it, with the i-th of these
   // probabilities, whatever the model says. One for each draft, none above the one before it.
-  std::vector<double> synthetic_rates;
+  std::vector<double> synthetic_rates = {};
 
   bool enabled() const { return method != DraftMethod::kNone; }
   bool operator==(const SpeculationConfig&) const = default;

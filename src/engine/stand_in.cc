@@ -164,6 +164,14 @@ TokenId StandInRunner::Next(SlotId id, SequenceResult& one) {
   return token;
 }
 
+Status CheckStandIn(const EngineConfig& config) {
+  if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+  if (config.speculation.enabled()) {
+    return InvalidArgument("--speculative-config: a stand-in has no drafts; leave it out");
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
                                                    EventSink sink,
                                                    const ConstraintFactoryMaker& constraints) {

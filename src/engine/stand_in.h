@@ -47,6 +47,9 @@ class StandInRunner final : public PlanRunner {
   std::unique_ptr<StepMasks> masks_;  // null: no request is constrained
 };
 
+// kInvalidArgument for what a stand-in does not do.
+Status CheckStandIn(const EngineConfig& config);
+
 Result<std::unique_ptr<Engine>> StartStandInEngine(const EngineConfig& config,
                                                    EventSink sink,
                                                    const ConstraintFactoryMaker& constraints);

@@ -116,11 +116,16 @@ struct Part {
   std::function<Status()> meet = {};  // returns when all ranks are there; empty: there is one
 };
 
+// Of one step: every sequence has one, and one for each draft.
+int32_t SampledRowsMax(const EngineConfig& config) {
+  const int64_t rows = int64_t{config.max_num_seqs} * (1 + config.speculation.drafts);
+  return static_cast<int32_t>(std::min<int64_t>(rows, config.max_num_batched_tokens));
+}
+
 // Whole, on the rank that samples.
 Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, ThreadPool* pool) {
   const std::string& dir = recipe.config.speculation.model;
   WorkerDraft draft;
-  draft.count = recipe.config.speculation.drafts;
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenDraftWeights(dir, *recipe.draft, target));
   K2LoadOptions options;
@@ -130,7 +135,7 @@ Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, Thread
                       K2Model::Load(*recipe.draft, *source, *recipe.ops, pool, options));
   BT_ASSIGN_OR_RETURN(draft.tokens, ReadDraftTokens(dir, *recipe.draft));
   BT_LOG(Info, "Draft model {}: {:.3f} GiB, up to {} drafts a step", dir,
-         static_cast<double>(draft.model->weight_bytes()) / kGiB, draft.count);
+         static_cast<double>(draft.model->weight_bytes()) / kGiB, recipe.config.speculation.drafts);
   return draft;
 }
 
@@ -176,8 +181,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
-      .logits_rows_max = std::max(std::min(config.max_num_seqs, config.max_num_batched_tokens),
-                                  recipe.fixed.decode_rows) +
+      .logits_rows_max = std::max(SampledRowsMax(config), recipe.fixed.decode_rows) +
                          SchedulerConfig{}.prompt_logprob_rows_max,
       .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),
@@ -185,7 +189,8 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
       .graph_sizes = config.graph_sizes,
       .fixed = recipe.fixed,
       .tap_layers = recipe.draft ? recipe.draft->draft->tap_layers : std::vector<int32_t>(),
-      .samples = part.samples};
+      .samples = part.samples,
+      .speculation = config.speculation};
   return Worker::Create(worker, std::move(pool), std::move(model), std::move(storage),
                         std::move(draft));
 }
@@ -481,7 +486,7 @@ Result<std::unique_ptr<Engine>> StartEngine(const EngineConfig& config,
         "--max-num-seqs, --max-num-batched-tokens and the queue's limit must be at least 1");
   }
   if (config.load_format == "stand-in") {
-    if (config.nodes > 1) return InvalidArgument("a stand-in has one node");
+    BT_RETURN_IF_ERROR(CheckStandIn(config));
     return StartStandInEngine(config, std::move(sink), constraints);
   }
   BT_ASSIGN_OR_RETURN(const WeightChoice choice, ChooseWeights(config));

@@ -313,6 +313,7 @@ void StepLoop::Deliver() {
   stats_.preemptions = now.preemptions;
   stats_.prompt_tokens_computed = now.prompt_tokens_computed;
   stats_.generation_tokens = now.generation_tokens;
+  stats_.drafts = now.drafts;
 }
 
 // The final event of every request that has none, also of those that arrived last. Only then is the

@@ -83,7 +83,6 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                           .num_blocks = layout.draft_blocks,
                           .latent = layout.draft_latent,
                           .rope = layout.draft_rope};
-    worker->drafts_ = draft.count;
     BT_ASSIGN_OR_RETURN(
         worker->drafter_,
         DraftModel::Create(std::move(draft.model), std::move(draft.tokens), own,
@@ -270,6 +269,7 @@ size_t Worker::PassEnd(const StepPlan& plan, size_t begin) const {
 void Worker::Undo(const PlannedSequence& planned, SequenceResult& one) {
   Slot& slot = slot_of(planned);
   slot.output.resize(slot.output_before);
+  slot.ngrams.reset();  // it may have more
   one = {};
   one.slot = planned.slot;
   if (masks_ != nullptr && !masks_->Undo(planned.slot)) {
@@ -372,8 +372,8 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
-  if (drafter_ == nullptr) return;
-  batch.entries = packed;
+  if (!config_.speculation.enabled()) return;
+  batch.entries = packed;  // those that failed too: each goes with its rows
   ProposeDrafts(plan, batch, step, result);
 }
 

@@ -3,7 +3,9 @@
 // One rank at work: owns the model, the KV cache and what is kept for each slot; turns a plan into
 // a batch, runs it, samples.
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +15,9 @@
 #include "engine/constraint_table.h"
 #include "engine/draft_model.h"
 #include "engine/fixed_steps.h"
+#include "engine/ngram_index.h"
 #include "engine/rank_worker.h"
+#include "engine/speculation.h"
 #include "engine/step_masks.h"
 #include "model/k2_model.h"
 #include "ops/thread_pool.h"
@@ -38,14 +42,14 @@ struct WorkerConfig {
   // Of the whole model, behind which a draft model reads; of all ranks the same. Empty: there is
   // none.
   std::vector<int32_t> tap_layers = {};
-  bool samples = true;  // else another rank does, which has the logits
+  bool samples = true;                 // else another rank does, which has the logits
+  SpeculationConfig speculation = {};  // of the rank that samples
 };
 
 // A draft model, of the rank that samples; its keys are a layer of the cache behind the model's.
 struct WorkerDraft {
   std::unique_ptr<K2Model> model;  // null: none
   std::vector<int32_t> tokens;     // ReadDraftTokens
-  int32_t count = 0;               // drafts of a sequence and step
 };
 
 class Worker final : public RankWorker {
@@ -75,7 +79,8 @@ class Worker final : public RankWorker {
     std::vector<TokenId> output;
     size_t output_before = 0;  // size of `output` when the step began
     std::vector<int32_t> blocks;
-    std::vector<uint32_t> mask;  // of allowed_token_ids; empty: all
+    std::vector<uint32_t> mask;        // of allowed_token_ids; empty: all
+    std::optional<NgramIndex> ngrams;  // of prompt and output, once drafts were looked for
   };
   struct Batch;
 
@@ -100,7 +105,10 @@ class Worker final : public RankWorker {
     return chunk > 0 ? chunk : config_.max_num_batched_tokens;
   }
   int32_t pass_sequences_max() const {
-    return config_.fixed.prompt_chunk > 0 ? config_.fixed.decode_rows : config_.max_num_seqs;
+    if (config_.fixed.prompt_chunk > 0) return config_.fixed.decode_rows;
+    // A draft takes what a sequence of one token takes.
+    const int32_t rows = config_.max_num_seqs * (1 + config_.speculation.drafts);
+    return std::max(config_.max_num_seqs, std::min(rows, config_.max_num_batched_tokens));
   }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;
@@ -113,13 +121,27 @@ class Worker final : public RankWorker {
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
-  // What the draft model makes of the batch that was sampled last, into the result.
+  void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
+  void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
+  // worker_draft.cc: what may come after the tokens that were sampled, for the next step to verify.
+  // The entries are all that were packed into `step`.
   void ProposeDrafts(const StepPlan& plan,
                      const Batch& batch,
                      const ForwardBatch& step,
                      StepResult& result);
-  void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
-  void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
+  void ProposeByModel(const StepPlan& plan,
+                      const Batch& batch,
+                      const ForwardBatch& step,
+                      StepResult& result);
+  void ProposeNgrams(Slot& slot, SequenceResult& one) const;
+  // The draft that follows the sampled row `row`; -1: there is none.
+  static TokenId DraftAfter(const StepPlan& plan, const PlannedSequence& planned, int32_t row);
+  // Whether the slot's drafts are accepted by chance; not where a constraint has a say.
+  bool SyntheticFor(const Slot& slot) const {
+    return !config_.speculation.synthetic_rates.empty() && !slot.admitted.constrained;
+  }
+  // Of those: whether the draft that follows sampled row `row` is taken.
+  bool DrawsDraft(const Slot& slot, int32_t row) const;
   // False if nothing may be sampled, which the result then says.
   bool Limit(const PlannedSequence& planned, int32_t row, SampleRow& sample, SequenceResult& one);
   void TakeToken(const PlannedSequence& planned, const SampleResult& sampled, SequenceResult& one);
@@ -142,7 +164,6 @@ class Worker final : public RankWorker {
   std::vector<KvLayerView> layers_;      // of the model
   std::vector<Buffer> taps_;             // [max_num_batched_tokens, H] f32, one a tapped layer
   std::unique_ptr<DraftModel> drafter_;  // null: none
-  int32_t drafts_ = 0;                   // that it makes of a sequence and step
   // Of the operations' memory.
   Buffer logits_;  // [logits_rows_max, vocab] f32
   Arena arena_;

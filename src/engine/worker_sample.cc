@@ -93,8 +93,10 @@ void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& 
     std::vector<SampleRow> rows;
     std::erase_if(going, [&](const Batch::Entry* entry) {
       const PlannedSequence& planned = plan.sequences[entry->index];
-      SampleRow row = RowFor(slot_of(planned), entry->sampled_row_begin + draft);
+      const Slot& slot = slot_of(planned);
+      SampleRow row = RowFor(slot, entry->sampled_row_begin + draft);
       if (!Limit(planned, draft, row, result.sequences[entry->index])) return true;
+      if (DrawsDraft(slot, draft)) row.given = DraftAfter(plan, planned, draft);
       rows.push_back(row);
       return false;
     });
@@ -105,9 +107,9 @@ void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& 
       const PlannedSequence& planned = plan.sequences[going[i]->index];
       SequenceResult& one = result.sequences[going[i]->index];
       TakeToken(planned, sampled[i], one);
-      const int32_t next = planned.token_count - planned.sampled_rows + draft + 1;
-      if (!one.failed && !one.ended && next < planned.token_count &&
-          plan.tokens_of(planned)[next] == one.tokens.back()) {
+      if (one.failed || one.ended) continue;
+      const bool drawn = rows[i].given >= 0 || !SyntheticFor(slot_of(planned));
+      if (drawn && DraftAfter(plan, planned, draft) == one.tokens.back()) {
         accepted.push_back(going[i]);
       }
     }

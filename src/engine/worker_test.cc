@@ -1,5 +1,5 @@
-// The worker on plans written by hand: drafts, which no scheduler plans yet, and steps that run out
-// of memory half way.
+// The worker on plans written by hand: drafts that are verified and proposed, and steps that run
+// out of memory half way.
 
 #include "engine/worker.h"
 
@@ -58,7 +58,8 @@ class WorkerTest : public ::testing::Test {
                                   .constraints = table_,
                                   .mask_threads = 2,
                                   .sample_bytes = sample_bytes_,
-                                  .fixed = fixed_},
+                                  .fixed = fixed_,
+                                  .speculation = speculation_},
                                  std::move(pool), std::move(model).value(), std::move(kv).value()))
             .value();
     step_ = 0;
@@ -133,6 +134,7 @@ class WorkerTest : public ::testing::Test {
 
   OpsTable ops_;
   FixedSteps fixed_;
+  SpeculationConfig speculation_;
   size_t sample_bytes_ = size_t{1} << 20;
   std::shared_ptr<ConstraintTable> table_ = std::make_shared<ConstraintTable>();
   std::shared_ptr<ScriptedCalls> calls_ = std::make_shared<ScriptedCalls>();
@@ -191,6 +193,51 @@ TEST_F(WorkerTest, DraftsInFixedStepsChangeNoBit) {
   ASSERT_EQ(four.tokens, (Tokens{tokens[1], tokens[2], tokens[3], tokens[4]}));
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(four.logprobs[i], wanted[i]) << i;
   EXPECT_EQ(Next(0, {tokens[5]}).logprobs.at(1), wanted[5]);
+}
+
+TEST_F(WorkerTest, DraftsAreWhatFollowedTheLastTokens) {
+  speculation_.method = DraftMethod::kNgram;
+  speculation_.drafts = 3;
+  speculation_.lookup_min = speculation_.lookup_max = 2;
+  Restart();
+  // The prompt of slot 1 goes 1 8 29 64 23 86 and on, and ends with 19 8.
+  Constrain(1, "8 29 64 23 5 6");
+  EXPECT_EQ(First(1, true).drafts, Tokens{});
+  const SequenceResult two = Next(1, {});
+  EXPECT_EQ(two.tokens, Tokens{29});
+  EXPECT_EQ(two.drafts, (Tokens{64, 23, 86}));
+  // A step that is computed twice proposes what it would have proposed at once.
+  calls_until_no_memory = no_memory_calls = 1;
+  const SequenceResult verified = Next(1, two.drafts);
+  EXPECT_EQ(verified.tokens, (Tokens{64, 23, 5}));
+  EXPECT_EQ(verified.drafts, Tokens{});
+  EXPECT_EQ(Next(1, {}).tokens, Tokens{6});
+  // Nothing comes after the end.
+  EXPECT_EQ(Next(1, {}).drafts, Tokens{});
+}
+
+TEST_F(WorkerTest, SyntheticRatesTakeDraftsWhateverTheModelSays) {
+  const Tokens wanted = Greedy(3);
+  speculation_.method = DraftMethod::kNgram;
+  speculation_.drafts = 3;
+  speculation_.synthetic_rates = {1, 1, 0};
+  Restart();
+  (void)First(0, false);
+  const TokenId wrong = (wanted[1] + 1) % kVocab;
+  const Tokens tokens = Next(0, {wrong, wrong, wrong}).tokens;
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ((Tokens{tokens[0], tokens[1]}), (Tokens{wrong, wrong}));
+  // A right draft that the rates refuse ends the step.
+  speculation_.synthetic_rates = {0, 0, 0};
+  Restart();
+  (void)First(0, false);
+  EXPECT_EQ(Next(0, {wanted[1], wanted[2]}).tokens, Tokens{wanted[1]});
+  // A constraint is kept.
+  speculation_.synthetic_rates = {1, 1, 1};
+  Constrain(1, "5 6 7 8 9");
+  Restart();
+  EXPECT_EQ(First(1, true).tokens, Tokens{5});
+  EXPECT_EQ(Next(1, {6, 3}).tokens, (Tokens{6, 7}));
 }
 
 TEST_F(WorkerTest, EachDraftIsHeldToTheMaskAfterTheDraftsBeforeIt) {

@@ -132,7 +132,9 @@ std::vector<PlanItem> Arenas(const ModelDescription& model, const PlanOptions& o
   const int64_t expert_columns =
       o.layout.whole_experts ? c.moe_intermediate : up(c.moe_intermediate, o.layout.expert_ranks());
   const int64_t pairs = std::min(tokens, kExpertTokens) * c.router.top_k;
-  const int64_t rows = std::max<int64_t>(std::min<int64_t>(o.max_num_seqs, tokens), o.fixed_rows);
+  // A draft takes what a sequence of one token takes.
+  const int64_t decode_rows = o.max_num_seqs * int64_t{1 + o.drafts};
+  const int64_t rows = std::max<int64_t>(std::min(decode_rows, tokens), o.fixed_rows);
   const int64_t logits_rows = rows + o.prompt_logprob_rows;
   const int64_t of_experts =
       c.experts > 0 ? pairs * act * (c.hidden + 3 * expert_columns) : int64_t{0};

@@ -33,6 +33,7 @@ struct PlanOptions {
   int64_t max_model_len = 0;   // tokens of one request, prompt and output; -1: as many as fit
   bool allow_longer = false;   // than the model was made for
   int32_t max_num_seqs = 1024;
+  int32_t drafts = 0;  // that a step verifies of a sequence
   int64_t max_num_batched_tokens = 8192;
   KvForm kv = KvForm::kBf16;
   bool graphs = true;               // false: --enforce-eager

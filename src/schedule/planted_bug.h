@@ -47,6 +47,9 @@ enum class PlantedBug {
   kIdleOwnerSaves,              // an owner that was idle goes before all others for as long
   kOutputIsFree,                // owners are charged for what was expected, not for what came
   kPromptsBeforeNewcomers,      // who is admitted waits for the prompts of those who run
+  kDraftsHoldDecodes,           // drafts of some leave no token of the step for others
+  kDraftsNotReserved,           // a draft model finds no block behind the last token
+  kReservedBeyondLength,        // blocks are taken for positions that the request never has
   kChunkIgnoresContext,         // a chunk late in its prompt costs as much as one at its beginning
 };
 

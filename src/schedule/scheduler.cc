@@ -30,6 +30,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
   BT_CHECK(config.num_blocks > 0 && config.max_num_seqs > 0 && config.max_num_batched_tokens > 0);
   BT_CHECK(config.max_model_len > 0 && config.prompt_logprob_rows_max > 0);
   BT_CHECK(config.prompt_chunk >= 0 && config.decode_rows > 0);
+  BT_CHECK(config.drafts_max >= 0 && config.drafts_max <= kDraftsMax);
   if (config_.max_queued_tokens == 0) {
     config_.max_queued_tokens = int64_t{8} * config.num_blocks * kBlockTokens;
   }

@@ -31,6 +31,7 @@
 #include "base/status.h"
 #include "cache/block_pool.h"
 #include "cache/prefix_cache.h"
+#include "schedule/draft_stats.h"
 #include "schedule/fair_turns.h"
 #include "schedule/sequence.h"
 #include "schedule/step_costs.h"
@@ -47,8 +48,10 @@ struct SchedulerConfig {
   int64_t max_queued_tokens = 0;       // 0: eight times what the cache holds
   bool enable_prefix_caching = true;
   bool priority_policy = false;  // false: priorities have no effect
-  int32_t drafts_max = 0;        // most drafts verified in one step; > 0: a sequence is not planned
-                                 // ahead of the token that it is sampling
+  // Most drafts verified in one step, up to kDraftsMax. Above 0 a sequence is not planned ahead of
+  // the token that it is sampling, and one that samples has blocks for as many positions behind
+  // those of the plan, as far as its length goes and blocks are free: a draft model writes there.
+  int32_t drafts_max = 0;
   // Of a pipeline that computes as many plans at once. With more than one, no sequence is planned
   // ahead of the token that it is sampling, and a plan has its share of those that decode alone.
   int32_t stages = 1;
@@ -73,6 +76,7 @@ struct SchedulerStats {
   uint64_t prefix_queries = 0, prefix_hits = 0;  // tokens
   uint64_t preemptions = 0;
   uint64_t prompt_tokens_computed = 0, generation_tokens = 0;
+  DraftStats drafts = {};
 };
 
 class Scheduler {
@@ -118,7 +122,7 @@ class Scheduler {
   struct PlannedEntry {
     Sequence* sequence;
     int32_t first_position, token_count, sampled_rows;
-    bool drafts;
+    int32_t drafts;  // of the sampled rows
   };
   struct InFlightPlan {
     uint64_t step;
@@ -141,6 +145,7 @@ class Scheduler {
   bool GrowTo(Sequence& sequence, int32_t tokens);
   Sequence* Victim() const;
   void AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFlightPlan& record);
+  void PlanBlocks(StepPlan& plan, const InFlightPlan& record);
   int32_t PrefillChunk(const Sequence& sequence, const Budget& budget) const;
   int32_t FixedChunk(const Sequence& sequence, const Budget& budget) const;
   int32_t ChunkOf(const Sequence& sequence) const;

@@ -28,7 +28,7 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
   Sequence& sequence = *entry.sequence;
   --sequence.in_flight;
   if (entry.sampled_rows > 0) --sequence.tokens_in_flight;
-  if (entry.drafts) sequence.drafts_in_flight = false;
+  if (entry.drafts > 0) sequence.drafts_in_flight = false;
   if (sequence.state == SequenceState::kEnding) {
     if (Planted(PlantedBug::kTokenAfterAbort) && !result.tokens.empty()) {
       events_.emplace_back().request = sequence.request.id;
@@ -64,7 +64,10 @@ void Scheduler::CommitSequence(const PlannedEntry& entry, const SequenceResult& 
         Planted(PlantedBug::kRefusedDraftsCount) ? 0 : entry.sampled_rows - yielded;
     BT_CHECK(refused >= 0);
     sequence.computed = entry.first_position + entry.token_count - refused;
-    if (entry.drafts) sequence.planned = sequence.computed;
+    if (entry.drafts > 0) {
+      sequence.planned = sequence.computed;
+      stats_.drafts.Count(entry.drafts, std::max(yielded - 1, 0));
+    }
     stats_.prompt_tokens_computed += static_cast<uint64_t>(
         std::max(0, std::min(sequence.computed, sequence.prompt_count) - entry.first_position));
     if (sequence.wants_prompt_logprobs()) {

@@ -55,6 +55,7 @@ StepPlan Scheduler::Plan(const StepCosts& costs) {
   PlanDecodes(plan, record, budget);
   budget.prompt_cost = costs_.PromptLimit(limit, budget.rest_cost);
   PlanPrompts(plan, record, budget);
+  PlanBlocks(plan, record);
 
   if (plan.empty()) {
     spare_records_.push_back(std::move(record.entries));
@@ -81,9 +82,11 @@ void Scheduler::PlanDecodes(StepPlan& plan, InFlightPlan& record, Budget& budget
       continue;
     }
     const int32_t known = config_.prompt_chunk > 0 ? FixedChunk(sequence, budget) : 1;
-    // The token after the last draft must still be allowed by the length.
+    // The token after the last draft must still be allowed by the length, and drafts of one leave
+    // room for those that come after it.
+    const int32_t others = Planted(PlantedBug::kDraftsHoldDecodes) ? 1 : left;
     int32_t room = std::min(
-        {budget.tokens - 1, config_.drafts_max, sequence.tokens_max - sequence.known() - 1});
+        {budget.tokens - others, config_.drafts_max, sequence.tokens_max - sequence.known() - 1});
     if (config_.prompt_chunk > 0) room = std::min(room, config_.decode_rows - known);
     if (static_cast<int32_t>(sequence.drafts.size()) > room) {
       sequence.drafts.resize(std::max(room, 0));
@@ -323,10 +326,6 @@ void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFl
   for (int32_t p = sequence.planned; p < known_end; ++p) plan.tokens.push_back(sequence.tokens[p]);
   if (end > known_end) plan.tokens.push_back(kSampledToken);
   plan.tokens.insert(plan.tokens.end(), sequence.drafts.begin(), sequence.drafts.begin() + drafts);
-  planned.block_begin = static_cast<int32_t>(plan.new_blocks.size());
-  planned.block_count = static_cast<int32_t>(sequence.blocks.size()) - sequence.blocks_sent;
-  plan.new_blocks.insert(plan.new_blocks.end(), sequence.blocks.begin() + sequence.blocks_sent,
-                         sequence.blocks.end());
   planned.sampled_rows = samples ? 1 + drafts : 0;
   planned.prompt_logprobs =
       sequence.wants_prompt_logprobs() && sequence.planned + 1 < sequence.prompt_count;
@@ -335,8 +334,7 @@ void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFl
                             .first_position = sequence.planned,
                             .token_count = count,
                             .sampled_rows = planned.sampled_rows,
-                            .drafts = drafts > 0});
-  sequence.blocks_sent = static_cast<int32_t>(sequence.blocks.size());
+                            .drafts = drafts});
   sequence.planned += count;
   ++sequence.in_flight;
   if (samples) ++sequence.tokens_in_flight;
@@ -344,6 +342,26 @@ void Scheduler::AddEntry(Sequence& sequence, int32_t count, StepPlan& plan, InFl
   if (Planted(PlantedBug::kNameBeforeComputed)) {
     sequence.computed = std::min(sequence.planned, sequence.known());
     NameComputedBlocks(sequence);
+  }
+}
+
+// Last, when every sequence has what it needs: drafts get what is left.
+void Scheduler::PlanBlocks(StepPlan& plan, const InFlightPlan& record) {
+  for (size_t i = 0; i < record.entries.size(); ++i) {
+    const PlannedEntry& entry = record.entries[i];
+    Sequence& sequence = *entry.sequence;
+    if (entry.sampled_rows > 0 && config_.drafts_max > 0 &&
+        !Planted(PlantedBug::kDraftsNotReserved)) {
+      const int32_t end = entry.first_position + entry.token_count + config_.drafts_max;
+      const bool beyond = Planted(PlantedBug::kReservedBeyondLength);
+      (void)GrowTo(sequence, beyond ? end : std::min(end, sequence.tokens_max));
+    }
+    PlannedSequence& planned = plan.sequences[i];
+    planned.block_begin = static_cast<int32_t>(plan.new_blocks.size());
+    planned.block_count = static_cast<int32_t>(sequence.blocks.size()) - sequence.blocks_sent;
+    plan.new_blocks.insert(plan.new_blocks.end(), sequence.blocks.begin() + sequence.blocks_sent,
+                           sequence.blocks.end());
+    sequence.blocks_sent = static_cast<int32_t>(sequence.blocks.size());
   }
 }
 

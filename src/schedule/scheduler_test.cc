@@ -323,6 +323,45 @@ TEST(SchedulerTest, RefusedDraftsAreComputedAgain) {
   const StepPlan next = scheduler.Plan();
   EXPECT_THAT(next.tokens, ElementsAre(5));
   EXPECT_EQ(next.sequences[0].first_position, 12);
+  const DraftStats stats = scheduler.stats().drafts;
+  EXPECT_EQ(stats.drafts, 1u);
+  EXPECT_EQ(stats.draft_tokens, 3u);
+  EXPECT_EQ(stats.accepted_tokens, 1u);
+  EXPECT_EQ(stats.accepted_at[0], 1u);
+  EXPECT_EQ(stats.accepted_at[1], 0u);
+}
+
+TEST(SchedulerTest, WhoSamplesHasBlocksForDraftsBehindItsLastToken) {
+  SchedulerConfig config = Config();
+  config.num_blocks = 4;
+  config.max_model_len = 256;
+  config.drafts_max = 4;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(1, 61, 60)).ok());
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(2, 62, 2)).ok());  // 64 tokens: one block is enough
+  ASSERT_TRUE(scheduler.Submit(MakeRequest(3, 62, 60)).ok());
+
+  const StepPlan plan = scheduler.Plan();
+
+  // The third finds none left, and takes nobody else's.
+  ASSERT_EQ(plan.sequences.size(), 3u);
+  EXPECT_EQ(plan.sequences[0].block_count, 2);
+  EXPECT_EQ(plan.sequences[1].block_count, 1);
+  EXPECT_EQ(plan.sequences[2].block_count, 1);
+  EXPECT_EQ(scheduler.stats().preemptions, 0u);
+}
+
+TEST(SchedulerTest, DraftsLeaveEveryDecodeItsToken) {
+  SchedulerConfig config = Config();
+  config.max_num_batched_tokens = 6;
+  config.drafts_max = 4;
+  Scheduler scheduler(config);
+  for (int id = 1; id <= 3; ++id) ASSERT_TRUE(scheduler.Submit(MakeRequest(id, 2, 50)).ok());
+  StepResult result = Answer(scheduler.Plan());
+  for (SequenceResult& one : result.sequences) one.drafts = {7, 7, 7, 7};
+  scheduler.Commit(result);
+
+  EXPECT_THAT(TokenCounts(scheduler.Plan()), ElementsAre(4, 1, 1));
 }
 
 TEST(SchedulerTest, PromptLogprobsComeOnceWithTheFirstTokenAndBypassTheCache) {

@@ -140,6 +140,9 @@ TEST(SimulationTest, FindsEveryPlantedBug) {
       {PlantedBug::kIdleOwnerSaves, "IdleOwnerSaves"},
       {PlantedBug::kOutputIsFree, "OutputIsFree"},
       {PlantedBug::kPromptsBeforeNewcomers, "PromptsBeforeNewcomers"},
+      {PlantedBug::kDraftsHoldDecodes, "DraftsHoldDecodes"},
+      {PlantedBug::kDraftsNotReserved, "DraftsNotReserved"},
+      {PlantedBug::kReservedBeyondLength, "ReservedBeyondLength"},
       {PlantedBug::kChunkIgnoresContext, "ChunkIgnoresContext"},
   };
   for (const auto& [bug, name] : bugs) {

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -99,8 +100,43 @@ struct Metrics::State {
             .limited = Follower(family.Add({{"process", process}, {"reason", "limited"}}))};
   }
 
-  State(const std::string& model, int64_t max_model_len)
-      : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {}
+  State(const std::string& model, int64_t max_model_len, int32_t drafts_max)
+      : labels{{"model_name", model}, {"engine", "0"}}, token_counts(Decades(max_model_len)) {
+    if (drafts_max > 0) drafts.emplace(*this, drafts_max);
+  }
+
+  // There where drafts are, as in vLLM.
+  struct DraftFollower {
+    Follower drafts, tokens, accepted;
+    std::vector<Follower> accepted_at;
+
+    DraftFollower(State& state, int32_t drafts_max)
+        : drafts(state.AddCounter("vllm:spec_decode_num_drafts_total",
+                                  "Times that drafts of a request were verified.")),
+          tokens(state.AddCounter("vllm:spec_decode_num_draft_tokens_total",
+                                  "Tokens of drafts that were verified.")),
+          accepted(state.AddCounter("vllm:spec_decode_num_accepted_tokens_total",
+                                    "Tokens of drafts that were accepted.")) {
+      auto& family = prometheus::BuildCounter()
+                         .Name("vllm:spec_decode_num_accepted_tokens_per_pos_total")
+                         .Help("Tokens of drafts that were accepted, by their place in the draft.")
+                         .Register(state.registry);
+      for (int32_t at = 0; at < drafts_max; ++at) {
+        Labels of = state.labels;
+        of["position"] = std::to_string(at);
+        accepted_at.emplace_back(family.Add(of));
+      }
+    }
+    void Follow(const DraftStats& stats) {
+      drafts.Follow(stats.drafts);
+      tokens.Follow(stats.draft_tokens);
+      accepted.Follow(stats.accepted_tokens);
+      for (size_t at = 0; at < accepted_at.size(); ++at) {
+        accepted_at[at].Follow(stats.accepted_at[at]);
+      }
+    }
+  };
+  std::optional<DraftFollower> drafts;
 
   Buckets token_counts;
   std::mutex update_mutex;  // scrapes may come from several I/O threads
@@ -236,8 +272,8 @@ struct Metrics::State {
           .Register(registry);
 };
 
-Metrics::Metrics(const std::string& model_name, int64_t max_model_len)
-    : state_(std::make_unique<State>(model_name, max_model_len)) {
+Metrics::Metrics(const std::string& model_name, int64_t max_model_len, int32_t drafts_max)
+    : state_(std::make_unique<State>(model_name, max_model_len, drafts_max)) {
   auto& sleep = prometheus::BuildGauge()
                     .Name("vllm:engine_sleep_state")
                     .Help("The state that is 1 is the engine's; here it is always awake.")
@@ -293,6 +329,7 @@ void Metrics::Update(const EngineStats& stats) {
   state_->computed_prompt_tokens.Follow(stats.prompt_tokens_computed);
   state_->step_seconds.Follow(stats.step_seconds);
   state_->restarts.Follow(stats.restarts);
+  if (state_->drafts) state_->drafts->Follow(stats.drafts);
   state_->engine_log.Follow(stats.log_drops);
   state_->ObserveSteps(stats);
   state_->last = stats;

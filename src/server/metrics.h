@@ -69,7 +69,8 @@ enum class Rejection {
 
 class Metrics {
  public:
-  Metrics(const std::string& model_name, int64_t max_model_len);
+  // A step verifies up to `drafts_max` drafts of a request; 0: there are none, nor their metrics.
+  Metrics(const std::string& model_name, int64_t max_model_len, int32_t drafts_max = 0);
   ~Metrics();
 
   // Of the engine that there is now; an earlier one's are forgotten.

@@ -152,6 +152,32 @@ TEST(MetricsUpdateTest, CountersFollowAnEngineThatStartsAgain) {
   EXPECT_EQ(Value(metrics.Scrape(), series), 130);
 }
 
+TEST(MetricsUpdateTest, DraftsAreCountedWhereThereAreAny) {
+  EngineStats stats;
+  stats.drafts.Count(3, 2);
+  stats.drafts.Count(3, 1);
+  Metrics without("m", 1000);
+  without.Update(stats);
+  EXPECT_EQ(without.Scrape().find("spec_decode"), std::string::npos);
+
+  Metrics metrics("m", 1000, /*drafts_max=*/3);
+  metrics.Update(stats);
+
+  const std::string text = metrics.Scrape(), labels = "{engine=\"0\",model_name=\"m\"}";
+  EXPECT_EQ(Value(text, "vllm:spec_decode_num_drafts_total" + labels), 2);
+  EXPECT_EQ(Value(text, "vllm:spec_decode_num_draft_tokens_total" + labels), 6);
+  EXPECT_EQ(Value(text, "vllm:spec_decode_num_accepted_tokens_total" + labels), 3);
+  const auto at = [&](const char* position) {
+    return Value(text,
+                 std::string("vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",") +
+                     "model_name=\"m\",position=\"" + position + "\"}");
+  };
+  EXPECT_EQ(at("0"), 2);
+  EXPECT_EQ(at("1"), 1);
+  EXPECT_EQ(at("2"), 0);
+  EXPECT_EQ(at("3"), -1);
+}
+
 TEST(MetricsUpdateTest, TheNewestStepIsTold) {
   Metrics metrics("m", 1000);
   const std::string series = "baltoro:last_step_seconds{engine=\"0\",model_name=\"m\"}";

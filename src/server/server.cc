@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "server/contained.h"
+#include "server/draft_line.h"
 #include "server/server_internal.h"
 
 namespace baltoro {
@@ -33,7 +34,7 @@ Server::Server(ServerConfig config,
       forms_(*tokenizer_),
       keys_(config_.api_keys),
       names_(config_.model_names),
-      metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20)),
+      metrics_(std::make_unique<Metrics>(names_.first(), 1 << 20, config_.drafts_max)),
       name_salt_(std::random_device()() * kGolden),
       started_unix_(UnixNow()),
       workers_(std::make_unique<JobPool>(config_.preparing)),
@@ -89,16 +90,16 @@ void Server::SetEngine(Engine* engine) {
   engine_.Set(engine);
 }
 
-std::string Server::Tick() {
+std::vector<std::string> Server::Tick() {
   TellLeftOut();
   const auto now_stats = engine_.stats();
-  if (!now_stats) return "";
+  if (!now_stats) return {};
   const EngineStats& stats = *now_stats;
   const Seconds now = clock_.Now();
   metrics_->Update(stats);
 
   if (logged_at_ == 0) logged_at_ = now;
-  if (now - logged_at_ < config_.stats_every) return "";
+  if (now - logged_at_ < config_.stats_every) return {};
   const Seconds elapsed = now - logged_at_;
   // After a restart of the engine its counters start again.
   const bool restarted = stats.generation_tokens < logged_.generation_tokens;
@@ -109,18 +110,21 @@ std::string Server::Tick() {
       static_cast<double>(stats.generation_tokens - before.generation_tokens) / elapsed;
   logged_at_ = now;
   logged_ = stats;
-  if (prompt == 0 && generated == 0 && stats.running == 0 && stats.waiting == 0) return "";
+  if (prompt == 0 && generated == 0 && stats.running == 0 && stats.waiting == 0) return {};
   const double hit_rate = stats.prefix_queries == 0
                               ? 0
                               : 100.0 * static_cast<double>(stats.prefix_hits) /
                                     static_cast<double>(stats.prefix_queries);
-  return fmt::format(
+  std::vector<std::string> lines = {fmt::format(
       "Engine 000: Avg prompt throughput: {:.1f} tokens/s, Avg generation throughput: {:.1f} "
       "tokens/s, Running: {} reqs, "
       "Waiting: {} reqs, {}GPU KV cache usage: {:.1f}%, Prefix cache hit rate: {:.1f}%",
       prompt, generated, stats.running, stats.waiting,
       stats.preemptions > 0 ? fmt::format("Preemptions: {}, ", stats.preemptions) : "",
-      100 * stats.kv_usage, hit_rate);
+      100 * stats.kv_usage, hit_rate)};
+  const std::string drafts = DraftLine(before.drafts, stats.drafts, config_.drafts_max, elapsed);
+  if (!drafts.empty()) lines.push_back(drafts);
+  return lines;
 }
 
 void Server::Drain(Seconds seconds) {

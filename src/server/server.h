@@ -61,6 +61,7 @@ struct ServerConfig {
   bool tool_parser = true;
   bool normalise_tool_call_ids = true;  // those of earlier turns, before the template sees them
   bool enable_prefix_caching = true;
+  int32_t drafts_max = 0;               // that a step verifies of a request; 0: no speculation
   double gpu_memory_utilization = 0.9;  // shown, as is the line above
   bool request_id_headers = false;
   bool log_requests = false;
@@ -108,8 +109,8 @@ class Server {
   // From here on requests are served. Before it ends, an engine must be replaced by null; when that
   // call returns, no thread is inside the engine.
   void SetEngine(Engine* engine);
-  // Every 100 ms or so: now and then returns a line for the log (else "").
-  std::string Tick();
+  // Every 100 ms or so: now and then returns lines for the log (else none).
+  std::vector<std::string> Tick();
   // New work is refused with 503. When the running exchanges are over, or `seconds` have passed,
   // whoever still waits is told so (503, or the error event of the stream's API), and connections
   // are closed once that has left, or after a second.

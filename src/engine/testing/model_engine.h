@@ -38,6 +38,7 @@ struct Setting {
   std::vector<float> kv_scales = {};  // one a layer; empty: all 1
   bool deterministic = false;
   FixedSteps fixed = {};
+  SpeculationConfig speculation = {};
   const OpsTable* ops = &CpuOps(DType::kBf16);
 };
 
@@ -86,11 +87,14 @@ class ModelEngine {
     auto worker = Worker::Create(
         {.max_num_seqs = setting.max_num_seqs,
          .max_num_batched_tokens = setting.max_num_batched_tokens,
-         .logits_rows_max = std::max(setting.max_num_seqs, setting.fixed.decode_rows) + 64,
+         .logits_rows_max = std::max(setting.max_num_seqs * (1 + setting.speculation.drafts),
+                                     setting.fixed.decode_rows) +
+                            64,
          .constraints = table,
          .mask_threads = 1,
          .kv_scales = setting.kv_scales,
-         .fixed = setting.fixed},
+         .fixed = setting.fixed,
+         .speculation = setting.speculation},
         std::move(pool), std::move(model), std::move(kv).value());
     EngineConfig config;
     config.max_num_seqs = setting.max_num_seqs;
@@ -98,6 +102,7 @@ class ModelEngine {
     config.enable_prefix_caching = setting.prefix_caching;
     config.async_scheduling = setting.async;
     config.deterministic = setting.deterministic;
+    config.speculation = setting.speculation;
     EngineInfo info;
     info.max_model_len = std::min(setting.max_model_len, setting.num_blocks * kBlockTokens);
     info.vocab_size = vocab;

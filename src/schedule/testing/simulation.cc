@@ -225,6 +225,7 @@ void Simulation::PlanOne() {
     return Violate(wrong);
   }
   CheckLimits(plan);
+  CheckDrafts(plan);
   CountBypasses();
   if (plan.empty()) return;
   Trace(plan.step);
@@ -369,6 +370,41 @@ void Simulation::CheckLimits(const StepPlan& plan) {
   scheduler_->ForEachSequence([&](const Sequence& sequence) {
     // The last token of all is sampled, never computed.
     if (sequence.planned >= sequence.tokens_max) Violate("a position beyond the length is planned");
+  });
+}
+
+// Who samples has blocks for drafts behind its last position, unless all are taken; and drafts keep
+// nobody else from its token.
+void Simulation::CheckDrafts(const StepPlan& plan) {
+  if (config_.drafts_max == 0) return;
+  std::unordered_map<int32_t, const PlannedSequence*> by_slot;
+  int32_t drafts = 0;
+  for (const PlannedSequence& planned : plan.sequences) {
+    by_slot.emplace(static_cast<int32_t>(planned.slot), &planned);
+    drafts += std::max(planned.sampled_rows - 1, 0);
+  }
+  const int32_t free = scheduler_->pool().num_free();
+  scheduler_->ForEachSequence([&](const Sequence& sequence) {
+    if (static_cast<int32_t>(sequence.blocks.size()) > BlocksFor(sequence.tokens_max)) {
+      Violate("blocks are held beyond the length");
+    }
+    const auto found = by_slot.find(static_cast<int32_t>(sequence.slot));
+    if (found == by_slot.end()) {
+      const bool waits = sequence.state == SequenceState::kRunning && sequence.in_flight == 0 &&
+                         sequence.available() == 1 && config_.prompt_chunk == 0;
+      // Others had room for drafts, and this one for none of its own.
+      if (waits && drafts > 0 && free > 0 && config_.stages == 1) {
+        Violate("drafts of others keep a sequence from its token");
+      }
+      return;
+    }
+    const PlannedSequence& planned = *found->second;
+    if (planned.sampled_rows == 0) return;
+    const int32_t end = std::min(planned.first_position + planned.token_count + config_.drafts_max,
+                                 sequence.tokens_max);
+    if (free > 0 && static_cast<int32_t>(sequence.blocks.size()) < BlocksFor(end)) {
+      Violate("no blocks for drafts, though some are free");
+    }
   });
 }
 

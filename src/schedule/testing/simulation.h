@@ -57,6 +57,7 @@ class Simulation {
   void CheckTokens(Client& client, const TokenEvent& event);
   void CheckBlocks();
   void CheckLimits(const StepPlan& plan);
+  void CheckDrafts(const StepPlan& plan);
   void CheckPipeline(const StepPlan& plan);
   bool DecodesInSlot(const PlannedSequence& planned) const;
   void CountBypasses();

@@ -1,0 +1,272 @@
+#include "flags/speculative_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "flags/near_word.h"
+
+namespace baltoro {
+namespace {
+
+// As in vLLM, where neither of the two is given.
+constexpr int32_t kLookup = 5;
+
+Status Wrong(std::string_view key, std::string_view what) {
+  return InvalidArgument(fmt::format("--speculative-config: {}: {}", key, what));
+}
+
+// Of a draft model, and of the kernels that run it: there is nothing to choose here.
+constexpr std::string_view kDraftModelKeys[] = {"quantization",
+                                                "moe_backend",
+                                                "attention_backend",
+                                                "kv_cache_dtype",
+                                                "max_model_len",
+                                                "revision",
+                                                "code_revision",
+                                                "draft_load_config",
+                                                "draft_sample_method",
+                                                "draft_tensor_parallel_size",
+                                                "enforce_eager",
+                                                "disable_padded_drafter_batch",
+                                                "disable_eagle_block_drop",
+                                                "use_local_argmax_reduction",
+                                                "parallel_drafting"};
+
+// Whatever the value, but for the one that asks for nothing, this is not there.
+struct Refused {
+  std::string_view key;
+  Json nothing;  // null always is
+  std::string_view why;
+};
+const Refused kRefused[] = {
+    {"speculative_token_tree", nullptr,
+     "drafts are a chain here, not a tree; leave it out and give num_speculative_tokens"},
+    {"num_speculative_tokens_per_batch_size", nullptr,
+     "the number of drafts does not follow the batch here; give num_speculative_tokens"},
+    {"use_heterogeneous_vocab", false,
+     "a draft model has the vocabulary of the model here; leave it out"},
+    {"enable_adaptive_verification", false, "it is of the method dspark; leave it out"},
+    {"dspark_draft_topk", nullptr, "it is of the method dspark; leave it out"},
+    {"index_share_for_mtp_iteration", nullptr, "it is of the method mtp; leave it out"},
+    {"disable_by_batch_size", nullptr, "drafts are verified whatever the batch here; leave it out"},
+    {"suffix_decoding_max_tree_depth", nullptr, "it is of the method suffix; leave it out"},
+    {"suffix_decoding_max_cached_requests", nullptr, "it is of the method suffix; leave it out"},
+    {"suffix_decoding_max_spec_factor", nullptr, "it is of the method suffix; leave it out"},
+    {"suffix_decoding_min_token_prob", nullptr, "it is of the method suffix; leave it out"},
+    {"synthetic_acceptance_rate", nullptr,
+     "give synthetic_acceptance_length (a mean) or synthetic_acceptance_rates (one for each "
+     "draft)"},
+    {"tensor_parallel_size", nullptr,
+     "'tensor_parallel_size' is not a valid argument in the speculative_config. Please pass "
+     "'draft_tensor_parallel_size' instead."},
+};
+
+constexpr std::string_view kReadKeys[] = {"method",
+                                          "model",
+                                          "num_speculative_tokens",
+                                          "prompt_lookup_min",
+                                          "prompt_lookup_max",
+                                          "rejection_sample_method",
+                                          "synthetic_acceptance_rates",
+                                          "synthetic_acceptance_length"};
+
+Status CheckKey(const std::string& key, const Json& value) {
+  if (std::ranges::count(kReadKeys, key) + std::ranges::count(kDraftModelKeys, key) > 0) return {};
+  for (const Refused& refused : kRefused) {
+    if (refused.key != key) continue;
+    if (value.is_null() || value == refused.nothing) return {};
+    return Wrong(key, refused.why);
+  }
+  std::vector<std::string_view> keys(std::begin(kReadKeys), std::end(kReadKeys));
+  keys.insert(keys.end(), std::begin(kDraftModelKeys), std::end(kDraftModelKeys));
+  const std::string near = NearWord(key, keys);
+  return Wrong(key,
+               near.empty() ? "no such key" : fmt::format("no such key; did you mean {}?", near));
+}
+
+// Reads the values of keys that are given and not null.
+class Keys {
+ public:
+  explicit Keys(const Json& config) : config_(config) {}
+
+  const Json* Find(std::string_view key) const {
+    const auto found = config_.find(key);
+    return found == config_.end() || found->is_null() ? nullptr : &*found;
+  }
+  Result<std::string> Text(std::string_view key) const {
+    const Json* value = Find(key);
+    if (value == nullptr) return std::string();
+    if (!value->is_string()) return Wrong(key, "expected a string");
+    return value->get<std::string>();
+  }
+  // 0: not given.
+  Result<int32_t> Count(std::string_view key, int32_t most) const {
+    const Json* value = Find(key);
+    if (value == nullptr) return 0;
+    const int64_t number = value->is_number_integer() ? value->get<int64_t>() : 0;
+    if (number < 1 || number > most) {
+      return Wrong(
+          key, fmt::format("it is {}, expected a whole number from 1 to {}", value->dump(), most));
+    }
+    return static_cast<int32_t>(number);
+  }
+
+ private:
+  const Json& config_;
+};
+
+Result<DraftMethod> ReadMethod(const Keys& keys) {
+  BT_ASSIGN_OR_RETURN(std::string method, keys.Text("method"));
+  BT_ASSIGN_OR_RETURN(const std::string model, keys.Text("model"));
+  if (method.empty() && (model == "ngram" || model == "[ngram]")) method = "ngram";
+  if (method == "ngram" || method == "[ngram]") return DraftMethod::kNgram;
+  if (method == "eagle3") return DraftMethod::kEagle3;
+  if (method.empty()) {
+    return Wrong("method",
+                 "it is not given; ngram looks for drafts in the request's own tokens, eagle3 asks "
+                 "a draft model");
+  }
+  return Wrong(
+      "method",
+      fmt::format("{} is not one that is served; give ngram, which looks for drafts in the "
+                  "request's own tokens, or eagle3 with the folder of a draft model",
+                  method));
+}
+
+Status ReadLookup(const Keys& keys, SpeculationConfig& out) {
+  constexpr int32_t kMost = 1024;
+  BT_ASSIGN_OR_RETURN(out.lookup_min, keys.Count("prompt_lookup_min", kMost));
+  BT_ASSIGN_OR_RETURN(out.lookup_max, keys.Count("prompt_lookup_max", kMost));
+  if (out.lookup_min == 0) out.lookup_min = out.lookup_max > 0 ? out.lookup_max : kLookup;
+  if (out.lookup_max == 0) out.lookup_max = out.lookup_min;
+  if (out.lookup_min > out.lookup_max) {
+    return Wrong("prompt_lookup_min", fmt::format("prompt_lookup_min={} must be <= "
+                                                  "prompt_lookup_max={}",
+                                                  out.lookup_min, out.lookup_max));
+  }
+  return {};
+}
+
+// A mean number of tokens a step, as the fewest different lengths: of a mean of 2.5, every first
+// draft and half of the second ones are accepted.
+std::vector<double> RatesOfLength(double length, int32_t drafts) {
+  std::vector<double> rates;
+  for (int32_t i = 0; i < drafts; ++i) rates.push_back(std::clamp(length - 1 - i, 0.0, 1.0));
+  return rates;
+}
+
+Status ReadRates(const Keys& keys, SpeculationConfig& out) {
+  const Json* rates = keys.Find("synthetic_acceptance_rates");
+  const Json* length = keys.Find("synthetic_acceptance_length");
+  if ((rates == nullptr) == (length == nullptr)) {
+    return Wrong("rejection_sample_method",
+                 "synthetic needs synthetic_acceptance_length or synthetic_acceptance_rates, one "
+                 "of the two");
+  }
+  if (length != nullptr) {
+    const double mean = length->is_number() ? length->get<double>() : 0;
+    if (!(mean >= 1 && mean <= out.drafts + 1)) {
+      return Wrong("synthetic_acceptance_length",
+                   fmt::format("it is {}, expected a number from 1 to {}, the tokens of a step",
+                               length->dump(), out.drafts + 1));
+    }
+    out.synthetic_rates = RatesOfLength(mean, out.drafts);
+    return {};
+  }
+  const auto wrong = [&] {
+    return Wrong("synthetic_acceptance_rates",
+                 fmt::format("they are {}, expected {} numbers from 1 down to 0, none above the "
+                             "one before it",
+                             rates->dump(), out.drafts));
+  };
+  if (!rates->is_array() || std::ssize(*rates) != out.drafts) return wrong();
+  double before = 1;
+  for (const Json& rate : *rates) {
+    if (!rate.is_number() || !(rate.get<double>() >= 0 && rate.get<double>() <= before)) {
+      return wrong();
+    }
+    before = rate.get<double>();
+    out.synthetic_rates.push_back(before);
+  }
+  return {};
+}
+
+// vLLM's names for one and the same thing here: a draft is right if it is the token that the
+// request would have had without it.
+Status ReadAcceptance(const Keys& keys, SpeculationConfig& out, std::vector<std::string>& notices) {
+  BT_ASSIGN_OR_RETURN(const std::string method, keys.Text("rejection_sample_method"));
+  if (method == "synthetic") {
+    BT_RETURN_IF_ERROR(ReadRates(keys, out));
+    notices.push_back(
+        "--speculative-config: rejection_sample_method synthetic: drafts are accepted by chance, "
+        "so answers are meaningless; it is for measuring speed");
+    return {};
+  }
+  for (const char* key : {"synthetic_acceptance_rates", "synthetic_acceptance_length"}) {
+    if (keys.Find(key) != nullptr) return Wrong(key, "it needs rejection_sample_method synthetic");
+  }
+  if (method == "probabilistic" || method == "block") {
+    notices.push_back(
+        fmt::format("--speculative-config: rejection_sample_method {} is taken as strict: a draft "
+                    "is accepted where it is the token that would have been sampled",
+                    method));
+    return {};
+  }
+  if (method.empty() || method == "strict" || method == "standard") return {};
+  return Wrong("rejection_sample_method",
+               fmt::format("it is {}, expected strict or synthetic", method));
+}
+
+}  // namespace
+
+Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
+                                                int tensor_parallel,
+                                                std::vector<std::string>& notices) {
+  std::vector<std::string> idle;
+  bool asks = false;
+  for (const auto& [key, value] : config.items()) {
+    BT_RETURN_IF_ERROR(CheckKey(key, value));
+    asks = asks || !value.is_null();
+    if (!value.is_null() && std::ranges::count(kDraftModelKeys, key) > 0) idle.push_back(key);
+  }
+  SpeculationConfig out;
+  if (!asks) return out;
+  const Keys keys(config);
+  BT_ASSIGN_OR_RETURN(out.method, ReadMethod(keys));
+  const bool eagle = out.method == DraftMethod::kEagle3;
+  BT_ASSIGN_OR_RETURN(out.drafts,
+                      keys.Count("num_speculative_tokens", eagle ? kEagle3DraftsMax : kDraftsMax));
+  if (out.drafts == 0 && eagle) out.drafts = kEagle3DraftsUsual;
+  if (out.drafts == 0) {
+    return Wrong("num_speculative_tokens", "it is not given; 4 are a good start");
+  }
+  BT_ASSIGN_OR_RETURN(const int32_t ranks, keys.Count("draft_tensor_parallel_size", 1 << 20));
+  if (ranks > 1 && ranks != tensor_parallel) {
+    return Wrong("draft_tensor_parallel_size",
+                 fmt::format("it is {}, expected 1 or {}, the model's --tensor-parallel-size",
+                             ranks, tensor_parallel));
+  }
+  BT_RETURN_IF_ERROR(ReadLookup(keys, out));
+  BT_RETURN_IF_ERROR(ReadAcceptance(keys, out, notices));
+  BT_ASSIGN_OR_RETURN(std::string model, keys.Text("model"));
+  if (eagle) {
+    out.model = std::move(model);
+    // One rank computes it while the others wait, so that its size changes nothing they say.
+    if (ranks <= 1) std::erase(idle, "draft_tensor_parallel_size");
+  } else if (model != "ngram" && model != "[ngram]" && !model.empty()) {
+    idle.insert(idle.begin(), "model");
+  }
+  if (!idle.empty()) {
+    notices.push_back(
+        fmt::format("--speculative-config: {}: no effect: {}", fmt::join(idle, ", "),
+                    eagle ? "the draft model runs as its files and the model say, whole on one rank"
+                          : "ngram has no draft model"));
+  }
+  return out;
+}
+
+}  // namespace baltoro
