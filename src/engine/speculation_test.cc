@@ -1,5 +1,5 @@
-// Drafts change when tokens come, never which: what a request gets with prompt look-up is, to the
-// last bit of its log-probabilities, what it gets without.
+// Drafts change when tokens come, never which: what a request gets with prompt look-up, or with a
+// draft model, is, to the last bit of its log-probabilities, what it gets without.
 
 #include "engine/speculation.h"
 
@@ -150,6 +150,40 @@ TEST(SpeculationTest, FixedStepsKeepAnswersApart) {
     ExpectSame(AskAll(setting, requests), plain);
   }
 }
+
+// Random drafts of every form: of one in some tens the model thinks the same.
+class DraftModelsTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  static SpeculationConfig Eagle3(int32_t drafts) {
+    SpeculationConfig speculation;
+    speculation.method = DraftMethod::kEagle3;
+    speculation.drafts = drafts;
+    return speculation;
+  }
+  test::GoldenDraft draft_{GetParam()};
+};
+
+TEST_P(DraftModelsTest, AnswersAreThoseWithoutDrafts) {
+  const std::vector<Request> requests = Mixed(12);
+  const Outcome plain = AskAll({.draft = &draft_}, requests);
+  const auto with = [&](Setting setting, int32_t drafts) {
+    setting.draft = &draft_;
+    setting.speculation = Eagle3(drafts);
+    const Outcome outcome = AskAll(setting, requests);
+    ExpectSame(outcome, plain);
+    return outcome.stats;
+  };
+  with({.prefix_caching = true}, 5);
+  with({.threads = 1, .max_num_seqs = 6, .max_num_batched_tokens = 9}, 3);
+  EXPECT_GT(with({.num_blocks = 9}, 1).preemptions, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recorded,
+                         DraftModelsTest,
+                         ::testing::Range(size_t{0}, test::GoldenDraft::Count(), size_t{8}),
+                         [](const auto& instance) {
+                           return test::GoldenDraft::NameOf(instance.param);
+                         });
 
 // What is measured with them: that many tokens a step.
 TEST(SpeculationTest, SyntheticRatesGiveTheirLength) {

@@ -13,6 +13,7 @@
 #include "engine/testing/event_log.h"
 #include "engine/testing/scripted_constraint.h"
 #include "engine/worker.h"
+#include "support/golden_draft.h"
 #include "support/tiny_model.h"
 
 namespace baltoro::test {
@@ -20,10 +21,10 @@ namespace baltoro::test {
 inline constexpr int32_t kVocab = 90;
 
 inline std::unique_ptr<K2Model> LoadSmall(ThreadPool* pool,
-                                          const OpsTable& ops = CpuOps(DType::kBf16)) {
+                                          const OpsTable& ops = CpuOps(DType::kBf16),
+                                          int32_t layers = 2) {
   TinySource source(true);
-  return std::move(K2Model::Load(SmallConfig(/*layers=*/2, /*heads=*/2), source, ops, pool, {}))
-      .value();
+  return std::move(K2Model::Load(SmallConfig(layers, /*heads=*/2), source, ops, pool, {})).value();
 }
 
 struct Setting {
@@ -40,13 +41,14 @@ struct Setting {
   FixedSteps fixed = {};
   SpeculationConfig speculation = {};
   const OpsTable* ops = &CpuOps(DType::kBf16);
+  GoldenDraft* draft = nullptr;  // behind a model of eight layers
 };
 
 class ModelEngine {
  public:
   explicit ModelEngine(const Setting& setting) {
     auto pool = std::make_unique<ThreadPool>(setting.threads);
-    auto model = LoadSmall(pool.get(), *setting.ops);
+    auto model = LoadSmall(pool.get(), *setting.ops, setting.draft != nullptr ? 8 : 2);
     Start(setting, std::move(pool), std::move(model));
   }
   // Around another model, which uses the pool.
@@ -77,12 +79,22 @@ class ModelEngine {
              std::unique_ptr<K2Model> model) {
     const Memory& memory = *model->ops().memory;
     const int64_t vocab = model->config().vocab;
-    auto kv = KvStorage::Create({.layers = model->layers(),
-                                 .num_blocks = setting.num_blocks,
-                                 .latent = static_cast<int32_t>(model->config().kv_lora),
-                                 .rope = static_cast<int32_t>(model->config().rope_dim),
-                                 .form = setting.kv},
-                                memory);
+    KvLayout layout{.layers = model->layers(),
+                    .num_blocks = setting.num_blocks,
+                    .latent = static_cast<int32_t>(model->config().kv_lora),
+                    .rope = static_cast<int32_t>(model->config().rope_dim),
+                    .form = setting.kv};
+    WorkerDraft draft;
+    std::vector<int32_t> taps;
+    if (setting.draft != nullptr && setting.speculation.enabled()) {
+      draft = {.model = setting.draft->Load(*setting.ops), .tokens = setting.draft->Tokens()};
+      taps = draft.model->config().draft->tap_layers;
+      layout.draft_blocks = setting.num_blocks;
+      layout.draft_latent = static_cast<int32_t>(draft.model->config().kv_lora);
+      layout.draft_rope = static_cast<int32_t>(draft.model->config().rope_dim);
+      layout.draft_form = PlainKvForm(setting.ops->act);
+    }
+    auto kv = KvStorage::Create(layout, memory);
     const auto table = std::make_shared<ConstraintTable>();
     auto worker = Worker::Create(
         {.max_num_seqs = setting.max_num_seqs,
@@ -94,8 +106,9 @@ class ModelEngine {
          .mask_threads = 1,
          .kv_scales = setting.kv_scales,
          .fixed = setting.fixed,
+         .tap_layers = taps,
          .speculation = setting.speculation},
-        std::move(pool), std::move(model), std::move(kv).value());
+        std::move(pool), std::move(model), std::move(kv).value(), std::move(draft));
     EngineConfig config;
     config.max_num_seqs = setting.max_num_seqs;
     config.max_num_batched_tokens = setting.max_num_batched_tokens;
