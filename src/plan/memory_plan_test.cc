@@ -103,6 +103,22 @@ TEST(MemoryPlanTest, WhatAGpuTakesBesideTheFormulasIsCounted) {
   EXPECT_EQ(ArenaOf(Plan(model, options), "logits"), (96 + 32) * int64_t{102400} * 4);
 }
 
+// Each draft has logits of its own, as far as a step has tokens.
+TEST(MemoryPlanTest, DraftsAreRowsToo) {
+  const ModelDescription model = Known("DeepSeek-V2-Lite");
+  PlanOptions options;
+  options.device = {.name = "this machine", .memory_bytes = int64_t{256} << 30};
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 2048;
+  const int64_t row = 102400 * 4;
+  const auto logits = [&] { return ArenaOf(Plan(model, options), "logits"); };
+  EXPECT_EQ(logits(), (32 + 32) * row);
+  options.drafts = 4;
+  EXPECT_EQ(logits(), (160 + 160) * row);
+  options.max_num_batched_tokens = 100;
+  EXPECT_EQ(logits(), (100 + 100) * row);
+}
+
 // A GPU's norms write a second copy of their rows for INT4 experts, where they write no codes.
 TEST(MemoryPlanTest, RowsInMatrixOrderAreCounted) {
   ModelDescription model = Known("Kimi-K2-Thinking");

@@ -52,6 +52,18 @@ def test_nodes_answer_as_one_rank(one_rank, nnodes, flags):
         assert float(hits[0].split()[-1]) > 500
 
 
+def ngram(drafts):
+    return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_min": 1})
+
+
+def test_nodes_verify_drafts_as_one_rank(one_rank):
+    with Cluster(2, "-tp", "2", "-pp", "2", "-sc", ngram(3)) as cluster:
+        assert ask_all(cluster.head.client(), PROMPTS) == one_rank
+        accepted = [line for line in cluster.head.metrics().splitlines()
+                    if line.startswith("vllm:spec_decode_num_accepted_tokens_total{")]
+        assert float(accepted[0].split()[-1]) > 0
+
+
 QUESTION = dict(model="pocket", prompt="What is 3 + 4?", temperature=0, max_tokens=16)
 
 
@@ -233,15 +245,18 @@ def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
         assert client.completions.create(**QUESTION).choices[0].text == before
 
 
-def test_nodes_that_were_started_differently_are_told_how():
+@pytest.mark.parametrize("flag, one, other, said", [
+    ("--seed", "7", "8", ("--seed", "7", "8")),
+    ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens", "none"))], ids=["seed", "drafts"])
+def test_nodes_that_were_started_differently_are_told_how(flag, one, other, said):
     port = str(free_port())
     common = [*SMALL, "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", port, "-tp", "2"]
-    node = Node(*common, "--node-rank", "1", "--seed", "7")
-    head = Head(*common, "--node-rank", "0", "--seed", "8")
+    node = Node(*common, "--node-rank", "1", flag, one)
+    head = Head(*common, "--node-rank", "0", flag, other)
     try:
         assert head.process.wait(30) == 1 and node.process.wait(30) == 1
         for text in (head.text(), node.text()):
-            assert "--seed" in text and "7" in text and "8" in text
+            assert all(word in text for word in said)
     finally:
         head.process.kill()
         node.stop()

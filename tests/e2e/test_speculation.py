@@ -131,7 +131,8 @@ def test_a_text_that_repeats_comes_from_drafts_and_is_counted():
     try:
         prompt = f"{LIST}\n{LIST}\n{LIST}\n"
         body = {"prompt": prompt, "max_tokens": 400, "temperature": 0, "ignore_eos": True}
-        assert post(server, "/v1/completions", body)["usage"]["completion_tokens"] == 400
+        whole = post(server, "/v1/completions", body)
+        assert whole["usage"]["completion_tokens"] == 400
         count = counters(server)
         drafts, drafted, accepted = (count[f"vllm:spec_decode_num_{name}_total"] for name in
                                      ("drafts", "draft_tokens", "accepted_tokens"))
@@ -139,6 +140,11 @@ def test_a_text_that_repeats_comes_from_drafts_and_is_counted():
         places = [count[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{at}"}}'] for at in range(4)]
         assert sum(places) == accepted and places == sorted(places, reverse=True)
         assert accepted > 40  # of 400 tokens
+        # A streamed answer has the same text, though several tokens come in a piece.
+        with server.client() as client:
+            pieces = [chunk.choices[0].text for chunk in client.completions.create(
+                model="pocket", prompt=prompt, max_tokens=400, temperature=0, stream=True, extra_body={"ignore_eos": True})]
+        assert "".join(pieces) == whole["choices"][0]["text"] and len(pieces) < 390
         # The bench reads the same counters.
         shown = subprocess.run(
             [PROGRAM, "bench", "serve", "--base-url", server.url, "--dataset-name", "random", "--random-input-len", "64",
