@@ -176,7 +176,7 @@ def test_weight_forms(int4):
 
 @pytest.mark.parametrize("words, sentence", [
     (["--quantization", "fp8"], "--quantization is fp8, but Kimi-K2-Thinking says compressed-tensors"),
-    (["--speculative-config", '{"a":1}'], "--speculative-config is not available yet"),
+    (["--speculative-config", '{"a":1}'], "--speculative-config: a: no such key"),
     (["--cpu-offload-gb", "8"], "--cpu-offload-gb 8 is not available yet"),
     (["--dtype", "float32"], "--dtype float32 is computed by CPUs alone"),
     (["--gpu", "rtx"], "--gpu rtx: not known")])

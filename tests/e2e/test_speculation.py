@@ -1,4 +1,4 @@
-"""--speculative-config with prompt look-up: every answer is the one without drafts, to the last digit of its log-probabilities,
+"""--speculative-config with prompt look-up and with the pocket model's draft: every answer is the one without drafts, to the last digit of its log-probabilities,
 and where text repeats most of it comes from drafts."""
 import concurrent.futures
 import json
@@ -16,6 +16,10 @@ LIST = "\n".join(f"item {i}: {WORDS[i % len(WORDS)]} {WORDS[i * 7 % len(WORDS)]}
 
 def ngram(drafts, **more):
     return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, **more})
+
+
+def eagle3(drafts):
+    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts})
 
 
 def post(server, path, body):
@@ -91,14 +95,18 @@ def plain():
     ["-sc", ngram(1, prompt_lookup_min=2)], ["-sc", ngram(3, prompt_lookup_min=1, prompt_lookup_max=4)],
     ["-sc", ngram(8, prompt_lookup_min=1), "--dtype", "bfloat16", "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
     ["-sc", ngram(4, prompt_lookup_min=1), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
-    ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"]],
-    ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2"])
+    ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"],
+    ["-sc", eagle3(3)], ["-sc", eagle3(5), "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
+    ["-sc", eagle3(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
+    ["-sc", eagle3(3), "-tp", "2", "-dcp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"]],
+    ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2",
+         "model-3", "model-5-narrow", "model-4-tight", "model-3-dcp2", "model-2-pp2", "model-3-fp8"])
 def test_every_answer_is_the_one_without(plain, flags):
     server = Server(MODEL, "--served-model-name", "pocket", *flags)
     try:
-        # Sums over tensor ranks are rounded elsewhere, so that is compared with itself.
-        if "-tp" in flags:
-            other = Server(MODEL, "--served-model-name", "pocket", "-tp", "2")
+        # Sums over tensor ranks are rounded elsewhere, and another cache too, so these are compared with themselves.
+        if "-tp" in flags or "fp8" in flags:
+            other = Server(MODEL, "--served-model-name", "pocket", *flags[2:])
             try:
                 plain = ask_all(other)
             finally:
@@ -171,7 +179,9 @@ def test_synthetic_acceptance_says_that_answers_mean_nothing():
 
 
 @pytest.mark.parametrize("config, said", [
-    ('{"method": "eagle3", "model": "/d", "num_speculative_tokens": 3}', "eagle3 is not available yet in this version"),
+    ('{"method": "eagle3", "model": "/d", "num_speculative_tokens": 3}', "--speculative-config: model: /d: no such directory"),
+    ('{"method": "eagle3", "num_speculative_tokens": 6}', "expected a whole number from 1 to 5"),
+    (json.dumps({"method": "eagle3", "model": MODEL}), "this is no Eagle3 draft"),
     ('{"method": "ngram"}', "num_speculative_tokens: it is not given"),
     ('{"method": "ngram", "num_speculative_tokens": 3, "tensor_parallel_size": 1}', "'draft_tensor_parallel_size' instead")])
 def test_what_cannot_be_is_refused_by_name(config, said):
