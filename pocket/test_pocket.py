@@ -1,4 +1,4 @@
-"""Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; torch and transformers for the last)."""
+"""Tests of the scripts here: python3 -m unittest pocket/test_pocket.py (needs regex, jinja2, tiktoken; torch for the last three, transformers for one)."""
 import gzip
 import json
 import os
@@ -104,6 +104,66 @@ class PocketTest(unittest.TestCase):
         with torch.no_grad():
             ours, theirs = load(HERE / "model").logits(ids), reference_model(torch.float32)(ids[None]).logits[0]
         self.assertLess(float((ours - theirs).abs().max()), 1e-3)
+
+    def test_the_draft_agrees_with_the_recorded_ones(self):
+        """The second round of tests/golden/eagle3: all slots with the target's vectors, then the chain from the last."""
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        folder = HERE.parent / "tests/golden/eagle3"
+        sys.path.insert(0, str(folder))
+        import make_eagle3 as golden
+        from draft import Draft
+        compared = 0
+        for case in json.loads(gzip.decompress((folder / "drafts.json.gz").read_bytes()))["cases"]:
+            config, name = case["config"], case["name"]
+            if "kv_lora_rank" not in config or config["rope_scaling"] is None:
+                continue
+            table = (config["vocab_size"], config["hidden_size"])
+            embedding = golden.weight("embed_tokens.weight", table) if case["embed_tokens"] else golden.weight("model.embed_tokens.weight", table, golden.TARGET_SEED)
+            draft = Draft(config, torch.from_numpy(embedding))
+            tensors = {key.replace("midlayer.", "layers.0."): torch.from_numpy(golden.weight(key, shape)) for key, shape in golden.shapes(config).items()}
+            ids = torch.tensor(case.get("draft_ids", range(config["vocab_size"])))
+            draft.load_tensors({**tensors, "d2t": ids - torch.arange(len(ids))})
+            first, second = case["rounds"]
+            tokens = torch.tensor(first["tokens"] + second["tokens"])
+            batch = {"taps": torch.from_numpy(golden.vectors(name, config, len(tokens))), "next": tokens, "positions": torch.arange(len(tokens)),
+                     "counted": torch.tensor([len(tokens) - 1]), "spans": [(1, len(tokens), torch.tensor([len(tokens) - 1]))]}
+            with torch.no_grad():
+                steps = draft.unroll(batch, len(second["drafted"]), "own")
+            self.assertEqual([int(draft.ids[logits.argmax()]) for logits in steps], second["drafted"], name)
+            for logits, wanted in zip(steps, second["steps"][2:]):
+                best = logits[0].topk(5)
+                self.assertEqual([int(draft.ids[i]) for i in best.indices], [token for token, _ in wanted["top"]], name)
+                for got, (_, value) in zip(best.values.tolist(), wanted["top"]):
+                    self.assertAlmostEqual(got, value, delta=1e-4)
+                    compared += 1
+        self.assertGreaterEqual(compared, 6 * 5 * 5)
+
+    def test_the_shipped_draft_proposes_what_is_recorded(self):
+        try:
+            import torch
+        except ImportError:
+            self.skipTest("torch is not installed")
+        folder = HERE.parent / "tests/golden"
+        sys.path.insert(0, str(folder / "eagle3"))
+        from draft import load_draft
+        from make_pocket_drafts import answer_of, chains
+        from modeling import load
+        target = load(HERE / "model")
+        draft = load_draft(HERE / "draft-mla", target.embed_tokens.weight)
+        prompts = json.loads(gzip.decompress((folder / "pocket_greedy.json.gz").read_bytes()))["prompts"]
+        compared = 0
+        for line in json.loads(gzip.decompress((folder / "eagle3/pocket_drafts.json.gz").read_bytes()))["prompts"][::4]:
+            prompt = prompts[line["prompt"]]
+            drafts, _ = chains(target, draft, prompt["ids"], answer_of(prompt))
+            self.assertEqual(len(drafts), len(line["drafts"]))
+            for got, wanted, lead in zip(drafts, line["drafts"], line["leads"]):
+                if lead > 0.01:
+                    self.assertEqual(got, wanted)
+                    compared += 1
+        self.assertGreater(compared, 100)
 
 
 if __name__ == "__main__":
