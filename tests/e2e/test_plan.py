@@ -176,7 +176,7 @@ def test_weight_forms(int4):
 
 @pytest.mark.parametrize("words, sentence", [
     (["--quantization", "fp8"], "--quantization is fp8, but Kimi-K2-Thinking says compressed-tensors"),
-    (["--speculative-config", '{"a":1}'], "--speculative-config: a: no such key"),
+    (["--speculative-config", '{"method":"ngram","num_speculative_tokens":2}'], "steps on a GPU verify no drafts yet"),
     (["--cpu-offload-gb", "8"], "--cpu-offload-gb 8 is not available yet"),
     (["--dtype", "float32"], "--dtype float32 is computed by CPUs alone"),
     (["--gpu", "rtx"], "--gpu rtx: not known")])
