@@ -257,6 +257,9 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
     out.model = std::move(model);
     // One rank computes it while the others wait, so that its size changes nothing they say.
     if (ranks <= 1) std::erase(idle, "draft_tensor_parallel_size");
+    for (const char* key : {"prompt_lookup_min", "prompt_lookup_max"}) {
+      if (keys.Find(key) != nullptr) idle.emplace_back(key);
+    }
   } else if (model != "ngram" && model != "[ngram]" && !model.empty()) {
     idle.insert(idle.begin(), "model");
   }

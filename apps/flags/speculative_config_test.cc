@@ -81,6 +81,8 @@ TEST(SpeculativeConfigTest, ADraftModelHasItsDirectoryAndItsRanks) {
   EXPECT_EQ(read.config.method, DraftMethod::kEagle3);
   EXPECT_EQ(read.config.model, "/drafts");
   EXPECT_THAT(read.notices, ElementsAre(HasSubstr("draft_tensor_parallel_size: no effect")));
+  EXPECT_THAT(Accept({{"method", "eagle3"}, {"prompt_lookup_min", 2}}).notices,
+              ElementsAre(HasSubstr("prompt_lookup_min: no effect")));
 }
 
 TEST(SpeculativeConfigTest, SyntheticRatesAreThoseOfTheMeanLength) {

@@ -10,9 +10,7 @@ namespace baltoro {
 Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target) {
   if (config.speculation.method != DraftMethod::kEagle3) return std::optional<K2Config>();
   const auto draft = ReadDraftConfig(config.speculation.model, target);
-  if (!draft.ok()) {
-    return Status(draft.status().code(), "--speculative-config: " + draft.status().message());
-  }
+  if (!draft.ok()) return OfDraft(draft.status());
   return std::optional(draft.value());
 }
 
@@ -20,10 +18,21 @@ Result<int64_t> CountDraftWeights(const EngineConfig& config,
                                   const K2Config& draft,
                                   WeightSource& target,
                                   const OpsTable& ops) {
-  BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
-                      OpenDraftWeights(config.speculation.model, draft, target));
-  BT_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, CountWeights(draft, *source, ops, {}, {}));
-  return bytes[0];
+  const std::string& dir = config.speculation.model;
+  const auto source = OpenDraftWeights(dir, draft, target);
+  if (!source.ok()) return OfDraft(source.status());
+  const auto bytes = CountWeights(draft, *source.value(), ops, {}, {});
+  if (!bytes.ok()) return OfDraft(bytes.status());
+  if (const auto tokens = ReadDraftTokens(dir, draft); !tokens.ok()) {
+    return OfDraft(tokens.status());
+  }
+  return bytes.value()[0];
+}
+
+Status OfDraft(const Status& status) {
+  return Status(status.code(),
+                "--speculative-config: the draft model cannot be used: " + status.message() +
+                    "; give another, or leave it out: answers are the same without");
 }
 
 int64_t DraftBytesPerToken(const K2Config& draft, DType act) {

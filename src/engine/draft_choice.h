@@ -17,11 +17,15 @@ namespace baltoro {
 // what to do: a folder that is no draft of this model.
 Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target);
 
-// Bytes of its weights in memory. `target` is the source of the model that it drafts for.
+// Bytes of its weights in memory, once all that it needs was found. `target` is the source of the
+// model that it drafts for.
 Result<int64_t> CountDraftWeights(const EngineConfig& config,
                                   const K2Config& draft,
                                   WeightSource& target,
                                   const OpsTable& ops);
+
+// An error that belongs to the draft model, saying so.
+Status OfDraft(const Status& status);
 
 // Its keys are kept as its activations are, whatever the form of the target's.
 int64_t DraftBytesPerToken(const K2Config& draft, DType act);

@@ -124,14 +124,15 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
   BT_RETURN_IF_ERROR(RefuseOtherKinds(json));
   const bool heads = architecture.starts_with("Llama");
   BT_ASSIGN_OR_RETURN(const Json read_as, heads ? AsLatent(json) : Result<Json>(json));
-  BT_ASSIGN_OR_RETURN(K2Config config, K2Config::Parse(read_as));
-  const std::pair<std::string_view, std::pair<int64_t, int64_t>> equal[] = {
-      {"hidden_size", {config.hidden, target.hidden}},
-      {"vocab_size", {config.vocab, target.vocab}},
-  };
-  for (const auto& [key, sizes] : equal) {
-    if (sizes.first != sizes.second) return Mismatch(key, sizes.first, sizes.second);
+  const ConfigReader read(json, "");
+  const std::pair<std::string_view, int64_t> equal[] = {{"hidden_size", target.hidden},
+                                                        {"vocab_size", target.vocab}};
+  for (const auto& [key, wanted] : equal) {
+    int64_t size = 0;
+    BT_RETURN_IF_ERROR(read.Integer(key, 1, 1 << 24, size));
+    if (size != wanted) return Mismatch(key, size, wanted);
   }
+  BT_ASSIGN_OR_RETURN(K2Config config, K2Config::Parse(read_as));
   if (config.layers != 1) {
     return InvalidArgument(
         fmt::format("config.json: num_hidden_layers is {}; expected 1 for an "
@@ -143,7 +144,6 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
   config.tied_embeddings = false;
   config.latent_norm_eps = config.norm_eps;  // as engines serve drafts; of targets see K2Config
   DraftShape shape;
-  const ConfigReader read(json, "");
   if (heads) {
     BT_RETURN_IF_ERROR(
         read.IntegerOr("num_key_value_heads", 1, 65536, config.heads, shape.key_heads));
