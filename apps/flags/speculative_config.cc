@@ -25,16 +25,13 @@ constexpr std::string_view kDraftModelKeys[] = {"quantization",
                                                 "attention_backend",
                                                 "kv_cache_dtype",
                                                 "max_model_len",
-                                                "revision",
-                                                "code_revision",
                                                 "draft_load_config",
                                                 "draft_sample_method",
                                                 "draft_tensor_parallel_size",
                                                 "enforce_eager",
                                                 "disable_padded_drafter_batch",
                                                 "disable_eagle_block_drop",
-                                                "use_local_argmax_reduction",
-                                                "parallel_drafting"};
+                                                "use_local_argmax_reduction"};
 
 // Whatever the value, but for the one that asks for nothing, this is not there.
 struct Refused {
@@ -43,6 +40,9 @@ struct Refused {
   std::string_view why;
 };
 const Refused kRefused[] = {
+    {"revision", nullptr, "a draft model is taken as it lies in its folder; give the folder"},
+    {"code_revision", nullptr, "a draft model has no code here; leave it out"},
+    {"parallel_drafting", false, "drafts are made one after the other here; leave it out"},
     {"speculative_token_tree", nullptr,
      "drafts are a chain here, not a tree; leave it out and give num_speculative_tokens"},
     {"num_speculative_tokens_per_batch_size", nullptr,

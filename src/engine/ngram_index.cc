@@ -28,13 +28,6 @@ NgramIndex::NgramIndex(int32_t lookup_min, int32_t lookup_max)
   for (int32_t i = 0; i < lookup_min; ++i) leaving_factor_ *= kFactor;
 }
 
-void NgramIndex::Clear() {
-  hash_ = 0;
-  tokens_.clear();
-  before_.clear();
-  std::ranges::fill(latest_, -1);
-}
-
 void NgramIndex::Append(std::span<const TokenId> tokens) {
   for (const TokenId token : tokens) {
     tokens_.push_back(token);

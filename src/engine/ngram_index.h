@@ -3,7 +3,7 @@
 // The tokens of one sequence, and where their runs stood before: proposes what will come next where
 // the end of the sequence repeats something earlier, as copies and edits of a prompt do.
 //
-// Memory is 16 bytes a token at most, the work of Append() is linear in what is appended, and
+// Memory is 24 bytes a token at most, the work of Append() is linear in what is appended, and
 // Propose() looks at a bounded number of places. One thread.
 
 #include <cstdint>
@@ -30,8 +30,6 @@ class NgramIndex {
   std::vector<TokenId> Propose(int32_t count) const;
 
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
-  // Forgets the tokens, not the settings.
-  void Clear();
 
  private:
   void Insert(int32_t position);

@@ -77,16 +77,6 @@ TEST(NgramIndexTest, TheSameAsAPlainSearch) {
   EXPECT_GT(proposals, 1000);
 }
 
-TEST(NgramIndexTest, ClearedItKnowsNothing) {
-  NgramIndex index(1, 2);
-  index.Append(Tokens{1, 2, 1});
-  index.Clear();
-  EXPECT_EQ(index.size(), 0);
-  EXPECT_EQ(index.Propose(2), Tokens{});
-  index.Append(Tokens{4, 1, 4});
-  EXPECT_EQ(index.Propose(1), Tokens{1});
-}
-
 // A prompt of one token repeated has a chain as long as itself; only its end is looked at.
 TEST(NgramIndexTest, ALongPromptIsNoMoreWorkAStepThanAShortOne) {
   NgramIndex index(1, 64);

@@ -123,6 +123,11 @@ Result<std::unique_ptr<NodeWorld>> JoinNodes(const EngineConfig& config,
                       .patience = config.join_timeout};
   BT_ASSIGN_OR_RETURN(const std::string model, HashModel(config.model_dir));
   options.fingerprint.push_back(Entry("model (config.json, sizes of the weight files)", model));
+  if (config.speculation.method == DraftMethod::kEagle3) {  // whose layers to tap all ranks follow
+    BT_ASSIGN_OR_RETURN(const std::string draft, HashModel(config.speculation.model));
+    options.fingerprint.push_back(
+        Entry("draft model (config.json, sizes of the weight files)", draft));
+  }
   if (!config.kv_scale_file.empty()) {
     BT_ASSIGN_OR_RETURN(const std::string scales, ReadFile(config.kv_scale_file, kConfigBytesMax,
                                                            "--quantization-param-path"));

@@ -374,7 +374,16 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   SampleTokens(plan, batch, result);
   if (!config_.speculation.enabled()) return;
   batch.entries = packed;  // those that failed too: each goes with its rows
-  ProposeDrafts(plan, batch, step, result);
+  try {
+    ProposeDrafts(plan, batch, step, result);
+  } catch (const std::bad_alloc&) {
+    // What was sampled stands. Keys that the draft has not written cost acceptance alone.
+    BT_LOG_LIMITED(Warning, "Out of memory in step {}: no drafts are made", plan.step);
+    for (const Batch::Entry& entry : packed) {
+      slot_of(plan.sequences[entry.index]).ngrams.reset();
+      result.sequences[entry.index].drafts.clear();
+    }
+  }
 }
 
 Status Worker::TakeResult(const StepResult& result) {

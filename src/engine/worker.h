@@ -107,8 +107,9 @@ class Worker final : public RankWorker {
   int32_t pass_sequences_max() const {
     if (config_.fixed.prompt_chunk > 0) return config_.fixed.decode_rows;
     // A draft takes what a sequence of one token takes.
-    const int32_t rows = config_.max_num_seqs * (1 + config_.speculation.drafts);
-    return std::max(config_.max_num_seqs, std::min(rows, config_.max_num_batched_tokens));
+    const int64_t rows = int64_t{config_.max_num_seqs} * (1 + config_.speculation.drafts);
+    return static_cast<int32_t>(std::max<int64_t>(
+        config_.max_num_seqs, std::min<int64_t>(rows, config_.max_num_batched_tokens)));
   }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;

@@ -75,7 +75,7 @@ Status RefuseOtherKinds(const Json& json) {
     return object.is_object() && object.contains(key) && object.at(key).is_boolean() &&
            object.at(key).get<bool>();
   };
-  for (const char* key : {"norm_before_residual", "norm_output", "fc_norm"}) {
+  for (const char* key : {"norm_before_residual", "norm_before_fc", "norm_output", "fc_norm"}) {
     if (on(json, key) || (json.contains("eagle_config") && on(json.at("eagle_config"), key))) {
       return InvalidArgument(
           fmt::format("config.json: {} is true: drafts of this kind are not known", key));

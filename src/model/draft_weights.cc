@@ -61,7 +61,13 @@ class DraftSource final : public WeightSource {
   }
   Result<StoredMatrix> StoredAs(const SourceTensor& tensor) const override {
     const Kept& kept = kept_[tensor.handle];
-    return kept.source->StoredAs(kept.tensor);
+    auto stored = kept.source->StoredAs(kept.tensor);
+    if (stored.ok() && kept.head_width > 0 && !IsPlain(stored.value().form)) {
+      return InvalidArgument(fmt::format(
+          "{}: tensor {} is quantised; the heads of a draft are taken in BF16 or F32 alone",
+          description(), tensor.name));
+    }
+    return stored;
   }
   Status ReadStored(const SourceTensor& tensor,
                     int64_t row,
