@@ -3,6 +3,7 @@
 // What --speculative-config comes to: who proposes tokens that a step then verifies, and how many.
 // Plain data. Answers are the same with and without, but with synthetic rates.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,5 +34,10 @@ struct SpeculationConfig {
   bool enabled() const { return method != DraftMethod::kNone; }
   bool operator==(const SpeculationConfig&) const = default;
 };
+
+// Rows of one step that are sampled from: a sequence has one, and one for each draft.
+inline int32_t SampledRowsMax(int32_t sequences, int32_t drafts, int32_t tokens_max) {
+  return static_cast<int32_t>(std::min<int64_t>(int64_t{sequences} * (1 + drafts), tokens_max));
+}
 
 }  // namespace baltoro

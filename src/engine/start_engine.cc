@@ -116,12 +116,6 @@ struct Part {
   std::function<Status()> meet = {};  // returns when all ranks are there; empty: there is one
 };
 
-// Of one step: every sequence has one, and one for each draft.
-int32_t SampledRowsMax(const EngineConfig& config) {
-  const int64_t rows = int64_t{config.max_num_seqs} * (1 + config.speculation.drafts);
-  return static_cast<int32_t>(std::min<int64_t>(rows, config.max_num_batched_tokens));
-}
-
 // Whole, on the rank that samples.
 Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, ThreadPool* pool) {
   const std::string& dir = recipe.config.speculation.model;
@@ -181,7 +175,9 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
   const WorkerConfig worker{
       .max_num_seqs = config.max_num_seqs,
       .max_num_batched_tokens = config.max_num_batched_tokens,
-      .logits_rows_max = std::max(SampledRowsMax(config), recipe.fixed.decode_rows) +
+      .logits_rows_max = std::max(SampledRowsMax(config.max_num_seqs, config.speculation.drafts,
+                                                 config.max_num_batched_tokens),
+                                  recipe.fixed.decode_rows) +
                          SchedulerConfig{}.prompt_logprob_rows_max,
       .constraints = part.samples ? std::move(constraints) : nullptr,
       .mask_threads = std::clamp(pool->threads() / 4, 1, kMaskThreadsMax),

@@ -365,21 +365,17 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
   }
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
   if (!config_.samples || !computed) return;
-  const std::vector<Batch::Entry> packed = batch.entries;
-  std::erase_if(batch.entries,
-                [&](const Batch::Entry& entry) { return result.sequences[entry.index].failed; });
   const ProfileSpan span("sample");
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
   if (!config_.speculation.enabled()) return;
-  batch.entries = packed;  // those that failed too: each goes with its rows
   try {
     ProposeDrafts(plan, batch, step, result);
   } catch (const std::bad_alloc&) {
     // What was sampled stands. Keys that the draft has not written cost acceptance alone.
     BT_LOG_LIMITED(Warning, "Out of memory in step {}: no drafts are made", plan.step);
-    for (const Batch::Entry& entry : packed) {
+    for (const Batch::Entry& entry : batch.entries) {
       slot_of(plan.sequences[entry.index]).ngrams.reset();
       result.sequences[entry.index].drafts.clear();
     }

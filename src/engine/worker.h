@@ -106,10 +106,9 @@ class Worker final : public RankWorker {
   }
   int32_t pass_sequences_max() const {
     if (config_.fixed.prompt_chunk > 0) return config_.fixed.decode_rows;
-    // A draft takes what a sequence of one token takes.
-    const int64_t rows = int64_t{config_.max_num_seqs} * (1 + config_.speculation.drafts);
-    return static_cast<int32_t>(std::max<int64_t>(
-        config_.max_num_seqs, std::min<int64_t>(rows, config_.max_num_batched_tokens)));
+    const int32_t rows = SampledRowsMax(config_.max_num_seqs, config_.speculation.drafts,
+                                        config_.max_num_batched_tokens);
+    return std::max(config_.max_num_seqs, rows);
   }
   // Behind the sequences from `begin` on that are computed in one pass.
   size_t PassEnd(const StepPlan& plan, size_t begin) const;
@@ -125,7 +124,6 @@ class Worker final : public RankWorker {
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
   // worker_draft.cc: what may come after the tokens that were sampled, for the next step to verify.
-  // The entries are all that were packed into `step`.
   void ProposeDrafts(const StepPlan& plan,
                      const Batch& batch,
                      const ForwardBatch& step,

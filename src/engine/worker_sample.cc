@@ -36,6 +36,7 @@ TokenLogprobs ToLogprobs(const std::vector<SampledLogprob>& sampled) {
 void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result) {
   std::vector<SampleRow> rows;
   for (const Batch::Entry& entry : batch.entries) {
+    if (result.sequences[entry.index].failed) continue;
     const PlannedSequence& planned = plan.sequences[entry.index];
     const Slot& slot = slot_of(planned);
     for (int32_t i = 0; i < entry.prompt_row_count; ++i) {
@@ -49,6 +50,7 @@ void Worker::SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& 
   size_t next = 0;
   for (const Batch::Entry& entry : batch.entries) {
     SequenceResult& one = result.sequences[entry.index];
+    if (one.failed) continue;
     for (int32_t i = 0; i < entry.prompt_row_count; ++i, ++next) {
       if (sampled[next].token < 0) one.failed = true;
       one.prompt_logprobs.push_back(ToLogprobs(sampled[next].logprobs));
