@@ -6,10 +6,10 @@
 
 #include <numeric>
 
-#include "base/gzip.h"
 #include "engine/draft_model.h"
 #include "model/draft_config.h"
 #include "ops/thread_pool.h"
+#include "support/golden_model.h"
 #include "support/pocket_answers.h"
 #include "support/tiny_model.h"
 
@@ -117,8 +117,7 @@ class PocketDraft {
 
 TEST(PocketDraftTest, ItProposesWhatWasRecorded) {
   if (!test::HasPocketWeights()) GTEST_SKIP() << test::kPocketModel << " has no weights";
-  const Json recorded =
-      ParseJson(ReadPlainOrGzip("tests/golden/eagle3/pocket_drafts.json.gz").value(), {}).value();
+  const Json recorded = test::ReadRecording("tests/golden/eagle3/pocket_drafts.json.gz");
   const std::vector<test::PocketAnswer> answers = test::ReadPocketAnswers();
   PocketDraft draft;
   int compared = 0;

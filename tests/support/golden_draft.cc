@@ -2,12 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
-#include "base/gzip.h"
+#include "support/golden_model.h"
 #include "weights/dummy_source.h"
 
 namespace baltoro::test {
@@ -16,16 +14,7 @@ namespace {
 constexpr uint64_t kSeed = 11;  // of drafts
 
 const Json& Golden() {
-  static const Json golden = [] {
-    const Result<std::string> text = ReadPlainOrGzip("tests/golden/eagle3/drafts.json.gz");
-    Result<Json> read = text.ok() ? ParseJson(text.value(), {}) : text.status();
-    if (!read.ok()) {  // tests are listed by it, before main
-      std::fprintf(stderr, "%s: run this from the folder of the sources\n",
-                   read.status().message().c_str());
-      std::exit(1);
-    }
-    return std::move(read).value();
-  }();
+  static const Json golden = ReadRecording("tests/golden/eagle3/drafts.json.gz");
   return golden;
 }
 

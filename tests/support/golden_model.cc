@@ -12,20 +12,22 @@ namespace baltoro::test {
 namespace {
 
 const Json& Golden() {
-  static const Json golden = [] {
-    const Result<std::string> text = ReadPlainOrGzip("tests/golden/tiny_models.json.gz");
-    Result<Json> read = text.ok() ? ParseJson(text.value(), {.nodes = 20'000'000}) : text.status();
-    if (!read.ok()) {  // tests are listed by it, before main
-      std::fprintf(stderr, "%s: run this from the folder of the sources\n",
-                   read.status().message().c_str());
-      std::exit(1);
-    }
-    return std::move(read).value();
-  }();
+  static const Json golden = ReadRecording("tests/golden/tiny_models.json.gz");
   return golden;
 }
 
 }  // namespace
+
+Json ReadRecording(const std::string& path) {
+  const Result<std::string> text = ReadPlainOrGzip(path);
+  Result<Json> read = text.ok() ? ParseJson(text.value(), {.nodes = 20'000'000}) : text.status();
+  if (!read.ok()) {  // tests are listed by it, before main
+    std::fprintf(stderr, "%s: run this from the folder of the sources\n",
+                 read.status().message().c_str());
+    std::exit(1);
+  }
+  return std::move(read).value();
+}
 
 size_t GoldenModel::Count() {
   return Golden()["cases"].size();

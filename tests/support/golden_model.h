@@ -18,6 +18,9 @@
 
 namespace baltoro::test {
 
+// A recording of tests/golden; ends the program where it is not there.
+Json ReadRecording(const std::string& path);
+
 class GoldenModel {
  public:
   static size_t Count();
