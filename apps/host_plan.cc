@@ -88,9 +88,10 @@ Status CountWeightsOf(const PlannedModel& planned,
 // A draft model, which must lie here.
 Status CountDraft(const EngineConfig& config,
                   const K2Config& model,
-                  const OpsTable& ops,
+                  const BackendChoice& backend,
                   PlanOptions& options) {
-  BT_ASSIGN_OR_RETURN(options.draft, ChooseDraft(config, model));
+  const OpsTable& ops = *backend.ops;
+  BT_ASSIGN_OR_RETURN(options.draft, ChooseDraft(config, model, backend.gpu.has_value()));
   if (!options.draft) return {};
   BT_ASSIGN_OR_RETURN(WeightChoice choice, ChooseWeights(config));
   choice.quiet = true;
@@ -123,7 +124,7 @@ Result<MemoryPlan> PlanHost(const PlannedModel& planned,
   BT_RETURN_IF_ERROR(ReadGivenKvScales(config, model.config).status());
   BT_RETURN_IF_ERROR(CountWeightsOf(planned, config, backend, here, model, options));
   if (!planned.described) {
-    BT_RETURN_IF_ERROR(CountDraft(config, model.config, *backend.ops, options));
+    BT_RETURN_IF_ERROR(CountDraft(config, model.config, backend, options));
   }
   model.plain = PlainForm(act);
   // The ranks of this node share its memory, where it is a CPU.

@@ -38,10 +38,31 @@ Result<StepCase> Run(StepRig& rig, StepCase one) {
   one.needs = one.prefill ? PrefillNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
                                          one.tokens, one.timing.distinct)
                           : DecodeNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(),
-                                        one.tokens, one.context, one.timing.distinct);
+                                        one.tokens, 1, one.context, one.timing.distinct);
   one.floor =
       std::max(one.needs.bytes / rig.rates().read_bytes, one.needs.flops / rig.rates().flops);
   return one;
+}
+
+// Behind the plain step of its batch, with which it is compared.
+Status RunCycle(StepRig& rig, const BenchStepCommand& command, StepCase& one) {
+  if (rig.draft() == nullptr || one.prefill || !one.fits) return {};
+  const Result<CycleTiming> timing = rig.Cycle(one.tokens, one.context);
+  if (!timing.ok()) {
+    return timing.status().code() == Code::kResourceExhausted ? Status() : timing.status();
+  }
+  StepNeeds needs = DecodeNeeds(rig.config(), rig.share(), rig.needs(), rig.kv(), one.tokens,
+                                1 + command.drafts, one.context, timing.value().whole.distinct);
+  const StepNeeds drafts = rig.draft()->Needs(one.tokens, one.context);
+  const auto floor = [&](const StepNeeds& part) {
+    return std::max(part.bytes / rig.rates().read_bytes, part.flops / rig.rates().flops);
+  };
+  const double tokens = static_cast<double>(one.tokens) * command.acceptance_length;
+  one.cycle = StepCycle{.timing = timing.value(),
+                        .verify_floor = floor(needs),
+                        .draft_floor = floor(drafts),
+                        .tokens_per_second = tokens / timing.value().whole.median};
+  return {};
 }
 
 // One rank; the first tells.
@@ -60,6 +81,7 @@ Status BenchRank(const BenchStepCommand& command, const StepSeat& seat) {
   if (tells) std::fputs(StepHeader(command, *rig).c_str(), stdout);
   for (StepCase& one : cases) {
     BT_ASSIGN_OR_RETURN(one, Run(*rig, one));
+    BT_RETURN_IF_ERROR(RunCycle(*rig, command, one));
     if (!tells) continue;
     std::fputs(StepLine(one).c_str(), stdout);
     if (command.explain) std::fputs(StepExplained(one.timing.told).c_str(), stdout);

@@ -27,8 +27,9 @@ int64_t MoeLayers(const K2Config& config) {
 
 WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops) {
   WeightNeeds needs;
-  Counter head{ops}, fixed{ops}, experts{ops};
+  Counter head{ops}, fixed{ops}, experts{ops}, projection{ops};
   head.Add(plan.lm_head);
+  projection.Add(plan.fc);
   int64_t banks = 0, expert_count = 1;
   int64_t second_forms = 0;  // of kv_b's key rows: one form of attention reads either of the two
   for (const PlannedLayer& layer : plan.layers) {
@@ -47,8 +48,10 @@ WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops) {
   }
   needs.head_bytes = head.bytes;
   needs.head_parameters = head.parameters;
-  needs.fixed_bytes = fixed.bytes + head.bytes;
-  needs.fixed_parameters = fixed.parameters + head.parameters;
+  needs.projection_bytes = projection.bytes;
+  needs.projection_parameters = projection.parameters;
+  needs.fixed_bytes = fixed.bytes + head.bytes + projection.bytes;
+  needs.fixed_parameters = fixed.parameters + head.parameters + projection.parameters;
   if (banks > 0) {
     needs.expert_bytes = experts.bytes / banks / expert_count;
     needs.expert_parameters = experts.parameters / banks / expert_count;
@@ -64,10 +67,12 @@ StepNeeds DecodeNeeds(const K2Config& config,
                       const WeightNeeds& weights,
                       KvForm kv,
                       int64_t batch,
+                      int64_t rows,
                       int64_t context,
                       double distinct) {
-  const auto tokens = static_cast<double>(batch);
-  const auto keys = tokens * static_cast<double>(context) / share.layout.decode_context;
+  const auto tokens = static_cast<double>(batch * rows);
+  // Read once for all rows of a sequence.
+  const auto keys = static_cast<double>(batch * context) / share.layout.decode_context;
   const auto moe = static_cast<double>(MoeLayers(config));
   const double key_bytes =
       static_cast<double>(config.layers * KvTokenBytes(kv, config.kv_lora, config.rope_dim));
@@ -77,7 +82,7 @@ StepNeeds DecodeNeeds(const K2Config& config,
                         moe * config.router.top_k * static_cast<double>(weights.expert_parameters);
   return {.bytes = static_cast<double>(weights.fixed_bytes) +
                    moe * distinct * static_cast<double>(weights.expert_bytes) + keys * key_bytes,
-          .flops = 2 * tokens * active + keys * key_flops};
+          .flops = 2 * tokens * active + keys * static_cast<double>(rows) * key_flops};
 }
 
 StepNeeds PrefillNeeds(const K2Config& config,

@@ -18,25 +18,28 @@ namespace baltoro {
 // token.
 struct WeightNeeds {
   int64_t all_bytes = 0;
-  int64_t fixed_bytes = 0;   // read by every step: all but routed experts and the embedding
-  int64_t expert_bytes = 0;  // of one expert of one layer
-  int64_t head_bytes = 0;    // of fixed_bytes: lm_head
+  int64_t fixed_bytes = 0;       // read by every step: all but routed experts and the embedding
+  int64_t expert_bytes = 0;      // of one expert of one layer
+  int64_t head_bytes = 0;        // of fixed_bytes: lm_head
+  int64_t projection_bytes = 0;  // likewise: of what a draft model reads of its target
   int64_t fixed_parameters = 0;
   int64_t expert_parameters = 0;
   int64_t head_parameters = 0;
+  int64_t projection_parameters = 0;
 };
 WeightNeeds NeedsOf(const WeightPlan& plan, const OpsTable& ops);
 
 struct StepNeeds {
   double bytes = 0, flops = 0;
 };
-// A step of `batch` sequences of one token that see `context` keys each; `distinct` experts a
+// A step of `batch` sequences of `rows` tokens that see `context` keys each; `distinct` experts a
 // layer. Of a rank with a share: its part of the keys, for the heads that it attends for.
 StepNeeds DecodeNeeds(const K2Config& config,
                       const RankShare& share,
                       const WeightNeeds& weights,
                       KvForm kv,
                       int64_t batch,
+                      int64_t rows,
                       int64_t context,
                       double distinct);
 // A step of one prompt of `tokens`, of which one row of logits is wanted; attention in expanded

@@ -72,13 +72,32 @@ std::string StepExplained(const std::vector<std::string>& told) {
   return text;
 }
 
+// How many times as many tokens a second as plain steps give.
+double Gain(const StepCycle& cycle, const StepCase& plain) {
+  return cycle.tokens_per_second * plain.timing.median / static_cast<double>(plain.tokens);
+}
+
+std::string CycleLine(const StepCycle& cycle, const StepCase& plain) {
+  const StepTiming& whole = cycle.timing.whole;
+  return fmt::format(
+      "{:>8} {:>7} {:>8} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}%  verified {:.3f} (floor {:.3f}), "
+      "drafted {:.3f} (floor {:.3f}); {:.0f} tokens/s, {:.2f} times plain; {:.1f} experts\n",
+      "cycle", plain.tokens, plain.context, whole.median * 1e3, whole.p99 * 1e3,
+      (cycle.verify_floor + cycle.draft_floor) * 1e3,
+      100 * (cycle.verify_floor + cycle.draft_floor) / whole.median, cycle.timing.verified * 1e3,
+      cycle.verify_floor * 1e3, cycle.timing.drafted * 1e3, cycle.draft_floor * 1e3,
+      cycle.tokens_per_second, Gain(cycle, plain), whole.distinct);
+}
+
 std::string StepLine(const StepCase& one) {
   const std::string head =
       fmt::format("{:>8} {:>7} {:>8}", one.prefill ? "prefill" : "decode", one.tokens, one.context);
   if (!one.fits) return head + "  the keys do not fit\n";
-  return head + fmt::format(" {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}% {:>7.2f} {:>8.1f}\n",
-                            one.timing.median * 1e3, one.timing.p99 * 1e3, one.floor * 1e3,
-                            one.fraction() * 100, one.needs.bytes / kGb, one.timing.distinct);
+  return head +
+         fmt::format(" {:>9.3f} {:>9.3f} {:>9.3f} {:>8.1f}% {:>7.2f} {:>8.1f}\n",
+                     one.timing.median * 1e3, one.timing.p99 * 1e3, one.floor * 1e3,
+                     one.fraction() * 100, one.needs.bytes / kGb, one.timing.distinct) +
+         (one.cycle ? CycleLine(*one.cycle, one) : std::string());
 }
 
 std::string StepJson(const BenchStepCommand& command,
@@ -111,6 +130,20 @@ std::string StepJson(const BenchStepCommand& command,
                    {"bytes", one.needs.bytes},
                    {"flops", one.needs.flops},
                    {"distinct_experts", one.timing.distinct}});
+    }
+    if (one.cycle) {
+      const StepCycle& cycle = *one.cycle;
+      step["cycle"] = {{"drafts", command.drafts},
+                       {"acceptance_length", command.acceptance_length},
+                       {"median_ms", cycle.timing.whole.median * 1e3},
+                       {"p99_ms", cycle.timing.whole.p99 * 1e3},
+                       {"verified_ms", cycle.timing.verified * 1e3},
+                       {"drafted_ms", cycle.timing.drafted * 1e3},
+                       {"verify_floor_ms", cycle.verify_floor * 1e3},
+                       {"draft_floor_ms", cycle.draft_floor * 1e3},
+                       {"tokens_per_second", cycle.tokens_per_second},
+                       {"times_plain", Gain(cycle, one)},
+                       {"distinct_experts", cycle.timing.whole.distinct}};
     }
     out["steps"].push_back(std::move(step));
   }

@@ -2,12 +2,20 @@
 
 // Results of `bench step` as a table, JSON and a plot.
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/step_rig.h"
 
 namespace baltoro {
+
+// With --speculative, beside the plain step.
+struct StepCycle {
+  CycleTiming timing;
+  double verify_floor = 0, draft_floor = 0;  // seconds
+  double tokens_per_second = 0;              // of all sequences, as accepted
+};
 
 struct StepCase {
   bool prefill = false;
@@ -16,6 +24,7 @@ struct StepCase {
   bool fits = true;
   StepTiming timing = {};
   StepNeeds needs = {};
+  std::optional<StepCycle> cycle = {};
   double floor = 0;  // seconds: the longer of bytes and operations at the machine's rates
 
   double fraction() const { return timing.median > 0 ? floor / timing.median : 0; }

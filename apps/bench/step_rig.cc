@@ -194,27 +194,28 @@ Status StepRig::Load(const BenchStepCommand& command, const StepSeat& seat) {
   }
   needs_ = NeedsOf(plan, *ops);
 
+  const int64_t sequences = std::ranges::max(command.batches);
+  const int64_t decode_rows = sequences * (1 + command.drafts);
   const int64_t tokens_max =
-      std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills),
-               std::ranges::max(command.batches));
+      std::max(command.prefills.empty() ? 1 : std::ranges::max(command.prefills), decode_rows);
   BT_RETURN_IF_ERROR(DrawRouting(command, *ops, tokens_max));
   BT_ASSIGN_OR_RETURN(ranks_, TakeSeat(seat, layout, config_, *ops, tokens_max));
   K2LoadOptions load;
   load.ranks = ranks_.get();
   load.parts_as_of_ranks = command.tensor > 1;
   load.weights = weights;
-  load.positions_max = std::max(tokens_max, std::ranges::max(command.contexts) + 1);
+  load.positions_max =
+      std::max(tokens_max, std::ranges::max(command.contexts) + 1 + command.drafts);
   BT_ASSIGN_OR_RETURN(model_, K2Model::Load(config_, source, ops_, pool_.get(), load));
   if (!command.enforce_eager) model_->UseGraphs();
   arena_ = std::make_unique<Arena>(*ops->memory);
-  const int64_t sequences = std::ranges::max(command.batches);
-  BT_RETURN_IF_ERROR(model_->ReserveScratch(kv_form_, tokens_max, sequences, *arena_));
+  BT_RETURN_IF_ERROR(model_->ReserveScratch(kv_form_, tokens_max, sequences, *arena_, decode_rows));
   if (ranks_ != nullptr) {
-    BT_RETURN_IF_ERROR(model_->WarmUp(kv_form_, tokens_max, sequences, *arena_));
+    BT_RETURN_IF_ERROR(model_->WarmUp(kv_form_, tokens_max, sequences, *arena_, decode_rows));
   }
-  BT_ASSIGN_OR_RETURN(logits_,
-                      Buffer::Create(static_cast<size_t>(sequences * config_.vocab) * sizeof(float),
-                                     "logits", *ops->memory));
+  BT_ASSIGN_OR_RETURN(
+      logits_, Buffer::Create(static_cast<size_t>(decode_rows * config_.vocab) * sizeof(float),
+                              "logits", *ops->memory));
   memory_used_ = available - static_cast<int64_t>(ops->memory->Available());
   return {};
 }
@@ -224,13 +225,15 @@ Status StepRig::MakeCache(const BenchStepCommand& command, const StepSeat& seat)
   int64_t wanted = 1;
   for (const int64_t batch : command.batches) {
     for (const int64_t context : command.contexts) {
-      wanted = std::max(wanted, batch * ((context + kBlock - 1) / kBlock));
+      wanted = std::max(wanted, batch * ((context + command.drafts + kBlock - 1) / kBlock));
     }
   }
   for (const int64_t tokens : command.prefills) {
     wanted = std::max(wanted, (tokens + kBlock - 1) / kBlock);
   }
-  const int64_t block_bytes = kBlock * KvBytesPerToken(config_, kv_form_, config_.layers);
+  // A draft's keys are a layer more, at most twice as wide.
+  const int64_t layers = config_.layers + (command.drafts > 0 ? 2 : 0);
+  const int64_t block_bytes = kBlock * KvBytesPerToken(config_, kv_form_, layers);
   const int64_t ways = share_.layout.decode_context;
   const auto room = static_cast<int64_t>(memory.Available()) - kSpareBytes;
   BT_ASSIGN_OR_RETURN(const int64_t blocks,
@@ -255,6 +258,8 @@ Status StepRig::MakeCache(const BenchStepCommand& command, const StepSeat& seat)
   std::iota(blocks_.begin(), blocks_.end(), 0);
   std::ranges::shuffle(blocks_, std::mt19937_64(command.seed));
 
+  if (command.drafts > 0) BT_RETURN_IF_ERROR(MakeDraft(command));
+
   // Drawn bytes that are small numbers in every form: bf16 below 2, e4m3 below 2.
   const auto layer_bytes = static_cast<size_t>(storage_->layout().layer_bytes());
   std::vector<uint8_t> drawn(std::min(layer_bytes, size_t{64} << 20));
@@ -272,6 +277,23 @@ Status StepRig::MakeCache(const BenchStepCommand& command, const StepSeat& seat)
       }
     }
   }
+  return {};
+}
+
+Status StepRig::MakeDraft(const BenchStepCommand& command) {
+  if (share_.layout.ranks() > 1) {
+    return InvalidArgument(
+        "--speculative: give neither --ranks nor -dcp with it; -tp times one rank's share");
+  }
+  const int64_t sequences = std::ranges::max(command.batches);
+  const DraftRig::Sizes sizes{.drafts = command.drafts,
+                              .sequences_max = sequences,
+                              .rows_max = sequences * (1 + command.drafts),
+                              .positions_max = model_->positions_max(),
+                              .blocks = std::ssize(blocks_),
+                              .graphs = !command.enforce_eager,
+                              .seed = command.seed};
+  BT_ASSIGN_OR_RETURN(drafter_, DraftRig::Create(config_, sizes, ops_, pool_.get()));
   return {};
 }
 
@@ -337,6 +359,16 @@ Result<StepTiming> StepRig::Prefill(int64_t tokens) {
                .embedding_overrides = {}});
 }
 
+Result<double> StepRig::BringRouting(int64_t tokens) {
+  const double drawn = routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
+  BT_RETURN_IF_ERROR(ops_.memory->CopyIn(choices_.data(), routing_->ids().data(),
+                                         routing_->ids().size() * sizeof(int32_t)));
+  BT_RETURN_IF_ERROR(ops_.memory->CopyIn(router_logits_.data(), routing_->logits().data(),
+                                         routing_->logits().size() * sizeof(float)));
+  StepRouting::Rewind();
+  return drawn;
+}
+
 Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   const auto tokens = static_cast<int64_t>(batch.tokens.size());
   const TensorView logits(logits_.data(), DType::kF32,
@@ -348,13 +380,7 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   std::vector<std::string> told;
   if (command_.explain) model_->Explain([&](const std::string& line) { told.push_back(line); });
   for (int run = -kWarmUps; run < command_.repeats; ++run) {
-    const double drawn =
-        routing_->ids().empty() && config_.experts == 0 ? 0 : routing_->Draw(tokens);
-    BT_RETURN_IF_ERROR(ops_.memory->CopyIn(choices_.data(), routing_->ids().data(),
-                                           routing_->ids().size() * sizeof(int32_t)));
-    BT_RETURN_IF_ERROR(ops_.memory->CopyIn(router_logits_.data(), routing_->logits().data(),
-                                           routing_->logits().size() * sizeof(float)));
-    StepRouting::Rewind();
+    BT_ASSIGN_OR_RETURN(const double drawn, BringRouting(tokens));
     arena_->Reset();
     const Seconds start = clock.Now();
     model_->Forward(batch, cache_, logits, *arena_);
@@ -372,11 +398,16 @@ Result<StepTiming> StepRig::Time(const ForwardBatch& batch) {
   if (chosen != routing_->ids()) {
     return Status(Code::kInternal, "a bank chose other experts than those drawn");
   }
-  return StepTiming{.median = Percentile(seconds, 0.5),
-                    .p99 = Percentile(seconds, 0.99),
-                    .least = std::ranges::min(seconds),
-                    .distinct = distinct / static_cast<double>(seconds.size()),
-                    .told = std::move(told)};
+  StepTiming timing = TimingOf(seconds, distinct / static_cast<double>(seconds.size()));
+  timing.told = std::move(told);
+  return timing;
+}
+
+StepTiming TimingOf(std::vector<double> seconds, double distinct) {
+  return {.median = Percentile(seconds, 0.5),
+          .p99 = Percentile(seconds, 0.99),
+          .least = std::ranges::min(seconds),
+          .distinct = distinct};
 }
 
 }  // namespace baltoro

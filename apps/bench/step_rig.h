@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "bench/draft_rig.h"
 #include "bench/step_floor.h"
 #include "bench/step_routing.h"
 #include "bench/step_seat.h"
@@ -28,7 +30,14 @@ struct MachineRates {
 struct StepTiming {
   double median = 0, p99 = 0, least = 0;  // seconds, from the call to the last result
   double distinct = 0;                    // experts a layer, mean over the steps
-  std::vector<std::string> told;          // with --explain: K2Model::Explain of a step
+  std::vector<std::string> told = {};     // with --explain: K2Model::Explain of a step
+};
+StepTiming TimingOf(std::vector<double> seconds, double distinct);
+
+// Of a cycle of drafts: from the call to the drafts of the next one.
+struct CycleTiming {
+  StepTiming whole;
+  double verified = 0, drafted = 0;  // seconds, medians: until tokens are known, and from then on
 };
 
 class StepRig {
@@ -39,6 +48,8 @@ class StepRig {
   // kResourceExhausted: the keys do not fit beside the weights.
   Result<StepTiming> Decode(int64_t batch, int64_t context);
   Result<StepTiming> Prefill(int64_t tokens);
+  // With --speculative: of `batch` sequences whose last row sees `context` keys.
+  Result<CycleTiming> Cycle(int64_t batch, int64_t context);
   // After another table of kernels: steps are recorded anew.
   void ForgetRecorded() {
     if (!command_.enforce_eager) model_->UseGraphs();
@@ -46,6 +57,7 @@ class StepRig {
 
   const K2Config& config() const { return config_; }
   const RankShare& share() const { return share_; }
+  const DraftRig* draft() const { return drafter_.get(); }
   const WeightNeeds& needs() const { return needs_; }
   const MachineRates& rates() const { return rates_; }
   const std::string& machine() const { return machine_; }
@@ -58,8 +70,12 @@ class StepRig {
   Status Load(const BenchStepCommand& command, const StepSeat& seat);
   Status DrawRouting(const BenchStepCommand& command, const OpsTable& ops, int64_t tokens_max);
   Status MakeCache(const BenchStepCommand& command, const StepSeat& seat);
+  Status MakeDraft(const BenchStepCommand& command);
   // Times `command.repeats` steps of a batch.
   Result<StepTiming> Time(const ForwardBatch& batch);
+  // Draws a step's experts and brings them to where banks find them; distinct experts a layer.
+  Result<double> BringRouting(int64_t tokens);
+  int32_t DrawAccepted(std::mt19937_64& random) const;
 
   BenchStepCommand command_;
   K2Config config_;
@@ -76,6 +92,7 @@ class StepRig {
   std::unique_ptr<K2Model> model_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvStorage> storage_;
+  std::unique_ptr<DraftRig> drafter_;  // with --speculative
   std::vector<KvLayerView> cache_;
   std::vector<int32_t> blocks_;  // of the caches of all that share the keys, in no order
   int64_t memory_used_ = 0;

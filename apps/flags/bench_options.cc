@@ -1,6 +1,7 @@
 #include "flags/bench_options.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "flags/help.h"
@@ -60,6 +61,23 @@ constexpr FlagSpec kStepFlags[] = {
      .initial = "1024 4096 8192",
      .min = 0,
      .help = "Tokens of a step with one prompt; 0 is none."},
+    {.name = "speculative",
+     .kind = kInt,
+     .initial = "0",
+     .min = 0,
+     .max = 5,
+     .help =
+         "Drafts that a decode step verifies of each sequence, made by a draft model of MLA type "
+         "in the model's size with drawn weights: times the cycle of verification, sampling and "
+         "drafts beside the plain step."},
+    {.name = "acceptance-length",
+     .kind = kFloat,
+     .initial = "2.88",
+     .min = 1,
+     .max = 6,
+     .help =
+         "Tokens that a cycle gives a sequence on average, with --speculative; what is accepted "
+         "is drawn. 2.88 is published for three drafts of Kimi K2.5."},
     {.name = "kv-cache-dtype", .kind = kString, .initial = "auto", .help = "As for serve."},
     {.name = "routing",
      .kind = kString,
@@ -133,6 +151,13 @@ Outcome<BenchStepCommand> ParseBenchStep(std::span<const std::string> args) {
   Get(flags, "context", out.contexts);
   Get(flags, "prefill", out.prefills);
   std::erase(out.prefills, 0);
+  Get(flags, "speculative", out.drafts);
+  Get(flags, "acceptance-length", out.acceptance_length);
+  if (out.drafts > 0 && out.acceptance_length > 1 + out.drafts) {
+    return UsageError(table, "--acceptance-length: a cycle of --speculative " +
+                                 std::to_string(out.drafts) + " gives at most " +
+                                 std::to_string(1 + out.drafts) + " tokens");
+  }
   Get(flags, "kv-cache-dtype", out.kv_cache_dtype);
   Get(flags, "routing", out.routing);
   Get(flags, "repeats", out.repeats);

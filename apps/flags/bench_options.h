@@ -20,6 +20,8 @@ struct BenchStepCommand {
   int32_t ranks = 1;           // so many of them run, each on a GPU of its own, and exchange
   int32_t layers = 0;          // 0: the model's
   std::vector<int64_t> batches, contexts, prefills;
+  int32_t drafts = 0;               // of each sequence; 0: plain steps
+  double acceptance_length = 2.88;  // tokens of a cycle
   std::string kv_cache_dtype = "auto";
   std::string routing = "uniform";  // or "zipf"
   int32_t repeats = 30;

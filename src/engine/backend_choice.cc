@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "engine/fixed_steps.h"
 #include "engine/load_choice.h"
 #include "engine/nvidia_card.h"
 #include "engine/nvidia_driver.h"
@@ -18,6 +19,19 @@ constexpr int kGpu = 0;  // what the first is, all are
 Status CheckGpuType(DType act) {
   if (act == DType::kBf16) return {};
   return InvalidArgument("--dtype float32 is computed by CPUs alone: give --device cpu");
+}
+
+// Latent attention is written for these sizes.
+Status CheckGpuAttention(const K2Config& model) {
+  if (model.kv_lora != kGpuLatent || model.nope != kGpuNope || model.rope_dim != kGpuRope ||
+      model.value != kGpuValue) {
+    return InvalidArgument(fmt::format(
+        "kv_lora_rank {}, qk_nope_head_dim {}, qk_rope_head_dim {}, v_head_dim {}: a GPU takes "
+        "{}, {}, {} and {}; others are for --device cpu",
+        model.kv_lora, model.nope, model.rope_dim, model.value, kGpuLatent, kGpuNope, kGpuRope,
+        kGpuValue));
+  }
+  return {};
 }
 
 Result<BackendChoice> ChooseGpu(DType act) {
@@ -70,24 +84,18 @@ Result<BackendChoice> ChooseDescribedGpu(const EngineConfig& config, const GpuIn
 }
 
 Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
-  if (config.speculation.enabled()) {
+  if (config.deterministic && 1 + config.speculation.drafts > kFixedDecodeRows) {
     return InvalidArgument(
-        "--speculative-config: steps on a GPU verify no drafts yet in this version; leave it out: "
-        "answers are the same without, or give --device cpu");
+        fmt::format("--deterministic: on a GPU a step computes {} rows of answers; give "
+                    "--speculative-config a num_speculative_tokens of at most {}",
+                    kFixedDecodeRows, kFixedDecodeRows - 1));
   }
   if (config.max_num_seqs > kGpuSequencesMax) {
     return InvalidArgument(
         fmt::format("--max-num-seqs {}: a step on a GPU has at most {} sequences",
                     config.max_num_seqs, kGpuSequencesMax));
   }
-  if (model.kv_lora != kGpuLatent || model.nope != kGpuNope || model.rope_dim != kGpuRope ||
-      model.value != kGpuValue) {
-    return InvalidArgument(fmt::format(
-        "kv_lora_rank {}, qk_nope_head_dim {}, qk_rope_head_dim {}, v_head_dim {}: a GPU takes "
-        "{}, {}, {} and {}; others are for --device cpu",
-        model.kv_lora, model.nope, model.rope_dim, model.value, kGpuLatent, kGpuNope, kGpuRope,
-        kGpuValue));
-  }
+  BT_RETURN_IF_ERROR(CheckGpuAttention(model));
   if (model.experts > kGpuExpertsMax || model.router.top_k > kGpuChosenMax) {
     return InvalidArgument(fmt::format(
         "n_routed_experts {}, num_experts_per_tok {}: a GPU takes {} and {} at most; more are for "
@@ -95,6 +103,20 @@ Status CheckGpuTakes(const EngineConfig& config, const K2Config& model) {
         model.experts, model.router.top_k, kGpuExpertsMax, kGpuChosenMax));
   }
   return {};
+}
+
+Status CheckGpuTakesDraft(const EngineConfig& config, const K2Config& draft) {
+  if (config.deterministic) {
+    return InvalidArgument(
+        "--deterministic: on a GPU a step computes fixed numbers of rows, behind which no draft "
+        "model can follow; leave --speculative-config out: answers are the same without");
+  }
+  if (draft.has_heads()) {
+    return InvalidArgument(
+        "its layer has keys of its own for each head (Llama's type), for which there are no "
+        "kernels on a GPU yet");
+  }
+  return CheckGpuAttention(draft);
 }
 
 Status CheckGpus(int32_t wanted) {

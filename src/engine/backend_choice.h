@@ -37,6 +37,9 @@ Result<BackendChoice> ChooseDescribedGpu(const EngineConfig& config, const GpuIn
 // Whether a GPU's operations take the model and the steps; kInvalidArgument says what they do not.
 Status CheckGpuTakes(const EngineConfig& config, const K2Config& model);
 
+// Likewise the draft model; errors name no flag but --deterministic.
+Status CheckGpuTakesDraft(const EngineConfig& config, const K2Config& draft);
+
 // Whether there are so many GPUs to compute with; kInvalidArgument says which is missing.
 Status CheckGpus(int32_t wanted);
 

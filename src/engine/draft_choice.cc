@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include "engine/backend_choice.h"
 #include "model/k2_model.h"
 #include "model/weight_count.h"
 
 namespace baltoro {
 
-Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target) {
+Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config,
+                                            const K2Config& target,
+                                            bool gpu) {
   if (config.speculation.method != DraftMethod::kEagle3) return std::optional<K2Config>();
   const auto draft = ReadDraftConfig(config.speculation.model, target);
   if (!draft.ok()) return OfDraft(draft.status());
+  const Status taken = gpu ? CheckGpuTakesDraft(config, draft.value()) : Status();
+  if (!taken.ok()) return OfDraft(taken);
   return std::optional(draft.value());
 }
 

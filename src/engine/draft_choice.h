@@ -14,8 +14,11 @@
 namespace baltoro {
 
 // The draft model of an engine, if it has one. What cannot be is refused, with the key or flag and
-// what to do: a folder that is no draft of this model.
-Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config, const K2Config& target);
+// what to do: a folder that is no draft of this model, or one that a GPU, where `gpu`, does not
+// take.
+Result<std::optional<K2Config>> ChooseDraft(const EngineConfig& config,
+                                            const K2Config& target,
+                                            bool gpu);
 
 // Bytes of its weights in memory, once all that it needs was found. `target` is the source of the
 // model that it drafts for.

@@ -6,48 +6,74 @@
 
 #include "base/check.h"
 #include "cache/block_id.h"
+#include "engine/graph_sizes.h"
 
 namespace baltoro {
 namespace {
 
 constexpr int32_t kOwnLayer[] = {0};
 
+// Whether steps of this shape come again and again: rows behind what is known, as many in each
+// sequence.
+bool Repeats(std::span<const DraftSequence> sequences) {
+  const int32_t each = sequences.empty() ? 0 : sequences[0].attention.query_count;
+  return std::ranges::all_of(sequences, [each](const DraftSequence& sequence) {
+    const AttentionSequence& attention = sequence.attention;
+    return attention.query_count == each && attention.first_position >= attention.absorbed_from;
+  });
+}
+
+int64_t SlotAt(const AttentionSequence& sequence, int32_t position) {
+  return int64_t{sequence.blocks[static_cast<size_t>(position / kBlockTokens)]} * kBlockTokens +
+         position % kBlockTokens;
+}
+
 }  // namespace
 
-DraftModel::DraftModel(std::unique_ptr<K2Model> model,
-                       std::vector<int32_t> tokens,
-                       const KvLayerView& cache,
-                       ThreadPool* pool)
+DraftModel::DraftModel(std::unique_ptr<K2Model> model, Config config, ThreadPool* pool)
     : model_(std::move(model)),
-      target_tokens_(std::move(tokens)),
-      cache_(cache),
+      config_(std::move(config)),
       pool_(pool),
       arena_(*model_->ops().memory),
-      sample_arena_(*model_->ops().memory) {}
+      staging_(model_->ops().staging == nullptr ? HostMemory() : *model_->ops().staging) {}
 
 Result<std::unique_ptr<DraftModel>> DraftModel::Create(std::unique_ptr<K2Model> model,
-                                                       std::vector<int32_t> tokens,
-                                                       const KvLayerView& cache,
-                                                       ThreadPool* pool,
-                                                       int32_t tokens_max,
-                                                       int32_t sequences_max) {
+                                                       Config config,
+                                                       ThreadPool* pool) {
   BT_CHECK(model->config().draft.has_value() && model->ranks() == nullptr);
-  std::unique_ptr<DraftModel> draft(
-      new DraftModel(std::move(model), std::move(tokens), cache, pool));
+  BT_CHECK(config.drafts_max >= 1);
+  std::unique_ptr<DraftModel> draft(new DraftModel(std::move(model), std::move(config), pool));
   K2Model& own = *draft->model_;
+  const Config& made = draft->config_;
   const Memory& memory = *own.ops().memory;
-  BT_CHECK(memory.kind() == DeviceKind::kCpu);  // chains are made row by row, from host memory
-  const K2Config& config = own.config();
-  const auto rows = static_cast<size_t>(tokens_max * config.hidden) * sizeof(float);
-  const char* const what = "the stream of a draft model (lower --max-num-batched-tokens)";
-  BT_ASSIGN_OR_RETURN(draft->stream_, Buffer::Create(rows, what, memory));
-  const auto logits = static_cast<size_t>(sequences_max * config.head_vocab()) * sizeof(float);
-  BT_ASSIGN_OR_RETURN(
-      draft->logits_,
-      Buffer::Create(logits, "logits of a draft model (lower --max-num-seqs)", memory));
+  const int64_t sequences = made.sequences_max;
+  const auto take = [&](Buffer& buffer, int64_t count, const char* what) -> Status {
+    BT_ASSIGN_OR_RETURN(buffer,
+                        Buffer::Create(static_cast<size_t>(count) * sizeof(float), what, memory));
+    return {};
+  };
+  BT_RETURN_IF_ERROR(take(draft->stream_, made.tokens_max * own.config().hidden,
+                          "the stream of a draft model (lower --max-num-batched-tokens)"));
+  BT_RETURN_IF_ERROR(take(draft->logits_, sequences * own.config().head_vocab(),
+                          "logits of a draft model (lower --max-num-seqs)"));
+  BT_RETURN_IF_ERROR(take(draft->picks_, sequences * made.drafts_max, "drafts"));
+  // A pass may be filled up with rows that have no token yet.
+  const std::vector<int32_t> none(static_cast<size_t>(sequences * made.drafts_max), 0);
   BT_RETURN_IF_ERROR(
-      own.ReserveScratch(cache.form, tokens_max, sequences_max, draft->arena_, sequences_max));
+      memory.CopyIn(draft->picks_.data(), none.data(), none.size() * sizeof(int32_t)));
+  if (!made.tokens.empty()) {
+    BT_RETURN_IF_ERROR(take(draft->names_, std::ssize(made.tokens), "tokens of a draft model"));
+    BT_RETURN_IF_ERROR(memory.CopyIn(draft->names_.data(), made.tokens.data(),
+                                     made.tokens.size() * sizeof(int32_t)));
+  }
+  BT_RETURN_IF_ERROR(
+      own.ReserveScratch(made.cache.form, made.tokens_max, sequences, draft->arena_, sequences));
   return draft;
+}
+
+int64_t DraftModel::scratch_bytes() const {
+  return static_cast<int64_t>(arena_.bytes_reserved() + staging_.bytes_reserved()) +
+         model_->scratch_bytes() + model_->staging_bytes();
 }
 
 TensorView DraftModel::Rows(Buffer& buffer, int64_t rows) const {
@@ -56,33 +82,58 @@ TensorView DraftModel::Rows(Buffer& buffer, int64_t rows) const {
   return TensorView(buffer.data(), DType::kF32, {rows, hidden});
 }
 
+TensorView DraftModel::Picks(int32_t draft, int64_t rows) const {
+  BT_CHECK(draft < config_.drafts_max && rows <= config_.sequences_max);
+  auto* const all = static_cast<int32_t*>(const_cast<void*>(picks_.data()));
+  return TensorView(all + int64_t{draft} * config_.sequences_max, DType::kI32, {rows});
+}
+
 std::vector<std::vector<TokenId>> DraftModel::Propose(const ForwardBatch& step,
                                                       std::span<const DraftSequence> sequences) {
   std::vector<std::vector<TokenId>> drafts(sequences.size());
   std::vector<Chain> chains = Follow(step, sequences);
-  while (!chains.empty()) {
-    Choose(chains, drafts);
-    std::erase_if(chains, [&](const Chain& chain) {
-      const DraftSequence& sequence = sequences[chain.sequence];
-      const auto blocks = static_cast<int32_t>(sequence.attention.blocks.size());
-      return std::ssize(drafts[chain.sequence]) >= sequence.wanted ||
-             chain.position >= blocks * kBlockTokens || chain.position >= model_->positions_max();
-    });
-    if (!chains.empty()) GoOn(sequences, chains);
+  int32_t most = 0;
+  for (const Chain& chain : chains) most = std::max(most, chain.drafts);
+  if (most == 0) return drafts;
+  for (int32_t draft = 1; draft < most; ++draft) GoOn(draft, sequences, chains);
+
+  std::vector<int32_t> picked(static_cast<size_t>(most) * config_.sequences_max);
+  staging_.Reset();
+  const OpContext context{.pool = pool_, .staging = &staging_, .rank = model_->ops().rank};
+  const Status fetched =
+      model_->ops().fetch(context, picked.data(), picks_.data(), picked.size() * sizeof(int32_t));
+  BT_CHECK(fetched.ok());
+  for (size_t i = 0; i < chains.size(); ++i) {
+    std::vector<TokenId>& own = drafts[chains[i].sequence];
+    for (int32_t draft = 0; draft < chains[i].drafts; ++draft) {
+      const TokenId token = picked[static_cast<size_t>(draft) * config_.sequences_max + i];
+      if (token < 0) break;  // and what follows means nothing
+      own.push_back(token);
+    }
   }
   return drafts;
 }
 
+int32_t DraftModel::Room(const DraftSequence& sequence, int32_t position) const {
+  const int64_t end = std::min<int64_t>(
+      std::ssize(sequence.attention.blocks) * int64_t{kBlockTokens}, model_->positions_max());
+  // The first has its row already.
+  return static_cast<int32_t>(
+      std::min<int64_t>(sequence.wanted, 1 + std::max<int64_t>(0, end - position)));
+}
+
 // The rows of the target's step. Those of refused drafts are computed too, for nobody: they come
-// behind all others of their sequence.
+// behind all others of their sequence. Where steps repeat, every sequence has a chain, so that all
+// passes have one size.
 std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
                                                   std::span<const DraftSequence> sequences) {
-  const size_t count = step.tokens.size();
+  const size_t count = step.positions.size();
   std::vector<int32_t> tokens(count, 0), rows(count), logits_rows;
   std::iota(rows.begin(), rows.end(), 0);
   std::vector<int64_t> slots(count, -1);
   std::vector<AttentionSequence> attention;
   std::vector<Chain> chains;
+  const bool repeats = Repeats(sequences);
   for (size_t i = 0; i < sequences.size(); ++i) {
     const DraftSequence& sequence = sequences[i];
     const AttentionSequence& queries = sequence.attention;
@@ -93,11 +144,15 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
       tokens[row] = j + 1 < sequence.valid_rows ? step.tokens[row + 1] : sequence.next;
       slots[row] = step.slots[row];
     }
-    if (sequence.valid_rows == 0 || sequence.wanted == 0) continue;
-    const int32_t last = queries.query_begin + sequence.valid_rows - 1;
+    const bool wants = sequence.valid_rows > 0 && sequence.wanted > 0;
+    if (!wants && !repeats) continue;
+    const int32_t position = queries.first_position + sequence.valid_rows;
+    const int32_t last = queries.query_begin + std::max(sequence.valid_rows - 1, 0);
     logits_rows.push_back(last);
-    chains.push_back(
-        {.sequence = i, .row = last, .position = queries.first_position + sequence.valid_rows});
+    chains.push_back({.sequence = i,
+                      .row = last,
+                      .position = position,
+                      .drafts = wants ? Room(sequence, position) : 0});
   }
   Forward({.tokens = tokens,
            .positions = step.positions,
@@ -107,27 +162,36 @@ std::vector<DraftModel::Chain> DraftModel::Follow(const ForwardBatch& step,
            .override_rows = {},
            .embedding_overrides = {},
            .features = step.taps,
-           .feature_rows = rows});
+           .feature_rows = rows,
+           .picks = Picks(0, std::ssize(logits_rows))});
   return chains;
 }
 
-// One row a chain, whose features are what it said last.
-void DraftModel::GoOn(std::span<const DraftSequence> sequences, std::vector<Chain>& chains) {
-  std::vector<int32_t> tokens, positions, feature_rows, logits_rows;
+// One row a chain, whose features are what it said last. Chains that have ended stay, and write
+// nothing.
+void DraftModel::GoOn(int32_t draft,
+                      std::span<const DraftSequence> sequences,
+                      std::vector<Chain>& chains) {
+  const auto count = static_cast<int32_t>(chains.size());
+  const int32_t size = GraphSizeFor(sizes_, count);
+  std::vector<int32_t> positions, feature_rows, logits_rows;
   std::vector<int64_t> slots;
   std::vector<AttentionSequence> attention;
-  for (Chain& chain : chains) {
-    const auto row = static_cast<int32_t>(tokens.size());
+  for (int32_t row = 0; row < size; ++row) {
+    Chain filler = chains.front();
+    filler.drafts = 0;
+    Chain& chain = row < count ? chains[static_cast<size_t>(row)] : filler;
     AttentionSequence one = sequences[chain.sequence].attention;
     one.query_begin = row;
     one.query_count = 1;
-    one.first_position = chain.position;
-    one.key_count = chain.position + 1;
+    const bool goes_on = draft < chain.drafts;
+    if (goes_on) {
+      one.first_position = chain.position;
+      one.key_count = chain.position + 1;
+    }
+    positions.push_back(one.first_position);
+    slots.push_back(goes_on ? SlotAt(one, chain.position) : -1);
     attention.push_back(one);
-    tokens.push_back(chain.token);
-    positions.push_back(chain.position);
-    slots.push_back(int64_t{one.blocks[chain.position / kBlockTokens]} * kBlockTokens +
-                    chain.position % kBlockTokens);
     feature_rows.push_back(chain.row);
     logits_rows.push_back(row);
     chain.row = row;
@@ -135,7 +199,7 @@ void DraftModel::GoOn(std::span<const DraftSequence> sequences, std::vector<Chai
   }
   const TensorView said = Rows(
       stream_, static_cast<int64_t>(stream_.bytes() / sizeof(float)) / model_->config().hidden);
-  Forward({.tokens = tokens,
+  Forward({.tokens = {},
            .positions = positions,
            .slots = slots,
            .sequences = attention,
@@ -144,43 +208,64 @@ void DraftModel::GoOn(std::span<const DraftSequence> sequences, std::vector<Chai
            .embedding_overrides = {},
            .features = std::span(&said, 1),
            .own_features = true,
-           .feature_rows = feature_rows});
+           .feature_rows = feature_rows,
+           .picked_tokens = Picks(draft - 1, size),
+           .picks = Picks(draft, size),
+           .follows = true});
 }
 
 void DraftModel::Forward(const ForwardBatch& batch) {
   ForwardBatch tapped = batch;
-  const TensorView stream = Rows(stream_, static_cast<int64_t>(batch.tokens.size()));
+  const TensorView stream = Rows(stream_, std::ssize(batch.positions));
   tapped.tap_layers = kOwnLayer;
   tapped.taps = std::span(&stream, 1);
+  if (names_.bytes() > 0) {
+    tapped.names = TensorView(names_.data(), DType::kI32, {std::ssize(config_.tokens)});
+  }
   arena_.Reset();
-  const auto rows = static_cast<int64_t>(batch.logits_rows.size());
-  model_->Forward(tapped, std::span(&cache_, 1),
+  const auto rows = std::ssize(batch.logits_rows);
+  model_->Forward(tapped, std::span(&config_.cache, 1),
                   TensorView(logits_.data(), DType::kF32, {rows, model_->config().head_vocab()}),
                   arena_);
 }
 
-void DraftModel::Choose(std::vector<Chain>& chains, std::vector<std::vector<TokenId>>& drafts) {
-  std::vector<SampleRow> rows;
-  for (size_t i = 0; i < chains.size(); ++i) {
-    rows.push_back({.logits_row = static_cast<int32_t>(i), .temperature = 0});
+void DraftModel::Record(std::span<const int32_t> sizes,
+                        int32_t each,
+                        std::span<const TensorView> taps) {
+  if (!model_->uses_graphs()) return;
+  const std::vector<int32_t> block = {0};
+  for (const int32_t size : sizes) {
+    const std::vector<int32_t> zeros(static_cast<size_t>(size * each));
+    const std::vector<int64_t> no_slots(zeros.size(), -1);
+    std::vector<DraftSequence> sequences;
+    for (int32_t i = 0; i < size; ++i) {
+      sequences.push_back({.attention = {.query_begin = i * each,
+                                         .query_count = each,
+                                         .first_position = 0,
+                                         .absorbed_from = 0,
+                                         .blocks = block,
+                                         .block_positions = {},
+                                         .key_count = 1}});
+    }
+    std::vector<TensorView> own_taps;
+    for (const TensorView& tap : taps) own_taps.push_back(tap.rows(0, std::ssize(zeros)));
+    const ForwardBatch step{.tokens = zeros,
+                            .positions = zeros,
+                            .slots = no_slots,
+                            .sequences = {},
+                            .logits_rows = {},
+                            .override_rows = {},
+                            .embedding_overrides = {},
+                            .taps = own_taps};
+    // As of the target: the first of a size runs, the second is recorded and not run.
+    for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
+      model_->SetStepMode(mode);
+      std::vector<Chain> chains = Follow(step, sequences);
+      for (int32_t draft = 1; draft < config_.drafts_max; ++draft) GoOn(draft, sequences, chains);
+    }
   }
-  std::vector<SampleResult> chosen(rows.size());
-  sample_arena_.Reset();
-  const OpContext context{.pool = pool_, .scratch = &sample_arena_, .rank = model_->ops().rank};
-  const auto count = static_cast<int64_t>(rows.size());
-  model_->ops().sample(
-      context, TensorView(logits_.data(), DType::kF32, {count, model_->config().head_vocab()}),
-      rows, chosen);
-  std::vector<Chain> going;
-  for (size_t i = 0; i < chains.size(); ++i) {
-    int32_t token = chosen[i].token;
-    if (token < 0) continue;
-    if (!target_tokens_.empty()) token = target_tokens_[static_cast<size_t>(token)];
-    chains[i].token = token;
-    drafts[chains[i].sequence].push_back(token);
-    going.push_back(chains[i]);
-  }
-  chains = std::move(going);
+  model_->SetStepMode(K2Model::StepMode::kRun);
+  if (each > 1) sizes_.assign(sizes.begin(), sizes.end());
 }
 
 }  // namespace baltoro

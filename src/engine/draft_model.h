@@ -22,7 +22,8 @@ namespace baltoro {
 
 // One sequence of the target's step.
 struct DraftSequence {
-  // As the target's; its blocks may reach beyond its keys, as far as drafts may go.
+  // As the target's; its blocks may reach beyond its keys, as far as drafts may go. Where sequences
+  // were added that nobody reads, they are here as well, without valid rows.
   AttentionSequence attention;
   int32_t valid_rows = 0;  // of its query rows, from the first on: the others held refused drafts
   TokenId next = 0;        // the token behind the last of these rows
@@ -31,15 +32,17 @@ struct DraftSequence {
 
 class DraftModel {
  public:
-  // For steps of the target of up to `tokens_max` tokens and `sequences_max` sequences. `cache` is
-  // the draft's layer of the target's blocks. `tokens` as ReadDraftTokens gives them. The model's
-  // pool and operations must outlive it.
+  struct Config {
+    std::vector<int32_t> tokens;  // ReadDraftTokens
+    KvLayerView cache;            // its layer of the target's blocks
+    int32_t tokens_max = 0;       // of a step of the target
+    int32_t sequences_max = 0;    // likewise
+    int32_t drafts_max = 1;       // of a sequence
+  };
+  // `pool`, and the model's operations, must outlive it.
   static Result<std::unique_ptr<DraftModel>> Create(std::unique_ptr<K2Model> model,
-                                                    std::vector<int32_t> tokens,
-                                                    const KvLayerView& cache,
-                                                    ThreadPool* pool,
-                                                    int32_t tokens_max,
-                                                    int32_t sequences_max);
+                                                    Config config,
+                                                    ThreadPool* pool);
 
   // Once the target has computed and sampled `step`, with what its layers left in step.taps: drafts
   // for each sequence, no more than wanted; fewer where its blocks end, or where logits are not
@@ -47,35 +50,43 @@ class DraftModel {
   std::vector<std::vector<TokenId>> Propose(const ForwardBatch& step,
                                             std::span<const DraftSequence> sequences);
 
+  // Where the model records (K2Model::UseGraphs): has the passes recorded that come behind a step
+  // of as many sequences as one of `sizes`, with `each` rows in every one. `taps` are those of
+  // steps, with as many rows at least.
+  void Record(std::span<const int32_t> sizes, int32_t each, std::span<const TensorView> taps);
+
   int64_t weight_bytes() const { return model_->weight_bytes(); }
+  int64_t scratch_bytes() const;
 
  private:
   // A sequence on its own way.
   struct Chain {
-    size_t sequence;    // in Propose's
-    int32_t row;        // of stream_: what it said last
-    int32_t position;   // of the row that it computes next
-    TokenId token = 0;  // that this row has
+    size_t sequence;     // in Propose's
+    int32_t row;         // of stream_: what it said last
+    int32_t position;    // of the row that it computes next
+    int32_t drafts = 0;  // that it makes, the one behind `row` among them
   };
 
-  DraftModel(std::unique_ptr<K2Model> model,
-             std::vector<int32_t> tokens,
-             const KvLayerView& cache,
-             ThreadPool* pool);
+  DraftModel(std::unique_ptr<K2Model> model, Config config, ThreadPool* pool);
   std::vector<Chain> Follow(const ForwardBatch& step, std::span<const DraftSequence> sequences);
-  void GoOn(std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
+  // For draft `draft`, the first being 0.
+  void GoOn(int32_t draft, std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
   void Forward(const ForwardBatch& batch);
-  // Takes the likeliest token of each row of the logits; chains without one end.
-  void Choose(std::vector<Chain>& chains, std::vector<std::vector<TokenId>>& drafts);
+  // How many drafts there is room for behind the position of a sequence.
+  int32_t Room(const DraftSequence& sequence, int32_t position) const;
   TensorView Rows(Buffer& buffer, int64_t rows) const;
+  // The tokens that pass `draft` picks, or picked.
+  TensorView Picks(int32_t draft, int64_t rows) const;
 
   const std::unique_ptr<K2Model> model_;
-  const std::vector<int32_t> target_tokens_;  // empty: the same
-  const KvLayerView cache_;
+  const Config config_;
   ThreadPool* const pool_;
-  Arena arena_, sample_arena_;
+  Arena arena_, staging_;
+  Buffer names_;   // config_.tokens, in the operations' memory; empty: the same as the target's
   Buffer stream_;  // [tokens_max, H] f32: its own residual stream behind its layer
   Buffer logits_;  // [sequences_max, its vocabulary] f32
+  Buffer picks_;   // [drafts_max, sequences_max] i32: what each pass picked, by the target's names
+  std::vector<int32_t> sizes_;  // recorded
 };
 
 }  // namespace baltoro

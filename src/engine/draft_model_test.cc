@@ -31,9 +31,14 @@ class Rounds {
                             .num_blocks = kBlocks,
                             .latent = model->config().kv_lora,
                             .rope = model->config().rope_dim};
-    draft_ =
-        DraftModel::Create(std::move(model), golden.Tokens(), cache, golden.pool(), kTokensMax, 3)
-            .value();
+    draft_ = DraftModel::Create(std::move(model),
+                                {.tokens = golden.Tokens(),
+                                 .cache = cache,
+                                 .tokens_max = kTokensMax,
+                                 .sequences_max = 3,
+                                 .drafts_max = 5},
+                                golden.pool())
+                 .value();
   }
 
   DraftModel& draft() { return *draft_; }

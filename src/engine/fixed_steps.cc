@@ -9,8 +9,6 @@ namespace {
 
 // A prefix is found in whole chunks: larger ones are computed faster and found more rarely.
 constexpr int32_t kPromptChunk = 512;
-// More rows serve many requests better, fewer rows a single one.
-constexpr int32_t kDecodeRows = 32;
 // A part takes as long to begin and to end as two blocks of keys; one long request alone has no
 // more multiprocessors than parts.
 constexpr int32_t kKeyPartBlocks = 16;
@@ -26,8 +24,8 @@ FixedSteps ChooseFixedSteps(int32_t max_num_batched_tokens, int64_t max_model_le
   if (fixed.prompt_chunk > kBlockTokens) {
     fixed.prompt_chunk = fixed.prompt_chunk / kBlockTokens * kBlockTokens;
   }
-  fixed.decode_rows = kDecodeRows;
-  const int64_t blocks = kDecodeRows * int64_t{BlocksFor(max_model_len)};
+  fixed.decode_rows = kFixedDecodeRows;
+  const int64_t blocks = kFixedDecodeRows * int64_t{BlocksFor(max_model_len)};
   fixed.key_part_blocks = static_cast<int32_t>(
       std::max<int64_t>(kKeyPartBlocks, (blocks + kKeyPartsMax - 1) / kKeyPartsMax));
   return fixed;

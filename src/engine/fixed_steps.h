@@ -7,6 +7,9 @@
 
 namespace baltoro {
 
+// Of ChooseFixedSteps: more rows serve many requests better, fewer rows a single one.
+inline constexpr int32_t kFixedDecodeRows = 32;
+
 struct FixedSteps {
   // 0: steps are as large as suits; a row is the same in all of them. Else as in SchedulerConfig.
   int32_t prompt_chunk = 0;

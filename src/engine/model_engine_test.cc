@@ -318,9 +318,15 @@ TEST(StartEngineTest, WhatAGpuDoesNotTakeIsRefusedByName) {
   config.max_num_seqs = 4097;
   EXPECT_THAT(CheckGpuTakes(config, model).message(), ::testing::HasSubstr("--max-num-seqs 4097"));
   config.max_num_seqs = 4096;
-  config.speculation.method = DraftMethod::kNgram;
-  EXPECT_THAT(CheckGpuTakes(config, model).message(), ::testing::HasSubstr("--speculative-config"));
-  config.speculation.method = DraftMethod::kNone;
+  config.speculation = {.method = DraftMethod::kNgram, .drafts = kFixedDecodeRows};
+  EXPECT_TRUE(CheckGpuTakes(config, model).ok());
+  config.deterministic = true;
+  EXPECT_THAT(CheckGpuTakes(config, model).message(),
+              ::testing::HasSubstr("num_speculative_tokens of at most 31"));
+  EXPECT_THAT(CheckGpuTakesDraft(config, model).message(), ::testing::HasSubstr("--deterministic"));
+  config.deterministic = false;
+  EXPECT_TRUE(CheckGpuTakesDraft(config, model).ok());
+  config.speculation = {};
   K2Config narrow = model;
   narrow.value = 64;
   EXPECT_THAT(CheckGpuTakes(config, narrow).message(), ::testing::HasSubstr("v_head_dim 64"));

@@ -39,13 +39,17 @@ class PocketDraft {
             static_cast<size_t>(kPositionsMax * KvBytesPerToken(config, KvForm::kF32, 1)), "keys")
             .value();
     taps_ = config.draft->tap_layers;
-    draft_ = DraftModel::Create(std::move(model), ReadDraftTokens(kDraft, config).value(),
-                                {.data = keys_.data(),
-                                 .form = KvForm::kF32,
-                                 .num_blocks = std::ssize(table_),
-                                 .latent = config.kv_lora,
-                                 .rope = config.rope_dim},
-                                &pool_, kPositionsMax, 1)
+    draft_ = DraftModel::Create(std::move(model),
+                                {.tokens = ReadDraftTokens(kDraft, config).value(),
+                                 .cache = {.data = keys_.data(),
+                                           .form = KvForm::kF32,
+                                           .num_blocks = std::ssize(table_),
+                                           .latent = config.kv_lora,
+                                           .rope = config.rope_dim},
+                                 .tokens_max = kPositionsMax,
+                                 .sequences_max = 1,
+                                 .drafts_max = 3},
+                                &pool_)
                  .value();
   }
 

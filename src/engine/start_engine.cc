@@ -127,6 +127,7 @@ Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, Thread
   options.quiet = true;
   BT_ASSIGN_OR_RETURN(draft.model,
                       K2Model::Load(*recipe.draft, *source, *recipe.ops, pool, options));
+  if (!recipe.config.enforce_eager) draft.model->UseGraphs();
   BT_ASSIGN_OR_RETURN(draft.tokens, ReadDraftTokens(dir, *recipe.draft));
   BT_LOG(Info, "Draft model {}: {:.3f} GiB, up to {} drafts a step", dir,
          static_cast<double>(draft.model->weight_bytes()) / kGiB, recipe.config.speculation.drafts);
@@ -351,7 +352,8 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(int64_t available, CacheRoom(config, backend, ops, *source, model_config,
                                                    load.weights, layout, held));
   int64_t token_bytes = KvBytesPerToken(model_config, kv.form, LayersOfStage(layout, model_config));
-  BT_ASSIGN_OR_RETURN(const std::optional<K2Config> draft, ChooseDraft(config, model_config));
+  BT_ASSIGN_OR_RETURN(const std::optional<K2Config> draft,
+                      ChooseDraft(config, model_config, backend.gpu.has_value()));
   if (draft) {
     BT_ASSIGN_OR_RETURN(const int64_t bytes, CountDraftWeights(config, *draft, *source, ops));
     available = std::max<int64_t>(available - bytes, 0);

@@ -43,6 +43,8 @@ class StepMasks {
   // Why the slot's request cannot go on; OK while it can.
   const Status& error(SlotId slot) const { return slots_[Index(slot)].error; }
 
+  // Of the slot's sampled rows: those up to the first draft that is not allowed.
+  int32_t rows_made(SlotId slot) const { return slots_[Index(slot)].rows_made; }
   // What row `row` of a constrained slot's sampled rows may take. `allowed` is a mask too, empty:
   // all; `banned` are ids that must not come unless nothing else may (min_tokens).
   struct Choice {

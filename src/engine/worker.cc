@@ -83,11 +83,15 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
                           .num_blocks = layout.draft_blocks,
                           .latent = layout.draft_latent,
                           .rope = layout.draft_rope};
-    BT_ASSIGN_OR_RETURN(
-        worker->drafter_,
-        DraftModel::Create(std::move(draft.model), std::move(draft.tokens), own,
-                           worker->pool_.get(), config.max_num_batched_tokens,
-                           std::min(config.max_num_seqs, config.max_num_batched_tokens)));
+    const int32_t sequences = std::min(config.max_num_seqs, config.max_num_batched_tokens);
+    BT_ASSIGN_OR_RETURN(worker->drafter_,
+                        DraftModel::Create(std::move(draft.model),
+                                           {.tokens = std::move(draft.tokens),
+                                            .cache = own,
+                                            .tokens_max = config.max_num_batched_tokens,
+                                            .sequences_max = sequences,
+                                            .drafts_max = config.speculation.drafts},
+                                           worker->pool_.get()));
   }
   const MonotonicClock clock;
   const Seconds start = clock.Now();
@@ -139,7 +143,48 @@ Status Worker::TakeMemoryAhead() {
 int64_t Worker::ScratchBytes() const {
   const size_t own =
       arena_.bytes_reserved() + sample_arena_.bytes_reserved() + sample_staging_.bytes_reserved();
-  return static_cast<int64_t>(own) + model_->scratch_bytes() + model_->staging_bytes();
+  return static_cast<int64_t>(own) + model_->scratch_bytes() + model_->staging_bytes() +
+         (drafter_ == nullptr ? 0 : drafter_->scratch_bytes());
+}
+
+int32_t Worker::RecordedMax(int32_t rows) const {
+  return std::min(config_.max_num_batched_tokens, config_.logits_rows_max) / rows;
+}
+
+// The first step of a size runs, alone, as it may allocate; the second is recorded and not run, as
+// other ranks may be behind.
+void Worker::RecordStep(int32_t sequences, int32_t rows) {
+  const std::vector<int32_t> block = {0};
+  const std::vector<int32_t> zeros(static_cast<size_t>(sequences * rows));
+  const std::vector<int64_t> no_slots(zeros.size(), -1);
+  std::vector<int32_t> all(zeros.size());
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<AttentionSequence> attention;
+  for (int32_t i = 0; i < sequences; ++i) {
+    attention.push_back({.query_begin = i * rows,
+                         .query_count = rows,
+                         .first_position = 0,
+                         .absorbed_from = 0,
+                         .blocks = block,
+                         .block_positions = {},
+                         .key_count = 1});
+  }
+  const std::vector<TensorView> taps = TapsOf(std::ssize(zeros));
+  for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
+    model_->SetStepMode(mode);
+    arena_.Reset();
+    model_->Forward({.tokens = zeros,
+                     .positions = zeros,
+                     .slots = no_slots,
+                     .sequences = attention,
+                     .logits_rows = all,
+                     .override_rows = {},
+                     .embedding_overrides = {},
+                     .tap_layers = config_.tap_layers,
+                     .taps = taps},
+                    layers_, LogitsOf(std::ssize(zeros)), arena_);
+  }
+  model_->SetStepMode(K2Model::StepMode::kRun);
 }
 
 void Worker::RecordSteps() {
@@ -150,38 +195,17 @@ void Worker::RecordSteps() {
       config_.graph_sizes.empty() ? GraphSizes(most) : GraphSizes(config_.graph_sizes, most);
   if (config_.fixed.prompt_chunk > 0) graph_sizes_ = {config_.fixed.decode_rows};
   if (graph_sizes_.empty()) return;
-  const std::vector<int32_t> blocks = {0};
-  for (const int32_t size : graph_sizes_) {
-    const auto count = static_cast<size_t>(size);
-    std::vector<int32_t> zeros(count), rows(count);
-    std::iota(rows.begin(), rows.end(), 0);
-    const std::vector<int64_t> no_slots(count, -1);
-    std::vector<AttentionSequence> sequences;
-    for (const int32_t row : rows) {
-      sequences.push_back({.query_begin = row,
-                           .query_count = 1,
-                           .first_position = 0,
-                           .absorbed_from = 0,
-                           .blocks = blocks,
-                           .block_positions = {},
-                           .key_count = 1});
-    }
-    // The first of a size runs, alone, as it may allocate; the second is recorded and not run, as
-    // other ranks may be behind.
-    for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
-      model_->SetStepMode(mode);
-      arena_.Reset();
-      model_->Forward({.tokens = zeros,
-                       .positions = zeros,
-                       .slots = no_slots,
-                       .sequences = sequences,
-                       .logits_rows = rows,
-                       .override_rows = {},
-                       .embedding_overrides = {}},
-                      layers_, LogitsOf(size), arena_);
-    }
+  std::vector<int32_t> kinds = {1};
+  if (config_.speculation.enabled() && config_.fixed.prompt_chunk == 0) {
+    kinds.push_back(1 + config_.speculation.drafts);
   }
-  model_->SetStepMode(K2Model::StepMode::kRun);
+  for (const int32_t rows : kinds) {
+    std::vector<int32_t> sizes = graph_sizes_;
+    std::erase_if(sizes, [&](int32_t size) { return rows > 1 && size > RecordedMax(rows); });
+    for (const int32_t size : sizes) RecordStep(size, rows);
+    if (drafter_ == nullptr) continue;
+    drafter_->Record(sizes, rows, TapsOf(config_.max_num_batched_tokens));
+  }
   BT_LOG(Info, "Graph capturing finished in {:.2f} secs: decode steps of {} sizes, 1 to {}",
          clock.Now() - start, graph_sizes_.size(), graph_sizes_.back());
 }
@@ -318,6 +342,7 @@ Status Worker::Apply(const StepPlan& plan) {
 
 void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
   Batch batch;
+  batch.rows_each = RowsEach(plan, begin, end);
   for (size_t i = begin; i < end; ++i) {
     const PlannedSequence& planned = plan.sequences[i];
     const Slot& slot = slot_of(planned);

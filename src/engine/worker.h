@@ -82,7 +82,9 @@ class Worker final : public RankWorker {
     std::vector<uint32_t> mask;        // of allowed_token_ids; empty: all
     std::optional<NgramIndex> ngrams;  // of prompt and output, once drafts were looked for
   };
+  struct BatchEntry;
   struct Batch;
+  struct Asked;
 
   Worker(const WorkerConfig& config,
          std::unique_ptr<ThreadPool> pool,
@@ -97,7 +99,13 @@ class Worker final : public RankWorker {
   int64_t ScratchBytes() const;
   // Has the decode steps of all sizes recorded, where the model records any.
   void RecordSteps();
-  // Rows like one that is there, for nobody to read, up to the next size that is recorded.
+  void RecordStep(int32_t sequences, int32_t rows);
+  // Sequences of `rows` rows each that a recorded step may have.
+  int32_t RecordedMax(int32_t rows) const;
+  // Of a pass that may be made like a recorded one: how many rows each of its sequences is to have.
+  // 0: of any other.
+  int32_t RowsEach(const StepPlan& plan, size_t begin, size_t end) const;
+  // Sequences like one that is there, for nobody to read, up to the next size that is recorded.
   void Pad(Batch& batch) const;
   // Of one pass.
   int32_t pass_tokens_max() const {
@@ -120,6 +128,8 @@ class Worker final : public RankWorker {
   void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
+  // Another like it, which writes nothing.
+  static void RepeatRow(int32_t row, Batch& batch);
   void PackDecodes(const StepPlan& plan, const PlannedSequence& planned, Batch& batch) const;
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
@@ -139,14 +149,31 @@ class Worker final : public RankWorker {
   bool SyntheticFor(const Slot& slot) const {
     return !config_.speculation.synthetic_rates.empty() && !slot.admitted.constrained;
   }
-  // Of those: whether the draft that follows sampled row `row` is taken.
-  bool DrawsDraft(const Slot& slot, int32_t row) const;
-  // False if nothing may be sampled, which the result then says.
-  bool Limit(const PlannedSequence& planned, int32_t row, SampleRow& sample, SequenceResult& one);
+  // Of those: whether the draft that follows sampled row `row`, behind `known` tokens of output, is
+  // taken.
+  bool DrawsDraft(const Slot& slot, size_t known, int32_t row) const;
+  void AskRows(const StepPlan& plan,
+               const BatchEntry& entry,
+               SequenceResult& one,
+               std::vector<Asked>& asked,
+               std::vector<SampleRow>& rows);
+  void TakeRows(const StepPlan& plan,
+                const Asked& asked,
+                std::span<const SampleRow> rows,
+                std::span<const SampleResult> sampled,
+                SequenceResult& one);
+  // False if nothing may be sampled there, which of row 0 the result then says. `ends`: what comes
+  // there is the last token.
+  bool Limit(const PlannedSequence& planned,
+             int32_t row,
+             SampleRow& sample,
+             bool& ends,
+             SequenceResult& one);
   void TakeToken(const PlannedSequence& planned, const SampleResult& sampled, SequenceResult& one);
   void Undo(const PlannedSequence& planned, SequenceResult& one);
   void Fail(const PlannedSequence& planned, const Status& error, SequenceResult& one);
-  SampleRow RowFor(const Slot& slot, int32_t logits_row) const;
+  // The token behind the first `known` ones of the slot's output.
+  SampleRow RowFor(const Slot& slot, size_t known, int32_t logits_row) const;
   // Samples the rows, and waits for the results.
   std::vector<SampleResult> Sample(const Batch& batch, const std::vector<SampleRow>& rows);
   Slot& slot_of(const PlannedSequence& planned) {

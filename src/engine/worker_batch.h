@@ -10,22 +10,33 @@
 
 namespace baltoro {
 
+struct Worker::BatchEntry {
+  size_t index;              // in the plan and the result
+  int32_t prompt_row_begin;  // logits rows of prompt log-probabilities
+  int32_t prompt_row_count;
+  int32_t sampled_row_begin;  // logits rows of sampled tokens
+  int32_t sampled_row_count;
+};
+
+// What is sampled for an entry.
+struct Worker::Asked {
+  const BatchEntry* entry;
+  size_t known;          // tokens of the slot's output when the step began
+  int32_t rows = 0;      // sampled rows, of those of the entry
+  int32_t ends_at = -1;  // the row whose token is the last; -1: none
+};
+
 // `sequences` borrows the slots' block tables.
 struct Worker::Batch {
-  struct Entry {
-    size_t index;              // in the plan and the result
-    int32_t prompt_row_begin;  // logits rows of prompt log-probabilities
-    int32_t prompt_row_count;
-    int32_t sampled_row_begin;  // logits rows of sampled tokens
-    int32_t sampled_row_count;
-  };
+  using Entry = BatchEntry;
   std::vector<Entry> entries;
   std::vector<int32_t> tokens, positions;
   std::vector<int64_t> cache_slots;
   std::vector<AttentionSequence> sequences;
   std::vector<int32_t> logits_rows;
   TensorView logits;
-  bool fixed = false;  // of as many rows as all passes over sampled tokens
+  int32_t rows_each = 0;  // above 0: every sequence has so many rows, those behind its own unread
+  bool fixed = false;     // of as many rows as all passes over sampled tokens
 };
 
 }  // namespace baltoro

@@ -32,12 +32,11 @@ TokenId Worker::DraftAfter(const StepPlan& plan, const PlannedSequence& planned,
 }
 
 // The rates are of a draft and all before it together.
-bool Worker::DrawsDraft(const Slot& slot, int32_t row) const {
+bool Worker::DrawsDraft(const Slot& slot, size_t known, int32_t row) const {
   const std::vector<double>& rates = config_.speculation.synthetic_rates;
   if (!SyntheticFor(slot) || row >= std::ssize(rates)) return false;
   const double before = row > 0 ? rates[static_cast<size_t>(row) - 1] : 1;
-  return Draw(slot.admitted.sampling.seed, slot.output.size()) * before <
-         rates[static_cast<size_t>(row)];
+  return Draw(slot.admitted.sampling.seed, known) * before < rates[static_cast<size_t>(row)];
 }
 
 void Worker::ProposeDrafts(const StepPlan& plan,
@@ -78,7 +77,6 @@ void Worker::ProposeByModel(const StepPlan& plan,
                             const Batch& batch,
                             const ForwardBatch& step,
                             StepResult& result) {
-  BT_CHECK(batch.sequences.size() == batch.entries.size());  // rows of fixed steps are not drafted
   std::vector<DraftSequence> sequences;
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const PlannedSequence& planned = plan.sequences[batch.entries[i].index];
@@ -100,8 +98,13 @@ void Worker::ProposeByModel(const StepPlan& plan,
     }
     sequences.push_back(sequence);
   }
+  // Those behind are read by nobody.
+  for (size_t i = batch.entries.size(); i < batch.sequences.size(); ++i) {
+    sequences.push_back({.attention = batch.sequences[i]});
+  }
+  const ProfileSpan span("draft");
   std::vector<std::vector<TokenId>> drafts = drafter_->Propose(step, sequences);
-  for (size_t i = 0; i < drafts.size(); ++i) {
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
     result.sequences[batch.entries[i].index].drafts = std::move(drafts[i]);
   }
 }

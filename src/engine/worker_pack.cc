@@ -60,8 +60,13 @@ void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& b
   for (int32_t i = planned.token_count - planned.sampled_rows; i < planned.token_count; ++i) {
     batch.logits_rows.push_back(row_begin + i);
   }
+  const int32_t rows = std::max(planned.token_count, batch.rows_each);
+  for (int32_t i = planned.token_count; i < rows; ++i) {
+    RepeatRow(row_begin + planned.token_count - 1, batch);
+    batch.logits_rows.push_back(row_begin + i);
+  }
   batch.sequences.push_back({.query_begin = row_begin,
-                             .query_count = planned.token_count,
+                             .query_count = rows,
                              .first_position = planned.first_position,
                              .absorbed_from = prompt_count,
                              .blocks = slot.blocks,
@@ -69,30 +74,48 @@ void Worker::Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& b
                              .key_count = planned.first_position + planned.token_count});
 }
 
+void Worker::RepeatRow(int32_t row, Batch& batch) {
+  batch.tokens.push_back(batch.tokens[static_cast<size_t>(row)]);
+  batch.positions.push_back(batch.positions[static_cast<size_t>(row)]);
+  batch.cache_slots.push_back(-1);
+}
+
+// A chunk of one row of a prompt looks like the others, and is not.
+int32_t Worker::RowsEach(const StepPlan& plan, size_t begin, size_t end) const {
+  if (graph_sizes_.empty() || config_.fixed.prompt_chunk > 0) return 0;
+  int32_t most = 0;
+  for (size_t i = begin; i < end; ++i) {
+    const PlannedSequence& planned = plan.sequences[i];
+    if (!Decodes(planned) || planned.sampled_rows != planned.token_count) return 0;
+    most = std::max(most, planned.token_count);
+  }
+  const int32_t rows = most == 1 ? 1 : 1 + config_.speculation.drafts;
+  const auto count = static_cast<int32_t>(end - begin);
+  return GraphSizeFor(graph_sizes_, count) <= RecordedMax(rows) ? rows : 0;
+}
+
 void Worker::Pad(Batch& batch) const {
-  const auto rows = static_cast<int32_t>(batch.tokens.size());
-  const bool decodes = batch.sequences.size() == batch.tokens.size() &&
-                       batch.logits_rows.size() == batch.tokens.size();
-  const int32_t size = batch.fixed ? config_.fixed.decode_rows : GraphSizeFor(graph_sizes_, rows);
-  // A chunk of one row of a prompt looks like the others, and is not.
-  if (config_.fixed.prompt_chunk > 0 ? !batch.fixed : graph_sizes_.empty() || !decodes) return;
-  BT_CHECK(decodes);
+  if (!batch.fixed && batch.rows_each == 0) return;
+  const int32_t rows = batch.fixed ? 1 : batch.rows_each;
+  const auto count = static_cast<int32_t>(batch.sequences.size());
+  BT_CHECK(static_cast<int32_t>(batch.tokens.size()) == count * rows);
+  BT_CHECK(batch.logits_rows.size() == batch.tokens.size());
+  const int32_t size = batch.fixed ? config_.fixed.decode_rows : GraphSizeFor(graph_sizes_, count);
   // That of the fewest keys costs least; its experts are read anyway.
-  const AttentionSequence shortest =
+  AttentionSequence shortest =
       *std::ranges::min_element(batch.sequences, {}, &AttentionSequence::key_count);
-  const auto like = static_cast<size_t>(shortest.query_begin);
-  for (int32_t row = rows; row < size; ++row) {
-    batch.tokens.push_back(batch.tokens[like]);
-    batch.positions.push_back(batch.positions[like]);
-    batch.cache_slots.push_back(-1);
-    batch.logits_rows.push_back(row);
+  const int32_t like = shortest.query_begin;
+  // There may be many such rows beside a long one: a part of the keys is enough for them.
+  if (batch.fixed) {
+    const int32_t part = config_.fixed.key_part_blocks * kBlockTokens;
+    shortest.key_count = std::min(shortest.key_count, std::max(part, kBlockTokens));
+  }
+  for (int32_t i = count; i < size; ++i) {
+    shortest.query_begin = i * rows;
     batch.sequences.push_back(shortest);
-    AttentionSequence& sequence = batch.sequences.back();
-    sequence.query_begin = row;
-    // There may be many such rows beside a long one: a part of the keys is enough for them.
-    if (batch.fixed) {
-      const int32_t part = config_.fixed.key_part_blocks * kBlockTokens;
-      sequence.key_count = std::min(sequence.key_count, std::max(part, kBlockTokens));
+    for (int32_t row = 0; row < rows; ++row) {
+      RepeatRow(like + row, batch);
+      batch.logits_rows.push_back(i * rows + row);
     }
   }
 }

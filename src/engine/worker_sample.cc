@@ -83,45 +83,72 @@ std::vector<SampleResult> Worker::Sample(const Batch& batch, const std::vector<S
   return sampled;
 }
 
-// Row by row: what comes after a draft is sampled only if the draft was right, and knows of it.
+// All rows at once, each as if the drafts before it were right: what was sampled behind one that
+// was not is left.
 void Worker::SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result) {
-  std::vector<const Batch::Entry*> going;
+  std::vector<Asked> asked;
+  std::vector<SampleRow> rows;
   for (const Batch::Entry& entry : batch.entries) {
-    if (entry.sampled_row_count > 0 && !result.sequences[entry.index].failed) {
-      going.push_back(&entry);
-    }
+    if (entry.sampled_row_count == 0 || result.sequences[entry.index].failed) continue;
+    AskRows(plan, entry, result.sequences[entry.index], asked, rows);
   }
-  for (int32_t draft = 0; !going.empty(); ++draft) {
-    std::vector<SampleRow> rows;
-    std::erase_if(going, [&](const Batch::Entry* entry) {
-      const PlannedSequence& planned = plan.sequences[entry->index];
-      const Slot& slot = slot_of(planned);
-      SampleRow row = RowFor(slot, entry->sampled_row_begin + draft);
-      if (!Limit(planned, draft, row, result.sequences[entry->index])) return true;
-      if (DrawsDraft(slot, draft)) row.given = DraftAfter(plan, planned, draft);
-      rows.push_back(row);
-      return false;
-    });
-    if (going.empty()) return;
-    const std::vector<SampleResult> sampled = Sample(batch, rows);
-    std::vector<const Batch::Entry*> accepted;
-    for (size_t i = 0; i < going.size(); ++i) {
-      const PlannedSequence& planned = plan.sequences[going[i]->index];
-      SequenceResult& one = result.sequences[going[i]->index];
-      TakeToken(planned, sampled[i], one);
-      if (one.failed || one.ended) continue;
-      const bool drawn = rows[i].given >= 0 || !SyntheticFor(slot_of(planned));
-      if (drawn && DraftAfter(plan, planned, draft) == one.tokens.back()) {
-        accepted.push_back(going[i]);
-      }
-    }
-    going = std::move(accepted);
+  const std::vector<SampleResult> sampled = Sample(batch, rows);
+  size_t next = 0;
+  for (const Asked& one : asked) {
+    const auto count = static_cast<size_t>(one.rows);
+    TakeRows(plan, one, std::span(rows).subspan(next, count),
+             std::span(sampled).subspan(next, count), result.sequences[one.entry->index]);
+    next += count;
+  }
+}
+
+// Drafts stand in the slot's output until it is known which of them are right: penalties count
+// those before a row.
+void Worker::AskRows(const StepPlan& plan,
+                     const Batch::Entry& entry,
+                     SequenceResult& one,
+                     std::vector<Asked>& asked,
+                     std::vector<SampleRow>& rows) {
+  const PlannedSequence& planned = plan.sequences[entry.index];
+  Slot& slot = slot_of(planned);
+  Asked ask{.entry = &entry, .known = slot.output.size()};
+  const auto drafts =
+      plan.tokens_of(planned).last(static_cast<size_t>(entry.sampled_row_count - 1));
+  slot.output.insert(slot.output.end(), drafts.begin(), drafts.end());
+  for (; ask.rows < entry.sampled_row_count; ++ask.rows) {
+    const size_t known = ask.known + static_cast<size_t>(ask.rows);
+    SampleRow row = RowFor(slot, known, entry.sampled_row_begin + ask.rows);
+    bool ends = false;
+    if (!Limit(planned, ask.rows, row, ends, one)) break;
+    if (ends) ask.ends_at = ask.rows;
+    if (DrawsDraft(slot, known, ask.rows)) row.given = DraftAfter(plan, planned, ask.rows);
+    rows.push_back(row);
+  }
+  asked.push_back(ask);
+}
+
+void Worker::TakeRows(const StepPlan& plan,
+                      const Asked& asked,
+                      std::span<const SampleRow> rows,
+                      std::span<const SampleResult> sampled,
+                      SequenceResult& one) {
+  const PlannedSequence& planned = plan.sequences[asked.entry->index];
+  Slot& slot = slot_of(planned);
+  slot.output.resize(asked.known);
+  for (int32_t i = 0; i < asked.rows; ++i) {
+    const auto at = static_cast<size_t>(i);
+    one.ended = asked.ends_at == i;
+    TakeToken(planned, sampled[at], one);
+    if (one.failed || one.ended) return;
+    const bool drawn = rows[at].given >= 0 || !SyntheticFor(slot);
+    if (!drawn || DraftAfter(plan, planned, i) != one.tokens.back()) return;
   }
 }
 
 bool Worker::Limit(const PlannedSequence& planned,
                    int32_t row,
                    SampleRow& sample,
+                   bool& ends,
                    SequenceResult& one) {
   if (!slot_of(planned).admitted.constrained) return true;
   BT_CHECK(masks_ != nullptr);
@@ -129,6 +156,7 @@ bool Worker::Limit(const PlannedSequence& planned,
     Fail(planned, error, one);
     return false;
   }
+  if (row >= masks_->rows_made(planned.slot)) return false;  // behind a draft that may not come
   const StepMasks::Choice choice =
       masks_->Choose(planned.slot, row, slot_of(planned).mask, sample.banned);
   if (choice.mask.empty()) {
@@ -141,7 +169,7 @@ bool Worker::Limit(const PlannedSequence& planned,
   sample.mask = choice.mask;
   if (choice.lifts_ban) {
     sample.banned = {};
-    one.ended = true;  // with the token that is now sampled
+    ends = true;
   }
   return true;
 }
@@ -161,9 +189,9 @@ void Worker::TakeToken(const PlannedSequence& planned,
   if (one.ended) slot.over = true;
 }
 
-SampleRow Worker::RowFor(const Slot& slot, int32_t logits_row) const {
+SampleRow Worker::RowFor(const Slot& slot, size_t known, int32_t logits_row) const {
   const SamplingParams& sampling = slot.admitted.sampling;
-  const bool banned = static_cast<int32_t>(slot.output.size()) < slot.admitted.min_tokens;
+  const bool banned = static_cast<int32_t>(known) < slot.admitted.min_tokens;
   return {.logits_row = logits_row,
           .temperature = sampling.temperature,
           .top_p = sampling.top_p,
@@ -173,9 +201,9 @@ SampleRow Worker::RowFor(const Slot& slot, int32_t logits_row) const {
           .frequency_penalty = sampling.frequency_penalty,
           .repetition_penalty = sampling.repetition_penalty,
           .seed = sampling.seed,
-          .index = slot.output.size(),
+          .index = known,
           .prompt = slot.admitted.prompt,
-          .output = slot.output,
+          .output = std::span(slot.output).first(known),
           .logit_bias = sampling.logit_bias,
           .banned = banned ? std::span<const TokenId>(slot.admitted.banned_until_min)
                            : std::span<const TokenId>(),

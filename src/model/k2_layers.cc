@@ -133,6 +133,7 @@ void K2Model::Compute(const Inputs& in,
                  .eps = eps,
                  .head = weights_.lm_head,
                  .widths = widths});
+  if (in.picks) ops_.pick(Scratch(), in.picks, logits, in.names);
 }
 
 }  // namespace baltoro

@@ -70,9 +70,9 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
-  // Steps of one token a sequence, or of equally many up to 8, all of whose logits are wanted, are
-  // recorded the second time that one of their size comes, and replayed from then on: with the same
-  // arena, cache, logits and taps.
+  // Steps of one token a sequence, or of equally many up to 8, whose logits are wanted, of all or
+  // of one a sequence, are recorded the second time that one of their size comes, and replayed from
+  // then on: with the same arena, cache, logits, taps, features and picks.
   // Without effect where the operations record nothing.
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
@@ -126,8 +126,9 @@ class K2Model {
   struct Trial;
   // What a recorded step depends on.
   struct GraphKey {
-    size_t tokens, sequences;
+    size_t tokens, sequences, rows;
     const void* logits;
+    const void* picked_tokens;
     std::vector<std::pair<int32_t, const void*>> taps;  // layers, and where they go
     auto operator<=>(const GraphKey&) const = default;
   };

@@ -9,15 +9,16 @@
 namespace baltoro {
 namespace {
 
-// A step of as many tokens in each sequence, few, all of whose logits are wanted: one, or a draft
-// behind one.
+// A step of as many tokens in each sequence, few: one, or drafts behind one. The logits of all are
+// wanted, or those of one a sequence.
 bool IsDecode(const ForwardBatch& batch) {
   constexpr int32_t kTokensMax = 8;
+  const size_t tokens = batch.positions.size(), rows = batch.logits_rows.size();
   if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
-  if (batch.logits_rows.size() != batch.tokens.size()) return false;
+  if (rows != tokens && rows != batch.sequences.size()) return false;
   const int32_t each = batch.sequences[0].query_count;
   if (each < 1 || each > kTokensMax) return false;
-  if (batch.sequences.size() * static_cast<size_t>(each) != batch.tokens.size()) return false;
+  if (batch.sequences.size() * static_cast<size_t>(each) != tokens) return false;
   return std::ranges::all_of(batch.sequences, [each](const AttentionSequence& s) {
     return s.query_count == each && s.first_position >= s.absorbed_from;
   });
@@ -76,9 +77,9 @@ void K2Model::Run(const ForwardBatch& batch,
                   std::span<const KvLayerView> cache,
                   TensorView logits,
                   Arena& arena) {
-  const auto tokens = static_cast<int64_t>(batch.tokens.size());
-  BT_CHECK(batch.positions.size() == batch.tokens.size());
-  BT_CHECK(batch.slots.size() == batch.tokens.size());
+  const auto tokens = static_cast<int64_t>(batch.positions.size());
+  BT_CHECK(batch.picked_tokens ? batch.tokens.empty() : std::ssize(batch.tokens) == tokens);
+  BT_CHECK(std::ssize(batch.slots) == tokens);
   BT_CHECK(batch.taps.size() == batch.tap_layers.size());
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
@@ -103,9 +104,11 @@ void K2Model::Run(const ForwardBatch& batch,
   if (!repeats || tell_) return compute();  // a recorded step would tell nothing
   // Once sizes are recorded ahead, no others are: that would take memory while steps run.
   recorded_ahead_ = recorded_ahead_ || mode_ == StepMode::kRecord;
-  GraphKey key{.tokens = batch.tokens.size(),
+  GraphKey key{.tokens = batch.positions.size(),
                .sequences = batch.sequences.size(),
+               .rows = batch.logits_rows.size(),
                .logits = logits.data,
+               .picked_tokens = batch.picked_tokens.data,
                .taps = {}};
   for (size_t i = 0; i < batch.taps.size(); ++i) {
     key.taps.emplace_back(batch.tap_layers[i], batch.taps[i].data);
@@ -124,23 +127,30 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
                                KvForm kv,
                                int64_t blocks_max,
                                Arena& arena) {
-  // What the last step uploaded has arrived: its staging can be taken back.
-  const Status waited = ops_.wait(Scratch());
-  if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
-  BT_CHECK(waited.ok());
-  staging_.Reset();
+  if (!batch.follows) {
+    // What the last step uploaded has arrived: its staging can be taken back.
+    const Status waited = ops_.wait(Scratch());
+    if (!waited.ok()) BT_LOG(Error, "{}", waited.message());
+    BT_CHECK(waited.ok());
+    staging_.Reset();
+  }
   const auto bring = [&]<typename Element>(std::span<const Element> data, DType type) {
     const void* at = ops_.upload(Scratch(), arena, data.data(), data.size_bytes());
     return TensorView(const_cast<void*>(at), type, {static_cast<int64_t>(data.size())});
   };
-  const auto tokens = static_cast<int64_t>(batch.tokens.size());
+  const auto tokens = static_cast<int64_t>(batch.positions.size());
   Inputs in;
-  std::span<const int32_t> ids = batch.tokens;
-  if (share_.layout.tensor > 1) {
+  if (batch.picked_tokens) {
+    BT_CHECK(share_.layout.tensor == 1 && batch.picked_tokens.dim(0) == tokens);
+    in.tokens = batch.picked_tokens;
+  } else if (share_.layout.tensor > 1) {
     FindOwnTokens(batch);
-    ids = own_tokens_;
+    in.tokens = bring(std::span<const int32_t>(own_tokens_), DType::kI32);
+  } else {
+    in.tokens = bring(batch.tokens, DType::kI32);
   }
-  in.tokens = bring(ids, DType::kI32);
+  in.picks = batch.picks;
+  in.names = batch.names;
   in.positions = bring(batch.positions, DType::kI32);
   in.sequences = batch.sequences;
   in.tap_layers = batch.tap_layers;

@@ -17,6 +17,7 @@ struct K2Model::Inputs {
   std::span<const TensorView> features;
   bool own_features = false;
   TensorView feature_rows;  // [T]
+  TensorView picks, names;  // [rows], [draft vocabulary]; or not wanted
   std::span<const AttentionSequence> sequences;
   const void* attention_plan = nullptr;
   std::span<const int32_t> tap_layers;

@@ -1,6 +1,9 @@
 #include "ops/host_memory_ops.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -12,6 +15,11 @@ const void* Upload(const OpContext&, Arena&, const void* host, size_t) {
 }
 
 Status Wait(const OpContext&) {
+  return {};
+}
+
+Status Fetch(const OpContext&, void* host, const void* from, size_t bytes) {
+  std::memcpy(host, from, bytes);
   return {};
 }
 
@@ -64,6 +72,20 @@ void Copy(const OpContext&, TensorView out, TensorView x) {
   std::memcpy(out.data, x.data, static_cast<size_t>(x.num_elements()) * sizeof(float));
 }
 
+void Pick(const OpContext&, TensorView tokens, TensorView logits, TensorView names) {
+  BT_CHECK(logits.rank == 2 && logits.dtype == DType::kF32 && tokens.dtype == DType::kI32);
+  BT_CHECK(tokens.rank == 1 && tokens.dim(0) == logits.dim(0) && logits.dim(1) > 0);
+  BT_CHECK(!names || (names.dtype == DType::kI32 && names.dim(0) == logits.dim(1)));
+  for (int64_t i = 0; i < logits.dim(0); ++i) {
+    const std::span<const float> row(logits.row<const float>(i),
+                                     static_cast<size_t>(logits.dim(1)));
+    const bool finite = std::ranges::all_of(row, [](float x) { return std::isfinite(x); });
+    const auto best = std::ranges::max_element(row) - row.begin();
+    int32_t& token = tokens.as<int32_t>()[i];
+    token = !finite ? -1 : names ? names.as<const int32_t>()[best] : static_cast<int32_t>(best);
+  }
+}
+
 void Clear(const OpContext&, TensorView x) {
   std::memset(x.data, 0, static_cast<size_t>(x.num_elements() * SizeOf(x.dtype)));
 }
@@ -74,8 +96,10 @@ void SetHostMemoryOps(OpsTable& table) {
   table.memory = &HostMemory();
   table.upload = Upload;
   table.wait = Wait;
+  table.fetch = Fetch;
   table.capture = Capture;
   table.plan_attention = PlanAttention;
+  table.pick = Pick;
 }
 
 void SetHostMemoryOps(SmallOps& small) {

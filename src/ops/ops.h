@@ -18,8 +18,8 @@
 //
 // Tensors, matrices and the cache lie in the backend's memory (OpsTable::memory); spans are read
 // from host memory, before the call returns. A GPU's operations are queued in the order of the
-// calls: only `upload`, `plan_attention`, `sample` and `wait` touch the host, the others can be
-// recorded in a graph. There the way a sum is cut, and so its last bits, may depend on T.
+// calls: only `upload`, `fetch`, `plan_attention`, `sample` and `wait` touch the host, the others
+// can be recorded in a graph. There the way a sum is cut, and so its last bits, may depend on T.
 
 #include <cstdint>
 #include <functional>
@@ -68,6 +68,8 @@ struct OpsTable {
   const void* (*upload)(const OpContext&, Arena& arena, const void* host, size_t bytes) = nullptr;
   // Waits for all that was queued. An error means that nothing can be computed any more.
   Status (*wait)(const OpContext&) = nullptr;
+  // Waits likewise, then brings what operations wrote to host memory.
+  Status (*fetch)(const OpContext&, void* host, const void* from, size_t bytes) = nullptr;
   // Records what `record` queues, without running it. Null where there are no graphs.
   std::unique_ptr<OpGraph> (*capture)(const OpContext&,
                                       const std::function<void()>& record) = nullptr;
@@ -83,6 +85,11 @@ struct OpsTable {
                  TensorView logits,
                  std::span<const SampleRow> rows,
                  std::span<SampleResult> results) = nullptr;
+
+  // tokens[i] becomes the id of the highest of logits[i], of equal ones the lowest, by the name
+  // that names[id] gives it where there are names; -1 where a logit is not finite.  logits
+  // [rows, n] f32; names [n] i32 or empty; tokens [rows] i32.
+  void (*pick)(const OpContext&, TensorView tokens, TensorView logits, TensorView names) = nullptr;
 
   // What the backend is composed of, for tests and benchmarks of single operations.
   const SmallOps* small = nullptr;

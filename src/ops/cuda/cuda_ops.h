@@ -3,7 +3,7 @@
 // The operations of the CUDA product, one function per entry of SmallOps and OpsTable (whose
 // headers state each contract). Tensors, matrices and the cache are device memory, `act` is bf16.
 // Each only queues launches on the context's stream and can be captured in a graph, except Upload,
-// PlanAttention, Sample and Wait. Scratch is device memory, staging pinned host memory.
+// Fetch, PlanAttention, Sample and Wait. Scratch is device memory, staging pinned host memory.
 
 #include <cuda_runtime_api.h>
 
@@ -39,6 +39,7 @@ const void* Upload(const OpContext& ctx, Arena& arena, const void* host, size_t 
 // Queues a copy to pinned memory of `staging`, which holds the bytes after a wait.
 const void* Download(const OpContext& ctx, const void* device, size_t bytes);
 Status Wait(const OpContext& ctx);
+Status Fetch(const OpContext& ctx, void* host, const void* from, size_t bytes);
 std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void()>& record);
 
 void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids);
@@ -70,6 +71,7 @@ void Route(const OpContext& ctx,
            TensorView bias,
            const RouterParams& params);
 void ExpertBank(const OpContext& ctx, const ExpertBankArgs& args);
+void Pick(const OpContext& ctx, TensorView tokens, TensorView logits, TensorView names);
 void Sample(const OpContext& ctx,
             TensorView logits,
             std::span<const SampleRow> rows,

@@ -42,12 +42,14 @@ OpsTable MakeTable(int device, RankState* rank) {
   table.pack_rows = PackRows;
   table.upload = Upload;
   table.wait = Wait;
+  table.fetch = Fetch;
   table.capture = Capture;
   table.plan_attention = PlanAttention;
   table.begin = [](const OpContext& context, Arena& arena, const StepShape& shape) {
     return std::make_unique<LayerState>(context, arena, shape);
   };
   table.small = &CudaSmallOps();
+  table.pick = Pick;
   table.sample = Sample;
   return table;
 }

@@ -45,6 +45,13 @@ Status Wait(const OpContext& ctx) {
   return ended;
 }
 
+Status Fetch(const OpContext& ctx, void* host, const void* from, size_t bytes) {
+  const void* const staged = Download(ctx, from, bytes);
+  BT_RETURN_IF_ERROR(Wait(ctx));
+  std::memcpy(host, staged, bytes);
+  return {};
+}
+
 std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void()>& record) {
   CheckCuda(cudaStreamBeginCapture(StreamOf(ctx), cudaStreamCaptureModeThreadLocal),
             "cudaStreamBeginCapture");

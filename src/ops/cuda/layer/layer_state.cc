@@ -119,13 +119,18 @@ std::optional<BegunNorm> LayerState::NormBehind(const AttentionHalfArgs& args,
 }
 
 void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) {
-  BT_CHECK(!args.beside_norm);  // of a draft model, for which there are no kernels
   const std::optional<BegunNorm> before = std::exchange(ahead_, std::nullopt);
-  if (!before) Normalise(args.norm, args.eps);
+  TensorView input = normed_;
+  const bool drafts = static_cast<bool>(args.beside_norm);
+  if (drafts) {
+    input = DraftInput(args.beside_norm, args.norm, args.eps);
+  } else if (!before) {
+    Normalise(args.norm, args.eps);
+  }
   const std::optional<BegunNorm> behind = NormBehind(args, next);
   const AttentionInputArgs inputs = InputsOf(args);
   const bool low_rank = shape_.q_lora > 0;
-  const bool whole = low_rank && args.kv_a.n == 0 && shape_.context_ranks == 1;
+  const bool whole = low_rank && !drafts && args.kv_a.n == 0 && shape_.context_ranks == 1;
   if (whole && AttentionLayer(Fresh(), {.x = normed_,
                                         .before = before ? &*before : nullptr,
                                         .qkv_a = args.qkv_a,
@@ -140,14 +145,14 @@ void LayerState::AttentionHalf(const AttentionHalfArgs& args, const NextHalf& ne
   if (before) {
     LinearFromNorm(Fresh(), first, *before, args.qkv_a);
   } else {
-    Linear(Fresh(), first, normed_, args.qkv_a);
+    Linear(Fresh(), first, input, args.qkv_a);
   }
   if (args.kv_a.n > 0) {
-    Linear(Fresh(), qkv_a_.columns(shape_.q_lora, args.kv_a.n), normed_, args.kv_a);
+    Linear(Fresh(), qkv_a_.columns(shape_.q_lora, args.kv_a.n), input, args.kv_a);
   }
   AttentionInputs(Fresh(), inputs);
   if (!low_rank) {
-    Linear(Fresh(), q_, normed_, args.q);
+    Linear(Fresh(), q_, input, args.q);
     const TensorView rotated = Heads(q_, shape_.heads).columns(shape_.nope, shape_.rope);
     Rope(Fresh(), rotated, args.positions, args.rope);
   }
