@@ -153,8 +153,8 @@ int32_t Worker::RecordedMax(int32_t rows) const {
 
 // The first step of a size runs, alone, as it may allocate; the second is recorded and not run, as
 // other ranks may be behind.
-void Worker::RecordStep(int32_t sequences, int32_t rows) {
-  const std::vector<int32_t> block = {0};
+void Worker::RecordStep(int32_t sequences, int32_t rows, int64_t keys) {
+  const std::vector<int32_t> blocks(static_cast<size_t>(BlocksFor(keys)));
   const std::vector<int32_t> zeros(static_cast<size_t>(sequences * rows));
   const std::vector<int64_t> no_slots(zeros.size(), -1);
   std::vector<int32_t> all(zeros.size());
@@ -163,11 +163,11 @@ void Worker::RecordStep(int32_t sequences, int32_t rows) {
   for (int32_t i = 0; i < sequences; ++i) {
     attention.push_back({.query_begin = i * rows,
                          .query_count = rows,
-                         .first_position = 0,
+                         .first_position = static_cast<int32_t>(keys) - 1,
                          .absorbed_from = 0,
-                         .blocks = block,
+                         .blocks = blocks,
                          .block_positions = {},
-                         .key_count = 1});
+                         .key_count = static_cast<int32_t>(keys)});
   }
   const std::vector<TensorView> taps = TapsOf(std::ssize(zeros));
   for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
@@ -202,7 +202,12 @@ void Worker::RecordSteps() {
   for (const int32_t rows : kinds) {
     std::vector<int32_t> sizes = graph_sizes_;
     std::erase_if(sizes, [&](int32_t size) { return rows > 1 && size > RecordedMax(rows); });
-    for (const int32_t size : sizes) RecordStep(size, rows);
+    for (const int32_t size : sizes) {
+      RecordStep(size, rows, 1);
+      // The number of keys decides how the rows of a sequence are computed.
+      if (rows == 1 || !model_->RowsAlone(int64_t{size} * rows, 1, layers_[0])) continue;
+      RecordStep(size, rows, model_->positions_max());
+    }
     if (drafter_ == nullptr) continue;
     drafter_->Record(sizes, rows, TapsOf(config_.max_num_batched_tokens));
   }

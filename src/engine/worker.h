@@ -99,7 +99,7 @@ class Worker final : public RankWorker {
   int64_t ScratchBytes() const;
   // Has the decode steps of all sizes recorded, where the model records any.
   void RecordSteps();
-  void RecordStep(int32_t sequences, int32_t rows);
+  void RecordStep(int32_t sequences, int32_t rows, int64_t keys);
   // Sequences of `rows` rows each that a recorded step may have.
   int32_t RecordedMax(int32_t rows) const;
   // Of a pass that may be made like a recorded one: how many rows each of its sequences is to have.

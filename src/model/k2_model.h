@@ -86,6 +86,10 @@ class K2Model {
   void Explain(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
   bool uses_graphs() const { return graphs_.has_value(); }
 
+  // Whether a step of `rows` rows, several a sequence, is computed as if each were a sequence of
+  // its own, where they see no more than `keys` keys: as the operations like it better.
+  bool RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache);
+
   // A GPU must not allocate while another one waits for it in a step, so that whatever may allocate
   // comes first: alone, without an exchange, so that the step means nothing; or recorded and not
   // run.

@@ -24,6 +24,21 @@ bool IsDecode(const ForwardBatch& batch) {
   });
 }
 
+std::vector<AttentionSequence> RowsOf(std::span<const AttentionSequence> sequences) {
+  std::vector<AttentionSequence> rows;
+  for (const AttentionSequence& sequence : sequences) {
+    for (int32_t i = 0; i < sequence.query_count; ++i) {
+      AttentionSequence row = sequence;
+      row.query_begin += i;
+      row.query_count = 1;
+      row.first_position += i;
+      row.key_count = std::min(row.key_count, row.first_position + 1);
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 OpContext K2Model::Scratch() {
@@ -84,13 +99,23 @@ void K2Model::Run(const ForwardBatch& batch,
   BT_CHECK(logits.dim(0) == static_cast<int64_t>(batch.logits_rows.size()));
   if (tokens == 0) return;
   const auto rows = static_cast<int64_t>(batch.logits_rows.size());
+  StepShape shape = ShapeOfStep(tokens, rows);
+  const bool decodes = IsDecode(batch);
+  const auto longest = [&] {
+    return std::ranges::max_element(batch.sequences, {}, &AttentionSequence::key_count)->key_count;
+  };
+  if (decodes && std::ssize(batch.sequences) < tokens && RowsAlone(tokens, longest(), cache[0])) {
+    const std::vector<AttentionSequence> alone = RowsOf(batch.sequences);
+    ForwardBatch split = batch;
+    split.sequences = alone;
+    return Run(split, layers, cache, logits, arena);
+  }
   const bool repeats =
-      graphs_ && others().recordable() && layers.size() == all_layers_.size() && IsDecode(batch);
+      graphs_ && others().recordable() && layers.size() == all_layers_.size() && decodes;
   // Room for the longest sequence that can come: where things lie must not change with lengths.
   constexpr int64_t kBlock = KvLayerView::kBlockTokens;
   const int64_t blocks_max = repeats ? (rope_table_.positions + kBlock - 1) / kBlock : 0;
   const Inputs in = Bring(batch, cache[0].form, blocks_max, arena);
-  StepShape shape = ShapeOfStep(tokens, rows);
   const auto with_experts = std::ranges::find_if(
       weights_.layers, [](const LayerWeights& layer) { return layer.experts_gate_up.n > 0; });
   ExpertsHalfArgs experts;
@@ -119,8 +144,14 @@ void K2Model::Run(const ForwardBatch& batch,
   // The first step of a shape makes what operations keep for it, which cannot be recorded.
   if (!is_first && graph == nullptr) graph = ops_.capture(Scratch(), compute);
   if (mode_ == StepMode::kRecord) return;
-  if (graph == nullptr) return compute();
+  // What was recorded exchanges with others.
+  if (graph == nullptr || mode_ == StepMode::kAlone) return compute();
   graph->Launch(Scratch());
+}
+
+bool K2Model::RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache) {
+  if (ops_.rows_alone == nullptr || config_.draft || share_.layout.decode_context > 1) return false;
+  return ops_.rows_alone(Scratch(), ShapeOfStep(rows, rows), AttentionOf(0, {}, cache), keys);
 }
 
 K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,

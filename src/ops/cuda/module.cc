@@ -45,6 +45,7 @@ OpsTable MakeTable(int device, RankState* rank) {
   table.fetch = Fetch;
   table.capture = Capture;
   table.plan_attention = PlanAttention;
+  table.rows_alone = RowsAlone;
   table.begin = [](const OpContext& context, Arena& arena, const StepShape& shape) {
     return std::make_unique<LayerState>(context, arena, shape);
   };
