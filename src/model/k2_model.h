@@ -7,6 +7,7 @@
 // as the table's activation type: bf16, or f32 in float32 mode.
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -155,6 +156,8 @@ class K2Model {
   StepShape ShapeOfStep(int64_t tokens, int64_t logits_rows);
   // What the operations read beside weights and cache, brought to where they are.
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
+  // Brings all of brought_ to where operations read it.
+  void BringTogether(Arena& arena);
   // Of a tensor rank: the batch's tokens as rows of its part of the embedding.
   void FindOwnTokens(const ForwardBatch& batch);
   // Of a decode-context rank: where its part of the batch's keys is.
@@ -197,6 +200,14 @@ class K2Model {
   Arena op_scratch_;  // taken back after every operation
   Arena staging_;     // taken back after every step
   std::optional<std::map<GraphKey, Recorded>> graphs_;
+  // Of the step: numbers that are on their way to the operations' memory, one after the other.
+  struct Brought {
+    TensorView* to;
+    const void* from;
+    size_t bytes;
+  };
+  std::vector<Brought> brought_;
+  std::vector<std::byte> together_;
   // Of the step, where ranks share the vocabulary: rows of the embedding; -1: another rank's.
   std::vector<int32_t> own_tokens_;
   // Of the step, where ranks share the keys: as in ForwardBatch, of this rank's blocks.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -165,24 +166,26 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
     BT_CHECK(waited.ok());
     staging_.Reset();
   }
-  const auto bring = [&]<typename Element>(std::span<const Element> data, DType type) {
-    const void* at = ops_.upload(Scratch(), arena, data.data(), data.size_bytes());
-    return TensorView(const_cast<void*>(at), type, {static_cast<int64_t>(data.size())});
-  };
   const auto tokens = static_cast<int64_t>(batch.positions.size());
   Inputs in;
+  brought_.clear();
+  const auto add = [&]<typename Element>(std::span<const Element> data, DType type,
+                                         TensorView& to) {
+    to = TensorView(nullptr, type, {static_cast<int64_t>(data.size())});
+    brought_.push_back({.to = &to, .from = data.data(), .bytes = data.size_bytes()});
+  };
   if (batch.picked_tokens) {
     BT_CHECK(share_.layout.tensor == 1 && batch.picked_tokens.dim(0) == tokens);
     in.tokens = batch.picked_tokens;
   } else if (share_.layout.tensor > 1) {
     FindOwnTokens(batch);
-    in.tokens = bring(std::span<const int32_t>(own_tokens_), DType::kI32);
+    add(std::span<const int32_t>(own_tokens_), DType::kI32, in.tokens);
   } else {
-    in.tokens = bring(batch.tokens, DType::kI32);
+    add(batch.tokens, DType::kI32, in.tokens);
   }
   in.picks = batch.picks;
   in.names = batch.names;
-  in.positions = bring(batch.positions, DType::kI32);
+  add(batch.positions, DType::kI32, in.positions);
   in.sequences = batch.sequences;
   in.tap_layers = batch.tap_layers;
   in.taps = batch.taps;
@@ -191,7 +194,7 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
     BT_CHECK(std::ssize(batch.feature_rows) == tokens);
     in.features = batch.features;
     in.own_features = batch.own_features;
-    in.feature_rows = bring(batch.feature_rows, DType::kI32);
+    add(batch.feature_rows, DType::kI32, in.feature_rows);
   }
   std::span<const int64_t> slots = batch.slots;
   if (share_.layout.decode_context > 1) {
@@ -199,9 +202,12 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
     in.sequences = own_sequences_;
     slots = own_slots_;
   }
-  in.slots = bring(slots, DType::kI64);
+  add(slots, DType::kI64, in.slots);
   for (const int32_t row : batch.logits_rows) BT_CHECK(row >= 0 && row < tokens);
-  in.logits_rows = bring(batch.logits_rows, DType::kI32);
+  add(batch.logits_rows, DType::kI32, in.logits_rows);
+  for (const int32_t row : batch.override_rows) BT_CHECK(row >= 0 && row < tokens);
+  if (!batch.override_rows.empty()) add(batch.override_rows, DType::kI32, in.override_rows);
+  BringTogether(arena);
   in.attention_plan = ops_.plan_attention(Scratch(), arena,
                                           {.sequences = in.sequences,
                                            .tokens = tokens,
@@ -217,12 +223,30 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   const TensorView& from = batch.embedding_overrides;
   BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);
   BT_CHECK(from.dim(0) == static_cast<int64_t>(batch.override_rows.size()));
-  for (const int32_t row : batch.override_rows) BT_CHECK(row >= 0 && row < tokens);
-  in.override_rows = bring(batch.override_rows, DType::kI32);
   in.overrides = from;
   in.overrides.data = const_cast<void*>(ops_.upload(
       Scratch(), arena, from.data, static_cast<size_t>(from.num_elements()) * sizeof(float)));
   return in;
+}
+
+// In one copy: each costs a step more than its bytes.
+void K2Model::BringTogether(Arena& arena) {
+  constexpr size_t kAlignment = 16;
+  const auto room = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  size_t bytes = 0;
+  for (const Brought& one : brought_) bytes += room(one.bytes);
+  together_.resize(bytes);
+  size_t at = 0;
+  for (const Brought& one : brought_) {
+    if (one.bytes > 0) std::memcpy(&together_[at], one.from, one.bytes);
+    at += room(one.bytes);
+  }
+  const void* const brought = ops_.upload(Scratch(), arena, together_.data(), bytes);
+  at = 0;
+  for (const Brought& one : brought_) {
+    one.to->data = static_cast<std::byte*>(const_cast<void*>(brought)) + at;
+    at += room(one.bytes);
+  }
 }
 
 void K2Model::FindOwnKeys(const ForwardBatch& batch) {

@@ -81,7 +81,7 @@ void ComposedState::TakeFeatures(const FeatureArgs& args) {
   BT_CHECK(added_ && beside_);  // before the first half
   const auto parts = std::ssize(args.parts);
   BT_CHECK(parts > 0 && parts <= shape_.feature_parts);
-  ops_.copy(Fresh(), beside_, residual_);
+  std::swap(beside_, residual_);  // what was embedded
   if (args.fc.n == 0) {
     BT_CHECK(parts == 1);
     return ops_.gather_rows(Fresh(), residual_, args.parts[0], args.rows);
