@@ -279,6 +279,7 @@ bool RowsAlone(const OpContext& ctx,
   const Card& card = RankOf(ctx).card;
   const RowsFacts rows{.rows = shape.tokens, .width = shape.hidden, .row_bytes = 2 * shape.hidden};
   const AttentionHalfQuestion question{.x = rows,
+                                       .out = {},
                                        .norm_ahead = true,
                                        .norm_behind = true,
                                        .qkv_a = FactsOf(layer.qkv_a),
