@@ -152,7 +152,7 @@ void K2Model::Run(const ForwardBatch& batch,
 
 bool K2Model::RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache) {
   if (ops_.rows_alone == nullptr || config_.draft || share_.layout.decode_context > 1) return false;
-  return ops_.rows_alone(Scratch(), ShapeOfStep(rows, rows), AttentionOf(0, {}, cache), keys);
+  return ops_.rows_alone(ShapeOfStep(rows, rows), cache.form, keys);
 }
 
 K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,

@@ -76,13 +76,9 @@ struct OpsTable {
 
   // What the attention of this step needs beside tensors, in `arena`; null if nothing.
   const void* (*plan_attention)(const OpContext&, Arena& arena, const AttentionPlanArgs&) = nullptr;
-  // Whether a step of `rows` rows, several a sequence, each of which sees `keys` keys at most, is
-  // faster with its rows given as sequences of one row. `layer` stands for all, without what a step
-  // brings. Null: never.
-  bool (*rows_alone)(const OpContext&,
-                     const StepShape& shape,
-                     const AttentionHalfArgs& layer,
-                     int64_t keys) = nullptr;
+  // Whether a step of several rows a sequence, each of which sees `keys` keys at most, is faster
+  // with its rows given as sequences of one row. Null: never.
+  bool (*rows_alone)(const StepShape& shape, KvForm form, int64_t keys) = nullptr;
   // The hidden state of a step, in memory of `arena`: steps of equal shapes have theirs at the same
   // places. It resets the context's scratch as it goes.
   std::function<std::unique_ptr<HiddenState>(const OpContext&, Arena& arena, const StepShape&)>

@@ -61,10 +61,7 @@ void KvWrite(const OpContext& ctx,
              TensorView latent,
              TensorView rope,
              TensorView slots);
-bool RowsAlone(const OpContext& ctx,
-               const StepShape& shape,
-               const AttentionHalfArgs& layer,
-               int64_t keys);
+bool RowsAlone(const StepShape& shape, KvForm form, int64_t keys);
 const void* PlanAttention(const OpContext& ctx, Arena& arena, const AttentionPlanArgs& args);
 void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args);
 void Swiglu(const OpContext& ctx, TensorView out, TensorView x);

@@ -177,6 +177,10 @@ const AttentionPlan* PlanAttentionInPasses(const OpContext& ctx,
   return Planner(ctx, arena, args).Run(ChooseAttentionStep(args, pass_bytes, ThisCard()));
 }
 
+bool RowsAlone(const StepShape& shape, KvForm form, int64_t keys) {
+  return shape.context_ranks == 1 && ChooseRowsAlone(shape.heads, shape.tokens, form, keys);
+}
+
 const void* PlanAttention(const OpContext& ctx, Arena& arena, const AttentionPlanArgs& args) {
   return PlanAttentionInPasses(ctx, arena, args, kAttentionPassBytes);
 }

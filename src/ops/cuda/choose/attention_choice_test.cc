@@ -328,5 +328,15 @@ TEST(AttentionChoiceTest, EveryChoiceSaysWhy) {
   }
 }
 
+TEST(AttentionChoiceTest, RowsOfASequenceStandAloneWhereTheyAreFewAndSeeFewKeys) {
+  EXPECT_TRUE(ChooseRowsAlone(8, 4, KvForm::kBf16, 12288));
+  EXPECT_FALSE(ChooseRowsAlone(8, 4, KvForm::kBf16, 12289));
+  EXPECT_TRUE(ChooseRowsAlone(8, 8, KvForm::kFp8, 3072));
+  EXPECT_FALSE(ChooseRowsAlone(8, 8, KvForm::kBf16, 3073));
+  EXPECT_FALSE(ChooseRowsAlone(8, 9, KvForm::kBf16, 1));
+  EXPECT_FALSE(ChooseRowsAlone(64, 4, KvForm::kBf16, 1));
+  EXPECT_FALSE(ChooseRowsAlone(8, 4, KvForm::kFp8Groups, 1));
+}
+
 }  // namespace
 }  // namespace baltoro::cuda

@@ -45,9 +45,4 @@ AttentionHalfPlan ChooseAttentionHalf(const AttentionHalfQuestion& question);
 
 std::string Text(const AttentionHalfPlan& plan);
 
-// The launch takes a row a sequence, and its blocks write over the keys they read those of all rows
-// of the step, so rows of one sequence may come as several. Then each reads the keys: up to so many
-// that is less than the launches apart cost.
-inline constexpr int64_t kRowsAloneKeysMax = 16384;
-
 }  // namespace baltoro::cuda

@@ -274,6 +274,13 @@ MlaCacheType MlaCacheTypeOf(KvForm form) {
   }
 }
 
+bool ChooseRowsAlone(int32_t heads, int64_t rows, KvForm form, int64_t keys) {
+  constexpr int64_t kRowsMax = 8, kFewRows = 4;
+  constexpr int64_t kKeysOfFewMax = 12288, kKeysMax = 3072;
+  if (heads != kMlaHeads8Rows || rows > kRowsMax || form == KvForm::kFp8Groups) return false;
+  return keys <= (rows <= kFewRows ? kKeysOfFewMax : kKeysMax);
+}
+
 AttentionStep ChooseAttentionStep(const AttentionPlanArgs& args,
                                   int64_t pass_bytes,
                                   const Card& card) {

@@ -92,6 +92,13 @@ AttentionStep ChooseAttentionStep(const AttentionPlanArgs& args,
                                   int64_t pass_bytes,
                                   const Card& card);
 
+// Whether `rows` rows of a step, several a sequence, should be given as sequences of one row each,
+// where each sees `keys` keys at most. Eight heads of one row have a kernel of their own, and the
+// attention half in one launch takes one row a sequence; its blocks write over the keys they read
+// those of all rows of the step. Each row reads its keys then, which costs more than is gained from
+// some number on (docs/kernels/mla-decode.md).
+bool ChooseRowsAlone(int32_t heads, int64_t rows, KvForm form, int64_t keys);
+
 // How the cache's forms are called in MlaDecode.
 MlaCacheType MlaCacheTypeOf(KvForm form);
 

@@ -271,36 +271,6 @@ Fp8Keys::Maps Fp8MapsOf(const KvLayerView& cache) {
 
 }  // namespace
 
-bool RowsAlone(const OpContext& ctx,
-               const StepShape& shape,
-               const AttentionHalfArgs& layer,
-               int64_t keys) {
-  if (keys > kRowsAloneKeysMax || shape.context_ranks > 1 || layer.kv_a.n > 0) return false;
-  const Card& card = RankOf(ctx).card;
-  const RowsFacts rows{.rows = shape.tokens, .width = shape.hidden, .row_bytes = 2 * shape.hidden};
-  const AttentionHalfQuestion question{.x = rows,
-                                       .out = {},
-                                       .norm_ahead = true,
-                                       .norm_behind = true,
-                                       .qkv_a = FactsOf(layer.qkv_a),
-                                       .q = FactsOf(layer.q),
-                                       .uk_t = FactsOf(layer.uk_t),
-                                       .kv_b = FactsOf(layer.kv_b),
-                                       .o = FactsOf(layer.o),
-                                       .cache = layer.cache.form,
-                                       .heads = shape.group_heads,
-                                       .nope = shape.nope,
-                                       .rope = shape.rope,
-                                       .value = shape.value,
-                                       .latent = shape.latent,
-                                       .q_lora = shape.q_lora,
-                                       .limits = {.heads = shape.group_heads,
-                                                  .sequences = static_cast<int>(shape.tokens),
-                                                  .multiprocessors = card.multiprocessors},
-                                       .card = card};
-  return ChooseAttentionHalf(question).kernel != AttentionHalfWay::kApart;
-}
-
 bool AttentionLayer(const OpContext& ctx, const AttentionLayerArgs& args) {
   const AttentionHalfPlan plan = ChooseAttentionHalf(QuestionOf(ctx, args));
   Explained(ctx, "attention half", plan);
