@@ -59,8 +59,8 @@ struct SmallOps {
   // out[t] = table[ids[t]], zeros where ids[t] is negative.  out [T, H] f32; table [vocab, H] bf16
   // or f32, row-major; ids [T] i32.
   void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids) = nullptr;
-  // out[i] = x[rows[i]].  x [T, D] part, out [N, D] f32 or, on a CPU, act, where x is f32 and rows
-  // of out may be strided; rows [N] i32.
+  // out[i] = x[rows[i]].  x [T, D] part, out [N, D] f32 or, where x is f32, act; rows of out may be
+  // strided; rows [N] i32.
   void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;
   // out[rows[i]] = x[i].  x [N, D], out [T, D] f32; rows [N] i32, all different.
   void (*scatter_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;

@@ -10,7 +10,7 @@ constexpr int kThreads = 256;
 
 struct CopyParams {
   const void* from;
-  float* to;
+  void* to;
   const int32_t* ids;
   int64_t from_stride, to_stride;
   int64_t limit;  // rows of the side that `ids` counts
@@ -23,7 +23,7 @@ struct CopyParams {
 // Block (x, y): eights y of row x. An id that is no row (nor negative, where that means zeros)
 // leaves NaN where it was to be read, and nothing where it was to be written: the host cannot check
 // it here.
-template <typename T>
+template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
@@ -36,13 +36,13 @@ __global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
   if (p.scatter && !known) return;
   float x[kEight];
   if (known) {
-    const T* row = static_cast<const T*>(p.from) + from * p.from_stride;
+    const From* row = static_cast<const From*>(p.from) + from * p.from_stride;
     LoadEight(row + at, p.width - at, p.vectors, x);
   } else {
 #pragma unroll
     for (float& value : x) value = p.zeros && id < 0 ? 0 : __int_as_float(0x7FC00000);
   }
-  StoreEight(p.to + to * p.to_stride + at, p.width - at, p.vectors, x);
+  StoreEight(static_cast<To*>(p.to) + to * p.to_stride + at, p.width - at, p.vectors, x);
 }
 
 enum class Way { kGather, kGatherOrZeros, kScatter };
@@ -51,10 +51,10 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
   const bool scatter = way == Way::kScatter;
   BT_CHECK(to.rank == 2 && from.rank == 2 && ids.rank == 1 && to.dim(1) == from.dim(1));
   BT_CHECK((scatter ? from : to).dim(0) == ids.dim(0));
-  BT_CHECK(to.dtype == DType::kF32 && ids.dtype == DType::kI32);
+  BT_CHECK(ids.dtype == DType::kI32);
   if (ids.dim(0) == 0 || to.dim(1) == 0) return;
   const CopyParams p = {.from = from.data,
-                        .to = to.as<float>(),
+                        .to = to.data,
                         .ids = ids.as<int32_t>(),
                         .from_stride = from.stride[0],
                         .to_stride = to.stride[0],
@@ -65,16 +65,22 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
                         .vectors = InVectors(to) && InVectors(from)};
   const dim3 grid(static_cast<unsigned>(ids.dim(0)),
                   static_cast<unsigned>((Eights(p.width) + kThreads - 1) / kThreads));
-  if (from.dtype == DType::kF32) {
-    return LaunchAhead("copy of rows", StreamOf(ctx), CopyRows<float>, grid, kThreads, p);
+  auto* kernel = CopyRows<float, float>;
+  if (to.dtype == DType::kBf16) {
+    BT_CHECK(from.dtype == DType::kF32);
+    kernel = CopyRows<float, __nv_bfloat16>;
+  } else {
+    BT_CHECK(to.dtype == DType::kF32);
+    BT_CHECK(from.dtype == DType::kF32 || from.dtype == DType::kBf16);
+    if (from.dtype == DType::kBf16) kernel = CopyRows<__nv_bfloat16, float>;
   }
-  BT_CHECK(from.dtype == DType::kBf16);
-  LaunchAhead("copy of rows", StreamOf(ctx), CopyRows<__nv_bfloat16>, grid, kThreads, p);
+  LaunchAhead("copy of rows", StreamOf(ctx), kernel, grid, kThreads, p);
 }
 
 }  // namespace
 
 void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids) {
+  BT_CHECK(out.dtype == DType::kF32);
   Copy(ctx, out, table, ids, Way::kGatherOrZeros);
 }
 
@@ -83,7 +89,7 @@ void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView r
 }
 
 void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows) {
-  BT_CHECK(x.dtype == DType::kF32);
+  BT_CHECK(out.dtype == DType::kF32 && x.dtype == DType::kF32);
   Copy(ctx, out, x, rows, Way::kScatter);
 }
 

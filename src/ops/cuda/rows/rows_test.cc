@@ -104,6 +104,13 @@ GPU_TEST(CopyRowsTest, GatherScatterAndClearAreThoseOfTheReference) {
       }
       ExpectSameBytes("gather of parts " + name, wide.FromDevice(), wide.bytes());
 
+      Tensor rounded(DType::kBf16, few, width, 3 * width);
+      rounded.ToDevice();
+      GatherRows(device.ctx(), rounded.device(), all.device(), ids.device());
+      device.Wait();
+      ReferenceSmallOps().gather_rows({}, rounded.host(), all.host(), ids.host());
+      ExpectSameBytes("rounded gather " + name, rounded.FromDevice(), rounded.bytes());
+
       some.FillNormal(random, 1);
       ScatterRows(device.ctx(), all.device(), some.device(), ids.device());
       device.Wait();
