@@ -97,7 +97,7 @@ struct SmallOps {
                    TensorView rope,
                    TensorView slots) = nullptr;
   void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
-  // On a GPU heads are 64 or 128 wide.
+  // On a GPU widths are those of GpuTakesHeadWidth (gpu_limits.h).
   void (*head_attention)(const OpContext&, const HeadAttentionArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;

@@ -8,6 +8,7 @@
 #include "ops/cuda/choose/launch_shape.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/launch/card.h"
+#include "ops/gpu_limits.h"
 
 namespace baltoro::cuda {
 namespace {
@@ -18,6 +19,7 @@ constexpr int32_t kBlock = KvLayerView::kBlockTokens;
 constexpr int64_t kTurnsFew = 8, kTurnsMany = 4;
 
 void Check(const AttentionPlanArgs& args) {
+  BT_CHECK(GpuTakesHeadWidth(args.head_width));
   BT_CHECK(args.form == KvForm::kBf16 && args.key_heads > 0);
   BT_CHECK(args.heads > 0 && args.heads % args.key_heads == 0);
   BT_CHECK(args.blocks_max == 0 || !args.sequences.empty());
