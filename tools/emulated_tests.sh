@@ -43,6 +43,8 @@ tests=(
   "ops_cuda_attention_test NotANumber"
   "ops_cuda_linear_test CodedRowsOfFp8"
   "ops_cuda_expert_bank_test TheNormOrdered"
+  "ops_cuda_head_attention_test"
+  "ops_cuda_heads_half_test"
   "ops_cuda_route_test"
   "ops_cuda_expert_bank_test NaN"
   "ops_cuda_expert_bank_test RunsInAGraph"

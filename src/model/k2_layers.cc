@@ -46,6 +46,7 @@ HeadsAttentionArgs K2Model::HeadsOf(int32_t layer,
           .rope = rope_table_,
           .cache = cache,
           .sequences = in.sequences,
+          .plan = in.attention_plan,
           .scale = softmax_scale_};
 }
 

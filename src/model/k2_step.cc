@@ -208,17 +208,21 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   for (const int32_t row : batch.override_rows) BT_CHECK(row >= 0 && row < tokens);
   if (!batch.override_rows.empty()) add(batch.override_rows, DType::kI32, in.override_rows);
   BringTogether(arena);
-  in.attention_plan = ops_.plan_attention(Scratch(), arena,
-                                          {.sequences = in.sequences,
-                                           .tokens = tokens,
-                                           .form = kv,
-                                           .heads = group_heads_,
-                                           .nope = static_cast<int32_t>(config_.nope),
-                                           .rope = static_cast<int32_t>(config_.rope_dim),
-                                           .value = static_cast<int32_t>(config_.value),
-                                           .latent = static_cast<int32_t>(config_.kv_lora),
-                                           .blocks_max = blocks_max,
-                                           .part_blocks = key_part_blocks_});
+  const bool has_heads = config_.has_heads();
+  in.attention_plan = ops_.plan_attention(
+      Scratch(), arena,
+      {.sequences = in.sequences,
+       .tokens = tokens,
+       .form = kv,
+       .heads = group_heads_,
+       .nope = static_cast<int32_t>(config_.nope),
+       .rope = static_cast<int32_t>(config_.rope_dim),
+       .value = static_cast<int32_t>(config_.value),
+       .latent = static_cast<int32_t>(config_.kv_lora),
+       .head_width = has_heads ? static_cast<int32_t>(config_.draft->head_width) : 0,
+       .key_heads = has_heads ? config_.draft->key_heads : 0,
+       .blocks_max = blocks_max,
+       .part_blocks = key_part_blocks_});
   if (batch.override_rows.empty()) return in;
   const TensorView& from = batch.embedding_overrides;
   BT_CHECK(from.dtype == DType::kF32 && from.dim(1) == config_.hidden);

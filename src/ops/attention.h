@@ -53,11 +53,16 @@ struct AttentionPlanArgs {
   int64_t tokens = 0;                            // T
   KvForm form = KvForm::kBf16;
   int32_t heads = 0, nope = 0, rope = 0, value = 0, latent = 0;
+  // Of heads with keys of their own (HeadsAttentionArgs): their width, and how many heads keys
+  // have; sequences then give no block_positions, and the four widths above are not read. 0:
+  // latents.
+  int32_t head_width = 0, key_heads = 0;
   // Blocks of the longest sequence that room is made for; plans of equal tokens, number of
   // sequences and blocks_max have their parts at the same places. 0: what the sequences need.
   int64_t blocks_max = 0;
-  // Above 0: the keys of a query in absorbed form are summed in parts that end at multiples of so
-  // many blocks, so that its result does not depend on the other sequences. 0: as suits the step.
+  // Above 0: the keys of a query in absorbed form, or of one of few of a sequence, are summed in
+  // parts that end at multiples of so many blocks, so that its result does not depend on the other
+  // sequences. 0: as suits the step.
   int32_t part_blocks = 0;
 };
 

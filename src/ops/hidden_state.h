@@ -93,6 +93,7 @@ struct HeadsAttentionArgs {
   RopeTable rope;               // of d
   KvLayerView cache;            // `latent`: g d values of keys, rotated; `rope`: g d of values
   std::span<const AttentionSequence> sequences;
+  const void* plan = nullptr;  // of OpsTable::plan_attention for these sequences
   float scale = 0;
 };
 

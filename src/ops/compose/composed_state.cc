@@ -104,7 +104,7 @@ TensorView ComposedState::DraftInput(TensorView beside_norm, TensorView norm, fl
 void ComposedState::HeadsAttentionHalf(const HeadsAttentionArgs& args, const NextHalf& next) {
   const TensorView input = DraftInput(args.beside_norm, args.norm, args.eps);
   const int64_t d = shape_.head_width, heads = shape_.heads, key_heads = shape_.key_heads;
-  BT_CHECK(ops_.head_attention != nullptr && d > 0);
+  BT_CHECK(d > 0);
   ops_.linear(Fresh(), qkv_, input, args.qkv);
   const TensorView q = Heads(qkv_.columns(0, heads * d), heads);
   const TensorView keys = qkv_.columns(heads * d, key_heads * d);
@@ -116,6 +116,7 @@ void ComposedState::HeadsAttentionHalf(const HeadsAttentionArgs& args, const Nex
                                 .q = q,
                                 .cache = args.cache,
                                 .sequences = args.sequences,
+                                .plan = args.plan,
                                 .scale = args.scale,
                                 .key_heads = shape_.key_heads});
   ops_.linear(Fresh(), delta_, attention_, args.o);

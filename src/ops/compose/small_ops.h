@@ -37,6 +37,7 @@ struct HeadAttentionArgs {
   TensorView q;       // [T, h, d] act, rotated; the two outer strides are free
   KvLayerView cache;  // in the form of the activation type; this step's keys are already written
   std::span<const AttentionSequence> sequences;
+  const void* plan = nullptr;  // of plan_attention for these sequences
   float scale = 0;
   int32_t key_heads = 0;  // g, a divisor of h: heads [i h / g, (i + 1) h / g) read those of i
 };
@@ -96,7 +97,7 @@ struct SmallOps {
                    TensorView rope,
                    TensorView slots) = nullptr;
   void (*mla_attention)(const OpContext&, const MlaAttentionArgs&) = nullptr;
-  // On a CPU.
+  // On a GPU widths are those of GpuTakesHeadWidth (gpu_limits.h).
   void (*head_attention)(const OpContext&, const HeadAttentionArgs&) = nullptr;
   // out[t, i] = silu(x[t, i]) * x[t, I + i].  x [T, 2 I] f32 or act; out [T, I] act.
   void (*swiglu)(const OpContext&, TensorView out, TensorView x) = nullptr;

@@ -64,6 +64,7 @@ void KvWrite(const OpContext& ctx,
 bool RowsAlone(const StepShape& shape, KvForm form, int64_t keys);
 const void* PlanAttention(const OpContext& ctx, Arena& arena, const AttentionPlanArgs& args);
 void MlaAttention(const OpContext& ctx, const MlaAttentionArgs& args);
+void HeadAttention(const OpContext& ctx, const HeadAttentionArgs& args);
 void Swiglu(const OpContext& ctx, TensorView out, TensorView x);
 void Route(const OpContext& ctx,
            TensorView ids,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/cuda/attention/heads/head_plan.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/launch/card.h"
 
@@ -100,12 +101,12 @@ class Planner {
     BT_CHECK(args_.blocks_max == 0 || width <= args_.blocks_max);
     const int64_t stride = std::max({width, args_.blocks_max, int64_t{1}});
     plan_.sequences.table_stride = stride;
-    plan_.sequences.block_table = UploadColumns(runs, width, [](const auto& s, int64_t block) {
+    plan_.sequences.block_table = UploadRuns(runs, width, [](const auto& s, int64_t block) {
       BT_CHECK(s.blocks[block] >= 0);
       return s.blocks[block];
     });
     if (given) {
-      plan_.sequences.block_positions = UploadColumns(
+      plan_.sequences.block_positions = UploadRuns(
           runs, width, [](const auto& s, int64_t block) { return PositionOf(s, block); });
     } else if (args_.blocks_max > 0) {
       // A graph may be used for steps that give positions as well as for others.
@@ -118,26 +119,13 @@ class Planner {
 
   // A device array [runs, table_stride] of which the first `width` columns are written.
   template <typename ValueOf>
-  const int32_t* UploadColumns(const std::vector<AbsorbedRun>& runs,
-                               int64_t width,
-                               ValueOf value_of) {
-    const auto count = static_cast<int64_t>(runs.size());
-    const int64_t stride = plan_.sequences.table_stride;
-    auto* const to = arena_.AllocateArray<int32_t>(static_cast<size_t>(count * stride));
-    if (width == 0) return to;
-    auto* const staged =
-        static_cast<int32_t*>(ctx_.staging->Allocate(static_cast<size_t>(count * width) * 4));
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t blocks = runs[i].count > 0 ? BlocksOf(SourceOf(runs[i])) : 0;
-      for (int64_t b = 0; b < width; ++b) {
-        staged[i * width + b] = b < blocks ? value_of(SourceOf(runs[i]), b) : 0;
-      }
-    }
-    CheckCuda(cudaMemcpy2DAsync(to, static_cast<size_t>(stride) * 4, staged,
-                                static_cast<size_t>(width) * 4, static_cast<size_t>(width) * 4,
-                                static_cast<size_t>(count), cudaMemcpyHostToDevice, StreamOf(ctx_)),
-              "upload of block tables");
-    return to;
+  const int32_t* UploadRuns(const std::vector<AbsorbedRun>& runs, int64_t width, ValueOf value_of) {
+    return UploadColumns(ctx_, arena_, std::ssize(runs), width, plan_.sequences.table_stride,
+                         [&](int64_t i, int64_t block) {
+                           const AbsorbedRun& run = runs[i];
+                           const bool has = run.count > 0 && block < BlocksOf(SourceOf(run));
+                           return has ? value_of(SourceOf(run), block) : 0;
+                         });
   }
 
   void Expanded(const AttentionStep& step) {
@@ -182,6 +170,7 @@ bool RowsAlone(const StepShape& shape, KvForm form, int64_t keys) {
 }
 
 const void* PlanAttention(const OpContext& ctx, Arena& arena, const AttentionPlanArgs& args) {
+  if (args.head_width > 0) return PlanHeads(ctx, arena, args);
   return PlanAttentionInPasses(ctx, arena, args, kAttentionPassBytes);
 }
 

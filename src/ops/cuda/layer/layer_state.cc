@@ -41,6 +41,7 @@ const SmallOps& CudaSmallOps() {
                                .rope = Rope,
                                .kv_write = KvWrite,
                                .mla_attention = MlaAttention,
+                               .head_attention = HeadAttention,
                                .swiglu = Swiglu,
                                .route = Route,
                                .expert_bank = PlainBank};

@@ -1,4 +1,7 @@
-// One block a token: the first warps hold its latents, eight a thread, the last ones its key.
+// One block a token, or several where it is wide: the first warps hold its latents, eight a thread,
+// the last ones its key.
+
+#include <algorithm>
 
 #include "ops/cuda/rows/kv_write_device.cuh"
 
@@ -22,7 +25,7 @@ __global__ void __launch_bounds__(kThreadsMax) KvWriteKernel(WriteParams p) {
   const int64_t row = blockIdx.x;
   uint8_t* const token = TokenAt(p.cache, p.slots[row]);
   float x[kEight];
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
   if (thread < p.latent_threads) {
     const int at = thread * kEight;
     LoadEight(p.latent + row * p.latent_stride + at, p.cache.latent - at, p.vectors, x);
@@ -70,7 +73,6 @@ void KvWrite(const OpContext& ctx,
   if (slots.dim(0) == 0) return;
   const int latent_threads = WholeWarps(cache.latent);
   const int threads = latent_threads + WholeWarps(cache.rope);
-  BT_CHECK(threads <= kThreadsMax);
   const WriteParams p = {.cache = KvTarget::Of(cache),
                          .latent = static_cast<const __nv_bfloat16*>(latent.data),
                          .rope = static_cast<const __nv_bfloat16*>(rope.data),
@@ -79,8 +81,9 @@ void KvWrite(const OpContext& ctx,
                          .slots = slots.as<int64_t>(),
                          .latent_threads = latent_threads,
                          .vectors = InVectors(latent) && InVectors(rope)};
-  LaunchAhead("kv write", StreamOf(ctx), KvWriteKernel, dim3(static_cast<unsigned>(slots.dim(0))),
-              threads, p);
+  const dim3 grid(static_cast<unsigned>(slots.dim(0)),
+                  static_cast<unsigned>((threads + kThreadsMax - 1) / kThreadsMax));
+  LaunchAhead("kv write", StreamOf(ctx), KvWriteKernel, grid, std::min(threads, kThreadsMax), p);
 }
 
 }  // namespace baltoro::cuda

@@ -24,7 +24,7 @@ struct CopyParams {
 // leaves NaN where it was to be read, and nothing where it was to be written: the host cannot check
 // it here.
 template <typename From, typename To>
-__global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
+__device__ __forceinline__ void CopyRow(const CopyParams& p) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   const int at = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kEight;
@@ -43,6 +43,15 @@ __global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
     for (float& value : x) value = p.zeros && id < 0 ? 0 : __int_as_float(0x7FC00000);
   }
   StoreEight(static_cast<To*>(p.to) + to * p.to_stride + at, p.width - at, p.vectors, x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) CopyRows(CopyParams p) {
+  CopyRow<T, float>(p);
+}
+
+__global__ void __launch_bounds__(kThreads) CopyRowsRounded(CopyParams p) {
+  CopyRow<float, __nv_bfloat16>(p);
 }
 
 enum class Way { kGather, kGatherOrZeros, kScatter };
@@ -65,14 +74,14 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
                         .vectors = InVectors(to) && InVectors(from)};
   const dim3 grid(static_cast<unsigned>(ids.dim(0)),
                   static_cast<unsigned>((Eights(p.width) + kThreads - 1) / kThreads));
-  auto* kernel = CopyRows<float, float>;
+  auto* kernel = CopyRows<float>;
   if (to.dtype == DType::kBf16) {
     BT_CHECK(from.dtype == DType::kF32);
-    kernel = CopyRows<float, __nv_bfloat16>;
+    kernel = CopyRowsRounded;
   } else {
     BT_CHECK(to.dtype == DType::kF32);
     BT_CHECK(from.dtype == DType::kF32 || from.dtype == DType::kBf16);
-    if (from.dtype == DType::kBf16) kernel = CopyRows<__nv_bfloat16, float>;
+    if (from.dtype == DType::kBf16) kernel = CopyRows<__nv_bfloat16>;
   }
   LaunchAhead("copy of rows", StreamOf(ctx), kernel, grid, kThreads, p);
 }

@@ -262,7 +262,8 @@ GPU_TEST(RopeTest, IsThatOfTheReference) {
   };
   for (const Shape& s :
        {Shape{64, 192, 128, 64, 12288}, Shape{8, 192, 128, 64, 1536}, Shape{1, 64, 0, 64, 2112},
-        Shape{3, 21, 5, 10, 64}, Shape{2, 6, 0, 6, 13}}) {
+        Shape{64, 128, 0, 128, 24576}, Shape{4, 64, 0, 64, 512}, Shape{3, 21, 5, 10, 64},
+        Shape{2, 6, 0, 6, 13}}) {
     Table table(random, 300, s.dim);
     for (const int64_t rows : kRowCounts) {
       if (rows == 1000 && s.heads == 64) continue;
@@ -294,10 +295,12 @@ GPU_TEST(KvWriteTest, EveryFormIsThatOfTheReference) {
   struct Shape {
     int64_t latent, rope, stride;
   };
-  for (const Shape& s : {Shape{512, 64, 2112}, Shape{512, 64, 704}, Shape{128, 16, 144},
-                         Shape{40, 8, 48}, Shape{130, 6, 137}, Shape{21, 2, 23}}) {
+  for (const Shape& s :
+       {Shape{512, 64, 2112}, Shape{512, 64, 704}, Shape{128, 16, 144}, Shape{40, 8, 48},
+        Shape{130, 6, 137}, Shape{21, 2, 23}, Shape{128, 128, 512}, Shape{4224, 4224, 12672}}) {
     for (const KvForm form : {KvForm::kBf16, KvForm::kFp8, KvForm::kFp8Groups, KvForm::kF32}) {
       for (const int64_t rows : kRowCounts) {
+        if (rows == 1000 && s.latent > 4096) continue;
         Tensor x(DType::kBf16, rows, s.latent + s.rope, s.stride);
         x.FillNormal(random, rows % 2 == 0 ? 200.0f : 1.0f);
         // A row of values at the edges of the format, one of zeros, and one with NaN.
