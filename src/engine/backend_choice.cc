@@ -111,12 +111,12 @@ Status CheckGpuTakesDraft(const EngineConfig& config, const K2Config& draft) {
         "--deterministic: on a GPU a step computes fixed numbers of rows, behind which no draft "
         "model can follow; leave --speculative-config out: answers are the same without");
   }
-  if (draft.has_heads()) {
-    return InvalidArgument(
-        "its layer has keys of its own for each head (Llama's type), for which there are no "
-        "kernels on a GPU yet");
-  }
-  return CheckGpuAttention(draft);
+  if (!draft.has_heads()) return CheckGpuAttention(draft);
+  const int64_t width = draft.draft->head_width;
+  if (GpuTakesHeadWidth(width)) return {};
+  return InvalidArgument(
+      fmt::format("its heads are {} wide: a GPU takes 64 and 128; others are for --device cpu",
+                  width));
 }
 
 Status CheckGpus(int32_t wanted) {
