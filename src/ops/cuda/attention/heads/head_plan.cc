@@ -97,9 +97,10 @@ class Planner {
     return tiles;
   }
 
-  // Blocks of keys of a part, and of a recorded step how many parts, partials and merges there can
-  // be. Where nothing else says it, a part is at most one of `wanted` equal shares of all work:
-  // then fewer than that many tiles have several, at most twice as many between them.
+  // Blocks of keys of a part, and how many parts, partials and merges there can be: a recorded step
+  // has as many; room for partials is taken for as many in any case, so that a trial step tells
+  // what is needed. Where nothing else says it, a part is at most one of `wanted` equal shares of
+  // all work: then fewer than that many tiles have several, at most twice as many between them.
   struct Cut {
     int64_t part_blocks = std::numeric_limits<int32_t>::max();
     int64_t parts = 0, partials = 0, merges = 0;
@@ -153,14 +154,13 @@ class Planner {
       tiles.resize(static_cast<size_t>(most));
       parts.resize(static_cast<size_t>(cut.parts));
       merges.resize(static_cast<size_t>(cut.merges));
-      partials = cut.partials;
     }
     return {.tiles = Bring(tiles),
             .parts = Bring(parts),
             .merges = Bring(merges),
             .part_count = std::ssize(parts),
             .merge_count = std::ssize(merges),
-            .partials = partials};
+            .partials = std::max(partials, cut.partials)};
   }
 
   template <typename T>
