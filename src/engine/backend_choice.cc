@@ -114,9 +114,8 @@ Status CheckGpuTakesDraft(const EngineConfig& config, const K2Config& draft) {
   if (!draft.has_heads()) return CheckGpuAttention(draft);
   const int64_t width = draft.draft->head_width;
   if (GpuTakesHeadWidth(width)) return {};
-  return InvalidArgument(
-      fmt::format("its heads are {} wide: a GPU takes 64 and 128; others are for --device cpu",
-                  width));
+  return InvalidArgument(fmt::format(
+      "its heads are {} wide: a GPU takes 64 and 128; others are for --device cpu", width));
 }
 
 Status CheckGpus(int32_t wanted) {

@@ -233,39 +233,49 @@ void DraftModel::Record(std::span<const int32_t> sizes,
                         int32_t each,
                         std::span<const TensorView> taps) {
   if (!model_->uses_graphs()) return;
-  const std::vector<int32_t> block = {0};
   for (const int32_t size : sizes) {
-    const std::vector<int32_t> zeros(static_cast<size_t>(size * each));
-    const std::vector<int64_t> no_slots(zeros.size(), -1);
-    std::vector<DraftSequence> sequences;
-    for (int32_t i = 0; i < size; ++i) {
-      sequences.push_back({.attention = {.query_begin = i * each,
-                                         .query_count = each,
-                                         .first_position = 0,
-                                         .absorbed_from = 0,
-                                         .blocks = block,
-                                         .block_positions = {},
-                                         .key_count = 1}});
-    }
-    std::vector<TensorView> own_taps;
-    for (const TensorView& tap : taps) own_taps.push_back(tap.rows(0, std::ssize(zeros)));
-    const ForwardBatch step{.tokens = zeros,
-                            .positions = zeros,
-                            .slots = no_slots,
-                            .sequences = {},
-                            .logits_rows = {},
-                            .override_rows = {},
-                            .embedding_overrides = {},
-                            .taps = own_taps};
-    // As of the target: the first of a size runs, the second is recorded and not run.
-    for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
-      model_->SetStepMode(mode);
-      std::vector<Chain> chains = Follow(step, sequences);
-      for (int32_t draft = 1; draft < config_.drafts_max; ++draft) GoOn(draft, sequences, chains);
-    }
+    RecordOne(size, each, 1, taps);
+    // As of the target: the number of keys decides how the rows of a sequence are computed.
+    if (each == 1 || !model_->RowsAlone(int64_t{size} * each, 1, config_.cache)) continue;
+    RecordOne(size, each, model_->positions_max(), taps);
   }
   model_->SetStepMode(K2Model::StepMode::kRun);
   if (each > 1) sizes_.assign(sizes.begin(), sizes.end());
+}
+
+void DraftModel::RecordOne(int32_t size,
+                           int32_t each,
+                           int64_t keys,
+                           std::span<const TensorView> taps) {
+  const std::vector<int32_t> blocks(static_cast<size_t>(BlocksFor(keys)));
+  const std::vector<int32_t> zeros(static_cast<size_t>(size * each));
+  const std::vector<int64_t> no_slots(zeros.size(), -1);
+  std::vector<DraftSequence> sequences;
+  for (int32_t i = 0; i < size; ++i) {
+    sequences.push_back({.attention = {.query_begin = i * each,
+                                       .query_count = each,
+                                       .first_position = static_cast<int32_t>(keys) - 1,
+                                       .absorbed_from = 0,
+                                       .blocks = blocks,
+                                       .block_positions = {},
+                                       .key_count = static_cast<int32_t>(keys)}});
+  }
+  std::vector<TensorView> own_taps;
+  for (const TensorView& tap : taps) own_taps.push_back(tap.rows(0, std::ssize(zeros)));
+  const ForwardBatch step{.tokens = zeros,
+                          .positions = zeros,
+                          .slots = no_slots,
+                          .sequences = {},
+                          .logits_rows = {},
+                          .override_rows = {},
+                          .embedding_overrides = {},
+                          .taps = own_taps};
+  // The first of a size runs, the second is recorded and not run.
+  for (const auto mode : {K2Model::StepMode::kAlone, K2Model::StepMode::kRecord}) {
+    model_->SetStepMode(mode);
+    std::vector<Chain> chains = Follow(step, sequences);
+    for (int32_t draft = 1; draft < config_.drafts_max; ++draft) GoOn(draft, sequences, chains);
+  }
 }
 
 }  // namespace baltoro

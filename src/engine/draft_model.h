@@ -72,6 +72,7 @@ class DraftModel {
   // For draft `draft`, the first being 0.
   void GoOn(int32_t draft, std::span<const DraftSequence> sequences, std::vector<Chain>& chains);
   void Forward(const ForwardBatch& batch);
+  void RecordOne(int32_t size, int32_t each, int64_t keys, std::span<const TensorView> taps);
   // How many drafts there is room for behind the position of a sequence.
   int32_t Room(const DraftSequence& sequence, int32_t position) const;
   TensorView Rows(Buffer& buffer, int64_t rows) const;

@@ -71,10 +71,10 @@ class K2Model {
                TensorView logits,
                Arena& arena);
 
-  // Steps of one token a sequence, or of equally many up to 8, whose logits are wanted, of all or
-  // of one a sequence, are recorded the second time that one of their size comes, and replayed from
-  // then on: with the same arena, cache, logits, taps, features and picks.
-  // Without effect where the operations record nothing.
+  // Steps of one token a sequence, or of equally many up to 8, are recorded the second time that
+  // one of their size, and with as many rows of logits, comes, and replayed from then on: with the
+  // same arena, cache, logits, taps, features and picks. Without effect where the operations record
+  // nothing.
   void UseGraphs() {
     if (ops_.memory->kind() != DeviceKind::kCpu && others().recordable()) graphs_.emplace();
   }

@@ -10,13 +10,12 @@
 namespace baltoro {
 namespace {
 
-// A step of as many tokens in each sequence, few: one, or drafts behind one. The logits of all are
-// wanted, or those of one a sequence.
+// A step of as many tokens in each sequence, few: one, or drafts behind one.
 bool IsDecode(const ForwardBatch& batch) {
   constexpr int32_t kTokensMax = 8;
   const size_t tokens = batch.positions.size(), rows = batch.logits_rows.size();
   if (batch.sequences.empty() || !batch.override_rows.empty()) return false;
-  if (rows != tokens && rows != batch.sequences.size()) return false;
+  if (rows == 0) return false;
   const int32_t each = batch.sequences[0].query_count;
   if (each < 1 || each > kTokensMax) return false;
   if (batch.sequences.size() * static_cast<size_t>(each) != tokens) return false;
@@ -151,7 +150,7 @@ void K2Model::Run(const ForwardBatch& batch,
 }
 
 bool K2Model::RowsAlone(int64_t rows, int64_t keys, const KvLayerView& cache) {
-  if (ops_.rows_alone == nullptr || config_.draft || share_.layout.decode_context > 1) return false;
+  if (ops_.rows_alone == nullptr || config_.has_heads()) return false;
   return ops_.rows_alone(ShapeOfStep(rows, rows), cache.form, keys);
 }
 
@@ -221,6 +220,7 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
        .latent = static_cast<int32_t>(config_.kv_lora),
        .head_width = has_heads ? static_cast<int32_t>(config_.draft->head_width) : 0,
        .key_heads = has_heads ? config_.draft->key_heads : 0,
+       .gives_positions = share_.layout.decode_context > 1,
        .blocks_max = blocks_max,
        .part_blocks = key_part_blocks_});
   if (batch.override_rows.empty()) return in;

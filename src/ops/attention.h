@@ -57,6 +57,8 @@ struct AttentionPlanArgs {
   // have; sequences then give no block_positions, and the four widths above are not read. 0:
   // latents.
   int32_t head_width = 0, key_heads = 0;
+  // Whether sequences of such steps may give block_positions.
+  bool gives_positions = true;
   // Blocks of the longest sequence that room is made for; plans of equal tokens, number of
   // sequences and blocks_max have their parts at the same places. 0: what the sequences need.
   int64_t blocks_max = 0;

@@ -47,26 +47,30 @@ class Planner {
     plan_.absorbed_rows = step.absorbed_rows;
     plan_.limits = step.limits;
     const std::vector<AbsorbedRun>& runs = step.runs;
-    const std::vector<int32_t> numbers = UploadNumbers(runs);
     UploadTables(runs);
     const Result<size_t> bytes = MlaDecodeWorkspaceBytes(plan_.limits);
     CheckOk(bytes.status());
-    plan_.workspace = arena_.Allocate(bytes.value());
     const Result<size_t> plan_bytes = MlaDecodePlanBytes(plan_.limits);
     CheckOk(plan_bytes.status());
-    void* const image = ctx_.staging->Allocate(plan_bytes.value());
-    CheckOk(
-        PlanMlaDecodeOnHost(plan_.limits, numbers.data(), numbers.data() + runs.size() + 1, image));
-    CheckCuda(cudaMemcpyAsync(plan_.workspace, image, plan_bytes.value(), cudaMemcpyHostToDevice,
+    // The numbers lie ahead of the workspace, so that one copy brings both.
+    constexpr size_t kAlignment = 256;
+    const size_t count = 3 * runs.size() + 1 + static_cast<size_t>(plan_.absorbed_rows);
+    const size_t room = (count * sizeof(int32_t) + kAlignment - 1) / kAlignment * kAlignment;
+    auto* const device = static_cast<char*>(arena_.Allocate(room + bytes.value()));
+    auto* const staged = static_cast<char*>(ctx_.staging->Allocate(room + plan_bytes.value()));
+    auto* const numbers = reinterpret_cast<int32_t*>(staged);
+    std::fill_n(numbers, count, -1);
+    SetNumbers(runs, numbers, reinterpret_cast<const int32_t*>(device));
+    plan_.workspace = device + room;
+    CheckOk(PlanMlaDecodeOnHost(plan_.limits, numbers, numbers + runs.size() + 1, staged + room));
+    CheckCuda(cudaMemcpyAsync(device, staged, room + plan_bytes.value(), cudaMemcpyHostToDevice,
                               StreamOf(ctx_)),
               "upload of the plan of MLA decode");
   }
 
   // Query begins [runs + 1], key counts and first positions [runs], rows.
-  std::vector<int32_t> UploadNumbers(const std::vector<AbsorbedRun>& runs) {
+  void SetNumbers(const std::vector<AbsorbedRun>& runs, int32_t* begin, const int32_t* on_device) {
     const size_t count = runs.size();
-    std::vector<int32_t> numbers(3 * count + 1 + static_cast<size_t>(plan_.absorbed_rows), -1);
-    int32_t* const begin = numbers.data();
     int32_t* const keys = begin + count + 1;
     int32_t* const firsts = keys + count;
     int32_t* const rows = firsts + count;
@@ -81,13 +85,10 @@ class Planner {
       }
     }
     begin[count] = row;
-    const auto* const on_device = static_cast<const int32_t*>(
-        Upload(ctx_, arena_, numbers.data(), numbers.size() * sizeof(int32_t)));
     plan_.sequences.query_begin = on_device;
     plan_.sequences.key_count = on_device + (keys - begin);
     plan_.sequences.first_position = on_device + (firsts - begin);
     plan_.rows = on_device + (rows - begin);
-    return numbers;
   }
 
   void UploadTables(const std::vector<AbsorbedRun>& runs) {
@@ -108,7 +109,7 @@ class Planner {
     if (given) {
       plan_.sequences.block_positions = UploadRuns(
           runs, width, [](const auto& s, int64_t block) { return PositionOf(s, block); });
-    } else if (args_.blocks_max > 0) {
+    } else if (args_.blocks_max > 0 && args_.gives_positions) {
       // A graph may be used for steps that give positions as well as for others.
       auto* const positions = arena_.AllocateArray<int32_t>(runs.size() * stride);
       const auto count = static_cast<int64_t>(runs.size());
