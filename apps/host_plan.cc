@@ -98,7 +98,8 @@ Status CountDraft(const EngineConfig& config,
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenWeights(config.model_dir, choice));
   BT_ASSIGN_OR_RETURN(options.draft_bytes, CountDraftWeights(config, *options.draft, *source, ops));
-  options.draft_token_bytes = DraftBytesPerToken(*options.draft, ops.act);
+  options.draft_token_bytes = DraftBytesPerToken(config, *options.draft, ops.act);
+  options.draft_layout = DraftLayout(config);
   return {};
 }
 

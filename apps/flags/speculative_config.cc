@@ -27,7 +27,6 @@ constexpr std::string_view kDraftModelKeys[] = {"quantization",
                                                 "max_model_len",
                                                 "draft_load_config",
                                                 "draft_sample_method",
-                                                "draft_tensor_parallel_size",
                                                 "enforce_eager",
                                                 "disable_padded_drafter_batch",
                                                 "disable_eagle_block_drop",
@@ -68,6 +67,7 @@ const Refused kRefused[] = {
 constexpr std::string_view kReadKeys[] = {"method",
                                           "model",
                                           "num_speculative_tokens",
+                                          "draft_tensor_parallel_size",
                                           "prompt_lookup_min",
                                           "prompt_lookup_max",
                                           "rejection_sample_method",
@@ -246,28 +246,31 @@ Result<SpeculationConfig> ReadSpeculativeConfig(const Json& config,
   }
   BT_ASSIGN_OR_RETURN(const int32_t ranks, keys.Count("draft_tensor_parallel_size", 1 << 20));
   if (ranks > 1 && ranks != tensor_parallel) {
+    const std::string size = tensor_parallel > 1 ? fmt::format("1 or {}", tensor_parallel) : "1";
     return Wrong("draft_tensor_parallel_size",
-                 fmt::format("it is {}, expected 1 or {}, the model's --tensor-parallel-size",
-                             ranks, tensor_parallel));
+                 fmt::format("it is {}, expected {}: one rank has the draft model, or all of the "
+                             "model's --tensor-parallel-size share it",
+                             ranks, size));
   }
   BT_RETURN_IF_ERROR(ReadLookup(keys, out));
   BT_RETURN_IF_ERROR(ReadAcceptance(keys, out, notices));
   BT_ASSIGN_OR_RETURN(std::string model, keys.Text("model"));
   if (eagle) {
     out.model = std::move(model);
-    // One rank computes it while the others wait, so that its size changes nothing they say.
-    if (ranks <= 1) std::erase(idle, "draft_tensor_parallel_size");
+    out.draft_ranks = ranks > 0 ? ranks : tensor_parallel;
     for (const char* key : {"prompt_lookup_min", "prompt_lookup_max"}) {
       if (keys.Find(key) != nullptr) idle.emplace_back(key);
     }
-  } else if (model != "ngram" && model != "[ngram]" && !model.empty()) {
-    idle.insert(idle.begin(), "model");
+  } else {
+    if (ranks > 0) idle.insert(idle.begin(), "draft_tensor_parallel_size");
+    if (model != "ngram" && model != "[ngram]" && !model.empty()) {
+      idle.insert(idle.begin(), "model");
+    }
   }
   if (!idle.empty()) {
-    notices.push_back(
-        fmt::format("--speculative-config: {}: no effect: {}", fmt::join(idle, ", "),
-                    eagle ? "the draft model runs as its files and the model say, whole on one rank"
-                          : "ngram has no draft model"));
+    notices.push_back(fmt::format("--speculative-config: {}: no effect: {}", fmt::join(idle, ", "),
+                                  eagle ? "the draft model runs as its files and the model say"
+                                        : "ngram has no draft model"));
   }
   return out;
 }

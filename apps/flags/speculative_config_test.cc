@@ -80,7 +80,14 @@ TEST(SpeculativeConfigTest, ADraftModelHasItsDirectoryAndItsRanks) {
                            /*tensor_parallel=*/4);
   EXPECT_EQ(read.config.method, DraftMethod::kEagle3);
   EXPECT_EQ(read.config.model, "/drafts");
-  EXPECT_THAT(read.notices, ElementsAre(HasSubstr("draft_tensor_parallel_size: no effect")));
+  EXPECT_EQ(read.config.draft_ranks, 4);
+  EXPECT_TRUE(read.notices.empty());
+  EXPECT_EQ(Accept({{"method", "eagle3"}}, 4).config.draft_ranks, 4);
+  EXPECT_EQ(
+      Accept({{"method", "eagle3"}, {"draft_tensor_parallel_size", nullptr}}, 4).config.draft_ranks,
+      4);
+  EXPECT_EQ(Accept({{"method", "eagle3"}, {"draft_tensor_parallel_size", 1}}, 4).config.draft_ranks,
+            1);
   EXPECT_THAT(Accept({{"method", "eagle3"}, {"prompt_lookup_min", 2}}).notices,
               ElementsAre(HasSubstr("prompt_lookup_min: no effect")));
 }
@@ -114,6 +121,8 @@ TEST(SpeculativeConfigTest, WhatIsWrongIsNamedWithTheFix) {
   EXPECT_THAT(ErrorOf(Ngram({{"prompt_lookup_min", 4}, {"prompt_lookup_max", 3}})),
               HasSubstr("prompt_lookup_min=4 must be <= prompt_lookup_max=3"));
   EXPECT_THAT(ErrorOf(Ngram({{"draft_tensor_parallel_size", 3}})), HasSubstr("expected 1 or 4"));
+  EXPECT_THAT(ErrorOf({{"method", "eagle3"}, {"draft_tensor_parallel_size", 2}}),
+              HasSubstr("draft_tensor_parallel_size: it is 2, expected 1 or 4"));
   EXPECT_THAT(ErrorOf(Ngram({{"speculative_token_tree", "[(0,)]"}})), HasSubstr("chain"));
   EXPECT_THAT(ErrorOf(Ngram({{"rejection_sample_method", "other"}})),
               HasSubstr("expected strict or synthetic"));

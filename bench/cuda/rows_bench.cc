@@ -120,7 +120,7 @@ void TimeRows(Device& device) {
   const std::vector<Line> lines = {
       {"embed 7168",
        [&](int, int64_t t) {
-         Embed(ctx, rows_of(residual, t), table.device(), some(positions, t));
+         Embed(ctx, rows_of(residual, t), table.device(), some(positions, t), 0);
        }},
       {"rms_norm 7168",
        [&](int, int64_t t) {

@@ -40,7 +40,7 @@ DraftModel::DraftModel(std::unique_ptr<K2Model> model, Config config, ThreadPool
 Result<std::unique_ptr<DraftModel>> DraftModel::Create(std::unique_ptr<K2Model> model,
                                                        Config config,
                                                        ThreadPool* pool) {
-  BT_CHECK(model->config().draft.has_value() && model->ranks() == nullptr);
+  BT_CHECK(model->config().draft.has_value());
   BT_CHECK(config.drafts_max >= 1);
   std::unique_ptr<DraftModel> draft(new DraftModel(std::move(model), std::move(config), pool));
   K2Model& own = *draft->model_;
@@ -68,6 +68,10 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Create(std::unique_ptr<K2Model> 
   }
   BT_RETURN_IF_ERROR(
       own.ReserveScratch(made.cache.form, made.tokens_max, sequences, draft->arena_, sequences));
+  if (own.ranks() != nullptr) {
+    BT_RETURN_IF_ERROR(
+        own.WarmUp(made.cache.form, made.tokens_max, sequences, draft->arena_, sequences));
+  }
   return draft;
 }
 

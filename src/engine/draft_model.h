@@ -39,7 +39,8 @@ class DraftModel {
     int32_t sequences_max = 0;    // likewise
     int32_t drafts_max = 1;       // of a sequence
   };
-  // `pool`, and the model's operations, must outlive it.
+  // `pool`, and the model's operations and ranks, must outlive it. On all ranks of a model over
+  // several the same is asked, and all say the same.
   static Result<std::unique_ptr<DraftModel>> Create(std::unique_ptr<K2Model> model,
                                                     Config config,
                                                     ThreadPool* pool);

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 
 #include "cache/block_id.h"
+#include "comm/thread_world.h"
 #include "support/golden_draft.h"
 #include "support/isas.h"
 
@@ -20,24 +22,26 @@ constexpr int32_t kTokensMax = 80;
 // A draft behind a target that is a recording: one sequence whose blocks lie scattered.
 class Rounds {
  public:
-  Rounds(test::GoldenDraft& golden, const OpsTable& ops) : golden_(golden) {
-    std::unique_ptr<K2Model> model = golden.Load(ops);
+  Rounds(test::GoldenDraft& golden, const OpsTable& ops, ModelRanks* ranks = nullptr)
+      : golden_(golden) {
+    std::unique_ptr<K2Model> model = golden.Load(ops, ranks);
     const KvForm form = PlainKvForm(ops.act);
-    const auto bytes =
-        static_cast<size_t>(kBlocks * kBlockTokens * KvBytesPerToken(model->config(), form, 1));
+    const CacheWidths widths = model->cache_widths();
+    const auto bytes = static_cast<size_t>(kBlocks * kBlockTokens *
+                                           KvTokenBytes(form, widths.latent, widths.rope));
     keys_ = Buffer::Create(bytes, "keys").value();
     const KvLayerView cache{.data = keys_.data(),
                             .form = form,
                             .num_blocks = kBlocks,
-                            .latent = model->config().kv_lora,
-                            .rope = model->config().rope_dim};
+                            .latent = widths.latent,
+                            .rope = widths.rope};
     draft_ = DraftModel::Create(std::move(model),
                                 {.tokens = golden.Tokens(),
                                  .cache = cache,
                                  .tokens_max = kTokensMax,
                                  .sequences_max = 3,
                                  .drafts_max = 5},
-                                golden.pool())
+                                ranks == nullptr ? golden.pool() : nullptr)
                  .value();
   }
 
@@ -98,26 +102,52 @@ class Rounds {
 
 class DraftModelTest : public ::testing::TestWithParam<size_t> {};
 
+void ExpectRecorded(test::GoldenDraft& golden, Rounds& rounds) {
+  for (const Json& round : golden.golden()["rounds"]) {
+    const auto known = round["tokens"].get<std::vector<TokenId>>();
+    const auto want = round["drafted"].get<std::vector<TokenId>>();
+    const auto first = round["first_slot"].get<int32_t>();
+    const int32_t refused = first > 0 ? 3 : 0;
+    EXPECT_EQ(rounds.Run(first, known, refused, static_cast<int32_t>(want.size())), want)
+        << "from " << first;
+  }
+}
+
 TEST_P(DraftModelTest, RoundsProposeWhatWasRecorded) {
   test::GoldenDraft golden(GetParam());
   EXPECT_EQ(golden.Config().value().draft->tap_layers,
             golden.golden()["taps_after"].get<std::vector<int32_t>>());
   const auto check = [&](const OpsTable& ops) {
     Rounds rounds(golden, ops);
-    for (const Json& round : golden.golden()["rounds"]) {
-      const auto known = round["tokens"].get<std::vector<TokenId>>();
-      const auto want = round["drafted"].get<std::vector<TokenId>>();
-      const auto first = round["first_slot"].get<int32_t>();
-      const int32_t refused = first > 0 ? 3 : 0;
-      EXPECT_EQ(rounds.Run(first, known, refused, static_cast<int32_t>(want.size())), want)
-          << "from " << first;
-    }
+    ExpectRecorded(golden, rounds);
   };
   check(ReferenceOps());
   for (const cpu::Isa isa : test::SupportedIsas()) {
     SCOPED_TRACE(cpu::NameOf(isa));
     const test::ForcedIsa forced(isa);
     check(CpuOps(DType::kF32));
+  }
+}
+
+// Each rank embeds what all picked, as far as the token is one of its own.
+TEST_P(DraftModelTest, RanksThatShareItAllProposeWhatWasRecorded) {
+  test::GoldenDraft golden(GetParam());
+  for (const int32_t size : {2, 4}) {
+    if (!golden.CanBeCut(size)) continue;
+    SCOPED_TRACE(size);
+    ThreadWorld world(size);
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::unique_ptr<Link> link = world.Join(rank);
+        const auto ranks = ModelRanks::Join(link.get(), {.tensor = size});
+        ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+        Rounds rounds(golden, CpuOps(DType::kF32), ranks.value().get());
+        ExpectRecorded(golden, rounds);
+        EXPECT_TRUE(ranks.value()->status().ok()) << ranks.value()->status().message();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 

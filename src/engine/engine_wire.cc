@@ -21,9 +21,10 @@ void VisitConfig(EngineConfig& c, const Fields& fields) {
          c.max_queued_requests, c.kv_cache_bytes, c.kv_cache_dtype, c.kv_scale_file,
          c.calculate_kv_scales, c.enable_prefix_caching, c.priority_scheduling, c.async_scheduling,
          c.speculation.method, c.speculation.drafts, c.speculation.lookup_min,
-         c.speculation.lookup_max, c.speculation.model, c.speculation.synthetic_rates,
-         c.target_step_ms, c.deterministic, c.threads, c.seed, c.alike_layers, c.modelled_exchange,
-         c.tuned_config, c.tuned_config_folder, c.stand_in_step_ms);
+         c.speculation.lookup_max, c.speculation.model, c.speculation.draft_ranks,
+         c.speculation.synthetic_rates, c.target_step_ms, c.deterministic, c.threads, c.seed,
+         c.alike_layers, c.modelled_exchange, c.tuned_config, c.tuned_config_folder,
+         c.stand_in_step_ms);
 }
 
 template <typename Fields>

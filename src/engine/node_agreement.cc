@@ -39,7 +39,8 @@ std::string Text(const SpeculationConfig& speculation) {
     case DraftMethod::kNgram:
       return fmt::format("ngram, {} tokens", speculation.drafts);
     case DraftMethod::kEagle3:
-      return fmt::format("eagle3, {} tokens", speculation.drafts);
+      return fmt::format("eagle3, {} tokens, draft_tensor_parallel_size {}", speculation.drafts,
+                         speculation.draft_ranks);
   }
   return "none";
 }

@@ -27,6 +27,9 @@ struct SpeculationConfig {
   // kNgram: how many of the last tokens must have stood before, and how many are compared.
   int32_t lookup_min = 5, lookup_max = 5;
   std::string model = {};  // kEagle3: the draft model's directory
+  // kEagle3: 1: one rank has the draft model whole; or as many as there are tensor ranks, which
+  // share it.
+  int32_t draft_ranks = 1;
   // Not empty: draft i is accepted, and with it all before it, with the i-th of these
   // probabilities, whatever the model says. One for each draft, none above the one before it.
   std::vector<double> synthetic_rates = {};

@@ -109,28 +109,42 @@ struct Recipe {
   std::vector<int32_t> held = {};  // ranks of this node, the n-th on GPU n
 };
 
-// A rank among others, or alone: without `ranks`.
+// A rank among others, or alone: without `ranks` and `link`.
 struct Part {
   ModelRanks* ranks = nullptr;
+  Link* link = nullptr;
   bool samples = true;
   std::function<Status()> meet = {};  // returns when all ranks are there; empty: there is one
 };
 
-// Whole, on the rank that samples.
-Result<WorkerDraft> LoadDraft(const Recipe& recipe, WeightSource& target, ThreadPool* pool) {
+// The draft model, or this rank's part of it, if it has one.
+Result<WorkerDraft> LoadDraft(const Recipe& recipe,
+                              const Part& part,
+                              WeightSource& target,
+                              ThreadPool* pool) {
   const std::string& dir = recipe.config.speculation.model;
   WorkerDraft draft;
+  if (!recipe.draft) return draft;
+  const bool shared = DraftLayout(recipe.config).tensor > 1;
+  if (shared ? !part.ranks->share().last_stage() : !part.samples) return draft;
   BT_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
                       OpenDraftWeights(dir, *recipe.draft, target));
   K2LoadOptions options;
   options.positions_max = recipe.load.positions_max;
   options.quiet = true;
+  if (shared) {
+    BT_ASSIGN_OR_RETURN(draft.team, DraftTeam::Join(part.link, part.ranks));
+    options.ranks = &draft.team->ranks();
+  }
   BT_ASSIGN_OR_RETURN(draft.model,
                       K2Model::Load(*recipe.draft, *source, *recipe.ops, pool, options));
   if (!recipe.config.enforce_eager) draft.model->UseGraphs();
   BT_ASSIGN_OR_RETURN(draft.tokens, ReadDraftTokens(dir, *recipe.draft));
-  BT_LOG(Info, "Draft model {}: {:.3f} GiB, up to {} drafts a step", dir,
-         static_cast<double>(draft.model->weight_bytes()) / kGiB, recipe.config.speculation.drafts);
+  if (!part.samples) return draft;
+  BT_LOG(Info, "Draft model {}: {:.3f} GiB{}, up to {} drafts a step", dir,
+         static_cast<double>(draft.model->weight_bytes()) / kGiB,
+         shared ? fmt::format(" on each of {} ranks", recipe.config.speculation.draft_ranks) : "",
+         recipe.config.speculation.drafts);
   return draft;
 }
 
@@ -154,10 +168,7 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
     BT_LOG(Info, "Model loading took {:.4f} GiB memory and {:.6f} seconds",
            static_cast<double>(model->weight_bytes()) / kGiB, *loaded - start);
   }
-  WorkerDraft draft;
-  if (recipe.draft && part.samples) {
-    BT_ASSIGN_OR_RETURN(draft, LoadDraft(recipe, source, pool.get()));
-  }
+  BT_ASSIGN_OR_RETURN(WorkerDraft draft, LoadDraft(recipe, part, source, pool.get()));
   const int64_t ways = model->share().layout.decode_context;
   KvLayout cache{.layers = model->layers(),
                  .num_blocks = static_cast<int32_t>((recipe.budget.num_blocks + ways - 1) / ways),
@@ -166,8 +177,9 @@ Result<std::unique_ptr<Worker>> MakeWorker(const Recipe& recipe,
                  .form = recipe.kv.form};
   if (draft.model != nullptr) {
     cache.draft_blocks = static_cast<int32_t>(recipe.budget.num_blocks);
-    cache.draft_latent = static_cast<int32_t>(recipe.draft->kv_lora);
-    cache.draft_rope = static_cast<int32_t>(recipe.draft->rope_dim);
+    const CacheWidths widths = draft.model->cache_widths();
+    cache.draft_latent = static_cast<int32_t>(widths.latent);
+    cache.draft_rope = static_cast<int32_t>(widths.rope);
     cache.draft_form = PlainKvForm(recipe.ops->act);
   }
   BT_ASSIGN_OR_RETURN(KvStorage storage, KvStorage::Create(cache, *recipe.ops->memory));
@@ -264,8 +276,9 @@ MakeRank RankMaker(const ParallelLayout& layout,
     GroupOptions everyone{.name = "start", .ranks = {}, .call_timeout = kStartTimeout};
     for (int32_t rank = 0; rank < layout.ranks(); ++rank) everyone.ranks.push_back(rank);
     BT_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, JoinGroup(link, everyone));
-    const Part part{
-        .ranks = parts.ranks.get(), .samples = samples, .meet = [&all] { return all->Barrier(); }};
+    const Part part{.ranks = parts.ranks.get(), .link = link, .samples = samples, .meet = [&all] {
+                      return all->Barrier();
+                    }};
     BT_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker,
                         MakeWorker(of_rank, *source, part, table, tells ? loaded : nullptr));
     if (tells) *step_seconds = worker->largest_step_seconds();
@@ -357,7 +370,7 @@ Result<std::unique_ptr<Engine>> StartRanks(const EngineConfig& config,
   if (draft) {
     BT_ASSIGN_OR_RETURN(const int64_t bytes, CountDraftWeights(config, *draft, *source, ops));
     available = std::max<int64_t>(available - bytes, 0);
-    token_bytes += DraftBytesPerToken(*draft, ops.act) * layout.decode_context;
+    token_bytes += DraftBytesPerToken(config, *draft, ops.act) * layout.decode_context;
   }
   const KvQuestion question{.bytes_asked = config.kv_cache_bytes,
                             .bytes_available = available,

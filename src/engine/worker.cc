@@ -76,7 +76,8 @@ Result<std::unique_ptr<Worker>> Worker::Create(const WorkerConfig& config,
   }
   if (draft.model != nullptr) {
     // A chunk of fixed steps is of one request, and of sampled tokens a row each.
-    BT_CHECK(config.samples && config.fixed.prompt_chunk == 0);
+    BT_CHECK((config.samples || draft.team != nullptr) && config.fixed.prompt_chunk == 0);
+    worker->draft_team_ = std::move(draft.team);
     const KvLayout& layout = worker->kv_.layout();
     const KvLayerView own{.data = worker->kv_.draft_layer(),
                           .form = layout.draft_form,
@@ -240,7 +241,7 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
   try {
     for (size_t begin = 0; begin < plan.sequences.size();) {
       const size_t end = PassEnd(plan, begin);
-      RunSequences(plan, begin, end, result);
+      BT_RETURN_IF_ERROR(RunSequences(plan, begin, end, result));
       begin = end;
     }
     if (model_->ranks() == nullptr) return result;
@@ -266,7 +267,7 @@ Result<StepResult> Worker::Run(const StepPlan& plan) {
     Undo(plan.sequences[i], one);
     if (one.failed) continue;
     try {
-      RunSequences(plan, i, i + 1, result);
+      BT_RETURN_IF_ERROR(RunSequences(plan, i, i + 1, result));
     } catch (const std::bad_alloc&) {
       BT_LOG_LIMITED(Error, "Out of memory in step {}: one request fails", plan.step);
       Fail(plan.sequences[i],
@@ -345,7 +346,7 @@ Status Worker::Apply(const StepPlan& plan) {
   return {};
 }
 
-void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
+Status Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result) {
   Batch batch;
   batch.rows_each = RowsEach(plan, begin, end);
   for (size_t i = begin; i < end; ++i) {
@@ -365,7 +366,7 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
       Pack(plan, planned, batch);
     }
   }
-  if (batch.entries.empty()) return;
+  if (batch.entries.empty()) return {};
   Pad(batch);
   batch.logits = LogitsOf(static_cast<int64_t>(batch.logits_rows.size()));
 
@@ -394,21 +395,26 @@ void Worker::RunSequences(const StepPlan& plan, size_t begin, size_t end, StepRe
     model_->Forward(step, layers_, batch.logits, arena_);
   }
   const bool computed = model_->ranks() == nullptr || model_->ranks()->status().ok();
-  if (!config_.samples || !computed) return;
+  if (!computed) return {};
+  if (!config_.samples) {
+    return draft_team_ == nullptr ? Status() : ProposeByModel(plan, batch, step, result);
+  }
   const ProfileSpan span("sample");
   SamplePrompt(plan, batch, result);
   if (masks_ != nullptr) masks_->Wait();
   SampleTokens(plan, batch, result);
-  if (!config_.speculation.enabled()) return;
+  if (!config_.speculation.enabled()) return {};
   try {
-    ProposeDrafts(plan, batch, step, result);
+    return ProposeDrafts(plan, batch, step, result);
   } catch (const std::bad_alloc&) {
+    if (draft_team_ != nullptr) throw;  // others have gone on, or wait
     // What was sampled stands. Keys that the draft has not written cost acceptance alone.
     BT_LOG_LIMITED(Warning, "Out of memory in step {}: no drafts are made", plan.step);
     for (const Batch::Entry& entry : batch.entries) {
       slot_of(plan.sequences[entry.index]).ngrams.reset();
       result.sequences[entry.index].drafts.clear();
     }
+    return {};
   }
 }
 

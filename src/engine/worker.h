@@ -14,6 +14,7 @@
 #include "device/buffer.h"
 #include "engine/constraint_table.h"
 #include "engine/draft_model.h"
+#include "engine/draft_team.h"
 #include "engine/fixed_steps.h"
 #include "engine/ngram_index.h"
 #include "engine/rank_worker.h"
@@ -42,14 +43,16 @@ struct WorkerConfig {
   // Of the whole model, behind which a draft model reads; of all ranks the same. Empty: there is
   // none.
   std::vector<int32_t> tap_layers = {};
-  bool samples = true;                 // else another rank does, which has the logits
-  SpeculationConfig speculation = {};  // of the rank that samples
+  bool samples = true;  // else another rank does, which has the logits
+  SpeculationConfig speculation = {};
 };
 
-// A draft model, of the rank that samples; its keys are a layer of the cache behind the model's.
+// A draft model, of the rank that samples, or the part of one that the tensor ranks of the last
+// stage share; its keys are a layer of the cache behind the model's.
 struct WorkerDraft {
-  std::unique_ptr<K2Model> model;  // null: none
-  std::vector<int32_t> tokens;     // ReadDraftTokens
+  std::unique_ptr<DraftTeam> team = nullptr;  // null: the model is whole
+  std::unique_ptr<K2Model> model;             // null: none
+  std::vector<int32_t> tokens;                // ReadDraftTokens
 };
 
 class Worker final : public RankWorker {
@@ -125,7 +128,8 @@ class Worker final : public RankWorker {
   TensorView LogitsOf(int64_t rows) const;
   std::vector<TensorView> TapsOf(int64_t tokens) const;
   // Computes sequences [begin, end) of the plan.
-  void RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
+  // An error where other ranks cannot be reached; model_->ranks() may have another.
+  Status RunSequences(const StepPlan& plan, size_t begin, size_t end, StepResult& result);
   void Pack(const StepPlan& plan, const PlannedSequence& planned, Batch& batch);
   void PackRow(const Slot& slot, TokenId token, int32_t position, Batch& batch) const;
   // Another like it, which writes nothing.
@@ -134,14 +138,18 @@ class Worker final : public RankWorker {
   void SamplePrompt(const StepPlan& plan, const Batch& batch, StepResult& result);
   void SampleTokens(const StepPlan& plan, const Batch& batch, StepResult& result);
   // worker_draft.cc: what may come after the tokens that were sampled, for the next step to verify.
-  void ProposeDrafts(const StepPlan& plan,
-                     const Batch& batch,
-                     const ForwardBatch& step,
-                     StepResult& result);
-  void ProposeByModel(const StepPlan& plan,
-                      const Batch& batch,
-                      const ForwardBatch& step,
-                      StepResult& result);
+  Status ProposeDrafts(const StepPlan& plan,
+                       const Batch& batch,
+                       const ForwardBatch& step,
+                       StepResult& result);
+  Status ProposeByModel(const StepPlan& plan,
+                        const Batch& batch,
+                        const ForwardBatch& step,
+                        StepResult& result);
+  // What follows from the tokens that were sampled of a sequence of the batch.
+  void Follow(const PlannedSequence& planned,
+              const SequenceResult& one,
+              DraftSequence& sequence) const;
   void ProposeNgrams(Slot& slot, SequenceResult& one) const;
   // The draft that follows the sampled row `row`; -1: there is none.
   static TokenId DraftAfter(const StepPlan& plan, const PlannedSequence& planned, int32_t row);
@@ -187,9 +195,10 @@ class Worker final : public RankWorker {
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<K2Model> model_;
   KvStorage kv_;
-  std::vector<KvLayerView> layers_;      // of the model
-  std::vector<Buffer> taps_;             // [max_num_batched_tokens, H] f32, one a tapped layer
-  std::unique_ptr<DraftModel> drafter_;  // null: none
+  std::vector<KvLayerView> layers_;        // of the model
+  std::vector<Buffer> taps_;               // [max_num_batched_tokens, H] f32, one a tapped layer
+  std::unique_ptr<DraftTeam> draft_team_;  // null: the draft model is whole
+  std::unique_ptr<DraftModel> drafter_;    // null: none
   // Of the operations' memory.
   Buffer logits_;  // [logits_rows_max, vocab] f32
   Arena arena_;

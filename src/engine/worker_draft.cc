@@ -39,10 +39,10 @@ bool Worker::DrawsDraft(const Slot& slot, size_t known, int32_t row) const {
   return Draw(slot.admitted.sampling.seed, known) * before < rates[static_cast<size_t>(row)];
 }
 
-void Worker::ProposeDrafts(const StepPlan& plan,
-                           const Batch& batch,
-                           const ForwardBatch& step,
-                           StepResult& result) {
+Status Worker::ProposeDrafts(const StepPlan& plan,
+                             const Batch& batch,
+                             const ForwardBatch& step,
+                             StepResult& result) {
   const ProfileSpan span("draft");
   if (drafter_ != nullptr) return ProposeByModel(plan, batch, step, result);
   for (const Batch::Entry& entry : batch.entries) {
@@ -60,6 +60,7 @@ void Worker::ProposeDrafts(const StepPlan& plan,
         BT_CHECK(false);  // there is a model
     }
   }
+  return {};
 }
 
 void Worker::ProposeNgrams(Slot& slot, SequenceResult& one) const {
@@ -73,40 +74,48 @@ void Worker::ProposeNgrams(Slot& slot, SequenceResult& one) const {
   one.drafts = slot.ngrams->Propose(speculation.drafts);
 }
 
-void Worker::ProposeByModel(const StepPlan& plan,
-                            const Batch& batch,
-                            const ForwardBatch& step,
-                            StepResult& result) {
+void Worker::Follow(const PlannedSequence& planned,
+                    const SequenceResult& one,
+                    DraftSequence& sequence) const {
+  const Slot& slot = slot_of(planned);
+  if (planned.sampled_rows == 0) {
+    // Inside of what is known already.
+    const auto prompt = std::ssize(slot.admitted.prompt);
+    const auto behind = int64_t{planned.first_position} + planned.token_count;
+    sequence.valid_rows = planned.token_count;
+    sequence.next = behind < prompt ? slot.admitted.prompt[static_cast<size_t>(behind)]
+                                    : slot.output[static_cast<size_t>(behind - prompt)];
+  } else if (!one.failed && !one.tokens.empty()) {
+    const auto sampled = static_cast<int32_t>(one.tokens.size());
+    sequence.valid_rows = planned.token_count - planned.sampled_rows + sampled;
+    sequence.next = one.tokens.back();
+    sequence.wanted = slot.over ? 0 : config_.speculation.drafts;
+  }
+}
+
+Status Worker::ProposeByModel(const StepPlan& plan,
+                              const Batch& batch,
+                              const ForwardBatch& step,
+                              StepResult& result) {
   std::vector<DraftSequence> sequences;
   for (size_t i = 0; i < batch.entries.size(); ++i) {
-    const PlannedSequence& planned = plan.sequences[batch.entries[i].index];
-    const SequenceResult& one = result.sequences[batch.entries[i].index];
-    const Slot& slot = slot_of(planned);
-    DraftSequence sequence{.attention = batch.sequences[i]};
-    if (planned.sampled_rows == 0) {
-      // Inside of what is known already.
-      const auto prompt = std::ssize(slot.admitted.prompt);
-      const auto behind = int64_t{planned.first_position} + planned.token_count;
-      sequence.valid_rows = planned.token_count;
-      sequence.next = behind < prompt ? slot.admitted.prompt[static_cast<size_t>(behind)]
-                                      : slot.output[static_cast<size_t>(behind - prompt)];
-    } else if (!one.failed && !one.tokens.empty()) {
-      const auto sampled = static_cast<int32_t>(one.tokens.size());
-      sequence.valid_rows = planned.token_count - planned.sampled_rows + sampled;
-      sequence.next = one.tokens.back();
-      sequence.wanted = slot.over ? 0 : config_.speculation.drafts;
-    }
-    sequences.push_back(sequence);
+    const size_t index = batch.entries[i].index;
+    DraftSequence& sequence =
+        sequences.emplace_back(DraftSequence{.attention = batch.sequences[i]});
+    if (config_.samples) Follow(plan.sequences[index], result.sequences[index], sequence);
   }
+  if (draft_team_ != nullptr) BT_RETURN_IF_ERROR(draft_team_->Agree(sequences));
   // Those behind are read by nobody.
   for (size_t i = batch.entries.size(); i < batch.sequences.size(); ++i) {
     sequences.push_back({.attention = batch.sequences[i]});
   }
   const ProfileSpan span("draft");
   std::vector<std::vector<TokenId>> drafts = drafter_->Propose(step, sequences);
+  if (!config_.samples) return {};
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     result.sequences[batch.entries[i].index].drafts = std::move(drafts[i]);
   }
+  return {};
 }
 
 }  // namespace baltoro

@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
+#include "comm/thread_world.h"
 #include "support/golden_draft.h"
 #include "support/isas.h"
 
@@ -19,9 +21,11 @@ constexpr int64_t kBlock = KvLayerView::kBlockTokens;
 // A draft and the keys of one sequence, whose blocks lie in another order than they are numbered.
 class Sequence {
  public:
-  Sequence(test::GoldenDraft& golden, const OpsTable& ops)
-      : golden_(golden), model_(golden.Load(ops)), form_(PlainKvForm(ops.act)) {
-    const int64_t bytes = std::ssize(table_) * kBlock * KvBytesPerToken(config(), form_, 1);
+  Sequence(test::GoldenDraft& golden, const OpsTable& ops, ModelRanks* ranks = nullptr)
+      : golden_(golden), model_(golden.Load(ops, ranks)), form_(PlainKvForm(ops.act)) {
+    const CacheWidths widths = model_->cache_widths();
+    const int64_t bytes =
+        std::ssize(table_) * kBlock * KvTokenBytes(form_, widths.latent, widths.rope);
     keys_ = Buffer::Create(static_cast<size_t>(bytes), "keys").value();
   }
   const K2Config& config() const { return model_->config(); }
@@ -59,8 +63,8 @@ class Sequence {
     const KvLayerView cache{.data = keys_.data(),
                             .form = form_,
                             .num_blocks = std::ssize(table_),
-                            .latent = config().kv_lora,
-                            .rope = config().rope_dim};
+                            .latent = model_->cache_widths().latent,
+                            .rope = model_->cache_widths().rope};
     Said said;
     said.stream.resize(static_cast<size_t>(count * hidden));
     said.logits.resize(static_cast<size_t>(count * vocab));
@@ -118,24 +122,41 @@ class DraftGoldenTest : public ::testing::TestWithParam<size_t> {
           << "slot " << step["slot"] << ", token " << top[0];
     }
   }
-  void Check(const OpsTable& ops, double within) {
-    Sequence sequence(golden_, ops);
+  // All rounds. `look` sees what each step said, by its number in the round.
+  template <typename Look>
+  void RunRounds(Sequence& sequence, const Look& look) {
     for (const Json& round : golden_.golden()["rounds"]) {
       const auto tokens = round["tokens"].get<std::vector<int32_t>>();
       const auto drafted = round["drafted"].get<std::vector<int32_t>>();
       auto slot = round["first_slot"].get<int32_t>();
       Sequence::Said said = sequence.Run(slot, tokens, nullptr);
-      const Json& steps = round["steps"];
-      for (size_t i = 0; i < 3; ++i) Compare(steps[i], said, tokens.size() - 3 + i, within);
+      look(round, size_t{0}, said);
       slot += static_cast<int32_t>(tokens.size());
-      const auto hidden = static_cast<size_t>(golden_.target().hidden);
       for (size_t i = 0; i + 1 < drafted.size(); ++i, ++slot) {
-        const std::vector<float> own(said.stream.end() - static_cast<int64_t>(hidden),
+        const std::vector<float> own(said.stream.end() - golden_.target().hidden,
                                      said.stream.end());
         said = sequence.Run(slot, std::span(&drafted[i], 1), own.data());
-        Compare(steps[3 + i], said, 0, within);
+        look(round, i + 1, said);
       }
     }
+  }
+  void Check(const OpsTable& ops, double within) {
+    Sequence sequence(golden_, ops);
+    RunRounds(sequence, [&](const Json& round, size_t step, const Sequence::Said& said) {
+      const Json& steps = round["steps"];
+      if (step > 0) return Compare(steps[2 + step], said, 0, within);
+      const size_t rows = round["tokens"].size();
+      for (size_t i = 0; i < 3; ++i) Compare(steps[i], said, rows - 3 + i, within);
+    });
+  }
+  // What every step of all rounds says.
+  Sequence::Said All(Sequence& sequence) {
+    Sequence::Said all;
+    RunRounds(sequence, [&](const Json&, size_t, const Sequence::Said& said) {
+      all.stream.insert(all.stream.end(), said.stream.begin(), said.stream.end());
+      all.logits.insert(all.logits.end(), said.logits.begin(), said.logits.end());
+    });
+    return all;
   }
   test::GoldenDraft golden_{GetParam()};
 };
@@ -151,6 +172,42 @@ TEST_P(DraftGoldenTest, RowsAreAsRecorded) {
     Check(CpuOps(DType::kF32), 1e-4);
     // The recording has the error that rounding to bf16 makes, as a share of squares.
     Check(CpuOps(DType::kBf16), std::sqrt(golden_.bf16_nmse()));
+  }
+}
+
+// Heads, columns and the vocabulary over ranks: sums in another order, and nothing else, the same
+// on all of them.
+TEST_P(DraftGoldenTest, RanksThatShareItSayWhatOneSays) {
+  constexpr test::Tolerance kSums = {.nmse = 1e-10, .max_abs = 1e-4};
+  const OpsTable& ops = CpuOps(DType::kF32);
+  Sequence whole(golden_, ops);
+  const Sequence::Said one = All(whole);
+  for (const int32_t size : {2, 4}) {
+    SCOPED_TRACE(size);
+    if (!golden_.CanBeCut(size)) {
+      EXPECT_EQ(size, 4);  // all have two heads
+      continue;
+    }
+    ThreadWorld world(size);
+    std::vector<Sequence::Said> said(static_cast<size_t>(size));
+    std::vector<std::thread> threads;
+    for (int32_t rank = 0; rank < size; ++rank) {
+      threads.emplace_back([&, rank] {
+        const std::unique_ptr<Link> link = world.Join(rank);
+        const auto ranks = ModelRanks::Join(link.get(), {.tensor = size});
+        ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+        Sequence part(golden_, ops, ranks.value().get());
+        said[static_cast<size_t>(rank)] = All(part);
+        EXPECT_TRUE(ranks.value()->status().ok()) << ranks.value()->status().message();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_TRUE(test::Near(said[0].stream, one.stream, kSums));
+    EXPECT_TRUE(test::Near(said[0].logits, one.logits, kSums));
+    for (const Sequence::Said& other : said) {
+      EXPECT_EQ(other.stream, said[0].stream);
+      EXPECT_EQ(other.logits, said[0].logits);
+    }
   }
 }
 

@@ -74,7 +74,7 @@ void K2Model::Compute(const Inputs& in,
                       TensorView logits) {
   const auto eps = static_cast<float>(config_.norm_eps);
   if (share_.first_stage()) {
-    hidden.Embed(weights_.embedding, in.tokens);
+    hidden.Embed(weights_.embedding, in.tokens, share_.vocab(config_).begin);
     if (in.override_rows) hidden.Override(in.overrides, in.override_rows);
     if (config_.draft) {
       hidden.TakeFeatures({.parts = in.features,

@@ -117,6 +117,7 @@ class K2Model {
   // That this model holds: of all, or of its stage.
   int32_t layers() const { return static_cast<int32_t>(all_layers_.size()); }
   const RankShare& share() const { return share_; }
+  CacheWidths cache_widths() const { return share_.cache_widths(config_); }  // of its cache views
   ModelRanks* ranks() const { return ranks_; }
   const OpsTable& ops() const { return ops_; }
   // One a layer; empty: not asked for, or the source has none.
@@ -158,8 +159,6 @@ class K2Model {
   Inputs Bring(const ForwardBatch& batch, KvForm kv, int64_t blocks_max, Arena& arena);
   // Brings all of brought_ to where operations read it.
   void BringTogether(Arena& arena);
-  // Of a tensor rank: the batch's tokens as rows of its part of the embedding.
-  void FindOwnTokens(const ForwardBatch& batch);
   // Of a decode-context rank: where its part of the batch's keys is.
   void FindOwnKeys(const ForwardBatch& batch);
   AttentionHalfArgs AttentionOf(int32_t layer, const Inputs& in, const KvLayerView& cache) const;
@@ -208,8 +207,6 @@ class K2Model {
   };
   std::vector<Brought> brought_;
   std::vector<std::byte> together_;
-  // Of the step, where ranks share the vocabulary: rows of the embedding; -1: another rank's.
-  std::vector<int32_t> own_tokens_;
   // Of the step, where ranks share the keys: as in ForwardBatch, of this rank's blocks.
   std::vector<int64_t> own_slots_;
   std::vector<AttentionSequence> own_sequences_;

@@ -47,6 +47,7 @@ OpContext K2Model::Scratch() {
 }
 
 StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
+  const CacheWidths widths = cache_widths();
   StepShape shape{.tokens = tokens,
                   .logits_rows = logits_rows,
                   .hidden = config_.hidden,
@@ -54,10 +55,10 @@ StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
                   .heads = heads_,
                   .group_heads = group_heads_,
                   .nope = static_cast<int32_t>(config_.nope),
-                  .rope = static_cast<int32_t>(config_.rope_dim),
+                  .rope = static_cast<int32_t>(widths.rope),
                   .value = static_cast<int32_t>(config_.value),
-                  .latent = static_cast<int32_t>(config_.kv_lora),
-                  .vocab = share_.vocab(config_).size(),
+                  .latent = static_cast<int32_t>(widths.latent),
+                  .vocab = share_.head_vocab(config_).size(),
                   .num_experts = config_.experts,
                   .top_k = config_.router.top_k,
                   .ranks = &others(),
@@ -66,10 +67,9 @@ StepShape K2Model::ShapeOfStep(int64_t tokens, int64_t logits_rows) {
                   .rounds_parts = (share_.layout.tensor > 1 || parts_as_of_ranks_) &&
                                   (ranks_ == nullptr || ranks_->ops().takes_rounded_parts())};
   if (config_.draft) {
-    shape.vocab = config_.head_vocab();
     shape.feature_parts = static_cast<int32_t>(config_.draft->tap_layers.size());
     shape.head_width = static_cast<int32_t>(config_.draft->head_width);
-    shape.key_heads = config_.draft->key_heads;
+    shape.key_heads = share_.key_heads(config_);
   }
   for (const LayerWeights& layer : weights_.layers) {
     shape.intermediate = std::max(shape.intermediate, layer.mlp.down.k);
@@ -174,11 +174,8 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
     brought_.push_back({.to = &to, .from = data.data(), .bytes = data.size_bytes()});
   };
   if (batch.picked_tokens) {
-    BT_CHECK(share_.layout.tensor == 1 && batch.picked_tokens.dim(0) == tokens);
+    BT_CHECK(batch.picked_tokens.dim(0) == tokens);
     in.tokens = batch.picked_tokens;
-  } else if (share_.layout.tensor > 1) {
-    FindOwnTokens(batch);
-    add(std::span<const int32_t>(own_tokens_), DType::kI32, in.tokens);
   } else {
     add(batch.tokens, DType::kI32, in.tokens);
   }
@@ -208,6 +205,7 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
   if (!batch.override_rows.empty()) add(batch.override_rows, DType::kI32, in.override_rows);
   BringTogether(arena);
   const bool has_heads = config_.has_heads();
+  const CacheWidths widths = cache_widths();
   in.attention_plan = ops_.plan_attention(
       Scratch(), arena,
       {.sequences = in.sequences,
@@ -215,11 +213,11 @@ K2Model::Inputs K2Model::Bring(const ForwardBatch& batch,
        .form = kv,
        .heads = group_heads_,
        .nope = static_cast<int32_t>(config_.nope),
-       .rope = static_cast<int32_t>(config_.rope_dim),
+       .rope = static_cast<int32_t>(widths.rope),
        .value = static_cast<int32_t>(config_.value),
-       .latent = static_cast<int32_t>(config_.kv_lora),
+       .latent = static_cast<int32_t>(widths.latent),
        .head_width = has_heads ? static_cast<int32_t>(config_.draft->head_width) : 0,
-       .key_heads = has_heads ? config_.draft->key_heads : 0,
+       .key_heads = share_.key_heads(config_),
        .gives_positions = share_.layout.decode_context > 1,
        .blocks_max = blocks_max,
        .part_blocks = key_part_blocks_});
@@ -289,15 +287,6 @@ void K2Model::FindOwnKeys(const ForwardBatch& batch) {
     own_sequences_[i].blocks = std::span<const int32_t>(own_blocks_).subspan(begins[i], count);
     own_sequences_[i].block_positions =
         std::span<const int32_t>(own_positions_).subspan(begins[i], count);
-  }
-}
-
-void K2Model::FindOwnTokens(const ForwardBatch& batch) {
-  const IndexRange vocab = share_.vocab(config_);
-  own_tokens_.clear();
-  for (const int32_t token : batch.tokens) {
-    const bool own = token >= vocab.begin && token < vocab.end;
-    own_tokens_.push_back(own ? static_cast<int32_t>(token - vocab.begin) : -1);
   }
 }
 

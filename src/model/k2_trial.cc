@@ -93,11 +93,12 @@ Result<K2Model::Trial> K2Model::MakeTrial(KvForm kv,
       trial.keys,
       Buffer::Create(bytes, "the KV cache of a trial step (lower --max-num-batched-tokens)",
                      *ops_.memory));
+  const CacheWidths widths = cache_widths();
   const KvLayerView view{.data = trial.keys.data(),
                          .form = kv,
                          .num_blocks = blocks,
-                         .latent = config_.kv_lora,
-                         .rope = config_.rope_dim};
+                         .latent = widths.latent,
+                         .rope = widths.rope};
   trial.cache.assign(trial.layers.size(), view);
   const int64_t columns = std::max(blocks, trial.keys_max / kBlock) + blocks;
   for (int64_t i = 0; i < columns; ++i) trial.table.push_back(static_cast<int32_t>(i % blocks));

@@ -25,6 +25,12 @@ GpuRankArgs RankArgsOf(const K2Config& config,
   return args;
 }
 
+std::unique_ptr<ModelRanks> ModelRanks::Beside(ModelRanks& stage) {
+  const RankShare share{.layout = {.tensor = stage.share().layout.tensor},
+                        .place = {.tensor = stage.share().place.tensor}};
+  return std::unique_ptr<ModelRanks>(new ModelRanks(share, stage.ops()));
+}
+
 Result<std::unique_ptr<ModelRanks>> ModelRanks::Join(Link* link, const ParallelLayout& layout) {
   BT_ASSIGN_OR_RETURN(std::unique_ptr<HostRanks> ops, HostRanks::Join(link, layout));
   return std::make_unique<ModelRanks>(RankShare{layout, PlaceOf(layout, link->rank())},

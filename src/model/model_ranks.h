@@ -22,17 +22,23 @@ GpuRankArgs RankArgsOf(const K2Config& config,
 class ModelRanks {
  public:
   ModelRanks(const RankShare& share, std::unique_ptr<RankOps> ops)
-      : share_(share), ops_(std::move(ops)) {}
+      : share_(share), own_(std::move(ops)), ops_(*own_) {}
+  // Of another model that lies on the tensor ranks of this rank's stage, and computes between the
+  // steps of this one: its exchanges are those of `stage`, which must outlive this.
+  static std::unique_ptr<ModelRanks> Beside(ModelRanks& stage);
   // On a CPU: the rank of `link`, which must outlive this.
   static Result<std::unique_ptr<ModelRanks>> Join(Link* link, const ParallelLayout& layout);
 
   const RankShare& share() const { return share_; }
-  RankOps& ops() { return *ops_; }
-  Status status() const { return ops_->status(); }
+  RankOps& ops() { return ops_; }
+  Status status() const { return ops_.status(); }
 
  private:
+  ModelRanks(const RankShare& share, RankOps& ops) : share_(share), ops_(ops) {}
+
   const RankShare share_;
-  const std::unique_ptr<RankOps> ops_;
+  const std::unique_ptr<RankOps> own_;  // null: another's
+  RankOps& ops_;
 };
 
 }  // namespace baltoro

@@ -86,16 +86,37 @@ class Slicer {
   }
 
   Status SliceVocabulary(PlannedRows& embedding, PlannedMatrix& head) {
-    const IndexRange rows = share_.vocab(config_);
-    KeepRows(embedding, rows);
+    KeepRows(embedding, share_.vocab(config_));
     if (head.parts.empty()) return {};
     if (!IsPlain(head.matrix.form)) return InvalidArgument("a quantised head cannot be cut");
-    KeepRows(head, rows);
+    KeepRows(head, share_.head_vocab(config_));
     return {};
   }
 
  private:
+  // Plain: DraftSource takes no others.
+  void SliceHeads(PlannedLayer& layer) const {
+    const int64_t d = config_.draft->head_width, keys = share_.key_heads(config_);
+    const IndexRange q = {heads_.begin * d, heads_.end * d};
+    const IndexRange kv = {share_.place.tensor * keys * d, (share_.place.tensor + 1) * keys * d};
+    layer.qkv_a.matrix.n = 0;
+    const IndexRange ranges[] = {q, kv, kv};
+    for (size_t i = 0; i < std::size(ranges); ++i) {
+      MatrixPart& part = layer.qkv_a.parts[0][i];
+      part.row += ranges[i].begin;
+      part.rows = ranges[i].size();
+      layer.qkv_a.matrix.n += part.rows;
+    }
+    KeepColumns(layer.o, q);
+  }
+
   Status SliceAttention(PlannedLayer& layer) {
+    if (config_.has_heads()) {
+      const IndexRange columns = {heads_.begin * config_.value, heads_.end * config_.value};
+      BT_RETURN_IF_ERROR(CheckHeads(layer.o, columns, "o_proj"));
+      SliceHeads(layer);
+      return {};
+    }
     const int64_t q = config_.head_dim(), kv = config_.nope + config_.value, v = config_.value;
     const IndexRange q_rows = {heads_.begin * q, heads_.end * q};
     const IndexRange columns = {heads_.begin * v, heads_.end * v};
@@ -160,6 +181,19 @@ IndexRange RankShare::vocab(const K2Config& config) const {
   return EvenShare(config.vocab, layout.tensor, place.tensor);
 }
 
+IndexRange RankShare::head_vocab(const K2Config& config) const {
+  return EvenShare(config.head_vocab(), layout.tensor, place.tensor);
+}
+
+int32_t RankShare::key_heads(const K2Config& config) const {
+  return config.draft ? config.draft->key_heads / layout.tensor : 0;
+}
+
+CacheWidths RankShare::cache_widths(const K2Config& config) const {
+  const int64_t parts = config.has_heads() ? layout.tensor : 1;
+  return {.latent = config.kv_lora / parts, .rope = config.rope_dim / parts};
+}
+
 std::vector<int32_t> RankShare::expert_slots(const K2Config& config) const {
   const ExpertShare held = ExpertsOf(layout, config.experts, place.expert(layout));
   std::vector<int32_t> slots(static_cast<size_t>(config.experts), -1);
@@ -172,9 +206,10 @@ std::vector<int32_t> RankShare::expert_slots(const K2Config& config) const {
 
 LayoutShape ShapeOf(const K2Config& config) {
   return {.heads = config.heads,
+          .key_heads = config.draft ? config.draft->key_heads : 0,
           .layers = config.layers,
           .experts = config.experts,
-          .vocab = config.vocab,
+          .vocab = config.head_vocab(),
           .intermediate = config.intermediate,
           .moe_intermediate = config.moe_intermediate};
 }

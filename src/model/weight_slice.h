@@ -10,7 +10,9 @@
 //                                all of them, to its part of the keys
 //   dense and shared MLP         gate and up rows, down columns
 //   routed experts               as these, or some experts whole
-//   embedding, head              rows of the vocabulary
+//   embedding, head              rows of the vocabulary, or of what the head tells apart
+//   q, k, v of a draft whose     rows of the rank's heads, and of its heads of keys
+//     heads have keys
 //   everything else              on every rank of the stage
 //
 // Products whose columns are cut give partial sums, which add up to the product over all ranks.
@@ -23,6 +25,11 @@
 
 namespace baltoro {
 
+// Values that a rank keeps of a token in a layer's cache: as K2Config::kv_lora and rope_dim.
+struct CacheWidths {
+  int64_t latent = 0, rope = 0;
+};
+
 struct RankShare {
   ParallelLayout layout = {};
   RankPlace place = {};
@@ -34,6 +41,11 @@ struct RankShare {
   // Those that the decode-context group attends for together.
   IndexRange group_heads(const K2Config& config) const;
   IndexRange vocab(const K2Config& config) const;
+  IndexRange head_vocab(const K2Config& config) const;  // of the columns of the logits
+  // Of heads that have keys of their own.
+  int32_t key_heads(const K2Config& config) const;
+  // A latent is for all heads, and whole on every rank.
+  CacheWidths cache_widths(const K2Config& config) const;
   // The slot of each expert; -1: another rank's.
   std::vector<int32_t> expert_slots(const K2Config& config) const;
 };

@@ -140,6 +140,50 @@ TEST(WeightSliceTest, EveryElementIsHeldAsOftenAsItShouldBe) {
   EXPECT_GT(accepted, 15);
 }
 
+// Of both types, with as many tokens in the head as not all ranks have equally many of.
+TEST(WeightSliceTest, ADraftIsCutByHeadsColumnsAndTokens) {
+  for (const int32_t key_heads : {0, 8, 4}) {
+    K2Config config = Config();
+    config.layers = config.dense_layers = 1;
+    config.experts = config.shared_experts = 0;
+    config.draft = DraftShape{.tap_layers = {0, 1, 2}, .vocab = 41};
+    if (key_heads > 0) {
+      config.draft->key_heads = key_heads;
+      config.draft->head_width = config.value;
+      config.kv_lora = config.rope_dim = key_heads * config.value;
+      config.q_lora = 0;
+    }
+    DummySource source(1);
+    const WeightPlan whole = Whole(config, source);
+    for (const int32_t tensor : {1, 2, 4, 8}) {
+      SCOPED_TRACE(fmt::format("{} heads of keys, {} ranks", key_heads, tensor));
+      const ParallelLayout layout{.tensor = tensor};
+      if (key_heads % tensor != 0) {
+        EXPECT_THAT(SliceWeights(config, whole, {layout}).status().message(),
+                    HasSubstr("4 heads of keys must be divisible by tensor parallel size (8)"));
+        continue;
+      }
+      Held held, transposed, all, all_transposed;
+      for (int32_t rank = 0; rank < tensor; ++rank) {
+        const RankShare share{layout, PlaceOf(layout, rank)};
+        const WeightPlan slice = SliceWeights(config, whole, share).value();
+        EXPECT_EQ(slice.fc.matrix.n, config.hidden);
+        EXPECT_EQ(slice.lm_head.matrix.n, share.head_vocab(config).size());
+        Count(slice, held, transposed);
+      }
+      Count(whole, all, all_transposed);
+      ASSERT_EQ(held.size(), all.size());
+      for (const auto& [name, counts] : held) {
+        const bool heads =
+            name.find("k_proj") != std::string::npos || name.find("v_proj") != std::string::npos;
+        const int32_t times = heads ? 1 : TimesHeld(name, layout);
+        for (const int32_t count : counts) ASSERT_EQ(count, times) << name;
+      }
+      EXPECT_EQ(transposed, all_transposed);
+    }
+  }
+}
+
 // What a rank loads is what the whole model has there: bytes add up, but for what is held often.
 TEST(WeightSliceTest, RanksTogetherTakeTheBytesOfTheWhole) {
   const K2Config config = Config();

@@ -177,9 +177,10 @@ class HiddenState {
   // NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it.
   virtual void Explain(std::function<void(const std::string&)> tell) { static_cast<void>(tell); }
 
-  // Row t becomes table[ids[t]], zeros where ids[t] is negative: another rank's.  table
-  // [vocab, H] bf16 or f32; ids [T] i32.
-  virtual void Embed(TensorView table, TensorView ids) = 0;
+  // Row t becomes table[ids[t] - first], summed over the tensor ranks, of which each has some rows
+  // of the vocabulary; zeros where nobody has it.  table [rows, H] bf16 or f32, of this rank, from
+  // token `first` on; ids [T] i32.
+  virtual void Embed(TensorView table, TensorView ids, int64_t first) = 0;
   // Row rows[i] becomes values[i].  values [N, H] f32; rows [N] i32, all different.
   virtual void Override(TensorView values, TensorView rows) = 0;
   // Behind Embed, of a draft model: what was embedded moves beside the residual stream.

@@ -50,6 +50,11 @@ Status CheckLayout(const ParallelLayout& layout, const LayoutShape& shape) {
                     "size ({}). Give --tensor-parallel-size {}",
                     shape.heads, layout.tensor, near));
   }
+  if (shape.key_heads % layout.tensor != 0) {
+    return InvalidArgument(fmt::format(
+        "{} heads of keys must be divisible by tensor parallel size ({}): use a smaller size",
+        shape.key_heads, layout.tensor));
+  }
   if (layout.tensor % layout.decode_context != 0) {
     return InvalidArgument(
         fmt::format("--decode-context-parallel-size {} must divide --tensor-parallel-size {}",

@@ -45,9 +45,10 @@ struct RankPlace {
 };
 RankPlace PlaceOf(const ParallelLayout& layout, int32_t rank);
 
-// What must divide or suffice. `experts` 0: a dense model.
+// What must divide or suffice. `experts` 0: a dense model; `key_heads` 0: no heads with keys of
+// their own.
 struct LayoutShape {
-  int32_t heads = 0, layers = 0, experts = 0;
+  int32_t heads = 0, key_heads = 0, layers = 0, experts = 0;
   int64_t vocab = 0, intermediate = 0, moe_intermediate = 0;
 };
 // kInvalidArgument: which sizes clash and which flag to change.

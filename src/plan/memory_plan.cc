@@ -97,13 +97,19 @@ PlanItem DraftSteps(const K2Config& d, const PlanOptions& o, int64_t act) {
   const auto taps = static_cast<int64_t>(d.draft->tap_layers.size());
   // The target's streams and its own; then as any model, with an input twice as wide.
   const int64_t streams = 4 * (taps + 1) * d.hidden;
+  const RankShare share{.layout = o.draft_layout};  // of the first rank, which has most
+  const int64_t heads = share.heads(d).size();
   const int64_t attention = d.has_heads()
-                                ? (2 * d.heads + 2 * d.draft->key_heads) * d.draft->head_width
-                                : d.q_lora + d.cache_width() + d.heads * (d.head_dim() + d.value);
-  const int64_t own = (12 + act * (taps + 3)) * d.hidden + act * (attention + 3 * d.intermediate);
+                                ? (2 * heads + 2 * share.key_heads(d)) * d.draft->head_width
+                                : d.q_lora + d.cache_width() + heads * (d.head_dim() + d.value);
+  const int64_t columns = EvenShare(d.intermediate, o.draft_layout.tensor, 0).size();
+  const int64_t own = (12 + act * (taps + 3)) * d.hidden + act * (attention + 3 * columns);
   const int64_t rows = std::min<int64_t>(o.max_num_seqs, o.max_num_batched_tokens);
+  // All, and where ranks have parts of them its own.
+  const int64_t part = o.draft_layout.tensor > 1 ? share.head_vocab(d).size() : 0;
   return {"steps of the draft model",
-          o.max_num_batched_tokens * (streams + own) + rows * (8 * d.hidden + 4 * d.head_vocab()) +
+          o.max_num_batched_tokens * (streams + own) +
+              rows * (8 * d.hidden + 4 * (d.head_vocab() + part)) +
               o.max_model_len * d.rotated() * 4,
           fmt::format("{} tokens", o.max_num_batched_tokens)};
 }

@@ -43,8 +43,10 @@ struct PlanOptions {
   // each with a result of its own. 0: as many as suit.
   int32_t fixed_rows = 0;
   int64_t key_parts = 0;
-  // A draft model on the rank that samples, its weights, and what its keys take for a token.
+  // A draft model on the rank that samples, or over the tensor ranks of its stage; of a rank its
+  // weights, and what its keys take for a token.
   std::optional<K2Config> draft = {};
+  ParallelLayout draft_layout = {};
   int64_t draft_bytes = 0, draft_token_bytes = 0;
   // Of the fullest rank of each stage, where a loader has counted them; empty: what the model's
   // forms come to.

@@ -119,6 +119,21 @@ TEST(MemoryPlanTest, DraftsAreRowsToo) {
   EXPECT_EQ(logits(), (100 + 100) * row);
 }
 
+// Heads and columns of the MLP; logits are whole on each, beside its own part.
+TEST(MemoryPlanTest, RanksThatShareADraftTakeLessForItsSteps) {
+  const ModelDescription model = Known("Kimi-K2.5");
+  PlanOptions options = On("h200", {.tensor = 8});
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 2048;
+  options.draft = model.config;
+  options.draft->draft = DraftShape{.tap_layers = {1, 29, 57}, .vocab = 32000};
+  const auto steps = [&] { return ArenaOf(Plan(model, options), "steps of the draft model"); };
+  const int64_t whole = steps();
+  options.draft_layout.tensor = 8;
+  const int64_t columns = int64_t{56} * (192 + 128) + 3 * (18432 - 18432 / 8);
+  EXPECT_EQ(whole - steps(), 2048 * 2 * columns - 32 * 4 * 32000 / 8);
+}
+
 // A GPU's norms write a second copy of their rows for INT4 experts, where they write no codes.
 TEST(MemoryPlanTest, RowsInMatrixOrderAreCounted) {
   ModelDescription model = Known("Kimi-K2-Thinking");

@@ -56,8 +56,16 @@ def ngram(drafts):
     return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, "prompt_lookup_min": 1})
 
 
-def test_nodes_verify_drafts_as_one_rank(one_rank):
-    with Cluster(2, "-tp", "2", "-pp", "2", "-sc", ngram(3)) as cluster:
+def eagle3(drafts, **more):
+    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, **more})
+
+
+# With two stages of two ranks, both of the last one share the draft model; with one, they are of different nodes.
+@pytest.mark.parametrize("flags", [
+    ("-pp", "2", "-sc", ngram(3)), ("-pp", "2", "-sc", eagle3(3)), ("-sc", eagle3(3)),
+    ("-sc", eagle3(3, draft_tensor_parallel_size=1))], ids=["ngram", "pp2-model", "model", "model-whole"])
+def test_nodes_verify_drafts_as_one_rank(one_rank, flags):
+    with Cluster(2, "-tp", "2", *flags) as cluster:
         assert ask_all(cluster.head.client(), PROMPTS) == one_rank
         accepted = [line for line in cluster.head.metrics().splitlines()
                     if line.startswith("vllm:spec_decode_num_accepted_tokens_total{")]
@@ -247,7 +255,9 @@ def test_a_longer_standstill_is_an_end_and_whoever_wakes_up_comes_back():
 
 @pytest.mark.parametrize("flag, one, other, said", [
     ("--seed", "7", "8", ("--seed", "7", "8")),
-    ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens", "none"))], ids=["seed", "drafts"])
+    ("-sc", ngram(3), "{}", ("--speculative-config", "ngram, 3 tokens", "none")),
+    ("-sc", eagle3(3), eagle3(3, draft_tensor_parallel_size=1),
+     ("--speculative-config", "draft_tensor_parallel_size 2", "draft_tensor_parallel_size 1"))], ids=["seed", "drafts", "draft ranks"])
 def test_nodes_that_were_started_differently_are_told_how(flag, one, other, said):
     port = str(free_port())
     common = [*SMALL, "--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", port, "-tp", "2"]

@@ -18,8 +18,8 @@ def ngram(drafts, **more):
     return json.dumps({"method": "ngram", "num_speculative_tokens": drafts, **more})
 
 
-def eagle3(drafts):
-    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts})
+def eagle3(drafts, **more):
+    return json.dumps({"method": "eagle3", "num_speculative_tokens": drafts, **more})
 
 
 def post(server, path, body):
@@ -98,9 +98,9 @@ def plain():
     ["-sc", ngram(4, prompt_lookup_min=1), "-tp", "2"], ["-sc", ngram(4, prompt_lookup_min=1), "-pp", "2"],
     ["-sc", eagle3(3)], ["-sc", eagle3(5), "--max-num-batched-tokens", "64", "--max-num-seqs", "12"],
     ["-sc", eagle3(4), "--deterministic", "--max-model-len", "512", "--kv-cache-memory-bytes", "7100000"],
-    ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"]],
+    ["-sc", eagle3(3), "-tp", "2"], ["-sc", eagle3(3, draft_tensor_parallel_size=1), "-tp", "2"], ["-sc", eagle3(2), "-pp", "2"], ["-sc", eagle3(3), "--kv-cache-dtype", "fp8"]],
     ids=["1", "3", "8-narrow", "4-tight", "4-tp2", "4-pp2",
-         "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-2-pp2", "model-3-fp8"])
+         "model-3", "model-5-narrow", "model-4-tight", "model-3-tp2", "model-3-tp2-whole", "model-2-pp2", "model-3-fp8"])
 def test_every_answer_is_the_one_without(plain, flags):
     server = Server(MODEL, "--served-model-name", "pocket", *flags)
     try:
@@ -115,6 +115,8 @@ def test_every_answer_is_the_one_without(plain, flags):
             assert answer == wanted, request
         count = counters(server)
         assert count["vllm:spec_decode_num_accepted_tokens_total"] > 50
+        if "eagle3" in flags[1] and "-tp" in flags:
+            assert ("GiB on each of 2 ranks" in server.text()) == ("draft_tensor_parallel_size" not in flags[1])
         if "7100000" in flags:
             assert count["vllm:num_preemptions_total"] > 0
     finally:
@@ -195,6 +197,7 @@ def test_synthetic_acceptance_says_that_answers_mean_nothing():
     ('{"method": "eagle3", "model": "/d", "num_speculative_tokens": 3}', "--speculative-config: model: /d: no such directory"),
     ('{"method": "eagle3", "num_speculative_tokens": 6}', "expected a whole number from 1 to 5"),
     (json.dumps({"method": "eagle3", "model": MODEL}), "this is no Eagle3 draft"),
+    (eagle3(3, draft_tensor_parallel_size=2), "draft_tensor_parallel_size: it is 2, expected 1: one rank has"),
     ('{"method": "ngram"}', "num_speculative_tokens: it is not given"),
     ('{"method": "ngram", "num_speculative_tokens": 3, "tensor_parallel_size": 1}', "'draft_tensor_parallel_size' instead")])
 def test_what_cannot_be_is_refused_by_name(config, said):

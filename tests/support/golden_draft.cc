@@ -103,10 +103,18 @@ GoldenDraft::GoldenDraft(size_t index)
   WriteDraft(golden_, dir());
 }
 
-std::unique_ptr<K2Model> GoldenDraft::Load(const OpsTable& ops) {
+bool GoldenDraft::CanBeCut(int32_t ranks) const {
+  return CheckLayout({.tensor = ranks}, ShapeOf(Config().value())).ok();
+}
+
+std::unique_ptr<K2Model> GoldenDraft::Load(const OpsTable& ops, ModelRanks* ranks) {
+  const std::lock_guard lock(loading_);
+  K2LoadOptions options;
+  options.ranks = ranks;
+  ThreadPool* const pool = ranks == nullptr ? &pool_ : nullptr;
   auto source = OpenDraftWeights(dir(), Config().value(), target_weights_);
   EXPECT_TRUE(source.ok()) << source.status().message();
-  auto model = K2Model::Load(Config().value(), *source.value(), ops, &pool_, {});
+  auto model = K2Model::Load(Config().value(), *source.value(), ops, pool, options);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return std::move(model).value();
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,7 +32,10 @@ class GoldenDraft {
   double bf16_nmse() const { return golden_["bf16_nmse"].get<double>(); }
 
   Result<K2Config> Config() const { return ReadDraftConfig(dir(), target_); }
-  std::unique_ptr<K2Model> Load(const OpsTable& ops);
+  // Whole, or the part of one of `ranks`, which load side by side.
+  std::unique_ptr<K2Model> Load(const OpsTable& ops, ModelRanks* ranks = nullptr);
+  // Whether so many ranks can share it.
+  bool CanBeCut(int32_t ranks) const;
   std::vector<int32_t> Tokens() const;
   // The target's residual streams at positions [0, count), one [count, H] for each tap.
   std::vector<std::vector<float>> Taps(int64_t count) const;
@@ -44,6 +48,7 @@ class GoldenDraft {
   TempDir dir_;
   TinySource target_weights_{true};
   ThreadPool pool_{1};  // tests run side by side
+  std::mutex loading_;
 };
 
 }  // namespace baltoro::test

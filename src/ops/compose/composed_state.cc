@@ -66,8 +66,8 @@ TensorView ComposedState::Heads(const TensorView& x, int64_t heads) const {
   return view;
 }
 
-void ComposedState::Embed(TensorView table, TensorView ids) {
-  ops_.embed(Fresh(), residual_, table, ids);
+void ComposedState::Embed(TensorView table, TensorView ids, int64_t first) {
+  ops_.embed(Fresh(), residual_, table, ids, first);
   if (among_ranks()) shape_.ranks->Sum(Fresh(), residual_);
   added_ = true;
 }

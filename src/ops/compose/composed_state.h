@@ -17,7 +17,7 @@ class ComposedState : public HiddenState {
   ComposedState(const SmallOps& ops, const OpContext& context, Arena& arena, const StepShape& shape)
       : ComposedState(ops, context, arena, shape, DType::kF32) {}
 
-  void Embed(TensorView table, TensorView ids) override;
+  void Embed(TensorView table, TensorView ids, int64_t first) override;
   void Override(TensorView values, TensorView rows) override;
   void TakeFeatures(const FeatureArgs& args) override;
   void AttentionHalf(const AttentionHalfArgs& args, const NextHalf& next) override;

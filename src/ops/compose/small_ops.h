@@ -57,9 +57,10 @@ struct ExpertBankArgs {
 struct SmallOps {
   DType act = DType::kBf16;
 
-  // out[t] = table[ids[t]], zeros where ids[t] is negative.  out [T, H] f32; table [vocab, H] bf16
-  // or f32, row-major; ids [T] i32.
-  void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids) = nullptr;
+  // out[t] = table[ids[t] - first], zeros where that is no row of the table: another rank's.  out
+  // [T, H] f32; table [rows, H] bf16 or f32, row-major; ids [T] i32.
+  void (*embed)(const OpContext&, TensorView out, TensorView table, TensorView ids, int64_t first) =
+      nullptr;
   // out[i] = x[rows[i]].  x [T, D] part, out [N, D] f32 or, where x is f32, act; rows of out may be
   // strided; rows [N] i32.
   void (*gather_rows)(const OpContext&, TensorView out, TensorView x, TensorView rows) = nullptr;

@@ -17,7 +17,7 @@ int64_t PackedBytes(WeightForm form, int64_t n, int64_t k);
 void PackRows(
     WeightForm form, void* dst, int64_t n, int64_t k, int64_t row_begin, const StoredRows& src);
 
-void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids);
+void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids, int64_t first);
 void RmsNorm(const OpContext& ctx, TensorView out, TensorView x, TensorView weight, float eps);
 void AddRmsNorm(const OpContext& ctx,
                 TensorView out,

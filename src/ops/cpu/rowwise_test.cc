@@ -46,17 +46,37 @@ TEST(EmbedTest, RowsAreThoseOfTheTable) {
   Context context(2);
   for (const DType type : kTypes) {
     const Tensor table = Random(1, type, {10, 37}, 1);
-    const Tensor ids = Ids({9, 0, -1, 3});
-    Tensor got(DType::kF32, {4, 37});
-    Tensor want(DType::kF32, {4, 37});
+    const Tensor ids = Ids({9, 0, -1, 3, 10});
+    Tensor got(DType::kF32, {5, 37});
+    Tensor want(DType::kF32, {5, 37});
 
-    Embed(context.get(), got.view, table.view, ids.view);
+    Embed(context.get(), got.view, table.view, ids.view, 0);
 
-    reference::Embed({}, want.view, table.view, ids.view);
+    reference::Embed({}, want.view, table.view, ids.view, 0);
     EXPECT_EQ(got.values(), want.values());
     EXPECT_EQ(got.at(0), table.at(9 * 37));
     EXPECT_EQ(got.at(2 * 37), 0);
+    EXPECT_EQ(got.at(4 * 37), 0);
   }
+}
+
+// Each rank has some rows of the vocabulary, and names tokens as all do.
+TEST(EmbedTest, PartsOfTheTableAddUpToTheWhole) {
+  Context context(2);
+  const Tensor table = Random(1, DType::kBf16, {10, 37}, 1);
+  const Tensor ids = Ids({9, 0, -1, 3, 4, 10});
+  Tensor want(DType::kF32, {6, 37});
+  reference::Embed({}, want.view, table.view, ids.view, 0);
+  std::vector<float> sum(want.values().size());
+  for (const auto& [first, rows] : {std::pair{0, 4}, std::pair{4, 3}, std::pair{7, 3}}) {
+    Tensor got(DType::kF32, {6, 37});
+    Tensor expected(DType::kF32, {6, 37});
+    Embed(context.get(), got.view, table.view.rows(first, rows), ids.view, first);
+    reference::Embed({}, expected.view, table.view.rows(first, rows), ids.view, first);
+    EXPECT_EQ(got.values(), expected.values());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += got.at(static_cast<int64_t>(i));
+  }
+  EXPECT_EQ(sum, want.values());
 }
 
 TEST(RmsNormTest, AgreesWithTheReference) {

@@ -42,7 +42,7 @@ Status Wait(const OpContext& ctx);
 Status Fetch(const OpContext& ctx, void* host, const void* from, size_t bytes);
 std::unique_ptr<OpGraph> Capture(const OpContext& ctx, const std::function<void()>& record);
 
-void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids);
+void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids, int64_t first);
 void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
 void ScatterRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows);
 void Copy(const OpContext& ctx, TensorView out, TensorView x);

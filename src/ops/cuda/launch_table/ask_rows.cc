@@ -48,7 +48,7 @@ void AskRouting(Asker& asker, const RouteCase& c) {
 void AskCopies(Asker& asker, int64_t width) {
   asker.Ask("embed" + Of(width), {}, [&](Step& s) {
     const TensorView table(s.Place(), DType::kBf16, {2048, width});
-    Embed(s.ctx, s.Rows(DType::kF32, width), table, s.Vector(DType::kI32, s.rows));
+    Embed(s.ctx, s.Rows(DType::kF32, width), table, s.Vector(DType::kI32, s.rows), 0);
     return true;
   });
   asker.Ask("gather rows" + Of(width), {}, [&](Step& s) {

@@ -13,23 +13,23 @@ struct CopyParams {
   void* to;
   const int32_t* ids;
   int64_t from_stride, to_stride;
-  int64_t limit;  // rows of the side that `ids` counts
+  int64_t first;  // what `ids` call row 0 of the side that they count
+  int64_t limit;  // rows of that side
   int width;
   bool scatter;
-  bool zeros;  // where an id is negative
+  bool zeros;  // where an id is no row
   bool vectors;
 };
 
-// Block (x, y): eights y of row x. An id that is no row (nor negative, where that means zeros)
-// leaves NaN where it was to be read, and nothing where it was to be written: the host cannot check
-// it here.
+// Block (x, y): eights y of row x. An id that is no row leaves zeros or NaN where it was to be
+// read, and nothing where it was to be written: the host cannot check it here.
 template <typename From, typename To>
 __device__ __forceinline__ void CopyRow(const CopyParams& p) {
   hopper::LetDependentsLaunch();
   hopper::WaitForPredecessors();
   const int at = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kEight;
   if (at >= p.width) return;
-  const int64_t id = p.ids[blockIdx.x];
+  const int64_t id = p.ids[blockIdx.x] - p.first;
   const bool known = id >= 0 && id < p.limit;
   const int64_t from = p.scatter ? blockIdx.x : id;
   const int64_t to = p.scatter ? id : blockIdx.x;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void CopyRow(const CopyParams& p) {
     LoadEight(row + at, p.width - at, p.vectors, x);
   } else {
 #pragma unroll
-    for (float& value : x) value = p.zeros && id < 0 ? 0 : __int_as_float(0x7FC00000);
+    for (float& value : x) value = p.zeros ? 0 : __int_as_float(0x7FC00000);
   }
   StoreEight(static_cast<To*>(p.to) + to * p.to_stride + at, p.width - at, p.vectors, x);
 }
@@ -56,7 +56,12 @@ __global__ void __launch_bounds__(kThreads) CopyRowsRounded(CopyParams p) {
 
 enum class Way { kGather, kGatherOrZeros, kScatter };
 
-void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, Way way) {
+void Copy(const OpContext& ctx,
+          TensorView to,
+          TensorView from,
+          TensorView ids,
+          Way way,
+          int64_t first = 0) {
   const bool scatter = way == Way::kScatter;
   BT_CHECK(to.rank == 2 && from.rank == 2 && ids.rank == 1 && to.dim(1) == from.dim(1));
   BT_CHECK((scatter ? from : to).dim(0) == ids.dim(0));
@@ -67,6 +72,7 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
                         .ids = ids.as<int32_t>(),
                         .from_stride = from.stride[0],
                         .to_stride = to.stride[0],
+                        .first = first,
                         .limit = (scatter ? to : from).dim(0),
                         .width = static_cast<int>(to.dim(1)),
                         .scatter = scatter,
@@ -88,9 +94,9 @@ void Copy(const OpContext& ctx, TensorView to, TensorView from, TensorView ids, 
 
 }  // namespace
 
-void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids) {
+void Embed(const OpContext& ctx, TensorView out, TensorView table, TensorView ids, int64_t first) {
   BT_CHECK(out.dtype == DType::kF32);
-  Copy(ctx, out, table, ids, Way::kGatherOrZeros);
+  Copy(ctx, out, table, ids, Way::kGatherOrZeros, first);
 }
 
 void GatherRows(const OpContext& ctx, TensorView out, TensorView x, TensorView rows) {
