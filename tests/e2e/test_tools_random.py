@@ -1,6 +1,6 @@
 """A model with random weights would write anything, so whatever it gets right is the grammar's work: every finished tool
 call and every structured answer is held against Python's jsonschema, over the schemas of tests/grammar/schemas. Once more with
-drafts, by look-up and by a draft model that is random as well: the answers must be valid, and the same.
+drafts, by look-up and by a draft model that is random as well: the answers must be valid, and those of the same length limit the same.
 
 BALTORO_LONG=1 makes 10,000 calls, half as many with each kind of drafts, and 10,000 structured answers."""
 import concurrent.futures
@@ -21,6 +21,7 @@ from random_draft import make_random_draft
 LONG = os.environ.get("BALTORO_LONG") == "1"
 CALLS = 10_000 if LONG else 60
 MAX_TOKENS = 4000
+MAX_TOKENS_OF_MANY = 600  # with drafts: the few answers that go on for thousands of tokens take most of the time
 DIALECTS = {"draft4": jsonschema.Draft4Validator, "draft7": jsonschema.Draft7Validator}
 
 
@@ -63,6 +64,7 @@ def random_server(random_model, request):
               "eagle3": {"method": "eagle3", "model": str(random_model / "draft"), "num_speculative_tokens": 3}}[request.param]
     running = Server(str(random_model), "--load-format", "dummy", "--max-num-seqs", "64", "-sc", json.dumps(drafts))
     running.drafts = request.param
+    running.max_tokens = MAX_TOKENS_OF_MANY if LONG and drafts else MAX_TOKENS
     yield running
     assert running.stop() == 0
 
@@ -180,7 +182,7 @@ def check_calls(server, cases, tokens, seed, known):
              for name, case in zip(names, chosen)]
     earlier = dice.randint(0, 3)
     thinking = dice.random() < 0.3
-    body = {"messages": history(earlier), "tools": tools, "max_completion_tokens": MAX_TOKENS, "seed": seed,
+    body = {"messages": history(earlier), "tools": tools, "max_completion_tokens": server.max_tokens, "seed": seed,
             "chat_template_kwargs": {"thinking": thinking}, "thinking_token_budget": dice.randint(0, 5),
             "parallel_tool_calls": dice.random() < 0.3, "logit_bias": {str(tokens.quote): 5}}
     mode = dice.choice(["required", "named", "auto"])
@@ -262,7 +264,7 @@ def test_every_finished_tool_call_is_valid(random_server, known):
     finished, cut, refused, used = summary(f"tool calls, {random_server.drafts}", results)
     print("not wholly enforced:", sum(result[4] for result in results), " tokens from drafts:", accepted(random_server))
     assert finished >= calls / 2
-    assert cut <= 0.05 * (finished + cut)
+    assert cut <= (0.05 if random_server.max_tokens == MAX_TOKENS else 0.2) * (finished + cut)
     assert not LONG or len(used) >= 200
     assert random_server.drafts == "no drafts" or accepted(random_server) > calls / 2
 
