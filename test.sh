@@ -59,9 +59,9 @@ if [ $long = 1 ]; then
   cmake --preset tsan -DBT_BENCH=OFF >/dev/null
   ninja -C build/tsan unit_tests
   ctest --test-dir build/tsan --output-on-failure -j2 -LE 'gpu|e2e|slow'
-  step "long simulations, a million streams"
+  step "long simulations, a million streams, 200,000 draws with drafts"
   BT_SIMULATION_SEEDS=10000 BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure \
-    -R 'simulation|event_parser_test|chat_shape_test'
+    -R 'simulation|event_parser_test|chat_shape_test|draft_distribution_test'
   step "all cases of the pocket model in every weight form; all values of flags; 10,000 tool calls and structured answers; nodes that die 20 times"
   BALTORO_LONG=1 ctest --test-dir build/release --output-on-failure -R 'e2e/(weight_forms|tools_random|plan|nodes|layout_guides)'
   step "load, faults and public suites: docs/measured/faults.md"

@@ -46,11 +46,15 @@ def flags_of_guides(rows):
 
 
 def today_of(case):
-    if "waits" in case:
-        return "waits for " + ", ".join(case["waits"])
+    runs = "runs"
     if "added" in case:
-        return f"runs; in the test with `{case['added']['flags']}`: {case['added']['reason']}"
-    return "runs"
+        runs += f"; in the test with `{case['added']['flags']}`: {case['added']['reason']}"
+    if "waits" not in case:
+        return runs
+    waits = "waits for " + ", ".join(case["waits"])
+    if "runs_without" not in case:
+        return waits
+    return f"{waits}; without {', '.join(f'`{flag}`' for flag in case['runs_without'])} it {runs}"
 
 
 def shortened(words):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -31,7 +32,8 @@ Status CheckTaps(const std::vector<int32_t>& taps, const K2Config& target) {
   }
   return InvalidArgument(
       fmt::format("config.json: {}: expected 1 to {} rising numbers of layers of the model that it "
-                  "is to draft for, which has {}",
+                  "is to draft for, which has {}; in eagle_config they are those behind which is "
+                  "read, outside of it those before which is read",
                   kTapKey, kTapsMax, target.layers));
 }
 
@@ -50,16 +52,21 @@ Status ReadTaps(const Json& json, const K2Config& target, std::vector<int32_t>& 
     }
     return {};
   };
+  // What drafts read by default, before layers 2, L / 2 and L - 3. Of a list with these very
+  // numbers nobody has chosen others: wherever it stands, it says the same.
+  const std::vector<int32_t> usual = {1, target.layers / 2 - 1, target.layers - 4};
   const auto has = [](const Json& object) {
     return object.is_object() && object.contains(kTapKey) &&
            !object.at(std::string(kTapKey)).is_null();
   };
   if (json.contains("eagle_config") && has(json.at("eagle_config"))) {
     BT_RETURN_IF_ERROR(read_from(json.at("eagle_config"), 0));
+    const auto is_next = [](int32_t tap, int32_t one) { return tap == one + 1; };
+    if (target.layers >= 8 && std::ranges::equal(taps, usual, is_next)) taps = usual;
   } else if (has(json)) {
     BT_RETURN_IF_ERROR(read_from(json, 1));
   } else if (target.layers >= 8) {
-    taps = {1, target.layers / 2 - 1, target.layers - 4};
+    taps = usual;
   } else {
     return InvalidArgument(
         fmt::format("config.json: {} is missing, and a model of {} layers has no usual layers to "
@@ -81,6 +88,27 @@ Status RefuseOtherKinds(const Json& json) {
           fmt::format("config.json: {} is true: drafts of this kind are not known", key));
     }
   }
+  return {};
+}
+
+// `attention_factor` is what cos and sin are multiplied by, instead of what follows from mscale and
+// mscale_all_dim (by transformers' name): kept as the mscale that gives it.
+Status ReadCosFactor(const Json& json, RopeConfig& rope) {
+  const ConfigReader read(json, "");
+  const char* const key = read.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  BT_ASSIGN_OR_RETURN(const ConfigReader scaling, read.ObjectOr(key));
+  constexpr std::string_view kFactor = "attention_factor";
+  if (!rope.yarn || !scaling.Has(kFactor)) return {};
+  double factor = 1;
+  BT_RETURN_IF_ERROR(scaling.Number(kFactor, 0.01, 100, factor));
+  if (rope.factor == 1) {
+    if (factor == 1) return {};
+    return InvalidArgument(fmt::format(
+        "config.json: {}.{} is {}; expected 1 with a factor of 1, which stretches nothing", key,
+        kFactor, factor));
+  }
+  const double wanted = factor * YarnMscale(rope.factor, rope.mscale_all_dim);
+  rope.mscale = (wanted - 1) / (0.1 * std::log(rope.factor));
   return {};
 }
 
@@ -139,6 +167,7 @@ Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target) {
                     "Eagle3 draft",
                     config.layers));
   }
+  BT_RETURN_IF_ERROR(ReadCosFactor(json, config.rope));
   config.experts = 0;  // some have the keys of their target, and one dense layer
   config.dense_layers = 1;
   config.tied_embeddings = false;

@@ -18,7 +18,10 @@ namespace baltoro {
 // hidden size, is compared, and the error names the key and both.
 // The layers to tap are those of `eagle_config.eagle_aux_hidden_state_layer_ids` ("behind layer
 // n"), or of a list of that name outside of eagle_config ("before layer n", as vLLM reads it), or
-// those behind layers 1, L / 2 - 1 and L - 4 of the target's L.
+// those behind layers 1, L / 2 - 1 and L - 4 of the target's L. So are they where eagle_config has
+// 2, L / 2 and L - 3, these layers as vLLM numbers them.
+// Rotary positions are as the file says: of yarn, cos and sin are multiplied by
+// `rope_scaling.attention_factor`, or by what follows from mscale and mscale_all_dim.
 Result<K2Config> ReadDraftConfig(const std::string& dir, const K2Config& target);
 // As above; `json` is the draft's config.json.
 Result<K2Config> ParseDraftConfig(const Json& json, const K2Config& target);

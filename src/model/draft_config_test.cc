@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "support/golden_draft.h"
 
 namespace baltoro {
@@ -69,14 +71,54 @@ TEST_F(DraftConfigTest, LayersAreTappedAsTheFileSays) {
   EXPECT_THAT(taps(), ElementsAre(0, 1, 7));
   json.erase("eagle_aux_hidden_state_layer_ids");
   EXPECT_THAT(taps(), ElementsAre(1, 3, 4));  // of eight layers, the usual ones
+  // The usual ones as vLLM numbers them are these, and nothing near is.
+  json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 4, 5}}};
+  EXPECT_THAT(taps(), ElementsAre(1, 3, 4));
+  json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 4, 6}}};
+  EXPECT_THAT(taps(), ElementsAre(2, 4, 6));
+  json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {2, 4}}};
+  EXPECT_THAT(taps(), ElementsAre(2, 4));
+  json["eagle_config"] = nullptr;
+  json["eagle_aux_hidden_state_layer_ids"] = {3, 5, 6};
+  EXPECT_THAT(taps(), ElementsAre(2, 4, 5));  // behind these very layers
+  json.erase("eagle_aux_hidden_state_layer_ids");
   json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, 3, 8}}};
-  EXPECT_THAT(ErrorOf(json), HasSubstr("eagle_aux_hidden_state_layer_ids"));
+  EXPECT_THAT(ErrorOf(json), HasSubstr("which has 8; in eagle_config they are those behind"));
   json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {3, 1}}};
   EXPECT_THAT(ErrorOf(json), HasSubstr("rising"));
   json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", {1, "3"}}};
   EXPECT_THAT(ErrorOf(json), HasSubstr("no number of a layer"));
   json["eagle_config"] = {{"eagle_aux_hidden_state_layer_ids", 3}};
   EXPECT_THAT(ErrorOf(json), HasSubstr("expected a list"));
+}
+
+// (What it does to drafts is recorded: llama_attention_factor in tests/golden/eagle3.)
+TEST_F(DraftConfigTest, CosAndSinAreMultipliedAsTheFileSays) {
+  for (const char* type : {"llama", "kimi_k2"}) {
+    SCOPED_TRACE(type);
+    Json json = ConfigOf(type);  // yarn of factor 64, mscale and mscale_all_dim 1
+    const double plain = 1 + 0.1 * std::log(64.0);
+    const auto factor = [&] { return RopeCosFactor(ParseDraftConfig(json, target_).value().rope); };
+    const auto scale = [&] { return SoftmaxScale(ParseDraftConfig(json, target_).value()); };
+    EXPECT_EQ(factor(), 1);
+    const double before = scale();
+    json["rope_scaling"]["attention_factor"] = 1.25;
+    EXPECT_NEAR(factor(), 1.25, 1e-12);
+    json["rope_scaling"]["attention_factor"] = 0.5;
+    EXPECT_NEAR(factor(), 0.5, 1e-12);
+    EXPECT_EQ(scale(), before);
+    json["rope_scaling"].erase("attention_factor");
+    json["rope_scaling"]["mscale"] = 0.707;
+    EXPECT_NEAR(factor(), (1 + 0.0707 * std::log(64.0)) / plain, 1e-12);
+    json["rope_scaling"].erase("mscale");
+    json["rope_scaling"].erase("mscale_all_dim");
+    EXPECT_NEAR(factor(), plain, 1e-12);  // as vLLM has it for Llama's type whatever the keys
+    json["rope_scaling"]["attention_factor"] = "much";
+    EXPECT_THAT(ErrorOf(json), HasSubstr("attention_factor"));
+    json["rope_scaling"]["attention_factor"] = 2;
+    json["rope_scaling"]["factor"] = 1;
+    EXPECT_THAT(ErrorOf(json), HasSubstr("attention_factor is 2; expected 1 with a factor of 1"));
+  }
 }
 
 TEST_F(DraftConfigTest, AnotherModelsDraftIsRefused) {

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 
 import pytest
 
@@ -19,13 +20,13 @@ VLLM = str(pathlib.Path(PROGRAM).with_name("vllm"))
 GUIDES = json.loads((ROOT / "tests/guides/cases.json").read_text())["guides"]
 EXAMPLES = ROOT / "examples/guides"
 # What the guides leave to the reader.
-VARIABLES = {"MODEL_PATH": "/models/kimi-k2.5"}
+VARIABLES = {"MODEL_PATH": "/models/kimi-k2.5", "EAGLE3_PATH": "/models/kimi-k2.5-eagle3-mla"}
 KINDS = {"serve": [], "request": [], "client": [], "launch": []}
 for guide in GUIDES:
     for entry in guide["cases"]:
         entry["guide"] = guide["file"]
         KINDS.setdefault(entry["kind"], []).append(entry)
-RUNNING = [entry for entry in KINDS["serve"] if not entry.get("waits")]
+RUNNING = [entry for entry in KINDS["serve"] if not entry.get("waits") or "runs_without" in entry]
 
 
 def name_of(entry):
@@ -38,11 +39,12 @@ def printed(entry):
 
 
 def words_of(entry):
-    """Behind `vllm serve`: MODEL and flags, and then what the case adds."""
+    """Behind `vllm serve`: MODEL and flags but for what the case leaves out, and then what it adds."""
     command = re.sub(r"\$\{?(\w+)\}?", lambda found: VARIABLES[found.group(1)], printed(entry).replace("\\\n", " "))
     words = shlex.split(command)
     assert words[:2] == ["vllm", "serve"]
-    return words[2:] + shlex.split(entry.get("added", {"flags": ""})["flags"])
+    kept = [word for word in words[2:] if word not in entry.get("runs_without", [])]
+    return kept + shlex.split(entry.get("added", {"flags": ""})["flags"])
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,11 @@ def send(entry, url):
 @pytest.mark.parametrize("entry", RUNNING, ids=name_of)
 def test_a_server_of_a_guide_starts_as_printed(entry, models):
     words = words_of(entry)
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "BALTORO_MODEL_MAP": f"{words[0]}={models[entry['model']]}"}
+    map_of_models = f"{words[0]}={models[entry['model']]},{VARIABLES['EAGLE3_PATH']}=pocket"
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "BALTORO_MODEL_MAP": map_of_models}
+    for flag in entry.get("runs_without", []):
+        refused = subprocess.run([VLLM, "serve", *words, flag], env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert refused.returncode == 1 and f"{flag} is not available yet" in refused.stderr, refused.stderr
     flags = said_of_flags(words, env)
     expect_every_flag(entry, words, flags)
     server = Server(*words, env=env, program=VLLM)
@@ -131,6 +137,9 @@ def test_a_server_of_a_guide_starts_as_printed(entry, models):
         answer = server.client().chat.completions.create(model=served, messages=question, temperature=0)
         assert answer.model == told
         assert "85" in answer.choices[0].message.content
+        if "--speculative-config" in words:
+            counters = urllib.request.urlopen(server.url + "/metrics").read().decode()
+            assert re.search(r"^vllm:spec_decode_num_accepted_tokens_total{.*} [1-9]", counters, re.M), counters
         for request in KINDS["request"] + KINDS["client"]:
             if request["guide"] == entry["guide"] and request["server"] == entry["id"]:
                 send(request, server.url)

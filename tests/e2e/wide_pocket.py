@@ -10,6 +10,7 @@ import struct
 import numpy
 
 HEADS, WIDTH, RANKS = 16, 1024, 8
+KINDS = {"BF16": numpy.uint16, "F32": numpy.float32, "I64": numpy.int64, "BOOL": numpy.bool_}  # of bf16 its bits: 0 is zero
 
 
 def spread(tensor, axis, group, wide):
@@ -45,7 +46,7 @@ def read_safetensors(path):
         if name == "__metadata__":
             continue
         begin, end = (8 + length + offset for offset in entry["data_offsets"])
-        kind = {"BF16": numpy.uint16, "F32": numpy.float32}[entry["dtype"]]  # a bf16 zero is 16 bits of zero
+        kind = KINDS[entry["dtype"]]
         yield name, entry["dtype"], numpy.frombuffer(data[begin:end], kind).reshape(entry["shape"])
 
 

@@ -140,6 +140,7 @@ CASES = [
     ("llama_d2t", LLAMA, {"draft_vocab_size": 40}, "layers.0.", "model.", True),
     ("llama_no_yarn", LLAMA, {"rope_scaling": None}, "midlayer.", "model.", True),
     ("llama_wide_heads", LLAMA, {"head_dim": 128, "num_attention_heads": 2, "num_key_value_heads": 2}, "layers.0.", "", True),
+    ("llama_attention_factor", LLAMA, {"rope_scaling": dict(YARN, attention_factor=1.4159)}, "midlayer.", "", True),
     ("llama_two_kv_heads", LLAMA, {"num_key_value_heads": 2}, "midlayer.", "", True),
 ]
 
@@ -228,6 +229,7 @@ class Draft:
         self.width = config["qk_nope_head_dim"] + config["qk_rope_head_dim"] if self.mla else config["head_dim"]
         self.frequencies = inverse_frequencies(config, config["qk_rope_head_dim"] if self.mla else self.width)
         self.scale, scaling = self.width**-0.5, config["rope_scaling"]
+        self.cos_factor = F32(scaling.get("attention_factor", 1)) if scaling else F32(1)
         if self.mla and scaling:
             self.scale *= mscale(scaling["factor"], scaling["mscale_all_dim"]) ** 2
         self.keys, self.values = [], []  # per position: [heads, width]
@@ -242,7 +244,7 @@ class Draft:
     def rotate(self, x, position):
         """x [heads, d]: pairs of neighbours for MLA, of the two halves otherwise."""
         angle = position * self.frequencies
-        cos, sin = np.cos(angle).astype(F32), np.sin(angle).astype(F32)
+        cos, sin = np.cos(angle).astype(F32) * self.cos_factor, np.sin(angle).astype(F32) * self.cos_factor
         out = np.empty_like(x)
         first, second = (np.s_[:, 0::2], np.s_[:, 1::2]) if self.mla else (np.s_[:, :x.shape[1] // 2], np.s_[:, x.shape[1] // 2:])
         out[first] = x[first] * cos - x[second] * sin
