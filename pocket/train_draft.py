@@ -195,7 +195,7 @@ def train(args, device):
             optimizer.step()
             step += 1
             if step % 20 == 0:
-                line = {"step": step, "seconds": round(time.time() - begun), "loss": round(loss.item(), 4), "rate": round(rate, 6),
+                line = {"type": draft.kind, "step": step, "seconds": round(time.time() - begun), "loss": round(loss.item(), 4), "rate": round(rate, 6),
                         "right": [round(float(x), 4) for x in recent[0] / recent[1]]}
                 recent[:] = 0
                 if time.time() - last_check > args.check_every:
